@@ -1,0 +1,45 @@
+# LibTorch: the user's own through CMAKE_PREFIX_PATH (or Torch_DIR), else the wheel in .venv.
+# Shared by the build and by the installed LockstepConfig.cmake.
+set(LOCKSTEP_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH
+    "Python whose torch and pyarrow wheels carry the C++ libraries; also runs the parity tests")
+
+if(NOT Torch_DIR)
+  find_path(lockstep_torch_hint NAMES share/cmake/Torch/TorchConfig.cmake PATHS ${CMAKE_PREFIX_PATH} NO_DEFAULT_PATH)
+  if(lockstep_torch_hint)
+    set(Torch_DIR ${lockstep_torch_hint}/share/cmake/Torch CACHE PATH "")
+  elseif(EXISTS ${LOCKSTEP_PYTHON})
+    execute_process(COMMAND ${LOCKSTEP_PYTHON} -c
+      "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+      OUTPUT_VARIABLE lockstep_torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE lockstep_rc)
+    if(lockstep_rc EQUAL 0)
+      set(Torch_DIR ${lockstep_torch_dir}/share/cmake/Torch CACHE PATH "")
+    endif()
+  endif()
+endif()
+
+set(kineto_LIBRARY torch_cpu CACHE STRING "")  # silences LibTorch's only configure warning
+find_package(Torch 2.13 QUIET)
+if(NOT Torch_FOUND)
+  message(FATAL_ERROR "LibTorch 2.13 was not found. Run scripts/setup, or pass "
+    "-DCMAKE_PREFIX_PATH=/path/to/libtorch.")
+endif()
+# MKL's imported target would put junk run paths into every program.
+if(TARGET caffe2::mkl)
+  set_property(TARGET caffe2::mkl PROPERTY INTERFACE_LINK_DIRECTORIES "")
+endif()
+
+# torch's own target forces its library into every program (--no-as-needed); the plain imported libraries do
+# not, so that a tool that uses no tensor does not pay 0.2 s to load it. A CUDA build registers its kernels
+# from static initialisers and does need the forced form.
+if(NOT TARGET Lockstep::torch)
+  add_library(Lockstep::torch INTERFACE IMPORTED)
+  set_target_properties(Lockstep::torch PROPERTIES
+    INTERFACE_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}"
+    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}"
+    INTERFACE_COMPILE_DEFINITIONS "FMT_HEADER_ONLY")
+  if(TARGET torch_cuda)
+    target_link_libraries(Lockstep::torch INTERFACE torch)
+  else()
+    target_link_libraries(Lockstep::torch INTERFACE torch_cpu c10)
+  endif()
+endif()

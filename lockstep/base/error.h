@@ -1,0 +1,58 @@
+// The errors that Lockstep throws. Every message names the thing that is wrong, what was expected and what to
+// do.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace lockstep {
+
+/// Base of all errors thrown by Lockstep.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// An argument, flag, option or environment variable has a value that cannot work (Python's ValueError).
+class ValueError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A file or directory is missing, unreadable, malformed or cannot be written.
+class FileError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Base of the failures of a collective. After one, the group refuses further work and repeats the first
+/// cause.
+class CommError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A wait reached its deadline; the message names the operation and the ranks that did not come.
+class TimeoutError : public CommError {
+ public:
+  using CommError::CommError;
+};
+
+/// A peer died, or left the group, while others needed it.
+class PeerLostError : public CommError {
+ public:
+  PeerLostError(const std::string& message, int rank) : CommError(message), rank_(rank) {}
+  /// Rank, within the group, of the peer that is gone.
+  int rank() const { return rank_; }
+
+ private:
+  int rank_;
+};
+
+/// Ranks called different operations, or the same one with different dtype, size, root or operator.
+class MismatchError : public CommError {
+ public:
+  using CommError::CommError;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,83 @@
+#include "lockstep/base/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/fd.h"
+
+namespace lockstep {
+namespace {
+
+[[noreturn]] void fail(const std::string& what, const std::filesystem::path& path) {
+  throw FileError(what + " " + path.string() + ": " + std::strerror(errno));
+}
+
+void write_all(int fd, std::string_view bytes, const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      fail("cannot write", path);
+    }
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+void fsync_directory(const std::filesystem::path& directory) {
+  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || ::fsync(fd.get()) != 0) fail("cannot sync directory", directory);
+}
+
+}  // namespace
+
+std::string read_file(const std::filesystem::path& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) fail("cannot open", path);
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) fail("cannot read", path);
+  if (S_ISDIR(status.st_mode)) throw FileError("cannot read " + path.string() + ": it is a directory");
+  std::string content;
+  content.reserve(static_cast<size_t>(status.st_size));
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      fail("cannot read", path);
+    }
+    if (n == 0) return content;
+    content.append(buffer, static_cast<size_t>(n));
+  }
+}
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+  write_file_atomically(path, [&](const auto& append) { append(content); });
+}
+
+void write_file_atomically(const std::filesystem::path& path,
+                           const std::function<void(const std::function<void(std::string_view)>&)>& produce) {
+  const auto directory = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  std::string temporary = (directory / ("." + path.filename().string() + ".XXXXXX")).string();
+  UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
+  if (!fd.valid()) fail("cannot create a temporary file to replace", path);
+  try {
+    // mkostemp gives 0600; a written file has the permissions that the user's umask asks for.
+    const mode_t mask = ::umask(0);
+    ::umask(mask);
+    ::fchmod(fd.get(), 0666 & ~mask);
+    produce([&](std::string_view bytes) { write_all(fd.get(), bytes, path); });
+    if (::fsync(fd.get()) != 0) fail("cannot write", path);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail("cannot replace", path);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  fsync_directory(directory);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,23 @@
+// Reading whole files, and writing them so that a crash leaves the old file or the new one, never half of
+// one.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+/// The bytes of `path`. Throws FileError naming it when it is missing or unreadable.
+std::string read_file(const std::filesystem::path& path);
+
+/// Replaces `path` by `content`: temporary sibling, fsync, rename, fsync of the directory.
+/// Throws FileError; then `path` is as it was and no temporary file remains.
+void write_file_atomically(const std::filesystem::path& path, std::string_view content);
+
+/// The same for content produced in pieces: `produce` is given a function that appends bytes.
+void write_file_atomically(const std::filesystem::path& path,
+                           const std::function<void(const std::function<void(std::string_view)>&)>& produce);
+
+}  // namespace lockstep

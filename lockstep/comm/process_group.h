@@ -1,0 +1,93 @@
+// A process group: the ranks that take part in a collective, and the collectives themselves.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/types.h"
+
+namespace c10d {
+class Backend;
+}
+
+namespace lockstep {
+
+/// Handle of an operation in progress. Destroying it without wait() is allowed: the operation goes on.
+class Work {
+ public:
+  virtual ~Work() = default;
+  /// Blocks until the result is in the tensor. Throws TimeoutError, PeerLostError or MismatchError.
+  virtual void wait() = 0;
+  /// Does what can be done now without blocking and says whether the result is there.
+  virtual bool is_completed() = 0;
+};
+
+struct AllReduceOptions {
+  ReduceOp op = ReduceOp::SUM;
+  std::optional<std::chrono::milliseconds> timeout{};  ///< default: the group's
+};
+
+struct BroadcastOptions {
+  int root = 0;
+  std::optional<std::chrono::milliseconds> timeout{};
+};
+
+struct CollectiveOptions {
+  std::optional<std::chrono::milliseconds> timeout{};
+};
+
+/// A set of ranks. Cheap to copy: copies are the same group. One thread at a time per group.
+///
+/// Every rank of the group must call the same collectives in the same order. A difference in operation,
+/// dtype, size, root or operator is a MismatchError on all ranks. After any CommError the group refuses
+/// further work.
+class ProcessGroup {
+ public:
+  class Impl;
+  explicit ProcessGroup(std::shared_ptr<Impl> impl);
+
+  int rank() const;
+  int size() const;
+  /// "lockstep" (shared memory) or "gloo".
+  const std::string& backend_name() const;
+  /// The same group for LibTorch's own interfaces.
+  c10::intrusive_ptr<c10d::Backend> backend() const;
+
+  /// Combines `tensor` of all ranks, in place. tensor: any shape, same on all ranks. Blocks.
+  /// The order of summation is a balanced tree over ranks: bits do not depend on timing or slicing
+  /// (docs/architecture.md).
+  void all_reduce(const at::Tensor& tensor, AllReduceOptions options = {}) const;
+  /// Starts the same without blocking. No thread runs it: it advances inside later calls on this group and in
+  /// wait().
+  std::shared_ptr<Work> all_reduce_async(const at::Tensor& tensor, AllReduceOptions options = {}) const;
+  /// Copies `tensor` of rank `root` into that of every other. Blocks.
+  void broadcast(const at::Tensor& tensor, BroadcastOptions options = {}) const;
+  /// Returns one tensor per rank, each of the shape and dtype of `tensor`. Blocks.
+  std::vector<at::Tensor> all_gather(const at::Tensor& tensor, CollectiveOptions options = {}) const;
+  /// Returns once every rank has called it.
+  void barrier(CollectiveOptions options = {}) const;
+  /// Advances operations in progress without blocking.
+  void progress() const;
+
+  /// Uninitialised tensor in memory that all ranks of the node share: reduced in place, with no copy.
+  /// With another backend than "lockstep" it is an ordinary tensor.
+  at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) const;
+
+  /// Sends bytes (e.g. JSON) of rank `root` to all. Blocks.
+  std::string broadcast_bytes(const std::string& bytes, BroadcastOptions options = {}) const;
+  /// Returns the bytes of every rank, by rank. Sizes may differ. Blocks.
+  std::vector<std::string> all_gather_bytes(const std::string& bytes, CollectiveOptions options = {}) const;
+
+  Impl& impl() const { return *impl_; }
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep

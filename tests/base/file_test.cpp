@@ -1,0 +1,56 @@
+#include "lockstep/base/file.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FileTest : public ::testing::Test {
+ protected:
+  FileTest() {
+    std::string name = (fs::temp_directory_path() / "lockstep-file-test-XXXXXX").string();
+    directory_ = mkdtemp(name.data());
+  }
+  ~FileTest() override { fs::remove_all(directory_); }
+  size_t entries() const {
+    return static_cast<size_t>(std::distance(fs::directory_iterator(directory_), fs::directory_iterator()));
+  }
+  fs::path directory_;
+};
+
+TEST_F(FileTest, WritesAndReadsBack) {
+  const std::string content(100000, 'x');
+  write_file_atomically(directory_ / "f", content);
+  EXPECT_EQ(read_file(directory_ / "f"), content);
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(FileTest, AFailureInTheMiddleLeavesTheOldFileAndNothingElse) {
+  write_file_atomically(directory_ / "f", "old");
+  EXPECT_THROW(write_file_atomically(directory_ / "f",
+                                     [](const auto& append) {
+                                       append("half of the n");
+                                       throw FileError("producer failed");
+                                     }),
+               FileError);
+  EXPECT_EQ(read_file(directory_ / "f"), "old");
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(FileTest, AMissingFileIsNamed) {
+  try {
+    read_file(directory_ / "absent");
+    FAIL() << "no error";
+  } catch (const FileError& error) {
+    EXPECT_NE(std::string(error.what()).find("absent: No such file"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

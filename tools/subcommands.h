@@ -1,0 +1,17 @@
+// Every subcommand adds itself to the command line and returns what runs when it is chosen.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+#include <vector>
+
+namespace lockstep::tools {
+
+/// A chosen subcommand's work; returns the exit code.
+using Action = std::function<int()>;
+
+/// Adds a subcommand to `app` and sets `action` when it is chosen.
+using AddSubcommand = void (*)(CLI::App& app, Action& action);
+
+}  // namespace lockstep::tools
