@@ -1,0 +1,129 @@
+// The layout of the segment that the ranks of one node share. This is its only description; a change to
+// anything in this file that a running peer could notice raises kLayoutVersion.
+//
+//   SegmentHeader | RankRecord[ranks] | group control areas [kMaxGroups] | arenas [ranks]
+//
+// The segment is sparse: what is not touched costs no memory. Every location is an offset from its start,
+// since each process maps it at an address of its own. All fields that two processes touch are atomics with
+// one writer, unless said otherwise.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace lockstep::shm {
+
+inline constexpr uint64_t kMagic = 0x31504554534b4c4cULL;
+inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr int kMaxRanks = 256;
+inline constexpr int kMaxGroups = 64;
+/// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
+inline constexpr size_t kLine = 128;
+/// Operations of one group that may be in flight.
+inline constexpr uint32_t kSlots = 64;
+/// A message of at most this many bytes travels inside its post.
+inline constexpr size_t kInlineBytes = 80;
+/// A message of at most this many bytes is copied through the group's staging buffers, in one
+/// synchronisation.
+inline constexpr size_t kStagingBytes = 16 * 1024;
+inline constexpr uint32_t kStagingDepth = 8;
+
+enum class RankState : uint32_t {
+  absent,    ///< not yet attached
+  attached,  ///< takes part
+  left,      ///< has left in good order
+  exited,    ///< its process has ended (written by the launcher)
+};
+
+struct alignas(kLine) RankRecord {
+  std::atomic<uint32_t> state;
+  std::atomic<int32_t> pid;
+  std::atomic<int32_t> wait_status;  ///< as from waitpid; valid once state is exited
+  std::atomic<uint32_t> last_kind;   ///< OpKind of the newest operation
+  std::atomic<uint64_t> operations;  ///< operations started so far, over all groups: the launcher's pulse
+  std::atomic<uint64_t> last_bytes;  ///< size of the newest operation
+};
+
+struct alignas(4096) SegmentHeader {
+  uint64_t magic;
+  uint32_t layout_version;
+  uint32_t ranks;
+  uint64_t total_bytes;
+  uint64_t rank_table_offset;
+  uint64_t group_table_offset;
+  uint64_t group_bytes;  ///< distance between the control areas of two groups
+  uint64_t arena_table_offset;
+  uint64_t arena_bytes;  ///< distance between the arenas of two ranks
+  uint64_t nonce;        ///< random; proves that two processes see the same memory
+};
+
+enum class OpKind : uint8_t { none, barrier, all_reduce, broadcast, all_gather };
+
+/// What a rank announces when it starts an operation.
+struct Announcement {
+  OpKind kind;
+  uint8_t dtype;
+  uint8_t reduce_op;
+  uint8_t path;  ///< how the bytes travel; see group.cpp
+  uint16_t root;
+  uint16_t reserved;
+  uint64_t count;  ///< elements
+  uint64_t
+      offset;  ///< of the rank's buffer in the segment; 0 when the bytes travel in the post or in staging
+};
+
+/// One rank's entry for one operation. `sequence` is stored last (release) and read first (acquire).
+struct alignas(kLine) Post {
+  std::atomic<uint32_t> sequence;
+  Announcement what;
+  unsigned char payload[kInlineBytes];
+};
+static_assert(sizeof(Post) == kLine);
+
+/// The part of a large reduction that a rank owns. The owner takes chunks from the front, helpers from the
+/// back.
+struct alignas(kLine) Slice {
+  std::atomic<uint64_t>
+      unclaimed;               ///< front << 32 | back, in chunks; initialised by the owner before its post
+  std::atomic<uint32_t> done;  ///< release: that many chunks are in place in every rank's buffer
+};
+
+struct alignas(kLine) MemberProgress {
+  std::atomic<uint32_t> consumed;  ///< release: this rank has finished with every operation up to here
+};
+
+struct alignas(kLine) MemberDoorbell {
+  std::atomic<uint32_t> sleeping;
+  std::atomic<uint32_t> rings;  ///< futex word
+};
+
+enum class FailureKind : uint32_t { none, timeout, peer_lost, mismatch };
+
+/// The first failure of a group. `state` goes 0 -> 1 (being written, by whoever won the exchange) -> 2
+/// (readable).
+struct alignas(kLine) FailureRecord {
+  std::atomic<uint32_t> state;
+  FailureKind kind;
+  int32_t reported_by;
+  int32_t lost_rank;
+  char message[1024 - 16];
+};
+
+constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+/// Offsets inside a group's control area, for a group of `ranks` members.
+struct GroupLayout {
+  explicit constexpr GroupLayout(size_t ranks)
+      : progress(sizeof(FailureRecord)),
+        doorbells(progress + ranks * sizeof(MemberProgress)),
+        posts(doorbells + ranks * sizeof(MemberDoorbell)),
+        slices(posts + kSlots * ranks * sizeof(Post)),
+        staging(round_up(slices + kSlots * ranks * sizeof(Slice), 4096)),
+        total(round_up(staging + ranks * kStagingDepth * kStagingBytes, 4096)) {}
+  size_t progress, doorbells, posts, slices, staging, total;
+};
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+}  // namespace lockstep::shm

@@ -1,0 +1,174 @@
+#include "lockstep/comm/shm/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::shm {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+[[noreturn]] void fail(const std::string& what) { throw Error(what + ": " + std::strerror(errno)); }
+
+size_t physical_memory() {
+  return static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+/// An RLIMIT_FSIZE below the sparse size would end the process with SIGXFSZ: fit under it.
+size_t fit_file_size_limit(size_t arena_bytes, size_t ranks, size_t control_bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return arena_bytes;
+  if (limit.rlim_cur < control_bytes + ranks * kHugePage) {
+    throw Error("the file size limit (ulimit -f) of " + std::to_string(limit.rlim_cur) +
+                " bytes is too small for the shared segment; raise it");
+  }
+  const size_t room = (limit.rlim_cur - control_bytes) / ranks / kHugePage * kHugePage;
+  return arena_bytes < room ? arena_bytes : room;
+}
+
+}  // namespace
+
+UniqueFd create_segment(int ranks, size_t arena_bytes) {
+  if (ranks < 1 || ranks > kMaxRanks) {
+    throw ValueError("a node can have 1 to " + std::to_string(kMaxRanks) + " ranks, not " +
+                     std::to_string(ranks));
+  }
+  const auto count = static_cast<size_t>(ranks);
+  SegmentHeader header{};
+  header.magic = kMagic;
+  header.layout_version = kLayoutVersion;
+  header.ranks = static_cast<uint32_t>(ranks);
+  header.rank_table_offset = sizeof(SegmentHeader);
+  header.group_table_offset = round_up(header.rank_table_offset + count * sizeof(RankRecord), 4096);
+  header.group_bytes = GroupLayout(count).total;
+  header.arena_table_offset =
+      round_up(header.group_table_offset + kMaxGroups * header.group_bytes, kHugePage);
+  header.arena_bytes =
+      fit_file_size_limit(round_up(arena_bytes != 0 ? arena_bytes : physical_memory(), kHugePage), count,
+                          header.arena_table_offset);
+  header.total_bytes = header.arena_table_offset + count * header.arena_bytes;
+  if (::getrandom(&header.nonce, sizeof header.nonce, 0) != sizeof header.nonce) fail("getrandom");
+
+  UniqueFd fd(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) fail("cannot make shared memory (memfd_create)");
+  if (::ftruncate(fd.get(), static_cast<off_t>(header.total_bytes)) != 0) {
+    fail("cannot size the shared segment to " + std::to_string(header.total_bytes) + " bytes");
+  }
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    fail("cannot seal the shared segment");
+  }
+  // A new file is all zeros, which is the initial state of every other field.
+  if (::pwrite(fd.get(), &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header)) {
+    fail("cannot write the shared segment's header");
+  }
+  return fd;
+}
+
+Segment Segment::map(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) fail("shared segment (descriptor " + std::to_string(fd) + ")");
+  SegmentHeader header{};
+  if (::pread(fd, &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header) ||
+      header.magic != kMagic) {
+    throw Error("descriptor " + std::to_string(fd) +
+                " is not a Lockstep segment; was LOCKSTEP_SEGMENT_FD inherited from another job?");
+  }
+  if (header.layout_version != kLayoutVersion) {
+    throw Error("the launcher's segment has layout version " + std::to_string(header.layout_version) +
+                ", this program expects " + std::to_string(kLayoutVersion) +
+                ": use lockrun and a program of the same release");
+  }
+  if (static_cast<uint64_t>(status.st_size) != header.total_bytes) {
+    throw Error("the shared segment's size does not match its header");
+  }
+  void* base = ::mmap(nullptr, header.total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (base == MAP_FAILED)
+    fail("cannot map the shared segment of " + std::to_string(header.total_bytes) + " bytes");
+  return Segment(static_cast<std::byte*>(base), header.total_bytes);
+}
+
+Segment::Segment(Segment&& other) noexcept
+    : base_(std::exchange(other.base_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Segment& Segment::operator=(Segment&& other) noexcept {
+  std::swap(base_, other.base_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Segment::~Segment() {
+  if (base_ != nullptr) ::munmap(base_, bytes_);
+}
+
+RankRecord& Segment::rank_record(int rank) const {
+  return reinterpret_cast<RankRecord*>(base_ + header().rank_table_offset)[rank];
+}
+
+std::byte* Segment::group_area(int group) const {
+  return base_ + header().group_table_offset + static_cast<size_t>(group) * header().group_bytes;
+}
+
+std::byte* Segment::arena(int rank) const {
+  return base_ + header().arena_table_offset + static_cast<size_t>(rank) * header().arena_bytes;
+}
+
+RankInfo Segment::rank_info(int rank) const {
+  const RankRecord& record = rank_record(rank);
+  RankInfo info;
+  info.state = static_cast<RankState>(record.state.load(std::memory_order_acquire));
+  info.pid = record.pid.load(std::memory_order_relaxed);
+  info.wait_status = record.wait_status.load(std::memory_order_relaxed);
+  info.operations = record.operations.load(std::memory_order_relaxed);
+  if (info.operations > 0) {
+    const auto kind = static_cast<OpKind>(record.last_kind.load(std::memory_order_relaxed));
+    info.last_operation = std::string(op_name(kind)) + " of " +
+                          std::to_string(record.last_bytes.load(std::memory_order_relaxed)) + " bytes";
+  }
+  return info;
+}
+
+void Segment::mark_exited(int rank, int wait_status) const {
+  RankRecord& record = rank_record(rank);
+  record.wait_status.store(wait_status, std::memory_order_relaxed);
+  record.state.store(static_cast<uint32_t>(RankState::exited), std::memory_order_release);
+}
+
+std::string describe_wait_status(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    const char* name = ::sigabbrev_np(WTERMSIG(wait_status));
+    return "was killed by " +
+           (name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(WTERMSIG(wait_status)));
+  }
+  return "ended with exit code " + std::to_string(WEXITSTATUS(wait_status));
+}
+
+const char* op_name(OpKind kind) {
+  switch (kind) {
+    case OpKind::none:
+      return "nothing";
+    case OpKind::barrier:
+      return "barrier";
+    case OpKind::all_reduce:
+      return "all_reduce";
+    case OpKind::broadcast:
+      return "broadcast";
+    case OpKind::all_gather:
+      return "all_gather";
+  }
+  return "unknown";
+}
+
+}  // namespace lockstep::shm

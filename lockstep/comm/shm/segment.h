@@ -1,0 +1,60 @@
+// The shared segment of one node: making it, mapping it, and what a launcher reads and writes in it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "lockstep/base/fd.h"
+#include "lockstep/comm/shm/layout.h"
+
+namespace lockstep::shm {
+
+/// Makes the sparse, sealed, unnamed memory file that `ranks` processes of one node share. It has no name and
+/// goes away with its last descriptor and mapping, however the processes end. `arena_bytes` is the most that
+/// one rank can allocate (0: as much as the machine has memory; untouched bytes cost nothing). The descriptor
+/// is close-on-exec. Throws ValueError for a rank count outside 1..kMaxRanks, Error when the kernel refuses.
+UniqueFd create_segment(int ranks, size_t arena_bytes = 0);
+
+/// A snapshot of one rank's record, for reports.
+struct RankInfo {
+  RankState state = RankState::absent;
+  int pid = 0;
+  int wait_status = 0;
+  uint64_t operations = 0;
+  std::string last_operation;  ///< e.g. "all_reduce of 4096 bytes", empty before the first
+};
+
+/// A mapping of the segment. Move-only. All members may be called from any thread.
+class Segment {
+ public:
+  /// Maps the segment behind `fd`, which the caller keeps. Throws Error when it is none of ours or of another
+  /// version.
+  static Segment map(int fd);
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&& other) noexcept;
+  ~Segment();
+
+  int ranks() const { return static_cast<int>(header().ranks); }
+  const SegmentHeader& header() const { return *reinterpret_cast<const SegmentHeader*>(base_); }
+  RankRecord& rank_record(int rank) const;
+  std::byte* group_area(int group) const;
+  std::byte* arena(int rank) const;
+  size_t arena_bytes() const { return header().arena_bytes; }
+  std::byte* base() const { return base_; }
+
+  RankInfo rank_info(int rank) const;
+  /// Called by the launcher when the process of `rank` has ended; peers that wait for it learn it at once.
+  void mark_exited(int rank, int wait_status) const;
+
+ private:
+  explicit Segment(std::byte* base, size_t bytes) : base_(base), bytes_(bytes) {}
+  std::byte* base_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+/// "ended with exit code 3" or "was killed by SIGKILL" for a status as from waitpid.
+std::string describe_wait_status(int wait_status);
+const char* op_name(OpKind kind);
+
+}  // namespace lockstep::shm
