@@ -1,5 +1,12 @@
 # One function for each kind of target, so that every room is built with the same flags.
 
+# lockstep_find_package(<name> ...): find_package(... REQUIRED) for something that a library of ours links; the
+# installed package finds it again. What only our programs and tests use needs plain find_package.
+macro(lockstep_find_package name)
+  find_package(${name} ${ARGN} REQUIRED GLOBAL)
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_DEPENDENCIES ${name})
+endmacro()
+
 function(lockstep_compile_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wnon-virtual-dtor -Woverloaded-virtual)

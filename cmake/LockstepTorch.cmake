@@ -1,18 +1,17 @@
 # LibTorch: the user's own through CMAKE_PREFIX_PATH (or Torch_DIR), else the wheel in .venv.
 # Shared by the build and by the installed LockstepConfig.cmake.
-set(LOCKSTEP_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python" CACHE FILEPATH
-    "Python whose torch and pyarrow wheels carry the C++ libraries; also runs the parity tests")
-
 if(NOT Torch_DIR)
-  find_path(lockstep_torch_hint NAMES share/cmake/Torch/TorchConfig.cmake PATHS ${CMAKE_PREFIX_PATH} NO_DEFAULT_PATH)
-  if(lockstep_torch_hint)
-    set(Torch_DIR ${lockstep_torch_hint}/share/cmake/Torch CACHE PATH "")
-  elseif(EXISTS ${LOCKSTEP_PYTHON})
+  find_path(LOCKSTEP_TORCH_PREFIX NAMES share/cmake/Torch/TorchConfig.cmake
+    PATHS ${CMAKE_PREFIX_PATH} ENV CMAKE_PREFIX_PATH NO_DEFAULT_PATH)
+  mark_as_advanced(LOCKSTEP_TORCH_PREFIX)
+  if(LOCKSTEP_TORCH_PREFIX)
+    set(Torch_DIR ${LOCKSTEP_TORCH_PREFIX}/share/cmake/Torch CACHE PATH "LibTorch's CMake package")
+  elseif(EXISTS "${LOCKSTEP_PYTHON}")
     execute_process(COMMAND ${LOCKSTEP_PYTHON} -c
       "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-      OUTPUT_VARIABLE lockstep_torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE lockstep_rc)
+      OUTPUT_VARIABLE lockstep_torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE lockstep_rc ERROR_QUIET)
     if(lockstep_rc EQUAL 0)
-      set(Torch_DIR ${lockstep_torch_dir}/share/cmake/Torch CACHE PATH "")
+      set(Torch_DIR ${lockstep_torch_dir}/share/cmake/Torch CACHE PATH "LibTorch's CMake package")
     endif()
   endif()
 endif()
@@ -20,7 +19,7 @@ endif()
 set(kineto_LIBRARY torch_cpu CACHE STRING "")  # silences LibTorch's only configure warning
 find_package(Torch 2.13 QUIET)
 if(NOT Torch_FOUND)
-  message(FATAL_ERROR "LibTorch 2.13 was not found. Run scripts/setup, or pass "
+  message(FATAL_ERROR "LibTorch 2.13 was not found. In a checkout of Lockstep run scripts/setup; or pass "
     "-DCMAKE_PREFIX_PATH=/path/to/libtorch.")
 endif()
 # MKL's imported target would put junk run paths into every program.
