@@ -23,11 +23,14 @@ inline constexpr size_t kLine = 128;
 /// Operations of one group that may be in flight.
 inline constexpr uint32_t kSlots = 64;
 /// A message of at most this many bytes travels inside its post.
-inline constexpr size_t kInlineBytes = 80;
+inline constexpr size_t kInlineBytes = 96;
 /// A message of at most this many bytes is copied through the group's staging buffers, in one
 /// synchronisation.
 inline constexpr size_t kStagingBytes = 16 * 1024;
-inline constexpr uint32_t kStagingDepth = 8;
+/// Buffers that a rank uses in turn while its peers keep up, so that they stay in its cache, and one more per
+/// slot.
+inline constexpr uint32_t kHotStaging = 8;
+inline constexpr uint32_t kStagingDepth = kHotStaging + kSlots;
 
 enum class RankState : uint32_t {
   absent,    ///< not yet attached
@@ -55,7 +58,9 @@ struct alignas(4096) SegmentHeader {
   uint64_t group_bytes;  ///< distance between the control areas of two groups
   uint64_t arena_table_offset;
   uint64_t arena_bytes;  ///< distance between the arenas of two ranks
-  uint64_t nonce;        ///< random; proves that two processes see the same memory
+  uint32_t cores;        ///< that all ranks together may use
+  uint32_t reserved;
+  uint64_t nonce;  ///< random; proves that two processes see the same memory
 };
 
 enum class OpKind : uint8_t { none, barrier, all_reduce, broadcast, all_gather };
@@ -65,9 +70,8 @@ struct Announcement {
   OpKind kind;
   uint8_t dtype;
   uint8_t reduce_op;
-  uint8_t path;  ///< how the bytes travel; see group.cpp
-  uint16_t root;
-  uint16_t reserved;
+  uint8_t reserved;
+  uint32_t root;
   uint64_t count;  ///< elements
   uint64_t
       offset;  ///< of the rank's buffer in the segment; 0 when the bytes travel in the post or in staging
@@ -75,7 +79,7 @@ struct Announcement {
 
 /// One rank's entry for one operation. `sequence` is stored last (release) and read first (acquire).
 struct alignas(kLine) Post {
-  std::atomic<uint32_t> sequence;
+  std::atomic<uint64_t> sequence;
   Announcement what;
   unsigned char payload[kInlineBytes];
 };
@@ -90,7 +94,7 @@ struct alignas(kLine) Slice {
 };
 
 struct alignas(kLine) MemberProgress {
-  std::atomic<uint32_t> consumed;  ///< release: this rank has finished with every operation up to here
+  std::atomic<uint64_t> consumed;  ///< release: this rank has finished with every operation up to here
 };
 
 struct alignas(kLine) MemberDoorbell {

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/shm/wait.h"
 
 namespace lockstep::shm {
 namespace {
@@ -51,6 +52,7 @@ UniqueFd create_segment(int ranks, size_t arena_bytes) {
   header.magic = kMagic;
   header.layout_version = kLayoutVersion;
   header.ranks = static_cast<uint32_t>(ranks);
+  header.cores = static_cast<uint32_t>(usable_cores());
   header.rank_table_offset = sizeof(SegmentHeader);
   header.group_table_offset = round_up(header.rank_table_offset + count * sizeof(RankRecord), 4096);
   header.group_bytes = GroupLayout(count).total;

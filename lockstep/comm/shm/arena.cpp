@@ -1,0 +1,96 @@
+#include "lockstep/comm/shm/arena.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/shm/layout.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace lockstep::shm {
+namespace {
+
+constexpr size_t kPage = 4096;
+/// Pages are asked for in steps of this size, so that a run of small tensors is one call.
+constexpr size_t kPopulateStep = size_t{1} << 20;
+
+std::string mebibytes(size_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+
+}  // namespace
+
+Arena::Arena(std::byte* base, size_t capacity) : base_(base), capacity_(capacity) { free_[0] = capacity; }
+
+std::byte* Arena::allocate(size_t bytes) {
+  const size_t alignment = bytes >= kPage ? kPage : kLine;
+  const size_t size = round_up(std::max<size_t>(bytes, 1), alignment);
+  const std::lock_guard lock(mutex_);
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    const auto [offset, available] = *it;
+    const size_t start = round_up(offset, alignment);
+    if (start + size > offset + available) continue;
+    populate_to(start + size);
+    free_.erase(it);
+    if (start > offset) free_[offset] = start - offset;
+    if (offset + available > start + size) free_[start + size] = offset + available - (start + size);
+    used_[start] = size;
+    return base_ + start;
+  }
+  throw Error("the shared arena of " + mebibytes(capacity_) + " has no room for another " + mebibytes(bytes) +
+              "; raise LOCKSTEP_ARENA_BYTES at the launcher or free tensors made by empty_shared");
+}
+
+void Arena::release(std::byte* pointer) {
+  const std::lock_guard lock(mutex_);
+  const auto it = used_.find(static_cast<size_t>(pointer - base_));
+  if (it == used_.end()) return;
+  auto [offset, size] = *it;
+  used_.erase(it);
+  auto next = free_.lower_bound(offset);
+  if (next != free_.end() && offset + size == next->first) {
+    size += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    auto previous = std::prev(next);
+    if (previous->first + previous->second == offset) {
+      previous->second += size;
+      return;
+    }
+  }
+  free_[offset] = size;
+}
+
+bool Arena::contains(const void* pointer, size_t bytes) const {
+  const auto* begin = static_cast<const std::byte*>(pointer);
+  return begin >= base_ && begin + bytes <= base_ + capacity_;
+}
+
+size_t Arena::bytes_in_use() const {
+  const std::lock_guard lock(mutex_);
+  size_t total = 0;
+  for (const auto& [offset, size] : used_) total += size;
+  return total;
+}
+
+void Arena::populate_to(size_t end) {
+  if (end <= populated_) return;
+  const size_t target = std::min(round_up(end, kPopulateStep), capacity_);
+  const size_t bytes = target - populated_;
+  while (::madvise(base_ + populated_, bytes, MADV_POPULATE_WRITE) != 0) {
+    if (errno == EINTR || errno == EAGAIN) continue;
+    // A kernel before 5.14 does not know the call; there the pages come on first touch.
+    if (errno == EINVAL) break;
+    throw Error("no memory for " + mebibytes(bytes) + " of shared memory (" + std::strerror(errno) +
+                "): raise the memory limit of the container or job, or use fewer ranks per node");
+  }
+  populated_ = target;
+}
+
+}  // namespace lockstep::shm

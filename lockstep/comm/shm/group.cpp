@@ -1,0 +1,566 @@
+#include "lockstep/comm/shm/group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/shm/process.h"
+
+namespace lockstep::shm {
+namespace {
+
+/// Unit of help: large enough that claiming it costs nothing, small enough for the second-level cache.
+constexpr size_t kChunkBytes = 128 * 1024;
+
+uint64_t pack(uint32_t front, uint32_t back) { return uint64_t{front} << 32 | back; }
+
+size_t chunk_count(size_t bytes) { return (bytes + kChunkBytes - 1) / kChunkBytes; }
+
+}  // namespace
+
+Group::Group(const Segment& segment, int area, std::vector<int> members, int rank, Arena& arena,
+             std::chrono::milliseconds timeout)
+    : segment_(segment),
+      members_(std::move(members)),
+      rank_(rank),
+      arena_(arena),
+      timeout_(timeout),
+      oversubscribed_(segment.header().ranks > segment.header().cores),
+      pidfds_(members_.size()) {
+  const GroupLayout layout(members_.size());
+  std::byte* const base = segment.group_area(area);
+  failure_ = reinterpret_cast<FailureRecord*>(base);
+  progress_ = reinterpret_cast<MemberProgress*>(base + layout.progress);
+  doorbells_ = reinterpret_cast<MemberDoorbell*>(base + layout.doorbells);
+  posts_ = reinterpret_cast<Post*>(base + layout.posts);
+  slices_ = reinterpret_cast<Slice*>(base + layout.slices);
+  staging_ = base + layout.staging;
+}
+
+// ---------------------------------------------------------------------------------------------- starting
+// operations
+
+Group::Sequence Group::start_all_reduce(void* data, size_t count, DType dtype, Reduction reduction) {
+  Operation operation;
+  operation.what.kind = OpKind::all_reduce;
+  operation.what.dtype = static_cast<uint8_t>(dtype);
+  operation.what.reduce_op = static_cast<uint8_t>(reduction);
+  operation.what.count = count;
+  operation.data = static_cast<std::byte*>(data);
+  const Sequence sequence = post(operation);
+  advance_all(/*help=*/false);
+  return sequence;
+}
+
+void Group::broadcast(void* data, size_t count, DType dtype, int root, std::chrono::milliseconds timeout) {
+  Operation operation;
+  operation.what.kind = OpKind::broadcast;
+  operation.what.dtype = static_cast<uint8_t>(dtype);
+  operation.what.root = static_cast<uint32_t>(root);
+  operation.what.count = count;
+  operation.data = static_cast<std::byte*>(data);
+  run_blocking(operation, timeout);
+}
+
+void Group::all_gather(const void* input, void* const* outputs, size_t count, DType dtype,
+                       std::chrono::milliseconds timeout) {
+  Operation operation;
+  operation.what.kind = OpKind::all_gather;
+  operation.what.dtype = static_cast<uint8_t>(dtype);
+  operation.what.count = count;
+  operation.data = static_cast<std::byte*>(const_cast<void*>(input));
+  operation.outputs = outputs;
+  run_blocking(operation, timeout);
+}
+
+void Group::barrier(std::chrono::milliseconds timeout) {
+  Operation operation;
+  operation.what.kind = OpKind::barrier;
+  run_blocking(operation, timeout);
+}
+
+void Group::run_blocking(Operation operation, std::chrono::milliseconds timeout) {
+  wait(post(operation), timeout);
+}
+
+Group::Sequence Group::post(Operation operation) {
+  check_broken();
+  operation.sequence = issued_ + 1;
+  reserve_slot(operation.sequence);
+
+  const size_t size = bytes(operation);
+  operation.path = size <= kInlineBytes    ? Path::inlined
+                   : size <= kStagingBytes ? Path::staged
+                                           : Path::in_place;
+  Post& mine = post_of(operation.sequence, rank_);
+  Slice& slice = slice_of(operation.sequence, rank_);
+  const bool sends =
+      operation.what.kind != OpKind::broadcast || static_cast<int>(operation.what.root) == rank_;
+  switch (operation.path) {
+    case Path::inlined:
+      if (sends && size > 0) std::memcpy(mine.payload, operation.data, size);
+      break;
+    case Path::staged:
+      if (sends) {
+        operation.what.offset = reserve_staging(operation.sequence);
+        std::memcpy(segment_.base() + operation.what.offset, operation.data, size);
+      }
+      break;
+    case Path::in_place: {
+      if (!sends) break;
+      std::byte* shared = operation.data;
+      if (!arena_.contains(shared, size)) {
+        shared = operation.scratch = arena_.allocate(size);
+        std::memcpy(shared, operation.data, size);
+      }
+      operation.what.offset = static_cast<uint64_t>(shared - segment_.base());
+      break;
+    }
+  }
+  const Range range = slice_range(operation, rank_);
+  slice.unclaimed.store(pack(0, static_cast<uint32_t>(chunk_count(range.end - range.begin))),
+                        std::memory_order_relaxed);
+  slice.done.store(0, std::memory_order_relaxed);
+
+  RankRecord& record = segment_.rank_record(members_[static_cast<size_t>(rank_)]);
+  record.last_kind.store(static_cast<uint32_t>(operation.what.kind), std::memory_order_relaxed);
+  record.last_bytes.store(size, std::memory_order_relaxed);
+  record.operations.store(record.operations.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+
+  issued_ = operation.sequence;
+  mine.what = operation.what;
+  // release: the buffer, the slice and the announcement are written.
+  mine.sequence.store(operation.sequence, std::memory_order_release);
+  // The store above and the loads of the doorbells below must not change places, or a peer that falls asleep
+  // just now would sleep through the last arrival.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  this->operation(operation.sequence) = operation;
+  if (all_posted(operation)) ring_sleepers();
+  return operation.sequence;
+}
+
+void Group::reserve_slot(Sequence sequence) {
+  if (sequence <= kSlots || everyone_consumed(sequence - kSlots)) return;
+  const Operation occupant = operation(sequence);
+  wait_until(
+      [&] {
+        advance_all(/*help=*/true);
+        return everyone_consumed(occupant.sequence);
+      },
+      occupant, timeout_);
+}
+
+size_t Group::reserve_staging(Sequence sequence) {
+  size_t index = sequence % kHotStaging;
+  if (everyone_consumed(staging_used_by_[index])) {
+    staging_used_by_[index] = sequence;
+  } else {
+    index = kHotStaging + sequence % kSlots;  // free, since the slot is
+  }
+  const std::byte* buffer = staging_ + (static_cast<size_t>(rank_) * kStagingDepth + index) * kStagingBytes;
+  return static_cast<size_t>(buffer - segment_.base());
+}
+
+bool Group::everyone_consumed(Sequence sequence) {
+  if (sequence <= known_consumed_) return true;
+  Sequence least = completed_;
+  for (int m = 0; m < size(); ++m) {
+    // acquire: that rank has read everything of the operations it reports as consumed.
+    const Sequence theirs = progress_[m].consumed.load(std::memory_order_acquire);
+    least = std::min(least, theirs);
+  }
+  known_consumed_ = least;
+  return sequence <= known_consumed_;
+}
+
+// --------------------------------------------------------------------------------------------- advancing
+// operations
+
+void Group::progress() {
+  check_broken();
+  advance_all(/*help=*/false);
+}
+
+bool Group::is_complete(Sequence sequence) {
+  if (sequence <= completed_) return true;
+  progress();
+  return sequence <= completed_ || operation(sequence).complete;
+}
+
+void Group::wait(Sequence sequence, std::chrono::milliseconds timeout) {
+  if (sequence <= completed_) return;
+  check_broken();
+  Operation& target = operation(sequence);
+  wait_until(
+      [&] {
+        advance_all(/*help=*/true);
+        return target.complete;
+      },
+      target, timeout);
+}
+
+void Group::advance_all(bool help) {
+  for (Sequence s = completed_ + 1; s <= issued_; ++s) {
+    Operation& current = operation(s);
+    if (!current.complete && !advance(current, help) && !current.compared)
+      break;  // nor has any later one arrived
+  }
+  Sequence last = completed_;
+  while (last != issued_ && operation(last + 1).complete) ++last;
+  if (last != completed_) {
+    completed_ = last;
+    // release: peers may reuse what those operations read.
+    progress_[rank_].consumed.store(last, std::memory_order_release);
+  }
+}
+
+bool Group::advance(Operation& operation, bool help) {
+  if (!operation.compared) {
+    if (!all_posted(operation)) return false;
+    compare(operation);
+    operation.compared = true;
+  }
+  if (!operation.own_part_done) {
+    if (operation.path != Path::in_place) {
+      execute_small(operation);
+      finish(operation);
+      return true;
+    }
+    if (operation.what.kind == OpKind::all_reduce) {
+      reduce_chunks(operation, rank_, /*from_back=*/false);
+    } else {
+      execute_copy(operation);
+    }
+    operation.own_part_done = true;
+  }
+  if (help && operation.what.kind == OpKind::all_reduce) {
+    for (int step = 1; step < size(); ++step) {
+      reduce_chunks(operation, (rank_ + step) % size(), /*from_back=*/true);
+    }
+  }
+  if (!all_done(operation)) return false;
+  finish(operation);
+  return true;
+}
+
+bool Group::all_posted(const Operation& operation) const {
+  for (int m = 0; m < size(); ++m) {
+    // acquire: what the rank wrote before it arrived.
+    if (post_of(operation.sequence, m).sequence.load(std::memory_order_acquire) != operation.sequence)
+      return false;
+  }
+  return true;
+}
+
+bool Group::all_done(const Operation& operation) const {
+  if (operation.what.kind == OpKind::broadcast && static_cast<int>(operation.what.root) != rank_) return true;
+  for (int m = 0; m < size(); ++m) {
+    const Range range = slice_range(operation, m);
+    const size_t wanted =
+        operation.what.kind == OpKind::all_reduce ? chunk_count(range.end - range.begin) : size_t{1};
+    // acquire: the results that others stored into this rank's buffer.
+    if (slice_of(operation.sequence, m).done.load(std::memory_order_acquire) < wanted) return false;
+  }
+  return true;
+}
+
+void Group::compare(const Operation& operation) {
+  const auto key = [](const Announcement& a) {
+    return std::tuple(a.kind, a.dtype, a.reduce_op, a.root, a.count);
+  };
+  for (int m = 0; m < size(); ++m) {
+    const Announcement theirs = post_of(operation.sequence, m).what;
+    if (key(theirs) == key(operation.what)) continue;
+    // Every rank tells the same story, whichever it is: rank 0's call beside the first that differs from it.
+    const auto call = [&](int member) {
+      Operation of_member = operation;
+      of_member.what = post_of(operation.sequence, member).what;
+      return "rank " + std::to_string(member) + " called " + describe(of_member);
+    };
+    int other = 1;
+    while (key(post_of(operation.sequence, other).what) == key(post_of(operation.sequence, 0).what)) ++other;
+    fail(FailureKind::mismatch, "the ranks called different operations: " + call(0) + ", " + call(other) +
+                                    "; every rank of a group must call the same ones in the same order");
+  }
+}
+
+void Group::execute_small(const Operation& operation) {
+  const size_t size_bytes = bytes(operation);
+  if (size_bytes == 0) return;
+  switch (operation.what.kind) {
+    case OpKind::all_reduce: {
+      const void* sources[kMaxRanks];
+      for (int m = 0; m < size(); ++m) sources[m] = bytes_of(operation, m);
+      void* destination = operation.data;
+      reduce(static_cast<DType>(operation.what.dtype), static_cast<Reduction>(operation.what.reduce_op),
+             sources, members_.size(), &destination, 1, operation.what.count);
+      return;
+    }
+    case OpKind::broadcast:
+      if (static_cast<int>(operation.what.root) != rank_) {
+        std::memcpy(operation.data, bytes_of(operation, static_cast<int>(operation.what.root)), size_bytes);
+      }
+      return;
+    case OpKind::all_gather:
+      for (int m = 0; m < size(); ++m) std::memcpy(operation.outputs[m], bytes_of(operation, m), size_bytes);
+      return;
+    case OpKind::barrier:
+    case OpKind::none:
+      return;
+  }
+}
+
+void Group::execute_copy(Operation& operation) {
+  const size_t size_bytes = bytes(operation);
+  if (operation.what.kind == OpKind::broadcast) {
+    const int root = static_cast<int>(operation.what.root);
+    if (root != rank_) std::memcpy(operation.data, bytes_of(operation, root), size_bytes);
+  } else {
+    for (int m = 0; m < size(); ++m) {
+      if (operation.outputs[m] != bytes_of(operation, m)) {
+        std::memcpy(operation.outputs[m], bytes_of(operation, m), size_bytes);
+      }
+    }
+  }
+  // release: this rank no longer reads its peers' buffers.
+  slice_of(operation.sequence, rank_).done.store(1, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  ring_sleepers();
+}
+
+void Group::reduce_chunks(const Operation& operation, int owner, bool from_back) {
+  Slice& slice = slice_of(operation.sequence, owner);
+  const Range range = slice_range(operation, owner);
+  const auto dtype = static_cast<DType>(operation.what.dtype);
+  const size_t element = element_size(dtype);
+  uint32_t finished = 0;
+  uint64_t unclaimed = slice.unclaimed.load(std::memory_order_relaxed);
+  while (true) {
+    auto front = static_cast<uint32_t>(unclaimed >> 32);
+    auto back = static_cast<uint32_t>(unclaimed);
+    if (front >= back) break;
+    const uint32_t chunk = from_back ? back - 1 : front;
+    const uint64_t rest = from_back ? pack(front, back - 1) : pack(front + 1, back);
+    if (!slice.unclaimed.compare_exchange_weak(unclaimed, rest, std::memory_order_relaxed)) continue;
+    unclaimed = rest;
+    const size_t begin = range.begin + chunk * kChunkBytes;
+    const size_t end = std::min(begin + kChunkBytes, range.end);
+    const void* sources[kMaxRanks];
+    void* destinations[kMaxRanks];
+    for (int m = 0; m < size(); ++m) {
+      destinations[m] = const_cast<std::byte*>(bytes_of(operation, m)) + begin;
+      sources[m] = destinations[m];
+    }
+    reduce(dtype, static_cast<Reduction>(operation.what.reduce_op), sources, members_.size(), destinations,
+           members_.size(), (end - begin) / element);
+    ++finished;
+  }
+  if (finished == 0) return;
+  // release: the results are in every rank's buffer.
+  slice.done.fetch_add(finished, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (all_done(operation)) ring_sleepers();
+}
+
+void Group::finish(Operation& operation) {
+  if (operation.scratch != nullptr) {
+    if (operation.what.kind == OpKind::all_reduce)
+      std::memcpy(operation.data, operation.scratch, bytes(operation));
+    arena_.release(operation.scratch);
+    operation.scratch = nullptr;
+  }
+  operation.complete = true;
+}
+
+// ------------------------------------------------------------------------------------------------------------
+// waiting
+
+template <class Ready>
+void Group::wait_until(Ready ready, const Operation& operation, std::chrono::milliseconds timeout) {
+  Backoff backoff(oversubscribed_);
+  Clock::time_point deadline{};
+  while (!ready()) {
+    if (backoff.relax()) continue;
+    const auto now = Clock::now();
+    // The clock is first read here: what ends within the spin never pays for it.
+    if (deadline == Clock::time_point{}) deadline = now + timeout;
+    check_broken();
+    check_peers(operation);
+    if (now >= deadline) {
+      std::string missing;
+      for (int m = 0; m < size(); ++m) {
+        if (post_of(operation.sequence, m).sequence.load(std::memory_order_acquire) != operation.sequence ||
+            (operation.compared && operation.path == Path::in_place && m != rank_)) {
+          missing += (missing.empty() ? "" : ", ") + describe_peer(m);
+        }
+      }
+      fail(FailureKind::timeout, describe(operation) + " waited " + std::to_string(timeout.count()) +
+                                     " ms for " + (missing.empty() ? std::string("its peers") : missing));
+    }
+    MemberDoorbell& bell = doorbells_[rank_];
+    const uint32_t rings = bell.rings.load(std::memory_order_relaxed);
+    bell.sleeping.store(1, std::memory_order_relaxed);
+    // Pairs with the fences before ring_sleepers: either the peer sees the sleeper or the sleeper sees its
+    // arrival.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const bool done = ready();
+    if (!done) {
+      constexpr std::chrono::nanoseconds kLookAtPeersEvery = std::chrono::milliseconds(50);
+      futex_wait(bell.rings, rings, std::min<std::chrono::nanoseconds>(kLookAtPeersEvery, deadline - now));
+    }
+    bell.sleeping.store(0, std::memory_order_relaxed);
+    if (done) return;
+  }
+}
+
+void Group::ring_sleepers() {
+  for (int m = 0; m < size(); ++m) {
+    if (m == rank_ || doorbells_[m].sleeping.load(std::memory_order_relaxed) == 0) continue;
+    doorbells_[m].rings.fetch_add(1, std::memory_order_relaxed);
+    futex_wake(doorbells_[m].rings);
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------
+// failing
+
+void Group::check_broken() {
+  if (broken_) std::rethrow_exception(broken_);
+  // acquire: the record is complete.
+  if (failure_->state.load(std::memory_order_acquire) != 2) return;
+  const std::string message =
+      "rank " + std::to_string(failure_->reported_by) + " reported: " + failure_->message;
+  switch (failure_->kind) {
+    case FailureKind::timeout:
+      broken_ = std::make_exception_ptr(TimeoutError(message));
+      break;
+    case FailureKind::peer_lost:
+      broken_ = std::make_exception_ptr(PeerLostError(message, failure_->lost_rank));
+      break;
+    case FailureKind::mismatch:
+    case FailureKind::none:
+      broken_ = std::make_exception_ptr(MismatchError(message));
+      break;
+  }
+  std::rethrow_exception(broken_);
+}
+
+void Group::fail(FailureKind kind, const std::string& message, int lost_rank) {
+  const std::string full = "[lockstep] rank " + std::to_string(rank_) + ": " + message;
+  uint32_t expected = 0;
+  if (failure_->state.compare_exchange_strong(expected, 1, std::memory_order_relaxed)) {
+    failure_->kind = kind;
+    failure_->reported_by = rank_;
+    failure_->lost_rank = lost_rank;
+    const size_t length = std::min(full.size(), sizeof failure_->message - 1);
+    std::memcpy(failure_->message, full.data(), length);
+    failure_->message[length] = '\0';
+    failure_->state.store(2, std::memory_order_release);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    ring_sleepers();
+  }
+  switch (kind) {
+    case FailureKind::timeout:
+      broken_ = std::make_exception_ptr(TimeoutError(full));
+      break;
+    case FailureKind::peer_lost:
+      broken_ = std::make_exception_ptr(PeerLostError(full, lost_rank));
+      break;
+    case FailureKind::mismatch:
+    case FailureKind::none:
+      broken_ = std::make_exception_ptr(MismatchError(full));
+      break;
+  }
+  std::rethrow_exception(broken_);
+}
+
+void Group::check_peers(const Operation& operation) {
+  for (int m = 0; m < size(); ++m) {
+    if (m == rank_) continue;
+    const bool arrived =
+        post_of(operation.sequence, m).sequence.load(std::memory_order_acquire) == operation.sequence;
+    // A rank that has arrived at a small operation has given all it has to give and may end.
+    if (arrived && operation.path != Path::in_place) continue;
+    std::string how;
+    if (!is_gone(m, how)) continue;
+    // What it did just before it ended counts.
+    if (!arrived &&
+        post_of(operation.sequence, m).sequence.load(std::memory_order_acquire) == operation.sequence)
+      continue;
+    if (arrived && all_done(operation)) continue;
+    fail(FailureKind::peer_lost, describe(operation) + " lost " + describe_peer(m) + ": it " + how, m);
+  }
+}
+
+bool Group::is_gone(int member, std::string& how) {
+  const RankInfo info = segment_.rank_info(members_[static_cast<size_t>(member)]);
+  if (info.state == RankState::left) {
+    how = "has left the job";
+    return true;
+  }
+  if (info.state == RankState::exited) {
+    how = describe_wait_status(info.wait_status);
+    return true;
+  }
+  if (info.state == RankState::attached && process_ended(pidfds_[static_cast<size_t>(member)], info.pid)) {
+    how = "died";
+    return true;
+  }
+  return false;
+}
+
+std::string Group::describe(const Operation& operation) const {
+  const Announcement& what = operation.what;
+  std::string text = std::string(op_name(what.kind)) + " #" + std::to_string(operation.sequence);
+  if (what.kind == OpKind::barrier) return text;
+  text +=
+      " (" + std::string(dtype_name(static_cast<DType>(what.dtype))) + "[" + std::to_string(what.count) + "]";
+  if (what.kind == OpKind::all_reduce) {
+    text += std::string(", ") + reduction_name(static_cast<Reduction>(what.reduce_op));
+  } else if (what.kind == OpKind::broadcast) {
+    text += ", root " + std::to_string(what.root);
+  }
+  return text + ")";
+}
+
+std::string Group::describe_peer(int member) const {
+  const RankInfo info = segment_.rank_info(members_[static_cast<size_t>(member)]);
+  std::string text = "rank " + std::to_string(member) + " (pid " + std::to_string(info.pid);
+  if (info.state == RankState::absent) return "rank " + std::to_string(member) + " (never started)";
+  text += info.operations == 0
+              ? ", no operation yet"
+              : ", last operation " + info.last_operation + ", its " + std::to_string(info.operations) + ".";
+  return text + ")";
+}
+
+// ----------------------------------------------------------------------------------------------------------
+// addresses
+
+Post& Group::post_of(Sequence sequence, int member) const {
+  return posts_[(sequence % kSlots) * members_.size() + static_cast<size_t>(member)];
+}
+
+Slice& Group::slice_of(Sequence sequence, int member) const {
+  return slices_[(sequence % kSlots) * members_.size() + static_cast<size_t>(member)];
+}
+
+const std::byte* Group::bytes_of(const Operation& operation, int member) const {
+  const Post& post = post_of(operation.sequence, member);
+  if (operation.path == Path::inlined) return reinterpret_cast<const std::byte*>(post.payload);
+  return segment_.base() + post.what.offset;
+}
+
+Group::Range Group::slice_range(const Operation& operation, int member) const {
+  if (operation.what.kind != OpKind::all_reduce || operation.path != Path::in_place) return {0, 0};
+  const size_t total = bytes(operation);
+  const size_t lines = (total + kLine - 1) / kLine;
+  const auto start = [&](size_t m) { return std::min(lines * m / members_.size() * kLine, total); };
+  return {start(static_cast<size_t>(member)), start(static_cast<size_t>(member) + 1)};
+}
+
+size_t Group::bytes(const Operation& operation) {
+  return operation.what.count * element_size(static_cast<DType>(operation.what.dtype));
+}
+
+}  // namespace lockstep::shm

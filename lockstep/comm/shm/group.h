@@ -1,0 +1,143 @@
+// The collectives of the ranks of one node, over bytes in their shared segment. No tensors: ranks may be
+// processes or, under a thread sanitizer, threads.
+//
+// How an operation runs. Each rank announces it in its post of the operation's slot (arrival: a store, never
+// a wait). When all posts are there they are compared, and then
+//   - up to kInlineBytes travel inside the posts and up to kStagingBytes in staging buffers: every rank reads
+//   all of
+//     them and is done, one synchronisation in all;
+//   - a larger reduction runs in place in the segment: each rank owns a slice, reduces it from everybody's
+//   buffer and
+//     stores the result into everybody's buffer, in chunks that idle ranks take over. A buffer outside the
+//     segment is copied into it first and back afterwards.
+// No thread runs in the background: operations advance inside start_*, progress() and wait().
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/fd.h"
+#include "lockstep/comm/shm/arena.h"
+#include "lockstep/comm/shm/layout.h"
+#include "lockstep/comm/shm/reduce.h"
+#include "lockstep/comm/shm/segment.h"
+#include "lockstep/comm/shm/wait.h"
+
+namespace lockstep::shm {
+
+/// One rank's membership in a group. One thread at a time. Every call may throw TimeoutError, PeerLostError
+/// or MismatchError; after that the group is broken on all ranks and every call repeats the first cause.
+class Group {
+ public:
+  /// `members`: the group's ranks as ranks of the segment; `rank`: this one's place among them. `area`: the
+  /// group's number in the segment, the same on all members and used by no other living group. Does not
+  /// block.
+  Group(const Segment& segment, int area, std::vector<int> members, int rank, Arena& arena,
+        std::chrono::milliseconds timeout);
+  Group(const Group&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(members_.size()); }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+
+  /// Number of an operation of this group, counted from 1.
+  using Sequence = uint64_t;
+
+  /// Starts combining `count` elements at `data` of all ranks, in place. Blocks only while kSlots operations
+  /// are in flight. `data` must stay untouched until wait() or is_complete() has confirmed the end.
+  Sequence start_all_reduce(void* data, size_t count, DType dtype, Reduction reduction);
+  /// Copies `count` elements of `root` to all. Blocks.
+  void broadcast(void* data, size_t count, DType dtype, int root, std::chrono::milliseconds timeout);
+  /// Copies `count` elements of rank r to outputs[r], for all r. Blocks.
+  void all_gather(const void* input, void* const* outputs, size_t count, DType dtype,
+                  std::chrono::milliseconds timeout);
+  void barrier(std::chrono::milliseconds timeout);
+
+  /// Does what can be done without blocking for the operations in flight.
+  void progress();
+  /// progress(), then: has operation `sequence` ended?
+  bool is_complete(Sequence sequence);
+  /// Blocks until it has, helping others where this rank would only wait.
+  void wait(Sequence sequence, std::chrono::milliseconds timeout);
+
+ private:
+  enum class Path : uint8_t { inlined, staged, in_place };
+
+  /// This rank's view of an operation in flight.
+  struct Operation {
+    Sequence sequence = 0;
+    Announcement what{};
+    Path path = Path::inlined;
+    std::byte* data = nullptr;       // the caller's buffer
+    std::byte* scratch = nullptr;    // its copy in the arena, when it lies outside
+    void* const* outputs = nullptr;  // all_gather's
+    bool compared = false;           // all posts are there and agree
+    bool own_part_done = false;
+    bool complete = false;
+  };
+
+  Sequence post(Operation operation);
+  void run_blocking(Operation operation, std::chrono::milliseconds timeout);
+  /// Advances one operation; `help`: also take over other ranks' chunks. True once it is complete.
+  bool advance(Operation& operation, bool help);
+  void advance_all(bool help);
+  bool all_posted(const Operation& operation) const;
+  bool all_done(const Operation& operation) const;
+  void compare(const Operation& operation);
+  void execute_small(const Operation& operation);
+  void execute_copy(Operation& operation);
+  void reduce_chunks(const Operation& operation, int owner, bool from_back);
+  void finish(Operation& operation);
+
+  template <class Ready>
+  void wait_until(Ready ready, const Operation& operation, std::chrono::milliseconds timeout);
+  void ring_sleepers();
+  void check_broken();
+  void check_peers(const Operation& operation);
+  bool is_gone(int member, std::string& how);
+  void reserve_slot(Sequence sequence);
+  size_t reserve_staging(Sequence sequence);
+  bool everyone_consumed(Sequence sequence);
+  [[noreturn]] void fail(FailureKind kind, const std::string& message, int lost_rank = -1);
+
+  std::string describe(const Operation& operation) const;
+  std::string describe_peer(int member) const;
+
+  Operation& operation(Sequence sequence) { return operations_[sequence % kSlots]; }
+  Post& post_of(Sequence sequence, int member) const;
+  Slice& slice_of(Sequence sequence, int member) const;
+  const std::byte* bytes_of(const Operation& operation, int member) const;
+  struct Range {
+    size_t begin, end;
+  };
+  Range slice_range(const Operation& operation, int member) const;  // in bytes
+  static size_t bytes(const Operation& operation);
+
+  const Segment& segment_;
+  std::vector<int> members_;
+  int rank_;
+  Arena& arena_;
+  std::chrono::milliseconds timeout_;
+  bool oversubscribed_;
+
+  FailureRecord* failure_;
+  MemberProgress* progress_;
+  MemberDoorbell* doorbells_;
+  Post* posts_;
+  Slice* slices_;
+  std::byte* staging_;
+
+  std::array<Operation, kSlots> operations_;
+  Sequence issued_ = 0;
+  Sequence completed_ = 0;       // this rank has finished with every operation up to here
+  Sequence known_consumed_ = 0;  // and this is what it last read of everybody's
+  std::array<Sequence, kHotStaging> staging_used_by_{};
+  std::vector<UniqueFd> pidfds_;
+  std::exception_ptr broken_;
+};
+
+}  // namespace lockstep::shm

@@ -1,0 +1,66 @@
+#include "lockstep/comm/shm/node.h"
+
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/shm/wait.h"
+
+namespace lockstep::shm {
+namespace {
+
+Segment map_checked(int fd, int rank) {
+  Segment segment = Segment::map(fd);
+  if (rank < 0 || rank >= segment.ranks()) {
+    throw ValueError("local rank " + std::to_string(rank) + " does not exist in a shared segment for " +
+                     std::to_string(segment.ranks()) + " ranks");
+  }
+  return segment;
+}
+
+}  // namespace
+
+Node::Node(int fd, int rank)
+    : segment_(map_checked(fd, rank)), rank_(rank), arena_(segment_.arena(rank), segment_.arena_bytes()) {
+  RankRecord& record = segment_.rank_record(rank);
+  record.pid.store(::getpid(), std::memory_order_relaxed);
+  uint32_t expected = static_cast<uint32_t>(RankState::absent);
+  if (!record.state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::attached),
+                                            std::memory_order_release)) {
+    throw ValueError("local rank " + std::to_string(rank) +
+                     " has joined this job before; a job can be joined once, by one process per rank");
+  }
+}
+
+Node::~Node() {
+  uint32_t expected = static_cast<uint32_t>(RankState::attached);
+  segment_.rank_record(rank_).state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::left),
+                                                            std::memory_order_release);
+}
+
+void Node::wait_for_all(std::chrono::milliseconds timeout) const {
+  const auto deadline = Clock::now() + timeout;
+  while (true) {
+    std::string missing;
+    for (int r = 0; r < segment_.ranks(); ++r) {
+      const RankInfo info = segment_.rank_info(r);
+      if (info.state == RankState::absent) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+      if (info.state == RankState::exited) {
+        throw PeerLostError("[lockstep] rank " + std::to_string(rank_) + ": local rank " + std::to_string(r) +
+                                " " + describe_wait_status(info.wait_status) + " before all ranks had joined",
+                            r);
+      }
+    }
+    if (missing.empty()) return;
+    if (Clock::now() >= deadline) {
+      throw TimeoutError("[lockstep] rank " + std::to_string(rank_) + ": local ranks " + missing +
+                         " have not called init() within " + std::to_string(timeout.count()) + " ms");
+    }
+    // Once per job and while the others start up: not worth a futex.
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,36 @@
+// This process's place among the ranks of its node.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "lockstep/comm/shm/arena.h"
+#include "lockstep/comm/shm/segment.h"
+
+namespace lockstep::shm {
+
+/// The mapped segment, this rank's arena in it, and its record. Leaving (the destructor) is told to the
+/// peers.
+class Node {
+ public:
+  /// Maps the segment behind `fd` and announces `rank`. Does not wait for the others.
+  /// Throws ValueError when the rank is outside the segment or taken.
+  Node(int fd, int rank);
+  Node(const Node&) = delete;
+  ~Node();
+
+  /// Blocks until every rank of the segment has attached. Throws TimeoutError naming those that have not, and
+  /// PeerLostError when the launcher reports that one has ended before.
+  void wait_for_all(std::chrono::milliseconds timeout) const;
+
+  int rank() const { return rank_; }
+  const Segment& segment() const { return segment_; }
+  Arena& arena() { return arena_; }
+
+ private:
+  Segment segment_;
+  int rank_;
+  Arena arena_;
+};
+
+}  // namespace lockstep::shm

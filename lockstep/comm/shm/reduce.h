@@ -1,0 +1,43 @@
+// The arithmetic of a reduction over ranks: fixed order, run-time choice of vector instructions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lockstep::shm {
+
+/// The last three can be moved but not reduced.
+enum class DType : uint8_t {
+  float32,
+  float64,
+  float16,
+  bfloat16,
+  int8,
+  uint8,
+  int16,
+  int32,
+  int64,
+  boolean,
+  complex64,
+  complex128
+};
+enum class Reduction : uint8_t { sum, avg, min, max };
+
+size_t element_size(DType dtype);
+const char* dtype_name(DType dtype);
+const char* reduction_name(Reduction reduction);
+/// Booleans and complex numbers are not reduced; AVG needs a floating-point dtype: an integer has no exact
+/// mean.
+bool is_supported(DType dtype, Reduction reduction);
+
+/// For every i in [0, count): combines sources[0][i] .. sources[ranks-1][i] and stores the result in every
+/// destinations[d][i]. Sources and destinations may be the same buffers.
+///
+/// Sums are a balanced binary tree over the ranks, split at the largest power of two below their number:
+/// ((0+1)+(2+3))+((4+5)+(6+7)). float32, float16 and bfloat16 are added in float32, float64 in float64; AVG
+/// divides the sum once; float16 and bfloat16 are rounded once, at the end (to nearest, ties to even). So the
+/// bits depend on nothing but the values. MIN and MAX return NaN where any rank has one.
+void reduce(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
+            void* const* destinations, size_t destination_count, size_t count);
+
+}  // namespace lockstep::shm

@@ -1,0 +1,403 @@
+// The collectives of one node over real processes, and over threads for the thread sanitizer.
+#include "lockstep/comm/shm/group.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/shm/node.h"
+#include "tests/comm/ranks.h"
+
+namespace lockstep::shm {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::expect_all_succeed;
+using testing::run_processes;
+using testing::run_threads;
+
+constexpr size_t kArenaBytes = size_t{64} << 20;
+constexpr auto kTimeout = 30s;
+
+/// A rank's node and its group of all ranks.
+struct Rank {
+  Rank(int fd, int rank, std::chrono::milliseconds timeout = kTimeout)
+      : node(fd, rank), group(node.segment(), 0, everyone(node), rank, node.arena(), timeout) {
+    node.wait_for_all(kTimeout);
+  }
+  static std::vector<int> everyone(const Node& node) {
+    std::vector<int> members(static_cast<size_t>(node.segment().ranks()));
+    std::iota(members.begin(), members.end(), 0);
+    return members;
+  }
+  template <class T>
+  T* allocate(size_t count) {
+    return reinterpret_cast<T*>(node.arena().allocate(count * sizeof(T)));
+  }
+  Node node;
+  Group group;
+};
+
+/// The specified order of summation, written down independently of the library.
+template <class T>
+T tree_sum(const std::vector<T>& values, size_t begin, size_t count) {
+  if (count == 1) return values[begin];
+  size_t left = 1;
+  while (left * 2 < count) left *= 2;
+  return tree_sum(values, begin, left) + tree_sum(values, begin + left, count - left);
+}
+
+float value_of(int rank, size_t i, uint32_t salt) {
+  std::minstd_rand generator(static_cast<uint32_t>(i * 977 + static_cast<size_t>(rank) * 131 + salt + 1));
+  generator.discard(2);
+  return std::uniform_real_distribution<float>(-1e3F, 1e3F)(generator);
+}
+
+void check_float_sum(Rank& self, float* data, size_t count, Reduction reduction, uint32_t salt) {
+  const auto ranks = static_cast<size_t>(self.group.size());
+  for (size_t i = 0; i < count; ++i) data[i] = value_of(self.group.rank(), i, salt);
+  self.group.wait(self.group.start_all_reduce(data, count, DType::float32, reduction), kTimeout);
+  size_t wrong = 0;
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<float> values(ranks);
+    for (size_t r = 0; r < ranks; ++r) values[r] = value_of(static_cast<int>(r), i, salt);
+    float expected = tree_sum(values, 0, ranks);
+    if (reduction == Reduction::avg) expected /= static_cast<float>(ranks);
+    wrong += std::memcmp(&expected, &data[i], sizeof expected) != 0;
+  }
+  EXPECT_EQ(wrong, 0u) << "of " << count << " elements at " << ranks << " ranks";
+}
+
+void sums_of_all_sizes(Rank& self) {
+  // Inline, staged, in place with one chunk and with many; odd tails of every vector width.
+  for (const size_t count : {1, 3, 24, 25, 63, 1000, 4096, 4097, 40001, 300007}) {
+    std::vector<float> outside(count);
+    float* inside = self.allocate<float>(count);
+    check_float_sum(self, outside.data(), count, Reduction::sum, 7);
+    check_float_sum(self, inside, count, Reduction::avg, 11);
+    self.node.arena().release(reinterpret_cast<std::byte*>(inside));
+  }
+}
+
+class ShmGroupTest : public ::testing::TestWithParam<int> {
+ protected:
+  ShmGroupTest() : segment_(create_segment(GetParam(), kArenaBytes)) {}
+  void as_processes(const std::function<void(int)>& body) {
+    expect_all_succeed(run_processes(GetParam(), body));
+  }
+  int fd() const { return segment_.get(); }
+  UniqueFd segment_;
+};
+
+TEST_P(ShmGroupTest, SumsAreTheTreesBitsForAnySize) {
+  as_processes([&](int rank) {
+    Rank self(fd(), rank);
+    sums_of_all_sizes(self);
+  });
+}
+
+TEST_P(ShmGroupTest, AnySplitIntoOperationsGivesTheSameBits) {
+  as_processes([&](int rank) {
+    Rank self(fd(), rank);
+    constexpr size_t kCount = 60000;
+    std::vector<float> whole(kCount), parts(kCount);
+    for (size_t i = 0; i < kCount; ++i) parts[i] = whole[i] = value_of(rank, i, 3);
+    self.group.wait(self.group.start_all_reduce(whole.data(), kCount, DType::float32, Reduction::avg),
+                    kTimeout);
+    std::minstd_rand generator(5);
+    std::vector<Group::Sequence> started;
+    for (size_t begin = 0; begin < kCount;) {
+      const size_t count = std::min<size_t>(1 + generator() % 9000, kCount - begin);
+      started.push_back(
+          self.group.start_all_reduce(parts.data() + begin, count, DType::float32, Reduction::avg));
+      begin += count;
+    }
+    for (const auto sequence : started) self.group.wait(sequence, kTimeout);
+    EXPECT_EQ(std::memcmp(whole.data(), parts.data(), kCount * sizeof(float)), 0);
+  });
+}
+
+template <class T>
+void check_min_max_sum(Rank& self, DType dtype) {
+  for (const size_t count : {5, 777, 30000}) {
+    for (const Reduction reduction : {Reduction::min, Reduction::max, Reduction::sum}) {
+      std::vector<T> data(count);
+      const auto value = [](int rank, size_t i) {
+        return static_cast<T>((i * 7 + static_cast<size_t>(rank) * 5) % 23);
+      };
+      for (size_t i = 0; i < count; ++i) data[i] = value(self.group.rank(), i);
+      self.group.wait(self.group.start_all_reduce(data.data(), count, dtype, reduction), kTimeout);
+      for (size_t i = 0; i < count; ++i) {
+        T expected = value(0, i);
+        for (int r = 1; r < self.group.size(); ++r) {
+          const T other = value(r, i);
+          if (reduction == Reduction::min) expected = std::min(expected, other);
+          if (reduction == Reduction::max) expected = std::max(expected, other);
+          if (reduction == Reduction::sum) expected = static_cast<T>(expected + other);
+        }
+        ASSERT_EQ(data[i], expected) << dtype_name(dtype) << " " << reduction_name(reduction) << " at " << i;
+      }
+    }
+  }
+}
+
+TEST_P(ShmGroupTest, ReducesEveryDtype) {
+  as_processes([&](int rank) {
+    Rank self(fd(), rank);
+    check_min_max_sum<float>(self, DType::float32);
+    check_min_max_sum<double>(self, DType::float64);
+    check_min_max_sum<int8_t>(self, DType::int8);
+    check_min_max_sum<uint8_t>(self, DType::uint8);
+    check_min_max_sum<int16_t>(self, DType::int16);
+    check_min_max_sum<int32_t>(self, DType::int32);
+    check_min_max_sum<int64_t>(self, DType::int64);
+  });
+}
+
+TEST_P(ShmGroupTest, MinAndMaxKeepNaN) {
+  as_processes([&](int rank) {
+    Rank self(fd(), rank);
+    for (const Reduction reduction : {Reduction::min, Reduction::max}) {
+      float data[3] = {1.0F, rank == self.group.size() - 1 ? std::nanf("") : 2.0F, 3.0F};
+      self.group.wait(self.group.start_all_reduce(data, 3, DType::float32, reduction), kTimeout);
+      EXPECT_TRUE(std::isnan(data[1]));
+      EXPECT_EQ(data[0], 1.0F);
+    }
+  });
+}
+
+TEST_P(ShmGroupTest, Bfloat16IsAddedInFloat32AndRoundedOnce) {
+  as_processes([&](int rank) {
+    Rank self(fd(), rank);
+    constexpr size_t kCount = 20011;
+    const auto bits = [](int r, size_t i) {
+      const float value = value_of(r, i, 23);
+      uint32_t word = 0;
+      std::memcpy(&word, &value, 4);
+      return static_cast<uint16_t>(word >> 16);
+    };
+    std::vector<uint16_t> data(kCount);
+    for (size_t i = 0; i < kCount; ++i) data[i] = bits(rank, i);
+    self.group.wait(self.group.start_all_reduce(data.data(), kCount, DType::bfloat16, Reduction::sum),
+                    kTimeout);
+    size_t wrong = 0;
+    for (size_t i = 0; i < kCount; ++i) {
+      std::vector<float> values;
+      for (int r = 0; r < self.group.size(); ++r) {
+        const uint32_t word = uint32_t{bits(r, i)} << 16;
+        float value = 0;
+        std::memcpy(&value, &word, 4);
+        values.push_back(value);
+      }
+      const float sum = tree_sum(values, 0, values.size());
+      uint32_t word = 0;
+      std::memcpy(&word, &sum, 4);
+      const uint32_t rest = word & 0xFFFF;
+      uint32_t rounded = word >> 16;
+      if (rest > 0x8000 || (rest == 0x8000 && (rounded & 1) != 0)) ++rounded;
+      wrong += data[i] != rounded;
+    }
+    EXPECT_EQ(wrong, 0u);
+  });
+}
+
+TEST_P(ShmGroupTest, BroadcastsFromEveryRoot) {
+  as_processes([&](int rank) {
+    Rank self(fd(), rank);
+    for (int root = 0; root < self.group.size(); ++root) {
+      for (const size_t count : {0, 7, 5000, 200000}) {
+        std::vector<int32_t> data(count, rank);
+        self.group.broadcast(data.data(), count, DType::int32, root, kTimeout);
+        EXPECT_EQ(data, std::vector<int32_t>(count, root));
+      }
+    }
+  });
+}
+
+TEST_P(ShmGroupTest, GathersFromAll) {
+  as_processes([&](int rank) {
+    Rank self(fd(), rank);
+    for (const size_t count : {1, 6, 5000, 200000}) {
+      std::vector<std::vector<int64_t>> outputs(static_cast<size_t>(self.group.size()),
+                                                std::vector<int64_t>(count));
+      std::vector<void*> pointers;
+      for (auto& output : outputs) pointers.push_back(output.data());
+      const std::vector<int64_t> input(count, rank * 10);
+      self.group.all_gather(input.data(), pointers.data(), count, DType::int64, kTimeout);
+      for (int r = 0; r < self.group.size(); ++r) {
+        EXPECT_EQ(outputs[static_cast<size_t>(r)], std::vector<int64_t>(count, r * 10));
+      }
+    }
+  });
+}
+
+TEST_P(ShmGroupTest, ABarrierHoldsEveryoneBack) {
+  as_processes([&](int rank) {
+    Rank self(fd(), rank);
+    // Each round one rank is late; the others may not see its mark missing after the barrier.
+    auto* marks = reinterpret_cast<std::atomic<int>*>(self.node.segment().arena(0));
+    if (rank == 0) self.allocate<int>(1024);
+    self.group.barrier(kTimeout);
+    for (int round = 0; round < 20; ++round) {
+      if (round % self.group.size() == rank) std::this_thread::sleep_for(2ms);
+      marks[round].fetch_add(1);
+      self.group.barrier(kTimeout);
+      EXPECT_EQ(marks[round].load(), self.group.size());
+    }
+  });
+}
+
+TEST_P(ShmGroupTest, ManyMoreOperationsInFlightThanSlots) {
+  as_processes([&](int rank) {
+    Rank self(fd(), rank);
+    constexpr size_t kOperations = 500;
+    std::vector<std::vector<float>> data;
+    std::vector<Group::Sequence> started;
+    for (size_t n = 0; n < kOperations; ++n) {
+      data.emplace_back(1 + n * 37 % 9000, static_cast<float>(n));
+      started.push_back(
+          self.group.start_all_reduce(data[n].data(), data[n].size(), DType::float32, Reduction::sum));
+      if (rank == 0 && n % 100 == 0) std::this_thread::sleep_for(1ms);
+    }
+    for (size_t n = kOperations; n-- > 0;) self.group.wait(started[n], kTimeout);
+    for (size_t n = 0; n < kOperations; ++n) {
+      EXPECT_EQ(data[n], std::vector<float>(data[n].size(),
+                                            static_cast<float>(n) * static_cast<float>(self.group.size())));
+    }
+    EXPECT_EQ(self.node.arena().bytes_in_use(), 0u);
+  });
+}
+
+TEST_P(ShmGroupTest, RanksAsThreads) {
+  run_threads(GetParam(), [&](int rank) {
+    Rank self(fd(), rank);
+    sums_of_all_sizes(self);
+    std::vector<int32_t> data(50000, rank);
+    self.group.broadcast(data.data(), data.size(), DType::int32, self.group.size() - 1, kTimeout);
+    EXPECT_EQ(data[49999], self.group.size() - 1);
+    self.group.barrier(kTimeout);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ShmGroupTest, ::testing::Values(1, 2, 3, 4, 5, 8, 9),
+                         [](const auto& info) { return std::to_string(info.param); });
+
+// ------------------------------------------------------------------------------------------------------------
+// failures
+
+template <class Error>
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another error: ") + error.what();
+  }
+  return "no error";
+}
+
+void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks\n" << part;
+}
+
+TEST(ShmGroupFailureTest, AKilledRankIsNamedOnAllOthers) {
+  const UniqueFd segment = create_segment(3, kArenaBytes);
+  const auto statuses = run_processes(3, [&](int rank) {
+    Rank self(segment.get(), rank);
+    self.group.barrier(kTimeout);
+    if (rank == 1) ::raise(SIGKILL);
+    std::vector<float> data(100000);
+    const auto start = Clock::now();
+    const std::string message = message_of<PeerLostError>([&] {
+      self.group.wait(self.group.start_all_reduce(data.data(), data.size(), DType::float32, Reduction::sum),
+                      kTimeout);
+    });
+    EXPECT_LT(Clock::now() - start, 10s);
+    expect_contains(message, "all_reduce #2 (float32[100000], SUM) lost rank 1 (pid ");
+    expect_contains(message_of<PeerLostError>([&] { self.group.barrier(kTimeout); }), "lost rank 1");
+  });
+  EXPECT_EQ(statuses[0], 0);
+  EXPECT_TRUE(WIFSIGNALED(statuses[1]));
+  EXPECT_EQ(statuses[2], 0);
+}
+
+TEST(ShmGroupFailureTest, ARankThatLeavesIsNamed) {
+  const UniqueFd segment = create_segment(2, kArenaBytes);
+  expect_all_succeed(run_processes(2, [&](int rank) {
+    Rank self(segment.get(), rank);
+    if (rank == 1) return;
+    expect_contains(message_of<PeerLostError>([&] { self.group.barrier(kTimeout); }), "it has left the job");
+  }));
+}
+
+TEST(ShmGroupFailureTest, AnAbsentRankIsNamedAtTheDeadline) {
+  const UniqueFd segment = create_segment(2, kArenaBytes);
+  expect_all_succeed(run_processes(2, [&](int rank) {
+    Rank self(segment.get(), rank, 300ms);
+    int32_t value = 1;
+    if (rank == 1) {
+      // Comes too late and learns what happened.
+      std::this_thread::sleep_for(2s);
+      expect_contains(message_of<TimeoutError>([&] { self.group.barrier(300ms); }), "rank 0 reported: ");
+      return;
+    }
+    expect_contains(message_of<TimeoutError>([&] {
+                      self.group.wait(self.group.start_all_reduce(&value, 1, DType::int32, Reduction::max),
+                                      300ms);
+                    }),
+                    "all_reduce #1 (int32[1], MAX) waited 300 ms for rank 1 (pid ");
+  }));
+}
+
+TEST(ShmGroupFailureTest, AStoppedRankIsNamedAtTheDeadline) {
+  const UniqueFd segment = create_segment(2, kArenaBytes);
+  const auto statuses = run_processes(2, [&](int rank) {
+    Rank self(segment.get(), rank, 500ms);
+    const pid_t peer = self.node.segment().rank_info(1 - rank).pid;
+    self.group.barrier(kTimeout);
+    if (rank == 1) {
+      ::raise(SIGSTOP);
+      return;
+    }
+    expect_contains(message_of<TimeoutError>([&] { self.group.barrier(500ms); }), "waited 500 ms for rank 1");
+    ::kill(peer, SIGKILL);
+  });
+  EXPECT_EQ(statuses[0], 0);
+}
+
+TEST(ShmGroupFailureTest, DifferentCallsAreToldToAll) {
+  const UniqueFd segment = create_segment(3, kArenaBytes);
+  expect_all_succeed(run_processes(3, [&](int rank) {
+    Rank self(segment.get(), rank);
+    std::vector<float> data(rank == 2 ? 11 : 10);
+    const std::string message = message_of<MismatchError>([&] {
+      self.group.wait(self.group.start_all_reduce(data.data(), data.size(), DType::float32, Reduction::sum),
+                      kTimeout);
+    });
+    expect_contains(
+        message,
+        "rank 0 called all_reduce #1 (float32[10], SUM), rank 2 called all_reduce #1 (float32[11], SUM)");
+  }));
+}
+
+TEST(ShmGroupFailureTest, AnotherRootIsAnError) {
+  const UniqueFd segment = create_segment(2, kArenaBytes);
+  expect_all_succeed(run_processes(2, [&](int rank) {
+    Rank self(segment.get(), rank);
+    float value = 0;
+    expect_contains(
+        message_of<MismatchError>([&] { self.group.broadcast(&value, 1, DType::float32, rank, kTimeout); }),
+        "root 1");
+  }));
+}
+
+}  // namespace
+}  // namespace lockstep::shm

@@ -1,0 +1,59 @@
+#include "lockstep/comm/shm/segment.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/shm/arena.h"
+#include "lockstep/comm/shm/node.h"
+
+namespace lockstep::shm {
+namespace {
+
+TEST(SegmentTest, IsSparseAndSealed) {
+  const UniqueFd fd = create_segment(4);
+  const Segment segment = Segment::map(fd.get());
+  EXPECT_EQ(segment.ranks(), 4);
+  EXPECT_NE(::ftruncate(fd.get(), 4096), 0);
+  EXPECT_EQ(::fcntl(fd.get(), F_GET_SEALS) & F_SEAL_SHRINK, F_SEAL_SHRINK);
+}
+
+TEST(SegmentTest, RefusesOtherFiles) {
+  const UniqueFd fd(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+  EXPECT_THROW(Segment::map(fd.get()), Error);
+  EXPECT_THROW(create_segment(0), ValueError);
+  EXPECT_THROW(create_segment(kMaxRanks + 1), ValueError);
+}
+
+TEST(SegmentTest, ARankCanJoinOnce) {
+  const UniqueFd fd = create_segment(2, 1 << 20);
+  const Node node(fd.get(), 1);
+  EXPECT_THROW(Node(fd.get(), 1), ValueError);
+  EXPECT_THROW(Node(fd.get(), 2), ValueError);
+}
+
+TEST(ArenaTest, ReusesWhatIsReleased) {
+  const UniqueFd fd = create_segment(1, 8 << 20);
+  const Segment segment = Segment::map(fd.get());
+  Arena arena(segment.arena(0), segment.arena_bytes());
+  std::byte* const first = arena.allocate(3 << 20);
+  std::byte* const second = arena.allocate(4 << 20);
+  EXPECT_THROW(arena.allocate(3 << 20), Error);
+  arena.release(first);
+  arena.release(second);
+  EXPECT_EQ(arena.bytes_in_use(), 0u);
+  EXPECT_EQ(arena.allocate(8 << 20), first);
+}
+
+TEST(ArenaTest, AlignsToCacheLinesAndPages) {
+  const UniqueFd fd = create_segment(1, 8 << 20);
+  const Segment segment = Segment::map(fd.get());
+  Arena arena(segment.arena(0), segment.arena_bytes());
+  arena.allocate(1);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.allocate(100)) % kLine, 0u);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.allocate(5000)) % 4096, 0u);
+}
+
+}  // namespace
+}  // namespace lockstep::shm
