@@ -1,0 +1,37 @@
+// The environment variables that a worker finds: torchrun's, and Lockstep's own.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lockstep::launcher {
+
+/// What all workers of one node share.
+struct JobEnvironment {
+  int local_world_size = 1;
+  int group_rank = 0;        ///< number of this node
+  int group_world_size = 1;  ///< nodes
+  int first_rank = 0;        ///< rank of this node's local rank 0
+  int world_size = 1;
+  std::string role = "default";
+  std::string run_id = "none";
+  std::string master_addr = "127.0.0.1";
+  uint16_t master_port = 0;
+  int restart_count = 0;
+  int max_restarts = 0;
+  int threads = 1;                      ///< OMP_NUM_THREADS where it is unset
+  std::optional<int> segment_fd;        ///< LOCKSTEP_SEGMENT_FD
+  std::optional<int> terminal_columns;  ///< LOCKSTEP_TERMINAL_COLUMNS; none: lockrun's stderr is no terminal
+  std::string error_directory;          ///< holds <local rank>.json
+};
+
+/// `inherited` ("NAME=value" entries) with the variables of local rank `local_rank` set in it.
+std::vector<std::string> worker_environment(const std::vector<std::string>& inherited,
+                                            const JobEnvironment& job, int local_rank);
+
+/// Where the worker writes why it failed, in torchelastic's format.
+std::string error_file(const JobEnvironment& job, int local_rank);
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,27 @@
+// The table of lockrun's flags: the parser, --help and suggestions are made from it.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace lockstep::launcher {
+
+struct Flag {
+  std::string_view name;    ///< without dashes, words joined by '-'; '_' is accepted as well
+  char letter;              ///< short form, or 0
+  std::string_view value;   ///< name of its value in --help; empty for a switch
+  std::string_view preset;  ///< default as text; empty when there is none to show
+  std::string_view group;   ///< heading in --help
+  std::string_view help;
+};
+
+std::span<const Flag> flags();
+
+/// The flag's name whose spelling is nearest to `text` (no dashes), or empty when none is near.
+std::string_view nearest_flag(std::string_view text);
+
+/// Name of the environment variable with the flag's default: PET_NPROC_PER_NODE for nproc-per-node.
+std::string environment_name(const Flag& flag);
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,154 @@
+#include "launcher/output.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "launcher/clock.h"
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::launcher {
+namespace {
+
+/// A worker is read no further while this much waits for a slow reader.
+constexpr size_t kBacklogLimit = size_t{1} << 20;
+constexpr double kDrainSeconds = 5;
+
+bool same_target(int a, int b) {
+  struct stat first {
+  }, second{};
+  return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino && first.st_rdev == second.st_rdev;
+}
+
+Prefix resolve(Prefix prefix, int workers, bool terminal) {
+  if (prefix != Prefix::automatic) return prefix;
+  if (workers == 1) return Prefix::off;
+  return terminal && !env::get("NO_COLOR") ? Prefix::color : Prefix::on;
+}
+
+std::string prefix_text(Prefix prefix, int rank) {
+  const std::string text = "[rank " + std::to_string(rank) + "]:";
+  if (prefix == Prefix::off) return {};
+  if (prefix == Prefix::on) return text + " ";
+  constexpr int kColors[] = {36, 33, 35, 32, 34, 31};
+  return "\x1b[" + std::to_string(kColors[static_cast<size_t>(rank) % std::size(kColors)]) + "m" + text +
+         "\x1b[0m ";
+}
+
+}  // namespace
+
+Output::Output(int workers, Prefix prefix)
+    : out_(1),
+      err_(2),
+      shared_(same_target(1, 2)),
+      out_console_(out_, workers == 1 && resolve(prefix, workers, out_.terminal()) == Prefix::off),
+      err_console_(err_, workers == 1 && resolve(prefix, workers, err_.terminal()) == Prefix::off),
+      workers_(workers),
+      prefix_(prefix) {}
+
+WorkerPipes Output::add_worker(int rank) {
+  WorkerPipes pipes;
+  const int workers_so_far = static_cast<int>(streams_.size()) / 2;
+  for (UniqueFd* write_end : {&pipes.out, &pipes.err}) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) {
+      throw Error("cannot make the pipes of rank " + std::to_string(rank) + ": " + std::strerror(errno) +
+                  "; fewer ranks, or a higher limit of open files (ulimit -n), would help");
+    }
+    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    auto stream = std::make_unique<Stream>();
+    stream->fd.reset(ends[0]);
+    write_end->reset(ends[1]);
+    stream->console = write_end == &pipes.out ? &out_console_ : &err_console();
+    stream->source.rank = rank;
+    stream->source.prefix = prefix_text(resolve(prefix_, workers_, stream->console->sink().terminal()), rank);
+    stream->source.may_be_live = workers_so_far == 0;
+    streams_.push_back(std::move(stream));
+  }
+  return pipes;
+}
+
+std::vector<int> Output::read_ends() const {
+  std::vector<int> fds;
+  for (const auto& stream : streams_) fds.push_back(stream->fd.get());
+  return fds;
+}
+
+void Output::add_polls(std::vector<pollfd>& polls) const {
+  for (const auto& stream : streams_) {
+    if (stream->fd.valid() && stream->console->sink().backlog() < kBacklogLimit) {
+      polls.push_back({stream->fd.get(), POLLIN, 0});
+    }
+  }
+  for (const Sink* sink : {&out_, &err_}) {
+    if (sink->backlog() > 0) polls.push_back({sink->fd(), POLLOUT, 0});
+  }
+}
+
+void Output::handle(const pollfd& ready) {
+  for (Sink* sink : {&out_, &err_}) {
+    if (sink->fd() == ready.fd) sink->flush();
+  }
+  for (const auto& stream : streams_) {
+    if (stream->fd.get() == ready.fd) read_some(*stream);
+  }
+  warn_of_broken_sinks();
+}
+
+bool Output::read_some(Stream& stream) {
+  static char buffer[size_t{1} << 16];
+  const ssize_t size = ::read(stream.fd.get(), buffer, sizeof buffer);
+  if (size > 0) {
+    stream.console->feed(stream.source, {buffer, static_cast<size_t>(size)}, monotonic_seconds());
+    return true;
+  }
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  stream.console->end(stream.source);
+  stream.fd.reset();
+  return false;
+}
+
+double Output::tick() {
+  const double now = monotonic_seconds();
+  bool waiting = false;
+  for (const auto& stream : streams_) {
+    if (!stream->source.may_be_live || !stream->console->sink().terminal()) continue;
+    stream->console->show_prompt(stream->source, now);
+    waiting |= stream->source.partial_since > now - kPromptDelay;
+  }
+  return waiting ? kPromptDelay : -1;
+}
+
+void Output::finish() {
+  for (const auto& stream : streams_) {
+    while (stream->fd.valid() && read_some(*stream)) {
+      if (stream->console->sink().backlog() >= kBacklogLimit) stream->console->sink().drain(kDrainSeconds);
+    }
+    if (stream->fd.valid()) stream->console->end(stream->source);
+    stream->fd.reset();
+  }
+  warn_of_broken_sinks();
+  out_.drain(kDrainSeconds);
+  err_.drain(kDrainSeconds);
+}
+
+const std::deque<std::string>& Output::stderr_tail(int local_rank) const {
+  return streams_[2 * static_cast<size_t>(local_rank) + 1]->source.tail;
+}
+
+void Output::warn_of_broken_sinks() {
+  if (out_.error() == 0 || warned_out_) return;
+  warned_out_ = true;
+  const std::string reason = out_.error() == EPIPE
+                                 ? "was closed by its reader"
+                                 : std::string("cannot be written: ") + std::strerror(out_.error());
+  message("lockrun: warning: standard output " + reason +
+          "; the job goes on, and what it prints there from now on is lost");
+}
+
+}  // namespace lockstep::launcher

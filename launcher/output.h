@@ -1,0 +1,67 @@
+// The workers' standard output and error: pipes from them, lines to lockrun's own.
+#pragma once
+
+#include <poll.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/console.h"
+#include "launcher/options.h"
+#include "launcher/sink.h"
+#include "lockstep/base/fd.h"
+
+namespace lockstep::launcher {
+
+/// The worker's ends of its two pipes.
+struct WorkerPipes {
+  UniqueFd out, err;
+};
+
+class Output {
+ public:
+  /// `workers`: how many will write. All descriptors that it opens are close-on-exec.
+  Output(int workers, Prefix prefix);
+
+  /// Makes the pipes of the next worker (in the order of ranks).
+  WorkerPipes add_worker(int rank);
+  std::vector<int> read_ends() const;
+
+  /// Adds what must be polled for; handle() takes one of these entries that is ready.
+  void add_polls(std::vector<pollfd>& polls) const;
+  void handle(const pollfd& ready);
+  /// Shows prompts that have waited; returns in how many seconds it wants to be called again, or -1.
+  double tick();
+  /// To call when the workers are gone: reads what they left, and waits a little for slow readers.
+  void finish();
+
+  /// A line of lockrun's own, on standard error.
+  void message(std::string_view text) { err_console().message(text); }
+  /// Columns of the terminal that standard error is, or 0.
+  int terminal_columns() const { return err_.terminal() ? err_.columns() : 0; }
+  /// Last lines that the local rank wrote to standard error.
+  const std::deque<std::string>& stderr_tail(int local_rank) const;
+
+ private:
+  struct Stream {
+    UniqueFd fd;
+    Console* console;
+    LineSource source;
+  };
+  Console& err_console() { return shared_ ? out_console_ : err_console_; }
+  bool read_some(Stream& stream);
+  void warn_of_broken_sinks();
+
+  Sink out_, err_;
+  bool shared_;  ///< standard output and error are the same terminal, pipe or file
+  Console out_console_, err_console_;
+  int workers_;
+  Prefix prefix_;
+  bool warned_out_ = false;
+  std::vector<std::unique_ptr<Stream>> streams_;  ///< two a worker: out, err
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,40 @@
+// What lockrun says about how a job ended. Pure: no effects.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::launcher {
+
+struct WorkerResult {
+  int rank = 0;
+  int pid = 0;
+  bool ended = false;
+  int wait_status = 0;
+  double ended_after = 0;        ///< seconds since the job's start
+  double ended_at = 0;           ///< seconds since 1970
+  bool told_to_end = false;      ///< lockrun had sent it a signal before
+  std::string last_operation{};  ///< its newest collective; empty when it took part in none
+  std::string error_message{};   ///< from its error file
+  std::deque<std::string> stderr_tail{};
+};
+
+/// Exit code for a status as from waitpid: 128 plus the number for a signal.
+int exit_code(int wait_status);
+
+/// "SIGTERM" for 15.
+std::string signal_name(int signal);
+
+/// Index of the worker that failed first, before lockrun told it to end.
+std::optional<size_t> first_failure(const std::vector<WorkerResult>& workers);
+
+/// The report on a failed job, several lines, no '\n' at the end. `first` as from first_failure().
+std::string failure_report(const std::vector<WorkerResult>& workers, size_t first, const std::string& host);
+
+/// Message in an error file of torchelastic's format, empty when the text is none.
+std::string error_file_message(std::string_view json);
+
+}  // namespace lockstep::launcher

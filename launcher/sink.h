@@ -1,0 +1,39 @@
+// Writing to lockrun's own standard output or error without ever being blocked by its reader.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/fd.h"
+
+namespace lockstep::launcher {
+
+class Sink {
+ public:
+  /// For descriptor `fd` (1 or 2), which stays the caller's.
+  explicit Sink(int fd);
+
+  /// Appends to what is to be written and writes as much as its reader takes now.
+  void write(std::string_view bytes);
+  void flush();
+  /// Waits at most `seconds` for everything to be written.
+  void drain(double seconds);
+
+  int fd() const { return fd_; }
+  size_t backlog() const { return pending_.size() - written_; }
+  bool terminal() const { return terminal_; }
+  int columns() const;  ///< of the terminal; 80 when it does not tell
+  /// errno of the write that failed (EPIPE, ENOSPC...), else 0. From then on everything is dropped.
+  int error() const { return error_; }
+
+ private:
+  int fd_;
+  UniqueFd reopened_;
+  bool terminal_ = false;
+  bool socket_ = false;
+  int error_ = 0;
+  std::string pending_;
+  size_t written_ = 0;
+};
+
+}  // namespace lockstep::launcher
