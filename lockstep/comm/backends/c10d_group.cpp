@@ -1,0 +1,116 @@
+#include "lockstep/comm/backends/c10d_group.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::backends {
+namespace {
+
+c10d::ReduceOp to_c10d(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::SUM:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::AVG:
+      return c10d::ReduceOp::AVG;
+    case ReduceOp::MIN:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::MAX:
+      return c10d::ReduceOp::MAX;
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+class C10dWorkAdapter : public Work {
+ public:
+  C10dWorkAdapter(c10::intrusive_ptr<c10d::Work> work, std::string what, std::chrono::milliseconds timeout)
+      : work_(std::move(work)), what_(std::move(what)), timeout_(timeout) {}
+  void wait() override {
+    try {
+      work_->wait(timeout_);
+    } catch (const std::exception& error) {
+      // Gloo tells a dead peer and a late one only by its words; both mean that the group is lost.
+      throw CommError("[gloo] " + what_ + " failed: " + error.what());
+    }
+  }
+  bool is_completed() override { return work_->isCompleted(); }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+  std::string what_;
+  std::chrono::milliseconds timeout_;
+};
+
+class C10dGroup : public ProcessGroup::Impl {
+ public:
+  C10dGroup(c10::intrusive_ptr<c10d::Backend> backend, std::chrono::milliseconds timeout)
+      : backend_(std::move(backend)), name_(backend_->getBackendName()), timeout_(timeout) {}
+  ~C10dGroup() override { backend_->shutdown(); }
+
+  int rank() const override { return backend_->getRank(); }
+  int size() const override { return backend_->getSize(); }
+  const std::string& name() const override { return name_; }
+  c10::intrusive_ptr<c10d::Backend> backend() override { return backend_; }
+  std::chrono::milliseconds timeout() const override { return timeout_; }
+
+  void all_reduce(const at::Tensor& tensor, ReduceOp op, std::chrono::milliseconds timeout) override {
+    all_reduce_async(tensor, op, timeout)->wait();
+  }
+  std::shared_ptr<Work> all_reduce_async(const at::Tensor& tensor, ReduceOp op,
+                                         std::chrono::milliseconds timeout) override {
+    std::vector<at::Tensor> tensors{tensor};
+    c10d::AllreduceOptions options;
+    options.reduceOp = to_c10d(op);
+    options.timeout = timeout;
+    return adapt("all_reduce", timeout, [&] { return backend_->allreduce(tensors, options); });
+  }
+  void broadcast(const at::Tensor& tensor, int root, std::chrono::milliseconds timeout) override {
+    std::vector<at::Tensor> tensors{tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    options.timeout = timeout;
+    adapt("broadcast", timeout, [&] { return backend_->broadcast(tensors, options); })->wait();
+  }
+  void all_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs,
+                  std::chrono::milliseconds timeout) override {
+    std::vector<at::Tensor> inputs{input};
+    std::vector<std::vector<at::Tensor>> lists{outputs};
+    c10d::AllgatherOptions options;
+    options.timeout = timeout;
+    adapt("all_gather", timeout, [&] { return backend_->allgather(lists, inputs, options); })->wait();
+  }
+  void barrier(std::chrono::milliseconds timeout) override {
+    c10d::BarrierOptions options;
+    options.timeout = timeout;
+    adapt("barrier", timeout, [&] { return backend_->barrier(options); })->wait();
+  }
+  void progress() override {}  // these backends have threads of their own
+  at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
+    return at::empty(sizes, dtype);
+  }
+
+ private:
+  template <class Start>
+  std::shared_ptr<Work> adapt(const char* what, std::chrono::milliseconds timeout, const Start& start) {
+    try {
+      return std::make_shared<C10dWorkAdapter>(start(), what, timeout);
+    } catch (const std::exception& error) {
+      throw CommError("[" + name_ + "] " + what + " failed: " + error.what());
+    }
+  }
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::string name_;
+  std::chrono::milliseconds timeout_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup::Impl> wrap_c10d(c10::intrusive_ptr<c10d::Backend> backend,
+                                              std::chrono::milliseconds timeout) {
+  return std::make_shared<C10dGroup>(std::move(backend), timeout);
+}
+
+}  // namespace lockstep::backends

@@ -1,0 +1,21 @@
+// The only source that sees ProcessGroupGloo.hpp, through the declarations in gloo_abi/.
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/backends/c10d_group.h"
+
+namespace lockstep::backends {
+
+c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                            std::chrono::milliseconds timeout, const std::string& host) {
+  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  try {
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(host));
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+  } catch (const std::exception& error) {
+    throw CommError("rank " + std::to_string(rank) + ": Gloo could not connect the " + std::to_string(size) +
+                    " ranks from " + host + ": " + error.what());
+  }
+}
+
+}  // namespace lockstep::backends

@@ -1,0 +1,7 @@
+// Forward declarations; see README.md.
+#pragma once
+
+namespace gloo::transport {
+class Device;
+class UnboundBuffer;
+}  // namespace gloo::transport

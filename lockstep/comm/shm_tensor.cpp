@@ -1,0 +1,64 @@
+#include "lockstep/comm/shm_tensor.h"
+
+#include <string>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+shm::DType to_shm(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::ScalarType::Float:
+      return shm::DType::float32;
+    case at::ScalarType::Double:
+      return shm::DType::float64;
+    case at::ScalarType::Half:
+      return shm::DType::float16;
+    case at::ScalarType::BFloat16:
+      return shm::DType::bfloat16;
+    case at::ScalarType::Char:
+      return shm::DType::int8;
+    case at::ScalarType::Byte:
+      return shm::DType::uint8;
+    case at::ScalarType::Short:
+      return shm::DType::int16;
+    case at::ScalarType::Int:
+      return shm::DType::int32;
+    case at::ScalarType::Long:
+      return shm::DType::int64;
+    case at::ScalarType::Bool:
+      return shm::DType::boolean;
+    case at::ScalarType::ComplexFloat:
+      return shm::DType::complex64;
+    case at::ScalarType::ComplexDouble:
+      return shm::DType::complex128;
+    default:
+      throw ValueError(std::string("the lockstep backend does not take tensors of dtype ") +
+                       c10::toString(dtype));
+  }
+}
+
+shm::Reduction to_shm(ReduceOp op, shm::DType dtype) {
+  shm::Reduction reduction = shm::Reduction::sum;
+  switch (op) {
+    case ReduceOp::SUM:
+      break;
+    case ReduceOp::AVG:
+      reduction = shm::Reduction::avg;
+      break;
+    case ReduceOp::MIN:
+      reduction = shm::Reduction::min;
+      break;
+    case ReduceOp::MAX:
+      reduction = shm::Reduction::max;
+      break;
+  }
+  if (!shm::is_supported(dtype, reduction)) {
+    throw ValueError(std::string("all_reduce cannot combine ") + shm::dtype_name(dtype) + " by " +
+                     shm::reduction_name(reduction) +
+                     (reduction == shm::Reduction::avg ? "; AVG needs a floating-point dtype" : ""));
+  }
+  return reduction;
+}
+
+}  // namespace lockstep
