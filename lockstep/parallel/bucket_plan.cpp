@@ -1,0 +1,54 @@
+#include "lockstep/parallel/bucket_plan.h"
+
+#include <map>
+
+namespace lockstep {
+namespace {
+
+size_t aligned(size_t bytes) {
+  return (bytes + kGradientAlignment - 1) / kGradientAlignment * kGradientAlignment;
+}
+
+}  // namespace
+
+BucketPlan plan_buckets(const std::vector<GradientSpec>& specs, const std::vector<size_t>& order,
+                        size_t first_cap, size_t cap) {
+  struct Filling {
+    BucketPlan::Bucket bucket;
+    size_t cap = 0;
+  };
+  BucketPlan plan;
+  std::map<int, Filling> filling;
+  for (const size_t parameter : order) {
+    const GradientSpec& spec = specs[parameter];
+    const auto [it, is_new] = filling.try_emplace(spec.dtype);
+    Filling& current = it->second;
+    if (is_new) current.cap = first_cap;
+    current.bucket.parameters.push_back(parameter);
+    current.bucket.offsets.push_back(current.bucket.bytes);
+    current.bucket.bytes += aligned(spec.bytes);
+    if (current.bucket.bytes >= current.cap) {
+      plan.buckets.push_back(std::move(current.bucket));
+      current = Filling{{}, cap};
+    }
+  }
+  // What is left ends with the last gradients of all: after every full bucket, by the place of its last
+  // gradient.
+  std::vector<size_t> place(specs.size());
+  for (size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+  std::map<size_t, BucketPlan::Bucket> rest;
+  for (auto& [dtype, current] : filling) {
+    if (current.bucket.parameters.empty()) continue;
+    rest.emplace(place[current.bucket.parameters.back()], std::move(current.bucket));
+  }
+  for (auto& [last, bucket] : rest) plan.buckets.push_back(std::move(bucket));
+  return plan;
+}
+
+std::vector<size_t> reverse_order(size_t count) {
+  std::vector<size_t> order(count);
+  for (size_t i = 0; i < count; ++i) order[i] = count - 1 - i;
+  return order;
+}
+
+}  // namespace lockstep

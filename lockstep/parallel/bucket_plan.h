@@ -1,0 +1,37 @@
+// Which gradients travel together: a pure decision, the same on every rank.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace lockstep {
+
+/// What the plan needs to know of a parameter.
+struct GradientSpec {
+  size_t bytes = 0;
+  int dtype = 0;  ///< any number that tells dtypes (and devices) apart: a bucket holds one kind
+};
+
+struct BucketPlan {
+  struct Bucket {
+    std::vector<size_t> parameters;  ///< indices into the specs, in the order in which gradients are expected
+    std::vector<size_t> offsets;     ///< in bytes, one per parameter, multiples of kGradientAlignment
+    size_t bytes = 0;                ///< of the whole bucket
+  };
+  std::vector<Bucket> buckets;  ///< in the order in which they leave
+};
+
+/// MKL's results may depend on the alignment of its operands: every gradient starts on a cache line.
+inline constexpr size_t kGradientAlignment = 64;
+
+/// Fills buckets in `order` until one has reached its cap: `first_cap` bytes for the first of each kind, so
+/// that communication starts early, then `cap`. A parameter is never split, so a bucket may exceed its cap
+/// (as in PyTorch). Buckets leave in the order in which their last gradient is expected.
+BucketPlan plan_buckets(const std::vector<GradientSpec>& specs, const std::vector<size_t>& order,
+                        size_t first_cap, size_t cap);
+
+/// The order in which gradients are expected before a backward pass has been seen: the parameters backwards.
+std::vector<size_t> reverse_order(size_t count);
+
+}  // namespace lockstep
