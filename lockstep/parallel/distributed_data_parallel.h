@@ -58,7 +58,7 @@ class DataParallelCore {
 };
 
 // The tensors in whatever a forward returns: a tensor, and tuples, pairs, vectors, maps and optionals of
-// such. Of another type offers `std::vector<at::Tensor> tensors() const`.
+// such. A struct offers `std::vector<at::Tensor> tensors() const`.
 inline void collect(const at::Tensor& tensor, std::vector<at::Tensor>& into) { into.push_back(tensor); }
 template <class T>
 void collect(const std::vector<T>& values, std::vector<at::Tensor>& into);

@@ -1,0 +1,177 @@
+// Collectives on tensors, checked against what LibTorch computes on one rank from everybody's inputs.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <csignal>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
+#include "tests/rank_cases.h"
+
+using namespace lockstep;
+using lockstep::testing::check_throws;
+
+namespace {
+
+/// The same on every rank that computes it: the input of `rank`.
+at::Tensor input(int rank, at::IntArrayRef sizes, at::ScalarType dtype) {
+  int64_t count = 1;
+  for (const int64_t size : sizes) count *= size;
+  return (at::arange(count, at::kLong).mul_(rank + 3).remainder(17) + rank).to(dtype).view(sizes);
+}
+
+at::Tensor reduced(const World& world, at::IntArrayRef sizes, at::ScalarType dtype, ReduceOp op) {
+  std::vector<at::Tensor> all;
+  for (int r = 0; r < world.size(); ++r) all.push_back(input(r, sizes, dtype));
+  const at::Tensor stacked = at::stack(all);
+  switch (op) {
+    case ReduceOp::SUM:
+      return stacked.sum(0).to(dtype);
+    case ReduceOp::AVG:
+      return stacked.to(at::kDouble).mean(0).to(dtype);
+    case ReduceOp::MIN:
+      return stacked.amin(0);
+    case ReduceOp::MAX:
+      return stacked.amax(0);
+  }
+  return {};
+}
+
+void all_reduce() {
+  const World world = init();
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kChar, at::kByte, at::kInt, at::kLong}) {
+    for (const auto op : {ReduceOp::SUM, ReduceOp::MIN, ReduceOp::MAX}) {
+      for (const std::vector<int64_t>& sizes :
+           {std::vector<int64_t>{}, {0}, {1}, {3, 5}, {100, 100}, {70, 1000}}) {
+        const at::Tensor tensor = input(world.rank(), sizes, dtype);
+        world.all_reduce(tensor, {.op = op});
+        CHECK_TRUE(tensor.equal(reduced(world, sizes, dtype, op)));
+      }
+    }
+  }
+}
+
+void half_precision() {
+  const World world = init();
+  for (const auto dtype : {at::kHalf, at::kBFloat16}) {
+    for (const int64_t count : {5, 30000}) {
+      const at::Tensor tensor = input(world.rank(), {count}, dtype);
+      world.all_reduce(tensor, {.op = ReduceOp::AVG});
+      CHECK_TRUE(tensor.allclose(reduced(world, {count}, dtype, ReduceOp::AVG), 1e-2, 1e-2));
+    }
+  }
+}
+
+void layouts() {
+  const World world = init();
+  const at::Tensor transposed = input(world.rank(), {30, 40}, at::kFloat).t();
+  world.all_reduce(transposed);
+  CHECK_TRUE(transposed.equal(reduced(world, {30, 40}, at::kFloat, ReduceOp::SUM).t()));
+  const at::Tensor strided = input(world.rank(), {30, 40}, at::kFloat).slice(1, 0, 40, 3);
+  world.broadcast(strided, {.root = world.size() - 1});
+  CHECK_TRUE(strided.equal(input(world.size() - 1, {30, 40}, at::kFloat).slice(1, 0, 40, 3)));
+  const at::Tensor asynchronous = input(world.rank(), {30, 40}, at::kFloat).t();
+  world.all_reduce_async(asynchronous)->wait();
+  CHECK_TRUE(asynchronous.equal(transposed));
+  // Parameters that require gradients may be sent too.
+  at::Tensor leaf = input(world.rank(), {10}, at::kFloat).requires_grad_();
+  world.broadcast(leaf);
+  CHECK_TRUE(leaf.detach().equal(input(0, {10}, at::kFloat)));
+}
+
+void gather_and_bytes() {
+  const World world = init();
+  for (const auto dtype : {at::kFloat, at::kBool, at::kBFloat16, at::kLong}) {
+    const auto gathered = world.all_gather(input(world.rank(), {7, 300}, dtype));
+    for (int r = 0; r < world.size(); ++r) {
+      CHECK_TRUE(gathered.at(static_cast<size_t>(r)).equal(input(r, {7, 300}, dtype)));
+    }
+  }
+  const auto text = [](int rank) {
+    return std::string(static_cast<size_t>(rank) * 20000, static_cast<char>('a' + rank));
+  };
+  const auto all = world.all_gather_bytes(text(world.rank()));
+  for (int r = 0; r < world.size(); ++r) CHECK_TRUE(all.at(static_cast<size_t>(r)) == text(r));
+  CHECK_TRUE(world.broadcast_bytes(text(world.rank()), {.root = world.size() - 1}) == text(world.size() - 1));
+  world.barrier();
+}
+
+void shared_tensors() {
+  const World world = init();
+  for (int round = 0; round < 50; ++round) {
+    const at::Tensor tensor = world.empty_shared({300, 1000}, at::kFloat);
+    tensor.copy_(input(world.rank(), {300, 1000}, at::kFloat));
+    const auto work = world.all_reduce_async(tensor, {.op = ReduceOp::MAX});
+    while (!work->is_completed()) {
+    }
+    CHECK_TRUE(tensor.equal(reduced(world, {300, 1000}, at::kFloat, ReduceOp::MAX)));
+  }
+}
+
+void c10d_backend() {
+  const World world = init();
+  const auto backend = world.backend();
+  CHECK_TRUE(backend->getBackendName() == world.backend_name());
+  std::vector<at::Tensor> tensors{input(world.rank(), {1000}, at::kFloat)};
+  const auto work = backend->allreduce(tensors);
+  work->wait();
+  CHECK_TRUE(tensors[0].equal(reduced(world, {1000}, at::kFloat, ReduceOp::SUM)));
+  std::vector<std::vector<at::Tensor>> outputs(1);
+  for (int r = 0; r < world.size(); ++r) outputs[0].push_back(at::empty({5}, at::kLong));
+  std::vector<at::Tensor> inputs{input(world.rank(), {5}, at::kLong)};
+  backend->allgather(outputs, inputs)->wait();
+  for (int r = 0; r < world.size(); ++r)
+    CHECK_TRUE(outputs[0][static_cast<size_t>(r)].equal(input(r, {5}, at::kLong)));
+  backend->barrier()->wait();
+}
+
+void refusals() {
+  const World world = init();
+  CHECK_TRUE(world.local_rank() == world.rank() && world.local_world_size() == world.size());
+  check_throws<Error>([] { init(); }, "was called before");
+  check_throws<ValueError>([&] { world.all_reduce(at::zeros({3}, at::kLong), {.op = ReduceOp::AVG}); },
+                           "all_reduce cannot combine int64 by AVG");
+  check_throws<ValueError>([&] { world.broadcast(at::zeros({3}), {.root = world.size()}); },
+                           "is outside the group");
+  world.barrier();
+  // Refused before anything was sent: the group still works. A mismatch breaks it.
+  if (world.size() > 1) {
+    const auto mismatch = [&] { world.all_reduce(at::zeros({world.rank() + 1})); };
+    check_throws<MismatchError>(mismatch, "rank 0 called all_reduce #");
+    check_throws<MismatchError>([&] { world.barrier(); }, "rank 0 called all_reduce #");
+  }
+}
+
+void ten_operations_then_exit() {
+  const World world = init();
+  for (int i = 0; i < 10; ++i) world.all_reduce(at::zeros({100000}));
+}
+
+void rank_one_dies() {
+  const World world = init();
+  world.barrier();
+  if (world.rank() == 1) ::raise(SIGKILL);
+  check_throws<PeerLostError>([&] { world.all_reduce(at::zeros({100000})); }, "lost rank 1");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return lockstep::testing::run_case(argc, argv,
+                                     {{"all_reduce", all_reduce},
+                                      {"half_precision", half_precision},
+                                      {"layouts", layouts},
+                                      {"gather_and_bytes", gather_and_bytes},
+                                      {"shared_tensors", shared_tensors},
+                                      {"c10d_backend", c10d_backend},
+                                      {"refusals", refusals},
+                                      {"ten_operations_then_exit", ten_operations_then_exit},
+                                      {"rank_one_dies", rank_one_dies}});
+}
