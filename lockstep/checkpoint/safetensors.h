@@ -3,9 +3,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
+
+#include "lockstep/base/fd.h"
+#include "lockstep/checkpoint/safetensors_header.h"
 
 namespace lockstep::checkpoint {
 
@@ -14,11 +18,39 @@ struct SafetensorsFile {
   std::map<std::string, std::string> metadata;  ///< the header's __metadata__
 };
 
-/// Throws FileError naming the file and what is wrong: truncated, header too large, overlap, hole, unknown
-/// dtype.
+/// An open file whose header is checked; reads single tensors. Methods are const and thread-safe.
+class SafetensorsReader {
+ public:
+  /// Throws FileError naming the file and what is wrong: truncated, header too large, overlap, hole, unknown
+  /// dtype.
+  explicit SafetensorsReader(const std::filesystem::path& path);
+
+  /// Name, dtype and shape of every tensor, in the order of their data.
+  const std::vector<SafetensorsEntry>& entries() const { return header_.entries; }
+  const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
+
+  /// The tensor of `entry`: CPU, contiguous, own memory. Throws FileError.
+  at::Tensor read(const SafetensorsEntry& entry) const;
+
+  /// Reads `entry` into `destination`, which has its shape; another dtype or device is converted. Straight
+  /// into its memory where that is possible. Throws FileError.
+  void read_into(const SafetensorsEntry& entry, at::Tensor& destination) const;
+
+ private:
+  void read_bytes(void* destination, uint64_t bytes, uint64_t offset, const std::string& what) const;
+
+  std::string file_;
+  UniqueFd fd_;
+  uint64_t data_start_ = 0;
+  SafetensorsHeader header_;
+};
+
+/// All tensors of `path`. Throws FileError as SafetensorsReader does.
 SafetensorsFile load_safetensors(const std::filesystem::path& path);
 
-/// Writes atomically, tensors by dtype size descending then name, as safetensors' own writers do.
+/// Writes atomically, tensors by dtype size descending then name, as safetensors' own writers do, tensor by
+/// tensor without a second copy of the whole. Throws FileError; ValueError for a tensor that the format
+/// cannot hold.
 void save_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
                       const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

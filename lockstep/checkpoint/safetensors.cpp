@@ -1,0 +1,165 @@
+#include "lockstep/checkpoint/safetensors.h"
+
+#include <ATen/ops/empty.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors data are little-endian");
+
+constexpr std::array<std::pair<const char*, at::ScalarType>, 19> scalar_types{{
+    {"BOOL", at::kBool},
+    {"U8", at::kByte},
+    {"I8", at::kChar},
+    {"F8_E5M2", at::kFloat8_e5m2},
+    {"F8_E4M3", at::kFloat8_e4m3fn},
+    {"F8_E8M0", at::kFloat8_e8m0fnu},
+    {"F8_E4M3FNUZ", at::kFloat8_e4m3fnuz},
+    {"F8_E5M2FNUZ", at::kFloat8_e5m2fnuz},
+    {"I16", at::kShort},
+    {"U16", at::kUInt16},
+    {"F16", at::kHalf},
+    {"BF16", at::kBFloat16},
+    {"I32", at::kInt},
+    {"U32", at::kUInt32},
+    {"F32", at::kFloat},
+    {"C64", at::kComplexFloat},
+    {"F64", at::kDouble},
+    {"I64", at::kLong},
+    {"U64", at::kUInt64},
+}};
+
+at::ScalarType scalar_type(const std::string& dtype) {
+  for (const auto& [name, type] : scalar_types) {
+    if (dtype == name) return type;
+  }
+  throw Error("no tensor type for the dtype " + dtype);  // the header's check knows the same names
+}
+
+SafetensorsEntry describe(const std::string& name, const at::Tensor& tensor) {
+  if (name == "__metadata__") throw ValueError("a tensor cannot be named __metadata__ in a safetensors file");
+  if (!tensor.defined()) throw ValueError("tensor " + name + " is undefined, so it cannot be saved");
+  if (tensor.layout() != at::kStrided) {
+    throw ValueError("tensor " + name + " is not dense, so a safetensors file cannot hold it");
+  }
+  for (const auto& [word, type] : scalar_types) {
+    if (tensor.scalar_type() == type) return {name, word, tensor.sizes().vec()};
+  }
+  throw ValueError(fmt::format("tensor {} has type {}, which a safetensors file cannot hold", name,
+                               c10::toString(tensor.scalar_type())));
+}
+
+}  // namespace
+
+SafetensorsReader::SafetensorsReader(const std::filesystem::path& path)
+    : file_(path.string()), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  struct stat status {};
+  if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) {
+    throw FileError(fmt::format("cannot open {}: {}", file_, std::strerror(errno)));
+  }
+  if (!S_ISREG(status.st_mode)) throw FileError("cannot read " + file_ + ": it is not a regular file");
+  const auto file_bytes = static_cast<uint64_t>(status.st_size);
+  uint64_t header_bytes = 0;
+  if (file_bytes < sizeof header_bytes) {
+    throw FileError(fmt::format("{}: truncated: {} bytes are no safetensors file", file_, file_bytes));
+  }
+  read_bytes(&header_bytes, sizeof header_bytes, 0, "the header's length");
+  if (header_bytes > max_header_bytes) {
+    throw FileError(
+        fmt::format("{}: its header would have {} bytes, over the limit of {}: not a safetensors file", file_,
+                    header_bytes, max_header_bytes));
+  }
+  data_start_ = sizeof header_bytes + header_bytes;
+  if (data_start_ > file_bytes) {
+    throw FileError(fmt::format("{}: truncated: its header should have {} bytes, the file ends after {}",
+                                file_, header_bytes, file_bytes - sizeof header_bytes));
+  }
+  std::string json(header_bytes, '\0');
+  read_bytes(json.data(), header_bytes, sizeof header_bytes, "the header");
+  header_ = parse_safetensors_header(json, file_bytes - data_start_, file_);
+}
+
+void SafetensorsReader::read_bytes(void* destination, uint64_t bytes, uint64_t offset,
+                                   const std::string& what) const {
+  auto* to = static_cast<char*>(destination);
+  while (bytes > 0) {
+    const ssize_t n = ::pread(fd_.get(), to, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw FileError(fmt::format("cannot read {} of {}: {}", what, file_, std::strerror(errno)));
+    if (n == 0) throw FileError(fmt::format("{}: truncated while {} was read", file_, what));
+    to += n;
+    offset += static_cast<uint64_t>(n);
+    bytes -= static_cast<uint64_t>(n);
+  }
+}
+
+at::Tensor SafetensorsReader::read(const SafetensorsEntry& entry) const {
+  at::Tensor tensor = at::empty(entry.shape, at::TensorOptions().dtype(scalar_type(entry.dtype)));
+  read_into(entry, tensor);
+  return tensor;
+}
+
+void SafetensorsReader::read_into(const SafetensorsEntry& entry, at::Tensor& destination) const {
+  if (!destination.is_cpu() || !destination.is_contiguous() ||
+      destination.scalar_type() != scalar_type(entry.dtype)) {
+    destination.copy_(read(entry));
+    return;
+  }
+  const uint64_t bytes = entry.end - entry.begin;
+  TORCH_INTERNAL_ASSERT(bytes == destination.nbytes());
+  read_bytes(destination.data_ptr(), bytes, data_start_ + entry.begin,
+             fmt::format("tensor {:?}", entry.name));
+  // Any other byte in a bool is undefined behaviour for whoever reads it.
+  if (destination.scalar_type() == at::kBool) {
+    const auto* values = static_cast<const uint8_t*>(destination.data_ptr());
+    if (std::any_of(values, values + bytes, [](uint8_t value) { return value > 1; })) {
+      throw FileError(fmt::format("{}: tensor {:?}: a BOOL value is neither 0 nor 1", file_, entry.name));
+    }
+  }
+}
+
+SafetensorsFile load_safetensors(const std::filesystem::path& path) {
+  const SafetensorsReader reader(path);
+  SafetensorsFile file;
+  file.metadata = reader.metadata();
+  for (const auto& entry : reader.entries()) file.tensors[entry.name] = reader.read(entry);
+  return file;
+}
+
+void save_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  std::vector<SafetensorsEntry> entries;
+  entries.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) entries.push_back(describe(name, tensor));
+  std::sort(entries.begin(), entries.end(), stands_before);
+  const std::string header = format_safetensors_header(entries, metadata);
+  if (header.size() > max_header_bytes) {
+    throw ValueError(fmt::format("the header of {} would have {} bytes, over the limit of {}", path.string(),
+                                 header.size(), max_header_bytes));
+  }
+  const uint64_t header_bytes = header.size();
+  write_file_atomically(path, [&](const auto& append) {
+    append(std::string_view(reinterpret_cast<const char*>(&header_bytes), sizeof header_bytes));
+    append(header);
+    for (const auto& entry : entries) {
+      const at::Tensor tensor = tensors.at(entry.name).detach().cpu().contiguous();
+      append(std::string_view(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()));
+    }
+  });
+}
+
+}  // namespace lockstep::checkpoint
