@@ -1,0 +1,79 @@
+#include "lockstep/optim/adamw.h"
+
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <map>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+using torch::optim::AdamWOptions;
+using torch::optim::AdamWParamState;
+
+// The parameters of one group that have taken the same number of steps: usually all of them.
+struct Batch {
+  std::vector<at::Tensor> params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps;
+};
+
+// The kernel walks raw memory, so a gradient must be laid out as its parameter is.
+at::Tensor laid_out_like(const at::Tensor& grad, const at::Tensor& param) {
+  if (grad.strides() == param.strides() && grad.scalar_type() == param.scalar_type()) return grad;
+  return at::empty_like(param).copy_(grad);
+}
+
+}  // namespace
+
+torch::Tensor FusedAdamW::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable_grad(true);
+    loss = closure();
+  }
+  const at::NoGradGuard no_grad;
+  for (auto& group : param_groups_) {
+    const auto& options = static_cast<const AdamWOptions&>(group.options());
+    std::map<int64_t, Batch> batches;
+    for (auto& param : group.params()) {
+      const at::Tensor& grad = param.grad();
+      if (!grad.defined()) continue;
+      if (grad.is_sparse()) throw ValueError("FusedAdamW does not take sparse gradients");
+      auto& slot = state_[param.unsafeGetTensorImpl()];
+      if (!slot) {
+        auto fresh = std::make_unique<AdamWParamState>();
+        fresh->exp_avg(at::zeros_like(param));
+        fresh->exp_avg_sq(at::zeros_like(param));
+        if (options.amsgrad()) fresh->max_exp_avg_sq(at::zeros_like(param));
+        slot = std::move(fresh);
+      }
+      auto& state = static_cast<AdamWParamState&>(*slot);
+      state.step(state.step() + 1);
+      Batch& batch = batches[state.step()];
+      // Detached from autograd's bookkeeping: the kernel changes the parameter in place.
+      batch.params.push_back(param.detach());
+      batch.grads.push_back(laid_out_like(grad, param));
+      batch.exp_avgs.push_back(state.exp_avg());
+      batch.exp_avg_sqs.push_back(state.exp_avg_sq());
+      if (options.amsgrad()) batch.max_exp_avg_sqs.push_back(state.max_exp_avg_sq());
+    }
+    for (auto& [step, batch] : batches) {
+      const at::Tensor count =
+          at::full({}, static_cast<double>(step), batch.params[0].options().dtype(at::kFloat));
+      batch.steps.assign(batch.params.size(), count);
+      at::_fused_adamw_(batch.params, batch.grads, batch.exp_avgs, batch.exp_avg_sqs, batch.max_exp_avg_sqs,
+                        batch.steps, options.lr(), std::get<0>(options.betas()), std::get<1>(options.betas()),
+                        options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false);
+    }
+  }
+  return loss;
+}
+
+void set_lr(torch::optim::Optimizer& optimizer, double lr) {
+  for (auto& group : optimizer.param_groups()) group.options().set_lr(lr);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,96 @@
+// Runs our optimizer for comparison with Python's:
+//   optim_runner adamw INPUTS OUTPUTS AMSGRAD   p.N: first values, g.STEP.N: gradients (absent: none)
+//   optim_runner clip INPUTS OUTPUTS MAX_NORM   g.N: gradients
+//   optim_runner schedule   reads lines "TYPE WARMUP STEPS" and writes a line of factors for each
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <fmt/format.h>
+
+#include <iostream>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/main.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/clip_grad.h"
+#include "lockstep/optim/lr_scheduler.h"
+
+namespace {
+
+using namespace lockstep;
+using Tensors = std::map<std::string, at::Tensor>;
+
+Tensors adamw(const Tensors& inputs, bool amsgrad) {
+  using torch::optim::AdamWOptions;
+  std::vector<at::Tensor> parameters;
+  for (size_t i = 0; inputs.contains(fmt::format("p.{}", i)); ++i) {
+    parameters.push_back(inputs.at(fmt::format("p.{}", i)).clone().requires_grad_());
+  }
+  // Two groups: the first parameter without weight decay.
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  const AdamWOptions options =
+      AdamWOptions(0.01).weight_decay(0.1).betas({0.8, 0.95}).eps(1e-6).amsgrad(amsgrad);
+  groups.emplace_back(std::vector<at::Tensor>{parameters[0]},
+                      std::make_unique<AdamWOptions>(AdamWOptions(options).weight_decay(0)));
+  groups.emplace_back(std::vector<at::Tensor>(parameters.begin() + 1, parameters.end()),
+                      std::make_unique<AdamWOptions>(options));
+  FusedAdamW optimizer(groups, options);
+  for (int step = 0; inputs.contains(fmt::format("g.{}.0", step)); ++step) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto grad = inputs.find(fmt::format("g.{}.{}", step, i));
+      parameters[i].mutable_grad() = grad == inputs.end() ? at::Tensor() : grad->second;
+    }
+    set_lr(optimizer, 0.01 / (step + 1));
+    optimizer.step();
+  }
+  Tensors outputs;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    outputs[fmt::format("p.{}", i)] = parameters[i].detach();
+    const auto& state = static_cast<const torch::optim::AdamWParamState&>(
+        *optimizer.state().at(parameters[i].unsafeGetTensorImpl()));
+    outputs[fmt::format("exp_avg.{}", i)] = state.exp_avg();
+    outputs[fmt::format("exp_avg_sq.{}", i)] = state.exp_avg_sq();
+    outputs[fmt::format("step.{}", i)] = at::scalar_tensor(state.step(), at::kLong);
+  }
+  return outputs;
+}
+
+Tensors clip(const Tensors& inputs, double max_norm) {
+  std::vector<at::Tensor> parameters;
+  Tensors outputs;
+  for (const auto& [name, grad] : inputs) {
+    parameters.push_back(at::empty_like(grad).requires_grad_());
+    parameters.back().mutable_grad() = grad;
+    outputs[name] = grad;
+  }
+  outputs["norm"] = at::scalar_tensor(clip_grad_norm_(parameters, max_norm), at::kDouble);
+  return outputs;
+}
+
+void print_schedules() {
+  std::string type;
+  int64_t warmup = 0, steps = 0;
+  while (std::cin >> type >> warmup >> steps) {
+    for (int64_t step = 0; step <= steps + 2; ++step) {
+      std::cout << fmt::format("{:.17g} ", lr_factor(scheduler_type(type), step, warmup, steps));
+    }
+    std::cout << '\n';
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_main("optim_runner", [&] {
+    const std::string mode = argc > 1 ? argv[1] : "";
+    if (mode == "schedule") {
+      print_schedules();
+      return 0;
+    }
+    if (argc != 5) throw ValueError("usage: optim_runner adamw|clip INPUTS OUTPUTS ARGUMENT");
+    const Tensors inputs = checkpoint::load_safetensors(argv[2]).tensors;
+    checkpoint::save_safetensors(
+        argv[3], mode == "adamw" ? adamw(inputs, std::stoi(argv[4]) != 0) : clip(inputs, std::stod(argv[4])));
+    return 0;
+  });
+}

@@ -1,0 +1,125 @@
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <gtest/gtest.h>
+#include <torch/serialize.h>
+
+#include <sstream>
+
+#include "lockstep/base/error.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/autocast.h"
+#include "lockstep/optim/parameter_groups.h"
+
+namespace lockstep {
+namespace {
+
+TEST(ParameterGroups, FollowTheTrainersRule) {
+  for (const char* name : {"classifier.weight", "bert.embeddings.word_embeddings.weight", "normal.weight"}) {
+    EXPECT_TRUE(takes_weight_decay(name)) << name;
+  }
+  for (const char* name : {"classifier.bias", "bert.embeddings.LayerNorm.weight", "layer.0.norm.weight",
+                           "norm", "layer.0.input_norm.weight", "encoder.RMSNorm.weight"}) {
+    EXPECT_FALSE(takes_weight_decay(name)) << name;
+  }
+}
+
+TEST(ParameterGroups, LeaveOutFrozenParametersAndEmptyGroups) {
+  const torch::nn::Linear linear(3, 2);
+  const auto options = torch::optim::AdamWOptions(0.5).weight_decay(0.1);
+  auto groups = weight_decay_groups(*linear, options);
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].params()[0].sizes(), linear->weight.sizes());
+  EXPECT_EQ(static_cast<torch::optim::AdamWOptions&>(groups[0].options()).weight_decay(), 0.1);
+  EXPECT_EQ(static_cast<torch::optim::AdamWOptions&>(groups[1].options()).weight_decay(), 0);
+  EXPECT_EQ(groups[1].options().get_lr(), 0.5);
+  linear->bias.requires_grad_(false);
+  EXPECT_EQ(weight_decay_groups(*linear, options).size(), 1u);
+}
+
+// A gradient in another memory layout than its parameter gives the same step.
+TEST(FusedAdamW, GradientLayoutDoesNotMatter) {
+  const at::Tensor values = at::rand({4, 6}), grad = at::rand({4, 6});
+  const auto after_step = [&](const at::Tensor& gradient) {
+    const at::Tensor parameter = values.clone().requires_grad_();
+    parameter.mutable_grad() = gradient;
+    FusedAdamW optimizer({parameter}, torch::optim::AdamWOptions(0.1));
+    optimizer.step();
+    return parameter.detach().clone();
+  };
+  const at::Tensor expected = after_step(grad.clone());
+  EXPECT_FALSE(at::equal(expected, values));
+  EXPECT_TRUE(at::equal(expected, after_step(grad.t().contiguous().t())));
+  EXPECT_TRUE(
+      at::equal(after_step(at::full_like(values, 2)), after_step(at::ones({1}).mul(2).expand({4, 6}))));
+}
+
+TEST(FusedAdamW, StateIsSavedAndLoadedAsTorchs) {
+  const at::Tensor parameter = at::rand({5}).requires_grad_();
+  const at::Tensor gradient = at::rand({5});
+  const auto step = [&](FusedAdamW& optimizer, const at::Tensor& p) {
+    p.mutable_grad() = gradient;
+    optimizer.step();
+  };
+  FusedAdamW first({parameter}, torch::optim::AdamWOptions(0.1));
+  step(first, parameter);
+  std::stringstream stream;
+  torch::save(first, stream);
+  const at::Tensor other = parameter.detach().clone().requires_grad_();
+  FusedAdamW second({other}, torch::optim::AdamWOptions(0.3));
+  torch::load(second, stream);
+  step(first, parameter);
+  step(second, other);
+  EXPECT_TRUE(at::equal(parameter, other));
+}
+
+TEST(FusedAdamW, ClosureIsEvaluatedWithGradients) {
+  const at::Tensor parameter = at::ones({3}).requires_grad_();
+  FusedAdamW optimizer({parameter});
+  const at::NoGradGuard no_grad;
+  const at::Tensor loss = optimizer.step([&] {
+    const at::Tensor sum = parameter.sum();
+    sum.backward();
+    return sum;
+  });
+  EXPECT_EQ(loss.item<double>(), 3);
+  EXPECT_LT(parameter.max().item<double>(), 1);
+}
+
+TEST(AutocastGuard, SetsBfloat16ForItsScopeAndNests) {
+  const at::Tensor x = at::rand({2, 4}), weight = at::rand({3, 4});
+  const auto dtype = [&] { return at::linear(x, weight).scalar_type(); };
+  {
+    const AutocastGuard on(true);
+    EXPECT_EQ(dtype(), at::kBFloat16);
+    {
+      const AutocastGuard off(false);
+      EXPECT_EQ(dtype(), at::kFloat);
+    }
+    EXPECT_EQ(dtype(), at::kBFloat16);
+  }
+  EXPECT_EQ(dtype(), at::kFloat);
+  const AutocastGuard off(false);
+  EXPECT_EQ(dtype(), at::kFloat);
+}
+
+// The cache of weights in bfloat16 must not outlive the guard, or a step of the optimizer would be ignored.
+TEST(AutocastGuard, ForgetsCachedWeights) {
+  const at::Tensor x = at::ones({1, 4}), weight = at::ones({1, 4}).requires_grad_();
+  const auto output = [&] {
+    const AutocastGuard on(true);
+    return at::linear(x, weight).item<double>();
+  };
+  EXPECT_EQ(output(), 4);
+  {
+    const at::NoGradGuard no_grad;
+    weight.fill_(2);
+  }
+  EXPECT_EQ(output(), 8);
+}
+
+}  // namespace
+}  // namespace lockstep
