@@ -1,0 +1,22 @@
+// The smallest model that is worth distributing: two linear layers, as in PyTorch's DDP tutorial.
+#pragma once
+
+#include <torch/nn/modules/linear.h>
+
+namespace lockstep::models {
+
+/// net1 = Linear(10, 10), relu, net2 = Linear(10, 5). Parameters net1.weight, net1.bias, net2.weight,
+/// net2.bias.
+class ToyModelImpl : public torch::nn::Module {
+ public:
+  ToyModelImpl();
+  /// float [batch, 10] -> float [batch, 5]
+  at::Tensor forward(const at::Tensor& input);
+
+ private:
+  torch::nn::Linear net1_{nullptr};
+  torch::nn::Linear net2_{nullptr};
+};
+TORCH_MODULE(ToyModel);
+
+}  // namespace lockstep::models
