@@ -36,9 +36,11 @@ if(NOT TARGET Lockstep::torch)
     INTERFACE_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}"
     INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}"
     INTERFACE_COMPILE_DEFINITIONS "FMT_HEADER_ONLY")
+  # libtorch_cpu exports a std::filesystem of its own; stdc++ goes first, so that programs which use no tensor but
+  # paths do not depend on LibTorch for them.
   if(TARGET torch_cuda)
-    target_link_libraries(Lockstep::torch INTERFACE torch)
+    target_link_libraries(Lockstep::torch INTERFACE stdc++ torch)
   else()
-    target_link_libraries(Lockstep::torch INTERFACE torch_cpu c10)
+    target_link_libraries(Lockstep::torch INTERFACE stdc++ torch_cpu c10)
   endif()
 endif()
