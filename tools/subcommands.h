@@ -14,4 +14,6 @@ using Action = std::function<int()>;
 /// Adds a subcommand to `app` and sets `action` when it is chosen.
 using AddSubcommand = void (*)(CLI::App& app, Action& action);
 
+void add_data(CLI::App& app, Action& action);
+
 }  // namespace lockstep::tools

@@ -15,12 +15,16 @@ struct DistributedSamplerOptions {
 };
 
 /// torch.utils.data.DistributedSampler: randperm by seed + epoch, padding after the shuffle by repetition
-/// from the start, every num_replicas-th index from `rank` on.
+/// from the start, every num_replicas-th index from `rank` on. With more replicas than samples every rank
+/// still gets one, by repetition; with drop_last none does.
 class DistributedSampler {
  public:
+  /// Throws ValueError for an empty dataset, no replicas, or a rank outside [0, num_replicas - 1].
   DistributedSampler(int64_t dataset_size, DistributedSamplerOptions options);
+  /// Chooses the permutation of the next indices(). The same epoch gives the same list.
   void set_epoch(int64_t epoch) { epoch_ = epoch; }
   int64_t num_samples() const;  ///< per rank
+  /// This rank's num_samples() indices for the epoch.
   std::vector<int64_t> indices() const;
 
  private:
@@ -29,12 +33,22 @@ class DistributedSampler {
   int64_t epoch_ = 0;
 };
 
-/// Every index of the dataset on exactly one rank: never pads, never drops. For evaluation.
+/// torch.randperm(dataset_size) with a torch.Generator seeded with `seed`: one epoch of a RandomSampler.
+/// Throws ValueError for a negative size.
+std::vector<int64_t> random_indices(int64_t dataset_size, uint64_t seed);
+
+/// Every index of the dataset on exactly one rank: never pads, never drops. For evaluation. Rank r gets r,
+/// r + num_replicas, ...: sample i is the (i / num_replicas)-th of rank i % num_replicas, so results gathered
+/// from the ranks are restored to input order by taking one from each rank in turn. A rank's list may be
+/// empty. Throws ValueError as DistributedSampler does.
 std::vector<int64_t> evaluation_indices(int64_t dataset_size, int num_replicas, int rank);
 
-/// Hugging Face's LengthGroupedSampler order over the whole dataset (mega-batches of 50 x batch_size sorted
-/// by length, longest first), drawn by seed + epoch. `batch_size` is the global batch. Rank r takes every
-/// num_replicas-th index from r on.
+/// The order of transformers' get_length_grouped_indices(lengths, batch_size, generator=g) over the whole
+/// dataset, with a torch.Generator seeded with `seed`: a permutation in mega-batches of 50 x batch_size
+/// (smaller when that would give fewer than four), each sorted by length, longest first; the longest sample
+/// of all stands first. Hugging Face's Trainer passes per_device_train_batch_size x
+/// gradient_accumulation_steps as batch_size and divides the list by batches (batch_shard.h); train_sampler.h
+/// does all of it. Throws ValueError when `lengths` is empty or batch_size is less than 1.
 std::vector<int64_t> length_grouped_indices(const std::vector<int64_t>& lengths, int64_t batch_size,
                                             uint64_t seed);
 

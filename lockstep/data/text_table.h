@@ -7,9 +7,10 @@
 
 namespace lockstep::data {
 
-/// Columns of equal length, in memory.
+/// Columns of equal length, in memory. UTF-8. Reading it from several threads is safe.
 class TextTable {
  public:
+  /// Throws ValueError when the columns differ in length or do not match the names.
   TextTable(std::filesystem::path source, std::vector<std::string> names,
             std::vector<std::vector<std::string>> columns);
   size_t size() const;  ///< rows
@@ -25,8 +26,12 @@ class TextTable {
   std::vector<std::vector<std::string>> columns_;
 };
 
-/// Reads a file with a header line: .csv by commas, .tsv and .txt by tabs; RFC 4180 quoting, new lines in
-/// quotes. Throws FileError naming file and line: missing, empty, no data rows, malformed, not UTF-8.
+/// Reads a file with a header line: .csv by commas, .tsv and .txt by tabs. Quoting is RFC 4180's: a field may
+/// stand in double quotes, may then hold delimiters and line ends, and writes a quote as two. Empty lines are
+/// skipped, a byte order mark too; lines may end in LF, CRLF or CR. Blocking; the file is held in memory
+/// while it is read. Throws FileError naming file and, where there is one, the line: missing, another
+/// extension, empty, no data rows, a row with more or fewer fields than the header, a column named twice, a
+/// quote that is never closed, not UTF-8.
 TextTable read_text_table(const std::filesystem::path& path);
 
 }  // namespace lockstep::data

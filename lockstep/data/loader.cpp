@@ -1,0 +1,121 @@
+#include "lockstep/data/loader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::data::detail {
+
+struct LoaderEngine::State {
+  struct Result {
+    std::shared_ptr<void> batch;
+    std::exception_ptr error;
+  };
+
+  std::vector<int64_t> indices;
+  Make make;
+  int64_t batch_size = 1;
+  int64_t num_batches = 0;
+  int64_t ahead = 0;  // batches beyond the one that next() waits for
+
+  std::mutex mutex;
+  std::condition_variable ready;  // next() waits for its batch
+  std::condition_variable room;   // workers wait for next() to take one
+  int64_t next_to_make = 0;
+  int64_t next_to_give = 0;
+  std::map<int64_t, Result> made;
+  bool stopping = false;
+  std::vector<std::thread> workers;
+
+  ~State() {
+    {
+      const std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    room.notify_all();
+    for (auto& worker : workers) worker.join();
+  }
+
+  Result make_batch(int64_t number) const noexcept {
+    try {
+      const auto begin = indices.begin() + number * batch_size;
+      const auto end =
+          indices.begin() + std::min((number + 1) * batch_size, static_cast<int64_t>(indices.size()));
+      return {make(std::vector<int64_t>(begin, end)), nullptr};
+    } catch (...) {
+      return {nullptr, std::current_exception()};
+    }
+  }
+
+  void work() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      room.wait(lock, [&] {
+        return stopping || next_to_make == num_batches || next_to_make < next_to_give + ahead;
+      });
+      if (stopping || next_to_make == num_batches) return;
+      const int64_t number = next_to_make++;
+      lock.unlock();
+      auto result = make_batch(number);
+      lock.lock();
+      made.emplace(number, std::move(result));
+      if (number == next_to_give) ready.notify_one();
+    }
+  }
+
+  Result take() {
+    if (workers.empty()) return make_batch(next_to_give++);
+    std::unique_lock lock(mutex);
+    ready.wait(lock, [&] { return made.contains(next_to_give); });
+    auto result = std::move(made.extract(next_to_give).mapped());
+    ++next_to_give;
+    lock.unlock();
+    room.notify_one();
+    return result;
+  }
+};
+
+LoaderEngine::LoaderEngine(std::vector<int64_t> indices, Make make, const LoaderOptions& options)
+    : state_(std::make_unique<State>()) {
+  if (!make) throw ValueError("a Loader needs a collate function");
+  if (options.batch_size < 1) {
+    throw ValueError(fmt::format("batch_size is {}; expected at least 1", options.batch_size));
+  }
+  if (options.num_workers < 0) {
+    throw ValueError(fmt::format("num_workers is {}; expected 0 or more", options.num_workers));
+  }
+  if (options.prefetch_factor < 1) {
+    throw ValueError(fmt::format("prefetch_factor is {}; expected at least 1", options.prefetch_factor));
+  }
+  const auto size = static_cast<int64_t>(indices.size());
+  state_->indices = std::move(indices);
+  state_->make = std::move(make);
+  state_->batch_size = options.batch_size;
+  state_->num_batches = (size + (options.drop_last ? 0 : options.batch_size - 1)) / options.batch_size;
+  state_->ahead = int64_t{options.num_workers} * options.prefetch_factor;
+  const int64_t workers = std::min<int64_t>(options.num_workers, state_->num_batches);
+  for (int64_t i = 0; i < workers; ++i)
+    state_->workers.emplace_back([state = state_.get()] { state->work(); });
+}
+
+LoaderEngine::~LoaderEngine() = default;
+LoaderEngine::LoaderEngine(LoaderEngine&&) noexcept = default;
+LoaderEngine& LoaderEngine::operator=(LoaderEngine&&) noexcept = default;
+
+std::shared_ptr<void> LoaderEngine::next() {
+  if (state_->next_to_give == state_->num_batches) return nullptr;
+  auto result = state_->take();
+  if (result.error) std::rethrow_exception(result.error);
+  return std::move(result.batch);
+}
+
+int64_t LoaderEngine::num_batches() const { return state_->num_batches; }
+
+}  // namespace lockstep::data::detail

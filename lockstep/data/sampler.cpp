@@ -1,0 +1,73 @@
+#include "lockstep/data/sampler.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/randperm.h>
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::data {
+namespace {
+
+void check(int64_t dataset_size, int num_replicas, int rank) {
+  if (dataset_size < 1) {
+    throw ValueError(fmt::format("the dataset has {} samples; expected at least one", dataset_size));
+  }
+  if (num_replicas < 1)
+    throw ValueError(fmt::format("num_replicas is {}; expected at least 1", num_replicas));
+  if (rank < 0 || rank >= num_replicas) {
+    throw ValueError(
+        fmt::format("Invalid rank {}, rank should be in the interval [0, {}]", rank, num_replicas - 1));
+  }
+}
+
+std::vector<int64_t> every_nth(const std::vector<int64_t>& indices, int64_t total, int64_t first,
+                               int64_t step) {
+  const auto size = static_cast<int64_t>(indices.size());
+  std::vector<int64_t> mine;
+  mine.reserve(static_cast<size_t>(total / step));
+  for (int64_t i = first; i < total; i += step) mine.push_back(indices[static_cast<size_t>(i % size)]);
+  return mine;
+}
+
+}  // namespace
+
+DistributedSampler::DistributedSampler(int64_t dataset_size, DistributedSamplerOptions options)
+    : dataset_size_(dataset_size), options_(options) {
+  check(dataset_size, options.num_replicas, options.rank);
+}
+
+int64_t DistributedSampler::num_samples() const {
+  const int64_t replicas = options_.num_replicas;
+  return options_.drop_last ? dataset_size_ / replicas : (dataset_size_ + replicas - 1) / replicas;
+}
+
+std::vector<int64_t> DistributedSampler::indices() const {
+  std::vector<int64_t> all;
+  if (options_.shuffle) {
+    all = random_indices(dataset_size_, options_.seed + static_cast<uint64_t>(epoch_));
+  } else {
+    all.resize(static_cast<size_t>(dataset_size_));
+    std::iota(all.begin(), all.end(), 0);
+  }
+  return every_nth(all, num_samples() * options_.num_replicas, options_.rank, options_.num_replicas);
+}
+
+std::vector<int64_t> random_indices(int64_t dataset_size, uint64_t seed) {
+  if (dataset_size < 0) throw ValueError(fmt::format("a dataset cannot have {} samples", dataset_size));
+  const auto permutation =
+      at::randperm(dataset_size, at::detail::createCPUGenerator(seed), at::TensorOptions(at::kLong));
+  const auto* data = permutation.const_data_ptr<int64_t>();
+  return {data, data + dataset_size};
+}
+
+std::vector<int64_t> evaluation_indices(int64_t dataset_size, int num_replicas, int rank) {
+  check(dataset_size, num_replicas, rank);
+  std::vector<int64_t> mine;
+  for (int64_t i = rank; i < dataset_size; i += num_replicas) mine.push_back(i);
+  return mine;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,72 @@
+#include "lockstep/data/train_sampler.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/batch_shard.h"
+#include "lockstep/data/length_grouping.h"
+#include "lockstep/data/sampler.h"
+
+namespace lockstep::data {
+namespace {
+
+// The state of a process's global generator when the Trainer's sampler draws from it: torch's DataLoader has
+// drawn the seed of its workers by then.
+at::Generator generator_after_data_loader(uint64_t seed) {
+  auto generator = at::detail::createCPUGenerator(seed);
+  at::empty({}, at::TensorOptions(at::kLong)).random_(generator);
+  return generator;
+}
+
+}  // namespace
+
+TrainSamplingStrategy parse_train_sampling_strategy(const std::string& name) {
+  if (name == "random") return TrainSamplingStrategy::random;
+  if (name == "sequential") return TrainSamplingStrategy::sequential;
+  if (name == "group_by_length") return TrainSamplingStrategy::group_by_length;
+  throw ValueError(fmt::format(
+      "unknown train_sampling_strategy '{}'; expected random, sequential or group_by_length", name));
+}
+
+TrainSampler::TrainSampler(int64_t dataset_size, TrainSamplerOptions options, std::vector<int64_t> lengths)
+    : dataset_size_(dataset_size), options_(options), lengths_(std::move(lengths)) {
+  if (dataset_size < 1) {
+    throw ValueError(fmt::format("the dataset has {} samples; expected at least one", dataset_size));
+  }
+  if (options.gradient_accumulation_steps < 1) {
+    throw ValueError(fmt::format("gradient_accumulation_steps is {}; expected at least 1",
+                                 options.gradient_accumulation_steps));
+  }
+  if (options.strategy == TrainSamplingStrategy::group_by_length &&
+      static_cast<int64_t>(lengths_.size()) != dataset_size) {
+    throw ValueError(
+        fmt::format("group_by_length needs the length of every sample: {} lengths for {} samples",
+                    lengths_.size(), dataset_size));
+  }
+  batch_shard({}, options.batch_size, options.num_replicas, options.rank);  // checks what is left
+}
+
+std::vector<int64_t> TrainSampler::indices() const {
+  const uint64_t seed = options_.seed + static_cast<uint64_t>(epoch_);
+  std::vector<int64_t> order;
+  switch (options_.strategy) {
+    case TrainSamplingStrategy::random:
+      order = random_indices(dataset_size_, seed);
+      break;
+    case TrainSamplingStrategy::sequential:
+      order.resize(static_cast<size_t>(dataset_size_));
+      std::iota(order.begin(), order.end(), 0);
+      break;
+    case TrainSamplingStrategy::group_by_length:
+      order = length_grouped_indices(lengths_, options_.batch_size * options_.gradient_accumulation_steps,
+                                     generator_after_data_loader(seed));
+      break;
+  }
+  return batch_shard(order, options_.batch_size, options_.num_replicas, options_.rank, options_.drop_last);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,79 @@
+// Answers questions about lockstep_data for the parity scripts: a line of JSON in, a line of JSON out.
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lockstep/base/main.h"
+#include "lockstep/data/batch_shard.h"
+#include "lockstep/data/sampler.h"
+#include "lockstep/data/text_table.h"
+#include "lockstep/data/train_sampler.h"
+
+namespace {
+
+using nlohmann::json;
+using namespace lockstep::data;
+
+json distributed_sampler(const json& q) {
+  DistributedSampler sampler(q.at("size"), {.num_replicas = q.at("num_replicas"),
+                                            .rank = q.at("rank"),
+                                            .shuffle = q.at("shuffle"),
+                                            .seed = q.at("seed"),
+                                            .drop_last = q.at("drop_last")});
+  sampler.set_epoch(q.at("epoch"));
+  return {{"indices", sampler.indices()}, {"num_samples", sampler.num_samples()}};
+}
+
+json train_sampler(const json& q) {
+  TrainSampler sampler(q.at("size"),
+                       {.strategy = parse_train_sampling_strategy(q.at("strategy")),
+                        .batch_size = q.at("batch_size"),
+                        .gradient_accumulation_steps = q.at("gradient_accumulation_steps"),
+                        .num_replicas = q.at("num_replicas"),
+                        .rank = q.at("rank"),
+                        .seed = q.at("seed"),
+                        .drop_last = q.at("drop_last")},
+                       q.at("lengths").get<std::vector<int64_t>>());
+  sampler.set_epoch(q.at("epoch"));
+  return sampler.indices();
+}
+
+json text_table(const json& q) {
+  const auto table = read_text_table(q.at("path").get<std::string>());
+  json columns = json::array();
+  for (const auto& name : table.column_names()) columns.push_back(table.column(name));
+  return {{"names", table.column_names()}, {"columns", columns}};
+}
+
+json answer(const json& q) {
+  const std::string ask = q.at("ask");
+  if (ask == "distributed_sampler") return distributed_sampler(q);
+  if (ask == "train_sampler") return train_sampler(q);
+  if (ask == "text_table") return text_table(q);
+  if (ask == "length_grouped_indices") {
+    return length_grouped_indices(q.at("lengths").get<std::vector<int64_t>>(), q.at("batch_size"),
+                                  q.at("seed").get<uint64_t>());
+  }
+  if (ask == "batch_shard") {
+    return batch_shard(q.at("indices").get<std::vector<int64_t>>(), q.at("batch_size"), q.at("num_replicas"),
+                       q.at("rank"), q.at("drop_last"));
+  }
+  throw std::runtime_error("data_probe: unknown question " + ask);
+}
+
+}  // namespace
+
+int main() {
+  return lockstep::run_main("data_probe", [] {
+    for (std::string line; std::getline(std::cin, line);) {
+      json reply;
+      try {
+        reply["answer"] = answer(json::parse(line));
+      } catch (const std::exception& error) {
+        reply["error"] = error.what();
+      }
+      std::cout << reply << "\n";
+    }
+    return 0;
+  });
+}

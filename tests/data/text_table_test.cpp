@@ -1,0 +1,55 @@
+#include "lockstep/data/text_table.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/csv_row.h"
+#include "lockstep/data/text_encoding.h"
+
+namespace lockstep::data {
+namespace {
+
+TEST(TextTable, NamesTheColumnsThatAreThere) {
+  const TextTable table("reviews.csv", {"text", "label"}, {{"a", "b"}, {"0", "1"}});
+  EXPECT_EQ(table.size(), 2u);
+  EXPECT_EQ(table.column("label"), (std::vector<std::string>{"0", "1"}));
+  EXPECT_TRUE(table.has_column("text"));
+  EXPECT_FALSE(table.has_column("Text"));
+  try {
+    table.column("labels");
+    FAIL();
+  } catch (const ValueError& error) {
+    EXPECT_STREQ(error.what(), "reviews.csv: there is no column 'labels'; its columns are 'text', 'label'");
+  }
+}
+
+TEST(TextTable, RefusesColumnsOfDifferentLength) {
+  EXPECT_THROW(TextTable("t.csv", {"a", "b"}, {{"1"}, {}}), ValueError);
+  EXPECT_THROW(TextTable("t.csv", {"a", "b"}, {{"1"}}), ValueError);
+}
+
+TEST(CsvRow, QuotesWhatNeedsIt) {
+  EXPECT_EQ(csv_row({"plain", "", "a,b", "say \"hi\"", "two\nlines", " tab\t"}),
+            "plain,,\"a,b\",\"say \"\"hi\"\"\",\"two\nlines\", tab\t\n");
+  EXPECT_EQ(csv_row({""}), "\"\"\n");
+}
+
+TEST(TextEncoding, FindsTheFirstByteThatIsNotUtf8) {
+  EXPECT_EQ(valid_utf8_prefix(""), 0u);
+  EXPECT_EQ(valid_utf8_prefix("caf\xC3\xA9 \xF0\x9D\x84\x9E"), 10u);
+  EXPECT_EQ(valid_utf8_prefix("caf\xE9"), 3u);
+  EXPECT_EQ(valid_utf8_prefix("ab\xC3"), 2u);               // cut off
+  EXPECT_EQ(valid_utf8_prefix("a\xC0\x80"), 1u);            // overlong
+  EXPECT_EQ(valid_utf8_prefix("\xED\xA0\x80"), 0u);         // surrogate
+  EXPECT_EQ(valid_utf8_prefix("abc\xF4\x90\x80\x80"), 3u);  // above U+10FFFF
+}
+
+TEST(TextEncoding, DecodesWindows1252WhereItIsNotUtf8) {
+  EXPECT_EQ(to_utf8("caf\xC3\xA9"), "caf\xC3\xA9");
+  EXPECT_EQ(to_utf8("caf\xE9"), "caf\xC3\xA9");
+  EXPECT_EQ(to_utf8("\x93quoted\x94 \x97 \x80"), "\xE2\x80\x9Cquoted\xE2\x80\x9D \xE2\x80\x94 \xE2\x82\xAC");
+  EXPECT_THROW(to_utf8("\x81"), ValueError);
+}
+
+}  // namespace
+}  // namespace lockstep::data

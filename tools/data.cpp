@@ -1,0 +1,131 @@
+// `lockstep data`: makes data sets ready for training.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/data/sentiment.h"
+#include "tools/subcommands.h"
+
+namespace lockstep::tools {
+namespace {
+
+using data::SentimentCorpus;
+using data::Split;
+
+struct Part {
+  std::string name, file;
+};
+
+const std::array<Part, 4> known_parts = {{{"movie", "movieReviewSnippets_GroundTruth.txt"},
+                                          {"amazon", "amazonReviewSnippets_GroundTruth.txt"},
+                                          {"tweets", "tweets_GroundTruth.txt"},
+                                          {"nyt", "nytEditorialSnippets_GroundTruth.txt"}}};
+
+constexpr std::array<std::pair<Split, const char*>, 3> split_names = {
+    {{Split::train, "train"}, {Split::validation, "validation"}, {Split::test, "test"}}};
+
+struct SentimentArguments {
+  std::filesystem::path input, output_dir;
+  std::vector<std::string> parts;
+  double min_rating = 0.5;
+};
+
+std::vector<Part> choose_parts(const SentimentArguments& arguments) {
+  for (const auto& name : arguments.parts) {
+    if (std::none_of(known_parts.begin(), known_parts.end(),
+                     [&](const auto& part) { return part.name == name; })) {
+      throw ValueError(fmt::format("unknown part '{}'; expected movie, amazon, tweets or nyt", name));
+    }
+  }
+  std::vector<Part> parts;
+  for (const auto& part : known_parts) {
+    const bool wanted = arguments.parts.empty() ? std::filesystem::exists(arguments.input / part.file)
+                                                : std::find(arguments.parts.begin(), arguments.parts.end(),
+                                                            part.name) != arguments.parts.end();
+    if (wanted) parts.push_back(part);
+  }
+  if (parts.empty()) {
+    throw FileError(
+        fmt::format("{} has no *_GroundTruth.txt; scripts/fetch_demo_data fetches them into .data/vader",
+                    arguments.input.string()));
+  }
+  return parts;
+}
+
+void print_counts(const SentimentCorpus& corpus, const std::vector<Part>& parts) {
+  const auto line = [&](const std::string& part, Split split, const char* name) {
+    const auto& examples = corpus.split(split);
+    const auto count = [&](bool positive) {
+      return std::count_if(examples.begin(), examples.end(), [&](const auto& example) {
+        return example.positive == positive && (part == "all" || example.source == part);
+      });
+    };
+    fmt::print("{:8}{:12}{:>9}{:>10}{:>8}\n", part, name, count(true), count(false),
+               count(true) + count(false));
+  };
+  fmt::print("{:8}{:12}{:>9}{:>10}{:>8}\n", "part", "split", "positive", "negative", "rows");
+  for (const auto& part : parts) {
+    for (const auto& [split, name] : split_names) line(part.name, split, name);
+  }
+  if (parts.size() == 1) return;
+  for (const auto& [split, name] : split_names) line("all", split, name);
+}
+
+int make_sentiment(const SentimentArguments& arguments) {
+  SentimentCorpus corpus(arguments.min_rating);
+  const auto parts = choose_parts(arguments);
+  for (const auto& part : parts) {
+    const auto path = arguments.input / part.file;
+    corpus.add(part.name, data::parse_ratings(read_file(path), path.string()));
+  }
+  for (const auto& [split, name] : split_names) {
+    if (corpus.split(split).empty()) {
+      throw ValueError(
+          fmt::format("too few sentences with a rating of {} or more: nothing is left for {}.csv",
+                      arguments.min_rating, name));
+    }
+  }
+  std::error_code error;
+  std::filesystem::create_directories(arguments.output_dir, error);
+  if (error) {
+    throw FileError(fmt::format("cannot create {}: {}", arguments.output_dir.string(), error.message()));
+  }
+  for (const auto& [split, name] : split_names) {
+    write_file_atomically(arguments.output_dir / fmt::format("{}.csv", name),
+                          data::sentiment_csv(corpus.split(split)));
+  }
+  print_counts(corpus, parts);
+  fmt::print("left out: {} neutral (rating nearer to 0 than {}), {} duplicates\nwritten to {}\n",
+             corpus.neutral(), arguments.min_rating, corpus.duplicates(), arguments.output_dir.string());
+  return 0;
+}
+
+}  // namespace
+
+void add_data(CLI::App& app, Action& action) {
+  auto* data = app.add_subcommand("data", "Make data sets ready for training");
+  data->require_subcommand(1);
+
+  auto* sentiment = data->add_subcommand(
+      "sentiment",
+      "Sentences rated by people -> train.csv, validation.csv, test.csv (text, label, source, document)");
+  const auto arguments = std::make_shared<SentimentArguments>();
+  sentiment->add_option("--input", arguments->input, "Directory with *_GroundTruth.txt")->required();
+  sentiment->add_option("--output-dir", arguments->output_dir, "Directory to write to")->required();
+  sentiment
+      ->add_option("--parts", arguments->parts,
+                   "movie, amazon, tweets, nyt or several with commas between; default: all that exist")
+      ->delimiter(',');
+  sentiment
+      ->add_option("--min-rating", arguments->min_rating, "Leave out sentences rated nearer to 0 than this")
+      ->capture_default_str();
+  sentiment->callback([&action, arguments] { action = [arguments] { return make_sentiment(*arguments); }; });
+}
+
+}  // namespace lockstep::tools
