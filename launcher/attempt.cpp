@@ -34,7 +34,7 @@ class Attempt {
         signals_(signals),
         segment_fd_(shm::create_segment(job.options.nproc_per_node)),
         segment_(shm::Segment::map(segment_fd_.get())),
-        output_(job.options.nproc_per_node, job.options.prefix),
+        output_(job.options.nproc_per_node, job.options.prefix, !job.program.is_python),
         null_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
         workers_(static_cast<size_t>(job.options.nproc_per_node)),
         running_(workers_.size()) {}
@@ -42,7 +42,7 @@ class Attempt {
   AttemptResult run() {
     plan();
     Guardian guardian(plan_);
-    pipes_.clear();  // the workers have them now
+    worker_ends_.clear();  // the workers have them now
     guardian_ = &guardian;
     while (!finished_) wait_and_handle();
     output_.finish();
@@ -57,12 +57,12 @@ class Attempt {
     for (size_t i = 0; i < workers_.size(); ++i) {
       const int local_rank = static_cast<int>(i);
       workers_[i].rank = environment.first_rank + local_rank;
-      pipes_.push_back(output_.add_worker(workers_[i].rank));
+      worker_ends_.push_back(output_.add_worker(workers_[i].rank));
       ProcessSpec spec{job_.program.path, job_.program.argv,
                        worker_environment(job_.inherited_environment, environment, local_rank)};
       spec.stdin_fd = i == 0 && may_read_stdin() ? 0 : null_.get();
-      spec.stdout_fd = pipes_.back().out.get();
-      spec.stderr_fd = pipes_.back().err.get();
+      spec.stdout_fd = worker_ends_.back().out.get();
+      spec.stderr_fd = worker_ends_.back().err.get();
       spec.inherited_fds = {segment_fd_.get()};
       plan_.workers.push_back(std::move(spec));
     }
@@ -268,7 +268,7 @@ class Attempt {
   UniqueFd null_;
   std::vector<WorkerResult> workers_;
   size_t running_;
-  std::vector<WorkerPipes> pipes_;
+  std::vector<WorkerOutput> worker_ends_;
   GuardianPlan plan_{};
   Guardian* guardian_ = nullptr;
   std::optional<double> kill_at_;  ///< set once the workers have been told to end

@@ -32,7 +32,7 @@ std::string_view visible_text(std::string_view line) {
 
 void Console::feed(LineSource& source, std::string_view bytes, double now) {
   if (verbatim_) {
-    sink_.write(bytes);
+    sink_.append(bytes);
     if (!bytes.empty()) mid_line_ = bytes.back() != '\n';
   }
   while (true) {
@@ -42,6 +42,7 @@ void Console::feed(LineSource& source, std::string_view bytes, double now) {
     bytes.remove_prefix(end + 1);
   }
   if (!bytes.empty()) feed_partial(source, bytes, now);
+  sink_.flush();
 }
 
 void Console::finish_line(LineSource& source, std::string_view rest) {
@@ -50,7 +51,7 @@ void Console::finish_line(LineSource& source, std::string_view rest) {
   if (verbatim_) {
     // It has been written.
   } else if (live_ == &source) {
-    sink_.write(std::string(rest) + "\n");
+    sink_.append(std::string(rest) + "\n");
     live_ = nullptr;
   } else {
     const std::string_view text = source.prefix.empty() ? source.partial : visible_text(source.partial);
@@ -65,7 +66,7 @@ void Console::feed_partial(LineSource& source, std::string_view rest, double now
   if (source.partial.empty()) source.partial_since = now;
   source.partial += rest;
   if (verbatim_ || live_ == &source) {
-    if (!verbatim_) sink_.write(rest);
+    if (!verbatim_) sink_.append(rest);
     forget_overwritten(source.partial);
     if (source.partial.size() > kLongestLine)
       source.partial.erase(0, source.partial.size() - kLongestTailLine);
@@ -87,12 +88,15 @@ void Console::feed_partial(LineSource& source, std::string_view rest, double now
 
 void Console::go_live(LineSource& source) {
   live_ = &source;
-  sink_.write(rewrites_itself(source.partial) ? source.partial : source.prefix + source.partial);
+  sink_.append(rewrites_itself(source.partial) ? source.partial : source.prefix + source.partial);
 }
 
 void Console::show_prompt(LineSource& source, double now) {
   if (verbatim_ || live_ != nullptr || !source.may_be_live || !sink_.terminal()) return;
-  if (source.partial_since != 0 && now - source.partial_since >= kPromptDelay) go_live(source);
+  if (source.partial_since != 0 && now - source.partial_since >= kPromptDelay) {
+    go_live(source);
+    sink_.flush();
+  }
 }
 
 void Console::end(LineSource& source) {
@@ -103,19 +107,21 @@ void Console::end(LineSource& source) {
   } else {
     finish_line(source, {});
   }
+  sink_.flush();
 }
 
 void Console::message(std::string_view text) {
   if (verbatim_ && mid_line_) {
-    sink_.write("\n");
+    sink_.append("\n");
     mid_line_ = false;
   }
   put_above_live(std::string(text) + "\n");
+  sink_.flush();
 }
 
 void Console::put_above_live(std::string_view text) {
   if (live_ == nullptr) {
-    sink_.write(text);
+    sink_.append(text);
     return;
   }
   const std::string_view visible = visible_text(live_->partial);
@@ -123,7 +129,7 @@ void Console::put_above_live(std::string_view text) {
   if (!rewrites_itself(live_->partial)) all += live_->prefix;
   all += visible;
   if (!visible.empty() && live_->partial.back() == '\r') all += '\r';
-  sink_.write(all);
+  sink_.append(all);
 }
 
 }  // namespace lockstep::launcher

@@ -45,18 +45,19 @@ constexpr Flag kFlags[] = {
     {"version", 0, "", "", kOther, "Print the version."},
 };
 
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
+/// Edits that turn `text` into `name` or into a beginning of it, whichever takes fewer.
+size_t distance_to_beginning(std::string_view text, std::string_view name) {
+  std::vector<size_t> row(name.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
+  for (size_t i = 1; i <= text.size(); ++i) {
     size_t diagonal = row[0]++;
-    for (size_t j = 1; j <= b.size(); ++j) {
+    for (size_t j = 1; j <= name.size(); ++j) {
       const size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (text[i - 1] == name[j - 1] ? 0 : 1)});
       diagonal = above;
     }
   }
-  return row[b.size()];
+  return *std::min_element(row.begin(), row.end());
 }
 
 }  // namespace
@@ -68,10 +69,9 @@ std::string_view nearest_flag(std::string_view text) {
   std::replace(wanted.begin(), wanted.end(), '_', '-');
   if (wanted.size() < 2) return {};
   std::string_view best;
-  size_t best_distance = wanted.size() / 3 + 2;
+  size_t best_distance = wanted.size() / 3 + 1;
   for (const Flag& flag : kFlags) {
-    if (flag.name.starts_with(wanted)) return flag.name;
-    const size_t distance = edit_distance(wanted, flag.name);
+    const size_t distance = distance_to_beginning(wanted, flag.name);
     if (distance < best_distance) {
       best = flag.name;
       best_distance = distance;

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <charconv>
+#include <limits>
 #include <map>
 #include <optional>
 
@@ -33,9 +34,11 @@ class Values {
 
   template <typename Number>
   static Number parse(const std::string& name, const std::string& text, Number least, const char* expected) {
+    // Also refuses "inf" and "nan".
+    constexpr Number most = std::numeric_limits<Number>::max();
     Number value{};
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || value < least) {
+    if (error != std::errc() || end != text.data() + text.size() || !(value >= least && value <= most)) {
       throw ValueError("--" + name + " " + text + ": expected " + expected);
     }
     return value;
@@ -185,6 +188,9 @@ Options parse_options(int argc, const char* const* argv, const Machine& machine)
   values.add_to(app);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string text = error.what();
+    throw ValueError("flag " + text.substr(0, text.find(':')) + " needs a value (see lockrun --help)");
   } catch (const CLI::ParseError& error) {
     throw ValueError(std::string(error.what()) + " (see lockrun --help)");
   }
@@ -256,6 +262,11 @@ std::string help_text() {
     append_wrapped(out, help, kHelpIndent, kHelpIndent);
   }
   out +=
+      "\nRanks find the environment that torchrun gives (RANK, WORLD_SIZE, MASTER_PORT,\n"
+      "OMP_NUM_THREADS = their share of the cores unless set...) and\n"
+      "LOCKSTEP_TERMINAL_COLUMNS: the width of the terminal that shows their standard\n"
+      "error, which itself is a pipe; unset when it is no terminal. Rank 0 has the\n"
+      "standard input of lockrun, the others have /dev/null.\n"
       "\nFlags may be written with underscores, and PET_<FLAG> (PET_NPROC_PER_NODE) sets\n"
       "a flag's default. The exit code is that of the rank that failed first (128 plus\n"
       "the number of the signal that ended it), 0 when all succeed.\n";

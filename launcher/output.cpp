@@ -1,6 +1,8 @@
 #include "launcher/output.h"
 
 #include <fcntl.h>
+#include <pty.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,37 +42,59 @@ std::string prefix_text(Prefix prefix, int rank) {
          "\x1b[0m ";
 }
 
+bool open_pipe(UniqueFd& read_end, UniqueFd& write_end) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return false;
+  read_end.reset(ends[0]);
+  write_end.reset(ends[1]);
+  return true;
+}
+
+/// A pseudo-terminal of the size of terminal `like` that passes bytes on as they are.
+bool open_pseudo_terminal(int like, UniqueFd& read_end, UniqueFd& write_end) {
+  termios raw{};
+  winsize size{};
+  ::cfmakeraw(&raw);
+  ::ioctl(like, TIOCGWINSZ, &size);
+  int ends[2];
+  if (::openpty(&ends[0], &ends[1], nullptr, &raw, &size) != 0) return false;
+  for (const int fd : ends) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  read_end.reset(ends[0]);
+  write_end.reset(ends[1]);
+  return true;
+}
+
 }  // namespace
 
-Output::Output(int workers, Prefix prefix)
+Output::Output(int workers, Prefix prefix, bool line_buffered)
     : out_(1),
       err_(2),
+      pseudo_terminal_(line_buffered && out_.terminal()),
       shared_(same_target(1, 2)),
       out_console_(out_, workers == 1 && resolve(prefix, workers, out_.terminal()) == Prefix::off),
       err_console_(err_, workers == 1 && resolve(prefix, workers, err_.terminal()) == Prefix::off),
       workers_(workers),
       prefix_(prefix) {}
 
-WorkerPipes Output::add_worker(int rank) {
-  WorkerPipes pipes;
+WorkerOutput Output::add_worker(int rank) {
+  WorkerOutput ends;
   const int workers_so_far = static_cast<int>(streams_.size()) / 2;
-  for (UniqueFd* write_end : {&pipes.out, &pipes.err}) {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) {
-      throw Error("cannot make the pipes of rank " + std::to_string(rank) + ": " + std::strerror(errno) +
+  for (UniqueFd* write_end : {&ends.out, &ends.err}) {
+    const bool is_out = write_end == &ends.out;
+    auto stream = std::make_unique<Stream>();
+    if (!(is_out && pseudo_terminal_ ? open_pseudo_terminal(1, stream->fd, *write_end)
+                                     : open_pipe(stream->fd, *write_end))) {
+      throw Error("cannot open the output of rank " + std::to_string(rank) + ": " + std::strerror(errno) +
                   "; fewer ranks, or a higher limit of open files (ulimit -n), would help");
     }
-    ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    auto stream = std::make_unique<Stream>();
-    stream->fd.reset(ends[0]);
-    write_end->reset(ends[1]);
-    stream->console = write_end == &pipes.out ? &out_console_ : &err_console();
+    ::fcntl(stream->fd.get(), F_SETFL, O_NONBLOCK);
+    stream->console = is_out ? &out_console_ : &err_console();
     stream->source.rank = rank;
     stream->source.prefix = prefix_text(resolve(prefix_, workers_, stream->console->sink().terminal()), rank);
     stream->source.may_be_live = workers_so_far == 0;
     streams_.push_back(std::move(stream));
   }
-  return pipes;
+  return ends;
 }
 
 std::vector<int> Output::read_ends() const {

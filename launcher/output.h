@@ -16,18 +16,20 @@
 
 namespace lockstep::launcher {
 
-/// The worker's ends of its two pipes.
-struct WorkerPipes {
+/// The worker's ends of what carries its output.
+struct WorkerOutput {
   UniqueFd out, err;
 };
 
 class Output {
  public:
-  /// `workers`: how many will write. All descriptors that it opens are close-on-exec.
-  Output(int workers, Prefix prefix);
+  /// `workers`: how many will write. `line_buffered`: where standard output is a terminal the workers get a
+  /// pseudo-terminal for it instead of a pipe, since C's and C++'s libraries keep back what is written to a
+  /// pipe until 4 KiB are full. All descriptors that it opens are close-on-exec.
+  Output(int workers, Prefix prefix, bool line_buffered);
 
-  /// Makes the pipes of the next worker (in the order of ranks).
-  WorkerPipes add_worker(int rank);
+  /// Makes the channels of the next worker (in the order of ranks).
+  WorkerOutput add_worker(int rank);
   std::vector<int> read_ends() const;
 
   /// Adds what must be polled for; handle() takes one of these entries that is ready.
@@ -56,6 +58,7 @@ class Output {
   void warn_of_broken_sinks();
 
   Sink out_, err_;
+  bool pseudo_terminal_;
   bool shared_;  ///< standard output and error are the same terminal, pipe or file
   Console out_console_, err_console_;
   int workers_;

@@ -53,13 +53,13 @@ std::string find(const std::string& name, std::string_view search_path) {
 Program resolve_program(const std::vector<std::string>& command, bool module, bool no_python,
                         const std::string& python, const std::string& search_path) {
   const std::string& target = command.front();
-  if (!module && (no_python || !target.ends_with(".py"))) return {find(target, search_path), command};
+  if (!module && (no_python || !target.ends_with(".py"))) return {find(target, search_path), command, false};
 
   if (!module && !is_file(target)) {
     throw FileError("cannot find the Python script " + target + ": " + std::strerror(ENOENT));
   }
   // Unbuffered, as torchrun does: a crash must not swallow what was printed before it.
-  Program program{find(python, search_path), {python, "-u"}};
+  Program program{find(python, search_path), {python, "-u"}, true};
   if (module) program.argv.push_back("-m");
   program.argv.insert(program.argv.end(), command.begin(), command.end());
   return program;

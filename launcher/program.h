@@ -9,6 +9,7 @@ namespace lockstep::launcher {
 struct Program {
   std::string path;               ///< for execve
   std::vector<std::string> argv;  ///< argv[0] as the user typed it
+  bool is_python = false;         ///< run by Python, with unbuffered output
 };
 
 /// What runs for `command`: a target ending in .py (unless `no_python`) or a `module` is given to

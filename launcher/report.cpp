@@ -43,8 +43,9 @@ std::string rank_list(const std::vector<int>& ranks) {
 
 std::string fate(const WorkerResult& worker, const WorkerResult& first) {
   if (worker.wait_status == 0) return "ended with exit code 0";
-  const std::string how = shm::describe_wait_status(worker.wait_status);
-  if (worker.told_to_end) return how + " after lockrun had told it to end";
+  std::string how = shm::describe_wait_status(worker.wait_status);
+  if (how.starts_with("was ")) how.erase(0, 4);
+  if (worker.told_to_end) return how + " after lockrun's request to end";
   return fmt::format("{} {:.3f} s later, probably as a consequence", how,
                      worker.ended_after - first.ended_after);
 }
@@ -88,7 +89,7 @@ std::string failure_report(const std::vector<WorkerResult>& workers, size_t firs
   for (size_t i = 0; i < workers.size(); ++i) {
     if (i != first && workers[i].ended) others[fate(workers[i], culprit)].push_back(workers[i].rank);
   }
-  for (const auto& [how, ranks] : others) out += fmt::format("\n  {} {}", rank_list(ranks), how);
+  for (const auto& [how, ranks] : others) out += fmt::format("\n  {}: {}", rank_list(ranks), how);
   return out;
 }
 

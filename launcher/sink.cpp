@@ -31,10 +31,8 @@ int Sink::columns() const {
   return ::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-void Sink::write(std::string_view bytes) {
-  if (error_ != 0) return;
-  pending_ += bytes;
-  flush();
+void Sink::append(std::string_view bytes) {
+  if (error_ == 0) pending_ += bytes;
 }
 
 void Sink::flush() {

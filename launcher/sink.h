@@ -13,8 +13,9 @@ class Sink {
   /// For descriptor `fd` (1 or 2), which stays the caller's.
   explicit Sink(int fd);
 
-  /// Appends to what is to be written and writes as much as its reader takes now.
-  void write(std::string_view bytes);
+  /// Appends to what is to be written.
+  void append(std::string_view bytes);
+  /// Writes as much as the reader takes now.
   void flush();
   /// Waits at most `seconds` for everything to be written.
   void drain(double seconds);

@@ -1,0 +1,144 @@
+"""However a job ends, all of it ends."""
+
+import os
+import signal
+import time
+import unittest
+
+from lockrun_support import TIMEOUT, LockrunTest, wait_until
+
+# A rank with a child, and a grandchild in a session of its own that outlives its parent.
+FAMILY = "setsid sh -c 'sleep 600 & exit' & sleep 600 & touch ready$RANK; wait"
+RANKS, FAMILY_SIZE = 2, 2 * 3
+
+
+class KillTest(LockrunTest):
+    def start_family(self):
+        process = self.start("--nproc-per-node", RANKS, "--shutdown-timeout", "20", "sh", "-c", FAMILY)
+        for rank in range(RANKS):
+            self.wait_for_file(f"ready{rank}")
+        self.assertTrue(wait_until(lambda: len(self.processes()) == FAMILY_SIZE + 2), self.processes())
+        return process
+
+    def children_of(self, pid):
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(child) for child in file.read().split()]
+
+    def guardian_of(self, process):
+        (guardian,) = self.children_of(process.pid)
+        return guardian
+
+    def worker_of(self, process):
+        # Left-over grandchildren are the guardian's children too: the worker is the one that has children itself.
+        return next(pid for pid in self.children_of(self.guardian_of(process)) if self.children_of(pid))
+
+    def assert_all_gone(self):
+        self.assertTrue(wait_until(lambda: not self.processes(), 10), self.processes())
+
+    def test_kill_lockrun(self):
+        process = self.start_family()
+        process.kill()
+        process.wait()
+        self.assert_all_gone()
+
+    def test_kill_the_guardian(self):
+        process = self.start_family()
+        os.kill(self.guardian_of(process), signal.SIGKILL)
+        self.assertEqual(process.wait(TIMEOUT), 1)
+        self.assert_all_gone()
+        self.assertIn("lockrun's guardian process was killed", process.stderr.read())
+
+    def test_kill_a_worker(self):
+        process = self.start_family()
+        os.kill(self.worker_of(process), signal.SIGKILL)
+        self.assertEqual(process.wait(TIMEOUT), 128 + signal.SIGKILL)
+        self.assert_all_gone()
+        self.assertRegex(process.stderr.read(), r"rank [01] failed first: it was killed by SIGKILL")
+
+    def test_kill_lockruns_process_group(self):
+        process = self.start("--nproc-per-node", RANKS, "sh", "-c", FAMILY, start_new_session=True)
+        for rank in range(RANKS):
+            self.wait_for_file(f"ready{rank}")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self.assert_all_gone()
+
+    def test_left_over_processes_end_with_the_ranks(self):
+        code, _, err = self.shell(2, "setsid sleep 600 & exit 0")
+        self.assertEqual(code, 0)
+        self.assertIn("ended 2 left-over processes", err)
+        self.assertEqual(self.processes(), [])
+
+
+class SignalTest(LockrunTest):
+    def start_ranks(self, script, *flags):
+        process = self.start("--nproc-per-node", 2, *flags, "sh", "-c", script)
+        for rank in range(2):
+            self.wait_for_file(f"ready{rank}")
+        return process
+
+    def test_a_worker_that_ignores_sigterm_is_killed(self):
+        process = self.start_ranks(
+            "if [ $RANK = 1 ]; then touch ready1; while [ ! -e ready0 ]; do sleep 0.02; done; exit 3; fi;"
+            "trap '' TERM; touch ready0; while true; do sleep 0.1; done",
+            "--shutdown-timeout", "0.5")
+        self.assertEqual(process.wait(TIMEOUT), 3)
+        err = process.stderr.read()
+        self.assertIn("not ended within 0.5 s, so killed: rank 0", err)
+        self.assertIn("rank 0: killed by SIGKILL", err)
+
+    def test_sigterm_is_passed_on(self):
+        process = self.start_ranks("trap 'touch saved$RANK; exit 0' TERM; touch ready$RANK; while true; do sleep 0.02; done")
+        process.terminate()
+        self.assertEqual(process.wait(TIMEOUT), 0)  # both took it as the request to save and leave
+        self.assertTrue((self.directory / "saved0").exists() and (self.directory / "saved1").exists())
+
+    def test_sigterm_that_ends_the_ranks_is_the_exit_code(self):
+        process = self.start_ranks("touch ready$RANK; while true; do sleep 0.02; done")
+        process.terminate()
+        self.assertEqual(process.wait(TIMEOUT), 128 + signal.SIGTERM)
+
+    def test_sigint_twice_kills(self):
+        process = self.start_ranks("trap '' INT; touch ready$RANK; while true; do sleep 0.02; done")
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(TIMEOUT), 128 + signal.SIGINT)
+
+    def test_sigusr1_reaches_the_ranks(self):
+        process = self.start_ranks("trap 'touch usr$RANK; exit 0' USR1; touch ready$RANK; while true; do sleep 0.02; done")
+        process.send_signal(signal.SIGUSR1)
+        self.assertEqual(process.wait(TIMEOUT), 0)
+        self.assertTrue((self.directory / "usr0").exists() and (self.directory / "usr1").exists())
+
+    def test_nohup_is_respected(self):
+        process = self.start("--nproc-per-node", 1, "sh", "-c", "touch ready; while [ ! -e go ]; do sleep 0.02; done",
+                             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.wait_for_file("ready")
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        (self.directory / "go").touch()
+        self.assertEqual(process.wait(TIMEOUT), 0)
+
+    def test_a_stopped_rank_is_reported(self):
+        process = self.start_ranks(
+            "if [ $RANK = 1 ]; then echo $$ > pid; fi; touch ready$RANK; while [ ! -e go ]; do sleep 0.02; done")
+        pid = int((self.directory / "pid").read_text())
+        os.kill(pid, signal.SIGSTOP)
+        line = process.stderr.readline()
+        self.assertIn(f"warning: rank 1 (pid {pid}) was stopped by SIGSTOP", line)
+        os.kill(pid, signal.SIGCONT)
+        (self.directory / "go").touch()
+        self.assertEqual(process.wait(TIMEOUT), 0)
+
+    def test_a_stopped_rank_can_be_ended(self):
+        process = self.start_ranks("if [ $RANK = 1 ]; then echo $$ > pid; fi; touch ready$RANK; while true; do sleep 0.02; done")
+        os.kill(int((self.directory / "pid").read_text()), signal.SIGSTOP)
+        process.stderr.readline()
+        process.terminate()
+        self.assertEqual(process.wait(TIMEOUT), 128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    unittest.main()

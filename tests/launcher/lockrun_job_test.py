@@ -1,0 +1,190 @@
+"""What lockrun gives to the ranks, and what becomes of their output and exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+from lockrun_support import TIMEOUT, LockrunTest, wait_until
+
+DUMP_ENVIRONMENT = "import json, os; open('env' + os.environ['RANK'], 'w').write(json.dumps(dict(os.environ)))"
+
+
+class EnvironmentTest(LockrunTest):
+    def ranks(self, count, *flags):
+        code, _, err = self.run_lockrun("--nproc-per-node", count, *flags, sys.executable, "-c", DUMP_ENVIRONMENT)
+        self.assertEqual(code, 0, err)
+        return [json.loads((self.directory / f"env{rank}").read_text()) for rank in range(count)]
+
+    def test_ranks_find_their_place(self):
+        ranks = self.ranks(3, "--role", "trainer")
+        for rank, env in enumerate(ranks):
+            for name in ("RANK", "LOCAL_RANK", "ROLE_RANK"):
+                self.assertEqual(env[name], str(rank))
+            for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"):
+                self.assertEqual(env[name], "3")
+            self.assertEqual((env["GROUP_RANK"], env["GROUP_WORLD_SIZE"], env["ROLE_NAME"]), ("0", "1", "trainer"))
+            self.assertEqual(env["MASTER_ADDR"], "127.0.0.1")
+            self.assertEqual(env["TORCHELASTIC_USE_AGENT_STORE"], "True")
+            self.assertNotIn("LOCKSTEP_TERMINAL_COLUMNS", env)
+        self.assertEqual(len({env["MASTER_PORT"] for env in ranks}), 1)
+        self.assertEqual(len({env["TORCHELASTIC_ERROR_FILE"] for env in ranks}), 3)
+
+    def test_threads_are_the_share_of_the_cores(self):
+        cores = len(os.sched_getaffinity(0))
+        self.assertEqual(self.ranks(1)[0]["OMP_NUM_THREADS"], str(cores))
+        self.assertEqual(self.ranks(cores)[0]["OMP_NUM_THREADS"], "1")
+        self.environment["OMP_NUM_THREADS"] = "5"
+        self.assertEqual(self.ranks(1)[0]["OMP_NUM_THREADS"], "5")
+
+    def test_ranks_share_the_segment(self):
+        script = 'readlink /proc/self/fd/$LOCKSTEP_SEGMENT_FD; stat -Lc %i /proc/self/fd/$LOCKSTEP_SEGMENT_FD'
+        code, out, err = self.shell(2, script, "--prefix", "off")
+        lines = sorted(out.split("\n"))
+        self.assertEqual(code, 0, err)
+        self.assertEqual(lines.count("/memfd:lockstep (deleted)"), 2, out)
+        self.assertEqual(len({line for line in lines if line.isdigit()}), 1, out)
+
+    def test_standard_input_belongs_to_rank_0(self):
+        process = self.start("--nproc-per-node", 2, "sh", "-c", "echo got $(cat)", stdin=subprocess.PIPE)
+        out, _ = process.communicate("hello", timeout=TIMEOUT)
+        self.assertEqual(sorted(out.splitlines()), ["[rank 0]: got hello", "[rank 1]: got"])
+
+    def test_signal_dispositions_are_the_users(self):
+        code, out, err = self.shell(1, "grep -E 'Sig(Blk|Ign)' /proc/self/status")
+        self.assertEqual((code, out.split()), (0, ["SigBlk:", "0" * 16, "SigIgn:", "0" * 16]), err)
+
+    def test_python_targets_run_by_python(self):
+        (self.directory / "script.py").write_text("import sys; print(sys.argv[1:], flush=True)")
+        self.environment["PYTHON_EXEC"] = sys.executable
+        self.assertEqual(self.run_lockrun("script.py", "-x", "1")[:2], (0, "['-x', '1']\n"))
+        self.assertEqual(self.run_lockrun("-m", "script", "2")[:2], (0, "['2']\n"))
+
+
+class OutputTest(LockrunTest):
+    def test_lines_are_prefixed_and_whole(self):
+        script = "i=0; while [ $i -lt 200 ]; do printf a; printf 'b\\n'; i=$((i+1)); done; printf last"
+        code, out, _ = self.shell(4, script)
+        lines = out.splitlines()
+        self.assertEqual(code, 0)
+        for rank in range(4):
+            self.assertEqual(lines.count(f"[rank {rank}]: ab"), 200)
+            self.assertEqual(lines.count(f"[rank {rank}]: last"), 1)
+        self.assertEqual(len(lines), 4 * 201)
+
+    def test_prefix_can_be_chosen(self):
+        self.assertEqual(self.shell(1, "echo a")[1], "a\n")
+        self.assertEqual(self.shell(1, "echo a", "--prefix", "on")[1], "[rank 0]: a\n")
+        self.assertEqual(self.shell(2, "echo a", "--prefix", "off")[1], "a\na\n")
+        self.assertIn("\x1b[", self.shell(2, "echo a", "--prefix", "color")[1])
+
+    def test_both_streams_go_their_way(self):
+        code, out, err = self.shell(2, "echo out; echo err >&2")
+        self.assertEqual((sorted(out.splitlines()), sorted(err.splitlines())),
+                         (["[rank 0]: out", "[rank 1]: out"], ["[rank 0]: err", "[rank 1]: err"]))
+
+    def test_twenty_megabytes_pass(self):
+        script = f"yes {'x' * 99} | head -n 200000"
+        code, out, err = self.shell(2, script)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(out.count(f"[rank 0]: {'x' * 99}\n"), 200000)
+        self.assertEqual(out.count(f"[rank 1]: {'x' * 99}\n"), 200000)
+
+    def test_a_single_ranks_bytes_are_unchanged(self):
+        data = bytes(range(256)) * 4096
+        (self.directory / "data").write_bytes(data)
+        process = self.start("cat", "data")
+        out = process.stdout.buffer.read()
+        process.wait(TIMEOUT)
+        self.assertEqual(out, data)
+
+    def test_a_closed_standard_output_does_not_end_the_job(self):
+        process = self.start("--nproc-per-node", 2, "sh", "-c",
+                             "echo first; while [ ! -e closed ]; do sleep 0.02; done; yes | head -n 100000; touch done$RANK")
+        process.stdout.readline()
+        process.stdout.close()
+        (self.directory / "closed").touch()
+        self.assertEqual(process.wait(TIMEOUT), 0)
+        self.assertTrue((self.directory / "done0").exists() and (self.directory / "done1").exists())
+        self.assertEqual(process.stderr.read().count("standard output was closed by its reader"), 1)
+
+    def test_a_full_disk_does_not_end_the_job(self):
+        with open("/dev/full", "w") as full:
+            code, _, err = self.shell_to(full)
+        self.assertEqual(code, 0, err)
+        self.assertIn("cannot be written: No space left on device", err)
+
+    def shell_to(self, out):
+        process = self.start("--nproc-per-node", 2, "sh", "-c", "echo a", stdout=out)
+        _, err = process.communicate(timeout=TIMEOUT)
+        return process.returncode, None, err
+
+    def test_a_slow_reader_holds_nothing_up_for_good(self):
+        process = self.start("--nproc-per-node", 2, "sh", "-c", "yes | head -n 3000000; touch done$RANK")
+        self.assertFalse(wait_until((self.directory / "done0").exists, 1), "unread output was not held back")
+        self.assertEqual(process.stdout.read().count("y\n"), 6000000)
+        self.assertEqual(process.wait(TIMEOUT), 0)
+
+
+class ExitTest(LockrunTest):
+    def test_success(self):
+        self.assertEqual(self.shell(2, "exit 0"), (0, "", ""))
+
+    def test_exit_code_of_the_first_failure(self):
+        code, _, err = self.shell(3, "if [ $RANK = 1 ]; then echo why >&2; exit 7; fi; sleep 60")
+        self.assertEqual(code, 7)
+        self.assertIn("rank 1 failed first: it ended with exit code 7", err)
+        self.assertIn("    why\n", err)
+        self.assertIn("ranks 0 and 2: killed by SIGTERM after lockrun's request to end", err)
+
+    def test_signals_give_128_plus_their_number(self):
+        code, _, err = self.shell(2, "[ $RANK = 0 ] || kill -SEGV $$; sleep 60")
+        self.assertEqual(code, 128 + 11)
+        self.assertIn("rank 1 failed first: it was killed by SIGSEGV", err)
+
+    def test_error_file_is_reported(self):
+        script = """echo '{"message": {"message": "KeyError: lost key"}}' > $TORCHELASTIC_ERROR_FILE; exit 1"""
+        code, _, err = self.shell(1, script)
+        self.assertEqual(code, 1)
+        self.assertIn("KeyError: lost key", err)
+
+    def test_sixty_four_ranks(self):
+        code, out, err = self.shell(64, "echo $RANK", "--prefix", "off")
+        self.assertEqual((code, sorted(map(int, out.split()))), (0, list(range(64))), err)
+
+    def test_restarts_start_all_ranks_again(self):
+        script = "echo $RANK.$TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || { [ $RANK = 0 ] || exit 4; sleep 60; }"
+        code, out, err = self.shell(2, script, "--max-restarts", "3", "--prefix", "off")
+        self.assertEqual(code, 0, err)
+        self.assertEqual(sorted(out.split()), ["0.0", "0.1", "1.0", "1.1"])
+        self.assertIn("starting all ranks again (restart 1 of 3)", err)
+        code, out, err = self.shell(1, "echo x; exit 4", "--max-restarts", "2")
+        self.assertEqual((code, out), (4, "x\n" * 3), err)
+
+    def test_bad_input_is_one_line(self):
+        (self.directory / "data").write_text("")
+        (self.directory / "noformat").write_bytes(b"\x00\x01\x02")
+        (self.directory / "noformat").chmod(0o755)
+        for arguments, message, expected_code in (
+            (["--nproc-per-node", "0", "true"], "--nproc-per-node 0: expected", 2),
+            (["--nproc-per-node", "257", "true"], "256 ranks", 2),
+            (["--nproc-per-nod3", "2", "true"], "did you mean --nproc-per-node?", 2),
+            ([], "no program given", 2),
+            (["no_such_program"], "cannot find the program no_such_program", 1),
+            (["./data"], "is not executable", 1),
+            (["./noformat"], "cannot execute ./noformat: Exec format error", 1),
+        ):
+            code, out, err = self.run_lockrun(*arguments)
+            self.assertEqual((code, out), (expected_code, ""), err)
+            self.assertIn(message, err)
+            self.assertRegex(err, r"\Alockrun: error: [^\n]*\n\Z")
+
+    def test_help(self):
+        code, out, _ = self.run_lockrun("--help")
+        self.assertEqual(code, 0)
+        self.assertTrue(out.startswith("Usage: lockrun"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,57 @@
+"""Unmodified scripts written for torchrun meet through MASTER_PORT."""
+
+import pathlib
+import socket
+import sys
+import unittest
+
+from lockrun_support import LockrunTest
+
+SCRIPT = pathlib.Path(__file__).with_name("allreduce_script.py")
+
+
+class StoreTest(LockrunTest):
+    def setUp(self):
+        super().setUp()
+        self.environment["PYTHON_EXEC"] = sys.executable
+
+    def test_torchruns_script_runs(self):
+        code, out, err = self.run_lockrun("--standalone", "--nproc-per-node", 2, "--prefix", "off", SCRIPT)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(sorted(out.splitlines()), ["rank 0 of 2 sum 3.0 attempt 0", "rank 1 of 2 sum 3.0 attempt 0"])
+
+    def test_a_restart_meets_afresh(self):
+        self.environment["FAIL_ATTEMPT"] = "0"
+        code, out, err = self.run_lockrun("--nproc-per-node", 2, "--max-restarts", 1, "--prefix", "off", SCRIPT)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(sum("attempt 1" in line for line in out.splitlines()), 2, out)
+
+    def test_a_dead_peer_ends_the_job(self):
+        self.environment["FAIL_ATTEMPT"] = "0"
+        code, _, err = self.run_lockrun("--nproc-per-node", 2, SCRIPT)
+        self.assertEqual(code, 5, err)
+        self.assertIn("rank 1 failed first: it ended with exit code 5", err)
+
+    def test_the_port_is_held_from_the_start_on_loopback_only(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        code, out, err = self.shell(1, "echo $MASTER_PORT; cat /proc/net/tcp", "--master-port", port)
+        self.assertEqual(code, 0, err)
+        lines = out.splitlines()
+        self.assertEqual(lines[0], str(port))
+        listening = [line.split()[1] for line in lines[2:] if line.split()[3] == "0A"]
+        self.assertEqual([address for address in listening if address.endswith(f":{port:04X}")], [f"0100007F:{port:04X}"])
+
+    def test_a_taken_port_is_named(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            code, _, err = self.shell(1, "true", "--master-port", port)
+        self.assertEqual((code, err), (1, f"lockrun: error: cannot listen on 127.0.0.1:{port}: Address already in use; "
+                                          "choose another --master-port, or none for a free one\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()

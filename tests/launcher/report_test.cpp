@@ -1,0 +1,68 @@
+#include "launcher/report.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr int exit_status(int code) { return code << 8; }
+
+WorkerResult result(int rank, int wait_status, double after, bool told_to_end = false) {
+  WorkerResult worker;
+  worker.rank = rank;
+  worker.pid = 100 + rank;
+  worker.ended = true;
+  worker.wait_status = wait_status;
+  worker.ended_after = after;
+  worker.told_to_end = told_to_end;
+  return worker;
+}
+
+TEST(ReportTest, ExitCodeOfASignalIs128PlusItsNumber) {
+  EXPECT_EQ(exit_code(exit_status(3)), 3);
+  EXPECT_EQ(exit_code(SIGKILL), 137);
+}
+
+TEST(ReportTest, TheFirstFailureIsTheEarliestThatLockrunDidNotCause) {
+  EXPECT_EQ(first_failure({result(0, 0, 1), result(1, 0, 2)}), std::nullopt);
+  EXPECT_EQ(first_failure({result(0, exit_status(1), 5), result(1, SIGKILL, 4), result(2, 0, 1)}), 1u);
+  EXPECT_EQ(first_failure({result(0, SIGTERM, 3, true), result(1, exit_status(1), 4)}), 1u);
+  EXPECT_EQ(first_failure({result(0, SIGTERM, 3, true)}), std::nullopt);
+}
+
+TEST(ReportTest, NamesTheCulpritAndTheOthersFate) {
+  std::vector<WorkerResult> workers = {result(0, exit_status(1), 2.525), result(1, SIGSEGV, 2.5),
+                                       result(2, SIGTERM, 2.6, true), result(3, SIGTERM, 2.6, true)};
+  workers[1].last_operation = "all_reduce of 8 bytes";
+  workers[1].error_message = "ValueError: bad\nsecond line";
+  workers[1].stderr_tail = {"line a", "line b"};
+  const std::string report = failure_report(workers, 1, "node7");
+  EXPECT_TRUE(
+      report.starts_with("lockrun: rank 1 failed first: it was killed by SIGSEGV (pid 101 on node7, "))
+      << report;
+  const size_t second = report.find('\n');
+  EXPECT_EQ(report.substr(second + 1),
+            "  its newest collective: all_reduce of 8 bytes\n"
+            "  its error:\n"
+            "    ValueError: bad\n"
+            "    second line\n"
+            "  its last lines on standard error:\n"
+            "    line a\n"
+            "    line b\n"
+            "  rank 0: ended with exit code 1 0.025 s later, probably as a consequence\n"
+            "  ranks 2 and 3: killed by SIGTERM after lockrun's request to end");
+}
+
+TEST(ReportTest, ReadsTorchelasticsErrorFile) {
+  EXPECT_EQ(error_file_message(R"({"message":{"message":"RuntimeError: x","extraInfo":{"timestamp":"1"}}})"),
+            "RuntimeError: x");
+  EXPECT_EQ(error_file_message(R"({"message":"plain","timestamp":1})"), "plain");
+  for (const char* text : {"", "{", "[]", "{}", R"({"message":3})", R"({"message":{"message":[1]}})"}) {
+    EXPECT_EQ(error_file_message(text), "") << text;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::launcher
