@@ -28,12 +28,14 @@ class GradientHook : public torch::autograd::FunctionPostHook {
   std::function<void()> call_;
 };
 
-/// A view of `flat` at `offset` elements, laid out as `like` where that is dense (channels_last too).
+/// A tensor in the memory of `flat` at `offset` elements, laid out as `like` where that is dense
+/// (channels_last too).
 at::Tensor view_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like) {
-  if (like.is_non_overlapping_and_dense()) {
-    return flat.as_strided(like.sizes(), like.strides(), flat.storage_offset() + offset);
-  }
-  return flat.narrow(0, offset, like.numel()).view(like.sizes());
+  const at::Tensor view = like.is_non_overlapping_and_dense()
+                              ? flat.as_strided(like.sizes(), like.strides(), flat.storage_offset() + offset)
+                              : flat.narrow(0, offset, like.numel()).view(like.sizes());
+  // Not a view to autograd: Optimizer::zero_grad detaches gradients in place, which it refuses for views.
+  return view.variable_data();
 }
 
 }  // namespace
