@@ -1,0 +1,37 @@
+"""Ranks started by torchrun, which hands down no segment, find each other's memory through its store."""
+
+import os
+import subprocess
+import sys
+import unittest
+
+CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "comm_cases")
+
+
+class TorchrunTest(unittest.TestCase):
+    def run_case(self, case, ranks=2, **environment):
+        return subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
+             "--no-python", CASES, case],
+            env={**os.environ, **environment}, capture_output=True, text=True, timeout=120)
+
+    def test_shared_memory(self):
+        for case in ("all_reduce", "gather_and_bytes"):
+            result = self.run_case(case, ranks=3)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_gloo_by_name(self):
+        result = self.run_case("layouts", LOCKSTEP_BACKEND="gloo")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_ranks_of_other_machines_are_refused(self):
+        by_hand = subprocess.run(
+            [CASES, "all_reduce"],
+            env={**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
+            capture_output=True, text=True, timeout=60)
+        self.assertEqual(by_hand.returncode, 2)
+        self.assertIn("the lockstep backend joins the ranks of one machine", by_hand.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
