@@ -28,8 +28,9 @@ constexpr auto kTimeout = 30s;
 
 /// A rank's node and its group of all ranks.
 struct Rank {
-  Rank(int fd, int rank, std::chrono::milliseconds timeout = kTimeout)
-      : node(fd, rank), group(node.segment(), 0, everyone(node), rank, node.arena(), timeout) {
+  template <class Memory>  // a descriptor, or a mapping that threads share
+  Rank(Memory&& memory, int rank, std::chrono::milliseconds timeout = kTimeout)
+      : node(memory, rank), group(node.segment(), 0, everyone(node), rank, node.arena(), timeout) {
     node.wait_for_all(kTimeout);
   }
   static std::vector<int> everyone(const Node& node) {
@@ -276,8 +277,9 @@ TEST_P(ShmGroupTest, ManyMoreOperationsInFlightThanSlots) {
 }
 
 TEST_P(ShmGroupTest, RanksAsThreads) {
+  const auto shared = std::make_shared<const Segment>(Segment::map(fd()));
   run_threads(GetParam(), [&](int rank) {
-    Rank self(fd(), rank);
+    Rank self(shared, rank);
     sums_of_all_sizes(self);
     std::vector<int32_t> data(50000, rank);
     self.group.broadcast(data.data(), data.size(), DType::int32, self.group.size() - 1, kTimeout);

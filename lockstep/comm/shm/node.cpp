@@ -11,20 +11,21 @@
 namespace lockstep::shm {
 namespace {
 
-Segment map_checked(int fd, int rank) {
-  Segment segment = Segment::map(fd);
-  if (rank < 0 || rank >= segment.ranks()) {
+const std::shared_ptr<const Segment>& checked(const std::shared_ptr<const Segment>& segment, int rank) {
+  if (rank < 0 || rank >= segment->ranks()) {
     throw ValueError("local rank " + std::to_string(rank) + " does not exist in a shared segment for " +
-                     std::to_string(segment.ranks()) + " ranks");
+                     std::to_string(segment->ranks()) + " ranks");
   }
   return segment;
 }
 
 }  // namespace
 
-Node::Node(int fd, int rank)
-    : segment_(map_checked(fd, rank)), rank_(rank), arena_(segment_.arena(rank), segment_.arena_bytes()) {
-  RankRecord& record = segment_.rank_record(rank);
+Node::Node(int fd, int rank) : Node(std::make_shared<const Segment>(Segment::map(fd)), rank) {}
+
+Node::Node(std::shared_ptr<const Segment> segment, int rank)
+    : segment_(checked(segment, rank)), rank_(rank), arena_(segment_->arena(rank), segment_->arena_bytes()) {
+  RankRecord& record = segment_->rank_record(rank);
   record.pid.store(::getpid(), std::memory_order_relaxed);
   uint32_t expected = static_cast<uint32_t>(RankState::absent);
   if (!record.state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::attached),
@@ -36,16 +37,16 @@ Node::Node(int fd, int rank)
 
 Node::~Node() {
   uint32_t expected = static_cast<uint32_t>(RankState::attached);
-  segment_.rank_record(rank_).state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::left),
-                                                            std::memory_order_release);
+  segment_->rank_record(rank_).state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::left),
+                                                             std::memory_order_release);
 }
 
 void Node::wait_for_all(std::chrono::milliseconds timeout) const {
   const auto deadline = Clock::now() + timeout;
   while (true) {
     std::string missing;
-    for (int r = 0; r < segment_.ranks(); ++r) {
-      const RankInfo info = segment_.rank_info(r);
+    for (int r = 0; r < segment_->ranks(); ++r) {
+      const RankInfo info = segment_->rank_info(r);
       if (info.state == RankState::absent) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
       if (info.state == RankState::exited) {
         throw PeerLostError("[lockstep] rank " + std::to_string(rank_) + ": local rank " + std::to_string(r) +

@@ -16,6 +16,8 @@ class Node {
   /// Maps the segment behind `fd` and announces `rank`. Does not wait for the others.
   /// Throws ValueError when the rank is outside the segment or taken.
   Node(int fd, int rank);
+  /// The same over a mapping that other ranks, threads of this process, share.
+  Node(std::shared_ptr<const Segment> segment, int rank);
   Node(const Node&) = delete;
   ~Node();
 
@@ -24,11 +26,11 @@ class Node {
   void wait_for_all(std::chrono::milliseconds timeout) const;
 
   int rank() const { return rank_; }
-  const Segment& segment() const { return segment_; }
+  const Segment& segment() const { return *segment_; }
   Arena& arena() { return arena_; }
 
  private:
-  Segment segment_;
+  std::shared_ptr<const Segment> segment_;
   int rank_;
   Arena arena_;
 };
