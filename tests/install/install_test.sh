@@ -14,4 +14,12 @@ if grep -rIl "$build" "$work/prefix/lib/cmake" "$work/prefix/include"; then
   echo "The installed files above name the build directory."
   exit 1
 fi
-"$work/build/app"
+
+expect() {
+  local wanted=$1 got
+  shift
+  got=$("$@")
+  [[ $got == "$wanted" ]] || { printf 'Expected "%s" from %s, got "%s".\n' "$wanted" "$*" "$got"; exit 1; }
+}
+expect "gradient 2" "$work/build/app"
+expect $'gradient 3\ngradient 3' "$work/prefix/bin/lockrun" --standalone --nproc-per-node 2 --prefix off "$work/build/app"
