@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "launcher/flags.h"
-#include "launcher/machine.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 
@@ -134,14 +133,6 @@ TEST(OptionsTest, HelpNamesEveryFlagWithin80Columns) {
     column = c == '\n' ? 0 : column + 1;
     ASSERT_LE(column, 80u);
   }
-}
-
-TEST(MachineTest, ReadsTheCpuQuota) {
-  EXPECT_EQ(cores_of_cpu_max("200000 100000\n"), 2);
-  EXPECT_EQ(cores_of_cpu_max("50000 100000\n"), 0.5);
-  EXPECT_EQ(cores_of_cpu_max("max 100000\n"), std::nullopt);
-  EXPECT_EQ(cores_of_cpu_max(""), std::nullopt);
-  EXPECT_GE(inspect_machine().cores, 1);
 }
 
 }  // namespace

@@ -5,12 +5,11 @@
 #include <chrono>
 #include <cstdint>
 
+#include "lockstep/base/cores.h"
+
 namespace lockstep::shm {
 
 using Clock = std::chrono::steady_clock;
-
-/// Cores that this process may use: the smaller of its affinity mask and its cgroup's CPU quota, at least 1.
-int usable_cores();
 
 /// Sleeps while `word` still holds `expected`, at most `timeout`. May return early.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds timeout);
