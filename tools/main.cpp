@@ -9,6 +9,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   lockstep::tools::Action action;
   lockstep::tools::add_data(app, action);
+  lockstep::tools::add_tokenize(app, action);
   CLI11_PARSE(app, argc, argv);
   return lockstep::run_main("lockstep", action);
 }

@@ -15,5 +15,6 @@ using Action = std::function<int()>;
 using AddSubcommand = void (*)(CLI::App& app, Action& action);
 
 void add_data(CLI::App& app, Action& action);
+void add_tokenize(CLI::App& app, Action& action);
 
 }  // namespace lockstep::tools

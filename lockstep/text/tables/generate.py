@@ -1,0 +1,182 @@
+"""Writes unicode_tables.inc: what the peer's Unicode tables say, asked of the peer for every code point.
+
+Hugging Face's tokenizers carries Unicode tables of different ages (its lowercase mapping is newer than its
+punctuation), so no single Unicode version, and no system library, gives the same ids. Run with the Python of
+deps/requirements-test.txt after a change of the tokenizers version; --check only compares.
+"""
+
+import argparse
+import pathlib
+import sys
+import unicodedata
+
+import tokenizers
+from tokenizers import normalizers, pre_tokenizers
+
+OUTPUT = pathlib.Path(__file__).with_name("unicode_tables.inc")
+CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+HANGUL = range(0xAC00, 0xAC00 + 11172)
+# A mark of combining class 240 before and one of class 1 after: a mark between them is reordered, a starter is not.
+HIGH, LOW = "\u0345", "\u0334"
+
+
+def bert_normalizer(**chosen):
+    off = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False)
+    return normalizers.BertNormalizer(**{**off, **chosen})
+
+
+def ask_peer():
+    clean = bert_normalizer(clean_text=True).normalize_str
+    chinese = bert_normalizer(handle_chinese_chars=True).normalize_str
+    strip = bert_normalizer(strip_accents=True).normalize_str
+    lower = bert_normalizer(lowercase=True).normalize_str
+    nfd = normalizers.NFD().normalize_str
+    representatives = representative_marks(nfd)
+    split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+
+    peer = dict(removed=[], cleaned_space=[], space=[], chinese=[], punctuation=[], stripped={}, lower={},
+                mark=[], starter_mark=[], surviving_mark={})
+    for code in CODE_POINTS:
+        char = chr(code)
+        cleaned = clean(char)
+        if cleaned == "":
+            peer["removed"].append(code)
+        elif cleaned == " ":
+            peer["cleaned_space"].append(code)
+        else:
+            assert cleaned == char, hex(code)
+        if chinese(char) != char:
+            assert chinese(char) == f" {char} "
+            peer["chinese"].append(code)
+        words = [word for word, _ in split(f"a{char}b")]
+        if words == ["a", "b"]:
+            peer["space"].append(code)
+        elif words == ["a", char, "b"]:
+            peer["punctuation"].append(code)
+        else:
+            assert words == [f"a{char}b"], hex(code)
+        lowered = lower(char)
+        if lowered != char:
+            peer["lower"][code] = [ord(c) for c in lowered]
+
+        decomposed = nfd(char)
+        reordered = [nfd(HIGH + c + LOW) != HIGH + c + LOW for c in decomposed]
+        kept = [strip(c) for c in decomposed]
+        assert "".join(kept) == strip(char), hex(code)
+        if strip(char) == "":
+            peer["mark" if all(reordered) else "starter_mark"].append(code)
+        elif code in HANGUL:
+            assert not any(reordered)
+        elif strip(char) != char:
+            # A dropped starter still ends a run of marks. Here that needs no record: what is kept begins with a
+            # starter, and no starter is dropped after a kept mark.
+            kept_reordered = [r for r, k in zip(reordered, kept) if k]
+            first_kept_mark = next((i for i, (r, k) in enumerate(zip(reordered, kept)) if r and k), len(kept))
+            assert not kept_reordered[0], hex(code)
+            assert all(r or k for r, k in list(zip(reordered, kept))[first_kept_mark:]), hex(code)
+            peer["stripped"][code] = [ord(c) for c in strip(char)]
+        elif reordered[0]:
+            assert decomposed == char and lowered == char
+            peer["surviving_mark"][code] = combining_class(nfd, representatives, char)
+    return peer
+
+
+def representative_marks(nfd):
+    """One mark of every combining class, by class: marks that the peer sorts too (a mark's class never changes)."""
+    result = {}
+    for code in CODE_POINTS:
+        value = unicodedata.combining(chr(code))
+        if value and value not in result and nfd(chr(code)) == chr(code) and nfd(HIGH + chr(code) + LOW)[0] != HIGH:
+            result[value] = chr(code)
+    return result
+
+
+def combining_class(nfd, representatives, mark):
+    """The class of `mark`: that of the representative with which it never changes places."""
+    for value, other in representatives.items():
+        if nfd(mark + other) == mark + other and nfd(other + mark) == other + mark:
+            return value
+    raise AssertionError(f"no known class for {ord(mark):#x}")
+
+
+def ranges(codes):
+    result = []
+    for code in sorted(codes):
+        if result and result[-1][1] == code - 1:
+            result[-1][1] = code
+        else:
+            result.append([code, code])
+    return result
+
+
+def lower_runs(mapping):
+    """[first, last, stride, delta]: every stride-th code point from first to last maps to itself + delta."""
+    result = []
+    for code, out in sorted(mapping.items()):
+        delta = out[0] - code
+        if result:
+            first, last, stride, run_delta = result[-1]
+            step = code - last
+            if run_delta == delta and step <= 2 and (first == last or step == stride):
+                result[-1][1:3] = [code, step]
+                continue
+        result.append([code, code, 1, delta])
+    return result
+
+
+def render(peer):
+    lines = [
+        f"// Written by tables/generate.py from tokenizers {tokenizers.__version__}. Do not edit.",
+        "// Hangul syllables, which decompose by a formula, are left out.",
+        "",
+    ]
+
+    def table(kind, name, comment, rows):
+        cells = ["{" + ", ".join(cell(v) for v in row) + "}" for row in rows]
+        lines.extend([f"/// {comment}", f"inline constexpr {kind} {name}[] = {{"])
+        line = "   "
+        for text in cells:
+            if len(line) + len(text) + 2 > 118:
+                lines.append(line)
+                line = "   "
+            line += f" {text},"
+        lines.extend([line, "};", ""])
+
+    def cell(value):
+        return str(value) if -256 < value < 256 else f"{value:#x}"
+
+    def sequences(mapping):
+        return [[code] + out for code, out in sorted(mapping.items())]
+
+    single = {c: o for c, o in peer["lower"].items() if len(o) == 1}
+    several = {c: o for c, o in peer["lower"].items() if len(o) > 1}
+    table("Range", "kRemoved", "Dropped by clean_text: control, format and private use characters.",
+          ranges(peer["removed"]))
+    table("Range", "kCleanedSpace", "Made a space by clean_text.", ranges(peer["cleaned_space"]))
+    table("Range", "kSpace", "Splits words.", ranges(peer["space"]))
+    table("Range", "kChinese", "Set apart by tokenize_chinese_chars.", ranges(peer["chinese"]))
+    table("Range", "kPunctuation", "Is a word of its own.", ranges(peer["punctuation"]))
+    table("LowerRun", "kLower", "Lowercase: first, last, stride, difference.", lower_runs(single))
+    table("Sequence", "kLowerSequences", "Lowercase of several code points.", sequences(several))
+    table("Range", "kMarks", "Dropped by strip_accents; combining class not 0.", ranges(peer["mark"]))
+    table("Range", "kStarterMarks", "Dropped by strip_accents; combining class 0, so marks are not sorted across it.",
+          ranges(peer["starter_mark"]))
+    table("MarkClass", "kSurvivingMarks", "Kept by strip_accents, but sorted by this combining class.",
+          sorted(peer["surviving_mark"].items()))
+    table("Sequence", "kStripped", "What strip_accents leaves of a decomposed character.", sequences(peer["stripped"]))
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="exit 1 when the committed table differs")
+    check = parser.parse_args().check
+    text = render(ask_peer())
+    if not check:
+        OUTPUT.write_text(text)
+    elif OUTPUT.read_text() != text:
+        sys.exit(f"{OUTPUT} is not what this version of tokenizers says; run {__file__}")
+
+
+if __name__ == "__main__":
+    main()

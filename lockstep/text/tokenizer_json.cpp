@@ -1,0 +1,380 @@
+// tokenizer.json and tokenizer_config.json, read and written.
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <set>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/base/log.h"
+#include "lockstep/text/tokenizer_spec.h"
+
+namespace lockstep::text {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kMaxId = 16'777'215;  // vocab.txt has a line for every id
+
+// A value inside a file, with the way to it for errors.
+class Field {
+ public:
+  Field(const std::filesystem::path& path, const Json& json, std::string name = "")
+      : path_(path), json_(json), name_(std::move(name)) {}
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw FileError(path_.string() + ": " + (name_.empty() ? "the file" : name_) + " " + what);
+  }
+  const Json& json() const { return json_; }
+  bool is_null() const { return json_.is_null(); }
+  bool has(const char* key) const {
+    return json_.is_object() && json_.contains(key) && !json_[key].is_null();
+  }
+  Field operator[](const char* key) const {
+    if (!json_.is_object() || !json_.contains(key)) fail(std::string("has no \"") + key + "\"");
+    return {path_, json_[key], name_.empty() ? key : name_ + "." + key};
+  }
+  Field operator[](size_t index) const {
+    return {path_, json_[index], name_ + "[" + std::to_string(index) + "]"};
+  }
+  size_t size() const {
+    if (!json_.is_array()) fail("is not a list");
+    return json_.size();
+  }
+  std::string string() const {
+    if (!json_.is_string()) fail("is not a string");
+    return json_.get<std::string>();
+  }
+  bool boolean() const {
+    if (!json_.is_boolean()) fail("is neither true nor false");
+    return json_.get<bool>();
+  }
+  int32_t id() const {
+    if (!json_.is_number_integer() || json_.get<int64_t>() < 0 || json_.get<int64_t>() > kMaxId) {
+      fail("is not a token's id (0 to " + std::to_string(kMaxId) + ")");
+    }
+    return json_.get<int32_t>();
+  }
+  std::optional<bool> optional_boolean() const { return is_null() ? std::nullopt : std::optional(boolean()); }
+  void expect_type(const char* type) const {
+    if (!json_.is_object() || !json_.contains("type") || json_["type"] != type) {
+      fail(std::string("is not a ") + type + ", which BERT's tokenizer has");
+    }
+  }
+
+ private:
+  const std::filesystem::path& path_;
+  const Json& json_;
+  std::string name_;
+};
+
+Json parse(const std::filesystem::path& path) {
+  try {
+    return Json::parse(read_file(path));
+  } catch (const Json::parse_error& error) {
+    throw FileError(path.string() + " is not JSON: " + error.what());
+  }
+}
+
+AddedToken read_added_token(const Field& field, int32_t id) {
+  AddedToken token;
+  token.content = field["content"].string();
+  token.id = id;
+  const auto flag = [&](const char* key) { return field.has(key) && field[key].boolean(); };
+  token.lstrip = flag("lstrip");
+  token.rstrip = flag("rstrip");
+  token.normalized = flag("normalized");
+  token.special = flag("special");
+  if (token.content.empty()) field["content"].fail("is empty");
+  if (flag("single_word"))
+    field["single_word"].fail("is true, which is not supported; write the token as a word");
+  return token;
+}
+
+// Adds `token` unless there is one with its content. One that is in the vocabulary has its id there.
+void merge_added_token(TokenizerSpec& spec, const AddedToken& token, const Field& field) {
+  for (const auto& known : spec.added_tokens) {
+    if (known.content == token.content) return;
+  }
+  for (const auto& [content, id] : spec.vocab) {
+    if (content == token.content && id != token.id) {
+      field.fail("gives " + content + " the id " + std::to_string(token.id) + ", but the vocabulary " +
+                 std::to_string(id));
+    }
+    if (content != token.content && id == token.id) {
+      field.fail("gives " + token.content + " the id " + std::to_string(id) + " of the vocabulary's " +
+                 content);
+    }
+  }
+  spec.added_tokens.push_back(token);
+}
+
+void read_model(const Field& model, TokenizerSpec& spec) {
+  if (model.has("type")) model.expect_type("WordPiece");
+  spec.unk_token = model["unk_token"].string();
+  spec.continuing_subword_prefix = model["continuing_subword_prefix"].string();
+  const Field max_chars = model["max_input_chars_per_word"];
+  if (!max_chars.json().is_number_unsigned() || max_chars.json() > 1'000'000) {
+    max_chars.fail("is not a number of characters");
+  }
+  spec.max_input_chars_per_word = max_chars.json().get<size_t>();
+  const Field vocab = model["vocab"];
+  if (!vocab.json().is_object() || vocab.json().empty()) vocab.fail("is not an object of tokens and ids");
+  std::set<int32_t> ids;
+  for (const auto& [token, value] : vocab.json().items()) {
+    const Field field(spec.source, value, "model.vocab." + token);
+    if (!ids.insert(field.id()).second) field.fail("has the id of another token");
+    spec.vocab.emplace_back(token, field.id());
+  }
+  std::sort(spec.vocab.begin(), spec.vocab.end(),
+            [](const auto& a, const auto& b) { return a.second < b.second; });
+}
+
+// One part of a template: "[CLS]:0" or "A:0".
+std::string template_part(const Field& part) {
+  const bool special = part.has("SpecialToken");
+  const Field piece = part[special ? "SpecialToken" : "Sequence"];
+  return (special ? "special " : "text ") + piece["id"].string() + " " + piece["type_id"].json().dump();
+}
+
+void read_post_processor(const Field& processor, TokenizerSpec& spec) {
+  if (processor.is_null()) return;  // the peer's BertTokenizer then uses its own, BERT's
+  if (processor["type"].json() == "BertProcessing") {
+    spec.cls_token = processor["cls"][size_t{0}].string();
+    spec.sep_token = processor["sep"][size_t{0}].string();
+    return;
+  }
+  processor.expect_type("TemplateProcessing");
+  const Field single = processor["single"];
+  const Field pair = processor["pair"];
+  if (single.size() == 3 && single[size_t{0}].has("SpecialToken") && single[2].has("SpecialToken")) {
+    spec.cls_token = single[size_t{0}]["SpecialToken"]["id"].string();
+    spec.sep_token = single[2]["SpecialToken"]["id"].string();
+  }
+  const std::string cls = "special " + spec.cls_token + " 0", sep = "special " + spec.sep_token;
+  const auto expect = [](const Field& field, const std::vector<std::string>& parts) {
+    bool equal = field.size() == parts.size();
+    for (size_t i = 0; equal && i < parts.size(); ++i) equal = template_part(field[i]) == parts[i];
+    if (!equal) field.fail("is not BERT's: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] with B of type 1");
+  };
+  expect(single, {cls, "text A 0", sep + " 0"});
+  expect(pair, {cls, "text A 0", sep + " 0", "text B 1", sep + " 1"});
+}
+
+// A token's name: a string, or an object with its content.
+void read_token_name(const Field& config, const char* key, std::string& name) {
+  if (!config.has(key)) return;
+  const Field field = config[key];
+  name = field.json().is_object() ? field["content"].string() : field.string();
+}
+
+template <class T>
+void take_setting(const char* name, const T& given, T& setting, std::string& changed) {
+  if (setting == given) return;
+  setting = given;
+  changed += (changed.empty() ? "" : ", ") + std::string(name);
+}
+
+// The settings of tokenizer_config.json; the names of those that change, where `settings_win`.
+std::string read_config(const Field& config, bool settings_win, TokenizerSpec& spec) {
+  std::string changed;
+  if (settings_win) {
+    if (config.has("do_lower_case")) {
+      take_setting("do_lower_case", config["do_lower_case"].boolean(), spec.do_lower_case, changed);
+    }
+    if (config.has("strip_accents")) {
+      take_setting("strip_accents", config["strip_accents"].optional_boolean(), spec.strip_accents, changed);
+    }
+    if (config.has("tokenize_chinese_chars")) {
+      take_setting("tokenize_chinese_chars", config["tokenize_chinese_chars"].boolean(),
+                   spec.tokenize_chinese_chars, changed);
+    }
+  }
+  read_token_name(config, "unk_token", spec.unk_token);
+  read_token_name(config, "cls_token", spec.cls_token);
+  read_token_name(config, "sep_token", spec.sep_token);
+  read_token_name(config, "pad_token", spec.pad_token);
+  read_token_name(config, "mask_token", spec.mask_token);
+  // Other tools write 1e30 for "no limit".
+  if (config.has("model_max_length") && config["model_max_length"].json().is_number_integer()) {
+    spec.model_max_length = config["model_max_length"].json().get<int64_t>();
+  }
+  return changed;
+}
+
+void read_config_added_tokens(const Field& config, TokenizerSpec& spec) {
+  if (!config.has("added_tokens_decoder")) return;
+  const Field tokens = config["added_tokens_decoder"];
+  if (!tokens.json().is_object()) tokens.fail("is not an object");
+  for (const auto& [key, value] : tokens.json().items()) {
+    const Field field = tokens[key.c_str()];
+    const Json id = Json::parse(key, nullptr, false);
+    merge_added_token(
+        spec, read_added_token(field, Field(spec.source, id, "added_tokens_decoder." + key).id()), field);
+  }
+}
+
+Json added_token_json(const AddedToken& token) {
+  return {{"id", token.id},          {"content", token.content}, {"single_word", false},
+          {"lstrip", token.lstrip},  {"rstrip", token.rstrip},   {"normalized", token.normalized},
+          {"special", token.special}};
+}
+
+Json nullable(const std::optional<bool>& value) { return value ? Json(*value) : Json(nullptr); }
+
+int32_t token_id(const TokenizerSpec& spec, const std::string& token) {
+  for (const auto& [content, id] : spec.vocab) {
+    if (content == token) return id;
+  }
+  for (const auto& added : spec.added_tokens) {
+    if (added.content == token) return added.id;
+  }
+  throw FileError(spec.source.string() + " has no " + token);
+}
+
+Json post_processor_json(const TokenizerSpec& spec) {
+  const auto special = [](const std::string& token, int type) -> Json {
+    return {{"SpecialToken", {{"id", token}, {"type_id", type}}}};
+  };
+  const auto text = [](const char* name, int type) -> Json {
+    return {{"Sequence", {{"id", name}, {"type_id", type}}}};
+  };
+  Json tokens = Json::object();
+  for (const auto& token : {spec.cls_token, spec.sep_token}) {
+    tokens[token] = {{"id", token}, {"ids", {token_id(spec, token)}}, {"tokens", {token}}};
+  }
+  const Json cls = special(spec.cls_token, 0), sep = special(spec.sep_token, 0);
+  return {{"type", "TemplateProcessing"},
+          {"single", Json::array({cls, text("A", 0), sep})},
+          {"pair", Json::array({cls, text("A", 0), sep, text("B", 1), special(spec.sep_token, 1)})},
+          {"special_tokens", tokens}};
+}
+
+Json tokenizer_json(const TokenizerSpec& spec) {
+  auto sorted = spec.added_tokens;
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  Json added_tokens = Json::array();
+  for (const auto& token : sorted) added_tokens.push_back(added_token_json(token));
+  Json vocab = Json::object();
+  for (const auto& [token, id] : spec.vocab) vocab[token] = id;
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", added_tokens},
+          {"normalizer",
+           {{"type", "BertNormalizer"},
+            {"clean_text", spec.clean_text},
+            {"handle_chinese_chars", spec.tokenize_chinese_chars},
+            {"strip_accents", nullable(spec.strip_accents)},
+            {"lowercase", spec.do_lower_case}}},
+          {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+          {"post_processor", post_processor_json(spec)},
+          {"decoder", {{"type", "WordPiece"}, {"prefix", spec.continuing_subword_prefix}, {"cleanup", true}}},
+          {"model",
+           {{"type", "WordPiece"},
+            {"unk_token", spec.unk_token},
+            {"continuing_subword_prefix", spec.continuing_subword_prefix},
+            {"max_input_chars_per_word", spec.max_input_chars_per_word},
+            {"vocab", vocab}}}};
+}
+
+Json tokenizer_config_json(const TokenizerSpec& spec) {
+  // The peer's BertTokenizer takes the vocabulary from tokenizer.json and the rest from here; what it fixes
+  // itself must be as it fixes it.
+  const bool plain =
+      spec.clean_text && spec.continuing_subword_prefix == "##" && spec.max_input_chars_per_word == 100;
+  Json config = {{"tokenizer_class", plain ? "BertTokenizer" : "PreTrainedTokenizerFast"},
+                 {"do_lower_case", spec.do_lower_case},
+                 {"strip_accents", nullable(spec.strip_accents)},
+                 {"tokenize_chinese_chars", spec.tokenize_chinese_chars},
+                 {"unk_token", spec.unk_token},
+                 {"sep_token", spec.sep_token},
+                 {"pad_token", spec.pad_token},
+                 {"cls_token", spec.cls_token},
+                 {"mask_token", spec.mask_token}};
+  if (spec.model_max_length) config["model_max_length"] = *spec.model_max_length;
+  return config;
+}
+
+std::string vocab_txt(const TokenizerSpec& spec) {
+  std::string text;
+  int32_t line = 0;
+  for (const auto& [token, id] : spec.vocab) {
+    for (; line < id; ++line) text += '\n';  // an id without a token
+    text += token + '\n';
+    ++line;
+  }
+  return text;
+}
+
+}  // namespace
+
+TokenizerSpec read_tokenizer_json(const std::filesystem::path& path) {
+  const Json json = parse(path);
+  TokenizerSpec spec;
+  spec.source = path;
+  const Field file(spec.source, json);
+  read_model(file["model"], spec);
+
+  const Field normalizer = file["normalizer"];
+  normalizer.expect_type("BertNormalizer");
+  spec.clean_text = normalizer["clean_text"].boolean();
+  spec.tokenize_chinese_chars = normalizer["handle_chinese_chars"].boolean();
+  spec.strip_accents = normalizer["strip_accents"].optional_boolean();
+  spec.do_lower_case = normalizer["lowercase"].boolean();
+  file["pre_tokenizer"].expect_type("BertPreTokenizer");
+  read_post_processor(file["post_processor"], spec);
+
+  const Field added = file["added_tokens"];
+  for (size_t i = 0; i < added.size(); ++i) {
+    merge_added_token(spec, read_added_token(added[i], added[i]["id"].id()), added[i]);
+  }
+  if (file.has("padding") && file["padding"].has("pad_token")) {
+    spec.pad_token = file["padding"]["pad_token"].string();
+  }
+  return spec;
+}
+
+TokenizerSpec read_tokenizer_directory(const std::filesystem::path& directory) {
+  const auto tokenizer = directory / "tokenizer.json";
+  const auto vocab = directory / "vocab.txt";
+  const auto config_path = directory / "tokenizer_config.json";
+  const bool has_tokenizer = std::filesystem::exists(tokenizer);
+  if (!has_tokenizer && !std::filesystem::exists(vocab)) {
+    throw FileError(directory.string() + " has neither tokenizer.json nor vocab.txt");
+  }
+  TokenizerSpec spec;
+  if (has_tokenizer) {
+    spec = read_tokenizer_json(tokenizer);
+  } else {
+    read_vocab_txt(vocab, spec);
+  }
+  if (std::filesystem::exists(config_path)) {
+    const Json json = parse(config_path);
+    const Field config(config_path, json);
+    const std::string tokenizer_class =
+        config.has("tokenizer_class") ? config["tokenizer_class"].string() : "BertTokenizer";
+    // These classes take everything from tokenizer.json; BERT's own take these settings from here.
+    const bool generic =
+        tokenizer_class == "PreTrainedTokenizerFast" || tokenizer_class == "TokenizersBackend";
+    const std::string changed = read_config(config, !(has_tokenizer && generic), spec);
+    if (has_tokenizer && !changed.empty()) {
+      log::warning(config_path.string() +
+                   " contradicts tokenizer.json and wins, as for transformers: " + changed);
+    }
+    read_config_added_tokens(config, spec);
+  }
+  add_special_tokens(spec);
+  return spec;
+}
+
+void write_tokenizer_files(const std::filesystem::path& directory, const TokenizerSpec& spec) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) throw FileError("cannot create directory " + directory.string() + ": " + error.message());
+  write_file_atomically(directory / "vocab.txt", vocab_txt(spec));
+  write_file_atomically(directory / "tokenizer.json", tokenizer_json(spec).dump(2) + "\n");
+  write_file_atomically(directory / "tokenizer_config.json", tokenizer_config_json(spec).dump(2) + "\n");
+}
+
+}  // namespace lockstep::text

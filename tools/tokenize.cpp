@@ -1,0 +1,124 @@
+// `lockstep tokenize`: JSON lines of texts in, JSON lines of token ids out.
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/text/bert_tokenizer.h"
+#include "tools/subcommands.h"
+
+namespace lockstep::tools {
+namespace {
+
+struct Options {
+  std::filesystem::path vocab;
+  std::string input = "-";
+  bool cased = false;
+  size_t max_length = 0;
+};
+
+text::BertTokenizer load(const Options& options) {
+  const bool has_settings =
+      options.vocab.extension() == ".json" || std::filesystem::is_directory(options.vocab);
+  if (!has_settings) return text::BertTokenizer::from_file(options.vocab, {.do_lower_case = !options.cased});
+  if (options.cased) {
+    throw ValueError("--cased is for a vocab.txt; " + options.vocab.string() + " has its own settings");
+  }
+  return std::filesystem::is_directory(options.vocab) ? text::BertTokenizer::from_directory(options.vocab)
+                                                      : text::BertTokenizer::from_file(options.vocab);
+}
+
+struct Line {
+  std::string text;
+  std::optional<std::string> text_pair;
+};
+
+Line parse(const std::string& bytes) {
+  const auto json = nlohmann::json::parse(bytes);
+  if (!json.is_object()) throw ValueError("expected an object {\"text\": ..., \"text_pair\": ...}");
+  const auto string = [&](const char* key) {
+    if (!json.at(key).is_string()) throw ValueError(fmt::format("\"{}\" is not a string", key));
+    return json.at(key).get<std::string>();
+  };
+  if (!json.contains("text")) throw ValueError("there is no \"text\"");
+  Line line{string("text"), std::nullopt};
+  if (json.contains("text_pair") && !json.at("text_pair").is_null()) line.text_pair = string("text_pair");
+  return line;
+}
+
+void append_list(const char* name, const std::vector<int64_t>& values, std::string& line) {
+  line += name;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i != 0) line += ", ";
+    line += std::to_string(values[i]);
+  }
+}
+
+std::string render(const text::Encoding& encoding) {
+  std::string line;
+  append_list("{\"input_ids\": [", encoding.input_ids, line);
+  append_list("], \"token_type_ids\": [", encoding.token_type_ids, line);
+  return line + "]}\n";
+}
+
+int tokenize(const Options& options) {
+  const auto tokenizer = load(options);
+  const bool from_stdin = options.input == "-";
+  const std::string name = from_stdin ? "standard input" : options.input;
+  std::ifstream file;
+  if (!from_stdin) {
+    file.open(options.input);
+    if (!file || std::filesystem::is_directory(options.input)) throw FileError("cannot read " + name);
+  }
+  std::ios::sync_with_stdio(false);
+  std::istream& input = from_stdin ? std::cin : file;
+
+  std::string bytes;
+  for (size_t number = 1; std::getline(input, bytes); ++number) {
+    std::string output;
+    try {
+      const Line line = parse(bytes);
+      output = render(tokenizer.encode(line.text, line.text_pair, options.max_length));
+    } catch (const std::exception& error) {
+      throw FileError(fmt::format("{}:{}: {}", name, number, error.what()));
+    }
+    if (std::fwrite(output.data(), 1, output.size(), stdout) != output.size()) break;
+  }
+  if (input.bad()) throw FileError("cannot read " + name);
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+  // Where SIGPIPE is ignored, a reader that has seen enough (head) is no news either.
+  if (errno == EPIPE) return 1;
+  throw FileError(std::string("cannot write to standard output: ") + std::strerror(errno));
+}
+
+}  // namespace
+
+void add_tokenize(CLI::App& app, Action& action) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("tokenize",
+                                     "Reads JSON lines {\"text\", \"text_pair\"?} and writes {\"input_ids\", "
+                                     "\"token_type_ids\"}, not padded, with "
+                                     "BERT's WordPiece tokenizer.");
+  command->add_option("--vocab", options->vocab, "vocab.txt, tokenizer.json or a model directory")
+      ->required();
+  command->add_flag("--cased", options->cased, "Keep case and accents (vocab.txt only; default: uncased)");
+  command
+      ->add_option("--max-length", options->max_length,
+                   "Truncate to N tokens, special ones included (default: do not truncate)")
+      ->check(CLI::Range(2, 1 << 30))
+      ->type_name("N");
+  command->add_option("--input", options->input, "File to read (default: standard input)")->type_name("FILE");
+  command->callback([options, &action] { action = [options] { return tokenize(*options); }; });
+}
+
+}  // namespace lockstep::tools
