@@ -222,18 +222,122 @@ TEST_P(ShmGroupTest, BroadcastsFromEveryRoot) {
   });
 }
 
-TEST_P(ShmGroupTest, GathersFromAll) {
+TEST_P(ShmGroupTest, ReducesToEveryRoot) {
   as_processes([&](int rank) {
     Rank self(fd(), rank);
-    for (const size_t count : {1, 6, 5000, 200000}) {
-      std::vector<std::vector<int64_t>> outputs(static_cast<size_t>(self.group.size()),
-                                                std::vector<int64_t>(count));
-      std::vector<void*> pointers;
-      for (auto& output : outputs) pointers.push_back(output.data());
-      const std::vector<int64_t> input(count, rank * 10);
-      self.group.all_gather(input.data(), pointers.data(), count, DType::int64, kTimeout);
-      for (int r = 0; r < self.group.size(); ++r) {
-        EXPECT_EQ(outputs[static_cast<size_t>(r)], std::vector<int64_t>(count, r * 10));
+    for (int root = 0; root < self.group.size(); ++root) {
+      for (const size_t count : {2, 999, 50001}) {
+        std::vector<float> data(count);
+        for (size_t i = 0; i < count; ++i) data[i] = value_of(rank, i, 31);
+        self.group.reduce(data.data(), count, DType::float32, Reduction::sum, root, kTimeout);
+        for (size_t i = 0; i < count && rank == root; ++i) {
+          std::vector<float> values;
+          for (int r = 0; r < self.group.size(); ++r) values.push_back(value_of(r, i, 31));
+          ASSERT_EQ(data[i], tree_sum(values, 0, values.size()));
+        }
+      }
+    }
+  });
+}
+
+TEST_P(ShmGroupTest, ReduceScatterIsABlockOfTheSum) {
+  as_processes([&](int rank) {
+    Rank self(fd(), rank);
+    const auto ranks = static_cast<size_t>(self.group.size());
+    for (const size_t count : {0, 1, 333, 40000}) {
+      std::vector<float> whole(ranks * count), block(count);
+      for (size_t i = 0; i < whole.size(); ++i) whole[i] = value_of(rank, i, 37);
+      self.group.reduce_scatter(whole.data(), block.data(), count, DType::float32, Reduction::avg, kTimeout);
+      self.group.wait(self.group.start_all_reduce(whole.data(), whole.size(), DType::float32, Reduction::avg),
+                      kTimeout);
+      EXPECT_TRUE(std::equal(block.begin(), block.end(), whole.begin() + static_cast<int64_t>(count) * rank));
+    }
+  });
+}
+
+int64_t mark(int source, int destination, size_t i) {
+  return source * 1000000 + destination * 10000 + static_cast<int64_t>(i % 9999);
+}
+
+TEST_P(ShmGroupTest, ExchangesUnevenParts) {
+  // all_to_all in which rank s sends (s + d) % 3 * unit elements to rank d.
+  as_processes([&](int rank) {
+    Rank self(fd(), rank);
+    const int ranks = self.group.size();
+    for (const size_t unit : {0, 1, 50, 7000}) {
+      const auto part = [&](int s, int d) { return static_cast<size_t>((s + d) % 3) * unit; };
+      const auto total = [&](int s) {
+        size_t sum = 0;
+        for (int d = 0; d < ranks; ++d) sum += part(s, d);
+        return sum;
+      };
+      std::vector<int64_t> sent;
+      size_t most = 0;
+      for (int s = 0; s < ranks; ++s) most = std::max(most, total(s));
+      for (int d = 0; d < ranks; ++d) {
+        for (size_t i = 0; i < part(rank, d); ++i) sent.push_back(mark(rank, d, i));
+      }
+      std::vector<std::vector<int64_t>> received(static_cast<size_t>(ranks));
+      std::vector<Group::Copy> copies;
+      for (int s = 0; s < ranks; ++s) {
+        auto& from = received[static_cast<size_t>(s)];
+        from.resize(part(s, rank));
+        size_t offset = 0;
+        for (int d = 0; d < rank; ++d) offset += part(s, d);
+        copies.push_back({s, offset * sizeof(int64_t), from.data(), from.size() * sizeof(int64_t)});
+      }
+      self.group.exchange({.kind = OpKind::all_to_all,
+                           .dtype = DType::int64,
+                           .count = most,
+                           .sent = sent.data(),
+                           .sent_bytes = sent.size() * sizeof(int64_t),
+                           .copies = copies.data(),
+                           .copy_count = copies.size()},
+                          kTimeout);
+      for (int s = 0; s < ranks; ++s) {
+        for (size_t i = 0; i < part(s, rank); ++i)
+          ASSERT_EQ(received[static_cast<size_t>(s)][i], mark(s, rank, i));
+      }
+    }
+  });
+}
+
+TEST_P(ShmGroupTest, GathersAndScattersAtEveryRoot) {
+  as_processes([&](int rank) {
+    Rank self(fd(), rank);
+    const auto ranks = static_cast<size_t>(self.group.size());
+    for (int root = 0; root < self.group.size(); ++root) {
+      for (const size_t count : {1, 700, 30000}) {
+        const size_t bytes = count * sizeof(int64_t);
+        std::vector<int64_t> own(count), all(ranks * count);
+        for (size_t i = 0; i < count; ++i) own[i] = mark(rank, root, i);
+        std::vector<Group::Copy> copies;
+        for (size_t r = 0; r < ranks; ++r)
+          copies.push_back({static_cast<int>(r), 0, all.data() + r * count, bytes});
+        self.group.exchange({.kind = OpKind::gather,
+                             .dtype = DType::int64,
+                             .count = count,
+                             .root = root,
+                             .sent = own.data(),
+                             .sent_bytes = bytes,
+                             .copies = copies.data(),
+                             .copy_count = rank == root ? ranks : 0},
+                            kTimeout);
+        for (size_t i = 0; i < all.size() && rank == root; ++i) {
+          ASSERT_EQ(all[i], mark(static_cast<int>(i / count), root, i % count));
+        }
+        std::vector<int64_t> back(count);
+        const Group::Copy part{root, static_cast<size_t>(rank) * bytes, back.data(), bytes};
+        self.group.exchange({.kind = OpKind::scatter,
+                             .dtype = DType::int64,
+                             .count = ranks * count,
+                             .root = root,
+                             .sent = all.data(),
+                             .sent_bytes = rank == root ? ranks * bytes : 0,
+                             .copies = &part,
+                             .copy_count = 1},
+                            kTimeout);
+        EXPECT_EQ(back, own);
       }
     }
   });

@@ -77,10 +77,19 @@ class ShmGroup : public ProcessGroup::Impl {
   }
   void all_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs,
                   std::chrono::milliseconds timeout) override {
-    std::vector<void*> pointers;
-    for (const auto& output : outputs) pointers.push_back(output.mutable_data_ptr());
-    state_->group.all_gather(input.const_data_ptr(), pointers.data(), static_cast<size_t>(input.numel()),
-                             to_shm(input.scalar_type()), timeout);
+    const auto bytes = input.nbytes();
+    std::vector<shm::Group::Copy> copies;
+    for (size_t r = 0; r < outputs.size(); ++r) {
+      copies.push_back({static_cast<int>(r), 0, outputs[r].mutable_data_ptr(), bytes});
+    }
+    state_->group.exchange({.kind = shm::OpKind::all_gather,
+                            .dtype = to_shm(input.scalar_type()),
+                            .count = static_cast<size_t>(input.numel()),
+                            .sent = input.const_data_ptr(),
+                            .sent_bytes = bytes,
+                            .copies = copies.data(),
+                            .copy_count = copies.size()},
+                           timeout);
   }
   void barrier(std::chrono::milliseconds timeout) override { state_->group.barrier(timeout); }
   void progress() override { state_->group.progress(); }

@@ -42,46 +42,70 @@ Group::Group(const Segment& segment, int area, std::vector<int> members, int ran
 // operations
 
 Group::Sequence Group::start_all_reduce(void* data, size_t count, DType dtype, Reduction reduction) {
-  Operation operation;
-  operation.what.kind = OpKind::all_reduce;
-  operation.what.dtype = static_cast<uint8_t>(dtype);
-  operation.what.reduce_op = static_cast<uint8_t>(reduction);
-  operation.what.count = count;
-  operation.data = static_cast<std::byte*>(data);
-  const Sequence sequence = post(operation);
+  const Sequence sequence = post(reduction_of(OpKind::all_reduce, data, count, dtype, reduction));
   advance_all(/*help=*/false);
   return sequence;
 }
 
-void Group::broadcast(void* data, size_t count, DType dtype, int root, std::chrono::milliseconds timeout) {
-  Operation operation;
-  operation.what.kind = OpKind::broadcast;
-  operation.what.dtype = static_cast<uint8_t>(dtype);
+void Group::reduce(void* data, size_t count, DType dtype, Reduction reduction, int root,
+                   std::chrono::milliseconds timeout) {
+  Operation operation = reduction_of(OpKind::reduce, data, count, dtype, reduction);
   operation.what.root = static_cast<uint32_t>(root);
-  operation.what.count = count;
-  operation.data = static_cast<std::byte*>(data);
-  run_blocking(operation, timeout);
+  wait(post(operation), timeout);
 }
 
-void Group::all_gather(const void* input, void* const* outputs, size_t count, DType dtype,
-                       std::chrono::milliseconds timeout) {
+void Group::reduce_scatter(const void* input, void* output, size_t count, DType dtype, Reduction reduction,
+                           std::chrono::milliseconds timeout) {
+  Operation operation = reduction_of(OpKind::reduce_scatter, const_cast<void*>(input),
+                                     count * members_.size(), dtype, reduction);
+  operation.output = static_cast<std::byte*>(output);
+  wait(post(operation), timeout);
+}
+
+void Group::exchange(const Exchange& exchange, std::chrono::milliseconds timeout) {
   Operation operation;
-  operation.what.kind = OpKind::all_gather;
-  operation.what.dtype = static_cast<uint8_t>(dtype);
-  operation.what.count = count;
-  operation.data = static_cast<std::byte*>(const_cast<void*>(input));
-  operation.outputs = outputs;
-  run_blocking(operation, timeout);
+  operation.what.kind = exchange.kind;
+  operation.what.dtype = static_cast<uint8_t>(exchange.dtype);
+  operation.what.root = static_cast<uint32_t>(exchange.root);
+  operation.what.count = exchange.count;
+  operation.data = static_cast<std::byte*>(const_cast<void*>(exchange.sent));
+  operation.sent_bytes = exchange.sent_bytes;
+  operation.copies = exchange.copies;
+  operation.copy_count = exchange.copy_count;
+  wait(post(operation), timeout);
+}
+
+void Group::broadcast(void* data, size_t count, DType dtype, int root, std::chrono::milliseconds timeout) {
+  const size_t size_bytes = count * element_size(dtype);
+  const Copy copy{root, 0, data, size_bytes};
+  const bool is_root = root == rank_;
+  exchange({.kind = OpKind::broadcast,
+            .dtype = dtype,
+            .count = count,
+            .root = root,
+            .sent = data,
+            .sent_bytes = is_root ? size_bytes : 0,
+            .copies = &copy,
+            .copy_count = is_root ? size_t{0} : size_t{1}},
+           timeout);
 }
 
 void Group::barrier(std::chrono::milliseconds timeout) {
   Operation operation;
   operation.what.kind = OpKind::barrier;
-  run_blocking(operation, timeout);
+  wait(post(operation), timeout);
 }
 
-void Group::run_blocking(Operation operation, std::chrono::milliseconds timeout) {
-  wait(post(operation), timeout);
+Group::Operation Group::reduction_of(OpKind kind, void* data, size_t count, DType dtype,
+                                     Reduction reduction) {
+  Operation operation;
+  operation.what.kind = kind;
+  operation.what.dtype = static_cast<uint8_t>(dtype);
+  operation.what.reduce_op = static_cast<uint8_t>(reduction);
+  operation.what.count = count;
+  operation.data = static_cast<std::byte*>(data);
+  operation.sent_bytes = count * element_size(dtype);
+  return operation;
 }
 
 Group::Sequence Group::post(Operation operation) {
@@ -95,28 +119,27 @@ Group::Sequence Group::post(Operation operation) {
                                            : Path::in_place;
   Post& mine = post_of(operation.sequence, rank_);
   Slice& slice = slice_of(operation.sequence, rank_);
-  const bool sends =
-      operation.what.kind != OpKind::broadcast || static_cast<int>(operation.what.root) == rank_;
+  const size_t sent = operation.sent_bytes;
   switch (operation.path) {
     case Path::inlined:
-      if (sends && size > 0) std::memcpy(mine.payload, operation.data, size);
+      if (sent > 0) std::memcpy(mine.payload, operation.data, sent);
       break;
     case Path::staged:
-      if (sends) {
+      if (sent > 0) {
         operation.what.offset = reserve_staging(operation.sequence);
-        std::memcpy(segment_.base() + operation.what.offset, operation.data, size);
+        std::memcpy(segment_.base() + operation.what.offset, operation.data, sent);
       }
       break;
-    case Path::in_place: {
-      if (!sends) break;
-      std::byte* shared = operation.data;
-      if (!arena_.contains(shared, size)) {
-        shared = operation.scratch = arena_.allocate(size);
-        std::memcpy(shared, operation.data, size);
+    case Path::in_place:
+      if (sent > 0) {
+        std::byte* shared = operation.data;
+        if (!arena_.contains(shared, sent)) {
+          shared = operation.scratch = arena_.allocate(sent);
+          std::memcpy(shared, operation.data, sent);
+        }
+        operation.what.offset = static_cast<uint64_t>(shared - segment_.base());
       }
-      operation.what.offset = static_cast<uint64_t>(shared - segment_.base());
       break;
-    }
   }
   const Range range = slice_range(operation, rank_);
   slice.unclaimed.store(pack(0, static_cast<uint32_t>(chunk_count(range.end - range.begin))),
@@ -221,20 +244,21 @@ bool Group::advance(Operation& operation, bool help) {
     compare(operation);
     operation.compared = true;
   }
+  const bool sliced = is_sliced(operation);
   if (!operation.own_part_done) {
-    if (operation.path != Path::in_place) {
-      execute_small(operation);
-      finish(operation);
-      return true;
-    }
-    if (operation.what.kind == OpKind::all_reduce) {
+    if (sliced) {
       reduce_chunks(operation, rank_, /*from_back=*/false);
     } else {
-      execute_copy(operation);
+      execute_alone(operation);
+      if (operation.path != Path::in_place) {
+        finish(operation);  // what travelled by copy needs nobody's confirmation
+        return true;
+      }
+      acknowledge(operation);
     }
     operation.own_part_done = true;
   }
-  if (help && operation.what.kind == OpKind::all_reduce) {
+  if (help && sliced) {
     for (int step = 1; step < size(); ++step) {
       reduce_chunks(operation, (rank_ + step) % size(), /*from_back=*/true);
     }
@@ -254,15 +278,33 @@ bool Group::all_posted(const Operation& operation) const {
 }
 
 bool Group::all_done(const Operation& operation) const {
-  if (operation.what.kind == OpKind::broadcast && static_cast<int>(operation.what.root) != rank_) return true;
+  const bool sliced = is_sliced(operation);
   for (int m = 0; m < size(); ++m) {
-    const Range range = slice_range(operation, m);
-    const size_t wanted =
-        operation.what.kind == OpKind::all_reduce ? chunk_count(range.end - range.begin) : size_t{1};
-    // acquire: the results that others stored into this rank's buffer.
+    size_t wanted = 1;
+    if (sliced) {
+      const Range range = slice_range(operation, m);
+      wanted = chunk_count(range.end - range.begin);
+    } else if (!waits_for(operation, m)) {
+      continue;
+    }
+    // acquire: the results that others stored into this rank's buffer; or that they no longer read it.
     if (slice_of(operation.sequence, m).done.load(std::memory_order_acquire) < wanted) return false;
   }
   return true;
+}
+
+/// Must this rank keep its buffer until `member` has read it?
+bool Group::waits_for(const Operation& operation, int member) const {
+  const int root = static_cast<int>(operation.what.root);
+  switch (operation.what.kind) {
+    case OpKind::broadcast:
+    case OpKind::scatter:
+      return rank_ == root;
+    case OpKind::gather:
+      return member == root;
+    default:
+      return true;
+  }
 }
 
 void Group::compare(const Operation& operation) {
@@ -285,44 +327,39 @@ void Group::compare(const Operation& operation) {
   }
 }
 
-void Group::execute_small(const Operation& operation) {
-  const size_t size_bytes = bytes(operation);
-  if (size_bytes == 0) return;
+/// The part of an operation that no other rank can take over: copying into memory of one's own, or reducing
+/// there.
+void Group::execute_alone(const Operation& operation) {
   switch (operation.what.kind) {
-    case OpKind::all_reduce: {
-      const void* sources[kMaxRanks];
-      for (int m = 0; m < size(); ++m) sources[m] = bytes_of(operation, m);
-      void* destination = operation.data;
-      reduce(static_cast<DType>(operation.what.dtype), static_cast<Reduction>(operation.what.reduce_op),
-             sources, members_.size(), &destination, 1, operation.what.count);
-      return;
+    case OpKind::all_reduce:
+      return reduce_alone(operation, 0, operation.what.count, operation.data);
+    case OpKind::reduce:
+      if (static_cast<int>(operation.what.root) != rank_) return;
+      return reduce_alone(operation, 0, operation.what.count, operation.data);
+    case OpKind::reduce_scatter: {
+      const size_t count = operation.what.count / members_.size();
+      return reduce_alone(operation, static_cast<size_t>(rank_) * count, count, operation.output);
     }
-    case OpKind::broadcast:
-      if (static_cast<int>(operation.what.root) != rank_) {
-        std::memcpy(operation.data, bytes_of(operation, static_cast<int>(operation.what.root)), size_bytes);
-      }
-      return;
-    case OpKind::all_gather:
-      for (int m = 0; m < size(); ++m) std::memcpy(operation.outputs[m], bytes_of(operation, m), size_bytes);
-      return;
-    case OpKind::barrier:
-    case OpKind::none:
-      return;
+    default:
+      break;
+  }
+  for (size_t i = 0; i < operation.copy_count; ++i) {
+    const Copy& copy = operation.copies[i];
+    const std::byte* from = bytes_of(operation, copy.source) + copy.source_offset;
+    if (copy.bytes > 0 && copy.destination != from) std::memcpy(copy.destination, from, copy.bytes);
   }
 }
 
-void Group::execute_copy(Operation& operation) {
-  const size_t size_bytes = bytes(operation);
-  if (operation.what.kind == OpKind::broadcast) {
-    const int root = static_cast<int>(operation.what.root);
-    if (root != rank_) std::memcpy(operation.data, bytes_of(operation, root), size_bytes);
-  } else {
-    for (int m = 0; m < size(); ++m) {
-      if (operation.outputs[m] != bytes_of(operation, m)) {
-        std::memcpy(operation.outputs[m], bytes_of(operation, m), size_bytes);
-      }
-    }
-  }
+void Group::reduce_alone(const Operation& operation, size_t first, size_t count, void* destination) const {
+  if (count == 0) return;
+  const auto dtype = static_cast<DType>(operation.what.dtype);
+  const void* sources[kMaxRanks];
+  for (int m = 0; m < size(); ++m) sources[m] = bytes_of(operation, m) + first * element_size(dtype);
+  shm::reduce(dtype, static_cast<Reduction>(operation.what.reduce_op), sources, members_.size(), &destination,
+              1, count);
+}
+
+void Group::acknowledge(const Operation& operation) {
   // release: this rank no longer reads its peers' buffers.
   slice_of(operation.sequence, rank_).done.store(1, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -352,8 +389,10 @@ void Group::reduce_chunks(const Operation& operation, int owner, bool from_back)
       destinations[m] = const_cast<std::byte*>(bytes_of(operation, m)) + begin;
       sources[m] = destinations[m];
     }
-    reduce(dtype, static_cast<Reduction>(operation.what.reduce_op), sources, members_.size(), destinations,
-           members_.size(), (end - begin) / element);
+    const bool to_root = operation.what.kind == OpKind::reduce;
+    void* const* const to = to_root ? &destinations[operation.what.root] : destinations;
+    shm::reduce(dtype, static_cast<Reduction>(operation.what.reduce_op), sources, members_.size(), to,
+                to_root ? size_t{1} : members_.size(), (end - begin) / element);
     ++finished;
   }
   if (finished == 0) return;
@@ -365,8 +404,10 @@ void Group::reduce_chunks(const Operation& operation, int owner, bool from_back)
 
 void Group::finish(Operation& operation) {
   if (operation.scratch != nullptr) {
-    if (operation.what.kind == OpKind::all_reduce)
-      std::memcpy(operation.data, operation.scratch, bytes(operation));
+    const bool has_result =
+        operation.what.kind == OpKind::all_reduce ||
+        (operation.what.kind == OpKind::reduce && static_cast<int>(operation.what.root) == rank_);
+    if (has_result) std::memcpy(operation.data, operation.scratch, operation.sent_bytes);
     arena_.release(operation.scratch);
     operation.scratch = nullptr;
   }
@@ -516,9 +557,11 @@ std::string Group::describe(const Operation& operation) const {
   if (what.kind == OpKind::barrier) return text;
   text +=
       " (" + std::string(dtype_name(static_cast<DType>(what.dtype))) + "[" + std::to_string(what.count) + "]";
-  if (what.kind == OpKind::all_reduce) {
+  const auto is_any_of = [&](auto... kinds) { return ((what.kind == kinds) || ...); };
+  if (is_any_of(OpKind::all_reduce, OpKind::reduce, OpKind::reduce_scatter)) {
     text += std::string(", ") + reduction_name(static_cast<Reduction>(what.reduce_op));
-  } else if (what.kind == OpKind::broadcast) {
+  }
+  if (is_any_of(OpKind::reduce, OpKind::broadcast, OpKind::scatter, OpKind::gather)) {
     text += ", root " + std::to_string(what.root);
   }
   return text + ")";
@@ -552,11 +595,16 @@ const std::byte* Group::bytes_of(const Operation& operation, int member) const {
 }
 
 Group::Range Group::slice_range(const Operation& operation, int member) const {
-  if (operation.what.kind != OpKind::all_reduce || operation.path != Path::in_place) return {0, 0};
+  if (!is_sliced(operation)) return {0, 0};
   const size_t total = bytes(operation);
   const size_t lines = (total + kLine - 1) / kLine;
   const auto start = [&](size_t m) { return std::min(lines * m / members_.size() * kLine, total); };
   return {start(static_cast<size_t>(member)), start(static_cast<size_t>(member) + 1)};
+}
+
+bool Group::is_sliced(const Operation& operation) {
+  return operation.path == Path::in_place &&
+         (operation.what.kind == OpKind::all_reduce || operation.what.kind == OpKind::reduce);
 }
 
 size_t Group::bytes(const Operation& operation) {

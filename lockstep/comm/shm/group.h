@@ -50,11 +50,39 @@ class Group {
   /// Starts combining `count` elements at `data` of all ranks, in place. Blocks only while kSlots operations
   /// are in flight. `data` must stay untouched until wait() or is_complete() has confirmed the end.
   Sequence start_all_reduce(void* data, size_t count, DType dtype, Reduction reduction);
+  /// The same with the result at `root` alone; the other ranks' `data` has undefined contents afterwards.
+  /// Blocks.
+  void reduce(void* data, size_t count, DType dtype, Reduction reduction, int root,
+              std::chrono::milliseconds timeout);
+  /// Combines block r of everybody's `input`, [size() * count] elements, into rank r's `output`, [count].
+  /// Blocks.
+  void reduce_scatter(const void* input, void* output, size_t count, DType dtype, Reduction reduction,
+                      std::chrono::milliseconds timeout);
+
+  /// A part of what a rank sends, and where this rank wants it.
+  struct Copy {
+    int source;            ///< rank
+    size_t source_offset;  ///< in bytes, in what that rank sends
+    void* destination;
+    size_t bytes;
+  };
+  /// The collectives that move bytes. Each rank offers `sent_bytes` at `sent`; then each copies what it names
+  /// in `copies`. `kind` (broadcast, scatter: only `root` sends; gather: only `root` copies; all_gather,
+  /// all_to_all), `count`, `dtype` and `root` must agree on all ranks; `count` elements must be the most that
+  /// any of them sends. Blocks until this rank has its bytes and its own have been read.
+  struct Exchange {
+    OpKind kind;
+    DType dtype;
+    size_t count;
+    int root = 0;
+    const void* sent = nullptr;
+    size_t sent_bytes = 0;
+    const Copy* copies = nullptr;
+    size_t copy_count = 0;
+  };
+  void exchange(const Exchange& exchange, std::chrono::milliseconds timeout);
   /// Copies `count` elements of `root` to all. Blocks.
   void broadcast(void* data, size_t count, DType dtype, int root, std::chrono::milliseconds timeout);
-  /// Copies `count` elements of rank r to outputs[r], for all r. Blocks.
-  void all_gather(const void* input, void* const* outputs, size_t count, DType dtype,
-                  std::chrono::milliseconds timeout);
   void barrier(std::chrono::milliseconds timeout);
 
   /// Does what can be done without blocking for the operations in flight.
@@ -72,24 +100,29 @@ class Group {
     Sequence sequence = 0;
     Announcement what{};
     Path path = Path::inlined;
-    std::byte* data = nullptr;       // the caller's buffer
-    std::byte* scratch = nullptr;    // its copy in the arena, when it lies outside
-    void* const* outputs = nullptr;  // all_gather's
-    bool compared = false;           // all posts are there and agree
+    std::byte* data = nullptr;  // what this rank sends, and where a reduction leaves its result
+    size_t sent_bytes = 0;
+    std::byte* scratch = nullptr;  // the copy of data in the arena, when it lies outside
+    std::byte* output = nullptr;   // reduce_scatter's
+    const Copy* copies = nullptr;
+    size_t copy_count = 0;
+    bool compared = false;  // all posts are there and agree
     bool own_part_done = false;
     bool complete = false;
   };
 
   Sequence post(Operation operation);
-  void run_blocking(Operation operation, std::chrono::milliseconds timeout);
+  static Operation reduction_of(OpKind kind, void* data, size_t count, DType dtype, Reduction reduction);
   /// Advances one operation; `help`: also take over other ranks' chunks. True once it is complete.
   bool advance(Operation& operation, bool help);
   void advance_all(bool help);
   bool all_posted(const Operation& operation) const;
   bool all_done(const Operation& operation) const;
   void compare(const Operation& operation);
-  void execute_small(const Operation& operation);
-  void execute_copy(Operation& operation);
+  void execute_alone(const Operation& operation);
+  void reduce_alone(const Operation& operation, size_t first, size_t count, void* destination) const;
+  void acknowledge(const Operation& operation);
+  bool waits_for(const Operation& operation, int member) const;
   void reduce_chunks(const Operation& operation, int owner, bool from_back);
   void finish(Operation& operation);
 
@@ -115,6 +148,9 @@ class Group {
     size_t begin, end;
   };
   Range slice_range(const Operation& operation, int member) const;  // in bytes
+  /// Reduced together by all ranks, in slices.
+  static bool is_sliced(const Operation& operation);
+  /// The most that any rank sends: what decides the path.
   static size_t bytes(const Operation& operation);
 
   const Segment& segment_;

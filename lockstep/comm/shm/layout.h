@@ -63,7 +63,18 @@ struct alignas(4096) SegmentHeader {
   uint64_t nonce;  ///< random; proves that two processes see the same memory
 };
 
-enum class OpKind : uint8_t { none, barrier, all_reduce, broadcast, all_gather };
+enum class OpKind : uint8_t {
+  none,
+  barrier,
+  all_reduce,
+  reduce,
+  reduce_scatter,
+  broadcast,
+  scatter,
+  gather,
+  all_gather,
+  all_to_all
+};
 
 /// What a rank announces when it starts an operation.
 struct Announcement {

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <new>
+#include <iterator>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -158,18 +158,9 @@ std::string describe_wait_status(int wait_status) {
 }
 
 const char* op_name(OpKind kind) {
-  switch (kind) {
-    case OpKind::none:
-      return "nothing";
-    case OpKind::barrier:
-      return "barrier";
-    case OpKind::all_reduce:
-      return "all_reduce";
-    case OpKind::broadcast:
-      return "broadcast";
-    case OpKind::all_gather:
-      return "all_gather";
-  }
+  constexpr const char* kNames[] = {"nothing",   "barrier", "all_reduce", "reduce",     "reduce_scatter",
+                                    "broadcast", "scatter", "gather",     "all_gather", "all_to_all"};
+  if (static_cast<size_t>(kind) < std::size(kNames)) return kNames[static_cast<size_t>(kind)];
   return "unknown";
 }
 
