@@ -33,8 +33,29 @@ struct AllReduceOptions {
   std::optional<std::chrono::milliseconds> timeout{};  ///< default: the group's
 };
 
+struct ReduceOptions {
+  int dst = 0;  ///< the rank that gets the result
+  ReduceOp op = ReduceOp::SUM;
+  std::optional<std::chrono::milliseconds> timeout{};
+};
+
+struct ReduceScatterOptions {
+  ReduceOp op = ReduceOp::SUM;
+  std::optional<std::chrono::milliseconds> timeout{};
+};
+
 struct BroadcastOptions {
-  int root = 0;
+  int src = 0;  ///< the rank whose tensor all get
+  std::optional<std::chrono::milliseconds> timeout{};
+};
+
+struct ScatterOptions {
+  int src = 0;  ///< the rank that has the parts
+  std::optional<std::chrono::milliseconds> timeout{};
+};
+
+struct GatherOptions {
+  int dst = 0;  ///< the rank that gets them
   std::optional<std::chrono::milliseconds> timeout{};
 };
 
@@ -66,10 +87,45 @@ class ProcessGroup {
   /// Starts the same without blocking. No thread runs it: it advances inside later calls on this group and in
   /// wait().
   std::shared_ptr<Work> all_reduce_async(const at::Tensor& tensor, AllReduceOptions options = {}) const;
-  /// Copies `tensor` of rank `root` into that of every other. Blocks.
+  /// Combines `tensor` of all ranks at rank `dst`, in place; elsewhere its contents are undefined afterwards.
+  /// Blocks.
+  void reduce(const at::Tensor& tensor, ReduceOptions options = {}) const;
+  /// Combines everybody's `input` and leaves block r of the result in rank r's `output`. input: size() times
+  /// as many elements as output, contiguous blocks in rank order; same dtype. Blocks.
+  void reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
+                             ReduceScatterOptions options = {}) const;
+  /// The same from one tensor per rank, all of output's shape.
+  void reduce_scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs,
+                      ReduceScatterOptions options = {}) const;
+
+  /// Copies `tensor` of rank `src` into that of every other. Blocks.
   void broadcast(const at::Tensor& tensor, BroadcastOptions options = {}) const;
-  /// Returns one tensor per rank, each of the shape and dtype of `tensor`. Blocks.
+  /// Gives rank r `inputs[r]` of rank `src`. inputs: one tensor of output's shape per rank at `src`, empty
+  /// elsewhere.
+  void scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs,
+               ScatterOptions options = {}) const;
+  /// Returns, at rank `dst`, `tensor` of every rank; an empty list elsewhere. tensor: same shape on all.
+  /// Blocks.
+  std::vector<at::Tensor> gather(const at::Tensor& tensor, GatherOptions options = {}) const;
+  /// Returns one tensor per rank, each of the shape and dtype of `tensor`, which must be the same on all.
+  /// Blocks.
   std::vector<at::Tensor> all_gather(const at::Tensor& tensor, CollectiveOptions options = {}) const;
+  /// The same into one tensor of size() times as many elements, in rank order.
+  void all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input,
+                              CollectiveOptions options = {}) const;
+  /// Returns `tensor` of every rank where the ranks' first dimensions may differ; the others must agree.
+  /// Blocks.
+  std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor, CollectiveOptions options = {}) const;
+  /// Sends rows of `input` to every rank and receives rows of theirs, in rank order. The splits count rows
+  /// (of dimension 0), one per rank; empty: equal parts. What rank a sends to b must be what b expects from
+  /// a. Blocks.
+  void all_to_all_single(const at::Tensor& output, const at::Tensor& input,
+                         const std::vector<int64_t>& output_split_sizes = {},
+                         const std::vector<int64_t>& input_split_sizes = {},
+                         CollectiveOptions options = {}) const;
+  /// Sends `inputs[r]` to rank r and receives into `outputs[r]` what r sent here. Shapes may differ. Blocks.
+  void all_to_all(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs,
+                  CollectiveOptions options = {}) const;
   /// Returns once every rank has called it.
   void barrier(CollectiveOptions options = {}) const;
   /// Advances operations in progress without blocking.
@@ -79,7 +135,7 @@ class ProcessGroup {
   /// With another backend than "lockstep" it is an ordinary tensor.
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) const;
 
-  /// Sends bytes (e.g. JSON) of rank `root` to all. Blocks.
+  /// Sends bytes (e.g. JSON) of rank `src` to all. Blocks.
   std::string broadcast_bytes(const std::string& bytes, BroadcastOptions options = {}) const;
   /// Returns the bytes of every rank, by rank. Sizes may differ. Blocks.
   std::vector<std::string> all_gather_bytes(const std::string& bytes, CollectiveOptions options = {}) const;

@@ -21,8 +21,22 @@ class ProcessGroup::Impl {
   virtual void all_reduce(const at::Tensor& tensor, ReduceOp op, std::chrono::milliseconds timeout) = 0;
   virtual std::shared_ptr<Work> all_reduce_async(const at::Tensor& tensor, ReduceOp op,
                                                  std::chrono::milliseconds timeout) = 0;
-  virtual void broadcast(const at::Tensor& tensor, int root, std::chrono::milliseconds timeout) = 0;
+  virtual void reduce(const at::Tensor& tensor, ReduceOp op, int dst, std::chrono::milliseconds timeout) = 0;
+  /// input: the blocks of all ranks, in order, each as large as output.
+  virtual void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                              std::chrono::milliseconds timeout) = 0;
+  virtual void broadcast(const at::Tensor& tensor, int src, std::chrono::milliseconds timeout) = 0;
+  /// inputs: empty but at src.
+  virtual void scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs, int src,
+                       std::chrono::milliseconds timeout) = 0;
+  /// outputs: empty but at dst.
+  virtual void gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int dst,
+                      std::chrono::milliseconds timeout) = 0;
   virtual void all_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs,
+                          std::chrono::milliseconds timeout) = 0;
+  /// Both flat; the splits count elements.
+  virtual void all_to_all(const at::Tensor& output, const at::Tensor& input,
+                          const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits,
                           std::chrono::milliseconds timeout) = 0;
   virtual void barrier(std::chrono::milliseconds timeout) = 0;
   virtual void progress() = 0;

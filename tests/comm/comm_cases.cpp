@@ -1,6 +1,8 @@
 // Collectives on tensors, checked against what LibTorch computes on one rank from everybody's inputs.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/stack.h>
@@ -75,7 +77,7 @@ void layouts() {
   world.all_reduce(transposed);
   CHECK_TRUE(transposed.equal(reduced(world, {30, 40}, at::kFloat, ReduceOp::SUM).t()));
   const at::Tensor strided = input(world.rank(), {30, 40}, at::kFloat).slice(1, 0, 40, 3);
-  world.broadcast(strided, {.root = world.size() - 1});
+  world.broadcast(strided, {.src = world.size() - 1});
   CHECK_TRUE(strided.equal(input(world.size() - 1, {30, 40}, at::kFloat).slice(1, 0, 40, 3)));
   const at::Tensor asynchronous = input(world.rank(), {30, 40}, at::kFloat).t();
   world.all_reduce_async(asynchronous)->wait();
@@ -99,8 +101,73 @@ void gather_and_bytes() {
   };
   const auto all = world.all_gather_bytes(text(world.rank()));
   for (int r = 0; r < world.size(); ++r) CHECK_TRUE(all.at(static_cast<size_t>(r)) == text(r));
-  CHECK_TRUE(world.broadcast_bytes(text(world.rank()), {.root = world.size() - 1}) == text(world.size() - 1));
+  CHECK_TRUE(world.broadcast_bytes(text(world.rank()), {.src = world.size() - 1}) == text(world.size() - 1));
   world.barrier();
+}
+
+void reduce_and_scatter() {
+  const World world = init();
+  const int size = world.size();
+  for (int root = 0; root < size; ++root) {
+    const at::Tensor tensor = input(world.rank(), {50, 300}, at::kFloat).t();
+    world.reduce(tensor, {.dst = root});
+    if (world.rank() == root)
+      CHECK_TRUE(tensor.equal(reduced(world, {50, 300}, at::kFloat, ReduceOp::SUM).t()));
+    for (const int64_t rows : {0, 1, 200}) {
+      std::vector<at::Tensor> parts;
+      for (int r = 0; r < size && world.rank() == root; ++r) parts.push_back(input(r, {rows, 70}, at::kInt));
+      const at::Tensor part = at::empty({rows, 70}, at::kInt);
+      world.scatter(part, parts, {.src = root});
+      CHECK_TRUE(part.equal(input(world.rank(), {rows, 70}, at::kInt)));
+      const auto gathered = world.gather(part, {.dst = root});
+      CHECK_TRUE(gathered.size() == (world.rank() == root ? static_cast<size_t>(size) : 0));
+      for (size_t r = 0; r < gathered.size(); ++r) {
+        CHECK_TRUE(gathered[r].equal(input(static_cast<int>(r), {rows, 70}, at::kInt)));
+      }
+    }
+  }
+  const at::Tensor whole = input(world.rank(), {size * 40, 30}, at::kLong);
+  const at::Tensor expected = reduced(world, {size * 40, 30}, at::kLong, ReduceOp::MAX);
+  const at::Tensor block = at::empty({40, 30}, at::kLong);
+  world.reduce_scatter_tensor(block, whole, {.op = ReduceOp::MAX});
+  CHECK_TRUE(block.equal(expected.narrow(0, world.rank() * 40, 40)));
+  block.zero_();
+  world.reduce_scatter(block, whole.chunk(size), {.op = ReduceOp::MAX});
+  CHECK_TRUE(block.equal(expected.narrow(0, world.rank() * 40, 40)));
+  const at::Tensor all = at::empty({size * 40, 30}, at::kLong);
+  world.all_gather_into_tensor(all, block);
+  CHECK_TRUE(all.equal(expected));
+}
+
+void all_to_all() {
+  const World world = init();
+  const int size = world.size(), self = world.rank();
+  const at::Tensor rows = input(self, {size * 5, 40}, at::kFloat);
+  const at::Tensor received = at::empty_like(rows);
+  world.all_to_all_single(received, rows);
+  for (int r = 0; r < size; ++r) {
+    CHECK_TRUE(
+        received.narrow(0, r * 5, 5).equal(input(r, {size * 5, 40}, at::kFloat).narrow(0, self * 5, 5)));
+  }
+  // Rank a sends a + b + 1 rows to rank b.
+  std::vector<int64_t> splits;
+  std::vector<at::Tensor> inputs, outputs;
+  int64_t total = 0;
+  for (int r = 0; r < size; ++r) {
+    splits.push_back(self + r + 1);
+    total += splits.back();
+    inputs.push_back(at::full({self + r + 1, 900}, self * 10 + r, at::kFloat));
+    outputs.push_back(at::empty({self + r + 1, 900}));
+  }
+  const at::Tensor uneven = at::empty({total, 900});
+  world.all_to_all_single(uneven, at::cat(inputs), splits, splits);
+  world.all_to_all(outputs, inputs);
+  CHECK_TRUE(uneven.equal(at::cat(outputs)));
+  for (int r = 0; r < size; ++r)
+    CHECK_TRUE(outputs[static_cast<size_t>(r)].eq(r * 10 + self).all().item<bool>());
+  const auto gathered = world.all_gather_uneven(at::full({self * 2, 3}, self, at::kInt));
+  for (int r = 0; r < size; ++r)
+    CHECK_TRUE(gathered[static_cast<size_t>(r)].equal(at::full({r * 2, 3}, r, at::kInt)));
 }
 
 void shared_tensors() {
@@ -123,6 +190,13 @@ void c10d_backend() {
   const auto work = backend->allreduce(tensors);
   work->wait();
   CHECK_TRUE(tensors[0].equal(reduced(world, {1000}, at::kFloat, ReduceOp::SUM)));
+  at::Tensor swapped = at::empty({world.size() * 3}, at::kLong);
+  at::Tensor sent = at::arange(world.size() * 3).add(world.rank() * 100);
+  std::vector<int64_t> even;
+  backend->alltoall_base(swapped, sent, even, even)->wait();
+  for (int r = 0; r < world.size(); ++r) {
+    CHECK_TRUE(swapped.narrow(0, r * 3, 3).equal(at::arange(3).add(world.rank() * 3 + r * 100)));
+  }
   std::vector<std::vector<at::Tensor>> outputs(1);
   for (int r = 0; r < world.size(); ++r) outputs[0].push_back(at::empty({5}, at::kLong));
   std::vector<at::Tensor> inputs{input(world.rank(), {5}, at::kLong)};
@@ -138,7 +212,7 @@ void refusals() {
   check_throws<Error>([] { init(); }, "was called before");
   check_throws<ValueError>([&] { world.all_reduce(at::zeros({3}, at::kLong), {.op = ReduceOp::AVG}); },
                            "all_reduce cannot combine int64 by AVG");
-  check_throws<ValueError>([&] { world.broadcast(at::zeros({3}), {.root = world.size()}); },
+  check_throws<ValueError>([&] { world.broadcast(at::zeros({3}), {.src = world.size()}); },
                            "is outside the group");
   world.barrier();
   // Refused before anything was sent: the group still works. A mismatch breaks it.
@@ -169,6 +243,8 @@ int main(int argc, char** argv) {
                                       {"half_precision", half_precision},
                                       {"layouts", layouts},
                                       {"gather_and_bytes", gather_and_bytes},
+                                      {"reduce_and_scatter", reduce_and_scatter},
+                                      {"all_to_all", all_to_all},
                                       {"shared_tensors", shared_tensors},
                                       {"c10d_backend", c10d_backend},
                                       {"refusals", refusals},

@@ -24,6 +24,12 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
   return c10d::ReduceOp::SUM;
 }
 
+/// LibTorch's messages go on with a stack trace.
+std::string first_line(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
 class C10dWorkAdapter : public Work {
  public:
   C10dWorkAdapter(c10::intrusive_ptr<c10d::Work> work, std::string what, std::chrono::milliseconds timeout)
@@ -33,7 +39,7 @@ class C10dWorkAdapter : public Work {
       work_->wait(timeout_);
     } catch (const std::exception& error) {
       // Gloo tells a dead peer and a late one only by its words; both mean that the group is lost.
-      throw CommError("[gloo] " + what_ + " failed: " + error.what());
+      throw CommError("[gloo] " + what_ + " failed: " + first_line(error));
     }
   }
   bool is_completed() override { return work_->isCompleted(); }
@@ -67,10 +73,62 @@ class C10dGroup : public ProcessGroup::Impl {
     options.timeout = timeout;
     return adapt("all_reduce", timeout, [&] { return backend_->allreduce(tensors, options); });
   }
-  void broadcast(const at::Tensor& tensor, int root, std::chrono::milliseconds timeout) override {
+  void reduce(const at::Tensor& tensor, ReduceOp op, int dst, std::chrono::milliseconds timeout) override {
+    std::vector<at::Tensor> tensors{tensor};
+    c10d::ReduceOptions options;
+    options.reduceOp = to_c10d(op);
+    options.rootRank = dst;
+    options.timeout = timeout;
+    adapt("reduce", timeout, [&] { return backend_->reduce(tensors, options); })->wait();
+  }
+  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                      std::chrono::milliseconds timeout) override {
+    at::Tensor to = output.view({-1}), from = input.view({-1});
+    c10d::ReduceScatterOptions options;
+    options.reduceOp = to_c10d(op);
+    options.timeout = timeout;
+    adapt("reduce_scatter", timeout, [&] {
+      return backend_->_reduce_scatter_base(to, from, options);
+    })->wait();
+  }
+  void scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs, int src,
+               std::chrono::milliseconds timeout) override {
+    std::vector<at::Tensor> to{output};
+    std::vector<std::vector<at::Tensor>> from;
+    if (rank() == src) {
+      from.emplace_back();
+      for (const at::Tensor& input : inputs) from.back().push_back(input.contiguous());
+    }
+    c10d::ScatterOptions options;
+    options.rootRank = src;
+    options.timeout = timeout;
+    adapt("scatter", timeout, [&] { return backend_->scatter(to, from, options); })->wait();
+  }
+  void gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int dst,
+              std::chrono::milliseconds timeout) override {
+    std::vector<at::Tensor> from{input};
+    std::vector<std::vector<at::Tensor>> to;
+    if (rank() == dst) to.push_back(outputs);
+    c10d::GatherOptions options;
+    options.rootRank = dst;
+    options.timeout = timeout;
+    adapt("gather", timeout, [&] { return backend_->gather(to, from, options); })->wait();
+  }
+  void all_to_all(const at::Tensor& output, const at::Tensor& input,
+                  const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits,
+                  std::chrono::milliseconds timeout) override {
+    at::Tensor to = output, from = input;
+    std::vector<int64_t> to_splits = output_splits, from_splits = input_splits;
+    c10d::AllToAllOptions options;
+    options.timeout = timeout;
+    adapt("all_to_all", timeout, [&] {
+      return backend_->alltoall_base(to, from, to_splits, from_splits, options);
+    })->wait();
+  }
+  void broadcast(const at::Tensor& tensor, int src, std::chrono::milliseconds timeout) override {
     std::vector<at::Tensor> tensors{tensor};
     c10d::BroadcastOptions options;
-    options.rootRank = root;
+    options.rootRank = src;
     options.timeout = timeout;
     adapt("broadcast", timeout, [&] { return backend_->broadcast(tensors, options); })->wait();
   }
@@ -98,7 +156,7 @@ class C10dGroup : public ProcessGroup::Impl {
     try {
       return std::make_shared<C10dWorkAdapter>(start(), what, timeout);
     } catch (const std::exception& error) {
-      throw CommError("[" + name_ + "] " + what + " failed: " + error.what());
+      throw CommError("[" + name_ + "] " + what + " failed: " + first_line(error));
     }
   }
   c10::intrusive_ptr<c10d::Backend> backend_;

@@ -3,9 +3,11 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -71,26 +73,47 @@ class ShmGroup : public ProcessGroup::Impl {
                                          std::chrono::milliseconds timeout) override {
     return std::make_shared<ShmWork>(state_, start(*state_, tensor, op), tensor, timeout);
   }
-  void broadcast(const at::Tensor& tensor, int root, std::chrono::milliseconds timeout) override {
+  void reduce(const at::Tensor& tensor, ReduceOp op, int dst, std::chrono::milliseconds timeout) override {
+    const shm::DType dtype = to_shm(tensor.scalar_type());
+    state_->group.reduce(tensor.mutable_data_ptr(), static_cast<size_t>(tensor.numel()), dtype,
+                         to_shm(op, dtype), dst, timeout);
+  }
+  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                      std::chrono::milliseconds timeout) override {
+    const shm::DType dtype = to_shm(input.scalar_type());
+    state_->group.reduce_scatter(input.const_data_ptr(), output.mutable_data_ptr(),
+                                 static_cast<size_t>(output.numel()), dtype, to_shm(op, dtype), timeout);
+  }
+  void broadcast(const at::Tensor& tensor, int src, std::chrono::milliseconds timeout) override {
     state_->group.broadcast(tensor.mutable_data_ptr(), static_cast<size_t>(tensor.numel()),
-                            to_shm(tensor.scalar_type()), root, timeout);
+                            to_shm(tensor.scalar_type()), src, timeout);
+  }
+  void scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs, int src,
+               std::chrono::milliseconds timeout) override {
+    const at::Tensor parts = inputs.empty() ? at::Tensor() : at::stack(inputs);
+    const size_t bytes = output.nbytes();
+    const shm::Group::Copy part{src, static_cast<size_t>(rank()) * bytes, output.mutable_data_ptr(), bytes};
+    state_->group.exchange({.kind = shm::OpKind::scatter,
+                            .dtype = to_shm(output.scalar_type()),
+                            .count = static_cast<size_t>(output.numel()) * static_cast<size_t>(size()),
+                            .root = src,
+                            .sent = parts.defined() ? parts.const_data_ptr() : nullptr,
+                            .sent_bytes = parts.defined() ? parts.nbytes() : 0,
+                            .copies = &part,
+                            .copy_count = 1},
+                           timeout);
+  }
+  void gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int dst,
+              std::chrono::milliseconds timeout) override {
+    collect(shm::OpKind::gather, dst, input, outputs, timeout);
   }
   void all_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs,
                   std::chrono::milliseconds timeout) override {
-    const auto bytes = input.nbytes();
-    std::vector<shm::Group::Copy> copies;
-    for (size_t r = 0; r < outputs.size(); ++r) {
-      copies.push_back({static_cast<int>(r), 0, outputs[r].mutable_data_ptr(), bytes});
-    }
-    state_->group.exchange({.kind = shm::OpKind::all_gather,
-                            .dtype = to_shm(input.scalar_type()),
-                            .count = static_cast<size_t>(input.numel()),
-                            .sent = input.const_data_ptr(),
-                            .sent_bytes = bytes,
-                            .copies = copies.data(),
-                            .copy_count = copies.size()},
-                           timeout);
+    collect(shm::OpKind::all_gather, 0, input, outputs, timeout);
   }
+  void all_to_all(const at::Tensor& output, const at::Tensor& input,
+                  const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits,
+                  std::chrono::milliseconds timeout) override;
   void barrier(std::chrono::milliseconds timeout) override { state_->group.barrier(timeout); }
   void progress() override { state_->group.progress(); }
 
@@ -106,8 +129,77 @@ class ShmGroup : public ProcessGroup::Impl {
   }
 
  private:
+  /// Copies everybody's input to outputs, where there are any.
+  void collect(shm::OpKind kind, int root, const at::Tensor& input, const std::vector<at::Tensor>& outputs,
+               std::chrono::milliseconds timeout) {
+    const size_t bytes = input.nbytes();
+    std::vector<shm::Group::Copy> copies;
+    for (size_t r = 0; r < outputs.size(); ++r) {
+      copies.push_back({static_cast<int>(r), 0, outputs[r].mutable_data_ptr(), bytes});
+    }
+    state_->group.exchange({.kind = kind,
+                            .dtype = to_shm(input.scalar_type()),
+                            .count = static_cast<size_t>(input.numel()),
+                            .root = root,
+                            .sent = input.const_data_ptr(),
+                            .sent_bytes = bytes,
+                            .copies = copies.data(),
+                            .copy_count = copies.size()},
+                           timeout);
+  }
+
   std::shared_ptr<State> state_;
 };
+
+/// Every rank first learns who sends how much to whom: where in a peer's buffer its own part begins, and
+/// whether the ranks agree about its size.
+void ShmGroup::all_to_all(const at::Tensor& output, const at::Tensor& input,
+                          const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits,
+                          std::chrono::milliseconds timeout) {
+  const auto ranks = static_cast<size_t>(size());
+  const auto self = static_cast<size_t>(rank());
+  std::vector<int64_t> table(ranks * ranks);  // [sender, receiver], in elements
+  std::vector<shm::Group::Copy> rows;
+  for (size_t r = 0; r < ranks; ++r) {
+    rows.push_back({static_cast<int>(r), 0, table.data() + r * ranks, ranks * sizeof(int64_t)});
+  }
+  state_->group.exchange({.kind = shm::OpKind::all_gather,
+                          .dtype = shm::DType::int64,
+                          .count = ranks,
+                          .sent = input_splits.data(),
+                          .sent_bytes = ranks * sizeof(int64_t),
+                          .copies = rows.data(),
+                          .copy_count = rows.size()},
+                         timeout);
+  const size_t element = input.element_size();
+  auto* destination = static_cast<std::byte*>(output.mutable_data_ptr());
+  std::vector<shm::Group::Copy> copies;
+  int64_t most = 0;
+  std::string disagreement;
+  for (size_t sender = 0; sender < ranks; ++sender) {
+    const int64_t* const sends = table.data() + sender * ranks;
+    most = std::max(most, std::accumulate(sends, sends + ranks, int64_t{0}));
+    const int64_t offset = std::accumulate(sends, sends + self, int64_t{0});
+    if (sends[self] != output_splits[sender]) {
+      disagreement = "all_to_all: rank " + std::to_string(sender) + " sends " + std::to_string(sends[self]) +
+                     " elements to rank " + std::to_string(self) + ", which expects " +
+                     std::to_string(output_splits[sender]);
+    }
+    const size_t bytes = static_cast<size_t>(std::min(sends[self], output_splits[sender])) * element;
+    copies.push_back({static_cast<int>(sender), static_cast<size_t>(offset) * element, destination, bytes});
+    destination += static_cast<size_t>(output_splits[sender]) * element;
+  }
+  // A rank that disagrees still takes its part, so that the others are not left waiting, and then says so.
+  state_->group.exchange({.kind = shm::OpKind::all_to_all,
+                          .dtype = to_shm(input.scalar_type()),
+                          .count = static_cast<size_t>(most),
+                          .sent = input.const_data_ptr(),
+                          .sent_bytes = input.nbytes(),
+                          .copies = copies.data(),
+                          .copy_count = copies.size()},
+                         timeout);
+  if (!disagreement.empty()) throw ValueError(disagreement);
+}
 
 /// c10d's view of an operation: it has ended when the call returns, or ends in wait().
 class C10dWork : public c10d::Work {
@@ -180,6 +272,56 @@ class ShmBackend : public c10d::Backend {
     const auto gathered = group_.all_gather(only(inputs), {given(options.timeout)});
     for (size_t r = 0; r < gathered.size(); ++r) outputs.at(0).at(r).copy_(gathered[r]);
     return made(nullptr, outputs.at(0));
+  }
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& options) override {
+    group_.all_gather_into_tensor(output, input, {given(options.timeout)});
+    return made(nullptr, {output});
+  }
+  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
+                                        const c10d::ReduceOptions& options) override {
+    group_.reduce(only(tensors),
+                  {static_cast<int>(options.rootRank), from_c10d(options.reduceOp), given(options.timeout)});
+    return made(nullptr, tensors);
+  }
+  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs,
+                                        std::vector<at::Tensor>& inputs,
+                                        const c10d::GatherOptions& options) override {
+    const at::NoGradGuard no_grad;
+    const auto gathered =
+        group_.gather(only(inputs), {static_cast<int>(options.rootRank), given(options.timeout)});
+    for (size_t r = 0; r < gathered.size(); ++r) outputs.at(0).at(r).copy_(gathered[r]);
+    return made(nullptr, outputs.empty() ? std::vector<at::Tensor>() : outputs.at(0));
+  }
+  c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs,
+                                         std::vector<std::vector<at::Tensor>>& inputs,
+                                         const c10d::ScatterOptions& options) override {
+    group_.scatter(only(outputs), inputs.empty() ? std::vector<at::Tensor>() : inputs.at(0),
+                   {static_cast<int>(options.rootRank), given(options.timeout)});
+    return made(nullptr, outputs);
+  }
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                std::vector<std::vector<at::Tensor>>& inputs,
+                                                const c10d::ReduceScatterOptions& options) override {
+    group_.reduce_scatter(only(outputs), inputs.at(0), {from_c10d(options.reduceOp), given(options.timeout)});
+    return made(nullptr, outputs);
+  }
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                      const c10d::ReduceScatterOptions& options) override {
+    group_.reduce_scatter_tensor(output, input, {from_c10d(options.reduceOp), given(options.timeout)});
+    return made(nullptr, {output});
+  }
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<int64_t>& output_splits,
+                                               std::vector<int64_t>& input_splits,
+                                               const c10d::AllToAllOptions& options) override {
+    group_.all_to_all_single(output, input, output_splits, input_splits, {given(options.timeout)});
+    return made(nullptr, {output});
+  }
+  c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+                                          const c10d::AllToAllOptions& options) override {
+    group_.all_to_all(outputs, inputs, {given(options.timeout)});
+    return made(nullptr, outputs);
   }
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override {
     group_.barrier({given(options.timeout)});
