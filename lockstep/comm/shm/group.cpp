@@ -4,9 +4,6 @@
 #include <cstring>
 #include <tuple>
 
-#include "lockstep/base/error.h"
-#include "lockstep/comm/shm/process.h"
-
 namespace lockstep::shm {
 namespace {
 
@@ -21,18 +18,12 @@ size_t chunk_count(size_t bytes) { return (bytes + kChunkBytes - 1) / kChunkByte
 
 Group::Group(const Segment& segment, int area, std::vector<int> members, int rank, Arena& arena,
              std::chrono::milliseconds timeout)
-    : segment_(segment),
-      members_(std::move(members)),
-      rank_(rank),
+    : members_(segment, segment.group_area(area), std::move(members), rank),
       arena_(arena),
-      timeout_(timeout),
-      oversubscribed_(segment.header().ranks > segment.header().cores),
-      pidfds_(members_.size()) {
-  const GroupLayout layout(members_.size());
+      timeout_(timeout) {
+  const GroupLayout layout(static_cast<size_t>(size()));
   std::byte* const base = segment.group_area(area);
-  failure_ = reinterpret_cast<FailureRecord*>(base);
   progress_ = reinterpret_cast<MemberProgress*>(base + layout.progress);
-  doorbells_ = reinterpret_cast<MemberDoorbell*>(base + layout.doorbells);
   posts_ = reinterpret_cast<Post*>(base + layout.posts);
   slices_ = reinterpret_cast<Slice*>(base + layout.slices);
   staging_ = base + layout.staging;
@@ -57,7 +48,7 @@ void Group::reduce(void* data, size_t count, DType dtype, Reduction reduction, i
 void Group::reduce_scatter(const void* input, void* output, size_t count, DType dtype, Reduction reduction,
                            std::chrono::milliseconds timeout) {
   Operation operation = reduction_of(OpKind::reduce_scatter, const_cast<void*>(input),
-                                     count * members_.size(), dtype, reduction);
+                                     count * static_cast<size_t>(size()), dtype, reduction);
   operation.output = static_cast<std::byte*>(output);
   wait(post(operation), timeout);
 }
@@ -78,7 +69,7 @@ void Group::exchange(const Exchange& exchange, std::chrono::milliseconds timeout
 void Group::broadcast(void* data, size_t count, DType dtype, int root, std::chrono::milliseconds timeout) {
   const size_t size_bytes = count * element_size(dtype);
   const Copy copy{root, 0, data, size_bytes};
-  const bool is_root = root == rank_;
+  const bool is_root = root == rank();
   exchange({.kind = OpKind::broadcast,
             .dtype = dtype,
             .count = count,
@@ -109,7 +100,7 @@ Group::Operation Group::reduction_of(OpKind kind, void* data, size_t count, DTyp
 }
 
 Group::Sequence Group::post(Operation operation) {
-  check_broken();
+  members_.check_broken();
   operation.sequence = issued_ + 1;
   reserve_slot(operation.sequence);
 
@@ -117,8 +108,8 @@ Group::Sequence Group::post(Operation operation) {
   operation.path = size <= kInlineBytes    ? Path::inlined
                    : size <= kStagingBytes ? Path::staged
                                            : Path::in_place;
-  Post& mine = post_of(operation.sequence, rank_);
-  Slice& slice = slice_of(operation.sequence, rank_);
+  Post& mine = post_of(operation.sequence, rank());
+  Slice& slice = slice_of(operation.sequence, rank());
   const size_t sent = operation.sent_bytes;
   switch (operation.path) {
     case Path::inlined:
@@ -127,7 +118,7 @@ Group::Sequence Group::post(Operation operation) {
     case Path::staged:
       if (sent > 0) {
         operation.what.offset = reserve_staging(operation.sequence);
-        std::memcpy(segment_.base() + operation.what.offset, operation.data, sent);
+        std::memcpy(members_.segment().base() + operation.what.offset, operation.data, sent);
       }
       break;
     case Path::in_place:
@@ -137,16 +128,16 @@ Group::Sequence Group::post(Operation operation) {
           shared = operation.scratch = arena_.allocate(sent);
           std::memcpy(shared, operation.data, sent);
         }
-        operation.what.offset = static_cast<uint64_t>(shared - segment_.base());
+        operation.what.offset = static_cast<uint64_t>(shared - members_.segment().base());
       }
       break;
   }
-  const Range range = slice_range(operation, rank_);
+  const Range range = slice_range(operation, rank());
   slice.unclaimed.store(pack(0, static_cast<uint32_t>(chunk_count(range.end - range.begin))),
                         std::memory_order_relaxed);
   slice.done.store(0, std::memory_order_relaxed);
 
-  RankRecord& record = segment_.rank_record(members_[static_cast<size_t>(rank_)]);
+  RankRecord& record = members_.own_record();
   record.last_kind.store(static_cast<uint32_t>(operation.what.kind), std::memory_order_relaxed);
   record.last_bytes.store(size, std::memory_order_relaxed);
   record.operations.store(record.operations.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -159,14 +150,14 @@ Group::Sequence Group::post(Operation operation) {
   // just now would sleep through the last arrival.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   this->operation(operation.sequence) = operation;
-  if (all_posted(operation)) ring_sleepers();
+  if (all_posted(operation)) members_.ring_sleepers();
   return operation.sequence;
 }
 
 void Group::reserve_slot(Sequence sequence) {
   if (sequence <= kSlots || everyone_consumed(sequence - kSlots)) return;
   const Operation occupant = operation(sequence);
-  wait_until(
+  wait_for(
       [&] {
         advance_all(/*help=*/true);
         return everyone_consumed(occupant.sequence);
@@ -181,8 +172,8 @@ size_t Group::reserve_staging(Sequence sequence) {
   } else {
     index = kHotStaging + sequence % kSlots;  // free, since the slot is
   }
-  const std::byte* buffer = staging_ + (static_cast<size_t>(rank_) * kStagingDepth + index) * kStagingBytes;
-  return static_cast<size_t>(buffer - segment_.base());
+  const std::byte* buffer = staging_ + (static_cast<size_t>(rank()) * kStagingDepth + index) * kStagingBytes;
+  return static_cast<size_t>(buffer - members_.segment().base());
 }
 
 bool Group::everyone_consumed(Sequence sequence) {
@@ -201,7 +192,7 @@ bool Group::everyone_consumed(Sequence sequence) {
 // operations
 
 void Group::progress() {
-  check_broken();
+  members_.check_broken();
   advance_all(/*help=*/false);
 }
 
@@ -213,9 +204,9 @@ bool Group::is_complete(Sequence sequence) {
 
 void Group::wait(Sequence sequence, std::chrono::milliseconds timeout) {
   if (sequence <= completed_) return;
-  check_broken();
+  members_.check_broken();
   Operation& target = operation(sequence);
-  wait_until(
+  wait_for(
       [&] {
         advance_all(/*help=*/true);
         return target.complete;
@@ -234,7 +225,7 @@ void Group::advance_all(bool help) {
   if (last != completed_) {
     completed_ = last;
     // release: peers may reuse what those operations read.
-    progress_[rank_].consumed.store(last, std::memory_order_release);
+    progress_[rank()].consumed.store(last, std::memory_order_release);
   }
 }
 
@@ -247,7 +238,7 @@ bool Group::advance(Operation& operation, bool help) {
   const bool sliced = is_sliced(operation);
   if (!operation.own_part_done) {
     if (sliced) {
-      reduce_chunks(operation, rank_, /*from_back=*/false);
+      reduce_chunks(operation, rank(), /*from_back=*/false);
     } else {
       execute_alone(operation);
       if (operation.path != Path::in_place) {
@@ -260,7 +251,7 @@ bool Group::advance(Operation& operation, bool help) {
   }
   if (help && sliced) {
     for (int step = 1; step < size(); ++step) {
-      reduce_chunks(operation, (rank_ + step) % size(), /*from_back=*/true);
+      reduce_chunks(operation, (rank() + step) % size(), /*from_back=*/true);
     }
   }
   if (!all_done(operation)) return false;
@@ -270,27 +261,34 @@ bool Group::advance(Operation& operation, bool help) {
 
 bool Group::all_posted(const Operation& operation) const {
   for (int m = 0; m < size(); ++m) {
-    // acquire: what the rank wrote before it arrived.
-    if (post_of(operation.sequence, m).sequence.load(std::memory_order_acquire) != operation.sequence)
-      return false;
+    if (!has_posted(operation, m)) return false;
   }
   return true;
 }
 
+bool Group::has_posted(const Operation& operation, int member) const {
+  // acquire: what the rank wrote before it arrived.
+  return post_of(operation.sequence, member).sequence.load(std::memory_order_acquire) == operation.sequence;
+}
+
 bool Group::all_done(const Operation& operation) const {
-  const bool sliced = is_sliced(operation);
   for (int m = 0; m < size(); ++m) {
-    size_t wanted = 1;
-    if (sliced) {
-      const Range range = slice_range(operation, m);
-      wanted = chunk_count(range.end - range.begin);
-    } else if (!waits_for(operation, m)) {
-      continue;
-    }
-    // acquire: the results that others stored into this rank's buffer; or that they no longer read it.
-    if (slice_of(operation.sequence, m).done.load(std::memory_order_acquire) < wanted) return false;
+    if (!has_done(operation, m)) return false;
   }
   return true;
+}
+
+/// Is the slice of `member` reduced? Or, in an operation without slices, has it read what this rank offers?
+bool Group::has_done(const Operation& operation, int member) const {
+  size_t wanted = 1;
+  if (is_sliced(operation)) {
+    const Range range = slice_range(operation, member);
+    wanted = chunk_count(range.end - range.begin);
+  } else if (!waits_for(operation, member)) {
+    return true;
+  }
+  // acquire: the results that others stored into this rank's buffer; or that they no longer read it.
+  return slice_of(operation.sequence, member).done.load(std::memory_order_acquire) >= wanted;
 }
 
 /// Must this rank keep its buffer until `member` has read it?
@@ -299,7 +297,7 @@ bool Group::waits_for(const Operation& operation, int member) const {
   switch (operation.what.kind) {
     case OpKind::broadcast:
     case OpKind::scatter:
-      return rank_ == root;
+      return rank() == root;
     case OpKind::gather:
       return member == root;
     default:
@@ -322,8 +320,9 @@ void Group::compare(const Operation& operation) {
     };
     int other = 1;
     while (key(post_of(operation.sequence, other).what) == key(post_of(operation.sequence, 0).what)) ++other;
-    fail(FailureKind::mismatch, "the ranks called different operations: " + call(0) + ", " + call(other) +
-                                    "; every rank of a group must call the same ones in the same order");
+    members_.fail(FailureKind::mismatch,
+                  "the ranks called different operations: " + call(0) + ", " + call(other) +
+                      "; every rank of a group must call the same ones in the same order");
   }
 }
 
@@ -334,11 +333,11 @@ void Group::execute_alone(const Operation& operation) {
     case OpKind::all_reduce:
       return reduce_alone(operation, 0, operation.what.count, operation.data);
     case OpKind::reduce:
-      if (static_cast<int>(operation.what.root) != rank_) return;
+      if (static_cast<int>(operation.what.root) != rank()) return;
       return reduce_alone(operation, 0, operation.what.count, operation.data);
     case OpKind::reduce_scatter: {
-      const size_t count = operation.what.count / members_.size();
-      return reduce_alone(operation, static_cast<size_t>(rank_) * count, count, operation.output);
+      const size_t count = operation.what.count / static_cast<size_t>(size());
+      return reduce_alone(operation, static_cast<size_t>(rank()) * count, count, operation.output);
     }
     default:
       break;
@@ -355,15 +354,15 @@ void Group::reduce_alone(const Operation& operation, size_t first, size_t count,
   const auto dtype = static_cast<DType>(operation.what.dtype);
   const void* sources[kMaxRanks];
   for (int m = 0; m < size(); ++m) sources[m] = bytes_of(operation, m) + first * element_size(dtype);
-  shm::reduce(dtype, static_cast<Reduction>(operation.what.reduce_op), sources, members_.size(), &destination,
-              1, count);
+  shm::reduce(dtype, static_cast<Reduction>(operation.what.reduce_op), sources, static_cast<size_t>(size()),
+              &destination, 1, count);
 }
 
 void Group::acknowledge(const Operation& operation) {
   // release: this rank no longer reads its peers' buffers.
-  slice_of(operation.sequence, rank_).done.store(1, std::memory_order_release);
+  slice_of(operation.sequence, rank()).done.store(1, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  ring_sleepers();
+  members_.ring_sleepers();
 }
 
 void Group::reduce_chunks(const Operation& operation, int owner, bool from_back) {
@@ -391,22 +390,22 @@ void Group::reduce_chunks(const Operation& operation, int owner, bool from_back)
     }
     const bool to_root = operation.what.kind == OpKind::reduce;
     void* const* const to = to_root ? &destinations[operation.what.root] : destinations;
-    shm::reduce(dtype, static_cast<Reduction>(operation.what.reduce_op), sources, members_.size(), to,
-                to_root ? size_t{1} : members_.size(), (end - begin) / element);
+    shm::reduce(dtype, static_cast<Reduction>(operation.what.reduce_op), sources, static_cast<size_t>(size()),
+                to, to_root ? size_t{1} : static_cast<size_t>(size()), (end - begin) / element);
     ++finished;
   }
   if (finished == 0) return;
   // release: the results are in every rank's buffer.
   slice.done.fetch_add(finished, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (all_done(operation)) ring_sleepers();
+  if (all_done(operation)) members_.ring_sleepers();
 }
 
 void Group::finish(Operation& operation) {
   if (operation.scratch != nullptr) {
     const bool has_result =
         operation.what.kind == OpKind::all_reduce ||
-        (operation.what.kind == OpKind::reduce && static_cast<int>(operation.what.root) == rank_);
+        (operation.what.kind == OpKind::reduce && static_cast<int>(operation.what.root) == rank());
     if (has_result) std::memcpy(operation.data, operation.scratch, operation.sent_bytes);
     arena_.release(operation.scratch);
     operation.scratch = nullptr;
@@ -418,140 +417,27 @@ void Group::finish(Operation& operation) {
 // waiting
 
 template <class Ready>
-void Group::wait_until(Ready ready, const Operation& operation, std::chrono::milliseconds timeout) {
-  Backoff backoff(oversubscribed_);
-  Clock::time_point deadline{};
-  while (!ready()) {
-    if (backoff.relax()) continue;
-    const auto now = Clock::now();
-    // The clock is first read here: what ends within the spin never pays for it.
-    if (deadline == Clock::time_point{}) deadline = now + timeout;
-    check_broken();
-    check_peers(operation);
-    if (now >= deadline) {
-      std::string missing;
-      for (int m = 0; m < size(); ++m) {
-        if (post_of(operation.sequence, m).sequence.load(std::memory_order_acquire) != operation.sequence ||
-            (operation.compared && operation.path == Path::in_place && m != rank_)) {
-          missing += (missing.empty() ? "" : ", ") + describe_peer(m);
-        }
-      }
-      fail(FailureKind::timeout, describe(operation) + " waited " + std::to_string(timeout.count()) +
-                                     " ms for " + (missing.empty() ? std::string("its peers") : missing));
+void Group::wait_for(Ready ready, const Operation& operation, std::chrono::milliseconds timeout) {
+  class AwaitedOperation final : public Awaited {
+   public:
+    AwaitedOperation(const Group& group, const Operation& operation) : group_(group), operation_(operation) {}
+    bool needs(int member) const override {
+      if (!group_.has_posted(operation_, member)) return true;
+      // A rank that has arrived at an operation by copy has given all it has to give, and may end.
+      if (operation_.path != Path::in_place) return false;
+      // Any rank may have taken over an unfinished chunk.
+      return is_sliced(operation_) ? !group_.all_done(operation_) : !group_.has_done(operation_, member);
     }
-    MemberDoorbell& bell = doorbells_[rank_];
-    const uint32_t rings = bell.rings.load(std::memory_order_relaxed);
-    bell.sleeping.store(1, std::memory_order_relaxed);
-    // Pairs with the fences before ring_sleepers: either the peer sees the sleeper or the sleeper sees its
-    // arrival.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    const bool done = ready();
-    if (!done) {
-      constexpr std::chrono::nanoseconds kLookAtPeersEvery = std::chrono::milliseconds(50);
-      futex_wait(bell.rings, rings, std::min<std::chrono::nanoseconds>(kLookAtPeersEvery, deadline - now));
-    }
-    bell.sleeping.store(0, std::memory_order_relaxed);
-    if (done) return;
-  }
+    std::string describe() const override { return Group::describe(operation_); }
+
+   private:
+    const Group& group_;
+    const Operation& operation_;
+  };
+  members_.wait_until(ready, AwaitedOperation(*this, operation), timeout);
 }
 
-void Group::ring_sleepers() {
-  for (int m = 0; m < size(); ++m) {
-    if (m == rank_ || doorbells_[m].sleeping.load(std::memory_order_relaxed) == 0) continue;
-    doorbells_[m].rings.fetch_add(1, std::memory_order_relaxed);
-    futex_wake(doorbells_[m].rings);
-  }
-}
-
-// ------------------------------------------------------------------------------------------------------------
-// failing
-
-void Group::check_broken() {
-  if (broken_) std::rethrow_exception(broken_);
-  // acquire: the record is complete.
-  if (failure_->state.load(std::memory_order_acquire) != 2) return;
-  const std::string message =
-      "rank " + std::to_string(failure_->reported_by) + " reported: " + failure_->message;
-  switch (failure_->kind) {
-    case FailureKind::timeout:
-      broken_ = std::make_exception_ptr(TimeoutError(message));
-      break;
-    case FailureKind::peer_lost:
-      broken_ = std::make_exception_ptr(PeerLostError(message, failure_->lost_rank));
-      break;
-    case FailureKind::mismatch:
-    case FailureKind::none:
-      broken_ = std::make_exception_ptr(MismatchError(message));
-      break;
-  }
-  std::rethrow_exception(broken_);
-}
-
-void Group::fail(FailureKind kind, const std::string& message, int lost_rank) {
-  const std::string full = "[lockstep] rank " + std::to_string(rank_) + ": " + message;
-  uint32_t expected = 0;
-  if (failure_->state.compare_exchange_strong(expected, 1, std::memory_order_relaxed)) {
-    failure_->kind = kind;
-    failure_->reported_by = rank_;
-    failure_->lost_rank = lost_rank;
-    const size_t length = std::min(full.size(), sizeof failure_->message - 1);
-    std::memcpy(failure_->message, full.data(), length);
-    failure_->message[length] = '\0';
-    failure_->state.store(2, std::memory_order_release);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    ring_sleepers();
-  }
-  switch (kind) {
-    case FailureKind::timeout:
-      broken_ = std::make_exception_ptr(TimeoutError(full));
-      break;
-    case FailureKind::peer_lost:
-      broken_ = std::make_exception_ptr(PeerLostError(full, lost_rank));
-      break;
-    case FailureKind::mismatch:
-    case FailureKind::none:
-      broken_ = std::make_exception_ptr(MismatchError(full));
-      break;
-  }
-  std::rethrow_exception(broken_);
-}
-
-void Group::check_peers(const Operation& operation) {
-  for (int m = 0; m < size(); ++m) {
-    if (m == rank_) continue;
-    const bool arrived =
-        post_of(operation.sequence, m).sequence.load(std::memory_order_acquire) == operation.sequence;
-    // A rank that has arrived at a small operation has given all it has to give and may end.
-    if (arrived && operation.path != Path::in_place) continue;
-    std::string how;
-    if (!is_gone(m, how)) continue;
-    // What it did just before it ended counts.
-    if (!arrived &&
-        post_of(operation.sequence, m).sequence.load(std::memory_order_acquire) == operation.sequence)
-      continue;
-    if (arrived && all_done(operation)) continue;
-    fail(FailureKind::peer_lost, describe(operation) + " lost " + describe_peer(m) + ": it " + how, m);
-  }
-}
-
-bool Group::is_gone(int member, std::string& how) {
-  const RankInfo info = segment_.rank_info(members_[static_cast<size_t>(member)]);
-  if (info.state == RankState::left) {
-    how = "has left the job";
-    return true;
-  }
-  if (info.state == RankState::exited) {
-    how = describe_wait_status(info.wait_status);
-    return true;
-  }
-  if (info.state == RankState::attached && process_ended(pidfds_[static_cast<size_t>(member)], info.pid)) {
-    how = "died";
-    return true;
-  }
-  return false;
-}
-
-std::string Group::describe(const Operation& operation) const {
+std::string Group::describe(const Operation& operation) {
   const Announcement& what = operation.what;
   std::string text = std::string(op_name(what.kind)) + " #" + std::to_string(operation.sequence);
   if (what.kind == OpKind::barrier) return text;
@@ -567,38 +453,30 @@ std::string Group::describe(const Operation& operation) const {
   return text + ")";
 }
 
-std::string Group::describe_peer(int member) const {
-  const RankInfo info = segment_.rank_info(members_[static_cast<size_t>(member)]);
-  std::string text = "rank " + std::to_string(member) + " (pid " + std::to_string(info.pid);
-  if (info.state == RankState::absent) return "rank " + std::to_string(member) + " (never started)";
-  text += info.operations == 0
-              ? ", no operation yet"
-              : ", last operation " + info.last_operation + ", its " + std::to_string(info.operations) + ".";
-  return text + ")";
-}
-
 // ----------------------------------------------------------------------------------------------------------
 // addresses
 
 Post& Group::post_of(Sequence sequence, int member) const {
-  return posts_[(sequence % kSlots) * members_.size() + static_cast<size_t>(member)];
+  return posts_[(sequence % kSlots) * static_cast<size_t>(size()) + static_cast<size_t>(member)];
 }
 
 Slice& Group::slice_of(Sequence sequence, int member) const {
-  return slices_[(sequence % kSlots) * members_.size() + static_cast<size_t>(member)];
+  return slices_[(sequence % kSlots) * static_cast<size_t>(size()) + static_cast<size_t>(member)];
 }
 
 const std::byte* Group::bytes_of(const Operation& operation, int member) const {
   const Post& post = post_of(operation.sequence, member);
   if (operation.path == Path::inlined) return reinterpret_cast<const std::byte*>(post.payload);
-  return segment_.base() + post.what.offset;
+  return members_.segment().base() + post.what.offset;
 }
 
 Group::Range Group::slice_range(const Operation& operation, int member) const {
   if (!is_sliced(operation)) return {0, 0};
   const size_t total = bytes(operation);
   const size_t lines = (total + kLine - 1) / kLine;
-  const auto start = [&](size_t m) { return std::min(lines * m / members_.size() * kLine, total); };
+  const auto start = [&](size_t m) {
+    return std::min(lines * m / static_cast<size_t>(size()) * kLine, total);
+  };
   return {start(static_cast<size_t>(member)), start(static_cast<size_t>(member) + 1)};
 }
 

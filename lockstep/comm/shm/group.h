@@ -16,16 +16,14 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <string>
 #include <vector>
 
-#include "lockstep/base/fd.h"
 #include "lockstep/comm/shm/arena.h"
 #include "lockstep/comm/shm/layout.h"
+#include "lockstep/comm/shm/membership.h"
 #include "lockstep/comm/shm/reduce.h"
 #include "lockstep/comm/shm/segment.h"
-#include "lockstep/comm/shm/wait.h"
 
 namespace lockstep::shm {
 
@@ -40,8 +38,8 @@ class Group {
         std::chrono::milliseconds timeout);
   Group(const Group&) = delete;
 
-  int rank() const { return rank_; }
-  int size() const { return static_cast<int>(members_.size()); }
+  int rank() const { return members_.rank(); }
+  int size() const { return members_.size(); }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
   /// Number of an operation of this group, counted from 1.
@@ -117,7 +115,9 @@ class Group {
   bool advance(Operation& operation, bool help);
   void advance_all(bool help);
   bool all_posted(const Operation& operation) const;
+  bool has_posted(const Operation& operation, int member) const;
   bool all_done(const Operation& operation) const;
+  bool has_done(const Operation& operation, int member) const;
   void compare(const Operation& operation);
   void execute_alone(const Operation& operation);
   void reduce_alone(const Operation& operation, size_t first, size_t count, void* destination) const;
@@ -127,18 +127,12 @@ class Group {
   void finish(Operation& operation);
 
   template <class Ready>
-  void wait_until(Ready ready, const Operation& operation, std::chrono::milliseconds timeout);
-  void ring_sleepers();
-  void check_broken();
-  void check_peers(const Operation& operation);
-  bool is_gone(int member, std::string& how);
+  void wait_for(Ready ready, const Operation& operation, std::chrono::milliseconds timeout);
   void reserve_slot(Sequence sequence);
   size_t reserve_staging(Sequence sequence);
   bool everyone_consumed(Sequence sequence);
-  [[noreturn]] void fail(FailureKind kind, const std::string& message, int lost_rank = -1);
 
-  std::string describe(const Operation& operation) const;
-  std::string describe_peer(int member) const;
+  static std::string describe(const Operation& operation);
 
   Operation& operation(Sequence sequence) { return operations_[sequence % kSlots]; }
   Post& post_of(Sequence sequence, int member) const;
@@ -153,16 +147,11 @@ class Group {
   /// The most that any rank sends: what decides the path.
   static size_t bytes(const Operation& operation);
 
-  const Segment& segment_;
-  std::vector<int> members_;
-  int rank_;
+  Membership members_;
   Arena& arena_;
   std::chrono::milliseconds timeout_;
-  bool oversubscribed_;
 
-  FailureRecord* failure_;
   MemberProgress* progress_;
-  MemberDoorbell* doorbells_;
   Post* posts_;
   Slice* slices_;
   std::byte* staging_;
@@ -172,8 +161,6 @@ class Group {
   Sequence completed_ = 0;       // this rank has finished with every operation up to here
   Sequence known_consumed_ = 0;  // and this is what it last read of everybody's
   std::array<Sequence, kHotStaging> staging_used_by_{};
-  std::vector<UniqueFd> pidfds_;
-  std::exception_ptr broken_;
 };
 
 }  // namespace lockstep::shm

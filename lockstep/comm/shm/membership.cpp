@@ -1,0 +1,124 @@
+#include "lockstep/comm/shm/membership.h"
+
+#include <cstring>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/shm/process.h"
+
+namespace lockstep::shm {
+
+Membership::Membership(const Segment& segment, std::byte* area, std::vector<int> members, int rank)
+    : segment_(segment),
+      members_(std::move(members)),
+      rank_(rank),
+      oversubscribed_(segment.header().ranks > segment.header().cores),
+      failure_(reinterpret_cast<FailureRecord*>(area)),
+      doorbells_(reinterpret_cast<MemberDoorbell*>(area + GroupLayout(members_.size()).doorbells)),
+      pidfds_(members_.size()) {}
+
+void Membership::ring_sleepers() {
+  // What this rank did must be visible before it looks who sleeps, or a peer that falls asleep just now would
+  // miss it.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (int m = 0; m < size(); ++m) {
+    if (m != rank_) ring(m);
+  }
+}
+
+void Membership::ring(int member) {
+  if (doorbells_[member].sleeping.load(std::memory_order_relaxed) == 0) return;
+  doorbells_[member].rings.fetch_add(1, std::memory_order_relaxed);
+  futex_wake(doorbells_[member].rings);
+}
+
+void Membership::check_broken() {
+  if (broken_) std::rethrow_exception(broken_);
+  // acquire: the record is complete.
+  if (failure_->state.load(std::memory_order_acquire) != 2) return;
+  set_broken(failure_->kind,
+             "rank " + std::to_string(failure_->reported_by) + " reported: " + failure_->message,
+             failure_->lost_rank);
+  std::rethrow_exception(broken_);
+}
+
+void Membership::fail(FailureKind kind, const std::string& message, int lost_rank) {
+  const std::string full = "[lockstep] rank " + std::to_string(rank_) + ": " + message;
+  uint32_t expected = 0;
+  if (failure_->state.compare_exchange_strong(expected, 1, std::memory_order_relaxed)) {
+    failure_->kind = kind;
+    failure_->reported_by = rank_;
+    failure_->lost_rank = lost_rank;
+    const size_t length = std::min(full.size(), sizeof failure_->message - 1);
+    std::memcpy(failure_->message, full.data(), length);
+    failure_->message[length] = '\0';
+    failure_->state.store(2, std::memory_order_release);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    ring_sleepers();
+  }
+  set_broken(kind, full, lost_rank);
+  std::rethrow_exception(broken_);
+}
+
+void Membership::set_broken(FailureKind kind, const std::string& message, int lost_rank) {
+  switch (kind) {
+    case FailureKind::timeout:
+      broken_ = std::make_exception_ptr(TimeoutError(message));
+      return;
+    case FailureKind::peer_lost:
+      broken_ = std::make_exception_ptr(PeerLostError(message, lost_rank));
+      return;
+    case FailureKind::mismatch:
+    case FailureKind::none:
+      broken_ = std::make_exception_ptr(MismatchError(message));
+      return;
+  }
+}
+
+void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::milliseconds timeout) {
+  check_broken();
+  std::string missing;
+  for (int m = 0; m < size(); ++m) {
+    if (m == rank_ || !awaited.needs(m)) continue;
+    std::string how;
+    // What a rank did just before it ended counts: look again once it is known to have ended.
+    if (is_gone(m, how) && awaited.needs(m)) {
+      fail(FailureKind::peer_lost, awaited.describe() + " lost " + describe_peer(m) + ": it " + how, m);
+    }
+    missing += (missing.empty() ? "" : ", ") + describe_peer(m);
+  }
+  if (!timed_out) return;
+  fail(FailureKind::timeout, awaited.describe() + " waited " + std::to_string(timeout.count()) + " ms for " +
+                                 (missing.empty() ? std::string("its peers") : missing));
+}
+
+bool Membership::is_gone(int member, std::string& how) {
+  const RankInfo info = segment_.rank_info(members_[static_cast<size_t>(member)]);
+  switch (info.state) {
+    case RankState::absent:
+      return false;
+    case RankState::left:
+      how = "has left the job";
+      return true;
+    case RankState::exited:
+      how = describe_wait_status(info.wait_status);
+      return true;
+    case RankState::attached:
+      how = "died";
+      return process_ended(pidfds_[static_cast<size_t>(member)], info.pid);
+  }
+  return false;
+}
+
+std::string Membership::describe_peer(int member) const {
+  const RankInfo info = segment_.rank_info(members_[static_cast<size_t>(member)]);
+  const std::string name = "rank " + std::to_string(member);
+  if (info.state == RankState::absent) return name + " (never started)";
+  return name + " (pid " + std::to_string(info.pid) +
+         (info.operations == 0 ? ", no operation yet"
+                               : ", last operation " + info.last_operation + ", its " +
+                                     std::to_string(info.operations) + ".") +
+         ")";
+}
+
+}  // namespace lockstep::shm

@@ -1,0 +1,97 @@
+// A rank among the ranks of a group: how it waits for them, notices that one is gone, and breaks the group
+// for all.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/fd.h"
+#include "lockstep/comm/shm/layout.h"
+#include "lockstep/comm/shm/segment.h"
+#include "lockstep/comm/shm/wait.h"
+
+namespace lockstep::shm {
+
+/// What a rank is waiting for, so that a wait which fails can say it.
+class Awaited {
+ public:
+  /// Can the wait not end without `member` doing something more?
+  virtual bool needs(int member) const = 0;
+  /// For the message: "all_reduce #41 (float32[1024], SUM)".
+  virtual std::string describe() const = 0;
+
+ protected:
+  ~Awaited() = default;
+};
+
+/// One thread at a time.
+class Membership {
+ public:
+  /// `members`: the group's ranks as ranks of the segment; `rank`: this one's place among them; `area`: of
+  /// the group.
+  Membership(const Segment& segment, std::byte* area, std::vector<int> members, int rank);
+  Membership(const Membership&) = delete;
+
+  const Segment& segment() const { return segment_; }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(members_.size()); }
+  RankRecord& own_record() const { return segment_.rank_record(members_[static_cast<size_t>(rank_)]); }
+
+  /// Blocks until `ready()`, which may do work. Throws TimeoutError or PeerLostError, and breaks the group.
+  template <class Ready>
+  void wait_until(Ready ready, const Awaited& awaited, std::chrono::milliseconds timeout) {
+    Backoff backoff(oversubscribed_);
+    // The clock is first read when the spin is over: what ends within it never pays for it.
+    Clock::time_point deadline{};
+    while (!ready()) {
+      if (backoff.relax()) continue;
+      const auto now = Clock::now();
+      if (deadline == Clock::time_point{}) deadline = now + timeout;
+      check(awaited, now >= deadline, timeout);
+      MemberDoorbell& bell = doorbells_[rank_];
+      const uint32_t rings = bell.rings.load(std::memory_order_relaxed);
+      bell.sleeping.store(1, std::memory_order_relaxed);
+      // Pairs with the fence before ring_sleepers: either the peer sees the sleeper, or the sleeper what the
+      // peer did.
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+      const bool done = ready();
+      if (!done) {
+        constexpr std::chrono::nanoseconds kLookAtPeersEvery = std::chrono::milliseconds(50);
+        futex_wait(bell.rings, rings, std::min<std::chrono::nanoseconds>(kLookAtPeersEvery, deadline - now));
+      }
+      bell.sleeping.store(0, std::memory_order_relaxed);
+      if (done) return;
+    }
+  }
+
+  /// Wakes the members that sleep. A sequentially consistent fence must stand between what this rank did and
+  /// this call, or a peer that falls asleep in between would miss it.
+  void ring_sleepers();
+  /// The same for one.
+  void ring(int member);
+
+  /// Throws the first cause once the group is broken, by whichever rank.
+  void check_broken();
+  /// Breaks the group for all ranks and throws.
+  [[noreturn]] void fail(FailureKind kind, const std::string& message, int lost_rank = -1);
+
+ private:
+  void check(const Awaited& awaited, bool timed_out, std::chrono::milliseconds timeout);
+  bool is_gone(int member, std::string& how);
+  std::string describe_peer(int member) const;
+  void set_broken(FailureKind kind, const std::string& message, int lost_rank);
+
+  const Segment& segment_;
+  std::vector<int> members_;
+  int rank_;
+  bool oversubscribed_;
+  FailureRecord* failure_;
+  MemberDoorbell* doorbells_;
+  std::vector<UniqueFd> pidfds_;
+  std::exception_ptr broken_;
+};
+
+}  // namespace lockstep::shm
