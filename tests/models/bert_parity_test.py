@@ -43,7 +43,7 @@ def random_batch(config, batch=5, length=17, padding="right", types=True, seed=0
             mask[row, :length - count] = 0
         elif padding == "holes" and row % 2:
             mask[row, 1::3] = 0
-    if padding != "holes":
+    if padding != "holes" and config.pad_token_id is not None:
         ids[mask == 0] = config.pad_token_id
     token_types = torch.randint(0, 2, (batch, length)) if types else torch.zeros_like(ids)
     return {"input_ids": ids, "token_type_ids": token_types, "attention_mask": mask,
