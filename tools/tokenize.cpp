@@ -15,6 +15,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/text/bert_tokenizer.h"
+#include "lockstep/text/utf8.h"
 #include "tools/subcommands.h"
 
 namespace lockstep::tools {
@@ -44,8 +45,11 @@ struct Line {
 };
 
 Line parse(const std::string& bytes) {
-  const auto json = nlohmann::json::parse(bytes);
-  if (!json.is_object()) throw ValueError("expected an object {\"text\": ..., \"text_pair\": ...}");
+  if (const size_t at = text::find_invalid_utf8(bytes); at != std::string::npos) {
+    throw ValueError(fmt::format("not UTF-8 (byte {})", at));
+  }
+  const auto json = nlohmann::json::parse(bytes, nullptr, false);
+  if (!json.is_object()) throw ValueError("expected a JSON object {\"text\": ..., \"text_pair\": ...}");
   const auto string = [&](const char* key) {
     if (!json.at(key).is_string()) throw ValueError(fmt::format("\"{}\" is not a string", key));
     return json.at(key).get<std::string>();

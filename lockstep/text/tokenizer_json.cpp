@@ -8,6 +8,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/log.h"
 #include "lockstep/text/tokenizer_spec.h"
+#include "lockstep/text/utf8.h"
 
 namespace lockstep::text {
 namespace {
@@ -69,8 +70,10 @@ class Field {
 };
 
 Json parse(const std::filesystem::path& path) {
+  const std::string content = read_file(path);
+  if (find_invalid_utf8(content) != std::string::npos) throw FileError(path.string() + " is not UTF-8");
   try {
-    return Json::parse(read_file(path));
+    return Json::parse(content);
   } catch (const Json::parse_error& error) {
     throw FileError(path.string() + " is not JSON: " + error.what());
   }
