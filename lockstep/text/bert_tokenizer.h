@@ -25,24 +25,30 @@ struct BertTokenizerOptions {
 /// Immutable after construction: any number of threads may encode with one tokenizer.
 class BertTokenizer {
  public:
-  /// From vocab.txt (line number = id) or tokenizer.json (whose own settings then win over `options`).
-  /// Throws FileError naming file and line.
+  /// From vocab.txt (line number from 0 = id) or, when the name ends in .json, tokenizer.json (whose own
+  /// settings then win over `options`). Throws FileError naming file and line or field, also when [UNK],
+  /// [CLS], [SEP] or [PAD] is missing.
   static BertTokenizer from_file(const std::filesystem::path& path, BertTokenizerOptions options = {});
-  /// From a model directory: tokenizer.json, else vocab.txt with tokenizer_config.json's settings.
+  /// From a model directory: tokenizer.json, else vocab.txt. Settings that tokenizer_config.json gives win,
+  /// as they do for transformers' BertTokenizer, with a warning where they contradict tokenizer.json. Throws
+  /// FileError.
   static BertTokenizer from_directory(const std::filesystem::path& directory);
 
   BertTokenizer(BertTokenizer&&) noexcept;
   BertTokenizer& operator=(BertTokenizer&&) noexcept;
   ~BertTokenizer();
 
-  /// Truncates to `max_length` tokens, special ones included (longest_first for pairs); 0: no limit.
+  /// The ids of one text or of a pair, UTF-8. Special tokens that stand in a text literally become their ids.
+  /// Truncates to `max_length` tokens, special ones included (longest_first for pairs); 0: no limit. Throws
+  /// ValueError when a text is not UTF-8 or `max_length` has no room for the special tokens. Thread-safe.
   Encoding encode(std::string_view text, std::optional<std::string_view> text_pair = std::nullopt,
                   size_t max_length = 0) const;
 
+  /// One more than the highest id, added tokens included: the rows that a model's embedding needs.
   int64_t vocab_size() const;
   int64_t pad_token_id() const;
   /// Writes vocab.txt, tokenizer.json and tokenizer_config.json, so that transformers' AutoTokenizer loads
-  /// them.
+  /// them and gives the same ids. Makes `directory` when it is missing. Throws FileError.
   void save(const std::filesystem::path& directory) const;
 
  private:

@@ -113,7 +113,10 @@ class Parity(unittest.TestCase):
         theirs = peer(lines, padding=False, **limit)
         for line, got, ids, types in zip(lines, ours, theirs["input_ids"], theirs["token_type_ids"]):
             if got["input_ids"] != ids or got["token_type_ids"] != types:
-                self.fail(f"{line!r} {flags} {max_length}: got {got}, the peer has {ids} {types}")
+                at = next((i for i, pair in enumerate(zip(got["input_ids"], ids)) if pair[0] != pair[1]), len(ids) - 1)
+                self.fail(f"{str(line)[:300]!a} {flags} {max_length}: {len(got['input_ids'])} ids, the peer has "
+                          f"{len(ids)}; around {at} they are {got['input_ids'][max(0, at - 3):at + 4]}, the peer's "
+                          f"{ids[max(0, at - 3):at + 4]}; types equal: {got['token_type_ids'] == types}")
 
     def test_real_lines_uncased(self):
         self.assertGreater(len(self.lines), 10000)
