@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/node.h"
-#include "tests/comm/ranks.h"
+#include "tests/comm/shm_rank.h"
 
 namespace lockstep::shm {
 namespace {
@@ -22,29 +21,6 @@ using namespace std::chrono_literals;
 using testing::expect_all_succeed;
 using testing::run_processes;
 using testing::run_threads;
-
-constexpr size_t kArenaBytes = size_t{64} << 20;
-constexpr auto kTimeout = 30s;
-
-/// A rank's node and its group of all ranks.
-struct Rank {
-  template <class Memory>  // a descriptor, or a mapping that threads share
-  Rank(Memory&& memory, int rank, std::chrono::milliseconds timeout = kTimeout)
-      : node(memory, rank), group(node.segment(), 0, everyone(node), rank, node.arena(), timeout) {
-    node.wait_for_all(kTimeout);
-  }
-  static std::vector<int> everyone(const Node& node) {
-    std::vector<int> members(static_cast<size_t>(node.segment().ranks()));
-    std::iota(members.begin(), members.end(), 0);
-    return members;
-  }
-  template <class T>
-  T* allocate(size_t count) {
-    return reinterpret_cast<T*>(node.arena().allocate(count * sizeof(T)));
-  }
-  Node node;
-  Group group;
-};
 
 /// The specified order of summation, written down independently of the library.
 template <class T>

@@ -20,6 +20,8 @@ Group::Group(const Segment& segment, int area, std::vector<int> members, int ran
              std::chrono::milliseconds timeout)
     : members_(segment, segment.group_area(area), std::move(members), rank),
       arena_(arena),
+      messages_(members_, arena,
+                segment.group_area(area) + GroupLayout(static_cast<size_t>(size())).channels),
       timeout_(timeout) {
   const GroupLayout layout(static_cast<size_t>(size()));
   std::byte* const base = segment.group_area(area);
@@ -137,10 +139,7 @@ Group::Sequence Group::post(Operation operation) {
                         std::memory_order_relaxed);
   slice.done.store(0, std::memory_order_relaxed);
 
-  RankRecord& record = members_.own_record();
-  record.last_kind.store(static_cast<uint32_t>(operation.what.kind), std::memory_order_relaxed);
-  record.last_bytes.store(size, std::memory_order_relaxed);
-  record.operations.store(record.operations.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  count_operation(operation.what.kind, size);
 
   issued_ = operation.sequence;
   mine.what = operation.what;
@@ -152,6 +151,14 @@ Group::Sequence Group::post(Operation operation) {
   this->operation(operation.sequence) = operation;
   if (all_posted(operation)) members_.ring_sleepers();
   return operation.sequence;
+}
+
+/// The pulse that a launcher watches, and what a report says of this rank.
+void Group::count_operation(OpKind kind, size_t bytes) {
+  RankRecord& record = members_.own_record();
+  record.last_kind.store(static_cast<uint32_t>(kind), std::memory_order_relaxed);
+  record.last_bytes.store(bytes, std::memory_order_relaxed);
+  record.operations.store(record.operations.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 void Group::reserve_slot(Sequence sequence) {
@@ -214,7 +221,38 @@ void Group::wait(Sequence sequence, std::chrono::milliseconds timeout) {
       target, timeout);
 }
 
+void Group::start(PointToPoint::Request& request) {
+  members_.check_broken();
+  count_operation(request.is_send ? OpKind::send : OpKind::recv, request.bytes);
+  messages_.start(request);
+}
+
+void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeout) {
+  if (request.complete) return;
+  class AwaitedMessage final : public Awaited {
+   public:
+    explicit AwaitedMessage(const PointToPoint::Request& request) : request_(request) {}
+    bool needs(int member) const override {
+      return !request_.complete && (request_.peer == PointToPoint::kAnySource || request_.peer == member);
+    }
+    std::string describe() const override {
+      return std::string(request_.is_send ? "send" : "recv") + " of " + std::to_string(request_.bytes) +
+             " bytes, tag " + std::to_string(request_.tag);
+    }
+
+   private:
+    const PointToPoint::Request& request_;
+  };
+  members_.wait_until(
+      [&] {
+        advance_all(/*help=*/true);
+        return request.complete;
+      },
+      AwaitedMessage(request), timeout);
+}
+
 void Group::advance_all(bool help) {
+  messages_.progress();
   for (Sequence s = completed_ + 1; s <= issued_; ++s) {
     Operation& current = operation(s);
     if (!current.complete && !advance(current, help) && !current.compared)

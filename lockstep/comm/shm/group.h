@@ -22,6 +22,7 @@
 #include "lockstep/comm/shm/arena.h"
 #include "lockstep/comm/shm/layout.h"
 #include "lockstep/comm/shm/membership.h"
+#include "lockstep/comm/shm/point_to_point.h"
 #include "lockstep/comm/shm/reduce.h"
 #include "lockstep/comm/shm/segment.h"
 
@@ -83,6 +84,13 @@ class Group {
   void broadcast(void* data, size_t count, DType dtype, int root, std::chrono::milliseconds timeout);
   void barrier(std::chrono::milliseconds timeout);
 
+  /// Starts sending to or receiving from another rank (or any, or itself); see PointToPoint. Does not block.
+  void start(PointToPoint::Request& request);
+  /// Blocks until the request is complete.
+  void wait(PointToPoint::Request& request, std::chrono::milliseconds timeout);
+  /// Ends a request that nobody will wait for.
+  void cancel(const PointToPoint::Request& request) { messages_.cancel(request); }
+
   /// Does what can be done without blocking for the operations in flight.
   void progress();
   /// progress(), then: has operation `sequence` ended?
@@ -128,6 +136,7 @@ class Group {
 
   template <class Ready>
   void wait_for(Ready ready, const Operation& operation, std::chrono::milliseconds timeout);
+  void count_operation(OpKind kind, size_t bytes);
   void reserve_slot(Sequence sequence);
   size_t reserve_staging(Sequence sequence);
   bool everyone_consumed(Sequence sequence);
@@ -149,6 +158,7 @@ class Group {
 
   Membership members_;
   Arena& arena_;
+  PointToPoint messages_;
   std::chrono::milliseconds timeout_;
 
   MemberProgress* progress_;

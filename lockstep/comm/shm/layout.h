@@ -73,7 +73,9 @@ enum class OpKind : uint8_t {
   scatter,
   gather,
   all_gather,
-  all_to_all
+  all_to_all,
+  send,
+  recv
 };
 
 /// What a rank announces when it starts an operation.
@@ -102,6 +104,22 @@ struct alignas(kLine) Slice {
   std::atomic<uint64_t>
       unclaimed;               ///< front << 32 | back, in chunks; initialised by the owner before its post
   std::atomic<uint32_t> done;  ///< release: that many chunks are in place in every rank's buffer
+};
+
+/// One message of a channel.
+struct alignas(kLine) ChannelEntry {
+  std::atomic<uint32_t> full;  ///< set by the sender, cleared (release) by the receiver once it has copied
+  uint32_t tag;
+  uint64_t bytes;
+  uint64_t offset;  ///< in the segment; unused when the bytes travel in the payload
+  unsigned char payload[kInlineBytes];
+};
+
+/// The messages from one rank to another, in order.
+inline constexpr uint32_t kChannelDepth = 16;
+struct alignas(kLine) Channel {
+  std::atomic<uint64_t> sent;  ///< release: messages put in so far
+  ChannelEntry entries[kChannelDepth];
 };
 
 struct alignas(kLine) MemberProgress {
@@ -134,9 +152,10 @@ struct GroupLayout {
         doorbells(progress + ranks * sizeof(MemberProgress)),
         posts(doorbells + ranks * sizeof(MemberDoorbell)),
         slices(posts + kSlots * ranks * sizeof(Post)),
-        staging(round_up(slices + kSlots * ranks * sizeof(Slice), 4096)),
+        channels(slices + kSlots * ranks * sizeof(Slice)),
+        staging(round_up(channels + ranks * ranks * sizeof(Channel), 4096)),
         total(round_up(staging + ranks * kStagingDepth * kStagingBytes, 4096)) {}
-  size_t progress, doorbells, posts, slices, staging, total;
+  size_t progress, doorbells, posts, slices, channels, staging, total;
 };
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);

@@ -158,8 +158,9 @@ std::string describe_wait_status(int wait_status) {
 }
 
 const char* op_name(OpKind kind) {
-  constexpr const char* kNames[] = {"nothing",   "barrier", "all_reduce", "reduce",     "reduce_scatter",
-                                    "broadcast", "scatter", "gather",     "all_gather", "all_to_all"};
+  constexpr const char* kNames[] = {"nothing",        "barrier",    "all_reduce", "reduce",
+                                    "reduce_scatter", "broadcast",  "scatter",    "gather",
+                                    "all_gather",     "all_to_all", "send",       "recv"};
   if (static_cast<size_t>(kind) < std::size(kNames)) return kNames[static_cast<size_t>(kind)];
   return "unknown";
 }

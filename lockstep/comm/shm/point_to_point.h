@@ -1,0 +1,70 @@
+// Messages between two ranks of a group.
+//
+// Each ordered pair of ranks has a channel of kChannelDepth entries in the group's control area. A small
+// message travels in its entry; a larger one is copied into the sender's arena and copied out by the
+// receiver. So a send ends without the receiver as long as the channel has room; beyond that it waits in this
+// process and leaves when room comes.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "lockstep/comm/shm/arena.h"
+#include "lockstep/comm/shm/layout.h"
+#include "lockstep/comm/shm/membership.h"
+
+namespace lockstep::shm {
+
+/// A rank's messages in one group. One thread at a time; used by Group, which does the waiting.
+class PointToPoint {
+ public:
+  static constexpr int kAnySource = -1;
+
+  struct Request {
+    bool is_send = false;
+    int peer = 0;      ///< of a receive: kAnySource until a message has been found
+    uint32_t tag = 0;  ///< messages match receives of the same tag, in the order of sending
+    std::byte* data = nullptr;
+    size_t bytes = 0;  ///< must be the same on both sides
+    bool complete = false;
+  };
+
+  PointToPoint(Membership& members, Arena& arena, std::byte* channels);
+  ~PointToPoint();
+
+  /// Starts a request. It may be complete on return. `request` must live until it is.
+  void start(Request& request);
+  /// Forgets a request that will not be waited for.
+  void cancel(const Request& request);
+  /// Advances what can be advanced without blocking.
+  void progress();
+
+ private:
+  struct Outgoing {
+    uint64_t next = 0;                // messages put into the channel so far
+    std::vector<std::byte*> scratch;  // per entry: arena memory that the receiver may still read
+    size_t in_scratch = 0;            // entries that have some
+    std::list<Request*> waiting;      // for room, in order
+  };
+  struct Incoming {
+    uint64_t head = 0;   // every message before this one has been taken
+    uint32_t taken = 0;  // bit i: message head + i has been taken, out of order
+  };
+
+  Channel& channel(int from, int to) const;
+  bool try_send(Request& request);
+  bool try_receive(Request& request);
+  bool try_receive_from(Request& request, int source);
+  void release_taken(int peer);
+
+  Membership& members_;
+  Arena& arena_;
+  std::byte* channels_;
+  std::vector<Outgoing> outgoing_;
+  std::vector<Incoming> incoming_;
+  std::list<Request*> receiving_;  // in the order in which they were started
+};
+
+}  // namespace lockstep::shm

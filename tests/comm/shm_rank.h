@@ -1,0 +1,38 @@
+// A rank of the shared-memory core, as tests use it.
+#pragma once
+
+#include <chrono>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/shm/group.h"
+#include "lockstep/comm/shm/node.h"
+#include "tests/comm/ranks.h"
+
+namespace lockstep::shm {
+
+constexpr size_t kArenaBytes = size_t{64} << 20;
+constexpr std::chrono::milliseconds kTimeout = std::chrono::seconds(30);
+
+/// A rank's node and its group of all ranks.
+struct Rank {
+  template <class Memory>  // a descriptor, or a mapping that threads share
+  Rank(Memory&& memory, int rank, std::chrono::milliseconds timeout = kTimeout)
+      : node(memory, rank), group(node.segment(), 0, everyone(node), rank, node.arena(), timeout) {
+    node.wait_for_all(kTimeout);
+  }
+  static std::vector<int> everyone(const Node& node) {
+    std::vector<int> members(static_cast<size_t>(node.segment().ranks()));
+    std::iota(members.begin(), members.end(), 0);
+    return members;
+  }
+  template <class T>
+  T* allocate(size_t count) {
+    return reinterpret_cast<T*>(node.arena().allocate(count * sizeof(T)));
+  }
+  Node node;
+  Group group;
+};
+
+}  // namespace lockstep::shm
