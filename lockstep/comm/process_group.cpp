@@ -33,6 +33,7 @@ class CopyBackWork : public Work {
     copy();
     return true;
   }
+  int source_rank() const override { return work_->source_rank(); }
 
  private:
   void copy() {
@@ -49,6 +50,10 @@ void check_rank(const char* what, int rank, int size) {
     throw ValueError(std::string(what) + " " + std::to_string(rank) + " is outside the group of " +
                      std::to_string(size) + " ranks");
   }
+}
+
+void check_tag(int tag) {
+  if (tag < 0) throw ValueError("the tag of a message must be 0 or more, not " + std::to_string(tag));
 }
 
 /// Calls `fill` with a contiguous tensor that stands for `output`, which may be strided.
@@ -274,6 +279,46 @@ void ProcessGroup::all_to_all(const std::vector<at::Tensor>& outputs, const std:
     output.copy_(flat_output.narrow(0, offset, output.numel()).view(output.sizes()));
     offset += output.numel();
   }
+}
+
+void ProcessGroup::send(const at::Tensor& tensor, int dst, MessageOptions options) const {
+  isend(tensor, dst, options)->wait();
+}
+
+int ProcessGroup::recv(const at::Tensor& tensor, std::optional<int> src, MessageOptions options) const {
+  const auto work = irecv(tensor, src, options);
+  work->wait();
+  return work->source_rank();
+}
+
+std::shared_ptr<Work> ProcessGroup::isend(const at::Tensor& tensor, int dst, MessageOptions options) const {
+  const at::NoGradGuard no_grad;
+  check_rank("send: dst", dst, size());
+  check_tag(options.tag);
+  return impl_->isend(tensor.contiguous(), dst, options.tag, options.timeout.value_or(impl_->timeout()));
+}
+
+std::shared_ptr<Work> ProcessGroup::irecv(const at::Tensor& tensor, std::optional<int> src,
+                                          MessageOptions options) const {
+  const at::NoGradGuard no_grad;
+  if (src) check_rank("recv: src", *src, size());
+  check_tag(options.tag);
+  const auto timeout = options.timeout.value_or(impl_->timeout());
+  if (tensor.is_contiguous()) return impl_->irecv(tensor, src.value_or(-1), options.tag, timeout);
+  const at::Tensor dense = at::empty_like(tensor, at::MemoryFormat::Contiguous);
+  return std::make_shared<CopyBackWork>(impl_->irecv(dense, src.value_or(-1), options.tag, timeout), dense,
+                                        tensor.detach());
+}
+
+std::vector<std::shared_ptr<Work>> ProcessGroup::batch_isend_irecv(
+    const std::vector<P2POp>& operations) const {
+  std::vector<std::shared_ptr<Work>> works;
+  for (const P2POp& operation : operations) {
+    works.push_back(operation.kind == P2POp::Kind::isend
+                        ? isend(operation.tensor, operation.peer, {.tag = operation.tag})
+                        : irecv(operation.tensor, operation.peer, {.tag = operation.tag}));
+  }
+  return works;
 }
 
 void ProcessGroup::barrier(CollectiveOptions options) const {

@@ -26,6 +26,8 @@ class Work {
   virtual void wait() = 0;
   /// Does what can be done now without blocking and says whether the result is there.
   virtual bool is_completed() = 0;
+  /// Of a completed receive: the rank that sent. Otherwise -1.
+  virtual int source_rank() const { return -1; }
 };
 
 struct AllReduceOptions {
@@ -57,6 +59,20 @@ struct ScatterOptions {
 struct GatherOptions {
   int dst = 0;  ///< the rank that gets them
   std::optional<std::chrono::milliseconds> timeout{};
+};
+
+struct MessageOptions {
+  int tag = 0;  ///< a receive takes the first message of its own tag; 0 or more
+  std::optional<std::chrono::milliseconds> timeout{};
+};
+
+/// One of the messages of batch_isend_irecv.
+struct P2POp {
+  enum class Kind : uint8_t { isend, irecv };
+  Kind kind;
+  at::Tensor tensor;
+  int peer;
+  int tag = 0;
 };
 
 struct CollectiveOptions {
@@ -126,6 +142,20 @@ class ProcessGroup {
   /// Sends `inputs[r]` to rank r and receives into `outputs[r]` what r sent here. Shapes may differ. Blocks.
   void all_to_all(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs,
                   CollectiveOptions options = {}) const;
+  /// Sends `tensor` to rank `dst` (which may be this one). Small messages, and on the lockstep backend all
+  /// that find room in the channel, do not wait for the receiver; others block until it takes them.
+  void send(const at::Tensor& tensor, int dst, MessageOptions options = {}) const;
+  /// Receives into `tensor`, whose size must be the message's, from rank `src` or, without one, from any.
+  /// Returns the sender. Blocks.
+  int recv(const at::Tensor& tensor, std::optional<int> src = std::nullopt,
+           MessageOptions options = {}) const;
+  /// The same without blocking. The tensor must stay as it is until the Work is complete.
+  std::shared_ptr<Work> isend(const at::Tensor& tensor, int dst, MessageOptions options = {}) const;
+  std::shared_ptr<Work> irecv(const at::Tensor& tensor, std::optional<int> src = std::nullopt,
+                              MessageOptions options = {}) const;
+  /// Starts all of them, in order; no order in which the ranks list theirs can deadlock.
+  std::vector<std::shared_ptr<Work>> batch_isend_irecv(const std::vector<P2POp>& operations) const;
+
   /// Returns once every rank has called it.
   void barrier(CollectiveOptions options = {}) const;
   /// Advances operations in progress without blocking.

@@ -38,6 +38,11 @@ class ProcessGroup::Impl {
   virtual void all_to_all(const at::Tensor& output, const at::Tensor& input,
                           const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits,
                           std::chrono::milliseconds timeout) = 0;
+  virtual std::shared_ptr<Work> isend(const at::Tensor& tensor, int dst, int tag,
+                                      std::chrono::milliseconds timeout) = 0;
+  /// src: -1 for any.
+  virtual std::shared_ptr<Work> irecv(const at::Tensor& tensor, int src, int tag,
+                                      std::chrono::milliseconds timeout) = 0;
   virtual void barrier(std::chrono::milliseconds timeout) = 0;
   virtual void progress() = 0;
   virtual at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) = 0;

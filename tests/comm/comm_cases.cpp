@@ -170,6 +170,35 @@ void all_to_all() {
     CHECK_TRUE(gathered[static_cast<size_t>(r)].equal(at::full({r * 2, 3}, r, at::kInt)));
 }
 
+void messages() {
+  const World world = init();
+  const int next = (world.rank() + 1) % world.size(),
+            previous = (world.rank() + world.size() - 1) % world.size();
+  if (world.size() == 1 && world.backend_name() != "lockstep") return;  // Gloo does not send to itself
+  for (const int64_t count : {1, 1000, 200000}) {
+    std::vector<P2POp> operations;
+    const at::Tensor received = at::empty({count});
+    const at::Tensor strided = at::empty({count, 2}).select(1, 1);
+    operations.push_back({P2POp::Kind::irecv, received, previous});
+    operations.push_back({P2POp::Kind::irecv, strided, previous, 5});
+    operations.push_back({P2POp::Kind::isend, input(world.rank(), {count}, at::kFloat), next, 5});
+    operations.push_back({P2POp::Kind::isend, input(world.rank(), {count}, at::kFloat).neg(), next});
+    for (const auto& work : world.batch_isend_irecv(operations)) work->wait();
+    CHECK_TRUE(received.equal(input(previous, {count}, at::kFloat).neg()));
+    CHECK_TRUE(strided.equal(input(previous, {count}, at::kFloat)));
+  }
+  // To rank 0 from whoever comes.
+  const at::Tensor value = at::full({4}, world.rank(), at::kLong);
+  if (world.rank() != 0) {
+    world.send(value, 0, {.tag = 3});
+    return;
+  }
+  for (int n = 1; n < world.size(); ++n) {
+    const int source = world.recv(value, std::nullopt, {.tag = 3});
+    CHECK_TRUE(source > 0 && value.eq(source).all().item<bool>());
+  }
+}
+
 void shared_tensors() {
   const World world = init();
   for (int round = 0; round < 50; ++round) {
@@ -245,6 +274,7 @@ int main(int argc, char** argv) {
                                       {"gather_and_bytes", gather_and_bytes},
                                       {"reduce_and_scatter", reduce_and_scatter},
                                       {"all_to_all", all_to_all},
+                                      {"messages", messages},
                                       {"shared_tensors", shared_tensors},
                                       {"c10d_backend", c10d_backend},
                                       {"refusals", refusals},

@@ -14,7 +14,7 @@ class CommTest : public ::testing::TestWithParam<int> {};
 TEST_P(CommTest, Collectives) {
   for (const char* name :
        {"all_reduce", "half_precision", "layouts", "gather_and_bytes", "reduce_and_scatter", "all_to_all",
-        "shared_tensors", "c10d_backend", "refusals", "ten_operations_then_exit"}) {
+        "messages", "shared_tensors", "c10d_backend", "refusals", "ten_operations_then_exit"}) {
     SCOPED_TRACE(name);
     expect_case_succeeds(GetParam(), "comm_cases", name);
   }
@@ -25,7 +25,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CommTest, ::testing::Values(1, 2, 3, 4),
 
 TEST(CommGlooTest, Collectives) {
   for (const char* name : {"all_reduce", "layouts", "gather_and_bytes", "reduce_and_scatter", "all_to_all",
-                           "shared_tensors", "ten_operations_then_exit"}) {
+                           "messages", "shared_tensors", "ten_operations_then_exit"}) {
     SCOPED_TRACE(name);
     expect_case_succeeds(2, "comm_cases", name, "LOCKSTEP_BACKEND=gloo");
   }

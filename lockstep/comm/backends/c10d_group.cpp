@@ -33,7 +33,7 @@ std::string first_line(const std::exception& error) {
 class C10dWorkAdapter : public Work {
  public:
   C10dWorkAdapter(c10::intrusive_ptr<c10d::Work> work, std::string what, std::chrono::milliseconds timeout)
-      : work_(std::move(work)), what_(std::move(what)), timeout_(timeout) {}
+      : work_(std::move(work)), what_(std::move(what)), timeout_(timeout), is_receive_(what_ == "recv") {}
   void wait() override {
     try {
       work_->wait(timeout_);
@@ -43,11 +43,13 @@ class C10dWorkAdapter : public Work {
     }
   }
   bool is_completed() override { return work_->isCompleted(); }
+  int source_rank() const override { return is_receive_ ? work_->sourceRank() : -1; }
 
  private:
   c10::intrusive_ptr<c10d::Work> work_;
   std::string what_;
   std::chrono::milliseconds timeout_;
+  bool is_receive_;
 };
 
 class C10dGroup : public ProcessGroup::Impl {
@@ -139,6 +141,18 @@ class C10dGroup : public ProcessGroup::Impl {
     c10d::AllgatherOptions options;
     options.timeout = timeout;
     adapt("all_gather", timeout, [&] { return backend_->allgather(lists, inputs, options); })->wait();
+  }
+  std::shared_ptr<Work> isend(const at::Tensor& tensor, int dst, int tag,
+                              std::chrono::milliseconds timeout) override {
+    std::vector<at::Tensor> tensors{tensor};
+    return adapt("send", timeout, [&] { return backend_->send(tensors, dst, tag); });
+  }
+  std::shared_ptr<Work> irecv(const at::Tensor& tensor, int src, int tag,
+                              std::chrono::milliseconds timeout) override {
+    std::vector<at::Tensor> tensors{tensor};
+    return adapt("recv", timeout, [&] {
+      return src < 0 ? backend_->recvAnysource(tensors, tag) : backend_->recv(tensors, src, tag);
+    });
   }
   void barrier(std::chrono::milliseconds timeout) override {
     c10d::BarrierOptions options;

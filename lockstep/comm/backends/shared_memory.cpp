@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <algorithm>
+#include <list>
 #include <numeric>
 #include <utility>
 
@@ -17,6 +18,12 @@
 
 namespace lockstep::backends {
 namespace {
+
+/// A message under way, with the tensor whose memory it is.
+struct Message {
+  shm::PointToPoint::Request request;
+  at::Tensor tensor;
+};
 
 /// The group with the memory it lives in. Tensors and works keep it alive.
 struct State {
@@ -30,6 +37,7 @@ struct State {
   }
   std::shared_ptr<shm::Node> node;
   shm::Group group;
+  std::list<std::shared_ptr<Message>> abandoned;  // nobody waits for them any more; they go on all the same
 };
 
 shm::Group::Sequence start(State& state, const at::Tensor& tensor, ReduceOp op) {
@@ -50,6 +58,29 @@ class ShmWork : public Work {
   std::shared_ptr<State> state_;
   shm::Group::Sequence sequence_;
   at::Tensor tensor_;  // keeps the memory that is being reduced
+  std::chrono::milliseconds timeout_;
+};
+
+class MessageWork : public Work {
+ public:
+  MessageWork(std::shared_ptr<State> state, std::shared_ptr<Message> message,
+              std::chrono::milliseconds timeout)
+      : state_(std::move(state)), message_(std::move(message)), timeout_(timeout) {}
+  ~MessageWork() override {
+    if (!message_->request.complete) state_->abandoned.push_back(message_);
+  }
+  void wait() override { state_->group.wait(message_->request, timeout_); }
+  bool is_completed() override {
+    if (!message_->request.complete) state_->group.progress();
+    return message_->request.complete;
+  }
+  int source_rank() const override {
+    return message_->request.complete && !message_->request.is_send ? message_->request.peer : -1;
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+  std::shared_ptr<Message> message_;
   std::chrono::milliseconds timeout_;
 };
 
@@ -114,6 +145,14 @@ class ShmGroup : public ProcessGroup::Impl {
   void all_to_all(const at::Tensor& output, const at::Tensor& input,
                   const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits,
                   std::chrono::milliseconds timeout) override;
+  std::shared_ptr<Work> isend(const at::Tensor& tensor, int dst, int tag,
+                              std::chrono::milliseconds timeout) override {
+    return start_message(true, tensor, dst, tag, timeout);
+  }
+  std::shared_ptr<Work> irecv(const at::Tensor& tensor, int src, int tag,
+                              std::chrono::milliseconds timeout) override {
+    return start_message(false, tensor, src, tag, timeout);
+  }
   void barrier(std::chrono::milliseconds timeout) override { state_->group.barrier(timeout); }
   void progress() override { state_->group.progress(); }
 
@@ -129,6 +168,20 @@ class ShmGroup : public ProcessGroup::Impl {
   }
 
  private:
+  std::shared_ptr<Work> start_message(bool is_send, const at::Tensor& tensor, int peer, int tag,
+                                      std::chrono::milliseconds timeout) {
+    state_->abandoned.remove_if([](const auto& message) { return message->request.complete; });
+    auto message = std::make_shared<Message>();
+    message->request = {.is_send = is_send,
+                        .peer = peer,
+                        .tag = static_cast<uint32_t>(tag),
+                        .data = static_cast<std::byte*>(tensor.mutable_data_ptr()),
+                        .bytes = tensor.nbytes()};
+    message->tensor = tensor;
+    state_->group.start(message->request);
+    return std::make_shared<MessageWork>(state_, std::move(message), timeout);
+  }
+
   /// Copies everybody's input to outputs, where there are any.
   void collect(shm::OpKind kind, int root, const at::Tensor& input, const std::vector<at::Tensor>& outputs,
                std::chrono::milliseconds timeout) {
@@ -207,9 +260,13 @@ class C10dWork : public c10d::Work {
   C10dWork(std::shared_ptr<lockstep::Work> work, std::vector<at::Tensor> outputs)
       : work_(std::move(work)), outputs_(std::move(outputs)) {}
   bool isCompleted() override { return work_ == nullptr || work_->is_completed(); }
+  int sourceRank() const override { return source_; }
   bool isSuccess() const override { return true; }  // a failure is thrown by the call that meets it
   bool wait(std::chrono::milliseconds /*timeout*/) override {
-    if (work_ != nullptr) work_->wait();
+    if (work_ != nullptr) {
+      work_->wait();
+      source_ = work_->source_rank();
+    }
     work_.reset();
     return true;
   }
@@ -225,6 +282,7 @@ class C10dWork : public c10d::Work {
  private:
   std::shared_ptr<lockstep::Work> work_;
   std::vector<at::Tensor> outputs_;
+  int source_ = -1;
 };
 
 ReduceOp from_c10d(const c10d::ReduceOp& op) {
@@ -322,6 +380,15 @@ class ShmBackend : public c10d::Backend {
                                           const c10d::AllToAllOptions& options) override {
     group_.all_to_all(outputs, inputs, {given(options.timeout)});
     return made(nullptr, outputs);
+  }
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int dst, int tag) override {
+    return made(group_.isend(only(tensors), dst, {.tag = tag}), tensors);
+  }
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int src, int tag) override {
+    return made(group_.irecv(only(tensors), src, {.tag = tag}), tensors);
+  }
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override {
+    return made(group_.irecv(only(tensors), std::nullopt, {.tag = tag}), tensors);
   }
   c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override {
     group_.barrier({given(options.timeout)});

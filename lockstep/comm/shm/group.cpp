@@ -231,9 +231,15 @@ void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeo
   if (request.complete) return;
   class AwaitedMessage final : public Awaited {
    public:
-    explicit AwaitedMessage(const PointToPoint::Request& request) : request_(request) {}
+    AwaitedMessage(Group& group, const PointToPoint::Request& request) : group_(group), request_(request) {}
     bool needs(int member) const override {
-      return !request_.complete && (request_.peer == PointToPoint::kAnySource || request_.peer == member);
+      const bool could_come_from_it = request_.peer == PointToPoint::kAnySource
+                                          ? group_.members_.all_others_are_gone()
+                                          : request_.peer == member;
+      if (!could_come_from_it) return false;
+      // What a rank sent just before it ended counts.
+      group_.messages_.progress();
+      return !request_.complete;
     }
     std::string describe() const override {
       return std::string(request_.is_send ? "send" : "recv") + " of " + std::to_string(request_.bytes) +
@@ -241,6 +247,7 @@ void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeo
     }
 
    private:
+    Group& group_;
     const PointToPoint::Request& request_;
   };
   members_.wait_until(
@@ -248,7 +255,7 @@ void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeo
         advance_all(/*help=*/true);
         return request.complete;
       },
-      AwaitedMessage(request), timeout);
+      AwaitedMessage(*this, request), timeout);
 }
 
 void Group::advance_all(bool help) {

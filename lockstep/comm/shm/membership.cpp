@@ -92,6 +92,14 @@ void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::mill
                                  (missing.empty() ? std::string("its peers") : missing));
 }
 
+bool Membership::all_others_are_gone() {
+  std::string how;
+  for (int m = 0; m < size(); ++m) {
+    if (m != rank_ && !is_gone(m, how)) return false;
+  }
+  return true;
+}
+
 bool Membership::is_gone(int member, std::string& how) {
   const RankInfo info = segment_.rank_info(members_[static_cast<size_t>(member)]);
   switch (info.state) {

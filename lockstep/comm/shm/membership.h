@@ -73,6 +73,9 @@ class Membership {
   /// The same for one.
   void ring(int member);
 
+  /// Has every other member left or died?
+  bool all_others_are_gone();
+
   /// Throws the first cause once the group is broken, by whichever rank.
   void check_broken();
   /// Breaks the group for all ranks and throws.
