@@ -25,6 +25,17 @@ class FileError : public Error {
   using Error::Error;
 };
 
+/// Ends a program whose error was already printed, here or by the rank that speaks for all. run_main prints
+/// nothing and exits with `exit_code`.
+class ReportedError : public Error {
+ public:
+  ReportedError(const std::string& message, int exit_code) : Error(message), exit_code_(exit_code) {}
+  int exit_code() const { return exit_code_; }
+
+ private:
+  int exit_code_;
+};
+
 /// Base of the failures of a collective. After one, the group refuses further work and repeats the first
 /// cause.
 class CommError : public Error {

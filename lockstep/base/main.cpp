@@ -1,25 +1,38 @@
 #include "lockstep/base/main.h"
 
 #include <cstdio>
-#include <exception>
 #include <string>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+namespace {
+
+const char* program_name = "lockstep";
+
+}  // namespace
+
+int exit_code(const std::exception& error) {
+  if (const auto* reported = dynamic_cast<const ReportedError*>(&error)) return reported->exit_code();
+  return dynamic_cast<const ValueError*>(&error) != nullptr ? 2 : 1;
+}
+
+void print_error(const std::exception& error) {
+  // LibTorch's own errors go on with a stack trace after this mark.
+  const std::string text = error.what();
+  std::fprintf(stderr, "%s: error: %s\n", program_name,
+               text.substr(0, text.find("\nException raised from ")).c_str());
+}
 
 int run_main(const char* program, const std::function<int()>& body) {
+  program_name = program;
   try {
     return body();
-  } catch (const ValueError& error) {
-    std::fprintf(stderr, "%s: error: %s\n", program, error.what());
-    return 2;
+  } catch (const ReportedError& error) {
+    return error.exit_code();
   } catch (const std::exception& error) {
-    // LibTorch's own errors go on with a stack trace after this mark.
-    const std::string text = error.what();
-    std::fprintf(stderr, "%s: error: %s\n", program,
-                 text.substr(0, text.find("\nException raised from ")).c_str());
-    return 1;
+    print_error(error);
+    return exit_code(error);
   }
 }
 
