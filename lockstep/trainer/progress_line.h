@@ -1,0 +1,32 @@
+// The text that shows how far a run is. Pure; progress_bar.h puts it on the terminal.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace lockstep::trainer {
+
+/// What is known about the run at one moment.
+struct Progress {
+  int64_t step = 0;
+  int64_t total_steps = 0;
+  double epoch = 0;
+  std::optional<double> loss{};  ///< mean of the global batches since it was last logged
+  std::optional<double> learning_rate{};
+  std::optional<double> grad_norm{};
+  std::optional<double> samples_per_second{};  ///< of all ranks together
+  std::optional<double> seconds_left{};
+};
+
+/// "0:07", "12:34" or "1:02:03".
+std::string format_duration(double seconds);
+
+/// A bar of at most `columns` columns: percentage, bar, step/total, loss, samples/s, time left. What is least
+/// needed goes first when it is narrow; without `unicode` it is drawn with '#'.
+std::string render_bar(const Progress& progress, int columns, bool unicode);
+
+/// The same moment as a line for a log file, with epoch, learning rate and gradient norm.
+std::string render_log_line(const Progress& progress);
+
+}  // namespace lockstep::trainer

@@ -1,0 +1,167 @@
+#include "lockstep/trainer/text_classification.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <unordered_map>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/data/pad_batch.h"
+
+namespace lockstep::trainer {
+namespace {
+
+// More labels than this are a mistake in the choice of the column.
+constexpr int64_t kMaxLabels = 10000;
+
+std::optional<int64_t> whole_number(const std::string& text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// The line of the table's file on which data row `row` begins. Only errors need it, so the file is read
+// again.
+size_t line_of(const data::TextTable& table, size_t row) {
+  const std::string content = read_file(table.source());
+  size_t records = 0;  // begun so far; the header is the first
+  size_t line = 1;
+  bool quoted = false;
+  bool at_line_start = true;
+  for (const char c : content) {
+    if (at_line_start && !quoted && c != '\n' && c != '\r' && records++ == row + 1) break;
+    if (c == '"') quoted = !quoted;
+    at_line_start = c == '\n';
+    if (at_line_start) ++line;
+  }
+  return line;
+}
+
+[[noreturn]] void bad_label(const data::TextTable& table, const std::string& column, size_t row,
+                            const std::string& expected) {
+  const auto& label = table.column(column)[row];
+  throw ValueError(fmt::format("{}:{}: label \"{}\" in column {} is unknown; expected {}",
+                               table.source().string(), line_of(table, row), label, column, expected));
+}
+
+}  // namespace
+
+std::vector<std::string> infer_labels(const data::TextTable& table, const std::string& column) {
+  const auto& values = table.column(column);
+  std::set<std::string> distinct;
+  int64_t greatest = -1;
+  const bool numbers = whole_number(values.front()).has_value();
+  for (size_t row = 0; row < values.size(); ++row) {
+    distinct.insert(values[row]);
+    if (!numbers) {
+      if (values[row].empty()) bad_label(table, column, row, "a name");
+      continue;
+    }
+    const auto number = whole_number(values[row]);
+    if (!number || *number < 0 || *number >= kMaxLabels) {
+      bad_label(table, column, row,
+                fmt::format("a whole number from 0 to {}, as in the first row; --label-names takes names",
+                            kMaxLabels - 1));
+    }
+    greatest = std::max(greatest, *number);
+  }
+  if (distinct.size() < 2) {
+    throw ValueError(
+        fmt::format("{}: column {} holds the one label \"{}\" only; a classifier needs two or more",
+                    table.source().string(), column, *distinct.begin()));
+  }
+  if (!numbers) {
+    if (static_cast<int64_t>(distinct.size()) > kMaxLabels) {
+      throw ValueError(fmt::format("{}: column {} holds {} different labels; is it the label column?",
+                                   table.source().string(), column, distinct.size()));
+    }
+    return {distinct.begin(), distinct.end()};
+  }
+  std::vector<std::string> labels;
+  for (int64_t id = 0; id <= greatest; ++id) labels.push_back(fmt::format("LABEL_{}", id));
+  return labels;
+}
+
+std::vector<int64_t> label_ids(const data::TextTable& table, const std::string& column,
+                               const std::vector<std::string>& labels) {
+  std::unordered_map<std::string, int64_t> id_of;
+  for (size_t id = 0; id < labels.size(); ++id) {
+    if (!id_of.emplace(labels[id], static_cast<int64_t>(id)).second) {
+      throw ValueError(
+          fmt::format("label \"{}\" is named twice; every label needs a name of its own", labels[id]));
+    }
+  }
+  const auto& values = table.column(column);
+  std::vector<int64_t> ids;
+  ids.reserve(values.size());
+  for (size_t row = 0; row < values.size(); ++row) {
+    const auto named = id_of.find(values[row]);
+    if (named != id_of.end()) {
+      ids.push_back(named->second);
+      continue;
+    }
+    const auto number = whole_number(values[row]);
+    if (!number || *number < 0 || *number >= static_cast<int64_t>(labels.size())) {
+      bad_label(table, column, row,
+                labels.size() <= 20 ? fmt::format("one of {} or a number from 0 to {}",
+                                                  fmt::join(labels, ", "), labels.size() - 1)
+                                    : fmt::format("one of the {} labels", labels.size()));
+    }
+    ids.push_back(*number);
+  }
+  return ids;
+}
+
+Dataset text_dataset(const data::TextTable& table, const TextColumns& columns,
+                     const text::BertTokenizer& tokenizer, size_t max_seq_length,
+                     const std::vector<std::string>& labels) {
+  const auto& texts = table.column(columns.text);
+  const auto* pairs = columns.text_pair ? &table.column(*columns.text_pair) : nullptr;
+  // Shared by all copies of the function that makes batches, and never changed afterwards.
+  struct Samples {
+    std::vector<text::Encoding> encodings;
+    std::vector<int64_t> labels;
+  };
+  auto samples = std::make_shared<Samples>();
+  if (columns.label) samples->labels = label_ids(table, *columns.label, labels);
+
+  Dataset dataset;
+  dataset.size = static_cast<int64_t>(texts.size());
+  for (size_t row = 0; row < texts.size(); ++row) {
+    samples->encodings.push_back(tokenizer.encode(
+        texts[row], pairs ? std::optional<std::string_view>((*pairs)[row]) : std::nullopt, max_seq_length));
+    dataset.lengths.push_back(static_cast<int64_t>(samples->encodings.back().input_ids.size()));
+  }
+  const data::PadOptions padding{.pad_token_id = tokenizer.pad_token_id()};
+  dataset.collate = [samples, padding](const std::vector<int64_t>& indices) {
+    auto padded = data::pad_batch(samples->encodings, samples->labels, indices, padding);
+    return Batch{.inputs = {padded.input_ids, padded.token_type_ids, padded.attention_mask},
+                 .labels = padded.labels};
+  };
+  return dataset;
+}
+
+void write_predictions(const std::filesystem::path& path, const at::Tensor& logits,
+                       const std::vector<std::string>& labels) {
+  const auto rows = logits.to(at::kFloat).contiguous();
+  const auto* value = rows.const_data_ptr<float>();
+  const int64_t num_labels = rows.size(1);
+  write_file_atomically(path, [&](const auto& append) {
+    for (int64_t row = 0; row < rows.size(0); ++row, value += num_labels) {
+      const auto best = std::max_element(value, value + num_labels) - value;
+      const nlohmann::json line = {{"index", row},
+                                   {"label", labels.at(static_cast<size_t>(best))},
+                                   {"logits", std::vector<float>(value, value + num_labels)}};
+      append(line.dump() + "\n");
+    }
+  });
+}
+
+}  // namespace lockstep::trainer

@@ -1,0 +1,45 @@
+// Text files as a classifier's datasets: labels, tokens, batches, predictions.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/text_table.h"
+#include "lockstep/text/bert_tokenizer.h"
+#include "lockstep/trainer/dataset.h"
+
+namespace lockstep::trainer {
+
+/// The labels of a training file's column, by id. Whole numbers (in the first row, hence in all): as many as
+/// the greatest says, called LABEL_0, LABEL_1, ... as Hugging Face does. Names: sorted. Throws ValueError
+/// naming file and line for a label that does not fit, and for a column with a single label.
+std::vector<std::string> infer_labels(const data::TextTable& table, const std::string& column);
+
+/// The id of every row's label: its place in `labels` by name, else by number. Throws ValueError naming file,
+/// line, the label and what was expected.
+std::vector<int64_t> label_ids(const data::TextTable& table, const std::string& column,
+                               const std::vector<std::string>& labels);
+
+struct TextColumns {
+  std::string text = "text";
+  std::optional<std::string> text_pair{};
+  std::optional<std::string> label{};  ///< none: samples without labels
+};
+
+/// Tokenizes `table` now, and pads each batch to its longest sample when it is made. A Batch's inputs are
+/// input_ids, token_type_ids and attention_mask, int64 [samples, length]. Throws ValueError for missing
+/// columns and bad labels.
+Dataset text_dataset(const data::TextTable& table, const TextColumns& columns,
+                     const text::BertTokenizer& tokenizer, size_t max_seq_length,
+                     const std::vector<std::string>& labels);
+
+/// Writes one JSON line a row of `logits`, [samples, labels], in order: {"index", "label", "logits"}. The
+/// label is that of the greatest logit. Atomic. Throws FileError.
+void write_predictions(const std::filesystem::path& path, const at::Tensor& logits,
+                       const std::vector<std::string>& labels);
+
+}  // namespace lockstep::trainer

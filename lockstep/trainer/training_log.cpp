@@ -1,0 +1,32 @@
+#include "lockstep/trainer/training_log.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+
+namespace lockstep::trainer {
+
+LineFile::LineFile(std::filesystem::path path, bool truncate) : path_(std::move(path)) {
+  fd_.reset(
+      ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (truncate ? O_TRUNC : 0), 0644));
+  if (!fd_.valid()) throw FileError("cannot open " + path_.string() + ": " + std::strerror(errno));
+}
+
+void LineFile::append(const std::string& line) {
+  const std::string bytes = line + "\n";
+  if (::write(fd_.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
+    throw FileError("cannot write " + path_.string() + ": " + std::strerror(errno));
+  }
+}
+
+void save_metrics(const std::filesystem::path& output_dir, const std::string& split, const Metrics& metrics) {
+  write_file_atomically(output_dir / (split + "_results.json"), nlohmann::json(metrics).dump(4) + "\n");
+}
+
+}  // namespace lockstep::trainer

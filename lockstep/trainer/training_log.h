@@ -1,0 +1,28 @@
+// The log entries of a run as JSON lines, and the results files.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "lockstep/base/fd.h"
+#include "lockstep/trainer/trainer_state.h"
+
+namespace lockstep::trainer {
+
+/// Appends whole lines to a file: each is one write, so several processes may share a file.
+class LineFile {
+ public:
+  /// Creates the file, or with `truncate` empties it. Throws FileError naming it.
+  LineFile(std::filesystem::path path, bool truncate);
+  /// Appends `line` and a new line. Throws FileError.
+  void append(const std::string& line);
+
+ private:
+  std::filesystem::path path_;
+  UniqueFd fd_;
+};
+
+/// Writes `metrics` to `output_dir`/<split>_results.json ("eval", "test"), as Hugging Face's save_metrics.
+void save_metrics(const std::filesystem::path& output_dir, const std::string& split, const Metrics& metrics);
+
+}  // namespace lockstep::trainer

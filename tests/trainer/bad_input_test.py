@@ -1,0 +1,125 @@
+"""Every mistake is one line that names the thing, a non-zero exit, and nothing written: alone and on two ranks."""
+import json
+import pathlib
+import re
+import shutil
+import tempfile
+import unittest
+
+import tiny
+
+
+class BadInputTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.dir = pathlib.Path(tempfile.mkdtemp(prefix="lockstep_bad_input_"))
+        cls.model = tiny.make_model(cls.dir / "model")
+        cls.train = tiny.write_csv(cls.dir / "train.csv", tiny.make_rows(20, seed=1))
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.dir)
+
+    def file(self, name, text):
+        (self.dir / name).write_text(text)
+        return self.dir / name
+
+    def check(self, expected, ranks=(None, 2), **changes):
+        """bert_classify with a good command line but for `changes` fails with one line that matches `expected`."""
+        flags = {"--model-name-or-path": self.model, "--train-file": self.train, "--max-steps": 2}
+        for key, value in changes.items():
+            flag = "--" + key.replace("_", "-")
+            flags.pop(flag, None)
+            if value is not None:
+                flags[flag] = value
+        for count in ranks:
+            output = pathlib.Path(tempfile.mkdtemp(dir=self.dir)) / "out"
+            done = tiny.run({**flags, "--output-dir": output}, count)
+            self.assertNotEqual(done.returncode, 0, done.stdout)
+            said = [line for line in (done.stdout + done.stderr).splitlines()
+                    if re.match(r"(\[rank \d+\]: )?bert_classify: error: ", line)]
+            self.assertEqual(len(said), 1, done.stderr)
+            self.assertRegex(said[0], expected)
+            if count is None:
+                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            else:
+                self.assertIn("[rank 0]", said[0])
+            written = [path.name for path in output.rglob("*")] if output.exists() else []
+            self.assertEqual(written, [])
+
+    def test_flags(self):
+        self.check("learning_rate is -1; it must be 0 or more", learning_rate=-1)
+        self.check("ddp_backend is nccl; it must be lockstep or gloo", ddp_backend="nccl")
+        self.check("--no-such-flag", no_such_flag=True)
+        self.check("--max-steps.*many", max_steps="many")
+        self.check("unknown lr scheduler type", lr_scheduler_type="step")
+        self.check("--eval-strategy needs a --validation-file", eval_strategy="epoch")
+        self.check("sometimes; it must be no, steps or epoch", eval_strategy="sometimes")
+        self.check("--do-predict and --test-file belong together", do_predict=True)
+        self.check("nothing to do", train_file=None)
+        self.check("no model: give --model-name-or-path", model_name_or_path=None)
+        self.check("--hidden-dropout is 1.5", hidden_dropout=1.5)
+
+    def test_files(self):
+        self.check(r"absent\.csv", train_file=self.dir / "absent.csv")
+        self.check(r"empty\.csv", train_file=self.file("empty.csv", ""))
+        self.check(r"header\.csv", train_file=self.file("header.csv", "text,label\n"))
+        self.check(r"train\.csv: there is no column 'review'; its columns are 'text', 'label'", text_column="review")
+        self.check(r"train\.csv: there is no column 'stars'", label_column="stars")
+        self.check(r"absent\.csv", validation_file=self.dir / "absent.csv")
+
+    def test_labels(self):
+        text = 'text,label\n"a good\nfilm",1\n\ngreat,0\nbad,x\n'
+        self.check(r'mixed\.csv:6: label "x" in column label', train_file=self.file("mixed.csv", text))
+        names = "text,label\ngood,positive\nbad,negative\nso,neutral\n"
+        self.check(r'names\.csv:4: label "neutral" in column label is unknown; expected one of positive, negative',
+                   train_file=self.file("names.csv", names), label_names="positive,negative")
+        self.check(r'validation\.csv:3: label "2"', validation_file=self.file("validation.csv", "text,label\na,0\nb,2\n"))
+        self.check("one label", train_file=self.file("one.csv", "text,label\na,0\nb,0\n"))
+        self.check("named twice", label_names="positive,positive")
+
+    def test_sizes(self):
+        few = self.file("few.csv", "text,label\na,0\nb,1\n")
+        self.check("the training set has 2 samples, fewer than the 3 ranks; start at most 2 processes", ranks=(3,),
+                   train_file=few)
+        self.check("dataloader_drop_last leaves nothing", train_file=few, dataloader_drop_last=True)
+        self.check("--max-seq-length is 65; the model has 64 positions", max_seq_length=65)
+
+    def test_models(self):
+        self.check(r"nowhere", model_name_or_path=self.dir / "nowhere")
+        extra = tiny.make_model(self.dir / "extra", vocab_extra=7)
+        self.check(r"extra: the vocabulary has 41 entries, the model's embeddings have 34", model_name_or_path=extra)
+
+        def broken(name, change):
+            copy = shutil.copytree(self.model, self.dir / name)
+            path = copy / "model.safetensors"
+            path.write_bytes(change(path.read_bytes()))
+            return copy
+
+        self.check(r"model\.safetensors", model_name_or_path=broken("truncated", lambda data: data[:len(data) // 2]))
+        self.check(r"model\.safetensors", model_name_or_path=broken("huge", lambda data: b"\xff" * 8 + data[8:]))
+        self.check(r"model\.safetensors", model_name_or_path=broken("nothing", lambda data: b""))
+        wrong = shutil.copytree(self.model, self.dir / "wrong")
+        config = json.loads((wrong / "config.json").read_text())
+        (wrong / "config.json").write_text(json.dumps({**config, "intermediate_size": 65}))
+        self.check(r"model\.safetensors.*intermediate", model_name_or_path=wrong)
+
+    def test_diverged_loss(self):
+        # The embedding of a word that only the last row has is NaN, so only rank 1 of two meets it.
+        import safetensors.torch
+
+        bad = shutil.copytree(self.model, self.dir / "nan")
+        tensors = safetensors.torch.load_file(bad / "model.safetensors")
+        vocab = (bad / "vocab.txt").read_text().split()
+        tensors["bert.embeddings.word_embeddings.weight"][vocab.index("quite")] = float("nan")
+        safetensors.torch.save_file(tensors, bad / "model.safetensors", {"format": "pt"})
+        train = self.file("nan.csv", "text,label\n" + "good film,0\nbad film,1\n" * 2 + "good film,0\nquite bad,1\n")
+        done = tiny.run({"--model-name-or-path": bad, "--train-file": train, "--output-dir": self.dir / "nan_out",
+                         "--per-device-train-batch-size": 1, "--train-sampling-strategy": "sequential"}, ranks=2)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("bert_classify: error: the loss is nan at step 3 on rank 1", done.stderr)
+        self.assertFalse((self.dir / "nan_out/model.safetensors").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

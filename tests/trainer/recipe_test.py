@@ -1,0 +1,183 @@
+"""bert_classify as real processes: equal to transformers' Trainer, whatever the number of ranks."""
+import json
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+import tiny
+
+
+class RecipeTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.dir = pathlib.Path(tempfile.mkdtemp(prefix="lockstep_recipe_"))
+        cls.model = tiny.make_model(cls.dir / "model")
+        cls.train = tiny.write_csv(cls.dir / "train.csv", tiny.make_rows(75, seed=1))
+        cls.validation = tiny.write_csv(cls.dir / "validation.csv", tiny.make_rows(41, seed=2))
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.dir)
+
+    def arguments(self, name, **more):
+        """Three epochs of 5 steps, the last of 11 samples; exact, as nothing is dropped out."""
+        flags = {"--model-name-or-path": self.model, "--train-file": self.train, "--output-dir": self.dir / name,
+                 "--label-names": "positive,negative", "--per-device-train-batch-size": 16,
+                 "--learning-rate": 1e-3, "--warmup-steps": 0.2, "--weight-decay": 0.01, "--logging-steps": 1,
+                 "--hidden-dropout": 0, "--attention-dropout": 0, "--max-seq-length": 32}
+        flags.update({"--" + key.replace("_", "-"): value for key, value in more.items()})
+        return flags
+
+    def train_run(self, name, ranks=None, **more):
+        done = tiny.run(self.arguments(name, **more), ranks)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return tiny.history(self.dir / name)
+
+    def assert_same_history(self, left, right, tolerance=1e-4, leave_out=()):
+        keys = {"loss", "grad_norm", "learning_rate", "epoch", "step", "eval_loss", "eval_accuracy", "eval_f1",
+                "train_loss"} - set(leave_out)
+        self.assertEqual(len(left), len(right))
+        for a, b in zip(left, right):
+            self.assertEqual(set(a), set(b))
+            for key in keys & set(a):
+                self.assertAlmostEqual(a[key], b[key], delta=tolerance * max(1, abs(b[key])), msg=(key, a, b))
+
+    def test_history_equals_that_of_transformers_trainer(self):
+        import torch
+        import transformers
+
+        ours = self.train_run("ours", validation_file=self.validation, eval_strategy="epoch")
+
+        tokenizer = transformers.AutoTokenizer.from_pretrained(self.model)
+        model = transformers.BertForSequenceClassification.from_pretrained(
+            self.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+        def dataset(seed, count):
+            rows = tiny.make_rows(count, seed=seed, labels=(0, 1))
+            return [dict(tokenizer(text, truncation=True, max_length=32), label=label) for text, label in rows]
+
+        def metrics(prediction):
+            guess, truth = prediction.predictions.argmax(-1), prediction.label_ids
+            both = ((guess == 1) & (truth == 1)).sum()
+            return {"accuracy": float((guess == truth).mean()),
+                    "f1": float(2 * both / ((guess == 1).sum() + (truth == 1).sum()))}
+
+        arguments = transformers.TrainingArguments(
+            output_dir=str(self.dir / "theirs"), per_device_train_batch_size=16, learning_rate=1e-3,
+            warmup_steps=0.2, weight_decay=0.01, logging_steps=1, eval_strategy="epoch", save_strategy="no",
+            report_to="none", use_cpu=True, disable_tqdm=True, optim="adamw_torch_fused")
+        peer = transformers.Trainer(
+            model=model, args=arguments, train_dataset=dataset(1, 75), eval_dataset=dataset(2, 41),
+            data_collator=transformers.DataCollatorWithPadding(tokenizer), compute_metrics=metrics)
+        torch.set_num_threads(1)
+        peer.train()
+        theirs = peer.state.log_history
+        for entry in theirs:
+            entry.pop("total_flos", None)
+        self.assert_same_history(ours, theirs)
+        self.assertLess(ours[-2]["eval_loss"], ours[5]["eval_loss"])
+
+        # The file is read by transformers' own class, and has every key that the peer writes.
+        peer.state.save_to_json(str(self.dir / "theirs.json"))
+        written = json.loads((self.dir / "ours/trainer_state.json").read_text())
+        self.assertEqual(set(written), set(json.loads((self.dir / "theirs.json").read_text())))
+        state = transformers.TrainerState.load_from_json(str(self.dir / "ours/trainer_state.json"))
+        self.assertEqual((state.global_step, state.max_steps, state.epoch), (15, 15, 3.0))
+        self.assertEqual(tiny.json_lines(self.dir / "ours/log.jsonl"), ours)
+
+        # transformers loads what was saved, and finds the same logits.
+        saved = transformers.AutoModelForSequenceClassification.from_pretrained(self.dir / "ours").eval()
+        self.assertEqual(saved.config.id2label, {0: "positive", 1: "negative"})
+        saved_tokenizer = transformers.AutoTokenizer.from_pretrained(self.dir / "ours")
+        done = tiny.run({"--model-name-or-path": self.dir / "ours", "--do-predict": True,
+                         "--test-file": self.validation, "--output-dir": self.dir / "predicted"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        predictions = tiny.json_lines(self.dir / "predicted/predictions.jsonl")
+        self.assertEqual([line["index"] for line in predictions], list(range(41)))
+        for line, (text, label) in zip(predictions, tiny.make_rows(41, seed=2)):
+            with torch.no_grad():
+                logits = saved(**saved_tokenizer(text, return_tensors="pt")).logits[0]
+            torch.testing.assert_close(torch.tensor(line["logits"]), logits, atol=1e-4, rtol=1e-4)
+            self.assertEqual(line["label"], saved.config.id2label[int(logits.argmax())])
+        test_results = json.loads((self.dir / "predicted/test_results.json").read_text())
+        self.assertAlmostEqual(test_results["test_accuracy"], ours[-2]["eval_accuracy"])
+
+    def test_more_ranks_train_the_same(self):
+        alone = self.train_run("alone", per_device_train_batch_size=12, validation_file=self.validation,
+                               eval_strategy="epoch", log_sample_ids=self.dir / "alone.jsonl")
+        expected = {line["step"]: sorted(line["ids"]) for line in tiny.json_lines(self.dir / "alone.jsonl")}
+        # 75 = 6 x 12 + 3: the last step of an epoch has one sample for each of three ranks, and one rank of four none.
+        for ranks, backend in ((2, "lockstep"), (3, "lockstep"), (4, "lockstep"), (2, "gloo")):
+            name = f"{backend}{ranks}"
+            log = self.dir / f"{name}.jsonl"
+            together = self.train_run(name, ranks=ranks, per_device_train_batch_size=12 // ranks, ddp_backend=backend,
+                                      validation_file=self.validation, eval_strategy="epoch", log_sample_ids=log)
+            self.assert_same_history(together, alone)
+            ids = {}
+            for line in tiny.json_lines(log):
+                ids.setdefault(line["step"], []).extend(line["ids"])
+            self.assertEqual({step: sorted(rows) for step, rows in ids.items()}, expected)
+
+    def test_accumulation_equals_a_large_batch(self):
+        large = self.train_run("large")
+        # Half-way through an epoch, "epoch" counts micro-batches, and the last step has fewer of them.
+        for name, ranks, batch, steps in (("accumulated", None, 4, 4), ("accumulated2", 2, 4, 2)):
+            accumulated = self.train_run(name, ranks=ranks, per_device_train_batch_size=batch,
+                                         gradient_accumulation_steps=steps)
+            self.assert_same_history(accumulated, large, leave_out=["epoch"])
+            self.assertEqual([entry["epoch"] for entry in accumulated[4:15:5]], [1.0, 2.0, 3.0])
+
+    def test_group_by_length_and_workers_see_every_sample_once(self):
+        log = self.dir / "grouped.jsonl"
+        self.train_run("grouped", ranks=2, per_device_train_batch_size=8, train_sampling_strategy="group_by_length",
+                       dataloader_num_workers=2, num_train_epochs=1, log_sample_ids=log)
+        rows = [row for line in tiny.json_lines(log) for row in line["ids"]]
+        self.assertEqual(sorted(rows), list(range(75)))
+
+    def test_distributed_predictions_keep_the_order(self):
+        flags = {"--model-name-or-path": self.model, "--do-predict": True, "--test-file": self.validation,
+                 "--label-names": "positive,negative"}
+        found = []
+        for ranks in (None, 3):
+            output = self.dir / f"predict{ranks}"
+            done = tiny.run({**flags, "--output-dir": output}, ranks)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            found.append((tiny.json_lines(output / "predictions.jsonl"),
+                          json.loads((output / "test_results.json").read_text())))
+        for a, b in zip(found[0][0], found[1][0]):
+            self.assertEqual((a["index"], a["label"]), (b["index"], b["label"]))
+            for x, y in zip(a["logits"], b["logits"]):
+                self.assertAlmostEqual(x, y, places=5)
+        for key in ("test_accuracy", "test_f1", "test_loss"):
+            self.assertAlmostEqual(found[0][1][key], found[1][1][key], places=5)
+        right = sum(line["label"] == label for line, (_, label) in zip(found[0][0], tiny.make_rows(41, seed=2)))
+        self.assertAlmostEqual(found[0][1]["test_accuracy"], right / 41)
+
+    def test_dropout_differs_between_ranks(self):
+        # Two ranks that see the same sample (twice in the file) lose differently only through dropout.
+        rows = tiny.make_rows(1, seed=5) * 2 + [("dull awful film", "negative")] * 2
+        train = tiny.write_csv(self.dir / "twins.csv", rows)
+        same = dict(train_file=train, per_device_train_batch_size=1, train_sampling_strategy="sequential",
+                    max_steps=1, learning_rate=0)
+        no_dropout = self.train_run("twins0", ranks=2, **same)[0]["loss"]
+        losses = [self.train_run(f"twins{ranks}", ranks=ranks, hidden_dropout=0.5, **same)[0]["loss"]
+                  for ranks in (None, 2)]
+        self.assertNotAlmostEqual(losses[0], losses[1], places=5)
+        self.assertNotAlmostEqual(losses[1], no_dropout, places=5)
+
+    def test_training_from_scratch_makes_its_vocabulary(self):
+        output = self.dir / "scratch"
+        done = tiny.run({"--model-config": "small", "--train_file": self.train, "--validation_file": self.validation,
+                         "--output_dir": output, "--per_device_train_batch_size": 8, "--max_steps": 30,
+                         "--learning_rate": 3e-4}, ranks=2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("great\n", (output / "vocab.txt").read_text())
+        self.assertGreater(json.loads((output / "eval_results.json").read_text())["eval_accuracy"], 0.7)
+        # Labels came in the order of their names; the saved model keeps it.
+        self.assertEqual(json.loads((output / "config.json").read_text())["id2label"],
+                         {"0": "negative", "1": "positive"})
+
+
+if __name__ == "__main__":
+    unittest.main()
