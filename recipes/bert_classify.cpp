@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/main.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/data/text_table.h"
 #include "lockstep/models/bert.h"
@@ -288,5 +289,6 @@ int bert_classify(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  lockstep::keep_freed_memory();  // a step's tensors return in the next
   return lockstep::run_main("bert_classify", [&] { return bert_classify(argc, argv); });
 }
