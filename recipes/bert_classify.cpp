@@ -106,19 +106,7 @@ struct Job {
   std::filesystem::path tokenizer;
   models::BertForSequenceClassification model{nullptr};
   Dataset train, validation, test;
-  bool test_has_labels = false;
 };
-
-std::vector<std::string> choose_labels(const Options& o, const data::TextTable* train) {
-  if (!o.label_names.empty()) return o.label_names;
-  std::vector<std::string> known;
-  if (o.model_config.empty())
-    known = models::BertConfig::from_file(o.model_name_or_path / "config.json").labels;
-  if (train == nullptr) return known;
-  auto found = trainer::infer_labels(*train, o.label_column);
-  // A model that knows these labels keeps their order: its classifier was trained for it.
-  return std::is_permutation(found.begin(), found.end(), known.begin(), known.end()) ? known : found;
-}
 
 void read_files(const Options& o, int rank, Job& job) {
   const auto read = [](const std::filesystem::path& file, auto& table) {
@@ -127,9 +115,12 @@ void read_files(const Options& o, int rank, Job& job) {
   read(o.train_file, job.train_table);
   read(o.validation_file, job.validation_table);
   read(o.test_file, job.test_table);
-  job.labels = choose_labels(o, job.train_table ? &*job.train_table : nullptr);
+  const auto known = o.model_config.empty()
+                         ? models::BertConfig::from_file(o.model_name_or_path / "config.json").labels
+                         : std::vector<std::string>();
+  job.labels = trainer::choose_labels(o.label_names, known, job.train_table, o.label_column);
   job.tokenizer = o.tokenizer_name.empty() ? o.model_name_or_path : o.tokenizer_name;
-  if (rank == 0) std::filesystem::create_directories(o.training.output_dir);
+  if (rank == 0) trainer::make_directory(o.training.output_dir);
   if (!job.tokenizer.empty()) return;
   job.tokenizer = o.training.output_dir / "vocab.txt";
   if (rank == 0) text::write_vocab(job.tokenizer, text::build_vocab(job.train_table->column(o.columns.text)));
@@ -178,8 +169,7 @@ void load(const Options& o, const text::BertTokenizer& tokenizer, Job& job) {
   };
   job.train = dataset(job.train_table, true);
   job.validation = dataset(job.validation_table, true);
-  job.test_has_labels = job.test_table && job.test_table->has_column(o.label_column);
-  job.test = dataset(job.test_table, job.test_has_labels);
+  job.test = dataset(job.test_table, job.test_table && job.test_table->has_column(o.label_column));
 }
 
 void print_start(const Options& o, const World& world, const Job& job) {
@@ -232,18 +222,18 @@ void run(const Options& o, World& world, const text::BertTokenizer& tokenizer, J
       trainer::save_trainer_state(trainer.state(), args.output_dir);
     }
   }
-  const bool evaluated = trains && args.eval_strategy != trainer::IntervalStrategy::NO;
-  const auto evaluate = [&](const Dataset& dataset, const std::string& split) {
-    const auto metrics = trainer.evaluate(dataset, split);
-    if (!main_rank) return;
+  const auto save = [&](const std::string& split, const trainer::Metrics& metrics) {
+    if (!main_rank || metrics.empty()) return;
     trainer::save_metrics(args.output_dir, split, metrics);
     if (trains) trainer::save_trainer_state(trainer.state(), args.output_dir);
   };
-  if (job.validation.size > 0 && !evaluated) evaluate(job.validation, "eval");
-  if (job.test.size > 0 && job.test_has_labels) evaluate(job.test, "test");
+  const bool evaluated = trains && args.eval_strategy != trainer::IntervalStrategy::NO;
+  if (job.validation.size > 0 && !evaluated) save("eval", trainer.evaluate(job.validation));
   if (job.test.size > 0) {
-    const auto logits = trainer.predict(job.test);
-    if (main_rank) trainer::write_predictions(args.output_dir / "predictions.jsonl", logits, job.labels);
+    const auto prediction = trainer.predict(job.test);
+    save("test", prediction.metrics);
+    if (main_rank)
+      trainer::write_predictions(args.output_dir / "predictions.jsonl", prediction.logits, job.labels);
   }
   if (main_rank && trains) fmt::print("model saved in {}\n", args.output_dir.string());
 }

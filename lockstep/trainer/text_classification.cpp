@@ -89,6 +89,16 @@ std::vector<std::string> infer_labels(const data::TextTable& table, const std::s
   return labels;
 }
 
+std::vector<std::string> choose_labels(const std::vector<std::string>& given,
+                                       const std::vector<std::string>& known,
+                                       const std::optional<data::TextTable>& train,
+                                       const std::string& column) {
+  if (!given.empty()) return given;
+  if (!train) return known;
+  auto found = infer_labels(*train, column);
+  return std::is_permutation(found.begin(), found.end(), known.begin(), known.end()) ? known : found;
+}
+
 std::vector<int64_t> label_ids(const data::TextTable& table, const std::string& column,
                                const std::vector<std::string>& labels) {
   std::unordered_map<std::string, int64_t> id_of;

@@ -19,6 +19,13 @@ namespace lockstep::trainer {
 /// naming file and line for a label that does not fit, and for a column with a single label.
 std::vector<std::string> infer_labels(const data::TextTable& table, const std::string& column);
 
+/// The labels of a run: `given` if any; else `known`, those of the model, if `train` is absent or has the
+/// same ones, so that a trained classifier keeps its order; else those of `train` (infer_labels).
+std::vector<std::string> choose_labels(const std::vector<std::string>& given,
+                                       const std::vector<std::string>& known,
+                                       const std::optional<data::TextTable>& train,
+                                       const std::string& column);
+
 /// The id of every row's label: its place in `labels` by name, else by number. Throws ValueError naming file,
 /// line, the label and what was expected.
 std::vector<int64_t> label_ids(const data::TextTable& table, const std::string& column,

@@ -72,14 +72,14 @@ struct Trainer::Impl {
   void optimizer_step(Run& run);
   void after_step(const TrainingPlan& plan);
   double drain_loss();
-  Metrics evaluate(const Dataset& dataset, const std::string& prefix);
+  Prediction evaluate(const Dataset& dataset, const std::string& prefix, bool keep_logits);
   void log(Metrics values);
   void open_log(bool truncate);
 };
 
 void Trainer::Impl::open_log(bool truncate) {
   if (group.rank() != 0) return;
-  std::filesystem::create_directories(arguments.output_dir);
+  make_directory(arguments.output_dir);
   log_file.emplace(arguments.output_dir / "log.jsonl", truncate);
 }
 
@@ -170,7 +170,7 @@ void Trainer::Impl::after_step(const TrainingPlan& plan) {
   }
   const bool last_by_steps = arguments.eval_strategy == IntervalStrategy::STEPS && step == plan.max_steps;
   if (due(arguments.eval_strategy, arguments.resolved_eval_steps()) || last_by_steps) {
-    evaluate(options.eval_dataset, "eval");
+    evaluate(options.eval_dataset, "eval", false);
     model.module->train();
   }
 }
@@ -235,23 +235,27 @@ Run Trainer::Impl::begin_run() {
           .warmup_steps = arguments.resolved_warmup_steps(plan.max_steps)};
 }
 
-Metrics Trainer::Impl::evaluate(const Dataset& dataset, const std::string& prefix) {
+Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::string& prefix,
+                                            bool keep_logits) {
   const auto begin = Clock::now();
   model.module->eval();
-  const auto result = evaluate_classifier(dataset, model.eval_forward, arguments, options.num_labels, group);
+  const auto result =
+      evaluate_classifier(dataset, model.eval_forward, arguments, options.num_labels, group, keep_logits);
+  const double runtime = seconds_since(begin);
+  seconds_evaluating += runtime;
+  if (result.confusion.total() == 0) return {result.logits, {}};
+
   const double accuracy = result.confusion.accuracy();
   const double f1 = result.confusion.f1();
-  const double runtime = seconds_since(begin);
   const int64_t batch = arguments.per_device_eval_batch_size * group.size();
   Metrics metrics{{prefix + "_loss", result.loss}, {prefix + "_accuracy", accuracy}, {prefix + "_f1", f1}};
   add_speed(metrics, prefix, runtime, static_cast<double>(dataset.size),
             static_cast<double>((dataset.size + batch - 1) / batch));
   log(metrics);
-  bar.message(
-      fmt::format("{} after epoch {:.2f}: loss {:.4f}  accuracy {:.4f}  f1 {:.4f}  ({} samples, {:.1f} s)",
-                  prefix, state.epoch, result.loss, accuracy, f1, dataset.size, runtime));
-  seconds_evaluating += seconds_since(begin);
-  return metrics;
+  const std::string when = state.max_steps > 0 ? fmt::format(" after epoch {:.2f}", state.epoch) : "";
+  bar.message(fmt::format("{}{}: loss {:.4f}  accuracy {:.4f}  f1 {:.4f}  ({} samples, {:.1f} s)", prefix,
+                          when, result.loss, accuracy, f1, dataset.size, runtime));
+  return {result.logits, metrics};
 }
 
 Trainer::Trainer(TrainableModel model, TrainingArguments arguments, ProcessGroup group,
@@ -288,13 +292,11 @@ Metrics Trainer::train() {
 }
 
 Metrics Trainer::evaluate(const Dataset& dataset, const std::string& prefix) {
-  return impl_->evaluate(dataset, prefix);
+  return impl_->evaluate(dataset, prefix, false).metrics;
 }
 
-at::Tensor Trainer::predict(const Dataset& dataset) {
-  impl_->model.module->eval();
-  return predict_logits(dataset, impl_->model.eval_forward, impl_->arguments, impl_->options.num_labels,
-                        impl_->group);
+Trainer::Prediction Trainer::predict(const Dataset& dataset, const std::string& prefix) {
+  return impl_->evaluate(dataset, prefix, true);
 }
 
 const TrainerState& Trainer::state() const { return impl_->state; }

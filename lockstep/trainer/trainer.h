@@ -63,8 +63,12 @@ class Trainer {
   /// "<prefix>_loss" and so on; also logged.
   Metrics evaluate(const Dataset& dataset, const std::string& prefix = "eval");
 
-  /// Logits of every sample, float32 [size, labels] in the dataset's order, on every rank.
-  at::Tensor predict(const Dataset& dataset);
+  struct Prediction {
+    at::Tensor logits;  ///< float32 [size, labels] in the dataset's order
+    Metrics metrics;    ///< as evaluate() returns and logs them; empty for a dataset without labels
+  };
+  /// Logits of every sample, on every rank, and metrics where there are labels.
+  Prediction predict(const Dataset& dataset, const std::string& prefix = "test");
 
   const TrainerState& state() const;
 

@@ -12,6 +12,12 @@
 
 namespace lockstep::trainer {
 
+void make_directory(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) throw FileError("cannot create directory " + path.string() + ": " + error.message());
+}
+
 LineFile::LineFile(std::filesystem::path path, bool truncate) : path_(std::move(path)) {
   fd_.reset(
       ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (truncate ? O_TRUNC : 0), 0644));

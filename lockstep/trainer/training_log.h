@@ -9,6 +9,9 @@
 
 namespace lockstep::trainer {
 
+/// Makes `path` and its parents where they are missing. Throws FileError naming it.
+void make_directory(const std::filesystem::path& path);
+
 /// Appends whole lines to a file: each is one write, so several processes may share a file.
 class LineFile {
  public:

@@ -34,7 +34,7 @@ class BadInputTest(unittest.TestCase):
                 flags[flag] = value
         for count in ranks:
             output = pathlib.Path(tempfile.mkdtemp(dir=self.dir)) / "out"
-            done = tiny.run({**flags, "--output-dir": output}, count)
+            done = tiny.run({"--output-dir": output, **flags}, count)
             self.assertNotEqual(done.returncode, 0, done.stdout)
             said = [line for line in (done.stdout + done.stderr).splitlines()
                     if re.match(r"(\[rank \d+\]: )?bert_classify: error: ", line)]
@@ -67,6 +67,7 @@ class BadInputTest(unittest.TestCase):
         self.check(r"train\.csv: there is no column 'review'; its columns are 'text', 'label'", text_column="review")
         self.check(r"train\.csv: there is no column 'stars'", label_column="stars")
         self.check(r"absent\.csv", validation_file=self.dir / "absent.csv")
+        self.check(r"cannot create directory .*train\.csv/out", output_dir=self.train / "out")
 
     def test_labels(self):
         text = 'text,label\n"a good\nfilm",1\n\ngreat,0\nbad,x\n'

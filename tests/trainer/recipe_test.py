@@ -1,8 +1,15 @@
 """bert_classify as real processes: equal to transformers' Trainer, whatever the number of ranks."""
+import fcntl
 import json
+import os
 import pathlib
+import pty
+import re
 import shutil
+import struct
+import subprocess
 import tempfile
+import termios
 import unittest
 
 import tiny
@@ -165,6 +172,32 @@ class RecipeTest(unittest.TestCase):
                   for ranks in (None, 2)]
         self.assertNotAlmostEqual(losses[0], losses[1], places=5)
         self.assertNotAlmostEqual(losses[1], no_dropout, places=5)
+
+    def test_live_bar_on_a_terminal(self):
+        columns = 60
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        job = subprocess.Popen(tiny.command(self.arguments("live", per_device_train_batch_size=8), ranks=2), stdin=slave, stdout=slave, stderr=slave,
+                               env={**os.environ, "TERM": "xterm"})
+        os.close(slave)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(master, 65536)
+            except OSError:  # the terminal has no writer left
+                break
+        os.close(master)
+        self.assertEqual(job.wait(timeout=60), 0, shown)
+        bars = [text for text in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown.decode()))
+                if "%" in text]
+        self.assertGreater(len(bars), 1)
+        for bar in bars:
+            self.assertLess(len(bar), columns)
+        self.assertRegex(bars[-1], r"^100% \|\S+\|  step 15/15  loss \d")
+
+        plain = tiny.run(self.arguments("plain", per_device_train_batch_size=8), ranks=2)
+        self.assertNotIn("\r", plain.stderr)
+        self.assertEqual(len(re.findall(r"^\[rank 0\]: step \d+/15 .*loss .*samples/s", plain.stderr, re.M)), 15)
 
     def test_training_from_scratch_makes_its_vocabulary(self):
         output = self.dir / "scratch"

@@ -1,0 +1,59 @@
+#include "lockstep/trainer/text_classification.h"
+
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+
+namespace lockstep::trainer {
+namespace {
+
+using Labels = std::vector<std::string>;
+
+data::TextTable table(const Labels& labels) {
+  return data::TextTable("memory.csv", {"text", "label"}, {Labels(labels.size(), "a text"), labels});
+}
+
+TEST(Labels, NumbersBecomeHuggingFacesNames) {
+  EXPECT_EQ(infer_labels(table({"0", "2", "0"}), "label"), (Labels{"LABEL_0", "LABEL_1", "LABEL_2"}));
+}
+
+TEST(Labels, NamesAreSorted) {
+  EXPECT_EQ(infer_labels(table({"so", "bad", "good", "bad"}), "label"), (Labels{"bad", "good", "so"}));
+}
+
+TEST(Labels, OneLabelIsAnError) { EXPECT_THROW(infer_labels(table({"good", "good"}), "label"), ValueError); }
+
+TEST(Labels, ATrainedModelKeepsItsOrder) {
+  const std::optional train = table({"negative", "positive"});
+  EXPECT_EQ(choose_labels({}, {"positive", "negative"}, train, "label"), (Labels{"positive", "negative"}));
+  EXPECT_EQ(choose_labels({}, {"LABEL_0", "LABEL_1"}, train, "label"), (Labels{"negative", "positive"}));
+  EXPECT_EQ(choose_labels({"positive", "negative"}, {"a", "b"}, train, "label"),
+            (Labels{"positive", "negative"}));
+  EXPECT_EQ(choose_labels({}, {"a", "b"}, std::nullopt, "label"), (Labels{"a", "b"}));
+}
+
+TEST(Labels, IdsByNameElseByNumber) {
+  EXPECT_EQ(label_ids(table({"good", "0", "bad", "1"}), "label", {"bad", "good"}),
+            (std::vector<int64_t>{1, 0, 0, 1}));
+  // Names that are numbers win over places.
+  EXPECT_EQ(label_ids(table({"1", "5"}), "label", {"5", "1"}), (std::vector<int64_t>{1, 0}));
+}
+
+TEST(Predictions, OneLineARowWithTheLikeliestLabel) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "lockstep-trainer.XXXXXX").string();
+  ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+  const auto path = std::filesystem::path(pattern) / "predictions.jsonl";
+  write_predictions(path, at::tensor({0.5, -1.25, -3.0, 2.0}).reshape({2, 2}), {"positive", "negative"});
+  EXPECT_EQ(read_file(path),
+            "{\"index\":0,\"label\":\"positive\",\"logits\":[0.5,-1.25]}\n"
+            "{\"index\":1,\"label\":\"negative\",\"logits\":[-3.0,2.0]}\n");
+  std::filesystem::remove_all(pattern);
+}
+
+}  // namespace
+}  // namespace lockstep::trainer
