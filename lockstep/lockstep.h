@@ -1,4 +1,5 @@
-// All of Lockstep's public interface. A source that wants to compile quickly includes the rooms' own headers instead.
+// All of Lockstep's public interface. A source that wants to compile quickly includes the rooms' own headers
+// instead.
 #pragma once
 
 #include "lockstep/base/error.h"
