@@ -161,6 +161,12 @@ class RecipeTest(unittest.TestCase):
         right = sum(line["label"] == label for line, (_, label) in zip(found[0][0], tiny.make_rows(41, seed=2)))
         self.assertAlmostEqual(found[0][1]["test_accuracy"], right / 41)
 
+    def test_bf16_is_close(self):
+        exact = self.train_run("fp32", max_steps=5)
+        rounded = self.train_run("bf16", ranks=2, per_device_train_batch_size=8, max_steps=5, bf16=True)
+        self.assertNotEqual(exact[0]["loss"], rounded[0]["loss"])
+        self.assert_same_history(rounded, exact, tolerance=0.05)
+
     def test_dropout_differs_between_ranks(self):
         # Two ranks that see the same sample (twice in the file) lose differently only through dropout.
         rows = tiny.make_rows(1, seed=5) * 2 + [("dull awful film", "negative")] * 2
