@@ -3,6 +3,7 @@
 #pragma once
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/comm/process_group.h"
@@ -10,6 +11,7 @@
 #include "lockstep/data/pad_batch.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/text_table.h"
+#include "lockstep/data/train_sampler.h"
 #include "lockstep/models/bert.h"
 #include "lockstep/models/toy.h"
 #include "lockstep/optim/adamw.h"
@@ -17,3 +19,5 @@
 #include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/text/bert_tokenizer.h"
+#include "lockstep/trainer/trainer.h"
+#include "lockstep/trainer/training_arguments.h"

@@ -15,4 +15,6 @@ if attempt == os.environ.get("FAIL_ATTEMPT") and dist.get_rank() == 1:
     os._exit(5)
 dist.barrier()
 print(f"rank {dist.get_rank()} of {dist.get_world_size()} sum {value[0].item()} attempt {attempt}")
-dist.destroy_process_group()
+sys.stdout.flush()
+# Gloo's tear-down aborts now and then ("terminate called without an active exception"): it is not what is tested.
+os._exit(0)
