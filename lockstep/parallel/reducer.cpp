@@ -107,6 +107,8 @@ void Reducer::arm(const std::vector<at::Tensor>& outputs) {
   for (Parameter& parameter : parameters_) parameter.ready = false;
   for (size_t b = 0; b < buckets_.size(); ++b) {
     buckets_[b].pending = plan_.buckets[b].parameters.size();
+    // Of a backward that ended in an exception: the ranks may still be reading and writing this memory.
+    if (buckets_[b].work) buckets_[b].work->wait();
     buckets_[b].work.reset();
   }
   next_bucket_ = 0;

@@ -32,14 +32,18 @@ std::string first_line(const std::exception& error) {
 
 class C10dWorkAdapter : public Work {
  public:
-  C10dWorkAdapter(c10::intrusive_ptr<c10d::Work> work, std::string what, std::chrono::milliseconds timeout)
-      : work_(std::move(work)), what_(std::move(what)), timeout_(timeout), is_receive_(what_ == "recv") {}
+  C10dWorkAdapter(c10::intrusive_ptr<c10d::Work> work, const std::string& backend, const std::string& what,
+                  std::chrono::milliseconds timeout)
+      : work_(std::move(work)),
+        what_("[" + backend + "] " + what),
+        timeout_(timeout),
+        is_receive_(what == "recv") {}
   void wait() override {
     try {
       work_->wait(timeout_);
     } catch (const std::exception& error) {
       // Gloo tells a dead peer and a late one only by its words; both mean that the group is lost.
-      throw CommError("[gloo] " + what_ + " failed: " + first_line(error));
+      throw CommError(what_ + " failed: " + first_line(error));
     }
   }
   bool is_completed() override { return work_->isCompleted(); }
@@ -173,7 +177,7 @@ class C10dGroup : public ProcessGroup::Impl {
   template <class Start>
   std::shared_ptr<Work> adapt(const char* what, std::chrono::milliseconds timeout, const Start& start) {
     try {
-      return std::make_shared<C10dWorkAdapter>(start(), what, timeout);
+      return std::make_shared<C10dWorkAdapter>(start(), name_, what, timeout);
     } catch (const std::exception& error) {
       throw CommError("[" + name_ + "] " + what + " failed: " + first_line(error));
     }
