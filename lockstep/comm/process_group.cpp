@@ -4,7 +4,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/view_as_real.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -54,6 +56,26 @@ void check_rank(const char* what, int rank, int size) {
 
 void check_tag(int tag) {
   if (tag < 0) throw ValueError("the tag of a message must be 0 or more, not " + std::to_string(tag));
+}
+
+/// What the backend combines instead of `dense`: of complex numbers their parts.
+at::Tensor reducible(const at::Tensor& dense, ReduceOp op) {
+  if (op == ReduceOp::PREMUL_SUM && !dense.is_floating_point() && !dense.is_complex()) {
+    throw ValueError(std::string("a reduction cannot combine ") + c10::toString(dense.scalar_type()) +
+                     " by PREMUL_SUM, which needs a floating-point dtype");
+  }
+  if (!dense.is_complex()) return dense;
+  if (op != ReduceOp::SUM && op != ReduceOp::AVG && op != ReduceOp::PREMUL_SUM) {
+    throw ValueError("complex tensors are reduced by SUM, AVG and PREMUL_SUM alone");
+  }
+  return at::view_as_real(dense);
+}
+
+/// The same of a tensor that takes the result, multiplied in place where the operator asks for it.
+at::Tensor prepared(const at::Tensor& dense, ReduceOp op, double premul_factor) {
+  const at::Tensor result = reducible(dense, op);
+  if (op == ReduceOp::PREMUL_SUM && premul_factor != 1.0) result.detach().mul_(premul_factor);
+  return result;
 }
 
 /// Calls `fill` with a contiguous tensor that stands for `output`, which may be strided.
@@ -125,9 +147,9 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroup::backend() const { return impl_->
 void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options) const {
   const at::NoGradGuard no_grad;
   const auto timeout = options.timeout.value_or(impl_->timeout());
-  if (tensor.is_contiguous()) return impl_->all_reduce(tensor, options.op, timeout);
   const at::Tensor dense = tensor.contiguous();
-  impl_->all_reduce(dense, options.op, timeout);
+  impl_->all_reduce(prepared(dense, options.op, options.premul_factor), options.op, timeout);
+  if (dense.is_same(tensor)) return;
   tensor.copy_(dense);
 }
 
@@ -135,10 +157,11 @@ std::shared_ptr<Work> ProcessGroup::all_reduce_async(const at::Tensor& tensor,
                                                      AllReduceOptions options) const {
   const at::NoGradGuard no_grad;
   const auto timeout = options.timeout.value_or(impl_->timeout());
-  if (tensor.is_contiguous()) return impl_->all_reduce_async(tensor, options.op, timeout);
   const at::Tensor dense = tensor.contiguous();
-  return std::make_shared<CopyBackWork>(impl_->all_reduce_async(dense, options.op, timeout), dense,
-                                        tensor.detach());
+  auto work =
+      impl_->all_reduce_async(prepared(dense, options.op, options.premul_factor), options.op, timeout);
+  if (dense.is_same(tensor)) return work;
+  return std::make_shared<CopyBackWork>(std::move(work), dense, tensor.detach());
 }
 
 void ProcessGroup::broadcast(const at::Tensor& tensor, BroadcastOptions options) const {
@@ -155,10 +178,9 @@ void ProcessGroup::reduce(const at::Tensor& tensor, ReduceOptions options) const
   const at::NoGradGuard no_grad;
   check_rank("reduce: dst", options.dst, size());
   const auto timeout = options.timeout.value_or(impl_->timeout());
-  if (tensor.is_contiguous()) return impl_->reduce(tensor, options.op, options.dst, timeout);
   const at::Tensor dense = tensor.contiguous();
-  impl_->reduce(dense, options.op, options.dst, timeout);
-  if (rank() == options.dst) tensor.copy_(dense);
+  impl_->reduce(prepared(dense, options.op, options.premul_factor), options.op, options.dst, timeout);
+  if (rank() == options.dst && !dense.is_same(tensor)) tensor.copy_(dense);
 }
 
 void ProcessGroup::reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
@@ -166,7 +188,10 @@ void ProcessGroup::reduce_scatter_tensor(const at::Tensor& output, const at::Ten
   const at::NoGradGuard no_grad;
   check_multiple("reduce_scatter_tensor", input, output, size());
   into(output, [&](const at::Tensor& dense) {
-    impl_->reduce_scatter(dense, input.contiguous(), options.op, options.timeout.value_or(impl_->timeout()));
+    at::Tensor blocks = reducible(input.contiguous(), options.op);
+    if (options.op == ReduceOp::PREMUL_SUM) blocks = at::mul(blocks, options.premul_factor);
+    impl_->reduce_scatter(reducible(dense, options.op), blocks, options.op,
+                          options.timeout.value_or(impl_->timeout()));
   });
 }
 

@@ -33,17 +33,20 @@ class Work {
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::SUM;
   std::optional<std::chrono::milliseconds> timeout{};  ///< default: the group's
+  double premul_factor = 1.0;                          ///< of PREMUL_SUM: this rank's
 };
 
 struct ReduceOptions {
   int dst = 0;  ///< the rank that gets the result
   ReduceOp op = ReduceOp::SUM;
   std::optional<std::chrono::milliseconds> timeout{};
+  double premul_factor = 1.0;  ///< of PREMUL_SUM: this rank's
 };
 
 struct ReduceScatterOptions {
   ReduceOp op = ReduceOp::SUM;
   std::optional<std::chrono::milliseconds> timeout{};
+  double premul_factor = 1.0;  ///< of PREMUL_SUM: this rank's
 };
 
 struct BroadcastOptions {

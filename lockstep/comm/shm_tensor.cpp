@@ -46,17 +46,32 @@ shm::Reduction to_shm(ReduceOp op, shm::DType dtype) {
     case ReduceOp::AVG:
       reduction = shm::Reduction::avg;
       break;
+    case ReduceOp::PRODUCT:
+      reduction = shm::Reduction::product;
+      break;
     case ReduceOp::MIN:
       reduction = shm::Reduction::min;
       break;
     case ReduceOp::MAX:
       reduction = shm::Reduction::max;
       break;
+    case ReduceOp::BAND:
+      reduction = shm::Reduction::band;
+      break;
+    case ReduceOp::BOR:
+      reduction = shm::Reduction::bor;
+      break;
+    case ReduceOp::BXOR:
+      reduction = shm::Reduction::bxor;
+      break;
+    case ReduceOp::PREMUL_SUM:
+      reduction = shm::Reduction::premul_sum;
+      break;
   }
   if (!shm::is_supported(dtype, reduction)) {
-    throw ValueError(std::string("all_reduce cannot combine ") + shm::dtype_name(dtype) + " by " +
+    throw ValueError(std::string("a reduction cannot combine ") + shm::dtype_name(dtype) + " by " +
                      shm::reduction_name(reduction) +
-                     (reduction == shm::Reduction::avg ? "; AVG needs a floating-point dtype" : ""));
+                     "; AVG and PREMUL_SUM need a floating-point dtype, BAND, BOR and BXOR an integer one");
   }
   return reduction;
 }

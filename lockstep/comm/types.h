@@ -6,9 +6,13 @@
 
 namespace lockstep {
 
-/// How a reduction combines the ranks' elements. AVG divides once, after the sum (floating-point dtypes
-/// only).
-enum class ReduceOp : uint8_t { SUM, AVG, MIN, MAX };
+/// How a reduction combines the ranks' elements.
+///
+/// SUM, PRODUCT, MIN, MAX: every dtype; of booleans SUM and MAX are "or", PRODUCT and MIN "and". AVG divides
+/// once, after the sum; PREMUL_SUM multiplies each rank's elements by that rank's `premul_factor` (rounding
+/// to the dtype) before the sum: floating-point dtypes only. BAND, BOR, BXOR: integers and booleans. Complex
+/// tensors: SUM, AVG and PREMUL_SUM. Integers wrap around.
+enum class ReduceOp : uint8_t { SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL_SUM };
 
 /// Deadline of an operation unless its options say otherwise: torch.distributed's 30 minutes.
 inline constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::minutes(30);

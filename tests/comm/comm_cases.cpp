@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -33,23 +34,46 @@ at::Tensor reduced(const World& world, at::IntArrayRef sizes, at::ScalarType dty
   std::vector<at::Tensor> all;
   for (int r = 0; r < world.size(); ++r) all.push_back(input(r, sizes, dtype));
   const at::Tensor stacked = at::stack(all);
+  const auto folded = [&](const auto& combine) {
+    at::Tensor result = all[0].clone();
+    for (size_t r = 1; r < all.size(); ++r) result = combine(result, all[r]);
+    return result;
+  };
   switch (op) {
     case ReduceOp::SUM:
-      return stacked.sum(0).to(dtype);
+      return dtype == at::kBool ? stacked.any(0) : stacked.sum(0).to(dtype);
     case ReduceOp::AVG:
       return stacked.to(at::kDouble).mean(0).to(dtype);
     case ReduceOp::MIN:
       return stacked.amin(0);
     case ReduceOp::MAX:
       return stacked.amax(0);
+    case ReduceOp::PRODUCT:
+      return dtype == at::kBool ? stacked.all(0) : stacked.prod(0).to(dtype);
+    case ReduceOp::BAND:
+      return folded([](const at::Tensor& a, const at::Tensor& b) { return a.bitwise_and(b); });
+    case ReduceOp::BOR:
+      return folded([](const at::Tensor& a, const at::Tensor& b) { return a.bitwise_or(b); });
+    case ReduceOp::BXOR:
+      return folded([](const at::Tensor& a, const at::Tensor& b) { return a.bitwise_xor(b); });
+    case ReduceOp::PREMUL_SUM:
+      break;  // see premul_sum()
   }
   return {};
 }
 
 void all_reduce() {
   const World world = init();
-  for (const auto dtype : {at::kFloat, at::kDouble, at::kChar, at::kByte, at::kInt, at::kLong}) {
-    for (const auto op : {ReduceOp::SUM, ReduceOp::MIN, ReduceOp::MAX}) {
+  for (const auto dtype :
+       {at::kFloat, at::kDouble, at::kChar, at::kByte, at::kShort, at::kInt, at::kLong, at::kBool}) {
+    if (dtype == at::kShort && world.backend_name() != "lockstep") continue;  // Gloo has no such type
+    for (const auto op : {ReduceOp::SUM, ReduceOp::PRODUCT, ReduceOp::MIN, ReduceOp::MAX, ReduceOp::BAND,
+                          ReduceOp::BOR, ReduceOp::BXOR}) {
+      const bool bitwise = op == ReduceOp::BAND || op == ReduceOp::BOR || op == ReduceOp::BXOR;
+      if (bitwise && c10::isFloatingType(dtype)) {
+        check_throws<Error>([&] { world.all_reduce(at::ones({3}, dtype), {.op = op}); }, "B");
+        continue;
+      }
       for (const std::vector<int64_t>& sizes :
            {std::vector<int64_t>{}, {0}, {1}, {3, 5}, {100, 100}, {70, 1000}}) {
         const at::Tensor tensor = input(world.rank(), sizes, dtype);
@@ -60,9 +84,62 @@ void all_reduce() {
   }
 }
 
+void premul_sum() {
+  const World world = init();
+  const auto factor = [](int rank) { return rank + 0.5; };
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kComplexFloat, at::kBFloat16}) {
+    for (const int64_t count : {7, 60000}) {
+      at::Tensor expected = at::zeros({count}, dtype);
+      for (int r = 0; r < world.size(); ++r) expected += input(r, {count}, dtype).mul(factor(r));
+      const at::Tensor whole = input(world.rank(), {count}, dtype);
+      world.all_reduce(whole, {.op = ReduceOp::PREMUL_SUM, .premul_factor = factor(world.rank())});
+      CHECK_TRUE(whole.allclose(expected, 0.02, 0.02));
+      const at::Tensor blocks = at::cat(
+          std::vector<at::Tensor>(static_cast<size_t>(world.size()), input(world.rank(), {count}, dtype)));
+      const at::Tensor before = blocks.clone(), block = at::empty({count}, dtype);
+      world.reduce_scatter_tensor(block, blocks,
+                                  {.op = ReduceOp::PREMUL_SUM, .premul_factor = factor(world.rank())});
+      CHECK_TRUE(block.allclose(expected, 0.02, 0.02) && blocks.equal(before));
+    }
+  }
+  check_throws<ValueError>([&] { world.all_reduce(at::ones({3}, at::kInt), {.op = ReduceOp::PREMUL_SUM}); },
+                           "PREMUL_SUM");
+}
+
+void complex_numbers() {
+  const World world = init();
+  for (const auto dtype : {at::kComplexFloat, at::kComplexDouble}) {
+    const auto of = [&](int rank) { return input(rank, {40, 50}, dtype).mul(c10::complex<double>(1, -2)); };
+    at::Tensor expected = at::zeros({40, 50}, dtype);
+    for (int r = 0; r < world.size(); ++r) expected += of(r);
+    const at::Tensor strided = of(world.rank()).t().contiguous().t();
+    world.all_reduce(strided);
+    CHECK_TRUE(strided.equal(expected));
+    const at::Tensor mean = of(world.rank());
+    world.all_reduce_async(mean, {.op = ReduceOp::AVG})->wait();
+    CHECK_TRUE(mean.allclose(expected.div(world.size())));
+    check_throws<ValueError>([&] { world.all_reduce(mean, {.op = ReduceOp::MAX}); }, "complex");
+  }
+}
+
 void half_precision() {
   const World world = init();
   for (const auto dtype : {at::kHalf, at::kBFloat16}) {
+    for (const auto op : {ReduceOp::SUM, ReduceOp::PRODUCT, ReduceOp::MIN, ReduceOp::MAX}) {
+      for (const int64_t count : {0, 3, 4000}) {
+        const auto of = [&](int rank) { return (at::arange(count) + rank).remainder(3).add(1).to(dtype); };
+        std::vector<at::Tensor> all;
+        for (int r = 0; r < world.size(); ++r) all.push_back(of(r).to(at::kDouble));
+        const at::Tensor stacked = at::stack(all);
+        const at::Tensor expected = op == ReduceOp::SUM       ? stacked.sum(0)
+                                    : op == ReduceOp::PRODUCT ? stacked.prod(0)
+                                    : op == ReduceOp::MIN     ? stacked.amin(0)
+                                                              : stacked.amax(0);
+        const at::Tensor tensor = of(world.rank());
+        world.all_reduce(tensor, {.op = op});
+        CHECK_TRUE(tensor.equal(expected.to(dtype)));
+      }
+    }
     for (const int64_t count : {5, 30000}) {
       const at::Tensor tensor = input(world.rank(), {count}, dtype);
       world.all_reduce(tensor, {.op = ReduceOp::AVG});
@@ -240,7 +317,7 @@ void refusals() {
   CHECK_TRUE(world.local_rank() == world.rank() && world.local_world_size() == world.size());
   check_throws<Error>([] { init(); }, "was called before");
   check_throws<ValueError>([&] { world.all_reduce(at::zeros({3}, at::kLong), {.op = ReduceOp::AVG}); },
-                           "all_reduce cannot combine int64 by AVG");
+                           "a reduction cannot combine int64 by AVG");
   check_throws<ValueError>([&] { world.broadcast(at::zeros({3}), {.src = world.size()}); },
                            "is outside the group");
   world.barrier();
@@ -270,6 +347,8 @@ int main(int argc, char** argv) {
   return lockstep::testing::run_case(argc, argv,
                                      {{"all_reduce", all_reduce},
                                       {"half_precision", half_precision},
+                                      {"premul_sum", premul_sum},
+                                      {"complex_numbers", complex_numbers},
                                       {"layouts", layouts},
                                       {"gather_and_bytes", gather_and_bytes},
                                       {"reduce_and_scatter", reduce_and_scatter},

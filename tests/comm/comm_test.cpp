@@ -12,9 +12,9 @@ using testing::under_lockrun;
 class CommTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(CommTest, Collectives) {
-  for (const char* name :
-       {"all_reduce", "half_precision", "layouts", "gather_and_bytes", "reduce_and_scatter", "all_to_all",
-        "messages", "shared_tensors", "c10d_backend", "refusals", "ten_operations_then_exit"}) {
+  for (const char* name : {"all_reduce", "half_precision", "premul_sum", "complex_numbers", "layouts",
+                           "gather_and_bytes", "reduce_and_scatter", "all_to_all", "messages",
+                           "shared_tensors", "c10d_backend", "refusals", "ten_operations_then_exit"}) {
     SCOPED_TRACE(name);
     expect_case_succeeds(GetParam(), "comm_cases", name);
   }
@@ -24,8 +24,9 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CommTest, ::testing::Values(1, 2, 3, 4),
                          [](const auto& info) { return std::to_string(info.param); });
 
 TEST(CommGlooTest, Collectives) {
-  for (const char* name : {"all_reduce", "layouts", "gather_and_bytes", "reduce_and_scatter", "all_to_all",
-                           "messages", "shared_tensors", "ten_operations_then_exit"}) {
+  for (const char* name :
+       {"all_reduce", "half_precision", "premul_sum", "complex_numbers", "layouts", "gather_and_bytes",
+        "reduce_and_scatter", "all_to_all", "messages", "shared_tensors", "ten_operations_then_exit"}) {
     SCOPED_TRACE(name);
     expect_case_succeeds(2, "comm_cases", name, "LOCKSTEP_BACKEND=gloo");
   }

@@ -23,12 +23,17 @@ using testing::run_processes;
 using testing::run_threads;
 
 /// The specified order of summation, written down independently of the library.
-template <class T>
-T tree_sum(const std::vector<T>& values, size_t begin, size_t count) {
+template <class T, class Combine>
+T tree(const std::vector<T>& values, size_t begin, size_t count, const Combine& combine) {
   if (count == 1) return values[begin];
   size_t left = 1;
   while (left * 2 < count) left *= 2;
-  return tree_sum(values, begin, left) + tree_sum(values, begin + left, count - left);
+  return combine(tree(values, begin, left, combine), tree(values, begin + left, count - left, combine));
+}
+
+template <class T>
+T tree_sum(const std::vector<T>& values, size_t begin, size_t count) {
+  return tree(values, begin, count, std::plus<T>());
 }
 
 float value_of(int rank, size_t i, uint32_t salt) {
@@ -104,10 +109,20 @@ TEST_P(ShmGroupTest, AnySplitIntoOperationsGivesTheSameBits) {
 template <class T>
 void check_min_max_sum(Rank& self, DType dtype) {
   for (const size_t count : {5, 777, 30000}) {
-    for (const Reduction reduction : {Reduction::min, Reduction::max, Reduction::sum}) {
+    for (const Reduction reduction : {Reduction::min, Reduction::max, Reduction::sum, Reduction::product,
+                                      Reduction::band, Reduction::bor, Reduction::bxor}) {
+      if (!is_supported(dtype, reduction)) continue;
       std::vector<T> data(count);
       const auto value = [](int rank, size_t i) {
-        return static_cast<T>((i * 7 + static_cast<size_t>(rank) * 5) % 23);
+        return static_cast<T>((i * 7 + static_cast<size_t>(rank) * 5) %
+                              23);  // nine ranks: past 8 and 16 bits
+      };
+      const auto wrapping = [](T a, T b) {
+        if constexpr (std::is_integral_v<T>) {
+          return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+        } else {
+          return a * b;
+        }
       };
       for (size_t i = 0; i < count; ++i) data[i] = value(self.group.rank(), i);
       self.group.wait(self.group.start_all_reduce(data.data(), count, dtype, reduction), kTimeout);
@@ -118,6 +133,16 @@ void check_min_max_sum(Rank& self, DType dtype) {
           if (reduction == Reduction::min) expected = std::min(expected, other);
           if (reduction == Reduction::max) expected = std::max(expected, other);
           if (reduction == Reduction::sum) expected = static_cast<T>(expected + other);
+          if constexpr (std::is_integral_v<T>) {
+            if (reduction == Reduction::band) expected = static_cast<T>(expected & other);
+            if (reduction == Reduction::bor) expected = static_cast<T>(expected | other);
+            if (reduction == Reduction::bxor) expected = static_cast<T>(expected ^ other);
+          }
+        }
+        if (reduction == Reduction::product) {
+          std::vector<T> values;
+          for (int r = 0; r < self.group.size(); ++r) values.push_back(value(r, i));
+          expected = tree(values, 0, values.size(), wrapping);
         }
         ASSERT_EQ(data[i], expected) << dtype_name(dtype) << " " << reduction_name(reduction) << " at " << i;
       }

@@ -10,9 +10,18 @@
 namespace lockstep::backends {
 namespace {
 
-c10d::ReduceOp to_c10d(ReduceOp op) {
-  switch (op) {
+/// Gloo adds booleans as bytes, which leaves twos in them: it is asked for "or" and "and" by their order.
+ReduceOp ordered(ReduceOp op, at::ScalarType dtype) {
+  if (dtype != at::kBool) return op;
+  if (op == ReduceOp::SUM || op == ReduceOp::BOR) return ReduceOp::MAX;
+  if (op == ReduceOp::PRODUCT || op == ReduceOp::BAND) return ReduceOp::MIN;
+  return op;
+}
+
+c10d::ReduceOp to_c10d(ReduceOp op, at::ScalarType dtype) {
+  switch (ordered(op, dtype)) {
     case ReduceOp::SUM:
+    case ReduceOp::PREMUL_SUM:  // multiplied before
       return c10d::ReduceOp::SUM;
     case ReduceOp::AVG:
       return c10d::ReduceOp::AVG;
@@ -20,6 +29,14 @@ c10d::ReduceOp to_c10d(ReduceOp op) {
       return c10d::ReduceOp::MIN;
     case ReduceOp::MAX:
       return c10d::ReduceOp::MAX;
+    case ReduceOp::PRODUCT:
+      return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::BAND:
+      return c10d::ReduceOp::BAND;
+    case ReduceOp::BOR:
+      return c10d::ReduceOp::BOR;
+    case ReduceOp::BXOR:
+      return c10d::ReduceOp::BXOR;
   }
   return c10d::ReduceOp::SUM;
 }
@@ -80,14 +97,14 @@ class C10dGroup : public ProcessGroup::Impl {
                                          std::chrono::milliseconds timeout) override {
     std::vector<at::Tensor> tensors{tensor};
     c10d::AllreduceOptions options;
-    options.reduceOp = to_c10d(op);
+    options.reduceOp = to_c10d(op, tensor.scalar_type());
     options.timeout = timeout;
     return adapt("all_reduce", timeout, [&] { return backend_->allreduce(tensors, options); });
   }
   void reduce(const at::Tensor& tensor, ReduceOp op, int dst, std::chrono::milliseconds timeout) override {
     std::vector<at::Tensor> tensors{tensor};
     c10d::ReduceOptions options;
-    options.reduceOp = to_c10d(op);
+    options.reduceOp = to_c10d(op, tensor.scalar_type());
     options.rootRank = dst;
     options.timeout = timeout;
     adapt("reduce", timeout, [&] { return backend_->reduce(tensors, options); })->wait();
@@ -96,7 +113,7 @@ class C10dGroup : public ProcessGroup::Impl {
                       std::chrono::milliseconds timeout) override {
     at::Tensor to = output.view({-1}), from = input.view({-1});
     c10d::ReduceScatterOptions options;
-    options.reduceOp = to_c10d(op);
+    options.reduceOp = to_c10d(op, input.scalar_type());
     options.timeout = timeout;
     adapt("reduce_scatter", timeout, [&] {
       return backend_->_reduce_scatter_base(to, from, options);

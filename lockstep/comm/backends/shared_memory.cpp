@@ -291,13 +291,32 @@ ReduceOp from_c10d(const c10d::ReduceOp& op) {
       return ReduceOp::SUM;
     case c10d::ReduceOp::AVG:
       return ReduceOp::AVG;
+    case c10d::ReduceOp::PRODUCT:
+      return ReduceOp::PRODUCT;
     case c10d::ReduceOp::MIN:
       return ReduceOp::MIN;
     case c10d::ReduceOp::MAX:
       return ReduceOp::MAX;
+    case c10d::ReduceOp::BAND:
+      return ReduceOp::BAND;
+    case c10d::ReduceOp::BOR:
+      return ReduceOp::BOR;
+    case c10d::ReduceOp::BXOR:
+      return ReduceOp::BXOR;
+    case c10d::ReduceOp::PREMUL_SUM:
+      return ReduceOp::PREMUL_SUM;
     default:
-      throw ValueError("the lockstep backend reduces by SUM, AVG, MIN and MAX");
+      throw ValueError("the lockstep backend does not know this ReduceOp");
   }
+}
+
+double premul_factor(const c10d::ReduceOp& op) {
+  if (static_cast<c10d::ReduceOp::RedOpType>(op) != c10d::ReduceOp::PREMUL_SUM) return 1.0;
+  const auto* supplement = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  if (supplement == nullptr)
+    throw ValueError("a ReduceOp PREMUL_SUM has no factor: make it by makePreMulSum");
+  return supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>()
+                                             : supplement->double_factor;
 }
 
 /// The group as LibTorch's own interfaces want it.
@@ -315,7 +334,8 @@ class ShmBackend : public c10d::Backend {
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override {
-    return made(group_.all_reduce_async(only(tensors), {from_c10d(options.reduceOp), given(options.timeout)}),
+    return made(group_.all_reduce_async(only(tensors), {from_c10d(options.reduceOp), given(options.timeout),
+                                                        premul_factor(options.reduceOp)}),
                 tensors);
   }
   c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
@@ -338,8 +358,8 @@ class ShmBackend : public c10d::Backend {
   }
   c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
                                         const c10d::ReduceOptions& options) override {
-    group_.reduce(only(tensors),
-                  {static_cast<int>(options.rootRank), from_c10d(options.reduceOp), given(options.timeout)});
+    group_.reduce(only(tensors), {static_cast<int>(options.rootRank), from_c10d(options.reduceOp),
+                                  given(options.timeout), premul_factor(options.reduceOp)});
     return made(nullptr, tensors);
   }
   c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs,
@@ -361,12 +381,16 @@ class ShmBackend : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
                                                 std::vector<std::vector<at::Tensor>>& inputs,
                                                 const c10d::ReduceScatterOptions& options) override {
-    group_.reduce_scatter(only(outputs), inputs.at(0), {from_c10d(options.reduceOp), given(options.timeout)});
+    group_.reduce_scatter(
+        only(outputs), inputs.at(0),
+        {from_c10d(options.reduceOp), given(options.timeout), premul_factor(options.reduceOp)});
     return made(nullptr, outputs);
   }
   c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                       const c10d::ReduceScatterOptions& options) override {
-    group_.reduce_scatter_tensor(output, input, {from_c10d(options.reduceOp), given(options.timeout)});
+    group_.reduce_scatter_tensor(
+        output, input,
+        {from_c10d(options.reduceOp), given(options.timeout), premul_factor(options.reduceOp)});
     return made(nullptr, {output});
   }
   c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,

@@ -77,6 +77,49 @@ struct Sum {
   }
 };
 
+struct Product {
+  template <class V>
+  static HWY_INLINE V combine(V a, V b) {
+    using T = hn::TFromV<V>;
+    if constexpr (sizeof(T) != 1) {
+      return hn::Mul(a, b);
+    } else {
+#if HWY_TARGET == HWY_SCALAR
+      return hn::Set(hn::DFromV<V>(), static_cast<T>(hn::GetLane(a) * hn::GetLane(b)));
+#else
+      // No processor multiplies bytes: the low byte of a 16-bit product depends on the factors' low bytes only.
+      const hn::DFromV<V> bytes;
+      const hn::RepartitionToWide<hn::RebindToUnsigned<hn::DFromV<V>>> wide;
+      const auto a16 = hn::BitCast(wide, a), b16 = hn::BitCast(wide, b);
+      const auto low = hn::And(hn::Mul(a16, b16), hn::Set(wide, 0x00FF));
+      const auto high = hn::ShiftLeft<8>(hn::Mul(hn::ShiftRight<8>(a16), hn::ShiftRight<8>(b16)));
+      return hn::BitCast(bytes, hn::Or(low, high));
+#endif
+    }
+  }
+};
+
+struct And {
+  template <class V>
+  static HWY_INLINE V combine(V a, V b) {
+    return hn::And(a, b);
+  }
+};
+
+struct Or {
+  template <class V>
+  static HWY_INLINE V combine(V a, V b) {
+    return hn::Or(a, b);
+  }
+};
+
+struct Xor {
+  template <class V>
+  static HWY_INLINE V combine(V a, V b) {
+    return hn::Xor(a, b);
+  }
+};
+
 struct Min {
   template <class V>
   static HWY_INLINE V combine(V a, V b) {
@@ -182,21 +225,55 @@ void run_type(Reduction reduction, const void* const* sources, size_t ranks, voi
   switch (reduction) {
     case Reduction::sum:
     case Reduction::avg:
+    case Reduction::premul_sum:
       if constexpr (std::is_same_v<Type, Native<float>>) {
         if (ranks == 2) return run<Type, Sum, 2>(from, ranks, to, destination_count, count, average);
         if (ranks == 4) return run<Type, Sum, 4>(from, ranks, to, destination_count, count, average);
         if (ranks == 8) return run<Type, Sum, 8>(from, ranks, to, destination_count, count, average);
       }
       return run<Type, Sum, 0>(from, ranks, to, destination_count, count, average);
+    case Reduction::product:
+      return run<Type, Product, 0>(from, ranks, to, destination_count, count, average);
     case Reduction::min:
       return run<Type, Min, 0>(from, ranks, to, destination_count, count, average);
     case Reduction::max:
       return run<Type, Max, 0>(from, ranks, to, destination_count, count, average);
+    case Reduction::band:
+    case Reduction::bor:
+    case Reduction::bxor:
+      return;  // run_bitwise's
+  }
+}
+
+/// The same for every dtype: bits do not know what they stand for. False for another reduction.
+bool run_bitwise(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
+                 void* const* destinations, size_t destination_count, size_t count) {
+  if (dtype == DType::boolean) {
+    if (reduction == Reduction::sum || reduction == Reduction::max) reduction = Reduction::bor;
+    if (reduction == Reduction::product || reduction == Reduction::min) reduction = Reduction::band;
+  }
+  using Bytes = Native<uint8_t>;
+  const auto* from = reinterpret_cast<const uint8_t* const*>(sources);
+  const auto* to = reinterpret_cast<uint8_t* const*>(destinations);
+  const size_t bytes = count * element_size(dtype);
+  switch (reduction) {
+    case Reduction::band:
+      run<Bytes, And, 0>(from, ranks, to, destination_count, bytes, false);
+      return true;
+    case Reduction::bor:
+      run<Bytes, Or, 0>(from, ranks, to, destination_count, bytes, false);
+      return true;
+    case Reduction::bxor:
+      run<Bytes, Xor, 0>(from, ranks, to, destination_count, bytes, false);
+      return true;
+    default:
+      return false;
   }
 }
 
 void ReduceAll(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
                void* const* destinations, size_t destination_count, size_t count) {
+  if (run_bitwise(dtype, reduction, sources, ranks, destinations, destination_count, count)) return;
   switch (dtype) {
     case DType::float32:
       return run_type<Native<float>>(reduction, sources, ranks, destinations, destination_count, count);
@@ -268,7 +345,8 @@ const char* dtype_name(DType dtype) {
 }
 
 const char* reduction_name(Reduction reduction) {
-  constexpr const char* kNames[] = {"SUM", "AVG", "MIN", "MAX"};
+  constexpr const char* kNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
+                                    "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
   return static_cast<size_t>(reduction) < std::size(kNames) ? kNames[static_cast<size_t>(reduction)]
                                                             : "unknown";
 }
@@ -276,7 +354,17 @@ const char* reduction_name(Reduction reduction) {
 bool is_supported(DType dtype, Reduction reduction) {
   const bool floating = dtype == DType::float32 || dtype == DType::float64 || dtype == DType::float16 ||
                         dtype == DType::bfloat16;
-  return floating || (reduction != Reduction::avg && dtype < DType::boolean);
+  switch (reduction) {
+    case Reduction::avg:
+    case Reduction::premul_sum:
+      return floating;
+    case Reduction::band:
+    case Reduction::bor:
+    case Reduction::bxor:
+      return !floating && dtype <= DType::boolean;
+    default:
+      return dtype <= DType::boolean;
+  }
 }
 
 }  // namespace lockstep::shm

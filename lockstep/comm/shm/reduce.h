@@ -6,7 +6,7 @@
 
 namespace lockstep::shm {
 
-/// The last three can be moved but not reduced.
+/// The complex ones can be moved but not reduced.
 enum class DType : uint8_t {
   float32,
   float64,
@@ -21,22 +21,26 @@ enum class DType : uint8_t {
   complex64,
   complex128
 };
-enum class Reduction : uint8_t { sum, avg, min, max };
+/// premul_sum adds like sum: who calls it has multiplied before. It has a name of its own so that ranks which
+/// disagree are told.
+enum class Reduction : uint8_t { sum, avg, product, min, max, band, bor, bxor, premul_sum };
 
 size_t element_size(DType dtype);
 const char* dtype_name(DType dtype);
 const char* reduction_name(Reduction reduction);
-/// Booleans and complex numbers are not reduced; AVG needs a floating-point dtype: an integer has no exact
-/// mean.
+/// AVG and PREMUL_SUM need a floating-point dtype (an integer has no exact mean), the bitwise ones an integer
+/// or boolean. Complex numbers are not reduced.
 bool is_supported(DType dtype, Reduction reduction);
 
 /// For every i in [0, count): combines sources[0][i] .. sources[ranks-1][i] and stores the result in every
 /// destinations[d][i]. Sources and destinations may be the same buffers.
 ///
-/// Sums are a balanced binary tree over the ranks, split at the largest power of two below their number:
+/// Sums and products are a balanced binary tree over the ranks, split at the largest power of two below their
+/// number:
 /// ((0+1)+(2+3))+((4+5)+(6+7)). float32, float16 and bfloat16 are added in float32, float64 in float64; AVG
 /// divides the sum once; float16 and bfloat16 are rounded once, at the end (to nearest, ties to even). So the
 /// bits depend on nothing but the values. MIN and MAX return NaN where any rank has one.
+/// Of booleans, sum and max are "or", product and min are "and".
 void reduce(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
             void* const* destinations, size_t destination_count, size_t count);
 
