@@ -34,8 +34,7 @@ if(NOT TARGET Lockstep::torch)
   add_library(Lockstep::torch INTERFACE IMPORTED)
   set_target_properties(Lockstep::torch PROPERTIES
     INTERFACE_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}"
-    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}"
-    INTERFACE_COMPILE_DEFINITIONS "FMT_HEADER_ONLY")
+    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}")
   # libtorch_cpu exports a std::filesystem of its own; stdc++ goes first, so that programs which use no tensor but
   # paths do not depend on LibTorch for them.
   if(TARGET torch_cuda)

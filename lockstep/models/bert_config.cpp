@@ -1,3 +1,5 @@
+#include "lockstep/models/bert_config.h"
+
 #include <fmt/format.h>
 
 #include <array>
@@ -6,8 +8,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
-#include "lockstep/models/bert.h"
-#include "lockstep/models/bert_ops.h"
 
 namespace lockstep::models {
 namespace {

@@ -18,6 +18,8 @@
 #include <cmath>
 #include <utility>
 
+#include "lockstep/models/bert_config.h"
+
 namespace lockstep::models {
 namespace {
 

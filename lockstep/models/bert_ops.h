@@ -9,9 +9,6 @@
 
 namespace lockstep::models {
 
-/// Whether `name` is an activation that linear_activation knows, by Hugging Face's names.
-bool is_known_activation(const std::string& name);
-
 /// x W^T + b, then the activation: [n, in] -> [n, out].
 at::Tensor linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                              const std::string& activation);

@@ -87,7 +87,8 @@ struct Product {
 #if HWY_TARGET == HWY_SCALAR
       return hn::Set(hn::DFromV<V>(), static_cast<T>(hn::GetLane(a) * hn::GetLane(b)));
 #else
-      // No processor multiplies bytes: the low byte of a 16-bit product depends on the factors' low bytes only.
+      // No processor multiplies bytes: the low byte of a 16-bit product depends on the factors' low bytes
+      // only.
       const hn::DFromV<V> bytes;
       const hn::RepartitionToWide<hn::RebindToUnsigned<hn::DFromV<V>>> wide;
       const auto a16 = hn::BitCast(wide, a), b16 = hn::BitCast(wide, b);

@@ -5,12 +5,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <optional>
 
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/main.h"
@@ -22,82 +20,16 @@
 #include "lockstep/text/bert_tokenizer.h"
 #include "lockstep/text/build_vocab.h"
 #include "lockstep/trainer/all_ranks.h"
-#include "lockstep/trainer/flags.h"
 #include "lockstep/trainer/text_classification.h"
 #include "lockstep/trainer/trainer.h"
 #include "lockstep/trainer/training_log.h"
 #include "lockstep/trainer/training_plan.h"
+#include "recipes/bert_classify/options.h"
 
 namespace {
 
 using namespace lockstep;
 using trainer::Dataset;
-
-struct Options {
-  trainer::TrainingArguments training;
-  std::filesystem::path model_name_or_path, train_file, validation_file, test_file, log_sample_ids;
-  std::filesystem::path tokenizer_name;
-  std::string model_config;
-  trainer::TextColumns columns;
-  std::string text_pair_column, label_column = "label";
-  std::vector<std::string> label_names;
-  std::optional<size_t> max_seq_length;
-  bool do_predict = false;
-  double hidden_dropout = -1, attention_dropout = -1;
-};
-
-void add_flags(CLI::App& app, Options& o) {
-  app.add_option("--model-name-or-path", o.model_name_or_path,
-                 "Directory with config.json, model.safetensors and a vocabulary");
-  app.add_option("--model-config", o.model_config, "Train from scratch instead: \"small\", or a config.json");
-  app.add_option("--tokenizer-name", o.tokenizer_name,
-                 "Directory, vocab.txt or tokenizer.json [--model-name-or-path]");
-  app.add_option("--train-file", o.train_file, "CSV or TSV file with a header line");
-  app.add_option("--validation-file", o.validation_file,
-                 "Evaluated after training, and during it as --eval-strategy says");
-  app.add_option("--test-file", o.test_file, "With --do-predict");
-  app.add_flag("--do-predict", o.do_predict, "Write OUTPUT_DIR/predictions.jsonl for --test-file");
-  app.add_option("--text-column", o.columns.text, "Column of the text")->capture_default_str();
-  app.add_option("--text-pair-column", o.text_pair_column, "Column of the second text of a pair");
-  app.add_option("--label-column", o.label_column, "Column of the label: numbers or names")
-      ->capture_default_str();
-  app.add_option("--label-names", o.label_names, "Names by id, with commas between")->delimiter(',');
-  app.add_option("--max-seq-length", o.max_seq_length,
-                 "Longer texts are cut to this many tokens [128, or what the model takes]");
-  app.add_option("--hidden-dropout", o.hidden_dropout, "Instead of the model's hidden_dropout_prob");
-  app.add_option("--attention-dropout", o.attention_dropout, "Instead of its attention_probs_dropout_prob");
-  app.add_option("--log-sample-ids", o.log_sample_ids, "Write the rows of every step and rank to this file");
-  trainer::add_training_flags(app, o.training);
-}
-
-void validate(const Options& o) {
-  o.training.validate();
-  if (o.model_name_or_path.empty() && o.model_config.empty()) {
-    throw ValueError(
-        "no model: give --model-name-or-path DIR, or --model-config small to train from scratch");
-  }
-  if (!o.model_name_or_path.empty() && !o.model_config.empty()) {
-    throw ValueError("--model-name-or-path and --model-config exclude each other; give one");
-  }
-  if (o.train_file.empty() && o.validation_file.empty() && o.test_file.empty()) {
-    throw ValueError("nothing to do: give --train-file, --validation-file, or --do-predict with --test-file");
-  }
-  if (o.do_predict == o.test_file.empty()) {
-    throw ValueError("--do-predict and --test-file belong together; give both or neither");
-  }
-  if (o.training.eval_strategy != trainer::IntervalStrategy::NO && o.validation_file.empty()) {
-    throw ValueError("--eval-strategy needs a --validation-file");
-  }
-  if (!o.model_config.empty() && o.train_file.empty()) {
-    throw ValueError("--model-config makes a model that knows nothing; give --train-file");
-  }
-  for (const auto& [flag, value] : {std::pair{"--hidden-dropout", o.hidden_dropout},
-                                    std::pair{"--attention-dropout", o.attention_dropout}}) {
-    if (value != -1 && !(value >= 0 && value < 1)) {
-      throw ValueError(fmt::format("{} is {}; it must be in [0, 1)", flag, value));
-    }
-  }
-}
 
 // What every rank loads or makes for itself, alike on all.
 struct Job {
@@ -123,7 +55,7 @@ void read_files(const Options& o, int rank, Job& job) {
   if (rank == 0) trainer::make_directory(o.training.output_dir);
   if (!job.tokenizer.empty()) return;
   job.tokenizer = o.training.output_dir / "vocab.txt";
-  if (rank == 0) text::write_vocab(job.tokenizer, text::build_vocab(job.train_table->column(o.columns.text)));
+  if (rank == 0) text::write_vocab(job.tokenizer, text::build_vocab(job.train_table->column(o.text_column)));
 }
 
 models::BertForSequenceClassification make_model(const Options& o, const Job& job, int64_t vocab_size) {
@@ -160,7 +92,7 @@ text::BertTokenizer load_tokenizer(const std::filesystem::path& path) {
 void load(const Options& o, const text::BertTokenizer& tokenizer, Job& job) {
   job.model = make_model(o, job, tokenizer.vocab_size());
   const size_t length = max_length(o, job.model->config().max_position_embeddings);
-  auto columns = o.columns;
+  trainer::TextColumns columns{.text = o.text_column};
   if (!o.text_pair_column.empty()) columns.text_pair = o.text_pair_column;
   const auto dataset = [&](const std::optional<data::TextTable>& table, bool labelled) {
     if (!table) return Dataset{};
@@ -239,20 +171,13 @@ void run(const Options& o, World& world, const text::BertTokenizer& tokenizer, J
 }
 
 int bert_classify(int argc, char** argv) {
-  Options o;
-  CLI::App app("Fine-tunes a BERT-type model to classify texts, evaluates it, labels new texts.",
-               "bert_classify");
-  add_flags(app, o);
   // Every rank finds the same mistake in the flags; it is reported once the ranks can agree who speaks.
+  Options o;
   std::optional<ValueError> mistake;
   try {
-    app.parse(trainer::normalized_arguments(argc, argv));
-    validate(o);
-  } catch (const CLI::CallForHelp&) {
-    if (env::get_int("RANK").value_or(0) == 0) fmt::print("{}", app.help());
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    mistake.emplace(error.what());
+    auto parsed = parse_options(argc, argv);
+    if (!parsed) return 0;
+    o = std::move(*parsed);
   } catch (const ValueError& error) {
     mistake = error;
   }
