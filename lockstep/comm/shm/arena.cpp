@@ -31,6 +31,7 @@ std::byte* Arena::allocate(size_t bytes) {
   const size_t alignment = bytes >= kPage ? kPage : kLine;
   const size_t size = round_up(std::max<size_t>(bytes, 1), alignment);
   const std::lock_guard lock(mutex_);
+  if (!deferred_.empty()) sweep();
   for (auto it = free_.begin(); it != free_.end(); ++it) {
     const auto [offset, available] = *it;
     const size_t start = round_up(offset, alignment);
@@ -48,6 +49,23 @@ std::byte* Arena::allocate(size_t bytes) {
 
 void Arena::release(std::byte* pointer) {
   const std::lock_guard lock(mutex_);
+  release_locked(pointer);
+}
+
+void Arena::release_later(std::byte* pointer, std::function<bool()> unused) {
+  const std::lock_guard lock(mutex_);
+  deferred_.emplace_back(pointer, std::move(unused));
+}
+
+void Arena::sweep() {
+  std::erase_if(deferred_, [&](const auto& entry) {
+    if (!entry.second()) return false;
+    release_locked(entry.first);
+    return true;
+  });
+}
+
+void Arena::release_locked(std::byte* pointer) {
   const auto it = used_.find(static_cast<size_t>(pointer - base_));
   if (it == used_.end()) return;
   auto [offset, size] = *it;
@@ -72,8 +90,9 @@ bool Arena::contains(const void* pointer, size_t bytes) const {
   return begin >= base_ && begin + bytes <= base_ + capacity_;
 }
 
-size_t Arena::bytes_in_use() const {
+size_t Arena::bytes_in_use() {
   const std::lock_guard lock(mutex_);
+  sweep();
   size_t total = 0;
   for (const auto& [offset, size] : used_) total += size;
   return total;

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 namespace lockstep::shm {
 
@@ -20,15 +23,22 @@ class Arena {
   /// Gives back what allocate() returned.
   void release(std::byte* pointer);
 
+  /// Gives it back once `unused()` says that no other rank touches it any more, which later calls ask.
+  void release_later(std::byte* pointer, std::function<bool()> unused);
+
   bool contains(const void* pointer, size_t bytes) const;
-  size_t bytes_in_use() const;
+  /// Releases what can be released by now.
+  size_t bytes_in_use();
 
  private:
+  void release_locked(std::byte* pointer);
+  void sweep();
   void populate_to(size_t end);
 
   std::byte* base_;
   size_t capacity_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
+  std::vector<std::pair<std::byte*, std::function<bool()>>> deferred_;
   size_t populated_ = 0;           // bytes from the start that have memory behind them
   std::map<size_t, size_t> free_;  // offset -> bytes, disjoint and never adjacent
   std::map<size_t, size_t> used_;  // offset -> bytes

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <tuple>
 
+#include "lockstep/comm/shm/flight_recorder.h"
+
 namespace lockstep::shm {
 namespace {
 
@@ -18,9 +20,9 @@ size_t chunk_count(size_t bytes) { return (bytes + kChunkBytes - 1) / kChunkByte
 
 Group::Group(const Segment& segment, int area, std::vector<int> members, int rank, Arena& arena,
              std::chrono::milliseconds timeout)
-    : members_(segment, segment.group_area(area), std::move(members), rank),
+    : members_(std::make_shared<Membership>(segment, area, std::move(members), rank)),
       arena_(arena),
-      messages_(members_, arena,
+      messages_(*members_, arena,
                 segment.group_area(area) + GroupLayout(static_cast<size_t>(size())).channels),
       timeout_(timeout) {
   const GroupLayout layout(static_cast<size_t>(size()));
@@ -29,33 +31,58 @@ Group::Group(const Segment& segment, int area, std::vector<int> members, int ran
   posts_ = reinterpret_cast<Post*>(base + layout.posts);
   slices_ = reinterpret_cast<Slice*>(base + layout.slices);
   staging_ = base + layout.staging;
+  members_->on_broken([this] { give_up_scratch(); });
+}
+
+Group::~Group() {
+  give_up_scratch();
+  members_->on_broken({});
+  members_->leave();
+}
+
+/// The peers may still read or write what operations in flight have in the arena.
+void Group::give_up_scratch() {
+  for (Sequence s = completed_ + 1; s <= issued_; ++s) {
+    std::byte*& scratch = operation(s).scratch;
+    if (scratch != nullptr) release_later(std::exchange(scratch, nullptr));
+  }
+  for (std::byte* scratch : messages_.take_scratch()) release_later(scratch);
+}
+
+void Group::release_later(std::byte* pointer) {
+  arena_.release_later(pointer, [members = members_] { return members->all_others_have_stopped(); });
+}
+
+void Group::release(std::byte* pointer) {
+  if (members_->is_broken()) {
+    release_later(pointer);
+  } else {
+    arena_.release(pointer);
+  }
 }
 
 // ---------------------------------------------------------------------------------------------- starting
 // operations
 
 Group::Sequence Group::start_all_reduce(void* data, size_t count, DType dtype, Reduction reduction) {
-  const Sequence sequence = post(reduction_of(OpKind::all_reduce, data, count, dtype, reduction));
-  advance_all(/*help=*/false);
-  return sequence;
+  return start(reduction_of(OpKind::all_reduce, data, count, dtype, reduction));
 }
 
-void Group::reduce(void* data, size_t count, DType dtype, Reduction reduction, int root,
-                   std::chrono::milliseconds timeout) {
+Group::Sequence Group::start_reduce(void* data, size_t count, DType dtype, Reduction reduction, int root) {
   Operation operation = reduction_of(OpKind::reduce, data, count, dtype, reduction);
   operation.what.root = static_cast<uint32_t>(root);
-  wait(post(operation), timeout);
+  return start(operation);
 }
 
-void Group::reduce_scatter(const void* input, void* output, size_t count, DType dtype, Reduction reduction,
-                           std::chrono::milliseconds timeout) {
+Group::Sequence Group::start_reduce_scatter(const void* input, void* output, size_t count, DType dtype,
+                                            Reduction reduction) {
   Operation operation = reduction_of(OpKind::reduce_scatter, const_cast<void*>(input),
                                      count * static_cast<size_t>(size()), dtype, reduction);
   operation.output = static_cast<std::byte*>(output);
-  wait(post(operation), timeout);
+  return start(operation);
 }
 
-void Group::exchange(const Exchange& exchange, std::chrono::milliseconds timeout) {
+Group::Sequence Group::start_exchange(const Exchange& exchange) {
   Operation operation;
   operation.what.kind = exchange.kind;
   operation.what.dtype = static_cast<uint8_t>(exchange.dtype);
@@ -65,7 +92,8 @@ void Group::exchange(const Exchange& exchange, std::chrono::milliseconds timeout
   operation.sent_bytes = exchange.sent_bytes;
   operation.copies = exchange.copies;
   operation.copy_count = exchange.copy_count;
-  wait(post(operation), timeout);
+  operation.late_copies = exchange.late_copies;
+  return start(operation);
 }
 
 void Group::broadcast(void* data, size_t count, DType dtype, int root, std::chrono::milliseconds timeout) {
@@ -83,10 +111,16 @@ void Group::broadcast(void* data, size_t count, DType dtype, int root, std::chro
            timeout);
 }
 
-void Group::barrier(std::chrono::milliseconds timeout) {
+Group::Sequence Group::start_barrier() {
   Operation operation;
   operation.what.kind = OpKind::barrier;
-  wait(post(operation), timeout);
+  return start(operation);
+}
+
+Group::Sequence Group::start(const Operation& operation) {
+  const Sequence sequence = post(operation);
+  advance_all(/*help=*/false);
+  return sequence;
 }
 
 Group::Operation Group::reduction_of(OpKind kind, void* data, size_t count, DType dtype,
@@ -102,14 +136,16 @@ Group::Operation Group::reduction_of(OpKind kind, void* data, size_t count, DTyp
 }
 
 Group::Sequence Group::post(Operation operation) {
-  members_.check_broken();
+  members_->check_broken();
   operation.sequence = issued_ + 1;
   reserve_slot(operation.sequence);
 
   const size_t size = bytes(operation);
-  operation.path = size <= kInlineBytes    ? Path::inlined
-                   : size <= kStagingBytes ? Path::staged
-                                           : Path::in_place;
+  // Without a common size there is no other way that all ranks would choose.
+  operation.path = operation.late_copies != nullptr ? Path::in_place
+                   : size <= kInlineBytes           ? Path::inlined
+                   : size <= kStagingBytes          ? Path::staged
+                                                    : Path::in_place;
   Post& mine = post_of(operation.sequence, rank());
   Slice& slice = slice_of(operation.sequence, rank());
   const size_t sent = operation.sent_bytes;
@@ -120,7 +156,7 @@ Group::Sequence Group::post(Operation operation) {
     case Path::staged:
       if (sent > 0) {
         operation.what.offset = reserve_staging(operation.sequence);
-        std::memcpy(members_.segment().base() + operation.what.offset, operation.data, sent);
+        std::memcpy(members_->segment().base() + operation.what.offset, operation.data, sent);
       }
       break;
     case Path::in_place:
@@ -130,7 +166,7 @@ Group::Sequence Group::post(Operation operation) {
           shared = operation.scratch = arena_.allocate(sent);
           std::memcpy(shared, operation.data, sent);
         }
-        operation.what.offset = static_cast<uint64_t>(shared - members_.segment().base());
+        operation.what.offset = static_cast<uint64_t>(shared - members_->segment().base());
       }
       break;
   }
@@ -139,7 +175,8 @@ Group::Sequence Group::post(Operation operation) {
                         std::memory_order_relaxed);
   slice.done.store(0, std::memory_order_relaxed);
 
-  count_operation(operation.what.kind, size);
+  operation.flight_number = record_start(members_->segment(), members_->segment_rank(), members_->area(),
+                                         operation.what, operation.sequence, size);
 
   issued_ = operation.sequence;
   mine.what = operation.what;
@@ -149,16 +186,8 @@ Group::Sequence Group::post(Operation operation) {
   // just now would sleep through the last arrival.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   this->operation(operation.sequence) = operation;
-  if (all_posted(operation)) members_.ring_sleepers();
+  if (all_posted(operation)) members_->ring_sleepers();
   return operation.sequence;
-}
-
-/// The pulse that a launcher watches, and what a report says of this rank.
-void Group::count_operation(OpKind kind, size_t bytes) {
-  RankRecord& record = members_.own_record();
-  record.last_kind.store(static_cast<uint32_t>(kind), std::memory_order_relaxed);
-  record.last_bytes.store(bytes, std::memory_order_relaxed);
-  record.operations.store(record.operations.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
 void Group::reserve_slot(Sequence sequence) {
@@ -180,7 +209,7 @@ size_t Group::reserve_staging(Sequence sequence) {
     index = kHotStaging + sequence % kSlots;  // free, since the slot is
   }
   const std::byte* buffer = staging_ + (static_cast<size_t>(rank()) * kStagingDepth + index) * kStagingBytes;
-  return static_cast<size_t>(buffer - members_.segment().base());
+  return static_cast<size_t>(buffer - members_->segment().base());
 }
 
 bool Group::everyone_consumed(Sequence sequence) {
@@ -199,7 +228,7 @@ bool Group::everyone_consumed(Sequence sequence) {
 // operations
 
 void Group::progress() {
-  members_.check_broken();
+  members_->check_broken();
   advance_all(/*help=*/false);
 }
 
@@ -211,7 +240,7 @@ bool Group::is_complete(Sequence sequence) {
 
 void Group::wait(Sequence sequence, std::chrono::milliseconds timeout) {
   if (sequence <= completed_) return;
-  members_.check_broken();
+  members_->check_broken();
   Operation& target = operation(sequence);
   wait_for(
       [&] {
@@ -222,8 +251,13 @@ void Group::wait(Sequence sequence, std::chrono::milliseconds timeout) {
 }
 
 void Group::start(PointToPoint::Request& request) {
-  members_.check_broken();
-  count_operation(request.is_send ? OpKind::send : OpKind::recv, request.bytes);
+  members_->check_broken();
+  Announcement what{};
+  what.kind = request.is_send ? OpKind::send : OpKind::recv;
+  what.root = static_cast<uint32_t>(request.peer);
+  what.count = request.bytes;
+  request.flight_number = record_start(members_->segment(), members_->segment_rank(), members_->area(), what,
+                                       request.tag, request.bytes);
   messages_.start(request);
 }
 
@@ -234,7 +268,7 @@ void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeo
     AwaitedMessage(Group& group, const PointToPoint::Request& request) : group_(group), request_(request) {}
     bool needs(int member) const override {
       const bool could_come_from_it = request_.peer == PointToPoint::kAnySource
-                                          ? group_.members_.all_others_are_gone()
+                                          ? group_.members_->all_others_are_gone()
                                           : request_.peer == member;
       if (!could_come_from_it) return false;
       // What a rank sent just before it ended counts.
@@ -242,15 +276,18 @@ void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeo
       return !request_.complete;
     }
     std::string describe() const override {
-      return std::string(request_.is_send ? "send" : "recv") + " of " + std::to_string(request_.bytes) +
-             " bytes, tag " + std::to_string(request_.tag);
+      Announcement what{};
+      what.kind = request_.is_send ? OpKind::send : OpKind::recv;
+      what.root = static_cast<uint32_t>(request_.peer);
+      what.count = request_.bytes;
+      return shm::describe(what, request_.tag);
     }
 
    private:
     Group& group_;
     const PointToPoint::Request& request_;
   };
-  members_.wait_until(
+  members_->wait_until(
       [&] {
         advance_all(/*help=*/true);
         return request.complete;
@@ -359,15 +396,14 @@ void Group::compare(const Operation& operation) {
     if (key(theirs) == key(operation.what)) continue;
     // Every rank tells the same story, whichever it is: rank 0's call beside the first that differs from it.
     const auto call = [&](int member) {
-      Operation of_member = operation;
-      of_member.what = post_of(operation.sequence, member).what;
-      return "rank " + std::to_string(member) + " called " + describe(of_member);
+      return "rank " + std::to_string(member) + " called " +
+             describe(post_of(operation.sequence, member).what, operation.sequence);
     };
     int other = 1;
     while (key(post_of(operation.sequence, other).what) == key(post_of(operation.sequence, 0).what)) ++other;
-    members_.fail(FailureKind::mismatch,
-                  "the ranks called different operations: " + call(0) + ", " + call(other) +
-                      "; every rank of a group must call the same ones in the same order");
+    members_->fail(FailureKind::mismatch,
+                   "the ranks called different operations: " + call(0) + ", " + call(other) +
+                       "; every rank of a group must call the same ones in the same order");
   }
 }
 
@@ -387,8 +423,12 @@ void Group::execute_alone(const Operation& operation) {
     default:
       break;
   }
-  for (size_t i = 0; i < operation.copy_count; ++i) {
-    const Copy& copy = operation.copies[i];
+  std::vector<Copy> late;
+  if (operation.late_copies != nullptr) late = (*operation.late_copies)();
+  const Copy* const copies = operation.late_copies != nullptr ? late.data() : operation.copies;
+  const size_t copy_count = operation.late_copies != nullptr ? late.size() : operation.copy_count;
+  for (size_t i = 0; i < copy_count; ++i) {
+    const Copy& copy = copies[i];
     const std::byte* from = bytes_of(operation, copy.source) + copy.source_offset;
     if (copy.bytes > 0 && copy.destination != from) std::memcpy(copy.destination, from, copy.bytes);
   }
@@ -407,7 +447,7 @@ void Group::acknowledge(const Operation& operation) {
   // release: this rank no longer reads its peers' buffers.
   slice_of(operation.sequence, rank()).done.store(1, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  members_.ring_sleepers();
+  members_->ring_sleepers();
 }
 
 void Group::reduce_chunks(const Operation& operation, int owner, bool from_back) {
@@ -443,7 +483,7 @@ void Group::reduce_chunks(const Operation& operation, int owner, bool from_back)
   // release: the results are in every rank's buffer.
   slice.done.fetch_add(finished, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (all_done(operation)) members_.ring_sleepers();
+  if (all_done(operation)) members_->ring_sleepers();
 }
 
 void Group::finish(Operation& operation) {
@@ -456,6 +496,7 @@ void Group::finish(Operation& operation) {
     operation.scratch = nullptr;
   }
   operation.complete = true;
+  record_finish(members_->segment(), members_->segment_rank(), operation.flight_number);
 }
 
 // ------------------------------------------------------------------------------------------------------------
@@ -473,29 +514,13 @@ void Group::wait_for(Ready ready, const Operation& operation, std::chrono::milli
       // Any rank may have taken over an unfinished chunk.
       return is_sliced(operation_) ? !group_.all_done(operation_) : !group_.has_done(operation_, member);
     }
-    std::string describe() const override { return Group::describe(operation_); }
+    std::string describe() const override { return shm::describe(operation_.what, operation_.sequence); }
 
    private:
     const Group& group_;
     const Operation& operation_;
   };
-  members_.wait_until(ready, AwaitedOperation(*this, operation), timeout);
-}
-
-std::string Group::describe(const Operation& operation) {
-  const Announcement& what = operation.what;
-  std::string text = std::string(op_name(what.kind)) + " #" + std::to_string(operation.sequence);
-  if (what.kind == OpKind::barrier) return text;
-  text +=
-      " (" + std::string(dtype_name(static_cast<DType>(what.dtype))) + "[" + std::to_string(what.count) + "]";
-  const auto is_any_of = [&](auto... kinds) { return ((what.kind == kinds) || ...); };
-  if (is_any_of(OpKind::all_reduce, OpKind::reduce, OpKind::reduce_scatter)) {
-    text += std::string(", ") + reduction_name(static_cast<Reduction>(what.reduce_op));
-  }
-  if (is_any_of(OpKind::reduce, OpKind::broadcast, OpKind::scatter, OpKind::gather)) {
-    text += ", root " + std::to_string(what.root);
-  }
-  return text + ")";
+  members_->wait_until(ready, AwaitedOperation(*this, operation), timeout);
 }
 
 // ----------------------------------------------------------------------------------------------------------
@@ -512,7 +537,7 @@ Slice& Group::slice_of(Sequence sequence, int member) const {
 const std::byte* Group::bytes_of(const Operation& operation, int member) const {
   const Post& post = post_of(operation.sequence, member);
   if (operation.path == Path::inlined) return reinterpret_cast<const std::byte*>(post.payload);
-  return members_.segment().base() + post.what.offset;
+  return members_->segment().base() + post.what.offset;
 }
 
 Group::Range Group::slice_range(const Operation& operation, int member) const {

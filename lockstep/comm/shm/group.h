@@ -16,6 +16,8 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -38,9 +40,11 @@ class Group {
   Group(const Segment& segment, int area, std::vector<int> members, int rank, Arena& arena,
         std::chrono::milliseconds timeout);
   Group(const Group&) = delete;
+  /// Leaves: members that still wait for this one are told. What is in flight ends here.
+  ~Group();
 
-  int rank() const { return members_.rank(); }
-  int size() const { return members_.size(); }
+  int rank() const { return members_->rank(); }
+  int size() const { return members_->size(); }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
   /// Number of an operation of this group, counted from 1.
@@ -50,13 +54,10 @@ class Group {
   /// are in flight. `data` must stay untouched until wait() or is_complete() has confirmed the end.
   Sequence start_all_reduce(void* data, size_t count, DType dtype, Reduction reduction);
   /// The same with the result at `root` alone; the other ranks' `data` has undefined contents afterwards.
-  /// Blocks.
-  void reduce(void* data, size_t count, DType dtype, Reduction reduction, int root,
-              std::chrono::milliseconds timeout);
+  Sequence start_reduce(void* data, size_t count, DType dtype, Reduction reduction, int root);
   /// Combines block r of everybody's `input`, [size() * count] elements, into rank r's `output`, [count].
-  /// Blocks.
-  void reduce_scatter(const void* input, void* output, size_t count, DType dtype, Reduction reduction,
-                      std::chrono::milliseconds timeout);
+  Sequence start_reduce_scatter(const void* input, void* output, size_t count, DType dtype,
+                                Reduction reduction);
 
   /// A part of what a rank sends, and where this rank wants it.
   struct Copy {
@@ -68,7 +69,8 @@ class Group {
   /// The collectives that move bytes. Each rank offers `sent_bytes` at `sent`; then each copies what it names
   /// in `copies`. `kind` (broadcast, scatter: only `root` sends; gather: only `root` copies; all_gather,
   /// all_to_all), `count`, `dtype` and `root` must agree on all ranks; `count` elements must be the most that
-  /// any of them sends. Blocks until this rank has its bytes and its own have been read.
+  /// any of them sends, or 0 with `late_copies`. It has ended when this rank has its bytes and its own have
+  /// been read; until then what the pointers name must live.
   struct Exchange {
     OpKind kind;
     DType dtype;
@@ -78,11 +80,28 @@ class Group {
     size_t sent_bytes = 0;
     const Copy* copies = nullptr;
     size_t copy_count = 0;
+    /// Instead of `copies`: asked once all ranks have arrived and every earlier operation that travels by
+    /// copy has ended here. For parts whose sizes an operation started just before has told.
+    const std::function<std::vector<Copy>()>* late_copies = nullptr;
   };
-  void exchange(const Exchange& exchange, std::chrono::milliseconds timeout);
-  /// Copies `count` elements of `root` to all. Blocks.
+  Sequence start_exchange(const Exchange& exchange);
+  Sequence start_barrier();
+
+  // The same, blocking.
+  void reduce(void* data, size_t count, DType dtype, Reduction reduction, int root,
+              std::chrono::milliseconds timeout) {
+    wait(start_reduce(data, count, dtype, reduction, root), timeout);
+  }
+  void reduce_scatter(const void* input, void* output, size_t count, DType dtype, Reduction reduction,
+                      std::chrono::milliseconds timeout) {
+    wait(start_reduce_scatter(input, output, count, dtype, reduction), timeout);
+  }
+  void exchange(const Exchange& exchange, std::chrono::milliseconds timeout) {
+    wait(start_exchange(exchange), timeout);
+  }
+  /// Copies `count` elements of `root` to all.
   void broadcast(void* data, size_t count, DType dtype, int root, std::chrono::milliseconds timeout);
-  void barrier(std::chrono::milliseconds timeout);
+  void barrier(std::chrono::milliseconds timeout) { wait(start_barrier(), timeout); }
 
   /// Starts sending to or receiving from another rank (or any, or itself); see PointToPoint. Does not block.
   void start(PointToPoint::Request& request);
@@ -98,6 +117,10 @@ class Group {
   /// Blocks until it has, helping others where this rank would only wait.
   void wait(Sequence sequence, std::chrono::milliseconds timeout);
 
+  /// Gives back memory of this rank's arena that operations of this group may have used: at once, or, where
+  /// the group has failed, when no other rank can touch it any more.
+  void release(std::byte* pointer);
+
  private:
   enum class Path : uint8_t { inlined, staged, in_place };
 
@@ -112,11 +135,14 @@ class Group {
     std::byte* output = nullptr;   // reduce_scatter's
     const Copy* copies = nullptr;
     size_t copy_count = 0;
+    const std::function<std::vector<Copy>()>* late_copies = nullptr;
+    uint64_t flight_number = 0;
     bool compared = false;  // all posts are there and agree
     bool own_part_done = false;
     bool complete = false;
   };
 
+  Sequence start(const Operation& operation);
   Sequence post(Operation operation);
   static Operation reduction_of(OpKind kind, void* data, size_t count, DType dtype, Reduction reduction);
   /// Advances one operation; `help`: also take over other ranks' chunks. True once it is complete.
@@ -136,12 +162,11 @@ class Group {
 
   template <class Ready>
   void wait_for(Ready ready, const Operation& operation, std::chrono::milliseconds timeout);
-  void count_operation(OpKind kind, size_t bytes);
+  void release_later(std::byte* pointer);
+  void give_up_scratch();
   void reserve_slot(Sequence sequence);
   size_t reserve_staging(Sequence sequence);
   bool everyone_consumed(Sequence sequence);
-
-  static std::string describe(const Operation& operation);
 
   Operation& operation(Sequence sequence) { return operations_[sequence % kSlots]; }
   Post& post_of(Sequence sequence, int member) const;
@@ -156,7 +181,7 @@ class Group {
   /// The most that any rank sends: what decides the path.
   static size_t bytes(const Operation& operation);
 
-  Membership members_;
+  std::shared_ptr<Membership> members_;  // shared with memory that is released later
   Arena& arena_;
   PointToPoint messages_;
   std::chrono::milliseconds timeout_;

@@ -1,7 +1,8 @@
 // The layout of the segment that the ranks of one node share. This is its only description; a change to
 // anything in this file that a running peer could notice raises kLayoutVersion.
 //
-//   SegmentHeader | RankRecord[ranks] | group control areas [kMaxGroups] | arenas [ranks]
+//   SegmentHeader | RankRecord[ranks] | FlightRing[ranks] | AreaRecord[kMaxGroups] | control areas
+//   [kMaxGroups] | arenas [ranks]
 //
 // The segment is sparse: what is not touched costs no memory. Every location is an offset from its start,
 // since each process maps it at an address of its own. All fields that two processes touch are atomics with
@@ -15,7 +16,7 @@
 namespace lockstep::shm {
 
 inline constexpr uint64_t kMagic = 0x31504554534b4c4cULL;
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 2;
 inline constexpr int kMaxRanks = 256;
 inline constexpr int kMaxGroups = 64;
 /// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
@@ -54,6 +55,8 @@ struct alignas(4096) SegmentHeader {
   uint32_t ranks;
   uint64_t total_bytes;
   uint64_t rank_table_offset;
+  uint64_t flight_table_offset;
+  uint64_t area_table_offset;
   uint64_t group_table_offset;
   uint64_t group_bytes;  ///< distance between the control areas of two groups
   uint64_t arena_table_offset;
@@ -76,6 +79,32 @@ enum class OpKind : uint8_t {
   all_to_all,
   send,
   recv
+};
+
+/// An operation in a rank's flight recorder.
+struct alignas(64) FlightEntry {
+  std::atomic<uint64_t> number;     ///< among the rank's operations, from 1; 0: empty. Stored last (release).
+  std::atomic<uint64_t> sequence;   ///< within the group; of a message: its tag
+  std::atomic<uint64_t> count;      ///< elements; of a message: bytes
+  std::atomic<int64_t> started_ms;  ///< CLOCK_MONOTONIC, to some milliseconds
+  std::atomic<uint32_t> peer;       ///< root, or the other end of a message
+  std::atomic<uint16_t> area;       ///< of the group
+  std::atomic<OpKind> kind;
+  std::atomic<uint8_t> dtype;
+  std::atomic<uint8_t> reduce_op;
+  std::atomic<bool> finished;
+};
+
+inline constexpr uint64_t kFlightEntries = 32;
+struct FlightRing {
+  FlightEntry entries[kFlightEntries];
+};
+
+/// Who uses a control area.
+struct alignas(64) AreaRecord {
+  std::atomic<uint32_t> used;          ///< 0 -> 1 by whoever claims it
+  std::atomic<uint32_t> members_left;  ///< that have not left; the last one clears the area and frees it
+  std::atomic<uint32_t> generation;    ///< groups that have lived here before
 };
 
 /// What a rank announces when it starts an operation.
@@ -122,8 +151,15 @@ struct alignas(kLine) Channel {
   ChannelEntry entries[kChannelDepth];
 };
 
+enum class MemberState : uint32_t {
+  active,
+  stopped,  ///< knows that the group is broken: it touches no other rank's memory any more
+  left,     ///< has destroyed its part of the group
+};
+
 struct alignas(kLine) MemberProgress {
   std::atomic<uint64_t> consumed;  ///< release: this rank has finished with every operation up to here
+  std::atomic<MemberState> state;
 };
 
 struct alignas(kLine) MemberDoorbell {

@@ -4,17 +4,25 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/comm/shm/areas.h"
+#include "lockstep/comm/shm/flight_recorder.h"
 #include "lockstep/comm/shm/process.h"
 
 namespace lockstep::shm {
 
-Membership::Membership(const Segment& segment, std::byte* area, std::vector<int> members, int rank)
+Membership::Membership(const Segment& segment, int area, std::vector<int> members, int rank)
     : segment_(segment),
+      area_(area),
+      generation_(segment.area_record(area).generation.load(std::memory_order_relaxed)),
       members_(std::move(members)),
       rank_(rank),
       oversubscribed_(segment.header().ranks > segment.header().cores),
-      failure_(reinterpret_cast<FailureRecord*>(area)),
-      doorbells_(reinterpret_cast<MemberDoorbell*>(area + GroupLayout(members_.size()).doorbells)),
+      failure_(reinterpret_cast<FailureRecord*>(segment.group_area(area))),
+      progress_(reinterpret_cast<MemberProgress*>(segment.group_area(area) +
+                                                  GroupLayout(members_.size()).progress)),
+      doorbells_(reinterpret_cast<MemberDoorbell*>(segment.group_area(area) +
+                                                   GroupLayout(members_.size()).doorbells)),
       pidfds_(members_.size()) {}
 
 void Membership::ring_sleepers() {
@@ -55,12 +63,41 @@ void Membership::fail(FailureKind kind, const std::string& message, int lost_ran
     failure_->state.store(2, std::memory_order_release);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     ring_sleepers();
+    print_flight_recorder();
   }
   set_broken(kind, full, lost_rank);
   std::rethrow_exception(broken_);
 }
 
+void Membership::print_flight_recorder() const {
+  constexpr uint64_t kShown = 4;
+  for (int m = 0; m < size(); ++m) {
+    log::error("flight recorder: " + describe_peer(m) + ": " +
+               flight_report(segment_, members_[static_cast<size_t>(m)], kShown));
+  }
+}
+
+void Membership::leave() {
+  progress_[rank_].state.store(MemberState::left, std::memory_order_release);
+  ring_sleepers();
+  leave_area(segment_, area_);
+}
+
+bool Membership::all_others_have_stopped() {
+  // The area may have been cleared and taken by another group: then all have left this one.
+  if (segment_.area_record(area_).generation.load(std::memory_order_acquire) != generation_) return true;
+  std::string how;
+  for (int m = 0; m < size(); ++m) {
+    // acquire: that rank's last access.
+    const bool stopped = progress_[m].state.load(std::memory_order_acquire) != MemberState::active;
+    if (m != rank_ && !stopped && !is_gone(m, how)) return false;
+  }
+  return true;
+}
+
 void Membership::set_broken(FailureKind kind, const std::string& message, int lost_rank) {
+  progress_[rank_].state.store(MemberState::stopped, std::memory_order_release);
+  if (on_broken_) on_broken_();
   switch (kind) {
     case FailureKind::timeout:
       broken_ = std::make_exception_ptr(TimeoutError(message));
@@ -112,6 +149,11 @@ bool Membership::is_gone(int member, std::string& how) {
       how = describe_wait_status(info.wait_status);
       return true;
     case RankState::attached:
+      // acquire: what it did before.
+      if (progress_[member].state.load(std::memory_order_acquire) == MemberState::left) {
+        how = "has left the group";
+        return true;
+      }
       how = "died";
       return process_ended(pidfds_[static_cast<size_t>(member)], info.pid);
   }
@@ -120,9 +162,11 @@ bool Membership::is_gone(int member, std::string& how) {
 
 std::string Membership::describe_peer(int member) const {
   const RankInfo info = segment_.rank_info(members_[static_cast<size_t>(member)]);
+  const int in_segment = members_[static_cast<size_t>(member)];
   const std::string name = "rank " + std::to_string(member);
   if (info.state == RankState::absent) return name + " (never started)";
-  return name + " (pid " + std::to_string(info.pid) +
+  return name + (in_segment == member ? " (" : " (global rank " + std::to_string(in_segment) + ", ") +
+         "pid " + std::to_string(info.pid) +
          (info.operations == 0 ? ", no operation yet"
                                : ", last operation " + info.last_operation + ", its " +
                                      std::to_string(info.operations) + ".") +

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,15 +31,19 @@ class Awaited {
 /// One thread at a time.
 class Membership {
  public:
-  /// `members`: the group's ranks as ranks of the segment; `rank`: this one's place among them; `area`: of
-  /// the group.
-  Membership(const Segment& segment, std::byte* area, std::vector<int> members, int rank);
+  /// `members`: the group's ranks as ranks of the segment; `rank`: this one's place among them; `area`: the
+  /// group's.
+  Membership(const Segment& segment, int area, std::vector<int> members, int rank);
   Membership(const Membership&) = delete;
 
   const Segment& segment() const { return segment_; }
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
-  RankRecord& own_record() const { return segment_.rank_record(members_[static_cast<size_t>(rank_)]); }
+  int area() const { return area_; }
+  /// This rank's number in the segment.
+  int segment_rank() const { return members_[static_cast<size_t>(rank_)]; }
+  /// `stop` is called once, when this rank learns that the group is broken.
+  void on_broken(std::function<void()> stop) { on_broken_ = std::move(stop); }
 
   /// Blocks until `ready()`, which may do work. Throws TimeoutError or PeerLostError, and breaks the group.
   template <class Ready>
@@ -75,6 +80,12 @@ class Membership {
 
   /// Has every other member left or died?
   bool all_others_are_gone();
+  /// Does no other member touch this rank's memory on behalf of this group any more? Also right after
+  /// leave().
+  bool all_others_have_stopped();
+  bool is_broken() const { return broken_ != nullptr; }
+  /// Tells the others that this rank takes no further part.
+  void leave();
 
   /// Throws the first cause once the group is broken, by whichever rank.
   void check_broken();
@@ -86,14 +97,19 @@ class Membership {
   bool is_gone(int member, std::string& how);
   std::string describe_peer(int member) const;
   void set_broken(FailureKind kind, const std::string& message, int lost_rank);
+  void print_flight_recorder() const;
 
   const Segment& segment_;
+  int area_;
+  uint32_t generation_;
   std::vector<int> members_;
   int rank_;
   bool oversubscribed_;
   FailureRecord* failure_;
+  MemberProgress* progress_;
   MemberDoorbell* doorbells_;
   std::vector<UniqueFd> pidfds_;
+  std::function<void()> on_broken_;
   std::exception_ptr broken_;
 };
 

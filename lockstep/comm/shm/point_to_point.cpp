@@ -3,6 +3,8 @@
 #include <cstring>
 #include <string>
 
+#include "lockstep/comm/shm/flight_recorder.h"
+
 namespace lockstep::shm {
 
 PointToPoint::PointToPoint(Membership& members, Arena& arena, std::byte* channels)
@@ -14,12 +16,17 @@ PointToPoint::PointToPoint(Membership& members, Arena& arena, std::byte* channel
   for (Outgoing& outgoing : outgoing_) outgoing.scratch.resize(kChannelDepth);
 }
 
-PointToPoint::~PointToPoint() {
-  for (Outgoing& outgoing : outgoing_) {
-    for (std::byte* scratch : outgoing.scratch) {
-      if (scratch != nullptr) arena_.release(scratch);
+std::vector<std::byte*> PointToPoint::take_scratch() {
+  std::vector<std::byte*> taken;
+  for (size_t peer = 0; peer < outgoing_.size(); ++peer) {
+    release_taken(static_cast<int>(peer));
+    for (std::byte*& scratch : outgoing_[peer].scratch) {
+      if (scratch != nullptr) taken.push_back(scratch);
+      scratch = nullptr;
     }
+    outgoing_[peer].in_scratch = 0;
   }
+  return taken;
 }
 
 void PointToPoint::start(Request& request) {
@@ -72,7 +79,7 @@ bool PointToPoint::try_send(Request& request) {
   to.sent.store(++outgoing.next, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   members_.ring(request.peer);
-  request.complete = true;
+  complete(request);
   return true;
 }
 
@@ -111,10 +118,15 @@ bool PointToPoint::try_receive_from(Request& request, int source) {
       ++incoming.head;
     }
     request.peer = source;
-    request.complete = true;
+    complete(request);
     return true;
   }
   return false;
+}
+
+void PointToPoint::complete(Request& request) {
+  request.complete = true;
+  record_finish(members_.segment(), members_.segment_rank(), request.flight_number);
 }
 
 /// Gives back the arena memory of messages that `peer` has copied.

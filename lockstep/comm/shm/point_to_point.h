@@ -29,10 +29,13 @@ class PointToPoint {
     std::byte* data = nullptr;
     size_t bytes = 0;  ///< must be the same on both sides
     bool complete = false;
+    uint64_t flight_number = 0;  ///< in the flight recorder
   };
 
   PointToPoint(Membership& members, Arena& arena, std::byte* channels);
-  ~PointToPoint();
+
+  /// Takes the arena memory that a receiver may still read away from here, when the group ends or is broken.
+  std::vector<std::byte*> take_scratch();
 
   /// Starts a request. It may be complete on return. `request` must live until it is.
   void start(Request& request);
@@ -58,6 +61,7 @@ class PointToPoint {
   bool try_receive(Request& request);
   bool try_receive_from(Request& request, int source);
   void release_taken(int peer);
+  void complete(Request& request);
 
   Membership& members_;
   Arena& arena_;

@@ -54,7 +54,9 @@ UniqueFd create_segment(int ranks, size_t arena_bytes) {
   header.ranks = static_cast<uint32_t>(ranks);
   header.cores = static_cast<uint32_t>(usable_cores());
   header.rank_table_offset = sizeof(SegmentHeader);
-  header.group_table_offset = round_up(header.rank_table_offset + count * sizeof(RankRecord), 4096);
+  header.flight_table_offset = header.rank_table_offset + count * sizeof(RankRecord);
+  header.area_table_offset = header.flight_table_offset + count * sizeof(FlightRing);
+  header.group_table_offset = round_up(header.area_table_offset + kMaxGroups * sizeof(AreaRecord), 4096);
   header.group_bytes = GroupLayout(count).total;
   header.arena_table_offset =
       round_up(header.group_table_offset + kMaxGroups * header.group_bytes, kHugePage);
@@ -117,6 +119,14 @@ Segment::~Segment() {
 
 RankRecord& Segment::rank_record(int rank) const {
   return reinterpret_cast<RankRecord*>(base_ + header().rank_table_offset)[rank];
+}
+
+FlightRing& Segment::flight_ring(int rank) const {
+  return reinterpret_cast<FlightRing*>(base_ + header().flight_table_offset)[rank];
+}
+
+AreaRecord& Segment::area_record(int area) const {
+  return reinterpret_cast<AreaRecord*>(base_ + header().area_table_offset)[area];
 }
 
 std::byte* Segment::group_area(int group) const {

@@ -38,6 +38,8 @@ class Segment {
   int ranks() const { return static_cast<int>(header().ranks); }
   const SegmentHeader& header() const { return *reinterpret_cast<const SegmentHeader*>(base_); }
   RankRecord& rank_record(int rank) const;
+  FlightRing& flight_ring(int rank) const;
+  AreaRecord& area_record(int area) const;
   std::byte* group_area(int group) const;
   std::byte* arena(int rank) const;
   size_t arena_bytes() const { return header().arena_bytes; }

@@ -1,0 +1,103 @@
+#include "lockstep/comm/shm/flight_recorder.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "lockstep/comm/shm/areas.h"
+#include "lockstep/comm/shm/reduce.h"
+
+namespace lockstep::shm {
+namespace {
+
+/// The coarse clock costs a few nanoseconds, which is all that an operation of 200 can give.
+int64_t now_ms() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
+}
+
+std::string seconds(int64_t milliseconds) {
+  const int64_t tenths = (std::max<int64_t>(milliseconds, 0) + 50) / 100;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+}
+
+}  // namespace
+
+uint64_t record_start(const Segment& segment, int rank, int area, const Announcement& what, uint64_t sequence,
+                      uint64_t bytes) {
+  constexpr auto relaxed = std::memory_order_relaxed;
+  RankRecord& record = segment.rank_record(rank);
+  const uint64_t number = record.operations.load(relaxed) + 1;
+  FlightEntry& entry = segment.flight_ring(rank).entries[number % kFlightEntries];
+  entry.number.store(0, relaxed);
+  entry.sequence.store(sequence, relaxed);
+  entry.count.store(what.count, relaxed);
+  entry.started_ms.store(now_ms(), relaxed);
+  entry.peer.store(what.root, relaxed);
+  entry.area.store(static_cast<uint16_t>(area), relaxed);
+  entry.kind.store(what.kind, relaxed);
+  entry.dtype.store(what.dtype, relaxed);
+  entry.reduce_op.store(what.reduce_op, relaxed);
+  entry.finished.store(false, relaxed);
+  entry.number.store(number, std::memory_order_release);
+  record.last_kind.store(static_cast<uint32_t>(what.kind), relaxed);
+  record.last_bytes.store(bytes, relaxed);
+  record.operations.store(number, relaxed);
+  return number;
+}
+
+void record_finish(const Segment& segment, int rank, uint64_t number) {
+  FlightEntry& entry = segment.flight_ring(rank).entries[number % kFlightEntries];
+  if (entry.number.load(std::memory_order_relaxed) == number) {
+    entry.finished.store(true, std::memory_order_relaxed);
+  }
+}
+
+std::string flight_report(const Segment& segment, int rank, uint64_t limit) {
+  const uint64_t newest = segment.rank_record(rank).operations.load(std::memory_order_relaxed);
+  const uint64_t shown = std::min({newest, limit, kFlightEntries - 1});
+  const int64_t now = now_ms();
+  std::string text;
+  for (uint64_t number = newest - shown + 1; number <= newest; ++number) {
+    const FlightEntry& entry = segment.flight_ring(rank).entries[number % kFlightEntries];
+    if (entry.number.load(std::memory_order_acquire) != number) continue;  // overwritten just now
+    Announcement what{};
+    what.kind = entry.kind.load(std::memory_order_relaxed);
+    what.dtype = entry.dtype.load(std::memory_order_relaxed);
+    what.reduce_op = entry.reduce_op.load(std::memory_order_relaxed);
+    what.root = entry.peer.load(std::memory_order_relaxed);
+    what.count = entry.count.load(std::memory_order_relaxed);
+    if (!text.empty()) text += "; ";
+    text += describe(what, entry.sequence.load(std::memory_order_relaxed));
+    const int area = entry.area.load(std::memory_order_relaxed);
+    if (area != kWorldArea) text += " in group " + std::to_string(area);
+    const bool finished = entry.finished.load(std::memory_order_relaxed);
+    const std::string age = seconds(now - entry.started_ms.load(std::memory_order_relaxed));
+    text += finished ? ", done, begun " + age + " ago" : ", NOT DONE for " + age;
+  }
+  return text.empty() ? "no operation yet" : text;
+}
+
+std::string describe(const Announcement& what, uint64_t sequence) {
+  const std::string name = op_name(what.kind);
+  if (what.kind == OpKind::send || what.kind == OpKind::recv) {
+    const bool any = what.root == static_cast<uint32_t>(-1);
+    return name + (what.kind == OpKind::send ? " to " : " from ") +
+           (any ? std::string("any rank") : "rank " + std::to_string(what.root)) + " (" +
+           std::to_string(what.count) + " bytes, tag " + std::to_string(sequence) + ")";
+  }
+  std::string text = name + " #" + std::to_string(sequence);
+  if (what.kind == OpKind::barrier) return text;
+  text +=
+      " (" + std::string(dtype_name(static_cast<DType>(what.dtype))) + "[" + std::to_string(what.count) + "]";
+  const auto is_any_of = [&](auto... kinds) { return ((what.kind == kinds) || ...); };
+  if (is_any_of(OpKind::all_reduce, OpKind::reduce, OpKind::reduce_scatter)) {
+    text += std::string(", ") + reduction_name(static_cast<Reduction>(what.reduce_op));
+  }
+  if (is_any_of(OpKind::reduce, OpKind::broadcast, OpKind::scatter, OpKind::gather)) {
+    text += ", root " + std::to_string(what.root);
+  }
+  return text + ")";
+}
+
+}  // namespace lockstep::shm
