@@ -8,6 +8,7 @@ int main(int argc, char** argv) {
   CLI::App app("Lockstep's tools. `lockstep <subcommand> --help` describes each.", "lockstep");
   app.require_subcommand(1);
   lockstep::tools::Action action;
+  lockstep::tools::add_bench(app, action);
   lockstep::tools::add_data(app, action);
   lockstep::tools::add_tokenize(app, action);
   CLI11_PARSE(app, argc, argv);

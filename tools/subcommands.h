@@ -14,6 +14,7 @@ using Action = std::function<int()>;
 /// Adds a subcommand to `app` and sets `action` when it is chosen.
 using AddSubcommand = void (*)(CLI::App& app, Action& action);
 
+void add_bench(CLI::App& app, Action& action);
 void add_data(CLI::App& app, Action& action);
 void add_tokenize(CLI::App& app, Action& action);
 

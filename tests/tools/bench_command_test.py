@@ -1,0 +1,65 @@
+"""`lockstep bench` as users call it: what it starts, prints and refuses. No time is judged."""
+
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+BIN = os.environ["LOCKSTEP_BIN_DIR"]
+
+
+def bench(*arguments):
+    return subprocess.run(
+        [f"{BIN}/lockstep", "bench", *arguments], capture_output=True, text=True, timeout=100
+    )
+
+
+class BenchCommand(unittest.TestCase):
+    def test_measures_beside_gloo(self):
+        with tempfile.TemporaryDirectory() as folder:
+            plot = os.path.join(folder, "plot.svg")
+            run = bench(
+                "all-reduce", "--nproc-per-node", "3", "--sizes", "64,1M", "--rounds", "2",
+                "--against", "gloo", "--json", "--plot", plot,
+            )
+            self.assertEqual(run.returncode, 0, run.stderr)
+            ElementTree.parse(plot)
+        rows = [json.loads(line) for line in run.stdout.splitlines()]
+        self.assertEqual(
+            [(row["backend"], row["bytes"]) for row in rows],
+            [("lockstep", 64), ("gloo", 64), ("lockstep", 1 << 20), ("gloo", 1 << 20)],
+        )
+        for row in rows:
+            self.assertEqual(row["collective"], "all_reduce")
+            self.assertEqual(row["ranks"], 3)
+            self.assertLessEqual(row["p50_us"], row["p99_us"])
+            self.assertGreater(row["limit_us"], 0)
+
+    def test_measures_every_collective(self):
+        for collective in (
+            "reduce", "broadcast", "all-gather", "reduce-scatter", "all-to-all", "gather", "scatter",
+            "barrier", "send-recv",
+        ):
+            with self.subTest(collective):
+                run = bench(collective, "--sizes", "1000", "--rounds", "1", "--unregistered")
+                self.assertEqual(run.returncode, 0, run.stderr)
+                self.assertIn("lockstep", run.stdout.splitlines()[-1])
+
+    def test_refuses_what_cannot_be_measured(self):
+        for arguments, message in (
+            (("all-reduse",), 'there is no collective "all-reduse"; choose one of all-reduce,'),
+            (("all-reduce", "--sizes", "12Q"), '"12Q" is no size'),
+            (("all-gather", "--sizes", "4"), "--sizes 4: at least 8 bytes"),
+            (("all-reduce", "--dtype", "float33"), "--dtype float33: choose one of float32"),
+            (("all-reduce", "--against", "nccl"), "--against nccl: choose gloo, mpi or both"),
+        ):
+            run = bench(*arguments)
+            self.assertNotEqual(run.returncode, 0)
+            self.assertIn(message, run.stderr)
+            self.assertEqual(len(run.stderr.strip().splitlines()), 1, run.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

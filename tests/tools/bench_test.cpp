@@ -1,0 +1,80 @@
+// The figures that `lockstep bench` prints follow from times by these rules.
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "tools/bench/collective.h"
+#include "tools/bench/report.h"
+
+namespace lockstep::bench {
+namespace {
+
+TEST(BenchSizes, AreReadAsPowersOf1024) {
+  EXPECT_EQ(parse_size("64"), 64U);
+  EXPECT_EQ(parse_size("4K"), 4096U);
+  EXPECT_EQ(parse_size("25M"), 26214400U);
+  EXPECT_EQ(parse_size("1GiB"), size_t{1} << 30);
+  for (const char* wrong : {"", "K", "4 K", "-1", "1T", "3KB", "99999999999999999G"}) {
+    EXPECT_THROW(parse_size(wrong), ValueError) << wrong;
+  }
+  for (const size_t bytes : {size_t{1}, size_t{64}, size_t{4096}, size_t{25} << 20, size_t{1000}}) {
+    std::string text = size_text(bytes);
+    text.erase(text.find(' '), 1);
+    EXPECT_EQ(parse_size(text), bytes);
+  }
+}
+
+TEST(BenchFigures, QuantileIsTheNearestRank) {
+  EXPECT_EQ(quantile({3, 1, 2}, 0.5), 2);
+  EXPECT_EQ(quantile({4, 1, 2, 3}, 0.5), 2);
+  EXPECT_EQ(quantile({4, 1, 2, 3}, 0), 1);
+  EXPECT_EQ(quantile({4, 1, 2, 3}, 1), 4);
+  std::vector<double> hundred;
+  for (int i = 100; i >= 1; --i) hundred.push_back(i);
+  EXPECT_EQ(quantile(hundred, 0.99), 99);
+}
+
+TEST(BenchFigures, BusBandwidthIsThatOfNcclTests) {
+  // 1 GB in 1 s among 4 ranks.
+  const auto of = [](Collective collective) { return bus_bandwidth(collective, 1000000000, 4, 1); };
+  EXPECT_DOUBLE_EQ(of(Collective::all_reduce), 1.5);
+  EXPECT_DOUBLE_EQ(of(Collective::reduce_scatter), 0.75);
+  EXPECT_DOUBLE_EQ(of(Collective::all_gather), 0.75);
+  EXPECT_DOUBLE_EQ(of(Collective::broadcast), 1);
+  EXPECT_DOUBLE_EQ(of(Collective::barrier), 0);
+}
+
+TEST(BenchFigures, BuffersAreWhatARankSendsAndGets) {
+  const auto buffers = buffers_of(Collective::all_gather, 4096, 4, 1);
+  EXPECT_EQ(buffers.input, 1024U);
+  EXPECT_EQ(buffers.output, 4096U);
+  EXPECT_EQ(buffers_of(Collective::scatter, 4096, 4, 0).input, 4096U);
+  EXPECT_EQ(buffers_of(Collective::scatter, 4096, 4, 1).input, 0U);
+}
+
+TEST(BenchReport, GivesOneObjectPerLineAndAPicture) {
+  Result result;
+  result.ranks = 2;
+  result.cores = 2;
+  result.dtype = "float32";
+  result.limit[4096] = 0.5e-6;
+  Row row;
+  row.bytes = 4096;
+  row.backend = "lockstep";
+  row.algorithm = "direct";
+  row.p50 = 1e-6;
+  row.p99 = 2e-6;
+  row.faster_than["gloo"] = {100, 90, 110};
+  result.rows.push_back(row);
+  EXPECT_EQ(json_lines(result),
+            "{\"collective\":\"all_reduce\",\"backend\":\"lockstep\",\"algorithm\":\"direct\",\"ranks\":2,"
+            "\"dtype\":\"float32\",\"bytes\":4096,\"p50_us\":1.0,\"p99_us\":2.0,\"busbw_gb_s\":4.096,"
+            "\"limit_us\":0.5,\"registered\":true,"
+            "\"faster_than\":{\"gloo\":{\"median\":100.0,\"min\":90.0,\"max\":110.0}}}\n");
+  EXPECT_NE(table(result).find("50 %"), std::string::npos) << table(result);
+  const std::string picture = svg(result);
+  EXPECT_NE(picture.find("lockstep direct"), std::string::npos);
+  EXPECT_NE(picture.find("limit of the machine"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::bench
