@@ -2,43 +2,29 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/index_copy.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/utils.h>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep::models {
 namespace {
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
 at::Tensor placed(const at::Tensor& x, const at::Tensor& index, int64_t n) {
-  return at::zeros({n, x.size(1)}, x.options()).index_copy_(0, index, x);
+  return at::index_copy(at::zeros({n, x.size(1)}, x.options()), 0, index, x);
 }
 
-// index_select's own gradient adds rows up, which is slow; here no row is taken twice.
-struct TakeRows : torch::autograd::Function<TakeRows> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& index) {
-    context->save_for_backward({index});
-    context->saved_data["n"] = x.size(0);
-    return at::index_select(x, 0, index);
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& grad) {
-    return {placed(grad[0], context->get_saved_variables()[0], context->saved_data["n"].toInt()), {}};
-  }
-};
-
-struct PlaceRows : torch::autograd::Function<PlaceRows> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& index,
-                            int64_t n) {
-    context->save_for_backward({index});
-    return placed(x, index, n);
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& grad) {
-    return {at::index_select(grad[0], 0, context->get_saved_variables()[0]), {}, {}};
+// index_select's own gradient adds rows up, which is slow; here no row is taken twice. A node of its own and
+// not autograd::Function, whose header takes 10 s to compile.
+struct TakeRowsBackward : torch::autograd::Node {
+  at::Tensor index;
+  int64_t rows = 0;
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grad) override {
+    if (!grad[0].defined()) return {at::Tensor()};
+    return {placed(grad[0], index, rows)};
   }
 };
 
@@ -90,10 +76,18 @@ TokenLayout make_token_layout(const at::Tensor& attention_mask, at::IntArrayRef 
   return layout;
 }
 
-at::Tensor take_rows(const at::Tensor& x, const at::Tensor& index) { return TakeRows::apply(x, index); }
-
-at::Tensor place_rows(const at::Tensor& x, const at::Tensor& index, int64_t n) {
-  return PlaceRows::apply(x, index, n);
+at::Tensor take_rows(const at::Tensor& x, const at::Tensor& index) {
+  at::Tensor taken = at::index_select(x.detach(), 0, index);
+  if (c10::GradMode::is_enabled() && x.requires_grad()) {
+    auto node = c10::make_intrusive<TakeRowsBackward>();
+    node->set_next_edges(torch::autograd::collect_next_edges(x));
+    node->index = index;
+    node->rows = x.size(0);
+    torch::autograd::set_history(taken, node);
+  }
+  return taken;
 }
+
+at::Tensor place_rows(const at::Tensor& x, const at::Tensor& index, int64_t n) { return placed(x, index, n); }
 
 }  // namespace lockstep::models

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
 
@@ -156,22 +155,6 @@ Dataset text_dataset(const data::TextTable& table, const TextColumns& columns,
                  .labels = padded.labels};
   };
   return dataset;
-}
-
-void write_predictions(const std::filesystem::path& path, const at::Tensor& logits,
-                       const std::vector<std::string>& labels) {
-  const auto rows = logits.to(at::kFloat).contiguous();
-  const auto* value = rows.const_data_ptr<float>();
-  const int64_t num_labels = rows.size(1);
-  write_file_atomically(path, [&](const auto& append) {
-    for (int64_t row = 0; row < rows.size(0); ++row, value += num_labels) {
-      const auto best = std::max_element(value, value + num_labels) - value;
-      const nlohmann::json line = {{"index", row},
-                                   {"label", labels.at(static_cast<size_t>(best))},
-                                   {"logits", std::vector<float>(value, value + num_labels)}};
-      append(line.dump() + "\n");
-    }
-  });
 }
 
 }  // namespace lockstep::trainer

@@ -44,9 +44,4 @@ Dataset text_dataset(const data::TextTable& table, const TextColumns& columns,
                      const text::BertTokenizer& tokenizer, size_t max_seq_length,
                      const std::vector<std::string>& labels);
 
-/// Writes one JSON line a row of `logits`, [samples, labels], in order: {"index", "label", "logits"}. The
-/// label is that of the greatest logit. Atomic. Throws FileError.
-void write_predictions(const std::filesystem::path& path, const at::Tensor& logits,
-                       const std::vector<std::string>& labels);
-
 }  // namespace lockstep::trainer

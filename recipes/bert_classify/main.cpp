@@ -20,6 +20,7 @@
 #include "lockstep/text/bert_tokenizer.h"
 #include "lockstep/text/build_vocab.h"
 #include "lockstep/trainer/all_ranks.h"
+#include "lockstep/trainer/predictions.h"
 #include "lockstep/trainer/text_classification.h"
 #include "lockstep/trainer/trainer.h"
 #include "lockstep/trainer/training_log.h"

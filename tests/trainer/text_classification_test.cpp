@@ -1,5 +1,7 @@
 #include "lockstep/trainer/text_classification.h"
 
+#include "lockstep/trainer/predictions.h"
+
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
