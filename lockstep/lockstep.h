@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/comm/device_mesh.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/loader.h"

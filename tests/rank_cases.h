@@ -1,4 +1,4 @@
-// A program whose cases are run by several ranks under lockrun: `program <case>`.
+// A program whose cases are run by several ranks under lockrun: `program <case>...`, one after the other.
 #pragma once
 
 #include <cmath>
@@ -32,9 +32,17 @@ void check_throws(const std::function<void()>& call, const std::string& part) {
 
 inline int run_case(int argc, char** argv, const std::map<std::string, std::function<void()>>& cases) {
   return run_main(argv[0], [&]() -> int {
-    const auto it = argc == 2 ? cases.find(argv[1]) : cases.end();
-    if (it == cases.end()) throw std::runtime_error("name one of this program's cases");
-    it->second();
+    if (argc < 2) throw std::runtime_error("name one of this program's cases");
+    for (int i = 1; i < argc; ++i) {
+      const auto it = cases.find(argv[i]);
+      if (it == cases.end()) throw std::runtime_error(std::string("there is no case ") + argv[i]);
+      try {
+        it->second();
+      } catch (...) {
+        if (argc > 2) std::fprintf(stderr, "in case %s\n", argv[i]);
+        throw;
+      }
+    }
     return 0;
   });
 }

@@ -9,8 +9,11 @@ namespace lockstep {
 namespace {
 
 const char* program_name = "lockstep";
+std::optional<int> (*spawned_entry)() = nullptr;
 
 }  // namespace
+
+void set_spawned_main(std::optional<int> (*entry)()) { spawned_entry = entry; }
 
 int exit_code(const std::exception& error) {
   if (const auto* reported = dynamic_cast<const ReportedError*>(&error)) return reported->exit_code();
@@ -27,6 +30,9 @@ void print_error(const std::exception& error) {
 int run_main(const char* program, const std::function<int()>& body) {
   program_name = program;
   try {
+    if (spawned_entry != nullptr) {
+      if (const auto code = spawned_entry()) return *code;
+    }
     return body();
   } catch (const ReportedError& error) {
     return error.exit_code();

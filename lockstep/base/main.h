@@ -3,12 +3,17 @@
 
 #include <exception>
 #include <functional>
+#include <optional>
 
 namespace lockstep {
 
 /// Runs `body` and returns its exit code. An exception is printed to standard error as one line,
 /// "<program>: error: <message>", and gives its exit_code(); a ReportedError is not printed.
 int run_main(const char* program, const std::function<int()>& body);
+
+/// For lockstep/comm/spawn: run_main() calls `entry` first and, where it returns an exit code, leaves the
+/// body out.
+void set_spawned_main(std::optional<int> (*entry)());
 
 /// 2 for ValueError, as argument errors conventionally have, ReportedError's own, else 1.
 int exit_code(const std::exception& error);

@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <utility>
 
 #include "lockstep/base/env.h"
@@ -18,34 +21,41 @@
 #include "lockstep/comm/shm/node.h"
 #include "lockstep/comm/store.h"
 
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
-
 namespace lockstep {
 namespace {
 
-std::optional<World>& world_slot() {
-  static std::optional<World> slot;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+/// What this process joined.
+struct Job {
+  World world;
+  LaunchEnvironment launch;
+  StorePtr store;  // rank 0 may serve it to the others: it lives as long as the job
+};
+
+std::optional<Job>& job_slot() {
+  static std::optional<Job> slot;
   return slot;
 }
 
-std::shared_ptr<ProcessGroup::Impl> make_lockstep(const LaunchEnvironment& launch,
+UniqueFd find_segment(const LaunchEnvironment& launch, StorePtr& store, std::chrono::milliseconds timeout) {
+  if (launch.segment_fd) return inherited_segment(*launch.segment_fd);
+  if (launch.alone || launch.world_size == 1) return shm::create_segment(1);
+  if (!store && launch.master_addr.empty() && !launch.job_key.empty()) {
+    return exchange_segment_locally(launch, timeout);
+  }
+  if (!store) store = connect_store(launch, timeout);
+  return exchange_segment(*store, launch, timeout);
+}
+
+std::shared_ptr<ProcessGroup::Impl> make_lockstep(const LaunchEnvironment& launch, StorePtr& store,
                                                   std::chrono::milliseconds timeout) {
   if (launch.world_size != launch.local_world_size) {
-    throw ValueError("the lockstep backend joins the ranks of one machine, but WORLD_SIZE=" +
-                     std::to_string(launch.world_size) + " and LOCAL_WORLD_SIZE=" +
+    throw ValueError("the lockstep backend joins the ranks of one machine, but the world has " +
+                     std::to_string(launch.world_size) + " ranks and this node " +
                      std::to_string(launch.local_world_size) + ": use --backend gloo for several machines");
   }
-  UniqueFd fd;
-  if (launch.segment_fd) {
-    fd.reset(*launch.segment_fd);
-    // The programs that this one starts are no ranks: they get neither the descriptor nor its name.
-    ::fcntl(fd.get(), F_SETFD, FD_CLOEXEC);
-    env::set("LOCKSTEP_SEGMENT_FD", std::nullopt);
-  } else if (launch.alone || launch.world_size == 1) {
-    fd = shm::create_segment(1);
-  } else {
-    fd = exchange_segment(*connect_store(launch, timeout), launch);
-  }
+  const UniqueFd fd = find_segment(launch, store, timeout);
   auto node = std::make_shared<shm::Node>(fd.get(), launch.local_rank);
   if (node->segment().ranks() != launch.local_world_size) {
     throw ValueError("LOCAL_WORLD_SIZE=" + std::to_string(launch.local_world_size) +
@@ -56,22 +66,98 @@ std::shared_ptr<ProcessGroup::Impl> make_lockstep(const LaunchEnvironment& launc
   return backends::make_shared_memory(std::move(node), timeout);
 }
 
-std::shared_ptr<ProcessGroup::Impl> make_gloo(const LaunchEnvironment& launch,
+std::shared_ptr<ProcessGroup::Impl> make_gloo(const LaunchEnvironment& launch, StorePtr& store,
                                               std::chrono::milliseconds timeout) {
-  c10::intrusive_ptr<c10d::Store> store;
   std::string host = "127.0.0.1";
-  if (launch.alone) {
-    store = c10::make_intrusive<c10d::HashStore>();
-  } else {
-    store = connect_store(launch, timeout);
-    if (launch.world_size != launch.local_world_size) {
-      char name[256] = {};
-      ::gethostname(name, sizeof name - 1);
-      host = name;
-    }
+  if (!store) {
+    store = launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>()) : connect_store(launch, timeout);
   }
-  return backends::wrap_c10d(backends::make_gloo(store, launch.rank, launch.world_size, timeout, host),
-                             timeout);
+  if (launch.world_size != launch.local_world_size) {
+    char name[256] = {};
+    ::gethostname(name, sizeof name - 1);
+    host = name;
+  }
+  const auto factory = [host](const StorePtr& where, int rank, int size, std::chrono::milliseconds deadline) {
+    return backends::make_gloo(where, rank, size, deadline, host);
+  };
+  return backends::wrap_c10d(factory, store, launch.rank, launch.world_size, timeout);
+}
+
+std::string backend_of(const InitOptions& options) {
+  std::string name =
+      !options.backend.empty() ? options.backend : env::get("LOCKSTEP_BACKEND").value_or("lockstep");
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto available = available_backends();
+  if (std::find(available.begin(), available.end(), name) != available.end()) return name;
+  const bool known = name == "nccl" || name == "mpi" || name == "ucc";
+  throw ValueError("there is no backend \"" + name + "\"" + (known ? " in this build" : "") +
+                   "; choose lockstep (shared memory of one machine) or gloo");
+}
+
+/// Where options or the init_method tell this process's place, the environment need not.
+LaunchEnvironment place_of(const InitOptions& options, const StoreAddress& address, bool meets_elsewhere) {
+  LaunchEnvironment launch = LaunchEnvironment::from_env();
+  const int rank = options.rank >= 0 ? options.rank : address.rank;
+  const int world_size = options.world_size >= 0 ? options.world_size : address.world_size;
+  if (rank < 0 && world_size < 0) {
+    if (meets_elsewhere && launch.alone) {
+      throw ValueError(
+          "an init_method or store needs to know who this is: give rank and world_size in InitOptions, at "
+          "the end of "
+          "the init_method (?rank=0&world_size=2) or as RANK and WORLD_SIZE");
+    }
+    if (meets_elsewhere) launch.segment_fd.reset();
+    return launch;
+  }
+  const int known_rank = rank >= 0 ? rank : launch.rank;
+  const int known_size = world_size >= 0 ? world_size : launch.world_size;
+  if ((rank < 0 || world_size < 0) && launch.alone) {
+    throw ValueError("rank and world_size must be given together, here or as RANK and WORLD_SIZE");
+  }
+  if (known_size < 1 || known_rank >= known_size) {
+    throw ValueError("rank " + std::to_string(known_rank) + " must be 0 to " +
+                     std::to_string(known_size - 1) + ", since world_size is " + std::to_string(known_size));
+  }
+  if (launch.alone || known_rank != launch.rank || known_size != launch.world_size || meets_elsewhere) {
+    launch.segment_fd.reset();
+  }
+  // Whether all of them are on this machine shows when they open each other's memory.
+  if (launch.alone || known_rank != launch.rank || known_size != launch.world_size) {
+    launch.local_rank = known_rank;
+    launch.local_world_size = known_size;
+    launch.group_rank = 0;
+    launch.agent_store = false;
+  }
+  launch.alone = false;
+  launch.rank = known_rank;
+  launch.world_size = known_size;
+  return launch;
+}
+
+World join_job(const InitOptions& options, const LaunchEnvironment& launch, StorePtr store) {
+  const std::string backend = backend_of(options);
+  if (const auto fd = env::get_int("LOCKSTEP_SEGMENT_FD")) {
+    // The programs that this one starts are no ranks: they get neither the descriptor nor its name.
+    ::fcntl(static_cast<int>(*fd), F_SETFD, FD_CLOEXEC);
+    env::set("LOCKSTEP_SEGMENT_FD", std::nullopt);
+  }
+  auto impl = backend == "lockstep" ? make_lockstep(launch, store, options.timeout)
+                                    : make_gloo(launch, store, options.timeout);
+  job_slot().emplace(
+      Job{World(ProcessGroup(std::move(impl)), launch.local_rank, launch.local_world_size, launch.group_rank),
+          launch, std::move(store)});
+  static const bool registered = std::atexit(destroy) == 0;
+  (void)registered;
+  return job_slot()->world;
+}
+
+void check_first() {
+  if (job_slot()) throw Error("lockstep::init() was called before; a process joins its job once");
+}
+
+Job& job() {
+  if (!job_slot()) throw Error("there is no process group yet: call lockstep::init() first");
+  return *job_slot();
 }
 
 }  // namespace
@@ -83,33 +169,44 @@ World::World(ProcessGroup group, int local_rank, int local_world_size, int group
       group_rank_(group_rank) {}
 
 World init(InitOptions options) {
-  if (world_slot()) throw Error("lockstep::init() was called before; a process joins its job once");
-  const std::string backend =
-      !options.backend.empty() ? options.backend : env::get("LOCKSTEP_BACKEND").value_or("lockstep");
-  const LaunchEnvironment launch = LaunchEnvironment::from_env();
-  std::shared_ptr<ProcessGroup::Impl> impl;
-  if (backend == "lockstep") {
-    impl = make_lockstep(launch, options.timeout);
-  } else if (backend == "gloo") {
-    impl = make_gloo(launch, options.timeout);
-  } else {
-    throw ValueError("there is no backend \"" + backend +
-                     "\"; choose lockstep (shared memory of one machine) or gloo");
+  check_first();
+  const StoreAddress address =
+      StoreAddress::parse(options.init_method.empty() ? "env://" : options.init_method);
+  const bool meets_elsewhere = address.scheme != "env";
+  const LaunchEnvironment launch = place_of(options, address, meets_elsewhere);
+  backend_of(options);  // before the ranks meet
+  StorePtr store;
+  if (meets_elsewhere) store = open_store(address, launch.rank, launch.world_size, options.timeout);
+  return join_job(options, launch, std::move(store));
+}
+
+World init(const c10::intrusive_ptr<c10d::Store>& store, InitOptions options) {
+  check_first();
+  if (!options.init_method.empty()) throw ValueError("init() takes a store or an init_method, not both");
+  return join_job(options, place_of(options, StoreAddress{}, /*meets_elsewhere=*/true), store);
+}
+
+bool is_launched() { return !LaunchEnvironment::from_env().alone; }
+
+std::vector<std::string> available_backends() { return {"lockstep", "gloo"}; }
+
+c10::intrusive_ptr<c10d::Store> default_store() {
+  Job& joined = job();
+  if (!joined.store) {
+    joined.store = joined.launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>())
+                                       : connect_store(joined.launch, joined.world.timeout());
   }
-  world_slot().emplace(ProcessGroup(std::move(impl)), launch.local_rank, launch.local_world_size,
-                       launch.group_rank);
-  static const bool registered = std::atexit(destroy) == 0;
-  (void)registered;
-  return *world_slot();
+  return joined.store;
 }
 
-World& default_world() {
-  if (!world_slot()) throw Error("there is no process group yet: call lockstep::init() first");
-  return *world_slot();
+World& default_world() { return job().world; }
+
+bool is_initialized() { return job_slot().has_value(); }
+
+void destroy() {
+  if (!job_slot()) return;
+  job_slot()->world.ProcessGroup::destroy();
+  job_slot().reset();
 }
-
-bool is_initialized() { return world_slot().has_value(); }
-
-void destroy() { world_slot().reset(); }
 
 }  // namespace lockstep

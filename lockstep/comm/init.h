@@ -1,18 +1,32 @@
 // Joining the job that a launcher started.
 #pragma once
 
+#include <c10/util/intrusive_ptr.h>
+
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
+
+namespace c10d {
+class Store;
+}
 
 namespace lockstep {
 
 struct InitOptions {
-  /// "lockstep", "gloo", or "" for LOCKSTEP_BACKEND, else "lockstep".
+  /// "lockstep", "gloo", or "" for LOCKSTEP_BACKEND, else "lockstep". See available_backends().
   std::string backend{};
-  /// Deadline of every operation of the group that names none itself.
+  /// Deadline of every operation of the group that names none itself, and of init() itself.
   std::chrono::milliseconds timeout = kDefaultTimeout;
+  /// Where the ranks meet: "" or "env://" (the launcher's environment), "tcp://host:port" (rank 0 serves it)
+  /// or "file:///path" (a file that does not exist yet).
+  std::string init_method{};
+  /// This process's place, where the environment does not tell it; -1: as the init_method's ?rank= and
+  /// &world_size= or the environment say.
+  int rank = -1;
+  int world_size = -1;
 };
 
 /// The job as this process sees it: the group of all ranks plus the place of this one.
@@ -27,10 +41,26 @@ class World : public ProcessGroup {
   int local_rank_, local_world_size_, group_rank_;
 };
 
-/// Joins the job described by the launcher's environment (lockrun, torchrun); alone when there is none.
-/// Blocks until all ranks are there. The result is also the default group of everything that takes a group.
-/// Throws ValueError on a contradictory environment, TimeoutError naming the ranks that did not come.
+/// Joins the job described by the launcher's environment (lockrun, torchrun, Open MPI's and MPICH's mpirun,
+/// srun) or by the init_method; alone when there is neither. Blocks until all ranks are there. The result is
+/// also the default group of everything that takes a group. Throws ValueError on a contradictory environment,
+/// TimeoutError naming the ranks that did not come, CommError when ranks of the lockstep backend do not share
+/// memory.
 World init(InitOptions options = {});
+/// The same with ranks that meet in `store` (c10d's TCPStore, FileStore, HashStore, PrefixStore);
+/// options.rank and options.world_size are needed unless the environment tells them.
+World init(const c10::intrusive_ptr<c10d::Store>& store, InitOptions options = {});
+
+/// Did a launcher (lockrun, torchrun, mpirun, srun) start this process as a rank?
+bool is_launched();
+
+/// The names that InitOptions::backend takes here.
+std::vector<std::string> available_backends();
+
+/// The store through which the ranks met; where they met without one, the launcher's at
+/// MASTER_ADDR:MASTER_PORT, opened now, or, alone, a HashStore. Use a PrefixStore over it. Throws Error
+/// without init() and ValueError where the launcher serves none.
+c10::intrusive_ptr<c10d::Store> default_store();
 
 /// The group that init() made. Throws Error when init() was not called.
 World& default_world();

@@ -11,18 +11,24 @@ struct LaunchEnvironment {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  int group_rank = 0;
+  int group_rank = 0;               ///< the node's number
   std::optional<int> segment_fd{};  ///< lockrun's shared segment
   std::string master_addr{};
   int master_port = 0;
   bool agent_store = false;  ///< the launcher serves the store: every rank is its client
   int restart_count = 0;
+  /// Names this job on this node, the same for its ranks and no others: where ranks without a store meet.
+  std::string job_key{};
   bool alone = true;  ///< no launcher: a job of one
 
-  /// Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,
-  /// TORCHELASTIC_* and LOCKSTEP_SEGMENT_FD. Throws ValueError naming a variable that is missing or
-  /// contradicts another.
+  /// Reads what lockrun and torchrun set (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
+  /// MASTER_ADDR, MASTER_PORT, TORCHELASTIC_*, LOCKSTEP_SEGMENT_FD), else what Open MPI's mpirun
+  /// (OMPI_COMM_WORLD_*), SLURM's srun (SLURM_PROCID and others of a job step) or MPICH's and Intel's mpirun
+  /// (PMI_*, MPI_LOCAL*) set. Throws ValueError naming a variable that is missing or contradicts another.
   static LaunchEnvironment from_env();
 };
+
+/// The first name of a SLURM node list: "gpu[07-09,12],x" is "gpu07".
+std::string first_host(const std::string& node_list);
 
 }  // namespace lockstep

@@ -3,14 +3,12 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_real.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <sstream>
 #include <utility>
@@ -21,41 +19,11 @@
 namespace lockstep {
 namespace {
 
-/// Copies the result back into a tensor that is not contiguous.
-class CopyBackWork : public Work {
- public:
-  CopyBackWork(std::shared_ptr<Work> work, at::Tensor result, at::Tensor target)
-      : work_(std::move(work)), result_(std::move(result)), target_(std::move(target)) {}
-  void wait() override {
-    work_->wait();
-    copy();
-  }
-  bool is_completed() override {
-    if (!work_->is_completed()) return false;
-    copy();
-    return true;
-  }
-  int source_rank() const override { return work_->source_rank(); }
-
- private:
-  void copy() {
-    if (!target_.defined()) return;
-    target_.copy_(result_);
-    target_.reset();
-  }
-  std::shared_ptr<Work> work_;
-  at::Tensor result_, target_;
-};
-
 void check_rank(const char* what, int rank, int size) {
   if (rank < 0 || rank >= size) {
     throw ValueError(std::string(what) + " " + std::to_string(rank) + " is outside the group of " +
                      std::to_string(size) + " ranks");
   }
-}
-
-void check_tag(int tag) {
-  if (tag < 0) throw ValueError("the tag of a message must be 0 or more, not " + std::to_string(tag));
 }
 
 /// What the backend combines instead of `dense`: of complex numbers their parts.
@@ -78,13 +46,36 @@ at::Tensor prepared(const at::Tensor& dense, ReduceOp op, double premul_factor) 
   return result;
 }
 
-/// Calls `fill` with a contiguous tensor that stands for `output`, which may be strided.
-template <class Fill>
-void into(const at::Tensor& output, const Fill& fill) {
-  if (output.is_contiguous()) return fill(output);
-  const at::Tensor dense = at::empty_like(output, at::MemoryFormat::Contiguous);
-  fill(dense);
-  output.copy_(dense);
+using WorkPtr = ProcessGroup::WorkPtr;
+using TensorList = ProcessGroup::TensorList;
+
+/// Calls `start` with contiguous tensors that stand for `outputs`, which may be strided, and copies the
+/// results home. `read`: the operation reads the outputs too.
+template <class Start>
+WorkPtr start_into(const TensorList& outputs, bool read, const Start& start) {
+  TensorList dense;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  for (const at::Tensor& output : outputs) {
+    if (output.is_contiguous()) {
+      dense.push_back(output);
+      continue;
+    }
+    dense.push_back(read ? output.contiguous() : at::empty_like(output, at::MemoryFormat::Contiguous));
+    copies.emplace_back(output.detach(), dense.back());
+  }
+  WorkPtr work = start(dense);
+  if (!copies.empty()) {
+    work = then(std::move(work), [copies = std::move(copies)] {
+      for (const auto& [target, result] : copies) target.copy_(result);
+    });
+  }
+  work->set_result(outputs);
+  return work;
+}
+
+template <class Start>
+WorkPtr start_into(const at::Tensor& output, bool read, const Start& start) {
+  return start_into(TensorList{output}, read, [&](const TensorList& dense) { return start(dense.front()); });
 }
 
 void check_like(const char* what, const at::Tensor& tensor, const at::Tensor& like) {
@@ -131,122 +122,239 @@ std::vector<int64_t> element_splits(const char* what, const at::Tensor& tensor,
   return splits;
 }
 
-at::Tensor as_bytes(const std::string& bytes) {
-  return at::from_blob(const_cast<char*>(bytes.data()), {static_cast<int64_t>(bytes.size())}, at::kByte);
+void check_pairs(const char* what, const TensorList& outputs, const TensorList& inputs) {
+  if (outputs.size() == inputs.size()) return;
+  throw ValueError(std::string(what) + " needs one output per input, not " + std::to_string(outputs.size()) +
+                   " for " + std::to_string(inputs.size()));
+}
+
+TensorList like_on_every_rank(const at::Tensor& tensor, int size) {
+  TensorList outputs;
+  for (int r = 0; r < size; ++r) outputs.push_back(at::empty_like(tensor, at::MemoryFormat::Contiguous));
+  return outputs;
 }
 
 }  // namespace
 
-ProcessGroup::ProcessGroup(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ProcessGroup::ProcessGroup(std::shared_ptr<Impl> impl, std::vector<int> global_ranks)
+    : handle_(std::make_shared<Handle>()) {
+  handle_->rank = impl->rank();
+  handle_->backend_name = impl->name();
+  handle_->timeout = impl->timeout();
+  handle_->global_ranks = std::move(global_ranks);
+  if (handle_->global_ranks.empty()) {
+    handle_->global_ranks.resize(static_cast<size_t>(impl->size()));
+    std::iota(handle_->global_ranks.begin(), handle_->global_ranks.end(), 0);
+  }
+  handle_->impl = std::move(impl);
+}
 
-int ProcessGroup::rank() const { return impl_->rank(); }
-int ProcessGroup::size() const { return impl_->size(); }
-const std::string& ProcessGroup::backend_name() const { return impl_->name(); }
-c10::intrusive_ptr<c10d::Backend> ProcessGroup::backend() const { return impl_->backend(); }
+ProcessGroup::Impl& ProcessGroup::impl() const {
+  if (handle_->impl) return *handle_->impl;
+  if (is_member()) throw ValueError("this process group was destroyed; it takes no further operations");
+  std::string members;
+  for (const int rank : global_ranks()) members += (members.empty() ? "" : ", ") + std::to_string(rank);
+  throw ValueError("this rank is no member of the process group of ranks " + members +
+                   "; ask is_member() before you use it");
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroup::backend() const { return impl().backend(); }
+
+// ------------------------------------------------------------------------------------------------ reductions
 
 void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options) const {
   const at::NoGradGuard no_grad;
-  const auto timeout = options.timeout.value_or(impl_->timeout());
   const at::Tensor dense = tensor.contiguous();
-  impl_->all_reduce(prepared(dense, options.op, options.premul_factor), options.op, timeout);
-  if (dense.is_same(tensor)) return;
-  tensor.copy_(dense);
+  impl().all_reduce(prepared(dense, options.op, options.premul_factor), options.op,
+                    timeout_or(options.timeout));
+  if (!dense.is_same(tensor)) tensor.copy_(dense);
 }
 
-std::shared_ptr<Work> ProcessGroup::all_reduce_async(const at::Tensor& tensor,
-                                                     AllReduceOptions options) const {
+WorkPtr ProcessGroup::all_reduce_async(const at::Tensor& tensor, AllReduceOptions options) const {
   const at::NoGradGuard no_grad;
-  const auto timeout = options.timeout.value_or(impl_->timeout());
-  const at::Tensor dense = tensor.contiguous();
-  auto work =
-      impl_->all_reduce_async(prepared(dense, options.op, options.premul_factor), options.op, timeout);
-  if (dense.is_same(tensor)) return work;
-  return std::make_shared<CopyBackWork>(std::move(work), dense, tensor.detach());
+  return start_into(tensor, true, [&](const at::Tensor& dense) {
+    return impl().start_all_reduce(prepared(dense, options.op, options.premul_factor), options.op,
+                                   timeout_or(options.timeout));
+  });
 }
 
-void ProcessGroup::broadcast(const at::Tensor& tensor, BroadcastOptions options) const {
+WorkPtr ProcessGroup::all_reduce_coalesced_async(const TensorList& tensors, AllReduceOptions options) const {
+  std::vector<WorkPtr> works;
+  for (const at::Tensor& tensor : tensors) works.push_back(all_reduce_async(tensor, options));
+  WorkPtr work = all_of(std::move(works));
+  work->set_result(tensors);
+  return work;
+}
+
+void ProcessGroup::all_reduce_coalesced(const TensorList& tensors, AllReduceOptions options) const {
+  all_reduce_coalesced_async(tensors, options)->wait();
+}
+
+WorkPtr ProcessGroup::reduce_async(const at::Tensor& tensor, ReduceOptions options) const {
   const at::NoGradGuard no_grad;
-  check_rank("broadcast: src", options.src, size());
-  const auto timeout = options.timeout.value_or(impl_->timeout());
-  if (tensor.is_contiguous()) return impl_->broadcast(tensor, options.src, timeout);
-  const at::Tensor dense = tensor.contiguous();
-  impl_->broadcast(dense, options.src, timeout);
-  tensor.copy_(dense);
+  check_rank("reduce: dst", options.dst, size());
+  const auto start = [&](const at::Tensor& dense) {
+    return impl().start_reduce(prepared(dense, options.op, options.premul_factor), options.op, options.dst,
+                               timeout_or(options.timeout));
+  };
+  if (rank() == options.dst) return start_into(tensor, true, start);
+  return start(tensor.contiguous());
 }
 
 void ProcessGroup::reduce(const at::Tensor& tensor, ReduceOptions options) const {
+  reduce_async(tensor, options)->wait();
+}
+
+WorkPtr ProcessGroup::reduce_scatter_tensor_async(const at::Tensor& output, const at::Tensor& input,
+                                                  ReduceScatterOptions options) const {
   const at::NoGradGuard no_grad;
-  check_rank("reduce: dst", options.dst, size());
-  const auto timeout = options.timeout.value_or(impl_->timeout());
-  const at::Tensor dense = tensor.contiguous();
-  impl_->reduce(prepared(dense, options.op, options.premul_factor), options.op, options.dst, timeout);
-  if (rank() == options.dst && !dense.is_same(tensor)) tensor.copy_(dense);
+  check_multiple("reduce_scatter_tensor", input, output, size());
+  at::Tensor blocks = reducible(input.contiguous(), options.op);
+  if (options.op == ReduceOp::PREMUL_SUM) blocks = at::mul(blocks, options.premul_factor);
+  return start_into(output, false, [&](const at::Tensor& dense) {
+    return impl().start_reduce_scatter(reducible(dense, options.op), blocks, options.op,
+                                       timeout_or(options.timeout));
+  });
 }
 
 void ProcessGroup::reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
                                          ReduceScatterOptions options) const {
-  const at::NoGradGuard no_grad;
-  check_multiple("reduce_scatter_tensor", input, output, size());
-  into(output, [&](const at::Tensor& dense) {
-    at::Tensor blocks = reducible(input.contiguous(), options.op);
-    if (options.op == ReduceOp::PREMUL_SUM) blocks = at::mul(blocks, options.premul_factor);
-    impl_->reduce_scatter(reducible(dense, options.op), blocks, options.op,
-                          options.timeout.value_or(impl_->timeout()));
-  });
+  reduce_scatter_tensor_async(output, input, options)->wait();
 }
 
-void ProcessGroup::reduce_scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs,
-                                  ReduceScatterOptions options) const {
+void ProcessGroup::reduce_scatter_tensor_coalesced(const TensorList& outputs, const TensorList& inputs,
+                                                   ReduceScatterOptions options) const {
+  check_pairs("reduce_scatter_tensor_coalesced", outputs, inputs);
+  std::vector<WorkPtr> works;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    works.push_back(reduce_scatter_tensor_async(outputs[i], inputs[i], options));
+  }
+  all_of(std::move(works))->wait();
+}
+
+WorkPtr ProcessGroup::reduce_scatter_async(const at::Tensor& output, const TensorList& inputs,
+                                           ReduceScatterOptions options) const {
   const at::NoGradGuard no_grad;
   check_count("reduce_scatter", inputs.size(), static_cast<size_t>(size()));
   for (const at::Tensor& input : inputs) check_like("reduce_scatter: an input", input, output);
-  reduce_scatter_tensor(output, at::stack(inputs), options);
+  return reduce_scatter_tensor_async(output, at::stack(inputs), options);
 }
 
-void ProcessGroup::scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs,
-                           ScatterOptions options) const {
+void ProcessGroup::reduce_scatter(const at::Tensor& output, const TensorList& inputs,
+                                  ReduceScatterOptions options) const {
+  reduce_scatter_async(output, inputs, options)->wait();
+}
+
+// ----------------------------------------------------------------------------------------- from and to one
+// rank
+
+void ProcessGroup::broadcast(const at::Tensor& tensor, BroadcastOptions options) const {
+  const at::NoGradGuard no_grad;
+  check_rank("broadcast: src", options.src, size());
+  const at::Tensor dense = tensor.contiguous();
+  impl().broadcast(dense, options.src, timeout_or(options.timeout));
+  if (!dense.is_same(tensor)) tensor.copy_(dense);
+}
+
+WorkPtr ProcessGroup::broadcast_async(const at::Tensor& tensor, BroadcastOptions options) const {
+  const at::NoGradGuard no_grad;
+  check_rank("broadcast: src", options.src, size());
+  return start_into(tensor, rank() == options.src, [&](const at::Tensor& dense) {
+    return impl().start_broadcast(dense, options.src, timeout_or(options.timeout));
+  });
+}
+
+WorkPtr ProcessGroup::scatter_async(const at::Tensor& output, const TensorList& inputs,
+                                    ScatterOptions options) const {
   const at::NoGradGuard no_grad;
   check_rank("scatter: src", options.src, size());
   check_count("scatter", inputs.size(), rank() == options.src ? static_cast<size_t>(size()) : 0);
   for (const at::Tensor& input : inputs) check_like("scatter: an input", input, output);
-  into(output, [&](const at::Tensor& dense) {
-    impl_->scatter(dense, inputs, options.src, options.timeout.value_or(impl_->timeout()));
+  return start_into(output, false, [&](const at::Tensor& dense) {
+    return impl().start_scatter(dense, inputs, options.src, timeout_or(options.timeout));
   });
 }
 
-std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& tensor, GatherOptions options) const {
+void ProcessGroup::scatter(const at::Tensor& output, const TensorList& inputs, ScatterOptions options) const {
+  scatter_async(output, inputs, options)->wait();
+}
+
+WorkPtr ProcessGroup::gather_async(const TensorList& outputs, const at::Tensor& tensor,
+                                   GatherOptions options) const {
   const at::NoGradGuard no_grad;
   check_rank("gather: dst", options.dst, size());
-  const at::Tensor input = tensor.contiguous();
-  std::vector<at::Tensor> outputs;
-  for (int r = 0; r < size() && rank() == options.dst; ++r) outputs.push_back(at::empty_like(input));
-  impl_->gather(input, outputs, options.dst, options.timeout.value_or(impl_->timeout()));
+  check_count("gather", outputs.size(), rank() == options.dst ? static_cast<size_t>(size()) : 0);
+  for (const at::Tensor& output : outputs) check_like("gather: an output", output, tensor);
+  return start_into(outputs, false, [&](const TensorList& dense) {
+    return impl().start_gather(tensor.contiguous(), dense, options.dst, timeout_or(options.timeout));
+  });
+}
+
+TensorList ProcessGroup::gather(const at::Tensor& tensor, GatherOptions options) const {
+  const TensorList outputs = rank() == options.dst ? like_on_every_rank(tensor, size()) : TensorList();
+  gather_async(outputs, tensor, options)->wait();
   return outputs;
 }
 
-std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& tensor, CollectiveOptions options) const {
+// -------------------------------------------------------------------------------------------- between all
+// ranks
+
+WorkPtr ProcessGroup::all_gather_async(const TensorList& outputs, const at::Tensor& tensor,
+                                       CollectiveOptions options) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor input = tensor.contiguous();
-  std::vector<at::Tensor> outputs;
-  for (int r = 0; r < size(); ++r) outputs.push_back(at::empty_like(input));
-  impl_->all_gather(input, outputs, options.timeout.value_or(impl_->timeout()));
+  check_count("all_gather", outputs.size(), static_cast<size_t>(size()));
+  for (const at::Tensor& output : outputs) check_like("all_gather: an output", output, tensor);
+  return start_into(outputs, false, [&](const TensorList& dense) {
+    return impl().start_all_gather(tensor.contiguous(), dense, timeout_or(options.timeout));
+  });
+}
+
+TensorList ProcessGroup::all_gather(const at::Tensor& tensor, CollectiveOptions options) const {
+  const TensorList outputs = like_on_every_rank(tensor, size());
+  all_gather_async(outputs, tensor, options)->wait();
   return outputs;
+}
+
+std::vector<TensorList> ProcessGroup::all_gather_coalesced(const TensorList& tensors,
+                                                           CollectiveOptions options) const {
+  std::vector<TensorList> outputs;
+  std::vector<WorkPtr> works;
+  for (const at::Tensor& tensor : tensors) {
+    outputs.push_back(like_on_every_rank(tensor, size()));
+    works.push_back(all_gather_async(outputs.back(), tensor, options));
+  }
+  all_of(std::move(works))->wait();
+  return outputs;
+}
+
+WorkPtr ProcessGroup::all_gather_into_tensor_async(const at::Tensor& output, const at::Tensor& input,
+                                                   CollectiveOptions options) const {
+  const at::NoGradGuard no_grad;
+  check_multiple("all_gather_into_tensor", output, input, size());
+  return start_into(output, false, [&](const at::Tensor& dense) {
+    const at::Tensor flat = dense.view({-1});
+    TensorList parts;
+    for (int r = 0; r < size(); ++r) parts.push_back(flat.narrow(0, r * input.numel(), input.numel()));
+    return impl().start_all_gather(input.contiguous().view({-1}), parts, timeout_or(options.timeout));
+  });
 }
 
 void ProcessGroup::all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input,
                                           CollectiveOptions options) const {
-  const at::NoGradGuard no_grad;
-  check_multiple("all_gather_into_tensor", output, input, size());
-  into(output, [&](const at::Tensor& dense) {
-    const at::Tensor flat = dense.view({-1});
-    std::vector<at::Tensor> parts;
-    for (int r = 0; r < size(); ++r) parts.push_back(flat.narrow(0, r * input.numel(), input.numel()));
-    impl_->all_gather(input.contiguous().view({-1}), parts, options.timeout.value_or(impl_->timeout()));
-  });
+  all_gather_into_tensor_async(output, input, options)->wait();
 }
 
-std::vector<at::Tensor> ProcessGroup::all_gather_uneven(const at::Tensor& tensor,
-                                                        CollectiveOptions options) const {
+void ProcessGroup::all_gather_into_tensor_coalesced(const TensorList& outputs, const TensorList& inputs,
+                                                    CollectiveOptions options) const {
+  check_pairs("all_gather_into_tensor_coalesced", outputs, inputs);
+  std::vector<WorkPtr> works;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    works.push_back(all_gather_into_tensor_async(outputs[i], inputs[i], options));
+  }
+  all_of(std::move(works))->wait();
+}
+
+TensorList ProcessGroup::all_gather_uneven(const at::Tensor& tensor, CollectiveOptions options) const {
   const at::NoGradGuard no_grad;
   if (tensor.dim() == 0)
     throw ValueError("all_gather_uneven: the tensor needs a first dimension that may differ");
@@ -259,129 +367,97 @@ std::vector<at::Tensor> ProcessGroup::all_gather_uneven(const at::Tensor& tensor
   sizes[0] = *std::max_element(rows.begin(), rows.end());
   const at::Tensor padded = at::empty(sizes, tensor.options());
   padded.narrow(0, 0, tensor.size(0)).copy_(tensor);
-  std::vector<at::Tensor> outputs = all_gather(padded, options);
+  TensorList outputs = all_gather(padded, options);
   for (size_t r = 0; r < outputs.size(); ++r) outputs[r] = outputs[r].narrow(0, 0, rows[r]).clone();
   return outputs;
+}
+
+WorkPtr ProcessGroup::all_to_all_single_async(const at::Tensor& output, const at::Tensor& input,
+                                              const std::vector<int64_t>& output_split_sizes,
+                                              const std::vector<int64_t>& input_split_sizes,
+                                              CollectiveOptions options) const {
+  const at::NoGradGuard no_grad;
+  if (output.scalar_type() != input.scalar_type()) {
+    throw ValueError("all_to_all_single: input and output must have the same dtype");
+  }
+  auto output_splits = element_splits("output", output, output_split_sizes, size());
+  auto input_splits = element_splits("input", input, input_split_sizes, size());
+  if (output_split_sizes.empty() && input_split_sizes.empty()) {
+    if (output.numel() != input.numel()) {
+      throw ValueError("all_to_all_single: without split sizes output must have as many elements as input (" +
+                       std::to_string(input.numel()) + "), not " + std::to_string(output.numel()));
+    }
+    output_splits.clear();
+    input_splits.clear();
+  }
+  return start_into(output, false, [&](const at::Tensor& dense) {
+    return impl().start_all_to_all(dense.view({-1}), input.contiguous().view({-1}), output_splits,
+                                   input_splits, timeout_or(options.timeout));
+  });
 }
 
 void ProcessGroup::all_to_all_single(const at::Tensor& output, const at::Tensor& input,
                                      const std::vector<int64_t>& output_split_sizes,
                                      const std::vector<int64_t>& input_split_sizes,
                                      CollectiveOptions options) const {
-  const at::NoGradGuard no_grad;
-  if (output.scalar_type() != input.scalar_type()) {
-    throw ValueError("all_to_all_single: input and output must have the same dtype");
-  }
-  const auto output_splits = element_splits("output", output, output_split_sizes, size());
-  const auto input_splits = element_splits("input", input, input_split_sizes, size());
-  into(output, [&](const at::Tensor& dense) {
-    impl_->all_to_all(dense.view({-1}), input.contiguous().view({-1}), output_splits, input_splits,
-                      options.timeout.value_or(impl_->timeout()));
-  });
+  all_to_all_single_async(output, input, output_split_sizes, input_split_sizes, options)->wait();
 }
 
-void ProcessGroup::all_to_all(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs,
-                              CollectiveOptions options) const {
+WorkPtr ProcessGroup::all_to_all_async(const TensorList& outputs, const TensorList& inputs,
+                                       CollectiveOptions options) const {
   const at::NoGradGuard no_grad;
   check_count("all_to_all: inputs", inputs.size(), static_cast<size_t>(size()));
   check_count("all_to_all: outputs", outputs.size(), static_cast<size_t>(size()));
-  std::vector<at::Tensor> flat_inputs;
+  TensorList flat_inputs;
   std::vector<int64_t> input_splits, output_splits;
   int64_t received = 0;
   for (const at::Tensor& input : inputs) {
+    if (input.scalar_type() != outputs.front().scalar_type()) {
+      throw ValueError("all_to_all: all inputs and outputs must have the same dtype");
+    }
     flat_inputs.push_back(input.contiguous().view({-1}));
     input_splits.push_back(input.numel());
   }
   for (const at::Tensor& output : outputs) {
+    if (output.scalar_type() != outputs.front().scalar_type()) {
+      throw ValueError("all_to_all: all inputs and outputs must have the same dtype");
+    }
     output_splits.push_back(output.numel());
     received += output.numel();
   }
   const at::Tensor flat_output = at::empty({received}, outputs.front().options());
-  impl_->all_to_all(flat_output, at::cat(flat_inputs), output_splits, input_splits,
-                    options.timeout.value_or(impl_->timeout()));
-  int64_t offset = 0;
-  for (const at::Tensor& output : outputs) {
-    output.copy_(flat_output.narrow(0, offset, output.numel()).view(output.sizes()));
-    offset += output.numel();
-  }
+  WorkPtr work = impl().start_all_to_all(flat_output, at::cat(flat_inputs), output_splits, input_splits,
+                                         timeout_or(options.timeout));
+  work = then(std::move(work), [flat_output, outputs] {
+    int64_t offset = 0;
+    for (const at::Tensor& output : outputs) {
+      output.detach().copy_(flat_output.narrow(0, offset, output.numel()).view(output.sizes()));
+      offset += output.numel();
+    }
+  });
+  work->set_result(outputs);
+  return work;
 }
 
-void ProcessGroup::send(const at::Tensor& tensor, int dst, MessageOptions options) const {
-  isend(tensor, dst, options)->wait();
+void ProcessGroup::all_to_all(const TensorList& outputs, const TensorList& inputs,
+                              CollectiveOptions options) const {
+  all_to_all_async(outputs, inputs, options)->wait();
 }
 
-int ProcessGroup::recv(const at::Tensor& tensor, std::optional<int> src, MessageOptions options) const {
-  const auto work = irecv(tensor, src, options);
-  work->wait();
-  return work->source_rank();
+void ProcessGroup::barrier(CollectiveOptions options) const { impl().barrier(timeout_or(options.timeout)); }
+
+WorkPtr ProcessGroup::barrier_async(CollectiveOptions options) const {
+  return impl().start_barrier(timeout_or(options.timeout));
 }
 
-std::shared_ptr<Work> ProcessGroup::isend(const at::Tensor& tensor, int dst, MessageOptions options) const {
-  const at::NoGradGuard no_grad;
-  check_rank("send: dst", dst, size());
-  check_tag(options.tag);
-  return impl_->isend(tensor.contiguous(), dst, options.tag, options.timeout.value_or(impl_->timeout()));
+void ProcessGroup::monitored_barrier(CollectiveOptions options) const {
+  impl().monitored_barrier(timeout_or(options.timeout));
 }
 
-std::shared_ptr<Work> ProcessGroup::irecv(const at::Tensor& tensor, std::optional<int> src,
-                                          MessageOptions options) const {
-  const at::NoGradGuard no_grad;
-  if (src) check_rank("recv: src", *src, size());
-  check_tag(options.tag);
-  const auto timeout = options.timeout.value_or(impl_->timeout());
-  if (tensor.is_contiguous()) return impl_->irecv(tensor, src.value_or(-1), options.tag, timeout);
-  const at::Tensor dense = at::empty_like(tensor, at::MemoryFormat::Contiguous);
-  return std::make_shared<CopyBackWork>(impl_->irecv(dense, src.value_or(-1), options.tag, timeout), dense,
-                                        tensor.detach());
-}
-
-std::vector<std::shared_ptr<Work>> ProcessGroup::batch_isend_irecv(
-    const std::vector<P2POp>& operations) const {
-  std::vector<std::shared_ptr<Work>> works;
-  for (const P2POp& operation : operations) {
-    works.push_back(operation.kind == P2POp::Kind::isend
-                        ? isend(operation.tensor, operation.peer, {.tag = operation.tag})
-                        : irecv(operation.tensor, operation.peer, {.tag = operation.tag}));
-  }
-  return works;
-}
-
-void ProcessGroup::barrier(CollectiveOptions options) const {
-  impl_->barrier(options.timeout.value_or(impl_->timeout()));
-}
-
-void ProcessGroup::progress() const { impl_->progress(); }
+void ProcessGroup::progress() const { impl().progress(); }
 
 at::Tensor ProcessGroup::empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) const {
-  return impl_->empty_shared(sizes, dtype);
-}
-
-std::string ProcessGroup::broadcast_bytes(const std::string& bytes, BroadcastOptions options) const {
-  at::Tensor size_tensor = at::empty({1}, at::kLong);
-  size_tensor.data_ptr<int64_t>()[0] = static_cast<int64_t>(bytes.size());
-  broadcast(size_tensor, options);
-  std::string result = rank() == options.src ? bytes : std::string();
-  result.resize(static_cast<size_t>(size_tensor.data_ptr<int64_t>()[0]));
-  broadcast(as_bytes(result), options);
-  return result;
-}
-
-std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes,
-                                                        CollectiveOptions options) const {
-  at::Tensor own_size = at::empty({1}, at::kLong);
-  own_size.data_ptr<int64_t>()[0] = static_cast<int64_t>(bytes.size());
-  const auto sizes = all_gather(own_size, options);
-  size_t largest = 0;
-  for (const auto& s : sizes) largest = std::max(largest, static_cast<size_t>(s.data_ptr<int64_t>()[0]));
-  std::string padded = bytes;
-  padded.resize(largest);
-  const auto gathered = all_gather(as_bytes(padded), options);
-  std::vector<std::string> result;
-  for (size_t r = 0; r < gathered.size(); ++r) {
-    result.emplace_back(reinterpret_cast<const char*>(gathered[r].data_ptr<uint8_t>()),
-                        static_cast<size_t>(sizes[r].data_ptr<int64_t>()[0]));
-  }
-  return result;
+  return impl().empty_shared(sizes, dtype);
 }
 
 }  // namespace lockstep

@@ -11,24 +11,13 @@
 #include <vector>
 
 #include "lockstep/comm/types.h"
+#include "lockstep/comm/work.h"
 
 namespace c10d {
 class Backend;
 }
 
 namespace lockstep {
-
-/// Handle of an operation in progress. Destroying it without wait() is allowed: the operation goes on.
-class Work {
- public:
-  virtual ~Work() = default;
-  /// Blocks until the result is in the tensor. Throws TimeoutError, PeerLostError or MismatchError.
-  virtual void wait() = 0;
-  /// Does what can be done now without blocking and says whether the result is there.
-  virtual bool is_completed() = 0;
-  /// Of a completed receive: the rank that sent. Otherwise -1.
-  virtual int source_rank() const { return -1; }
-};
 
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::SUM;
@@ -82,69 +71,130 @@ struct CollectiveOptions {
   std::optional<std::chrono::milliseconds> timeout{};
 };
 
+struct NewGroupOptions {
+  std::optional<std::chrono::milliseconds> timeout{};  ///< of its operations; default: the parent group's
+};
+
 /// A set of ranks. Cheap to copy: copies are the same group. One thread at a time per group.
 ///
 /// Every rank of the group must call the same collectives in the same order. A difference in operation,
 /// dtype, size, root or operator is a MismatchError on all ranks. After any CommError the group refuses
-/// further work.
+/// further work with the first cause. All ranks that are given or returned are ranks of this group, 0 to
+/// size() - 1.
+///
+/// Each collective has a blocking form and one that ends in _async, which returns at once; class Work says
+/// when such an operation advances. Tensors may be of any layout, empty or 0-dim; those of an operation in
+/// progress must not be touched.
 class ProcessGroup {
  public:
   class Impl;
-  explicit ProcessGroup(std::shared_ptr<Impl> impl);
+  using WorkPtr = std::shared_ptr<Work>;
+  using TensorList = std::vector<at::Tensor>;
 
-  int rank() const;
-  int size() const;
+  explicit ProcessGroup(std::shared_ptr<Impl> impl, std::vector<int> global_ranks = {});
+
+  /// This process's rank in the group; -1 where it is none of its members.
+  int rank() const { return handle_->rank; }
+  int size() const { return static_cast<int>(handle_->global_ranks.size()); }
+  bool is_member() const { return rank() >= 0; }
   /// "lockstep" (shared memory) or "gloo".
-  const std::string& backend_name() const;
+  const std::string& backend_name() const { return handle_->backend_name; }
   /// The same group for LibTorch's own interfaces.
   c10::intrusive_ptr<c10d::Backend> backend() const;
+  /// Deadline of the operations that name none.
+  std::chrono::milliseconds timeout() const { return handle_->timeout; }
 
-  /// Combines `tensor` of all ranks, in place. tensor: any shape, same on all ranks. Blocks.
-  /// The order of summation is a balanced tree over ranks: bits do not depend on timing or slicing
-  /// (docs/architecture.md).
+  /// Rank in the job of rank `group_rank` of this group, and the reverse. Throw ValueError where there is
+  /// none.
+  int get_global_rank(int group_rank) const;
+  int get_group_rank(int global_rank) const;
+  /// All of them, by group rank.
+  const std::vector<int>& global_ranks() const { return handle_->global_ranks; }
+
+  /// A group of some ranks of this one. Every rank of this group must call it with the same list, members or
+  /// not; elsewhere that is a ValueError on all. Ranks of the new group follow the order of their ranks here.
+  /// Where this rank is no member the result has rank() -1 and refuses every operation. Blocks.
+  ProcessGroup new_group(std::vector<int> ranks, NewGroupOptions options = {}) const;
+  /// Groups of `group_size` neighbouring ranks; returns the one with this rank. group_size must divide
+  /// size(). Blocks.
+  ProcessGroup new_subgroups(int group_size, NewGroupOptions options = {}) const;
+  /// Groups that do not overlap; returns the one with this rank, or one without it as new_group does. Blocks.
+  ProcessGroup split_group(const std::vector<std::vector<int>>& split_ranks,
+                           NewGroupOptions options = {}) const;
+  /// Leaves the group: members that still wait for this rank are told, and all copies of this object refuse
+  /// further operations. Once all members have left, its place in the shared segment is used again. Does not
+  /// block.
+  void destroy() const;
+
+  /// Combines `tensor` of all ranks, in place. tensor: any shape, same on all ranks. The order of summation
+  /// is a balanced tree over ranks: bits do not depend on timing or slicing (docs/architecture.md).
   void all_reduce(const at::Tensor& tensor, AllReduceOptions options = {}) const;
-  /// Starts the same without blocking. No thread runs it: it advances inside later calls on this group and in
-  /// wait().
-  std::shared_ptr<Work> all_reduce_async(const at::Tensor& tensor, AllReduceOptions options = {}) const;
+  WorkPtr all_reduce_async(const at::Tensor& tensor, AllReduceOptions options = {}) const;
+  /// The same for several tensors, of any shapes and dtypes, in flight together.
+  void all_reduce_coalesced(const TensorList& tensors, AllReduceOptions options = {}) const;
+  WorkPtr all_reduce_coalesced_async(const TensorList& tensors, AllReduceOptions options = {}) const;
   /// Combines `tensor` of all ranks at rank `dst`, in place; elsewhere its contents are undefined afterwards.
-  /// Blocks.
   void reduce(const at::Tensor& tensor, ReduceOptions options = {}) const;
+  WorkPtr reduce_async(const at::Tensor& tensor, ReduceOptions options = {}) const;
   /// Combines everybody's `input` and leaves block r of the result in rank r's `output`. input: size() times
-  /// as many elements as output, contiguous blocks in rank order; same dtype. Blocks.
+  /// as many elements as output, contiguous blocks in rank order; same dtype.
   void reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
                              ReduceScatterOptions options = {}) const;
+  WorkPtr reduce_scatter_tensor_async(const at::Tensor& output, const at::Tensor& input,
+                                      ReduceScatterOptions options = {}) const;
+  void reduce_scatter_tensor_coalesced(const TensorList& outputs, const TensorList& inputs,
+                                       ReduceScatterOptions options = {}) const;
   /// The same from one tensor per rank, all of output's shape.
-  void reduce_scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs,
+  void reduce_scatter(const at::Tensor& output, const TensorList& inputs,
                       ReduceScatterOptions options = {}) const;
+  WorkPtr reduce_scatter_async(const at::Tensor& output, const TensorList& inputs,
+                               ReduceScatterOptions options = {}) const;
 
-  /// Copies `tensor` of rank `src` into that of every other. Blocks.
+  /// Copies `tensor` of rank `src` into that of every other.
   void broadcast(const at::Tensor& tensor, BroadcastOptions options = {}) const;
+  WorkPtr broadcast_async(const at::Tensor& tensor, BroadcastOptions options = {}) const;
   /// Gives rank r `inputs[r]` of rank `src`. inputs: one tensor of output's shape per rank at `src`, empty
   /// elsewhere.
-  void scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs,
-               ScatterOptions options = {}) const;
+  void scatter(const at::Tensor& output, const TensorList& inputs, ScatterOptions options = {}) const;
+  WorkPtr scatter_async(const at::Tensor& output, const TensorList& inputs,
+                        ScatterOptions options = {}) const;
   /// Returns, at rank `dst`, `tensor` of every rank; an empty list elsewhere. tensor: same shape on all.
-  /// Blocks.
-  std::vector<at::Tensor> gather(const at::Tensor& tensor, GatherOptions options = {}) const;
+  TensorList gather(const at::Tensor& tensor, GatherOptions options = {}) const;
+  /// Into `outputs`: one tensor of the same shape per rank at `dst`, empty elsewhere.
+  WorkPtr gather_async(const TensorList& outputs, const at::Tensor& tensor, GatherOptions options = {}) const;
   /// Returns one tensor per rank, each of the shape and dtype of `tensor`, which must be the same on all.
-  /// Blocks.
-  std::vector<at::Tensor> all_gather(const at::Tensor& tensor, CollectiveOptions options = {}) const;
+  TensorList all_gather(const at::Tensor& tensor, CollectiveOptions options = {}) const;
+  /// Into `outputs`, one per rank.
+  WorkPtr all_gather_async(const TensorList& outputs, const at::Tensor& tensor,
+                           CollectiveOptions options = {}) const;
+  /// The same for several tensors: result[i][r] is tensors[i] of rank r.
+  std::vector<TensorList> all_gather_coalesced(const TensorList& tensors,
+                                               CollectiveOptions options = {}) const;
   /// The same into one tensor of size() times as many elements, in rank order.
   void all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input,
                               CollectiveOptions options = {}) const;
+  WorkPtr all_gather_into_tensor_async(const at::Tensor& output, const at::Tensor& input,
+                                       CollectiveOptions options = {}) const;
+  void all_gather_into_tensor_coalesced(const TensorList& outputs, const TensorList& inputs,
+                                        CollectiveOptions options = {}) const;
   /// Returns `tensor` of every rank where the ranks' first dimensions may differ; the others must agree.
-  /// Blocks.
-  std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor, CollectiveOptions options = {}) const;
+  TensorList all_gather_uneven(const at::Tensor& tensor, CollectiveOptions options = {}) const;
   /// Sends rows of `input` to every rank and receives rows of theirs, in rank order. The splits count rows
-  /// (of dimension 0), one per rank; empty: equal parts. What rank a sends to b must be what b expects from
-  /// a. Blocks.
+  /// (of dimension 0), one per rank; both empty, on every rank: equal parts. What rank a sends to b must be
+  /// what b expects from a; otherwise ValueError at b.
   void all_to_all_single(const at::Tensor& output, const at::Tensor& input,
                          const std::vector<int64_t>& output_split_sizes = {},
                          const std::vector<int64_t>& input_split_sizes = {},
                          CollectiveOptions options = {}) const;
-  /// Sends `inputs[r]` to rank r and receives into `outputs[r]` what r sent here. Shapes may differ. Blocks.
-  void all_to_all(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs,
-                  CollectiveOptions options = {}) const;
+  WorkPtr all_to_all_single_async(const at::Tensor& output, const at::Tensor& input,
+                                  const std::vector<int64_t>& output_split_sizes = {},
+                                  const std::vector<int64_t>& input_split_sizes = {},
+                                  CollectiveOptions options = {}) const;
+  /// Sends `inputs[r]` to rank r and receives into `outputs[r]` what r sent here. Shapes may differ.
+  void all_to_all(const TensorList& outputs, const TensorList& inputs, CollectiveOptions options = {}) const;
+  WorkPtr all_to_all_async(const TensorList& outputs, const TensorList& inputs,
+                           CollectiveOptions options = {}) const;
+
   /// Sends `tensor` to rank `dst` (which may be this one). Small messages, and on the lockstep backend all
   /// that find room in the channel, do not wait for the receiver; others block until it takes them.
   void send(const at::Tensor& tensor, int dst, MessageOptions options = {}) const;
@@ -153,14 +203,18 @@ class ProcessGroup {
   int recv(const at::Tensor& tensor, std::optional<int> src = std::nullopt,
            MessageOptions options = {}) const;
   /// The same without blocking. The tensor must stay as it is until the Work is complete.
-  std::shared_ptr<Work> isend(const at::Tensor& tensor, int dst, MessageOptions options = {}) const;
-  std::shared_ptr<Work> irecv(const at::Tensor& tensor, std::optional<int> src = std::nullopt,
-                              MessageOptions options = {}) const;
+  WorkPtr isend(const at::Tensor& tensor, int dst, MessageOptions options = {}) const;
+  WorkPtr irecv(const at::Tensor& tensor, std::optional<int> src = std::nullopt,
+                MessageOptions options = {}) const;
   /// Starts all of them, in order; no order in which the ranks list theirs can deadlock.
-  std::vector<std::shared_ptr<Work>> batch_isend_irecv(const std::vector<P2POp>& operations) const;
+  std::vector<WorkPtr> batch_isend_irecv(const std::vector<P2POp>& operations) const;
 
   /// Returns once every rank has called it.
   void barrier(CollectiveOptions options = {}) const;
+  WorkPtr barrier_async(CollectiveOptions options = {}) const;
+  /// A barrier whose TimeoutError names every rank that did not come in time, on each rank that did (Gloo: on
+  /// rank 0).
+  void monitored_barrier(CollectiveOptions options = {}) const;
   /// Advances operations in progress without blocking.
   void progress() const;
 
@@ -168,15 +222,38 @@ class ProcessGroup {
   /// With another backend than "lockstep" it is an ordinary tensor.
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) const;
 
-  /// Sends bytes (e.g. JSON) of rank `src` to all. Blocks.
+  /// Bytes of any length, which may differ between ranks; objects.h has the same for JSON. All block.
   std::string broadcast_bytes(const std::string& bytes, BroadcastOptions options = {}) const;
-  /// Returns the bytes of every rank, by rank. Sizes may differ. Blocks.
   std::vector<std::string> all_gather_bytes(const std::string& bytes, CollectiveOptions options = {}) const;
+  /// By rank at `dst`, empty elsewhere.
+  std::vector<std::string> gather_bytes(const std::string& bytes, GatherOptions options = {}) const;
+  /// `bytes`: one per rank at `src`, empty elsewhere.
+  std::string scatter_bytes(const std::vector<std::string>& bytes, ScatterOptions options = {}) const;
+  void send_bytes(const std::string& bytes, int dst, MessageOptions options = {}) const;
+  struct ReceivedBytes {
+    std::string bytes;
+    int source;
+  };
+  ReceivedBytes recv_bytes(std::optional<int> src = std::nullopt, MessageOptions options = {}) const;
 
-  Impl& impl() const { return *impl_; }
+  /// For those who add to groups. Throws where there is none: this rank is no member, or has destroyed the
+  /// group.
+  Impl& impl() const;
 
  private:
-  std::shared_ptr<Impl> impl_;
+  /// What copies of a group share.
+  struct Handle {
+    std::shared_ptr<Impl> impl;  // none: no member, or destroyed
+    int rank = -1;
+    std::vector<int> global_ranks;
+    std::string backend_name;
+    std::chrono::milliseconds timeout{};
+  };
+  explicit ProcessGroup(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
+  std::chrono::milliseconds timeout_or(std::optional<std::chrono::milliseconds> given) const {
+    return given.value_or(timeout());
+  }
+  std::shared_ptr<Handle> handle_;
 };
 
 }  // namespace lockstep

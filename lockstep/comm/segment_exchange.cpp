@@ -3,15 +3,16 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <cerrno>
 #include <cstring>
 #include <sstream>
 #include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/comm/descriptor_socket.h"
 #include "lockstep/comm/launch_environment.h"
 #include "lockstep/comm/shm/segment.h"
 
@@ -20,43 +21,124 @@ namespace {
 
 std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-}  // namespace
+UniqueFd make_segment(const LaunchEnvironment& launch) {
+  return shm::create_segment(launch.local_world_size,
+                             static_cast<size_t>(env::get_int("LOCKSTEP_ARENA_BYTES").value_or(0)));
+}
 
-UniqueFd exchange_segment(c10d::Store& store, const LaunchEnvironment& launch) {
-  const std::string key = "lockstep/segment/" + std::to_string(launch.group_rank);
-  const std::string opened_key = key + "/opened";
-  if (launch.local_rank == 0) {
-    UniqueFd fd = shm::create_segment(launch.local_world_size,
-                                      static_cast<size_t>(env::get_int("LOCKSTEP_ARENA_BYTES").value_or(0)));
-    const uint64_t nonce = shm::Segment::map(fd.get()).header().nonce;
-    const std::string place =
-        std::to_string(::getpid()) + " " + std::to_string(fd.get()) + " " + std::to_string(nonce);
-    store.set(key, place);
-    // The descriptor must stay open until every other rank has its own.
-    for (int r = 1; r < launch.local_world_size; ++r) store.wait({opened_key + "/" + std::to_string(r)});
-    return fd;
-  }
-  std::istringstream place(to_text(store.get(key)));
+UniqueFd open_in_process(int pid, int fd) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
+  return UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+}
+
+/// Opens what local rank 0 published as "pid descriptor nonce"; the reason when that is impossible.
+std::string open_published(const std::string& place, const LaunchEnvironment& launch, UniqueFd& fd) {
+  std::istringstream text(place);
   int pid = 0;
   int remote_fd = 0;
   uint64_t nonce = 0;
-  place >> pid >> remote_fd >> nonce;
-  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(remote_fd);
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  text >> pid >> remote_fd >> nonce;
+  const std::string who = "rank " + std::to_string(launch.rank);
   const std::string advice =
       "; ranks that do not share memory and process numbers (other machines, other containers) need "
       "--backend gloo";
+  fd = open_in_process(pid, remote_fd);
   if (!fd.valid()) {
+    return who + ": cannot open the shared segment of local rank 0 (descriptor " + std::to_string(remote_fd) +
+           " of process " + std::to_string(pid) + "): " + std::strerror(errno) + advice;
+  }
+  try {
+    if (shm::Segment::map(fd.get()).header().nonce == nonce) return "";
+  } catch (const Error&) {
+    // Something else has that number there: another machine or container.
+  }
+  return who + ": descriptor " + std::to_string(remote_fd) + " of process " + std::to_string(pid) +
+         " is not the segment of local rank 0: the ranks do not share memory" + advice;
+}
+
+}  // namespace
+
+UniqueFd exchange_segment(c10d::Store& store, const LaunchEnvironment& launch,
+                          std::chrono::milliseconds timeout) {
+  const std::string key = "lockstep/segment/" + std::to_string(launch.group_rank);
+  const auto opened_key = [&](int rank) { return key + "/opened/" + std::to_string(rank); };
+  const std::string kFine = "fine";
+  store.setTimeout(timeout);
+  if (launch.local_rank == 0) {
+    UniqueFd fd = make_segment(launch);
+    const uint64_t nonce = shm::Segment::map(fd.get()).header().nonce;
+    store.set(key, std::to_string(::getpid()) + " " + std::to_string(fd.get()) + " " + std::to_string(nonce));
+    // The descriptor must stay open until every other rank has its own; and all learn whether all have.
+    std::string verdict = kFine;
+    for (int r = 1; r < launch.local_world_size; ++r) {
+      std::string answer;
+      try {
+        answer = to_text(store.get(opened_key(r)));
+      } catch (const std::exception&) {
+        answer = "local rank " + std::to_string(r) + " has not called init() within " +
+                 std::to_string(timeout.count()) + " ms";
+      }
+      if (answer != kFine && verdict == kFine) verdict = answer;
+    }
+    store.set(key + "/verdict", verdict);
+    if (verdict != kFine) throw CommError(verdict);
+    return fd;
+  }
+  UniqueFd fd;
+  std::string verdict;
+  try {
+    const std::string problem = open_published(to_text(store.get(key)), launch, fd);
+    store.set(opened_key(launch.local_rank), problem.empty() ? kFine : problem);
+    verdict = to_text(store.get(key + "/verdict"));
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
     throw CommError("rank " + std::to_string(launch.rank) +
-                    ": cannot open the shared segment of local rank 0 (" + path +
-                    "): " + std::strerror(errno) + advice);
+                    ": local rank 0 did not answer in the store: " + text.substr(0, text.find('\n')));
   }
-  if (shm::Segment::map(fd.get()).header().nonce != nonce) {
-    throw CommError("rank " + std::to_string(launch.rank) + ": " + path +
-                    " is not the segment of local rank 0: the ranks do not share memory" + advice);
-  }
-  store.set(opened_key + "/" + std::to_string(launch.local_rank), std::string("1"));
+  if (verdict != kFine) throw CommError(verdict);
   return fd;
+}
+
+UniqueFd exchange_segment_locally(const LaunchEnvironment& launch, std::chrono::milliseconds timeout) {
+  const std::string name = "lockstep/" + std::to_string(::getuid()) + "/" + launch.job_key;
+  if (launch.local_rank != 0) {
+    UniqueFd fd = receive_descriptor(name, timeout);
+    if (shm::Segment::map(fd.get()).ranks() != launch.local_world_size) {
+      throw CommError("rank " + std::to_string(launch.rank) + ": another job answers at " + name);
+    }
+    return fd;
+  }
+  UniqueFd fd = make_segment(launch);
+  hand_out_descriptor(name, fd.get(), launch.local_world_size - 1, timeout);
+  return fd;
+}
+
+UniqueFd inherited_segment(int fd) {
+  const auto is_segment = [](int candidate) {
+    try {
+      shm::Segment::map(candidate);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  if (::fcntl(fd, F_GETFD) >= 0) {
+    shm::Segment::map(fd);  // says what is wrong with it
+    return UniqueFd(fd);
+  }
+  int pid = ::getppid();
+  while (pid > 1) {
+    UniqueFd found = open_in_process(pid, fd);
+    if (found.valid() && is_segment(found.get())) return found;
+    // "pid (name) state parent ..."; the name may hold anything.
+    const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+    std::istringstream rest(stat.substr(stat.rfind(')') + 2));
+    std::string state;
+    rest >> state >> pid;
+  }
+  throw Error(
+      "LOCKSTEP_SEGMENT_FD=" + std::to_string(fd) +
+      " is not open here nor in any process above: a wrapper between lockrun and this program closed it");
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// How ranks that inherited no segment (torchrun, mpirun, srun) come to share one.
+// How ranks that inherited no segment (torchrun, mpirun, srun, or a wrapper closed it) come to share one.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -15,9 +15,18 @@ namespace lockstep {
 
 struct LaunchEnvironment;
 
-/// The node's first rank makes the segment and publishes where it is; the others open it and compare a random
-/// number that only its memory holds. Throws CommError when they do not share memory. Blocks until the first
-/// rank is there.
-UniqueFd exchange_segment(c10d::Store& store, const LaunchEnvironment& launch);
+/// Through a store. The node's first rank makes the segment and publishes where it is; the others open it and
+/// compare a random number that only its memory holds. Throws CommError, on every rank, when one of them does
+/// not share memory. Blocks until all ranks of the node are there.
+UniqueFd exchange_segment(c10d::Store& store, const LaunchEnvironment& launch,
+                          std::chrono::milliseconds timeout);
+
+/// Without a store, for jobs of one node: the first rank makes the segment and hands it out over a Unix
+/// socket that is named after the job and is no file. Throws TimeoutError when it does not come.
+UniqueFd exchange_segment_locally(const LaunchEnvironment& launch, std::chrono::milliseconds timeout);
+
+/// The segment that lockrun handed down as descriptor `fd`. Where a wrapper between lockrun and this process
+/// has closed it, it is fetched from an ancestor that still has it. Throws Error when there is none.
+UniqueFd inherited_segment(int fd);
 
 }  // namespace lockstep

@@ -1,37 +1,110 @@
 #include "lockstep/comm/store.h"
 
+#include <charconv>
+#include <string>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-
-#include <string>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/launch_environment.h"
 
 namespace lockstep {
+namespace {
+
+c10::intrusive_ptr<c10d::Store> tcp_store(const std::string& host, int port, bool serve, int rank,
+                                          std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(port);
+  options.isServer = serve;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(host, options);
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    throw CommError("rank " + std::to_string(rank) + ": no store at " + host + ":" + std::to_string(port) +
+                    " (MASTER_ADDR:MASTER_PORT or the init_method): " + text.substr(0, text.find('\n')));
+  }
+}
+
+int whole_number(const std::string& url, const std::string& what, const std::string& text) {
+  int value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) {
+    throw ValueError("init_method " + url + ": the " + what + " \"" + text + "\" is no number");
+  }
+  return value;
+}
+
+}  // namespace
 
 c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
                                               std::chrono::milliseconds timeout) {
   if (launch.master_addr.empty() || launch.master_port == 0) {
     throw ValueError(
         "MASTER_ADDR and MASTER_PORT are missing: the ranks have no place to meet; start with lockrun or "
-        "torchrun");
+        "torchrun, "
+        "set them, or give an init_method");
   }
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(launch.master_port);
-  options.isServer = !launch.agent_store && launch.rank == 0;
-  options.waitWorkers = false;
-  options.timeout = timeout;
-  try {
-    auto store = c10::make_intrusive<c10d::TCPStore>(launch.master_addr, options);
-    // torchrun's workers share its own store, each attempt under a name of its own.
-    const std::string prefix = launch.agent_store ? "/worker/attempt_" + std::to_string(launch.restart_count)
-                                                  : std::string("/default");
-    return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
-  } catch (const std::exception& error) {
-    throw CommError("rank " + std::to_string(launch.rank) + ": no store at MASTER_ADDR:MASTER_PORT " +
-                    launch.master_addr + ":" + std::to_string(launch.master_port) + ": " + error.what());
+  auto store = tcp_store(launch.master_addr, launch.master_port, !launch.agent_store && launch.rank == 0,
+                         launch.rank, timeout);
+  // torchrun's workers share its own store, each attempt under a name of its own.
+  const std::string prefix = launch.agent_store ? "/worker/attempt_" + std::to_string(launch.restart_count)
+                                                : std::string("/default");
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+}
+
+StoreAddress StoreAddress::parse(const std::string& url) {
+  StoreAddress address;
+  const size_t colon = url.find("://");
+  const size_t query = std::min(url.find('?'), url.size());
+  if (colon == std::string::npos || query < colon) {
+    throw ValueError("init_method " + url + " is none of env://, tcp://host:port and file:///path");
   }
+  address.scheme = url.substr(0, colon);
+  const std::string rest = url.substr(colon + 3, query - colon - 3);
+  if (address.scheme == "tcp") {
+    const size_t port = rest.rfind(':');
+    if (port == std::string::npos || port == 0) {
+      throw ValueError("init_method " + url + " needs a host and a port: tcp://host:port");
+    }
+    address.host = rest.substr(0, port);
+    address.port = whole_number(url, "port", rest.substr(port + 1));
+    if (address.port < 1 || address.port > 65535) {
+      throw ValueError("init_method " + url + ": a port is 1 to 65535");
+    }
+  } else if (address.scheme == "file") {
+    if (rest.empty() || rest[0] != '/') {
+      throw ValueError("init_method " + url + " needs an absolute path: file:///path");
+    }
+    address.path = rest;
+  } else if (address.scheme != "env") {
+    throw ValueError("init_method " + url + " is none of env://, tcp://host:port and file:///path");
+  }
+  for (size_t at = query + 1; at < url.size();) {
+    const size_t end = std::min(url.find('&', at), url.size());
+    const std::string pair = url.substr(at, end - at);
+    const std::string name = pair.substr(0, pair.find('='));
+    const std::string value = pair.size() > name.size() ? pair.substr(name.size() + 1) : "";
+    if (name == "rank") {
+      address.rank = whole_number(url, name, value);
+    } else if (name == "world_size") {
+      address.world_size = whole_number(url, name, value);
+    } else {
+      throw ValueError("init_method " + url + ": \"" + name + "\" is neither rank nor world_size");
+    }
+    at = end + 1;
+  }
+  return address;
+}
+
+c10::intrusive_ptr<c10d::Store> open_store(const StoreAddress& address, int rank, int world_size,
+                                           std::chrono::milliseconds timeout) {
+  if (address.scheme == "tcp") return tcp_store(address.host, address.port, rank == 0, rank, timeout);
+  auto store = c10::make_intrusive<c10d::FileStore>(address.path, world_size);
+  store->setTimeout(timeout);
+  return store;
 }
 
 }  // namespace lockstep

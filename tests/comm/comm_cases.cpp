@@ -11,15 +11,29 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <csignal>
 
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
+#include "tests/comm/group_cases.h"
 #include "tests/rank_cases.h"
 
 using namespace lockstep;
 using lockstep::testing::check_throws;
+
+/// The job, joined by the first case that asks.
+World joined() {
+  if (is_initialized()) return default_world();
+  InitOptions options;
+  options.init_method = env::get("TEST_INIT_METHOD").value_or("");
+  options.rank = static_cast<int>(env::get_int("TEST_RANK").value_or(-1));
+  options.world_size = static_cast<int>(env::get_int("TEST_WORLD_SIZE").value_or(-1));
+  options.timeout = std::chrono::milliseconds(env::get_int("TEST_TIMEOUT_MS").value_or(60000));
+  return init(options);
+}
 
 namespace {
 
@@ -63,7 +77,7 @@ at::Tensor reduced(const World& world, at::IntArrayRef sizes, at::ScalarType dty
 }
 
 void all_reduce() {
-  const World world = init();
+  const World world = joined();
   for (const auto dtype :
        {at::kFloat, at::kDouble, at::kChar, at::kByte, at::kShort, at::kInt, at::kLong, at::kBool}) {
     if (dtype == at::kShort && world.backend_name() != "lockstep") continue;  // Gloo has no such type
@@ -85,7 +99,7 @@ void all_reduce() {
 }
 
 void premul_sum() {
-  const World world = init();
+  const World world = joined();
   const auto factor = [](int rank) { return rank + 0.5; };
   for (const auto dtype : {at::kFloat, at::kDouble, at::kComplexFloat, at::kBFloat16}) {
     for (const int64_t count : {7, 60000}) {
@@ -107,7 +121,7 @@ void premul_sum() {
 }
 
 void complex_numbers() {
-  const World world = init();
+  const World world = joined();
   for (const auto dtype : {at::kComplexFloat, at::kComplexDouble}) {
     const auto of = [&](int rank) { return input(rank, {40, 50}, dtype).mul(c10::complex<double>(1, -2)); };
     at::Tensor expected = at::zeros({40, 50}, dtype);
@@ -123,7 +137,7 @@ void complex_numbers() {
 }
 
 void half_precision() {
-  const World world = init();
+  const World world = joined();
   for (const auto dtype : {at::kHalf, at::kBFloat16}) {
     for (const auto op : {ReduceOp::SUM, ReduceOp::PRODUCT, ReduceOp::MIN, ReduceOp::MAX}) {
       for (const int64_t count : {0, 3, 4000}) {
@@ -149,7 +163,7 @@ void half_precision() {
 }
 
 void layouts() {
-  const World world = init();
+  const World world = joined();
   const at::Tensor transposed = input(world.rank(), {30, 40}, at::kFloat).t();
   world.all_reduce(transposed);
   CHECK_TRUE(transposed.equal(reduced(world, {30, 40}, at::kFloat, ReduceOp::SUM).t()));
@@ -166,7 +180,7 @@ void layouts() {
 }
 
 void gather_and_bytes() {
-  const World world = init();
+  const World world = joined();
   for (const auto dtype : {at::kFloat, at::kBool, at::kBFloat16, at::kLong}) {
     const auto gathered = world.all_gather(input(world.rank(), {7, 300}, dtype));
     for (int r = 0; r < world.size(); ++r) {
@@ -183,7 +197,7 @@ void gather_and_bytes() {
 }
 
 void reduce_and_scatter() {
-  const World world = init();
+  const World world = joined();
   const int size = world.size();
   for (int root = 0; root < size; ++root) {
     const at::Tensor tensor = input(world.rank(), {50, 300}, at::kFloat).t();
@@ -217,7 +231,7 @@ void reduce_and_scatter() {
 }
 
 void all_to_all() {
-  const World world = init();
+  const World world = joined();
   const int size = world.size(), self = world.rank();
   const at::Tensor rows = input(self, {size * 5, 40}, at::kFloat);
   const at::Tensor received = at::empty_like(rows);
@@ -248,7 +262,7 @@ void all_to_all() {
 }
 
 void messages() {
-  const World world = init();
+  const World world = joined();
   const int next = (world.rank() + 1) % world.size(),
             previous = (world.rank() + world.size() - 1) % world.size();
   if (world.size() == 1 && world.backend_name() != "lockstep") return;  // Gloo does not send to itself
@@ -277,7 +291,7 @@ void messages() {
 }
 
 void shared_tensors() {
-  const World world = init();
+  const World world = joined();
   for (int round = 0; round < 50; ++round) {
     const at::Tensor tensor = world.empty_shared({300, 1000}, at::kFloat);
     tensor.copy_(input(world.rank(), {300, 1000}, at::kFloat));
@@ -289,7 +303,7 @@ void shared_tensors() {
 }
 
 void c10d_backend() {
-  const World world = init();
+  const World world = joined();
   const auto backend = world.backend();
   CHECK_TRUE(backend->getBackendName() == world.backend_name());
   std::vector<at::Tensor> tensors{input(world.rank(), {1000}, at::kFloat)};
@@ -313,7 +327,7 @@ void c10d_backend() {
 }
 
 void refusals() {
-  const World world = init();
+  const World world = joined();
   CHECK_TRUE(world.local_rank() == world.rank() && world.local_world_size() == world.size());
   check_throws<Error>([] { init(); }, "was called before");
   check_throws<ValueError>([&] { world.all_reduce(at::zeros({3}, at::kLong), {.op = ReduceOp::AVG}); },
@@ -329,13 +343,28 @@ void refusals() {
   }
 }
 
+/// Prints where this process finds itself, and uses the stores.
+void place() {
+  const World world = joined();
+  const auto store = default_store();
+  const auto named = c10::make_intrusive<c10d::PrefixStore>("case", store);
+  named->set(std::to_string(world.rank()), std::to_string(world.rank() * 7));
+  for (int r = 0; r < world.size(); ++r) {
+    const auto value = named->get(std::to_string(r));
+    CHECK_TRUE(std::string(value.begin(), value.end()) == std::to_string(r * 7));
+  }
+  std::printf("rank %d of %d, local %d of %d, node %d, %s\n", world.rank(), world.size(), world.local_rank(),
+              world.local_world_size(), world.group_rank(), world.backend_name().c_str());
+  world.barrier();
+}
+
 void ten_operations_then_exit() {
-  const World world = init();
+  const World world = joined();
   for (int i = 0; i < 10; ++i) world.all_reduce(at::zeros({100000}));
 }
 
 void rank_one_dies() {
-  const World world = init();
+  const World world = joined();
   world.barrier();
   if (world.rank() == 1) ::raise(SIGKILL);
   check_throws<PeerLostError>([&] { world.all_reduce(at::zeros({100000})); }, "lost rank 1");
@@ -357,6 +386,18 @@ int main(int argc, char** argv) {
                                       {"shared_tensors", shared_tensors},
                                       {"c10d_backend", c10d_backend},
                                       {"refusals", refusals},
+                                      {"place", place},
                                       {"ten_operations_then_exit", ten_operations_then_exit},
-                                      {"rank_one_dies", rank_one_dies}});
+                                      {"rank_one_dies", rank_one_dies},
+                                      {"async_forms", async_forms},
+                                      {"coalesced", coalesced},
+                                      {"works", works},
+                                      {"abandoned_works", abandoned_works},
+                                      {"objects", objects},
+                                      {"new_groups", new_groups},
+                                      {"group_refusals", group_refusals},
+                                      {"mesh", mesh},
+                                      {"many_groups", many_groups},
+                                      {"late_for_monitored_barrier", late_for_monitored_barrier},
+                                      {"memory_stays", memory_stays}});
 }

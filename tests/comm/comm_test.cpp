@@ -11,25 +11,47 @@ using testing::under_lockrun;
 
 class CommTest : public ::testing::TestWithParam<int> {};
 
+/// One process per rank runs them all, one after the other.
+constexpr const char* kCases =
+    "all_reduce half_precision premul_sum complex_numbers layouts gather_and_bytes reduce_and_scatter "
+    "all_to_all "
+    "messages shared_tensors c10d_backend async_forms coalesced works abandoned_works objects new_groups "
+    "group_refusals mesh many_groups";
+
 TEST_P(CommTest, Collectives) {
-  for (const char* name : {"all_reduce", "half_precision", "premul_sum", "complex_numbers", "layouts",
-                           "gather_and_bytes", "reduce_and_scatter", "all_to_all", "messages",
-                           "shared_tensors", "c10d_backend", "refusals", "ten_operations_then_exit"}) {
-    SCOPED_TRACE(name);
-    expect_case_succeeds(GetParam(), "comm_cases", name);
-  }
+  expect_case_succeeds(GetParam(), "comm_cases", kCases);
+  expect_case_succeeds(GetParam(), "comm_cases", "refusals");
+  expect_case_succeeds(GetParam(), "comm_cases", "ten_operations_then_exit");
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, CommTest, ::testing::Values(1, 2, 3, 4),
+INSTANTIATE_TEST_SUITE_P(Ranks, CommTest, ::testing::Values(1, 2, 3, 5),
                          [](const auto& info) { return std::to_string(info.param); });
 
+TEST(CommMemoryTest, DoesNotGrowWithCalls) { expect_case_succeeds(2, "comm_cases", "memory_stays"); }
+
 TEST(CommGlooTest, Collectives) {
-  for (const char* name :
-       {"all_reduce", "half_precision", "premul_sum", "complex_numbers", "layouts", "gather_and_bytes",
-        "reduce_and_scatter", "all_to_all", "messages", "shared_tensors", "ten_operations_then_exit"}) {
-    SCOPED_TRACE(name);
-    expect_case_succeeds(2, "comm_cases", name, "LOCKSTEP_BACKEND=gloo");
-  }
+  expect_case_succeeds(
+      3, "comm_cases",
+      "all_reduce half_precision premul_sum complex_numbers layouts gather_and_bytes reduce_and_scatter "
+      "all_to_all "
+      "messages shared_tensors async_forms coalesced works abandoned_works objects new_groups mesh",
+      "LOCKSTEP_BACKEND=gloo");
+  expect_case_succeeds(2, "comm_cases", "ten_operations_then_exit", "LOCKSTEP_BACKEND=gloo");
+}
+
+TEST(CommFailureTest, AMonitoredBarrierNamesWhoIsMissing) {
+  expect_case_succeeds(3, "comm_cases", "late_for_monitored_barrier");
+  expect_case_succeeds(3, "comm_cases", "late_for_monitored_barrier", "LOCKSTEP_BACKEND=gloo");
+}
+
+TEST(SpawnTest, StartsWatchesAndEndsRanks) {
+  const std::string line =
+      "timeout 60 " LOCKSTEP_TEST_BIN_DIR "/spawn_cases ends_well gloo_works_too failures contexts 2>&1";
+  FILE* pipe = ::popen(line.c_str(), "r");
+  std::string output;
+  char buffer[4096];
+  while (const size_t n = std::fread(buffer, 1, sizeof buffer, pipe)) output.append(buffer, n);
+  EXPECT_EQ(::pclose(pipe), 0) << output;
 }
 
 TEST(CommFailureTest, AnUnknownBackendIsRefused) {

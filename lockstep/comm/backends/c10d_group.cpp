@@ -2,13 +2,17 @@
 
 #include <ATen/ops/empty.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep::backends {
 namespace {
+
+using Timeout = std::chrono::milliseconds;
 
 /// Gloo adds booleans as bytes, which leaves twos in them: it is asked for "or" and "and" by their order.
 ReduceOp ordered(ReduceOp op, at::ScalarType dtype) {
@@ -47,36 +51,61 @@ std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
+/// The engines tell a late peer and a dead one only by their words; both mean that the group is lost.
+[[noreturn]] void fail(const std::string& what, const std::exception& error) {
+  const std::string text = what + " failed: " + first_line(error);
+  if (text.find("imed out") != std::string::npos || text.find("monitoredBarrier in") != std::string::npos) {
+    throw TimeoutError(text);
+  }
+  throw CommError(text);
+}
+
 class C10dWorkAdapter : public Work {
  public:
   C10dWorkAdapter(c10::intrusive_ptr<c10d::Work> work, const std::string& backend, const std::string& what,
-                  std::chrono::milliseconds timeout)
+                  Timeout timeout)
       : work_(std::move(work)),
         what_("[" + backend + "] " + what),
         timeout_(timeout),
-        is_receive_(what == "recv") {}
-  void wait() override {
-    try {
-      work_->wait(timeout_);
-    } catch (const std::exception& error) {
-      // Gloo tells a dead peer and a late one only by its words; both mean that the group is lost.
-      throw CommError(what_ + " failed: " + first_line(error));
-    }
+        is_receive_(what == "recv"),
+        is_message_(is_receive_ || what == "send") {}
+  /// Gloo forgets a message whose handle goes: one that nobody waits for is kept, with its tensor, until the
+  /// end of the process. (Its collectives are kept by their queue.)
+  ~C10dWorkAdapter() override {
+    if (!is_message_ || is_success()) return;
+    static auto* const kept = new std::vector<c10::intrusive_ptr<c10d::Work>>();
+    kept->push_back(work_);
   }
-  bool is_completed() override { return work_->isCompleted(); }
   int source_rank() const override { return is_receive_ ? work_->sourceRank() : -1; }
 
  private:
+  void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
+    try {
+      work_->wait(timeout.value_or(timeout_));
+    } catch (const std::exception& error) {
+      fail(what_, error);
+    }
+  }
+  bool poll() override {
+    if (!work_->isCompleted()) return false;
+    if (work_->exception()) do_wait(timeout_);
+    return true;
+  }
   c10::intrusive_ptr<c10d::Work> work_;
   std::string what_;
   std::chrono::milliseconds timeout_;
-  bool is_receive_;
+  bool is_receive_, is_message_;
 };
 
 class C10dGroup : public ProcessGroup::Impl {
  public:
-  C10dGroup(c10::intrusive_ptr<c10d::Backend> backend, std::chrono::milliseconds timeout)
-      : backend_(std::move(backend)), name_(backend_->getBackendName()), timeout_(timeout) {}
+  C10dGroup(BackendFactory factory, c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+            Timeout timeout)
+      : factory_(std::move(factory)),
+        store_(std::move(store)),
+        backend_(factory_(store_, rank, size, timeout)),
+        name_(backend_->getBackendName()),
+        timeout_(timeout) {}
   /// Gloo's tear-down aborts the process now and then (a thread destroyed while it runs; seen in 3 of 107
   /// jobs of Python's too). So the engine is kept, and goes with the process.
   ~C10dGroup() override {
@@ -90,37 +119,32 @@ class C10dGroup : public ProcessGroup::Impl {
   c10::intrusive_ptr<c10d::Backend> backend() override { return backend_; }
   std::chrono::milliseconds timeout() const override { return timeout_; }
 
-  void all_reduce(const at::Tensor& tensor, ReduceOp op, std::chrono::milliseconds timeout) override {
-    all_reduce_async(tensor, op, timeout)->wait();
-  }
-  std::shared_ptr<Work> all_reduce_async(const at::Tensor& tensor, ReduceOp op,
-                                         std::chrono::milliseconds timeout) override {
+  WorkPtr start_all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) override {
     std::vector<at::Tensor> tensors{tensor};
     c10d::AllreduceOptions options;
     options.reduceOp = to_c10d(op, tensor.scalar_type());
     options.timeout = timeout;
     return adapt("all_reduce", timeout, [&] { return backend_->allreduce(tensors, options); });
   }
-  void reduce(const at::Tensor& tensor, ReduceOp op, int dst, std::chrono::milliseconds timeout) override {
+  WorkPtr start_reduce(const at::Tensor& tensor, ReduceOp op, int dst, Timeout timeout) override {
     std::vector<at::Tensor> tensors{tensor};
     c10d::ReduceOptions options;
     options.reduceOp = to_c10d(op, tensor.scalar_type());
     options.rootRank = dst;
     options.timeout = timeout;
-    adapt("reduce", timeout, [&] { return backend_->reduce(tensors, options); })->wait();
+    return adapt("reduce", timeout, [&] { return backend_->reduce(tensors, options); });
   }
-  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
-                      std::chrono::milliseconds timeout) override {
+  WorkPtr start_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                               Timeout timeout) override {
     at::Tensor to = output.view({-1}), from = input.view({-1});
     c10d::ReduceScatterOptions options;
     options.reduceOp = to_c10d(op, input.scalar_type());
     options.timeout = timeout;
-    adapt("reduce_scatter", timeout, [&] {
-      return backend_->_reduce_scatter_base(to, from, options);
-    })->wait();
+    return adapt("reduce_scatter", timeout,
+                 [&] { return backend_->_reduce_scatter_base(to, from, options); });
   }
-  void scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs, int src,
-               std::chrono::milliseconds timeout) override {
+  WorkPtr start_scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs, int src,
+                        Timeout timeout) override {
     std::vector<at::Tensor> to{output};
     std::vector<std::vector<at::Tensor>> from;
     if (rank() == src) {
@@ -130,85 +154,101 @@ class C10dGroup : public ProcessGroup::Impl {
     c10d::ScatterOptions options;
     options.rootRank = src;
     options.timeout = timeout;
-    adapt("scatter", timeout, [&] { return backend_->scatter(to, from, options); })->wait();
+    return adapt("scatter", timeout, [&] { return backend_->scatter(to, from, options); });
   }
-  void gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int dst,
-              std::chrono::milliseconds timeout) override {
+  WorkPtr start_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int dst,
+                       Timeout timeout) override {
     std::vector<at::Tensor> from{input};
     std::vector<std::vector<at::Tensor>> to;
     if (rank() == dst) to.push_back(outputs);
     c10d::GatherOptions options;
     options.rootRank = dst;
     options.timeout = timeout;
-    adapt("gather", timeout, [&] { return backend_->gather(to, from, options); })->wait();
+    return adapt("gather", timeout, [&] { return backend_->gather(to, from, options); });
   }
-  void all_to_all(const at::Tensor& output, const at::Tensor& input,
-                  const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits,
-                  std::chrono::milliseconds timeout) override {
+  WorkPtr start_all_to_all(const at::Tensor& output, const at::Tensor& input,
+                           const std::vector<int64_t>& output_splits,
+                           const std::vector<int64_t>& input_splits, Timeout timeout) override {
     at::Tensor to = output, from = input;
     std::vector<int64_t> to_splits = output_splits, from_splits = input_splits;
     c10d::AllToAllOptions options;
     options.timeout = timeout;
-    adapt("all_to_all", timeout, [&] {
-      return backend_->alltoall_base(to, from, to_splits, from_splits, options);
-    })->wait();
+    return adapt("all_to_all", timeout,
+                 [&] { return backend_->alltoall_base(to, from, to_splits, from_splits, options); });
   }
-  void broadcast(const at::Tensor& tensor, int src, std::chrono::milliseconds timeout) override {
+  WorkPtr start_broadcast(const at::Tensor& tensor, int src, Timeout timeout) override {
     std::vector<at::Tensor> tensors{tensor};
     c10d::BroadcastOptions options;
     options.rootRank = src;
     options.timeout = timeout;
-    adapt("broadcast", timeout, [&] { return backend_->broadcast(tensors, options); })->wait();
+    return adapt("broadcast", timeout, [&] { return backend_->broadcast(tensors, options); });
   }
-  void all_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs,
-                  std::chrono::milliseconds timeout) override {
+  WorkPtr start_all_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs,
+                           Timeout timeout) override {
     std::vector<at::Tensor> inputs{input};
     std::vector<std::vector<at::Tensor>> lists{outputs};
     c10d::AllgatherOptions options;
     options.timeout = timeout;
-    adapt("all_gather", timeout, [&] { return backend_->allgather(lists, inputs, options); })->wait();
+    return adapt("all_gather", timeout, [&] { return backend_->allgather(lists, inputs, options); });
   }
-  std::shared_ptr<Work> isend(const at::Tensor& tensor, int dst, int tag,
-                              std::chrono::milliseconds timeout) override {
+  WorkPtr isend(const at::Tensor& tensor, int dst, int tag, Timeout timeout) override {
     std::vector<at::Tensor> tensors{tensor};
     return adapt("send", timeout, [&] { return backend_->send(tensors, dst, tag); });
   }
-  std::shared_ptr<Work> irecv(const at::Tensor& tensor, int src, int tag,
-                              std::chrono::milliseconds timeout) override {
+  WorkPtr irecv(const at::Tensor& tensor, int src, int tag, Timeout timeout) override {
     std::vector<at::Tensor> tensors{tensor};
     return adapt("recv", timeout, [&] {
       return src < 0 ? backend_->recvAnysource(tensors, tag) : backend_->recv(tensors, src, tag);
     });
   }
-  void barrier(std::chrono::milliseconds timeout) override {
+  WorkPtr start_barrier(Timeout timeout) override {
     c10d::BarrierOptions options;
     options.timeout = timeout;
-    adapt("barrier", timeout, [&] { return backend_->barrier(options); })->wait();
+    return adapt("barrier", timeout, [&] { return backend_->barrier(options); });
+  }
+  void monitored_barrier(Timeout timeout) override {
+    c10d::BarrierOptions options;
+    options.timeout = timeout;
+    try {
+      backend_->monitoredBarrier(options, /*waitAllRanks=*/true);
+    } catch (const std::exception& error) {
+      fail("[" + name_ + "] monitored_barrier", error);
+    }
   }
   void progress() override {}  // these backends have threads of their own
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
     return at::empty(sizes, dtype);
   }
+  std::shared_ptr<ProcessGroup::Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
+    const std::string prefix = "lockstep/group/" + std::to_string(++groups_made_);
+    const auto own = std::find(members.begin(), members.end(), rank());
+    if (own == members.end()) return nullptr;
+    return wrap_c10d(factory_, c10::make_intrusive<c10d::PrefixStore>(prefix, store_),
+                     static_cast<int>(own - members.begin()), static_cast<int>(members.size()), timeout);
+  }
 
  private:
   template <class Start>
-  std::shared_ptr<Work> adapt(const char* what, std::chrono::milliseconds timeout, const Start& start) {
+  WorkPtr adapt(const char* what, std::chrono::milliseconds timeout, const Start& start) {
     try {
       return std::make_shared<C10dWorkAdapter>(start(), name_, what, timeout);
     } catch (const std::exception& error) {
-      throw CommError("[" + name_ + "] " + what + " failed: " + first_line(error));
+      fail("[" + name_ + "] " + what, error);
     }
   }
+  BackendFactory factory_;
+  c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::string name_;
+  int groups_made_ = 0;  // the same on all ranks, as all make the same groups
   std::chrono::milliseconds timeout_;
 };
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup::Impl> wrap_c10d(c10::intrusive_ptr<c10d::Backend> backend,
-                                              std::chrono::milliseconds timeout) {
-  return std::make_shared<C10dGroup>(std::move(backend), timeout);
+std::shared_ptr<ProcessGroup::Impl> wrap_c10d(BackendFactory factory, c10::intrusive_ptr<c10d::Store> store,
+                                              int rank, int size, std::chrono::milliseconds timeout) {
+  return std::make_shared<C10dGroup>(std::move(factory), std::move(store), rank, size, timeout);
 }
 
 }  // namespace lockstep::backends

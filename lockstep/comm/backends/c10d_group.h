@@ -1,6 +1,8 @@
 // Any c10d::Backend (Gloo, NCCL, MPI) behind ProcessGroup.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
 
 #include "lockstep/comm/process_group_impl.h"
@@ -11,8 +13,13 @@ class Store;
 
 namespace lockstep::backends {
 
-std::shared_ptr<ProcessGroup::Impl> wrap_c10d(c10::intrusive_ptr<c10d::Backend> backend,
-                                              std::chrono::milliseconds timeout);
+/// Makes an engine for `size` ranks that meet through a store. Blocks until all are there.
+using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout)>;
+
+/// The store must live as long as the group: groups made of it meet there, too.
+std::shared_ptr<ProcessGroup::Impl> wrap_c10d(BackendFactory factory, c10::intrusive_ptr<c10d::Store> store,
+                                              int rank, int size, std::chrono::milliseconds timeout);
 
 /// Gloo over TCP. `host`: the address of this machine that its peers reach. Blocks until all ranks have
 /// connected.

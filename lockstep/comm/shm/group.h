@@ -46,6 +46,8 @@ class Group {
   int rank() const { return members_->rank(); }
   int size() const { return members_->size(); }
   std::chrono::milliseconds timeout() const { return timeout_; }
+  int segment_rank_of(int member) const { return members_->segment_rank_of(member); }
+  bool is_broken() const { return members_->is_broken(); }
 
   /// Number of an operation of this group, counted from 1.
   using Sequence = uint64_t;
@@ -112,6 +114,10 @@ class Group {
 
   /// Does what can be done without blocking for the operations in flight.
   void progress();
+  /// Has this rank seen the end of operation `sequence`? Does nothing.
+  bool has_ended(Sequence sequence) const {
+    return sequence <= completed_ || operations_[sequence % kSlots].complete;
+  }
   /// progress(), then: has operation `sequence` ended?
   bool is_complete(Sequence sequence);
   /// Blocks until it has, helping others where this rank would only wait.

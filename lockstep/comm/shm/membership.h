@@ -40,6 +40,7 @@ class Membership {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(members_.size()); }
   int area() const { return area_; }
+  int segment_rank_of(int member) const { return members_.at(static_cast<size_t>(member)); }
   /// This rank's number in the segment.
   int segment_rank() const { return members_[static_cast<size_t>(rank_)]; }
   /// `stop` is called once, when this rank learns that the group is broken.

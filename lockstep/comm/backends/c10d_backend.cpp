@@ -1,0 +1,227 @@
+#include "lockstep/comm/backends/c10d_backend.h"
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::backends {
+namespace {
+
+class C10dWork : public c10d::Work {
+ public:
+  C10dWork(std::shared_ptr<lockstep::Work> work, std::vector<at::Tensor> outputs)
+      : work_(std::move(work)), outputs_(std::move(outputs)) {}
+  bool isCompleted() override { return work_->is_completed(); }
+  bool isSuccess() const override { return work_->is_success(); }
+  std::exception_ptr exception() const override { return work_->exception(); }
+  int sourceRank() const override { return work_->source_rank(); }
+  bool wait(std::chrono::milliseconds timeout) override {
+    if (timeout == kNoTimeout) {
+      work_->wait();
+    } else {
+      work_->wait(timeout);
+    }
+    return true;
+  }
+  void synchronize() override { work_->wait(); }
+  std::vector<at::Tensor> result() override { return outputs_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    work_->set_result(outputs_);
+    return work_->get_future();
+  }
+
+ private:
+  std::shared_ptr<lockstep::Work> work_;
+  std::vector<at::Tensor> outputs_;
+};
+
+ReduceOp from_c10d(const c10d::ReduceOp& op) {
+  switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
+    case c10d::ReduceOp::SUM:
+      return ReduceOp::SUM;
+    case c10d::ReduceOp::AVG:
+      return ReduceOp::AVG;
+    case c10d::ReduceOp::PRODUCT:
+      return ReduceOp::PRODUCT;
+    case c10d::ReduceOp::MIN:
+      return ReduceOp::MIN;
+    case c10d::ReduceOp::MAX:
+      return ReduceOp::MAX;
+    case c10d::ReduceOp::BAND:
+      return ReduceOp::BAND;
+    case c10d::ReduceOp::BOR:
+      return ReduceOp::BOR;
+    case c10d::ReduceOp::BXOR:
+      return ReduceOp::BXOR;
+    case c10d::ReduceOp::PREMUL_SUM:
+      return ReduceOp::PREMUL_SUM;
+    default:
+      throw ValueError("this ReduceOp is unknown");
+  }
+}
+
+double premul_factor(const c10d::ReduceOp& op) {
+  if (static_cast<c10d::ReduceOp::RedOpType>(op) != c10d::ReduceOp::PREMUL_SUM) return 1.0;
+  const auto* supplement = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  if (supplement == nullptr) {
+    throw ValueError("a ReduceOp PREMUL_SUM has no factor: make it by makePreMulSum");
+  }
+  return supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>()
+                                             : supplement->double_factor;
+}
+
+using c10dWorkPtr = c10::intrusive_ptr<c10d::Work>;
+using Tensors = std::vector<at::Tensor>;
+
+class GroupBackend : public c10d::Backend {
+ public:
+  explicit GroupBackend(ProcessGroup group)
+      : c10d::Backend(group.rank(), group.size()), group_(std::move(group)) {}
+
+  const std::string getBackendName() const override { return group_.backend_name(); }
+  bool supportsTensorAlloc(c10::DeviceIndex /*device*/) override { return true; }
+  at::Tensor allocateTensor(int64_t size, at::TensorOptions options) override {
+    return group_.empty_shared({size}, c10::typeMetaToScalarType(options.dtype()));
+  }
+  void shutdown() override { group_.destroy(); }
+  void abort() override { group_.destroy(); }
+
+  c10dWorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return made(group_.all_reduce_async(only(tensors), reduction(options)), tensors);
+  }
+  c10dWorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
+    return made(group_.all_reduce_coalesced_async(tensors, reduction(options)), tensors);
+  }
+  c10dWorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    return made(group_.reduce_async(only(tensors), {.dst = static_cast<int>(options.rootRank),
+                                                    .op = from_c10d(options.reduceOp),
+                                                    .timeout = given(options.timeout),
+                                                    .premul_factor = premul_factor(options.reduceOp)}),
+                tensors);
+  }
+  c10dWorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    return made(
+        group_.broadcast_async(only(tensors), {static_cast<int>(options.rootRank), given(options.timeout)}),
+        tensors);
+  }
+  c10dWorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                        const c10d::AllgatherOptions& options) override {
+    return made(group_.all_gather_async(outputs.at(0), only(inputs), {given(options.timeout)}),
+                outputs.at(0));
+  }
+  c10dWorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
+                              const c10d::AllgatherOptions& options) override {
+    return made(group_.all_gather_into_tensor_async(output, input, {given(options.timeout)}), {output});
+  }
+  c10dWorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                  const c10d::AllgatherOptions& options) override {
+    // outputs[rank][i] is inputs[i] of that rank.
+    std::vector<std::shared_ptr<lockstep::Work>> works;
+    Tensors all;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      Tensors of_input;
+      for (const Tensors& of_rank : outputs) of_input.push_back(of_rank.at(i));
+      all.insert(all.end(), of_input.begin(), of_input.end());
+      works.push_back(group_.all_gather_async(of_input, inputs[i], {given(options.timeout)}));
+    }
+    return made(all_of(std::move(works)), all);
+  }
+  c10dWorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::AllgatherOptions& options) override {
+    std::vector<std::shared_ptr<lockstep::Work>> works;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      works.push_back(
+          group_.all_gather_into_tensor_async(outputs.at(i), inputs[i], {given(options.timeout)}));
+    }
+    return made(all_of(std::move(works)), outputs);
+  }
+  c10dWorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                     const c10d::GatherOptions& options) override {
+    const Tensors into = outputs.empty() ? Tensors() : outputs.at(0);
+    return made(
+        group_.gather_async(into, only(inputs), {static_cast<int>(options.rootRank), given(options.timeout)}),
+        into);
+  }
+  c10dWorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                      const c10d::ScatterOptions& options) override {
+    return made(group_.scatter_async(only(outputs), inputs.empty() ? Tensors() : inputs.at(0),
+                                     {static_cast<int>(options.rootRank), given(options.timeout)}),
+                outputs);
+  }
+  c10dWorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                             const c10d::ReduceScatterOptions& options) override {
+    return made(group_.reduce_scatter_async(only(outputs), inputs.at(0), scattering(options)), outputs);
+  }
+  c10dWorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                   const c10d::ReduceScatterOptions& options) override {
+    return made(group_.reduce_scatter_tensor_async(output, input, scattering(options)), {output});
+  }
+  c10dWorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::ReduceScatterOptions& options) override {
+    std::vector<std::shared_ptr<lockstep::Work>> works;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      works.push_back(group_.reduce_scatter_tensor_async(outputs.at(i), inputs[i], scattering(options)));
+    }
+    return made(all_of(std::move(works)), outputs);
+  }
+  c10dWorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                            std::vector<int64_t>& input_splits,
+                            const c10d::AllToAllOptions& options) override {
+    return made(
+        group_.all_to_all_single_async(output, input, output_splits, input_splits, {given(options.timeout)}),
+        {output});
+  }
+  c10dWorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
+    return made(group_.all_to_all_async(outputs, inputs, {given(options.timeout)}), outputs);
+  }
+  c10dWorkPtr send(Tensors& tensors, int dst, int tag) override {
+    return made(group_.isend(only(tensors), dst, {.tag = tag}), tensors);
+  }
+  c10dWorkPtr recv(Tensors& tensors, int src, int tag) override {
+    return made(group_.irecv(only(tensors), src, {.tag = tag}), tensors);
+  }
+  c10dWorkPtr recvAnysource(Tensors& tensors, int tag) override {
+    return made(group_.irecv(only(tensors), std::nullopt, {.tag = tag}), tensors);
+  }
+  c10dWorkPtr barrier(const c10d::BarrierOptions& options) override {
+    return made(group_.barrier_async({given(options.timeout)}), {});
+  }
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool /*wait_all_ranks*/) override {
+    group_.monitored_barrier({given(options.timeout)});
+  }
+
+ private:
+  static const at::Tensor& only(const Tensors& tensors) {
+    if (tensors.size() != 1) throw ValueError("the lockstep backend takes one tensor per rank and call");
+    return tensors.front();
+  }
+  static std::optional<std::chrono::milliseconds> given(std::chrono::milliseconds timeout) {
+    if (timeout == c10d::kUnsetTimeout) return std::nullopt;
+    return timeout;
+  }
+  static AllReduceOptions reduction(const c10d::AllreduceOptions& options) {
+    return {.op = from_c10d(options.reduceOp),
+            .timeout = given(options.timeout),
+            .premul_factor = premul_factor(options.reduceOp)};
+  }
+  static ReduceScatterOptions scattering(const c10d::ReduceScatterOptions& options) {
+    return {.op = from_c10d(options.reduceOp),
+            .timeout = given(options.timeout),
+            .premul_factor = premul_factor(options.reduceOp)};
+  }
+  static c10dWorkPtr made(std::shared_ptr<lockstep::Work> work, const Tensors& outputs) {
+    return c10::make_intrusive<C10dWork>(std::move(work), outputs);
+  }
+  ProcessGroup group_;
+};
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_c10d_backend(ProcessGroup group) {
+  return c10::make_intrusive<GroupBackend>(std::move(group));
+}
+
+}  // namespace lockstep::backends

@@ -1,0 +1,76 @@
+// The handle of an operation in progress.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace c10::ivalue {
+struct Future;
+}
+
+namespace lockstep {
+
+/// An operation in progress. Destroying it without wait() is allowed: the operation goes on, but a result
+/// that must be copied into a tensor that is not contiguous then stays out.
+///
+/// On the lockstep backend no thread works in the background. An operation advances, as far as it can without
+/// blocking, inside every later call on its group by this rank: another operation that is started or waited
+/// for, is_completed(), and ProcessGroup::progress(). Arrival is part of the call that starts it: the peers
+/// never wait for a rank that has started and now computes, except to copy from it what its peers' part of a
+/// large operation needs; that, too, the others can do, since what a rank offers lies in shared memory. What
+/// remains for its own call is to receive: copying into its own memory. On Gloo, threads of the engine do the
+/// work.
+///
+/// One thread at a time, the one that uses the group.
+class Work {
+ public:
+  virtual ~Work() = default;
+
+  /// Blocks until the result is in the tensor. timeout: default that of the operation. Throws TimeoutError,
+  /// PeerLostError or MismatchError (see exception()); a deadline that passes breaks the group.
+  void wait(std::optional<std::chrono::milliseconds> timeout = std::nullopt);
+  /// Does what can be done now without blocking and says whether the operation has ended, by success or
+  /// failure.
+  bool is_completed();
+  /// Has it ended well, as far as wait() and is_completed() have seen?
+  bool is_success() const { return done_ && !exception_; }
+  /// Why it failed, as far as wait() and is_completed() have seen; null otherwise.
+  std::exception_ptr exception() const { return exception_; }
+  /// The tensors that hold the result. Throws Error before the end has been seen.
+  std::vector<at::Tensor> result() const;
+  /// A completed future with the list of result(), for LibTorch's interfaces. Waits for the end first: nobody
+  /// else would complete it. A failure is the future's error.
+  c10::intrusive_ptr<c10::ivalue::Future> get_future();
+  /// Of a completed receive: the rank that sent. Otherwise -1.
+  virtual int source_rank() const { return -1; }
+
+  /// For those who make works: what result() returns.
+  void set_result(std::vector<at::Tensor> result) { result_ = std::move(result); }
+
+ protected:
+  virtual void do_wait(std::optional<std::chrono::milliseconds> timeout) = 0;
+  /// Advances without blocking; true at the end.
+  virtual bool poll() = 0;
+
+ private:
+  template <class Call>
+  bool guarded(const Call& call);
+  bool done_ = false;
+  std::exception_ptr exception_;
+  std::vector<at::Tensor> result_;
+};
+
+/// `work`, and then once, in the call that sees its end, `action`.
+std::shared_ptr<Work> then(std::shared_ptr<Work> work, std::function<void()> action);
+
+/// Ends when all of them have.
+std::shared_ptr<Work> all_of(std::vector<std::shared_ptr<Work>> works);
+
+}  // namespace lockstep

@@ -1,0 +1,423 @@
+#include "tests/comm/group_cases.h"
+
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/device_mesh.h"
+#include "lockstep/comm/objects.h"
+#include "tests/rank_cases.h"
+
+using namespace lockstep;
+using lockstep::testing::check_throws;
+using nlohmann::json;
+
+namespace {
+
+at::Tensor of(int rank, int64_t count) { return at::arange(count, at::kFloat).remainder(31).add(rank * 100); }
+
+/// Sum of of() over `ranks`.
+at::Tensor sum_of(const std::vector<int>& ranks, int64_t count) {
+  at::Tensor sum = at::zeros({count});
+  for (const int rank : ranks) sum += of(rank, count);
+  return sum;
+}
+
+std::vector<at::Tensor> empties(int count, at::IntArrayRef sizes) {
+  std::vector<at::Tensor> tensors;
+  for (int i = 0; i < count; ++i) tensors.push_back(at::empty(sizes));
+  return tensors;
+}
+
+/// Every second element of a tensor twice as large: results must be copied home.
+at::Tensor strided(int64_t count) { return at::zeros({count, 2}).select(1, 1); }
+
+}  // namespace
+
+void async_forms() {
+  const World world = joined();
+  const int size = world.size(), self = world.rank(), last = size - 1;
+  for (const int64_t count : {0, 3, 2000, 90000}) {
+    // All in flight together, ended in another order.
+    const at::Tensor summed = of(self, count), reduced = of(self, count), sent = of(self, count);
+    const at::Tensor copied = strided(count), block = strided(count), whole = at::empty({size * count});
+    copied.copy_(sent);
+    const auto lists = empties(size, {count});
+    const auto gathered = self == last ? empties(size, {count}) : std::vector<at::Tensor>();
+    std::vector<at::Tensor> parts;
+    for (int r = 0; r < size && self == 0; ++r) parts.push_back(of(r + 7, count));
+    const at::Tensor part = strided(count),
+                     blocks = at::cat(std::vector<at::Tensor>(static_cast<size_t>(size), sent));
+    const at::Tensor even = at::empty({size * count}), from_lists = at::empty({size * (size + 1), count});
+    std::vector<int64_t> uneven;
+    std::vector<at::Tensor> sends;
+    for (int r = 0; r < size; ++r) {
+      uneven.push_back(self + r);
+      sends.push_back(at::full({self + r, count}, self * 10 + r, at::kFloat));
+    }
+    int64_t rows = 0;
+    for (const int64_t n : uneven) rows += n;
+    const at::Tensor swapped = at::empty({rows, count});
+    std::vector<std::shared_ptr<Work>> all{
+        world.all_reduce_async(summed),
+        world.reduce_async(reduced, {.dst = last}),
+        world.broadcast_async(copied, {.src = last}),
+        world.all_gather_async(lists, sent),
+        world.all_gather_into_tensor_async(whole, sent),
+        world.gather_async(gathered, sent, {.dst = last}),
+        world.scatter_async(part, parts),
+        world.reduce_scatter_tensor_async(block, blocks),
+        world.all_to_all_single_async(even, blocks),
+        world.all_to_all_single_async(swapped, at::cat(sends), uneven, uneven),
+        world.barrier_async(),
+    };
+    for (size_t i = all.size(); i-- > 0;) all[i]->wait();
+    std::vector<int> everyone;
+    for (int r = 0; r < size; ++r) everyone.push_back(r);
+    CHECK_TRUE(summed.equal(sum_of(everyone, count)));
+    if (self == last) CHECK_TRUE(reduced.equal(sum_of(everyone, count)));
+    CHECK_TRUE(copied.equal(of(last, count)));
+    CHECK_TRUE(part.equal(of(self + 7, count)));
+    CHECK_TRUE(block.equal(sum_of(everyone, count)));
+    for (int r = 0; r < size; ++r) {
+      CHECK_TRUE(lists[static_cast<size_t>(r)].equal(of(r, count)));
+      CHECK_TRUE(whole.narrow(0, r * count, count).equal(of(r, count)));
+      CHECK_TRUE(even.narrow(0, r * count, count).equal(of(r, count)));
+      if (self == last) CHECK_TRUE(gathered[static_cast<size_t>(r)].equal(of(r, count)));
+    }
+    int64_t row = 0;
+    for (int r = 0; r < size; ++r) {
+      CHECK_TRUE(swapped.narrow(0, row, self + r).eq(r * 10 + self).all().item<bool>());
+      row += self + r;
+    }
+  }
+}
+
+void coalesced() {
+  const World world = joined();
+  const int size = world.size(), self = world.rank();
+  std::vector<int> everyone;
+  for (int r = 0; r < size; ++r) everyone.push_back(r);
+  std::vector<at::Tensor> tensors, inputs, outputs, blocks;
+  for (const int64_t count : {1, 30, 0, 5000, 70000}) {
+    tensors.push_back(of(self, count));
+    inputs.push_back(of(self, count));
+    outputs.push_back(at::empty({size * count}));
+    blocks.push_back(at::empty({count}));
+  }
+  tensors.push_back(at::full({}, self, at::kLong));  // another dtype, no dimension
+  world.all_reduce_coalesced(tensors);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    CHECK_TRUE(tensors[i].equal(sum_of(everyone, inputs[i].numel())));
+  CHECK_TRUE(tensors.back().item<int64_t>() == size * (size - 1) / 2);
+  const auto gathered = world.all_gather_coalesced(inputs);
+  world.all_gather_into_tensor_coalesced(outputs, inputs);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    for (int r = 0; r < size; ++r)
+      CHECK_TRUE(gathered[i][static_cast<size_t>(r)].equal(of(r, inputs[i].numel())));
+    CHECK_TRUE(outputs[i].equal(at::cat(gathered[i])));
+  }
+  world.reduce_scatter_tensor_coalesced(blocks, outputs);
+  for (size_t i = 0; i < inputs.size(); ++i) CHECK_TRUE(blocks[i].equal(of(self, inputs[i].numel()) * size));
+  check_throws<ValueError>([&] { world.all_gather_into_tensor_coalesced(outputs, tensors); },
+                           "one output per input");
+}
+
+void works() {
+  const World world = joined();
+  const at::Tensor tensor = of(world.rank(), 1000);
+  const auto work = world.all_reduce_async(tensor);
+  if (!work->is_success()) check_throws<Error>([&] { work->result(); }, "wait() for it");
+  while (!work->is_completed()) {
+  }
+  CHECK_TRUE(work->is_success() && work->exception() == nullptr && work->source_rank() == -1);
+  CHECK_TRUE(work->result().size() == 1 && work->result()[0].is_same(tensor));
+  work->wait();
+  work->wait(std::chrono::milliseconds(1));  // it has ended: no deadline can pass
+  const auto future = world.all_reduce_async(of(world.rank(), 5))->get_future();
+  CHECK_TRUE(future->completed() && !future->hasError());
+  CHECK_TRUE(future->value().toTensorVector().size() == 1);
+}
+
+void abandoned_works() {
+  const World world = joined();
+  const int size = world.size(), self = world.rank(), next = (self + 1) % size,
+            previous = (self + size - 1) % size;
+  std::vector<int> everyone;
+  for (int r = 0; r < size; ++r) everyone.push_back(r);
+  for (int round = 0; round < 20; ++round) {
+    // Neither the handle nor the tensor outlives the statement; the operations after it must not notice.
+    world.all_reduce_async(world.empty_shared({50000}, at::kFloat).zero_());
+    world.all_gather_async(empties(size, {3000}), of(self, 3000));
+    if (size > 1 || world.backend_name() == "lockstep") world.isend(of(self, 2000), next);
+    const at::Tensor tensor = of(self, 50000);
+    world.all_reduce(tensor);
+    CHECK_TRUE(tensor.equal(sum_of(everyone, 50000)));
+    if (size == 1 && world.backend_name() != "lockstep") continue;
+    const at::Tensor received = at::empty({2000});
+    world.recv(received, previous);
+    CHECK_TRUE(received.equal(of(previous, 2000)));
+  }
+}
+
+void objects() {
+  const World world = joined();
+  const int size = world.size(), self = world.rank(), last = size - 1;
+  const auto object = [](int rank) {
+    return json{{"rank", rank},
+                {"pi", 3.25},
+                {"text", std::string(static_cast<size_t>(rank) * 5000, 'x')},
+                {"list", {1, -2, nullptr, true}},
+                {"bytes", json::binary({0, 255, 7})}};
+  };
+  CHECK_TRUE(broadcast_object(world, self == last ? object(last) : json("ignored"), {.src = last}) ==
+             object(last));
+  const auto all = all_gather_object(world, object(self));
+  for (int r = 0; r < size; ++r) CHECK_TRUE(all.at(static_cast<size_t>(r)) == object(r));
+  const auto gathered = gather_object(world, object(self), {.dst = last});
+  CHECK_TRUE(gathered.size() == (self == last ? static_cast<size_t>(size) : 0));
+  for (size_t r = 0; r < gathered.size(); ++r) CHECK_TRUE(gathered[r] == object(static_cast<int>(r)));
+  std::vector<json> parts;
+  for (int r = 0; r < size && self == 0; ++r) parts.push_back(object(r * 2));
+  CHECK_TRUE(scatter_object(world, parts) == object(self * 2));
+  check_throws<ValueError>([&] { scatter_object(world, std::vector<json>(static_cast<size_t>(size) + 1)); },
+                           "one string per rank at src");
+  if (size == 1) return;
+  if (self != 0) {
+    send_object(world, object(self), 0, {.tag = 9});
+  } else {
+    for (int n = 1; n < size; ++n) {
+      int source = -1;
+      const json received = recv_object(world, std::nullopt, {.tag = 9}, &source);
+      CHECK_TRUE(received == object(source));
+    }
+  }
+  // Bytes that are no object: the receiver is told who sent them.
+  if (self == 1) world.send_bytes("\xFFgarbage", 0);
+  if (self == 0)
+    check_throws<ValueError>([&] { recv_object(world, 1); }, "rank 1 sent 8 bytes that are no object");
+}
+
+void new_groups() {
+  const World world = joined();
+  const int size = world.size(), self = world.rank();
+  // Every second rank, in any order of naming.
+  std::vector<int> even;
+  for (int r = (size - 1) / 2 * 2; r >= 0; r -= 2) even.push_back(r);
+  const ProcessGroup group = world.new_group(even);
+  CHECK_TRUE(group.is_member() == (self % 2 == 0) && group.size() == (size + 1) / 2);
+  for (int r = 0; r < group.size(); ++r) {
+    CHECK_TRUE(group.get_global_rank(r) == 2 * r && group.get_group_rank(2 * r) == r);
+  }
+  check_throws<ValueError>([&] { group.get_group_rank(1); }, "global rank 1 is not in the group");
+  check_throws<ValueError>([&] { group.get_global_rank(-1); }, "outside the group");
+  if (group.is_member()) {
+    CHECK_TRUE(group.rank() == self / 2 && group.timeout() == world.timeout());
+    for (const int64_t count : {3, 3000, 80000}) {
+      const at::Tensor tensor = of(self, count);
+      group.all_reduce(tensor);
+      CHECK_TRUE(tensor.equal(sum_of(even, count)));
+    }
+    // A group of a group: its own last rank alone, and all of it with another deadline.
+    const ProcessGroup alone = group.new_group({group.size() - 1});
+    CHECK_TRUE(alone.is_member() == (group.rank() == group.size() - 1));
+    CHECK_TRUE(alone.get_global_rank(0) == even.front());
+    if (alone.is_member()) alone.barrier();
+    std::vector<int> whole;
+    for (int r = 0; r < group.size(); ++r) whole.push_back(r);
+    const ProcessGroup again = group.new_group(whole, {.timeout = std::chrono::seconds(77)});
+    CHECK_TRUE(again.timeout() == std::chrono::seconds(77) && again.global_ranks() == group.global_ranks());
+    const at::Tensor token = at::full({1}, again.rank(), at::kFloat);
+    const auto send = again.isend(token, (again.rank() + 1) % again.size());
+    if (again.size() > 1) {
+      const at::Tensor received = at::zeros({1});
+      CHECK_TRUE(again.recv(received) == (again.rank() + again.size() - 1) % again.size());
+    }
+    again.barrier();
+  } else {
+    check_throws<ValueError>([&] { group.barrier(); },
+                             "this rank is no member of the process group of ranks 0");
+    check_throws<ValueError>([&] { group.backend(); }, "no member");
+  }
+  // Operations of both groups in flight together.
+  const at::Tensor outer = of(self, 40000), inner = of(self, 40000);
+  const auto outer_work = world.all_reduce_async(outer);
+  const auto inner_work = group.is_member() ? group.all_reduce_async(inner) : nullptr;
+  outer_work->wait();
+  if (inner_work) inner_work->wait();
+  if (inner_work) CHECK_TRUE(inner.equal(sum_of(even, 40000)));
+  for (int divisor = 1; divisor <= size; ++divisor) {
+    if (size % divisor != 0) continue;
+    const ProcessGroup part = world.new_subgroups(divisor);
+    CHECK_TRUE(part.size() == divisor && part.rank() == self % divisor);
+    const at::Tensor tensor = of(self, 100);
+    part.all_reduce(tensor);
+    CHECK_TRUE(tensor.equal(sum_of(part.global_ranks(), 100)));
+  }
+  world.barrier();
+}
+
+void group_refusals() {
+  const World world = joined();
+  const int size = world.size(), self = world.rank();
+  check_throws<ValueError>([&] { world.new_group({}); }, "at least one rank");
+  check_throws<ValueError>([&] { world.new_group({0, size}); }, "the parent group has the ranks 0 to");
+  check_throws<ValueError>([&] { world.new_group({0, 0}); }, "a rank may be named once");
+  check_throws<ValueError>([&] { world.split_group({{0}, {0}}); }, "a rank may be named once");
+  check_throws<ValueError>([&] { world.new_subgroups(size + 1); }, "cannot be divided into groups of");
+  if (size > 1) {
+    check_throws<ValueError>([&] { world.new_group({self}); }, "rank 0 gave [0]");
+    const std::vector<std::vector<int>> mine =
+        self == 0 ? std::vector<std::vector<int>>{{0}, {1}} : std::vector<std::vector<int>>{{0, 1}};
+    check_throws<ValueError>([&] { world.split_group(mine); }, "rank 0 gave [0], [1]");
+  }
+  std::vector<int> everyone;
+  for (int r = 0; r < size; ++r) everyone.push_back(r);
+  const ProcessGroup group = world.new_group(everyone), copy = group;
+  const at::Tensor tensor = group.empty_shared({3000}, at::kFloat).fill_(1);
+  group.all_reduce(tensor);
+  group.barrier();
+  group.destroy();
+  group.destroy();  // twice is once
+  check_throws<ValueError>([&] { copy.all_reduce(tensor); }, "this process group was destroyed");
+  CHECK_TRUE(copy.size() == size && copy.rank() == self);
+  CHECK_TRUE(tensor.eq(size).all().item<bool>());  // tensors outlive their group
+  check_throws<ValueError>([&] { world.recv(at::zeros({3}), size); }, "outside the group");
+  check_throws<ValueError>([&] { world.send(at::zeros({3}), -1); }, "outside the group");
+  check_throws<ValueError>(
+      [&] {
+        world.scatter(at::zeros({3}), {at::zeros({3}), at::zeros({2})}, {.src = self});
+      },
+      "scatter");
+  check_throws<ValueError>([&] { world.reduce(at::zeros({3}), {.dst = 99}); }, "reduce: dst 99");
+  // Nothing of all this has harmed the world.
+  const at::Tensor sum = of(self, 10);
+  world.all_reduce(sum);
+  CHECK_TRUE(sum.equal(sum_of(everyone, 10)));
+}
+
+void mesh() {
+  const World world = joined();
+  const int size = world.size(), self = world.rank();
+  const DeviceMesh line = init_device_mesh({size});
+  CHECK_TRUE(line.ndim() == 1 && line.get_local_rank(0) == self && line.size() == size);
+  check_throws<ValueError>([&] { init_device_mesh({size + 1}); }, "cannot hold");
+  check_throws<ValueError>([&] { init_device_mesh({size}, {"a", "b"}); }, "mesh_dim_names");
+  check_throws<ValueError>([&] { line.get_group("x"); }, "no dimension \"x\"");
+  if (size % 2 != 0) return;
+  const DeviceMesh grid = init_device_mesh({2, size / 2}, {"replicate", "shard"});
+  CHECK_TRUE(grid.get_coordinate() == std::vector<int64_t>({self / (size / 2), self % (size / 2)}));
+  CHECK_TRUE(grid.rank_at(grid.get_coordinate()) == self && grid.size(1) == size / 2);
+  const ProcessGroup& shard = grid.get_group("shard");
+  const ProcessGroup& replicate = grid.get_group(0);
+  CHECK_TRUE(shard.size() == size / 2 && replicate.size() == 2);
+  CHECK_TRUE(replicate.get_global_rank(1) - replicate.get_global_rank(0) == size / 2);
+  // Summing along one dimension and then the other is a sum over all.
+  const at::Tensor tensor = at::full({7}, self, at::kLong);
+  shard.all_reduce(tensor);
+  replicate.all_reduce(tensor);
+  CHECK_TRUE(tensor.eq(size * (size - 1) / 2).all().item<bool>());
+  check_throws<ValueError>([&] { grid.rank_at({2, 0}); }, "outside dimension 0");
+}
+
+void many_groups() {
+  const World world = joined();
+  std::vector<int> everyone;
+  for (int r = 0; r < world.size(); ++r) everyone.push_back(r);
+  for (int n = 0; n < 200; ++n) {
+    const ProcessGroup group = world.new_group(everyone);
+    const at::Tensor tensor = of(world.rank(), 9000);
+    group.all_reduce(tensor);
+    CHECK_TRUE(tensor.equal(sum_of(everyone, 9000)));
+    if (n % 2 == 0) group.destroy();  // or by its last copy
+  }
+  std::vector<ProcessGroup> kept;
+  world.barrier();
+  const auto fill = [&] {
+    for (int n = 0; n < 100; ++n) kept.push_back(world.new_group(everyone));
+  };
+  check_throws<Error>(fill,
+                      world.rank() == 0 ? "process groups of this node are in use" : "no room for another");
+  CHECK_TRUE(kept.size() > 50);
+  kept.clear();
+  world.barrier();
+  world.new_group(everyone).barrier();
+}
+
+void late_for_monitored_barrier() {
+  const World world = joined();
+  world.monitored_barrier();
+  world.barrier();
+  const auto deadline = std::chrono::milliseconds(400);
+  if (world.rank() == 0) {
+    check_throws<TimeoutError>([&] { world.monitored_barrier({.timeout = deadline}); },
+                               world.backend_name() == "gloo" ? "Ranks 1, 2 failed" : ", rank 2 (pid");
+    check_throws<CommError>([&] { world.barrier({.timeout = deadline}); }, "");
+  } else {
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+  }
+}
+
+namespace {
+
+struct Usage {
+  int64_t mappings = 0, pss_kb = 0;
+};
+
+Usage usage() {
+  Usage result;
+  std::ifstream maps("/proc/self/maps"), rollup("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(maps, line);) ++result.mappings;
+  for (std::string line; std::getline(rollup, line);) {
+    if (line.rfind("Pss:", 0) == 0) result.pss_kb = std::stoll(line.substr(4));
+  }
+  return result;
+}
+
+}  // namespace
+
+/// Calls of every kind leave neither mappings nor memory behind.
+void memory_stays() {
+  const World world = joined();
+  const int size = world.size(), self = world.rank();
+  std::vector<int> everyone;
+  for (int r = 0; r < size; ++r) everyone.push_back(r);
+  const at::Tensor small = of(self, 16), large = of(self, 60000);
+  const auto lists = empties(size, {3000});
+  const at::Tensor row = of(self, 3000);
+  const auto round = [&](int times) {
+    for (int n = 0; n < times; ++n) {
+      world.all_reduce(small, {.op = ReduceOp::MAX});
+      if (n % 50 == 0) {
+        world.all_reduce(large, {.op = ReduceOp::MAX});
+        world.all_gather_async(lists, row)->wait();
+        world.empty_shared({30000}, at::kFloat).fill_(1);
+        const auto send = world.isend(row, (self + 1) % size, {.tag = 1});
+        world.recv(lists[0], (self + size - 1) % size, {.tag = 1});
+        send->wait();
+        world.all_gather_bytes("some bytes");
+      }
+      if (n % 500 == 0) world.new_group(everyone).barrier();
+    }
+    world.barrier();
+  };
+  round(20000);
+  const Usage before = usage();
+  round(100000);
+  const Usage after = usage();
+  // Were a single byte kept of each call, it would be 100 KiB; of each large one a page, 8 MiB.
+  if (after.mappings > before.mappings + 2 || after.pss_kb > before.pss_kb + 64) {
+    throw std::runtime_error("grew from " + std::to_string(before.mappings) + " mappings and " +
+                             std::to_string(before.pss_kb) + " KiB to " + std::to_string(after.mappings) +
+                             " and " + std::to_string(after.pss_kb));
+  }
+}

@@ -1,0 +1,19 @@
+// Cases of comm_cases: handles, objects, groups of groups.
+#pragma once
+
+#include "lockstep/comm/init.h"
+
+/// The job, joined by the first case that asks.
+lockstep::World joined();
+
+void async_forms();
+void coalesced();
+void works();
+void abandoned_works();
+void objects();
+void new_groups();
+void group_refusals();
+void mesh();
+void many_groups();
+void late_for_monitored_barrier();
+void memory_stays();

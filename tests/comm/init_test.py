@@ -1,0 +1,118 @@
+"""Ranks that no launcher of ours starts: by URLs, and in the environments of Open MPI, SLURM and MPICH."""
+
+import os
+import socket
+import subprocess
+import tempfile
+import unittest
+
+CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "comm_cases")
+LOCKRUN = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockrun")
+CLEAN = {name: value for name, value in os.environ.items()
+         if not name.startswith(("OMPI", "PMI", "SLURM", "MPI_")) and name not in ("RANK", "WORLD_SIZE")}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run(environments, *cases):
+    """One process for each environment; returns [(exit code, output)]."""
+    ranks = [subprocess.Popen([CASES, *cases], env={**CLEAN, **environment}, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for environment in environments]
+    results = []
+    for process in ranks:
+        output, _ = process.communicate(timeout=120)
+        results.append((process.returncode, output))
+    return results
+
+
+class InitTest(unittest.TestCase):
+    def check(self, environments, cases=("all_reduce", "gather_and_bytes"), expect=None):
+        for rank, (code, output) in enumerate(run(environments, *cases)):
+            self.assertEqual(code, 0, output)
+            if expect:
+                self.assertIn(expect.format(rank=rank), output)
+
+    def test_tcp(self):
+        method = f"tcp://127.0.0.1:{free_port()}"
+        self.check([{"TEST_INIT_METHOD": method, "TEST_RANK": str(r), "TEST_WORLD_SIZE": "3"} for r in range(3)],
+                   ("place", "all_reduce"), "rank {rank} of 3, local {rank} of 3, node 0, lockstep")
+
+    def test_tcp_with_the_place_in_the_url(self):
+        method = f"tcp://localhost:{free_port()}"
+        self.check([{"TEST_INIT_METHOD": f"{method}?rank={r}&world_size=2", "LOCKSTEP_BACKEND": "gloo"} for r in range(2)],
+                   ("place",), "rank {rank} of 2, local {rank} of 2, node 0, gloo")
+
+    def test_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.check([{"TEST_INIT_METHOD": f"file://{folder}/meet", "TEST_RANK": str(r), "TEST_WORLD_SIZE": "2"}
+                        for r in range(2)], ("place", "all_reduce"))
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_env_by_hand(self):
+        port = str(free_port())
+        self.check([{"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+                    for r in range(2)], ("place",))
+
+    def test_open_mpi(self):
+        self.check([{"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_RANK": str(r),
+                     "OMPI_COMM_WORLD_LOCAL_SIZE": "3", "PMIX_NAMESPACE": f"prterun-test-{os.getpid()}@1"}
+                    for r in range(3)])
+
+    def test_open_mpi_with_a_store(self):
+        port = str(free_port())
+        self.check([{"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": str(r),
+                     "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+                    for r in range(2)], ("place",), "rank {rank} of 2, local {rank} of 2, node 0, lockstep")
+
+    def test_mpich(self):
+        self.check([{"PMI_RANK": str(r), "PMI_SIZE": "2", "MPI_LOCALRANKID": str(r), "MPI_LOCALNRANKS": "2"}
+                    for r in range(2)])
+
+    def test_srun(self):
+        step = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2",
+                "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0", "SLURM_STEP_NODELIST": "gpu[07-09]"}
+        self.check([{**step, "SLURM_PROCID": str(r), "SLURM_LOCALID": str(r)} for r in range(2)])
+        # In a batch script that srun did not start: a job of one.
+        self.check([{"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}],
+                   ("place",), "rank 0 of 1, local 0 of 1, node 0, lockstep")
+
+    def test_a_wrapper_that_closes_descriptors(self):
+        result = subprocess.run(
+            [LOCKRUN, "--standalone", "--nproc-per-node", "2", "--no-python", "bash", "-c",
+             f'eval "exec $LOCKSTEP_SEGMENT_FD>&-"; {CASES} all_reduce; exit $?'],
+            env=CLEAN, capture_output=True, text=True, timeout=120)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def refused(self, environment, message, code=2):
+        (found, output), = run([environment], "all_reduce")
+        self.assertIn(message, output)
+        self.assertEqual(output.strip().count("\n"), 0, output)
+        self.assertEqual(found, code)
+
+    def test_refusals(self):
+        self.refused({"TEST_INIT_METHOD": "tcp://127.0.0.1:29500"}, "needs to know who this is")
+        self.refused({"TEST_INIT_METHOD": "tcp://127.0.0.1"}, "needs a host and a port")
+        self.refused({"TEST_INIT_METHOD": "tcp://x:99999"}, "a port is 1 to 65535")
+        self.refused({"TEST_INIT_METHOD": "file://relative"}, "needs an absolute path")
+        self.refused({"TEST_INIT_METHOD": "mpi://"}, "is none of env://")
+        self.refused({"TEST_INIT_METHOD": "tcp://x:1?ranks=2"}, '"ranks" is neither rank nor world_size')
+        self.refused({"TEST_RANK": "2", "TEST_WORLD_SIZE": "2"}, "rank 2 must be 0 to 1")
+        self.refused({"TEST_RANK": "0"}, "must be given together")
+        self.refused({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_SIZE is missing")
+        self.refused({"LOCKSTEP_BACKEND": "nccl"}, 'no backend "nccl" in this build; choose lockstep')
+        self.refused({"LOCKSTEP_BACKEND": "mpi"}, 'no backend "mpi" in this build; choose lockstep')
+
+    def test_a_rank_that_never_comes(self):
+        alone = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                 "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": f"alone-{os.getpid()}", "TEST_TIMEOUT_MS": "500"}
+        self.refused(alone, "1 of 1 other ranks of this node have not called init() within 500 ms", 1)
+        second = {**alone, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+        self.refused(second, "the first rank of this node has not called init() within 500 ms", 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,97 @@
+// Ranks started by spawn(), checked from the process that starts them.
+#include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/comm/objects.h"
+#include "lockstep/comm/spawn.h"
+#include "tests/rank_cases.h"
+
+using namespace lockstep;
+using nlohmann::json;
+
+namespace {
+
+void sum(int rank, const json& arguments) {
+  const World world = init();
+  CHECK_TRUE(world.rank() == rank && world.size() == arguments.at("ranks"));
+  const at::Tensor tensor = at::full({100000}, rank + 1.0);
+  world.all_reduce(tensor);
+  CHECK_TRUE(tensor.eq(world.size() * (world.size() + 1) / 2).all().item<bool>());
+  // Neither the task nor the segment is handed on to what a rank starts.
+  CHECK_TRUE(!env::get("LOCKSTEP_SPAWN_TASK") && !env::get("LOCKSTEP_SEGMENT_FD"));
+}
+const Spawnable kSum("sum", sum);
+
+void fail(int rank, const json& arguments) {
+  const World world = init();
+  world.barrier();
+  if (rank == arguments.at("who")) {
+    if (arguments.at("how") == "throw") throw std::runtime_error("rank one had enough");
+    if (arguments.at("how") == "kill") ::raise(SIGKILL);
+    ::_exit(7);
+  }
+  world.barrier();
+}
+const Spawnable kFail("fail", fail);
+
+void sleep_long(int, const json&) { std::this_thread::sleep_for(std::chrono::seconds(60)); }
+const Spawnable kSleep("sleep", sleep_long);
+
+void ends_well() {
+  // Threads of OpenMP and others exist already: a fork without exec would inherit their locks.
+  at::parallel_for(0, 1000, 1, [](int64_t, int64_t) {});
+  std::thread other([] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); });
+  spawn(kSum, 3, {{"ranks", 3}});
+  spawn(kSum, 1,
+        {{"ranks", 1}, {"ballast", std::string(1 << 20, 'x')}});  // larger than an environment may be
+  other.join();
+}
+
+void gloo_works_too() {
+  env::set("LOCKSTEP_BACKEND", "gloo");
+  spawn(kSum, 2, {{"ranks", 2}});
+}
+
+void failures() {
+  const auto check = [](const char* how, const std::string& part) {
+    try {
+      spawn(kFail, 3, {{"who", 1}, {"how", how}});
+    } catch (const SpawnError& error) {
+      CHECK_TRUE(error.rank() == 1);
+      CHECK_TRUE(std::string(error.what()).find(part) != std::string::npos);
+      return;
+    }
+    throw std::runtime_error(std::string(how) + ": no error");
+  };
+  check("throw", "failed: rank one had enough");
+  check("kill", "was killed by SIGKILL");
+  check("exit", "ended with exit code 7");
+  lockstep::testing::check_throws<ValueError>([] { spawn(kSum, 0); }, "1 to 256 ranks");
+}
+
+void contexts() {
+  std::vector<pid_t> pids;
+  {
+    SpawnContext context = start_processes(kSleep, 2, {});
+    pids = context.pids();
+    CHECK_TRUE(!context.join(std::chrono::milliseconds(200)));
+  }
+  for (const pid_t pid : pids) CHECK_TRUE(::kill(pid, 0) != 0);  // killed and reaped
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return lockstep::testing::run_case(argc, argv,
+                                     {{"ends_well", ends_well},
+                                      {"gloo_works_too", gloo_works_too},
+                                      {"failures", failures},
+                                      {"contexts", contexts}});
+}
