@@ -4,6 +4,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/record_errors.h"
 
 namespace lockstep {
 namespace {
@@ -38,6 +39,7 @@ int run_main(const char* program, const std::function<int()>& body) {
     return error.exit_code();
   } catch (const std::exception& error) {
     print_error(error);
+    record_error(error);
     return exit_code(error);
   }
 }

@@ -8,7 +8,8 @@
 namespace lockstep {
 
 /// Runs `body` and returns its exit code. An exception is printed to standard error as one line,
-/// "<program>: error: <message>", and gives its exit_code(); a ReportedError is not printed.
+/// "<program>: error: <message>", written to the launcher's error file if there is one (record_errors.h), and
+/// gives its exit_code(); a ReportedError is neither.
 int run_main(const char* program, const std::function<int()>& body);
 
 /// For lockstep/comm/spawn: run_main() calls `entry` first and, where it returns an exit code, leaves the
