@@ -8,24 +8,19 @@
 #include <algorithm>
 #include <cstring>
 
+#include "launcher/agent.h"
+#include "launcher/attempt_plan.h"
 #include "launcher/clock.h"
-#include "launcher/guardian.h"
-#include "launcher/output.h"
+#include "launcher/hang_watch.h"
+#include "launcher/log_file.h"
+#include "launcher/machine.h"
+#include "launcher/stacks.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/comm/shm/segment.h"
 
 namespace lockstep::launcher {
 namespace {
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
-
-/// The terminal belongs to rank 0, unless lockrun runs in the background.
-bool may_read_stdin() { return ::isatty(0) != 1 || ::tcgetpgrp(0) == ::getpgrp(); }
 
 class Attempt {
  public:
@@ -34,15 +29,23 @@ class Attempt {
         signals_(signals),
         segment_fd_(shm::create_segment(job.options.nproc_per_node)),
         segment_(shm::Segment::map(segment_fd_.get())),
-        output_(job.options.nproc_per_node, job.options.prefix, !job.program.is_python),
+        output_(job.options.nproc_per_node, job.options.prefix, !job.program.is_python, job.options.logs,
+                make_directories_of(job)),
         null_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
+        hang_watch_(job.options.hang_timeout, job.environment.first_rank),
         workers_(static_cast<size_t>(job.options.nproc_per_node)),
-        running_(workers_.size()) {}
+        running_(workers_.size()) {
+    for (size_t i = 0; i < workers_.size(); ++i) {
+      workers_[i].rank = job.environment.first_rank + static_cast<int>(i);
+    }
+  }
 
   AttemptResult run() {
-    plan();
-    Guardian guardian(plan_);
-    worker_ends_.clear();  // the workers have them now
+    AttemptPlan plan =
+        plan_attempt(job_, segment_fd_.get(), null_.get(), signals_.original_mask(), output_, copies_);
+    Guardian guardian(plan.guardian);
+    plan.outputs.clear();  // the workers have them now
+    plan.inputs.clear();
     guardian_ = &guardian;
     while (!finished_) wait_and_handle();
     output_.finish();
@@ -50,45 +53,35 @@ class Attempt {
   }
 
  private:
-  void plan() {
-    JobEnvironment environment = job_.environment;
-    environment.segment_fd = segment_fd_.get();
-    if (const int columns = output_.terminal_columns(); columns > 0) environment.terminal_columns = columns;
-    for (size_t i = 0; i < workers_.size(); ++i) {
-      const int local_rank = static_cast<int>(i);
-      workers_[i].rank = environment.first_rank + local_rank;
-      worker_ends_.push_back(output_.add_worker(workers_[i].rank));
-      ProcessSpec spec{job_.program.path, job_.program.argv,
-                       worker_environment(job_.inherited_environment, environment, local_rank)};
-      spec.stdin_fd = i == 0 && may_read_stdin() ? 0 : null_.get();
-      spec.stdout_fd = worker_ends_.back().out.get();
-      spec.stderr_fd = worker_ends_.back().err.get();
-      spec.inherited_fds = {segment_fd_.get()};
-      plan_.workers.push_back(std::move(spec));
-    }
-    const int listener = job_.listener.fd.get();
-    plan_.store = ProcessSpec{job_.store_path,
-                              {job_.store_path, std::to_string(listener)},
-                              job_.inherited_environment,
-                              null_.get(),
-                              null_.get(),
-                              2,
-                              {listener}};
-    plan_.scratch_directory = environment.error_directory;
-    plan_.worker_mask = signals_.original_mask();
-    plan_.lockrun_fds = output_.read_ends();
+  static std::string make_directories_of(const Job& job) {
+    const std::string directory = attempt_directory(job);
+    for (int i = 0; i < job.options.nproc_per_node; ++i)
+      make_directories(directory + "/" + std::to_string(i));
+    return directory;
+  }
+
+  /// Seconds until something is to be done without an event, or a negative number.
+  double next_deadline() {
+    double wait = output_.tick();
+    const auto sooner = [&](double seconds) {
+      if (seconds >= 0) wait = wait < 0 ? seconds : std::min(wait, seconds);
+    };
+    if (kill_at_) sooner(std::max(0.0, *kill_at_ - monotonic_seconds()));
+    if (running_ > 0) sooner(hang_watch_.interval());
+    if (job_.agent != nullptr) sooner(job_.agent->tick());
+    return wait;
   }
 
   void wait_and_handle() {
     std::vector<pollfd> polls = {{guardian_->fd(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
     polls.push_back({store_started_ ? -1 : job_.listener.fd.get(), POLLIN, 0});
+    polls.push_back({job_.agent != nullptr ? job_.agent->fd() : -1, POLLIN, 0});
+    polls.push_back({stacks_ ? stacks_->fd() : -1, POLLIN, 0});
+    const size_t first_stdin = polls.size();
+    copies_.add_polls(polls);
     const size_t first_output = polls.size();
     output_.add_polls(polls);
-    double wait = output_.tick();
-    if (kill_at_) {
-      const double left = std::max(0.0, *kill_at_ - monotonic_seconds());
-      wait = wait < 0 ? left : std::min(wait, left);
-    }
+    const double wait = next_deadline();
     ::poll(polls.data(), polls.size(), wait < 0 ? -1 : static_cast<int>(std::min(wait, 3600.0) * 1000) + 1);
     if (polls[0].revents != 0) handle_events();
     if (polls[1].revents != 0) handle_signals();
@@ -96,10 +89,59 @@ class Attempt {
       store_started_ = true;
       guardian_->send({Command::start_store, 0});
     }
-    for (size_t i = first_output; i < polls.size(); ++i) {
-      if (polls[i].revents != 0) output_.handle(polls[i]);
+    if (job_.agent != nullptr) handle_peers();  // silence says something too
+    if (polls[4].revents != 0 && stacks_->read_some()) show_stacks();
+    for (size_t i = first_stdin; i < polls.size(); ++i) {
+      if (polls[i].revents == 0) continue;
+      if (i < first_output) {
+        copies_.handle(polls[i]);
+      } else {
+        output_.handle(polls[i]);
+      }
     }
     if (kill_at_ && monotonic_seconds() >= *kill_at_) kill_the_slow();
+    watch_for_hangs();
+  }
+
+  void handle_peers() {
+    const auto reason = job_.agent->take_end_request();
+    if (!reason || kill_at_) return;
+    ended_by_peers_ = true;
+    output_.message("lockrun: " + *reason + "; ending the ranks here");
+    tell_to_end(SIGTERM);
+  }
+
+  void watch_for_hangs() {
+    const double now = monotonic_seconds();
+    if (hang_watch_.interval() < 0 || kill_at_ || running_ == 0 || now < looked_at_ + hang_watch_.interval())
+      return;
+    looked_at_ = now;
+    std::vector<shm::RankInfo> ranks;
+    for (size_t i = 0; i < workers_.size(); ++i) ranks.push_back(segment_.rank_info(static_cast<int>(i)));
+    const auto hang = hang_watch_.look(ranks, now);
+    if (!hang) return;
+    output_.message("lockrun: warning: " + hang->text +
+                    (job_.options.end_hung ? "; ending the job (--hang-action end)" : ""));
+    std::vector<StackTarget> targets;
+    for (const WorkerResult& worker : workers_) {
+      if (!worker.ended && worker.pid > 0) targets.push_back({worker.rank, worker.pid});
+    }
+    stacks_.emplace(targets);
+    hung_ = job_.options.end_hung;
+  }
+
+  /// To the log where one is kept, else to standard error.
+  void show_stacks() {
+    const std::string text = stacks_->text();
+    stacks_.reset();
+    if (job_.options.logs.wanted()) {
+      const std::string path = attempt_directory(job_) + "/stacks.txt";
+      LogFile(path).write(text);
+      output_.message("lockrun: where the ranks are was written to " + path);
+    } else {
+      output_.message("lockrun: where the ranks are:\n" + text.substr(0, text.find_last_not_of('\n') + 1));
+    }
+    if (hung_ && !kill_at_) tell_to_end(SIGTERM);
   }
 
   void handle_events() {
@@ -154,10 +196,15 @@ class Attempt {
     worker.ended_at = wall_seconds();
     worker.told_to_end = kill_at_.has_value() && event.monotonic > told_at_;
     worker_gone();
-    if (event.status == 0 || kill_at_) return;
+    if (event.status == 0 || worker.told_to_end || kill_at_) return;
     if (running_ > 0) {
       output_.message(fmt::format("lockrun: rank {} {}; ending the other ranks", worker.rank,
                                   shm::describe_wait_status(event.status)));
+    }
+    if (job_.agent != nullptr) {
+      job_.agent->report_failure(
+          fmt::format("rank {} on {} {}", worker.rank, host_name(), shm::describe_wait_status(event.status)),
+          exit_code(event.status));
     }
     tell_to_end(SIGTERM);
   }
@@ -186,12 +233,13 @@ class Attempt {
 
   void handle_signals() {
     while (const auto signal = signals_.receive()) {
-      if (*signal == SIGUSR1 || *signal == SIGUSR2) {
-        guardian_->send({Command::signal_workers, *signal});
+      const auto& ending = job_.options.signals;
+      if (std::find(ending.begin(), ending.end(), *signal) != ending.end()) {
+        end_by(*signal);
       } else if (*signal == SIGTSTP) {
         suspend();
       } else {
-        end_by(*signal);
+        guardian_->send({Command::signal_workers, *signal});
       }
     }
   }
@@ -217,6 +265,7 @@ class Attempt {
     ::raise(SIGSTOP);
     suspending_ = false;
     resumed_at_ = monotonic_seconds();
+    hang_watch_.forgive(resumed_at_);
     guardian_->send({Command::signal_workers, SIGCONT});
   }
 
@@ -245,14 +294,16 @@ class Attempt {
 
   AttemptResult result() {
     const auto first = first_failure(workers_);
-    AttemptResult result{std::move(workers_), interrupted_by_, error_, {}};
+    AttemptResult result{std::move(workers_), interrupted_by_, ended_by_peers_, hung_, error_, {}};
     if (!first) return result;
     WorkerResult& culprit = result.workers[*first];
     const int local_rank = static_cast<int>(*first);
     culprit.last_operation = segment_.rank_info(local_rank).last_operation;
     culprit.stderr_tail = output_.stderr_tail(local_rank);
     try {
-      culprit.error_message = error_file_message(read_file(error_file(job_.environment, local_rank)));
+      JobEnvironment environment = job_.environment;
+      environment.directory = attempt_directory(job_);
+      culprit.error_message = error_file_message(read_file(error_file(environment, local_rank)));
     } catch (const FileError&) {
       // Most programs write none.
     }
@@ -265,11 +316,13 @@ class Attempt {
   UniqueFd segment_fd_;
   shm::Segment segment_;
   Output output_;
+  StdinCopies copies_;
   UniqueFd null_;
+  HangWatch hang_watch_;
+  double looked_at_ = 0;
+  std::optional<StackDump> stacks_;
   std::vector<WorkerResult> workers_;
   size_t running_;
-  std::vector<WorkerOutput> worker_ends_;
-  GuardianPlan plan_{};
   Guardian* guardian_ = nullptr;
   std::optional<double> kill_at_;  ///< set once the workers have been told to end
   double told_at_ = 0;
@@ -277,6 +330,8 @@ class Attempt {
   bool suspending_ = false;
   bool store_started_ = false;
   bool finished_ = false;
+  bool ended_by_peers_ = false;
+  bool hung_ = false;
   std::optional<int> interrupted_by_;
   std::string error_;
 };

@@ -48,6 +48,7 @@ void Console::feed(LineSource& source, std::string_view bytes, double now) {
 void Console::finish_line(LineSource& source, std::string_view rest) {
   source.partial += rest;
   add_to_tail(source, source.partial);
+  if (source.on_line) source.on_line(visible_text(source.partial));
   if (verbatim_) {
     // It has been written.
   } else if (live_ == &source) {

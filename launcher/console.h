@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,7 @@ struct LineSource {
   double partial_since = 0;        ///< monotonic seconds; 0 when there is none
   double update_shown = 0;         ///< when a line of a progress bar was last written where none can be live
   std::deque<std::string> tail{};  ///< the last whole lines, oldest first
+  std::function<void(std::string_view)> on_line{};  ///< told of every whole line, as it is seen
 };
 
 inline constexpr size_t kTailLines = 20;

@@ -32,10 +32,25 @@ class Environment {
   std::vector<std::string> entries_;
 };
 
+/// The entry of CUDA_VISIBLE_DEVICES for a local rank, as torchrun chooses it.
+std::string visible_gpu(const std::vector<std::string>& inherited, int local_rank) {
+  constexpr std::string_view name = "CUDA_VISIBLE_DEVICES=";
+  for (const std::string& entry : inherited) {
+    if (!entry.starts_with(name)) continue;
+    std::string_view list = std::string_view(entry).substr(name.size());
+    for (int i = 0; i < local_rank && !list.empty(); ++i) {
+      const size_t comma = list.find(',');
+      list = comma == list.npos ? std::string_view() : list.substr(comma + 1);
+    }
+    if (!list.empty()) return std::string(list.substr(0, list.find(',')));
+  }
+  return std::to_string(local_rank);
+}
+
 }  // namespace
 
 std::string error_file(const JobEnvironment& job, int local_rank) {
-  return job.error_directory + "/" + std::to_string(local_rank) + ".json";
+  return job.directory + "/" + std::to_string(local_rank) + "/error.json";
 }
 
 std::vector<std::string> worker_environment(const std::vector<std::string>& inherited,
@@ -43,7 +58,10 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   const int rank = job.first_rank + local_rank;
   Environment environment(inherited);
   environment.set("RANK", rank);
-  environment.set("LOCAL_RANK", local_rank);
+  environment.set("LOCAL_RANK", job.virtual_local_rank ? 0 : local_rank);
+  environment.remove("LOCKSTEP_LOCAL_RANK");
+  if (job.virtual_local_rank) environment.set("LOCKSTEP_LOCAL_RANK", local_rank);
+  if (job.virtual_local_rank) environment.set("CUDA_VISIBLE_DEVICES", visible_gpu(inherited, local_rank));
   environment.set("WORLD_SIZE", job.world_size);
   environment.set("LOCAL_WORLD_SIZE", job.local_world_size);
   environment.set("GROUP_RANK", job.group_rank);
@@ -63,6 +81,13 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   environment.set_default("OMP_NUM_THREADS", std::to_string(job.threads));
   environment.remove("LOCKSTEP_SEGMENT_FD");
   if (job.segment_fd) environment.set("LOCKSTEP_SEGMENT_FD", *job.segment_fd);
+  environment.remove("LOCKSTEP_LOCAL_ADDR");
+  if (!job.local_addr.empty()) environment.set("LOCKSTEP_LOCAL_ADDR", job.local_addr);
+  if (!job.interface.empty()) {
+    for (const char* name : {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}) {
+      environment.set_default(name, job.interface);
+    }
+  }
   environment.remove("LOCKSTEP_TERMINAL_COLUMNS");
   if (job.terminal_columns) environment.set("LOCKSTEP_TERMINAL_COLUMNS", *job.terminal_columns);
   return environment.take();

@@ -24,7 +24,10 @@ struct JobEnvironment {
   int threads = 1;                      ///< OMP_NUM_THREADS where it is unset
   std::optional<int> segment_fd;        ///< LOCKSTEP_SEGMENT_FD
   std::optional<int> terminal_columns;  ///< LOCKSTEP_TERMINAL_COLUMNS; none: lockrun's stderr is no terminal
-  std::string error_directory;          ///< holds <local rank>.json
+  std::string directory;                ///< of this attempt: holds <local rank>/error.json
+  bool virtual_local_rank = false;      ///< LOCAL_RANK=0 for all, and one GPU each
+  std::string interface;                ///< network interface that the ranks are to use; empty: not said
+  std::string local_addr;               ///< LOCKSTEP_LOCAL_ADDR: this machine's address there
 };
 
 /// `inherited` ("NAME=value" entries) with the variables of local rank `local_rank` set in it.

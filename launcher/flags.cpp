@@ -10,39 +10,102 @@ namespace {
 
 constexpr std::string_view kJob = "The job";
 constexpr std::string_view kProgram = "The program";
-constexpr std::string_view kMeeting = "How ranks meet";
-constexpr std::string_view kWatching = "Watching and output";
+constexpr std::string_view kMeeting = "Several machines, and how ranks meet";
+constexpr std::string_view kWatching = "Watching";
+constexpr std::string_view kOutput = "Output";
 constexpr std::string_view kOther = "Other";
 
 constexpr Flag kFlags[] = {
-    {"nproc-per-node", 0, "N", "1", kJob,
+    {"nproc-per-node", "", "N", "1", kJob,
      "Ranks to start on this machine: a number; cpu: one per usable core; gpu: one per GPU; auto: gpu if "
      "there is one, else cpu."},
-    {"nnodes", 0, "N", "1", kJob, "Number of machines; this version runs on one: 1 or 1:1."},
-    {"node-rank", 0, "R", "0", kJob, "Number of this machine: 0."},
-    {"role", 0, "NAME", "default", kJob, "Label of the ranks (ROLE_NAME)."},
-    {"max-restarts", 0, "N", "0", kJob, "How often all ranks are started again after a failure."},
-    {"module", 'm', "", "", kProgram, "The target is a Python module, as for `python -m`."},
-    {"no-python", 0, "", "", kProgram, "Execute the target as it is, even if its name ends in .py."},
-    {"standalone", 0, "", "", kMeeting,
-     "One machine and a free port. The default here; accepted for torchrun's sake."},
-    {"master-addr", 0, "HOST", "127.0.0.1", kMeeting, "This machine: 127.0.0.1 or localhost."},
-    {"master-port", 0, "PORT", "", kMeeting,
-     "Port of the store for programs that need one (MASTER_PORT). Default: a free port."},
-    {"rdzv-backend", 0, "NAME", "static", kMeeting, "static or c10d; the same thing on one machine."},
-    {"rdzv-endpoint", 0, "HOST:PORT", "", kMeeting, "As --master-addr and --master-port."},
-    {"rdzv-id", 0, "ID", "none", kMeeting,
+    {"nnodes", "", "N", "1", kJob,
+     "Number of machines, or MIN:MAX; lockrun is started on each of them (with the same flags, and "
+     "--node-rank "
+     "where the rendezvous is static)."},
+    {"max-restarts", "", "N", "0", kJob, "How often all ranks are started again after a failure."},
+    {"role", "", "NAME", "default", kJob, "Label of the ranks (ROLE_NAME)."},
+    {"numa-binding", "", "HOW", "", kJob,
+     "Bind each rank to cores: node: those of its NUMA node; socket: those of its socket; exclusive: cores "
+     "of its "
+     "own there; core-complex: cores that share a last-level cache.",
+     "node socket exclusive core-complex"},
+    {"virtual-local-rank", "", "", "", kJob,
+     "LOCAL_RANK=0 for all, each seeing only its own GPU (CUDA_VISIBLE_DEVICES)."},
+    {"num-proc", "np", "N", "", kJob, "Horovod's: ranks on all hosts together."},
+    {"hosts", "H", "HOST:SLOTS,...", "", kJob,
+     "Horovod's: the machines and the ranks on each; start the same command on every one of them."},
+    {"hostfile", "", "FILE", "", kJob, "As --hosts: a line `HOST slots=N` for each machine."},
+    {"module", "m", "", "", kProgram, "The target is a Python module, as for `python -m`."},
+    {"no-python", "", "", "", kProgram, "Execute the target as it is, even if its name ends in .py."},
+    {"run-path", "", "", "", kProgram, "Run the Python script by runpy.run_path; wins over --no-python."},
+    {"local-rank", "", "", "", kProgram,
+     "Pass --local-rank=N to the program as its first argument, as torch.distributed.launch did."},
+    {"use-env", "", "", "", kProgram,
+     "Pass the rank in the environment only. The default; accepted for torch.distributed.launch's sake."},
+    {"start-method", "", "NAME", "spawn", kProgram, "Accepted; a fresh process is executed in any case.",
+     "spawn fork forkserver"},
+    {"stdin", "", "WHO", "0", kProgram,
+     "Who has lockrun's standard input: a rank, all (each gets a copy) or none. The others have /dev/null."},
+    {"standalone", "", "", "", kMeeting,
+     "One machine and a free port; the rendezvous flags are ignored. The default for one machine."},
+    {"node-rank", "", "R", "0", kMeeting, "Static: number of this machine, from 0."},
+    {"master-addr", "", "HOST", "127.0.0.1", kMeeting, "Static: the machine with --node-rank 0."},
+    {"master-port", "", "PORT", "", kMeeting,
+     "Static: port of the rendezvous there. Default: 29500. On one machine: MASTER_PORT, by default a free "
+     "port."},
+    {"rdzv-backend", "", "NAME", "static", kMeeting,
+     "static: numbered machines; c10d: machines that come and go, without numbers."},
+    {"rdzv-endpoint", "", "HOST:PORT", "", kMeeting,
+     "Where machines meet: one of them, which serves the rendezvous. Default port: 29400."},
+    {"rdzv-id", "", "ID", "none", kMeeting,
      "Name of the run (TORCHELASTIC_RUN_ID). Default with --standalone: a random one."},
-    {"rdzv-conf", 0, "K=V,...", "", kMeeting, "Accepted; one machine has nothing to negotiate."},
-    {"shutdown-timeout", 0, "SECONDS", "30", kWatching,
+    {"rdzv-conf", "", "K=V,...", "", kMeeting,
+     "token_file: file with a secret that all agents share; join_timeout=600, last_call_timeout=30, "
+     "keep_alive_interval=5, keep_alive_max_attempt=3 (seconds, but the last); is_host=true|false."},
+    {"local-addr", "", "ADDRESS", "", kMeeting,
+     "Address of this machine that the others use. Default: the one by which it reaches the endpoint."},
+    {"shutdown-timeout", "", "SECONDS", "30", kWatching,
      "Time that ranks have to end after SIGTERM, before SIGKILL. Also TORCH_ELASTIC_SHUTDOWN_TIMEOUT."},
-    {"monitor-interval", 0, "SECONDS", "0.1", kWatching,
+    {"hang-timeout", "", "SECONDS", "60", kWatching,
+     "Warn of ranks that start no collective while others wait for them; 0: never."},
+    {"hang-action", "", "WHAT", "warn", kWatching,
+     "What follows: warn, or end: end the job as after a failure.", "warn end"},
+    {"signals-to-handle", "", "LIST", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", kWatching,
+     "Signals that lockrun passes on as the request to end. SIGUSR1 and SIGUSR2 are passed on in any case, "
+     "and "
+     "end nothing unless they are in this list."},
+    {"torchrun-exit-code", "", "", "", kWatching,
+     "Exit with 1 after any failure, as torchrun does, not with the failed rank's code."},
+    {"monitor-interval", "", "SECONDS", "0.1", kWatching,
      "Accepted; lockrun is told of events and does not poll."},
-    {"prefix", 0, "WHEN", "auto", kWatching,
+    {"event-log-handler", "", "NAME", "null", kWatching,
+     "Accepted: null. Events are lines on standard error."},
+    {"prefix", "", "WHEN", "auto", kOutput,
      "Begin each line of output with [rank N]: off, on, color, or auto: with several ranks, in colour on a "
-     "terminal."},
-    {"help", 'h', "", "", kOther, "Print this text."},
-    {"version", 0, "", "", kOther, "Print the version."},
+     "terminal.",
+     "auto off on color"},
+    {"log-dir", "", "DIR", "", kOutput,
+     "Keep logs in DIR/<run id>_<random>/attempt_<n>/<local rank>/. Default, where logs are wanted: a new "
+     "directory below TMPDIR. /dev/null: none."},
+    {"redirects", "r", "STREAMS", "0", kOutput,
+     "Write to log files instead of the console: 1: standard output, 2: standard error, 3: both, or by local "
+     "rank: "
+     "0:3,1:2."},
+    {"tee", "t", "STREAMS", "0", kOutput, "Write to log files and to the console; as --redirects."},
+    {"local-ranks-filter", "", "RANKS", "", kOutput, "Show only these local ranks on the console: 0,2."},
+    {"duplicate-stdout-filters", "", "WORDS", "", kOutput,
+     "Copy lines of standard output that hold one of these words to filtered_stdout.log. A comma in a word "
+     "is "
+     "written twice."},
+    {"duplicate-stderr-filters", "", "WORDS", "", kOutput, "The same for standard error."},
+    {"logs-specs", "", "NAME", "", kOutput,
+     "Refused: it names Python code. The flags above say where logs go."},
+    {"dry-run", "", "", "", kOther, "Print what would be started, and where; start nothing."},
+    {"print", "", "WHAT", "", kOther, "Print the manual page (man) or the shell completions (bash, zsh).",
+     "man bash zsh"},
+    {"help", "h", "", "", kOther, "Print this text."},
+    {"version", "", "", "", kOther, "Print the version."},
 };
 
 /// Edits that turn `text` into `name` or into a beginning of it, whichever takes fewer.
@@ -78,6 +141,16 @@ std::string_view nearest_flag(std::string_view text) {
     }
   }
   return best;
+}
+
+std::vector<std::string_view> flag_groups() { return {kJob, kProgram, kMeeting, kWatching, kOutput, kOther}; }
+
+const Flag* find_flag(std::string_view name) {
+  std::string wanted(name);
+  std::replace(wanted.begin(), wanted.end(), '_', '-');
+  const auto found = std::find_if(std::begin(kFlags), std::end(kFlags),
+                                  [&](const Flag& flag) { return flag.name == wanted; });
+  return found == std::end(kFlags) ? nullptr : found;
 }
 
 std::string environment_name(const Flag& flag) {

@@ -4,40 +4,48 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 
+#include "launcher/agent.h"
 #include "launcher/attempt.h"
 #include "launcher/clock.h"
+#include "launcher/dry_run.h"
+#include "launcher/log_file.h"
 #include "launcher/machine.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/shm/segment.h"
 
 extern char** environ;
 
 namespace lockstep::launcher {
 namespace {
 
-/// A private directory for the ranks' error files.
-class ScratchDirectory {
+std::string temporary_directory() { return env::get("TMPDIR").value_or("/tmp"); }
+
+/// Where the ranks' error files and logs are: kept where logs are wanted, else removed in the end.
+class RunDirectory {
  public:
-  ScratchDirectory() : path_(env::get("TMPDIR").value_or("/tmp") + "/lockrun_XXXXXX") {
-    if (::mkdtemp(path_.data()) == nullptr) {
-      throw FileError("cannot create a temporary directory " + path_ + ": " + std::strerror(errno) +
-                      "; TMPDIR names another place");
-    }
+  RunDirectory(const LogOptions& logs, std::string run_id) : kept_(logs.wanted()) {
+    std::replace(run_id.begin(), run_id.end(), '/', '_');
+    std::string base = temporary_directory();
+    if (kept_) base = logs.directory.empty() ? make_unique_directory(base + "/lockrun_logs") : logs.directory;
+    if (kept_) make_directories(base);
+    path_ = make_unique_directory(base + "/" + (kept_ ? run_id : "lockrun"));
   }
-  ~ScratchDirectory() {
+  ~RunDirectory() {
     std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
+    if (!kept_) std::filesystem::remove_all(path_, ignored);
   }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  ScratchDirectory& operator=(const ScratchDirectory&) = delete;
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
   const std::string& path() const { return path_; }
+  bool kept() const { return kept_; }
 
  private:
+  bool kept_;
   std::string path_;
 };
 
@@ -56,8 +64,11 @@ std::vector<std::string> own_environment() {
   return entries;
 }
 
+void say(const std::string& text) { std::fprintf(stderr, "lockrun: %s\n", text.c_str()); }
+
+/// Exit code of an attempt as if it were the job's only one, on one machine.
 int attempt_exit_code(const AttemptResult& result) {
-  if (!result.error.empty()) return 1;
+  if (!result.error.empty() || result.hung) return 1;
   if (const auto first = first_failure(result.workers)) return exit_code(result.workers[*first].wait_status);
   const bool all_succeeded = std::all_of(result.workers.begin(), result.workers.end(),
                                          [](const WorkerResult& worker) { return worker.wait_status == 0; });
@@ -65,41 +76,171 @@ int attempt_exit_code(const AttemptResult& result) {
   return all_succeeded ? 0 : 128 + result.interrupted_by.value_or(SIGTERM);
 }
 
+/// Why an attempt failed, in a few words.
+std::string attempt_reason(const AttemptResult& result) {
+  if (!result.error.empty()) return result.error;
+  if (result.hung) return "ranks hung";
+  const auto first = first_failure(result.workers);
+  if (!first) return "the ranks were ended";
+  const WorkerResult& worker = result.workers[*first];
+  return "rank " + std::to_string(worker.rank) + " " + shm::describe_wait_status(worker.wait_status);
+}
+
+class JobRun {
+ public:
+  JobRun(const Options& options, const Machine& machine)
+      : options_(options),
+        started_(monotonic_seconds()),
+        program_(resolve_program(options.command, {options.module, options.no_python, options.run_path},
+                                 env::get("PYTHON_EXEC").value_or("python3"),
+                                 env::get("PATH").value_or("/usr/local/bin:/usr/bin:/bin"))),
+        machine_(machine) {}
+
+  int run() {
+    for (const std::string& warning : options_.warnings) say("warning: " + warning);
+    const std::string run_id = options_.rdzv_id.empty() ? random_id() : options_.rdzv_id;
+    JobEnvironment environment;
+    environment.local_world_size = environment.world_size = options_.nproc_per_node;
+    environment.role = options_.role;
+    environment.run_id = run_id;
+    environment.max_restarts = options_.max_restarts;
+    environment.virtual_local_rank = options_.virtual_local_rank;
+    const auto cores = place_ranks(options_.binding, options_.nproc_per_node);
+    environment.threads = threads_per_rank(cores);
+    const auto store = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "lockstep-store";
+    Job job{options_, program_, own_environment(), environment, listener_, store.string(),
+            {},       cores,    nullptr,           started_};
+    if (options_.dry_run) {
+      std::puts(dry_run_text(job, machine_).c_str());
+      return 0;
+    }
+    if (options_.nproc_per_node > 1 && !env::get("OMP_NUM_THREADS")) {
+      say("OMP_NUM_THREADS=" + std::to_string(environment.threads) + " for each rank, its share of " +
+          std::to_string(machine_.cores) + " cores; set it to choose");
+    }
+    const RunDirectory directory(options_.logs, run_id);
+    if (directory.kept()) {
+      say("logs are in " + directory.path());
+    } else {
+      job.scratch_directory = directory.path();
+    }
+    job.environment.directory = directory.path();
+    Signals signals(options_.signals);
+    const int code = options_.nodes.several() ? run_on_several(job, signals) : run_alone(job, signals);
+    if (!reasons_.empty()) {
+      std::string list = reasons_.size() == 1 ? "1 restart:" : std::to_string(reasons_.size()) + " restarts:";
+      for (const std::string& reason : reasons_) list += "\n  " + reason;
+      say(list);
+    }
+    return options_.torchrun_exit_code && code != 0 ? 1 : code;
+  }
+
+ private:
+  int threads_per_rank(const std::vector<CpuSet>& cores) const {
+    if (cores.empty()) return std::max(1, machine_.cores / options_.nproc_per_node);
+    // Ranks that are bound to the same cores share them.
+    size_t least = static_cast<size_t>(machine_.cores);
+    for (const CpuSet& set : cores) {
+      least = std::min(least, set.size() / static_cast<size_t>(std::count(cores.begin(), cores.end(), set)));
+    }
+    return std::max(1, static_cast<int>(least));
+  }
+
+  AttemptResult attempt(Job& job, Signals& signals) {
+    AttemptResult result = run_attempt(job, signals);
+    if (!result.report.empty()) std::fprintf(stderr, "%s\n", result.report.c_str());
+    if (!result.error.empty()) say("error: " + result.error);
+    ++job.attempt;
+    return result;
+  }
+
+  void note_restart(const std::string& reason) {
+    const double after = monotonic_seconds() - started_;
+    char time[32];
+    std::snprintf(time, sizeof time, "after %.1f s: ", after);
+    reasons_.push_back(time + reason);
+  }
+
+  int run_alone(Job& job, Signals& signals) {
+    listener_ = listen_on_loopback(options_.master_port);
+    job.environment.master_port = listener_.port;
+    while (true) {
+      const AttemptResult result = attempt(job, signals);
+      const int code = attempt_exit_code(result);
+      int& restarts = job.environment.restart_count;
+      if (code == 0 || result.interrupted_by || !result.error.empty() || restarts == options_.max_restarts)
+        return code;
+      ++restarts;
+      note_restart(attempt_reason(result));
+      say("starting all ranks again (restart " + std::to_string(restarts) + " of " +
+          std::to_string(options_.max_restarts) + ")");
+    }
+  }
+
+  int run_on_several(Job& job, Signals& signals) {
+    Agent agent(options_, say);
+    const auto interrupted = [&] {
+      agent.leave(128 + *agent.interrupted_by());
+      say(signal_name(*agent.interrupted_by()) + " received; this machine leaves the job");
+      return 128 + *agent.interrupted_by();
+    };
+    if (!agent.connect(signals)) return interrupted();
+    listener_ = listen_on(agent.address());
+    job.environment.interface = interface_of(agent.address());
+    job.environment.local_addr = agent.address().host();
+    job.agent = &agent;
+    while (true) {
+      const auto place = agent.meet(signals, listener_.port);
+      if (agent.interrupted_by()) return interrupted();
+      if (place) {
+        JobEnvironment& environment = job.environment;
+        environment.restart_count = place->restarts;
+        environment.group_rank = place->group_rank;
+        environment.group_world_size = place->groups;
+        environment.first_rank = place->first_rank;
+        environment.world_size = place->world_size;
+        environment.master_addr = place->master_addr;
+        environment.master_port = place->master_port;
+        say("machine " + std::to_string(place->group_rank) + " of " + std::to_string(place->groups) +
+            ", ranks " + std::to_string(place->first_rank) + " to " +
+            std::to_string(place->first_rank + options_.nproc_per_node - 1) + " of " +
+            std::to_string(place->world_size) + ", on " + agent.address().host());
+        const AttemptResult result = attempt(job, signals);
+        if (result.interrupted_by) {
+          agent.leave(128 + *result.interrupted_by);
+          return attempt_exit_code(result);
+        }
+        const int code = attempt_exit_code(result);
+        if (code != 0 && !result.ended_by_peers) agent.report_failure(attempt_reason(result), code);
+        const bool succeeded = code == 0 && !result.ended_by_peers;
+        const Verdict verdict = agent.conclude(succeeded, signals);
+        if (!verdict.again) {
+          if (!verdict.reason.empty()) say("the job has failed: " + verdict.reason);
+          return verdict.code;
+        }
+        note_restart(verdict.reason);
+        say("starting all ranks again: " + verdict.reason);
+      } else {
+        const Verdict verdict = agent.conclude(false, signals);
+        if (!verdict.reason.empty()) say("the job has ended: " + verdict.reason);
+        return verdict.code;
+      }
+    }
+  }
+
+  const Options& options_;
+  double started_;
+  Program program_;
+  const Machine& machine_;
+  Listener listener_;
+  std::vector<std::string> reasons_;
+};
+
 }  // namespace
 
 int run_job(const Options& options, const Machine& machine) {
   open_standard_streams();
-  const double started = monotonic_seconds();
-  Program program = resolve_program(options.command, options.module, options.no_python,
-                                    env::get("PYTHON_EXEC").value_or("python3"),
-                                    env::get("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
-  const Listener listener = listen_on_loopback(options.master_port);
-  const ScratchDirectory scratch;
-
-  JobEnvironment environment;
-  environment.local_world_size = environment.world_size = options.nproc_per_node;
-  environment.role = options.role;
-  environment.run_id = options.rdzv_id.empty() ? random_id() : options.rdzv_id;
-  environment.master_port = listener.port;
-  environment.max_restarts = options.max_restarts;
-  environment.threads = std::max(1, machine.cores / options.nproc_per_node);
-  environment.error_directory = scratch.path();
-  const auto store = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "lockstep-store";
-  Job job{options, std::move(program), own_environment(), environment, listener, store.string(), started};
-
-  Signals signals;
-  while (true) {
-    const AttemptResult result = run_attempt(job, signals);
-    if (!result.report.empty()) std::fprintf(stderr, "%s\n", result.report.c_str());
-    if (!result.error.empty()) std::fprintf(stderr, "lockrun: error: %s\n", result.error.c_str());
-    const int code = attempt_exit_code(result);
-    const int restarts = job.environment.restart_count;
-    if (code == 0 || result.interrupted_by || !result.error.empty() || restarts == options.max_restarts)
-      return code;
-    ++job.environment.restart_count;
-    std::fprintf(stderr, "lockrun: starting all ranks again (restart %d of %d)\n", restarts + 1,
-                 options.max_restarts);
-  }
+  return JobRun(options, machine).run();
 }
 
 }  // namespace lockstep::launcher

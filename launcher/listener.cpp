@@ -1,40 +1,43 @@
 #include "launcher/listener.h"
 
 #include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <cerrno>
 #include <cstring>
-#include <string>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
+namespace {
 
-Listener listen_on_loopback(uint16_t port) {
-  const auto fail = [&] {
+Listener listen_and_tell(const Address& address) {
+  Listener listener{listen_at(address)};
+  if (!listener.fd.valid()) {
     const std::string hint =
         errno == EADDRINUSE ? "; choose another --master-port, or none for a free one" : "";
-    throw Error("cannot listen on 127.0.0.1:" + std::to_string(port) + ": " + std::strerror(errno) + hint);
-  };
-  Listener listener;
-  listener.fd.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!listener.fd.valid()) fail();
-  const int yes = 1;
-  ::setsockopt(listener.fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(port);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  socklen_t size = sizeof address;
-  if (::bind(listener.fd.get(), generic, size) != 0 || ::listen(listener.fd.get(), SOMAXCONN) != 0 ||
-      ::getsockname(listener.fd.get(), generic, &size) != 0) {
-    fail();
+    throw Error("cannot listen on " + address.host() + ":" + std::to_string(address.port()) + ": " +
+                std::strerror(errno) + hint);
   }
-  listener.port = ntohs(address.sin_port);
+  listener.port = local_address(listener.fd.get()).port();
   return listener;
+}
+
+}  // namespace
+
+Listener listen_on_loopback(uint16_t port) {
+  Address address;
+  auto& loopback = reinterpret_cast<sockaddr_in&>(address.storage);
+  loopback.sin_family = AF_INET;
+  loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  loopback.sin_port = htons(port);
+  address.size = sizeof loopback;
+  return listen_and_tell(address);
+}
+
+Listener listen_on(const Address& address) {
+  Address any_port = address;
+  any_port.set_port(0);
+  return listen_and_tell(any_port);
 }
 
 }  // namespace lockstep::launcher

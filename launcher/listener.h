@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "launcher/network.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep::launcher {
@@ -14,5 +16,8 @@ struct Listener {
 
 /// Listens on 127.0.0.1, at `port` or, for 0, at a free one. Throws Error when the port is taken.
 Listener listen_on_loopback(uint16_t port);
+
+/// Listens at a free port of `address`. Throws Error.
+Listener listen_on(const Address& address);
 
 }  // namespace lockstep::launcher

@@ -1,8 +1,11 @@
 #include "launcher/machine.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 
+#include "launcher/network.h"
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/file.h"
@@ -24,8 +27,17 @@ int count_gpus() {
 
 }  // namespace
 
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
 Machine inspect_machine() {
   Machine machine;
+  const std::string name = host_name();
+  machine.names = {name, name.substr(0, name.find('.')), "localhost"};
+  for (const std::string& address : local_addresses()) machine.names.push_back(address);
   machine.cores = usable_cores();
   machine.gpus = count_gpus();
   return machine;

@@ -10,6 +10,9 @@ namespace lockstep::launcher {
 /// Cores that this process may use, and NVIDIA GPUs that it can see.
 Machine inspect_machine();
 
+/// This machine's name, as hostname prints it.
+std::string host_name();
+
 /// Random identifier of a run.
 std::string random_id();
 

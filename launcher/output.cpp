@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -66,15 +67,55 @@ bool open_pseudo_terminal(int like, UniqueFd& read_end, UniqueFd& write_end) {
 
 }  // namespace
 
-Output::Output(int workers, Prefix prefix, bool line_buffered)
+Output::Output(int workers, Prefix prefix, bool line_buffered, const LogOptions& logs, std::string directory)
     : out_(1),
       err_(2),
+      nowhere_(-1),
       pseudo_terminal_(line_buffered && out_.terminal()),
       shared_(same_target(1, 2)),
       out_console_(out_, workers == 1 && resolve(prefix, workers, out_.terminal()) == Prefix::off),
       err_console_(err_, workers == 1 && resolve(prefix, workers, err_.terminal()) == Prefix::off),
+      hidden_(nowhere_, false),
       workers_(workers),
-      prefix_(prefix) {}
+      prefix_(prefix),
+      logs_(logs),
+      directory_(std::move(directory)),
+      filtered_out_{logs.stdout_words},
+      filtered_err_{logs.stderr_words} {
+  for (const bool is_out : {true, false}) {
+    Filtered& filtered = is_out ? filtered_out_ : filtered_err_;
+    if (filtered.words.empty() || logs.none) continue;
+    filtered.file =
+        std::make_unique<LogFile>(directory_ + (is_out ? "/filtered_stdout.log" : "/filtered_stderr.log"));
+  }
+}
+
+void Output::Filtered::take(int rank, std::string_view line) const {
+  const auto holds = [&](const std::string& word) { return line.find(word) != line.npos; };
+  if (std::none_of(words.begin(), words.end(), holds)) return;
+  file->write("[rank " + std::to_string(rank) + "]: " + std::string(line) + "\n");
+}
+
+bool Output::on_console(int local_rank, int stream) const {
+  const auto& shown = logs_.shown;
+  if (!shown.empty() && std::find(shown.begin(), shown.end(), local_rank) == shown.end()) return false;
+  // What is redirected and teed is teed, as torchrun has it.
+  const size_t i = static_cast<size_t>(local_rank);
+  return (logs_.redirects[i] & ~logs_.tee[i] & stream) == 0;
+}
+
+void Output::open_logs(Stream& stream, int local_rank, bool is_out) {
+  const size_t i = static_cast<size_t>(local_rank);
+  if (!logs_.none && ((logs_.redirects[i] | logs_.tee[i]) & (is_out ? kStdout : kStderr)) != 0) {
+    stream.log = std::make_unique<LogFile>(directory_ + "/" + std::to_string(local_rank) +
+                                           (is_out ? "/stdout.log" : "/stderr.log"));
+  }
+  const Filtered& filtered = is_out ? filtered_out_ : filtered_err_;
+  if (filtered.file) {
+    const int rank = stream.source.rank;
+    stream.source.on_line = [&filtered, rank](std::string_view line) { filtered.take(rank, line); };
+  }
+}
 
 WorkerOutput Output::add_worker(int rank) {
   WorkerOutput ends;
@@ -88,10 +129,13 @@ WorkerOutput Output::add_worker(int rank) {
                   "; fewer ranks, or a higher limit of open files (ulimit -n), would help");
     }
     ::fcntl(stream->fd.get(), F_SETFL, O_NONBLOCK);
-    stream->console = is_out ? &out_console_ : &err_console();
+    stream->console = !on_console(workers_so_far, is_out ? kStdout : kStderr) ? &hidden_
+                      : is_out                                                ? &out_console_
+                                                                              : &err_console();
     stream->source.rank = rank;
     stream->source.prefix = prefix_text(resolve(prefix_, workers_, stream->console->sink().terminal()), rank);
     stream->source.may_be_live = workers_so_far == 0;
+    open_logs(*stream, workers_so_far, is_out);
     streams_.push_back(std::move(stream));
   }
   return ends;
@@ -121,13 +165,14 @@ void Output::handle(const pollfd& ready) {
   for (const auto& stream : streams_) {
     if (stream->fd.get() == ready.fd) read_some(*stream);
   }
-  warn_of_broken_sinks();
+  warn_of_what_cannot_be_written();
 }
 
 bool Output::read_some(Stream& stream) {
   static char buffer[size_t{1} << 16];
   const ssize_t size = ::read(stream.fd.get(), buffer, sizeof buffer);
   if (size > 0) {
+    if (stream.log) stream.log->write({buffer, static_cast<size_t>(size)});
     stream.console->feed(stream.source, {buffer, static_cast<size_t>(size)}, monotonic_seconds());
     return true;
   }
@@ -156,7 +201,7 @@ void Output::finish() {
     if (stream->fd.valid()) stream->console->end(stream->source);
     stream->fd.reset();
   }
-  warn_of_broken_sinks();
+  warn_of_what_cannot_be_written();
   out_.drain(kDrainSeconds);
   err_.drain(kDrainSeconds);
 }
@@ -165,7 +210,19 @@ const std::deque<std::string>& Output::stderr_tail(int local_rank) const {
   return streams_[2 * static_cast<size_t>(local_rank) + 1]->source.tail;
 }
 
-void Output::warn_of_broken_sinks() {
+void Output::warn_of(LogFile& log) {
+  if (const auto error = log.take_error()) {
+    message("lockrun: warning: the log file " + *error + "; the job goes on, and what belongs there is lost");
+  }
+}
+
+void Output::warn_of_what_cannot_be_written() {
+  for (const auto& stream : streams_) {
+    if (stream->log) warn_of(*stream->log);
+  }
+  for (Filtered* filtered : {&filtered_out_, &filtered_err_}) {
+    if (filtered->file) warn_of(*filtered->file);
+  }
   if (out_.error() == 0 || warned_out_) return;
   warned_out_ = true;
   const std::string reason = out_.error() == EPIPE

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "launcher/console.h"
+#include "launcher/log_file.h"
 #include "launcher/options.h"
 #include "launcher/sink.h"
 #include "lockstep/base/fd.h"
@@ -23,10 +24,11 @@ struct WorkerOutput {
 
 class Output {
  public:
-  /// `workers`: how many will write. `line_buffered`: where standard output is a terminal the workers get a
-  /// pseudo-terminal for it instead of a pipe, since C's and C++'s libraries keep back what is written to a
-  /// pipe until 4 KiB are full. All descriptors that it opens are close-on-exec.
-  Output(int workers, Prefix prefix, bool line_buffered);
+  /// `workers`: how many will write, with logs as `logs` says below `directory`, which has a directory for
+  /// each local rank. `line_buffered`: where standard output is a terminal the workers get a pseudo-terminal
+  /// for it instead of a pipe, since C's and C++'s libraries keep back what is written to a pipe until 4 KiB
+  /// are full. All descriptors that it opens are close-on-exec.
+  Output(int workers, Prefix prefix, bool line_buffered, const LogOptions& logs, std::string directory);
 
   /// Makes the channels of the next worker (in the order of ranks).
   WorkerOutput add_worker(int rank);
@@ -52,17 +54,30 @@ class Output {
     UniqueFd fd;
     Console* console;
     LineSource source;
+    std::unique_ptr<LogFile> log{};
   };
+  /// Copies of the lines that hold one of some words.
+  struct Filtered {
+    const std::vector<std::string>& words;
+    std::unique_ptr<LogFile> file{};
+    void take(int rank, std::string_view line) const;
+  };
+  void open_logs(Stream& stream, int local_rank, bool is_out);
+  bool on_console(int local_rank, int stream) const;
+  void warn_of(LogFile& log);
   Console& err_console() { return shared_ ? out_console_ : err_console_; }
   bool read_some(Stream& stream);
-  void warn_of_broken_sinks();
+  void warn_of_what_cannot_be_written();
 
-  Sink out_, err_;
+  Sink out_, err_, nowhere_;
   bool pseudo_terminal_;
   bool shared_;  ///< standard output and error are the same terminal, pipe or file
-  Console out_console_, err_console_;
+  Console out_console_, err_console_, hidden_;
   int workers_;
   Prefix prefix_;
+  const LogOptions& logs_;
+  std::string directory_;
+  Filtered filtered_out_, filtered_err_;
   bool warned_out_ = false;
   std::vector<std::unique_ptr<Stream>> streams_;  ///< two a worker: out, err
 };

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -67,6 +68,12 @@ StartedProcess start_process(const ProcessSpec& spec, const sigset_t& mask) {
     const bool connected =
         ::dup2(spec.stdin_fd, 0) == 0 && ::dup2(spec.stdout_fd, 1) == 1 && ::dup2(spec.stderr_fd, 2) == 2;
     for (const int fd : spec.inherited_fds) ::fcntl(fd, F_SETFD, 0);
+    if (!spec.cores.empty()) {
+      cpu_set_t cores;
+      CPU_ZERO(&cores);
+      for (const int core : spec.cores) CPU_SET(core, &cores);
+      ::sched_setaffinity(0, sizeof cores, &cores);
+    }
     reset_signals(mask);
     if (connected) ::execve(spec.path.c_str(), argv.data(), environment.data());
     const int error = errno;

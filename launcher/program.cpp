@@ -12,6 +12,9 @@
 namespace lockstep::launcher {
 namespace {
 
+constexpr const char* kRunPath =
+    "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')";
+
 bool is_file(const std::string& path) {
   struct stat status {};
   return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
@@ -50,18 +53,25 @@ std::string find(const std::string& name, std::string_view search_path) {
 
 }  // namespace
 
-Program resolve_program(const std::vector<std::string>& command, bool module, bool no_python,
-                        const std::string& python, const std::string& search_path) {
+Program resolve_program(const std::vector<std::string>& command, TargetKind kind, const std::string& python,
+                        const std::string& search_path) {
   const std::string& target = command.front();
-  if (!module && (no_python || !target.ends_with(".py"))) return {find(target, search_path), command, false};
+  if (!kind.run_path && !kind.module && (kind.no_python || !target.ends_with(".py"))) {
+    return {find(target, search_path), command, false, 1};
+  }
 
-  if (!module && !is_file(target)) {
+  if (!kind.module && !is_file(target)) {
     throw FileError("cannot find the Python script " + target + ": " + std::strerror(ENOENT));
   }
   // Unbuffered, as torchrun does: a crash must not swallow what was printed before it.
-  Program program{find(python, search_path), {python, "-u"}, true};
-  if (module) program.argv.push_back("-m");
+  Program program{find(python, search_path), {python, "-u"}, true, 0};
+  if (kind.run_path) {
+    program.argv.insert(program.argv.end(), {"-c", kRunPath});
+  } else if (kind.module) {
+    program.argv.push_back("-m");
+  }
   program.argv.insert(program.argv.end(), command.begin(), command.end());
+  program.first_argument = program.argv.size() - command.size() + 1;
   return program;
 }
 

@@ -6,10 +6,12 @@
 
 namespace lockstep::launcher {
 
-Signals::Signals() {
+Signals::Signals(const std::vector<int>& ending) {
   sigset_t handled;
   ::sigemptyset(&handled);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP}) {
+  std::vector<int> all = ending;
+  all.insert(all.end(), {SIGUSR1, SIGUSR2, SIGTSTP});
+  for (const int signal : all) {
     struct sigaction action {};
     ::sigaction(signal, nullptr, &action);
     if (action.sa_handler != SIG_IGN) ::sigaddset(&handled, signal);

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <optional>
+#include <vector>
 
 #include "lockstep/base/fd.h"
 
@@ -10,8 +11,9 @@ namespace lockstep::launcher {
 
 class Signals {
  public:
-  /// Blocks the signals that lockrun handles (not those that its parent had it ignore, as nohup does).
-  Signals();
+  /// Blocks the signals that lockrun handles: those in `ending`, SIGUSR1, SIGUSR2 and SIGTSTP; not those that
+  /// its parent had it ignore, as nohup does.
+  explicit Signals(const std::vector<int>& ending);
 
   int fd() const { return fd_.get(); }
   std::optional<int> receive();

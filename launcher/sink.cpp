@@ -15,6 +15,7 @@ namespace lockstep::launcher {
 
 Sink::Sink(int fd) : fd_(fd), terminal_(::isatty(fd) == 1) {
   struct stat status {};
+  if (fd < 0) error_ = EBADF;
   if (::fstat(fd, &status) != 0) return;
   socket_ = S_ISSOCK(status.st_mode);
   if (S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) {

@@ -10,7 +10,7 @@ namespace lockstep::launcher {
 
 class Sink {
  public:
-  /// For descriptor `fd` (1 or 2), which stays the caller's.
+  /// For descriptor `fd` (1 or 2), which stays the caller's, or for none (-1): then everything is dropped.
   explicit Sink(int fd);
 
   /// Appends to what is to be written.

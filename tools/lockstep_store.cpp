@@ -15,13 +15,29 @@
 
 namespace {
 
-uint16_t port_of(int fd) {
-  sockaddr_in address{};
+struct Place {
+  std::string host;
+  uint16_t port;
+};
+
+/// Where the socket listens.
+Place place_of(int fd) {
+  sockaddr_storage address{};
   socklen_t size = sizeof address;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 || address.sin_family != AF_INET) {
-    throw lockstep::ValueError("descriptor " + std::to_string(fd) + " is not a listening IPv4 socket");
+  char host[INET6_ADDRSTRLEN] = {};
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0) {
+    if (address.ss_family == AF_INET) {
+      const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+      ::inet_ntop(AF_INET, &v4.sin_addr, host, sizeof host);
+      return {host, ntohs(v4.sin_port)};
+    }
+    if (address.ss_family == AF_INET6) {
+      const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+      ::inet_ntop(AF_INET6, &v6.sin6_addr, host, sizeof host);
+      return {host, ntohs(v6.sin6_port)};
+    }
   }
-  return ntohs(address.sin_port);
+  throw lockstep::ValueError("descriptor " + std::to_string(fd) + " is not a listening socket");
 }
 
 int serve(int argc, char** argv) {
@@ -32,11 +48,12 @@ int serve(int argc, char** argv) {
         "expected the number of a listening socket; this program is started by lockrun");
   }
   c10d::TCPStoreOptions options;
-  options.port = port_of(fd);
+  const Place place = place_of(fd);
+  options.port = place.port;
   options.isServer = true;
   options.waitWorkers = false;
   options.masterListenFd = fd;
-  const c10d::TCPStore store("127.0.0.1", options);
+  const c10d::TCPStore store(place.host, options);
   // It serves from a thread of its own until lockrun ends this process.
   while (true) ::pause();
 }

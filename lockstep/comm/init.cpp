@@ -68,11 +68,11 @@ std::shared_ptr<ProcessGroup::Impl> make_lockstep(const LaunchEnvironment& launc
 
 std::shared_ptr<ProcessGroup::Impl> make_gloo(const LaunchEnvironment& launch, StorePtr& store,
                                               std::chrono::milliseconds timeout) {
-  std::string host = "127.0.0.1";
+  std::string host = launch.local_addr.empty() ? "127.0.0.1" : launch.local_addr;
   if (!store) {
     store = launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>()) : connect_store(launch, timeout);
   }
-  if (launch.world_size != launch.local_world_size) {
+  if (launch.world_size != launch.local_world_size && launch.local_addr.empty()) {
     char name[256] = {};
     ::gethostname(name, sizeof name - 1);
     host = name;

@@ -126,6 +126,9 @@ LaunchEnvironment LaunchEnvironment::from_env() {
   launch.master_port = number("MASTER_PORT", 0);
   if (env::get(kTorchrun.rank)) {
     read(launch, kTorchrun);
+    // With lockrun --virtual-local-rank every LOCAL_RANK is 0.
+    if (const auto local = env::get_int("LOCKSTEP_LOCAL_RANK")) launch.local_rank = static_cast<int>(*local);
+    launch.local_addr = env::get("LOCKSTEP_LOCAL_ADDR").value_or("");
     launch.group_rank = number("GROUP_RANK", 0);
     if (const auto fd = env::get_int("LOCKSTEP_SEGMENT_FD")) launch.segment_fd = static_cast<int>(*fd);
     launch.agent_store = env::get_bool("TORCHELASTIC_USE_AGENT_STORE").value_or(false);

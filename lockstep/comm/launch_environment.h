@@ -19,12 +19,14 @@ struct LaunchEnvironment {
   int restart_count = 0;
   /// Names this job on this node, the same for its ranks and no others: where ranks without a store meet.
   std::string job_key{};
-  bool alone = true;  ///< no launcher: a job of one
+  std::string local_addr{};  ///< address of this machine that the others use; empty: not said
+  bool alone = true;         ///< no launcher: a job of one
 
   /// Reads what lockrun and torchrun set (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
-  /// MASTER_ADDR, MASTER_PORT, TORCHELASTIC_*, LOCKSTEP_SEGMENT_FD), else what Open MPI's mpirun
-  /// (OMPI_COMM_WORLD_*), SLURM's srun (SLURM_PROCID and others of a job step) or MPICH's and Intel's mpirun
-  /// (PMI_*, MPI_LOCAL*) set. Throws ValueError naming a variable that is missing or contradicts another.
+  /// MASTER_ADDR, MASTER_PORT, TORCHELASTIC_*, LOCKSTEP_SEGMENT_FD, LOCKSTEP_LOCAL_ADDR,
+  /// LOCKSTEP_LOCAL_RANK), else what Open MPI's mpirun (OMPI_COMM_WORLD_*), SLURM's srun (SLURM_PROCID and
+  /// others of a job step) or MPICH's and Intel's mpirun (PMI_*, MPI_LOCAL*) set. Throws ValueError naming a
+  /// variable that is missing or contradicts another.
   static LaunchEnvironment from_env();
 };
 

@@ -31,7 +31,7 @@ JobEnvironment second_node() {
   job.restart_count = 1;
   job.max_restarts = 3;
   job.threads = 8;
-  job.error_directory = "/scratch";
+  job.directory = "/scratch";
   return job;
 }
 
@@ -51,7 +51,7 @@ TEST(EnvironmentTest, IsWhatTorchrunGives) {
                                                        {"TORCHELASTIC_MAX_RESTARTS", "3"},
                                                        {"TORCHELASTIC_RUN_ID", "id7"},
                                                        {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                                                       {"TORCHELASTIC_ERROR_FILE", "/scratch/1.json"},
+                                                       {"TORCHELASTIC_ERROR_FILE", "/scratch/1/error.json"},
                                                        {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
                                                        {"OMP_NUM_THREADS", "8"}};
   EXPECT_EQ(as_map(worker_environment({}, second_node(), 1)), expected);
@@ -70,6 +70,23 @@ TEST(EnvironmentTest, ReplacesStaleVariablesAndKeepsTheUsers) {
   EXPECT_EQ(environment.at("LOCKSTEP_SEGMENT_FD"), "9");
   EXPECT_FALSE(environment.contains("LOCKSTEP_TERMINAL_COLUMNS"));
   EXPECT_EQ(environment.at("A"), "b=c");
+}
+
+TEST(EnvironmentTest, VirtualLocalRanksSeeOneGpu) {
+  JobEnvironment job = second_node();
+  job.virtual_local_rank = true;
+  EXPECT_EQ(as_map(worker_environment({}, job, 1)).at("LOCAL_RANK"), "0");
+  EXPECT_EQ(as_map(worker_environment({}, job, 1)).at("CUDA_VISIBLE_DEVICES"), "1");
+  EXPECT_EQ(as_map(worker_environment({"CUDA_VISIBLE_DEVICES=4,GPU-b"}, job, 1)).at("CUDA_VISIBLE_DEVICES"),
+            "GPU-b");
+}
+
+TEST(EnvironmentTest, SeveralMachinesUseTheAgreedInterface) {
+  JobEnvironment job = second_node();
+  job.interface = "eth1";
+  const auto environment = as_map(worker_environment({"NCCL_SOCKET_IFNAME=ib0"}, job, 0));
+  EXPECT_EQ(environment.at("GLOO_SOCKET_IFNAME"), "eth1");
+  EXPECT_EQ(environment.at("NCCL_SOCKET_IFNAME"), "ib0");
 }
 
 }  // namespace

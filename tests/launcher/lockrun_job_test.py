@@ -33,8 +33,11 @@ class EnvironmentTest(LockrunTest):
 
     def test_threads_are_the_share_of_the_cores(self):
         cores = len(os.sched_getaffinity(0))
+        del self.environment["OMP_NUM_THREADS"]
         self.assertEqual(self.ranks(1)[0]["OMP_NUM_THREADS"], str(cores))
         self.assertEqual(self.ranks(cores)[0]["OMP_NUM_THREADS"], "1")
+        line = f"lockrun: OMP_NUM_THREADS=1 for each rank, its share of {cores} cores; set it to choose\n"
+        self.assertEqual(self.shell(cores, "exit 0")[2], line if cores > 1 else "")
         self.environment["OMP_NUM_THREADS"] = "5"
         self.assertEqual(self.ranks(1)[0]["OMP_NUM_THREADS"], "5")
 

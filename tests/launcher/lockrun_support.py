@@ -44,8 +44,8 @@ class LockrunTest(unittest.TestCase):
         self.scratch.mkdir()
         self.marker = f"LOCKRUN_TEST_MARKER={self.directory.name}"
         self.environment = dict(os.environ, TMPDIR=str(self.scratch), LOCKRUN_TEST_MARKER=self.directory.name)
-        for name in ("OMP_NUM_THREADS", "PET_NPROC_PER_NODE"):
-            self.environment.pop(name, None)
+        self.environment.pop("PET_NPROC_PER_NODE", None)
+        self.environment["OMP_NUM_THREADS"] = "1"
         self.addCleanup(shutil.rmtree, self.directory)
 
     def tearDown(self):

@@ -30,8 +30,8 @@ class ProgramTest : public ::testing::Test {
     fs::permissions(directory_ / name, permissions);
   }
   std::string at(const char* name) const { return (directory_ / name).string(); }
-  Program resolve(const Words& command, bool module = false, bool no_python = false) const {
-    return resolve_program(command, module, no_python, "python3", "/nonexistent:" + directory_.string());
+  Program resolve(const Words& command, TargetKind kind = {}) const {
+    return resolve_program(command, kind, "python3", "/nonexistent:" + directory_.string());
   }
   std::string error_of(const Words& command) const {
     try {
@@ -55,8 +55,18 @@ TEST_F(ProgramTest, GivesScriptsAndModulesToPython) {
   const Program script = resolve({at("script.py"), "1"});
   EXPECT_EQ(script.path, at("python3"));
   EXPECT_EQ(script.argv, (Words{"python3", "-u", at("script.py"), "1"}));
-  EXPECT_EQ(resolve({"package.train", "1"}, true).argv, (Words{"python3", "-u", "-m", "package.train", "1"}));
-  EXPECT_EQ(resolve({at("script.py")}, false, true).path, at("script.py"));
+  EXPECT_EQ(resolve({"package.train", "1"}, {.module = true}).argv,
+            (Words{"python3", "-u", "-m", "package.train", "1"}));
+  EXPECT_EQ(resolve({at("script.py")}, {.no_python = true}).path, at("script.py"));
+}
+
+TEST_F(ProgramTest, KnowsWhereTheProgramsArgumentsBegin) {
+  EXPECT_EQ(resolve({"tool", "-x"}).first_argument, 1u);
+  EXPECT_EQ(resolve({at("script.py"), "1"}).first_argument, 3u);
+  EXPECT_EQ(resolve({"package.train", "1"}, {.module = true}).first_argument, 4u);
+  const Program run_path = resolve({at("script.py"), "1"}, {.no_python = true, .run_path = true});
+  EXPECT_EQ(run_path.path, at("python3"));
+  EXPECT_EQ(run_path.argv[run_path.first_argument], "1");
 }
 
 TEST_F(ProgramTest, SaysWhatIsWrong) {

@@ -1,0 +1,25 @@
+// From the job to what the guardian is to start.
+#pragma once
+
+#include "launcher/attempt.h"
+#include "launcher/guardian.h"
+#include "launcher/output.h"
+#include "launcher/stdin_copies.h"
+
+namespace lockstep::launcher {
+
+/// The plan, and lockrun's copies of descriptors that only the workers are to keep.
+struct AttemptPlan {
+  GuardianPlan guardian{};
+  std::vector<WorkerOutput> outputs{};
+  std::vector<UniqueFd> inputs{};
+};
+
+/// `segment_fd`: of the memory that the ranks share; `null_fd`: /dev/null. Makes the workers' directories.
+AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigset_t& worker_mask,
+                         Output& output, StdinCopies& copies);
+
+/// The directory of the present attempt, where its local ranks have theirs.
+std::string attempt_directory(const Job& job);
+
+}  // namespace lockstep::launcher

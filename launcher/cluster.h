@@ -1,0 +1,40 @@
+// Machines as other tools name them: SLURM's variables, Horovod's lists of hosts.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::launcher {
+
+/// This machine's place among several.
+struct ClusterPlace {
+  int nodes = 1;
+  int node_rank = 0;
+  std::string master_addr{};
+  uint16_t master_port = 0;  ///< 0: the default
+  int slots = 0;             ///< ranks on this machine; 0: not said
+};
+
+/// The place that srun gave to this lockrun; none outside a job step, or in one of a single task. Throws
+/// ValueError when srun or mpirun started several lockruns on one machine.
+std::optional<ClusterPlace> place_from_environment();
+
+/// The first name in a list of SLURM's: "rack[1-2]n[03,5],x" is rack1n03.
+std::string first_host(std::string_view list);
+
+struct Host {
+  std::string name;
+  int slots = 1;
+};
+
+/// "a:2,b" or, from a file, lines "a slots=2". Throws ValueError naming `source` and the entry.
+std::vector<Host> parse_hosts(std::string_view text, const std::string& source);
+
+/// The place of the machine with these names; `num_proc` ranks (0: all slots) are dealt in the order of
+/// hosts. Throws ValueError when it is not among the hosts or the slots do not suffice.
+ClusterPlace place_among(const std::vector<Host>& hosts, const std::vector<std::string>& names, int num_proc);
+
+}  // namespace lockstep::launcher

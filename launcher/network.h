@@ -1,0 +1,46 @@
+// Addresses and sockets of several machines.
+#pragma once
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/fd.h"
+
+namespace lockstep::launcher {
+
+/// An IPv4 or IPv6 address with a port.
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t size = 0;
+
+  std::string host() const;  ///< as numbers
+  uint16_t port() const;
+  void set_port(uint16_t port);
+};
+
+/// The addresses of `host` (a name, or an address as numbers). Asks for names in a child process, so that no
+/// name server can hold it up for longer than `timeout` seconds. Throws Error with the resolver's reason.
+std::vector<Address> resolve(const std::string& host, uint16_t port, double timeout);
+
+/// A socket connected to `address`. Throws Error with the system's reason, after `timeout` seconds at most.
+UniqueFd connect_to(const Address& address, double timeout);
+
+/// A listening socket at `address`, close-on-exec; an invalid one, with errno, when that is impossible.
+UniqueFd listen_at(const Address& address);
+
+Address local_address(int fd);
+Address peer_address(int fd);
+
+/// All addresses of this machine, as numbers.
+std::vector<std::string> local_addresses();
+
+/// Whether `address` belongs to an interface of this machine.
+bool is_local(const Address& address);
+/// The interface with that address, or "".
+std::string interface_of(const Address& address);
+
+}  // namespace lockstep::launcher

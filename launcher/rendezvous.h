@@ -1,0 +1,78 @@
+// What the serving side of a rendezvous decides: who takes part, with which ranks, and what follows when a
+// machine fails, leaves or comes. Pure: messages in, messages out.
+//
+// A round begins when enough machines wait and ends when a rank fails, a machine is lost, leaves or joins;
+// then all of them come together again, or the job is over. Messages are JSON objects with a "type":
+//   from a machine: join, failed {what, code}, succeeded, leave {code}, beat
+//   to a machine:   status {here, least, most}, start {...}, end {reason}, over {reason, code}, refused
+//   {reason}, beat
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lockstep::launcher {
+
+struct RendezvousRules {
+  std::string run_id{};
+  int min = 1, max = 1;
+  bool numbered = true;
+  int max_restarts = 0;
+  double last_call_timeout = 30;  ///< seconds
+};
+
+class Rendezvous {
+ public:
+  explicit Rendezvous(RendezvousRules rules) : rules_(std::move(rules)) {}
+
+  /// A message of machine `peer` (a number that the caller gives). False when it makes no sense: then the
+  /// peer is to be dropped, as by lost().
+  bool receive(int peer, std::string_view message, double now);
+  /// The connection to `peer` has ended, for the reason `how` ("it sent no sign of life for 15 s").
+  void lost(int peer, const std::string& how, double now);
+  /// Lets time pass; returns seconds until it wants to be called again, or a negative number.
+  double tick(double now);
+
+  /// Takes the messages to send, in order: peer and text.
+  std::vector<std::pair<int, std::string>> take_messages();
+  bool over() const { return phase_ == Phase::over; }
+
+ private:
+  enum class Phase { gathering, running, over };
+  enum class State { waiting, running, succeeded };
+  struct Machine {
+    State state = State::waiting;
+    std::string host{}, address{};
+    int store_port = 0, nproc = 1;
+    int node_rank = -1;   ///< when numbered
+    int group_rank = -1;  ///< of the last round; -1: took part in none
+    int arrival = 0;
+  };
+
+  void join(int peer, const Machine& machine, double now);
+  void failed(int peer, const std::string& what, int code, double now);
+  void left(int peer, int code, double now);
+  std::string reason_to_refuse(int peer, const Machine& machine) const;
+  bool takes_part(int peer) const;
+  size_t waiting() const;
+  void gather(double now);
+  void start_round();
+  void end_round(const std::string& reason, double now);
+  void finish(const std::string& reason, int code);
+  void count_failure(const std::string& reason, int code, double now);
+  void send_status();
+  void send(int peer, std::string message) { messages_.emplace_back(peer, std::move(message)); }
+
+  RendezvousRules rules_;
+  Phase phase_ = Phase::gathering;
+  std::map<int, Machine> machines_;
+  int arrivals_ = 0, rounds_ = 0, restarts_ = 0;
+  std::optional<double> last_call_;
+  std::vector<std::pair<int, std::string>> messages_;
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,36 @@
+// --stdin all: every rank gets a copy of lockrun's standard input.
+#pragma once
+
+#include <poll.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/base/fd.h"
+
+namespace lockstep::launcher {
+
+class StdinCopies {
+ public:
+  /// A pipe for one more worker; returns the worker's end (close-on-exec). Throws Error.
+  UniqueFd add_worker();
+  /// lockrun's own ends.
+  std::vector<int> write_ends() const;
+
+  void add_polls(std::vector<pollfd>& polls) const;
+  void handle(const pollfd& ready);
+
+ private:
+  struct Copy {
+    UniqueFd fd;
+    std::string pending{};
+  };
+  bool wants_more() const;
+  void read_some();
+  void write_some(Copy& copy) const;
+
+  std::vector<Copy> copies_;
+  bool at_end_ = false;
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,26 @@
+// A C++ rank of a job on several machines: one all-reduce over Gloo, then it waits for `release` in its
+// directory.
+#include <ATen/ops/full.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "lockstep/base/main.h"
+#include "lockstep/comm/init.h"
+
+int main() {
+  return lockstep::run_main("gloo_rank", [] {
+    auto world = lockstep::init({.backend = "gloo", .timeout = std::chrono::seconds(60)});
+    const auto tensor = at::full({1000}, world.rank() + 1.0);
+    world.all_reduce(tensor);
+    std::printf("rank %d of %d sum %g\n", world.rank(), world.size(), tensor[999].item<double>());
+    std::fflush(stdout);
+    for (int i = 0; i < 3000 && !std::filesystem::exists("release"); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return 0;
+  });
+}

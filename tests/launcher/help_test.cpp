@@ -1,0 +1,35 @@
+#include "launcher/help.h"
+
+#include <gtest/gtest.h>
+
+#include "launcher/flags.h"
+
+namespace lockstep::launcher {
+namespace {
+
+TEST(HelpTest, NamesEveryFlagWithin80Columns) {
+  const std::string help = help_text();
+  for (const Flag& flag : flags()) {
+    EXPECT_NE(help.find("--" + std::string(flag.name)), std::string::npos) << flag.name;
+  }
+  size_t column = 0, line = 1;
+  for (const char c : help) {
+    column = c == '\n' ? 0 : column + 1;
+    line += c == '\n' ? 1 : 0;
+    ASSERT_LE(column, 80u) << "line " << line;
+  }
+}
+
+TEST(HelpTest, TheManualAndTheCompletionsNameEveryFlag) {
+  const std::string man = man_page("1.0"), bash = completion_script("bash"), zsh = completion_script("zsh");
+  for (const Flag& flag : flags()) {
+    std::string escaped;
+    for (const char c : "--" + std::string(flag.name)) escaped += c == '-' ? "\\-" : std::string(1, c);
+    EXPECT_NE(man.find(escaped), std::string::npos) << flag.name;
+    EXPECT_NE(bash.find(" --" + std::string(flag.name)), std::string::npos) << flag.name;
+    EXPECT_NE(zsh.find("'--" + std::string(flag.name)), std::string::npos) << flag.name;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

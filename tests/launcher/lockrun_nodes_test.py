@@ -1,0 +1,279 @@
+"""Jobs on several machines: two hosts made of namespaces, and several lockruns on this one."""
+
+import os
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+from lockrun_support import LOCKRUN, TIMEOUT, LockrunTest, wait_until
+from two_hosts import TwoHosts, become_root, shared_memory_of
+
+GLOO_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "gloo_rank")
+SCRIPT = pathlib.Path(__file__).with_name("allreduce_script.py")
+LOOP = "echo started $RANK of $WORLD_SIZE in $TORCHELASTIC_RESTART_COUNT; touch up$RANK.$WORLD_SIZE; while [ ! -e release ]; do sleep 0.02; done"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class NodesTest(LockrunTest):
+    def setUp(self):
+        super().setUp()
+        self.environment["PYTHON_EXEC"] = sys.executable
+        self.environment["LOCKSTEP_BACKEND"] = "gloo"
+        token = self.directory / "token"
+        token.write_text("0123456789abcdef0123456789abcdef\n")
+        token.chmod(0o600)
+        self.token = f"token_file={token}"
+
+    def finish(self, *processes):
+        """(exit code, stdout, stderr) of each."""
+        results = []
+        for process in processes:
+            out, err = process.communicate(timeout=TIMEOUT)
+            results.append((process.returncode, out, err))
+        return results
+
+
+class HostsTest(NodesTest):
+    def setUp(self):
+        super().setUp()
+        self.two = TwoHosts()
+        self.addCleanup(self.two.stop)
+
+    def on(self, host, *arguments):
+        process = subprocess.Popen(self.two.hosts[host].command("env", "-C", self.directory, LOCKRUN, *arguments), env=self.environment, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(lambda: (process.stdout.close(), process.stderr.close()))
+        return process
+
+    def processes_of(self, host):
+        wanted = os.readlink(f"/proc/{self.two.hosts[host].pid}/ns/pid")
+        return [pid for pid in self.processes() if os.readlink(f"/proc/{pid}/ns/pid") == wanted]
+
+    def test_static_all_reduce_in_cpp_shares_no_memory(self):
+        flags = ["--nnodes", 2, "--nproc-per-node", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", self.token,
+                 "--prefix", "off"]
+        a = self.on("a", *flags, "--node-rank", 0, GLOO_RANK)
+        b = self.on("b", *flags, "--node-rank", 1, GLOO_RANK)
+        lines = [a.stdout.readline() for _ in range(2)] + [b.stdout.readline() for _ in range(2)]
+        self.assertEqual(sorted(lines), [f"rank {rank} of 4 sum 10\n" for rank in range(4)])
+        memory = {host: shared_memory_of(self.processes_of(host)) for host in "ab"}
+        self.assertTrue(memory["a"] and memory["b"], "the ranks of a host share a segment")
+        self.assertEqual(memory["a"] & memory["b"], set())
+        # What is open listens on the agreed address only.
+        listening = subprocess.run(self.two.hosts["a"].command("cat", "/proc/net/tcp"), capture_output=True, text=True).stdout
+        addresses = {line.split()[1].split(":")[0] for line in listening.splitlines()[1:] if line.split()[3] == "0A"}
+        self.assertEqual(addresses, {"01004D0A"})
+        (self.directory / "release").touch()
+        for code, _, err in self.finish(a, b):
+            self.assertEqual(code, 0, err)
+
+    def test_elastic_all_reduce_of_torchruns_script(self):
+        flags = ["--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29777", "--rdzv-id", "job",
+                 "--rdzv-conf", self.token, "--prefix", "off", SCRIPT]
+        results = self.finish(self.on("a", *flags), self.on("b", *flags))
+        self.assertEqual([code for code, _, _ in results], [0, 0], results)
+        self.assertEqual(sorted(out for _, out, _ in results), [f"rank {rank} of 2 sum 3.0 attempt 0\n" for rank in range(2)])
+
+    def test_a_cut_cable_ends_a_job_that_needs_both(self):
+        conf = self.token + ",keep_alive_interval=0.2,keep_alive_max_attempt=3"
+        flags = ["--nnodes", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", conf]
+        a = self.on("a", *flags, "--node-rank", 0, "sh", "-c", LOOP)
+        b = self.on("b", *flags, "--node-rank", 1, "sh", "-c", LOOP)
+        self.wait_for_file("up0.2")
+        self.wait_for_file("up1.2")
+        self.two.cut_the_cable()
+        (code_a, _, err_a), (code_b, _, err_b) = self.finish(a, b)
+        self.assertEqual((code_a, code_b), (1, 1), err_a + err_b)
+        self.assertIn("the machine b was lost: it gave no sign of life", err_a)
+        self.assertRegex(err_b, r"the rendezvous at 10\.77\.0\.1:29500 (gave no sign of life|was lost)")
+
+
+class AgentsTest(NodesTest):
+    """Several lockruns on this machine, with shell scripts as ranks."""
+
+    def setUp(self):
+        super().setUp()
+        self.port = free_port()
+
+    def static(self, node_rank, script, *flags, nnodes=2, conf=None):
+        return self.start("--nnodes", nnodes, "--node-rank", node_rank, "--master-port", self.port, "--rdzv-conf",
+                          conf or self.token, *flags, "sh", "-c", script)
+
+    def elastic(self, nnodes, script, *flags):
+        conf = self.token + ",last_call_timeout=0.5,keep_alive_interval=0.2"
+        return self.start("--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
+                          "--rdzv-conf", conf, *flags, "sh", "-c", script)
+
+    def test_ranks_are_numbered_over_machines(self):
+        script = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE"
+        first = self.static(0, script, "--nproc-per-node", 1)
+        second = self.static(1, script, "--nproc-per-node", 2, "--prefix", "off")
+        (code_a, out_a, err_a), (code_b, out_b, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (0, 0), err_a + err_b)
+        self.assertEqual((out_a, sorted(out_b.splitlines())), ("0 0 3 1 0 2\n", ["1 0 3 2 1 2", "2 1 3 2 1 2"]))
+
+    def test_the_first_failure_ends_all_with_its_code(self):
+        first = self.static(0, LOOP)
+        second = self.static(1, "while [ ! -e up0.2 ]; do sleep 0.02; done; exit 7")
+        (code_a, _, err_a), (code_b, _, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (7, 7), err_a + err_b)
+        self.assertRegex(err_a, r"the job has failed: rank 1 on \S+ ended with exit code 7\n")
+        self.assertIn("rank 1 failed: it ended with exit code 7", err_b)
+
+    def test_a_failure_restarts_all(self):
+        script = "echo attempt $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || exit 5; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || sleep 60"
+        results = self.finish(*[self.static(rank, script, "--max-restarts", 1) for rank in range(2)])
+        for code, out, err in results:
+            self.assertEqual((code, out), (0, "attempt 0\nattempt 1\n"), err)
+            self.assertRegex(err, r"1 restart:\n  after \d+\.\d s: rank 1 on \S+ ended with exit code 5 \(restart 1 of 1\)")
+
+    def test_machines_join_and_leave(self):
+        first = self.elastic("1:2", LOOP)
+        self.wait_for_file("up0.1")
+        second = self.elastic("1:2", LOOP)
+        self.wait_for_file("up1.2")
+        (self.directory / "up0.1").unlink()
+        second.terminate()
+        self.wait_for_file("up0.1")
+        (self.directory / "release").touch()
+        (code_a, out, err_a), (code_b, _, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (0, 128 + signal.SIGTERM), err_a + err_b)
+        self.assertRegex(out, r"(?s)0 of 1 in 0\n.*0 of 2 in 0\n.*0 of 1 in 0\n")
+        self.assertRegex(err_a, r"joins the job\n(.*\n)*.*leaves the job")
+
+    def test_a_killed_machine_is_replaced_by_another(self):
+        first = self.elastic("2:2", LOOP, "--max-restarts", 1)
+        second = self.elastic("2:2", LOOP, "--max-restarts", 1)
+        self.wait_for_file("up0.2")
+        self.wait_for_file("up1.2")
+        # The one that serves must live on: it has the server as a child.
+        servers = [pid for pid in self.processes() if pathlib.Path(f"/proc/{pid}/comm").read_text() == "lockrun-rdzv\n"]
+        (server,) = servers
+        parent = int(pathlib.Path(f"/proc/{server}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        victim, survivor = (second, first) if parent == first.pid else (first, second)
+        victim.kill()
+        victim.communicate()
+        third = self.elastic("2:2", "echo third $RANK in $TORCHELASTIC_RESTART_COUNT; touch release", "--max-restarts", 1)
+        (code_a, _, err_a), (code_b, out_b, err_b) = self.finish(survivor, third)
+        self.assertEqual((code_a, code_b), (0, 0), err_a + err_b)
+        self.assertEqual(out_b, "third 1 in 1\n")
+        self.assertRegex(err_a, r"the machine \S+ was lost: its connection was closed")
+
+    def test_an_unreachable_endpoint_is_told_within_3_seconds(self):
+        started = time.monotonic()
+        process = self.start("--nnodes", 2, "--node-rank", 1, "--master-port", self.port, "--rdzv-conf",
+                             self.token + ",join_timeout=4", "true")
+        line = process.stderr.readline()
+        self.assertLess(time.monotonic() - started, 3)
+        self.assertRegex(line, rf"lockrun: cannot reach the rendezvous at 127.0.0.1:{self.port} \(127.0.0.1\): Connection refused; "
+                               r"check that lockrun runs there with --node-rank 0 and that no firewall is in between; trying for another \d s")
+        self.assertEqual(process.wait(TIMEOUT), 1)
+        self.assertIn("gave up after 4 s", process.stderr.read())
+        process = self.start("--nnodes", 2, "--node-rank", 1, "--master-addr", "no-such-host.invalid", "--rdzv-conf", self.token, "true")
+        self.assertIn("cannot find the address of no-such-host.invalid", process.stderr.readline())
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(TIMEOUT), 128 + signal.SIGINT)
+
+    def test_too_few_machines(self):
+        code, _, err = self.run_lockrun("--nnodes", 2, "--master-port", self.port, "--rdzv-conf", self.token + ",join_timeout=1", "true")
+        self.assertEqual(code, 1)
+        self.assertRegex(err, r"too few machines came within 1 s: 1 of 2 here \(\S+\)\n")
+
+    def test_another_secret_is_refused_and_logged(self):
+        first = self.static(0, "true")
+        other = self.directory / "other"
+        other.write_text("x" * 32)
+        other.chmod(0o600)
+        (code, _, err), = self.finish(self.static(1, "true", conf=f"token_file={other}"))
+        self.assertEqual(code, 1)
+        self.assertIn("its secret is another one; use the same token_file on all machines", err)
+        (code, _, err), (code_b, _, _) = self.finish(first, self.static(1, "true"))
+        self.assertEqual((code, code_b), (0, 0), err)
+        self.assertIn("refused 127.0.0.1: it does not know the secret in token_file", err)
+
+    def test_secrets_must_be_secret(self):
+        loose = self.directory / "loose"
+        loose.write_text("x" * 32)
+        loose.chmod(0o644)
+        self.assertIn("others may read it", self.finish(self.static(1, "true", conf=f"token_file={loose}"))[0][2])
+        loose.write_text("short")
+        loose.chmod(0o600)
+        self.assertIn("at least 16 bytes", self.finish(self.static(1, "true", conf=f"token_file={loose}"))[0][2])
+        self.assertIn("no secret is set", self.finish(self.static(1, "true", conf="join_timeout=0"))[0][2])
+
+    def test_different_flags_are_refused(self):
+        first = self.static(0, "true")
+        self.assertIn("refused by the rendezvous", self.finish(self.static(1, "true", nnodes=3))[0][2])
+        self.assertIn("is for --rdzv-id none, not x", self.finish(self.static(1, "true", "--rdzv-id", "x"))[0][2])
+        self.assertEqual([code for code, _, _ in self.finish(first, self.static(1, "true"))], [0, 0])
+
+    def test_torchruns_side_is_told(self):
+        from torch.distributed import TCPStore
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.port = store.port
+        (code, _, err), = self.finish(self.static(1, "true"))
+        self.assertEqual(code, 1)
+        self.assertIn("is no rendezvous of lockrun (torchrun's agents cannot be joined", err)
+
+    def test_strangers_neither_crash_nor_block_it(self):
+        first = self.static(0, "true")
+        self.assertTrue(wait_until(lambda: self.listens()))
+        randomness = random.Random(5)
+        idle = [socket.create_connection(("127.0.0.1", self.port)) for _ in range(20)]  # they say nothing at all
+        sent = 0
+        while sent < 100_000:
+            with socket.create_connection(("127.0.0.1", self.port)) as stranger:
+                start = b"" if randomness.random() < 0.3 else b"LOCKRUN1" + randomness.randbytes(16)
+                messages = [randomness.randbytes(4)[randomness.randrange(4):] + randomness.randbytes(randomness.randrange(60)) for _ in range(500)]
+                try:
+                    stranger.sendall(start)
+                    for message in messages:
+                        stranger.sendall(message)
+                except OSError:  # thrown out
+                    pass
+                sent += len(messages)
+        (code, _, err), (code_b, _, err_b) = self.finish(first, self.static(1, "true"))
+        for connection in idle:
+            connection.close()
+        self.assertEqual((code, code_b), (0, 0), err + err_b)
+        self.assertIn("is no lockrun agent", err)
+        self.assertLess(len(err.splitlines()), 40, "strangers fill the log")
+
+    def listens(self):
+        try:
+            socket.create_connection(("127.0.0.1", self.port)).close()
+            return True
+        except OSError:
+            return False
+
+    def test_slurm_needs_no_flags(self):
+        agents = []
+        for node in range(2):
+            self.environment.update(SLURM_STEP_ID="1", SLURM_JOB_ID=str(os.getpid()), SLURM_STEP_NUM_NODES="2",
+                                    SLURM_STEP_NUM_TASKS="2", SLURM_NODEID=str(node), SLURM_STEP_NODELIST="localhost,x")
+            agents.append(self.start("sh", "-c", "echo $RANK of $WORLD_SIZE"))
+        results = self.finish(*agents)
+        self.assertEqual([(code, out) for code, out, _ in results], [(0, "0 of 2\n"), (0, "1 of 2\n")], results)
+
+    def test_kubernetes_variables_need_no_flags(self):
+        agents = []
+        for node in range(2):
+            self.environment.update(PET_NNODES="2", PET_NODE_RANK=str(node), PET_MASTER_ADDR="localhost",
+                                    PET_MASTER_PORT=str(self.port), PET_NPROC_PER_NODE="1")
+            agents.append(self.start("sh", "-c", "echo $RANK of $WORLD_SIZE"))
+        self.assertEqual([(code, out) for code, out, _ in self.finish(*agents)], [(0, "0 of 2\n"), (0, "1 of 2\n")])
+
+
+if __name__ == "__main__":
+    become_root()
+    unittest.main()

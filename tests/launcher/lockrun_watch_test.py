@@ -1,0 +1,93 @@
+"""What lockrun notices while ranks run, and what it says in the end."""
+
+import os
+import pathlib
+import signal
+import time
+import unittest
+
+from lockrun_support import TIMEOUT, LockrunTest
+
+LATE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "late_rank")
+RECORDED = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "recorded_rank")
+
+
+class HangTest(LockrunTest):
+    def test_the_rank_that_others_wait_for_is_named(self):
+        # Rank 1 comes 3 s late to the third barrier.
+        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "1", LATE_RANK, "3")
+        self.assertEqual(code, 0, err)
+        self.assertRegex(err, r"lockrun: warning: no collective was started for \d s and ranks wait for others: rank 1 is at "
+                              r"its 2\. \(barrier of 0 bytes\), while rank 0 is at its 3\. \(barrier of 0 bytes\)\n")
+        self.assertIn("lockrun: where the ranks are:\nrank 0 (pid", err)
+        self.assertRegex(err, r"  thread \d+ \(late_rank\): state S, in the kernel at \S+")
+
+    def test_the_job_ends_only_if_asked(self):
+        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "0.5", "--hang-action", "end",
+                                        "--log-dir", "logs", LATE_RANK, "600")
+        self.assertEqual(code, 1, err)
+        self.assertIn("ending the job (--hang-action end)", err)
+        (stacks,) = (self.directory / "logs").glob("*/attempt_0/stacks.txt")
+        self.assertIn("rank 1 (pid", stacks.read_text())
+
+    def test_no_alarm_where_nobody_waits(self):
+        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "0.3", "sleep", "1.5")
+        self.assertEqual((code, err), (0, ""))
+
+
+class ReportTest(LockrunTest):
+    def test_cpp_programs_write_error_files(self):
+        code, _, err = self.run_lockrun("--nproc-per-node", 1, RECORDED, "throw")
+        self.assertNotEqual(code, 0)
+        self.assertIn("its error:\n    ValueError: the flag is wrong", err)
+        code, _, err = self.run_lockrun("--nproc-per-node", 1, RECORDED, "terminate")
+        self.assertEqual(code, 128 + signal.SIGABRT)
+        self.assertIn("its error:\n    std::out_of_range: beyond", err)
+
+    def test_reasons_of_restarts_are_listed(self):
+        code, _, err = self.shell(2, "[ $RANK = 1 ] && exit $((5 + TORCHELASTIC_RESTART_COUNT)); sleep 60", "--max-restarts", "2")
+        self.assertEqual(code, 7)
+        self.assertRegex(err, r"lockrun: 2 restarts:\n  after \d+\.\d s: rank 1 ended with exit code 5\n"
+                              r"  after \d+\.\d s: rank 1 ended with exit code 6\n\Z")
+
+    def test_a_stopped_worker_is_reported_within_a_second(self):
+        process = self.start("--nproc-per-node", 1, "sh", "-c", "echo $$ > pid.tmp; mv pid.tmp pid; sleep 60 & wait")
+        self.wait_for_file("pid")
+        pid = int((self.directory / "pid").read_text())
+        stopped = time.monotonic()
+        os.kill(pid, signal.SIGSTOP)
+        self.assertIn("was stopped by SIGSTOP", process.stderr.readline())
+        self.assertLess(time.monotonic() - stopped, 1)
+        process.terminate()
+        process.wait(TIMEOUT)
+
+
+class SignalsToHandleTest(LockrunTest):
+    LOOP = "trap 'echo got; exit 0' USR1; touch ready; while true; do sleep 0.02; done"
+
+    def test_sigusr1_ends_nothing_by_default(self):
+        process = self.start("sh", "-c", "trap 'touch got' USR1; touch ready; while [ ! -e go ]; do sleep 0.02; done")
+        self.wait_for_file("ready")
+        process.send_signal(signal.SIGUSR1)
+        self.wait_for_file("got")
+        self.assertIsNone(process.poll())
+        (self.directory / "go").touch()
+        self.assertEqual(process.wait(TIMEOUT), 0)
+
+    def test_sigusr1_may_be_the_request_to_end(self):
+        process = self.start("--signals-to-handle", "SIGUSR1", "sh", "-c", self.LOOP)
+        self.wait_for_file("ready")
+        process.send_signal(signal.SIGUSR1)
+        _, err = process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertIn("SIGUSR1 received and passed on", err)
+
+    def test_unlisted_signals_end_lockrun_and_so_everything(self):
+        process = self.start("--signals-to-handle", "SIGINT", "sh", "-c", self.LOOP)
+        self.wait_for_file("ready")
+        process.terminate()
+        self.assertEqual(process.wait(TIMEOUT), -signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    unittest.main()

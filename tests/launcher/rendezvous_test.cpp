@@ -1,0 +1,204 @@
+#include "launcher/rendezvous.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+namespace lockstep::launcher {
+namespace {
+
+using nlohmann::json;
+
+/// A rendezvous with machines that talk to it.
+struct Meeting {
+  explicit Meeting(RendezvousRules rules) : rules(rules), rendezvous(rules) {}
+
+  void join(int peer, int node_rank = -1, int nproc = 2) {
+    json message = {{"type", "join"},
+                    {"run_id", rules.run_id},
+                    {"host", "host" + std::to_string(peer)},
+                    {"address", "10.0.0." + std::to_string(peer)},
+                    {"store_port", 1000 + peer},
+                    {"nproc", nproc},
+                    {"min", rules.min},
+                    {"max", rules.max}};
+    if (node_rank >= 0) message["node_rank"] = node_rank;
+    EXPECT_TRUE(rendezvous.receive(peer, message.dump(), now));
+  }
+  void tell(int peer, const json& message) { EXPECT_TRUE(rendezvous.receive(peer, message.dump(), now)); }
+  /// The messages since the last call, "status" left out.
+  std::map<int, std::vector<json>> heard() {
+    std::map<int, std::vector<json>> result;
+    for (const auto& [peer, text] : rendezvous.take_messages()) {
+      const json message = json::parse(text);
+      if (message["type"] != "status") result[peer].push_back(message);
+    }
+    return result;
+  }
+  /// The type of the only message to each machine.
+  std::map<int, std::string> types() {
+    std::map<int, std::string> result;
+    for (const auto& [peer, messages] : heard()) {
+      EXPECT_EQ(messages.size(), 1u);
+      result[peer] = messages.front()["type"];
+    }
+    return result;
+  }
+
+  RendezvousRules rules;
+  Rendezvous rendezvous;
+  double now = 100;
+};
+
+using Types = std::map<int, std::string>;
+
+RendezvousRules fixed(int machines, int max_restarts = 0) {
+  return {.run_id = "id", .min = machines, .max = machines, .numbered = true, .max_restarts = max_restarts};
+}
+RendezvousRules elastic(int min, int max, int max_restarts = 0) {
+  return {.run_id = "id", .min = min, .max = max, .numbered = false, .max_restarts = max_restarts};
+}
+
+TEST(RendezvousTest, NumberedMachinesGetRanksInTheirOrder) {
+  Meeting meeting(fixed(3));
+  meeting.join(1, 2, 4);
+  meeting.join(2, 0, 1);
+  EXPECT_TRUE(meeting.heard().empty());
+  meeting.join(3, 1, 2);
+  auto heard = meeting.heard();
+  EXPECT_EQ(heard[2].front()["first_rank"], 0);
+  EXPECT_EQ(heard[3].front()["first_rank"], 1);
+  EXPECT_EQ(heard[1].front()["first_rank"], 3);
+  for (const int peer : {1, 2, 3}) {
+    EXPECT_EQ(heard[peer].front()["world_size"], 7);
+    EXPECT_EQ(heard[peer].front()["master_addr"], "10.0.0.2");
+    EXPECT_EQ(heard[peer].front()["master_port"], 1002);
+  }
+}
+
+TEST(RendezvousTest, RefusesWhatDoesNotFit) {
+  Meeting meeting(fixed(2));
+  meeting.join(1, 0);
+  meeting.join(2, 0);
+  EXPECT_EQ(meeting.heard()[2].front()["reason"], "--node-rank 0 is taken by host1");
+  meeting.join(3, 2);
+  EXPECT_EQ(meeting.types(), (Types{{3, "refused"}}));
+  meeting.rules.run_id = "other";
+  meeting.join(4, 1);
+  EXPECT_EQ(meeting.types(), (Types{{4, "refused"}}));
+  meeting.rules = elastic(1, 2);
+  meeting.join(5);
+  EXPECT_EQ(meeting.types(), (Types{{5, "refused"}}));
+  for (const char* text :
+       {"", "[]", "{}", R"({"type":3})", R"({"type":"join"})", R"({"type":"succeeded"})"}) {
+    EXPECT_FALSE(meeting.rendezvous.receive(9, text, 1)) << text;
+  }
+}
+
+TEST(RendezvousTest, SuccessOfAllEndsTheJob) {
+  Meeting meeting(fixed(2));
+  meeting.join(1, 0);
+  meeting.join(2, 1);
+  meeting.heard();
+  meeting.tell(1, {{"type", "succeeded"}});
+  EXPECT_TRUE(meeting.heard().empty());
+  meeting.tell(2, {{"type", "succeeded"}});
+  EXPECT_EQ(meeting.types(), (Types{{1, "over"}, {2, "over"}}));
+  EXPECT_TRUE(meeting.rendezvous.over());
+}
+
+TEST(RendezvousTest, AFailureRestartsAllUntilNoneIsLeft) {
+  Meeting meeting(fixed(2, 1));
+  meeting.join(1, 0);
+  meeting.join(2, 1);
+  meeting.heard();
+  meeting.tell(1, {{"type", "succeeded"}});  // too early: the other one fails
+  meeting.tell(2, {{"type", "failed"}, {"what", "rank 3 ended with exit code 7"}, {"code", 7}});
+  auto heard = meeting.heard();
+  EXPECT_EQ(heard[1].front()["reason"], "rank 3 ended with exit code 7 (restart 1 of 1)");
+  meeting.join(1, 0);
+  EXPECT_TRUE(meeting.heard().empty()) << "began without the other";
+  meeting.join(2, 1);
+  heard = meeting.heard();
+  EXPECT_EQ(heard[2].front()["restarts"], 1);
+  EXPECT_EQ(heard[2].front()["round"], 2);
+  meeting.tell(1, {{"type", "failed"}, {"what", "again"}, {"code", 9}});
+  heard = meeting.heard();
+  EXPECT_EQ(heard[2].front()["type"], "over");
+  EXPECT_EQ(heard[2].front()["code"], 9);
+}
+
+TEST(RendezvousTest, ElasticStartsAtTheMaximumOrAfterTheLastCall) {
+  Meeting meeting(elastic(1, 2));
+  meeting.join(1);
+  EXPECT_DOUBLE_EQ(meeting.rendezvous.tick(meeting.now), 30);
+  EXPECT_TRUE(meeting.heard().empty());
+  meeting.rendezvous.tick(meeting.now + 30);
+  EXPECT_EQ(meeting.types(), (Types{{1, "start"}}));
+  meeting.join(2);  // a newcomer: all begin anew, and that is no failure
+  EXPECT_EQ(meeting.types(), (Types{{1, "end"}}));
+  meeting.join(1);
+  auto heard = meeting.heard();
+  EXPECT_EQ(heard[1].front()["group_rank"], 0);
+  EXPECT_EQ(heard[2].front()["group_rank"], 1);
+  EXPECT_EQ(heard[2].front()["restarts"], 0);
+  meeting.join(3);  // one too many waits
+  EXPECT_TRUE(meeting.heard().empty());
+  meeting.tell(2, {{"type", "leave"}, {"code", 143}});
+  EXPECT_EQ(meeting.types(), (Types{{1, "end"}}));
+  meeting.join(1);
+  EXPECT_EQ(meeting.types(), (Types{{1, "start"}, {3, "start"}}));
+}
+
+TEST(RendezvousTest, ALostMachineCountsAsAFailure) {
+  Meeting meeting(elastic(1, 2, 1));
+  meeting.join(1);
+  meeting.join(2);
+  meeting.heard();
+  meeting.rendezvous.lost(1, "its connection was closed", meeting.now);
+  EXPECT_EQ(meeting.types(), (Types{{2, "end"}}));
+  meeting.join(2);
+  auto heard = meeting.heard();
+  EXPECT_EQ(heard[2].front()["world_size"], 2);
+  EXPECT_EQ(heard[2].front()["restarts"], 1);
+
+  Meeting strict(fixed(2));
+  strict.join(1, 0);
+  strict.join(2, 1);
+  strict.heard();
+  strict.rendezvous.lost(2, "it gave no sign of life", strict.now);
+  EXPECT_EQ(strict.heard()[1].front()["reason"], "the machine host2 was lost: it gave no sign of life");
+}
+
+TEST(RendezvousTest, AnyMessageIsSurvived) {
+  // What a member that knows the secret, but is out of its mind, may send.
+  std::mt19937 random(3);
+  const std::vector<json> values = {
+      nullptr,          true,           -1,       1e300,       1 << 30, "",     "id", "join", "\xff\xfe",
+      json::array({1}), json::object(), "failed", "succeeded", "leave", "beat", 2};
+  const std::vector<std::string> keys = {"type", "run_id", "host",      "address", "store_port", "nproc",
+                                         "min",  "max",    "node_rank", "what",    "code"};
+  Meeting meeting(elastic(1, 3, 1000000));
+  for (int i = 0; i < 20000; ++i) {
+    json message = {{"type", values[7 + random() % 8]},
+                    {"run_id", "id"},
+                    {"store_port", 5},
+                    {"nproc", 1},
+                    {"min", 1},
+                    {"max", 3}};
+    for (int k = 0; k < 2; ++k) message[keys[random() % keys.size()]] = values[random() % values.size()];
+    const int peer = static_cast<int>(random() % 5);
+    meeting.now += 0.1;
+    if (!meeting.rendezvous.receive(peer, message.dump(-1, ' ', false, json::error_handler_t::replace),
+                                    meeting.now)) {
+      meeting.rendezvous.lost(peer, "nonsense", meeting.now);
+    }
+    meeting.rendezvous.tick(meeting.now);
+    for (const auto& entry : meeting.rendezvous.take_messages()) EXPECT_TRUE(json::accept(entry.second));
+    if (meeting.rendezvous.over()) meeting.rendezvous = Rendezvous(meeting.rules);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

@@ -1,0 +1,76 @@
+"""Two hosts on this machine: network, mount, IPC, PID and host-name namespaces of their own, joined by a cable."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+
+def become_root():
+    """Without privileges: starts this script anew as root of a user namespace, where hosts can be made."""
+    if os.geteuid() != 0:
+        os.execvp("unshare", ["unshare", "-Ur", "-n", sys.executable, *sys.argv])
+
+
+class Host:
+    def __init__(self, name):
+        self.name = name
+        script = f"hostname {name}; mount -t tmpfs tmpfs /dev/shm; ip link set lo up; echo ready; exec sleep 1000"
+        self.holder = subprocess.Popen(["unshare", "-n", "-m", "-i", "-p", "-u", "--fork", "--mount-proc", "--kill-child",
+                                        "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+        if self.holder.stdout.readline() != "ready\n":
+            raise RuntimeError("this kernel refuses namespaces, so several machines cannot be tested here")
+        children = pathlib.Path(f"/proc/{self.holder.pid}/task/{self.holder.pid}/children").read_text().split()
+        self.pid = int(children[0])
+
+    def command(self, *arguments):
+        return ["nsenter", "-t", str(self.pid), "-n", "-m", "-i", "-p", "-u", *map(str, arguments)]
+
+    def run(self, *arguments):
+        subprocess.run(self.command(*arguments), check=True, timeout=20)
+
+    def stop(self):
+        self.holder.kill()
+        self.holder.wait()
+        self.holder.stdout.close()
+
+
+class TwoHosts:
+    """a is 10.77.0.1, b is 10.77.0.2."""
+
+    ADDRESSES = {"a": "10.77.0.1", "b": "10.77.0.2"}
+
+    def __init__(self):
+        self.hosts = {name: Host(name) for name in self.ADDRESSES}
+        first, second = self.hosts.values()
+        subprocess.run(["ip", "link", "add", "lockrun0", "netns", str(first.pid), "type", "veth", "peer", "name", "lockrun1",
+                        "netns", str(second.pid)], check=True)
+        for (name, address), device in zip(self.ADDRESSES.items(), ("lockrun0", "lockrun1")):
+            self.hosts[name].run("ip", "address", "add", f"{address}/24", "dev", device)
+            self.hosts[name].run("ip", "link", "set", device, "up")
+
+    def cut_the_cable(self):
+        self.hosts["b"].run("ip", "link", "set", "lockrun1", "down")
+
+    def stop(self):
+        for host in self.hosts.values():
+            host.stop()
+
+
+def shared_memory_of(pids):
+    """(device, inode) of every writable memory that these processes may share, mapped or open."""
+    found = set()
+    for pid in pids:
+        try:
+            for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines():
+                fields = line.split()
+                if fields[1][1] == "w" and fields[1][3] == "s":
+                    found.add((fields[3], int(fields[4])))
+            for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+                if "memfd:" in os.readlink(fd) or os.readlink(fd).startswith("/dev/shm/"):
+                    status = os.stat(fd)
+                    found.add((f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", status.st_ino))
+        except OSError:
+            pass
+    return found
