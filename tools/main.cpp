@@ -10,7 +10,9 @@ int main(int argc, char** argv) {
   lockstep::tools::Action action;
   lockstep::tools::add_bench(app, action);
   lockstep::tools::add_data(app, action);
+  lockstep::tools::add_env(app, action);
   lockstep::tools::add_tokenize(app, action);
+  lockstep::tools::add_topo(app, action);
   CLI11_PARSE(app, argc, argv);
   return lockstep::run_main("lockstep", action);
 }

@@ -16,6 +16,8 @@ using AddSubcommand = void (*)(CLI::App& app, Action& action);
 
 void add_bench(CLI::App& app, Action& action);
 void add_data(CLI::App& app, Action& action);
+void add_env(CLI::App& app, Action& action);
 void add_tokenize(CLI::App& app, Action& action);
+void add_topo(CLI::App& app, Action& action);
 
 }  // namespace lockstep::tools

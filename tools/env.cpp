@@ -1,0 +1,182 @@
+// `lockstep env`: what a rank sees and what a report of a bug needs. Under a launcher, rank 0 describes the
+// machine and every rank what is its own.
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/cores.h"
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/comm/shm/layout.h"
+#include "tools/subcommands.h"
+
+extern char** environ;
+
+namespace lockstep::tools {
+namespace {
+
+/// Name and value, in the order of showing.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+/// First line of a file that may not exist.
+std::string line_of(const char* path) {
+  try {
+    const std::string text = read_file(path);
+    return text.substr(0, text.find('\n'));
+  } catch (const FileError&) {
+    return "not known";
+  }
+}
+
+/// What stands behind `key` in a file of "key : value" lines.
+std::string entry_of(const char* path, const std::string& key) {
+  try {
+    const std::string text = read_file(path);
+    const size_t at = text.find("\n" + key);
+    const size_t from = at == text.npos ? 0 : at + 1;
+    if (at == text.npos && !text.starts_with(key)) return "not known";
+    const size_t begin = text.find_first_not_of(" \t", text.find_first_of(":=", from) + 1);
+    std::string value = text.substr(begin, text.find('\n', begin) - begin);
+    if (value.size() > 1 && value.front() == '"') value = value.substr(1, value.size() - 2);
+    return value;
+  } catch (const FileError&) {
+    return "not known";
+  }
+}
+
+std::string affinity() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return "not known";
+  std::string text;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (!CPU_ISSET(i, &set)) continue;
+    int last = i;
+    while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) ++last;
+    text += (text.empty() ? "" : ",") + std::to_string(i) + (last > i ? "-" + std::to_string(last) : "");
+    i = last;
+  }
+  return text;
+}
+
+std::string interfaces() {
+  ifaddrs* raw = nullptr;
+  if (::getifaddrs(&raw) != 0) return "not known";
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(raw, ::freeifaddrs);
+  std::string text;
+  for (const ifaddrs* entry = raw; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr != nullptr && entry->ifa_addr->sa_family == AF_INET) {
+      text += (text.empty() ? "" : ", ") + std::string(entry->ifa_name);
+    }
+  }
+  return text.empty() ? "none" : text;
+}
+
+std::string space(const char* path) {
+  struct statvfs status {};
+  if (::statvfs(path, &status) != 0) return "not known";
+  const double unit = static_cast<double>(status.f_frsize) / (1 << 30);
+  return fmt::format("{:.1f} GiB, {:.1f} GiB free", static_cast<double>(status.f_blocks) * unit,
+                     static_cast<double>(status.f_bavail) * unit);
+}
+
+std::string limit_of(int resource) {
+  rlimit limit{};
+  ::getrlimit(static_cast<__rlimit_resource>(resource), &limit);
+  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
+}
+
+Facts machine_facts() {
+  utsname system{};
+  ::uname(&system);
+  return {{"lockstep", LOCKSTEP_VERSION},
+          {"segment layout", std::to_string(shm::kLayoutVersion)},
+          {"libtorch headers", TORCH_VERSION},
+          {"compiler", "g++ " __VERSION__},
+          {"system", entry_of("/etc/os-release", "PRETTY_NAME")},
+          {"kernel", std::string(system.sysname) + " " + system.release + " " + system.machine},
+          {"processor", entry_of("/proc/cpuinfo", "model name")},
+          {"cores", fmt::format("{} usable of {} online", usable_cores(), ::sysconf(_SC_NPROCESSORS_ONLN))},
+          {"memory", entry_of("/proc/meminfo", "MemTotal") + ", available " +
+                         entry_of("/proc/meminfo", "MemAvailable")},
+          {"/dev/shm", space("/dev/shm")},
+          {"temporary files", space(env::get("TMPDIR").value_or("/tmp").c_str())},
+          {"huge pages", line_of("/sys/kernel/mm/transparent_hugepage/enabled") + ", shared memory " +
+                             line_of("/sys/kernel/mm/transparent_hugepage/shmem_enabled")},
+          {"nvidia driver", line_of("/proc/driver/nvidia/version")},
+          {"interfaces", interfaces()},
+          {"ptrace_scope", line_of("/proc/sys/kernel/yama/ptrace_scope")},
+          {"open files", limit_of(RLIMIT_NOFILE)},
+          {"locked memory", limit_of(RLIMIT_MEMLOCK)}};
+}
+
+bool matters(const std::string& name) {
+  constexpr const char* kBeginnings[] = {
+      "LOCKSTEP_", "PET_",  "TORCH", "OMP_",    "MKL_",  "KMP_",   "GLOO_",      "NCCL_",   "CUDA_",
+      "SLURM_",    "OMPI_", "PMI",   "MASTER_", "ROLE_", "GROUP_", "LD_PRELOAD", "MALLOC_", "PYTHON_EXEC"};
+  constexpr const char* kNames[] = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TMPDIR"};
+  return std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
+                     [&](const char* beginning) { return name.starts_with(beginning); }) ||
+         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+Facts rank_facts() {
+  char directory[4096] = "?";
+  if (::getcwd(directory, sizeof directory) == nullptr) directory[0] = '?';
+  Facts facts = {
+      {"pid", std::to_string(::getpid())}, {"bound to cores", affinity()}, {"directory", directory}};
+  Facts variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const std::string name = text.substr(0, text.find('='));
+    const bool secret =
+        name.find("TOKEN") != name.npos || name.find("KEY") != name.npos || name.find("SECRET") != name.npos;
+    if (matters(name)) variables.emplace_back(name, secret ? "(not shown)" : text.substr(name.size() + 1));
+  }
+  std::sort(variables.begin(), variables.end());
+  facts.insert(facts.end(), variables.begin(), variables.end());
+  return facts;
+}
+
+int show(bool as_json) {
+  const auto rank = env::get_int("RANK");
+  Facts facts;
+  if (rank.value_or(0) == 0) facts = machine_facts();
+  const Facts own = rank_facts();
+  facts.insert(facts.end(), own.begin(), own.end());
+  if (as_json) {
+    nlohmann::ordered_json json;
+    for (const auto& [name, value] : facts) json[name] = value;
+    std::puts(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+    return 0;
+  }
+  std::string text;
+  for (const auto& [name, value] : facts) text += fmt::format("{:<20} {}\n", name, value);
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+void add_env(CLI::App& app, Action& action) {
+  auto as_json = std::make_shared<bool>(false);
+  auto* command = app.add_subcommand(
+      "env",
+      "Shows what a rank sees and what a report of a bug needs (lockrun -np 2 lockstep env: of every rank)");
+  command->add_flag("--json", *as_json, "As JSON");
+  command->callback([as_json, &action] { action = [as_json] { return show(*as_json); }; });
+}
+
+}  // namespace lockstep::tools

@@ -1,0 +1,70 @@
+// `lockstep topo`: the machine, and how fast its ranks reach each other.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "tools/subcommands.h"
+#include "tools/topo/render.h"
+
+namespace lockstep::tools {
+namespace {
+
+struct Options {
+  int nproc_per_node = 0;
+  bool no_measure = false;
+  std::string format = "text";
+  std::filesystem::path output;
+};
+
+int show(const Options& options) {
+  topo::Report report;
+  report.topology = topo::read_topology();
+  const size_t cpus = report.topology.cpus.size();
+  if (options.nproc_per_node > static_cast<int>(cpus)) {
+    throw ValueError("--nproc-per-node " + std::to_string(options.nproc_per_node) + ": there are " +
+                     std::to_string(cpus) + " logical cores for ranks of their own");
+  }
+  const size_t ranks =
+      options.nproc_per_node > 0 ? static_cast<size_t>(options.nproc_per_node) : std::min<size_t>(cpus, 16);
+  std::vector<int> numbers;
+  // Spread over the machine, so that few ranks show its far corners too.
+  for (size_t i = 0; i < ranks; ++i) {
+    report.ranks.push_back(i * cpus / ranks);
+    numbers.push_back(report.topology.cpus[report.ranks.back()].number);
+  }
+  if (!options.no_measure && ranks > 1) report.speeds = topo::measure(numbers);
+  const std::string text = options.format == "json"  ? topo::as_json(report)
+                           : options.format == "svg" ? topo::as_svg(report)
+                                                     : topo::as_text(report);
+  if (options.output.empty()) {
+    std::fputs(text.c_str(), stdout);
+  } else {
+    write_file_atomically(options.output, text);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_topo(CLI::App& app, Action& action) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand(
+      "topo", "Shows cores, caches, NUMA nodes and GPUs, and the measured speed between ranks");
+  command->add_option("--format", options->format, "text, json or svg")
+      ->check(CLI::IsMember({"text", "json", "svg"}))
+      ->capture_default_str();
+  command->add_option("--output", options->output, "File to write to (default: standard output)")
+      ->type_name("FILE");
+  command
+      ->add_option("--nproc-per-node", options->nproc_per_node,
+                   "Ranks to measure between (default: one per logical core, 16 at most)")
+      ->check(CLI::Range(1, 256))
+      ->type_name("N");
+  command->add_flag("--no-measure", options->no_measure, "Measure nothing");
+  command->callback([options, &action] { action = [options] { return show(*options); }; });
+}
+
+}  // namespace lockstep::tools
