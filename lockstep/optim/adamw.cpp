@@ -1,13 +1,13 @@
 #include "lockstep/optim/adamw.h"
 
 #include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <map>
 
 #include "lockstep/base/error.h"
+#include "lockstep/optim/fused.h"
 
 namespace lockstep {
 namespace {
@@ -19,12 +19,6 @@ using torch::optim::AdamWParamState;
 struct Batch {
   std::vector<at::Tensor> params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps;
 };
-
-// The kernel walks raw memory, so a gradient must be laid out as its parameter is.
-at::Tensor laid_out_like(const at::Tensor& grad, const at::Tensor& param) {
-  if (grad.strides() == param.strides() && grad.scalar_type() == param.scalar_type()) return grad;
-  return at::empty_like(param).copy_(grad);
-}
 
 }  // namespace
 
@@ -55,7 +49,7 @@ torch::Tensor FusedAdamW::step(LossClosure closure) {
       Batch& batch = batches[state.step()];
       // Detached from autograd's bookkeeping: the kernel changes the parameter in place.
       batch.params.push_back(param.detach());
-      batch.grads.push_back(laid_out_like(grad, param));
+      batch.grads.push_back(detail::laid_out_like(grad, param));
       batch.exp_avgs.push_back(state.exp_avg());
       batch.exp_avg_sqs.push_back(state.exp_avg_sq());
       if (options.amsgrad()) batch.max_exp_avg_sqs.push_back(state.max_exp_avg_sq());

@@ -1,5 +1,6 @@
 // Runs our optimizer for comparison with Python's:
 //   optim_runner adamw INPUTS OUTPUTS AMSGRAD   p.N: first values, g.STEP.N: gradients (absent: none)
+//   optim_runner sgd INPUTS OUTPUTS MOMENTUM[,DAMPENING][n]   the same; n: Nesterov's
 //   optim_runner clip INPUTS OUTPUTS MAX_NORM   g.N: gradients
 //   optim_runner schedule   reads lines "TYPE WARMUP STEPS" and writes a line of factors for each
 #include <ATen/ops/empty_like.h>
@@ -14,6 +15,7 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/lr_scheduler.h"
+#include "lockstep/optim/sgd.h"
 
 namespace {
 
@@ -55,6 +57,36 @@ Tensors adamw(const Tensors& inputs, bool amsgrad) {
   return outputs;
 }
 
+Tensors sgd(const Tensors& inputs, const std::string& argument) {
+  std::vector<at::Tensor> parameters;
+  for (size_t i = 0; inputs.contains(fmt::format("p.{}", i)); ++i) {
+    parameters.push_back(inputs.at(fmt::format("p.{}", i)).clone().requires_grad_());
+  }
+  const size_t comma = argument.find(',');
+  FusedSGD optimizer(parameters,
+                     torch::optim::SGDOptions(0.1)
+                         .momentum(std::stod(argument))
+                         .dampening(comma == std::string::npos ? 0 : std::stod(argument.substr(comma + 1)))
+                         .nesterov(argument.ends_with('n'))
+                         .weight_decay(0.05));
+  for (int step = 0; inputs.contains(fmt::format("g.{}.0", step)); ++step) {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto grad = inputs.find(fmt::format("g.{}.{}", step, i));
+      parameters[i].mutable_grad() = grad == inputs.end() ? at::Tensor() : grad->second;
+    }
+    optimizer.step();
+  }
+  Tensors outputs;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    outputs[fmt::format("p.{}", i)] = parameters[i].detach();
+    const auto state = optimizer.state().find(parameters[i].unsafeGetTensorImpl());
+    if (state == optimizer.state().end()) continue;
+    outputs[fmt::format("momentum_buffer.{}", i)] =
+        static_cast<const torch::optim::SGDParamState&>(*state->second).momentum_buffer();
+  }
+  return outputs;
+}
+
 Tensors clip(const Tensors& inputs, double max_norm) {
   std::vector<at::Tensor> parameters;
   Tensors outputs;
@@ -87,10 +119,11 @@ int main(int argc, char** argv) {
       print_schedules();
       return 0;
     }
-    if (argc != 5) throw ValueError("usage: optim_runner adamw|clip INPUTS OUTPUTS ARGUMENT");
+    if (argc != 5) throw ValueError("usage: optim_runner adamw|sgd|clip INPUTS OUTPUTS ARGUMENT");
     const Tensors inputs = checkpoint::load_safetensors(argv[2]).tensors;
-    checkpoint::save_safetensors(
-        argv[3], mode == "adamw" ? adamw(inputs, std::stoi(argv[4]) != 0) : clip(inputs, std::stod(argv[4])));
+    checkpoint::save_safetensors(argv[3], mode == "adamw" ? adamw(inputs, std::stoi(argv[4]) != 0)
+                                          : mode == "sgd" ? sgd(inputs, argv[4])
+                                                          : clip(inputs, std::stod(argv[4])));
     return 0;
   });
 }

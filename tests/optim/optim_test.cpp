@@ -1,8 +1,10 @@
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 #include <torch/serialize.h>
@@ -13,6 +15,7 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/autocast.h"
 #include "lockstep/optim/parameter_groups.h"
+#include "lockstep/optim/sgd.h"
 
 namespace lockstep {
 namespace {
@@ -74,6 +77,37 @@ TEST(FusedAdamW, StateIsSavedAndLoadedAsTorchs) {
   step(first, parameter);
   step(second, other);
   EXPECT_TRUE(at::equal(parameter, other));
+}
+
+TEST(FusedSGD, IsTorchsAndCanTakeItsPlace) {
+  const at::Tensor start = at::rand({4, 3});
+  const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
+  const at::Tensor ours = start.clone().requires_grad_(), theirs = start.clone().requires_grad_();
+  FusedSGD fused({ours}, options);
+  torch::optim::SGD plain({theirs}, options);
+  for (int step = 0; step < 3; ++step) {
+    ours.mutable_grad() = at::full_like(ours, step + 1).t().contiguous().t();  // in another layout
+    theirs.mutable_grad() = at::full_like(theirs, step + 1);
+    fused.step();
+    plain.step();
+  }
+  EXPECT_TRUE(at::allclose(ours, theirs, 1e-6, 1e-7));
+  // What one saves, the other goes on from.
+  std::stringstream stream;
+  torch::save(fused, stream);
+  const at::Tensor next = ours.detach().clone().requires_grad_();
+  torch::optim::SGD taken_over({next}, torch::optim::SGDOptions(0.5));
+  torch::load(taken_over, stream);
+  next.mutable_grad() = at::ones_like(next);
+  ours.mutable_grad() = at::ones_like(ours);
+  taken_over.step();
+  fused.step();
+  EXPECT_TRUE(at::allclose(ours, next, 1e-6, 1e-7));
+  // Gradients that stay where they are.
+  const void* const place = ours.grad().const_data_ptr();
+  fused.zero_grad(/*set_to_none=*/false);
+  EXPECT_EQ(ours.grad().const_data_ptr(), place);
+  EXPECT_EQ(ours.grad().abs().sum().item<double>(), 0);
 }
 
 TEST(FusedAdamW, ClosureIsEvaluatedWithGradients) {

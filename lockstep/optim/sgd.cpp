@@ -1,0 +1,60 @@
+#include "lockstep/optim/sgd.h"
+
+#include <ATen/ops/_fused_sgd.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/optim/fused.h"
+
+namespace lockstep {
+namespace {
+
+using torch::optim::SGDOptions;
+using torch::optim::SGDParamState;
+
+struct SgdBatch {
+  std::vector<at::Tensor> params, grads, momentum_buffers;
+};
+
+}  // namespace
+
+torch::Tensor FusedSGD::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable_grad(true);
+    loss = closure();
+  }
+  const at::NoGradGuard no_grad;
+  for (auto& group : param_groups_) {
+    const auto& options = static_cast<const SGDOptions&>(group.options());
+    // A parameter's first momentum is its gradient: the kernel wants to know which those are.
+    SgdBatch first, later;
+    for (auto& param : group.params()) {
+      const at::Tensor& grad = param.grad();
+      if (!grad.defined()) continue;
+      if (grad.is_sparse()) throw ValueError("FusedSGD does not take sparse gradients");
+      SgdBatch* batch = &later;
+      if (options.momentum() != 0) {
+        auto& slot = state_[param.unsafeGetTensorImpl()];
+        if (!slot) slot = std::make_unique<SGDParamState>();
+        auto& state = static_cast<SGDParamState&>(*slot);
+        if (!state.momentum_buffer().defined()) {
+          state.momentum_buffer(at::empty_like(param));
+          batch = &first;
+        }
+        batch->momentum_buffers.push_back(state.momentum_buffer());
+      }
+      // Detached from autograd's bookkeeping: the kernel changes the parameter in place.
+      batch->params.push_back(param.detach());
+      batch->grads.push_back(detail::laid_out_like(grad, param));
+    }
+    for (const SgdBatch* batch : {&first, &later}) {
+      if (batch->params.empty()) continue;
+      at::_fused_sgd_(batch->params, batch->grads, batch->momentum_buffers, options.weight_decay(),
+                      options.momentum(), options.lr(), options.dampening(), options.nesterov(),
+                      /*maximize=*/false, /*is_first_step=*/batch == &first);
+    }
+  }
+  return loss;
+}
+
+}  // namespace lockstep
