@@ -47,4 +47,21 @@ inline int run_case(int argc, char** argv, const std::map<std::string, std::func
   });
 }
 
+/// Runs the cases that the arguments name, one after the other.
+inline int run_cases(int argc, char** argv, const std::map<std::string, std::function<void()>>& cases) {
+  return run_main(argv[0], [&]() -> int {
+    if (argc < 2) throw std::runtime_error("name one or more of this program's cases");
+    for (int i = 1; i < argc; ++i) {
+      const auto it = cases.find(argv[i]);
+      if (it == cases.end()) throw std::runtime_error(std::string("there is no case ") + argv[i]);
+      try {
+        it->second();
+      } catch (const std::exception& error) {
+        throw std::runtime_error(std::string(argv[i]) + ": " + error.what());
+      }
+    }
+    return 0;
+  });
+}
+
 }  // namespace lockstep::testing

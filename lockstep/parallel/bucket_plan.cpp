@@ -1,5 +1,6 @@
 #include "lockstep/parallel/bucket_plan.h"
 
+#include <algorithm>
 #include <map>
 
 namespace lockstep {
@@ -12,24 +13,22 @@ size_t aligned(size_t bytes) {
 }  // namespace
 
 BucketPlan plan_buckets(const std::vector<GradientSpec>& specs, const std::vector<size_t>& order,
-                        size_t first_cap, size_t cap) {
+                        const std::vector<size_t>& caps) {
   struct Filling {
-    BucketPlan::Bucket bucket;
-    size_t cap = 0;
+    BucketPlan::Bucket bucket{};
+    size_t number = 0;  // of the bucket, among those of its kind
   };
   BucketPlan plan;
   std::map<int, Filling> filling;
   for (const size_t parameter : order) {
     const GradientSpec& spec = specs[parameter];
-    const auto [it, is_new] = filling.try_emplace(spec.dtype);
-    Filling& current = it->second;
-    if (is_new) current.cap = first_cap;
+    Filling& current = filling[spec.dtype];
     current.bucket.parameters.push_back(parameter);
     current.bucket.offsets.push_back(current.bucket.bytes);
     current.bucket.bytes += aligned(spec.bytes);
-    if (current.bucket.bytes >= current.cap) {
+    if (current.bucket.bytes >= caps[std::min(current.number, caps.size() - 1)]) {
       plan.buckets.push_back(std::move(current.bucket));
-      current = Filling{{}, cap};
+      current = Filling{{}, current.number + 1};
     }
   }
   // What is left ends with the last gradients of all: after every full bucket, by the place of its last

@@ -19,17 +19,22 @@ struct BucketPlan {
     std::vector<size_t> offsets;     ///< in bytes, one per parameter, multiples of kGradientAlignment
     size_t bytes = 0;                ///< of the whole bucket
   };
-  std::vector<Bucket> buckets;  ///< in the order in which they leave
+  std::vector<Bucket> buckets{};  ///< in the order in which they leave
 };
+/// Whether the same gradients lie at the same places.
+inline bool operator==(const BucketPlan::Bucket& a, const BucketPlan::Bucket& b) {
+  return a.parameters == b.parameters && a.offsets == b.offsets;
+}
+inline bool operator==(const BucketPlan& a, const BucketPlan& b) { return a.buckets == b.buckets; }
 
 /// MKL's results may depend on the alignment of its operands: every gradient starts on a cache line.
 inline constexpr size_t kGradientAlignment = 64;
 
-/// Fills buckets in `order` until one has reached its cap: `first_cap` bytes for the first of each kind, so
-/// that communication starts early, then `cap`. A parameter is never split, so a bucket may exceed its cap
-/// (as in PyTorch). Buckets leave in the order in which their last gradient is expected.
+/// Fills buckets in `order` until one has reached its cap, in bytes: the i-th bucket of each kind has the
+/// i-th of `caps`, and the last of them is that of all further ones. A parameter is never split, so a bucket
+/// may exceed its cap (as in PyTorch). Buckets leave in the order in which their last gradient is expected.
 BucketPlan plan_buckets(const std::vector<GradientSpec>& specs, const std::vector<size_t>& order,
-                        size_t first_cap, size_t cap);
+                        const std::vector<size_t>& caps);
 
 /// The order in which gradients are expected before a backward pass has been seen: the parameters backwards.
 std::vector<size_t> reverse_order(size_t count);

@@ -1,140 +1,62 @@
 // DistributedDataParallel: one copy of the model per rank, gradients averaged while backward runs.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
-#include <torch/nn/pimpl.h>
+#include <torch/nn/modules/container/any.h>
 
-#include <map>
 #include <memory>
-#include <optional>
-#include <string>
-#include <tuple>
 #include <type_traits>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/ddp_core.h"
+#include "lockstep/parallel/output_tensors.h"
 
 namespace lockstep {
 
-class Reducer;
+class Joinable;
 
-/// Names, meanings and defaults are those of torch.nn.parallel.DistributedDataParallel, except that gradients
-/// are always views of their buckets (Python's gradient_as_bucket_view=True), which saves a copy of all
-/// gradients.
-struct DistributedDataParallelOptions {
-  /// Default: the group of all ranks that lockstep::init() made.
-  std::optional<ProcessGroup> process_group{};
-  /// A bucket leaves once it holds this many MiB of gradients; the first one at 1 MiB at most.
-  double bucket_cap_mb = 25;
-  /// Buffers (BatchNorm's running statistics) of rank 0 are copied to all before each forward in training
-  /// mode.
-  bool broadcast_buffers = true;
-  /// Parameters and buffers of rank 0 are copied to all at construction.
-  bool init_sync = true;
-  /// Parameters may take no part in a loss. Without it that is an error at the end of backward, on all ranks,
-  /// that names them. No graph is searched: setting it costs nothing.
-  bool find_unused_parameters = false;
-};
-
-namespace detail {
-
-/// The part that does not depend on the module's type.
-class DataParallelCore {
- public:
-  DataParallelCore(torch::nn::Module& module, const DistributedDataParallelOptions& options);
-  void before_forward(const torch::nn::Module& module);
-  void after_forward(const torch::nn::Module& module, const std::vector<at::Tensor>& outputs);
-
-  bool sync = true;
-
- private:
-  ProcessGroup group_;
-  std::shared_ptr<Reducer> reducer_;
-  std::vector<at::Tensor> buffers_;
-  bool broadcast_buffers_;
-};
-
-// The tensors in whatever a forward returns: a tensor, and tuples, pairs, vectors, maps and optionals of
-// such. A struct offers `std::vector<at::Tensor> tensors() const`.
-inline void collect(const at::Tensor& tensor, std::vector<at::Tensor>& into) { into.push_back(tensor); }
-template <class T>
-void collect(const std::vector<T>& values, std::vector<at::Tensor>& into);
-template <class T>
-void collect(const std::optional<T>& value, std::vector<at::Tensor>& into);
-template <class K, class V>
-void collect(const std::map<K, V>& values, std::vector<at::Tensor>& into);
-template <class K, class V>
-void collect(const std::unordered_map<K, V>& values, std::vector<at::Tensor>& into);
-template <class A, class B>
-void collect(const std::pair<A, B>& values, std::vector<at::Tensor>& into);
-template <class... T>
-void collect(const std::tuple<T...>& values, std::vector<at::Tensor>& into);
-template <class T>
-requires requires(const T& value) {
-  { value.tensors() } -> std::convertible_to<std::vector<at::Tensor>>;
-}
-void collect(const T& value, std::vector<at::Tensor>& into) {
-  for (const at::Tensor& tensor : value.tensors()) into.push_back(tensor);
-}
-
-template <class T>
-void collect(const std::vector<T>& values, std::vector<at::Tensor>& into) {
-  for (const auto& value : values) collect(value, into);
-}
-template <class T>
-void collect(const std::optional<T>& value, std::vector<at::Tensor>& into) {
-  if (value) collect(*value, into);
-}
-template <class K, class V>
-void collect(const std::map<K, V>& values, std::vector<at::Tensor>& into) {
-  for (const auto& [key, value] : values) collect(value, into);
-}
-template <class K, class V>
-void collect(const std::unordered_map<K, V>& values, std::vector<at::Tensor>& into) {
-  for (const auto& [key, value] : values) collect(value, into);
-}
-template <class A, class B>
-void collect(const std::pair<A, B>& values, std::vector<at::Tensor>& into) {
-  collect(values.first, into);
-  collect(values.second, into);
-}
-template <class... T>
-void collect(const std::tuple<T...>& values, std::vector<at::Tensor>& into) {
-  std::apply([&](const auto&... value) { (collect(value, into), ...); }, values);
-}
-
-}  // namespace detail
-
-/// Wraps a module (a holder such as torch::nn::Sequential, or a shared_ptr to a Module subclass) so that
-/// loss.backward() leaves the average of all ranks' gradients in every parameter's grad().
+/// Wraps a module so that loss.backward() leaves the average of all ranks' gradients in every parameter's
+/// grad(). `M`: a holder such as torch::nn::Sequential, a std::shared_ptr to a subclass of
+/// torch::nn::Module, or torch::nn::AnyModule.
 ///
-/// The wrapped module is shared with the caller: parameters, state and checkpoints are its own. Construction
-/// blocks until every rank is there and throws Error naming the first parameter whose name, shape, dtype or
-/// requires_grad differs between ranks. One thread at a time.
+/// The wrapped module is shared with the caller: parameters, state and checkpoint keys are its own.
+/// Construction blocks until every rank is there and throws Error naming the first parameter or buffer whose
+/// name, shape, dtype or requires_grad differs between ranks. One thread at a time.
 template <class M>
 class DistributedDataParallel {
  public:
   explicit DistributedDataParallel(M module, DistributedDataParallelOptions options = {})
-      : module_(std::move(module)), core_(std::make_shared<detail::DataParallelCore>(*module_, options)) {}
+      : module_(std::move(module)),
+        core_(std::make_shared<detail::DataParallelCore>(pointer_to(module_), options)) {}
 
-  /// The module's forward. In training mode, with gradients enabled and outside no_sync(), the backward pass
-  /// that follows averages gradients; it throws CommError when a rank is lost.
+  /// The module's forward, with its arguments and what it returns: a tensor, tuples, pairs, optionals,
+  /// variants, pointers and ranges (vectors, maps) of what this list names, numbers and strings, and structs
+  /// that have `std::vector<at::Tensor> tensors() const` or, beside them, `void collect_tensors(const T&,
+  /// std::vector<at::Tensor>& into)`. AnyModule: a tensor; other types by forward<T>().
+  ///
+  /// In training mode, with gradients enabled and outside no_sync(), backward passes through the result
+  /// average gradients, and throw CommError when a rank is lost.
   template <class... Args>
-  auto operator()(Args&&... args) {
-    core_->before_forward(*module_);
-    auto output = module_->forward(std::forward<Args>(args)...);
-    std::vector<at::Tensor> tensors;
-    detail::collect(output, tensors);
-    core_->after_forward(*module_, tensors);
-    return output;
+  decltype(auto) operator()(Args&&... args) {
+    return run([&]() -> decltype(auto) { return module_forward(std::forward<Args>(args)...); });
+  }
+  /// The same where forward is a template of its result's type: AnyModule and Sequential.
+  template <class Result, class... Args>
+  Result forward(Args&&... args) {
+    return run([&]() -> Result {
+      if constexpr (std::is_same_v<M, torch::nn::AnyModule>) {
+        return module_.template forward<Result>(std::forward<Args>(args)...);
+      } else {
+        return module_->template forward<Result>(std::forward<Args>(args)...);
+      }
+    });
   }
 
   M& module() { return module_; }
+  /// What the wrapper has seen and decided on this rank so far.
+  DDPLoggingData logging_data() const { return core_->logging_data(); }
 
-  /// While the returned guard lives, backward passes leave gradients local, so that they accumulate: forward
+  /// While the returned guard lives, forward passes leave gradients local, so that they accumulate: forward
   /// AND backward must both run inside. The next pass outside averages the accumulated gradients.
   class [[nodiscard]] NoSync {
    public:
@@ -150,6 +72,52 @@ class DistributedDataParallel {
   NoSync no_sync() { return NoSync(core_); }
 
  private:
+  friend class Joinable;
+
+  static std::shared_ptr<torch::nn::Module> pointer_to(const M& module) {
+    if constexpr (requires { module.ptr(); }) {
+      return module.ptr();
+    } else {
+      static_assert(
+          std::is_convertible_v<M, std::shared_ptr<torch::nn::Module>>,
+          "DistributedDataParallel takes a module holder, a std::shared_ptr to a Module subclass, or "
+          "an AnyModule");
+      return module;
+    }
+  }
+
+  template <class... Args>
+  decltype(auto) module_forward(Args&&... args) {
+    if constexpr (std::is_same_v<M, torch::nn::AnyModule>) {
+      return module_.forward(std::forward<Args>(args)...);
+    } else {
+      return module_->forward(std::forward<Args>(args)...);
+    }
+  }
+
+  template <class Forward>
+  auto run(const Forward& forward) -> std::remove_cvref_t<decltype(forward())> {
+    core_->before_forward();
+    std::vector<at::Tensor> tensors;
+    const auto guarded = [&]() -> decltype(auto) {
+      try {
+        return forward();
+      } catch (...) {
+        core_->forward_failed();
+        throw;
+      }
+    };
+    if constexpr (std::is_void_v<decltype(forward())>) {
+      guarded();
+      core_->after_forward(tensors);
+    } else {
+      auto output = guarded();
+      detail::append_tensors(output, tensors);
+      core_->after_forward(tensors);
+      return output;
+    }
+  }
+
   M module_;
   std::shared_ptr<detail::DataParallelCore> core_;
 };

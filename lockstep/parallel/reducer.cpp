@@ -1,12 +1,13 @@
 #include "lockstep/parallel/reducer.h"
 
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/sub.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -14,240 +15,259 @@
 namespace lockstep {
 namespace {
 
-/// Calls a function each time a parameter's gradient has been accumulated.
-class GradientHook : public torch::autograd::FunctionPostHook {
- public:
-  explicit GradientHook(std::function<void()> call) : call_(std::move(call)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list& /*inputs*/) override {
-    call_();
-    return outputs;
+using Clock = std::chrono::steady_clock;
+
+bool is_home(const at::Tensor& gradient, const at::Tensor& view) {
+  return gradient.is_same(view) ||
+         (gradient.const_data_ptr() == view.const_data_ptr() && gradient.strides() == view.strides() &&
+          gradient.scalar_type() == view.scalar_type());
+}
+
+/// One element of any dtype: a sum of zeros has no bit set.
+bool is_zero(const at::Tensor& element) {
+  const auto* bytes = static_cast<const unsigned char*>(element.const_data_ptr());
+  return std::all_of(bytes, bytes + element.nbytes(), [](unsigned char byte) { return byte == 0; });
+}
+
+/// The same as copy_, whose way through the dispatcher costs more than a small copy.
+void copy_into(const at::Tensor& view, const at::Tensor& gradient) {
+  constexpr size_t kSmall = 64 << 10;
+  const size_t bytes = view.nbytes();
+  if (bytes <= kSmall && gradient.strides() == view.strides() &&
+      gradient.scalar_type() == view.scalar_type() && view.is_non_overlapping_and_dense()) {
+    std::memcpy(view.mutable_data_ptr(), gradient.const_data_ptr(), bytes);
+  } else {
+    view.copy_(gradient);
   }
+}
 
- private:
-  std::function<void()> call_;
-};
-
-/// A tensor in the memory of `flat` at `offset` elements, laid out as `like` where that is dense
-/// (channels_last too).
-at::Tensor view_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like) {
-  const at::Tensor view = like.is_non_overlapping_and_dense()
-                              ? flat.as_strided(like.sizes(), like.strides(), flat.storage_offset() + offset)
-                              : flat.narrow(0, offset, like.numel()).view(like.sizes());
-  // Not a view to autograd: Optimizer::zero_grad detaches gradients in place, which it refuses for views.
-  return view.variable_data();
+/// torch::autograd::grad() and backward(inputs) compute some gradients only: is one of `node`'s kind among
+/// them?
+bool will_execute(const torch::autograd::Node* node) {
+  const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
+  if (wanted == nullptr || wanted->empty()) return true;
+  const auto it = wanted->find(const_cast<torch::autograd::Node*>(node));
+  return it != wanted->end() && it->second.needed_;
 }
 
 }  // namespace
 
-Reducer::Reducer(ProcessGroup group, ReducerOptions options) : group_(std::move(group)), options_(options) {}
+Reducer::Reducer(ProcessGroup group, ReducerOptions options)
+    : group_(std::move(group)), options_(std::move(options)) {}
 
 std::shared_ptr<Reducer> Reducer::create(std::vector<NamedTensor> parameters, ProcessGroup group,
                                          ReducerOptions options) {
-  std::shared_ptr<Reducer> reducer(new Reducer(std::move(group), options));
-  reducer->build(std::move(parameters));
-  reducer->add_hooks();
+  std::shared_ptr<Reducer> reducer(new Reducer(std::move(group), std::move(options)));
+  for (NamedTensor& named : parameters) {
+    Parameter parameter;
+    parameter.name = std::move(named.name);
+    parameter.tensor = std::move(named.tensor);
+    parameter.is_sparse = named.has_sparse_gradient;
+    reducer->parameters_.push_back(std::move(parameter));
+  }
+  reducer->take_trainable();
+  reducer->lay_out(reducer->make_plan(reducer->known_order()));
   return reducer;
 }
 
 Reducer::~Reducer() {
-  for (Parameter& parameter : parameters_) {
-    if (parameter.accumulator) parameter.accumulator->del_post_hook(parameter.hook);
-  }
-}
-
-void Reducer::build(std::vector<NamedTensor> parameters) {
-  const at::NoGradGuard no_grad;
-  std::vector<GradientSpec> specs;
-  for (NamedTensor& named : parameters) {
-    specs.push_back({named.tensor.nbytes(), static_cast<int>(named.tensor.scalar_type())});
-    Parameter parameter;
-    parameter.name = std::move(named.name);
-    parameter.tensor = std::move(named.tensor);
-    parameters_.push_back(std::move(parameter));
-  }
-  plan_ =
-      plan_buckets(specs, reverse_order(specs.size()), options_.first_bucket_bytes, options_.bucket_bytes);
-  for (size_t b = 0; b < plan_.buckets.size(); ++b) {
-    const BucketPlan::Bucket& planned = plan_.buckets[b];
-    const at::ScalarType dtype = parameters_[planned.parameters.front()].tensor.scalar_type();
-    const auto element = static_cast<int64_t>(c10::elementSize(dtype));
-    const int64_t gradients = static_cast<int64_t>(planned.bytes) / element;
-    const bool is_last = b + 1 == plan_.buckets.size();
-    Bucket bucket;
-    const at::Tensor memory = group_.empty_shared({gradients + (is_last ? 1 : 0)}, dtype);
-    memory.zero_();  // the gaps between gradients are summed too
-    bucket.flat = memory;
-    if (is_last) bucket.missing = memory.narrow(0, gradients, 1);
-    for (size_t i = 0; i < planned.parameters.size(); ++i) {
-      Parameter& parameter = parameters_[planned.parameters[i]];
-      parameter.bucket = b;
-      parameter.view =
-          view_like(memory, static_cast<int64_t>(planned.offsets[i]) / element, parameter.tensor);
-    }
-    buckets_.push_back(std::move(bucket));
-  }
-}
-
-void Reducer::add_hooks() {
-  const std::weak_ptr<Reducer> self = weak_from_this();
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    Parameter& parameter = parameters_[p];
-    // The accumulator is owned weakly by the parameter: without this reference it, and the hook, would go
-    // away.
-    parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
-    parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<GradientHook>([self, p] {
-      if (const auto reducer = self.lock()) reducer->on_gradient(p);
-    }));
-  }
+  for (Parameter& parameter : parameters_) remove_hook(parameter);
 }
 
 void Reducer::arm(const std::vector<at::Tensor>& outputs) {
-  if (parameters_.empty()) return;
-  for (Parameter& parameter : parameters_) parameter.ready = false;
-  for (size_t b = 0; b < buckets_.size(); ++b) {
-    buckets_[b].pending = plan_.buckets[b].parameters.size();
-    // Of a backward that ended in an exception: the ranks may still be reading and writing this memory.
-    if (buckets_[b].work) buckets_[b].work->wait();
-    buckets_[b].work.reset();
-  }
-  next_bucket_ = 0;
-  end_is_queued_ = false;
-  armed_ = true;
+  parameters_begin_ = true;
   // A rank on which no parameter gets a gradient takes part too: backward reaches an output first.
   const std::weak_ptr<Reducer> self = weak_from_this();
   for (const at::Tensor& output : outputs) {
-    if (!output.defined() || !output.requires_grad()) continue;
+    // A hook on a leaf (an input or a parameter handed back) would stay for good.
+    if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
     output.register_hook([self](const at::Tensor& /*gradient*/) {
-      if (const auto reducer = self.lock()) reducer->on_backward_start();
+      if (const auto reducer = self.lock()) reducer->on_output();
     });
   }
 }
 
-void Reducer::disarm() { armed_ = false; }
+void Reducer::on_output() {
+  if (is_open_ && !is_cut_short()) return;
+  const bool any = std::any_of(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
+    return parameter.accumulator && will_execute(parameter.accumulator.get());
+  });
+  if (any) begin();
+}
 
-void Reducer::on_backward_start() {
-  if (!armed_ || end_is_queued_) return;
-  end_is_queued_ = true;
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [self = shared_from_this()] { self->on_backward_end(); });
+void Reducer::begin() {
+  recover();
+  if (is_open_) return;
+  reset_pass();
+  leaves_at_end_ = join_hook_ != nullptr || (options_.static_graph && !counts_are_known_);
+  is_open_ = true;
+  pass_start_ = Clock::now();
+  // The callback belongs to the backward pass: when an exception ends that, both go away.
+  const auto token = std::make_shared<int>();
+  pass_token_ = token;
+  torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this(), token] {
+    self->end(Role::active, self->join_hook_ ? self->join_hook_() : 0);
+  });
+}
+
+void Reducer::reset_pass() {
+  for (Bucket& bucket : buckets_) {
+    bucket.pending = 0;
+    bucket.work.reset();
+  }
+  for (Parameter& parameter : parameters_) {
+    parameter.is_ready = false;
+    parameter.gradients = 0;
+    if (parameter.is_trainable) ++buckets_[parameter.bucket].pending;
+  }
+  next_bucket_ = 0;
+  is_shadowing_ = false;
+  if (!is_order_agreed_) order_.clear();
 }
 
 void Reducer::on_gradient(size_t index) {
-  if (!armed_) return;
-  on_backward_start();
   Parameter& parameter = parameters_[index];
-  if (parameter.ready) {
-    throw Error("DistributedDataParallel: parameter " + parameter.name +
-                " got its gradient twice after one forward; wrap all but the last backward in no_sync()");
+  parameter.was_used = true;
+  if (!is_open_ || is_cut_short()) {
+    if (!parameters_begin_) return;
+    begin();
   }
-  mark_ready(parameter);
+  ++parameter.gradients;
+  if (parameter.is_ready) {
+    throw Error("DistributedDataParallel: parameter " + parameter.name + " got gradient number " +
+                std::to_string(parameter.gradients) + " in one backward pass" +
+                (options_.static_graph
+                     ? ", more than in the first one: the graph is not the same in every step, so leave "
+                       "static_graph out"
+                     : ", as activation checkpoints with a backward of their own do; set static_graph if the "
+                       "graph is the same in every step"));
+  }
+  if (!is_order_agreed_) {
+    if (parameter.gradients > 1) std::erase(order_, index);
+    order_.push_back(index);
+  }
+  if (leaves_at_end_ || (options_.static_graph && parameter.gradients < parameter.expected)) return;
+  adopt(parameter);
   launch_ready_buckets();
 }
 
-void Reducer::mark_ready(Parameter& parameter) {
+/// Brings a complete gradient to its place in the bucket.
+void Reducer::adopt(Parameter& parameter) {
   const at::NoGradGuard no_grad;
   at::Tensor& gradient = parameter.tensor.mutable_grad();
-  if (gradient.is_sparse()) {
-    throw ValueError("DistributedDataParallel: parameter " + parameter.name +
-                     " has a sparse gradient; make its layer produce dense ones (sparse=false)");
+  if (gradient.is_sparse() != parameter.is_sparse) {
+    throw ValueError(
+        "DistributedDataParallel: parameter " + parameter.name +
+        (parameter.is_sparse
+             ? " has a dense gradient, but its embedding has sparse=true; a weight that another layer uses "
+               "too needs sparse=false"
+             : " has a sparse gradient; only those of torch::nn::Embedding and EmbeddingBag are averaged, so "
+               "make its layer produce dense ones (sparse=false)"));
   }
-  // After zero_grad(set_to_none) autograd leaves a tensor of its own: one copy brings it home.
-  if (!gradient.is_alias_of(parameter.view)) {
-    parameter.view.copy_(gradient);
-    gradient = parameter.view;
+  if (!parameter.is_sparse) {
+    // After zero_grad(set_to_none) autograd leaves a tensor of its own: one copy brings it home.
+    if (!is_home(gradient, parameter.view)) {
+      copy_into(parameter.view, gradient);
+      // With create_graph the gradient is part of a graph, which must stay.
+      if (options_.gradient_as_bucket_view && !gradient.requires_grad()) gradient = parameter.view;
+    }
   }
-  parameter.ready = true;
   --buckets_[parameter.bucket].pending;
+  parameter.is_ready = true;
 }
 
 void Reducer::launch_ready_buckets() {
   bool launched = false;
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
     Bucket& bucket = buckets_[next_bucket_++];
+    if (next_bucket_ == 1) comm_start_ = Clock::now();
     if (bucket.missing.defined()) {
-      // The last bucket leaves when every gradient is accounted for: the right place to say what is not
-      // there.
+      // The last bucket leaves when every gradient is accounted for: the right place to say what is missing.
       const bool all_here =
-          std::all_of(parameters_.begin(), parameters_.end(), [](const Parameter& p) { return p.ready; });
-      bucket.missing.fill_(all_here ? 0 : 1);
+          is_shadowing_ || std::all_of(parameters_.begin(), parameters_.end(),
+                                       [](const Parameter& p) { return !p.is_trainable || p.is_ready; });
+      if (all_here) {
+        std::memset(bucket.missing.mutable_data_ptr(), 0, bucket.missing.nbytes());
+      } else {
+        bucket.missing.fill_(1);
+      }
     }
-    bucket.work = group_.all_reduce_async(bucket.flat, {.op = ReduceOp::AVG});
+    bucket.work = group_.all_reduce_async(bucket.flat, {.op = join_hook_ ? ReduceOp::SUM : ReduceOp::AVG});
     launched = true;
   }
   if (!launched && next_bucket_ > 0) group_.progress();
 }
 
-void Reducer::on_backward_end() {
-  if (!armed_) return;
-  armed_ = false;
+/// Ends the pass. `divisor`: 0 outside join(), where buckets are averaged by the reduction itself.
+void Reducer::end(Role role, int divisor) {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> kept = contribute_missing();
+  is_open_ = false;
+  is_shadowing_ = role == Role::joined;
+  // An exception after the last gradient: nothing is missing.
+  if (role == Role::failed && next_bucket_ == buckets_.size()) role = Role::active;
+  const Clock::time_point compute_end = Clock::now();
+  if (role == Role::active && leaves_at_end_) {
+    for (Parameter& parameter : parameters_) {
+      if (parameter.is_trainable && parameter.gradients > 0 && !parameter.is_ready) adopt(parameter);
+    }
+  }
+  const std::vector<at::Tensor> kept = contribute_missing(role);
+  launch_ready_buckets();
+  reduce_sparse(role, divisor);
+  wait_for_buckets(divisor);
+  if (!buckets_.empty() && !is_zero(buckets_.back().missing) && !settle(role, kept)) return;
+  has_order_ = true;
+  if (role == Role::joined) return;
+  count_pass(compute_end);
+  statistics_.unused_parameter_bytes = 0;
+  for (Parameter& parameter : parameters_) {
+    if (!parameter.is_trainable) continue;
+    if (parameter.is_ready && !parameter.is_sparse) write_back(parameter);
+    if (!parameter.is_ready) statistics_.unused_parameter_bytes += parameter.tensor.nbytes();
+    if (options_.static_graph && !counts_are_known_) parameter.expected = std::max(parameter.gradients, 1);
+    parameter.was_used = false;
+  }
+  counts_are_known_ = true;
+}
+
+void Reducer::count_pass(Clock::time_point compute_end) {
+  const ReducerStatistics::Times times{
+      .compute = compute_end - pass_start_,
+      .comm = Clock::now() - comm_start_,
+      .overlap = std::max(compute_end - comm_start_, Clock::duration::zero())};
+  statistics_.last = times;
+  statistics_.sum.compute += times.compute;
+  statistics_.sum.comm += times.comm;
+  statistics_.sum.overlap += times.overlap;
+  ++statistics_.passes;
+}
+
+void Reducer::wait_for_buckets(int divisor) {
   for (Bucket& bucket : buckets_) {
     bucket.work->wait();
     bucket.work.reset();
-  }
-  if (buckets_.back().missing.item<double>() != 0) settle_missing(kept);
-}
-
-/// Lets the buckets leave that wait for gradients which will not come. Such a parameter contributes what it
-/// has: its old gradient, or zeros. Returns copies of the old gradients, by parameter.
-std::vector<at::Tensor> Reducer::contribute_missing() {
-  std::vector<at::Tensor> kept(parameters_.size());
-  if (next_bucket_ == buckets_.size()) return kept;
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    Parameter& parameter = parameters_[p];
-    if (parameter.ready) continue;
-    const at::Tensor& old = parameter.tensor.grad();
-    if (old.defined()) {
-      kept[p] = old.clone();
-      if (!old.is_alias_of(parameter.view)) parameter.view.copy_(old);
-    } else {
-      parameter.view.zero_();
-    }
-    --buckets_[parameter.bucket].pending;
-  }
-  launch_ready_buckets();
-  return kept;
-}
-
-/// Some rank lacks some gradient. Every rank learns which, and either all throw or each parameter that no
-/// rank used keeps its old gradient.
-void Reducer::settle_missing(const std::vector<at::Tensor>& kept) {
-  std::string mask(parameters_.size(), '0');
-  for (size_t p = 0; p < parameters_.size(); ++p) mask[p] = parameters_[p].ready ? '1' : '0';
-  const std::vector<std::string> masks = group_.all_gather_bytes(mask);
-  if (!options_.find_unused_parameters) report_missing(masks);
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    Parameter& parameter = parameters_[p];
-    if (parameter.ready) continue;
-    const bool used_somewhere =
-        std::any_of(masks.begin(), masks.end(), [&](const std::string& m) { return m[p] == '1'; });
-    at::Tensor& gradient = parameter.tensor.mutable_grad();
-    if (used_somewhere) {
-      gradient = parameter.view;
-    } else if (kept[p].defined()) {
-      gradient.copy_(kept[p]);
-    }
+    if (divisor > 1) bucket.flat.div_(divisor);
   }
 }
 
-void Reducer::report_missing(const std::vector<std::string>& masks) {
-  constexpr size_t kMostNames = 20;
-  std::string names;
-  size_t count = 0;
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    std::string ranks;
-    for (size_t r = 0; r < masks.size(); ++r) {
-      if (masks[r][p] == '0') ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
-    }
-    if (ranks.empty()) continue;
-    if (++count > kMostNames) continue;
-    names += (names.empty() ? "" : "; ") + parameters_[p].name + " (rank " + ranks + ")";
+/// Where the gradient is a tensor beside its bucket, it gets the average.
+void Reducer::write_back(Parameter& parameter) {
+  at::Tensor& gradient = parameter.tensor.mutable_grad();
+  if (is_home(gradient, parameter.view)) return;
+  if (!gradient.requires_grad()) {
+    gradient.copy_(parameter.view);
+    return;
   }
-  if (count > kMostNames) names += "; and " + std::to_string(count - kMostNames) + " more";
-  throw Error("DistributedDataParallel: no gradient for " + names +
-              ": these parameters took no part in the loss. Set find_unused_parameters if that is intended");
+  // The average as a value, this rank's gradient as its derivative: a second backward pass averages the
+  // derivatives, and the average of the derivatives is the derivative of the average.
+  const at::AutoGradMode with_graph(true);
+  gradient = at::add(parameter.view.clone(), at::sub(gradient, gradient.detach()));
+}
+
+void Reducer::shadow_pass(int divisor) {
+  const at::NoGradGuard no_grad;
+  reset_pass();
+  end(Role::joined, divisor);
 }
 
 }  // namespace lockstep

@@ -3,10 +3,16 @@
 // Gradients live in flat buckets in shared memory: every parameter's .grad is a view of its bucket. A hook on
 // each parameter's gradient accumulation marks it ready; a bucket whose gradients are all ready leaves, in
 // plan order, from inside the hook and without blocking; the end of backward waits for all of them.
+//
+// A *pass* is one such round. It begins when a backward pass reaches an output of a synchronised forward (or
+// one of its parameters, for a forward without outputs) and ends with that backward pass. A pass that an
+// exception cut short stays open until recover() has ended it together with the other ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,36 +29,76 @@ namespace lockstep {
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
+  bool has_sparse_gradient = false;
 };
 
 struct ReducerOptions {
-  size_t first_bucket_bytes = size_t{1} << 20;
-  size_t bucket_bytes = size_t{25} << 20;
+  std::vector<size_t> bucket_caps{size_t{1} << 20, size_t{25} << 20};  // see plan_buckets
   bool find_unused_parameters = false;
+  bool gradient_as_bucket_view = true;
+  bool static_graph = false;
+};
+
+/// What the reducer has seen, for DistributedDataParallel::logging_data().
+struct ReducerStatistics {
+  /// Of a pass: until the last gradient; from the first bucket's leaving to the last one's return; what of
+  /// that lay before the last gradient.
+  struct Times {
+    std::chrono::nanoseconds compute{}, comm{}, overlap{};
+  };
+  int64_t passes = 0;
+  Times last, sum;
+  size_t unused_parameter_bytes = 0;  // of this rank, in the last pass
+  bool has_rebuilt_buckets = false;
 };
 
 /// Used by DistributedDataParallel. One thread at a time: the one that runs forward and backward.
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
-  /// `parameters`: those with requires_grad, in the same order on all ranks. Allocates the buckets.
+  /// `parameters`: every parameter once, in the same order on all ranks. Those with requires_grad get places
+  /// in buckets, which are allocated here.
   static std::shared_ptr<Reducer> create(std::vector<NamedTensor> parameters, ProcessGroup group,
                                          ReducerOptions options);
   ~Reducer();
 
-  /// Prepares for the backward pass of a forward that produced `outputs`. Until then hooks do nothing.
+  /// Ends a pass that an exception, in forward or in backward, cut short. To be called before any other use
+  /// of the group. Blocks.
+  void recover();
+  /// Before a synchronised forward: takes in parameters that were frozen or freed since, and lays the buckets
+  /// out anew in the order in which gradients became ready, once. Blocks where there is something to agree
+  /// on. Throws Error naming the first parameter whose requires_grad differs between ranks.
+  void prepare();
+  /// A backward pass through `outputs` of a synchronised forward averages gradients.
   void arm(const std::vector<at::Tensor>& outputs);
-  /// The next backward pass leaves gradients alone: they accumulate on each rank.
-  void disarm();
+  /// Gradients that follow, of a forward that is not synchronised, accumulate on this rank alone.
+  void disarm() { parameters_begin_ = false; }
+
+  /// The forward ended in an exception: this rank has no gradients for the pass that the others may be in.
+  void fail_forward() { forward_failed_ = true; }
+
+  /// Called at the end of each pass, before its buckets leave; returns by what the sum of the gradients is to
+  /// be divided. While it is set, all buckets leave at the end of backward.
+  void set_join_hook(std::function<int()> hook) { join_hook_ = std::move(hook); }
+  /// Takes part in a pass of the other ranks with zeros; `divisor` as above.
+  void shadow_pass(int divisor);
 
   const BucketPlan& plan() const { return plan_; }
+  /// Names in the order in which gradients became ready, as of the last rebuild or the first pass.
+  std::vector<std::string> ready_order() const;
+  const ReducerStatistics& statistics() const { return statistics_; }
 
  private:
   struct Parameter {
     std::string name;
     at::Tensor tensor;
-    at::Tensor view;  // of its bucket, in the parameter's own strides
-    size_t bucket = 0;
-    bool ready = false;
+    bool is_sparse = false;
+    bool is_trainable = false;  // as of the plan: has a place in a bucket, or is sparse
+    at::Tensor view;            // of its bucket, in the parameter's own strides
+    size_t bucket = 0;          // the last one for a sparse gradient, which waits for all of them
+    bool is_ready = false;
+    bool was_used = false;  // got a gradient since the last pass, in it or under no_sync()
+    int gradients = 0;      // in this pass: more than one when a checkpoint runs its own backward
+    int expected = 1;       // static_graph: gradients in the first pass
     c10::intrusive_ptr<torch::autograd::Node> accumulator;
     uintptr_t hook = 0;
   };
@@ -62,28 +108,62 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     size_t pending = 0;  // gradients that are not ready
     std::shared_ptr<Work> work;
   };
+  enum class Role : uint8_t { active, failed, joined };
 
   Reducer(ProcessGroup group, ReducerOptions options);
-  void build(std::vector<NamedTensor> parameters);
-  void add_hooks();
-  void on_backward_start();
+
+  // Buckets and hooks (reducer_buckets.cpp).
+  bool trainable_changed() const;
+  void take_trainable();
+  std::vector<size_t> known_order() const;
+  BucketPlan make_plan(const std::vector<size_t>& order) const;
+  void lay_out(BucketPlan plan);
+  void add_hook(size_t parameter);
+  void remove_hook(Parameter& parameter);
+  void agree_on_order();
+  void verify_trainable() const;
+
+  // A pass (reducer.cpp).
+  bool is_cut_short() const { return is_open_ && pass_token_.expired(); }
+  void begin();
+  void reset_pass();
+  void on_output();
   void on_gradient(size_t parameter);
-  void mark_ready(Parameter& parameter);
+  void adopt(Parameter& parameter);
   void launch_ready_buckets();
-  void on_backward_end();
-  std::vector<at::Tensor> contribute_missing();
-  void settle_missing(const std::vector<at::Tensor>& kept);
-  [[noreturn]] void report_missing(const std::vector<std::string>& masks);
+  void end(Role role, int divisor);
+  void wait_for_buckets(int divisor);
+  void write_back(Parameter& parameter);
+  void count_pass(std::chrono::steady_clock::time_point compute_end);
+
+  // Gradients that did not come (reducer_missing.cpp).
+  std::vector<at::Tensor> contribute_missing(Role role);
+  void reduce_sparse(Role role, int divisor);
+  bool settle(Role role, const std::vector<at::Tensor>& kept);
+  void settle_failed(const std::vector<std::string>& masks, Role role);
+  [[noreturn]] void report_missing(const std::vector<std::string>& masks) const;
+  bool allows_missing() const { return options_.find_unused_parameters || options_.static_graph; }
 
   ProcessGroup group_;
   ReducerOptions options_;
   std::vector<Parameter> parameters_;
   std::vector<Bucket> buckets_;
   BucketPlan plan_;
+  std::function<int()> join_hook_;
 
-  bool armed_ = false;
-  bool end_is_queued_ = false;
-  size_t next_bucket_ = 0;  // the next to leave
+  bool parameters_begin_ = false;  // a gradient alone begins a pass: the last forward was synchronised
+  bool forward_failed_ = false;    // recover() tells the others
+  bool is_open_ = false;
+  std::weak_ptr<int> pass_token_;  // alive while the backward pass runs
+  bool is_shadowing_ = false;      // this rank has joined: it misses nothing
+  bool leaves_at_end_ = false;     // no bucket leaves before the end of this pass
+  size_t next_bucket_ = 0;         // the next to leave
+  std::vector<size_t> order_;      // in which gradients became ready; empty until a pass has ended well
+  bool has_order_ = false;         // such a pass has been seen by all ranks
+  bool is_order_agreed_ = false;
+  bool counts_are_known_ = false;  // static_graph: Parameter::expected
+  std::chrono::steady_clock::time_point pass_start_{}, comm_start_{};
+  ReducerStatistics statistics_;
 };
 
 }  // namespace lockstep

@@ -12,31 +12,48 @@ namespace {
 using testing::expect_case_succeeds;
 using testing::under_lockrun;
 
-constexpr const char* kCases[] = {"bucket_size_does_not_change_the_bits",
-                                  "gradients_live_in_the_buckets",
-                                  "eval_and_no_grad_arm_nothing",
-                                  "a_missing_gradient_is_named",
-                                  "unused_parameters",
-                                  "different_modules_are_refused",
-                                  "buffers_follow_rank_0"};
+/// Run one after the other in one job: a start of ranks costs more than most cases.
+constexpr const char* kCases =
+    " bucket_size_does_not_change_the_bits gradients_live_in_the_buckets eval_and_no_grad_arm_nothing"
+    " different_modules_are_refused buffers_follow_rank_0"
+    " every_kind_of_module any_arguments_and_results outputs_alone_begin_a_pass differences_are_named"
+    " a_missing_gradient_is_named unused_parameters used_under_no_sync_only unused_beside_the_buckets"
+    " a_gradient_from_outside_the_forward";
+constexpr const char* kReducerCases =
+    " buckets_are_rebuilt_in_ready_order ranks_agree_on_the_order reentrant_checkpoints"
+    " an_exception_in_backward_on_one_rank an_exception_in_backward_on_all_ranks"
+    " an_exception_in_forward shared_modules_and_tied_parameters several_forwards_and_one_backward "
+    "two_backwards_after_one_forward"
+    " frozen_and_freed_parameters several_dtypes sparse_gradients a_sparse_gradient_that_was_not_expected"
+    " double_backward gradients_beside_the_buckets zero_grad_keeps_the_views a_forward_without_outputs"
+    " eval_between_forward_and_backward ignored_parameters_and_options a_module_wrapped_again";
+constexpr const char* kJoinCases =
+    " uneven_inputs two_models_and_accumulation early_termination_throws_on_all_ranks"
+    " an_exception_under_join";
+constexpr const char* kSyncBatchNormCases =
+    " equals_batch_norm_over_all converted_model_under_ddp what_cannot_be_converted_is_named";
 
-class DdpTest : public ::testing::TestWithParam<int> {};
+class DdpTest : public ::testing::TestWithParam<int> {
+ protected:
+  static void run(const char* cases) { expect_case_succeeds(GetParam(), "ddp_cases", cases); }
+};
 
-TEST_P(DdpTest, Cases) {
-  for (const char* name : kCases) {
-    SCOPED_TRACE(name);
-    expect_case_succeeds(GetParam(), "ddp_cases", name);
-  }
-}
+TEST_P(DdpTest, Cases) { run(kCases); }
+TEST_P(DdpTest, Reducer) { run(kReducerCases); }
+TEST_P(DdpTest, Join) { run(kJoinCases); }
+TEST_P(DdpTest, SyncBatchNorm) { run(kSyncBatchNormCases); }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, DdpTest, ::testing::Values(2, 3),
+INSTANTIATE_TEST_SUITE_P(Ranks, DdpTest, ::testing::Values(2, 3, 4),
                          [](const auto& info) { return std::to_string(info.param); });
 
 TEST(DdpGlooTest, Cases) {
-  for (const char* name : kCases) {
-    SCOPED_TRACE(name);
-    expect_case_succeeds(2, "ddp_cases", name, "LOCKSTEP_BACKEND=gloo");
+  for (const char* cases : {kCases, kReducerCases, kJoinCases, kSyncBatchNormCases}) {
+    expect_case_succeeds(2, "ddp_cases", cases, "LOCKSTEP_BACKEND=gloo");
   }
+}
+
+TEST(DdpFailureTest, FreezingOnOneRankIsAnErrorOnAll) {
+  expect_case_succeeds(3, "ddp_cases", "freezing_on_one_rank_is_an_error");
 }
 
 TEST(DdpFailureTest, AKilledRankEndsTheJobWithItsNameAndLeavesNothing) {

@@ -1,0 +1,40 @@
+#include "lockstep/parallel/buffer_sync.h"
+
+#include <c10/core/GradMode.h>
+
+#include "lockstep/parallel/bucket_plan.h"
+
+namespace lockstep {
+
+BufferSync::BufferSync(ProcessGroup group, std::vector<at::Tensor> buffers)
+    : group_(std::move(group)), buffers_(std::move(buffers)) {
+  const at::NoGradGuard no_grad;
+  if (buffers_.empty() || group_.size() == 1) return;
+  const auto aligned = [](size_t bytes) {
+    return static_cast<int64_t>((bytes + kGradientAlignment - 1) / kGradientAlignment * kGradientAlignment);
+  };
+  int64_t bytes = 0;
+  for (const at::Tensor& buffer : buffers_) bytes += aligned(buffer.nbytes());
+  packed_ = group_.empty_shared({bytes}, at::kByte);
+  packed_.zero_();
+  int64_t offset = 0;
+  for (const at::Tensor& buffer : buffers_) {
+    const auto size = static_cast<int64_t>(buffer.nbytes());
+    places_.push_back(packed_.narrow(0, offset, size).view(buffer.scalar_type()).view(buffer.sizes()));
+    offset += aligned(buffer.nbytes());
+  }
+}
+
+void BufferSync::broadcast(int source) const {
+  if (!packed_.defined()) return;
+  const at::NoGradGuard no_grad;
+  const bool is_source = group_.rank() == source;
+  if (is_source) {
+    for (size_t i = 0; i < buffers_.size(); ++i) places_[i].copy_(buffers_[i]);
+  }
+  group_.broadcast(packed_, {.src = source});
+  if (is_source) return;
+  for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(places_[i]);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,202 @@
+#include "lockstep/parallel/ddp_core.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/nn/modules/embedding.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <unordered_set>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/parallel/join_session.h"
+#include "lockstep/parallel/module_check.h"
+#include "lockstep/parallel/reducer.h"
+
+namespace lockstep::detail {
+namespace {
+
+size_t cap_bytes(const char* name, double mib) {
+  if (!(mib > 0)) {
+    throw ValueError(std::string("DistributedDataParallel: ") + name + " must be greater than 0, not " +
+                     std::to_string(mib));
+  }
+  // Anything beyond what fits is no limit at all (infinity too).
+  return static_cast<size_t>(std::min(mib * (1 << 20), 1e15));
+}
+
+ReducerOptions reducer_options(const DistributedDataParallelOptions& options) {
+  ReducerOptions result;
+  result.bucket_caps.clear();
+  for (const double mib : options.bucket_cap_mb_list) {
+    result.bucket_caps.push_back(cap_bytes("bucket_cap_mb_list", mib));
+  }
+  if (result.bucket_caps.empty()) {
+    const size_t cap = cap_bytes("bucket_cap_mb", options.bucket_cap_mb);
+    result.bucket_caps = {std::min(cap_bytes("first_bucket_cap_mb", options.first_bucket_cap_mb), cap), cap};
+  }
+  result.find_unused_parameters = options.find_unused_parameters;
+  result.gradient_as_bucket_view = options.gradient_as_bucket_view;
+  result.static_graph = options.static_graph;
+  return result;
+}
+
+/// Parameters whose embedding hands out sparse gradients.
+std::unordered_set<const at::TensorImpl*> sparse_parameters(const torch::nn::Module& module) {
+  std::unordered_set<const at::TensorImpl*> found;
+  for (const auto& child : module.modules()) {
+    if (const auto* embedding = child->as<torch::nn::EmbeddingImpl>()) {
+      if (embedding->options.sparse()) found.insert(embedding->weight.unsafeGetTensorImpl());
+    } else if (const auto* bag = child->as<torch::nn::EmbeddingBagImpl>()) {
+      if (bag->options.sparse()) found.insert(bag->weight.unsafeGetTensorImpl());
+    }
+  }
+  return found;
+}
+
+std::vector<int64_t> sizes_of(const BucketPlan& plan) {
+  std::vector<int64_t> sizes;
+  for (const auto& bucket : plan.buckets) sizes.push_back(static_cast<int64_t>(bucket.bytes));
+  return sizes;
+}
+
+}  // namespace
+
+DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
+                                   const DistributedDataParallelOptions& options)
+    : module_(std::move(module)),
+      options_(options),
+      group_(options.process_group ? *options.process_group : default_world()) {
+  const ReducerOptions for_reducer = reducer_options(options_);
+  const std::vector<std::string> ignored_names = check_ignored();
+  const std::set<std::string> ignored(ignored_names.begin(), ignored_names.end());
+  const auto sparse = sparse_parameters(*module_);
+  std::vector<NamedTensor> named;
+  std::string description;
+  std::unordered_set<const at::TensorImpl*> seen;
+  // The same tensor under a second name (tied weights, a module registered twice) is one parameter.
+  for (const auto& item : module_->named_parameters()) {
+    const at::Tensor& tensor = item.value();
+    if (ignored.count(item.key()) || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    if (!tensor.device().is_cpu()) {
+      throw ValueError("DistributedDataParallel: parameter " + item.key() + " is on " +
+                       tensor.device().str() + "; this version averages gradients of CPU tensors only");
+    }
+    named.push_back({item.key(), tensor, sparse.count(tensor.unsafeGetTensorImpl()) > 0});
+    parameters_.push_back(tensor);
+    description += describe_parameter(item.key(), tensor);
+  }
+  for (const auto& item : module_->named_buffers()) {
+    const at::Tensor& tensor = item.value();
+    if (ignored.count(item.key()) || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    buffers_.push_back(tensor);
+    description += describe_buffer(item.key(), tensor);
+  }
+  verify_same_on_all_ranks(group_, description);
+  if (options_.init_sync) broadcast_all(0);
+  reducer_ = Reducer::create(std::move(named), group_, for_reducer);
+  first_bucket_sizes_ = sizes_of(reducer_->plan());
+  buffer_sync_ =
+      std::make_unique<BufferSync>(group_, options_.broadcast_buffers ? buffers_ : std::vector<at::Tensor>());
+}
+
+std::vector<std::string> DataParallelCore::check_ignored() const {
+  for (const std::string& name : options_.parameters_and_buffers_to_ignore) {
+    if (module_->named_parameters().contains(name) || module_->named_buffers().contains(name)) continue;
+    throw ValueError("DistributedDataParallel: parameters_and_buffers_to_ignore names \"" + name +
+                     "\", but the module has no parameter or buffer of that name");
+  }
+  return options_.parameters_and_buffers_to_ignore;
+}
+
+void DataParallelCore::broadcast_all(int source) {
+  for (const at::Tensor& parameter : parameters_) group_.broadcast(parameter, {.src = source});
+  for (const at::Tensor& buffer : buffers_) group_.broadcast(buffer, {.src = source});
+}
+
+void DataParallelCore::before_forward() {
+  reducer_->recover();
+  synchronises_ = sync && module_->is_training() && c10::GradMode::is_enabled();
+  forward_start_ = std::chrono::steady_clock::now();
+  // A checkpoint that runs this forward again inside backward finds everything as it was.
+  if (!synchronises_ || torch::autograd::get_current_graph_task_id() != -1) return;
+  int source = 0;
+  if (join_) source = join_->announce(join_index_, JoinSession::Phase::forward).highest_active_rank;
+  shadow_forward(source);
+}
+
+void DataParallelCore::shadow_forward(int source) {
+  reducer_->prepare();
+  buffer_sync_->broadcast(source);
+}
+
+void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
+  if (!c10::GradMode::is_enabled()) return;
+  if (!synchronises_) return reducer_->disarm();
+  reducer_->arm(outputs);
+  forward_time_ = (std::chrono::steady_clock::now() - forward_start_).count();
+  forward_time_sum_ += forward_time_;
+  ++forwards_;
+}
+
+void DataParallelCore::forward_failed() {
+  if (synchronises_ && torch::autograd::get_current_graph_task_id() == -1) reducer_->fail_forward();
+}
+
+void DataParallelCore::enter_join(std::shared_ptr<JoinSession> session, int index) {
+  join_ = std::move(session);
+  join_index_ = index;
+  reducer_->set_join_hook(
+      [this] { return join_->announce(join_index_, JoinSession::Phase::backward).divisor; });
+}
+
+void DataParallelCore::leave_join() {
+  join_.reset();
+  reducer_->set_join_hook(nullptr);
+}
+
+void DataParallelCore::recover() { reducer_->recover(); }
+
+void DataParallelCore::shadow_backward(int divisor) { reducer_->shadow_pass(divisor); }
+
+DDPLoggingData DataParallelCore::logging_data() const {
+  const ReducerStatistics& seen = reducer_->statistics();
+  DDPLoggingData data;
+  data.world_size = group_.size();
+  data.rank = group_.rank();
+  data.module_name = module_->name();
+  data.backend_name = group_.backend_name();
+  std::set<std::string> dtypes;
+  for (const at::Tensor& parameter : parameters_) {
+    dtypes.insert(c10::toString(parameter.scalar_type()));
+    data.total_parameter_size_bytes += static_cast<int64_t>(parameter.nbytes());
+  }
+  data.dtypes.assign(dtypes.begin(), dtypes.end());
+  data.num_parameter_tensors = static_cast<int64_t>(parameters_.size());
+  data.bucket_cap_bytes = static_cast<int64_t>(reducer_options(options_).bucket_caps.back());
+  data.broadcast_buffers = options_.broadcast_buffers;
+  data.find_unused_parameters = options_.find_unused_parameters;
+  data.gradient_as_bucket_view = options_.gradient_as_bucket_view;
+  data.static_graph = options_.static_graph;
+  data.has_rebuilt_buckets = seen.has_rebuilt_buckets;
+  data.bucket_sizes = first_bucket_sizes_;
+  if (seen.has_rebuilt_buckets) data.rebuilt_bucket_sizes = sizes_of(reducer_->plan());
+  data.grad_ready_order = reducer_->ready_order();
+  data.unused_parameter_size = static_cast<int64_t>(seen.unused_parameter_bytes);
+  data.iteration = seen.passes;
+  data.forward_compute_time = forward_time_;
+  data.backward_compute_time = seen.last.compute.count();
+  data.backward_comm_time = seen.last.comm.count();
+  data.backward_compute_comm_overlap_time = seen.last.overlap.count();
+  if (forwards_ > 0) data.avg_forward_compute_time = forward_time_sum_ / forwards_;
+  if (seen.passes > 0) {
+    data.avg_backward_compute_time = seen.sum.compute.count() / seen.passes;
+    data.avg_backward_comm_time = seen.sum.comm.count() / seen.passes;
+    data.avg_backward_compute_comm_overlap_time = seen.sum.overlap.count() / seen.passes;
+  }
+  return data;
+}
+
+}  // namespace lockstep::detail

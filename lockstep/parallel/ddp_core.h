@@ -1,0 +1,112 @@
+// The part of DistributedDataParallel that does not depend on the module's type.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/buffer_sync.h"
+
+namespace lockstep {
+
+class Reducer;
+
+/// Names, meanings and defaults are those of torch.nn.parallel.DistributedDataParallel, except that
+/// gradient_as_bucket_view is true, which saves a copy of all gradients.
+struct DistributedDataParallelOptions {
+  /// Default: the group of all ranks that lockstep::init() made.
+  std::optional<ProcessGroup> process_group{};
+  /// A bucket leaves once it holds this many MiB of gradients. Results do not depend on it.
+  double bucket_cap_mb = 25;
+  /// The same for the first bucket, so that communication starts early; never more than bucket_cap_mb.
+  double first_bucket_cap_mb = 1;
+  /// The caps of the first, second, ... bucket in MiB; the last one is that of all further buckets. Takes the
+  /// place of the two above.
+  std::vector<double> bucket_cap_mb_list{};
+  /// Buffers (BatchNorm's running statistics) of rank 0 are copied to all before each synchronised forward.
+  bool broadcast_buffers = true;
+  /// Parameters and buffers of rank 0 are copied to all at construction.
+  bool init_sync = true;
+  /// Parameters may take no part in a loss. Without it that is an error at the end of backward, on all ranks,
+  /// that names them. No graph is searched: setting it costs nothing.
+  bool find_unused_parameters = false;
+  /// grad() is memory of a bucket. Otherwise it is a tensor of its own, copied to its bucket and back.
+  bool gradient_as_bucket_view = true;
+  /// The graph is the same in every step: parameters may get several gradients in one backward pass
+  /// (activation checkpoints that run a backward of their own) or none. The first pass is not overlapped.
+  bool static_graph = false;
+  /// Names, as in named_parameters() and named_buffers(), of what stays each rank's own.
+  std::vector<std::string> parameters_and_buffers_to_ignore{};
+};
+
+/// What DistributedDataParallel::logging_data() returns: Python's names. Times in nanoseconds, of the last
+/// synchronised step and averaged over all; sizes in bytes, of this rank.
+struct DDPLoggingData {
+  int world_size = 1, rank = 0;
+  std::string module_name, backend_name;
+  std::vector<std::string> dtypes;
+  int64_t num_parameter_tensors = 0, total_parameter_size_bytes = 0;
+  int64_t bucket_cap_bytes = 0;
+  bool broadcast_buffers = true, find_unused_parameters = false, gradient_as_bucket_view = true,
+       static_graph = false, has_rebuilt_buckets = false;
+  std::vector<int64_t> bucket_sizes;          ///< as at construction
+  std::vector<int64_t> rebuilt_bucket_sizes;  ///< now, when they were rebuilt
+  std::vector<std::string> grad_ready_order;  ///< names; rank 0's order once the ranks have agreed
+  int64_t unused_parameter_size = 0;          ///< in the last step
+  int64_t iteration = 0;                      ///< synchronised backward passes so far
+  int64_t forward_compute_time = 0, backward_compute_time = 0, backward_comm_time = 0,
+          backward_compute_comm_overlap_time = 0;
+  int64_t avg_forward_compute_time = 0, avg_backward_compute_time = 0, avg_backward_comm_time = 0,
+          avg_backward_compute_comm_overlap_time = 0;
+};
+
+namespace detail {
+
+class JoinSession;
+
+/// See DistributedDataParallel. One thread at a time.
+class DataParallelCore {
+ public:
+  DataParallelCore(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options);
+  void before_forward();
+  void after_forward(const std::vector<at::Tensor>& outputs);
+  void forward_failed();  // by an exception
+  DDPLoggingData logging_data() const;
+
+  bool sync = true;  // no_sync() clears it
+
+  // For join().
+  const ProcessGroup& group() const { return group_; }
+  void enter_join(std::shared_ptr<JoinSession> session, int index);
+  void leave_join();
+  void recover();
+  void shadow_forward(int source);
+  void shadow_backward(int divisor);
+  void broadcast_all(int source);
+
+ private:
+  std::vector<std::string> check_ignored() const;
+
+  std::shared_ptr<torch::nn::Module> module_;
+  DistributedDataParallelOptions options_;
+  ProcessGroup group_;
+  std::vector<at::Tensor> parameters_, buffers_;  // without the ignored ones
+  std::shared_ptr<Reducer> reducer_;
+  std::unique_ptr<BufferSync> buffer_sync_;
+  bool synchronises_ = false;  // the forward under way
+  std::shared_ptr<JoinSession> join_;
+  int join_index_ = 0;
+
+  std::vector<int64_t> first_bucket_sizes_;
+  std::chrono::steady_clock::time_point forward_start_{};
+  int64_t forward_time_ = 0, forward_time_sum_ = 0, forwards_ = 0;
+};
+
+}  // namespace detail
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+#include "lockstep/parallel/module_check.h"
+
+#include <sstream>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+std::string describe_parameter(const std::string& name, const at::Tensor& parameter) {
+  std::ostringstream text;
+  text << "parameter " << name << " " << parameter.sizes() << " " << parameter.scalar_type()
+       << (parameter.requires_grad() ? " requires_grad" : " frozen") << "\n";
+  return text.str();
+}
+
+std::string describe_buffer(const std::string& name, const at::Tensor& buffer) {
+  std::ostringstream text;
+  text << "buffer " << name << " " << buffer.sizes() << " " << buffer.scalar_type() << "\n";
+  return text.str();
+}
+
+void verify_same_on_all_ranks(const ProcessGroup& group, const std::string& text) {
+  const std::vector<std::string> all = group.all_gather_bytes(text);
+  for (size_t r = 1; r < all.size(); ++r) {
+    if (all[r] == all[0]) continue;
+    std::istringstream first(all[0]), other(all[r]);
+    std::string expected, found;
+    while (true) {
+      const bool has_first = static_cast<bool>(std::getline(first, expected));
+      const bool has_other = static_cast<bool>(std::getline(other, found));
+      if (!has_first) expected = "nothing more";
+      if (!has_other) found = "nothing more";
+      if (expected != found || (!has_first && !has_other)) break;
+    }
+    throw Error("DistributedDataParallel: the ranks' modules differ: rank 0 has " + expected + ", rank " +
+                std::to_string(r) + " has " + found);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,198 @@
+// Where gradients live, and in which order they are expected.
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/module_check.h"
+#include "lockstep/parallel/reducer.h"
+
+namespace lockstep {
+namespace {
+
+/// Calls a function each time a parameter's gradient has been accumulated.
+class GradientHook : public torch::autograd::FunctionPostHook {
+ public:
+  explicit GradientHook(std::function<void()> call) : call_(std::move(call)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list& /*inputs*/) override {
+    call_();
+    return outputs;
+  }
+
+ private:
+  std::function<void()> call_;
+};
+
+/// A tensor in the memory of `flat` at `offset` elements, laid out as `like` where that is dense
+/// (channels_last too).
+at::Tensor view_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like) {
+  const at::Tensor view = like.is_non_overlapping_and_dense()
+                              ? flat.as_strided(like.sizes(), like.strides(), flat.storage_offset() + offset)
+                              : flat.narrow(0, offset, like.numel()).view(like.sizes());
+  // Not a view to autograd: Optimizer::zero_grad detaches gradients in place, which it refuses for views.
+  return view.variable_data();
+}
+
+}  // namespace
+
+bool Reducer::trainable_changed() const {
+  return std::any_of(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
+    return parameter.tensor.requires_grad() != parameter.is_trainable;
+  });
+}
+
+void Reducer::take_trainable() {
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    Parameter& parameter = parameters_[p];
+    if (parameter.tensor.requires_grad() == parameter.is_trainable) continue;
+    parameter.is_trainable = !parameter.is_trainable;
+    if (parameter.is_trainable) {
+      add_hook(p);
+    } else {
+      remove_hook(parameter);
+    }
+  }
+}
+
+void Reducer::add_hook(size_t index) {
+  Parameter& parameter = parameters_[index];
+  // The accumulator is owned weakly by the parameter: without this reference it, and the hook, would go away.
+  parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
+  parameter.hook =
+      parameter.accumulator->add_post_hook(std::make_unique<GradientHook>([self = weak_from_this(), index] {
+        if (const auto reducer = self.lock()) reducer->on_gradient(index);
+      }));
+}
+
+void Reducer::remove_hook(Parameter& parameter) {
+  if (parameter.accumulator) parameter.accumulator->del_post_hook(parameter.hook);
+  parameter.accumulator.reset();
+}
+
+/// Parameters in the order in which gradients became ready, then those of which that is not known, backwards.
+std::vector<size_t> Reducer::known_order() const {
+  std::vector<size_t> order;
+  std::vector<bool> is_in(parameters_.size());
+  const auto append = [&](size_t p) {
+    if (is_in[p] || !parameters_[p].is_trainable || parameters_[p].is_sparse) return;
+    is_in[p] = true;
+    order.push_back(p);
+  };
+  for (const size_t p : order_) append(p);
+  for (const size_t p : reverse_order(parameters_.size())) append(p);
+  return order;
+}
+
+BucketPlan Reducer::make_plan(const std::vector<size_t>& order) const {
+  std::vector<GradientSpec> specs;
+  for (const Parameter& parameter : parameters_) {
+    specs.push_back({parameter.tensor.nbytes(), static_cast<int>(parameter.tensor.scalar_type())});
+  }
+  BucketPlan plan = plan_buckets(specs, order, options_.bucket_caps);
+  // Sparse gradients alone: an empty bucket tells of missing ones.
+  const bool any = std::any_of(parameters_.begin(), parameters_.end(),
+                               [](const Parameter& parameter) { return parameter.is_trainable; });
+  if (plan.buckets.empty() && any) plan.buckets.emplace_back();
+  return plan;
+}
+
+void Reducer::lay_out(BucketPlan plan) {
+  const at::NoGradGuard no_grad;
+  // What gradients hold survives. The old buckets go before the new ones come, so that both never take
+  // memory at once unless gradients are being kept.
+  std::vector<at::Tensor> held(parameters_.size());
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    Parameter& parameter = parameters_[p];
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (parameter.view.defined() && gradient.defined() && gradient.is_alias_of(parameter.view)) {
+      held[p] = gradient.clone();
+      gradient.reset();
+    }
+    parameter.view.reset();
+  }
+  buckets_.clear();
+  plan_ = std::move(plan);
+  for (size_t b = 0; b < plan_.buckets.size(); ++b) {
+    const BucketPlan::Bucket& planned = plan_.buckets[b];
+    const at::ScalarType dtype = planned.parameters.empty()
+                                     ? at::kFloat
+                                     : parameters_[planned.parameters.front()].tensor.scalar_type();
+    const auto element = static_cast<int64_t>(c10::elementSize(dtype));
+    const int64_t gradients = static_cast<int64_t>(planned.bytes) / element;
+    const bool is_last = b + 1 == plan_.buckets.size();
+    Bucket bucket;
+    bucket.flat = group_.empty_shared({gradients + (is_last ? 1 : 0)}, dtype);
+    bucket.flat.zero_();  // the gaps between gradients are summed too
+    if (is_last) bucket.missing = bucket.flat.narrow(0, gradients, 1);
+    for (size_t i = 0; i < planned.parameters.size(); ++i) {
+      Parameter& parameter = parameters_[planned.parameters[i]];
+      parameter.bucket = b;
+      parameter.view =
+          view_like(bucket.flat, static_cast<int64_t>(planned.offsets[i]) / element, parameter.tensor);
+    }
+    buckets_.push_back(std::move(bucket));
+  }
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    Parameter& parameter = parameters_[p];
+    if (parameter.is_sparse) parameter.bucket = buckets_.size() - 1;
+    if (!held[p].defined()) continue;
+    if (parameter.view.defined()) parameter.view.copy_(held[p]);
+    parameter.tensor.mutable_grad() = parameter.view.defined() ? parameter.view : held[p];
+  }
+}
+
+void Reducer::prepare() {
+  // Inside a backward pass (a checkpoint that runs its forward again) everything stays where it is.
+  if (torch::autograd::get_current_graph_task_id() != -1) return;
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.view.defined() || parameter.tensor.scalar_type() == parameter.view.scalar_type()) continue;
+    throw Error("DistributedDataParallel: parameter " + parameter.name + " is " +
+                c10::toString(parameter.tensor.scalar_type()) + " now but was " +
+                c10::toString(parameter.view.scalar_type()) +
+                " when the module was wrapped; convert the module before wrapping it");
+  }
+  if (trainable_changed()) {
+    verify_trainable();
+    take_trainable();
+    lay_out(make_plan(known_order()));
+    is_order_agreed_ = has_order_ = counts_are_known_ = false;
+  } else if (has_order_ && !is_order_agreed_) {
+    agree_on_order();
+  }
+}
+
+/// Every rank saw its gradients in some order: rank 0's is everybody's.
+void Reducer::agree_on_order() {
+  std::string bytes(order_.size() * sizeof(size_t), '\0');
+  std::memcpy(bytes.data(), order_.data(), bytes.size());
+  bytes = group_.broadcast_bytes(bytes);
+  order_.resize(bytes.size() / sizeof(size_t));
+  std::memcpy(order_.data(), bytes.data(), bytes.size());
+  is_order_agreed_ = true;
+  BucketPlan plan = make_plan(known_order());
+  if (plan == plan_) return;
+  lay_out(std::move(plan));
+  statistics_.has_rebuilt_buckets = true;
+}
+
+void Reducer::verify_trainable() const {
+  std::string text;
+  for (const Parameter& parameter : parameters_) {
+    text += describe_parameter(parameter.name, parameter.tensor);
+  }
+  verify_same_on_all_ranks(group_, text);
+}
+
+std::vector<std::string> Reducer::ready_order() const {
+  std::vector<std::string> names;
+  for (const size_t p : order_) names.push_back(parameters_[p].name);
+  return names;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,230 @@
+#include "lockstep/parallel/sync_batch_norm.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/native_batch_norm.h>
+#include <ATen/ops/var_mean.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cmath>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
+
+namespace lockstep {
+namespace {
+
+/// Over the batches of all ranks, per channel.
+struct Statistics : torch::CustomClassHolder {
+  Statistics(ProcessGroup group_) : group(std::move(group_)) {}
+  ProcessGroup group;
+  at::Tensor mean, variance, inverse_std;  // double [channels]; the variance divides by count
+  double count = 0;                        // values a channel
+};
+
+std::vector<int64_t> all_but_channels(const at::Tensor& input) {
+  std::vector<int64_t> dimensions{0};
+  for (int64_t d = 2; d < input.dim(); ++d) dimensions.push_back(d);
+  return dimensions;
+}
+
+/// [channels] as something that broadcasts over an input.
+at::Tensor over_channels(const at::Tensor& values, const at::Tensor& input) {
+  std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
+  shape[1] = values.numel();
+  return values.to(input.scalar_type()).view(shape);
+}
+
+/// Every rank's mean, sum of squared distances from it, and count are combined in rank order, in double:
+/// no difference of large sums, and the same bits on all ranks.
+c10::intrusive_ptr<Statistics> gather_statistics(const at::Tensor& input, const ProcessGroup& group,
+                                                 double eps) {
+  const int64_t channels = input.size(1);
+  const double own_count = static_cast<double>(input.numel()) / static_cast<double>(channels);
+  const at::Tensor own = at::zeros({3, channels}, at::kDouble);
+  if (own_count > 0) {
+    const auto [variance, mean] = at::var_mean(input, all_but_channels(input), /*unbiased=*/false);
+    own[0].copy_(mean);
+    own[1].copy_(variance).mul_(own_count);
+    own[2].fill_(own_count);
+  }
+  const std::vector<at::Tensor> all = group.all_gather(own);
+  auto result = c10::make_intrusive<Statistics>(group);
+  at::Tensor sum = at::zeros({channels}, at::kDouble);
+  for (const at::Tensor& theirs : all) {
+    sum += theirs[0] * theirs[2];
+    result->count += theirs[2][0].item<double>();
+  }
+  if (result->count < 2) {
+    throw ValueError(
+        "SyncBatchNorm: training needs more than one value per channel over all ranks; this input has " +
+        std::to_string(static_cast<int64_t>(result->count)));
+  }
+  result->mean = sum / result->count;
+  at::Tensor squares = at::zeros({channels}, at::kDouble);
+  for (const at::Tensor& theirs : all) {
+    squares += theirs[1] + theirs[2] * (theirs[0] - result->mean).square();
+  }
+  result->variance = squares / result->count;
+  result->inverse_std = (result->variance + eps).rsqrt();
+  return result;
+}
+
+struct Normalise : torch::autograd::Function<Normalise> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                            const std::optional<at::Tensor>& maybe_weight,
+                            const std::optional<at::Tensor>& bias,
+                            const c10::intrusive_ptr<Statistics>& statistics, double eps) {
+    const at::Tensor weight = maybe_weight.value_or(at::Tensor());
+    context->save_for_backward({input, weight});
+    context->saved_data["statistics"] = c10::IValue::make_capsule(statistics);
+    if (input.numel() == 0) return input.clone();
+    const at::ScalarType dtype = weight.defined() ? weight.scalar_type() : input.scalar_type();
+    return std::get<0>(at::native_batch_norm(input, weight, bias, statistics->mean.to(dtype),
+                                             statistics->variance.to(dtype), /*training=*/false, 0.0, eps));
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &input = saved[0], &weight = saved[1], &gradient = gradients[0];
+    const auto& all = dynamic_cast<Statistics&>(*context->saved_data["statistics"].toCapsule());
+    const at::Tensor centred = input - over_channels(all.mean, input);
+    const std::vector<int64_t> dimensions = all_but_channels(input);
+    const at::Tensor own = at::empty({2, input.size(1)}, at::kDouble);
+    own[0].copy_(gradient.sum(dimensions, false, at::kDouble));
+    own[1].copy_((gradient * centred).sum(dimensions, false, at::kDouble));
+    const at::Tensor sums = own.clone();
+    all.group.all_reduce(sums);
+    const at::Tensor scale = weight.defined() ? weight.to(at::kDouble) * all.inverse_std : all.inverse_std;
+    const at::Tensor slope = sums[1] / all.count * all.inverse_std.square();
+    const at::Tensor for_input =
+        (gradient - over_channels(sums[0] / all.count, input) - centred * over_channels(slope, input)) *
+        over_channels(scale, input);
+    if (!weight.defined()) return {for_input, {}, {}, {}, {}};
+    return {for_input,
+            (own[1] * all.inverse_std).to(weight.scalar_type()),
+            own[0].to(weight.scalar_type()),
+            {},
+            {}};
+  }
+};
+
+}  // namespace
+
+void BatchNormImpl::_check_input_dim(const at::Tensor& input) {
+  if (input.dim() >= 2 && input.size(1) == options.num_features()) return;
+  throw ValueError("BatchNorm: the input must be [batch, " + std::to_string(options.num_features()) +
+                   ", ...] but has " + std::to_string(input.dim()) + " dimensions" +
+                   (input.dim() < 2 ? "" : " and " + std::to_string(input.size(1)) + " channels"));
+}
+
+at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
+  _check_input_dim(input);
+  if (!is_training() || !group_ || group_->size() == 1) {
+    return torch::nn::BatchNormImplBase<2, BatchNormImpl>::forward(input);
+  }
+  c10::intrusive_ptr<Statistics> statistics;
+  {
+    const at::NoGradGuard no_grad;
+    statistics = gather_statistics(input, *group_, options.eps());
+    if (options.track_running_stats()) {
+      const double factor = update_factor();
+      const double unbiased = statistics->count / (statistics->count - 1);
+      running_mean.lerp_(statistics->mean.to(running_mean.scalar_type()), factor);
+      running_var.lerp_((statistics->variance * unbiased).to(running_var.scalar_type()), factor);
+    }
+  }
+  // As optionals: a Function takes no undefined tensors.
+  return Normalise::apply(input, std::optional(weight), std::optional(bias), statistics, options.eps());
+}
+
+double BatchNormImpl::update_factor() {
+  num_batches_tracked.add_(1);
+  return options.momentum() ? *options.momentum() : 1.0 / num_batches_tracked.item<double>();
+}
+
+void BatchNormImpl::share(const torch::OrderedDict<std::string, at::Tensor>& parameters,
+                          const torch::OrderedDict<std::string, at::Tensor>& buffers) {
+  for (const auto& item : parameters) parameters_[item.key()] = item.value();
+  if (options.affine()) {
+    weight = parameters_["weight"];
+    bias = parameters_["bias"];
+  }
+  if (options.track_running_stats()) {
+    // Module keeps its buffers to itself: these share the memory.
+    running_mean.set_data(buffers["running_mean"]);
+    running_var.set_data(buffers["running_var"]);
+    num_batches_tracked.set_data(buffers["num_batches_tracked"]);
+  }
+}
+
+SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
+                                     std::optional<ProcessGroup> group)
+    : BatchNormImpl(options) {
+  set_process_group(group ? *group : default_world());
+}
+
+namespace {
+
+/// A synchronised twin of `child` if that is a B, else nothing.
+template <class B>
+std::shared_ptr<SyncBatchNormImpl> twin_of(torch::nn::Module& child, const ProcessGroup& group) {
+  const auto* old = child.as<B>();
+  if (old == nullptr) return nullptr;
+  auto twin = std::make_shared<SyncBatchNormImpl>(old->options, group);
+  twin->share(child.named_parameters(false), child.named_buffers(false));
+  twin->train(child.is_training());
+  return twin;
+}
+
+std::shared_ptr<SyncBatchNormImpl> twin_of(torch::nn::Module& child, const ProcessGroup& group) {
+  if (auto twin = twin_of<torch::nn::BatchNorm1dImpl>(child, group)) return twin;
+  if (auto twin = twin_of<torch::nn::BatchNorm2dImpl>(child, group)) return twin;
+  return twin_of<torch::nn::BatchNorm3dImpl>(child, group);
+}
+
+[[noreturn]] void refuse(const std::string& name, const std::string& place) {
+  throw ValueError("convert_sync_batchnorm: cannot convert " + name + ", which is " + place +
+                   "; make it a lockstep::BatchNorm or a child of a torch::nn::Sequential");
+}
+
+/// Collects what is to be done, so that an error leaves everything as it was.
+void plan_conversion(torch::nn::Module& module, const std::string& prefix, const ProcessGroup& group,
+                     std::vector<std::function<void()>>& steps) {
+  auto* const sequential = module.as<torch::nn::SequentialImpl>();
+  int64_t index = -1;
+  for (const auto& item : module.named_children()) {
+    ++index;
+    const std::string name = prefix + item.key();
+    torch::nn::Module& child = *item.value();
+    if (auto* own = dynamic_cast<BatchNormImpl*>(&child)) {
+      steps.emplace_back([own, group] { own->set_process_group(group); });
+    } else if (auto twin = twin_of(child, group)) {
+      if (sequential == nullptr) refuse(name, "a member of " + module.name() + " whose class is fixed");
+      steps.emplace_back([sequential, index, key = item.key(), twin] {
+        *(sequential->begin() + index) = torch::nn::AnyModule(twin);
+        sequential->replace_module(key, twin);
+      });
+    } else {
+      plan_conversion(child, name + ".", group, steps);
+    }
+  }
+}
+
+}  // namespace
+
+void convert_sync_batchnorm(torch::nn::Module& module, std::optional<ProcessGroup> group) {
+  const ProcessGroup target = group ? *group : default_world();
+  if (auto* own = dynamic_cast<BatchNormImpl*>(&module)) return own->set_process_group(target);
+  if (twin_of(module, target)) refuse(module.name(), "the module itself");
+  std::vector<std::function<void()>> steps;
+  plan_conversion(module, "", target, steps);
+  for (const auto& step : steps) step();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+// BatchNorm over the batches of all ranks.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <optional>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+/// Batch normalisation of [batch, channels, ...] with parameters, buffers and options of
+/// torch::nn::BatchNorm1d/2d/3d (which it can replace in a checkpoint), for inputs of any number of
+/// dimensions from 2. Once it has a process group, training mode takes mean and variance over the batches of
+/// all ranks; their batch sizes may differ, and be 0. Then forward and backward are collective, as far as a
+/// group has more than one rank. Gradients of weight and bias are this rank's own part:
+/// DistributedDataParallel averages them. Not differentiable twice.
+class BatchNormImpl : public torch::nn::BatchNormImplBase<2, BatchNormImpl> {
+ public:
+  using torch::nn::BatchNormImplBase<2, BatchNormImpl>::BatchNormImplBase;
+  /// float [batch, channels, ...] -> the same shape. Throws ValueError when there are not at least two values
+  /// a channel, over all ranks, in training mode.
+  at::Tensor forward(const at::Tensor& input);
+  void set_process_group(std::optional<ProcessGroup> group) { group_ = std::move(group); }
+  const std::optional<ProcessGroup>& process_group() const { return group_; }
+  /// Takes over the parameters and the buffers' memory of another batch normalisation: optimizers that know
+  /// them stay right.
+  void share(const torch::OrderedDict<std::string, at::Tensor>& parameters,
+             const torch::OrderedDict<std::string, at::Tensor>& buffers);
+
+ protected:
+  void _check_input_dim(const at::Tensor& input) override;
+
+ private:
+  double update_factor();
+  std::optional<ProcessGroup> group_;
+};
+TORCH_MODULE(BatchNorm);
+
+/// BatchNorm with a process group from the start: by default the job's.
+class SyncBatchNormImpl : public BatchNormImpl {
+ public:
+  explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
+                             std::optional<ProcessGroup> group = std::nullopt);
+};
+TORCH_MODULE(SyncBatchNorm);
+
+/// Makes every batch normalisation in `module` synchronised, in place: lockstep::BatchNorm anywhere, and
+/// torch::nn::BatchNorm1d/2d/3d that are children of a torch::nn::Sequential. Throws ValueError naming the
+/// first one that it cannot convert (a typed member of a module, whose class is fixed), and then converts
+/// none. `group`: default the job's. Parameters stay the same tensors, buffers the same memory.
+void convert_sync_batchnorm(torch::nn::Module& module, std::optional<ProcessGroup> group = std::nullopt);
+
+}  // namespace lockstep

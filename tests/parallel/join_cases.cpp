@@ -1,0 +1,150 @@
+// Uneven inputs.
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/optim/sgd.h>
+
+#include "lockstep/parallel/join.h"
+#include "tests/parallel/ddp_models.h"
+
+namespace lockstep::testing {
+namespace {
+
+bool is_same_everywhere(const torch::nn::Module& module) {
+  for (const at::Tensor& parameter : module.parameters()) {
+    const auto all = world().all_gather(parameter.detach());
+    for (const at::Tensor& theirs : all) {
+      if (!theirs.equal(all[0])) return false;
+    }
+  }
+  return true;
+}
+
+/// Rank r has 2 + 2 r batches. What every step's gradients are is computed beside it.
+void uneven_inputs() {
+  const int own = world().rank(), size = world().size();
+  const auto batches = [](int rank) { return 2 + 2 * rank; };
+  for (const bool initial : {true, false}) {
+    for (const bool unused : {true, false}) {
+      Toy model, alone;
+      DistributedDataParallel ddp(model, {.bucket_cap_mb = 1e-6, .find_unused_parameters = unused});
+      torch::optim::SGD optimizer(model->parameters(), 0.1), expected(alone->parameters(), 0.1);
+      join({ddp},
+           [&] {
+             for (int step = 0; step < batches(own); ++step) {
+               optimizer.zero_grad();
+               at::mse_loss(ddp(batch_input(step, own)), batch_target(step, own)).backward();
+               optimizer.step();
+             }
+           },
+           {.divide_by_initial_world_size = initial});
+      for (int step = 0; step < batches(size - 1); ++step) {
+        expected.zero_grad();
+        int active = 0;
+        for (int rank = 0; rank < size; ++rank) {
+          if (step >= batches(rank)) continue;
+          ++active;
+          at::mse_loss(alone->forward(batch_input(step, rank)), batch_target(step, rank)).backward();
+        }
+        for (at::Tensor& parameter : alone->parameters()) {
+          parameter.mutable_grad().div_(initial ? size : active);
+        }
+        expected.step();
+      }
+      for (size_t p = 0; p < 4; ++p) {
+        CHECK_TRUE(is_close(model->parameters()[p], alone->parameters()[p]));
+      }
+      CHECK_TRUE(is_same_everywhere(*model));
+      // Afterwards all is as before.
+      model->zero_grad();
+      ddp(batch_input(0, own)).sum().backward();
+      CHECK_TRUE(is_close(model->net2->bias.grad(), at::full({5}, 20.0)));
+    }
+  }
+}
+
+struct NormedImpl : torch::nn::Module {
+  NormedImpl() {
+    norm = register_module("norm", torch::nn::BatchNorm1d(10));
+    out = register_module("out", torch::nn::Linear(10, 3));
+    fill_with_waves(*this);
+  }
+  at::Tensor forward(const at::Tensor& x) { return out->forward(norm->forward(x)); }
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Linear out{nullptr};
+};
+TORCH_MODULE(Normed);
+
+/// Two models with buffers, one of them trained under no_sync() now and then; rank 0 ends last.
+void two_models_and_accumulation() {
+  const int own = world().rank(), size = world().size();
+  Normed one, two;
+  DistributedDataParallel a(one), b(two);
+  torch::optim::SGD optimize_a(one->parameters(), 1e-3), optimize_b(two->parameters(), 1e-3);
+  join({a, b}, [&] {
+    for (int step = 0; step < 3 * (size - own); ++step) {
+      optimize_a.zero_grad();
+      optimize_b.zero_grad();
+      {
+        const auto guard = a.no_sync();
+        a(batch_input(step, own)).sum().backward();
+      }
+      // One loss of both.
+      (a(batch_input(step, own)).square().sum() + b(batch_input(step, own)).square().sum()).backward();
+      optimize_a.step();
+      optimize_b.step();
+    }
+  });
+  CHECK_TRUE(is_same_everywhere(*one) && is_same_everywhere(*two));
+  const auto means = world().all_gather(one->norm->running_mean);
+  for (const at::Tensor& mean : means) CHECK_TRUE(mean.equal(means[0]));
+  CHECK_TRUE(one->norm->num_batches_tracked.item<int64_t>() == 6 * size);
+}
+
+void early_termination_throws_on_all_ranks() {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model);
+  int steps = 0;
+  const auto train = [&] {
+    for (; steps < (own == 1 ? 2 : 5); ++steps) ddp(batch_input(steps, own)).sum().backward();
+  };
+  check_throws<Error>([&] { join({ddp}, train, {.throw_on_early_termination = true}); },
+                      "rank 1 has no inputs left while others have");
+  CHECK_TRUE(steps == 2);
+  // The group still works, and equal numbers are no error.
+  steps = 0;
+  join({ddp},
+       [&] {
+         for (; steps < 2; ++steps) ddp(batch_input(steps, own)).sum().backward();
+       },
+       {.throw_on_early_termination = true});
+  join({ddp}, [&] { ddp(batch_input(0, own)).sum().backward(); }, {.enable = false});
+}
+
+void an_exception_under_join() {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model);
+  check_throws<std::runtime_error>(
+      [&] {
+        join({ddp}, [&] {
+          ddp(batch_input(0, own)).sum().backward();
+          throw std::runtime_error("no more data");
+        });
+      },
+      "no more data");
+  check_throws<ValueError>([] { join({}, [] {}); }, "at least one model");
+  model->zero_grad();
+  ddp(batch_input(0, own)).sum().backward();
+  CHECK_TRUE(is_close(model->net2->bias.grad(), at::full({5}, 20.0)));
+}
+
+}  // namespace
+
+Cases join_cases() {
+  return {{"uneven_inputs", uneven_inputs},
+          {"two_models_and_accumulation", two_models_and_accumulation},
+          {"early_termination_throws_on_all_ranks", early_termination_throws_on_all_ranks},
+          {"an_exception_under_join", an_exception_under_join}};
+}
+
+}  // namespace lockstep::testing

@@ -1,0 +1,158 @@
+// SyncBatchNorm against BatchNorm over the concatenated batch.
+#include <ATen/ops/cat.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+
+#include "lockstep/parallel/sync_batch_norm.h"
+#include "tests/parallel/ddp_models.h"
+
+namespace lockstep::testing {
+namespace {
+
+using torch::nn::BatchNormOptions;
+
+/// Input of a rank: another number of samples on each, `empty` of them none at all. Far from zero, where
+/// differences of sums would lose digits.
+at::Tensor input_of(int rank, const std::vector<int64_t>& rest, bool with_empty) {
+  std::vector<int64_t> sizes{with_empty && rank == 1 ? 0 : 2 + 3 * rank, 3};
+  sizes.insert(sizes.end(), rest.begin(), rest.end());
+  return wave(sizes, rank) + 2.0;
+}
+
+void equals_batch_norm_over_all() {
+  const int own = world().rank(), size = world().size();
+  for (const auto& rest : {std::vector<int64_t>{}, {5}, {4, 3}, {2, 3, 2}}) {
+    for (const bool affine : {true, false}) {
+      for (const bool with_empty : {false, true}) {
+        const auto options = BatchNormOptions(3).affine(affine).momentum(
+            with_empty ? std::optional<double>() : std::optional<double>(0.1));
+        SyncBatchNorm ours(options);
+        BatchNorm whole(options);
+        fill_with_waves(*ours);
+        fill_with_waves(*whole);
+        for (int step = 0; step < 2; ++step) {
+          std::vector<at::Tensor> parts;
+          for (int r = 0; r < size; ++r) parts.push_back(input_of(r, rest, with_empty) + step);
+          const at::Tensor all = at::cat(parts).requires_grad_();
+          const at::Tensor input = parts[static_cast<size_t>(own)].clone().requires_grad_();
+          const at::Tensor expected = whole->forward(all), found = ours->forward(input);
+          const auto first = [&] {
+            int64_t rows = 0;
+            for (int r = 0; r < own; ++r) rows += parts[static_cast<size_t>(r)].size(0);
+            return rows;
+          }();
+          const auto mine = [&](const at::Tensor& tensor) { return tensor.narrow(0, first, input.size(0)); };
+          CHECK_TRUE(found.allclose(mine(expected), 1e-5, 1e-5));
+          ours->zero_grad();
+          whole->zero_grad();
+          const at::Tensor weights = wave(all.sizes(), 9);
+          (expected.square() * weights).sum().backward();
+          (found.square() * mine(weights)).sum().backward();
+          CHECK_TRUE(input.grad().allclose(mine(all.grad()), 1e-4, 1e-5));
+          if (affine) {
+            world().all_reduce(ours->weight.grad());
+            world().all_reduce(ours->bias.grad());
+            CHECK_TRUE(ours->weight.grad().allclose(whole->weight.grad(), 1e-5, 1e-5));
+            CHECK_TRUE(ours->bias.grad().allclose(whole->bias.grad(), 1e-5, 1e-5));
+          }
+          CHECK_TRUE(is_close(ours->running_mean, whole->running_mean));
+          CHECK_TRUE(is_close(ours->running_var, whole->running_var));
+        }
+        // eval: running statistics, and nothing collective.
+        ours->eval();
+        whole->eval();
+        const at::Tensor input = input_of(0, rest, false);
+        if (own == 0) CHECK_TRUE(ours->forward(input).allclose(whole->forward(input), 1e-5, 1e-5));
+      }
+    }
+  }
+}
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    body = register_module("body", torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 4, 3)),
+                                                         torch::nn::BatchNorm2d(4), torch::nn::ReLU()));
+    norm = register_module("norm", BatchNorm(BatchNormOptions(4)));
+    fill_with_waves(*this);
+  }
+  at::Tensor forward(const at::Tensor& x) { return norm->forward(body->forward(x)).mean({2, 3}); }
+  torch::nn::Sequential body{nullptr};
+  BatchNorm norm{nullptr};
+};
+TORCH_MODULE(Net);
+
+/// A model with converted layers under DistributedDataParallel equals the plain one on the whole batch.
+void converted_model_under_ddp() {
+  const int own = world().rank(), size = world().size();
+  Net model, whole;
+  const at::Tensor weight = model->named_parameters()["body.1.weight"];
+  const auto keys = model->named_parameters().keys();
+  convert_sync_batchnorm(*model);
+  CHECK_TRUE(model->named_parameters()["body.1.weight"].is_same(weight));
+  CHECK_TRUE(model->named_parameters().keys() == keys && model->named_buffers().size() == 6);
+  CHECK_TRUE(model->norm->process_group().has_value());
+  DistributedDataParallel ddp(model);
+  for (int step = 0; step < 3; ++step) {
+    const auto input = [&](int rank) { return wave({4, 2, 6, 6}, 10 * step + rank); };
+    std::vector<at::Tensor> parts;
+    for (int r = 0; r < size; ++r) parts.push_back(input(r));
+    model->zero_grad();
+    whole->zero_grad();
+    const auto loss = [](const at::Tensor& y) { return (y.square() * wave(y.sizes(), 0).abs()).sum(); };
+    // The weights of the loss start anew with each rank's rows.
+    at::Tensor total = at::zeros({});
+    const at::Tensor all = whole->forward(at::cat(parts));
+    for (int r = 0; r < size; ++r) total = total + loss(all.narrow(0, 4 * r, 4)) / size;
+    total.backward();
+    loss(ddp(input(own))).backward();
+    const auto expected = whole->named_parameters();
+    for (const auto& item : model->named_parameters()) {
+      CHECK_TRUE(item.value().grad().allclose(expected[item.key()].grad(), 1e-4, 1e-5));
+    }
+    for (const auto& item : model->named_buffers()) {
+      CHECK_TRUE(is_close(item.value(), whole->named_buffers()[item.key()]));
+    }
+  }
+}
+
+void what_cannot_be_converted_is_named() {
+  struct Fixed : torch::nn::Module {
+    Fixed() {
+      good = register_module("good", BatchNorm(BatchNormOptions(2)));
+      inner = register_module("inner", torch::nn::Sequential(torch::nn::BatchNorm1d(2)));
+      bad = register_module("bad", torch::nn::BatchNorm2d(2));
+    }
+    BatchNorm good{nullptr};
+    torch::nn::Sequential inner{nullptr};
+    torch::nn::BatchNorm2d bad{nullptr};
+  };
+  Fixed module;
+  check_throws<ValueError>([&] { convert_sync_batchnorm(module); },
+                           "cannot convert bad, which is a member of");
+  CHECK_TRUE(!module.good->process_group());  // nothing half converted
+  torch::nn::BatchNorm1d alone(3);
+  check_throws<ValueError>([&] { convert_sync_batchnorm(*alone); }, "the module itself");
+  SyncBatchNorm one_value(BatchNormOptions(3));
+  check_throws<ValueError>(
+      [&] {
+        one_value->forward(at::ones({world().rank() == 0 ? 1 : 0, 3}));
+      },
+      "more than one value per channel over all ranks; this input has 1");
+  check_throws<ValueError>(
+      [&] {
+        one_value->forward(at::ones({2, 4}));
+      },
+      "must be [batch, 3, ...] but has 2 dimensions and 4 channels");
+}
+
+}  // namespace
+
+Cases sync_batch_norm_cases() {
+  return {{"equals_batch_norm_over_all", equals_batch_norm_over_all},
+          {"converted_model_under_ddp", converted_model_under_ddp},
+          {"what_cannot_be_converted_is_named", what_cannot_be_converted_is_named}};
+}
+
+}  // namespace lockstep::testing
