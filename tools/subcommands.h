@@ -15,6 +15,8 @@ using Action = std::function<int()>;
 using AddSubcommand = void (*)(CLI::App& app, Action& action);
 
 void add_bench(CLI::App& app, Action& action);
+/// `lockstep bench ddp`; called by add_bench.
+void add_bench_ddp(CLI::App& bench, Action& action);
 void add_data(CLI::App& app, Action& action);
 void add_env(CLI::App& app, Action& action);
 void add_tokenize(CLI::App& app, Action& action);

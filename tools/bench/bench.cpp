@@ -272,7 +272,8 @@ void add_bench(CLI::App& app, Action& action) {
       "bench", "Times a collective beside its peers and the limit of this machine's memory, in one run");
   std::string names;
   for (const auto& name : collective_names()) names += (names.empty() ? "" : ", ") + name;
-  command->add_option("collective", options->collective, "One of " + names)->required();
+  command->add_option("collective", options->collective, "One of " + names);
+  add_bench_ddp(*command, action);
   command->add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
@@ -290,7 +291,11 @@ void add_bench(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_flag("--json", options->json, "One JSON object per line instead of a table");
   command->add_option("--plot", options->plot, "Also draw time over size into this SVG file");
-  command->callback([options, &action] { action = [options] { return run_bench(*options); }; });
+  command->callback([options, command, names, &action] {
+    if (!command->get_subcommands().empty()) return;
+    if (options->collective.empty()) throw CLI::RequiredError("collective (" + names + ") or ddp");
+    action = [options] { return run_bench(*options); };
+  });
 }
 
 }  // namespace lockstep::tools

@@ -1,0 +1,230 @@
+// `lockstep bench ddp`: a training step under DistributedDataParallel beside the same step without it and
+// beside Python's, in one run.
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "tools/subcommands.h"
+
+namespace lockstep::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string model = "toy";
+  int nproc_per_node = 2;
+  int steps = 0;  // 0: what takes a few seconds
+  int rounds = 3;
+  double bucket_cap_mb = 25;
+  std::string python;
+};
+
+struct Contestant {
+  const char* name;
+  const char* mode;
+  bool in_python;
+};
+constexpr Contestant kContestants[] = {{"Lockstep, without DDP", "alone", false},
+                                       {"Lockstep, DDP", "ddp", false},
+                                       {"Python, without DDP", "alone", true},
+                                       {"Python, DDP on Gloo", "ddp", true}};
+
+/// One contestant's part of one round.
+struct Sample {
+  double step = 0;  // seconds: median over steps of the slowest rank's time
+  int64_t pss = 0;  // bytes, the largest of the ranks
+  int64_t gradients = 0;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+/// A folder that goes away with it.
+class Scratch {
+ public:
+  Scratch() {
+    std::string name = (fs::temp_directory_path() / "lockstep-bench-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) {
+      throw Error(fmt::format("cannot make a folder in {}: {}", fs::temp_directory_path().string(),
+                              std::strerror(errno)));
+    }
+    path_ = name;
+  }
+  Scratch(const Scratch&) = delete;
+  ~Scratch() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+std::string text_of(const std::vector<std::string>& command) {
+  std::string text;
+  for (const std::string& argument : command) text += (text.empty() ? "" : " ") + argument;
+  return text;
+}
+
+void run_command(const std::vector<std::string>& command) {
+  constexpr std::chrono::minutes kDeadline{10};
+  std::vector<char*> arguments;
+  for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  const pid_t pid = ::fork();
+  if (pid < 0) throw Error(fmt::format("cannot start a process: {}", std::strerror(errno)));
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    env::set("OMP_NUM_THREADS", "1");
+    ::dup2(STDERR_FILENO, STDOUT_FILENO);
+    ::execvp(arguments[0], arguments.data());
+    std::fprintf(stderr, "lockstep bench: cannot execute %s: %s\n", arguments[0], std::strerror(errno));
+    ::_exit(127);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kDeadline;
+  int status = 0;
+  while (::waitpid(pid, &status, WNOHANG) == 0) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      ::kill(pid, SIGTERM);
+      ::waitpid(pid, nullptr, 0);
+      throw Error(fmt::format("{} was ended: it did not finish within 10 minutes", text_of(command)));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    throw Error(fmt::format("{} failed; its message stands above", text_of(command)));
+  }
+}
+
+Sample read_sample(const fs::path& folder, int ranks) {
+  Sample sample;
+  std::vector<double> slowest;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::ifstream file(folder / std::to_string(rank));
+    int64_t pss = 0;
+    if (!(file >> pss >> sample.gradients)) throw Error(fmt::format("rank {} wrote no times", rank));
+    sample.pss = std::max(sample.pss, pss);
+    size_t step = 0;
+    for (double seconds = 0; file >> seconds; ++step) {
+      if (step == slowest.size()) slowest.push_back(0);
+      slowest[step] = std::max(slowest[step], seconds);
+    }
+  }
+  sample.step = median(slowest);
+  return sample;
+}
+
+Sample measure(const Options& options, const Contestant& contestant, const fs::path& programs) {
+  const Scratch scratch;
+  std::vector<std::string> command{(programs / "lockrun").string(), "--standalone", "--nproc-per-node",
+                                   std::to_string(options.nproc_per_node)};
+  if (contestant.in_python) {
+    command.push_back(options.python);
+    command.push_back((programs / "lockstep-bench-ddp-peer.py").string());
+  } else {
+    command.push_back((programs / "lockstep-bench-ddp-rank").string());
+  }
+  for (const std::string& argument : {options.model, std::string(contestant.mode),
+                                      std::to_string(options.steps), scratch.path().string()}) {
+    command.push_back(argument);
+  }
+  if (!contestant.in_python) command.push_back(fmt::format("{}", options.bucket_cap_mb));
+  run_command(command);
+  return read_sample(scratch.path(), options.nproc_per_node);
+}
+
+/// Median, smallest and largest of what `figure` makes of each round.
+template <class Figure>
+std::string over_rounds(int rounds, const char* format, const Figure& figure) {
+  std::vector<double> values;
+  for (int round = 0; round < rounds; ++round) values.push_back(figure(static_cast<size_t>(round)));
+  return fmt::format("{} ({} to {})", fmt::format(fmt::runtime(format), median(values)),
+                     fmt::format(fmt::runtime(format), *std::min_element(values.begin(), values.end())),
+                     fmt::format(fmt::runtime(format), *std::max_element(values.begin(), values.end())));
+}
+
+int run_bench(Options options) {
+  if (options.steps == 0) options.steps = options.model == "toy" ? 4000 : 12;
+  const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
+  std::map<std::string, std::vector<Sample>> samples;
+  for (int round = 0; round < options.rounds; ++round) {
+    for (const Contestant& contestant : kContestants) {
+      if (contestant.in_python && options.python.empty()) continue;
+      samples[contestant.name].push_back(measure(options, contestant, programs));
+    }
+  }
+  fmt::print("{}, {} ranks with one thread each, {} rounds of {} steps: median (min to max) over rounds\n",
+             options.model, options.nproc_per_node, options.rounds, options.steps);
+  const char* const unit = options.model == "toy" ? "{:.4f}" : "{:.1f}";
+  for (const Contestant& contestant : kContestants) {
+    const auto& own = samples[contestant.name];
+    if (own.empty()) continue;
+    fmt::print("  {:24} {} ms a step\n", contestant.name,
+               over_rounds(options.rounds, unit, [&](size_t r) { return own[r].step * 1e3; }));
+  }
+  const auto& alone = samples[kContestants[0].name];
+  const auto& ddp = samples[kContestants[1].name];
+  const auto& python = samples[kContestants[3].name];
+  fmt::print(
+      "DDP adds {} us, {} %\n",
+      over_rounds(options.rounds, "{:.1f}", [&](size_t r) { return (ddp[r].step - alone[r].step) * 1e6; }),
+      over_rounds(options.rounds, "{:.1f}",
+                  [&](size_t r) { return (ddp[r].step / alone[r].step - 1) * 100; }));
+  fmt::print("DDP adds {} times the gradients' {} bytes to a rank's memory (PSS)\n",
+             over_rounds(options.rounds, "{:.2f}",
+                         [&](size_t r) {
+                           return static_cast<double>(ddp[r].pss - alone[r].pss) /
+                                  static_cast<double>(ddp[r].gradients);
+                         }),
+             ddp[0].gradients);
+  if (!python.empty()) {
+    fmt::print("A step is {} times faster than Python's under DDP on Gloo\n",
+               over_rounds(options.rounds, "{:.2f}", [&](size_t r) { return python[r].step / ddp[r].step; }));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_ddp(CLI::App& bench, Action& action) {
+  auto options = std::make_shared<Options>();
+  auto* command = bench.add_subcommand(
+      "ddp", "Times training steps under DistributedDataParallel, without it, and in Python, in one run");
+  command
+      ->add_option("--model", options->model,
+                   "toy, resnet18 (64 x 3x32x32) or bert (4 x 256, 16 x 64 tokens)")
+      ->check(CLI::IsMember({"toy", "resnet18", "bert"}))
+      ->capture_default_str();
+  command->add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command->add_option("--steps", options->steps, "Measured steps a round; default: some seconds' worth")
+      ->check(CLI::Range(1, 10000000));
+  command->add_option("--rounds", options->rounds, "How often the measured ones take turns")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option(
+      "--python", options->python,
+      "Interpreter with torch (bert: and transformers) for the peer; without it there is none");
+  command->callback([options, &action] { action = [options] { return run_bench(*options); }; });
+}
+
+}  // namespace lockstep::tools

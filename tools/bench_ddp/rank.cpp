@@ -1,0 +1,143 @@
+// A rank of `lockstep bench ddp`: trains for a while and writes down how long each step took.
+//   lockstep-bench-ddp-rank MODEL ddp|alone STEPS OUTPUT_DIRECTORY BUCKET_CAP_MB
+// alone: the same work without DistributedDataParallel, at the same time as its neighbour's.
+#include <ATen/Parallel.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/base/main.h"
+#include "lockstep/base/memory.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/models/bert.h"
+#include "lockstep/models/resnet.h"
+#include "lockstep/models/toy.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+
+namespace {
+
+using namespace lockstep;
+using Clock = std::chrono::steady_clock;
+
+/// PSS of this process in KiB: shared pages count in parts.
+int64_t proportional_set_size() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string word; file >> word;) {
+    if (word != "Pss:") continue;
+    int64_t kib = 0;
+    file >> kib;
+    return kib;
+  }
+  throw Error("/proc/self/smaps_rollup has no Pss");
+}
+
+struct Training {
+  std::function<void()> step;
+  int64_t gradient_bytes = 0;
+};
+
+template <class Model, class Loss>
+Training make_training(Model model, std::unique_ptr<torch::optim::Optimizer> optimizer, double bucket_cap_mb,
+                       const Loss& loss) {
+  Training training;
+  for (const at::Tensor& parameter : model->parameters()) {
+    training.gradient_bytes += static_cast<int64_t>(parameter.nbytes());
+  }
+  const auto shared = std::shared_ptr<torch::optim::Optimizer>(std::move(optimizer));
+  if (bucket_cap_mb > 0) {
+    auto ddp = std::make_shared<DistributedDataParallel<Model>>(
+        model, DistributedDataParallelOptions{.bucket_cap_mb = bucket_cap_mb});
+    training.step = [ddp, shared, loss] {
+      shared->zero_grad();
+      loss(*ddp).backward();
+      shared->step();
+    };
+  } else {
+    training.step = [model, shared, loss]() mutable {
+      shared->zero_grad();
+      loss(model).backward();
+      shared->step();
+    };
+  }
+  return training;
+}
+
+/// `bucket_cap_mb`: 0 without DistributedDataParallel.
+Training training_named(const std::string& name, double bucket_cap_mb) {
+  if (name == "toy") {
+    models::ToyModel model;
+    auto optimizer = std::make_unique<FusedSGD>(model->parameters(), 0.001);
+    return make_training(
+        model, std::move(optimizer), bucket_cap_mb,
+        [x = at::randn({20, 10}), y = at::randn({20, 5})](auto& call) { return at::mse_loss(call(x), y); });
+  }
+  if (name == "resnet18") {
+    models::ResNet18 model(1000);
+    auto optimizer =
+        std::make_unique<FusedSGD>(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+    return make_training(model, std::move(optimizer), bucket_cap_mb,
+                         [x = at::randn({64, 3, 32, 32}), y = at::randint(1000, {64}, at::kLong)](
+                             auto& call) { return at::cross_entropy_loss(call(x), y); });
+  }
+  if (name == "bert") {
+    models::BertConfig config;
+    config.hidden_size = 256;
+    config.num_hidden_layers = 4;
+    config.num_attention_heads = 4;
+    config.intermediate_size = 1024;
+    models::BertForSequenceClassification model(config);
+    auto optimizer = std::make_unique<FusedAdamW>(model->parameters(), torch::optim::AdamWOptions(1e-4));
+    models::BertBatch batch;
+    batch.input_ids = at::randint(1000, 30000, {16, 64}, at::kLong);
+    batch.attention_mask = at::ones_like(batch.input_ids);
+    batch.token_type_ids = at::zeros_like(batch.input_ids);
+    return make_training(model, std::move(optimizer), bucket_cap_mb,
+                         [batch, y = at::randint(2, {16}, at::kLong)](auto& call) {
+                           return at::cross_entropy_loss(call(batch), y);
+                         });
+  }
+  throw ValueError("there is no model " + name + "; choose toy, resnet18 or bert");
+}
+
+int run(int argc, char** argv) {
+  if (argc != 6)
+    throw ValueError("usage: lockstep-bench-ddp-rank MODEL ddp|alone STEPS OUTPUT_DIRECTORY BUCKET_CAP_MB");
+  const std::string model = argv[1];
+  const double bucket_cap_mb = std::string(argv[2]) == "ddp" ? std::stod(argv[5]) : 0;
+  const int steps = std::stoi(argv[3]);
+  at::set_num_threads(1);
+  keep_freed_memory();
+  const World world = init();
+  at::manual_seed(world.rank());
+  const Training training = training_named(model, bucket_cap_mb);
+  const int warm_up = std::min(std::max(steps / 4, 3), 200);
+  for (int i = 0; i < warm_up; ++i) training.step();
+  world.barrier();
+  std::vector<double> seconds;
+  for (int i = 0; i < steps; ++i) {
+    const auto start = Clock::now();
+    training.step();
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  std::string text = fmt::format("{} {}\n", proportional_set_size() * 1024, training.gradient_bytes);
+  for (const double s : seconds) text += fmt::format("{:.9f}\n", s);
+  write_file_atomically(std::string(argv[4]) + "/" + std::to_string(world.rank()), text);
+  world.barrier();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return lockstep::run_main("lockstep-bench-ddp-rank", [&] { return run(argc, argv); });
+}
