@@ -94,6 +94,11 @@ class OutputTest(LockrunTest):
         self.assertEqual(out.count(f"[rank 0]: {'x' * 99}\n"), 200000)
         self.assertEqual(out.count(f"[rank 1]: {'x' * 99}\n"), 200000)
 
+    def test_a_hundred_megabytes_of_one_rank_pass(self):
+        code, out, err = self.shell(2, f"[ $RANK = 1 ] || yes {'y' * 999} | head -n 100000")
+        self.assertEqual((code, err), (0, ""))
+        self.assertEqual(out.count(f"[rank 0]: {'y' * 999}\n"), 100000)
+
     def test_a_single_ranks_bytes_are_unchanged(self):
         data = bytes(range(256)) * 4096
         (self.directory / "data").write_bytes(data)
@@ -157,7 +162,8 @@ class ExitTest(LockrunTest):
         self.assertEqual((code, sorted(map(int, out.split()))), (0, list(range(64))), err)
 
     def test_restarts_start_all_ranks_again(self):
-        script = "echo $RANK.$TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || { [ $RANK = 0 ] || exit 4; sleep 60; }"
+        script = ("echo $RANK.$TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; touch said$RANK;"
+                  "[ $RANK = 0 ] && sleep 60; while [ ! -e said0 ]; do sleep 0.02; done; exit 4")
         code, out, err = self.shell(2, script, "--max-restarts", "3", "--prefix", "off")
         self.assertEqual(code, 0, err)
         self.assertEqual(sorted(out.split()), ["0.0", "0.1", "1.0", "1.1"])

@@ -26,6 +26,14 @@ class StoreTest(LockrunTest):
         self.assertEqual(code, 0, err)
         self.assertEqual(sum("attempt 1" in line for line in out.splitlines()), 2, out)
 
+    def test_pythons_record_tells_the_error(self):
+        (self.directory / "script.py").write_text(
+            "from torch.distributed.elastic.multiprocessing.errors import record\n"
+            "@record\ndef main():\n    raise KeyError('lost')\nmain()\n")
+        code, _, err = self.run_lockrun("script.py")
+        self.assertEqual(code, 1, err)
+        self.assertIn("its error:\n    KeyError: 'lost'\n", err)
+
     def test_a_dead_peer_ends_the_job(self):
         self.environment["FAIL_ATTEMPT"] = "0"
         code, _, err = self.run_lockrun("--nproc-per-node", 2, SCRIPT)

@@ -45,7 +45,7 @@ std::string matrix_text(const Report& report, Cell cell) {
 
 /// Greater values of `share` (0 to 1) are darker.
 std::string shade(double share) {
-  const int light = 245 - static_cast<int>(150 * std::clamp(share, 0.0, 1.0));
+  const int light = 245 - static_cast<int>(90 * std::clamp(share, 0.0, 1.0));
   return fmt::format("rgb({},{},245)", light, light);
 }
 
