@@ -1,0 +1,66 @@
+// The "lockstep" backend for torch.distributed: makes c10d::Backend objects that Python's process groups use.
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <chrono>
+#include <memory>
+
+#include "lockstep/base/env.h"
+#include "lockstep/comm/backends/shared_memory.h"
+#include "lockstep/comm/launch_environment.h"
+#include "lockstep/comm/segment_exchange.h"
+#include "lockstep/comm/shm/node.h"
+
+namespace {
+
+using namespace lockstep;
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+/// Whether this is the group of the whole job that the launcher started. Its first group meets where
+/// lockstep::init() of a C++ rank would, so that ranks of both languages can be in it.
+bool is_first_world_group(int rank, int size) {
+  static bool taken = false;
+  const bool world = env::get_int("RANK") == rank && env::get_int("WORLD_SIZE") == size;
+  const bool first = world && !taken;
+  taken = taken || world;
+  return first;
+}
+
+StorePtr without_prefixes(StorePtr store) {
+  while (auto prefix = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(store)) {
+    store = prefix->getUnderlyingStore();
+  }
+  return store;
+}
+
+c10::intrusive_ptr<c10d::Backend> create_backend(StorePtr store, int rank, int size,
+                                                 std::chrono::duration<float> timeout) {
+  const auto deadline = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
+  LaunchEnvironment launch;
+  if (is_first_world_group(rank, size)) {
+    store = without_prefixes(store);
+    const auto fd = env::get_int("LOCKSTEP_SEGMENT_FD");
+    const auto local_size = env::get_int("LOCAL_WORLD_SIZE");
+    if (fd && local_size == size) launch.segment_fd = static_cast<int>(*fd);
+  }
+  launch.alone = false;
+  launch.rank = launch.local_rank = rank;
+  launch.world_size = launch.local_world_size = size;
+  const UniqueFd segment = launch.segment_fd ? inherited_segment(*launch.segment_fd)
+                                             : exchange_segment(*store, launch, deadline);
+  auto node = std::make_shared<shm::Node>(segment.get(), rank);
+  node->wait_for_all(deadline);
+  return backends::make_shared_memory(std::move(node), deadline)->backend();
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, module) {
+  module.def("create_backend", &create_backend, pybind11::arg("store"), pybind11::arg("rank"),
+             pybind11::arg("size"), pybind11::arg("timeout"),
+             pybind11::call_guard<pybind11::gil_scoped_release>(),
+             "Joins the ranks that share `store` in a segment of shared memory; blocks until all are there.");
+}

@@ -1,0 +1,156 @@
+"""A rank of backend_test.py: one case named on the command line, over torch.distributed on the lockstep backend."""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+import lockstep  # noqa: F401  (registers the backend)
+
+
+def each(make):
+    """make(rank) of every rank: what others contribute, computed here."""
+    return [make(r) for r in range(dist.get_world_size())]
+
+
+def check(got, wanted, what):
+    if not torch.equal(got, wanted):
+        raise AssertionError(f"{what}: got {got}, expected {wanted}")
+
+
+def values(rank, n=5, dtype=torch.float32):
+    return (torch.arange(n) + 10 * rank + 1).to(dtype)
+
+
+def collectives():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64, torch.uint8):
+        mine = values(rank, dtype=dtype)
+        for op, reduce in ((dist.ReduceOp.SUM, torch.sum), (dist.ReduceOp.MAX, torch.amax), (dist.ReduceOp.MIN, torch.amin)):
+            tensor = mine.clone()
+            dist.all_reduce(tensor, op=op)
+            check(tensor, reduce(torch.stack(each(lambda r: values(r, dtype=dtype))), dim=0).to(dtype), f"all_reduce {op} {dtype}")
+    tensor = values(rank, 300_000)
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    check(tensor, sum(each(lambda r: values(r, 300_000))), "asynchronous all_reduce")
+
+    tensor = values(rank)
+    dist.broadcast(tensor, src=size - 1)
+    check(tensor, values(size - 1), "broadcast")
+
+    tensor = values(rank)
+    dist.reduce(tensor, dst=0)
+    if rank == 0:
+        check(tensor, sum(each(values)), "reduce")
+
+    gathered = [torch.empty(5) for _ in range(size)]
+    dist.all_gather(gathered, values(rank))
+    check(torch.stack(gathered), torch.stack(each(values)), "all_gather")
+    into = torch.empty(size * 5)
+    dist.all_gather_into_tensor(into, values(rank))
+    check(into, torch.cat(each(values)), "all_gather_into_tensor")
+
+    lists = [torch.empty(5) for _ in range(size)] if rank == 0 else None
+    dist.gather(values(rank), lists, dst=0)
+    if rank == 0:
+        check(torch.stack(lists), torch.stack(each(values)), "gather")
+    part = torch.empty(5)
+    dist.scatter(part, each(values) if rank == 0 else None, src=0)
+    check(part, values(rank), "scatter")
+
+    part = torch.empty(5)
+    dist.reduce_scatter(part, [values(rank) * (r + 1) for r in range(size)])
+    check(part, sum(each(values)) * (rank + 1), "reduce_scatter")
+    part = torch.empty(5)
+    dist.reduce_scatter_tensor(part, torch.cat([values(rank) * (r + 1) for r in range(size)]))
+    check(part, sum(each(values)) * (rank + 1), "reduce_scatter_tensor")
+
+    swapped = [torch.empty(5) for _ in range(size)]
+    dist.all_to_all(swapped, [values(rank) + 100 * r for r in range(size)])
+    check(torch.stack(swapped), torch.stack(each(lambda r: values(r) + 100 * rank)), "all_to_all")
+    one = torch.empty(size * 2)
+    dist.all_to_all_single(one, torch.cat([values(rank, 2) + 100 * r for r in range(size)]))
+    check(one, torch.cat(each(lambda r: values(r, 2) + 100 * rank)), "all_to_all_single")
+
+    right, left = (rank + 1) % size, (rank - 1) % size
+    if size > 1:
+        received = torch.empty(70_000)
+        for request in dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, values(rank, 70_000), right), dist.P2POp(dist.irecv, received, left)]
+        ):
+            request.wait()
+        check(received, values(left, 70_000), "batch_isend_irecv")
+        if rank == 0:
+            for _ in range(size - 1):
+                source = dist.recv(received)
+                check(received, values(source, 70_000), "recv from any source")
+        else:
+            dist.send(values(rank, 70_000), 0)
+
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": r} for r in range(size)], objects
+    dist.barrier()
+
+
+def groups():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for _ in range(70):  # more than the areas of a segment, one after the other
+        every = dist.new_group(list(range(size)))
+        tensor = values(rank)
+        dist.all_reduce(tensor, group=every)
+        check(tensor, sum(each(values)), "all_reduce in a new group")
+        dist.destroy_process_group(every)
+    evens = dist.new_group(list(range(0, size, 2)))
+    odds = dist.new_group(list(range(1, size, 2))) if size > 1 else None
+    mine = evens if rank % 2 == 0 else odds
+    tensor = values(rank)
+    dist.all_reduce(tensor, group=mine)
+    check(tensor, sum(values(r) for r in range(rank % 2, size, 2)), "all_reduce in every second rank")
+
+
+def ddp():
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(10, 300), torch.nn.ReLU(), torch.nn.Linear(300, 5))
+    alone = torch.nn.Sequential(torch.nn.Linear(10, 300), torch.nn.ReLU(), torch.nn.Linear(300, 5))
+    alone.load_state_dict(model.state_dict())
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    ours = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    reference = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for step in range(6):
+        inputs = each(lambda r: torch.sin(torch.arange(200.0) * (r + 1) + step).reshape(20, 10))
+        ours.zero_grad()
+        wrapped(inputs[rank]).square().mean().backward()
+        ours.step()
+        reference.zero_grad()
+        (sum(alone(x).square().mean() for x in inputs) / size).backward()
+        reference.step()
+    for (name, got), wanted in zip(model.named_parameters(), alone.parameters()):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6, msg=lambda m: f"{name}: {m}")
+
+
+def twice():
+    dist.destroy_process_group()
+    dist.init_process_group("lockstep")
+    collectives()
+
+
+def killed():
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), 9)
+    try:
+        dist.all_reduce(torch.ones(1))
+    except RuntimeError as error:
+        print(f"rank {dist.get_rank()} saw: {error}", flush=True)
+        os._exit(0 if "rank 1" in str(error) else 3)
+    os._exit(4)
+
+
+if __name__ == "__main__":
+    case = globals()[sys.argv[1]]
+    dist.init_process_group("lockstep")
+    case()
+    dist.destroy_process_group()

@@ -1,0 +1,99 @@
+"""torch.distributed on the lockstep backend: under lockrun and torchrun, from mp.spawn, and together with C++ ranks."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+BIN = os.environ["LOCKSTEP_BIN_DIR"]
+TESTS = os.environ["LOCKSTEP_TEST_BIN_DIR"]
+HERE = os.path.dirname(os.path.abspath(__file__))
+RANK = os.path.join(HERE, "backend_rank.py")
+
+
+def run(command, **environment):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+                          env={**os.environ, **environment})
+    return done.returncode, done.stdout + done.stderr
+
+
+def lockrun(ranks, *command):
+    return run([f"{BIN}/lockrun", "--standalone", "--nproc-per-node", str(ranks), *command])
+
+
+def spawned(rank, size, file):
+    import lockstep  # noqa: F401
+
+    dist.init_process_group("lockstep", init_method=f"file://{file}", rank=rank, world_size=size)
+    tensor = torch.full((3,), float(rank + 1))
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [size * (size + 1) / 2] * 3, tensor
+    dist.destroy_process_group()
+
+
+class Backend(unittest.TestCase):
+    def succeeds(self, result):
+        self.assertEqual(result[0], 0, result[1])
+
+    def test_collectives(self):
+        for ranks in (1, 2, 3):
+            self.succeeds(lockrun(ranks, sys.executable, RANK, "collectives"))
+
+    def test_groups(self):
+        self.succeeds(lockrun(3, sys.executable, RANK, "groups"))
+
+    def test_ddp(self):
+        self.succeeds(lockrun(2, sys.executable, RANK, "ddp"))
+
+    def test_init_after_destroy(self):
+        self.succeeds(lockrun(2, sys.executable, RANK, "twice"))
+
+    def test_torchrun(self):
+        self.succeeds(run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+                           RANK, "collectives"]))
+
+    def test_spawn_with_a_file(self):
+        with tempfile.TemporaryDirectory() as directory:
+            mp.spawn(spawned, args=(3, os.path.join(directory, "store")), nprocs=3)
+
+    def test_with_cpp_ranks(self):
+        program = f'if [ $RANK = 0 ]; then exec {TESTS}/cpp_rank with_python; else exec {sys.executable} -c "$PROGRAM"; fi'
+        python = """
+import torch, torch.distributed as dist, lockstep
+dist.init_process_group("lockstep")
+tensor = torch.full((1000,), float(dist.get_rank() + 1))
+dist.all_reduce(tensor)
+assert tensor.tolist() == [6.0] * 1000
+dist.broadcast(tensor, src=0)
+assert tensor.tolist() == [0.5] * 1000
+dist.destroy_process_group()
+"""
+        os.environ["PROGRAM"] = python
+        self.succeeds(lockrun(3, "bash", "-c", program))
+
+    def test_killed_rank_is_named(self):
+        code, output = run([sys.executable, "-c", f"""
+import subprocess, sys, os, tempfile
+with tempfile.TemporaryDirectory() as directory:
+    ranks = [subprocess.Popen([sys.executable, "-c", '''
+import sys; sys.argv = ["x", "killed"]
+import torch.distributed as dist, lockstep
+dist.init_process_group("lockstep", init_method="file://" + {{!r}}, rank={{}}, world_size=3)
+sys.path.insert(0, {HERE!r})
+import backend_rank; backend_rank.killed()
+'''.format(directory + "/store", r)]) for r in range(3)]
+    codes = [rank.wait(timeout=60) for rank in ranks]
+    assert codes == [0, -9, 0], codes
+"""])
+        self.assertEqual(code, 0, output)
+        self.assertIn("rank 0 saw", output)
+        self.assertIn("rank 2 saw", output)
+
+
+if __name__ == "__main__":
+    unittest.main()
