@@ -49,8 +49,8 @@ c10::intrusive_ptr<c10d::Backend> create_backend(StorePtr store, int rank, int s
   launch.alone = false;
   launch.rank = launch.local_rank = rank;
   launch.world_size = launch.local_world_size = size;
-  const UniqueFd segment = launch.segment_fd ? inherited_segment(*launch.segment_fd)
-                                             : exchange_segment(*store, launch, deadline);
+  const UniqueFd segment =
+      launch.segment_fd ? inherited_segment(*launch.segment_fd) : exchange_segment(*store, launch, deadline);
   auto node = std::make_shared<shm::Node>(segment.get(), rank);
   node->wait_for_all(deadline);
   return backends::make_shared_memory(std::move(node), deadline)->backend();

@@ -7,7 +7,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 "$cmake" --install "$build" --prefix "$work/prefix" >"$work/install.log" || { cat "$work/install.log"; exit 1; }
-"$cmake" -G Ninja -S "$app" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$cxx" \
+# The program in README.md, as it stands there.
+awk '/^```cpp/ {inside = 1; next} /^```/ {inside = 0} inside' "$app/../../../README.md" >"$work/readme.cpp"
+"$cmake" -G Ninja -S "$app" -DREADME_PROGRAM="$work/readme.cpp" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$cxx" \
   -DCMAKE_CXX_FLAGS="${sanitize:+-fsanitize=$sanitize}"
 "$cmake" --build "$work/build"
 if grep -rIl "$build" "$work/prefix/lib/cmake" "$work/prefix/include"; then
@@ -21,5 +23,6 @@ expect() {
   got=$("$@")
   [[ $got == "$wanted" ]] || { printf 'Expected "%s" from %s, got "%s".\n' "$wanted" "$*" "$got"; exit 1; }
 }
+"$work/prefix/bin/lockrun" --standalone --nproc-per-node 2 "$work/build/readme"
 expect "gradient 2" "$work/build/app"
 expect $'gradient 3\ngradient 3' "$work/prefix/bin/lockrun" --standalone --nproc-per-node 2 --prefix off "$work/build/app"
