@@ -52,8 +52,9 @@ struct Sample {
 };
 
 double median(std::vector<double> values) {
+  if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
+  return (values[values.size() / 2] + values[(values.size() - 1) / 2]) / 2;
 }
 
 /// A folder that goes away with it.
@@ -220,6 +221,9 @@ void add_bench_ddp(CLI::App& bench, Action& action) {
       ->check(CLI::Range(1, 10000000));
   command->add_option("--rounds", options->rounds, "How often the measured ones take turns")
       ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--bucket-cap-mb", options->bucket_cap_mb, "Of Lockstep's DistributedDataParallel")
+      ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option(
       "--python", options->python,
