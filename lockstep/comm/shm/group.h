@@ -4,12 +4,11 @@
 // How an operation runs. Each rank announces it in its post of the operation's slot (arrival: a store, never
 // a wait). When all posts are there they are compared, and then
 //   - up to kInlineBytes travel inside the posts and up to kStagingBytes in staging buffers: every rank reads
-//   all of
-//     them and is done, one synchronisation in all;
+//     all of them and is done, one synchronisation in all;
 //   - a larger reduction runs in place in the segment: each rank owns a slice, reduces it from everybody's
-//   buffer and
-//     stores the result into everybody's buffer, in chunks that idle ranks take over. A buffer outside the
-//     segment is copied into it first and back afterwards.
+//     buffer and stores the result into everybody's buffer, in chunks that idle ranks take over;
+//   - where a rank's buffer lies outside the segment, its bytes pass through a window in its arena, block by
+//     block.
 // No thread runs in the background: operations advance inside start_*, progress() and wait().
 #pragma once
 
@@ -24,6 +23,7 @@
 #include "lockstep/comm/shm/arena.h"
 #include "lockstep/comm/shm/layout.h"
 #include "lockstep/comm/shm/membership.h"
+#include "lockstep/comm/shm/operation.h"
 #include "lockstep/comm/shm/point_to_point.h"
 #include "lockstep/comm/shm/reduce.h"
 #include "lockstep/comm/shm/segment.h"
@@ -61,13 +61,7 @@ class Group {
   Sequence start_reduce_scatter(const void* input, void* output, size_t count, DType dtype,
                                 Reduction reduction);
 
-  /// A part of what a rank sends, and where this rank wants it.
-  struct Copy {
-    int source;            ///< rank
-    size_t source_offset;  ///< in bytes, in what that rank sends
-    void* destination;
-    size_t bytes;
-  };
+  using Copy = shm::Copy;
   /// The collectives that move bytes. Each rank offers `sent_bytes` at `sent`; then each copies what it names
   /// in `copies`. `kind` (broadcast, scatter: only `root` sends; gather: only `root` copies; all_gather,
   /// all_to_all), `count`, `dtype` and `root` must agree on all ranks; `count` elements must be the most that
@@ -128,64 +122,58 @@ class Group {
   void release(std::byte* pointer);
 
  private:
-  enum class Path : uint8_t { inlined, staged, in_place };
-
-  /// This rank's view of an operation in flight.
-  struct Operation {
-    Sequence sequence = 0;
-    Announcement what{};
-    Path path = Path::inlined;
-    std::byte* data = nullptr;  // what this rank sends, and where a reduction leaves its result
-    size_t sent_bytes = 0;
-    std::byte* scratch = nullptr;  // the copy of data in the arena, when it lies outside
-    std::byte* output = nullptr;   // reduce_scatter's
-    const Copy* copies = nullptr;
-    size_t copy_count = 0;
-    const std::function<std::vector<Copy>()>* late_copies = nullptr;
-    uint64_t flight_number = 0;
-    bool compared = false;  // all posts are there and agree
-    bool own_part_done = false;
-    bool complete = false;
-  };
-
   Sequence start(const Operation& operation);
-  Sequence post(Operation operation);
-  static Operation reduction_of(OpKind kind, void* data, size_t count, DType dtype, Reduction reduction);
+
+  // Posting (group_post.cpp).
+  Sequence post(const Operation& posted);
+  void offer(Operation& operation);
+  void write_post(const Operation& operation) const;
+  std::byte* reserve_staging(Sequence sequence);
+  bool everyone_consumed(Sequence sequence);
+
+  // Advancing (group_advance.cpp).
+  void advance_all(bool help);
   /// Advances one operation; `help`: also take over other ranks' chunks. True once it is complete.
   bool advance(Operation& operation, bool help);
-  void advance_all(bool help);
   bool all_posted(const Operation& operation) const;
   bool has_posted(const Operation& operation, int member) const;
   bool all_done(const Operation& operation) const;
   bool has_done(const Operation& operation, int member) const;
-  void compare(const Operation& operation);
-  void execute_alone(const Operation& operation);
-  void reduce_alone(const Operation& operation, size_t first, size_t count, void* destination) const;
-  void acknowledge(const Operation& operation);
   bool waits_for(const Operation& operation, int member) const;
-  void reduce_chunks(const Operation& operation, int owner, bool from_back);
+  void compare(const Operation& operation);
+  Path path_of(const Operation& operation) const;
   void finish(Operation& operation);
+
+  // The work (group_execute.cpp).
+  void execute_alone(Operation& operation);
+  void reduce_alone(const Operation& operation, size_t first, size_t count, void* destination) const;
+  void reduce_chunks(const Operation& operation, int owner, bool from_back);
+  void reduce_range(const Operation& operation, Range range) const;
+  void acknowledge(const Operation& operation);
+  /// The copies that this rank makes, which are asked for only now.
+  std::pair<const Copy*, size_t> copies_of(Operation& operation);
+
+  // The windowed path (group_window.cpp).
+  void begin_windows(Operation& operation);
+  bool advance_windows(Operation& operation);
+  bool fill_block(Operation& operation);
+  bool process_block(Operation& operation);
+  bool empty_block(Operation& operation);
+  uint32_t blocks_of(const Operation& operation, int member) const;
+  uint32_t blocks_done_by_all(const Operation& operation) const;
+  bool has_result_in_window(const Operation& operation) const;
 
   template <class Ready>
   void wait_for(Ready ready, const Operation& operation, std::chrono::milliseconds timeout);
   void release_later(std::byte* pointer);
-  void give_up_scratch();
+  void give_up_windows();
   void reserve_slot(Sequence sequence);
-  size_t reserve_staging(Sequence sequence);
-  bool everyone_consumed(Sequence sequence);
 
   Operation& operation(Sequence sequence) { return operations_[sequence % kSlots]; }
   Post& post_of(Sequence sequence, int member) const;
   Slice& slice_of(Sequence sequence, int member) const;
-  const std::byte* bytes_of(const Operation& operation, int member) const;
-  struct Range {
-    size_t begin, end;
-  };
-  Range slice_range(const Operation& operation, int member) const;  // in bytes
-  /// Reduced together by all ranks, in slices.
-  static bool is_sliced(const Operation& operation);
-  /// The most that any rank sends: what decides the path.
-  static size_t bytes(const Operation& operation);
+  /// Byte `offset` of what `member` offers.
+  std::byte* address_of(const Operation& operation, int member, size_t offset) const;
 
   std::shared_ptr<Membership> members_;  // shared with memory that is released later
   Arena& arena_;
@@ -198,6 +186,7 @@ class Group {
   std::byte* staging_;
 
   std::array<Operation, kSlots> operations_;
+  std::array<std::vector<Copy>, kSlots> late_copies_;  // what operations were told late
   Sequence issued_ = 0;
   Sequence completed_ = 0;       // this rank has finished with every operation up to here
   Sequence known_consumed_ = 0;  // and this is what it last read of everybody's

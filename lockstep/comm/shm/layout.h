@@ -16,7 +16,7 @@
 namespace lockstep::shm {
 
 inline constexpr uint64_t kMagic = 0x31504554534b4c4cULL;
-inline constexpr uint32_t kLayoutVersion = 2;
+inline constexpr uint32_t kLayoutVersion = 3;
 inline constexpr int kMaxRanks = 256;
 inline constexpr int kMaxGroups = 64;
 /// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
@@ -24,7 +24,7 @@ inline constexpr size_t kLine = 128;
 /// Operations of one group that may be in flight.
 inline constexpr uint32_t kSlots = 64;
 /// A message of at most this many bytes travels inside its post.
-inline constexpr size_t kInlineBytes = 96;
+inline constexpr size_t kInlineBytes = 88;
 /// A message of at most this many bytes is copied through the group's staging buffers, in one
 /// synchronisation.
 inline constexpr size_t kStagingBytes = 16 * 1024;
@@ -32,6 +32,13 @@ inline constexpr size_t kStagingBytes = 16 * 1024;
 /// slot.
 inline constexpr uint32_t kHotStaging = 8;
 inline constexpr uint32_t kStagingDepth = kHotStaging + kSlots;
+/// A reduction of at most this many bytes goes through staging even where buffers lie in the segment: one
+/// synchronisation instead of two.
+inline constexpr size_t kStagedReductionBytes = 1024;
+/// What lies outside the segment passes through a window of so many blocks in the rank's arena.
+inline constexpr size_t kBlockBytes = 128 * 1024;
+inline constexpr uint32_t kWindowBlocks = 4;
+inline constexpr size_t kWindowBytes = kBlockBytes * kWindowBlocks;
 
 enum class RankState : uint32_t {
   absent,    ///< not yet attached
@@ -107,16 +114,25 @@ struct alignas(64) AreaRecord {
   std::atomic<uint32_t> generation;    ///< groups that have lived here before
 };
 
+/// Where the bytes lie that a rank offers.
+enum class Memory : uint8_t {
+  none,     ///< it offers nothing
+  post,     ///< in its post
+  staging,  ///< in a staging buffer of the group
+  arena,    ///< in its arena, all of them
+  window,   ///< pass through a window of kWindowBytes in its arena, block by block
+};
+
 /// What a rank announces when it starts an operation.
 struct Announcement {
   OpKind kind;
   uint8_t dtype;
   uint8_t reduce_op;
-  uint8_t reserved;
+  Memory memory;
   uint32_t root;
-  uint64_t count;  ///< elements
-  uint64_t
-      offset;  ///< of the rank's buffer in the segment; 0 when the bytes travel in the post or in staging
+  uint64_t count;   ///< elements
+  uint64_t sent;    ///< bytes that this rank offers
+  uint64_t offset;  ///< of them, or of the window, in the segment
 };
 
 /// One rank's entry for one operation. `sequence` is stored last (release) and read first (acquire).
@@ -132,7 +148,9 @@ static_assert(sizeof(Post) == kLine);
 struct alignas(kLine) Slice {
   std::atomic<uint64_t>
       unclaimed;               ///< front << 32 | back, in chunks; initialised by the owner before its post
-  std::atomic<uint32_t> done;  ///< release: that many chunks are in place in every rank's buffer
+  std::atomic<uint32_t> done;  ///< release: that many chunks are in place in every rank's buffer, or, without
+                               ///< slices, that many blocks (or the whole) have been read
+  std::atomic<uint32_t> filled;  ///< release: that many blocks have been put into the rank's window
 };
 
 /// One message of a channel.

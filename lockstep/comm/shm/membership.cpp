@@ -26,9 +26,6 @@ Membership::Membership(const Segment& segment, int area, std::vector<int> member
       pidfds_(members_.size()) {}
 
 void Membership::ring_sleepers() {
-  // What this rank did must be visible before it looks who sleeps, or a peer that falls asleep just now would
-  // miss it.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int m = 0; m < size(); ++m) {
     if (m != rank_) ring(m);
   }
@@ -79,6 +76,7 @@ void Membership::print_flight_recorder() const {
 
 void Membership::leave() {
   progress_[rank_].state.store(MemberState::left, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   ring_sleepers();
   leave_area(segment_, area_);
 }

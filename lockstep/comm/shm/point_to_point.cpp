@@ -32,7 +32,10 @@ std::vector<std::byte*> PointToPoint::take_scratch() {
 void PointToPoint::start(Request& request) {
   if (request.is_send) {
     Outgoing& outgoing = outgoing_[static_cast<size_t>(request.peer)];
-    if (!outgoing.waiting.empty() || !try_send(request)) outgoing.waiting.push_back(&request);
+    if (!outgoing.waiting.empty() || !try_send(request)) {
+      outgoing.waiting.push_back(&request);
+      ++waiting_;
+    }
     return;
   }
   // Earlier receives have the first choice.
@@ -42,13 +45,17 @@ void PointToPoint::start(Request& request) {
 
 void PointToPoint::cancel(const Request& request) {
   receiving_.remove(const_cast<Request*>(&request));
-  if (request.is_send)
-    outgoing_[static_cast<size_t>(request.peer)].waiting.remove(const_cast<Request*>(&request));
+  if (!request.is_send) return;
+  waiting_ -= outgoing_[static_cast<size_t>(request.peer)].waiting.remove(const_cast<Request*>(&request));
 }
 
 void PointToPoint::progress() {
+  if (is_idle()) return;
   for (Outgoing& outgoing : outgoing_) {
-    while (!outgoing.waiting.empty() && try_send(*outgoing.waiting.front())) outgoing.waiting.pop_front();
+    while (!outgoing.waiting.empty() && try_send(*outgoing.waiting.front())) {
+      outgoing.waiting.pop_front();
+      --waiting_;
+    }
   }
   for (auto it = receiving_.begin(); it != receiving_.end();) {
     it = try_receive(**it) ? receiving_.erase(it) : std::next(it);

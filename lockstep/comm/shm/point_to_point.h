@@ -43,6 +43,8 @@ class PointToPoint {
   void cancel(const Request& request);
   /// Advances what can be advanced without blocking.
   void progress();
+  /// Is there nothing to advance?
+  bool is_idle() const { return receiving_.empty() && waiting_ == 0; }
 
  private:
   struct Outgoing {
@@ -68,6 +70,7 @@ class PointToPoint {
   std::byte* channels_;
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
+  size_t waiting_ = 0;             // sends, over all peers
   std::list<Request*> receiving_;  // in the order in which they were started
 };
 

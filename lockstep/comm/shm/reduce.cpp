@@ -205,10 +205,10 @@ void run(const typename Type::Stored* const* sources, size_t ranks,
   if (i == count) return;
   // The tail goes through padded copies, so that it takes the very same vector arithmetic.
   constexpr size_t kMaxLanes = HWY_MAX_BYTES / sizeof(Stored);
-  Stored padded[kMaxRanks][kMaxLanes] = {};
+  Stored padded[kMaxRanks][kMaxLanes];
   const Stored* padded_sources[kMaxRanks];
   for (size_t r = 0; r < ranks; ++r) {
-    std::copy(sources[r] + i, sources[r] + count, padded[r]);
+    std::fill(std::copy(sources[r] + i, sources[r] + count, padded[r]), std::end(padded[r]), Stored{});
     padded_sources[r] = padded[r];
   }
   Stored result[kMaxLanes];

@@ -30,7 +30,7 @@ void futex_wake(std::atomic<uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-bool Backoff::relax() {
+bool Backoff::relax_longer() {
   if (pauses_left_ > 0) {
     --pauses_left_;
     pause();

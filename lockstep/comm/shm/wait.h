@@ -16,17 +16,32 @@ void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nan
 /// Wakes every sleeper on `word`.
 void futex_wake(std::atomic<uint32_t>& word);
 
-/// Paces one wait. Ranks <= cores: about 200 us of pauses, 20 yields, then sleep. More ranks than cores: a
-/// spinning rank would keep the one it waits for from running, so no pauses.
+/// Asks for a cache line that will be written soon and may lie in another core's cache. (The compiler's own
+/// prefetch for writing is one for reading unless it may assume a newer processor.)
+inline void fetch_for_writing(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw (%0)" : : "r"(line));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
+/// Paces one wait. Ranks <= cores: some bare looks, about 200 us of pauses, 20 yields, then sleep. More ranks
+/// than cores: a spinning rank would keep the one it waits for from running, so no pauses.
 class Backoff {
  public:
-  explicit Backoff(bool oversubscribed) : pauses_left_(oversubscribed ? 0 : kPauses) {}
+  explicit Backoff(bool oversubscribed)
+      : looks_left_(oversubscribed ? 0 : kLooks), pauses_left_(oversubscribed ? 0 : kPauses) {}
   /// Pauses or yields and returns true; false once it is time to sleep.
-  bool relax();
+  bool relax() { return looks_left_-- > 0 || relax_longer(); }
 
  private:
+  bool relax_longer();
+
+  static constexpr int kLooks = 100;  // without a pause, which alone takes tens of nanoseconds
   static constexpr int kPauses = 5000;
   static constexpr int kYields = 20;
+  int looks_left_;
   int pauses_left_;
   int yields_left_ = kYields;
 };

@@ -1,0 +1,98 @@
+// How a rank arrives at an operation.
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/comm/shm/flight_recorder.h"
+#include "lockstep/comm/shm/group.h"
+
+namespace lockstep::shm {
+
+Group::Sequence Group::post(const Operation& posted) {
+  members_->check_broken();
+  const Sequence sequence = issued_ + 1;
+  reserve_slot(sequence);
+  Operation& operation = this->operation(sequence);
+  operation = posted;
+  operation.sequence = sequence;
+  offer(operation);
+  issued_ = sequence;
+  write_post(operation);
+  // What follows takes its time while the post is on its way to the others.
+  operation.flight_number = record_start(members_->segment(), members_->segment_rank(), members_->area(),
+                                         operation.what, sequence, operation.bytes());
+  // The post and the loads of the others' posts and doorbells must not change places, or a peer that falls
+  // asleep just now would sleep through the last arrival.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (all_posted(operation)) members_->ring_sleepers();
+  return sequence;
+}
+
+/// All stores in one go: a peer that already polls the line would take it away in between.
+void Group::write_post(const Operation& operation) const {
+  Post& mine = post_of(operation.sequence, rank());
+  if (operation.what.memory == Memory::post && operation.what.sent > 0) {
+    std::memcpy(mine.payload, operation.data, operation.what.sent);
+  }
+  mine.what = operation.what;
+  // release: what this rank offers, its slice and the announcement are written.
+  mine.sequence.store(operation.sequence, std::memory_order_release);
+}
+
+/// Puts what this rank sends where the others can read it, or chooses where it will.
+void Group::offer(Operation& operation) {
+  const size_t sent = operation.what.sent;
+  const size_t size = operation.bytes();
+  const bool common_size = operation.late_copies == nullptr;
+  if (common_size && size <= kInlineBytes) {
+    operation.what.memory = Memory::post;
+    return;
+  }
+  Slice& slice = slice_of(operation.sequence, rank());
+  slice.done.store(0, std::memory_order_relaxed);
+  slice.filled.store(0, std::memory_order_relaxed);
+  slice.unclaimed.store(0, std::memory_order_relaxed);
+  if (sent == 0) {
+    operation.what.memory = Memory::none;
+    return;
+  }
+  const bool registered = arena_.contains(operation.data, sent);
+  const size_t most_staged = registered && operation.is_sliced() ? kStagedReductionBytes : kStagingBytes;
+  std::byte* place = operation.data;
+  if (common_size && size <= most_staged) {
+    operation.what.memory = Memory::staging;
+    place = operation.staging = reserve_staging(operation.sequence);
+    std::memcpy(place, operation.data, sent);
+  } else if (registered) {
+    operation.what.memory = Memory::arena;
+  } else {
+    operation.what.memory = Memory::window;
+    place = operation.window = arena_.allocate(std::min(sent, kWindowBytes));
+  }
+  operation.what.offset = static_cast<uint64_t>(place - members_->segment().base());
+  slice.unclaimed.store(unclaimed_chunks(slice_of_range({0, size}, rank(), this->size())),
+                        std::memory_order_relaxed);
+}
+
+std::byte* Group::reserve_staging(Sequence sequence) {
+  size_t index = sequence % kHotStaging;
+  if (everyone_consumed(staging_used_by_[index])) {
+    staging_used_by_[index] = sequence;
+  } else {
+    index = kHotStaging + sequence % kSlots;  // free, since the slot is
+  }
+  return staging_ + (static_cast<size_t>(rank()) * kStagingDepth + index) * kStagingBytes;
+}
+
+bool Group::everyone_consumed(Sequence sequence) {
+  if (sequence <= known_consumed_) return true;
+  Sequence least = completed_;
+  for (int m = 0; m < size(); ++m) {
+    // acquire: that rank has read everything of the operations it reports as consumed.
+    const Sequence theirs = progress_[m].consumed.load(std::memory_order_acquire);
+    least = std::min(least, theirs);
+  }
+  known_consumed_ = least;
+  return sequence <= known_consumed_;
+}
+
+}  // namespace lockstep::shm
