@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/algorithms/choice.h"
+#include "lockstep/comm/algorithms/on_tensors.h"
 #include "lockstep/comm/process_group_impl.h"
 
 namespace lockstep {
@@ -163,14 +165,33 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroup::backend() const { return impl().
 // ------------------------------------------------------------------------------------------------ reductions
 
 void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options) const {
+  const auto timeout = timeout_or(options.timeout);
+  const auto algorithm =
+      algorithms::resolve(options.algorithm, impl().name(), tensor.nbytes(), impl().size());
+  const bool is_direct = algorithm == AllReduceAlgorithm::DIRECT;
+  const bool needs_nothing =
+      tensor.is_contiguous() && !tensor.is_complex() && options.op != ReduceOp::PREMUL_SUM;
+  // The usual case, in which every handle that is made or copied would show: 64 bytes take 0.4 us.
+  if (is_direct && needs_nothing) return impl().all_reduce(tensor, options.op, timeout);
   const at::NoGradGuard no_grad;
   const at::Tensor dense = tensor.contiguous();
-  impl().all_reduce(prepared(dense, options.op, options.premul_factor), options.op,
-                    timeout_or(options.timeout));
+  const at::Tensor input = prepared(dense, options.op, options.premul_factor);
+  if (is_direct) {
+    impl().all_reduce(input, options.op, timeout);
+  } else {
+    algorithms::all_reduce(impl(), algorithm, input, options.op, timeout);
+  }
   if (!dense.is_same(tensor)) tensor.copy_(dense);
 }
 
 WorkPtr ProcessGroup::all_reduce_async(const at::Tensor& tensor, AllReduceOptions options) const {
+  if (algorithms::resolve(options.algorithm, impl().name(), tensor.nbytes(), impl().size()) !=
+      AllReduceAlgorithm::DIRECT) {
+    all_reduce(tensor, options);
+    WorkPtr done = all_of({});
+    done->set_result({tensor});
+    return done;
+  }
   const at::NoGradGuard no_grad;
   return start_into(tensor, true, [&](const at::Tensor& dense) {
     return impl().start_all_reduce(prepared(dense, options.op, options.premul_factor), options.op,

@@ -23,6 +23,8 @@ struct AllReduceOptions {
   ReduceOp op = ReduceOp::SUM;
   std::optional<std::chrono::milliseconds> timeout{};  ///< default: the group's
   double premul_factor = 1.0;                          ///< of PREMUL_SUM: this rank's
+  /// The same on all ranks. Default: LOCKSTEP_ALL_REDUCE_ALGORITHM (such as "ring"), else AUTO.
+  std::optional<AllReduceAlgorithm> algorithm{};
 };
 
 struct ReduceOptions {
@@ -127,7 +129,9 @@ class ProcessGroup {
   void destroy() const;
 
   /// Combines `tensor` of all ranks, in place. tensor: any shape, same on all ranks. The order of summation
-  /// is a balanced tree over ranks: bits do not depend on timing or slicing (docs/architecture.md).
+  /// is a balanced tree over ranks: bits do not depend on timing or slicing (docs/architecture.md). RING,
+  /// HALVING_DOUBLING and, on nodes whose sizes are no powers of two, HIERARCHICAL have orders of their own,
+  /// always the same. In the asynchronous form an algorithm other than DIRECT runs inside the call.
   void all_reduce(const at::Tensor& tensor, AllReduceOptions options = {}) const;
   WorkPtr all_reduce_async(const at::Tensor& tensor, AllReduceOptions options = {}) const;
   /// The same for several tensors, of any shapes and dtypes, in flight together.

@@ -14,6 +14,19 @@ namespace lockstep {
 /// tensors: SUM, AVG and PREMUL_SUM. Integers wrap around.
 enum class ReduceOp : uint8_t { SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL_SUM };
 
+/// How an all-reduce moves the bytes. DIRECT is the backend's own; the others go by messages between two
+/// ranks, on any backend (comm/algorithms/all_reduce.h). AUTO takes what was fastest when it was measured.
+enum class AllReduceAlgorithm : uint8_t {
+  AUTO,
+  DIRECT,
+  REDUCE_BROADCAST,
+  ALL_TO_ALL,
+  RING,
+  TREE,
+  HALVING_DOUBLING,
+  HIERARCHICAL
+};
+
 /// Deadline of an operation unless its options say otherwise: torch.distributed's 30 minutes.
 inline constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::minutes(30);
 

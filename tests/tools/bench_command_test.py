@@ -47,12 +47,21 @@ class BenchCommand(unittest.TestCase):
                 self.assertEqual(run.returncode, 0, run.stderr)
                 self.assertIn("lockstep", run.stdout.splitlines()[-1])
 
+    def test_measures_algorithms(self):
+        names = "auto,direct,reduce_broadcast,all_to_all,ring,tree,halving_doubling,hierarchical"
+        run = bench("all-reduce", "--sizes", "4K", "--rounds", "1", "--algorithm", names, "--json")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        rows = [json.loads(line) for line in run.stdout.splitlines()]
+        self.assertEqual([row["algorithm"] for row in rows], ["auto: direct", *names.split(",")[1:]])
+
     def test_refuses_what_cannot_be_measured(self):
         for arguments, message in (
             (("all-reduse",), 'there is no collective "all-reduse"; choose one of all-reduce,'),
             (("all-reduce", "--sizes", "12Q"), '"12Q" is no size'),
             (("all-gather", "--sizes", "4"), "--sizes 4: at least 8 bytes"),
             (("all-reduce", "--dtype", "float33"), "--dtype float33: choose one of float32"),
+            (("all-reduce", "--algorithm", "star"), 'there is no all-reduce algorithm "star"; choose'),
+            (("broadcast", "--algorithm", "ring"), "only all-reduce has algorithms"),
             (("all-reduce", "--against", "nccl"), "--against nccl: choose gloo, mpi or both"),
         ):
             run = bench(*arguments)

@@ -11,6 +11,7 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/comm/algorithms/choice.h"
 #include "tools/bench/engines.h"
 #include "tools/bench/limit.h"
 #include "tools/bench/open_mpi.h"
@@ -24,6 +25,7 @@ using namespace bench;
 
 struct Options {
   std::string collective;
+  std::string backend = "lockstep";
   int nproc_per_node = 2;
   std::vector<std::string> sizes = {"64", "4K", "64K", "1M", "25M"};
   std::string dtype = "float32";
@@ -40,6 +42,7 @@ struct Contestant {
   uint32_t engine;
   std::string backend, algorithm;
   bool is_limit = false;
+  bool is_peer = false;
 };
 
 /// One contestant's times at one size.
@@ -92,7 +95,8 @@ class Benchmark {
     check_peers();
     // The limit's workers are forked, so before anything that might start a thread.
     add_limit();
-    add_lockrun("lockstep", options.algorithms, /*bind=*/true);
+    // Gloo is not bound: its threads would share the core, and it is faster so.
+    add_lockrun(options.backend, options.algorithms, /*bind=*/options.backend == "lockstep");
     for (const auto& peer : options.against) add_peer(peer);
     engines_.wait_for_ranks();
   }
@@ -107,6 +111,15 @@ class Benchmark {
 
   /// Before anything has been started.
   void check_peers() const {
+    if (options_.backend != "lockstep" && options_.backend != "gloo") {
+      throw ValueError("--backend " + options_.backend + ": choose lockstep or gloo");
+    }
+    for (const auto& name : options_.algorithms) {
+      const auto algorithm = algorithms::algorithm_named(name);
+      if (collective_ != Collective::all_reduce && algorithm != AllReduceAlgorithm::AUTO) {
+        throw ValueError("--algorithm " + name + ": only all-reduce has algorithms to choose from");
+      }
+    }
     for (const auto& peer : options_.against) {
       if (peer != "gloo" && peer != "mpi") {
         throw ValueError("--against " + peer + ": choose gloo, mpi or both");
@@ -140,8 +153,8 @@ class Benchmark {
 
   void add_peer(const std::string& peer) {
     if (peer == "gloo") {
-      // Not bound: its threads would share the core, and it is faster so.
-      add_lockrun("gloo", {"default"}, /*bind=*/false);
+      add_lockrun("gloo", {"direct"}, /*bind=*/false);
+      contestants_.back().is_peer = true;
       return;
     }
     const uint32_t number = engines_.next();
@@ -151,7 +164,7 @@ class Benchmark {
     result_.notes.push_back("mpi: " + describe_open_mpi() + ": " + shown);
     command.push_back(std::to_string(number));
     engines_.add("mpi", options_.nproc_per_node, command, /*bind=*/false);
-    contestants_.push_back({number, "mpi", "default"});
+    contestants_.push_back({number, "mpi", "default", false, true});
   }
 
   Command command_for(const Contestant& contestant, size_t bytes) const {
@@ -221,11 +234,14 @@ class Benchmark {
       row.bytes = bytes;
       row.backend = contestant.backend;
       row.algorithm = contestant.algorithm;
+      if (row.algorithm == "auto") {
+        row.algorithm = algorithms::name_of(algorithms::choose(row.backend, bytes, options_.nproc_per_node));
+        if (collective_ == Collective::all_reduce) row.algorithm = "auto: " + row.algorithm;
+      }
       row.p50 = median;
       row.p99 = quantile(times[i].all, 0.99);
-      for (size_t peer = 0; peer < contestants_.size() && contestant.backend == "lockstep"; ++peer) {
-        const bool is_peer = contestants_[peer].backend != "lockstep" && !contestants_[peer].is_limit;
-        if (is_peer && !times[peer].all.empty()) {
+      for (size_t peer = 0; peer < contestants_.size() && !contestant.is_peer; ++peer) {
+        if (contestants_[peer].is_peer && !times[peer].all.empty()) {
           row.faster_than[contestants_[peer].backend] = spread(times[peer], times[i]);
         }
       }
@@ -283,6 +299,14 @@ void add_bench(CLI::App& app, Action& action) {
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--dtype", options->dtype, "Such as float32 or bfloat16")->capture_default_str();
+  command->add_option("--backend", options->backend, "What is measured: lockstep or gloo")
+      ->capture_default_str();
+  command
+      ->add_option("--algorithm", options->algorithms,
+                   "Of all-reduce, one or more: auto, direct, reduce_broadcast, all_to_all, ring, tree, "
+                   "halving_doubling, hierarchical")
+      ->delimiter(',')
+      ->capture_default_str();
   command->add_option("--against", options->against, "Peers in the same run: gloo, mpi")->delimiter(',');
   command->add_flag("--unregistered", options->unregistered,
                     "Ordinary tensors instead of tensors in shared memory");

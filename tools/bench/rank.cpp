@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
+#include "lockstep/comm/algorithms/choice.h"
 #include "lockstep/comm/init.h"
 #include "tools/bench/rank_loop.h"
 
@@ -35,6 +36,7 @@ class GroupEngine final : public bench::Engine {
     input_ = output_ = at::Tensor();
     parts_.clear();
     command_ = command;
+    algorithm_ = algorithms::algorithm_named(command.algorithm);
     const auto [in, out] = bench::buffers_of(command.collective, command.bytes, world_.size(), world_.rank());
     input_ = make(in);
     output_ = make(out);
@@ -50,7 +52,7 @@ class GroupEngine final : public bench::Engine {
   void call() override {
     switch (command_.collective) {
       case Collective::all_reduce:
-        return world_.all_reduce(input_);
+        return world_.all_reduce(input_, {.algorithm = algorithm_});
       case Collective::reduce:
         return world_.reduce(input_);
       case Collective::broadcast:
@@ -94,6 +96,7 @@ class GroupEngine final : public bench::Engine {
 
   World world_;
   bench::Command command_{};
+  AllReduceAlgorithm algorithm_ = AllReduceAlgorithm::DIRECT;
   at::Tensor input_, output_;
   std::vector<at::Tensor> parts_;
 };

@@ -59,6 +59,21 @@ struct State {
   std::list<std::pair<std::function<bool()>, std::shared_ptr<void>>> abandoned;
 };
 
+/// The tensors' elements in one piece: as they lie, when they are parts of one tensor in order, else a copy.
+at::Tensor one_after_another(const std::vector<at::Tensor>& tensors) {
+  const at::Tensor& first = tensors.front();
+  const auto* next = static_cast<const std::byte*>(first.const_data_ptr());
+  bool adjacent = true;
+  for (const at::Tensor& tensor : tensors) {
+    adjacent = adjacent && tensor.is_contiguous() && tensor.const_data_ptr() == next;
+    next += tensor.nbytes();
+  }
+  if (!adjacent) return at::stack(tensors);
+  const auto count = static_cast<int64_t>(tensors.size()) * first.numel();
+  const auto keep_alive = [first](void* /*data*/) {};
+  return at::from_blob(first.mutable_data_ptr(), {count}, keep_alive, first.options());
+}
+
 class ShmWork : public Work {
  public:
   ShmWork(std::shared_ptr<State> state, Sequence sequence, std::shared_ptr<Held> held, Timeout timeout)
@@ -174,7 +189,7 @@ class ShmGroup : public ProcessGroup::Impl {
                         Timeout timeout) override {
     auto held = std::make_shared<Held>();
     held->tensors = {output};
-    if (!inputs.empty()) held->tensors.push_back(at::stack(inputs));
+    if (!inputs.empty()) held->tensors.push_back(one_after_another(inputs));
     const at::Tensor& parts = held->tensors.back();
     const size_t bytes = output.nbytes();
     held->copies.push_back({src, static_cast<size_t>(rank()) * bytes, output.mutable_data_ptr(), bytes});

@@ -34,6 +34,7 @@ class Arena {
   void release_locked(std::byte* pointer);
   void sweep();
   void populate_to(size_t end);
+  void use_huge_pages(size_t begin, size_t end);
 
   std::byte* base_;
   size_t capacity_;

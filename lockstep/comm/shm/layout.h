@@ -40,6 +40,9 @@ inline constexpr size_t kBlockBytes = 128 * 1024;
 inline constexpr uint32_t kWindowBlocks = 4;
 inline constexpr size_t kWindowBytes = kBlockBytes * kWindowBlocks;
 
+/// Arenas begin at multiples of this, in the segment and in every mapping of it.
+inline constexpr size_t kHugePage = size_t{2} << 20;
+
 enum class RankState : uint32_t {
   absent,    ///< not yet attached
   attached,  ///< takes part

@@ -20,8 +20,6 @@
 namespace lockstep::shm {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
-
 [[noreturn]] void fail(const std::string& what) { throw Error(what + ": " + std::strerror(errno)); }
 
 size_t physical_memory() {
@@ -38,6 +36,20 @@ size_t fit_file_size_limit(size_t arena_bytes, size_t ranks, size_t control_byte
   }
   const size_t room = (limit.rlim_cur - control_bytes) / ranks / kHugePage * kHugePage;
   return arena_bytes < room ? arena_bytes : room;
+}
+
+/// A mapping whose address is a multiple of kHugePage, or huge pages in the file could not be used by it.
+void* map_aligned(int fd, size_t bytes) {
+  void* const reserved =
+      ::mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return MAP_FAILED;
+  const auto start = reinterpret_cast<uintptr_t>(reserved);
+  const uintptr_t aligned = round_up(start, kHugePage);
+  const uintptr_t end = aligned + round_up(bytes, 4096);
+  if (aligned > start) ::munmap(reserved, aligned - start);
+  ::munmap(reinterpret_cast<void*>(end), start + bytes + kHugePage - end);
+  return ::mmap(reinterpret_cast<void*>(aligned), bytes, PROT_READ | PROT_WRITE,
+                MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0);
 }
 
 }  // namespace
@@ -98,7 +110,7 @@ Segment Segment::map(int fd) {
   if (static_cast<uint64_t>(status.st_size) != header.total_bytes) {
     throw Error("the shared segment's size does not match its header");
   }
-  void* base = ::mmap(nullptr, header.total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  void* base = map_aligned(fd, header.total_bytes);
   if (base == MAP_FAILED)
     fail("cannot map the shared segment of " + std::to_string(header.total_bytes) + " bytes");
   return Segment(static_cast<std::byte*>(base), header.total_bytes);

@@ -1,0 +1,63 @@
+#include "lockstep/comm/algorithms/on_tensors.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+
+#include "lockstep/comm/algorithms/all_reduce.h"
+#include "lockstep/comm/algorithms/choice.h"
+#include "lockstep/comm/shm_tensor.h"
+
+namespace lockstep::algorithms {
+namespace {
+
+/// Away from the tags that a program may use for its own messages under way.
+constexpr int kTag = 0x4c4f434b;
+/// More in one message would need as much memory of whoever buffers it.
+constexpr size_t kMostBytes = size_t{1} << 20;
+
+class GroupTransport final : public Transport {
+ public:
+  GroupTransport(ProcessGroup::Impl& group, std::chrono::milliseconds timeout)
+      : group_(group), timeout_(timeout) {}
+  int rank() const override { return group_.rank(); }
+  int size() const override { return group_.size(); }
+  void exchange(const void* out, size_t out_bytes, int to, void* in, size_t in_bytes, int from) override {
+    for (size_t at = 0; at < std::max(out_bytes, in_bytes); at += kMostBytes) {
+      std::shared_ptr<Work> receiving, sending;
+      if (at < in_bytes) {
+        receiving =
+            group_.irecv(bytes(static_cast<std::byte*>(in) + at, in_bytes - at), from, kTag, timeout_);
+      }
+      if (at < out_bytes) {
+        auto* const from_here = static_cast<std::byte*>(const_cast<void*>(out)) + at;
+        sending = group_.isend(bytes(from_here, out_bytes - at), to, kTag, timeout_);
+      }
+      if (sending != nullptr) sending->wait();
+      if (receiving != nullptr) receiving->wait();
+    }
+  }
+
+ private:
+  static at::Tensor bytes(std::byte* data, size_t left) {
+    return at::from_blob(data, {static_cast<int64_t>(std::min(left, kMostBytes))}, at::kByte);
+  }
+  ProcessGroup::Impl& group_;
+  std::chrono::milliseconds timeout_;
+};
+
+}  // namespace
+
+void all_reduce(ProcessGroup::Impl& group, AllReduceAlgorithm algorithm, const at::Tensor& tensor,
+                ReduceOp op, std::chrono::milliseconds timeout) {
+  const bool half = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+  const bool widen = half && !rounds_once(algorithm);
+  const at::Tensor work = widen ? tensor.to(at::kFloat) : tensor;
+  const shm::DType dtype = to_shm(work.scalar_type());
+  GroupTransport transport(group, timeout);
+  all_reduce(transport, algorithm, work.mutable_data_ptr(), static_cast<size_t>(work.numel()), dtype,
+             to_shm(op, dtype), ranks_per_node(group.size()));
+  if (widen) tensor.detach().copy_(work);
+}
+
+}  // namespace lockstep::algorithms

@@ -1,0 +1,15 @@
+// The algorithms on the tensors of a process group, over its send and recv.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/process_group_impl.h"
+
+namespace lockstep::algorithms {
+
+/// tensor: contiguous. algorithm: neither AUTO nor DIRECT. Blocks. Half-precision tensors are added in fp32
+/// and rounded once.
+void all_reduce(ProcessGroup::Impl& group, AllReduceAlgorithm algorithm, const at::Tensor& tensor,
+                ReduceOp op, std::chrono::milliseconds timeout);
+
+}  // namespace lockstep::algorithms

@@ -1,0 +1,165 @@
+// All-reduce by every algorithm, against the specified order of summation written down independently.
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/empty.h>
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "lockstep/comm/algorithms/choice.h"
+#include "lockstep/comm/init.h"
+#include "tests/rank_cases.h"
+
+using namespace lockstep;
+
+namespace {
+
+using enum AllReduceAlgorithm;
+
+/// Those that add in the order of the balanced tree. Under these tests a node has two ranks.
+constexpr std::array kTrees = {DIRECT, REDUCE_BROADCAST, ALL_TO_ALL, TREE, HIERARCHICAL};
+constexpr std::array kOthers = {RING, HALVING_DOUBLING};
+
+/// How the elements of a dtype are added, and how a sum becomes an element again.
+template <class T>
+struct Arithmetic {
+  using Sum = T;
+};
+template <>
+struct Arithmetic<c10::Half> {
+  using Sum = float;
+};
+template <>
+struct Arithmetic<c10::BFloat16> {
+  using Sum = float;
+};
+
+template <class Sum>
+Sum tree(const std::vector<Sum>& values, size_t begin, size_t count,
+         const std::function<Sum(Sum, Sum)>& combine) {
+  if (count == 1) return values[begin];
+  size_t left = 1;
+  while (left * 2 < count) left *= 2;
+  return combine(tree(values, begin, left, combine), tree(values, begin + left, count - left, combine));
+}
+
+template <class T>
+T value_of(uint32_t trial, int rank, int64_t index) {
+  std::minstd_rand generator(trial * 7919U + static_cast<uint32_t>(rank) * 104729U +
+                             static_cast<uint32_t>(index) * 31U + 1U);
+  generator.discard(3);
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(generator() % 2000) - 1000;
+  return static_cast<T>(std::uniform_real_distribution<double>(-100, 100)(generator));
+}
+
+template <class T>
+at::Tensor input(uint32_t trial, int rank, int64_t count) {
+  at::Tensor tensor = at::empty({count}, c10::CppTypeToScalarType<T>::value);
+  for (int64_t i = 0; i < count; ++i) tensor.data_ptr<T>()[i] = value_of<T>(trial, rank, i);
+  return tensor;
+}
+
+template <class T>
+at::Tensor expected(uint32_t trial, int ranks, int64_t count, ReduceOp op) {
+  using Sum = typename Arithmetic<T>::Sum;
+  const std::function<Sum(Sum, Sum)> combine = [op](Sum a, Sum b) {
+    return op == ReduceOp::MIN   ? std::min(a, b)
+           : op == ReduceOp::MAX ? std::max(a, b)
+                                 : static_cast<Sum>(a + b);
+  };
+  at::Tensor tensor = at::empty({count}, c10::CppTypeToScalarType<T>::value);
+  for (int64_t i = 0; i < count; ++i) {
+    std::vector<Sum> values;
+    for (int r = 0; r < ranks; ++r) values.push_back(static_cast<Sum>(value_of<T>(trial, r, i)));
+    Sum sum = tree(values, 0, values.size(), combine);
+    if (op == ReduceOp::AVG) sum /= static_cast<Sum>(ranks);
+    tensor.data_ptr<T>()[i] = static_cast<T>(sum);
+  }
+  return tensor;
+}
+
+template <class T>
+void check(const World& world, uint32_t trial, int64_t count, ReduceOp op) {
+  const at::Tensor wanted = expected<T>(trial, world.size(), count, op);
+  const auto result = [&](AllReduceAlgorithm algorithm) {
+    const at::Tensor tensor = input<T>(trial, world.rank(), count);
+    world.all_reduce(tensor, {.op = op, .algorithm = algorithm});
+    return tensor;
+  };
+  const bool exact = std::is_integral_v<T> || op == ReduceOp::MIN || op == ReduceOp::MAX;
+  // A backend of others' has its own order.
+  const bool own_direct = world.backend_name() == "lockstep";
+  for (const auto algorithm : kTrees) {
+    if (algorithm == DIRECT && !own_direct) continue;
+    if (result(algorithm).equal(wanted)) continue;
+    throw std::runtime_error(std::string(algorithms::name_of(algorithm)) + " differs from the tree: " +
+                             c10::toString(wanted.scalar_type()) + "[" + std::to_string(count) + "], op " +
+                             std::to_string(static_cast<int>(op)) + ", trial " + std::to_string(trial));
+  }
+  for (const auto algorithm : kOthers) {
+    const at::Tensor once = result(algorithm);
+    CHECK_TRUE(once.equal(result(algorithm)));
+    CHECK_TRUE(exact ? once.equal(wanted)
+                     : at::allclose(once.to(at::kDouble), wanted.to(at::kDouble), 1e-2, 1e-2));
+  }
+}
+
+void random_trials() {
+  const World world = init();
+  std::minstd_rand generator(17);
+  generator.discard(5);
+  for (uint32_t trial = 0; trial < 18; ++trial) {
+    const auto count = static_cast<int64_t>(std::exp2(std::uniform_real_distribution<>(0, 15)(generator)));
+    const bool average = generator() % 2 == 0;
+    const ReduceOp of_floats = average ? ReduceOp::AVG : ReduceOp::SUM;
+    switch (trial % 6) {
+      case 0:
+        check<float>(world, trial, count, of_floats);
+        break;
+      case 1:
+        check<double>(world, trial, count, of_floats);
+        break;
+      case 2:
+        check<c10::BFloat16>(world, trial, count, of_floats);
+        break;
+      case 3:
+        check<c10::Half>(world, trial, count, of_floats);
+        break;
+      case 4:
+        check<int64_t>(world, trial, count, average ? ReduceOp::MIN : ReduceOp::SUM);
+        break;
+      default:
+        check<float>(world, trial, count, ReduceOp::MAX);
+        break;
+    }
+  }
+  // More than one piece, and nothing at all.
+  check<float>(world, 100, 150001, ReduceOp::SUM);
+  check<float>(world, 101, 0, ReduceOp::SUM);
+}
+
+/// Under LOCKSTEP_ALL_REDUCE_ALGORITHM=ring.
+void environment() {
+  const World world = init();
+  const at::Tensor ring = input<float>(1, world.rank(), 1000);
+  world.all_reduce(ring, {.algorithm = RING});
+  const at::Tensor tree = input<float>(1, world.rank(), 1000);
+  world.all_reduce(tree, {.algorithm = TREE});
+  CHECK_TRUE(!ring.equal(tree));  // or this case would prove nothing
+  const at::Tensor by_environment = input<float>(1, world.rank(), 1000);
+  world.all_reduce(by_environment);
+  CHECK_TRUE(by_environment.equal(ring));
+  const at::Tensor asynchronous = input<float>(1, world.rank(), 1000);
+  const auto work = world.all_reduce_async(asynchronous);
+  work->wait();
+  CHECK_TRUE(work->is_completed() && asynchronous.equal(ring));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return lockstep::testing::run_case(argc, argv,
+                                     {{"random_trials", random_trials}, {"environment", environment}});
+}
