@@ -1,5 +1,7 @@
 // How much memory the collectives take, and that buffers inside and outside the segment go together.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
@@ -146,6 +148,28 @@ TEST(ShmMemory, DoesNotGrowOverManyCalls) {
     EXPECT_LE(after.pss_kib, before.pss_kib + 64);
     EXPECT_EQ(self.node.arena().bytes_in_use(), 0u);
   }));
+}
+
+TEST(ShmMemory, ExhaustedMemoryIsAnErrorAndNoSignal) {
+  // Reserved huge pages, which this machine has not got so many of, run out as a container's memory does.
+  constexpr size_t kBytes = size_t{64} << 30;
+  const UniqueFd fd(::memfd_create("lockstep-test", MFD_CLOEXEC | MFD_HUGETLB));
+  ASSERT_TRUE(fd.valid());
+  ASSERT_EQ(::ftruncate(fd.get(), static_cast<off_t>(kBytes)), 0);
+  void* const memory =
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  Arena arena(static_cast<std::byte*>(memory), kBytes);
+  try {
+    arena.allocate(kBytes);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(
+        std::string(error.what()).find("no memory for 65536 MiB of shared memory: raise the memory limit"),
+        0U)
+        << error.what();
+  }
+  ::munmap(memory, kBytes);
 }
 
 TEST(ShmMemory, AnArenaThatIsTooSmallIsAnErrorThatSaysWhatToDo) {

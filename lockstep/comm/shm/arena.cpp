@@ -109,8 +109,10 @@ void Arena::populate_to(size_t end) {
     if (errno == EINTR || errno == EAGAIN) continue;
     // A kernel before 5.14 does not know the call; there the pages come on first touch.
     if (errno == EINVAL) break;
-    throw Error("no memory for " + mebibytes(bytes) + " of shared memory (" + std::strerror(errno) +
-                "): raise the memory limit of the container or job, or use fewer ranks per node");
+    // EFAULT is how the kernel says that a touch would have been a SIGBUS.
+    const std::string why = errno == EFAULT ? "" : std::string(" (") + std::strerror(errno) + ")";
+    throw Error("no memory for " + mebibytes(bytes) + " of shared memory" + why +
+                ": raise the memory limit of the container or job, or use fewer ranks per node");
   }
   use_huge_pages(populated_, target);
   populated_ = target;
