@@ -49,6 +49,8 @@ using SpawnClock = std::chrono::steady_clock;
 constexpr const char* kTaskVariable = "LOCKSTEP_SPAWN_TASK";    // descriptor: which function, with what
 constexpr const char* kErrorVariable = "LOCKSTEP_SPAWN_ERROR";  // descriptor: takes the message of a failure
 
+constexpr size_t kStampDigits = 20;
+
 std::map<std::string, SpawnFunction>& spawnables() {
   static std::map<std::string, SpawnFunction> map;
   return map;
@@ -179,7 +181,10 @@ std::optional<int> spawned_main() {
     return 0;
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    const std::string message = text.substr(0, text.find('\n'));
+    // When it failed, in digits of a fixed number, and why.
+    const std::string since = std::to_string(SpawnClock::now().time_since_epoch().count());
+    const std::string message =
+        std::string(kStampDigits - since.size(), '0') + since + text.substr(0, text.find('\n'));
     if (::pwrite(error_file.get(), message.data(), message.size(), 0) < 0) print_error(error);
     return exit_code(error);
   }
@@ -234,7 +239,8 @@ struct SpawnContext::State {
   }
 
   [[noreturn]] void rethrow(const Child& child) {
-    const std::string message = read_all(child.error.get());
+    std::string message = read_all(child.error.get());
+    if (!message.empty()) message.erase(0, kStampDigits);
     throw SpawnError("rank " + std::to_string(child.rank) + " (pid " + std::to_string(child.pid) + ") " +
                          (message.empty() ? shm::describe_wait_status(child.status) : "failed: " + message),
                      child.rank, child.status);
@@ -266,6 +272,14 @@ bool SpawnContext::join(std::optional<std::chrono::milliseconds> timeout) {
       }
     }
     if (failed != nullptr) {
+      // A rank that has failed says so before it leaves, and others that lost it may have ended before it.
+      std::string first = read_all(failed->error.get());
+      for (const Child& child : state_->children) {
+        const std::string message = read_all(child.error.get());
+        if (first.empty() || message.empty() || message >= first) continue;
+        first = message;
+        failed = &child;
+      }
       state_->end_all();
       state_->rethrow(*failed);
     }
