@@ -115,10 +115,11 @@ std::vector<int64_t> element_splits(const char* what, const at::Tensor& tensor,
     splits.assign(static_cast<size_t>(size), total_rows / size);
   }
   if (splits.size() != static_cast<size_t>(size) ||
+      std::any_of(splits.begin(), splits.end(), [](int64_t split) { return split < 0; }) ||
       std::accumulate(splits.begin(), splits.end(), int64_t{0}) != total_rows) {
     throw ValueError(std::string("all_to_all_single: ") + what + "'s split sizes must be " +
-                     std::to_string(size) + " numbers that add up to its " + std::to_string(total_rows) +
-                     " rows");
+                     std::to_string(size) + " numbers, 0 or more, that add up to its " +
+                     std::to_string(total_rows) + " rows");
   }
   for (int64_t& split : splits) split *= per_row;
   return splits;
