@@ -6,7 +6,17 @@
 
 namespace lockstep {
 
-shm::DType to_shm(at::ScalarType dtype) {
+void check_memory(const at::Tensor& tensor) {
+  if (!tensor.defined()) throw ValueError("a collective was given a tensor that is not defined");
+  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided) {
+    throw ValueError("the lockstep backend takes dense tensors on the CPU, not one on " +
+                     tensor.device().str() + (tensor.layout() == at::kStrided ? "" : " that is sparse"));
+  }
+}
+
+shm::DType to_shm(const at::Tensor& tensor) {
+  check_memory(tensor);
+  const at::ScalarType dtype = tensor.scalar_type();
   switch (dtype) {
     case at::ScalarType::Float:
       return shm::DType::float32;

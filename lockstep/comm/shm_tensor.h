@@ -1,15 +1,18 @@
 // Between LibTorch's dtypes and those of the shared-memory core.
 #pragma once
 
-#include <c10/core/ScalarType.h>
+#include <ATen/core/Tensor.h>
 
 #include "lockstep/comm/shm/reduce.h"
 #include "lockstep/comm/types.h"
 
 namespace lockstep {
 
-/// Throws ValueError naming a dtype that the "lockstep" backend cannot move.
-shm::DType to_shm(at::ScalarType dtype);
+/// Throws ValueError when `tensor` has no memory that this backend can reach: undefined, sparse, or not on
+/// the CPU.
+void check_memory(const at::Tensor& tensor);
+/// The same, and where its dtype is one that the "lockstep" backend cannot move.
+shm::DType to_shm(const at::Tensor& tensor);
 /// Throws ValueError when `dtype` cannot be combined by `op`.
 shm::Reduction to_shm(ReduceOp op, shm::DType dtype);
 

@@ -399,5 +399,6 @@ int main(int argc, char** argv) {
                                       {"mesh", mesh},
                                       {"many_groups", many_groups},
                                       {"late_for_monitored_barrier", late_for_monitored_barrier},
+                                      {"late_for_a_sum", late_for_a_sum},
                                       {"memory_stays", memory_stays}});
 }

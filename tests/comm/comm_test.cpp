@@ -44,9 +44,13 @@ TEST(CommFailureTest, AMonitoredBarrierNamesWhoIsMissing) {
   expect_case_succeeds(3, "comm_cases", "late_for_monitored_barrier", "LOCKSTEP_BACKEND=gloo");
 }
 
+TEST(CommFailureTest, ADeadlineNamesTheOperationAndWhoIsMissing) {
+  expect_case_succeeds(2, "comm_cases", "late_for_a_sum");
+}
+
 TEST(SpawnTest, StartsWatchesAndEndsRanks) {
-  const std::string line =
-      "timeout 60 " LOCKSTEP_TEST_BIN_DIR "/spawn_cases ends_well gloo_works_too failures contexts 2>&1";
+  const std::string line = "timeout 60 " LOCKSTEP_TEST_BIN_DIR
+                           "/spawn_cases ends_well gloo_works_too failures contexts leaves_nothing 2>&1";
   FILE* pipe = ::popen(line.c_str(), "r");
   std::string output;
   char buffer[4096];

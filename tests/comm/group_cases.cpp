@@ -299,6 +299,17 @@ void group_refusals() {
       },
       "scatter");
   check_throws<ValueError>([&] { world.reduce(at::zeros({3}), {.dst = 99}); }, "reduce: dst 99");
+  check_throws<ValueError>([&] { world.all_reduce(at::empty({3}, at::TensorOptions().device(at::kMeta))); },
+                           "on the CPU");
+  check_throws<std::exception>([&] { world.all_reduce(at::Tensor()); }, "");
+  check_throws<std::exception>([&] { world.broadcast(at::zeros({3, 3}).to_sparse()); }, "");
+  std::vector<int64_t> splits(static_cast<size_t>(size), 0);
+  splits.front() = 3;
+  splits.back() -= size > 1 ? 1 : 0;
+  if (size > 1) {
+    check_throws<ValueError>([&] { world.all_to_all_single(at::zeros({2}), at::zeros({2}), splits, splits); },
+                             "0 or more");
+  }
   // Nothing of all this has harmed the world.
   const at::Tensor sum = of(self, 10);
   world.all_reduce(sum);
@@ -364,6 +375,27 @@ void late_for_monitored_barrier() {
     check_throws<CommError>([&] { world.barrier({.timeout = deadline}); }, "");
   } else {
     std::this_thread::sleep_for(std::chrono::seconds(2));
+  }
+}
+
+void late_for_a_sum() {
+  const World world = joined();
+  world.barrier();
+  if (world.rank() != 0) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    check_throws<TimeoutError>([&] { world.barrier(); }, "all_reduce #2");
+    return;
+  }
+  std::string message;
+  try {
+    world.all_reduce(at::zeros({3, 5}), {.timeout = std::chrono::milliseconds(300)});
+  } catch (const TimeoutError& error) {
+    message = error.what();
+  }
+  for (const char* part : {"all_reduce #2 (float32[15], SUM) waited 300 ms for rank 1 (pid ",
+                           "last operation barrier", "shape [3, 5]"}) {
+    if (message.find(part) == std::string::npos)
+      throw std::runtime_error("no \"" + std::string(part) + "\" in: " + message);
   }
 }
 

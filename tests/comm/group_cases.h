@@ -16,4 +16,5 @@ void group_refusals();
 void mesh();
 void many_groups();
 void late_for_monitored_barrier();
+void late_for_a_sum();
 void memory_stays();

@@ -362,6 +362,48 @@ TEST(ShmAreasTest, AreUsedAgainAndStartEmpty) {
   for (int area = 1; area < kMaxGroups; ++area) EXPECT_EQ(mapped.area_record(area).used.load(), 0u);
 }
 
+/// For the thread sanitizer: groups, messages, exchanges whose parts are told late, and a failure.
+TEST(ShmAreasTest, RanksAsThreads) {
+  constexpr int kThreads = 3;
+  const UniqueFd fd = create_segment(kThreads, kArenaBytes);
+  const auto shared = std::make_shared<const Segment>(Segment::map(fd.get()));
+  testing::run_threads(kThreads, [&](int rank) {
+    Rank self(shared, rank);
+    for (int round = 0; round < 30; ++round) {
+      int64_t area = rank == 0 ? claim_area(*shared, kThreads) : 0;
+      self.group.broadcast(&area, 1, DType::int64, 0, kTimeout);
+      Group group(*shared, static_cast<int>(area), {0, 1, 2}, rank, self.node.arena(), kTimeout);
+      for (const Collective& collective : collectives()) collective.call(group, kTimeout);
+      std::vector<float> sent(6000, static_cast<float>(rank)), received(kThreads * 2000);
+      const std::function<std::vector<Group::Copy>()> late = [&] {
+        std::vector<Group::Copy> copies;
+        for (size_t r = 0; r < kThreads; ++r) {
+          copies.push_back(
+              {static_cast<int>(r), static_cast<size_t>(rank) * 8000, received.data() + r * 2000, 8000});
+        }
+        return copies;
+      };
+      const auto sequence = group.start_exchange({.kind = OpKind::all_to_all,
+                                                  .dtype = DType::float32,
+                                                  .count = 0,
+                                                  .sent = sent.data(),
+                                                  .sent_bytes = 24000,
+                                                  .late_copies = &late});
+      group.wait(sequence, kTimeout);
+      for (size_t r = 0; r < kThreads; ++r) EXPECT_EQ(received[r * 2000 + 1999], static_cast<float>(r));
+      if (round % 10 != 9 || rank == 1) continue;
+      // Rank 1 leaves without this call.
+      std::vector<float> data(kLarge);
+      EXPECT_THROW(
+          group.wait(group.start_all_reduce(data.data(), kLarge, DType::float32, Reduction::sum), kTimeout),
+          CommError);
+    }
+    self.group.barrier(kTimeout);
+    for (int n = 0; n < 1000 && self.node.arena().bytes_in_use() > 0; ++n) std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(self.node.arena().bytes_in_use(), 0u);
+  });
+}
+
 TEST(ShmAreasTest, RunOutWithAnError) {
   const UniqueFd segment = create_segment(1, kArenaBytes);
   const Segment mapped = Segment::map(segment.get());

@@ -3,7 +3,10 @@
 #include <ATen/ops/full.h>
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "lockstep/base/env.h"
@@ -86,6 +89,42 @@ void contexts() {
   for (const pid_t pid : pids) CHECK_TRUE(::kill(pid, 0) != 0);  // killed and reaped
 }
 
+void sleep_in_job(int rank, const json& arguments) {
+  const World world = init();
+  const at::Tensor shared = world.empty_shared({1000000}, at::kFloat).zero_();
+  world.all_reduce(shared);
+  if (rank == 0) std::ofstream(arguments.at("ready").get<std::string>()) << "1";
+  world.barrier();
+  std::this_thread::sleep_for(std::chrono::seconds(60));
+}
+const Spawnable kSleepInJob("sleep_in_job", sleep_in_job);
+
+std::set<std::string> shared_files() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+    names.insert(entry.path().filename());
+  return names;
+}
+
+/// kill -9 of all ranks at once: nothing in /dev/shm, then or before.
+void leaves_nothing() {
+  const auto before = shared_files();
+  const std::string ready =
+      std::filesystem::temp_directory_path() / ("lockstep-ready-" + std::to_string(::getpid()));
+  {
+    SpawnContext context = start_processes(kSleepInJob, 2, {{"ready", ready}});
+    for (int n = 0; n < 1000 && !std::filesystem::exists(ready); ++n) {
+      CHECK_TRUE(!context.join(std::chrono::milliseconds(20)));
+    }
+    CHECK_TRUE(std::filesystem::remove(ready));
+    for (const pid_t pid : context.pids()) ::kill(pid, SIGKILL);
+    lockstep::testing::check_throws<SpawnError>([&] { context.join(); }, "was killed by SIGKILL");
+  }
+  for (const std::string& name : shared_files()) {
+    if (name.find("lockstep") != std::string::npos) CHECK_TRUE(before.count(name) == 1);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -93,5 +132,6 @@ int main(int argc, char** argv) {
                                      {{"ends_well", ends_well},
                                       {"gloo_works_too", gloo_works_too},
                                       {"failures", failures},
-                                      {"contexts", contexts}});
+                                      {"contexts", contexts},
+                                      {"leaves_nothing", leaves_nothing}});
 }

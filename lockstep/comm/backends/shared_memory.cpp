@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <list>
 #include <numeric>
+#include <sstream>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -70,8 +71,20 @@ at::Tensor one_after_another(const std::vector<at::Tensor>& tensors) {
   }
   if (!adjacent) return at::stack(tensors);
   const auto count = static_cast<int64_t>(tensors.size()) * first.numel();
-  const auto keep_alive = [first](void* /*data*/) {};
+  const auto keep_alive = [tensors](void* /*data*/) {};
   return at::from_blob(first.mutable_data_ptr(), {count}, keep_alive, first.options());
+}
+
+/// Calls `wait`; the core knows elements, so the shape is added to its deadline's message here.
+template <class Wait>
+void with_shape(const at::Tensor& tensor, const Wait& wait) {
+  try {
+    wait();
+  } catch (const TimeoutError& error) {
+    std::ostringstream text;
+    text << error.what() << "; this rank's tensor has shape " << tensor.sizes();
+    throw TimeoutError(text.str());
+  }
 }
 
 class ShmWork : public Work {
@@ -86,7 +99,12 @@ class ShmWork : public Work {
 
  private:
   void do_wait(std::optional<Timeout> timeout) override {
-    state_->group.wait(sequence_, timeout.value_or(timeout_));
+    const auto wait = [&] { state_->group.wait(sequence_, timeout.value_or(timeout_)); };
+    if (held_->tensors.empty()) {
+      wait();
+    } else {
+      with_shape(held_->tensors.front(), wait);
+    }
     check();
   }
   bool poll() override {
@@ -146,11 +164,13 @@ class ShmGroup : public ProcessGroup::Impl {
   }
 
   void all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) override {
-    group().wait(start(tensor, op), timeout);
+    const Sequence sequence = start(tensor, op);
+    with_shape(tensor, [&] { group().wait(sequence, timeout); });
   }
   void broadcast(const at::Tensor& tensor, int src, Timeout timeout) override {
-    group().broadcast(tensor.mutable_data_ptr(), count_of(tensor), to_shm(tensor.scalar_type()), src,
-                      timeout);
+    with_shape(tensor, [&] {
+      group().broadcast(tensor.mutable_data_ptr(), count_of(tensor), to_shm(tensor), src, timeout);
+    });
   }
   void barrier(Timeout timeout) override { group().barrier(timeout); }
   /// Every barrier's error names all that did not come.
@@ -160,14 +180,14 @@ class ShmGroup : public ProcessGroup::Impl {
     return work(start(tensor, op), {tensor}, timeout);
   }
   WorkPtr start_reduce(const at::Tensor& tensor, ReduceOp op, int dst, Timeout timeout) override {
-    const shm::DType dtype = to_shm(tensor.scalar_type());
+    const shm::DType dtype = to_shm(tensor);
     return work(
         group().start_reduce(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(op, dtype), dst),
         {tensor}, timeout);
   }
   WorkPtr start_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                Timeout timeout) override {
-    const shm::DType dtype = to_shm(input.scalar_type());
+    const shm::DType dtype = to_shm(input);
     return work(group().start_reduce_scatter(input.const_data_ptr(), output.mutable_data_ptr(),
                                              count_of(output), dtype, to_shm(op, dtype)),
                 {output, input}, timeout);
@@ -178,7 +198,7 @@ class ShmGroup : public ProcessGroup::Impl {
     const bool is_source = rank() == src;
     if (!is_source) held->copies.push_back({src, 0, tensor.mutable_data_ptr(), tensor.nbytes()});
     return exchange({.kind = shm::OpKind::broadcast,
-                     .dtype = to_shm(tensor.scalar_type()),
+                     .dtype = to_shm(tensor),
                      .count = count_of(tensor),
                      .root = src,
                      .sent = tensor.const_data_ptr(),
@@ -194,7 +214,7 @@ class ShmGroup : public ProcessGroup::Impl {
     const size_t bytes = output.nbytes();
     held->copies.push_back({src, static_cast<size_t>(rank()) * bytes, output.mutable_data_ptr(), bytes});
     return exchange({.kind = shm::OpKind::scatter,
-                     .dtype = to_shm(output.scalar_type()),
+                     .dtype = to_shm(output),
                      .count = count_of(output) * static_cast<size_t>(size()),
                      .root = src,
                      .sent = inputs.empty() ? nullptr : parts.const_data_ptr(),
@@ -243,7 +263,7 @@ class ShmGroup : public ProcessGroup::Impl {
   shm::Group& group() const { return state_->group; }
 
   Sequence start(const at::Tensor& tensor, ReduceOp op) {
-    const shm::DType dtype = to_shm(tensor.scalar_type());
+    const shm::DType dtype = to_shm(tensor);
     return group().start_all_reduce(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(op, dtype));
   }
   WorkPtr work(Sequence sequence, std::vector<at::Tensor> tensors, Timeout timeout) {
@@ -259,6 +279,7 @@ class ShmGroup : public ProcessGroup::Impl {
     return std::make_shared<ShmWork>(state_, sequence, std::move(held), timeout);
   }
   WorkPtr start_message(bool is_send, const at::Tensor& tensor, int peer, int tag, Timeout timeout) {
+    check_memory(tensor);
     auto message = std::make_shared<Message>();
     message->request = {.is_send = is_send,
                         .peer = peer,
@@ -279,7 +300,7 @@ class ShmGroup : public ProcessGroup::Impl {
       held->copies.push_back({static_cast<int>(r), 0, outputs[r].mutable_data_ptr(), input.nbytes()});
     }
     return exchange({.kind = kind,
-                     .dtype = to_shm(input.scalar_type()),
+                     .dtype = to_shm(input),
                      .count = count_of(input),
                      .root = root,
                      .sent = input.const_data_ptr(),
@@ -302,7 +323,7 @@ std::shared_ptr<Work> ShmGroup::start_all_to_all(const at::Tensor& output, const
   auto* const destination = static_cast<std::byte*>(output.mutable_data_ptr());
   const size_t element = input.element_size();
   shm::Group::Exchange parts{.kind = shm::OpKind::all_to_all,
-                             .dtype = to_shm(input.scalar_type()),
+                             .dtype = to_shm(input),
                              .count = 0,
                              .sent = input.const_data_ptr(),
                              .sent_bytes = input.nbytes()};
