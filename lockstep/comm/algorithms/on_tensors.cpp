@@ -53,7 +53,7 @@ void all_reduce(ProcessGroup::Impl& group, AllReduceAlgorithm algorithm, const a
   const bool half = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
   const bool widen = half && !rounds_once(algorithm);
   const at::Tensor work = widen ? tensor.to(at::kFloat) : tensor;
-  const shm::DType dtype = to_shm(work.scalar_type());
+  const shm::DType dtype = to_shm(work);
   GroupTransport transport(group, timeout);
   all_reduce(transport, algorithm, work.mutable_data_ptr(), static_cast<size_t>(work.numel()), dtype,
              to_shm(op, dtype), ranks_per_node(group.size()));
