@@ -16,8 +16,23 @@ if(NOT Torch_DIR)
   endif()
 endif()
 
-set(kineto_LIBRARY torch_cpu CACHE STRING "")  # silences LibTorch's only configure warning
-find_package(Torch 2.13 QUIET)
+# A LibTorch built with CUDA, such as PyPI's default wheel, has a CMake package that refuses a machine without the CUDA
+# toolkit. Nothing of ours is compiled for GPUs, so its headers and libraries are taken as they lie.
+if(Torch_DIR)
+  get_filename_component(lockstep_torch_root ${Torch_DIR}/../../.. ABSOLUTE)
+endif()
+if(Torch_DIR AND EXISTS ${lockstep_torch_root}/lib/libtorch_cuda.so)
+  set(LOCKSTEP_TORCH_CUDA ${lockstep_torch_root}/lib/libtorch_cuda.so)
+  include(${Torch_DIR}/TorchConfigVersion.cmake)
+  set(Torch_VERSION ${PACKAGE_VERSION})
+  if(Torch_VERSION VERSION_GREATER_EQUAL 2.13)
+    set(Torch_FOUND TRUE)
+  endif()
+  set(TORCH_INCLUDE_DIRS ${lockstep_torch_root}/include ${lockstep_torch_root}/include/torch/csrc/api/include)
+else()
+  set(kineto_LIBRARY torch_cpu CACHE STRING "")  # silences LibTorch's only configure warning
+  find_package(Torch 2.13 QUIET)
+endif()
 if(NOT Torch_FOUND)
   message(FATAL_ERROR "LibTorch 2.13 was not found. In a checkout of Lockstep run scripts/setup; or pass "
     "-DCMAKE_PREFIX_PATH=/path/to/libtorch.")
@@ -37,8 +52,11 @@ if(NOT TARGET Lockstep::torch)
     INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}")
   # libtorch_cpu exports a std::filesystem of its own; stdc++ goes first, so that programs which use no tensor but
   # paths do not depend on LibTorch for them.
-  if(TARGET torch_cuda)
-    target_link_libraries(Lockstep::torch INTERFACE stdc++ torch)
+  if(LOCKSTEP_TORCH_CUDA)
+    target_compile_definitions(Lockstep::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO USE_RPC USE_TENSORPIPE)
+    target_link_libraries(Lockstep::torch INTERFACE stdc++ -Wl,--no-as-needed,${LOCKSTEP_TORCH_CUDA},--as-needed
+      ${lockstep_torch_root}/lib/libtorch_cpu.so ${lockstep_torch_root}/lib/libc10.so)
+    target_link_options(Lockstep::torch INTERFACE -Wl,-rpath,${lockstep_torch_root}/lib)
   else()
     target_link_libraries(Lockstep::torch INTERFACE stdc++ torch_cpu c10)
   endif()
