@@ -23,6 +23,8 @@
 #include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/hooks/debugging_hooks.h"
+#include "lockstep/parallel/hooks/default_hooks.h"
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/text/bert_tokenizer.h"

@@ -4,16 +4,8 @@
 #include <map>
 
 namespace lockstep {
-namespace {
-
-size_t aligned(size_t bytes) {
-  return (bytes + kGradientAlignment - 1) / kGradientAlignment * kGradientAlignment;
-}
-
-}  // namespace
-
 BucketPlan plan_buckets(const std::vector<GradientSpec>& specs, const std::vector<size_t>& order,
-                        const std::vector<size_t>& caps) {
+                        const std::vector<size_t>& caps, size_t alignment) {
   struct Filling {
     BucketPlan::Bucket bucket{};
     size_t number = 0;  // of the bucket, among those of its kind
@@ -25,7 +17,7 @@ BucketPlan plan_buckets(const std::vector<GradientSpec>& specs, const std::vecto
     Filling& current = filling[spec.dtype];
     current.bucket.parameters.push_back(parameter);
     current.bucket.offsets.push_back(current.bucket.bytes);
-    current.bucket.bytes += aligned(spec.bytes);
+    current.bucket.bytes += (spec.bytes + alignment - 1) / alignment * alignment;
     if (current.bucket.bytes >= caps[std::min(current.number, caps.size() - 1)]) {
       plan.buckets.push_back(std::move(current.bucket));
       current = Filling{{}, current.number + 1};

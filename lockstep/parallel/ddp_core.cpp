@@ -145,6 +145,8 @@ void DataParallelCore::forward_failed() {
   if (synchronises_ && torch::autograd::get_current_graph_task_id() == -1) reducer_->fail_forward();
 }
 
+void DataParallelCore::register_comm_hook(CommHook hook) { reducer_->register_comm_hook(std::move(hook)); }
+
 void DataParallelCore::enter_join(std::shared_ptr<JoinSession> session, int index) {
   join_ = std::move(session);
   join_index_ = index;

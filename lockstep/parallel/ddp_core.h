@@ -12,6 +12,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/buffer_sync.h"
+#include "lockstep/parallel/comm_hook.h"
 
 namespace lockstep {
 
@@ -78,6 +79,7 @@ class DataParallelCore {
   void after_forward(const std::vector<at::Tensor>& outputs);
   void forward_failed();  // by an exception
   DDPLoggingData logging_data() const;
+  void register_comm_hook(CommHook hook);
 
   bool sync = true;  // no_sync() clears it
 

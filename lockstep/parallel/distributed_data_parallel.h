@@ -56,6 +56,19 @@ class DistributedDataParallel {
   /// What the wrapper has seen and decided on this rank so far.
   DDPLoggingData logging_data() const { return core_->logging_data(); }
 
+  /// `hook(state, bucket)`, a Future or a tensor, takes the place of averaging gradients (comm_hook.h);
+  /// sparse gradients are averaged as ever. `state` is kept: a group or std::nullopt for the hooks that take
+  /// no more, a std::shared_ptr for those that remember something. On all ranks, once, before the first
+  /// backward pass; Error otherwise. Blocks.
+  ///
+  ///     ddp.register_comm_hook(std::nullopt, lockstep::fp16_compress_hook);
+  template <class State, class Hook>
+  requires std::is_invocable_r_v<Future, Hook&, State&, GradBucket&>
+  void register_comm_hook(State state, Hook hook) {
+    core_->register_comm_hook([state = std::move(state), hook = std::move(hook)](
+                                  GradBucket& bucket) mutable -> Future { return hook(state, bucket); });
+  }
+
   /// While the returned guard lives, forward passes leave gradients local, so that they accumulate: forward
   /// AND backward must both run inside. The next pass outside averages the accumulated gradients.
   class [[nodiscard]] NoSync {

@@ -114,6 +114,8 @@ void Reducer::reset_pass() {
   for (Bucket& bucket : buckets_) {
     bucket.pending = 0;
     bucket.work.reset();
+    bucket.future.reset();
+    bucket.future_is_complete = false;
   }
   for (Parameter& parameter : parameters_) {
     parameter.is_ready = false;
@@ -179,8 +181,8 @@ void Reducer::adopt(Parameter& parameter) {
 void Reducer::launch_ready_buckets() {
   bool launched = false;
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
-    Bucket& bucket = buckets_[next_bucket_++];
-    if (next_bucket_ == 1) comm_start_ = Clock::now();
+    Bucket& bucket = buckets_[next_bucket_];
+    if (next_bucket_ == 0) comm_start_ = Clock::now();
     if (bucket.missing.defined()) {
       // The last bucket leaves when every gradient is accounted for: the right place to say what is missing.
       const bool all_here =
@@ -192,7 +194,12 @@ void Reducer::launch_ready_buckets() {
         bucket.missing.fill_(1);
       }
     }
-    bucket.work = group_.all_reduce_async(bucket.flat, {.op = join_hook_ ? ReduceOp::SUM : ReduceOp::AVG});
+    if (comm_hook_) {
+      launch_hook(next_bucket_);
+    } else {
+      bucket.work = group_.all_reduce_async(bucket.flat, {.op = join_hook_ ? ReduceOp::SUM : ReduceOp::AVG});
+    }
+    ++next_bucket_;
     launched = true;
   }
   if (!launched && next_bucket_ > 0) group_.progress();
@@ -214,7 +221,11 @@ void Reducer::end(Role role, int divisor) {
   const std::vector<at::Tensor> kept = contribute_missing(role);
   launch_ready_buckets();
   reduce_sparse(role, divisor);
-  wait_for_buckets(divisor);
+  if (comm_hook_) {
+    wait_for_hooks();
+  } else {
+    wait_for_buckets(divisor);
+  }
   if (!buckets_.empty() && !is_zero(buckets_.back().missing) && !settle(role, kept)) return;
   has_order_ = true;
   if (role == Role::joined) return;

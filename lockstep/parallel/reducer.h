@@ -19,6 +19,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/bucket_plan.h"
+#include "lockstep/parallel/comm_hook.h"
 
 namespace torch::autograd {
 struct Node;
@@ -82,6 +83,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Takes part in a pass of the other ranks with zeros; `divisor` as above.
   void shadow_pass(int divisor);
 
+  /// `hook` takes the place of averaging, in every bucket; sparse gradients are averaged as ever. On all
+  /// ranks, before the first pass. Throws Error for a second hook and after a pass.
+  void register_comm_hook(CommHook hook);
+
   const BucketPlan& plan() const { return plan_; }
   /// Names in the order in which gradients became ready, as of the last rebuild or the first pass.
   std::vector<std::string> ready_order() const;
@@ -107,6 +112,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     at::Tensor missing;  // one element behind the gradients of the last bucket; undefined in the others
     size_t pending = 0;  // gradients that are not ready
     std::shared_ptr<Work> work;
+    // Of a communication hook; `work` is then that of `missing` alone.
+    std::unique_ptr<GradBucket> grad_bucket;
+    std::unique_ptr<Future> future;
+    bool future_is_complete = false;
   };
   enum class Role : uint8_t { active, failed, joined };
 
@@ -136,6 +145,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void write_back(Parameter& parameter);
   void count_pass(std::chrono::steady_clock::time_point compute_end);
 
+  // A communication hook (reducer_hook.cpp).
+  void launch_hook(size_t bucket);
+  void wait_for_hooks();
+
   // Gradients that did not come (reducer_missing.cpp).
   std::vector<at::Tensor> contribute_missing(Role role);
   void reduce_sparse(Role role, int divisor);
@@ -150,6 +163,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<Bucket> buckets_;
   BucketPlan plan_;
   std::function<int()> join_hook_;
+  CommHook comm_hook_;
 
   bool parameters_begin_ = false;  // a gradient alone begins a pass: the last forward was synchronised
   bool forward_failed_ = false;    // recover() tells the others

@@ -94,7 +94,7 @@ BucketPlan Reducer::make_plan(const std::vector<size_t>& order) const {
   for (const Parameter& parameter : parameters_) {
     specs.push_back({parameter.tensor.nbytes(), static_cast<int>(parameter.tensor.scalar_type())});
   }
-  BucketPlan plan = plan_buckets(specs, order, options_.bucket_caps);
+  BucketPlan plan = plan_buckets(specs, order, options_.bucket_caps, comm_hook_ ? 1 : kGradientAlignment);
   // Sparse gradients alone: an empty bucket tells of missing ones.
   const bool any = std::any_of(parameters_.begin(), parameters_.end(),
                                [](const Parameter& parameter) { return parameter.is_trainable; });

@@ -124,6 +124,7 @@ Cases reducer_cases();
 Cases unused_cases();
 Cases call_cases();
 Cases gradient_cases();
+Cases hook_cases();
 Cases join_cases();
 Cases sync_batch_norm_cases();
 

@@ -1,0 +1,90 @@
+// Communication hooks: what takes the place of averaging a bucket of gradients.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "lockstep/comm/work.h"
+
+namespace lockstep {
+
+/// What a hook returns: a bucket's new gradients, sooner or later. Work is done in *stages*: an operation of
+/// a group and what follows from its end, which may start the next operation. Stages run in calls of
+/// advance() and wait() alone, never by themselves: so all ranks start their operations in the same order.
+///
+/// Move-only: a future has one owner and ends once. One thread at a time, the one that uses the group.
+class Future {
+ public:
+  using Next = std::function<Future(at::Tensor)>;
+
+  /// Already complete.
+  Future(at::Tensor value) : value_(std::move(value)) {}  // NOLINT: implicit by design
+  /// `value` once `work` has ended.
+  Future(std::shared_ptr<Work> work, at::Tensor value) : work_(std::move(work)), value_(std::move(value)) {}
+  Future(Future&&) = default;
+  Future& operator=(Future&&) = default;
+
+  /// This future, and then `next` with its value: `next` returns a tensor, or a future for more stages. Runs
+  /// without gradient mode.
+  ///
+  ///     return hook(state, bucket).then([&bucket](at::Tensor value) { return bucket.buffer().copy_(value);
+  ///     });
+  [[nodiscard]] Future then(Next next) &&;
+
+  /// Blocks for the operation under way, then goes on until the next one has started or the future is
+  /// complete; says whether it is. Throws what the operation or a function given to then() throws.
+  bool advance();
+  /// All stages; returns the value. Blocks.
+  at::Tensor wait();
+
+ private:
+  std::shared_ptr<Work> work_;  // none: nothing to wait for
+  at::Tensor value_;
+  std::deque<Next> next_;
+};
+
+/// A bucket as a communication hook sees it: Python's torch.distributed.GradBucket. It stays where it is
+/// until the hook's future is complete, so that functions given to then() may refer to it.
+class GradBucket {
+ public:
+  /// For the reducer. `buffer`: 1-d; gradient i of `parameters[i]` begins at element `offsets[i]`.
+  GradBucket(size_t index, size_t bucket_count, at::Tensor buffer, std::vector<int64_t> offsets,
+             std::vector<at::Tensor> parameters)
+      : index_(index),
+        bucket_count_(bucket_count),
+        buffer_(std::move(buffer)),
+        offsets_(std::move(offsets)),
+        parameters_(std::move(parameters)) {}
+  GradBucket(const GradBucket&) = delete;
+
+  /// In the order in which buckets leave. Buckets change once, before the second synchronised forward.
+  size_t index() const { return index_; }
+  /// The last one of this backward pass.
+  bool is_last() const { return index_ + 1 == bucket_count_; }
+  /// All gradients, one behind the other, without gaps: 1-d, in memory that the ranks of a machine share.
+  /// This rank's own values, not divided by anything.
+  const at::Tensor& buffer() const { return buffer_; }
+  /// Views of buffer(), each of its parameter's shape.
+  std::vector<at::Tensor> gradients() const;
+  /// In the order of gradients().
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  /// Another tensor of as many elements, of any dtype, in the place of buffer(): for hooks around hooks.
+  void set_buffer(at::Tensor buffer);
+
+ private:
+  size_t index_, bucket_count_;
+  at::Tensor buffer_;
+  std::vector<int64_t> offsets_;
+  std::vector<at::Tensor> parameters_;
+};
+
+/// Called for each bucket once its gradients are complete, in the same order on all ranks, during backward.
+/// Returns the gradients that every parameter of the bucket is to get: as many elements as buffer(), of any
+/// dtype; best buffer() itself. Averaging is the hook's task. Its operations must be the same on all ranks.
+using CommHook = std::function<Future(GradBucket&)>;
+
+}  // namespace lockstep

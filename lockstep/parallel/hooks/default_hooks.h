@@ -1,0 +1,45 @@
+// All-reduce and half-precision compression as communication hooks, under Python's names.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/comm_hook.h"
+
+namespace lockstep {
+
+/// `group`, or the group of all ranks that init() made.
+ProcessGroup group_or_world(const std::optional<ProcessGroup>& group);
+
+/// Averages, with the same bits as without a hook.
+Future allreduce_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket);
+
+/// Casts to float16, divides by the group's size, sums, casts back: half the bytes. A gradient beyond 65504
+/// becomes infinite.
+Future fp16_compress_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket);
+/// The same with bfloat16.
+Future bf16_compress_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket);
+
+namespace detail {
+Future compress_around(at::ScalarType dtype, GradBucket& bucket, const std::function<Future()>& hook);
+}
+
+/// `hook` on buckets cast to float16; its result is cast back. State as of `hook`.
+template <class Hook>
+auto fp16_compress_wrapper(Hook hook) {
+  return [hook = std::move(hook)](auto& state, GradBucket& bucket) mutable -> Future {
+    return detail::compress_around(at::kHalf, bucket, [&]() -> Future { return hook(state, bucket); });
+  };
+}
+
+/// The same with bfloat16.
+template <class Hook>
+auto bf16_compress_wrapper(Hook hook) {
+  return [hook = std::move(hook)](auto& state, GradBucket& bucket) mutable -> Future {
+    return detail::compress_around(at::kBFloat16, bucket, [&]() -> Future { return hook(state, bucket); });
+  };
+}
+
+}  // namespace lockstep

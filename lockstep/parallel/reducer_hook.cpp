@@ -1,0 +1,77 @@
+// Buckets whose averaging is a communication hook's task.
+#include <c10/core/GradMode.h>
+
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/reducer.h"
+
+namespace lockstep {
+
+void Reducer::register_comm_hook(CommHook hook) {
+  if (comm_hook_) {
+    throw Error(
+        "DistributedDataParallel: register_comm_hook can be called once; a hook is registered already");
+  }
+  if (is_open_ || statistics_.passes > 0) {
+    throw Error("DistributedDataParallel: register_comm_hook must be called before the first backward pass");
+  }
+  comm_hook_ = std::move(hook);
+  lay_out(make_plan(known_order()));  // buffer() has no gaps
+}
+
+void Reducer::launch_hook(size_t index) {
+  const at::NoGradGuard no_grad;
+  Bucket& bucket = buckets_[index];
+  const BucketPlan::Bucket& planned = plan_.buckets[index];
+  if (!planned.parameters.empty()) {
+    const auto element = static_cast<int64_t>(bucket.flat.element_size());
+    std::vector<int64_t> offsets;
+    std::vector<at::Tensor> parameters;
+    for (size_t i = 0; i < planned.parameters.size(); ++i) {
+      offsets.push_back(static_cast<int64_t>(planned.offsets[i]) / element);
+      parameters.push_back(parameters_[planned.parameters[i]].tensor);
+    }
+    const at::Tensor gradients = bucket.flat.narrow(0, 0, static_cast<int64_t>(planned.bytes) / element);
+    bucket.grad_bucket = std::make_unique<GradBucket>(index, buckets_.size(), gradients, std::move(offsets),
+                                                      std::move(parameters));
+    bucket.future = std::make_unique<Future>(comm_hook_(*bucket.grad_bucket));
+  }
+  // What the hook does with the gradients, whether some are missing is known exactly.
+  if (bucket.missing.defined()) bucket.work = group_.all_reduce_async(bucket.missing);
+}
+
+/// Stage by stage, bucket by bucket: the operations of one bucket's hook go on while the next one computes,
+/// and all ranks start them in the same order.
+void Reducer::wait_for_hooks() {
+  bool any = true;
+  while (any) {
+    any = false;
+    for (Bucket& bucket : buckets_) {
+      if (bucket.future && !bucket.future_is_complete) {
+        bucket.future_is_complete = bucket.future->advance();
+        any = any || !bucket.future_is_complete;
+      }
+    }
+  }
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    Bucket& bucket = buckets_[b];
+    if (bucket.work) bucket.work->wait();
+    if (bucket.future) {
+      const at::Tensor value = bucket.future->wait();
+      const int64_t count = bucket.flat.numel() - (bucket.missing.defined() ? 1 : 0);
+      if (!value.defined() || value.numel() != count) {
+        throw Error("DistributedDataParallel: the communication hook's result for bucket " +
+                    std::to_string(b) + " has " + std::to_string(value.defined() ? value.numel() : 0) +
+                    " elements; the bucket's gradients have " + std::to_string(count));
+      }
+      const at::Tensor gradients = bucket.flat.narrow(0, 0, count);
+      if (value.const_data_ptr() != gradients.const_data_ptr()) gradients.copy_(value.reshape({-1}));
+    }
+    bucket.work.reset();
+    bucket.future.reset();
+    bucket.grad_bucket.reset();
+  }
+}
+
+}  // namespace lockstep
