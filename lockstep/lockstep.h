@@ -22,6 +22,7 @@
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/optim/sgd.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/hooks/debugging_hooks.h"
 #include "lockstep/parallel/hooks/default_hooks.h"

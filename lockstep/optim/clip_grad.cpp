@@ -2,10 +2,8 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/dot.h>
 
-#include <algorithm>
-#include <cmath>
+#include "lockstep/optim/chunk_norm.h"
 
 namespace lockstep {
 namespace {
@@ -18,24 +16,15 @@ std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& parameters) {
   return grads;
 }
 
-// Short pieces are added in single precision, as fast as memory delivers them, and the pieces in double: the
-// error does not grow with the size of an embedding table.
-double sum_of_squares(const at::Tensor& grad) {
-  constexpr int64_t piece = 1 << 16;
-  const at::Tensor flat = grad.reshape(-1);
-  double sum = 0;
-  for (int64_t begin = 0; begin < flat.numel(); begin += piece) {
-    at::Tensor part = flat.narrow(0, begin, std::min(piece, flat.numel() - begin));
-    if (part.scalar_type() != at::kDouble) part = part.to(at::kFloat);
-    sum += at::dot(part, part).item<double>();
-  }
-  return sum;
-}
-
 double norm_of(const std::vector<at::Tensor>& grads) {
-  double sum = 0;
-  for (const auto& grad : grads) sum += sum_of_squares(grad);
-  return std::sqrt(sum);
+  std::vector<double> sums;
+  for (const auto& grad : grads) {
+    const at::Tensor flat = detail::in_memory_order(grad);
+    const size_t first = sums.size();
+    sums.resize(first + static_cast<size_t>(detail::norm_chunks(flat.numel())));
+    detail::sum_squares(flat, sums.data() + first);
+  }
+  return detail::norm_of_chunks(sums);
 }
 
 }  // namespace
@@ -49,9 +38,8 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
   const at::NoGradGuard no_grad;
   const auto grads = gradients(parameters);
   const double norm = norm_of(grads);
-  const double scale = max_norm / (norm + 1e-6);
-  // Written so that NaN scales too: a broken step must not look like a clipped one.
-  if (!(scale >= 1) && !grads.empty()) at::_foreach_mul_(grads, scale);
+  const double scale = detail::clip_scale(norm, max_norm);
+  if (detail::clips(scale) && !grads.empty()) at::_foreach_mul_(grads, scale);
   return norm;
 }
 

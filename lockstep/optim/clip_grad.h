@@ -8,7 +8,8 @@
 namespace lockstep {
 
 /// 2-norm of all defined gradients of `parameters` taken as one vector; 0 when there is none. Squares are
-/// added in double precision. Blocking; not thread-safe against backward.
+/// added in double precision, in a fixed order (chunk_norm.h), so that the norm has the same bits however
+/// many threads compute it. Blocking; not thread-safe against backward.
 double grad_norm(const std::vector<at::Tensor>& parameters);
 
 /// Scales the gradients in place by max_norm / (norm + 1e-6) where that is below 1, as

@@ -1,0 +1,60 @@
+#include "lockstep/optim/chunk_norm.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace lockstep::detail {
+namespace {
+
+/// In eight lanes, which the compiler keeps in registers. A product of two floats is exact in double.
+template <class T>
+double square_sum(const T* values, int64_t count) {
+  constexpr int64_t kLanes = 8;
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const auto value = static_cast<double>(values[i + l]);
+      lanes[l] += value * value;
+    }
+  }
+  for (int64_t l = 0; i < count; ++i, ++l) {
+    const auto value = static_cast<double>(values[i]);
+    lanes[l] += value * value;
+  }
+  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+}
+
+}  // namespace
+
+at::Tensor in_memory_order(const at::Tensor& tensor) {
+  if (!tensor.is_non_overlapping_and_dense()) return tensor.reshape(-1);
+  return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
+}
+
+void sum_squares(const at::Tensor& flat, double* sums) {
+  constexpr int64_t kGrain = 64;
+  const int64_t elements = flat.numel();
+  at::parallel_for(0, norm_chunks(elements), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const int64_t first = chunk * kNormChunk;
+      const int64_t count = std::min(kNormChunk, elements - first);
+      if (flat.scalar_type() == at::kFloat) {
+        sums[chunk] = square_sum(flat.const_data_ptr<float>() + first, count);
+      } else {
+        const at::Tensor part = flat.narrow(0, first, count).to(at::kDouble);
+        sums[chunk] = square_sum(part.const_data_ptr<double>(), count);
+      }
+    }
+  });
+}
+
+double norm_of_chunks(const std::vector<double>& sums) {
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return std::sqrt(total);
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,33 @@
+// The 2-norm of many tensors in one fixed order of additions, so that it has the same bits however the
+// tensors are divided among ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace lockstep::detail {
+
+/// A tensor's elements, as they lie in memory where it is dense and as they count otherwise, are taken in
+/// chunks of so many. Chunks are summed in double precision, by themselves; their sums are added in order.
+inline constexpr int64_t kNormChunk = 4096;
+
+inline int64_t norm_chunks(int64_t elements) { return (elements + kNormChunk - 1) / kNormChunk; }
+
+/// All elements of `tensor` in one dimension: a view in the order of memory where it is dense, else a copy.
+at::Tensor in_memory_order(const at::Tensor& tensor);
+
+/// Stores the sum of squares of each chunk of `flat` (one dimension, contiguous, floating-point) in
+/// sums[0 .. norm_chunks(flat.numel())).
+void sum_squares(const at::Tensor& flat, double* sums);
+
+/// The square root of the sum, first to last.
+double norm_of_chunks(const std::vector<double>& sums);
+
+/// By what clip_grad_norm_ multiplies: below 1, or not a number.
+inline double clip_scale(double norm, double max_norm) { return max_norm / (norm + 1e-6); }
+/// Written so that NaN scales too: a broken step must not look like a clipped one.
+inline bool clips(double scale) { return !(scale >= 1); }
+
+}  // namespace lockstep::detail

@@ -1,0 +1,145 @@
+#include "lockstep/optim/sharded_optimizer.h"
+
+#include <torch/serialize/archive.h>
+
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/optim/optimizer_state.h"
+
+namespace lockstep::detail {
+namespace {
+
+using torch::optim::Optimizer;
+using torch::optim::OptimizerParamGroup;
+
+bool is_whole(const Piece& piece) { return piece.local.is_same(piece.parameter); }
+
+void copy_options(const ParamGroups& from, ParamGroups& to) {
+  for (size_t g = 0; g < from.size(); ++g) to[g].set_options(from[g].options().clone());
+}
+
+}  // namespace
+
+ShardedOptimizer::ShardedOptimizer(const char* name, ProcessGroup group, const ParamGroups& groups,
+                                   std::unique_ptr<torch::optim::OptimizerOptions> defaults,
+                                   MakeOptimizer make)
+    : Optimizer(groups, std::move(defaults)), name_(name), group_(std::move(group)), make_(std::move(make)) {
+  size_t count = 0;
+  for (const OptimizerParamGroup& each : param_groups_) {
+    for (const at::Tensor& parameter : each.params()) {
+      if (parameter.layout() != at::kStrided || !parameter.device().is_cpu()) {
+        throw ValueError(name_ + " takes dense parameters on the CPU, not one on " +
+                         parameter.device().str());
+      }
+      ++count;
+    }
+  }
+  if (count == 0) throw ValueError(name_ + " got an empty parameter list");
+}
+
+void ShardedOptimizer::make_local() {
+  own_ = pieces_of(group_.rank());
+  local_ = make_(groups_over(own_));
+}
+
+ParamGroups ShardedOptimizer::groups_over(const std::vector<std::vector<Piece>>& pieces) const {
+  ParamGroups groups;
+  for (size_t g = 0; g < pieces.size(); ++g) {
+    std::vector<at::Tensor> tensors;
+    for (const Piece& piece : pieces[g]) tensors.push_back(piece.local);
+    groups.emplace_back(std::move(tensors), param_groups_[g].options().clone());
+  }
+  return groups;
+}
+
+ParamGroups ShardedOptimizer::whole_groups() const {
+  ParamGroups groups;
+  for (const OptimizerParamGroup& group : param_groups_) groups.push_back(group);
+  return groups;
+}
+
+void ShardedOptimizer::sync_options() { copy_options(param_groups_, local_->param_groups()); }
+
+void ShardedOptimizer::add_param_group(const OptimizerParamGroup& group) {
+  Optimizer::add_param_group(group);
+  groups_changed();
+  own_ = pieces_of(group_.rank());
+  local_->add_param_group(std::move(groups_over(own_).back()));
+}
+
+void ShardedOptimizer::consolidate_state_dict(int to) {
+  sync_options();
+  const std::vector<std::string> shards = group_.gather_bytes(optimizer_bytes(*local_), {.dst = to});
+  if (group_.rank() != to) return;
+  consolidated_ = make_(whole_groups());
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const std::vector<std::vector<Piece>> pieces = pieces_of(rank);
+    const std::unique_ptr<Optimizer> shard = make_(groups_over(pieces));
+    read_optimizer(*shard, shards[static_cast<size_t>(rank)]);
+    take_state(*shard, pieces);
+  }
+}
+
+void ShardedOptimizer::take_state(const Optimizer& shard, const std::vector<std::vector<Piece>>& pieces) {
+  for (const std::vector<Piece>& group : pieces) {
+    for (const Piece& piece : group) {
+      const auto found = shard.state().find(piece.local.unsafeGetTensorImpl());
+      if (found == shard.state().end()) continue;
+      std::unique_ptr<ParamState>& slot = consolidated_->state()[piece.parameter.unsafeGetTensorImpl()];
+      if (is_whole(piece)) {
+        slot = found->second->clone();
+      } else {
+        merge_state(slot, *found->second, piece.parameter, piece.range);
+      }
+    }
+  }
+}
+
+const Optimizer& ShardedOptimizer::consolidated() const {
+  if (!consolidated_) {
+    throw Error(name_ + ": the state has not been consolidated on rank " + std::to_string(group_.rank()) +
+                "; call consolidate_state_dict(" + std::to_string(group_.rank()) + ") on all ranks first");
+  }
+  copy_options(param_groups_, consolidated_->param_groups());
+  return *consolidated_;
+}
+
+void ShardedOptimizer::load_state_dict(const Optimizer& plain) {
+  const ParamGroups& theirs = plain.param_groups();
+  if (theirs.size() != param_groups_.size()) {
+    throw ValueError(name_ + ": the loaded state has " + std::to_string(theirs.size()) +
+                     " parameter groups, this optimizer " + std::to_string(param_groups_.size()));
+  }
+  for (size_t g = 0; g < theirs.size(); ++g) {
+    if (theirs[g].params().size() == param_groups_[g].params().size()) continue;
+    throw ValueError(name_ + ": group " + std::to_string(g) + " of the loaded state has " +
+                     std::to_string(theirs[g].params().size()) + " parameters, this optimizer's " +
+                     std::to_string(param_groups_[g].params().size()));
+  }
+  copy_options(theirs, param_groups_);
+  sync_options();
+  local_->state().clear();
+  for (size_t g = 0; g < own_.size(); ++g) {
+    for (const Piece& piece : own_[g]) {
+      const std::vector<at::Tensor>& parameters = param_groups_[g].params();
+      size_t index = 0;
+      while (!parameters[index].is_same(piece.parameter)) ++index;
+      const auto found = plain.state().find(theirs[g].params()[index].unsafeGetTensorImpl());
+      if (found == plain.state().end()) continue;
+      local_->state()[piece.local.unsafeGetTensorImpl()] =
+          is_whole(piece) ? found->second->clone()
+                          : slice_of_state(*found->second, piece.parameter, piece.range);
+    }
+  }
+}
+
+void ShardedOptimizer::save(torch::serialize::OutputArchive& archive) const { consolidated().save(archive); }
+
+void ShardedOptimizer::load(torch::serialize::InputArchive& archive) {
+  const std::unique_ptr<Optimizer> plain = make_(whole_groups());
+  plain->load(archive);
+  load_state_dict(*plain);
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,81 @@
+// An optimizer whose state is divided among the ranks, by whole parameters (ZeRO, stage 1).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/optim/sharded_optimizer.h"
+
+namespace lockstep {
+
+struct ZeroRedundancyOptimizerOptions {
+  /// Default: the group of all ranks that lockstep::init() made.
+  std::optional<ProcessGroup> process_group{};
+  /// The parameters of a rank lie in one bucket per dtype, so that one broadcast sends them; otherwise each
+  /// is sent by itself.
+  bool parameters_as_bucket_view = false;
+};
+
+namespace detail {
+
+/// See ZeroRedundancyOptimizer.
+class ZeroRedundancyCore : public ShardedOptimizer {
+ public:
+  torch::Tensor step(LossClosure closure = nullptr) override;
+  /// [rank][group]: the parameters that a rank updates.
+  using Partition = std::vector<std::vector<std::vector<at::Tensor>>>;
+  const Partition& partition_parameters() const { return partition_; }
+
+ protected:
+  ZeroRedundancyCore(const ParamGroups& groups, std::unique_ptr<torch::optim::OptimizerOptions> defaults,
+                     MakeOptimizer make, const ZeroRedundancyOptimizerOptions& options);
+
+ private:
+  std::vector<std::vector<Piece>> pieces_of(int rank) const override;
+  void groups_changed() override;
+  void build_partition();
+  void build_buckets();
+  void broadcast_parameters() const;
+
+  bool parameters_as_bucket_view_;
+  Partition partition_;
+  std::vector<bool> trainable_;                   // as of the buckets
+  std::vector<std::vector<at::Tensor>> buckets_;  // by rank
+};
+
+}  // namespace detail
+
+/// Python's torch.distributed.optim.ZeroRedundancyOptimizer over `OptimizerT`: torch::optim::SGD, Adam,
+/// AdamW, FusedAdamW or any other subclass of torch::optim::Optimizer whose step looks at one parameter at a
+/// time. Each rank keeps the state of, and updates, about 1/size of the elements, whole parameters, and
+/// step() sends them to the others. Gradients are the same on all ranks when it is called, as
+/// DistributedDataParallel leaves them.
+///
+///     ZeroRedundancyOptimizer<FusedAdamW> optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
+///
+/// Construction, step(), add_param_group() and consolidate_state_dict() are called by all ranks and block
+/// where they communicate; they throw CommError when a rank is lost. Throws ValueError for an empty list of
+/// parameters. One thread at a time.
+template <class OptimizerT>
+class ZeroRedundancyOptimizer : public detail::ZeroRedundancyCore {
+ public:
+  /// `defaults`: OptimizerT's options.
+  template <class Defaults>
+  ZeroRedundancyOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                          const Defaults& defaults, const ZeroRedundancyOptimizerOptions& options = {})
+      : ZeroRedundancyCore(groups, std::make_unique<Defaults>(defaults), detail::maker<OptimizerT>(defaults),
+                           options) {}
+  template <class Defaults>
+  ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters, const Defaults& defaults,
+                          const ZeroRedundancyOptimizerOptions& options = {})
+      : ZeroRedundancyOptimizer({torch::optim::OptimizerParamGroup(std::move(parameters))}, defaults,
+                                options) {}
+
+  /// The plain optimizer over all parameters that this one stands for, with the state of the last
+  /// consolidate_state_dict() and today's options. Throws Error on a rank that has none.
+  const OptimizerT& state_dict() const { return static_cast<const OptimizerT&>(consolidated()); }
+};
+
+}  // namespace lockstep

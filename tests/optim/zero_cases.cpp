@@ -1,0 +1,74 @@
+#include "tests/optim/zero_cases.h"
+
+#include <ATen/ops/equal.h>
+
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
+
+namespace lockstep::testing {
+namespace {
+
+void wrong_use_is_named() {
+  using torch::optim::AdamWOptions;
+  using Zero = ZeroRedundancyOptimizer<FusedAdamW>;
+  check_throws<ValueError>([] { Zero(std::vector<at::Tensor>(), AdamWOptions(0.1)); },
+                           "got an empty parameter list");
+  const Toy toy;
+  Zero optimizer(toy->parameters(), AdamWOptions(0.1));
+  check_throws<Error>([&] { optimizer.state_dict(); }, "call consolidate_state_dict(");
+  const FusedAdamW fewer({toy->net1->weight}, AdamWOptions(0.1));
+  check_throws<ValueError>([&] { optimizer.load_state_dict(fewer); }, "has 1 parameters, this optimizer's 4");
+}
+
+// Under DistributedDataParallel: what the plain optimizer makes of the same gradients, to the bit, and less
+// state.
+void equals_the_plain_optimizer() {
+  const auto train = [](Toy& toy, torch::optim::Optimizer& optimizer) {
+    DistributedDataParallel ddp(toy);
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      toy_loss(ddp, step, world().rank()).backward();
+      optimizer.step();
+    }
+  };
+  Toy plain_model;
+  FusedSGD plain(plain_model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  train(plain_model, plain);
+  for (const bool view : {false, true}) {
+    Toy model;
+    ZeroRedundancyOptimizer<FusedSGD> zero(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9),
+                                           {.parameters_as_bucket_view = view});
+    train(model, zero);
+    for (size_t p = 0; p < model->parameters().size(); ++p) {
+      CHECK_TRUE(at::equal(model->parameters()[p], plain_model->parameters()[p]));
+    }
+    size_t owned = 0;
+    for (const auto& group : zero.partition_parameters()[static_cast<size_t>(world().rank())]) {
+      owned += group.size();
+    }
+    CHECK_TRUE(owned < plain_model->parameters().size());
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
+
+int main(int argc, char** argv) {
+  using namespace lockstep::testing;
+  if (argc == 3 && std::string(argv[1]) == "parity") {
+    return lockstep::run_main("zero_cases", [&] {
+      write_parity(argv[2]);
+      return 0;
+    });
+  }
+  Cases cases;
+  for (const auto& [name, body] : Cases{{"wrong_use_is_named", wrong_use_is_named},
+                                        {"equals_the_plain_optimizer", equals_the_plain_optimizer}}) {
+    cases[name] = [body = body] {
+      world();
+      body();
+    };
+  }
+  return run_cases(argc, argv, cases);
+}

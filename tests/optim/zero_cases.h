@@ -1,0 +1,13 @@
+// What the cases of the sharded optimizers have in common.
+#pragma once
+
+#include <string>
+
+#include "tests/parallel/ddp_models.h"
+
+namespace lockstep::testing {
+
+/// Writes each rank's results into a file of `directory`, named after the rank.
+void write_parity(const std::string& directory);
+
+}  // namespace lockstep::testing
