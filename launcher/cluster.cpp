@@ -5,6 +5,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/meeting_point.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -37,52 +38,75 @@ bool is_one_of(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-}  // namespace
+int number(const char* name, int64_t otherwise) {
+  return static_cast<int>(env::get_int(name).value_or(otherwise));
+}
 
-std::optional<ClusterPlace> place_from_environment() {
-  if (env::get_int("OMPI_COMM_WORLD_LOCAL_SIZE").value_or(1) > 1) {
+/// The place of machine `rank` of `nodes`, which meet at MASTER_ADDR, where that is set, or at `point`.
+std::optional<ClusterPlace> place_at(int rank, int nodes, const std::optional<MeetingPoint>& point,
+                                     const char* launcher) {
+  if (nodes == 1) return std::nullopt;
+  const auto addr = env::get("MASTER_ADDR");
+  if (!addr && !point) {
     throw ValueError(
-        "mpirun started several lockruns on this machine; let mpirun start the program itself (mpirun -np N "
-        "program), or one lockrun per machine (--map-by ppr:1:node)");
+        std::string(launcher) + " started a lockrun on each of " + std::to_string(nodes) +
+        " machines, but does not say where the first one is; give all of them --nnodes, --node-rank and "
+        "--master-addr, or MASTER_ADDR in the environment");
   }
-  const auto nodes = env::get_int("SLURM_STEP_NUM_NODES");
-  if (!env::get("SLURM_STEP_ID") || !nodes) return std::nullopt;
-  const auto tasks = env::get_int("SLURM_STEP_NUM_TASKS").value_or(*nodes);
-  if (tasks > *nodes) {
-    throw ValueError("srun started " + std::to_string(tasks) + " lockruns on " + std::to_string(*nodes) +
-                     (*nodes == 1 ? " machine" : " machines") +
-                     "; use --ntasks-per-node=1, or let srun start the program itself");
-  }
-  if (*nodes == 1) return std::nullopt;
   ClusterPlace place;
-  place.nodes = static_cast<int>(*nodes);
-  place.node_rank = static_cast<int>(env::get_int("SLURM_NODEID").value_or(0));
-  place.master_addr =
-      first_host(env::get("SLURM_STEP_NODELIST").value_or(env::get("SLURM_JOB_NODELIST").value_or("")));
-  if (place.master_addr.empty()) {
-    throw ValueError("SLURM_STEP_NODELIST is missing; name the first machine with --master-addr");
+  place.nodes = nodes;
+  place.node_rank = rank;
+  place.master_addr = addr ? *addr : point->host;
+  const int port = number("MASTER_PORT", point ? point->port : 0);
+  if (port < 0 || port > 65535) {
+    throw ValueError("environment variable MASTER_PORT=" + std::to_string(port) +
+                     ": expected a port from 1 to 65535");
   }
-  // So that two jobs on one machine do not meet.
-  const int64_t job =
-      env::get_int("SLURM_JOB_ID").value_or(0) + 131 * env::get_int("SLURM_STEP_ID").value_or(0);
-  place.master_port = static_cast<uint16_t>(20000 + job % 10000);
+  place.master_port = static_cast<uint16_t>(port);
   return place;
 }
 
-std::string first_host(std::string_view list) {
-  std::string name;
-  for (size_t at = 0; at < list.size() && list[at] != ','; ++at) {
-    if (list[at] != '[') {
-      name += list[at];
-      continue;
-    }
-    const size_t close = list.find(']', at);
-    const std::string_view numbers = list.substr(at + 1, close == list.npos ? list.npos : close - at - 1);
-    name += numbers.substr(0, numbers.find_first_of(",-"));
-    if (close == list.npos) break;
-    at = close;
-  }
-  return name;
+/// `local`: lockruns of this launch on this machine.
+void refuse_several(const char* launcher, int local, const char* one_per_machine) {
+  if (local <= 1) return;
+  throw ValueError(std::string(launcher) + " started " + std::to_string(local) +
+                   " lockruns on this machine; let " + launcher +
+                   " start the program itself, or one lockrun per machine (" + one_per_machine + ")");
+}
+
+std::optional<ClusterPlace> place_by_mpirun() {
+  refuse_several("mpirun", number("OMPI_COMM_WORLD_LOCAL_SIZE", 1), "--map-by ppr:1:node");
+  return place_at(number("OMPI_COMM_WORLD_RANK", 0), number("OMPI_COMM_WORLD_SIZE", 1),
+                  open_mpi_meeting_point(), "mpirun");
+}
+
+std::optional<ClusterPlace> place_by_srun() {
+  const int nodes = number("SLURM_STEP_NUM_NODES", 1), tasks = number("SLURM_STEP_NUM_TASKS", nodes);
+  refuse_several("srun", (tasks + nodes - 1) / nodes, "--ntasks-per-node=1");
+  return place_at(number("SLURM_NODEID", 0), nodes, slurm_meeting_point(), "srun");
+}
+
+/// MPICH's and Intel MPI's.
+std::optional<ClusterPlace> place_by_mpiexec() {
+  refuse_several("mpiexec", number("MPI_LOCALNRANKS", 1), "-ppn 1");
+  return place_at(number("PMI_RANK", 0), number("PMI_SIZE", 1), std::nullopt, "mpiexec");
+}
+
+/// Kubeflow's operator numbers the pods where its PyTorchJob has a master. Newer ones set PET_NNODES and
+/// others too, which are read as flags.
+std::optional<ClusterPlace> place_by_pytorch_job() {
+  if (env::get("LOCAL_RANK") || !env::get("RANK") || !env::get("MASTER_ADDR")) return std::nullopt;
+  return place_at(number("RANK", 0), number("WORLD_SIZE", 1), std::nullopt, "PyTorchJob");
+}
+
+}  // namespace
+
+std::optional<ClusterPlace> place_from_environment() {
+  if (env::get("OMPI_COMM_WORLD_SIZE")) return place_by_mpirun();
+  if (env::get("SLURM_STEP_ID") && env::get("SLURM_STEP_NUM_NODES")) return place_by_srun();
+  if (env::get("PMI_SIZE") && env::get("MPI_LOCALNRANKS")) return place_by_mpiexec();
+  if (env::get("KUBERNETES_SERVICE_HOST")) return place_by_pytorch_job();
+  return std::nullopt;
 }
 
 std::vector<Host> parse_hosts(std::string_view text, const std::string& source) {

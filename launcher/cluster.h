@@ -1,4 +1,4 @@
-// Machines as other tools name them: SLURM's variables, Horovod's lists of hosts.
+// Machines as other tools name them: the variables of their launchers, Horovod's lists of hosts.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,10 @@ struct ClusterPlace {
   int slots = 0;             ///< ranks on this machine; 0: not said
 };
 
-/// The place that srun gave to this lockrun; none outside a job step, or in one of a single task. Throws
-/// ValueError when srun or mpirun started several lockruns on one machine.
+/// The place that mpirun, srun, mpiexec or Kubeflow's PyTorchJob gave to this lockrun; none where it is the
+/// only one. Throws ValueError when there are several on one machine, or nothing says where the first machine
+/// is.
 std::optional<ClusterPlace> place_from_environment();
-
-/// The first name in a list of SLURM's: "rack[1-2]n[03,5],x" is rack1n03.
-std::string first_host(std::string_view list);
 
 struct Host {
   std::string name;

@@ -1,7 +1,6 @@
 #include "lockstep/comm/init.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -17,6 +16,7 @@
 #include "lockstep/comm/backends/c10d_group.h"
 #include "lockstep/comm/backends/shared_memory.h"
 #include "lockstep/comm/launch_environment.h"
+#include "lockstep/comm/own_address.h"
 #include "lockstep/comm/segment_exchange.h"
 #include "lockstep/comm/shm/node.h"
 #include "lockstep/comm/store.h"
@@ -68,16 +68,11 @@ std::shared_ptr<ProcessGroup::Impl> make_lockstep(const LaunchEnvironment& launc
 
 std::shared_ptr<ProcessGroup::Impl> make_gloo(const LaunchEnvironment& launch, StorePtr& store,
                                               std::chrono::milliseconds timeout) {
-  std::string host = launch.local_addr.empty() ? "127.0.0.1" : launch.local_addr;
   if (!store) {
     store = launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>()) : connect_store(launch, timeout);
   }
-  if (launch.world_size != launch.local_world_size && launch.local_addr.empty()) {
-    char name[256] = {};
-    ::gethostname(name, sizeof name - 1);
-    host = name;
-  }
-  const auto factory = [host](const StorePtr& where, int rank, int size, std::chrono::milliseconds deadline) {
+  const auto factory = [host = own_address(launch)](const StorePtr& where, int rank, int size,
+                                                    std::chrono::milliseconds deadline) {
     return backends::make_gloo(where, rank, size, deadline, host);
   };
   return backends::wrap_c10d(factory, store, launch.rank, launch.world_size, timeout);
@@ -97,6 +92,7 @@ std::string backend_of(const InitOptions& options) {
 /// Where options or the init_method tell this process's place, the environment need not.
 LaunchEnvironment place_of(const InitOptions& options, const StoreAddress& address, bool meets_elsewhere) {
   LaunchEnvironment launch = LaunchEnvironment::from_env();
+  if (address.scheme == "tcp") launch.master_addr = address.host;
   const int rank = options.rank >= 0 ? options.rank : address.rank;
   const int world_size = options.world_size >= 0 ? options.world_size : address.world_size;
   if (rank < 0 && world_size < 0) {

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/meeting_point.h"
 
 namespace lockstep {
 namespace {
@@ -97,28 +98,14 @@ std::string name_of_job() {
   return "parent=" + std::to_string(::getppid());
 }
 
-/// srun says where the first node is; all tasks derive the same port from the step's number.
-void meet_on_first_node(LaunchEnvironment& launch) {
-  if (!launch.master_addr.empty() || launch.world_size == launch.local_world_size) return;
-  auto nodes = env::get("SLURM_STEP_NODELIST");
-  if (!nodes) nodes = env::get("SLURM_JOB_NODELIST");
-  if (!nodes) return;
-  constexpr int kFirstPort = 20000, kPorts = 10000;
-  launch.master_addr = first_host(*nodes);
-  if (launch.master_port == 0) {
-    launch.master_port = kFirstPort + (number("SLURM_JOB_ID", 0) * 16 + number("SLURM_STEP_ID", 0)) % kPorts;
-  }
+/// Several nodes meet where their launcher says, unless MASTER_ADDR says it.
+void meet_at(LaunchEnvironment& launch, const std::optional<MeetingPoint>& point) {
+  if (!launch.master_addr.empty() || launch.world_size == launch.local_world_size || !point) return;
+  launch.master_addr = point->host;
+  if (launch.master_port == 0) launch.master_port = point->port;
 }
 
 }  // namespace
-
-std::string first_host(const std::string& node_list) {
-  const size_t bracket = node_list.find('[');
-  const size_t comma = node_list.find(',');
-  if (bracket == std::string::npos || comma < bracket) return node_list.substr(0, comma);
-  const size_t end = node_list.find_first_of(",-]", bracket);
-  return node_list.substr(0, bracket) + node_list.substr(bracket + 1, end - bracket - 1);
-}
 
 LaunchEnvironment LaunchEnvironment::from_env() {
   LaunchEnvironment launch;
@@ -138,10 +125,11 @@ LaunchEnvironment LaunchEnvironment::from_env() {
   if (env::get(kOpenMpi.rank)) {
     read(launch, kOpenMpi);
     launch.group_rank = launch.rank / launch.local_world_size;
+    meet_at(launch, open_mpi_meeting_point());
   } else if (env::get(kSlurm.size) && env::get(kSlurm.rank)) {
     // SLURM_PROCID alone also stands in a batch script that srun did not start: that is a job of one.
     read(launch, kSlurm);
-    meet_on_first_node(launch);
+    meet_at(launch, slurm_meeting_point());
   } else if (env::get(kPmi.rank)) {
     read(launch, kPmi);
     launch.group_rank = launch.rank / launch.local_world_size;

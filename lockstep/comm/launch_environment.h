@@ -30,7 +30,4 @@ struct LaunchEnvironment {
   static LaunchEnvironment from_env();
 };
 
-/// The first name of a SLURM node list: "gpu[07-09,12],x" is "gpu07".
-std::string first_host(const std::string& node_list);
-
 }  // namespace lockstep

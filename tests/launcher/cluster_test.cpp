@@ -8,7 +8,7 @@
 namespace lockstep::launcher {
 namespace {
 
-class SlurmTest : public ::testing::Test {
+class PlaceTest : public ::testing::Test {
  protected:
   void set(const char* name, const char* value) {
     names_.push_back(name);
@@ -20,15 +20,7 @@ class SlurmTest : public ::testing::Test {
   std::vector<const char*> names_;
 };
 
-TEST(ClusterTest, FirstHostOfSlurmsLists) {
-  EXPECT_EQ(first_host("node7"), "node7");
-  EXPECT_EQ(first_host("a,b"), "a");
-  EXPECT_EQ(first_host("node[01-03,5],x"), "node01");
-  EXPECT_EQ(first_host("rack[1-2]n[03,5]-ib"), "rack1n03-ib");
-  EXPECT_EQ(first_host("node[4"), "node4");
-}
-
-TEST_F(SlurmTest, OneLockrunPerMachine) {
+TEST_F(PlaceTest, OneLockrunPerMachine) {
   EXPECT_FALSE(place_from_environment());
   set("SLURM_STEP_ID", "1");
   set("SLURM_JOB_ID", "12345");
@@ -41,14 +33,32 @@ TEST_F(SlurmTest, OneLockrunPerMachine) {
   EXPECT_EQ(place->nodes, 3);
   EXPECT_EQ(place->node_rank, 2);
   EXPECT_EQ(place->master_addr, "n7");
-  EXPECT_EQ(place->master_port, 20000 + (12345 + 131) % 10000);
+  EXPECT_EQ(place->master_port, 20000 + (16 * 12345 + 1) % 10000);
   set("SLURM_STEP_NUM_TASKS", "6");
   EXPECT_THROW(place_from_environment(), ValueError);
 }
 
-TEST_F(SlurmTest, SeveralLockrunsOfMpirunAreRefused) {
-  set("OMPI_COMM_WORLD_LOCAL_SIZE", "2");
+TEST_F(PlaceTest, SeveralLockrunsOnAMachineAreRefused) {
+  set("MPI_LOCALNRANKS", "2");
+  set("PMI_SIZE", "2");
   EXPECT_THROW(place_from_environment(), ValueError);
+  set("OMPI_COMM_WORLD_LOCAL_SIZE", "2");
+  set("OMPI_COMM_WORLD_SIZE", "2");
+  EXPECT_THROW(place_from_environment(), ValueError);
+}
+
+TEST_F(PlaceTest, MpiexecDoesNotSayWhereTheFirstMachineIs) {
+  set("PMI_RANK", "1");
+  set("PMI_SIZE", "2");
+  set("MPI_LOCALNRANKS", "1");
+  EXPECT_THROW(place_from_environment(), ValueError);
+  set("MASTER_ADDR", "first");
+  const auto place = place_from_environment();
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->nodes, 2);
+  EXPECT_EQ(place->node_rank, 1);
+  EXPECT_EQ(place->master_addr, "first");
+  EXPECT_EQ(place->master_port, 0);
 }
 
 TEST(ClusterTest, ListsOfHosts) {

@@ -13,7 +13,7 @@ import unittest
 from lockrun_support import LOCKRUN, TIMEOUT, LockrunTest, wait_until
 from two_hosts import TwoHosts, become_root, shared_memory_of
 
-GLOO_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "gloo_rank")
+ALL_REDUCE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_rank")
 SCRIPT = pathlib.Path(__file__).with_name("allreduce_script.py")
 LOOP = "echo started $RANK of $WORLD_SIZE in $TORCHELASTIC_RESTART_COUNT; touch up$RANK.$WORLD_SIZE; while [ ! -e release ]; do sleep 0.02; done"
 
@@ -62,8 +62,8 @@ class HostsTest(NodesTest):
     def test_static_all_reduce_in_cpp_shares_no_memory(self):
         flags = ["--nnodes", 2, "--nproc-per-node", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", self.token,
                  "--prefix", "off"]
-        a = self.on("a", *flags, "--node-rank", 0, GLOO_RANK)
-        b = self.on("b", *flags, "--node-rank", 1, GLOO_RANK)
+        a = self.on("a", *flags, "--node-rank", 0, ALL_REDUCE_RANK)
+        b = self.on("b", *flags, "--node-rank", 1, ALL_REDUCE_RANK)
         lines = [a.stdout.readline() for _ in range(2)] + [b.stdout.readline() for _ in range(2)]
         self.assertEqual(sorted(lines), [f"rank {rank} of 4 sum 10\n" for rank in range(4)])
         memory = {host: shared_memory_of(self.processes_of(host)) for host in "ab"}
@@ -265,13 +265,32 @@ class AgentsTest(NodesTest):
         results = self.finish(*agents)
         self.assertEqual([(code, out) for code, out, _ in results], [(0, "0 of 2\n"), (0, "1 of 2\n")], results)
 
-    def test_kubernetes_variables_need_no_flags(self):
+    def pods(self, variables):
+        """Output of the ranks of two pods, each a lockrun without flags. `variables`: a pod's, by its number."""
         agents = []
-        for node in range(2):
-            self.environment.update(PET_NNODES="2", PET_NODE_RANK=str(node), PET_MASTER_ADDR="localhost",
-                                    PET_MASTER_PORT=str(self.port), PET_NPROC_PER_NODE="1")
-            agents.append(self.start("sh", "-c", "echo $RANK of $WORLD_SIZE"))
-        self.assertEqual([(code, out) for code, out, _ in self.finish(*agents)], [(0, "0 of 2\n"), (0, "1 of 2\n")])
+        for pod in range(2):
+            self.environment.update({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443", "PYTHONUNBUFFERED": "1"})
+            self.environment.update({name: str(value) for name, value in variables(pod).items()})
+            agents.append(self.start("--prefix", "off", "sh", "-c", "echo $RANK of $WORLD_SIZE in $GROUP_RANK"))
+        results = self.finish(*agents)
+        self.assertEqual([code for code, _, _ in results], [0, 0], results)
+        return [sorted(out.splitlines()) for _, out, _ in results]
+
+    # What Kubeflow's operator sets in the pods of a PyTorchJob: newer ones, older ones, and with an elasticPolicy.
+    def test_pytorch_job(self):
+        outs = self.pods(lambda pod: {"MASTER_ADDR": "localhost", "MASTER_PORT": self.port, "PET_MASTER_ADDR": "localhost",
+                                      "PET_MASTER_PORT": self.port, "WORLD_SIZE": 4, "RANK": pod, "PET_NODE_RANK": pod,
+                                      "PET_NNODES": 2, "PET_NPROC_PER_NODE": 2})
+        self.assertEqual(outs, [["0 of 4 in 0", "1 of 4 in 0"], ["2 of 4 in 1", "3 of 4 in 1"]])
+
+    def test_older_pytorch_job(self):
+        outs = self.pods(lambda pod: {"MASTER_ADDR": "localhost", "MASTER_PORT": self.port, "WORLD_SIZE": 2, "RANK": pod})
+        self.assertEqual(outs, [["0 of 2 in 0"], ["1 of 2 in 1"]])
+
+    def test_elastic_pytorch_job(self):
+        outs = self.pods(lambda pod: {"PET_RDZV_BACKEND": "c10d", "PET_RDZV_ENDPOINT": f"localhost:{self.port}", "PET_RDZV_ID": "job",
+                                      "PET_NNODES": "1:2", "PET_MAX_RESTARTS": 3, "PET_NPROC_PER_NODE": 1})
+        self.assertEqual(sorted(outs), [["0 of 2 in 0"], ["1 of 2 in 1"]])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-// A C++ rank of a job on several machines: one all-reduce over Gloo, then it waits for `release` in its
-// directory.
+// A C++ rank: one all-reduce over LOCKSTEP_BACKEND, then it waits for `release` in its directory.
 #include <ATen/ops/full.h>
 
 #include <chrono>
@@ -12,8 +11,8 @@
 #include "lockstep/comm/init.h"
 
 int main() {
-  return lockstep::run_main("gloo_rank", [] {
-    auto world = lockstep::init({.backend = "gloo", .timeout = std::chrono::seconds(60)});
+  return lockstep::run_main("all_reduce_rank", [] {
+    auto world = lockstep::init({.timeout = std::chrono::seconds(60)});
     const auto tensor = at::full({1000}, world.rank() + 1.0);
     world.all_reduce(tensor);
     std::printf("rank %d of %d sum %g\n", world.rank(), world.size(), tensor[999].item<double>());

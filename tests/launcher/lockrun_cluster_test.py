@@ -1,0 +1,111 @@
+"""Real mpirun and a real SLURM on two hosts, a and b, which share no memory; and on one host alone."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from lockrun_support import LOCKRUN, TIMEOUT, processes_with, wait_until
+from slurm import Slurm, find
+from two_hosts import TwoHosts, become_root
+
+RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_rank")
+
+
+class ClusterTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = pathlib.Path(tempfile.mkdtemp())
+        cls.addClassCleanup(shutil.rmtree, cls.directory)
+        (cls.directory / "release").touch()
+        (cls.directory / "scratch").mkdir()
+        (cls.directory / "slurm").mkdir()
+        cls.two = TwoHosts()
+        cls.addClassCleanup(cls.two.stop)
+        cls.slurm = Slurm(cls.two, cls.directory / "slurm")
+        cls.addClassCleanup(lambda: (cls.two.stop(), cls.slurm.stop()))
+        cls.mpirun = find("mpirun")
+        cls.marker = f"LOCKRUN_TEST_MARKER={cls.directory.name}"
+        cls.environment = dict(os.environ, **cls.slurm.environment, TMPDIR=str(cls.directory / "scratch"),
+                               LOCKRUN_TEST_MARKER=cls.directory.name, OMP_NUM_THREADS="1",
+                               OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+
+    def run_on_a(self, *command, **environment):
+        """(exit code, standard output, standard error) of what starts a job, seen to its end."""
+        process = subprocess.run(self.two.hosts["a"].command("env", "-C", self.directory, *map(str, command)), text=True, timeout=TIMEOUT,
+                                 capture_output=True, env={**self.environment, **environment}, stdin=subprocess.DEVNULL)
+        self.assertTrue(wait_until(lambda: not processes_with(self.marker), 10), "processes were left behind")
+        return process.returncode, process.stdout, process.stderr
+
+    def check(self, size, *command, **environment):
+        code, out, err = self.run_on_a(*command, **environment)
+        expected = [f"rank {rank} of {size} sum {size * (size + 1) // 2}" for rank in range(size)]
+        self.assertEqual((code, sorted(out.splitlines())), (0, expected), err)
+        return err
+
+    def test_mpirun_program(self):
+        self.check(2, self.mpirun, "-np", 2, "--oversubscribe", RANK)
+
+    def test_mpirun_program_on_two_hosts(self):
+        self.check(4, "salloc", "-N2", "--ntasks-per-node=2", self.mpirun, RANK, LOCKSTEP_BACKEND="gloo")
+
+    def test_mpirun_lockrun_on_two_hosts(self):
+        err = self.check(4, "salloc", "-N2", "--ntasks-per-node=1", self.mpirun, LOCKRUN, "--prefix", "off",
+                         "--nproc-per-node", 2, RANK, LOCKSTEP_BACKEND="gloo")
+        self.assertIn("ranks 2 to 3 of 4, on 10.77.0.2", err)
+
+    def test_srun_program(self):
+        self.check(2, "srun", "-N1", "-n2", RANK)
+
+    def test_srun_program_on_two_hosts(self):
+        self.check(4, "srun", "-N2", "--ntasks-per-node=2", RANK, LOCKSTEP_BACKEND="gloo")
+
+    def test_ranks_by_hand_on_two_hosts(self):
+        # No launcher says how many ranks a host has: what the pods of a PyTorchJob find, too.
+        script = "RANK=$SLURM_PROCID WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=23456 exec " + RANK
+        self.check(2, "srun", "-N2", "--ntasks-per-node=1", "sh", "-c", script, LOCKSTEP_BACKEND="gloo")
+
+    def test_srun_lockrun(self):
+        self.check(2, "srun", "-N1", "-n1", LOCKRUN, "--prefix", "off", "--nproc-per-node", 2, RANK)
+
+    def test_srun_lockrun_on_two_hosts(self):
+        err = self.check(4, "srun", "-N2", "--ntasks-per-node=1", LOCKRUN, "--prefix", "off", "--nproc-per-node", 2, RANK,
+                         LOCKSTEP_BACKEND="gloo")
+        self.assertIn("ranks 2 to 3 of 4, on 10.77.0.2", err)
+
+    def test_a_failure_under_srun_is_the_steps(self):
+        code, _, err = self.run_on_a("srun", "-N2", "--ntasks-per-node=1", LOCKRUN, "sh", "-c", "[ $RANK = 0 ] && exec sleep 60; exit 7")
+        self.assertEqual(code, 7, err)
+        self.assertIn("the job has failed: rank 1 on b ended with exit code 7", err)
+
+    def test_several_lockruns_on_a_machine_are_refused(self):
+        for command in (("srun", "-N1", "-n2"), (self.mpirun, "-np", 2, "--oversubscribe")):
+            code, out, err = self.run_on_a(*command, LOCKRUN, RANK)
+            self.assertEqual((code, out), (2, ""), err)
+            self.assertIn("started 2 lockruns on this machine; let", err)
+
+    def test_slurms_warning_signal_reaches_the_ranks(self):
+        script = "trap 'touch warned$RANK; exit 0' USR1; touch ready$RANK; while :; do sleep 0.02; done"
+        process = subprocess.Popen(self.two.hosts["a"].command("env", "-C", self.directory, "srun", "--job-name=warned", "-N2",
+                                   "--ntasks-per-node=1", LOCKRUN, "sh", "-c", script), env=self.environment, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        self.addCleanup(process.stdout.close)
+        for rank in range(2):
+            self.assertTrue(wait_until((self.directory / f"ready{rank}").exists))
+        code, _, err = self.run_on_a_beside("scancel", "--signal=USR1", "--name=warned")
+        self.assertEqual(code, 0, err)
+        out, _ = process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, 0, out)
+        self.assertTrue((self.directory / "warned0").exists() and (self.directory / "warned1").exists())
+
+    def run_on_a_beside(self, *command):
+        process = subprocess.run(self.two.hosts["a"].command(*command), text=True, timeout=TIMEOUT, capture_output=True,
+                                 env=self.environment)
+        return process.returncode, process.stdout, process.stderr
+
+
+if __name__ == "__main__":
+    become_root()
+    unittest.main()
