@@ -131,7 +131,8 @@ class AgentsTest(NodesTest):
         self.assertIn("rank 1 failed: it ended with exit code 7", err_b)
 
     def test_a_failure_restarts_all(self):
-        script = "echo attempt $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || exit 5; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || sleep 60"
+        script = ("echo attempt $TORCHELASTIC_RESTART_COUNT; touch said$RANK; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit;"
+                  "[ $RANK = 0 ] && exec sleep 60; while [ ! -e said0 ]; do sleep 0.02; done; exit 5")
         results = self.finish(*[self.static(rank, script, "--max-restarts", 1) for rank in range(2)])
         for code, out, err in results:
             self.assertEqual((code, out), (0, "attempt 0\nattempt 1\n"), err)
