@@ -41,8 +41,8 @@ class Attempt {
   }
 
   AttemptResult run() {
-    AttemptPlan plan =
-        plan_attempt(job_, segment_fd_.get(), null_.get(), signals_.original_mask(), output_, copies_);
+    AttemptPlan plan = plan_attempt(job_, segment_fd_.get(), null_.get(), signals_.original_mask(),
+                                    cgroup_.get(), output_, copies_);
     Guardian guardian(plan.guardian);
     plan.outputs.clear();  // the workers have them now
     plan.inputs.clear();
@@ -316,6 +316,8 @@ class Attempt {
   UniqueFd segment_fd_;
   shm::Segment segment_;
   Output output_;
+  // One for each attempt: the kernel kills what is started into a group that was killed before.
+  const std::unique_ptr<JobCgroup> cgroup_ = JobCgroup::make();
   StdinCopies copies_;
   UniqueFd null_;
   HangWatch hang_watch_;

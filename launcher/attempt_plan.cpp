@@ -28,7 +28,7 @@ std::string attempt_directory(const Job& job) {
 }
 
 AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigset_t& worker_mask,
-                         Output& output, StdinCopies& copies) {
+                         const JobCgroup* cgroup, Output& output, StdinCopies& copies) {
   AttemptPlan plan;
   JobEnvironment environment = job.environment;
   environment.directory = attempt_directory(job);
@@ -53,11 +53,13 @@ AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigs
     spec.stdout_fd = plan.outputs.back().out.get();
     spec.stderr_fd = plan.outputs.back().err.get();
     spec.inherited_fds = {segment_fd};
+    if (cgroup != nullptr) spec.cgroup_fd = cgroup->fd();
     if (!job.cores.empty()) spec.cores = job.cores[static_cast<size_t>(local_rank)];
     plan.guardian.workers.push_back(std::move(spec));
   }
   if (job.listener.fd.valid()) plan.guardian.store = plan_store(job, null_fd);
   plan.guardian.scratch_directory = job.scratch_directory;
+  plan.guardian.cgroup = cgroup;
   plan.guardian.worker_mask = worker_mask;
   plan.guardian.lockrun_fds = output.read_ends();
   for (const int fd : copies.write_ends()) plan.guardian.lockrun_fds.push_back(fd);

@@ -15,9 +15,10 @@ struct AttemptPlan {
   std::vector<UniqueFd> inputs{};
 };
 
-/// `segment_fd`: of the memory that the ranks share; `null_fd`: /dev/null. Makes the workers' directories.
+/// `segment_fd`: of the memory that the ranks share; `null_fd`: /dev/null; `cgroup`: for the ranks, or null.
+/// Makes the workers' directories.
 AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigset_t& worker_mask,
-                         Output& output, StdinCopies& copies);
+                         const JobCgroup* cgroup, Output& output, StdinCopies& copies);
 
 /// The directory of the present attempt, where its local ranks have theirs.
 std::string attempt_directory(const Job& job);

@@ -152,7 +152,7 @@ class GuardianProcess {
         ::kill(pid, SIGTERM);
         ::kill(pid, SIGCONT);
       }
-      if (!wait_for_children()) kill_descendants({}, kKillTimeout);
+      if (!wait_for_children()) kill_all();
     }
     report({Event::finished, kUnknown, 0, ended, monotonic_seconds()});
     ::_exit(0);
@@ -169,9 +169,15 @@ class GuardianProcess {
     }
   }
 
+  void kill_all() const {
+    if (plan_.cgroup != nullptr) plan_.cgroup->kill();
+    kill_descendants({}, kKillTimeout);
+  }
+
   /// lockrun is dead.
   [[noreturn]] void end_orphaned() {
-    kill_descendants({}, kKillTimeout);
+    kill_all();
+    if (plan_.cgroup != nullptr) plan_.cgroup->end();
     if (!plan_.scratch_directory.empty()) {
       std::error_code ignored;
       std::filesystem::remove_all(plan_.scratch_directory, ignored);
@@ -191,7 +197,7 @@ class GuardianProcess {
 
 }  // namespace
 
-Guardian::Guardian(const GuardianPlan& plan) : earlier_children_(children()) {
+Guardian::Guardian(const GuardianPlan& plan) : earlier_children_(children()), cgroup_(plan.cgroup) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     throw Error(std::string("cannot make a socket pair: ") + std::strerror(errno));
@@ -213,6 +219,7 @@ Guardian::~Guardian() {
   if (gone_) ::kill(pid_, SIGKILL);  // it may hang in its very last step
   const double deadline = monotonic_seconds() + kKillTimeout;
   while (::waitpid(pid_, nullptr, WNOHANG) == 0 && monotonic_seconds() < deadline) ::usleep(200);
+  if (cgroup_ != nullptr) cgroup_->kill();
   kill_descendants(earlier_children_, kKillTimeout);
 }
 

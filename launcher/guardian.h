@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/cgroup.h"
 #include "launcher/process.h"
 #include "lockstep/base/fd.h"
 
@@ -56,9 +57,10 @@ struct Event {
 inline constexpr int kStore = -1;
 
 struct GuardianPlan {
-  std::vector<ProcessSpec> workers;  ///< by local rank
-  std::optional<ProcessSpec> store;  ///< not startable without
-  std::string scratch_directory;     ///< removed when the guardian ends, if lockrun is dead
+  std::vector<ProcessSpec> workers;   ///< by local rank
+  std::optional<ProcessSpec> store;   ///< not startable without
+  std::string scratch_directory;      ///< removed when the guardian ends, if lockrun is dead
+  const JobCgroup* cgroup = nullptr;  ///< that the workers are in, if any; must live as long as the guardian
   sigset_t worker_mask;
   std::vector<int> lockrun_fds;  ///< lockrun's own ends of the workers' pipes, not to be kept open
 };
@@ -83,6 +85,7 @@ class Guardian {
   UniqueFd socket_;
   pid_t pid_ = -1;
   std::vector<pid_t> earlier_children_;
+  const JobCgroup* cgroup_;
   bool gone_ = false;
 };
 

@@ -2,8 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -43,6 +45,21 @@ pid_t parent_of(pid_t pid) {
   return parent;
 }
 
+/// fork(), with the child in the control group `cgroup_fd` from its start: moving it there later takes the
+/// kernel 10 ms. Where that is refused the child is in its parent's group. For processes with a single
+/// thread.
+pid_t fork_into(int cgroup_fd) {
+  if (cgroup_fd >= 0) {
+    clone_args arguments{};
+    arguments.flags = CLONE_INTO_CGROUP;
+    arguments.exit_signal = SIGCHLD;
+    arguments.cgroup = static_cast<uint64_t>(cgroup_fd);
+    const long pid = ::syscall(SYS_clone3, &arguments, sizeof arguments);
+    if (pid >= 0) return static_cast<pid_t>(pid);
+  }
+  return ::fork();
+}
+
 void reset_signals(const sigset_t& mask) {
   ::signal(SIGPIPE, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
@@ -58,7 +75,7 @@ StartedProcess start_process(const ProcessSpec& spec, const sigset_t& mask) {
   UniqueFd status_read(ends[0]), status_write(ends[1]);
 
   const pid_t parent = ::getpid();
-  const pid_t pid = ::fork();
+  const pid_t pid = fork_into(spec.cgroup_fd);
   if (pid < 0) return {-1, errno};
   if (pid == 0) {
     // The parent may have died before the request was in place.

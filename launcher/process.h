@@ -15,6 +15,7 @@ struct ProcessSpec {
   std::vector<std::string> environment;
   int stdin_fd = -1, stdout_fd = -1, stderr_fd = -1;
   std::vector<int> inherited_fds{};  ///< stay open under the same number
+  int cgroup_fd = -1;                ///< of a group to move into; -1: none
   std::vector<int> cores{};          ///< that it may run on; empty: those of the calling process
 };
 

@@ -1,11 +1,14 @@
 """However a job ends, all of it ends."""
 
 import os
+import pathlib
+import shutil
 import signal
+import subprocess
 import time
 import unittest
 
-from lockrun_support import TIMEOUT, LockrunTest, wait_until
+from lockrun_support import LOCKRUN, TIMEOUT, LockrunTest, wait_until
 
 # A rank with a child, and a grandchild in a session of its own that outlives its parent.
 FAMILY = "setsid sh -c 'sleep 600 & exit' & sleep 600 & touch ready$RANK; wait"
@@ -37,9 +40,11 @@ class KillTest(LockrunTest):
 
     def test_kill_lockrun(self):
         process = self.start_family()
+        self.pid = process.pid
         process.kill()
         process.wait()
         self.assert_all_gone()
+        self.assert_no_groups()
 
     def test_kill_the_guardian(self):
         process = self.start_family()
@@ -62,6 +67,68 @@ class KillTest(LockrunTest):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         self.assert_all_gone()
+
+    def own_groups(self):
+        """Directories of this process's control group (cgroup v2) where groups can be made."""
+        own = next(line[3:] for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+        mounts = [line.split() for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup2 " in line]
+        directories = [pathlib.Path(mount[4] + own) for mount in mounts if mount[3] == "/" and "rw" in mount[5].split(",")]
+        return [directory for directory in directories if os.access(directory, os.W_OK)]
+
+    def assert_no_groups(self):
+        for directory in self.own_groups():
+            self.assertEqual(list(directory.glob(f"lockrun-{self.pid}")), [])
+
+    def test_ranks_are_in_a_group_of_their_own_where_that_is_allowed(self):
+        # In the second attempt too: what was killed once stays a group in which nothing lives.
+        process = self.start("--max-restarts", 1, "sh", "-c",
+                             "grep ^0:: /proc/self/cgroup; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit; setsid sleep 600 & exit 1")
+        self.pid = process.pid
+        out, err = process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(out.count(f"/lockrun-{self.pid}\n"), 2 if self.own_groups() else 0, out)
+        self.assert_no_groups()
+
+    def test_no_group_where_none_can_be_made(self):
+        # Control groups that can be looked at only, as in most containers.
+        script = ("for place in $(sed -n 's/^[^ ]* [^ ]* [^ ]* [^ ]* \\([^ ]*\\) .* - cgroup2 .*/\\1/p' /proc/self/mountinfo); do"
+                  " mount -o remount,bind,ro $place; done; exec \"$@\"")
+        own = [] if os.geteuid() == 0 else ["-Ur"]
+        command = ["unshare", *own, "-m", "sh", "-c", script, "sh", LOCKRUN, "--nproc-per-node", "2", "grep", "^0::", "/proc/self/cgroup"]
+        result = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=TIMEOUT)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertNotIn("lockrun-", result.stdout)
+
+    def test_groups_of_the_dead_are_removed(self):
+        process = self.start_family()
+        guardian = self.guardian_of(process)
+        os.kill(guardian, signal.SIGSTOP)
+        process.kill()
+        os.kill(guardian, signal.SIGKILL)
+        process.wait()
+        self.pid = process.pid
+        # Nobody is left to end the grandchildren in sessions of their own; where there are groups, the next lockrun finds them.
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+        self.assert_all_gone()
+        self.assertEqual(self.shell(1, "exit 0")[0], 0)
+        self.assert_no_groups()
+        for path in self.scratch.iterdir():
+            shutil.rmtree(path)
+
+    def test_ranks_that_multiply_end_too(self):
+        # Each process starts the next one and ends: none of them is there for long. Without `go` they stop by themselves.
+        (self.directory / "go").touch()
+        self.environment["CHAIN"] = "[ ! -e go ] || { setsid sh -c \"$CHAIN\" & exit 0; }"
+        process = self.start("sh", "-c", "setsid sh -c \"$CHAIN\" & touch ready; sleep 600")
+        self.wait_for_file("ready")
+        self.pid = process.pid
+        process.kill()
+        process.wait()
+        gone = wait_until(lambda: not self.processes(), 10)
+        (self.directory / "go").unlink()
+        self.assertTrue(gone)
+        self.assert_no_groups()
 
     def test_left_over_processes_end_with_the_ranks(self):
         code, _, err = self.shell(2, "setsid sleep 600 & exit 0")
