@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "lockstep/timeline/parts_folder.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -81,6 +83,8 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   environment.set_default("OMP_NUM_THREADS", std::to_string(job.threads));
   environment.remove("LOCKSTEP_SEGMENT_FD");
   if (job.segment_fd) environment.set("LOCKSTEP_SEGMENT_FD", *job.segment_fd);
+  environment.remove(timeline::kFolderVariable);
+  if (!job.timeline_parts.empty()) environment.set(timeline::kFolderVariable, job.timeline_parts);
   environment.remove("LOCKSTEP_LOCAL_ADDR");
   if (!job.local_addr.empty()) environment.set("LOCKSTEP_LOCAL_ADDR", job.local_addr);
   if (!job.interface.empty()) {

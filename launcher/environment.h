@@ -27,6 +27,7 @@ struct JobEnvironment {
   std::string directory;                ///< of this attempt: holds <local rank>/error.json
   bool virtual_local_rank = false;      ///< LOCAL_RANK=0 for all, and one GPU each
   std::string interface;                ///< network interface that the ranks are to use; empty: not said
+  std::string timeline_parts;           ///< LOCKSTEP_TIMELINE_PARTS; empty: none
   std::string local_addr;               ///< LOCKSTEP_LOCAL_ADDR: this machine's address there
 };
 

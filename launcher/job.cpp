@@ -17,6 +17,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/shm/segment.h"
+#include "lockstep/timeline/parts_folder.h"
 
 extern char** environ;
 
@@ -125,6 +126,8 @@ class JobRun {
       job.scratch_directory = directory.path();
     }
     job.environment.directory = directory.path();
+    const timeline::JobParts timeline(run_id);
+    job.environment.timeline_parts = timeline.folder().string();
     Signals signals(options_.signals);
     const int code = options_.nodes.several() ? run_on_several(job, signals) : run_alone(job, signals);
     if (!reasons_.empty()) {

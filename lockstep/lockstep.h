@@ -29,5 +29,6 @@
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/text/bert_tokenizer.h"
+#include "lockstep/timeline/timeline.h"
 #include "lockstep/trainer/trainer.h"
 #include "lockstep/trainer/training_arguments.h"

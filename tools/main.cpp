@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
   lockstep::tools::add_bench(app, action);
   lockstep::tools::add_data(app, action);
   lockstep::tools::add_env(app, action);
+  lockstep::tools::add_timeline(app, action);
   lockstep::tools::add_tokenize(app, action);
   lockstep::tools::add_topo(app, action);
   CLI11_PARSE(app, argc, argv);

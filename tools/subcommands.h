@@ -19,6 +19,7 @@ void add_bench(CLI::App& app, Action& action);
 void add_bench_ddp(CLI::App& bench, Action& action);
 void add_data(CLI::App& app, Action& action);
 void add_env(CLI::App& app, Action& action);
+void add_timeline(CLI::App& app, Action& action);
 void add_tokenize(CLI::App& app, Action& action);
 void add_topo(CLI::App& app, Action& action);
 

@@ -15,6 +15,7 @@
 #include "lockstep/base/fd.h"
 #include "lockstep/comm/backends/c10d_group.h"
 #include "lockstep/comm/backends/shared_memory.h"
+#include "lockstep/comm/job_timeline.h"
 #include "lockstep/comm/launch_environment.h"
 #include "lockstep/comm/own_address.h"
 #include "lockstep/comm/segment_exchange.h"
@@ -139,6 +140,7 @@ World join_job(const InitOptions& options, const LaunchEnvironment& launch, Stor
   }
   auto impl = backend == "lockstep" ? make_lockstep(launch, store, options.timeout)
                                     : make_gloo(launch, store, options.timeout);
+  impl = begin_timeline(std::move(impl), launch);
   job_slot().emplace(
       Job{World(ProcessGroup(std::move(impl)), launch.local_rank, launch.local_world_size, launch.group_rank),
           launch, std::move(store)});
@@ -203,6 +205,7 @@ void destroy() {
   if (!job_slot()) return;
   job_slot()->world.ProcessGroup::destroy();
   job_slot().reset();
+  end_timeline();
 }
 
 }  // namespace lockstep

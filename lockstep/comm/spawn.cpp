@@ -25,6 +25,7 @@
 #include "lockstep/base/fd.h"
 #include "lockstep/base/main.h"
 #include "lockstep/comm/shm/segment.h"
+#include "lockstep/timeline/parts_folder.h"
 
 namespace lockstep {
 
@@ -101,7 +102,7 @@ c10::intrusive_ptr<c10d::TCPStore> serve_store() {
 }
 
 std::vector<std::string> environment_of(int rank, int nprocs, int segment_fd, int port, int task_fd,
-                                        int error_fd) {
+                                        int error_fd, const std::string& timeline_parts) {
   std::map<std::string, std::string> own{{"RANK", std::to_string(rank)},
                                          {"LOCAL_RANK", std::to_string(rank)},
                                          {"WORLD_SIZE", std::to_string(nprocs)},
@@ -114,6 +115,7 @@ std::vector<std::string> environment_of(int rank, int nprocs, int segment_fd, in
                                          {"LOCKSTEP_SEGMENT_FD", std::to_string(segment_fd)},
                                          {kTaskVariable, std::to_string(task_fd)},
                                          {kErrorVariable, std::to_string(error_fd)}};
+  if (!timeline_parts.empty()) own[timeline::kFolderVariable] = timeline_parts;
   if (!env::get("OMP_NUM_THREADS")) {
     own["OMP_NUM_THREADS"] = std::to_string(std::max(1, usable_cores() / nprocs));
   }
@@ -128,11 +130,13 @@ std::vector<std::string> environment_of(int rank, int nprocs, int segment_fd, in
 
 /// Between fork and exec of a process with threads only calls that are safe in a signal handler are allowed:
 /// all that needs memory is made before.
-Child start_child(int rank, int nprocs, int segment_fd, int port, int task_fd) {
+Child start_child(int rank, int nprocs, int segment_fd, int port, int task_fd,
+                  const std::string& timeline_parts) {
   Child child;
   child.rank = rank;
   child.error = file_of("");
-  const auto entries = environment_of(rank, nprocs, segment_fd, port, task_fd, child.error.get());
+  const auto entries =
+      environment_of(rank, nprocs, segment_fd, port, task_fd, child.error.get(), timeline_parts);
   std::vector<char*> environment;
   for (const std::string& entry : entries) environment.push_back(const_cast<char*>(entry.c_str()));
   environment.push_back(nullptr);
@@ -191,6 +195,7 @@ std::optional<int> spawned_main() {
 }
 
 struct SpawnContext::State {
+  timeline::JobParts timeline{std::to_string(::getpid())};  // goes last, after the children
   std::vector<Child> children;
   std::vector<pid_t> pids;
   UniqueFd segment_fd;
@@ -308,7 +313,8 @@ SpawnContext start_processes(const Spawnable& function, int nprocs, const json& 
   SpawnContext context(std::move(state));
   for (int rank = 0; rank < nprocs; ++rank) {
     context.state_->children.push_back(start_child(rank, nprocs, context.state_->segment_fd.get(),
-                                                   context.state_->store->getPort(), task.get()));
+                                                   context.state_->store->getPort(), task.get(),
+                                                   context.state_->timeline.folder().string()));
     context.state_->pids.push_back(context.state_->children.back().pid);
   }
   return context;

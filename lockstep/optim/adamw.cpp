@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/fused.h"
+#include "lockstep/timeline/timeline.h"
 
 namespace lockstep {
 namespace {
@@ -29,6 +30,7 @@ torch::Tensor FusedAdamW::step(LossClosure closure) {
     loss = closure();
   }
   const at::NoGradGuard no_grad;
+  const timeline::Span span("FusedAdamW", timeline::Kind::optimizer);
   for (auto& group : param_groups_) {
     const auto& options = static_cast<const AdamWOptions&>(group.options());
     std::map<int64_t, Batch> batches;

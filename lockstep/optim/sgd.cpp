@@ -4,6 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/fused.h"
+#include "lockstep/timeline/timeline.h"
 
 namespace lockstep {
 namespace {
@@ -24,6 +25,7 @@ torch::Tensor FusedSGD::step(LossClosure closure) {
     loss = closure();
   }
   const at::NoGradGuard no_grad;
+  const timeline::Span span("FusedSGD", timeline::Kind::optimizer);
   for (auto& group : param_groups_) {
     const auto& options = static_cast<const SGDOptions&>(group.options());
     // A parameter's first momentum is its gradient: the kernel wants to know which those are.

@@ -14,6 +14,7 @@
 #include "lockstep/parallel/join_session.h"
 #include "lockstep/parallel/module_check.h"
 #include "lockstep/parallel/reducer.h"
+#include "lockstep/timeline/timeline.h"
 
 namespace lockstep::detail {
 namespace {
@@ -133,6 +134,10 @@ void DataParallelCore::shadow_forward(int source) {
 }
 
 void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
+  if (timeline::is_on()) {
+    timeline::record(timeline::Kind::forward, "forward", forward_start_.time_since_epoch().count(),
+                     timeline::now());
+  }
   if (!c10::GradMode::is_enabled()) return;
   if (!synchronises_) return reducer_->disarm();
   reducer_->arm(outputs);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/timeline/timeline.h"
 
 namespace lockstep {
 namespace {
@@ -102,11 +103,15 @@ void Reducer::begin() {
   leaves_at_end_ = join_hook_ != nullptr || (options_.static_graph && !counts_are_known_);
   is_open_ = true;
   pass_start_ = Clock::now();
+  traced_start_ = timeline::is_on() ? timeline::now() : 0;
   // The callback belongs to the backward pass: when an exception ends that, both go away.
   const auto token = std::make_shared<int>();
   pass_token_ = token;
   torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this(), token] {
     self->end(Role::active, self->join_hook_ ? self->join_hook_() : 0);
+    if (self->traced_start_ != 0) {
+      timeline::record(timeline::Kind::backward, "backward", self->traced_start_, timeline::now());
+    }
   });
 }
 
@@ -174,7 +179,12 @@ void Reducer::adopt(Parameter& parameter) {
       if (options_.gradient_as_bucket_view && !gradient.requires_grad()) gradient = parameter.view;
     }
   }
-  --buckets_[parameter.bucket].pending;
+  if (--buckets_[parameter.bucket].pending == 0 && timeline::is_on()) {
+    const int64_t moment = timeline::now();
+    timeline::record(timeline::Kind::ready, "ready", moment, moment,
+                     static_cast<int64_t>(buckets_[parameter.bucket].flat.nbytes()),
+                     static_cast<int32_t>(parameter.bucket));
+  }
   parameter.is_ready = true;
 }
 
@@ -194,6 +204,7 @@ void Reducer::launch_ready_buckets() {
         bucket.missing.fill_(1);
       }
     }
+    const timeline::BucketScope scope(next_bucket_);
     if (comm_hook_) {
       launch_hook(next_bucket_);
     } else {

@@ -177,6 +177,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   bool is_order_agreed_ = false;
   bool counts_are_known_ = false;  // static_graph: Parameter::expected
   std::chrono::steady_clock::time_point pass_start_{}, comm_start_{};
+  int64_t traced_start_ = 0;  // of the pass, for the timeline; 0: none is kept
   ReducerStatistics statistics_;
 };
 

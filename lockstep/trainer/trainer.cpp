@@ -14,6 +14,7 @@
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/optim/parameter_groups.h"
+#include "lockstep/timeline/timeline.h"
 #include "lockstep/trainer/evaluation.h"
 #include "lockstep/trainer/progress_bar.h"
 #include "lockstep/trainer/training_log.h"
@@ -188,7 +189,10 @@ void Trainer::Impl::run_epoch(Run& run, int64_t epoch) {
   int64_t micro_batches_done = 0;
   for (int64_t i = 0; i < plan.update_steps_per_epoch && state.global_step < plan.max_steps; ++i) {
     std::vector<Batch> micro_batches;
-    for (int64_t k = 0; k < plan.micro_batches_of(i); ++k) micro_batches.push_back(*loader.next());
+    {
+      const timeline::Span span("data", timeline::Kind::data);
+      for (int64_t k = 0; k < plan.micro_batches_of(i); ++k) micro_batches.push_back(*loader.next());
+    }
     const bool epoch_ends = i + 1 == plan.update_steps_per_epoch;
     if (options.on_samples) {
       const auto first = dealt.indices.begin() + micro_batches_done * batch_size;

@@ -1,0 +1,13 @@
+// A backend whose operations are in the timeline.
+#pragma once
+
+#include <memory>
+
+#include "lockstep/comm/process_group_impl.h"
+
+namespace lockstep {
+
+/// The same group; each operation records a span (timeline/timeline.h), and so does each wait for one.
+std::shared_ptr<ProcessGroup::Impl> make_traced(std::shared_ptr<ProcessGroup::Impl> group);
+
+}  // namespace lockstep
