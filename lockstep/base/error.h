@@ -4,6 +4,8 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace lockstep {
 
@@ -46,7 +48,13 @@ class CommError : public Error {
 /// A wait reached its deadline; the message names the operation and the ranks that did not come.
 class TimeoutError : public CommError {
  public:
-  using CommError::CommError;
+  explicit TimeoutError(const std::string& message, std::vector<int> missing_ranks = {})
+      : CommError(message), missing_ranks_(std::move(missing_ranks)) {}
+  /// Ranks, within the group, that did not come, in order; empty where the backend does not tell.
+  const std::vector<int>& missing_ranks() const { return missing_ranks_; }
+
+ private:
+  std::vector<int> missing_ranks_;
 };
 
 /// A peer died, or left the group, while others needed it.

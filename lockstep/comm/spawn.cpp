@@ -37,6 +37,7 @@ struct Child {
   UniqueFd pidfd, error;
   bool ended = false;
   int status = 0;
+  bool status_is_lost = false;  // something else in this program waited for it
 };
 }  // namespace spawn_detail
 
@@ -128,6 +129,18 @@ std::vector<std::string> environment_of(int rank, int nprocs, int segment_fd, in
   return entries;
 }
 
+/// How a rank ended is told once, to whoever asks first.
+void check_ends_are_told() {
+  struct sigaction action {};
+  ::sigaction(SIGCHLD, nullptr, &action);
+  if (action.sa_handler == SIG_IGN || (action.sa_flags & SA_NOCLDWAIT) != 0) {
+    throw Error(
+        "spawn: this program ignores SIGCHLD, so the kernel does not tell how a rank ended: set its action "
+        "to "
+        "SIG_DFL first");
+  }
+}
+
 /// Between fork and exec of a process with threads only calls that are safe in a signal handler are allowed:
 /// all that needs memory is made before.
 Child start_child(int rank, int nprocs, int segment_fd, int port, int task_fd,
@@ -158,6 +171,13 @@ Child start_child(int rank, int nprocs, int segment_fd, int port, int task_fd,
   }
   child.pid = pid;
   child.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!child.pidfd.valid()) {
+    const int reason = errno;
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    errno = reason;
+    fail_errno("cannot watch rank " + std::to_string(rank));
+  }
   return child;
 }
 
@@ -202,6 +222,7 @@ struct SpawnContext::State {
   std::optional<shm::Segment> segment;
   c10::intrusive_ptr<c10d::TCPStore> store;
   SpawnOptions options;
+  std::optional<SpawnError> failure;  // what join() has thrown
 
   bool all_ended() const {
     return std::all_of(children.begin(), children.end(), [](const Child& child) { return child.ended; });
@@ -221,8 +242,12 @@ struct SpawnContext::State {
     ::poll(events.data(), events.size(), milliseconds);
     std::vector<Child*> ended;
     for (Child& child : children) {
-      if (child.ended || ::waitpid(child.pid, &child.status, WNOHANG) != child.pid) continue;
+      if (child.ended) continue;
+      const pid_t told = ::waitpid(child.pid, &child.status, WNOHANG);
+      if (told == 0 || (told < 0 && errno == EINTR)) continue;
       child.ended = true;
+      child.status_is_lost = told < 0;
+      if (child.status_is_lost) child.status = W_EXITCODE(EXIT_FAILURE, 0);
       segment->mark_exited(child.rank, child.status);  // peers that wait for it learn it at once
       ended.push_back(&child);
     }
@@ -243,12 +268,18 @@ struct SpawnContext::State {
     while (!all_ended()) wait_for_some(std::nullopt);
   }
 
-  [[noreturn]] void rethrow(const Child& child) {
+  static SpawnError error_of(const Child& child) {
     std::string message = read_all(child.error.get());
-    if (!message.empty()) message.erase(0, kStampDigits);
-    throw SpawnError("rank " + std::to_string(child.rank) + " (pid " + std::to_string(child.pid) + ") " +
-                         (message.empty() ? shm::describe_wait_status(child.status) : "failed: " + message),
-                     child.rank, child.status);
+    if (!message.empty()) {
+      message = "failed: " + message.substr(kStampDigits);
+    } else if (child.status_is_lost) {
+      message =
+          "ended, and something else in this program took its exit status: wait for no children but your own";
+    } else {
+      message = shm::describe_wait_status(child.status);
+    }
+    return {"rank " + std::to_string(child.rank) + " (pid " + std::to_string(child.pid) + ") " + message,
+            child.rank, child.status};
   }
 };
 
@@ -264,6 +295,7 @@ SpawnContext::~SpawnContext() {
 const std::vector<pid_t>& SpawnContext::pids() const { return state_->pids; }
 
 bool SpawnContext::join(std::optional<std::chrono::milliseconds> timeout) {
+  if (state_->failure) throw *state_->failure;
   std::optional<SpawnClock::time_point> deadline;
   if (timeout) deadline = SpawnClock::now() + *timeout;
   while (!state_->all_ended()) {
@@ -286,7 +318,8 @@ bool SpawnContext::join(std::optional<std::chrono::milliseconds> timeout) {
         failed = &child;
       }
       state_->end_all();
-      state_->rethrow(*failed);
+      state_->failure = State::error_of(*failed);
+      throw *state_->failure;
     }
     if (deadline && SpawnClock::now() >= *deadline) return state_->all_ended();
   }
@@ -301,6 +334,7 @@ SpawnContext start_processes(const Spawnable& function, int nprocs, const json& 
         "run_main() or "
         "begin it with spawned_main()");
   }
+  check_ends_are_told();
   auto state = std::make_unique<SpawnContext::State>();
   state->options = options;
   state->segment_fd =

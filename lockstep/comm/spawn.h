@@ -52,7 +52,7 @@ class SpawnContext {
   ~SpawnContext();
   const std::vector<pid_t>& pids() const;
   /// Waits until all ranks have ended well and returns true; false at the deadline. When one fails, ends the
-  /// others and throws its SpawnError.
+  /// others and throws its SpawnError, as does every later call.
   bool join(std::optional<std::chrono::milliseconds> timeout = std::nullopt);
 
  private:
@@ -66,7 +66,8 @@ class SpawnContext {
 /// joins it. Each is a fresh start of this program (/proc/self/exe), not a copy, so it does not matter which
 /// threads OpenMP, LibTorch or the program have started. In them, run_main() calls the function instead of
 /// its body; a main() without run_main must begin with spawned_main(). Blocks until all have ended; when one
-/// fails, ends the others and throws its SpawnError. The calling thread's end ends the ranks.
+/// fails, ends the others and throws its SpawnError. The calling thread's end ends the ranks. Throws Error
+/// where the program ignores SIGCHLD. May be called in a rank, which then starts a job of its own.
 void spawn(const Spawnable& function, int nprocs, const nlohmann::json& arguments, SpawnOptions options = {});
 void spawn(const Spawnable& function, int nprocs);
 

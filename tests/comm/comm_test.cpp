@@ -48,14 +48,41 @@ TEST(CommFailureTest, ADeadlineNamesTheOperationAndWhoIsMissing) {
   expect_case_succeeds(2, "comm_cases", "late_for_a_sum");
 }
 
-TEST(SpawnTest, StartsWatchesAndEndsRanks) {
-  const std::string line = "timeout 60 " LOCKSTEP_TEST_BIN_DIR
-                           "/spawn_cases ends_well gloo_works_too failures contexts leaves_nothing 2>&1";
-  FILE* pipe = ::popen(line.c_str(), "r");
+/// Standard output and error of a program that must succeed.
+std::string output_of(const std::string& command) {
+  FILE* pipe = ::popen(("timeout -k 5 60 " + command + " 2>&1 </dev/null").c_str(), "r");
   std::string output;
   char buffer[4096];
   while (const size_t n = std::fread(buffer, 1, sizeof buffer, pipe)) output.append(buffer, n);
   EXPECT_EQ(::pclose(pipe), 0) << output;
+  return output;
+}
+
+TEST(SpawnTest, StartsWatchesAndEndsRanks) {
+  output_of(LOCKSTEP_TEST_BIN_DIR
+            "/spawn_cases ends_well gloo_works_too failures nested joined_twice lost_status contexts "
+            "leaves_nothing");
+}
+
+TEST(MessagesTest, PrintsTheSameUnderLockrunAndByItself) {
+  const std::string own = output_of(LOCKSTEP_BIN_DIR "/messages 3");
+  EXPECT_EQ(own,
+            output_of(LOCKSTEP_BIN_DIR
+                      "/lockrun --standalone --nproc-per-node 3 --prefix off " LOCKSTEP_BIN_DIR "/messages"));
+  for (const char* part :
+       {"send and recv, blocking", "  after  rank 2  [1 2]\n", "isend and irecv",
+        "  after  rank 0  [21 22]\n",
+        "all_reduce: the sum everywhere\n  before rank 0  [1 2]\n  before rank 1  [11 12]\n  before rank 2  "
+        "[21 22]\n"
+        "  after  rank 0  [33 36]\n  after  rank 1  [33 36]\n  after  rank 2  [33 36]\n",
+        "scatter", "  after  rank 2  [102 102]\n", "gather", "  after  rank 0  [1 2 11 12 21 22]\n",
+        "all_gather", "  after  rank 1  [1 2 11 12 21 22]\n", "broadcast", "  after  rank 1  [21 22]\n",
+        "reduce"}) {
+    EXPECT_NE(own.find(part), std::string::npos) << part << "\nin:\n" << own;
+  }
+  EXPECT_NE(output_of("sh -c '! " LOCKSTEP_BIN_DIR "/messages three'")
+                .find("a number from 1; not \"three\""),
+            std::string::npos);
 }
 
 TEST(CommFailureTest, AnUnknownBackendIsRefused) {

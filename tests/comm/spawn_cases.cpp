@@ -2,6 +2,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 
+#include <sys/wait.h>
+
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -79,6 +81,59 @@ void failures() {
   lockstep::testing::check_throws<ValueError>([] { spawn(kSum, 0); }, "1 to 256 ranks");
 }
 
+void sum_of_ranks_of_its_own(int rank, const json& arguments) {
+  const World world = init();
+  if (rank == 0) spawn(kSum, 2, {{"ranks", 2}});
+  const at::Tensor tensor = at::full({3}, 1.0);
+  world.all_reduce(tensor);
+  CHECK_TRUE(tensor.eq(world.size()).all().item<bool>());
+  if (arguments.at("fails") == true && rank == 0) spawn(kFail, 2, {{"who", 1}, {"how", "exit"}});
+}
+const Spawnable kNested("sum_of_ranks_of_its_own", sum_of_ranks_of_its_own);
+
+void nested() {
+  spawn(kNested, 2, {{"fails", false}});
+  lockstep::testing::check_throws<SpawnError>(
+      [] {
+        spawn(kNested, 2, {{"fails", true}});
+      },
+      "failed: rank 1 (pid");
+}
+
+void refuse_to_end(int rank, const json&) {
+  const World world = init();
+  std::signal(SIGTERM, SIG_IGN);
+  world.barrier();
+  if (rank == 1) throw std::runtime_error("rank one had enough");
+  std::this_thread::sleep_for(std::chrono::seconds(60));
+}
+const Spawnable kRefuseToEnd("refuse_to_end", refuse_to_end);
+
+bool has_children() {
+  siginfo_t info{};
+  return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+void joined_twice() {
+  SpawnContext good = start_processes(kSum, 2, {{"ranks", 2}});
+  CHECK_TRUE(good.join() && good.join());
+  SpawnContext bad = start_processes(kRefuseToEnd, 2, {}, {.grace = std::chrono::milliseconds(100)});
+  for (int n = 0; n < 2; ++n) {
+    lockstep::testing::check_throws<SpawnError>([&] { bad.join(std::chrono::seconds(30)); },
+                                                "failed: rank one had enough");
+  }
+  CHECK_TRUE(!has_children());  // no zombie either
+}
+
+void lost_status() {
+  std::signal(SIGCHLD, SIG_IGN);
+  lockstep::testing::check_throws<Error>([] { spawn(kSum, 1, {{"ranks", 1}}); }, "ignores SIGCHLD");
+  std::signal(SIGCHLD, SIG_DFL);
+  SpawnContext context = start_processes(kSum, 1, {{"ranks", 1}});
+  ::waitpid(-1, nullptr, 0);
+  lockstep::testing::check_throws<SpawnError>([&] { context.join(); }, "took its exit status");
+}
+
 void contexts() {
   std::vector<pid_t> pids;
   {
@@ -132,6 +187,9 @@ int main(int argc, char** argv) {
                                      {{"ends_well", ends_well},
                                       {"gloo_works_too", gloo_works_too},
                                       {"failures", failures},
+                                      {"nested", nested},
+                                      {"joined_twice", joined_twice},
+                                      {"lost_status", lost_status},
                                       {"contexts", contexts},
                                       {"leaves_nothing", leaves_nothing}});
 }

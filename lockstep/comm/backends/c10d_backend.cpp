@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/backends/sparse_all_reduce.h"
 
 namespace lockstep::backends {
 namespace {
@@ -19,14 +20,19 @@ class C10dWork : public c10d::Work {
   std::exception_ptr exception() const override { return work_->exception(); }
   int sourceRank() const override { return work_->source_rank(); }
   bool wait(std::chrono::milliseconds timeout) override {
-    if (timeout == kNoTimeout) {
-      work_->wait();
-    } else {
-      work_->wait(timeout);
+    try {
+      if (timeout == kNoTimeout) {
+        work_->wait();
+      } else {
+        work_->wait(timeout);
+      }
+    } catch (const TimeoutError& error) {
+      // Programs look for the word.
+      throw TimeoutError(std::string("the timeout has passed: ") + error.what(), error.missing_ranks());
     }
     return true;
   }
-  void synchronize() override { work_->wait(); }
+  void synchronize() override { wait(kNoTimeout); }
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     work_->set_result(outputs_);
@@ -90,31 +96,38 @@ class GroupBackend : public c10d::Backend {
   void abort() override { group_.destroy(); }
 
   c10dWorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    return made(group_.all_reduce_async(only(tensors), reduction(options)), tensors);
+    const at::Tensor& tensor = only(tensors);
+    if (tensor.is_sparse()) {
+      const at::Tensor sum =
+          sparse_all_reduce(group_, tensor, from_c10d(options.reduceOp), given(options.timeout));
+      tensor.copy_(sum);
+      return collective(all_of({}), tensors);
+    }
+    return collective(group_.all_reduce_async(tensor, reduction(options)), tensors);
   }
   c10dWorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
-    return made(group_.all_reduce_coalesced_async(tensors, reduction(options)), tensors);
+    return collective(group_.all_reduce_coalesced_async(tensors, reduction(options)), tensors);
   }
   c10dWorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    return made(group_.reduce_async(only(tensors), {.dst = static_cast<int>(options.rootRank),
-                                                    .op = from_c10d(options.reduceOp),
-                                                    .timeout = given(options.timeout),
-                                                    .premul_factor = premul_factor(options.reduceOp)}),
-                tensors);
+    return collective(group_.reduce_async(only(tensors), {.dst = static_cast<int>(options.rootRank),
+                                                          .op = from_c10d(options.reduceOp),
+                                                          .timeout = given(options.timeout),
+                                                          .premul_factor = premul_factor(options.reduceOp)}),
+                      tensors);
   }
   c10dWorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    return made(
+    return collective(
         group_.broadcast_async(only(tensors), {static_cast<int>(options.rootRank), given(options.timeout)}),
         tensors);
   }
   c10dWorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                         const c10d::AllgatherOptions& options) override {
-    return made(group_.all_gather_async(outputs.at(0), only(inputs), {given(options.timeout)}),
-                outputs.at(0));
+    return collective(group_.all_gather_async(outputs.at(0), only(inputs), {given(options.timeout)}),
+                      outputs.at(0));
   }
   c10dWorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
                               const c10d::AllgatherOptions& options) override {
-    return made(group_.all_gather_into_tensor_async(output, input, {given(options.timeout)}), {output});
+    return collective(group_.all_gather_into_tensor_async(output, input, {given(options.timeout)}), {output});
   }
   c10dWorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                   const c10d::AllgatherOptions& options) override {
@@ -127,7 +140,7 @@ class GroupBackend : public c10d::Backend {
       all.insert(all.end(), of_input.begin(), of_input.end());
       works.push_back(group_.all_gather_async(of_input, inputs[i], {given(options.timeout)}));
     }
-    return made(all_of(std::move(works)), all);
+    return collective(all_of(std::move(works)), all);
   }
   c10dWorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                               const c10d::AllgatherOptions& options) override {
@@ -136,28 +149,28 @@ class GroupBackend : public c10d::Backend {
       works.push_back(
           group_.all_gather_into_tensor_async(outputs.at(i), inputs[i], {given(options.timeout)}));
     }
-    return made(all_of(std::move(works)), outputs);
+    return collective(all_of(std::move(works)), outputs);
   }
   c10dWorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
                      const c10d::GatherOptions& options) override {
     const Tensors into = outputs.empty() ? Tensors() : outputs.at(0);
-    return made(
+    return collective(
         group_.gather_async(into, only(inputs), {static_cast<int>(options.rootRank), given(options.timeout)}),
         into);
   }
   c10dWorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                       const c10d::ScatterOptions& options) override {
-    return made(group_.scatter_async(only(outputs), inputs.empty() ? Tensors() : inputs.at(0),
-                                     {static_cast<int>(options.rootRank), given(options.timeout)}),
-                outputs);
+    return collective(group_.scatter_async(only(outputs), inputs.empty() ? Tensors() : inputs.at(0),
+                                           {static_cast<int>(options.rootRank), given(options.timeout)}),
+                      outputs);
   }
   c10dWorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                              const c10d::ReduceScatterOptions& options) override {
-    return made(group_.reduce_scatter_async(only(outputs), inputs.at(0), scattering(options)), outputs);
+    return collective(group_.reduce_scatter_async(only(outputs), inputs.at(0), scattering(options)), outputs);
   }
   c10dWorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                    const c10d::ReduceScatterOptions& options) override {
-    return made(group_.reduce_scatter_tensor_async(output, input, scattering(options)), {output});
+    return collective(group_.reduce_scatter_tensor_async(output, input, scattering(options)), {output});
   }
   c10dWorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                               const c10d::ReduceScatterOptions& options) override {
@@ -165,17 +178,17 @@ class GroupBackend : public c10d::Backend {
     for (size_t i = 0; i < inputs.size(); ++i) {
       works.push_back(group_.reduce_scatter_tensor_async(outputs.at(i), inputs[i], scattering(options)));
     }
-    return made(all_of(std::move(works)), outputs);
+    return collective(all_of(std::move(works)), outputs);
   }
   c10dWorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                             std::vector<int64_t>& input_splits,
                             const c10d::AllToAllOptions& options) override {
-    return made(
+    return collective(
         group_.all_to_all_single_async(output, input, output_splits, input_splits, {given(options.timeout)}),
         {output});
   }
   c10dWorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
-    return made(group_.all_to_all_async(outputs, inputs, {given(options.timeout)}), outputs);
+    return collective(group_.all_to_all_async(outputs, inputs, {given(options.timeout)}), outputs);
   }
   c10dWorkPtr send(Tensors& tensors, int dst, int tag) override {
     return made(group_.isend(only(tensors), dst, {.tag = tag}), tensors);
@@ -187,11 +200,23 @@ class GroupBackend : public c10d::Backend {
     return made(group_.irecv(only(tensors), std::nullopt, {.tag = tag}), tensors);
   }
   c10dWorkPtr barrier(const c10d::BarrierOptions& options) override {
-    return made(group_.barrier_async({given(options.timeout)}), {});
+    return collective(group_.barrier_async({given(options.timeout)}), {});
   }
-  void monitoredBarrier(const c10d::BarrierOptions& options, bool /*wait_all_ranks*/) override {
-    group_.monitored_barrier({given(options.timeout)});
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
+    const auto timeout = given(options.timeout).value_or(group_.timeout());
+    try {
+      group_.monitored_barrier({timeout});
+    } catch (const TimeoutError& error) {
+      throw TimeoutError(missed(timeout, error.missing_ranks(), wait_all_ranks) + ": " + error.what(),
+                         error.missing_ranks());
+    } catch (const PeerLostError& error) {
+      throw PeerLostError(missed(timeout, {error.rank()}, wait_all_ranks) + ": " + error.what(),
+                          error.rank());
+    }
   }
+  /// Of the collectives that were started here.
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return collectives_; }
 
  private:
   static const at::Tensor& only(const Tensors& tensors) {
@@ -212,10 +237,29 @@ class GroupBackend : public c10d::Backend {
             .timeout = given(options.timeout),
             .premul_factor = premul_factor(options.reduceOp)};
   }
+  /// The words that programs know from PyTorch's monitored_barrier.
+  std::string missed(std::chrono::milliseconds timeout, const std::vector<int>& missing, bool all) const {
+    const std::string self = "Rank " + std::to_string(getRank());
+    if (getRank() != 0 || missing.empty()) {
+      return self +
+             " successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+             "rank 0";
+    }
+    if (timeout.count() == 0) return self + " timed out in monitoredBarrier after 0 ms";
+    std::string ranks = std::to_string(missing.front());
+    for (size_t i = 1; i < missing.size() && all; ++i) ranks += ", " + std::to_string(missing[i]);
+    return (all && missing.size() > 1 ? "Ranks " : "Rank ") + ranks + " failed to pass monitoredBarrier in " +
+           std::to_string(timeout.count()) + " ms";
+  }
+  c10dWorkPtr collective(std::shared_ptr<lockstep::Work> work, const Tensors& outputs) {
+    ++collectives_;
+    return made(std::move(work), outputs);
+  }
   static c10dWorkPtr made(std::shared_ptr<lockstep::Work> work, const Tensors& outputs) {
     return c10::make_intrusive<C10dWork>(std::move(work), outputs);
   }
   ProcessGroup group_;
+  uint64_t collectives_ = 0;
 };
 
 }  // namespace

@@ -83,7 +83,7 @@ void with_shape(const at::Tensor& tensor, const Wait& wait) {
   } catch (const TimeoutError& error) {
     std::ostringstream text;
     text << error.what() << "; this rank's tensor has shape " << tensor.sizes();
-    throw TimeoutError(text.str());
+    throw TimeoutError(text.str(), error.missing_ranks());
   }
 }
 

@@ -16,7 +16,7 @@
 namespace lockstep::shm {
 
 inline constexpr uint64_t kMagic = 0x31504554534b4c4cULL;
-inline constexpr uint32_t kLayoutVersion = 3;
+inline constexpr uint32_t kLayoutVersion = 4;
 inline constexpr int kMaxRanks = 256;
 inline constexpr int kMaxGroups = 64;
 /// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
@@ -190,6 +190,13 @@ struct alignas(kLine) MemberDoorbell {
 
 enum class FailureKind : uint32_t { none, timeout, peer_lost, mismatch };
 
+/// Some of a group's ranks, one bit each.
+struct RankSet {
+  uint64_t words[kMaxRanks / 64];
+  void insert(int rank) { words[rank / 64] |= uint64_t{1} << (rank % 64); }
+  bool contains(int rank) const { return (words[rank / 64] >> (rank % 64) & 1) != 0; }
+};
+
 /// The first failure of a group. `state` goes 0 -> 1 (being written, by whoever won the exchange) -> 2
 /// (readable).
 struct alignas(kLine) FailureRecord {
@@ -197,7 +204,8 @@ struct alignas(kLine) FailureRecord {
   FailureKind kind;
   int32_t reported_by;
   int32_t lost_rank;
-  char message[1024 - 16];
+  RankSet missing;
+  char message[1024 - 48];
 };
 
 constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }

@@ -43,17 +43,18 @@ void Membership::check_broken() {
   if (failure_->state.load(std::memory_order_acquire) != 2) return;
   set_broken(failure_->kind,
              "rank " + std::to_string(failure_->reported_by) + " reported: " + failure_->message,
-             failure_->lost_rank);
+             failure_->lost_rank, failure_->missing);
   std::rethrow_exception(broken_);
 }
 
-void Membership::fail(FailureKind kind, const std::string& message, int lost_rank) {
+void Membership::fail(FailureKind kind, const std::string& message, int lost_rank, const RankSet& missing) {
   const std::string full = "[lockstep] rank " + std::to_string(rank_) + ": " + message;
   uint32_t expected = 0;
   if (failure_->state.compare_exchange_strong(expected, 1, std::memory_order_relaxed)) {
     failure_->kind = kind;
     failure_->reported_by = rank_;
     failure_->lost_rank = lost_rank;
+    failure_->missing = missing;
     const size_t length = std::min(full.size(), sizeof failure_->message - 1);
     std::memcpy(failure_->message, full.data(), length);
     failure_->message[length] = '\0';
@@ -62,7 +63,7 @@ void Membership::fail(FailureKind kind, const std::string& message, int lost_ran
     ring_sleepers();
     print_flight_recorder();
   }
-  set_broken(kind, full, lost_rank);
+  set_broken(kind, full, lost_rank, missing);
   std::rethrow_exception(broken_);
 }
 
@@ -93,13 +94,19 @@ bool Membership::all_others_have_stopped() {
   return true;
 }
 
-void Membership::set_broken(FailureKind kind, const std::string& message, int lost_rank) {
+void Membership::set_broken(FailureKind kind, const std::string& message, int lost_rank,
+                            const RankSet& missing) {
   progress_[rank_].state.store(MemberState::stopped, std::memory_order_release);
   if (on_broken_) on_broken_();
   switch (kind) {
-    case FailureKind::timeout:
-      broken_ = std::make_exception_ptr(TimeoutError(message));
+    case FailureKind::timeout: {
+      std::vector<int> ranks;
+      for (int m = 0; m < size(); ++m) {
+        if (missing.contains(m)) ranks.push_back(m);
+      }
+      broken_ = std::make_exception_ptr(TimeoutError(message, std::move(ranks)));
       return;
+    }
     case FailureKind::peer_lost:
       broken_ = std::make_exception_ptr(PeerLostError(message, lost_rank));
       return;
@@ -112,7 +119,8 @@ void Membership::set_broken(FailureKind kind, const std::string& message, int lo
 
 void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::milliseconds timeout) {
   check_broken();
-  std::string missing;
+  RankSet missing{};
+  std::string names;
   for (int m = 0; m < size(); ++m) {
     if (m == rank_ || !awaited.needs(m)) continue;
     std::string how;
@@ -120,11 +128,14 @@ void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::mill
     if (is_gone(m, how) && awaited.needs(m)) {
       fail(FailureKind::peer_lost, awaited.describe() + " lost " + describe_peer(m) + ": it " + how, m);
     }
-    missing += (missing.empty() ? "" : ", ") + describe_peer(m);
+    missing.insert(m);
+    names += (names.empty() ? "" : ", ") + describe_peer(m);
   }
   if (!timed_out) return;
-  fail(FailureKind::timeout, awaited.describe() + " waited " + std::to_string(timeout.count()) + " ms for " +
-                                 (missing.empty() ? std::string("its peers") : missing));
+  fail(FailureKind::timeout,
+       awaited.describe() + " waited " + std::to_string(timeout.count()) + " ms for " +
+           (names.empty() ? std::string("its peers") : names),
+       -1, missing);
 }
 
 bool Membership::all_others_are_gone() {

@@ -91,13 +91,14 @@ class Membership {
   /// Throws the first cause once the group is broken, by whichever rank.
   void check_broken();
   /// Breaks the group for all ranks and throws.
-  [[noreturn]] void fail(FailureKind kind, const std::string& message, int lost_rank = -1);
+  [[noreturn]] void fail(FailureKind kind, const std::string& message, int lost_rank = -1,
+                         const RankSet& missing = {});
 
  private:
   void check(const Awaited& awaited, bool timed_out, std::chrono::milliseconds timeout);
   bool is_gone(int member, std::string& how);
   std::string describe_peer(int member) const;
-  void set_broken(FailureKind kind, const std::string& message, int lost_rank);
+  void set_broken(FailureKind kind, const std::string& message, int lost_rank, const RankSet& missing);
   void print_flight_recorder() const;
 
   const Segment& segment_;
