@@ -250,8 +250,8 @@ class Attempt {
       guardian_->send({Command::signal_workers, SIGKILL});
       return;
     }
+    interrupted_by_ = signal;  // no restart follows, even if it comes when all have ended
     if (running_ == 0) return;
-    interrupted_by_ = signal;
     output_.message(fmt::format("lockrun: {} received and passed on; the ranks have {:g} s to end{}",
                                 signal_name(signal), job_.options.shutdown_timeout,
                                 signal == SIGINT ? " (Ctrl-C again kills them)" : ""));

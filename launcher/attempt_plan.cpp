@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <string_view>
+
 #include "launcher/log_file.h"
 
 namespace lockstep::launcher {
@@ -9,6 +11,14 @@ namespace {
 
 /// The terminal belongs to the ranks, unless lockrun runs in the background.
 bool may_read_stdin() { return ::isatty(0) != 1 || ::tcgetpgrp(0) == ::getpgrp(); }
+
+/// torchrun's only documented macro in arguments. `$$` and others are left to whoever reads them.
+void put_local_rank(std::string& argument, int local_rank) {
+  constexpr std::string_view macro = "${local_rank}";
+  for (size_t at = argument.find(macro); at != argument.npos; at = argument.find(macro, at)) {
+    argument.replace(at, macro.size(), std::to_string(local_rank));
+  }
+}
 
 ProcessSpec plan_store(const Job& job, int null_fd) {
   const int listener = job.listener.fd.get();
@@ -39,6 +49,7 @@ AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigs
     plan.outputs.push_back(output.add_worker(rank));
     ProcessSpec spec{job.program.path, job.program.argv,
                      worker_environment(job.inherited_environment, environment, local_rank)};
+    for (size_t i = 1; i < spec.argv.size(); ++i) put_local_rank(spec.argv[i], local_rank);
     if (job.options.pass_local_rank) {
       spec.argv.insert(spec.argv.begin() + static_cast<std::ptrdiff_t>(job.program.first_argument),
                        "--local-rank=" + std::to_string(local_rank));

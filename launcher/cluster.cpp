@@ -149,6 +149,8 @@ ClusterPlace place_among(const std::vector<Host>& hosts, const std::vector<std::
     if (place.node_rank < 0 && is_one_of(names, host.name)) {
       place.node_rank = place.nodes;
       place.slots = here;
+    } else {
+      place.others += (place.others.empty() ? "" : ", ") + host.name;
     }
     left -= here;
     ++place.nodes;

@@ -16,6 +16,7 @@ struct ClusterPlace {
   std::string master_addr{};
   uint16_t master_port = 0;  ///< 0: the default
   int slots = 0;             ///< ranks on this machine; 0: not said
+  std::string others{};      ///< names of the other machines of a list of hosts, with commas between
 };
 
 /// The place that mpirun, srun, mpiexec or Kubeflow's PyTorchJob gave to this lockrun; none where it is the

@@ -78,6 +78,7 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   environment.set("TORCHELASTIC_MAX_RESTARTS", job.max_restarts);
   environment.set("TORCHELASTIC_RUN_ID", job.run_id);
   environment.set("TORCHELASTIC_USE_AGENT_STORE", "True");
+  environment.set("TORCHELASTIC_SIGNALS_TO_HANDLE", job.signals);
   environment.set("TORCHELASTIC_ERROR_FILE", error_file(job, local_rank));
   environment.set_default("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   environment.set_default("OMP_NUM_THREADS", std::to_string(job.threads));

@@ -29,6 +29,7 @@ struct JobEnvironment {
   std::string interface;                ///< network interface that the ranks are to use; empty: not said
   std::string timeline_parts;           ///< LOCKSTEP_TIMELINE_PARTS; empty: none
   std::string local_addr;               ///< LOCKSTEP_LOCAL_ADDR: this machine's address there
+  std::string signals;                  ///< TORCHELASTIC_SIGNALS_TO_HANDLE: names with commas between
 };
 
 /// `inherited` ("NAME=value" entries) with the variables of local rank `local_rank` set in it.

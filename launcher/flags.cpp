@@ -26,9 +26,9 @@ constexpr Flag kFlags[] = {
     {"max-restarts", "", "N", "0", kJob, "How often all ranks are started again after a failure."},
     {"role", "", "NAME", "default", kJob, "Label of the ranks (ROLE_NAME)."},
     {"numa-binding", "", "HOW", "", kJob,
-     "Bind each rank to cores: node: those of its NUMA node; socket: those of its socket; exclusive: cores "
-     "of its "
-     "own there; core-complex: cores that share a last-level cache.",
+     "Bind each rank to cores, near its GPU where there are GPUs: node: those of a NUMA node; socket: those "
+     "of a "
+     "socket; exclusive: cores of its own in a NUMA node; core-complex: cores that share a last-level cache.",
      "node socket exclusive core-complex"},
     {"virtual-local-rank", "", "", "", kJob,
      "LOCAL_RANK=0 for all, each seeing only its own GPU (CUDA_VISIBLE_DEVICES)."},

@@ -33,6 +33,8 @@ class RunDirectory {
     std::replace(run_id.begin(), run_id.end(), '/', '_');
     std::string base = temporary_directory();
     if (kept_) base = logs.directory.empty() ? make_unique_directory(base + "/lockrun_logs") : logs.directory;
+    // Ranks may change their working directory.
+    base = std::filesystem::absolute(base).lexically_normal();
     if (kept_) make_directories(base);
     path_ = make_unique_directory(base + "/" + (kept_ ? run_id : "lockrun"));
   }
@@ -103,6 +105,9 @@ class JobRun {
     JobEnvironment environment;
     environment.local_world_size = environment.world_size = options_.nproc_per_node;
     environment.role = options_.role;
+    for (const int signal : options_.signals) {
+      environment.signals += (environment.signals.empty() ? "" : ",") + signal_name(signal);
+    }
     environment.run_id = run_id;
     environment.max_restarts = options_.max_restarts;
     environment.virtual_local_rank = options_.virtual_local_rank;

@@ -173,6 +173,11 @@ void parse_node_options(const CommandLine& line, const Machine& machine, Options
   if (place) {
     nodes.min = nodes.max = place->nodes;
     if (place->slots > 0) options.nproc_per_node = place->slots;
+    if (!place->others.empty()) {
+      options.warnings.push_back(
+          "lockrun does not log in to other machines as horovodrun does; type the same command on " +
+          place->others + " too");
+    }
   }
   if (options.standalone && nodes.several()) {
     throw ValueError("--standalone and --nnodes " + line.text("nnodes") +

@@ -132,6 +132,10 @@ void parse_stdin(const std::string& text, Options& options) {
   options.stdin_rank.reset();
   if (text == "all" || text == "none") return;
   options.stdin_rank = parse_number<int>("stdin", text, 0, "a rank, all or none");
+  if (!options.nodes.several() && *options.stdin_rank >= options.nproc_per_node) {
+    throw ValueError("--stdin " + text + ": the ranks are 0 to " +
+                     std::to_string(options.nproc_per_node - 1));
+  }
 }
 
 void refuse_contradictions(const CommandLine& line) {
@@ -203,6 +207,8 @@ Options parse_options(int argc, const char* const* argv, const Machine& machine)
   options.torchrun_exit_code = line.on("torchrun-exit-code");
   options.prefix = parse_prefix(line.text("prefix"));
   options.logs = parse_logs(line, options.nproc_per_node);
+  options.logs.line_prefix = env::get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
+  options.logs.role = options.role;
   parse_stdin(line.text("stdin"), options);
   options.module = line.on("module");
   options.no_python = line.on("no-python");

@@ -22,6 +22,8 @@ struct LogOptions {
   std::vector<int> redirects{};  ///< by local rank: streams that go to files and not to the console
   std::vector<int> tee{};        ///< by local rank: streams that go to both
   std::vector<int> shown{};      ///< local ranks on the console; empty: all
+  std::string line_prefix{};     ///< template of the lines' prefix on the console; empty: the default one
+  std::string role{};            ///< `${role_name}` there
   std::vector<std::string> stdout_words{}, stderr_words{};  ///< lines with one of them are copied
 
   /// Whether any file is to be written.

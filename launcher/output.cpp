@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "launcher/clock.h"
-#include "lockstep/base/env.h"
+#include "launcher/line_prefix.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
@@ -26,21 +26,6 @@ bool same_target(int a, int b) {
   }, second{};
   return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
          first.st_ino == second.st_ino && first.st_rdev == second.st_rdev;
-}
-
-Prefix resolve(Prefix prefix, int workers, bool terminal) {
-  if (prefix != Prefix::automatic) return prefix;
-  if (workers == 1) return Prefix::off;
-  return terminal && !env::get("NO_COLOR") ? Prefix::color : Prefix::on;
-}
-
-std::string prefix_text(Prefix prefix, int rank) {
-  const std::string text = "[rank " + std::to_string(rank) + "]:";
-  if (prefix == Prefix::off) return {};
-  if (prefix == Prefix::on) return text + " ";
-  constexpr int kColors[] = {36, 33, 35, 32, 34, 31};
-  return "\x1b[" + std::to_string(kColors[static_cast<size_t>(rank) % std::size(kColors)]) + "m" + text +
-         "\x1b[0m ";
 }
 
 bool open_pipe(UniqueFd& read_end, UniqueFd& write_end) {
@@ -73,8 +58,10 @@ Output::Output(int workers, Prefix prefix, bool line_buffered, const LogOptions&
       nowhere_(-1),
       pseudo_terminal_(line_buffered && out_.terminal()),
       shared_(same_target(1, 2)),
-      out_console_(out_, workers == 1 && resolve(prefix, workers, out_.terminal()) == Prefix::off),
-      err_console_(err_, workers == 1 && resolve(prefix, workers, err_.terminal()) == Prefix::off),
+      out_console_(out_,
+                   workers == 1 && resolve_prefix(prefix, logs, workers, out_.terminal()) == Prefix::off),
+      err_console_(err_,
+                   workers == 1 && resolve_prefix(prefix, logs, workers, err_.terminal()) == Prefix::off),
       hidden_(nowhere_, false),
       workers_(workers),
       prefix_(prefix),
@@ -133,7 +120,8 @@ WorkerOutput Output::add_worker(int rank) {
                       : is_out                                                ? &out_console_
                                                                               : &err_console();
     stream->source.rank = rank;
-    stream->source.prefix = prefix_text(resolve(prefix_, workers_, stream->console->sink().terminal()), rank);
+    const Prefix prefix = resolve_prefix(prefix_, logs_, workers_, stream->console->sink().terminal());
+    stream->source.prefix = line_prefix(prefix, logs_, rank, workers_so_far);
     stream->source.may_be_live = workers_so_far == 0;
     open_logs(*stream, workers_so_far, is_out);
     streams_.push_back(std::move(stream));

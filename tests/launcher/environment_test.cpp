@@ -32,6 +32,7 @@ JobEnvironment second_node() {
   job.max_restarts = 3;
   job.threads = 8;
   job.directory = "/scratch";
+  job.signals = "SIGTERM,SIGINT";
   return job;
 }
 
@@ -52,6 +53,7 @@ TEST(EnvironmentTest, IsWhatTorchrunGives) {
                                                        {"TORCHELASTIC_RUN_ID", "id7"},
                                                        {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                                        {"TORCHELASTIC_ERROR_FILE", "/scratch/1/error.json"},
+                                                       {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT"},
                                                        {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
                                                        {"OMP_NUM_THREADS", "8"}};
   EXPECT_EQ(as_map(worker_environment({}, second_node(), 1)), expected);

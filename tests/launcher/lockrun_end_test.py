@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import random
 import shutil
 import signal
 import subprocess
@@ -130,6 +131,19 @@ class KillTest(LockrunTest):
         self.assertTrue(gone)
         self.assert_no_groups()
 
+    def test_kill_lockrun_at_any_time(self):
+        randomness = random.Random(1)
+        for _ in range(30):
+            process = self.start("--nproc-per-node", 2, "--max-restarts", 1000, "sh", "-c", "setsid sleep 600 & sleep 0.01; exit 1", stderr=subprocess.DEVNULL)
+            time.sleep(randomness.random() * 0.1)
+            process.kill()
+            process.wait()
+        self.assert_all_gone()
+        # Before the guardian is there a directory may stay, with nothing in it.
+        for path in self.scratch.iterdir():
+            self.assertEqual([file for file in path.rglob("*") if not file.is_dir()], [])
+            shutil.rmtree(path)
+
     def test_left_over_processes_end_with_the_ranks(self):
         code, _, err = self.shell(2, "setsid sleep 600 & exit 0")
         self.assertEqual(code, 0)
@@ -159,6 +173,15 @@ class SignalTest(LockrunTest):
         process.terminate()
         self.assertEqual(process.wait(TIMEOUT), 0)  # both took it as the request to save and leave
         self.assertTrue((self.directory / "saved0").exists() and (self.directory / "saved1").exists())
+
+    def test_no_restart_follows_a_signal_that_comes_between_attempts(self):
+        # What the rank leaves behind keeps lockrun busy when there is no rank any more.
+        process = self.start("--max-restarts", 5, "sh", "-c",
+                             "touch attempt$TORCHELASTIC_RESTART_COUNT; setsid sh -c 'touch left; exec sleep 600' & while [ ! -e left ]; do sleep 0.01; done; exit 3")
+        self.assertTrue(wait_until(lambda: (self.directory / "left").exists() and len(self.processes()) == 3))
+        process.terminate()
+        self.assertEqual(process.wait(TIMEOUT), 3)
+        self.assertFalse((self.directory / "attempt1").exists())
 
     def test_sigterm_that_ends_the_ranks_is_the_exit_code(self):
         process = self.start_ranks("touch ready$RANK; while true; do sleep 0.02; done")

@@ -28,6 +28,7 @@ class EnvironmentTest(LockrunTest):
             self.assertEqual(env["MASTER_ADDR"], "127.0.0.1")
             self.assertEqual(env["TORCHELASTIC_USE_AGENT_STORE"], "True")
             self.assertNotIn("LOCKSTEP_TERMINAL_COLUMNS", env)
+            self.assertEqual(env["TORCHELASTIC_SIGNALS_TO_HANDLE"], "SIGTERM,SIGINT,SIGHUP,SIGQUIT")
         self.assertEqual(len({env["MASTER_PORT"] for env in ranks}), 1)
         self.assertEqual(len({env["TORCHELASTIC_ERROR_FILE"] for env in ranks}), 3)
 
@@ -75,6 +76,15 @@ class OutputTest(LockrunTest):
             self.assertEqual(lines.count(f"[rank {rank}]: ab"), 200)
             self.assertEqual(lines.count(f"[rank {rank}]: last"), 1)
         self.assertEqual(len(lines), 4 * 201)
+
+    def test_prefix_follows_torchruns_template(self):
+        self.environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "${role_name}-$rank/${local_rank} $$ ${other}|"
+        self.assertEqual(self.shell(1, "echo a", "--role", "eval")[1], "eval-0/0 $ ${other}|a\n")
+        self.assertEqual(self.shell(1, "echo a", "--prefix", "off")[1], "a\n")
+
+    def test_local_rank_in_arguments(self):
+        out = self.run_lockrun("--nproc-per-node", 2, "--prefix", "off", "echo", "${local_rank}of$$", "$local_rank")[1]
+        self.assertEqual(sorted(out.splitlines()), [f"{rank}of$$ $local_rank" for rank in range(2)])
 
     def test_prefix_can_be_chosen(self):
         self.assertEqual(self.shell(1, "echo a")[1], "a\n")

@@ -18,7 +18,7 @@ class LogTest(LockrunTest):
     def run_with_logs(self, *flags):
         code, out, err = self.shell(2, SCRIPT, "--log-dir", "logs", *flags)
         self.assertEqual(code, 0, err)
-        self.assertIn("lockrun: logs are in logs/", err)
+        self.assertIn(f"lockrun: logs are in {self.directory}/logs/", err)
         return sorted(out.splitlines()), sorted(line for line in err.splitlines() if not line.startswith("lockrun"))
 
     def test_redirected_streams_leave_the_console(self):

@@ -1,5 +1,8 @@
 """Jobs on several machines: two hosts made of namespaces, and several lockruns on this one."""
 
+import hashlib
+import hmac
+import json
 import os
 import pathlib
 import random
@@ -249,6 +252,35 @@ class AgentsTest(NodesTest):
         self.assertEqual((code, code_b), (0, 0), err + err_b)
         self.assertIn("is no lockrun agent", err)
         self.assertLess(len(err.splitlines()), 40, "strangers fill the log")
+
+    def test_messages_that_make_no_sense_are_survived(self):
+        # Without a secret a stranger's frames are read: whole ones, well signed, with anything but a join of this job in them.
+        first = self.static(0, "true", conf="join_timeout=60")
+        self.assertTrue(wait_until(lambda: self.listens()))
+        randomness = random.Random(11)
+        values = [None, True, -1, 1e300, "", "x", [1], {}, "2", 2**70]
+        keys = ["run_id", "host", "address", "store_port", "nproc", "min", "max", "node_rank", "what", "code"]
+        key = hashlib.sha256(b"lockrun rendezvous\n").digest()
+        sent = 0
+        while sent < 20_000:
+            with socket.create_connection(("127.0.0.1", self.port)) as stranger:
+                ours = b"LOCKRUN1" + randomness.randbytes(16)
+                try:
+                    stranger.sendall(ours)
+                    theirs = stranger.recv(24, socket.MSG_WAITALL)
+                    for number in range(100):
+                        message = {randomness.choice(keys): randomness.choice(values) for _ in range(4)}
+                        message["type"] = randomness.choice(["join", "beat", "failed", "succeeded", "leave", 5, None])
+                        message["run_id"] = "another"
+                        body = randomness.choice([json.dumps(message).encode(), randomness.randbytes(40), b"[" * 2000])
+                        code = hmac.digest(key, b"c" + number.to_bytes(8, "big") + ours + theirs + body, "sha256")
+                        stranger.sendall(len(body).to_bytes(4, "big") + code + body)
+                        sent += 1
+                except OSError:  # thrown out
+                    pass
+        (code, _, err), (code_b, _, err_b) = self.finish(first, self.static(1, "true", conf="join_timeout=60"))
+        self.assertEqual((code, code_b), (0, 0), err + err_b)
+        self.assertIn("sent a message that makes no sense", err)
 
     def listens(self):
         try:

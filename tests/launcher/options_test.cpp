@@ -151,7 +151,8 @@ TEST(OptionsTest, LogsAndSignals) {
 
 TEST(OptionsTest, StandardInputHasAnOwner) {
   EXPECT_EQ(parse({"x"}).stdin_rank, 0);
-  EXPECT_EQ(parse({"--stdin", "3", "x"}).stdin_rank, 3);
+  EXPECT_EQ(parse({"--nproc-per-node", "4", "--stdin", "3", "x"}).stdin_rank, 3);
+  EXPECT_THROW(parse({"--nproc-per-node", "3", "--stdin", "3", "x"}), ValueError);
   EXPECT_TRUE(parse({"--stdin", "all", "x"}).stdin_all);
   EXPECT_EQ(parse({"--stdin", "none", "x"}).stdin_rank, std::nullopt);
 }
