@@ -226,6 +226,7 @@ Guardian::~Guardian() {
 void Guardian::send(Command command) {
   // A dead guardian is noticed by receive().
   (void)::send(socket_.get(), &command, sizeof command, MSG_NOSIGNAL);
+  if (!gone_) ::kill(pid_, SIGCONT);  // somebody may have stopped it
 }
 
 std::optional<Event> Guardian::receive() {

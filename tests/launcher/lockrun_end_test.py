@@ -54,6 +54,13 @@ class KillTest(LockrunTest):
         self.assert_all_gone()
         self.assertIn("lockrun's guardian process was killed", process.stderr.read())
 
+    def test_a_stopped_guardian_does_its_work(self):
+        process = self.start_family()
+        os.kill(self.guardian_of(process), signal.SIGSTOP)
+        process.terminate()
+        self.assertEqual(process.wait(TIMEOUT), 128 + signal.SIGTERM)
+        self.assert_all_gone()
+
     def test_kill_a_worker(self):
         process = self.start_family()
         os.kill(self.worker_of(process), signal.SIGKILL)
@@ -177,7 +184,7 @@ class SignalTest(LockrunTest):
     def test_no_restart_follows_a_signal_that_comes_between_attempts(self):
         # What the rank leaves behind keeps lockrun busy when there is no rank any more.
         process = self.start("--max-restarts", 5, "sh", "-c",
-                             "touch attempt$TORCHELASTIC_RESTART_COUNT; setsid sh -c 'touch left; exec sleep 600' & while [ ! -e left ]; do sleep 0.01; done; exit 3")
+                             "touch attempt$TORCHELASTIC_RESTART_COUNT; setsid sh -c 'trap \"\" TERM; touch left; exec sleep 600' & while [ ! -e left ]; do sleep 0.01; done; exit 3")
         self.assertTrue(wait_until(lambda: (self.directory / "left").exists() and len(self.processes()) == 3))
         process.terminate()
         self.assertEqual(process.wait(TIMEOUT), 3)
