@@ -71,6 +71,10 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
       options_(options),
       group_(options.process_group ? *options.process_group : default_world()) {
   const ReducerOptions for_reducer = reducer_options(options_);
+  if (options_.backward_passes_per_step < 1) {
+    throw ValueError("DistributedDataParallel: backward_passes_per_step must be at least 1, not " +
+                     std::to_string(options_.backward_passes_per_step));
+  }
   const std::vector<std::string> ignored_names = check_ignored();
   const std::set<std::string> ignored(ignored_names.begin(), ignored_names.end());
   const auto sparse = sparse_parameters(*module_);
@@ -92,8 +96,15 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   for (const auto& item : module_->named_buffers()) {
     const at::Tensor& tensor = item.value();
     if (ignored.count(item.key()) || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    if (options_.mixed_precision && options_.mixed_precision->buffer_dtype && tensor.is_floating_point()) {
+      tensor.set_data(tensor.to(*options_.mixed_precision->buffer_dtype));
+    }
     buffers_.push_back(tensor);
     description += describe_buffer(item.key(), tensor);
+  }
+  if (options_.mixed_precision && !sparse.empty()) {
+    throw ValueError(
+        "DistributedDataParallel: mixed_precision does not go together with embeddings with sparse=true");
   }
   verify_same_on_all_ranks(group_, description);
   if (options_.init_sync) broadcast_all(0);
@@ -101,6 +112,27 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   first_bucket_sizes_ = sizes_of(reducer_->plan());
   buffer_sync_ =
       std::make_unique<BufferSync>(group_, options_.broadcast_buffers ? buffers_ : std::vector<at::Tensor>());
+  if (options_.mixed_precision) set_up_precision();
+}
+
+void DataParallelCore::set_up_precision() {
+  const MixedPrecision& precision = *options_.mixed_precision;
+  if (precision.param_dtype) {
+    low_precision_ = std::make_shared<LowPrecision>(parameters_, *precision.param_dtype);
+  }
+  const auto reduce_dtype = precision.reduce_dtype ? precision.reduce_dtype : precision.param_dtype;
+  const bool converts =
+      reduce_dtype && std::any_of(parameters_.begin(), parameters_.end(),
+                                  [&](const at::Tensor& p) { return p.scalar_type() != *reduce_dtype; });
+  if (!converts) return;
+  reducer_->register_comm_hook([dtype = *reduce_dtype, group = group_](GradBucket& bucket) {
+    return reduce_in(dtype, group, bucket);
+  });
+}
+
+std::optional<at::ScalarType> DataParallelCore::input_dtype() const {
+  if (!low_precision_) return std::nullopt;
+  return low_precision_->dtype();
 }
 
 std::vector<std::string> DataParallelCore::check_ignored() const {
@@ -119,13 +151,20 @@ void DataParallelCore::broadcast_all(int source) {
 
 void DataParallelCore::before_forward() {
   reducer_->recover();
-  synchronises_ = sync && module_->is_training() && c10::GradMode::is_enabled();
-  forward_start_ = std::chrono::steady_clock::now();
   // A checkpoint that runs this forward again inside backward finds everything as it was.
-  if (!synchronises_ || torch::autograd::get_current_graph_task_id() != -1) return;
-  int source = 0;
-  if (join_) source = join_->announce(join_index_, JoinSession::Phase::forward).highest_active_rank;
-  shadow_forward(source);
+  const bool is_again = torch::autograd::get_current_graph_task_id() != -1;
+  synchronises_ = sync && module_->is_training() && c10::GradMode::is_enabled();
+  if (synchronises_ && !is_again) ++forwards_in_step_;
+  synchronises_ = synchronises_ && forwards_in_step_ % options_.backward_passes_per_step == 0;
+  forward_start_ = std::chrono::steady_clock::now();
+  if (is_again) return;
+  if (low_precision_) low_precision_->leave();
+  if (synchronises_) {
+    int source = 0;
+    if (join_) source = join_->announce(join_index_, JoinSession::Phase::forward).highest_active_rank;
+    shadow_forward(source);
+  }
+  if (low_precision_) low_precision_->enter();
 }
 
 void DataParallelCore::shadow_forward(int source) {
@@ -138,6 +177,9 @@ void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
     timeline::record(timeline::Kind::forward, "forward", forward_start_.time_since_epoch().count(),
                      timeline::now());
   }
+  if (low_precision_ && torch::autograd::get_current_graph_task_id() == -1) {
+    low_precision_->after_forward(outputs);
+  }
   if (!c10::GradMode::is_enabled()) return;
   if (!synchronises_) return reducer_->disarm();
   reducer_->arm(outputs);
@@ -147,12 +189,17 @@ void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
 }
 
 void DataParallelCore::forward_failed() {
+  if (low_precision_ && torch::autograd::get_current_graph_task_id() == -1) low_precision_->leave();
   if (synchronises_ && torch::autograd::get_current_graph_task_id() == -1) reducer_->fail_forward();
 }
 
 void DataParallelCore::register_comm_hook(CommHook hook) { reducer_->register_comm_hook(std::move(hook)); }
 
 void DataParallelCore::enter_join(std::shared_ptr<JoinSession> session, int index) {
+  if (options_.backward_passes_per_step > 1) {
+    throw ValueError(
+        "join: a model with backward_passes_per_step does not average in every backward pass; use no_sync()");
+  }
   join_ = std::move(session);
   join_index_ = index;
   reducer_->set_join_hook(

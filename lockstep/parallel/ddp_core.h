@@ -13,6 +13,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/buffer_sync.h"
 #include "lockstep/parallel/comm_hook.h"
+#include "lockstep/parallel/mixed_precision.h"
 
 namespace lockstep {
 
@@ -42,6 +43,13 @@ struct DistributedDataParallelOptions {
   /// The graph is the same in every step: parameters may get several gradients in one backward pass
   /// (activation checkpoints that run a backward of their own) or none. The first pass is not overlapped.
   bool static_graph = false;
+  /// Forward and backward, the reduction, and buffers in low precision. Forward's arguments that are
+  /// floating-point tensors are converted; its result must hand out the tensors through which backward goes,
+  /// and one backward goes through each. Modules without sparse gradients.
+  std::optional<MixedPrecision> mixed_precision{};
+  /// Synchronised forwards per averaging, as in Horovod: gradients of all but each n-th stay local and add
+  /// up, as under no_sync(); then the average of the ranks' sums. Not together with join().
+  int backward_passes_per_step = 1;
   /// Names, as in named_parameters() and named_buffers(), of what stays each rank's own.
   std::vector<std::string> parameters_and_buffers_to_ignore{};
 };
@@ -80,6 +88,8 @@ class DataParallelCore {
   void forward_failed();  // by an exception
   DDPLoggingData logging_data() const;
   void register_comm_hook(CommHook hook);
+  /// What forward's arguments are converted to, where there is such a dtype.
+  std::optional<at::ScalarType> input_dtype() const;
 
   bool sync = true;  // no_sync() clears it
 
@@ -94,6 +104,7 @@ class DataParallelCore {
 
  private:
   std::vector<std::string> check_ignored() const;
+  void set_up_precision();
 
   std::shared_ptr<torch::nn::Module> module_;
   DistributedDataParallelOptions options_;
@@ -101,7 +112,9 @@ class DataParallelCore {
   std::vector<at::Tensor> parameters_, buffers_;  // without the ignored ones
   std::shared_ptr<Reducer> reducer_;
   std::unique_ptr<BufferSync> buffer_sync_;
-  bool synchronises_ = false;  // the forward under way
+  std::shared_ptr<LowPrecision> low_precision_;
+  bool synchronises_ = false;     // the forward under way
+  int64_t forwards_in_step_ = 0;  // for backward_passes_per_step
   std::shared_ptr<JoinSession> join_;
   int join_index_ = 0;
 

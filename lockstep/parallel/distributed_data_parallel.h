@@ -15,6 +15,25 @@ namespace lockstep {
 
 class Joinable;
 
+namespace detail {
+
+/// Floating-point tensors in `dtype`; anything else as it is.
+template <class Input>
+decltype(auto) cast_input(Input&& input, at::ScalarType dtype) {
+  if constexpr (std::is_same_v<std::remove_cvref_t<Input>, at::Tensor>) {
+    return input.defined() && input.is_floating_point() ? input.to(dtype) : at::Tensor(input);
+  } else {
+    return std::forward<Input>(input);
+  }
+}
+
+template <class M, class... Args>
+concept takes = std::is_same_v<M, torch::nn::AnyModule> || requires(M& module, Args&&... args) {
+  module->forward(std::forward<Args>(args)...);
+};
+
+}  // namespace detail
+
 /// Wraps a module so that loss.backward() leaves the average of all ranks' gradients in every parameter's
 /// grad(). `M`: a holder such as torch::nn::Sequential, a std::shared_ptr to a subclass of
 /// torch::nn::Module, or torch::nn::AnyModule.
@@ -38,7 +57,15 @@ class DistributedDataParallel {
   /// average gradients, and throw CommError when a rank is lost.
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {
-    return run([&]() -> decltype(auto) { return module_forward(std::forward<Args>(args)...); });
+    return run([&]() -> decltype(auto) {
+      // A forward that takes references to tensors gets them as they are.
+      if constexpr (detail::takes<M, decltype(detail::cast_input(std::forward<Args>(args), at::kFloat))...>) {
+        if (const auto dtype = core_->input_dtype()) {
+          return module_forward(detail::cast_input(std::forward<Args>(args), *dtype)...);
+        }
+      }
+      return module_forward(std::forward<Args>(args)...);
+    });
   }
   /// The same where forward is a template of its result's type: AnyModule and Sequential.
   template <class Result, class... Args>

@@ -37,7 +37,7 @@ void Reducer::launch_hook(size_t index) {
                                                       std::move(parameters));
     bucket.future = std::make_unique<Future>(comm_hook_(*bucket.grad_bucket));
   }
-  // What the hook does with the gradients, whether some are missing is known exactly.
+  // Whatever the hook makes of the gradients, whether some are missing is known exactly.
   if (bucket.missing.defined()) bucket.work = group_.all_reduce_async(bucket.missing);
 }
 

@@ -125,6 +125,9 @@ Cases unused_cases();
 Cases call_cases();
 Cases gradient_cases();
 Cases hook_cases();
+Cases hook_parity_cases();
+Cases compression_cases();
+Cases mixed_precision_cases();
 Cases join_cases();
 Cases sync_batch_norm_cases();
 

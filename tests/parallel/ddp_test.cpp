@@ -30,7 +30,12 @@ constexpr const char* kReducerCases =
 constexpr const char* kHookCases =
     " the_allreduce_hook_changes_no_bit half_precision_hooks hooks_see_every_bucket_in_order"
     " hooks_of_several_stages when_hooks_are_refused the_noop_hook_leaves_gradients"
-    " hooks_and_missing_gradients exceptions_with_hooks an_exception_in_a_hook_on_all_ranks hooks_under_join";
+    " hooks_and_missing_gradients exceptions_with_hooks an_exception_in_a_hook_on_all_ranks hooks_under_join"
+    " powerSGD_of_a_low_rank_gradient_is_exact powerSGD_state_is_saved adasum_against_its_formula"
+    " predivided_averages hooks_by_name model_averaging what_hooks_refuse backward_passes_per_step";
+constexpr const char* kMixedPrecisionCases =
+    " mixed_precision_against_low_copies mixed_precision_accumulates_in_full mixed_precision_outside_training"
+    " mixed_precision_of_buffers_and_reduction";
 constexpr const char* kJoinCases =
     " uneven_inputs two_models_and_accumulation early_termination_throws_on_all_ranks"
     " an_exception_under_join";
@@ -45,6 +50,7 @@ class DdpTest : public ::testing::TestWithParam<int> {
 TEST_P(DdpTest, Cases) { run(kCases); }
 TEST_P(DdpTest, Reducer) { run(kReducerCases); }
 TEST_P(DdpTest, Hooks) { run(kHookCases); }
+TEST_P(DdpTest, MixedPrecision) { run(kMixedPrecisionCases); }
 TEST_P(DdpTest, Join) { run(kJoinCases); }
 TEST_P(DdpTest, SyncBatchNorm) { run(kSyncBatchNormCases); }
 

@@ -1,0 +1,69 @@
+#include "lockstep/parallel/hooks/ddp_comm_hooks.h"
+
+#include <memory>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/hooks/debugging_hooks.h"
+#include "lockstep/parallel/hooks/default_hooks.h"
+#include "lockstep/parallel/hooks/quantization_hooks.h"
+
+namespace lockstep {
+namespace {
+
+/// By DDPCommHookType.
+constexpr const char* kHookNames[] = {
+    "allreduce", "fp16_compress",   "bf16_compress",     "quantize_per_tensor",     "quantize_per_channel",
+    "power_sgd", "power_sgd_rank2", "batched_power_sgd", "batched_power_sgd_rank2", "noop"};
+
+template <class State, class Hook>
+CommHook bind(State state, Hook hook) {
+  return [state = std::move(state), hook](GradBucket& bucket) -> Future { return hook(state, bucket); };
+}
+
+template <class Hook>
+CommHook bind_power_sgd(const std::optional<ProcessGroup>& group, PowerSGDOptions options, int64_t rank,
+                        Hook hook) {
+  options.matrix_approximation_rank = rank;
+  return bind(std::make_shared<PowerSGDState>(group, options), hook);
+}
+
+}  // namespace
+
+DDPCommHookType ddp_comm_hook_type(const std::string& name) {
+  std::string all;
+  for (size_t i = 0; i < std::size(kHookNames); ++i) {
+    if (name == kHookNames[i]) return static_cast<DDPCommHookType>(i);
+    all += (all.empty() ? "" : ", ") + std::string(kHookNames[i]);
+  }
+  throw ValueError("there is no communication hook \"" + name + "\"; choose one of " + all);
+}
+
+CommHook ddp_comm_hook(DDPCommHookType type, const std::optional<ProcessGroup>& group,
+                       PowerSGDOptions power_sgd) {
+  switch (type) {
+    case DDPCommHookType::ALLREDUCE:
+      return bind(group, allreduce_hook);
+    case DDPCommHookType::FP16_COMPRESS:
+      return bind(group, fp16_compress_hook);
+    case DDPCommHookType::BF16_COMPRESS:
+      return bind(group, bf16_compress_hook);
+    case DDPCommHookType::QUANTIZE_PER_TENSOR:
+      return bind(group, quantization_pertensor_hook);
+    case DDPCommHookType::QUANTIZE_PER_CHANNEL:
+      return bind(group, quantization_perchannel_hook);
+    case DDPCommHookType::POWER_SGD:
+      return bind_power_sgd(group, power_sgd, 1, powerSGD_hook);
+    case DDPCommHookType::POWER_SGD_RANK2:
+      return bind_power_sgd(group, power_sgd, 2, powerSGD_hook);
+    case DDPCommHookType::BATCHED_POWER_SGD:
+      return bind_power_sgd(group, power_sgd, 1, batched_powerSGD_hook);
+    case DDPCommHookType::BATCHED_POWER_SGD_RANK2:
+      return bind_power_sgd(group, power_sgd, 2, batched_powerSGD_hook);
+    case DDPCommHookType::NOOP:
+      return bind(group, noop_hook<std::optional<ProcessGroup>>);
+  }
+  throw ValueError("ddp_comm_hook: unknown type");
+}
+
+}  // namespace lockstep

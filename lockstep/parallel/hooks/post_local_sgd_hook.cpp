@@ -1,0 +1,35 @@
+#include "lockstep/parallel/hooks/post_local_sgd_hook.h"
+
+#include <string>
+#include <utility>
+
+#include "lockstep/base/log.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/parallel/hooks/default_hooks.h"
+
+namespace lockstep {
+
+PostLocalSGDState::PostLocalSGDState(std::optional<ProcessGroup> group, std::optional<ProcessGroup> part,
+                                     int64_t start, bool allreduce)
+    : process_group(std::move(group)),
+      subgroup(std::move(part)),
+      start_localSGD_iter(start),
+      post_local_gradient_allreduce(allreduce) {
+  if (!subgroup && post_local_gradient_allreduce) {
+    const World& world = default_world();
+    subgroup = world.new_subgroups(world.local_world_size());
+  }
+}
+
+Future post_localSGD_hook(const std::shared_ptr<PostLocalSGDState>& state, GradBucket& bucket) {
+  if (state->iter < state->start_localSGD_iter) {
+    if (bucket.is_last() && ++state->iter == state->start_localSGD_iter) {
+      log::info("local SGD starts after " + std::to_string(state->iter) + " iterations");
+    }
+    return allreduce_hook(state->process_group, bucket);
+  }
+  if (!state->post_local_gradient_allreduce) return bucket.buffer();
+  return allreduce_hook(state->subgroup, bucket);
+}
+
+}  // namespace lockstep

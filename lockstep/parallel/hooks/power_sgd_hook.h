@@ -1,0 +1,84 @@
+// PowerSGD: gradients compressed to a product of two thin matrices (Vogels et al., arXiv 1905.13727).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/comm_hook.h"
+
+namespace lockstep {
+
+/// Names, meanings and defaults are those of Python's PowerSGDState.
+struct PowerSGDOptions {
+  /// Columns of the thin matrices: more keep more of a gradient, and cost more. Usually 1 to 4.
+  int64_t matrix_approximation_rank = 1;
+  /// Backward passes before the first compressed one; until then gradients are averaged as they are. At least
+  /// 2 with use_error_feedback or warm_start.
+  int64_t start_powerSGD_iter = 1000;
+  /// A gradient [n, m] is compressed where (n + m) * rank * min_compression_rate < n * m.
+  double min_compression_rate = 2;
+  /// What compression lost is added to the next gradient. Needs as much memory as the gradients.
+  bool use_error_feedback = true;
+  /// Matrices of one pass are where the next one starts from.
+  bool warm_start = true;
+  /// Added to the norm of each column. A column of zeros stays zeros also without it.
+  double orthogonalization_epsilon = 0;
+  uint32_t random_seed = 0;
+  /// Backward passes between two lines of log (level info) that say how much was saved.
+  int64_t compression_stats_logging_frequency = 10000;
+  /// Gradients of one shape, in one bucket, are compressed together, in a copy.
+  bool batch_tensors_with_same_shape = false;
+};
+
+/// Of powerSGD_hook and batched_powerSGD_hook: one state per model and rank, the same options on all ranks.
+class PowerSGDState {
+ public:
+  using StateDict = std::map<std::string, at::Tensor>;
+
+  /// Throws ValueError where start_powerSGD_iter is below 2 and error feedback or warm start are on, and for
+  /// a matrix_approximation_rank below 1.
+  explicit PowerSGDState(std::optional<ProcessGroup> process_group = std::nullopt,
+                         PowerSGDOptions options = {});
+
+  struct CompressionStats {
+    double compress_rate = 0;  ///< elements before by elements after; 0 before the first compression
+    int64_t numel_before_compression = 0, numel_after_compression = 0;
+  };
+  CompressionStats compression_stats() const;
+
+  /// Options, counters, random generator, errors and matrices: what checkpoint::save_safetensors takes. The
+  /// errors are this rank's own, so each rank saves its own file. Everything but the group.
+  StateDict state_dict() const;
+  /// Throws ValueError naming what is missing.
+  void load_state_dict(const StateDict& state);
+
+  std::optional<ProcessGroup> process_group;
+  PowerSGDOptions options;
+  int64_t iter = 0;  ///< backward passes so far
+
+  // For the hooks.
+  int64_t next_seed();  // the same on all ranks
+  void increase_iter(const GradBucket& bucket);
+  void report(const GradBucket& bucket);
+  std::map<size_t, at::Tensor> errors, ps, qs;  // by bucket
+  int64_t total_numel_before_compression = 0, total_numel_after_compression = 0;
+
+ private:
+  std::mt19937 random_;
+  int64_t draws_ = 0, next_stats_report_ = 0;
+};
+
+/// Compresses each gradient of two or more dimensions as a matrix [size(0), the rest]; others are averaged as
+/// they are.
+Future powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket);
+
+/// Compresses the whole bucket as one square matrix: fewer operations, less accurate. Unlike Python's it
+/// honours orthogonalization_epsilon.
+Future batched_powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket);
+
+}  // namespace lockstep

@@ -1,0 +1,174 @@
+// Mixed precision against copies of the model that are in low precision altogether.
+#include <ATen/ops/empty_like.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/optim/sgd.h>
+
+#include "lockstep/parallel/hooks/default_hooks.h"
+#include "tests/parallel/ddp_models.h"
+
+namespace lockstep::testing {
+namespace {
+
+/// In bf16 inputs and targets, as the wrapper makes them of its inputs.
+at::Tensor low_loss(auto&& call, int step, int rank) {
+  return at::mse_loss(call(batch_input(step, rank)).to(at::kFloat), batch_target(step, rank));
+}
+
+/// What every rank's gradients are when parameters and inputs are bf16: by rank and parameter, float.
+std::vector<std::vector<at::Tensor>> low_gradients(const Toy& full,
+                                                   const std::function<at::Tensor(Toy&, int)>& loss) {
+  std::vector<std::vector<at::Tensor>> all;
+  for (int rank = 0; rank < world().size(); ++rank) {
+    Toy low;
+    {
+      const torch::NoGradGuard no_grad;
+      for (size_t p = 0; p < 4; ++p) low->parameters()[p].copy_(full->parameters()[p]);
+    }
+    low->to(at::kBFloat16);
+    loss(low, rank).backward();
+    all.emplace_back();
+    for (const at::Tensor& parameter : low->parameters())
+      all.back().push_back(parameter.grad().to(at::kFloat));
+  }
+  return all;
+}
+
+std::vector<at::Tensor> average_of(const std::vector<std::vector<at::Tensor>>& all) {
+  std::vector<at::Tensor> averages;
+  for (size_t p = 0; p < all[0].size(); ++p) {
+    at::Tensor sum = at::zeros_like(all[0][p]);
+    for (const auto& gradients : all) sum += gradients[p];
+    averages.push_back(sum / static_cast<double>(all.size()));
+  }
+  return averages;
+}
+
+void check_full_precision(const Toy& model, const std::vector<at::Tensor>& before) {
+  for (size_t p = 0; p < 4; ++p) {
+    CHECK_TRUE(model->parameters()[p].scalar_type() == at::kFloat && model->parameters()[p].equal(before[p]));
+    CHECK_TRUE(!model->parameters()[p].grad().defined() ||
+               model->parameters()[p].grad().scalar_type() == at::kFloat);
+  }
+}
+
+std::vector<at::Tensor> values_of(const Toy& model) {
+  std::vector<at::Tensor> values;
+  for (const at::Tensor& parameter : model->parameters()) values.push_back(parameter.detach().clone());
+  return values;
+}
+
+void mixed_precision_against_low_copies() {
+  const int own = world().rank();
+  for (const bool reduces_low : {false, true}) {
+    for (const bool as_view : {true, false}) {
+      MixedPrecision precision{.param_dtype = at::kBFloat16};
+      if (!reduces_low) precision.reduce_dtype = at::kFloat;
+      Toy model;
+      DistributedDataParallel ddp(
+          model, {.bucket_cap_mb = 0.0003, .gradient_as_bucket_view = as_view, .mixed_precision = precision});
+      torch::optim::SGD optimizer(model->parameters(), 0.1);
+      for (int step = 0; step < 4; ++step) {
+        optimizer.zero_grad(step % 2 == 0);
+        const auto before = values_of(model);
+        const auto expected = average_of(low_gradients(model, [&](Toy& low, int rank) {
+          return low_loss([&](const at::Tensor& x) { return low(x.to(at::kBFloat16)); }, step, rank);
+        }));
+        const at::Tensor output = ddp(batch_input(step, own));
+        CHECK_TRUE(output.scalar_type() == at::kBFloat16);
+        at::mse_loss(output.to(at::kFloat), batch_target(step, own)).backward();
+        check_full_precision(model, before);
+        check_gradients(*model, expected, reduces_low ? 0.02 : 1e-5);
+        optimizer.step();
+      }
+    }
+  }
+}
+
+/// Micro-batches under no_sync() add up in full precision.
+void mixed_precision_accumulates_in_full() {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(
+      model, {.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat}});
+  for (int round = 0; round < 2; ++round) {
+    model->zero_grad();
+    const auto before = values_of(model);
+    const auto first = low_gradients(model, [&](Toy& low, int r) {
+      return low_loss([&](at::Tensor x) { return low(x.to(at::kBFloat16)); }, 0, r);
+    });
+    const auto second = low_gradients(model, [&](Toy& low, int r) {
+      return low_loss([&](at::Tensor x) { return low(x.to(at::kBFloat16)); }, 1, r);
+    });
+    {
+      const auto guard = ddp.no_sync();
+      low_loss(ddp, 0, own).backward();
+    }
+    check_full_precision(model, before);
+    CHECK_TRUE(is_close(model->net1->weight.grad(), first[static_cast<size_t>(own)][0]));
+    low_loss(ddp, 1, own).backward();
+    auto expected = average_of(first);
+    const auto more = average_of(second);
+    for (size_t p = 0; p < 4; ++p) expected[p] += more[p];
+    check_gradients(*model, expected);
+  }
+}
+
+void mixed_precision_outside_training() {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model, {.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16}});
+  const auto before = values_of(model);
+  const at::Tensor output = ddp(batch_input(0, own));
+  {
+    // Between a forward and its backward.
+    const torch::NoGradGuard no_grad;
+    CHECK_TRUE(ddp(batch_input(0, own)).equal(output));
+  }
+  output.sum().backward();
+  check_full_precision(model, before);
+  {
+    const torch::NoGradGuard no_grad;
+    ddp(batch_input(0, own));
+    check_full_precision(model, before);
+  }
+  const at::Tensor left = ddp(batch_input(0, own)), right = ddp(batch_input(1, own));
+  (left + right).sum().backward();
+  check_full_precision(model, before);
+  ddp(batch_input(0, own));  // no backward; the next step works
+  model->zero_grad();
+  low_loss(ddp, 0, own).backward();
+  check_full_precision(model, before);
+}
+
+void mixed_precision_of_buffers_and_reduction() {
+  torch::nn::BatchNorm1d norm(3);
+  DistributedDataParallel low_buffers(norm,
+                                      {.mixed_precision = MixedPrecision{.buffer_dtype = at::kBFloat16}});
+  CHECK_TRUE(norm->running_mean.scalar_type() == at::kBFloat16 && norm->weight.scalar_type() == at::kFloat &&
+             norm->num_batches_tracked.scalar_type() == at::kLong);
+  // Only the reduction: as bf16_compress_hook, but divided after the sum.
+  Toy model, hooked;
+  DistributedDataParallel ddp(model, {.mixed_precision = MixedPrecision{.reduce_dtype = at::kBFloat16}});
+  CHECK_TRUE(ddp(batch_input(0, 0)).scalar_type() == at::kFloat);
+  toy_loss(ddp, 0, world().rank()).backward();
+  DistributedDataParallel with_hook(hooked);
+  with_hook.register_comm_hook(std::nullopt, bf16_compress_hook);
+  toy_loss(with_hook, 0, world().rank()).backward();
+  for (size_t p = 0; p < 4; ++p) {
+    const at::Tensor& gradient = model->parameters()[p].grad();
+    CHECK_TRUE(gradient.to(at::kBFloat16).to(at::kFloat).equal(gradient));
+    CHECK_TRUE(is_close(gradient, hooked->parameters()[p].grad(), 0.02));
+  }
+  check_throws<Error>([&] { ddp.register_comm_hook(std::nullopt, allreduce_hook); }, "can be called once");
+}
+
+}  // namespace
+
+Cases mixed_precision_cases() {
+  return {{"mixed_precision_against_low_copies", mixed_precision_against_low_copies},
+          {"mixed_precision_accumulates_in_full", mixed_precision_accumulates_in_full},
+          {"mixed_precision_outside_training", mixed_precision_outside_training},
+          {"mixed_precision_of_buffers_and_reduction", mixed_precision_of_buffers_and_reduction}};
+}
+
+}  // namespace lockstep::testing
