@@ -31,18 +31,25 @@ struct Options {
   int steps = 0;  // 0: what takes a few seconds
   int rounds = 3;
   double bucket_cap_mb = 25;
+  std::vector<std::string> hooks;
   std::string python;
 };
 
 struct Contestant {
-  const char* name;
-  const char* mode;
-  bool in_python;
+  std::string name, mode;
+  bool in_python = false;
+  std::string hook{};
 };
-constexpr Contestant kContestants[] = {{"Lockstep, without DDP", "alone", false},
-                                       {"Lockstep, DDP", "ddp", false},
-                                       {"Python, without DDP", "alone", true},
-                                       {"Python, DDP on Gloo", "ddp", true}};
+
+std::vector<Contestant> contestants_of(const Options& options) {
+  std::vector<Contestant> contestants{{"Lockstep, without DDP", "alone"}, {"Lockstep, DDP", "ddp"}};
+  for (const std::string& hook : options.hooks) contestants.push_back({"Hook " + hook, "ddp", false, hook});
+  if (!options.python.empty()) {
+    contestants.push_back({"Python, without DDP", "alone", true});
+    contestants.push_back({"Python, DDP on Gloo", "ddp", true});
+  }
+  return contestants;
+}
 
 /// One contestant's part of one round.
 struct Sample {
@@ -143,11 +150,12 @@ Sample measure(const Options& options, const Contestant& contestant, const fs::p
   } else {
     command.push_back((programs / "lockstep-bench-ddp-rank").string());
   }
-  for (const std::string& argument : {options.model, std::string(contestant.mode),
-                                      std::to_string(options.steps), scratch.path().string()}) {
+  for (const std::string& argument :
+       {options.model, contestant.mode, std::to_string(options.steps), scratch.path().string()}) {
     command.push_back(argument);
   }
   if (!contestant.in_python) command.push_back(fmt::format("{}", options.bucket_cap_mb));
+  if (!contestant.hook.empty()) command.push_back(contestant.hook);
   run_command(command);
   return read_sample(scratch.path(), options.nproc_per_node);
 }
@@ -165,25 +173,27 @@ std::string over_rounds(int rounds, const char* format, const Figure& figure) {
 int run_bench(Options options) {
   if (options.steps == 0) options.steps = options.model == "toy" ? 4000 : 12;
   const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
+  const std::vector<Contestant> contestants = contestants_of(options);
   std::map<std::string, std::vector<Sample>> samples;
   for (int round = 0; round < options.rounds; ++round) {
-    for (const Contestant& contestant : kContestants) {
-      if (contestant.in_python && options.python.empty()) continue;
+    for (const Contestant& contestant : contestants) {
       samples[contestant.name].push_back(measure(options, contestant, programs));
     }
   }
   fmt::print("{}, {} ranks with one thread each, {} rounds of {} steps: median (min to max) over rounds\n",
              options.model, options.nproc_per_node, options.rounds, options.steps);
   const char* const unit = options.model == "toy" ? "{:.4f}" : "{:.1f}";
-  for (const Contestant& contestant : kContestants) {
+  const auto& alone = samples["Lockstep, without DDP"];
+  const auto& ddp = samples["Lockstep, DDP"];
+  const auto& python = samples["Python, DDP on Gloo"];
+  for (const Contestant& contestant : contestants) {
     const auto& own = samples[contestant.name];
-    if (own.empty()) continue;
-    fmt::print("  {:24} {} ms a step\n", contestant.name,
+    fmt::print("  {:28} {} ms a step\n", contestant.name,
                over_rounds(options.rounds, unit, [&](size_t r) { return own[r].step * 1e3; }));
+    if (contestant.hook.empty()) continue;
+    fmt::print("  {:28} {} times as fast as without a hook\n", "",
+               over_rounds(options.rounds, "{:.2f}", [&](size_t r) { return ddp[r].step / own[r].step; }));
   }
-  const auto& alone = samples[kContestants[0].name];
-  const auto& ddp = samples[kContestants[1].name];
-  const auto& python = samples[kContestants[3].name];
   fmt::print(
       "DDP adds {} us, {} %\n",
       over_rounds(options.rounds, "{:.1f}", [&](size_t r) { return (ddp[r].step - alone[r].step) * 1e6; }),
@@ -225,6 +235,12 @@ void add_bench_ddp(CLI::App& bench, Action& action) {
   command->add_option("--bucket-cap-mb", options->bucket_cap_mb, "Of Lockstep's DistributedDataParallel")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command
+      ->add_option("--hook", options->hooks,
+                   "Communication hooks to measure too, separated by commas: allreduce, fp16_compress, "
+                   "bf16_compress, quantize_per_tensor, quantize_per_channel, power_sgd, power_sgd_rank2, "
+                   "batched_power_sgd, batched_power_sgd_rank2, noop")
+      ->delimiter(',');
   command->add_option(
       "--python", options->python,
       "Interpreter with torch (bert: and transformers) for the peer; without it there is none");

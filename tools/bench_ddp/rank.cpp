@@ -1,5 +1,5 @@
 // A rank of `lockstep bench ddp`: trains for a while and writes down how long each step took.
-//   lockstep-bench-ddp-rank MODEL ddp|alone STEPS OUTPUT_DIRECTORY BUCKET_CAP_MB
+//   lockstep-bench-ddp-rank MODEL ddp|alone STEPS OUTPUT_DIRECTORY BUCKET_CAP_MB [HOOK]
 // alone: the same work without DistributedDataParallel, at the same time as its neighbour's.
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -23,6 +23,7 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/hooks/ddp_comm_hooks.h"
 
 namespace {
 
@@ -46,17 +47,27 @@ struct Training {
   int64_t gradient_bytes = 0;
 };
 
+struct Wrapping {
+  double bucket_cap_mb = 0;  // 0: no DistributedDataParallel
+  std::string hook{};        // its communication hook, if any
+};
+
 template <class Model, class Loss>
-Training make_training(Model model, std::unique_ptr<torch::optim::Optimizer> optimizer, double bucket_cap_mb,
-                       const Loss& loss) {
+Training make_training(Model model, std::unique_ptr<torch::optim::Optimizer> optimizer,
+                       const Wrapping& wrapping, const Loss& loss) {
   Training training;
   for (const at::Tensor& parameter : model->parameters()) {
     training.gradient_bytes += static_cast<int64_t>(parameter.nbytes());
   }
   const auto shared = std::shared_ptr<torch::optim::Optimizer>(std::move(optimizer));
-  if (bucket_cap_mb > 0) {
+  if (wrapping.bucket_cap_mb > 0) {
     auto ddp = std::make_shared<DistributedDataParallel<Model>>(
-        model, DistributedDataParallelOptions{.bucket_cap_mb = bucket_cap_mb});
+        model, DistributedDataParallelOptions{.bucket_cap_mb = wrapping.bucket_cap_mb});
+    // PowerSGD compresses before anything is measured.
+    if (!wrapping.hook.empty()) {
+      register_ddp_comm_hook(ddp_comm_hook_type(wrapping.hook), *ddp, std::nullopt,
+                             {.start_powerSGD_iter = 2});
+    }
     training.step = [ddp, shared, loss] {
       shared->zero_grad();
       loss(*ddp).backward();
@@ -72,20 +83,19 @@ Training make_training(Model model, std::unique_ptr<torch::optim::Optimizer> opt
   return training;
 }
 
-/// `bucket_cap_mb`: 0 without DistributedDataParallel.
-Training training_named(const std::string& name, double bucket_cap_mb) {
+Training training_named(const std::string& name, const Wrapping& wrapping) {
   if (name == "toy") {
     models::ToyModel model;
     auto optimizer = std::make_unique<FusedSGD>(model->parameters(), 0.001);
     return make_training(
-        model, std::move(optimizer), bucket_cap_mb,
+        model, std::move(optimizer), wrapping,
         [x = at::randn({20, 10}), y = at::randn({20, 5})](auto& call) { return at::mse_loss(call(x), y); });
   }
   if (name == "resnet18") {
     models::ResNet18 model(1000);
     auto optimizer =
         std::make_unique<FusedSGD>(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
-    return make_training(model, std::move(optimizer), bucket_cap_mb,
+    return make_training(model, std::move(optimizer), wrapping,
                          [x = at::randn({64, 3, 32, 32}), y = at::randint(1000, {64}, at::kLong)](
                              auto& call) { return at::cross_entropy_loss(call(x), y); });
   }
@@ -101,7 +111,7 @@ Training training_named(const std::string& name, double bucket_cap_mb) {
     batch.input_ids = at::randint(1000, 30000, {16, 64}, at::kLong);
     batch.attention_mask = at::ones_like(batch.input_ids);
     batch.token_type_ids = at::zeros_like(batch.input_ids);
-    return make_training(model, std::move(optimizer), bucket_cap_mb,
+    return make_training(model, std::move(optimizer), wrapping,
                          [batch, y = at::randint(2, {16}, at::kLong)](auto& call) {
                            return at::cross_entropy_loss(call(batch), y);
                          });
@@ -110,16 +120,19 @@ Training training_named(const std::string& name, double bucket_cap_mb) {
 }
 
 int run(int argc, char** argv) {
-  if (argc != 6)
-    throw ValueError("usage: lockstep-bench-ddp-rank MODEL ddp|alone STEPS OUTPUT_DIRECTORY BUCKET_CAP_MB");
+  if (argc != 6 && argc != 7) {
+    throw ValueError(
+        "usage: lockstep-bench-ddp-rank MODEL ddp|alone STEPS OUTPUT_DIRECTORY BUCKET_CAP_MB [HOOK]");
+  }
   const std::string model = argv[1];
-  const double bucket_cap_mb = std::string(argv[2]) == "ddp" ? std::stod(argv[5]) : 0;
+  Wrapping wrapping;
+  if (std::string(argv[2]) == "ddp") wrapping = {std::stod(argv[5]), argc > 6 ? argv[6] : ""};
   const int steps = std::stoi(argv[3]);
   at::set_num_threads(1);
   keep_freed_memory();
   const World world = init();
   at::manual_seed(world.rank());
-  const Training training = training_named(model, bucket_cap_mb);
+  const Training training = training_named(model, wrapping);
   const int warm_up = std::min(std::max(steps / 4, 3), 200);
   for (int i = 0; i < warm_up; ++i) training.step();
   world.barrier();
