@@ -27,6 +27,12 @@ class ProcessGroup::Impl {
   /// input: the blocks of all ranks, in order, each as large as output.
   virtual WorkPtr start_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                        Timeout timeout) = 0;
+  /// See ProcessGroup. What only the "lockstep" backend has throws ValueError elsewhere.
+  virtual WorkPtr start_reduce_parts(const at::Tensor& tensor, const std::vector<TensorPart>& parts,
+                                     ReduceOp op, Timeout timeout);
+  virtual WorkPtr start_all_gather_parts(const at::Tensor& tensor,
+                                         const std::vector<std::vector<TensorPart>>& parts, Timeout timeout);
+  virtual at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype);
   virtual WorkPtr start_broadcast(const at::Tensor& tensor, int src, Timeout timeout) = 0;
   /// inputs: empty but at src.
   virtual WorkPtr start_scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs, int src,

@@ -68,6 +68,16 @@ class TracedGroup : public ProcessGroup::Impl {
     return start("reduce_scatter", input,
                  [&] { return group_->start_reduce_scatter(output, input, op, timeout); });
   }
+  WorkPtr start_reduce_parts(const at::Tensor& tensor, const std::vector<TensorPart>& parts, ReduceOp op,
+                             Timeout timeout) override {
+    return start("reduce_parts", tensor,
+                 [&] { return group_->start_reduce_parts(tensor, parts, op, timeout); });
+  }
+  WorkPtr start_all_gather_parts(const at::Tensor& tensor, const std::vector<std::vector<TensorPart>>& parts,
+                                 Timeout timeout) override {
+    return start("all_gather_parts", tensor,
+                 [&] { return group_->start_all_gather_parts(tensor, parts, timeout); });
+  }
   WorkPtr start_broadcast(const at::Tensor& tensor, int src, Timeout timeout) override {
     return start("broadcast", tensor, [&] { return group_->start_broadcast(tensor, src, timeout); });
   }
@@ -119,6 +129,9 @@ class TracedGroup : public ProcessGroup::Impl {
   }
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
     return group_->empty_shared(sizes, dtype);
+  }
+  at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override {
+    return group_->empty_common(sizes, dtype);
   }
   std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
     auto made = group_->new_group(members, timeout);

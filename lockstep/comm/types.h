@@ -27,6 +27,11 @@ enum class AllReduceAlgorithm : uint8_t {
   HIERARCHICAL
 };
 
+/// A part of a contiguous tensor: elements [first, first + count).
+struct TensorPart {
+  int64_t first, count;
+};
+
 /// Deadline of an operation unless its options say otherwise: torch.distributed's 30 minutes.
 inline constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::minutes(30);
 

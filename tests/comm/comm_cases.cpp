@@ -400,5 +400,8 @@ int main(int argc, char** argv) {
                                       {"many_groups", many_groups},
                                       {"late_for_monitored_barrier", late_for_monitored_barrier},
                                       {"late_for_a_sum", late_for_a_sum},
+                                      {"parts_of_tensors", parts_of_tensors},
+                                      {"parts_need_shared_memory", parts_need_shared_memory},
+                                      {"memory_in_common", memory_in_common},
                                       {"memory_stays", memory_stays}});
 }

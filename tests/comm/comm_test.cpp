@@ -16,7 +16,7 @@ constexpr const char* kCases =
     "all_reduce half_precision premul_sum complex_numbers layouts gather_and_bytes reduce_and_scatter "
     "all_to_all "
     "messages shared_tensors c10d_backend async_forms coalesced works abandoned_works objects new_groups "
-    "group_refusals mesh many_groups";
+    "group_refusals mesh many_groups parts_of_tensors memory_in_common";
 
 TEST_P(CommTest, Collectives) {
   expect_case_succeeds(GetParam(), "comm_cases", kCases);
@@ -34,7 +34,8 @@ TEST(CommGlooTest, Collectives) {
       3, "comm_cases",
       "all_reduce half_precision premul_sum complex_numbers layouts gather_and_bytes reduce_and_scatter "
       "all_to_all "
-      "messages shared_tensors async_forms coalesced works abandoned_works objects new_groups mesh",
+      "messages shared_tensors async_forms coalesced works abandoned_works objects new_groups mesh "
+      "parts_need_shared_memory",
       "LOCKSTEP_BACKEND=gloo");
   expect_case_succeeds(2, "comm_cases", "ten_operations_then_exit", "LOCKSTEP_BACKEND=gloo");
 }

@@ -18,3 +18,6 @@ void many_groups();
 void late_for_monitored_barrier();
 void late_for_a_sum();
 void memory_stays();
+void parts_of_tensors();
+void parts_need_shared_memory();
+void memory_in_common();

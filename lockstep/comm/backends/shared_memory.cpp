@@ -5,6 +5,7 @@
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
+#include <atomic>
 #include <list>
 #include <numeric>
 #include <sstream>
@@ -26,6 +27,7 @@ using Timeout = std::chrono::milliseconds;
 struct Held {
   std::vector<at::Tensor> tensors;
   std::vector<shm::Group::Copy> copies;
+  std::vector<shm::Part> parts;
   std::vector<int64_t> sent_splits, table;  // of an all_to_all
   std::function<std::vector<shm::Group::Copy>()> late_copies;
   std::string disagreement;
@@ -192,6 +194,39 @@ class ShmGroup : public ProcessGroup::Impl {
                                              count_of(output), dtype, to_shm(op, dtype)),
                 {output, input}, timeout);
   }
+  WorkPtr start_reduce_parts(const at::Tensor& tensor, const std::vector<TensorPart>& parts, ReduceOp op,
+                             Timeout timeout) override {
+    const shm::DType dtype = to_shm(tensor);
+    auto held = std::make_shared<Held>();
+    held->tensors = {tensor};
+    for (const TensorPart& part : parts) {
+      held->parts.push_back({static_cast<size_t>(part.first), static_cast<size_t>(part.count)});
+    }
+    const Sequence sequence =
+        group().start_reduce_parts(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(op, dtype),
+                                   held->parts.data(), held->parts.size());
+    return std::make_shared<ShmWork>(state_, sequence, std::move(held), timeout);
+  }
+  WorkPtr start_all_gather_parts(const at::Tensor& tensor, const std::vector<std::vector<TensorPart>>& parts,
+                                 Timeout timeout) override {
+    auto held = std::make_shared<Held>();
+    held->tensors = {tensor};
+    auto* const memory = static_cast<std::byte*>(tensor.mutable_data_ptr());
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank()) continue;
+      for (const TensorPart& part : parts[static_cast<size_t>(r)]) {
+        const size_t offset = static_cast<size_t>(part.first) * tensor.element_size();
+        const size_t bytes = static_cast<size_t>(part.count) * tensor.element_size();
+        held->copies.push_back({r, offset, memory + offset, bytes});
+      }
+    }
+    return exchange({.kind = shm::OpKind::all_gather,
+                     .dtype = to_shm(tensor),
+                     .count = count_of(tensor),
+                     .sent = memory,
+                     .sent_bytes = tensor.nbytes()},
+                    std::move(held), timeout);
+  }
   WorkPtr start_broadcast(const at::Tensor& tensor, int src, Timeout timeout) override {
     auto held = std::make_shared<Held>();
     held->tensors = {tensor};
@@ -256,6 +291,8 @@ class ShmGroup : public ProcessGroup::Impl {
     };
     return at::from_blob(memory, sizes, release, at::TensorOptions().dtype(dtype));
   }
+
+  at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override;
 
   std::shared_ptr<ProcessGroup::Impl> new_group(const std::vector<int>& members, Timeout timeout) override;
 
@@ -371,6 +408,39 @@ std::shared_ptr<Work> ShmGroup::start_all_to_all(const at::Tensor& output, const
   parts.late_copies = &held->late_copies;
   const Sequence sequence = group().start_exchange(parts);
   return std::make_shared<ShmWork>(state_, sequence, std::move(held), timeout);
+}
+
+/// In rank 0's arena: the elements on pages of their own, behind them the number of ranks that still use
+/// them.
+at::Tensor ShmGroup::empty_common(at::IntArrayRef sizes, at::ScalarType dtype) {
+  constexpr size_t kPage = 4096;
+  using Users = std::atomic<uint32_t>;
+  int64_t count = 1;
+  for (const int64_t dimension : sizes) count *= dimension;
+  const size_t data_bytes = shm::round_up(static_cast<size_t>(count) * c10::elementSize(dtype), kPage);
+  std::byte* const base = state_->node->segment().base();
+  int64_t offset = -1;
+  std::string error = "rank 0 found no memory for a tensor of all ranks; its message says why";
+  if (rank() == 0) {
+    try {
+      std::byte* const memory = state_->node->arena().allocate(data_bytes + kPage);
+      new (memory + data_bytes) Users(static_cast<uint32_t>(size()));
+      offset = memory - base;
+    } catch (const Error& reason) {
+      error = reason.what();
+    }
+  }
+  group().broadcast(&offset, 1, shm::DType::int64, 0, timeout());
+  if (offset < 0) throw Error(error);
+  auto* const users = reinterpret_cast<Users*>(base + offset + data_bytes);
+  const auto release = [node = state_->node, users, is_owner = rank() == 0](void* memory) {
+    // release: what this rank did with the memory lies before its next use.
+    users->fetch_sub(1, std::memory_order_acq_rel);
+    if (!is_owner) return;
+    node->arena().release_later(static_cast<std::byte*>(memory),
+                                [users] { return users->load(std::memory_order_acquire) == 0; });
+  };
+  return at::from_blob(base + offset, sizes, release, at::TensorOptions().dtype(dtype));
 }
 
 std::shared_ptr<ProcessGroup::Impl> ShmGroup::new_group(const std::vector<int>& members, Timeout timeout) {

@@ -83,6 +83,15 @@ Group::Sequence Group::start_reduce_scatter(const void* input, void* output, siz
   return start(operation);
 }
 
+Group::Sequence Group::start_reduce_parts(void* data, size_t count, DType dtype, Reduction reduction,
+                                          const Part* parts, size_t part_count) {
+  Operation operation = reduction_of(OpKind::reduce_scatter, data, count, dtype, reduction);
+  operation.what.root = 1;  // so that it matches no reduce_scatter of blocks
+  operation.parts = parts;
+  operation.part_count = part_count;
+  return start(operation);
+}
+
 Group::Sequence Group::start_exchange(const Exchange& exchange) {
   Operation operation;
   operation.what.kind = exchange.kind;
@@ -242,6 +251,11 @@ std::byte* Group::address_of(const Operation& operation, int member, size_t offs
   if (operation.path == Path::inlined) return reinterpret_cast<std::byte*>(post.payload) + offset;
   const size_t in_memory = post.what.memory == Memory::window ? offset % kWindowBytes : offset;
   return members_->segment().base() + post.what.offset + in_memory;
+}
+
+Range intersection(Range a, Range b) {
+  const size_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
 Range slice_of_range(Range whole, int member, int size) {

@@ -61,6 +61,12 @@ class Group {
   Sequence start_reduce_scatter(const void* input, void* output, size_t count, DType dtype,
                                 Reduction reduction);
 
+  /// The same in place and by choice: combines those elements of everybody's `data`, [count], that this rank
+  /// names into its own; its other elements stay as they are. No two ranks may name the same element. `parts`
+  /// must live as long as `data`.
+  Sequence start_reduce_parts(void* data, size_t count, DType dtype, Reduction reduction, const Part* parts,
+                              size_t part_count);
+
   using Copy = shm::Copy;
   /// The collectives that move bytes. Each rank offers `sent_bytes` at `sent`; then each copies what it names
   /// in `copies`. `kind` (broadcast, scatter: only `root` sends; gather: only `root` copies; all_gather,
@@ -147,6 +153,7 @@ class Group {
   // The work (group_execute.cpp).
   void execute_alone(Operation& operation);
   void reduce_alone(const Operation& operation, size_t first, size_t count, void* destination) const;
+  void reduce_own_blocks(const Operation& operation, Range within) const;
   void reduce_chunks(const Operation& operation, int owner, bool from_back);
   void reduce_range(const Operation& operation, Range range) const;
   void acknowledge(const Operation& operation);

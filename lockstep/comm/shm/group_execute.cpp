@@ -27,10 +27,8 @@ void Group::execute_alone(Operation& operation) {
     case OpKind::reduce:
       if (operation.root() != rank()) return;
       return reduce_alone(operation, 0, operation.what.count, operation.data);
-    case OpKind::reduce_scatter: {
-      const size_t count = operation.what.count / static_cast<size_t>(size());
-      return reduce_alone(operation, static_cast<size_t>(rank()) * count, count, operation.output);
-    }
+    case OpKind::reduce_scatter:
+      return reduce_own_blocks(operation, {0, operation.bytes()});
     default:
       break;
   }
@@ -52,6 +50,25 @@ std::pair<const Copy*, size_t> Group::copies_of(Operation& operation) {
     operation.copy_count = late.size();
   }
   return {operation.copies, operation.copy_count};
+}
+
+/// What a reduce_scatter leaves at this rank, as far as it lies `within` a part of what the ranks send.
+void Group::reduce_own_blocks(const Operation& operation, Range within) const {
+  const auto reduce_block = [&](Range block, std::byte* destination) {
+    const Range wanted = intersection(within, block);
+    reduce_alone(operation, wanted.begin / operation.element(), wanted.size() / operation.element(),
+                 destination + (wanted.begin - block.begin));
+  };
+  if (operation.output != nullptr) {
+    const size_t bytes = operation.bytes() / static_cast<size_t>(size());
+    const size_t first = static_cast<size_t>(rank()) * bytes;
+    return reduce_block({first, first + bytes}, operation.output);
+  }
+  for (size_t i = 0; i < operation.part_count; ++i) {
+    const Part& part = operation.parts[i];
+    const size_t first = part.first * operation.element();
+    reduce_block({first, first + part.count * operation.element()}, operation.data + first);
+  }
 }
 
 void Group::reduce_alone(const Operation& operation, size_t first, size_t count, void* destination) const {

@@ -16,11 +16,6 @@ Range block_range(uint32_t block, size_t bytes) {
   return {begin, std::min(begin + kBlockBytes, bytes)};
 }
 
-Range intersection(Range a, Range b) {
-  const size_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
 }  // namespace
 
 void Group::begin_windows(Operation& operation) {
@@ -83,11 +78,7 @@ bool Group::process_block(Operation& operation) {
     const Range own = slice_of_range(block_range(block, operation.bytes()), rank(), size());
     if (own.size() > 0) reduce_range(operation, own);
   } else if (operation.what.kind == OpKind::reduce_scatter) {
-    const size_t part = operation.bytes() / static_cast<size_t>(size());
-    const size_t first = static_cast<size_t>(rank()) * part;
-    const Range wanted = intersection(range, {first, first + part});
-    reduce_alone(operation, wanted.begin / operation.element(), wanted.size() / operation.element(),
-                 operation.output + (wanted.begin - first));
+    reduce_own_blocks(operation, range);
   } else {
     const auto [copies, copy_count] = copies_of(operation);
     for (size_t i = 0; i < copy_count; ++i) {

@@ -19,6 +19,11 @@ struct Copy {
   size_t bytes;
 };
 
+/// A part of a buffer, in elements.
+struct Part {
+  size_t first, count;
+};
+
 /// How the bytes go from rank to rank. Follows from all posts, so that every rank takes the same.
 enum class Path : uint8_t {
   undecided,
@@ -35,7 +40,9 @@ struct Operation {
   std::byte* data = nullptr;     // what this rank sends, and where a reduction leaves its result
   std::byte* window = nullptr;   // this rank's, in its arena
   std::byte* staging = nullptr;  // this rank's copy of data, when it travels so
-  std::byte* output = nullptr;   // reduce_scatter's
+  std::byte* output = nullptr;   // reduce_scatter's; null where it leaves `parts` of data reduced
+  const Part* parts = nullptr;
+  size_t part_count = 0;
   const Copy* copies = nullptr;
   size_t copy_count = 0;
   const std::function<std::vector<Copy>()>* late_copies = nullptr;
@@ -63,6 +70,9 @@ struct Range {
   size_t begin, end;
   size_t size() const { return end - begin; }
 };
+
+/// What both contain; empty where that is nothing.
+Range intersection(Range a, Range b);
 
 /// The part of `whole` that falls to `member` of `size` ranks: whole lines.
 Range slice_of_range(Range whole, int member, int size);

@@ -1,0 +1,66 @@
+// ProcessGroup: collectives on parts of a tensor, and memory that all ranks have in common.
+#include "lockstep/base/error.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/process_group_impl.h"
+
+namespace lockstep {
+
+using WorkPtr = ProcessGroup::WorkPtr;
+
+namespace {
+
+[[noreturn]] void only_in_shared_memory(const char* what, const std::string& backend) {
+  throw ValueError(std::string(what) + " needs ranks of one machine on the \"lockstep\" backend, not \"" +
+                   backend + "\"");
+}
+
+void check_parts(const char* what, const at::Tensor& tensor, const std::vector<TensorPart>& parts) {
+  if (!tensor.is_contiguous()) throw ValueError(std::string(what) + " takes a contiguous tensor");
+  for (const TensorPart& part : parts) {
+    if (part.first >= 0 && part.count >= 0 && part.first + part.count <= tensor.numel()) continue;
+    throw ValueError(std::string(what) + ": the part of " + std::to_string(part.count) +
+                     " elements that begins at " + std::to_string(part.first) + " is outside the tensor of " +
+                     std::to_string(tensor.numel()));
+  }
+}
+
+}  // namespace
+
+WorkPtr ProcessGroup::Impl::start_reduce_parts(const at::Tensor& /*tensor*/,
+                                               const std::vector<TensorPart>& /*parts*/, ReduceOp /*op*/,
+                                               Timeout /*timeout*/) {
+  only_in_shared_memory("reduce_parts", name());
+}
+
+WorkPtr ProcessGroup::Impl::start_all_gather_parts(const at::Tensor& /*tensor*/,
+                                                   const std::vector<std::vector<TensorPart>>& /*parts*/,
+                                                   Timeout /*timeout*/) {
+  only_in_shared_memory("all_gather_parts", name());
+}
+
+at::Tensor ProcessGroup::Impl::empty_common(at::IntArrayRef /*sizes*/, at::ScalarType /*dtype*/) {
+  only_in_shared_memory("empty_common", name());
+}
+
+WorkPtr ProcessGroup::reduce_parts_async(const at::Tensor& tensor, const std::vector<TensorPart>& parts,
+                                         ReduceScatterOptions options) const {
+  check_parts("reduce_parts", tensor, parts);
+  return impl().start_reduce_parts(tensor, parts, options.op, timeout_or(options.timeout));
+}
+
+WorkPtr ProcessGroup::all_gather_parts_async(const at::Tensor& tensor,
+                                             const std::vector<std::vector<TensorPart>>& parts,
+                                             CollectiveOptions options) const {
+  if (parts.size() != static_cast<size_t>(size())) {
+    throw ValueError("all_gather_parts needs the parts of " + std::to_string(size()) + " ranks, not of " +
+                     std::to_string(parts.size()));
+  }
+  for (const auto& of_rank : parts) check_parts("all_gather_parts", tensor, of_rank);
+  return impl().start_all_gather_parts(tensor, parts, timeout_or(options.timeout));
+}
+
+at::Tensor ProcessGroup::empty_common(at::IntArrayRef sizes, at::ScalarType dtype) const {
+  return impl().empty_common(sizes, dtype);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,105 @@
+// Collectives on parts of tensors, and memory that all ranks have in common.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include "lockstep/base/error.h"
+#include "tests/comm/group_cases.h"
+#include "tests/rank_cases.h"
+
+using namespace lockstep;
+using testing::check_throws;
+
+namespace {
+
+at::Tensor numbers_of(int rank, int64_t count) { return at::arange(count, at::kFloat) * 0.1 + rank; }
+
+/// Elements [begin, end) of `count` go to `rank`: two runs each, with something left over that nobody names.
+std::vector<std::vector<TensorPart>> two_runs_each(int64_t count, int ranks) {
+  std::vector<std::vector<TensorPart>> parts(static_cast<size_t>(ranks));
+  const int64_t run = count / (2 * ranks + 1);
+  for (int64_t i = 0; i < 2 * ranks; ++i) parts[static_cast<size_t>(i % ranks)].push_back({i * run, run});
+  return parts;
+}
+
+}  // namespace
+
+void parts_of_tensors() {
+  const World world = joined();
+  // Inside a post, through staging, in place or by window.
+  for (const int64_t count : {20, 1000, 100000, 700001}) {
+    const auto parts = two_runs_each(count, world.size());
+    for (const bool registered : {true, false}) {
+      at::Tensor tensor = registered ? world.empty_shared({count}, at::kFloat) : at::empty({count});
+      tensor.copy_(numbers_of(world.rank(), count));
+      at::Tensor average = numbers_of(world.rank(), count).contiguous();
+      world.all_reduce(average, {.op = ReduceOp::AVG});
+      at::Tensor expected = numbers_of(world.rank(), count);
+      for (const TensorPart& part : parts[static_cast<size_t>(world.rank())]) {
+        expected.narrow(0, part.first, part.count).copy_(average.narrow(0, part.first, part.count));
+      }
+      world.reduce_parts_async(tensor, parts[static_cast<size_t>(world.rank())], {.op = ReduceOp::AVG})
+          ->wait();
+      CHECK_TRUE(at::equal(tensor, expected));
+      // Everybody gets everybody's parts; what nobody names stays.
+      for (const auto& of_rank : parts) {
+        for (const TensorPart& part : of_rank) {
+          expected.narrow(0, part.first, part.count).copy_(average.narrow(0, part.first, part.count));
+        }
+      }
+      world.all_gather_parts_async(tensor, parts)->wait();
+      CHECK_TRUE(at::equal(tensor, expected));
+    }
+  }
+  const at::Tensor tensor = at::zeros({10});
+  check_throws<ValueError>(
+      [&] {
+        world.reduce_parts_async(tensor, {{8, 3}});
+      },
+      "the part of 3 elements that begins at 8 is outside the tensor of 10");
+  check_throws<ValueError>([&] { world.all_gather_parts_async(tensor, {}); }, "all_gather_parts needs");
+  check_throws<ValueError>([&] { world.reduce_parts_async(at::zeros({4, 3}).t(), {}); }, "contiguous");
+}
+
+void parts_need_shared_memory() {
+  const World world = joined();
+  const at::Tensor tensor = at::zeros({10});
+  const std::string why = "needs ranks of one machine on the \"lockstep\" backend, not \"gloo\"";
+  check_throws<ValueError>([&] { world.reduce_parts_async(tensor, {}); }, why);
+  check_throws<ValueError>([&] { world.all_gather_parts_async(tensor, two_runs_each(10, world.size())); },
+                           why);
+  check_throws<ValueError>([&] { world.empty_common({3}, at::kFloat); }, why);
+}
+
+void memory_in_common() {
+  const World world = joined();
+  const int last = world.size() - 1;
+  const void* first_place = nullptr;
+  for (int round = 0; round < 3; ++round) {
+    at::Tensor common = world.empty_common({world.size(), 5000}, at::kDouble);
+    // Once all have dropped it, its memory is used again.
+    if (round == 0) first_place = common.const_data_ptr();
+    CHECK_TRUE(common.const_data_ptr() == first_place);
+    CHECK_TRUE(reinterpret_cast<uintptr_t>(common.const_data_ptr()) % 4096 == 0);
+    common[world.rank()].fill_(100 * round + world.rank());
+    world.barrier();
+    for (int r = 0; r <= last; ++r) {
+      CHECK_TRUE(at::equal(common[r], at::full({5000}, 100 * round + r, at::kDouble)));
+    }
+    world.barrier();
+    // The last rank keeps it longer than the others, of which rank 0 would take its place, were it free.
+    at::Tensor other;
+    if (world.rank() != last) {
+      common.reset();
+      other = world.empty_shared({world.size(), 5000}, at::kDouble);
+      other.fill_(-1);
+    }
+    world.barrier();
+    if (common.defined()) CHECK_TRUE(at::equal(common[0], at::full({5000}, 100 * round, at::kDouble)));
+    common.reset();
+    other.reset();
+    world.barrier();
+  }
+}
