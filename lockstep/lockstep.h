@@ -20,6 +20,7 @@
 #include "lockstep/models/toy.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad.h"
+#include "lockstep/optim/fused_zero_optimizer.h"
 #include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"

@@ -10,7 +10,7 @@
 namespace lockstep::detail {
 
 /// A tensor's elements, as they lie in memory where it is dense and as they count otherwise, are taken in
-/// chunks of so many. Chunks are summed in double precision, by themselves; their sums are added in order.
+/// chunks of so many. Chunks are summed in double precision, each by itself.
 inline constexpr int64_t kNormChunk = 4096;
 
 inline int64_t norm_chunks(int64_t elements) { return (elements + kNormChunk - 1) / kNormChunk; }
@@ -22,8 +22,10 @@ at::Tensor in_memory_order(const at::Tensor& tensor);
 /// sums[0 .. norm_chunks(flat.numel())).
 void sum_squares(const at::Tensor& flat, double* sums);
 
-/// The square root of the sum, first to last.
-double norm_of_chunks(const std::vector<double>& sums);
+/// The square root of the sum: each tensor's chunks first to last, then the tensors' sums from the least to
+/// the largest, so that the order in which tensors are listed does not matter. chunks[t]: how many of `sums`
+/// are tensor t's.
+double norm_of_chunks(const std::vector<double>& sums, const std::vector<size_t>& chunks);
 
 /// By what clip_grad_norm_ multiplies: below 1, or not a number.
 inline double clip_scale(double norm, double max_norm) { return max_norm / (norm + 1e-6); }

@@ -18,13 +18,14 @@ std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& parameters) {
 
 double norm_of(const std::vector<at::Tensor>& grads) {
   std::vector<double> sums;
+  std::vector<size_t> chunks;
   for (const auto& grad : grads) {
     const at::Tensor flat = detail::in_memory_order(grad);
-    const size_t first = sums.size();
-    sums.resize(first + static_cast<size_t>(detail::norm_chunks(flat.numel())));
-    detail::sum_squares(flat, sums.data() + first);
+    chunks.push_back(static_cast<size_t>(detail::norm_chunks(flat.numel())));
+    sums.resize(sums.size() + chunks.back());
+    detail::sum_squares(flat, sums.data() + sums.size() - chunks.back());
   }
-  return detail::norm_of_chunks(sums);
+  return detail::norm_of_chunks(sums, chunks);
 }
 
 }  // namespace

@@ -42,14 +42,6 @@ at::Tensor in_layout_of(const at::Tensor& parameter, const at::Tensor& tensor) {
 
 }  // namespace
 
-bool is_elementwise(const torch::optim::Optimizer& optimizer) {
-  return dynamic_cast<const torch::optim::AdamW*>(&optimizer) != nullptr ||
-         dynamic_cast<const torch::optim::Adam*>(&optimizer) != nullptr ||
-         dynamic_cast<const torch::optim::SGD*>(&optimizer) != nullptr ||
-         dynamic_cast<const torch::optim::Adagrad*>(&optimizer) != nullptr ||
-         dynamic_cast<const torch::optim::RMSprop*>(&optimizer) != nullptr;
-}
-
 std::unique_ptr<ParamState> slice_of_state(const ParamState& whole, const at::Tensor& parameter,
                                            ElementRange range) {
   std::unique_ptr<ParamState> slice = whole.clone();

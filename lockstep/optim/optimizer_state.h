@@ -13,11 +13,8 @@ namespace lockstep::detail {
 
 using ParamState = torch::optim::OptimizerParamState;
 
-/// Can the state of one parameter of `optimizer` be divided by elements? True for SGD, Adam, AdamW, Adagrad,
-/// RMSprop and what derives from them.
-bool is_elementwise(const torch::optim::Optimizer& optimizer);
-
-/// The part of `whole`, the state of `parameter`, that belongs to its elements in `range`.
+/// The part of `whole`, the state of `parameter` in SGD, Adam, AdamW, Adagrad or RMSprop, that belongs to its
+/// elements in `range`.
 std::unique_ptr<ParamState> slice_of_state(const ParamState& whole, const at::Tensor& parameter,
                                            ElementRange range);
 /// Puts `part`, the state of elements `range` of `parameter`, into `whole`, which is made when it is null.

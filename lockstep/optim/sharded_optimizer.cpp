@@ -64,8 +64,9 @@ void ShardedOptimizer::sync_options() { copy_options(param_groups_, local_->para
 void ShardedOptimizer::add_param_group(const OptimizerParamGroup& group) {
   Optimizer::add_param_group(group);
   groups_changed();
-  own_ = pieces_of(group_.rank());
-  local_->add_param_group(std::move(groups_over(own_).back()));
+  // The tensors that the local optimizer holds stay the same ones.
+  own_.push_back(std::move(pieces_of(group_.rank()).back()));
+  local_->add_param_group(groups_over(own_).back());
 }
 
 void ShardedOptimizer::consolidate_state_dict(int to) {

@@ -62,9 +62,10 @@ int main(int argc, char** argv) {
       return 0;
     });
   }
-  Cases cases;
-  for (const auto& [name, body] : Cases{{"wrong_use_is_named", wrong_use_is_named},
-                                        {"equals_the_plain_optimizer", equals_the_plain_optimizer}}) {
+  Cases all = fused_zero_cases(), cases;
+  all["wrong_use_is_named"] = wrong_use_is_named;
+  all["equals_the_plain_optimizer"] = equals_the_plain_optimizer;
+  for (const auto& [name, body] : all) {
     cases[name] = [body = body] {
       world();
       body();

@@ -10,4 +10,6 @@ namespace lockstep::testing {
 /// Writes each rank's results into a file of `directory`, named after the rank.
 void write_parity(const std::string& directory);
 
+Cases fused_zero_cases();
+
 }  // namespace lockstep::testing

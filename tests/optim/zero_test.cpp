@@ -14,12 +14,30 @@ TEST_P(ZeroTest, Cases) {
   expect_case_succeeds(GetParam(), "zero_cases", "wrong_use_is_named equals_the_plain_optimizer");
 }
 
+TEST_P(ZeroTest, Fused) {
+  expect_case_succeeds(
+      GetParam(), "zero_cases",
+      "adamw_without_clipping adamw_with_clipping sgd_with_clipping parameters_stay_what_they_are"
+      " unused_and_added_parameters wrong_use_of_the_fused_one");
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, ZeroTest, ::testing::Values(2, 3, 4),
                          [](const auto& info) { return std::to_string(info.param); });
 
 TEST(ZeroGlooTest, Cases) {
-  expect_case_succeeds(2, "zero_cases", "wrong_use_is_named equals_the_plain_optimizer",
+  expect_case_succeeds(2, "zero_cases",
+                       "wrong_use_is_named equals_the_plain_optimizer the_fused_one_needs_shared_memory",
                        "LOCKSTEP_BACKEND=gloo");
+}
+
+TEST(ZeroFailureTest, AWriteToASharedParameterOutsideStepIsNamed) {
+  const auto result = testing::under_lockrun(2, LOCKSTEP_TEST_BIN_DIR "/zero_cases a_write_outside_step",
+                                             "TORCH_DISTRIBUTED_DEBUG=DETAIL");
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_NE(result.output.find("so far so good"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("rank 1: parameter net2.weight was written outside the optimizer's step()"),
+            std::string::npos)
+      << result.output;
 }
 
 }  // namespace

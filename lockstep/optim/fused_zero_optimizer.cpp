@@ -1,0 +1,275 @@
+#include "lockstep/optim/fused_zero_optimizer.h"
+
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/from_blob.h>
+
+#include <map>
+#include <unordered_set>
+
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/optim/chunk_norm.h"
+#include "lockstep/optim/parameter_memory.h"
+
+namespace lockstep::detail {
+namespace {
+
+constexpr const char* kName = "FusedZeroRedundancyOptimizer";
+
+bool protects(const FusedZeroRedundancyOptimizerOptions& options) {
+  return options.shared_parameters &&
+         options.protect_parameters.value_or(env::get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL");
+}
+
+}  // namespace
+
+std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module) {
+  std::vector<at::Tensor> parameters;
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (parameter.requires_grad()) parameters.push_back(parameter);
+  }
+  return parameters;
+}
+
+/// The communication hook: gradients lie one behind the other in the bucket, and so do a parameter's elements
+/// in its gradient, in the order of its memory.
+Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bucket) {
+  if (bucket.index() == 0 && slices->are_reduced) {
+    throw Error(
+        std::string(kName) +
+        ": a second synchronised backward pass since zero_grad(): call the optimizer's zero_grad() in "
+        "between, and accumulate under no_sync() in all passes but the last");
+  }
+  std::vector<TensorPart> parts;
+  int64_t offset = 0;
+  for (const at::Tensor& parameter : bucket.parameters()) {
+    const auto range = slices->own.find(parameter.unsafeGetTensorImpl());
+    if (range == slices->own.end()) {
+      throw Error(
+          std::string(kName) +
+          ": the module has a parameter that was freed after this optimizer was made; add_param_group() "
+          "takes it in");
+    }
+    const auto [begin, end] = range->second;
+    if (begin < end) parts.push_back({offset + begin, end - begin});
+    offset += parameter.numel();
+  }
+  slices->are_reduced = bucket.is_last();
+  return {slices->group.reduce_parts_async(bucket.buffer(), parts, {.op = ReduceOp::AVG}), bucket.buffer()};
+}
+
+FusedZeroCore::FusedZeroCore(const torch::nn::Module& module, const ParamGroups& groups,
+                             std::unique_ptr<torch::optim::OptimizerOptions> defaults, MakeOptimizer make,
+                             const FusedZeroRedundancyOptimizerOptions& options)
+    : ShardedOptimizer(kName, options.process_group ? *options.process_group : default_world(), groups,
+                       std::move(defaults), std::move(make)),
+      shares_parameters_(options.shared_parameters),
+      slices_(std::make_shared<GradientSlices>(GradientSlices{process_group()})) {
+  if (process_group().backend_name() != "lockstep") {
+    throw ValueError(std::string(kName) + " needs ranks of one machine on the \"lockstep\" backend, not \"" +
+                     process_group().backend_name() + "\"; ZeroRedundancyOptimizer works on any");
+  }
+  for (const auto& item : module.named_parameters()) {
+    names_.emplace(item.value().unsafeGetTensorImpl(), item.key());
+  }
+  if (protects(options)) protection_ = std::make_unique<WriteProtection>();
+  check_parameters(module);
+  groups_changed();
+  make_local();
+}
+
+void FusedZeroCore::check_parameters(const torch::nn::Module& module) const {
+  std::unordered_set<const at::TensorImpl*> held;
+  for (const torch::optim::OptimizerParamGroup& group : param_groups_) {
+    for (const at::Tensor& parameter : group.params()) held.insert(parameter.unsafeGetTensorImpl());
+  }
+  for (const auto& item : module.named_parameters()) {
+    if (!item.value().requires_grad() || held.contains(item.value().unsafeGetTensorImpl())) continue;
+    throw ValueError(std::string(kName) + ": the module's parameter " + item.key() +
+                     " is trained but in none of the groups; add it, or freeze it");
+  }
+}
+
+ElementRange FusedZeroCore::range_of(const at::Tensor& parameter, int rank) const {
+  return slice_of_parameter(parameter.numel(), kNormChunk,
+                            places_.at(parameter.unsafeGetTensorImpl()).ordinal, rank,
+                            process_group().size());
+}
+
+std::vector<std::vector<Piece>> FusedZeroCore::pieces_of(int rank) const {
+  std::vector<std::vector<Piece>> pieces;
+  for (const torch::optim::OptimizerParamGroup& group : param_groups_) {
+    auto& of_group = pieces.emplace_back();
+    for (const at::Tensor& parameter : group.params()) {
+      const ElementRange range = range_of(parameter, rank);
+      if (range.begin == range.end) continue;
+      const at::Tensor flat = in_memory_order(parameter.detach());
+      of_group.push_back({parameter, flat.narrow(0, range.begin, range.end - range.begin), range});
+    }
+  }
+  return pieces;
+}
+
+/// Takes in the groups that are new: where the ranks' slices are, and the memory.
+void FusedZeroCore::groups_changed() {
+  const WritableParameters writable = writable_parameters();
+  for (; groups_moved_ < param_groups_.size(); ++groups_moved_) {
+    for (const at::Tensor& parameter : param_groups_[groups_moved_].params()) {
+      const at::TensorImpl* const impl = parameter.unsafeGetTensorImpl();
+      if (!names_.contains(impl)) {
+        throw ValueError(std::string(kName) + ": parameter " + std::to_string(places_.size()) +
+                         " of the groups is none of the module's");
+      }
+      if (!parameter.is_non_overlapping_and_dense()) {
+        throw ValueError(std::string(kName) + ": parameter " + names_.at(impl) +
+                         " has gaps or overlaps in memory; make it contiguous");
+      }
+      size_t first_chunk = 0;
+      for (const size_t count : chunks_) first_chunk += count;
+      const size_t ordinal = places_.size();
+      places_[impl] = {ordinal, first_chunk};
+      chunks_.push_back(static_cast<size_t>(norm_chunks(parameter.numel())));
+      slices_->own[impl] = range_of(parameter, process_group().rank());
+    }
+    move_group(param_groups_[groups_moved_]);
+  }
+}
+
+/// Moves a group's parameters into shared memory: each rank's own, or one that they have in common.
+void FusedZeroCore::move_group(const torch::optim::OptimizerParamGroup& group) {
+  const ProcessGroup& ranks = process_group();
+  std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
+  for (const at::Tensor& parameter : group.params()) by_dtype[parameter.scalar_type()].push_back(parameter);
+  for (const auto& [dtype, parameters] : by_dtype) {
+    const ParameterLayout layout = lay_out_parameters(parameters);
+    Memory memory;
+    memory.flat = shares_parameters_ ? ranks.empty_common({layout.elements}, dtype)
+                                     : ranks.empty_shared({layout.elements}, dtype);
+    memory.parts.resize(static_cast<size_t>(ranks.size()));
+    std::vector<WriteProtection::Named> names;
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      const at::Tensor& parameter = parameters[p];
+      move_parameter(parameter, memory.flat, layout.offsets[p], !shares_parameters_ || ranks.rank() == 0);
+      for (int rank = 0; rank < ranks.size(); ++rank) {
+        const auto [begin, end] = range_of(parameter, rank);
+        if (begin == end) continue;
+        memory.parts[static_cast<size_t>(rank)].push_back({layout.offsets[p] + begin, end - begin});
+      }
+      names.push_back({parameter.const_data_ptr(), parameter.nbytes(),
+                       "rank " + std::to_string(default_world().rank()) + ": parameter " +
+                           names_.at(parameter.unsafeGetTensorImpl())});
+    }
+    // Rank 0's values are there before anybody goes on.
+    if (shares_parameters_) ranks.barrier();
+    if (protection_) {
+      constexpr size_t kPage = 4096;
+      protection_->add(memory.flat.mutable_data_ptr(), (memory.flat.nbytes() + kPage - 1) / kPage * kPage,
+                       std::move(names));
+    }
+    memory_.push_back(std::move(memory));
+  }
+}
+
+void FusedZeroCore::take_gradients() {
+  for (const std::vector<Piece>& group : own_pieces()) {
+    for (const Piece& piece : group) {
+      const at::Tensor& gradient = piece.parameter.grad();
+      at::Tensor slice;
+      if (gradient.defined()) {
+        if (gradient.strides() != piece.parameter.strides()) {
+          throw Error(std::string(kName) + ": the gradient of parameter " +
+                      names_.at(piece.parameter.unsafeGetTensorImpl()) +
+                      " is laid out differently from it; leave gradient_as_bucket_view true");
+        }
+        slice = in_memory_order(gradient.detach())
+                    .narrow(0, piece.range.begin, piece.range.end - piece.range.begin);
+      }
+      piece.local.mutable_grad() = slice;
+    }
+  }
+}
+
+/// The buckets must be able to go.
+void FusedZeroCore::drop_gradients() {
+  for (const std::vector<Piece>& group : own_pieces()) {
+    for (const Piece& piece : group) piece.local.mutable_grad().reset();
+  }
+}
+
+double FusedZeroCore::grad_norm() {
+  const at::NoGradGuard no_grad;
+  take_gradients();
+  size_t total = 0;
+  for (const size_t count : chunks_) total += count;
+  std::vector<double> sums(total);
+  for (const std::vector<Piece>& group : own_pieces()) {
+    for (const Piece& piece : group) {
+      if (!piece.local.grad().defined()) continue;
+      const size_t first = places_.at(piece.parameter.unsafeGetTensorImpl()).first_chunk;
+      sum_squares(piece.local.grad(), sums.data() + first + piece.range.begin / kNormChunk);
+    }
+  }
+  // Each chunk is one rank's and zero elsewhere: the sum has its bits.
+  process_group().all_reduce(at::from_blob(sums.data(), {static_cast<int64_t>(total)}, at::kDouble));
+  drop_gradients();
+  return norm_of_chunks(sums, chunks_);
+}
+
+double FusedZeroCore::clip_grad_norm_(double max_norm) {
+  const at::NoGradGuard no_grad;
+  const double norm = grad_norm();
+  const double scale = clip_scale(norm, max_norm);
+  if (!clips(scale)) return norm;
+  std::vector<at::Tensor> gradients;
+  take_gradients();
+  for (const std::vector<Piece>& group : own_pieces()) {
+    for (const Piece& piece : group) {
+      if (piece.local.grad().defined()) gradients.push_back(piece.local.grad());
+    }
+  }
+  if (!gradients.empty()) at::_foreach_mul_(gradients, scale);
+  drop_gradients();
+  return norm;
+}
+
+void FusedZeroCore::zero_grad(bool set_to_none) {
+  Optimizer::zero_grad(set_to_none);
+  slices_->are_reduced = false;
+}
+
+torch::Tensor FusedZeroCore::step(LossClosure closure) {
+  torch::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable_grad(true);
+    loss = closure();
+  }
+  const at::NoGradGuard no_grad;
+  sync_options();
+  take_gradients();
+  update();
+  drop_gradients();
+  return loss;
+}
+
+void FusedZeroCore::update() {
+  const ProcessGroup& ranks = process_group();
+  if (shares_parameters_) {
+    // Nobody computes with the parameters any more.
+    ranks.barrier();
+    {
+      const WritableParameters writable = writable_parameters();
+      local().step();
+    }
+    ranks.barrier();
+    return;
+  }
+  local().step();
+  std::vector<std::shared_ptr<Work>> works;
+  for (const Memory& memory : memory_) {
+    works.push_back(ranks.all_gather_parts_async(memory.flat, memory.parts));
+  }
+  for (const std::shared_ptr<Work>& work : works) work->wait();
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,177 @@
+// An optimizer fused into the averaging of gradients, for ranks that share memory.
+#pragma once
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lockstep/optim/sharded_optimizer.h"
+#include "lockstep/optim/write_protection.h"
+#include "lockstep/parallel/comm_hook.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+
+namespace lockstep {
+
+struct FusedZeroRedundancyOptimizerOptions {
+  /// That of the DistributedDataParallel. Default: the group of all ranks that lockstep::init() made.
+  std::optional<ProcessGroup> process_group{};
+  /// All ranks use one copy of the parameters, in shared memory, which only step() may change.
+  bool shared_parameters = false;
+  /// With shared_parameters: a rank that writes to one outside step() ends at once, with a line that names
+  /// the parameter and the rank. Costs two system calls per step. Default: where TORCH_DISTRIBUTED_DEBUG is
+  /// DETAIL.
+  std::optional<bool> protect_parameters{};
+};
+
+namespace detail {
+
+/// What of the gradients this rank reduces; the optimizer and its communication hook share it.
+struct GradientSlices {
+  ProcessGroup group;
+  std::unordered_map<const at::TensorImpl*, ElementRange> own{};
+  bool are_reduced = false;  // since the last zero_grad()
+};
+Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bucket);
+
+/// See FusedZeroRedundancyOptimizer.
+class FusedZeroCore : public ShardedOptimizer {
+ public:
+  torch::Tensor step(LossClosure closure = nullptr) override;
+  /// What lockstep::clip_grad_norm_ does to gradients that every rank has in full: scales them by max_norm /
+  /// (norm + 1e-6) where that is below 1, and returns their total norm before that; the same bits. Between
+  /// backward and step(), on all ranks; blocks.
+  double clip_grad_norm_(double max_norm);
+  /// The norm alone.
+  double grad_norm();
+  /// Must come between two synchronised backward passes: of the gradients of a pass a rank has the average of
+  /// its own slices only, so that others could not be added to them.
+  void zero_grad(bool set_to_none = true);
+
+  /// While it lives, this rank may write to shared parameters that are protected; what it writes, all see.
+  class [[nodiscard]] WritableParameters {
+   public:
+    explicit WritableParameters(WriteProtection* protection) : protection_(protection) {
+      if (protection_ != nullptr) protection_->unprotect();
+    }
+    WritableParameters(const WritableParameters&) = delete;
+    ~WritableParameters() {
+      if (protection_ != nullptr) protection_->protect();
+    }
+
+   private:
+    WriteProtection* protection_;
+  };
+  WritableParameters writable_parameters() { return WritableParameters(protection_.get()); }
+
+ protected:
+  FusedZeroCore(const torch::nn::Module& module, const ParamGroups& groups,
+                std::unique_ptr<torch::optim::OptimizerOptions> defaults, MakeOptimizer make,
+                const FusedZeroRedundancyOptimizerOptions& options);
+  const std::shared_ptr<GradientSlices>& slices() const { return slices_; }
+
+ private:
+  /// The parameters of one dtype of a group.
+  struct Memory {
+    at::Tensor flat;
+    std::vector<std::vector<TensorPart>> parts;  // by the rank that updates them
+  };
+  struct Place {
+    size_t ordinal;  // among all parameters
+    size_t first_chunk;
+  };
+  ElementRange range_of(const at::Tensor& parameter, int rank) const;
+  std::vector<std::vector<Piece>> pieces_of(int rank) const override;
+  void groups_changed() override;
+  void check_parameters(const torch::nn::Module& module) const;
+  void move_group(const torch::optim::OptimizerParamGroup& group);
+  void take_gradients();
+  void drop_gradients();
+  void update();
+
+  bool shares_parameters_;
+  std::unordered_map<const at::TensorImpl*, std::string> names_;
+  std::unordered_map<const at::TensorImpl*, Place> places_;
+  std::vector<size_t> chunks_;  // of every parameter
+  size_t groups_moved_ = 0;
+  std::vector<Memory> memory_;
+  std::shared_ptr<GradientSlices> slices_;
+  std::unique_ptr<WriteProtection> protection_;  // goes before the memory does
+};
+
+template <class M>
+const torch::nn::Module& module_of(const M& module) {
+  if constexpr (requires { module.ptr(); }) {
+    return *module.ptr();
+  } else {
+    return *module;
+  }
+}
+
+std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module);
+
+}  // namespace detail
+
+/// The optimizer's state and its work are divided among the ranks of one machine, by elements: during
+/// backward each rank averages only its slices of every gradient, in place in shared memory; step() updates
+/// those and fetches the others' parameters from the ranks that have updated them. No rank's parameters
+/// change but in its own step(). Gradients and parameters have the same bits as with DistributedDataParallel
+/// and `OptimizerT` alone (FusedAdamW, FusedSGD; with others to rounding), with clipping and without.
+///
+///     DistributedDataParallel ddp(model);
+///     FusedZeroRedundancyOptimizer<FusedAdamW> optimizer(ddp, torch::optim::AdamWOptions(1e-3));
+///     ...
+///     optimizer.zero_grad();
+///     loss(ddp).backward();
+///     optimizer.clip_grad_norm_(1.0);
+///     optimizer.step();
+///
+/// Needs the "lockstep" backend; registers a communication hook, so there can be no other, and must be made
+/// before the first backward pass. Every trainable parameter of the module must be in it. After backward a
+/// rank's grad() holds the average in its own slices only; elsewhere it is this rank's own gradient.
+/// Parameters move into shared memory. All ranks make it, and call step(), clip_grad_norm_(),
+/// add_param_group() and consolidate_state_dict(), which block; they throw CommError when a rank is lost. Not
+/// under join(). One thread at a time.
+template <class OptimizerT>
+class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
+  static_assert(std::is_base_of_v<torch::optim::AdamW, OptimizerT> ||
+                    std::is_base_of_v<torch::optim::Adam, OptimizerT> ||
+                    std::is_base_of_v<torch::optim::SGD, OptimizerT> ||
+                    std::is_base_of_v<torch::optim::Adagrad, OptimizerT> ||
+                    std::is_base_of_v<torch::optim::RMSprop, OptimizerT>,
+                "the state of this optimizer cannot be divided by elements; use ZeroRedundancyOptimizer");
+
+ public:
+  template <class M, class Defaults>
+  FusedZeroRedundancyOptimizer(DistributedDataParallel<M>& ddp,
+                               const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                               const Defaults& defaults,
+                               const FusedZeroRedundancyOptimizerOptions& options = {})
+      : FusedZeroCore(detail::module_of(ddp.module()), groups, std::make_unique<Defaults>(defaults),
+                      detail::maker<OptimizerT>(defaults), options) {
+    ddp.register_comm_hook(slices(), detail::reduce_own_slices);
+  }
+  /// All trainable parameters of the module.
+  template <class M, class Defaults>
+  FusedZeroRedundancyOptimizer(DistributedDataParallel<M>& ddp, const Defaults& defaults,
+                               const FusedZeroRedundancyOptimizerOptions& options = {})
+      : FusedZeroRedundancyOptimizer(ddp,
+                                     {torch::optim::OptimizerParamGroup(
+                                         detail::trainable_parameters(detail::module_of(ddp.module())))},
+                                     defaults, options) {}
+
+  /// The plain optimizer over all parameters that this one stands for, with the state of the last
+  /// consolidate_state_dict() and today's options. Throws Error on a rank that has none.
+  const OptimizerT& state_dict() const { return static_cast<const OptimizerT&>(consolidated()); }
+};
+
+}  // namespace lockstep

@@ -1,0 +1,275 @@
+// FusedZeroRedundancyOptimizer beside DistributedDataParallel with the whole optimizer on every rank.
+#include "lockstep/optim/fused_zero_optimizer.h"
+
+#include <ATen/ops/equal.h>
+#include <fmt/format.h>
+#include <torch/serialize.h>
+
+#include <sstream>
+
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/clip_grad.h"
+#include "lockstep/optim/parameter_groups.h"
+#include "lockstep/optim/sgd.h"
+#include "tests/optim/zero_cases.h"
+
+namespace lockstep::testing {
+namespace {
+
+using torch::optim::AdamWOptions;
+using torch::optim::SGDOptions;
+
+/// Parameters of less than a chunk, of several, and of a part of one.
+struct WideImpl : torch::nn::Module {
+  WideImpl() {
+    net1 = register_module("net1", torch::nn::Linear(10, 130));
+    net2 = register_module("net2", torch::nn::Linear(130, 130));
+    net3 = register_module("net3", torch::nn::Linear(130, 5));
+    fill_with_waves(*this);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return net3->forward(net2->forward(net1->forward(x).relu()).relu());
+  }
+  torch::nn::Linear net1{nullptr}, net2{nullptr}, net3{nullptr};
+};
+TORCH_MODULE(Wide);
+
+struct Run {
+  std::vector<at::Tensor> parameters;
+  std::vector<double> norms;
+};
+
+template <class Ddp, class Optimizer, class Clip>
+void train(Run& run, Ddp& ddp, Optimizer& optimizer, const Clip& clip, int from, int to) {
+  for (int step = from; step < to; ++step) {
+    optimizer.zero_grad();
+    set_lr(optimizer, 0.05 / (step + 1));
+    {
+      const auto local = ddp.no_sync();
+      toy_loss(ddp, 100 + step, world().rank()).backward();
+    }
+    toy_loss(ddp, step, world().rank()).backward();
+    run.norms.push_back(clip(optimizer));
+    optimizer.step();
+  }
+}
+
+std::vector<at::Tensor> values_of(const torch::nn::Module& module) {
+  std::vector<at::Tensor> values;
+  for (const at::Tensor& parameter : module.parameters()) values.push_back(parameter.detach().clone());
+  return values;
+}
+
+void check_equal(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
+  CHECK_TRUE(found.size() == expected.size());
+  for (size_t i = 0; i < found.size(); ++i) CHECK_TRUE(at::equal(found[i], expected[i]));
+}
+
+constexpr int kSteps = 4;
+
+std::vector<torch::optim::OptimizerParamGroup> groups_of(const Wide& model, const AdamWOptions& options) {
+  return weight_decay_groups(*model, options);
+}
+std::vector<torch::optim::OptimizerParamGroup> groups_of(const Wide& model, const SGDOptions& /*options*/) {
+  return {torch::optim::OptimizerParamGroup(model->parameters())};
+}
+
+at::Tensor first_state(const torch::optim::OptimizerParamState& state) {
+  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWParamState*>(&state)) return adamw->exp_avg();
+  return dynamic_cast<const torch::optim::SGDParamState&>(state).momentum_buffer();
+}
+
+/// max_norm: 0 without clipping.
+template <class OptimizerT, class Options>
+void same_bits(const Options& options, double max_norm) {
+  Wide plain_model;
+  OptimizerT plain(groups_of(plain_model, options), options);
+  Run expected;
+  {
+    DistributedDataParallel ddp(plain_model);
+    train(
+        expected, ddp, plain,
+        [&](auto&) { return max_norm > 0 ? clip_grad_norm_(plain_model->parameters(), max_norm) : 0.0; }, 0,
+        kSteps);
+  }
+  for (const bool shared : {false, true}) {
+    for (const double cap : {kTiny, 0.02, 25.0}) {
+      Wide model;
+      DistributedDataParallel ddp(model, {.bucket_cap_mb = cap, .first_bucket_cap_mb = cap});
+      FusedZeroRedundancyOptimizer<OptimizerT> fused(ddp, groups_of(model, options), options,
+                                                     {.shared_parameters = shared});
+      Run run;
+      const auto clip = [&](auto& optimizer) {
+        return max_norm > 0 ? optimizer.clip_grad_norm_(max_norm) : 0.0;
+      };
+      train(run, ddp, fused, clip, 0, kSteps);
+      check_equal(values_of(*model), values_of(*plain_model));
+      CHECK_TRUE(run.norms == expected.norms);
+      // What a plain optimizer has, and would write; and from there on again.
+      const int to = world().size() - 1;
+      fused.consolidate_state_dict(to);
+      std::string saved;
+      if (world().rank() == to) {
+        for (size_t p = 0; p < model->parameters().size(); ++p) {
+          const auto state = [&](const torch::optim::Optimizer& optimizer, const Wide& of) {
+            return first_state(*optimizer.state().at(of->parameters()[p].unsafeGetTensorImpl()));
+          };
+          CHECK_TRUE(at::equal(state(fused.state_dict(), model), state(plain, plain_model)));
+        }
+        std::ostringstream stream;
+        torch::save(fused, stream);
+        saved = stream.str();
+      }
+      saved = world().broadcast_bytes(saved, {.src = to});
+      Wide next_model;
+      for (size_t p = 0; p < model->parameters().size(); ++p) {
+        next_model->parameters()[p].detach().copy_(model->parameters()[p]);
+      }
+      OptimizerT next(groups_of(next_model, options), options);
+      std::istringstream for_plain(saved), for_fused(saved);
+      torch::load(next, for_plain);
+      Wide third_model;
+      for (size_t p = 0; p < model->parameters().size(); ++p) {
+        third_model->parameters()[p].detach().copy_(model->parameters()[p]);
+      }
+      DistributedDataParallel next_ddp(next_model), third_ddp(third_model);
+      FusedZeroRedundancyOptimizer<OptimizerT> third(third_ddp, groups_of(third_model, options), options,
+                                                     {.shared_parameters = !shared});
+      torch::load(third, for_fused);
+      Run more;
+      train(
+          more, next_ddp, next,
+          [&](auto&) { return max_norm > 0 ? clip_grad_norm_(next_model->parameters(), max_norm) : 0.0; },
+          kSteps, kSteps + 1);
+      train(more, third_ddp, third, clip, kSteps, kSteps + 1);
+      check_equal(values_of(*third_model), values_of(*next_model));
+    }
+  }
+}
+
+constexpr double kClips = 0.01, kClipsNothing = 1e9;
+
+void adamw_without_clipping() { same_bits<FusedAdamW>(AdamWOptions(0.05).weight_decay(0.1), 0); }
+void adamw_with_clipping() {
+  same_bits<FusedAdamW>(AdamWOptions(0.05).weight_decay(0.1).amsgrad(true), kClips);
+}
+void sgd_with_clipping() {
+  same_bits<FusedSGD>(SGDOptions(0.05).momentum(0.9), kClips);
+  same_bits<FusedSGD>(SGDOptions(0.05).momentum(0.9), kClipsNothing);
+}
+
+/// A parameter is no larger to a file, or to another program, than it was.
+void parameters_stay_what_they_are() {
+  for (const bool shared : {false, true}) {
+    Wide model;
+    DistributedDataParallel ddp(model);
+    const auto before = values_of(*model);
+    FusedZeroRedundancyOptimizer<FusedAdamW> fused(ddp, AdamWOptions(0.1), {.shared_parameters = shared});
+    check_equal(values_of(*model), before);
+    for (const at::Tensor& parameter : model->parameters()) {
+      CHECK_TRUE(parameter.storage().nbytes() == parameter.nbytes());
+      CHECK_TRUE(parameter.is_leaf() && parameter.requires_grad());
+    }
+    // One copy, or one for each rank.
+    world().barrier();
+    if (world().rank() == 0) model->net1->weight.detach().fill_(7);
+    world().barrier();
+    const bool sees_it = model->net1->weight.detach().eq(7).all().item<bool>();
+    CHECK_TRUE(sees_it == (shared || world().rank() == 0));
+    world().barrier();
+  }
+}
+
+/// Parameters that take part now and then, on some ranks or on none, and one that comes later.
+void unused_and_added_parameters() {
+  std::vector<at::Tensor> expected;
+  for (const int form : {0, 1, 2}) {  // plain, fused, fused and shared
+    TwoHeads model;
+    model->right->weight.requires_grad_(false);
+    DistributedDataParallel ddp(model, {.find_unused_parameters = true});
+    std::unique_ptr<torch::optim::Optimizer> optimizer;
+    FusedZeroRedundancyOptimizer<FusedSGD>* fused = nullptr;
+    const auto options = SGDOptions(0.1).momentum(0.9);
+    if (form == 0) {
+      optimizer = std::make_unique<FusedSGD>(detail::trainable_parameters(*model), options);
+    } else {
+      auto made = std::make_unique<FusedZeroRedundancyOptimizer<FusedSGD>>(
+          ddp, options, FusedZeroRedundancyOptimizerOptions{.shared_parameters = form == 2});
+      fused = made.get();
+      optimizer = std::move(made);
+    }
+    for (int step = 0; step < 9; ++step) {
+      if (step == 4) {
+        model->right->weight.requires_grad_(true);
+        const torch::optim::OptimizerParamGroup group({model->right->weight});
+        fused != nullptr ? fused->add_param_group(group) : optimizer->add_param_group(group);
+      }
+      fused != nullptr ? fused->zero_grad() : optimizer->zero_grad();
+      const auto [left, right] = ddp(wave({6, 4}, 10 * step + world().rank()));
+      const bool uses_right = step % 3 == 0 || (step % 3 == 1 && world().rank() == 0);
+      (uses_right ? left + right : left).square().sum().backward();
+      optimizer->step();
+    }
+    if (form == 0) expected = values_of(*model);
+    check_equal(values_of(*model), expected);
+  }
+}
+
+void wrong_use_of_the_fused_one() {
+  using Fused = FusedZeroRedundancyOptimizer<FusedAdamW>;
+  Wide model;
+  DistributedDataParallel ddp(model);
+  check_throws<ValueError>(
+      [&] { Fused(ddp, {torch::optim::OptimizerParamGroup({model->net1->weight})}, AdamWOptions(0.1)); },
+      "parameter net1.bias is trained but in none of the groups");
+  Fused fused(ddp, AdamWOptions(0.1));
+  toy_loss(ddp, 0, world().rank()).backward();
+  fused.step();
+  check_throws<Error>([&] { toy_loss(ddp, 1, world().rank()).backward(); },
+                      "call the optimizer's zero_grad()");
+}
+
+void the_fused_one_needs_shared_memory() {
+  Wide model;
+  DistributedDataParallel ddp(model);
+  check_throws<ValueError>([&] { FusedZeroRedundancyOptimizer<FusedAdamW>(ddp, AdamWOptions(0.1)); },
+                           "ZeroRedundancyOptimizer works on any");
+}
+
+/// Run with TORCH_DISTRIBUTED_DEBUG=DETAIL: only the last write is one too many.
+void a_write_outside_step() {
+  Wide model;
+  DistributedDataParallel ddp(model);
+  FusedZeroRedundancyOptimizer<FusedAdamW> fused(ddp, AdamWOptions(0.1), {.shared_parameters = true});
+  for (int step = 0; step < 2; ++step) {
+    fused.zero_grad();
+    toy_loss(ddp, step, world().rank()).backward();
+    fused.clip_grad_norm_(1.0);
+    fused.step();
+  }
+  world().barrier();
+  {
+    const auto writable = fused.writable_parameters();
+    if (world().rank() == 0) model->net2->weight.detach().mul_(0.5);
+  }
+  world().barrier();
+  std::fprintf(stderr, "so far so good\n");
+  world().barrier();
+  if (world().rank() == 1) model->net2->weight.detach().mul_(0.5);
+  world().barrier();
+}
+
+}  // namespace
+
+Cases fused_zero_cases() {
+  return {{"adamw_without_clipping", adamw_without_clipping},
+          {"adamw_with_clipping", adamw_with_clipping},
+          {"sgd_with_clipping", sgd_with_clipping},
+          {"parameters_stay_what_they_are", parameters_stay_what_they_are},
+          {"unused_and_added_parameters", unused_and_added_parameters},
+          {"wrong_use_of_the_fused_one", wrong_use_of_the_fused_one},
+          {"the_fused_one_needs_shared_memory", the_fused_one_needs_shared_memory},
+          {"a_write_outside_step", a_write_outside_step}};
+}
+
+}  // namespace lockstep::testing
