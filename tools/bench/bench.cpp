@@ -290,6 +290,7 @@ void add_bench(CLI::App& app, Action& action) {
   for (const auto& name : collective_names()) names += (names.empty() ? "" : ", ") + name;
   command->add_option("collective", options->collective, "One of " + names);
   add_bench_ddp(*command, action);
+  add_bench_optimizer(*command, action);
   command->add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
