@@ -59,6 +59,15 @@ class ProcessGroup::Impl {
     start_broadcast(tensor, src, timeout)->wait();
   }
   virtual void barrier(Timeout timeout) { start_barrier(timeout)->wait(); }
+  virtual void send(const at::Tensor& tensor, int dst, int tag, Timeout timeout) {
+    isend(tensor, dst, tag, timeout)->wait();
+  }
+  /// Returns the sender. src: -1 for any.
+  virtual int recv(const at::Tensor& tensor, int src, int tag, Timeout timeout) {
+    const WorkPtr work = irecv(tensor, src, tag, timeout);
+    work->wait();
+    return work->source_rank();
+  }
   /// A barrier whose error names every rank that did not come.
   virtual void monitored_barrier(Timeout timeout) = 0;
 

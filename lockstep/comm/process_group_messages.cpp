@@ -50,13 +50,24 @@ std::vector<std::string> cut(const std::vector<at::Tensor>& padded, const std::v
 }  // namespace
 
 void ProcessGroup::send(const at::Tensor& tensor, int dst, MessageOptions options) const {
-  isend(tensor, dst, options)->wait();
+  check_peer("send: dst", dst, size());
+  check_tag(options.tag);
+  const auto timeout = timeout_or(options.timeout);
+  if (tensor.is_contiguous()) return impl().send(tensor, dst, options.tag, timeout);
+  const at::NoGradGuard no_grad;
+  impl().send(tensor.contiguous(), dst, options.tag, timeout);
 }
 
 int ProcessGroup::recv(const at::Tensor& tensor, std::optional<int> src, MessageOptions options) const {
-  const auto work = irecv(tensor, src, options);
-  work->wait();
-  return work->source_rank();
+  if (src) check_peer("recv: src", *src, size());
+  check_tag(options.tag);
+  const auto timeout = timeout_or(options.timeout);
+  if (tensor.is_contiguous()) return impl().recv(tensor, src.value_or(-1), options.tag, timeout);
+  const at::NoGradGuard no_grad;
+  const at::Tensor dense = at::empty_like(tensor, at::MemoryFormat::Contiguous);
+  const int source = impl().recv(dense, src.value_or(-1), options.tag, timeout);
+  tensor.detach().copy_(dense);
+  return source;
 }
 
 ProcessGroup::WorkPtr ProcessGroup::isend(const at::Tensor& tensor, int dst, MessageOptions options) const {

@@ -274,6 +274,15 @@ class ShmGroup : public ProcessGroup::Impl {
   WorkPtr irecv(const at::Tensor& tensor, int src, int tag, Timeout timeout) override {
     return start_message(false, tensor, src, tag, timeout);
   }
+  void send(const at::Tensor& tensor, int dst, int tag, Timeout timeout) override {
+    auto request = request_of(true, tensor, dst, tag);
+    run(request, timeout);
+  }
+  int recv(const at::Tensor& tensor, int src, int tag, Timeout timeout) override {
+    auto request = request_of(false, tensor, src, tag);
+    run(request, timeout);
+    return request.peer;
+  }
   void progress() override { group().progress(); }
 
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
@@ -315,14 +324,26 @@ class ShmGroup : public ProcessGroup::Impl {
     const Sequence sequence = group().start_exchange(exchange);
     return std::make_shared<ShmWork>(state_, sequence, std::move(held), timeout);
   }
-  WorkPtr start_message(bool is_send, const at::Tensor& tensor, int peer, int tag, Timeout timeout) {
+  static shm::PointToPoint::Request request_of(bool is_send, const at::Tensor& tensor, int peer, int tag) {
     check_memory(tensor);
+    return {.is_send = is_send,
+            .peer = peer,
+            .tag = static_cast<uint32_t>(tag),
+            .data = static_cast<std::byte*>(tensor.mutable_data_ptr()),
+            .bytes = tensor.nbytes()};
+  }
+  void run(shm::PointToPoint::Request& request, Timeout timeout) {
+    try {
+      group().start(request);
+      group().wait(request, timeout);
+    } catch (...) {
+      group().cancel(request);
+      throw;
+    }
+  }
+  WorkPtr start_message(bool is_send, const at::Tensor& tensor, int peer, int tag, Timeout timeout) {
     auto message = std::make_shared<Message>();
-    message->request = {.is_send = is_send,
-                        .peer = peer,
-                        .tag = static_cast<uint32_t>(tag),
-                        .data = static_cast<std::byte*>(tensor.mutable_data_ptr()),
-                        .bytes = tensor.nbytes()};
+    message->request = request_of(is_send, tensor, peer, tag);
     message->tensor = tensor;
     group().start(message->request);
     return std::make_shared<MessageWork>(state_, std::move(message), timeout);

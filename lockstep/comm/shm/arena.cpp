@@ -101,6 +101,11 @@ size_t Arena::bytes_in_use() {
   return total;
 }
 
+int Arena::huge_page_error() {
+  const std::lock_guard lock(mutex_);
+  return huge_page_error_;
+}
+
 void Arena::populate_to(size_t end) {
   if (end <= populated_) return;
   const size_t target = std::min(round_up(end, kPopulateStep), capacity_);
@@ -123,7 +128,8 @@ void Arena::populate_to(size_t end) {
 void Arena::use_huge_pages(size_t begin, size_t end) {
   const size_t first = begin / kHugePage * kHugePage;
   const size_t last = end / kHugePage * kHugePage;
-  if (last > first && end - begin >= kHugePage) ::madvise(base_ + first, last - first, MADV_COLLAPSE);
+  if (last <= first || end - begin < kHugePage) return;
+  if (::madvise(base_ + first, last - first, MADV_COLLAPSE) != 0) huge_page_error_ = errno;
 }
 
 }  // namespace lockstep::shm

@@ -29,6 +29,8 @@ class Arena {
   bool contains(const void* pointer, size_t bytes) const;
   /// Releases what can be released by now.
   size_t bytes_in_use();
+  /// Why the kernel last refused huge pages (an errno of MADV_COLLAPSE); 0 where it never did.
+  int huge_page_error();
 
  private:
   void release_locked(std::byte* pointer);
@@ -40,6 +42,7 @@ class Arena {
   size_t capacity_;
   std::mutex mutex_;
   std::vector<std::pair<std::byte*, std::function<bool()>>> deferred_;
+  int huge_page_error_ = 0;
   size_t populated_ = 0;           // bytes from the start that have memory behind them
   std::map<size_t, size_t> free_;  // offset -> bytes, disjoint and never adjacent
   std::map<size_t, size_t> used_;  // offset -> bytes

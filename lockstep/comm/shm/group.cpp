@@ -6,22 +6,6 @@
 #include "lockstep/comm/shm/flight_recorder.h"
 
 namespace lockstep::shm {
-namespace {
-
-/// What the reductions have in common.
-Operation reduction_of(OpKind kind, void* data, size_t count, DType dtype, Reduction reduction) {
-  Operation operation;
-  operation.what.kind = kind;
-  operation.what.dtype = static_cast<uint8_t>(dtype);
-  operation.what.reduce_op = static_cast<uint8_t>(reduction);
-  operation.what.count = count;
-  operation.what.sent = count * element_size(dtype);
-  operation.data = static_cast<std::byte*>(data);
-  return operation;
-}
-
-}  // namespace
-
 Group::Group(const Segment& segment, int area, std::vector<int> members, int rank, Arena& arena,
              std::chrono::milliseconds timeout)
     : members_(std::make_shared<Membership>(segment, area, std::move(members), rank)),
@@ -66,19 +50,19 @@ void Group::release(std::byte* pointer) {
 }
 
 Group::Sequence Group::start_all_reduce(void* data, size_t count, DType dtype, Reduction reduction) {
-  return start(reduction_of(OpKind::all_reduce, data, count, dtype, reduction));
+  return start(begin_reduction(OpKind::all_reduce, data, count, dtype, reduction));
 }
 
 Group::Sequence Group::start_reduce(void* data, size_t count, DType dtype, Reduction reduction, int root) {
-  Operation operation = reduction_of(OpKind::reduce, data, count, dtype, reduction);
+  Operation& operation = begin_reduction(OpKind::reduce, data, count, dtype, reduction);
   operation.what.root = static_cast<uint32_t>(root);
   return start(operation);
 }
 
 Group::Sequence Group::start_reduce_scatter(const void* input, void* output, size_t count, DType dtype,
                                             Reduction reduction) {
-  Operation operation = reduction_of(OpKind::reduce_scatter, const_cast<void*>(input),
-                                     count * static_cast<size_t>(size()), dtype, reduction);
+  Operation& operation = begin_reduction(OpKind::reduce_scatter, const_cast<void*>(input),
+                                         count * static_cast<size_t>(size()), dtype, reduction);
   operation.output = static_cast<std::byte*>(output);
   return start(operation);
 }
@@ -93,8 +77,7 @@ Group::Sequence Group::start_reduce_parts(void* data, size_t count, DType dtype,
 }
 
 Group::Sequence Group::start_exchange(const Exchange& exchange) {
-  Operation operation;
-  operation.what.kind = exchange.kind;
+  Operation& operation = begin(exchange.kind);
   operation.what.dtype = static_cast<uint8_t>(exchange.dtype);
   operation.what.root = static_cast<uint32_t>(exchange.root);
   operation.what.count = exchange.count;
@@ -121,17 +104,7 @@ void Group::broadcast(void* data, size_t count, DType dtype, int root, std::chro
            timeout);
 }
 
-Group::Sequence Group::start_barrier() {
-  Operation operation;
-  operation.what.kind = OpKind::barrier;
-  return start(operation);
-}
-
-Group::Sequence Group::start(const Operation& operation) {
-  const Sequence sequence = post(operation);
-  advance_all(/*help=*/false);
-  return sequence;
-}
+Group::Sequence Group::start_barrier() { return start(begin(OpKind::barrier)); }
 
 void Group::progress() {
   members_->check_broken();
@@ -236,14 +209,6 @@ void Group::reserve_slot(Sequence sequence) {
         return everyone_consumed(occupant.sequence);
       },
       occupant, timeout_);
-}
-
-Post& Group::post_of(Sequence sequence, int member) const {
-  return posts_[(sequence % kSlots) * static_cast<size_t>(size()) + static_cast<size_t>(member)];
-}
-
-Slice& Group::slice_of(Sequence sequence, int member) const {
-  return slices_[(sequence % kSlots) * static_cast<size_t>(size()) + static_cast<size_t>(member)];
 }
 
 std::byte* Group::address_of(const Operation& operation, int member, size_t offset) const {

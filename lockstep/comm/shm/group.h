@@ -128,10 +128,12 @@ class Group {
   void release(std::byte* pointer);
 
  private:
-  Sequence start(const Operation& operation);
-
   // Posting (group_post.cpp).
-  Sequence post(const Operation& posted);
+  /// The next operation, to be filled in and started. Blocks while kSlots are in flight.
+  Operation& begin(OpKind kind);
+  Operation& begin_reduction(OpKind kind, void* data, size_t count, DType dtype, Reduction reduction);
+  Sequence start(Operation& operation);
+  void announce(const Operation& operation);
   void offer(Operation& operation);
   void write_post(const Operation& operation) const;
   std::byte* reserve_staging(Sequence sequence);
@@ -177,8 +179,12 @@ class Group {
   void reserve_slot(Sequence sequence);
 
   Operation& operation(Sequence sequence) { return operations_[sequence % kSlots]; }
-  Post& post_of(Sequence sequence, int member) const;
-  Slice& slice_of(Sequence sequence, int member) const;
+  Post& post_of(Sequence sequence, int member) const {
+    return posts_[(sequence % kSlots) * static_cast<size_t>(size()) + static_cast<size_t>(member)];
+  }
+  Slice& slice_of(Sequence sequence, int member) const {
+    return slices_[(sequence % kSlots) * static_cast<size_t>(size()) + static_cast<size_t>(member)];
+  }
   /// Byte `offset` of what `member` offers.
   std::byte* address_of(const Operation& operation, int member, size_t offset) const;
 

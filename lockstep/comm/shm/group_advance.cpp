@@ -1,7 +1,6 @@
 // How operations in flight go on, in whatever call comes next.
 #include <cstring>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "lockstep/comm/shm/flight_recorder.h"
@@ -104,19 +103,19 @@ bool Group::waits_for(const Operation& operation, int member) const {
 }
 
 void Group::compare(const Operation& operation) {
-  const auto key = [](const Announcement& a) {
-    return std::tuple(a.kind, a.dtype, a.reduce_op, a.root, a.count);
+  const auto same = [](const Announcement& a, const Announcement& b) {
+    return a.kind == b.kind && a.dtype == b.dtype && a.reduce_op == b.reduce_op && a.root == b.root &&
+           a.count == b.count;
   };
   for (int m = 0; m < size(); ++m) {
-    const Announcement theirs = post_of(operation.sequence, m).what;
-    if (key(theirs) == key(operation.what)) continue;
+    if (same(post_of(operation.sequence, m).what, operation.what)) continue;
     // Every rank tells the same story, whichever it is: rank 0's call beside the first that differs from it.
     const auto call = [&](int member) {
       return "rank " + std::to_string(member) + " called " +
              describe(post_of(operation.sequence, member).what, operation.sequence);
     };
     int other = 1;
-    while (key(post_of(operation.sequence, other).what) == key(post_of(operation.sequence, 0).what)) ++other;
+    while (same(post_of(operation.sequence, other).what, post_of(operation.sequence, 0).what)) ++other;
     members_->fail(FailureKind::mismatch,
                    "the ranks called different operations: " + call(0) + ", " + call(other) +
                        "; every rank of a group must call the same ones in the same order");
@@ -153,8 +152,15 @@ void Group::finish(Operation& operation) {
   if (operation.window != nullptr) arena_.release(std::exchange(operation.window, nullptr));
   operation.complete = true;
   record_finish(members_->segment(), members_->segment_rank(), operation.flight_number);
-  // The next post goes into a line that the peers have read: fetch it for writing while there is time.
-  fetch_for_writing(&post_of(operation.sequence + 1, rank()));
+  // The next post goes into lines that the peers have read: fetch them for writing while there is time. (The
+  // second one, where a payload of this size reaches into it: 0.3 us when it is missing.)
+  const auto* const next = reinterpret_cast<const std::byte*>(&post_of(operation.sequence + 1, rank()));
+  fetch_for_writing(next);
+  if (operation.path == Path::inlined) {
+    fetch_for_writing(next + kCacheLine);
+  } else {
+    fetch_for_writing(&slice_of(operation.sequence + 1, rank()));
+  }
 }
 
 }  // namespace lockstep::shm

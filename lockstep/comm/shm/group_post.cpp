@@ -7,24 +7,50 @@
 
 namespace lockstep::shm {
 
-Group::Sequence Group::post(const Operation& posted) {
+Operation& Group::begin(OpKind kind) {
   members_->check_broken();
   const Sequence sequence = issued_ + 1;
   reserve_slot(sequence);
   Operation& operation = this->operation(sequence);
-  operation = posted;
+  operation = Operation{};
   operation.sequence = sequence;
+  operation.what.kind = kind;
+  return operation;
+}
+
+/// What the reductions have in common.
+Operation& Group::begin_reduction(OpKind kind, void* data, size_t count, DType dtype, Reduction reduction) {
+  Operation& operation = begin(kind);
+  operation.what.dtype = static_cast<uint8_t>(dtype);
+  operation.what.reduce_op = static_cast<uint8_t>(reduction);
+  operation.what.count = count;
+  operation.what.sent = count * element_size(dtype);
+  operation.data = static_cast<std::byte*>(data);
+  return operation;
+}
+
+/// `operation`: begin()'s.
+Group::Sequence Group::start(Operation& operation) {
   offer(operation);
-  issued_ = sequence;
+  issued_ = operation.sequence;
   write_post(operation);
   // What follows takes its time while the post is on its way to the others.
   operation.flight_number = record_start(members_->segment(), members_->segment_rank(), members_->area(),
-                                         operation.what, sequence, operation.bytes());
-  // The post and the loads of the others' posts and doorbells must not change places, or a peer that falls
-  // asleep just now would sleep through the last arrival.
+                                         operation.what, operation.sequence, operation.bytes());
+  // The fence waits until the post has left this core. A small operation looks at the others' posts first, so
+  // that they come meanwhile; before anything longer, sleepers are woken at once.
+  const bool is_quick = operation.what.memory == Memory::post && completed_ + 1 == operation.sequence;
+  if (!is_quick) announce(operation);
+  advance_all(/*help=*/false);
+  if (is_quick) announce(operation);
+  return operation.sequence;
+}
+
+/// The last to arrive wakes those who sleep. The post and the loads of the others' posts and doorbells must
+/// not change places, or a peer that falls asleep just now would sleep through the last arrival.
+void Group::announce(const Operation& operation) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (all_posted(operation)) members_->ring_sleepers();
-  return sequence;
+  if (operation.complete || all_posted(operation)) members_->ring_sleepers();
 }
 
 /// All stores in one go: a peer that already polls the line would take it away in between.

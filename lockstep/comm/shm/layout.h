@@ -21,10 +21,13 @@ inline constexpr int kMaxRanks = 256;
 inline constexpr int kMaxGroups = 64;
 /// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
 inline constexpr size_t kLine = 128;
+inline constexpr size_t kCacheLine = 64;
 /// Operations of one group that may be in flight.
 inline constexpr uint32_t kSlots = 64;
-/// A message of at most this many bytes travels inside its post.
+/// What at most this many bytes of a collective travels inside its post.
 inline constexpr size_t kInlineBytes = 88;
+/// The same of a message from rank to rank, inside the channel's entry.
+inline constexpr size_t kMessageInlineBytes = 96;
 /// A message of at most this many bytes is copied through the group's staging buffers, in one
 /// synchronisation.
 inline constexpr size_t kStagingBytes = 16 * 1024;
@@ -156,19 +159,22 @@ struct alignas(kLine) Slice {
   std::atomic<uint32_t> filled;  ///< release: that many blocks have been put into the rank's window
 };
 
-/// One message of a channel.
+/// One message of a channel. `number`, counted from 1 in the channel, is stored last (release) and read first
+/// (acquire). A message that does not fit into the payload is copied block by block into the sender's arena.
 struct alignas(kLine) ChannelEntry {
-  std::atomic<uint32_t> full;  ///< set by the sender, cleared (release) by the receiver once it has copied
-  uint32_t tag;
+  std::atomic<uint64_t> number;
   uint64_t bytes;
   uint64_t offset;  ///< in the segment; unused when the bytes travel in the payload
-  unsigned char payload[kInlineBytes];
+  uint32_t tag;
+  std::atomic<uint32_t> filled;  ///< release: so many blocks of kBlockBytes lie there
+  unsigned char payload[kMessageInlineBytes];
 };
+static_assert(sizeof(ChannelEntry) == kLine);
 
 /// The messages from one rank to another, in order.
 inline constexpr uint32_t kChannelDepth = 16;
 struct alignas(kLine) Channel {
-  std::atomic<uint64_t> sent;  ///< release: messages put in so far
+  std::atomic<uint64_t> taken;  ///< release, by the receiver: it has copied every message up to this one
   ChannelEntry entries[kChannelDepth];
 };
 

@@ -1,7 +1,9 @@
 #include "lockstep/comm/shm/point_to_point.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "lockstep/comm/shm/flight_recorder.h"
 
@@ -52,6 +54,7 @@ void PointToPoint::cancel(const Request& request) {
 void PointToPoint::progress() {
   if (is_idle()) return;
   for (Outgoing& outgoing : outgoing_) {
+    if (waiting_ == 0) break;
     while (!outgoing.waiting.empty() && try_send(*outgoing.waiting.front())) {
       outgoing.waiting.pop_front();
       --waiting_;
@@ -62,49 +65,80 @@ void PointToPoint::progress() {
   }
 }
 
+bool PointToPoint::has_room(int peer) {
+  Outgoing& outgoing = outgoing_[static_cast<size_t>(peer)];
+  if (outgoing.sent - outgoing.known_taken < kChannelDepth) return true;
+  // acquire: the receiver has copied those messages.
+  outgoing.known_taken = channel(members_.rank(), peer).taken.load(std::memory_order_acquire);
+  return outgoing.sent - outgoing.known_taken < kChannelDepth;
+}
+
 bool PointToPoint::try_send(Request& request) {
+  if (!has_room(request.peer)) return false;
   Outgoing& outgoing = outgoing_[static_cast<size_t>(request.peer)];
-  Channel& to = channel(members_.rank(), request.peer);
-  const size_t index = outgoing.next % kChannelDepth;
-  ChannelEntry& entry = to.entries[index];
-  // acquire: the receiver has copied the message that was here.
-  if (entry.full.load(std::memory_order_acquire) != 0) return false;
   if (outgoing.in_scratch > 0) release_taken(request.peer);
-  entry.tag = request.tag;
-  entry.bytes = request.bytes;
-  if (request.bytes <= kInlineBytes) {
+  Channel& to = channel(members_.rank(), request.peer);
+  const uint64_t number = outgoing.sent + 1;
+  const size_t index = number % kChannelDepth;
+  ChannelEntry& entry = to.entries[index];
+  const bool is_inline = request.bytes <= kMessageInlineBytes;
+  if (is_inline) {
     if (request.bytes > 0) std::memcpy(entry.payload, request.data, request.bytes);
   } else {
     std::byte* const scratch = arena_.allocate(request.bytes);
-    std::memcpy(scratch, request.data, request.bytes);
     outgoing.scratch[index] = scratch;
     ++outgoing.in_scratch;
     entry.offset = static_cast<uint64_t>(scratch - members_.segment().base());
+    entry.filled.store(0, std::memory_order_relaxed);
   }
-  entry.full.store(1, std::memory_order_relaxed);
-  // release: the entry and the bytes it speaks of.
-  to.sent.store(++outgoing.next, std::memory_order_release);
+  entry.tag = request.tag;
+  entry.bytes = request.bytes;
+  outgoing.sent = number;
+  // release: the entry and, where they travel in it, the bytes.
+  entry.number.store(number, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   members_.ring(request.peer);
+  if (!is_inline) fill(entry, request);
   complete(request);
+  // The receiver has read where the next message goes: fetch it for writing while there is time.
+  const auto* const next = reinterpret_cast<const std::byte*>(&to.entries[(number + 1) % kChannelDepth]);
+  fetch_for_writing(next);
+  if (request.bytes > kMessageInlineBytes - kCacheLine && is_inline) fetch_for_writing(next + kCacheLine);
   return true;
 }
 
+/// The receiver copies a block while the next one is filled, if it is waiting already.
+void PointToPoint::fill(ChannelEntry& entry, const Request& request) {
+  std::byte* const scratch = members_.segment().base() + entry.offset;
+  uint32_t blocks = 0;
+  for (size_t begin = 0; begin < request.bytes; begin += kBlockBytes) {
+    std::memcpy(scratch + begin, request.data + begin, std::min(kBlockBytes, request.bytes - begin));
+    // release: the block's bytes.
+    entry.filled.store(++blocks, std::memory_order_release);
+  }
+  // A receiver that fell asleep in between has seen only some of them.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  members_.ring(request.peer);
+}
+
 bool PointToPoint::try_receive(Request& request) {
-  if (request.peer != kAnySource) return try_receive_from(request, request.peer);
+  if (request.message != 0) return copy_message(request);
+  if (request.peer != kAnySource) return find_message(request, request.peer) && copy_message(request);
   for (int source = 0; source < members_.size(); ++source) {
-    if (try_receive_from(request, source)) return true;
+    if (find_message(request, source)) return copy_message(request);
   }
   return false;
 }
 
-bool PointToPoint::try_receive_from(Request& request, int source) {
+/// The first message from `source` with the request's tag that no other receive has found.
+bool PointToPoint::find_message(Request& request, int source) {
   Incoming& incoming = incoming_[static_cast<size_t>(source)];
   Channel& from = channel(source, members_.rank());
-  const uint64_t sent = from.sent.load(std::memory_order_acquire);
-  for (uint64_t message = incoming.head; message < sent; ++message) {
-    const uint32_t bit = uint32_t{1} << (message - incoming.head);
-    ChannelEntry& entry = from.entries[message % kChannelDepth];
+  for (uint64_t number = incoming.head; number < incoming.head + kChannelDepth; ++number) {
+    ChannelEntry& entry = from.entries[number % kChannelDepth];
+    // acquire: the entry.
+    if (entry.number.load(std::memory_order_acquire) != number) return false;
+    const uint32_t bit = uint32_t{1} << (number - incoming.head);
     if ((incoming.taken & bit) != 0 || entry.tag != request.tag) continue;
     if (entry.bytes != request.bytes) {
       members_.fail(FailureKind::mismatch, "recv of " + std::to_string(request.bytes) + " bytes (tag " +
@@ -112,23 +146,48 @@ bool PointToPoint::try_receive_from(Request& request, int source) {
                                                std::to_string(entry.bytes) + " bytes from rank " +
                                                std::to_string(source));
     }
-    const std::byte* bytes = entry.bytes <= kInlineBytes ? reinterpret_cast<const std::byte*>(entry.payload)
-                                                         : members_.segment().base() + entry.offset;
-    if (request.bytes > 0) std::memcpy(request.data, bytes, request.bytes);
-    // release: the message has been read.
-    entry.full.store(0, std::memory_order_release);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    members_.ring(source);
     incoming.taken |= bit;
-    while ((incoming.taken & 1) != 0) {
-      incoming.taken >>= 1;
-      ++incoming.head;
-    }
+    request.message = number;
     request.peer = source;
-    complete(request);
     return true;
   }
   return false;
+}
+
+/// Copies what has arrived of the message that was found; true once that is all.
+bool PointToPoint::copy_message(Request& request) {
+  Channel& from = channel(request.peer, members_.rank());
+  ChannelEntry& entry = from.entries[request.message % kChannelDepth];
+  if (request.bytes <= kMessageInlineBytes) {
+    if (request.bytes > 0) std::memcpy(request.data, entry.payload, request.bytes);
+  } else {
+    const std::byte* const bytes = members_.segment().base() + entry.offset;
+    const size_t blocks = (request.bytes + kBlockBytes - 1) / kBlockBytes;
+    while (request.blocks_taken < blocks) {
+      // acquire: the blocks' bytes.
+      const uint32_t filled = entry.filled.load(std::memory_order_acquire);
+      if (filled == request.blocks_taken) return false;
+      const size_t begin = request.blocks_taken * kBlockBytes;
+      const size_t end = std::min(filled * kBlockBytes, request.bytes);
+      std::memcpy(request.data + begin, bytes + begin, end - begin);
+      request.blocks_taken = filled;
+    }
+  }
+  Incoming& incoming = incoming_[static_cast<size_t>(request.peer)];
+  incoming.done |= uint32_t{1} << (request.message - incoming.head);
+  if ((incoming.done & 1) != 0) {
+    while ((incoming.done & 1) != 0) {
+      incoming.done >>= 1;
+      incoming.taken >>= 1;
+      ++incoming.head;
+    }
+    // release: those messages have been read.
+    from.taken.store(incoming.head - 1, std::memory_order_release);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    members_.ring(request.peer);
+  }
+  complete(request);
+  return true;
 }
 
 void PointToPoint::complete(Request& request) {
@@ -139,12 +198,13 @@ void PointToPoint::complete(Request& request) {
 /// Gives back the arena memory of messages that `peer` has copied.
 void PointToPoint::release_taken(int peer) {
   Outgoing& outgoing = outgoing_[static_cast<size_t>(peer)];
-  const Channel& to = channel(members_.rank(), peer);
+  // acquire: the receiver has copied those messages.
+  outgoing.known_taken = channel(members_.rank(), peer).taken.load(std::memory_order_acquire);
   for (size_t i = 0; i < kChannelDepth; ++i) {
-    // acquire: the receiver has copied the message.
-    if (outgoing.scratch[i] == nullptr || to.entries[i].full.load(std::memory_order_acquire) != 0) continue;
-    arena_.release(outgoing.scratch[i]);
-    outgoing.scratch[i] = nullptr;
+    if (outgoing.scratch[i] == nullptr) continue;
+    const uint64_t newest_there = outgoing.sent - (outgoing.sent - i) % kChannelDepth;
+    if (newest_there > outgoing.known_taken) continue;
+    arena_.release(std::exchange(outgoing.scratch[i], nullptr));
     --outgoing.in_scratch;
   }
 }

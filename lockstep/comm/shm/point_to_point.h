@@ -2,8 +2,8 @@
 //
 // Each ordered pair of ranks has a channel of kChannelDepth entries in the group's control area. A small
 // message travels in its entry; a larger one is copied into the sender's arena and copied out by the
-// receiver. So a send ends without the receiver as long as the channel has room; beyond that it waits in this
-// process and leaves when room comes.
+// receiver, block by block, so that both copy at the same time. So a send ends without the receiver as long
+// as the channel has room; beyond that it waits in this process and leaves when room comes.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,8 @@ class PointToPoint {
     size_t bytes = 0;  ///< must be the same on both sides
     bool complete = false;
     uint64_t flight_number = 0;  ///< in the flight recorder
+    uint64_t message = 0;        ///< of a receive, once a message has been found: its number, of which
+    uint32_t blocks_taken = 0;   ///< so much has been copied
   };
 
   PointToPoint(Membership& members, Arena& arena, std::byte* channels);
@@ -48,20 +50,25 @@ class PointToPoint {
 
  private:
   struct Outgoing {
-    uint64_t next = 0;                // messages put into the channel so far
+    uint64_t sent = 0;                // messages put into the channel so far
+    uint64_t known_taken = 0;         // of them, as far as this rank has looked
     std::vector<std::byte*> scratch;  // per entry: arena memory that the receiver may still read
     size_t in_scratch = 0;            // entries that have some
     std::list<Request*> waiting;      // for room, in order
   };
   struct Incoming {
-    uint64_t head = 0;   // every message before this one has been taken
-    uint32_t taken = 0;  // bit i: message head + i has been taken, out of order
+    uint64_t head = 1;   // every message before this one has been taken
+    uint32_t taken = 0;  // bit i: message head + i has been found by a receive; it may still be arriving
+    uint32_t done = 0;   // bit i: and copied
   };
 
   Channel& channel(int from, int to) const;
   bool try_send(Request& request);
   bool try_receive(Request& request);
-  bool try_receive_from(Request& request, int source);
+  bool find_message(Request& request, int source);
+  bool copy_message(Request& request);
+  bool has_room(int peer);
+  void fill(ChannelEntry& entry, const Request& request);
   void release_taken(int peer);
   void complete(Request& request);
 

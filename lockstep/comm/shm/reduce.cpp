@@ -274,7 +274,12 @@ bool run_bitwise(DType dtype, Reduction reduction, const void* const* sources, s
 
 void ReduceAll(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
                void* const* destinations, size_t destination_count, size_t count) {
-  if (run_bitwise(dtype, reduction, sources, ranks, destinations, destination_count, count)) return;
+  const bool may_be_bitwise =
+      dtype == DType::boolean || (reduction >= Reduction::band && reduction <= Reduction::bxor);
+  if (may_be_bitwise &&
+      run_bitwise(dtype, reduction, sources, ranks, destinations, destination_count, count)) {
+    return;
+  }
   switch (dtype) {
     case DType::float32:
       return run_type<Native<float>>(reduction, sources, ranks, destinations, destination_count, count);
