@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -20,6 +21,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/comm/shm/layout.h"
+#include "lockstep/comm/shm/node.h"
 #include "tools/subcommands.h"
 
 extern char** environ;
@@ -98,6 +100,22 @@ std::string limit_of(int resource) {
   return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
 }
 
+/// Does what a large tensor in shared memory does, and looks whether huge pages are mapped then.
+std::string huge_pages_in_arena() {
+  constexpr size_t kBytes = 4 * shm::kHugePage;
+  try {
+    const UniqueFd segment = shm::create_segment(1, kBytes);
+    shm::Node node(segment.get(), 0);
+    node.arena().allocate(kBytes);
+    const std::string mapped = entry_of("/proc/self/smaps_rollup", "ShmemPmdMapped");
+    const int error = node.arena().huge_page_error();
+    const std::string refused = error == 0 ? "" : std::string(", refused: ") + std::strerror(error);
+    return fmt::format("{} of {} kB by MADV_COLLAPSE{}", mapped, kBytes / 1024, refused);
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 Facts machine_facts() {
   utsname system{};
   ::uname(&system);
@@ -115,6 +133,7 @@ Facts machine_facts() {
           {"temporary files", space(env::get("TMPDIR").value_or("/tmp").c_str())},
           {"huge pages", line_of("/sys/kernel/mm/transparent_hugepage/enabled") + ", shared memory " +
                              line_of("/sys/kernel/mm/transparent_hugepage/shmem_enabled")},
+          {"huge pages granted", huge_pages_in_arena()},
           {"nvidia driver", line_of("/proc/driver/nvidia/version")},
           {"interfaces", interfaces()},
           {"ptrace_scope", line_of("/proc/sys/kernel/yama/ptrace_scope")},

@@ -180,6 +180,7 @@ World init(InitOptions options) {
 
 World init(const c10::intrusive_ptr<c10d::Store>& store, InitOptions options) {
   check_first();
+  if (!store) throw ValueError("init() was given no store: make one, or leave it out");
   if (!options.init_method.empty()) throw ValueError("init() takes a store or an init_method, not both");
   return join_job(options, place_of(options, StoreAddress{}, /*meets_elsewhere=*/true), store);
 }

@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <csignal>
@@ -32,6 +33,9 @@ World joined() {
   options.rank = static_cast<int>(env::get_int("TEST_RANK").value_or(-1));
   options.world_size = static_cast<int>(env::get_int("TEST_WORLD_SIZE").value_or(-1));
   options.timeout = std::chrono::milliseconds(env::get_int("TEST_TIMEOUT_MS").value_or(60000));
+  if (const auto path = env::get("TEST_STORE_FILE")) {
+    return init(c10::make_intrusive<c10d::FileStore>(*path, options.world_size), options);
+  }
   return init(options);
 }
 

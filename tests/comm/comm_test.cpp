@@ -27,6 +27,17 @@ TEST_P(CommTest, Collectives) {
 INSTANTIATE_TEST_SUITE_P(Ranks, CommTest, ::testing::Values(1, 2, 3, 5),
                          [](const auto& info) { return std::to_string(info.param); });
 
+/// More ranks than any unrolled loop, and than cores.
+class CommManyRanksTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(CommManyRanksTest, Collectives) {
+  expect_case_succeeds(GetParam(), "comm_cases",
+                       "all_reduce gather_and_bytes reduce_and_scatter all_to_all messages");
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CommManyRanksTest, ::testing::Values(8, 9),
+                         [](const auto& info) { return std::to_string(info.param); });
+
 TEST(CommMemoryTest, DoesNotGrowWithCalls) { expect_case_succeeds(2, "comm_cases", "memory_stays"); }
 
 TEST(CommGlooTest, Collectives) {

@@ -52,6 +52,13 @@ class InitTest(unittest.TestCase):
                         for r in range(2)], ("place", "all_reduce"))
             self.assertEqual(os.listdir(folder), [])
 
+    def test_a_store_of_the_programs_own(self):
+        for backend in "lockstep", "gloo":
+            with self.subTest(backend), tempfile.TemporaryDirectory() as folder:
+                self.check([{"TEST_STORE_FILE": f"{folder}/store", "TEST_RANK": str(r), "TEST_WORLD_SIZE": "3",
+                             "LOCKSTEP_BACKEND": backend} for r in range(3)],
+                           ("place", "all_reduce"), f"rank {{rank}} of 3, local {{rank}} of 3, node 0, {backend}")
+
     def test_env_by_hand(self):
         port = str(free_port())
         self.check([{"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

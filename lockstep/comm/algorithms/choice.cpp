@@ -45,6 +45,12 @@ const char* name_of(AllReduceAlgorithm algorithm) {
       ->second;
 }
 
+std::vector<std::string> names() {
+  std::vector<std::string> result;
+  for (const auto& [algorithm, name] : kNames) result.emplace_back(name);
+  return result;
+}
+
 AllReduceAlgorithm algorithm_named(const std::string& name) {
   std::string list;
   for (const auto& [algorithm, known] : kNames) {

@@ -12,6 +12,8 @@ namespace lockstep::algorithms {
 
 /// "auto", "direct", "reduce_broadcast", ...
 const char* name_of(AllReduceAlgorithm algorithm);
+/// Of all of them, "auto" first.
+std::vector<std::string> names();
 /// Throws ValueError listing the names when there is none such.
 AllReduceAlgorithm algorithm_named(const std::string& name);
 
