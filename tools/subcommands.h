@@ -19,6 +19,8 @@ void add_bench(CLI::App& app, Action& action);
 void add_bench_ddp(CLI::App& bench, Action& action);
 /// `lockstep bench optimizer`; called by add_bench.
 void add_bench_optimizer(CLI::App& bench, Action& action);
+/// `lockstep bench peer-lost`; called by add_bench.
+void add_bench_peer_lost(CLI::App& bench, Action& action);
 void add_data(CLI::App& app, Action& action);
 void add_env(CLI::App& app, Action& action);
 void add_timeline(CLI::App& app, Action& action);

@@ -228,6 +228,7 @@ class Benchmark {
       if (contestant.is_limit) {
         const auto [limit, is_new] = result_.limit.emplace(bytes, median);
         if (!is_new) limit->second = std::min(limit->second, median);
+        if (contestant.algorithm == kUpdateVariant) result_.update[bytes] = median;
         continue;
       }
       Row row;
@@ -268,10 +269,17 @@ class Benchmark {
   Result result_;
 };
 
-int run_bench(const Options& options) {
+/// "all": AUTO and every algorithm that it could choose.
+void expand_algorithms(Options& options) {
+  if (options.algorithms == std::vector<std::string>{"all"}) options.algorithms = algorithms::names();
+}
+
+int run_bench(Options options) {
+  expand_algorithms(options);
   const Result result = Benchmark(options).run();
   if (options.json) {
     for (const auto& note : result.notes) fmt::print(stderr, "{}\n", note);
+    fmt::print(stderr, "{}", verdicts(result));
     fmt::print("{}", json_lines(result));
   } else {
     fmt::print("{}", table(result));
@@ -291,6 +299,7 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_option("collective", options->collective, "One of " + names);
   add_bench_ddp(*command, action);
   add_bench_optimizer(*command, action);
+  add_bench_peer_lost(*command, action);
   command->add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
@@ -305,7 +314,7 @@ void add_bench(CLI::App& app, Action& action) {
   command
       ->add_option("--algorithm", options->algorithms,
                    "Of all-reduce, one or more: auto, direct, reduce_broadcast, all_to_all, ring, tree, "
-                   "halving_doubling, hierarchical")
+                   "halving_doubling, hierarchical; all: every one, and whether auto chose well")
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--against", options->against, "Peers in the same run: gloo, mpi")->delimiter(',');
@@ -318,7 +327,7 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_option("--plot", options->plot, "Also draw time over size into this SVG file");
   command->callback([options, command, names, &action] {
     if (!command->get_subcommands().empty()) return;
-    if (options->collective.empty()) throw CLI::RequiredError("collective (" + names + ") or ddp");
+    if (options->collective.empty()) throw CLI::RequiredError("collective (" + names + "), ddp or peer-lost");
     action = [options] { return run_bench(*options); };
   });
 }

@@ -165,7 +165,7 @@ class LimitEngine final : public Engine {
     const size_t lines = std::max<size_t>(command_.bytes / 64, 1);
     const size_t begin = lines * static_cast<size_t>(rank) / static_cast<size_t>(ranks_) * 16;
     const size_t end = lines * (static_cast<size_t>(rank) + 1) / static_cast<size_t>(ranks_) * 16;
-    if (std::strcmp(command_.algorithm, "update") == 0) {
+    if (std::strcmp(command_.algorithm, kUpdateVariant) == 0) {
       for (int r = 0; r < ranks_; ++r) update(floats(r) + begin, end - begin);
       return;
     }
@@ -201,7 +201,7 @@ class LimitEngine final : public Engine {
 
 std::vector<std::string> limit_variants(Collective collective) {
   if (collective == Collective::barrier) return {};
-  if (collective == Collective::all_reduce) return {"oracle", "blocked", "update"};
+  if (collective == Collective::all_reduce) return {"oracle", "blocked", kUpdateVariant};
   return {"oracle"};
 }
 

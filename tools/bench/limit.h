@@ -13,6 +13,9 @@ namespace lockstep::bench {
 
 inline constexpr int kMostLimitRanks = 64;
 
+/// The variant that reads and writes the same bytes and does not add.
+inline constexpr const char* kUpdateVariant = "update";
+
 /// The ways in which the least work of a collective is tried; the fastest of them is the limit. Empty where
 /// there is no work to speak of.
 std::vector<std::string> limit_variants(Collective collective);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace lockstep::bench {
 namespace {
@@ -12,7 +13,48 @@ std::string time_text(double seconds) {
   return fmt::format("{:.{}f}", us, us < 10 ? 2 : us < 1000 ? 1 : 0);
 }
 
+constexpr std::string_view kAuto = "auto: ";
+
+/// How the limit stands beside a plain update of the same bytes, at the sizes where memory is what counts.
+std::string limit_lines(const Result& result) {
+  constexpr size_t kLeastBytes = size_t{1} << 20;
+  constexpr double kMostApart = 0.1;
+  std::string text;
+  for (const auto& [bytes, update] : result.update) {
+    if (bytes < kLeastBytes) continue;
+    const double limit = result.limit.at(bytes);
+    const double apart = 1 - limit / update;
+    text += fmt::format("limit at {}: {} us; an update of the same bytes: {} us, {:.0f} % apart{}\n",
+                        size_text(bytes), time_text(limit), time_text(update), 100 * apart,
+                        apart > kMostApart ? ": more than 10 %" : "");
+  }
+  return text;
+}
+
 }  // namespace
+
+std::string verdicts(const Result& result) {
+  std::string text;
+  for (const Row& chosen : result.rows) {
+    if (!chosen.algorithm.starts_with(kAuto)) continue;
+    const std::string choice = chosen.algorithm.substr(kAuto.size());
+    const Row* own = nullptr;
+    const Row* best_other = nullptr;
+    for (const Row& row : result.rows) {
+      if (row.bytes != chosen.bytes || row.backend != chosen.backend || &row == &chosen) continue;
+      const bool is_choice = row.algorithm == choice;
+      if (is_choice) own = &row;
+      if (!is_choice && (best_other == nullptr || row.p50 < best_other->p50)) best_other = &row;
+    }
+    if (best_other == nullptr) continue;
+    const double time = own != nullptr ? own->p50 : chosen.p50;
+    const double ratio = best_other->p50 / time;
+    text += fmt::format("auto at {}: {}, {}; the next best, {}, takes {:.2f} times as long\n",
+                        size_text(chosen.bytes), choice, ratio >= 1 ? "the fastest" : "NOT the fastest",
+                        best_other->algorithm, ratio);
+  }
+  return text;
+}
 
 std::string table(const Result& result) {
   std::string text =
@@ -35,7 +77,7 @@ std::string table(const Result& result) {
         time_text(row.p50), time_text(row.p99), bandwidth > 0 ? fmt::format("{:.2f}", bandwidth) : "",
         limit != result.limit.end() ? fmt::format("{:.0f} %", 100 * limit->second / row.p50) : "", ratios);
   }
-  return text;
+  return text + limit_lines(result) + verdicts(result);
 }
 
 std::string json_lines(const Result& result) {
@@ -55,6 +97,9 @@ std::string json_lines(const Result& result) {
         {"registered", result.registered}};
     if (const auto limit = result.limit.find(row.bytes); limit != result.limit.end()) {
       line["limit_us"] = limit->second * 1e6;
+    }
+    if (const auto update = result.update.find(row.bytes); update != result.update.end()) {
+      line["update_us"] = update->second * 1e6;
     }
     for (const auto& [peer, spread] : row.faster_than) {
       line["faster_than"][peer] = {{"median", spread.median}, {"min", spread.least}, {"max", spread.most}};

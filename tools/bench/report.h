@@ -28,11 +28,17 @@ struct Result {
   std::string dtype;
   bool registered = true;
   std::map<size_t, double> limit;  ///< seconds, by size; none where there is no work to speak of
+  /// Of an all-reduce: seconds to read and write the same bytes once, as STREAM's scale in place. The limit
+  /// is no limit where it is far from this.
+  std::map<size_t, double> update;
   std::vector<Row> rows;
   std::vector<std::string> notes;  ///< how peers were run, and what was not measured
 };
 
 std::string table(const Result& result);
+/// Where AUTO was measured beside other algorithms: one line per size, what it chose and whether that was the
+/// fastest.
+std::string verdicts(const Result& result);
 /// One object per line.
 std::string json_lines(const Result& result);
 /// Time over size, both logarithmic, one line per backend and algorithm, and the machine's limit.
