@@ -410,7 +410,10 @@ Usage usage() {
   std::ifstream maps("/proc/self/maps"), rollup("/proc/self/smaps_rollup");
   for (std::string line; std::getline(maps, line);) ++result.mappings;
   for (std::string line; std::getline(rollup, line);) {
-    if (line.rfind("Pss:", 0) == 0) result.pss_kb = std::stoll(line.substr(4));
+    // Not of files: a library's pages count for more as soon as another process that has mapped it ends.
+    for (const std::string part : {"Pss_Anon:", "Pss_Shmem:"}) {
+      if (line.starts_with(part)) result.pss_kb += std::stoll(line.substr(part.size()));
+    }
   }
   return result;
 }
