@@ -152,8 +152,7 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Impl> impl, std::vector<int> global_r
   handle_->impl = std::move(impl);
 }
 
-ProcessGroup::Impl& ProcessGroup::impl() const {
-  if (handle_->impl) return *handle_->impl;
+void ProcessGroup::refuse() const {
   if (is_member()) throw ValueError("this process group was destroyed; it takes no further operations");
   std::string members;
   for (const int rank : global_ranks()) members += (members.empty() ? "" : ", ") + std::to_string(rank);
@@ -167,8 +166,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroup::backend() const { return impl().
 
 void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options) const {
   const auto timeout = timeout_or(options.timeout);
-  const auto algorithm =
-      algorithms::resolve(options.algorithm, impl().name(), tensor.nbytes(), impl().size());
+  const auto algorithm = algorithms::resolve(options.algorithm, backend_name(), tensor.nbytes(), size());
   const bool is_direct = algorithm == AllReduceAlgorithm::DIRECT;
   const bool needs_nothing =
       tensor.is_contiguous() && !tensor.is_complex() && options.op != ReduceOp::PREMUL_SUM;
@@ -186,7 +184,7 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options
 }
 
 WorkPtr ProcessGroup::all_reduce_async(const at::Tensor& tensor, AllReduceOptions options) const {
-  if (algorithms::resolve(options.algorithm, impl().name(), tensor.nbytes(), impl().size()) !=
+  if (algorithms::resolve(options.algorithm, backend_name(), tensor.nbytes(), size()) !=
       AllReduceAlgorithm::DIRECT) {
     all_reduce(tensor, options);
     WorkPtr done = all_of({});

@@ -256,7 +256,10 @@ class ProcessGroup {
 
   /// For those who add to groups. Throws where there is none: this rank is no member, or has destroyed the
   /// group.
-  Impl& impl() const;
+  Impl& impl() const {
+    if (handle_->impl) return *handle_->impl;
+    refuse();
+  }
 
  private:
   /// What copies of a group share.
@@ -268,6 +271,7 @@ class ProcessGroup {
     std::chrono::milliseconds timeout{};
   };
   explicit ProcessGroup(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
+  [[noreturn]] void refuse() const;
   std::chrono::milliseconds timeout_or(std::optional<std::chrono::milliseconds> given) const {
     return given.value_or(timeout());
   }

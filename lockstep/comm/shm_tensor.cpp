@@ -8,7 +8,7 @@ namespace lockstep {
 
 void check_memory(const at::Tensor& tensor) {
   if (!tensor.defined()) throw ValueError("a collective was given a tensor that is not defined");
-  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided) {
+  if (!tensor.is_cpu() || tensor.layout() != at::kStrided) {
     throw ValueError("the lockstep backend takes dense tensors on the CPU, not one on " +
                      tensor.device().str() + (tensor.layout() == at::kStrided ? "" : " that is sparse"));
   }

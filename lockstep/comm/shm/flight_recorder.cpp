@@ -23,31 +23,29 @@ std::string seconds(int64_t milliseconds) {
 
 }  // namespace
 
-uint64_t record_start(const Segment& segment, int rank, int area, const Announcement& what, uint64_t sequence,
-                      uint64_t bytes) {
+uint64_t FlightRecorder::start(const Announcement& what, uint64_t sequence, uint64_t bytes) {
   constexpr auto relaxed = std::memory_order_relaxed;
-  RankRecord& record = segment.rank_record(rank);
-  const uint64_t number = record.operations.load(relaxed) + 1;
-  FlightEntry& entry = segment.flight_ring(rank).entries[number % kFlightEntries];
+  const uint64_t number = record_.operations.load(relaxed) + 1;
+  FlightEntry& entry = entries_[number % kFlightEntries];
   entry.number.store(0, relaxed);
   entry.sequence.store(sequence, relaxed);
   entry.count.store(what.count, relaxed);
   entry.started_ms.store(now_ms(), relaxed);
   entry.peer.store(what.root, relaxed);
-  entry.area.store(static_cast<uint16_t>(area), relaxed);
+  entry.area.store(area_, relaxed);
   entry.kind.store(what.kind, relaxed);
   entry.dtype.store(what.dtype, relaxed);
   entry.reduce_op.store(what.reduce_op, relaxed);
   entry.finished.store(false, relaxed);
   entry.number.store(number, std::memory_order_release);
-  record.last_kind.store(static_cast<uint32_t>(what.kind), relaxed);
-  record.last_bytes.store(bytes, relaxed);
-  record.operations.store(number, relaxed);
+  record_.last_kind.store(static_cast<uint32_t>(what.kind), relaxed);
+  record_.last_bytes.store(bytes, relaxed);
+  record_.operations.store(number, relaxed);
   return number;
 }
 
-void record_finish(const Segment& segment, int rank, uint64_t number) {
-  FlightEntry& entry = segment.flight_ring(rank).entries[number % kFlightEntries];
+void FlightRecorder::finish(uint64_t number) {
+  FlightEntry& entry = entries_[number % kFlightEntries];
   if (entry.number.load(std::memory_order_relaxed) == number) {
     entry.finished.store(true, std::memory_order_relaxed);
   }

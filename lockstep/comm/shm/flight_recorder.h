@@ -7,12 +7,23 @@
 
 namespace lockstep::shm {
 
-/// Notes that `rank` of the segment starts an operation, counts it (the launcher's pulse) and returns its
-/// number. No system call. One thread at a time per rank and group; entries of two groups used by two threads
-/// may mix.
-uint64_t record_start(const Segment& segment, int rank, int area, const Announcement& what, uint64_t sequence,
-                      uint64_t bytes);
-void record_finish(const Segment& segment, int rank, uint64_t number);
+/// Notes what a rank does in one group. No system call. One thread at a time per rank and group; entries of
+/// two groups used by two threads may mix.
+class FlightRecorder {
+ public:
+  FlightRecorder(const Segment& segment, int rank, int area)
+      : record_(segment.rank_record(rank)),
+        entries_(segment.flight_ring(rank).entries),
+        area_(static_cast<uint16_t>(area)) {}
+  /// An operation starts: counts it (the launcher's pulse) and returns its number.
+  uint64_t start(const Announcement& what, uint64_t sequence, uint64_t bytes);
+  void finish(uint64_t number);
+
+ private:
+  RankRecord& record_;
+  FlightEntry* entries_;
+  uint16_t area_;
+};
 
 /// One line: the newest `limit` operations of `rank`, oldest first, with their state and age.
 std::string flight_report(const Segment& segment, int rank, uint64_t limit);

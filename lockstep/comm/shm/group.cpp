@@ -138,8 +138,7 @@ void Group::start(PointToPoint::Request& request) {
   what.kind = request.is_send ? OpKind::send : OpKind::recv;
   what.root = static_cast<uint32_t>(request.peer);
   what.count = request.bytes;
-  request.flight_number = record_start(members_->segment(), members_->segment_rank(), members_->area(), what,
-                                       request.tag, request.bytes);
+  request.flight_number = members_->recorder().start(what, request.tag, request.bytes);
   messages_.start(request);
 }
 
@@ -213,7 +212,7 @@ void Group::reserve_slot(Sequence sequence) {
 
 std::byte* Group::address_of(const Operation& operation, int member, size_t offset) const {
   Post& post = post_of(operation.sequence, member);
-  if (operation.path == Path::inlined) return reinterpret_cast<std::byte*>(post.payload) + offset;
+  if (operation.path == Path::inlined) return post.payload(post.what.sent) + offset;
   const size_t in_memory = post.what.memory == Memory::window ? offset % kWindowBytes : offset;
   return members_->segment().base() + post.what.offset + in_memory;
 }

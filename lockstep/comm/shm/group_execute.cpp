@@ -74,7 +74,12 @@ void Group::reduce_own_blocks(const Operation& operation, Range within) const {
 void Group::reduce_alone(const Operation& operation, size_t first, size_t count, void* destination) const {
   if (count == 0) return;
   const void* sources[kMaxRanks];
-  for (int m = 0; m < size(); ++m) sources[m] = address_of(operation, m, first * operation.element());
+  const size_t offset = first * operation.element();
+  // This rank's part where it lies: what it has just put elsewhere would first have to leave the store
+  // buffer.
+  for (int m = 0; m < size(); ++m) {
+    sources[m] = m == rank() ? operation.data + offset : address_of(operation, m, offset);
+  }
   shm::reduce(static_cast<DType>(operation.what.dtype), static_cast<Reduction>(operation.what.reduce_op),
               sources, static_cast<size_t>(size()), &destination, 1, count);
 }

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/comm/shm/flight_recorder.h"
 #include "lockstep/comm/shm/group.h"
 
 namespace lockstep::shm {
@@ -35,8 +34,7 @@ Group::Sequence Group::start(Operation& operation) {
   issued_ = operation.sequence;
   write_post(operation);
   // What follows takes its time while the post is on its way to the others.
-  operation.flight_number = record_start(members_->segment(), members_->segment_rank(), members_->area(),
-                                         operation.what, operation.sequence, operation.bytes());
+  operation.flight_number = members_->recorder().start(operation.what, operation.sequence, operation.bytes());
   // The fence waits until the post has left this core. A small operation looks at the others' posts first, so
   // that they come meanwhile; before anything longer, sleepers are woken at once.
   const bool is_quick = operation.what.memory == Memory::post && completed_ + 1 == operation.sequence;
@@ -57,7 +55,7 @@ void Group::announce(const Operation& operation) {
 void Group::write_post(const Operation& operation) const {
   Post& mine = post_of(operation.sequence, rank());
   if (operation.what.memory == Memory::post && operation.what.sent > 0) {
-    std::memcpy(mine.payload, operation.data, operation.what.sent);
+    std::memcpy(mine.payload(operation.what.sent), operation.data, operation.what.sent);
   }
   mine.what = operation.what;
   // release: what this rank offers, its slice and the announcement are written.

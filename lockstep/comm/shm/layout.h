@@ -25,7 +25,7 @@ inline constexpr size_t kCacheLine = 64;
 /// Operations of one group that may be in flight.
 inline constexpr uint32_t kSlots = 64;
 /// What at most this many bytes of a collective travels inside its post.
-inline constexpr size_t kInlineBytes = 88;
+inline constexpr size_t kInlineBytes = 64;
 /// The same of a message from rank to rank, inside the channel's entry.
 inline constexpr size_t kMessageInlineBytes = 96;
 /// A message of at most this many bytes is copied through the group's staging buffers, in one
@@ -141,11 +141,15 @@ struct Announcement {
   uint64_t offset;  ///< of them, or of the window, in the segment
 };
 
-/// One rank's entry for one operation. `sequence` is stored last (release) and read first (acquire).
+/// One rank's entry for one operation. `sequence` is stored last (release) and read first (acquire). What it
+/// sends lies in one cache line: the first where there is room, else the second.
 struct alignas(kLine) Post {
+  static constexpr size_t kFirstLineBytes = kCacheLine - sizeof(uint64_t) - sizeof(Announcement);
   std::atomic<uint64_t> sequence;
   Announcement what;
-  unsigned char payload[kInlineBytes];
+  std::byte first_line[kFirstLineBytes];
+  std::byte second_line[kInlineBytes];
+  std::byte* payload(size_t bytes) { return bytes <= kFirstLineBytes ? first_line : second_line; }
 };
 static_assert(sizeof(Post) == kLine);
 

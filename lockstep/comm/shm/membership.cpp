@@ -6,7 +6,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/shm/areas.h"
-#include "lockstep/comm/shm/flight_recorder.h"
 #include "lockstep/comm/shm/process.h"
 
 namespace lockstep::shm {
@@ -18,6 +17,7 @@ Membership::Membership(const Segment& segment, int area, std::vector<int> member
       members_(std::move(members)),
       rank_(rank),
       oversubscribed_(segment.header().ranks > segment.header().cores),
+      recorder_(segment, segment_rank(), area),
       failure_(reinterpret_cast<FailureRecord*>(segment.group_area(area))),
       progress_(reinterpret_cast<MemberProgress*>(segment.group_area(area) +
                                                   GroupLayout(members_.size()).progress)),

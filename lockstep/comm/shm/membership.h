@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/fd.h"
+#include "lockstep/comm/shm/flight_recorder.h"
 #include "lockstep/comm/shm/layout.h"
 #include "lockstep/comm/shm/segment.h"
 #include "lockstep/comm/shm/wait.h"
@@ -43,6 +44,7 @@ class Membership {
   int segment_rank_of(int member) const { return members_.at(static_cast<size_t>(member)); }
   /// This rank's number in the segment.
   int segment_rank() const { return members_[static_cast<size_t>(rank_)]; }
+  FlightRecorder& recorder() { return recorder_; }
   /// `stop` is called once, when this rank learns that the group is broken.
   void on_broken(std::function<void()> stop) { on_broken_ = std::move(stop); }
 
@@ -107,6 +109,7 @@ class Membership {
   std::vector<int> members_;
   int rank_;
   bool oversubscribed_;
+  FlightRecorder recorder_;
   FailureRecord* failure_;
   MemberProgress* progress_;
   MemberDoorbell* doorbells_;

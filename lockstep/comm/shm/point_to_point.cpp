@@ -5,8 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/comm/shm/flight_recorder.h"
-
 namespace lockstep::shm {
 
 PointToPoint::PointToPoint(Membership& members, Arena& arena, std::byte* channels)
@@ -192,7 +190,7 @@ bool PointToPoint::copy_message(Request& request) {
 
 void PointToPoint::complete(Request& request) {
   request.complete = true;
-  record_finish(members_.segment(), members_.segment_rank(), request.flight_number);
+  members_.recorder().finish(request.flight_number);
 }
 
 /// Gives back the arena memory of messages that `peer` has copied.

@@ -320,29 +320,6 @@ void reduce(DType dtype, Reduction reduction, const void* const* sources, size_t
   HWY_DYNAMIC_DISPATCH(ReduceAll)(dtype, reduction, sources, ranks, destinations, destination_count, count);
 }
 
-size_t element_size(DType dtype) {
-  switch (dtype) {
-    case DType::complex128:
-      return 16;
-    case DType::float64:
-    case DType::int64:
-    case DType::complex64:
-      return 8;
-    case DType::float32:
-    case DType::int32:
-      return 4;
-    case DType::float16:
-    case DType::bfloat16:
-    case DType::int16:
-      return 2;
-    case DType::int8:
-    case DType::uint8:
-    case DType::boolean:
-      return 1;
-  }
-  return 0;
-}
-
 const char* dtype_name(DType dtype) {
   constexpr const char* kNames[] = {"float32", "float64", "float16", "bfloat16", "int8",      "uint8",
                                     "int16",   "int32",   "int64",   "bool",     "complex64", "complex128"};

@@ -25,7 +25,10 @@ enum class DType : uint8_t {
 /// disagree are told.
 enum class Reduction : uint8_t { sum, avg, product, min, max, band, bor, bxor, premul_sum };
 
-size_t element_size(DType dtype);
+constexpr size_t element_size(DType dtype) {
+  constexpr uint8_t kBytes[] = {4, 8, 2, 2, 1, 1, 2, 4, 8, 1, 8, 16};
+  return kBytes[static_cast<size_t>(dtype)];
+}
 const char* dtype_name(DType dtype);
 const char* reduction_name(Reduction reduction);
 /// AVG and PREMUL_SUM need a floating-point dtype (an integer has no exact mean), the bitwise ones an integer
