@@ -165,13 +165,16 @@ class LimitEngine final : public Engine {
     const size_t lines = std::max<size_t>(command_.bytes / 64, 1);
     const size_t begin = lines * static_cast<size_t>(rank) / static_cast<size_t>(ranks_) * 16;
     const size_t end = lines * (static_cast<size_t>(rank) + 1) / static_cast<size_t>(ranks_) * 16;
+    // blocked: so many floats that all buffers' parts stay in the first-level cache between load and store.
+    const bool whole = std::strcmp(command_.algorithm, "oracle") == 0;
+    const size_t step = whole ? std::max<size_t>(end - begin, 1) : 1024;
     if (std::strcmp(command_.algorithm, kUpdateVariant) == 0) {
-      for (int r = 0; r < ranks_; ++r) update(floats(r) + begin, end - begin);
+      // As many streams as the others have.
+      for (size_t at = begin; at < end; at += step) {
+        for (int r = 0; r < ranks_; ++r) update(floats(r) + at, std::min(step, end - at));
+      }
       return;
     }
-    // blocked: so many floats that all buffers' parts stay in the first-level cache between load and store.
-    const bool blocked = std::strcmp(command_.algorithm, "blocked") == 0;
-    const size_t step = blocked ? 1024 : std::max<size_t>(end - begin, 1);
     for (size_t at = begin; at < end; at += step) {
       add(at, std::min(step, end - at), command_.collective == Collective::reduce ? 1 : ranks_);
     }
