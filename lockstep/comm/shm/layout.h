@@ -16,7 +16,7 @@
 namespace lockstep::shm {
 
 inline constexpr uint64_t kMagic = 0x31504554534b4c4cULL;
-inline constexpr uint32_t kLayoutVersion = 4;
+inline constexpr uint32_t kLayoutVersion = 5;
 inline constexpr int kMaxRanks = 256;
 inline constexpr int kMaxGroups = 64;
 /// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
