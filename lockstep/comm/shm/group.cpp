@@ -69,7 +69,7 @@ Group::Sequence Group::start_reduce_scatter(const void* input, void* output, siz
 
 Group::Sequence Group::start_reduce_parts(void* data, size_t count, DType dtype, Reduction reduction,
                                           const Part* parts, size_t part_count) {
-  Operation operation = reduction_of(OpKind::reduce_scatter, data, count, dtype, reduction);
+  Operation& operation = begin_reduction(OpKind::reduce_scatter, data, count, dtype, reduction);
   operation.what.root = 1;  // so that it matches no reduce_scatter of blocks
   operation.parts = parts;
   operation.part_count = part_count;
