@@ -29,6 +29,15 @@ if(Torch_DIR AND EXISTS ${lockstep_torch_root}/lib/libtorch_cuda.so)
     set(Torch_FOUND TRUE)
   endif()
   set(TORCH_INCLUDE_DIRS ${lockstep_torch_root}/include ${lockstep_torch_root}/include/torch/csrc/api/include)
+  # NCCL's and CUDA's headers lie in the wheels that torch's depends on, or in a toolkit. Without them there is no
+  # backend nccl.
+  file(GLOB lockstep_nvidia_includes ${lockstep_torch_root}/../nvidia/*/include ${lockstep_torch_root}/../nvidia/*/include/cccl)
+  find_path(LOCKSTEP_NCCL_INCLUDE nccl.h PATHS ${lockstep_nvidia_includes} /usr/local/cuda/include)
+  find_path(LOCKSTEP_CUDA_INCLUDE cuda_runtime_api.h PATHS ${lockstep_nvidia_includes} /usr/local/cuda/include)
+  if(LOCKSTEP_NCCL_INCLUDE AND LOCKSTEP_CUDA_INCLUDE)
+    set(LOCKSTEP_TORCH_NCCL_INCLUDES ${LOCKSTEP_NCCL_INCLUDE} ${LOCKSTEP_CUDA_INCLUDE} ${lockstep_nvidia_includes})
+    list(REMOVE_DUPLICATES LOCKSTEP_TORCH_NCCL_INCLUDES)
+  endif()
 else()
   set(kineto_LIBRARY torch_cpu CACHE STRING "")  # silences LibTorch's only configure warning
   find_package(Torch 2.13 QUIET)
@@ -55,7 +64,8 @@ if(NOT TARGET Lockstep::torch)
   if(LOCKSTEP_TORCH_CUDA)
     target_compile_definitions(Lockstep::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO USE_RPC USE_TENSORPIPE)
     target_link_libraries(Lockstep::torch INTERFACE stdc++ -Wl,--no-as-needed,${LOCKSTEP_TORCH_CUDA},--as-needed
-      ${lockstep_torch_root}/lib/libtorch_cpu.so ${lockstep_torch_root}/lib/libc10.so)
+      ${lockstep_torch_root}/lib/libtorch_cpu.so ${lockstep_torch_root}/lib/libc10_cuda.so
+      ${lockstep_torch_root}/lib/libc10.so)
     target_link_options(Lockstep::torch INTERFACE -Wl,-rpath,${lockstep_torch_root}/lib)
   else()
     target_link_libraries(Lockstep::torch INTERFACE stdc++ torch_cpu c10)

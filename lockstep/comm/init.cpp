@@ -7,14 +7,19 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/comm/backends/c10d_group.h"
+#include "lockstep/comm/backends/device_group.h"
 #include "lockstep/comm/backends/shared_memory.h"
+#include "lockstep/comm/checked_group.h"
+#include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/job_timeline.h"
 #include "lockstep/comm/launch_environment.h"
 #include "lockstep/comm/own_address.h"
@@ -79,6 +84,26 @@ std::shared_ptr<ProcessGroup::Impl> make_gloo(const LaunchEnvironment& launch, S
   return backends::wrap_c10d(factory, store, launch.rank, launch.world_size, timeout);
 }
 
+#ifdef LOCKSTEP_NCCL
+/// NCCL for what lies on a GPU, Gloo for the rest.
+std::shared_ptr<ProcessGroup::Impl> make_nccl(const LaunchEnvironment& launch, StorePtr& store,
+                                              std::chrono::milliseconds timeout) {
+  auto host = make_gloo(launch, store, timeout);
+  auto device =
+      backends::wrap_c10d(backends::make_nccl, c10::make_intrusive<c10d::PrefixStore>("nccl", store),
+                          launch.rank, launch.world_size, timeout);
+  return backends::make_device_group(std::move(host), std::move(device));
+}
+#endif
+
+std::shared_ptr<ProcessGroup::Impl> make_backend(const std::string& name, const LaunchEnvironment& launch,
+                                                 StorePtr& store, std::chrono::milliseconds timeout) {
+#ifdef LOCKSTEP_NCCL
+  if (name == "nccl") return make_nccl(launch, store, timeout);
+#endif
+  return name == "lockstep" ? make_lockstep(launch, store, timeout) : make_gloo(launch, store, timeout);
+}
+
 std::string backend_of(const InitOptions& options) {
   std::string name =
       !options.backend.empty() ? options.backend : env::get("LOCKSTEP_BACKEND").value_or("lockstep");
@@ -138,8 +163,8 @@ World join_job(const InitOptions& options, const LaunchEnvironment& launch, Stor
     ::fcntl(static_cast<int>(*fd), F_SETFD, FD_CLOEXEC);
     env::set("LOCKSTEP_SEGMENT_FD", std::nullopt);
   }
-  auto impl = backend == "lockstep" ? make_lockstep(launch, store, options.timeout)
-                                    : make_gloo(launch, store, options.timeout);
+  auto impl = make_backend(backend, launch, store, options.timeout);
+  if (debug_level() == DebugLevel::DETAIL) impl = make_checked(std::move(impl));
   impl = begin_timeline(std::move(impl), launch);
   job_slot().emplace(
       Job{World(ProcessGroup(std::move(impl)), launch.local_rank, launch.local_world_size, launch.group_rank),
@@ -173,6 +198,7 @@ World init(InitOptions options) {
   const bool meets_elsewhere = address.scheme != "env";
   const LaunchEnvironment launch = place_of(options, address, meets_elsewhere);
   backend_of(options);  // before the ranks meet
+  debug_level();
   StorePtr store;
   if (meets_elsewhere) store = open_store(address, launch.rank, launch.world_size, options.timeout);
   return join_job(options, launch, std::move(store));
@@ -187,7 +213,13 @@ World init(const c10::intrusive_ptr<c10d::Store>& store, InitOptions options) {
 
 bool is_launched() { return !LaunchEnvironment::from_env().alone; }
 
-std::vector<std::string> available_backends() { return {"lockstep", "gloo"}; }
+std::vector<std::string> available_backends() {
+#ifdef LOCKSTEP_NCCL
+  return {"lockstep", "gloo", "nccl"};
+#else
+  return {"lockstep", "gloo"};
+#endif
+}
 
 c10::intrusive_ptr<c10d::Store> default_store() {
   Job& joined = job();

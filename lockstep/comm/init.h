@@ -16,7 +16,8 @@ class Store;
 namespace lockstep {
 
 struct InitOptions {
-  /// "lockstep", "gloo", or "" for LOCKSTEP_BACKEND, else "lockstep". See available_backends().
+  /// "lockstep", "gloo", "nccl" (GPU tensors by NCCL, others by Gloo; docs/gpu.md), or "" for
+  /// LOCKSTEP_BACKEND, else "lockstep". See available_backends().
   std::string backend{};
   /// Deadline of every operation of the group that names none itself, and of init() itself.
   std::chrono::milliseconds timeout = kDefaultTimeout;

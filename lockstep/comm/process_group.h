@@ -99,7 +99,7 @@ class ProcessGroup {
   int rank() const { return handle_->rank; }
   int size() const { return static_cast<int>(handle_->global_ranks.size()); }
   bool is_member() const { return rank() >= 0; }
-  /// "lockstep" (shared memory) or "gloo".
+  /// "lockstep" (shared memory), "gloo" or "nccl".
   const std::string& backend_name() const { return handle_->backend_name; }
   /// The same group for LibTorch's own interfaces.
   c10::intrusive_ptr<c10d::Backend> backend() const;

@@ -1,5 +1,7 @@
 #include "lockstep/comm/traced_group.h"
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
 #include <utility>
 
 #include "lockstep/timeline/timeline.h"

@@ -1,5 +1,6 @@
 #include "lockstep/parallel/buffer_sync.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
 #include "lockstep/parallel/bucket_plan.h"
@@ -15,7 +16,10 @@ BufferSync::BufferSync(ProcessGroup group, std::vector<at::Tensor> buffers)
   };
   int64_t bytes = 0;
   for (const at::Tensor& buffer : buffers_) bytes += aligned(buffer.nbytes());
-  packed_ = group_.empty_shared({bytes}, at::kByte);
+  // On the device of the buffers: they are all on the module's.
+  const at::Device device = buffers_.front().device();
+  packed_ = device.is_cpu() ? group_.empty_shared({bytes}, at::kByte)
+                            : at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
   packed_.zero_();
   int64_t offset = 0;
   for (const at::Tensor& buffer : buffers_) {

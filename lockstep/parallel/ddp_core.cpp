@@ -10,7 +10,10 @@
 #include <unordered_set>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/parallel/ddp_debug.h"
+#include "lockstep/parallel/device_check.h"
 #include "lockstep/parallel/join_session.h"
 #include "lockstep/parallel/module_check.h"
 #include "lockstep/parallel/reducer.h"
@@ -85,10 +88,6 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   for (const auto& item : module_->named_parameters()) {
     const at::Tensor& tensor = item.value();
     if (ignored.count(item.key()) || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    if (!tensor.device().is_cpu()) {
-      throw ValueError("DistributedDataParallel: parameter " + item.key() + " is on " +
-                       tensor.device().str() + "; this version averages gradients of CPU tensors only");
-    }
     named.push_back({item.key(), tensor, sparse.count(tensor.unsafeGetTensorImpl()) > 0});
     parameters_.push_back(tensor);
     description += describe_parameter(item.key(), tensor);
@@ -102,6 +101,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
     buffers_.push_back(tensor);
     description += describe_buffer(item.key(), tensor);
   }
+  input_device_ = check_devices(named, options_, group_.backend_name());
   if (options_.mixed_precision && !sparse.empty()) {
     throw ValueError(
         "DistributedDataParallel: mixed_precision does not go together with embeddings with sparse=true");
@@ -113,6 +113,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   buffer_sync_ =
       std::make_unique<BufferSync>(group_, options_.broadcast_buffers ? buffers_ : std::vector<at::Tensor>());
   if (options_.mixed_precision) set_up_precision();
+  if (debug_level() >= DebugLevel::INFO) tell_construction(logging_data());
 }
 
 void DataParallelCore::set_up_precision() {
@@ -151,6 +152,10 @@ void DataParallelCore::broadcast_all(int source) {
 
 void DataParallelCore::before_forward() {
   reducer_->recover();
+  if (debug_level() >= DebugLevel::INFO && reducer_->statistics().passes > told_passes_) {
+    tell_pass(logging_data(), reducer_->unused_parameters());
+    told_passes_ = reducer_->statistics().passes;
+  }
   // A checkpoint that runs this forward again inside backward finds everything as it was.
   const bool is_again = torch::autograd::get_current_graph_task_id() != -1;
   synchronises_ = sync && module_->is_training() && c10::GradMode::is_enabled();

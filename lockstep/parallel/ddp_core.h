@@ -24,6 +24,10 @@ class Reducer;
 struct DistributedDataParallelOptions {
   /// Default: the group of all ranks that lockstep::init() made.
   std::optional<ProcessGroup> process_group{};
+  /// For a module on one GPU: that GPU's index. Tensors among forward's arguments are brought there.
+  std::vector<int> device_ids{};
+  /// The same index, or nothing: outputs stay where the module leaves them.
+  std::optional<int> output_device{};
   /// A bucket leaves once it holds this many MiB of gradients. Results do not depend on it.
   double bucket_cap_mb = 25;
   /// The same for the first bucket, so that communication starts early; never more than bucket_cap_mb.
@@ -86,6 +90,8 @@ class DataParallelCore {
   void before_forward();
   void after_forward(const std::vector<at::Tensor>& outputs);
   void forward_failed();  // by an exception
+  /// Where forward's arguments are brought first; none: they stay where they are.
+  const std::optional<at::Device>& input_device() const { return input_device_; }
   DDPLoggingData logging_data() const;
   void register_comm_hook(CommHook hook);
   /// What forward's arguments are converted to, where there is such a dtype.
@@ -110,6 +116,7 @@ class DataParallelCore {
   DistributedDataParallelOptions options_;
   ProcessGroup group_;
   std::vector<at::Tensor> parameters_, buffers_;  // without the ignored ones
+  std::optional<at::Device> input_device_;
   std::shared_ptr<Reducer> reducer_;
   std::unique_ptr<BufferSync> buffer_sync_;
   std::shared_ptr<LowPrecision> low_precision_;
@@ -120,6 +127,7 @@ class DataParallelCore {
 
   std::vector<int64_t> first_bucket_sizes_;
   std::chrono::steady_clock::time_point forward_start_{};
+  int64_t told_passes_ = 0;  // see ddp_debug.h
   int64_t forward_time_ = 0, forward_time_sum_ = 0, forwards_ = 0;
 };
 

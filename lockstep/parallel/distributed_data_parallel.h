@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/parallel/ddp_core.h"
+#include "lockstep/parallel/input_device.h"
 #include "lockstep/parallel/output_tensors.h"
 
 namespace lockstep {
@@ -58,24 +59,28 @@ class DistributedDataParallel {
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {
     return run([&]() -> decltype(auto) {
-      // A forward that takes references to tensors gets them as they are.
-      if constexpr (detail::takes<M, decltype(detail::cast_input(std::forward<Args>(args), at::kFloat))...>) {
-        if (const auto dtype = core_->input_dtype()) {
-          return module_forward(detail::cast_input(std::forward<Args>(args), *dtype)...);
-        }
-      }
-      return module_forward(std::forward<Args>(args)...);
+      return detail::with_tensors_on(
+          core_->input_device(),
+          [&](auto&&... placed) -> decltype(auto) {
+            return forward_in_dtype(std::forward<decltype(placed)>(placed)...);
+          },
+          std::forward<Args>(args)...);
     });
   }
   /// The same where forward is a template of its result's type: AnyModule and Sequential.
   template <class Result, class... Args>
   Result forward(Args&&... args) {
     return run([&]() -> Result {
-      if constexpr (std::is_same_v<M, torch::nn::AnyModule>) {
-        return module_.template forward<Result>(std::forward<Args>(args)...);
-      } else {
-        return module_->template forward<Result>(std::forward<Args>(args)...);
-      }
+      return detail::with_tensors_on(
+          core_->input_device(),
+          [&](auto&&... placed) -> Result {
+            if constexpr (std::is_same_v<M, torch::nn::AnyModule>) {
+              return module_.template forward<Result>(std::forward<decltype(placed)>(placed)...);
+            } else {
+              return module_->template forward<Result>(std::forward<decltype(placed)>(placed)...);
+            }
+          },
+          std::forward<Args>(args)...);
     });
   }
 
@@ -124,6 +129,17 @@ class DistributedDataParallel {
           "an AnyModule");
       return module;
     }
+  }
+
+  template <class... Args>
+  decltype(auto) forward_in_dtype(Args&&... args) {
+    // A forward that takes references to tensors gets them as they are.
+    if constexpr (detail::takes<M, decltype(detail::cast_input(std::forward<Args>(args), at::kFloat))...>) {
+      if (const auto dtype = core_->input_dtype()) {
+        return module_forward(detail::cast_input(std::forward<Args>(args), *dtype)...);
+      }
+    }
+    return module_forward(std::forward<Args>(args)...);
   }
 
   template <class... Args>

@@ -34,7 +34,7 @@ bool is_zero(const at::Tensor& element) {
 void copy_into(const at::Tensor& view, const at::Tensor& gradient) {
   constexpr size_t kSmall = 64 << 10;
   const size_t bytes = view.nbytes();
-  if (bytes <= kSmall && gradient.strides() == view.strides() &&
+  if (bytes <= kSmall && view.is_cpu() && gradient.is_cpu() && gradient.strides() == view.strides() &&
       gradient.scalar_type() == view.scalar_type() && view.is_non_overlapping_and_dense()) {
     std::memcpy(view.mutable_data_ptr(), gradient.const_data_ptr(), bytes);
   } else {
@@ -119,6 +119,7 @@ void Reducer::reset_pass() {
   for (Bucket& bucket : buckets_) {
     bucket.pending = 0;
     bucket.work.reset();
+    bucket.missing_work.reset();
     bucket.future.reset();
     bucket.future_is_complete = false;
   }
@@ -179,11 +180,12 @@ void Reducer::adopt(Parameter& parameter) {
       if (options_.gradient_as_bucket_view && !gradient.requires_grad()) gradient = parameter.view;
     }
   }
-  if (--buckets_[parameter.bucket].pending == 0 && timeline::is_on()) {
+  Bucket& bucket = buckets_[parameter.bucket];
+  bucket.streams.note(bucket.flat.device());
+  if (--bucket.pending == 0 && timeline::is_on()) {
     const int64_t moment = timeline::now();
     timeline::record(timeline::Kind::ready, "ready", moment, moment,
-                     static_cast<int64_t>(buckets_[parameter.bucket].flat.nbytes()),
-                     static_cast<int32_t>(parameter.bucket));
+                     static_cast<int64_t>(bucket.flat.nbytes()), static_cast<int32_t>(parameter.bucket));
   }
   parameter.is_ready = true;
 }
@@ -205,15 +207,23 @@ void Reducer::launch_ready_buckets() {
       }
     }
     const timeline::BucketScope scope(next_bucket_);
+    bucket.streams.join(bucket.flat.device());
     if (comm_hook_) {
       launch_hook(next_bucket_);
     } else {
       bucket.work = group_.all_reduce_async(bucket.flat, {.op = join_hook_ ? ReduceOp::SUM : ReduceOp::AVG});
+      if (bucket.missing.defined() && !bucket.flat.is_cpu()) all_reduce_missing(bucket);
     }
     ++next_bucket_;
     launched = true;
   }
   if (!launched && next_bucket_ > 0) group_.progress();
+}
+
+/// Where the gradients are not reduced in main memory, or by a hook: nobody waits for a device to learn that
+/// nothing is missing.
+void Reducer::all_reduce_missing(Bucket& bucket) {
+  bucket.missing_work = group_.all_reduce_async(bucket.missing);
 }
 
 /// Ends the pass. `divisor`: 0 outside join(), where buckets are averaged by the reduction itself.
@@ -268,6 +278,7 @@ void Reducer::wait_for_buckets(int divisor) {
   for (Bucket& bucket : buckets_) {
     bucket.work->wait();
     bucket.work.reset();
+    if (bucket.missing_work) bucket.missing_work->wait();
     if (divisor > 1) bucket.flat.div_(divisor);
   }
 }

@@ -20,6 +20,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/bucket_plan.h"
 #include "lockstep/parallel/comm_hook.h"
+#include "lockstep/parallel/device_streams.h"
 
 namespace torch::autograd {
 struct Node;
@@ -91,6 +92,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Names in the order in which gradients became ready, as of the last rebuild or the first pass.
   std::vector<std::string> ready_order() const;
   const ReducerStatistics& statistics() const { return statistics_; }
+  /// Names of the trainable parameters that got no gradient on this rank in the last pass.
+  std::vector<std::string> unused_parameters() const;
 
  private:
   struct Parameter {
@@ -108,11 +111,14 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     uintptr_t hook = 0;
   };
   struct Bucket {
-    at::Tensor flat;     // 1-d, gradients at 64-byte offsets
-    at::Tensor missing;  // one element behind the gradients of the last bucket; undefined in the others
-    size_t pending = 0;  // gradients that are not ready
+    at::Tensor flat;  // 1-d, gradients at 64-byte offsets
+    // Of the last bucket: one element in main memory, behind the gradients where those lie there too.
+    at::Tensor missing;
+    size_t pending = 0;     // gradients that are not ready
+    DeviceStreams streams;  // that gradients were written on
     std::shared_ptr<Work> work;
-    // Of a communication hook; `work` is then that of `missing` alone.
+    std::shared_ptr<Work> missing_work;  // where `missing` is not reduced with the gradients
+    // Of a communication hook, in the place of `work`.
     std::unique_ptr<GradBucket> grad_bucket;
     std::unique_ptr<Future> future;
     bool future_is_complete = false;
@@ -123,6 +129,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   // Buckets and hooks (reducer_buckets.cpp).
   bool trainable_changed() const;
+  std::string changed_names() const;
   void take_trainable();
   std::vector<size_t> known_order() const;
   BucketPlan make_plan(const std::vector<size_t>& order) const;
@@ -140,6 +147,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void on_gradient(size_t parameter);
   void adopt(Parameter& parameter);
   void launch_ready_buckets();
+  void all_reduce_missing(Bucket& bucket);
   void end(Role role, int divisor);
   void wait_for_buckets(int divisor);
   void write_back(Parameter& parameter);

@@ -1,4 +1,6 @@
 // Where gradients live, and in which order they are expected.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -47,6 +49,15 @@ bool Reducer::trainable_changed() const {
   });
 }
 
+std::string Reducer::changed_names() const {
+  std::string names;
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.tensor.requires_grad() == parameter.is_trainable) continue;
+    names += (names.empty() ? "" : ", ") + parameter.name;
+  }
+  return names;
+}
+
 void Reducer::take_trainable() {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
@@ -92,7 +103,10 @@ std::vector<size_t> Reducer::known_order() const {
 BucketPlan Reducer::make_plan(const std::vector<size_t>& order) const {
   std::vector<GradientSpec> specs;
   for (const Parameter& parameter : parameters_) {
-    specs.push_back({parameter.tensor.nbytes(), static_cast<int>(parameter.tensor.scalar_type())});
+    const at::Device device = parameter.tensor.device();
+    const int kind =
+        static_cast<int>(parameter.tensor.scalar_type()) + 256 * (device.is_cpu() ? 0 : 1 + device.index());
+    specs.push_back({parameter.tensor.nbytes(), kind});
   }
   BucketPlan plan = plan_buckets(specs, order, options_.bucket_caps, comm_hook_ ? 1 : kGradientAlignment);
   // Sparse gradients alone: an empty bucket tells of missing ones.
@@ -127,9 +141,17 @@ void Reducer::lay_out(BucketPlan plan) {
     const int64_t gradients = static_cast<int64_t>(planned.bytes) / element;
     const bool is_last = b + 1 == plan_.buckets.size();
     Bucket bucket;
-    bucket.flat = group_.empty_shared({gradients + (is_last ? 1 : 0)}, dtype);
+    const at::Device device = planned.parameters.empty()
+                                  ? at::Device(at::kCPU)
+                                  : parameters_[planned.parameters.front()].tensor.device();
+    if (device.is_cpu()) {
+      bucket.flat = group_.empty_shared({gradients + (is_last ? 1 : 0)}, dtype);
+      if (is_last) bucket.missing = bucket.flat.narrow(0, gradients, 1);
+    } else {
+      bucket.flat = at::empty({gradients}, at::TensorOptions(dtype).device(device));
+      if (is_last) bucket.missing = at::zeros({1});
+    }
     bucket.flat.zero_();  // the gaps between gradients are summed too
-    if (is_last) bucket.missing = bucket.flat.narrow(0, gradients, 1);
     for (size_t i = 0; i < planned.parameters.size(); ++i) {
       Parameter& parameter = parameters_[planned.parameters[i]];
       parameter.bucket = b;
@@ -158,7 +180,14 @@ void Reducer::prepare() {
                 " when the module was wrapped; convert the module before wrapping it");
   }
   if (trainable_changed()) {
-    verify_trainable();
+    try {
+      verify_trainable();
+    } catch (const MismatchError& error) {
+      // The others are elsewhere: for them nothing has changed.
+      throw MismatchError("DistributedDataParallel: requires_grad of " + changed_names() +
+                          " changed on rank " + std::to_string(group_.rank()) +
+                          " and not on all ranks before the same forward, as it must: " + error.what());
+    }
     take_trainable();
     lay_out(make_plan(known_order()));
     is_order_agreed_ = has_order_ = counts_are_known_ = false;
@@ -187,6 +216,14 @@ void Reducer::verify_trainable() const {
     text += describe_parameter(parameter.name, parameter.tensor);
   }
   verify_same_on_all_ranks(group_, text);
+}
+
+std::vector<std::string> Reducer::unused_parameters() const {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.is_trainable && !parameter.is_ready) names.push_back(parameter.name);
+  }
+  return names;
 }
 
 std::vector<std::string> Reducer::ready_order() const {

@@ -38,7 +38,7 @@ void Reducer::launch_hook(size_t index) {
     bucket.future = std::make_unique<Future>(comm_hook_(*bucket.grad_bucket));
   }
   // Whatever the hook makes of the gradients, whether some are missing is known exactly.
-  if (bucket.missing.defined()) bucket.work = group_.all_reduce_async(bucket.missing);
+  if (bucket.missing.defined()) all_reduce_missing(bucket);
 }
 
 /// Stage by stage, bucket by bucket: the operations of one bucket's hook go on while the next one computes,
@@ -56,10 +56,10 @@ void Reducer::wait_for_hooks() {
   }
   for (size_t b = 0; b < buckets_.size(); ++b) {
     Bucket& bucket = buckets_[b];
-    if (bucket.work) bucket.work->wait();
+    if (bucket.missing_work) bucket.missing_work->wait();
     if (bucket.future) {
       const at::Tensor value = bucket.future->wait();
-      const int64_t count = bucket.flat.numel() - (bucket.missing.defined() ? 1 : 0);
+      const int64_t count = bucket.flat.numel() - (bucket.missing.defined() && bucket.flat.is_cpu() ? 1 : 0);
       if (!value.defined() || value.numel() != count) {
         throw Error("DistributedDataParallel: the communication hook's result for bucket " +
                     std::to_string(b) + " has " + std::to_string(value.defined() ? value.numel() : 0) +
@@ -68,7 +68,7 @@ void Reducer::wait_for_hooks() {
       const at::Tensor gradients = bucket.flat.narrow(0, 0, count);
       if (value.const_data_ptr() != gradients.const_data_ptr()) gradients.copy_(value.reshape({-1}));
     }
-    bucket.work.reset();
+    bucket.missing_work.reset();
     bucket.future.reset();
     bucket.grad_bucket.reset();
   }

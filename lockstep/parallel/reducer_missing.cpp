@@ -40,8 +40,9 @@ at::Tensor sum_of(const std::vector<at::Tensor>& parts, size_t begin, size_t end
 at::Tensor no_rows(const at::Tensor& parameter) {
   std::vector<int64_t> values = parameter.sizes().vec();
   values[0] = 0;
-  return at::sparse_coo_tensor(at::empty({1, 0}, at::kLong), at::empty(values, parameter.options()),
-                               parameter.sizes(), parameter.options().layout(at::kSparse),
+  return at::sparse_coo_tensor(at::empty({1, 0}, parameter.options().dtype(at::kLong)),
+                               at::empty(values, parameter.options()), parameter.sizes(),
+                               parameter.options().layout(at::kSparse),
                                /*is_coalesced=*/true);
 }
 

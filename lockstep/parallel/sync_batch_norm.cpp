@@ -45,7 +45,7 @@ c10::intrusive_ptr<Statistics> gather_statistics(const at::Tensor& input, const 
                                                  double eps) {
   const int64_t channels = input.size(1);
   const double own_count = static_cast<double>(input.numel()) / static_cast<double>(channels);
-  const at::Tensor own = at::zeros({3, channels}, at::kDouble);
+  const at::Tensor own = at::zeros({3, channels}, input.options().dtype(at::kDouble));
   if (own_count > 0) {
     const auto [variance, mean] = at::var_mean(input, all_but_channels(input), /*unbiased=*/false);
     own[0].copy_(mean);
@@ -54,7 +54,7 @@ c10::intrusive_ptr<Statistics> gather_statistics(const at::Tensor& input, const 
   }
   const std::vector<at::Tensor> all = group.all_gather(own);
   auto result = c10::make_intrusive<Statistics>(group);
-  at::Tensor sum = at::zeros({channels}, at::kDouble);
+  at::Tensor sum = at::zeros({channels}, own.options());
   for (const at::Tensor& theirs : all) {
     sum += theirs[0] * theirs[2];
     result->count += theirs[2][0].item<double>();
@@ -65,7 +65,7 @@ c10::intrusive_ptr<Statistics> gather_statistics(const at::Tensor& input, const 
         std::to_string(static_cast<int64_t>(result->count)));
   }
   result->mean = sum / result->count;
-  at::Tensor squares = at::zeros({channels}, at::kDouble);
+  at::Tensor squares = at::zeros({channels}, own.options());
   for (const at::Tensor& theirs : all) {
     squares += theirs[1] + theirs[2] * (theirs[0] - result->mean).square();
   }
@@ -95,7 +95,7 @@ struct Normalise : torch::autograd::Function<Normalise> {
     const auto& all = dynamic_cast<Statistics&>(*context->saved_data["statistics"].toCapsule());
     const at::Tensor centred = input - over_channels(all.mean, input);
     const std::vector<int64_t> dimensions = all_but_channels(input);
-    const at::Tensor own = at::empty({2, input.size(1)}, at::kDouble);
+    const at::Tensor own = at::empty({2, input.size(1)}, input.options().dtype(at::kDouble));
     own[0].copy_(gradient.sum(dimensions, false, at::kDouble));
     own[1].copy_((gradient * centred).sum(dimensions, false, at::kDouble));
     const at::Tensor sums = own.clone();

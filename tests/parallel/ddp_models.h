@@ -124,6 +124,8 @@ Cases reducer_cases();
 Cases unused_cases();
 Cases call_cases();
 Cases gradient_cases();
+Cases debug_cases();
+Cases larger_cases();
 Cases hook_cases();
 Cases hook_parity_cases();
 Cases compression_cases();

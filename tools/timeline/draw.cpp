@@ -28,7 +28,7 @@ constexpr std::array<Style, 8> kStyles = {{{"forward", "forward", "#4c9ed9"},
                                            {"data", "data", "#8d9aa5"},
                                            {"user", "the program's own", "#5fa37a"},
                                            {"reduce", "in progress: buckets by number", "#e08a2e"},
-                                           {"collective", "collective that blocks", "#b8473d"},
+                                           {"collective", "collective that blocks", "#a23b72"},
                                            {"wait", "waits for communication", "#d4574c"}}};
 
 const Style& style_of(const std::string& category) {

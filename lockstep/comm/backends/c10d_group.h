@@ -26,4 +26,9 @@ std::shared_ptr<ProcessGroup::Impl> wrap_c10d(BackendFactory factory, c10::intru
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             std::chrono::milliseconds timeout, const std::string& host);
 
+/// NCCL, for tensors on GPUs; each rank uses the GPU that its tensors lie on. Only in builds with
+/// LOCKSTEP_NCCL. Throws CommError where there is no GPU.
+c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                            std::chrono::milliseconds timeout);
+
 }  // namespace lockstep::backends

@@ -1,0 +1,34 @@
+#include "lockstep/comm/debug_level.h"
+
+#include <algorithm>
+#include <cctype>
+#include <string>
+
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep {
+namespace {
+
+DebugLevel read_debug_level() {
+  const std::string given = env::get("TORCH_DISTRIBUTED_DEBUG").value_or("OFF");
+  std::string name = given;
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+  if (name == "OFF") return DebugLevel::OFF;
+  if (name != "INFO" && name != "DETAIL") {
+    throw ValueError("TORCH_DISTRIBUTED_DEBUG=" + given + ": it must be OFF, INFO or DETAIL");
+  }
+  // Who asks for messages is to see them.
+  if (!env::get("LOCKSTEP_LOG_LEVEL")) log::set_level(log::Level::info);
+  return name == "INFO" ? DebugLevel::INFO : DebugLevel::DETAIL;
+}
+
+}  // namespace
+
+DebugLevel debug_level() {
+  static const DebugLevel level = read_debug_level();
+  return level;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,103 @@
+"""ResNet-18 on tiny images under DistributedDataParallel, two ranks, beside Python's on Gloo."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ddp_parity_test import BIN, TESTS, wave
+
+CLASSES = 10
+
+
+class Block(nn.Module):
+    def __init__(self, inputs, channels, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, channels, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        if stride != 1 or inputs != channels:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, channels, 1, stride, bias=False),
+                                            nn.BatchNorm2d(channels))
+        else:
+            self.downsample = None
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        return (y + (x if self.downsample is None else self.downsample(x))).relu()
+
+
+class ResNet18(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        inputs = 64
+        for number, channels in enumerate((64, 128, 256, 512), 1):
+            setattr(self, f"layer{number}", nn.Sequential(Block(inputs, channels, 1 if number == 1 else 2),
+                                                          Block(channels, channels, 1)))
+            inputs = channels
+        self.fc = nn.Linear(512, CLASSES)
+
+    def forward(self, x):
+        x = nn.functional.max_pool2d(self.bn1(self.conv1(x)).relu(), 3, 2, 1)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))
+
+
+def train(rank, store, result):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    model = ResNet18()
+    with torch.no_grad():
+        for i, (name, parameter) in enumerate(model.named_parameters()):
+            scales = parameter.dim() == 1 and name.endswith("weight")
+            parameter.copy_(wave(parameter.shape, i + 1) * 0.1 + (1 if scales else 0))
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    lines = {}
+    for step in range(3):
+        optimizer.zero_grad()
+        phase = 100 * step + 10 * rank
+        loss = nn.functional.cross_entropy(ddp(wave((4, 3, 32, 32), phase)), (torch.arange(4) + phase) % CLASSES)
+        loss.backward()
+        optimizer.step()
+        lines[f"loss{step}"] = [loss.item()]
+    for name, tensor in model.state_dict().items():
+        values = tensor.double().flatten()
+        lines[name] = [values.sum().item(), values.abs().sum().item(), *values[:64].tolist()]
+    if rank == 0:
+        torch.save(lines, result)
+    dist.barrier()
+    os._exit(0)  # Gloo's tear-down aborts now and then
+
+
+class ResNetParityTest(unittest.TestCase):
+    def test_two_ranks(self):
+        with tempfile.TemporaryDirectory() as directory:
+            result = os.path.join(directory, "result.pt")
+            mp.spawn(train, (os.path.join(directory, "store"), result), nprocs=2)
+            expected = torch.load(result)
+        output = subprocess.run([f"{BIN}/lockrun", "--standalone", "--prefix", "off", "--nproc-per-node", "2",
+                                 f"{TESTS}/ddp_cases", "resnet18_parity"],
+                                check=True, capture_output=True, text=True, timeout=100).stdout
+        found = {name: [float(v) for v in values] for name, *values in map(str.split, output.splitlines())}
+        self.assertEqual(set(found), set(expected))
+        for name, values in expected.items():
+            with self.subTest(name=name):
+                # A sum of many numbers of both signs is known to the rounding of their absolute sum.
+                torch.testing.assert_close(torch.tensor(found[name][1:] or found[name]),
+                                           torch.tensor(values[1:] or values), rtol=1e-5, atol=1e-6)
+                if len(values) > 1:
+                    self.assertAlmostEqual(found[name][0], values[0], delta=1e-6 * max(values[1], 1))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,48 @@
+"""TORCH_DISTRIBUTED_DEBUG: what OFF, INFO and DETAIL say and compare, on both backends."""
+
+import os
+import subprocess
+import unittest
+
+LOCKRUN = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockrun")
+CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "ddp_cases")
+
+
+def run(level, *cases, backend="lockstep"):
+    environment = dict(os.environ, LOCKSTEP_BACKEND=backend, TORCH_DISTRIBUTED_DEBUG=level)
+    done = subprocess.run([LOCKRUN, "--standalone", "--prefix", "off", "--nproc-per-node", "2", CASES, *cases],
+                          env=environment, capture_output=True, text=True, timeout=100)
+    return done.returncode, done.stderr
+
+
+class DebugLevelTest(unittest.TestCase):
+    def test_an_unknown_level_is_refused(self):
+        code, errors = run("LOUD", "different_shapes_of_one_size_pass")
+        self.assertNotEqual(code, 0)
+        self.assertIn("TORCH_DISTRIBUTED_DEBUG=LOUD: it must be OFF, INFO or DETAIL", errors)
+
+    def test_off_is_silent(self):
+        for level in ("OFF", ""):
+            code, errors = run(level, "different_shapes_of_one_size_pass", "trains_with_an_unused_head")
+            self.assertEqual(code, 0, errors)
+            self.assertNotIn("[lockstep]", errors)
+
+    def test_info_tells_what_was_decided_and_seen(self):
+        code, errors = run("info", "different_shapes_of_one_size_pass", "trains_with_an_unused_head")
+        self.assertEqual(code, 0, errors)
+        self.assertRegex(errors, r"DistributedDataParallel of \S+: 2 ranks, backend lockstep, 6 parameters \(120 bytes, "
+                                 r"Float\), buckets of \d+ bytes .*find_unused_parameters true")
+        for rank in (0, 1):
+            self.assertIn(f"rank {rank}: no gradient in backward pass 3 for right.weight, right.bias", errors)
+        self.assertRegex(errors, r"10 passes, on average forward [\d.]+ ms, backward [\d.]+ ms, communication")
+
+    def test_detail_compares_what_the_ranks_call(self):
+        for backend in ("lockstep", "gloo"):
+            code, errors = run("DETAIL", "trains_with_an_unused_head", backend=backend)
+            self.assertEqual(code, 0, errors)
+            code, errors = run("DETAIL", "different_shapes_are_told", backend=backend)
+            self.assertEqual(code, 0, errors)
+
+
+if __name__ == "__main__":
+    unittest.main()
