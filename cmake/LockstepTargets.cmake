@@ -7,53 +7,82 @@ macro(lockstep_find_package name)
   set_property(GLOBAL APPEND PROPERTY LOCKSTEP_DEPENDENCIES ${name})
 endmacro()
 
+# The headers of <targets>, for <target> alone: what includes or links it sees nothing of them.
+function(lockstep_private_headers target)
+  foreach(library ${ARGN})
+    target_include_directories(${target} SYSTEM PRIVATE $<TARGET_PROPERTY:${library},INTERFACE_INCLUDE_DIRECTORIES>)
+  endforeach()
+endfunction()
+
+# Flags, precompiled header and unity build of every target. HEADER torch or plain (lockstep/pch). Sources are compiled
+# several at a time: each compilation costs a second or more before its first line. One with flags of its own
+# (set_source_files_properties COMPILE_OPTIONS) or SKIP_UNITY_BUILD_INCLUSION compiles by itself.
 function(lockstep_compile_options target)
+  cmake_parse_arguments(arg "" "HEADER" "" ${ARGN})
   target_compile_features(${target} PUBLIC cxx_std_20)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wnon-virtual-dtor -Woverloaded-virtual)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wnon-virtual-dtor -Woverloaded-virtual
+    $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-braces>)
   if(LOCKSTEP_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
+  if(NOT arg_HEADER)
+    return()
+  endif()
+  target_precompile_headers(${target} REUSE_FROM lockstep_${arg_HEADER}_pch)
+  if(arg_HEADER STREQUAL "torch")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 3)
+    target_link_libraries(${target} PRIVATE lockstep_torch_fmt)  # LibTorch's headers on the path mean its fmt too
+  else()
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+  endif()
 endfunction()
 
-# Reuses the precompiled header, and compiles the sources three at a time: opening it costs each compilation 3 s, more
-# than most sources do. LibTorch's headers on the path mean its fmt too, whose compiled part is linked.
-function(lockstep_use_pch target)
-  target_precompile_headers(${target} REUSE_FROM lockstep_torch_pch)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 3)
-  target_link_libraries(${target} PRIVATE lockstep_torch_fmt)
+# lockstep_sources(<target> [PCH] SOURCES ... [WITHOUT_TORCH ...] [LIBS ...] [HEADERS ...]): what the functions below have
+# in common. PCH: SOURCES see LibTorch's headers. WITHOUT_TORCH: sources of such a target that do not: they compile faster,
+# and a program that uses only them does not load LibTorch. HEADERS: targets of which only the headers are used.
+function(lockstep_sources target)
+  cmake_parse_arguments(arg "PCH" "" "SOURCES;WITHOUT_TORCH;LIBS;HEADERS" ${ARGN})
+  target_sources(${target} PRIVATE ${arg_SOURCES})
+  lockstep_private_headers(${target} ${arg_HEADERS})
+  if(arg_PCH)
+    lockstep_compile_options(${target} HEADER torch)
+  else()
+    lockstep_compile_options(${target} HEADER plain)
+  endif()
+  if(arg_WITHOUT_TORCH)
+    add_library(${target}_without_torch OBJECT ${arg_WITHOUT_TORCH})
+    target_include_directories(${target}_without_torch PRIVATE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${target}_without_torch PRIVATE ${arg_LIBS})
+    lockstep_private_headers(${target}_without_torch ${arg_HEADERS})
+    lockstep_compile_options(${target}_without_torch HEADER plain)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_without_torch>)
+  endif()
 endfunction()
 
-# lockstep_sources_without_torch(<file> ...): sources of a PCH target that see no LibTorch: they compile by themselves
-# and faster without the precompiled header, and a program that uses only them does not load LibTorch.
-function(lockstep_sources_without_torch)
-  set_source_files_properties(${ARGN} PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
-endfunction()
-
-# lockstep_library(<name> [PCH] SOURCES ... [LIBS ...])  ->  static library lockstep_<name>, exported as
-# Lockstep::<name>. PCH: its sources see LibTorch's headers.
+# lockstep_library(<name> [PCH] SOURCES ... [WITHOUT_TORCH ...] [LIBS ...] [PRIVATE_LIBS ...] [HEADERS ...])  ->  static
+# library lockstep_<name>, exported as Lockstep::<name>.
 function(lockstep_library name)
-  cmake_parse_arguments(arg "PCH" "" "SOURCES;LIBS;PRIVATE_LIBS" ${ARGN})
-  add_library(lockstep_${name} STATIC ${arg_SOURCES})
+  cmake_parse_arguments(arg "PCH" "" "SOURCES;WITHOUT_TORCH;LIBS;PRIVATE_LIBS;HEADERS" ${ARGN})
+  add_library(lockstep_${name} STATIC)
   add_library(Lockstep::${name} ALIAS lockstep_${name})
   set_target_properties(lockstep_${name} PROPERTIES EXPORT_NAME ${name})
   target_include_directories(lockstep_${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(lockstep_${name} PUBLIC ${arg_LIBS} PRIVATE ${arg_PRIVATE_LIBS})
-  lockstep_compile_options(lockstep_${name})
+  set(pch)
   if(arg_PCH)
-    lockstep_use_pch(lockstep_${name})
+    set(pch PCH)
   endif()
+  lockstep_sources(lockstep_${name} ${pch} SOURCES ${arg_SOURCES} WITHOUT_TORCH ${arg_WITHOUT_TORCH}
+                   LIBS ${arg_LIBS} ${arg_PRIVATE_LIBS} HEADERS ${arg_HEADERS})
   install(TARGETS lockstep_${name} EXPORT LockstepTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()
 
-# lockstep_program(<name> [PCH] SOURCES ... [LIBS ...])  ->  build/bin/<name>, installed.
+# lockstep_program(<name> [PCH] SOURCES ... [WITHOUT_TORCH ...] [LIBS ...])  ->  build/bin/<name>, installed.
 function(lockstep_program name)
-  cmake_parse_arguments(arg "PCH" "" "SOURCES;LIBS" ${ARGN})
-  add_executable(${name} ${arg_SOURCES})
+  cmake_parse_arguments(arg "" "" "LIBS" ${ARGN})
+  add_executable(${name})
   target_link_libraries(${name} PRIVATE ${arg_LIBS})
-  lockstep_compile_options(${name})
-  if(arg_PCH)
-    lockstep_use_pch(${name})
-  endif()
+  lockstep_sources(${name} ${ARGN})
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()

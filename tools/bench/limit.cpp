@@ -46,9 +46,8 @@ template <int kRanks>
                                                                  const Floats& to, int targets,
                                                                  size_t count) {
   if (ranks == 2 && targets == 2) {
-    float* const a = from[0];
-    float* const b = from[1];
-#pragma GCC ivdep
+    float* __restrict const a = from[0];
+    float* __restrict const b = from[1];
     for (size_t i = 0; i < count; ++i) {
       const float sum = a[i] + b[i];
       a[i] = sum;
