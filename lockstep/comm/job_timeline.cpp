@@ -100,9 +100,8 @@ std::shared_ptr<ProcessGroup::Impl> begin_timeline(std::shared_ptr<ProcessGroup:
   Target target;
   target.file = fs::absolute(*file);
   target.merges_here = !launchers_folder;
-  target.folder = launchers_folder
-                      ? fs::path(*launchers_folder)
-                      : timeline::parts_folder(target.file, all.broadcast_bytes(random_name()));
+  target.folder = launchers_folder ? fs::path(*launchers_folder)
+                                   : timeline::parts_folder(target.file, all.broadcast_bytes(random_name()));
   timeline_target() = target;
   try {
     timeline::make_parts_folder(target.folder, target.file);

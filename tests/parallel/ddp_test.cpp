@@ -64,9 +64,10 @@ TEST(DdpGlooTest, Cases) {
 }
 
 TEST(DdpLargerTest, Cases) {
-  expect_case_succeeds(2, "ddp_cases",
-                       "bucket_size_does_not_change_a_cnns_bits bucket_size_does_not_change_a_transformers_bits"
-                       " devices_are_checked");
+  expect_case_succeeds(
+      2, "ddp_cases",
+      "bucket_size_does_not_change_a_cnns_bits bucket_size_does_not_change_a_transformers_bits"
+      " devices_are_checked");
 }
 
 TEST(DdpFailureTest, FreezingOnOneRankIsAnErrorOnAll) {
