@@ -303,7 +303,9 @@ class Attempt {
     try {
       JobEnvironment environment = job_.environment;
       environment.directory = attempt_directory(job_);
-      culprit.error_message = error_file_message(read_file(error_file(environment, local_rank)));
+      const std::string path = error_file(environment, local_rank);
+      culprit.error_message = error_file_message(read_file(path));
+      if (job_.options.logs.wanted()) culprit.error_file = path;
     } catch (const FileError&) {
       // Most programs write none.
     }

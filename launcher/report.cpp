@@ -78,7 +78,10 @@ std::string failure_report(const std::vector<WorkerResult>& workers, size_t firs
                                 shm::describe_wait_status(culprit.wait_status), culprit.pid, host,
                                 local_time(culprit.ended_at), culprit.ended_after);
   if (!culprit.last_operation.empty()) out += "\n  its newest collective: " + culprit.last_operation;
-  if (!culprit.error_message.empty()) out += "\n  its error:" + indented(culprit.error_message, "    ");
+  if (!culprit.error_message.empty()) {
+    const std::string where = culprit.error_file.empty() ? "" : " (" + culprit.error_file + ")";
+    out += "\n  its error" + where + ":" + indented(culprit.error_message, "    ");
+  }
   if (culprit.stderr_tail.empty()) {
     out += "\n  it wrote nothing to standard error";
   } else {

@@ -19,6 +19,7 @@ struct WorkerResult {
   bool told_to_end = false;      ///< lockrun had sent it a signal before
   std::string last_operation{};  ///< its newest collective; empty when it took part in none
   std::string error_message{};   ///< from its error file
+  std::string error_file{};      ///< where that is kept; empty: nowhere
   std::deque<std::string> stderr_tail{};
 };
 

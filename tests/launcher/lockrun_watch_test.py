@@ -44,6 +44,12 @@ class ReportTest(LockrunTest):
         self.assertEqual(code, 128 + signal.SIGABRT)
         self.assertIn("its error:\n    std::out_of_range: beyond", err)
 
+    def test_the_error_file_is_named_where_it_is_kept(self):
+        code, _, err = self.run_lockrun("--log-dir", "logs", RECORDED, "throw")
+        self.assertNotEqual(code, 0)
+        (path,) = (self.directory / "logs").glob("*/attempt_0/0/error.json")
+        self.assertIn(f"its error ({path}):\n    ValueError: the flag is wrong", err)
+
     def test_reasons_of_restarts_are_listed(self):
         code, _, err = self.shell(2, "[ $RANK = 1 ] && exit $((5 + TORCHELASTIC_RESTART_COUNT)); sleep 60", "--max-restarts", "2")
         self.assertEqual(code, 7)

@@ -1,7 +1,10 @@
 """`lockstep bench ddp`: what it prints and what it refuses."""
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 import unittest
 
 LOCKSTEP = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockstep")
@@ -13,12 +16,26 @@ def bench(*arguments):
 
 class BenchDdpTest(unittest.TestCase):
     def test_measures_all_four(self):
-        done = bench("ddp", "--model", "toy", "--steps", "20", "--rounds", "1", "--python", sys.executable)
+        done = bench("ddp", "--model", "toy", "--steps", "20", "--rounds", "1", "--python", sys.executable, "--timeline")
         self.assertEqual(done.returncode, 0, done.stderr)
         for name in ("Lockstep, without DDP", "Lockstep, DDP", "Python, without DDP", "Python, DDP on Gloo"):
             self.assertRegex(done.stdout, name + r" +\d+\.\d+ \(\d+\.\d+ to \d+\.\d+\) ms a step")
+        self.assertRegex(done.stdout, r"The timeline adds -?[\d.]+ .* us, -?[\d.]+ .* %")
         self.assertRegex(done.stdout, r"DDP adds -?[\d.]+ .* us, -?[\d.]+ .* %")
         self.assertRegex(done.stdout, r"times the gradients.* 660 bytes")
+
+    def test_a_signal_leaves_nothing(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            process = subprocess.Popen([LOCKSTEP, "bench", "ddp", "--steps", "10000000"], text=True,
+                                       env=dict(os.environ, TMPDIR=scratch), stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL)
+            deadline = time.monotonic() + 60
+            while not os.listdir(scratch) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self.assertNotEqual(os.listdir(scratch), [])
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(timeout=60), 128 + signal.SIGTERM)
+            self.assertEqual(os.listdir(scratch), [])
 
     def test_what_is_wrong_is_named(self):
         done = bench("ddp", "--model", "vgg")

@@ -10,11 +10,12 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
-#include <thread>
+#include <optional>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
@@ -33,12 +34,14 @@ struct Options {
   double bucket_cap_mb = 25;
   std::vector<std::string> hooks;
   std::string python;
+  bool timeline = false;
 };
 
 struct Contestant {
   std::string name, mode;
   bool in_python = false;
   std::string hook{};
+  bool is_traced = false;
 };
 
 std::vector<Contestant> contestants_of(const Options& options) {
@@ -48,6 +51,7 @@ std::vector<Contestant> contestants_of(const Options& options) {
     contestants.push_back({"Python, without DDP", "alone", true});
     contestants.push_back({"Python, DDP on Gloo", "ddp", true});
   }
+  if (options.timeline) contestants.push_back({"Lockstep, DDP, timeline", "ddp", false, "", true});
   return contestants;
 }
 
@@ -92,7 +96,30 @@ std::string text_of(const std::vector<std::string>& command) {
   return text;
 }
 
-void run_command(const std::vector<std::string>& command) {
+/// While it lives, signals that ask to end wait to be taken: the folder and the processes go before this one.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    ::sigemptyset(&asked_);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&asked_, signal);
+    ::sigprocmask(SIG_BLOCK, &asked_, &before_);
+  }
+  HeldSignals(const HeldSignals&) = delete;
+  ~HeldSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  /// In a child, before it executes something else.
+  void release() const { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  /// The one that came within `milliseconds`, or 0.
+  int take(int milliseconds) const {
+    const timespec limit{0, milliseconds * 1'000'000L};
+    return std::max(::sigtimedwait(&asked_, nullptr, &limit), 0);
+  }
+
+ private:
+  sigset_t asked_, before_;
+};
+
+void run_command(const std::vector<std::string>& command, const HeldSignals& signals,
+                 const std::optional<std::string>& timeline) {
   constexpr std::chrono::minutes kDeadline{10};
   std::vector<char*> arguments;
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
@@ -101,7 +128,9 @@ void run_command(const std::vector<std::string>& command) {
   if (pid < 0) throw Error(fmt::format("cannot start a process: {}", std::strerror(errno)));
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    signals.release();
     env::set("OMP_NUM_THREADS", "1");
+    env::set("LOCKSTEP_TIMELINE", timeline);
     ::dup2(STDERR_FILENO, STDOUT_FILENO);
     ::execvp(arguments[0], arguments.data());
     std::fprintf(stderr, "lockstep bench: cannot execute %s: %s\n", arguments[0], std::strerror(errno));
@@ -115,7 +144,11 @@ void run_command(const std::vector<std::string>& command) {
       ::waitpid(pid, nullptr, 0);
       throw Error(fmt::format("{} was ended: it did not finish within 10 minutes", text_of(command)));
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (const int signal = signals.take(5)) {
+      ::kill(pid, SIGTERM);
+      ::waitpid(pid, nullptr, 0);
+      throw ReportedError("ended by a signal", 128 + signal);
+    }
   }
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     throw Error(fmt::format("{} failed; its message stands above", text_of(command)));
@@ -141,6 +174,7 @@ Sample read_sample(const fs::path& folder, int ranks) {
 }
 
 Sample measure(const Options& options, const Contestant& contestant, const fs::path& programs) {
+  const HeldSignals signals;
   const Scratch scratch;
   std::vector<std::string> command{(programs / "lockrun").string(), "--standalone", "--nproc-per-node",
                                    std::to_string(options.nproc_per_node)};
@@ -156,7 +190,9 @@ Sample measure(const Options& options, const Contestant& contestant, const fs::p
   }
   if (!contestant.in_python) command.push_back(fmt::format("{}", options.bucket_cap_mb));
   if (!contestant.hook.empty()) command.push_back(contestant.hook);
-  run_command(command);
+  std::optional<std::string> timeline;
+  if (contestant.is_traced) timeline = scratch.path().string() + "/timeline.json";
+  run_command(command, signals, timeline);
   return read_sample(scratch.path(), options.nproc_per_node);
 }
 
@@ -210,6 +246,14 @@ int run_bench(Options options) {
     fmt::print("A step is {} times faster than Python's under DDP on Gloo\n",
                over_rounds(options.rounds, "{:.2f}", [&](size_t r) { return python[r].step / ddp[r].step; }));
   }
+  if (options.timeline) {
+    const auto& traced = samples["Lockstep, DDP, timeline"];
+    fmt::print(
+        "The timeline adds {} us, {} %\n",
+        over_rounds(options.rounds, "{:.2f}", [&](size_t r) { return (traced[r].step - ddp[r].step) * 1e6; }),
+        over_rounds(options.rounds, "{:.2f}",
+                    [&](size_t r) { return (traced[r].step / ddp[r].step - 1) * 100; }));
+  }
   return 0;
 }
 
@@ -244,6 +288,8 @@ void add_bench_ddp(CLI::App& bench, Action& action) {
   command->add_option(
       "--python", options->python,
       "Interpreter with torch (bert: and transformers) for the peer; without it there is none");
+  command->add_flag("--timeline", options->timeline,
+                    "Time steps that record a timeline (LOCKSTEP_TIMELINE) too");
   command->callback([options, &action] { action = [options] { return run_bench(*options); }; });
 }
 
