@@ -34,7 +34,11 @@ if(Torch_DIR AND EXISTS ${lockstep_torch_root}/lib/libtorch_cuda.so)
   file(GLOB lockstep_nvidia_includes ${lockstep_torch_root}/../nvidia/*/include ${lockstep_torch_root}/../nvidia/*/include/cccl)
   find_path(LOCKSTEP_NCCL_INCLUDE nccl.h PATHS ${lockstep_nvidia_includes} /usr/local/cuda/include)
   find_path(LOCKSTEP_CUDA_INCLUDE cuda_runtime_api.h PATHS ${lockstep_nvidia_includes} /usr/local/cuda/include)
-  if(LOCKSTEP_NCCL_INCLUDE AND LOCKSTEP_CUDA_INCLUDE)
+  # CUDA's headers include these, which torch's wheels do not bring: nvidia-cuda-crt and nvidia-cuda-cccl.
+  find_path(LOCKSTEP_CUDA_CRT crt/host_config.h PATHS ${lockstep_nvidia_includes} /usr/local/cuda/include)
+  find_path(LOCKSTEP_CUDA_CCCL nv/target PATHS ${lockstep_nvidia_includes} /usr/local/cuda/include
+            /usr/local/cuda/include/cccl)
+  if(LOCKSTEP_NCCL_INCLUDE AND LOCKSTEP_CUDA_INCLUDE AND LOCKSTEP_CUDA_CRT AND LOCKSTEP_CUDA_CCCL)
     set(LOCKSTEP_TORCH_NCCL_INCLUDES ${LOCKSTEP_NCCL_INCLUDE} ${LOCKSTEP_CUDA_INCLUDE} ${lockstep_nvidia_includes})
     list(REMOVE_DUPLICATES LOCKSTEP_TORCH_NCCL_INCLUDES)
   endif()
