@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/forwarding_group.h"
+#include "lockstep/comm/shm/reduce.h"
 
 namespace lockstep {
 namespace {
@@ -15,29 +17,9 @@ namespace {
 /// What a rank calls, as text that ends with 0: a fixed length, so that comparing never differs.
 constexpr size_t kFingerprintBytes = 256;
 
-const char* operator_name(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::SUM:
-      return "SUM";
-    case ReduceOp::AVG:
-      return "AVG";
-    case ReduceOp::PRODUCT:
-      return "PRODUCT";
-    case ReduceOp::MIN:
-      return "MIN";
-    case ReduceOp::MAX:
-      return "MAX";
-    case ReduceOp::BAND:
-      return "BAND";
-    case ReduceOp::BOR:
-      return "BOR";
-    case ReduceOp::BXOR:
-      return "BXOR";
-    case ReduceOp::PREMUL_SUM:
-      return "PREMUL_SUM";
-  }
-  return "?";
-}
+// Two enumerations of the same operators, in the same order.
+static_assert(static_cast<int>(ReduceOp::PREMUL_SUM) == static_cast<int>(shm::Reduction::premul_sum));
+const char* operator_name(ReduceOp op) { return shm::reduction_name(static_cast<shm::Reduction>(op)); }
 
 std::string described(const at::Tensor& tensor) {
   std::ostringstream text;
@@ -47,15 +29,9 @@ std::string described(const at::Tensor& tensor) {
 
 std::string root(const char* word, int rank) { return std::string(", ") + word + " " + std::to_string(rank); }
 
-class CheckedGroup : public ProcessGroup::Impl {
+class CheckedGroup : public ForwardingGroup {
  public:
-  explicit CheckedGroup(std::shared_ptr<Impl> group) : group_(std::move(group)) {}
-
-  int rank() const override { return group_->rank(); }
-  int size() const override { return group_->size(); }
-  const std::string& name() const override { return group_->name(); }
-  c10::intrusive_ptr<c10d::Backend> backend() override { return group_->backend(); }
-  Timeout timeout() const override { return group_->timeout(); }
+  using ForwardingGroup::ForwardingGroup;
 
   WorkPtr start_all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) override {
     check("all_reduce " + described(tensor) + " " + operator_name(op), timeout);
@@ -107,23 +83,9 @@ class CheckedGroup : public ProcessGroup::Impl {
     check("all_gather_parts " + described(tensor), timeout);
     return group_->start_all_gather_parts(tensor, parts, timeout);
   }
-  at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override {
-    return group_->empty_common(sizes, dtype);
-  }
   WorkPtr start_barrier(Timeout timeout) override {
     check("barrier", timeout);
     return group_->start_barrier(timeout);
-  }
-  WorkPtr isend(const at::Tensor& tensor, int dst, int tag, Timeout timeout) override {
-    return group_->isend(tensor, dst, tag, timeout);
-  }
-  WorkPtr irecv(const at::Tensor& tensor, int src, int tag, Timeout timeout) override {
-    return group_->irecv(tensor, src, tag, timeout);
-  }
-  void monitored_barrier(Timeout timeout) override { group_->monitored_barrier(timeout); }
-  void progress() override { group_->progress(); }
-  at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
-    return group_->empty_shared(sizes, dtype);
   }
   std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
     auto made = group_->new_group(members, timeout);
@@ -154,7 +116,6 @@ class CheckedGroup : public ProcessGroup::Impl {
     }
   }
 
-  std::shared_ptr<Impl> group_;
   int64_t collectives_ = 0;
   std::string difference_;  // seen once: the group is broken
 };

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "lockstep/comm/forwarding_group.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep {
@@ -49,15 +50,9 @@ class TracedWork : public Work {
   int32_t bucket_;
 };
 
-class TracedGroup : public ProcessGroup::Impl {
+class TracedGroup : public ForwardingGroup {
  public:
-  explicit TracedGroup(std::shared_ptr<Impl> group) : group_(std::move(group)) {}
-
-  int rank() const override { return group_->rank(); }
-  int size() const override { return group_->size(); }
-  const std::string& name() const override { return group_->name(); }
-  c10::intrusive_ptr<c10d::Backend> backend() override { return group_->backend(); }
-  Timeout timeout() const override { return group_->timeout(); }
+  using ForwardingGroup::ForwardingGroup;
 
   WorkPtr start_all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) override {
     return start("all_reduce", tensor, [&] { return group_->start_all_reduce(tensor, op, timeout); });
@@ -129,12 +124,6 @@ class TracedGroup : public ProcessGroup::Impl {
     group_->progress();
     look_for_ends();
   }
-  at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
-    return group_->empty_shared(sizes, dtype);
-  }
-  at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override {
-    return group_->empty_common(sizes, dtype);
-  }
   std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
     auto made = group_->new_group(members, timeout);
     return made ? make_traced(std::move(made)) : nullptr;
@@ -169,7 +158,6 @@ class TracedGroup : public ProcessGroup::Impl {
     });
   }
 
-  std::shared_ptr<Impl> group_;
   std::vector<std::weak_ptr<Work>> in_progress_;
 };
 

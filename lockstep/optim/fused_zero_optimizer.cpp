@@ -6,8 +6,8 @@
 #include <map>
 #include <unordered_set>
 
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/chunk_norm.h"
 #include "lockstep/optim/parameter_memory.h"
@@ -19,7 +19,7 @@ constexpr const char* kName = "FusedZeroRedundancyOptimizer";
 
 bool protects(const FusedZeroRedundancyOptimizerOptions& options) {
   return options.shared_parameters &&
-         options.protect_parameters.value_or(env::get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL");
+         options.protect_parameters.value_or(debug_level() == DebugLevel::DETAIL);
 }
 
 }  // namespace
