@@ -5,6 +5,7 @@
 
 #include <map>
 #include <unordered_set>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/debug_level.h"
@@ -35,7 +36,8 @@ std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module) {
 /// The communication hook: gradients lie one behind the other in the bucket, and so do a parameter's elements
 /// in its gradient, in the order of its memory.
 Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bucket) {
-  if (bucket.index() == 0 && slices->are_reduced) {
+  slices->has_shadowed = slices->has_joined;
+  if (bucket.index() == 0 && slices->are_reduced && !slices->has_joined) {
     throw Error(
         std::string(kName) +
         ": a second synchronised backward pass since zero_grad(): call the optimizer's zero_grad() in "
@@ -197,7 +199,37 @@ void FusedZeroCore::drop_gradients() {
   }
 }
 
+void FusedZeroCore::has_joined() {
+  slices_->has_joined = true;
+  if (protection_) writable_joined_.emplace(protection_.get());  // the last one's parameters come
+}
+
+void FusedZeroCore::leave_join() {
+  ShardedOptimizer::leave_join();
+  writable_joined_.reset();
+  slices_->has_joined = false;
+  if (std::exchange(slices_->has_shadowed, false)) zero_grad();  // of others' passes
+}
+
 double FusedZeroCore::grad_norm() {
+  announce_clip(0, false);
+  return norm_of_gradients();
+}
+
+double FusedZeroCore::clip_grad_norm_(double max_norm) {
+  announce_clip(max_norm, true);
+  return clip(max_norm);
+}
+
+void FusedZeroCore::clip_share(double max_norm, bool scales) {
+  if (scales) {
+    clip(max_norm);
+  } else {
+    norm_of_gradients();
+  }
+}
+
+double FusedZeroCore::norm_of_gradients() {
   const at::NoGradGuard no_grad;
   take_gradients();
   size_t total = 0;
@@ -216,9 +248,9 @@ double FusedZeroCore::grad_norm() {
   return norm_of_chunks(sums, chunks_);
 }
 
-double FusedZeroCore::clip_grad_norm_(double max_norm) {
+double FusedZeroCore::clip(double max_norm) {
   const at::NoGradGuard no_grad;
-  const double norm = grad_norm();
+  const double norm = norm_of_gradients();
   const double scale = clip_scale(norm, max_norm);
   if (!clips(scale)) return norm;
   std::vector<at::Tensor> gradients;
@@ -244,12 +276,17 @@ torch::Tensor FusedZeroCore::step(LossClosure closure) {
     const at::AutoGradMode enable_grad(true);
     loss = closure();
   }
+  announce_step();
+  step_share();
+  return loss;
+}
+
+void FusedZeroCore::step_share() {
   const at::NoGradGuard no_grad;
   sync_options();
   take_gradients();
   update();
   drop_gradients();
-  return loss;
 }
 
 void FusedZeroCore::update() {

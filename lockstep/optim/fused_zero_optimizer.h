@@ -40,6 +40,8 @@ struct GradientSlices {
   ProcessGroup group;
   std::unordered_map<const at::TensorImpl*, ElementRange> own{};
   bool are_reduced = false;  // since the last zero_grad()
+  bool has_joined = false;   // nobody calls zero_grad() here between the other ranks' passes
+  bool has_shadowed = false;
 };
 Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bucket);
 
@@ -73,6 +75,9 @@ class FusedZeroCore : public ShardedOptimizer {
   };
   WritableParameters writable_parameters() { return WritableParameters(protection_.get()); }
 
+  void has_joined() override;
+  void leave_join() override;
+
  protected:
   FusedZeroCore(const torch::nn::Module& module, const ParamGroups& groups,
                 std::unique_ptr<torch::optim::OptimizerOptions> defaults, MakeOptimizer make,
@@ -94,6 +99,10 @@ class FusedZeroCore : public ShardedOptimizer {
   void groups_changed() override;
   void check_parameters(const torch::nn::Module& module) const;
   void move_group(const torch::optim::OptimizerParamGroup& group);
+  void step_share() override;
+  void clip_share(double max_norm, bool scales) override;
+  double norm_of_gradients();
+  double clip(double max_norm);
   void take_gradients();
   void drop_gradients();
   void update();
@@ -105,7 +114,8 @@ class FusedZeroCore : public ShardedOptimizer {
   size_t groups_moved_ = 0;
   std::vector<Memory> memory_;
   std::shared_ptr<GradientSlices> slices_;
-  std::unique_ptr<WriteProtection> protection_;  // goes before the memory does
+  std::unique_ptr<WriteProtection> protection_;        // goes before the memory does
+  std::optional<WritableParameters> writable_joined_;  // from has_joined() to leave_join()
 };
 
 template <class M>
@@ -125,7 +135,7 @@ std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module);
 /// backward each rank averages only its slices of every gradient, in place in shared memory; step() updates
 /// those and fetches the others' parameters from the ranks that have updated them. No rank's parameters
 /// change but in its own step(). Gradients and parameters have the same bits as with DistributedDataParallel
-/// and `OptimizerT` alone (FusedAdamW, FusedSGD; with others to rounding), with clipping and without.
+/// and `OptimizerT` alone, with clipping and without.
 ///
 ///     DistributedDataParallel ddp(model);
 ///     FusedZeroRedundancyOptimizer<FusedAdamW> optimizer(ddp, torch::optim::AdamWOptions(1e-3));
@@ -139,8 +149,8 @@ std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module);
 /// before the first backward pass. Every trainable parameter of the module must be in it. After backward a
 /// rank's grad() holds the average in its own slices only; elsewhere it is this rank's own gradient.
 /// Parameters move into shared memory. All ranks make it, and call step(), clip_grad_norm_(),
-/// add_param_group() and consolidate_state_dict(), which block; they throw CommError when a rank is lost. Not
-/// under join(). One thread at a time.
+/// add_param_group() and consolidate_state_dict(), which block; they throw CommError when a rank is lost.
+/// Under join() it is named beside the model. One thread at a time.
 template <class OptimizerT>
 class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
   static_assert(std::is_base_of_v<torch::optim::AdamW, OptimizerT> ||
@@ -158,7 +168,7 @@ class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
                                const FusedZeroRedundancyOptimizerOptions& options = {})
       : FusedZeroCore(detail::module_of(ddp.module()), groups, std::make_unique<Defaults>(defaults),
                       detail::maker<OptimizerT>(defaults), options) {
-    ddp.register_comm_hook(slices(), detail::reduce_own_slices);
+    ddp.register_comm_hook(slices(), detail::reduce_own_slices, "reduce_own_slices");
   }
   /// All trainable parameters of the module.
   template <class M, class Defaults>

@@ -1,5 +1,6 @@
 #include "lockstep/optim/sharded_optimizer.h"
 
+#include <ATen/ops/from_blob.h>
 #include <torch/serialize/archive.h>
 
 #include <utility>
@@ -133,6 +134,49 @@ void ShardedOptimizer::load_state_dict(const Optimizer& plain) {
                           : slice_of_state(*found->second, piece.parameter, piece.range);
     }
   }
+}
+
+void ShardedOptimizer::enter_join(std::shared_ptr<JoinSession> session, int index) {
+  join_ = std::move(session);
+  join_index_ = index;
+}
+
+std::vector<double> ShardedOptimizer::learning_rates() const {
+  std::vector<double> rates;
+  for (const OptimizerParamGroup& group : param_groups_) rates.push_back(group.options().get_lr());
+  return rates;
+}
+
+void ShardedOptimizer::announce_step() { announce(JoinSession::Phase::step, learning_rates()); }
+
+void ShardedOptimizer::announce_clip(double max_norm, bool scales) {
+  announce(JoinSession::Phase::clip, {max_norm, scales ? 1.0 : 0.0});
+}
+
+void ShardedOptimizer::announce(JoinSession::Phase phase, std::vector<double> values) {
+  if (!join_) {
+    return JoinSession::check_none(
+        group_, name_ + (phase == JoinSession::Phase::step ? ": step()" : ": clip_grad_norm_()"));
+  }
+  tell(join_->announce(join_index_, phase).highest_active_rank, values);
+}
+
+/// `values` become those of rank `source`.
+void ShardedOptimizer::tell(int source, std::vector<double>& values) const {
+  group_.broadcast(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kDouble),
+                   {.src = source});
+}
+
+void ShardedOptimizer::shadow(const JoinSession::Answer& answer) {
+  if (answer.phase == JoinSession::Phase::clip) {
+    std::vector<double> values(2);
+    tell(answer.highest_active_rank, values);
+    return clip_share(values[0], values[1] != 0);
+  }
+  std::vector<double> rates = learning_rates();
+  tell(answer.highest_active_rank, rates);
+  for (size_t g = 0; g < rates.size(); ++g) param_groups_[g].options().set_lr(rates[g]);
+  step_share();
 }
 
 void ShardedOptimizer::save(torch::serialize::OutputArchive& archive) const { consolidated().save(archive); }

@@ -12,6 +12,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/optim/zero_partition.h"
+#include "lockstep/parallel/join_session.h"
 
 namespace lockstep::detail {
 
@@ -33,7 +34,10 @@ MakeOptimizer maker(const Defaults& defaults) {
 
 /// param_groups() are those of all parameters; options set there (by set_lr, schedulers) reach the local
 /// optimizer with the next step. One thread at a time.
-class ShardedOptimizer : public torch::optim::Optimizer {
+///
+/// Under join(), where it must be named beside the models: ranks without inputs step for their share, with
+/// the averages that the models leave there and the learning rates of the highest rank that has inputs.
+class ShardedOptimizer : public torch::optim::Optimizer, public JoinMember {
  public:
   /// Gathers everybody's state at rank `to`. Called by all ranks; blocks.
   void consolidate_state_dict(int to = 0);
@@ -52,6 +56,13 @@ class ShardedOptimizer : public torch::optim::Optimizer {
 
   const ProcessGroup& process_group() const { return group_; }
 
+  // For join().
+  const ProcessGroup& join_group() const override { return group_; }
+  void enter_join(std::shared_ptr<JoinSession> session, int index) override;
+  void leave_join() override { join_.reset(); }
+  void shadow(const JoinSession::Answer& answer) override;
+  void finish_join(int /*last_joined_rank*/) override {}
+
  protected:
   ShardedOptimizer(const char* name, ProcessGroup group, const ParamGroups& groups,
                    std::unique_ptr<torch::optim::OptimizerOptions> defaults, MakeOptimizer make);
@@ -60,6 +71,13 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   virtual std::vector<std::vector<Piece>> pieces_of(int rank) const = 0;
   /// Parameters were added: to groups that existed never.
   virtual void groups_changed() = 0;
+
+  /// Before this rank's step, or its clip_grad_norm_(): under join() the ranks that have joined learn of it.
+  void announce_step();
+  void announce_clip(double max_norm, bool scales);
+  /// This rank's part of a step, or of a clip_grad_norm_().
+  virtual void step_share() = 0;
+  virtual void clip_share(double /*max_norm*/, bool /*scales*/) {}
 
   /// To be called once by the constructors, when pieces_of works.
   void make_local();
@@ -70,6 +88,9 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   const std::string& name() const { return name_; }
 
  private:
+  void announce(JoinSession::Phase phase, std::vector<double> values);
+  void tell(int source, std::vector<double>& values) const;
+  std::vector<double> learning_rates() const;
   ParamGroups groups_over(const std::vector<std::vector<Piece>>& pieces) const;
   ParamGroups whole_groups() const;
   void take_state(const torch::optim::Optimizer& shard, const std::vector<std::vector<Piece>>& pieces);
@@ -80,6 +101,8 @@ class ShardedOptimizer : public torch::optim::Optimizer {
   std::unique_ptr<torch::optim::Optimizer> local_;
   std::vector<std::vector<Piece>> own_;
   std::unique_ptr<torch::optim::Optimizer> consolidated_;
+  std::shared_ptr<JoinSession> join_;
+  int join_index_ = 0;
 };
 
 }  // namespace lockstep::detail

@@ -97,8 +97,12 @@ void WriteProtection::add(void* begin, size_t bytes, std::vector<Named> contents
               " ranges of parameters cannot be protected; set protect_parameters to false");
 }
 
-void WriteProtection::protect() { set(PROT_READ); }
-void WriteProtection::unprotect() { set(PROT_READ | PROT_WRITE); }
+void WriteProtection::unprotect() {
+  if (writers_++ == 0) set(PROT_READ | PROT_WRITE);
+}
+void WriteProtection::protect() {
+  if (--writers_ == 0) set(PROT_READ);
+}
 
 void WriteProtection::set(int rights) {
   for (const auto& range : ranges_) {

@@ -8,9 +8,9 @@
 
 namespace lockstep::detail {
 
-/// Whole pages that are read-only in this process while protect() is in force; other processes that map them
-/// are not affected. A write in between ends the process by SIGSEGV, after one line on standard error that
-/// names `what` was hit. Not thread-safe.
+/// Whole pages that are read-only in this process but between unprotect() and protect(), which may be nested;
+/// other processes that map them are not affected. A write in between ends the process by SIGSEGV, after one
+/// line on standard error that names `what` was hit. Not thread-safe.
 class WriteProtection {
  public:
   struct Named {
@@ -25,9 +25,10 @@ class WriteProtection {
 
   /// Adds [begin, begin + bytes), from the start of a page to the end of one, with what lies in it. Throws
   /// Error when too many ranges are protected in this process.
+  /// To be called between unprotect() and protect().
   void add(void* begin, size_t bytes, std::vector<Named> contents);
-  void protect();
   void unprotect();
+  void protect();
 
  private:
   struct Range {
@@ -37,6 +38,7 @@ class WriteProtection {
   };
   void set(int rights);
 
+  int writers_ = 0;
   std::vector<std::unique_ptr<Range>> ranges_;  // the signal handler reads them
 };
 

@@ -93,11 +93,21 @@ void ZeroRedundancyCore::build_buckets() {
 }
 
 torch::Tensor ZeroRedundancyCore::step(LossClosure closure) {
+  torch::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable_grad(true);
+    loss = closure();
+  }
+  announce_step();
+  step_share();
+  return loss;
+}
+
+void ZeroRedundancyCore::step_share() {
   if (trainable_mask(param_groups_) != trainable_) build_buckets();
   sync_options();
-  torch::Tensor loss = local().step(std::move(closure));
+  local().step();
   broadcast_parameters();
-  return loss;
 }
 
 void ZeroRedundancyCore::broadcast_parameters() const {

@@ -35,6 +35,7 @@ class ZeroRedundancyCore : public ShardedOptimizer {
  private:
   std::vector<std::vector<Piece>> pieces_of(int rank) const override;
   void groups_changed() override;
+  void step_share() override;
   void build_partition();
   void build_buckets();
   void broadcast_parameters() const;
@@ -51,7 +52,8 @@ class ZeroRedundancyCore : public ShardedOptimizer {
 /// AdamW, FusedAdamW or any other subclass of torch::optim::Optimizer whose step looks at one parameter at a
 /// time. Each rank keeps the state of, and updates, about 1/size of the elements, whole parameters, and
 /// step() sends them to the others. Gradients are the same on all ranks when it is called, as
-/// DistributedDataParallel leaves them.
+/// DistributedDataParallel leaves them. Under join() it is named beside the model. What is done to gradients
+/// between backward and step() (clipping), a rank that has run out of inputs does not do to its share.
 ///
 ///     ZeroRedundancyOptimizer<FusedAdamW> optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
 ///
@@ -60,6 +62,10 @@ class ZeroRedundancyCore : public ShardedOptimizer {
 /// parameters. One thread at a time.
 template <class OptimizerT>
 class ZeroRedundancyOptimizer : public detail::ZeroRedundancyCore {
+  static_assert(
+      requires(OptimizerT & optimizer) { optimizer.step(); },
+      "an optimizer whose step needs a closure (LBFGS) looks at all parameters at once");
+
  public:
   /// `defaults`: OptimizerT's options.
   template <class Defaults>

@@ -3,9 +3,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <c10/util/Type.h>
+
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/comm/work.h"
@@ -86,5 +90,21 @@ class GradBucket {
 /// Returns the gradients that every parameter of the bucket is to get: as many elements as buffer(), of any
 /// dtype; best buffer() itself. Averaging is the hook's task. Its operations must be the same on all ranks.
 using CommHook = std::function<Future(GradBucket&)>;
+
+namespace detail {
+/// That of a hook in hooks/, "function" of another one.
+std::string name_of_function(void (*hook)());
+
+/// What DDPLoggingData::comm_hook calls a hook that was registered without a name: a shipped one by its own,
+/// others by their type.
+template <class Hook>
+std::string comm_hook_name(const Hook& hook) {
+  if constexpr (std::is_pointer_v<Hook>) {
+    return name_of_function(reinterpret_cast<void (*)()>(hook));
+  } else {
+    return c10::demangle_type<Hook>();
+  }
+}
+}  // namespace detail
 
 }  // namespace lockstep

@@ -14,7 +14,6 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/parallel/ddp_debug.h"
 #include "lockstep/parallel/device_check.h"
-#include "lockstep/parallel/join_session.h"
 #include "lockstep/parallel/module_check.h"
 #include "lockstep/parallel/reducer.h"
 #include "lockstep/timeline/timeline.h"
@@ -126,9 +125,10 @@ void DataParallelCore::set_up_precision() {
       reduce_dtype && std::any_of(parameters_.begin(), parameters_.end(),
                                   [&](const at::Tensor& p) { return p.scalar_type() != *reduce_dtype; });
   if (!converts) return;
-  reducer_->register_comm_hook([dtype = *reduce_dtype, group = group_](GradBucket& bucket) {
+  const auto hook = [dtype = *reduce_dtype, group = group_](GradBucket& bucket) {
     return reduce_in(dtype, group, bucket);
-  });
+  };
+  register_comm_hook(hook, "_reducer_allreduce_and_upcast_hook");
 }
 
 std::optional<at::ScalarType> DataParallelCore::input_dtype() const {
@@ -167,12 +167,12 @@ void DataParallelCore::before_forward() {
   if (synchronises_) {
     int source = 0;
     if (join_) source = join_->announce(join_index_, JoinSession::Phase::forward).highest_active_rank;
-    shadow_forward(source);
+    synchronise_forward(source);
   }
   if (low_precision_) low_precision_->enter();
 }
 
-void DataParallelCore::shadow_forward(int source) {
+void DataParallelCore::synchronise_forward(int source) {
   reducer_->prepare();
   buffer_sync_->broadcast(source);
 }
@@ -198,7 +198,10 @@ void DataParallelCore::forward_failed() {
   if (synchronises_ && torch::autograd::get_current_graph_task_id() == -1) reducer_->fail_forward();
 }
 
-void DataParallelCore::register_comm_hook(CommHook hook) { reducer_->register_comm_hook(std::move(hook)); }
+void DataParallelCore::register_comm_hook(CommHook hook, std::string name) {
+  reducer_->register_comm_hook(std::move(hook));
+  comm_hook_name_ = std::move(name);
+}
 
 void DataParallelCore::enter_join(std::shared_ptr<JoinSession> session, int index) {
   if (options_.backward_passes_per_step > 1) {
@@ -218,7 +221,13 @@ void DataParallelCore::leave_join() {
 
 void DataParallelCore::recover() { reducer_->recover(); }
 
-void DataParallelCore::shadow_backward(int divisor) { reducer_->shadow_pass(divisor); }
+void DataParallelCore::shadow(const JoinSession::Answer& answer) {
+  if (answer.phase == JoinSession::Phase::forward) {
+    synchronise_forward(answer.highest_active_rank);
+  } else {
+    reducer_->shadow_pass(answer.divisor);
+  }
+}
 
 DDPLoggingData DataParallelCore::logging_data() const {
   const ReducerStatistics& seen = reducer_->statistics();
@@ -244,6 +253,7 @@ DDPLoggingData DataParallelCore::logging_data() const {
   if (seen.has_rebuilt_buckets) data.rebuilt_bucket_sizes = sizes_of(reducer_->plan());
   data.grad_ready_order = reducer_->ready_order();
   data.unused_parameter_size = static_cast<int64_t>(seen.unused_parameter_bytes);
+  data.comm_hook = comm_hook_name_;
   data.iteration = seen.passes;
   data.forward_compute_time = forward_time_;
   data.backward_compute_time = seen.last.compute.count();

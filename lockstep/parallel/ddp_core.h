@@ -13,6 +13,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/buffer_sync.h"
 #include "lockstep/parallel/comm_hook.h"
+#include "lockstep/parallel/join_session.h"
 #include "lockstep/parallel/mixed_precision.h"
 
 namespace lockstep {
@@ -72,6 +73,7 @@ struct DDPLoggingData {
   std::vector<int64_t> rebuilt_bucket_sizes;  ///< now, when they were rebuilt
   std::vector<std::string> grad_ready_order;  ///< names; rank 0's order once the ranks have agreed
   int64_t unused_parameter_size = 0;          ///< in the last step
+  std::string comm_hook;                      ///< registered; empty: none
   int64_t iteration = 0;                      ///< synchronised backward passes so far
   int64_t forward_compute_time = 0, backward_compute_time = 0, backward_comm_time = 0,
           backward_compute_comm_overlap_time = 0;
@@ -81,10 +83,8 @@ struct DDPLoggingData {
 
 namespace detail {
 
-class JoinSession;
-
 /// See DistributedDataParallel. One thread at a time.
-class DataParallelCore {
+class DataParallelCore : public JoinMember {
  public:
   DataParallelCore(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options);
   void before_forward();
@@ -93,22 +93,22 @@ class DataParallelCore {
   /// Where forward's arguments are brought first; none: they stay where they are.
   const std::optional<at::Device>& input_device() const { return input_device_; }
   DDPLoggingData logging_data() const;
-  void register_comm_hook(CommHook hook);
+  void register_comm_hook(CommHook hook, std::string name);
   /// What forward's arguments are converted to, where there is such a dtype.
   std::optional<at::ScalarType> input_dtype() const;
 
   bool sync = true;  // no_sync() clears it
 
-  // For join().
-  const ProcessGroup& group() const { return group_; }
-  void enter_join(std::shared_ptr<JoinSession> session, int index);
-  void leave_join();
-  void recover();
-  void shadow_forward(int source);
-  void shadow_backward(int divisor);
-  void broadcast_all(int source);
+  const ProcessGroup& join_group() const override { return group_; }
+  void enter_join(std::shared_ptr<JoinSession> session, int index) override;
+  void leave_join() override;
+  void recover() override;
+  void shadow(const JoinSession::Answer& answer) override;
+  void finish_join(int last_joined_rank) override { broadcast_all(last_joined_rank); }
 
  private:
+  void synchronise_forward(int source);
+  void broadcast_all(int source);
   std::vector<std::string> check_ignored() const;
   void set_up_precision();
 
@@ -125,6 +125,7 @@ class DataParallelCore {
   std::shared_ptr<JoinSession> join_;
   int join_index_ = 0;
 
+  std::string comm_hook_name_;
   std::vector<int64_t> first_bucket_sizes_;
   std::chrono::steady_clock::time_point forward_start_{};
   int64_t told_passes_ = 0;  // see ddp_debug.h

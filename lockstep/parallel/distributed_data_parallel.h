@@ -4,6 +4,7 @@
 #include <torch/nn/modules/container/any.h>
 
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -91,14 +92,16 @@ class DistributedDataParallel {
   /// `hook(state, bucket)`, a Future or a tensor, takes the place of averaging gradients (comm_hook.h);
   /// sparse gradients are averaged as ever. `state` is kept: a group or std::nullopt for the hooks that take
   /// no more, a std::shared_ptr for those that remember something. On all ranks, once, before the first
-  /// backward pass; Error otherwise. Blocks.
+  /// backward pass; Error otherwise. Blocks. `name`: for logging_data(); a shipped hook brings its own.
   ///
   ///     ddp.register_comm_hook(std::nullopt, lockstep::fp16_compress_hook);
   template <class State, class Hook>
   requires std::is_invocable_r_v<Future, Hook&, State&, GradBucket&>
-  void register_comm_hook(State state, Hook hook) {
+  void register_comm_hook(State state, Hook hook, std::string name = "") {
+    if (name.empty()) name = detail::comm_hook_name(hook);
     core_->register_comm_hook([state = std::move(state), hook = std::move(hook)](
-                                  GradBucket& bucket) mutable -> Future { return hook(state, bucket); });
+                                  GradBucket& bucket) mutable -> Future { return hook(state, bucket); },
+                              std::move(name));
   }
 
   /// While the returned guard lives, forward passes leave gradients local, so that they accumulate: forward

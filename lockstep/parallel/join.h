@@ -3,13 +3,15 @@
 
 #include <functional>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/join_session.h"
 
 namespace lockstep {
 
-/// Names, meanings and defaults are those of DistributedDataParallel.join in Python.
+/// Names, meanings and defaults are those of Python's Join and DistributedDataParallel.join.
 struct JoinOptions {
   /// Divide the sum of gradients by the number of ranks of the group; otherwise by the number of those that
   /// still have inputs.
@@ -20,27 +22,34 @@ struct JoinOptions {
   bool throw_on_early_termination = false;
 };
 
-/// A wrapped module, whatever its type, as join() takes it.
+/// A wrapped module, whatever its type, or an optimizer that divides its work among the ranks, as join()
+/// takes them. The optimizer must outlive it.
 class Joinable {
  public:
   template <class M>
-  Joinable(DistributedDataParallel<M>& ddp) : core_(ddp.core_) {}  // NOLINT: implicit by design
-  detail::DataParallelCore& core() const { return *core_; }
+  Joinable(DistributedDataParallel<M>& ddp) : member_(ddp.core_) {}  // NOLINT: implicit by design
+  template <class Member>
+  requires std::is_base_of_v<detail::JoinMember, Member> Joinable(
+      Member& member)  // NOLINT: implicit by design
+      : member_(std::shared_ptr<void>(), &member) {}
+  detail::JoinMember& member() const { return *member_; }
 
  private:
-  std::shared_ptr<detail::DataParallelCore> core_;
+  std::shared_ptr<detail::JoinMember> member_;
 };
 
 /// Calls `body`, which trains on this rank's inputs; once it is done, takes part in the other ranks' forward
-/// and backward passes with zeros until all are done. Then the models of the rank that was last are copied to
-/// all (the highest one, when several were). Optimizers are not: their state is each rank's own.
+/// and backward passes with zeros, and in the steps of optimizers that divide their work with this rank's
+/// share of it, until all are done. Then the models of the rank that was last are copied to all (the highest
+/// one, when several were). Other optimizers are not: their state is each rank's own.
 ///
 ///     lockstep::join({ddp}, [&] { for (auto& batch : loader) train(batch); });
+///     lockstep::join({ddp, zero_redundancy_optimizer}, [&] { ... });
 ///
-/// All ranks must give the same models, of the same group (ValueError otherwise), and `body` must do nothing
-/// else that is collective: forward and backward of the models may come in any order that is the same on all
-/// ranks. Inside, buckets leave at the end of backward. The gradients of a rank that has joined are undefined
-/// afterwards. An exception in `body` is passed on at once. Blocks until all ranks are done.
-void join(const std::vector<Joinable>& models, const std::function<void()>& body, JoinOptions options = {});
+/// All ranks must give the same list, of one group (ValueError otherwise), and `body` must do nothing else
+/// that is collective: forward and backward of the models and steps of the optimizers may come in any order
+/// that is the same on all ranks. Inside, buckets leave at the end of backward. An exception in `body` is
+/// passed on at once. Blocks until all ranks are done.
+void join(const std::vector<Joinable>& members, const std::function<void()>& body, JoinOptions options = {});
 
 }  // namespace lockstep

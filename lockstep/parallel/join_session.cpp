@@ -2,6 +2,7 @@
 
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,13 +12,21 @@
 namespace lockstep::detail {
 namespace {
 
-// What a rank says: joined, joined and has shadowed, or 2 + 2 * model + phase.
-constexpr int64_t kJoined = 0, kShadowed = 1, kActive = 2;
+// What a rank says: joined, joined and has shadowed, or 2 + 4 * member + phase.
+constexpr int64_t kJoined = 0, kShadowed = 1, kActive = 2, kPhases = 4;
+constexpr const char* kPhaseTexts[kPhases] = {"is before the forward", "is at the end of the backward",
+                                              "clips gradients", "is before the step"};
+
+/// Those that go on. One thread at a time uses a group.
+std::vector<const ProcessGroup::Impl*>& open_sessions() {
+  static thread_local std::vector<const ProcessGroup::Impl*> groups;
+  return groups;
+}
 
 std::string describe(int64_t code) {
   if (code < kActive) return "has joined";
-  return std::string((code - kActive) % 2 == 0 ? "is before the forward" : "is at the end of the backward") +
-         " of model " + std::to_string((code - kActive) / 2);
+  return std::string(kPhaseTexts[(code - kActive) % kPhases]) + " of number " +
+         std::to_string((code - kActive) / kPhases) + " of join()'s list";
 }
 
 }  // namespace
@@ -26,10 +35,21 @@ JoinSession::JoinSession(ProcessGroup group, bool divide_by_initial_world_size,
                          bool throw_on_early_termination)
     : group_(std::move(group)),
       divide_by_initial_world_size_(divide_by_initial_world_size),
-      throw_on_early_termination_(throw_on_early_termination) {}
+      throw_on_early_termination_(throw_on_early_termination) {
+  open_sessions().push_back(&group_.impl());
+}
 
-JoinSession::Answer JoinSession::announce(int model, Phase phase) const {
-  return exchange(kActive + 2 * model + (phase == Phase::backward ? 1 : 0));
+JoinSession::~JoinSession() { std::erase(open_sessions(), &group_.impl()); }
+
+void JoinSession::check_none(const ProcessGroup& group, const std::string& what) {
+  const auto& open = open_sessions();
+  if (std::find(open.begin(), open.end(), &group.impl()) == open.end()) return;
+  throw Error(what +
+              " inside a join() that does not know of it: name it there too, join({ddp, optimizer}, ...)");
+}
+
+JoinSession::Answer JoinSession::announce(int member, Phase phase) const {
+  return exchange(kActive + kPhases * member + static_cast<int64_t>(phase));
 }
 
 JoinSession::Answer JoinSession::announce_joined(bool shadowed) const {
@@ -59,8 +79,8 @@ JoinSession::Answer JoinSession::exchange(int64_t own) const {
                   describe(expected) + ", rank " + std::to_string(rank) + " " + describe(code));
     }
     answer.everyone_joined = false;
-    answer.model = static_cast<int>((code - kActive) / 2);
-    answer.phase = (code - kActive) % 2 == 0 ? Phase::forward : Phase::backward;
+    answer.member = static_cast<int>((code - kActive) / kPhases);
+    answer.phase = static_cast<Phase>((code - kActive) % kPhases);
     answer.highest_active_rank = rank;
   }
   answer.divisor = divide_by_initial_world_size_ ? group_.size() : active;

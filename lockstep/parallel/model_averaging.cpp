@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -10,22 +11,19 @@
 #include "lockstep/parallel/hooks/default_hooks.h"
 
 namespace lockstep {
+namespace {
 
-PeriodicModelAverager::PeriodicModelAverager(int64_t period, int64_t warmup_steps,
-                                             std::optional<ProcessGroup> process_group)
-    : period_(period), warmup_steps_(warmup_steps), group_(group_or_world(process_group)) {
-  if (period < 1) {
-    throw ValueError("PeriodicModelAverager: period must be at least 1, not " + std::to_string(period));
-  }
-  if (warmup_steps < 0) {
-    throw ValueError("PeriodicModelAverager: warmup_steps must be at least 0, not " +
-                     std::to_string(warmup_steps));
-  }
+int64_t checked_warmup(const char* name, int64_t warmup_steps) {
+  if (warmup_steps >= 0) return warmup_steps;
+  throw ValueError(std::string(name) + ": warmup_steps must be at least 0, not " +
+                   std::to_string(warmup_steps));
 }
 
-void PeriodicModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
-  const int64_t now = step++;
-  if (now < warmup_steps_ || (now - warmup_steps_) % period_ != 0 || !group_->is_member()) return;
+}  // namespace
+
+void ModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
+  const std::optional<ProcessGroup> group = group_at(step++);
+  if (!group || !group->is_member()) return;
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> averaged, flat;
   for (const at::Tensor& parameter : parameters) {
@@ -35,7 +33,7 @@ void PeriodicModelAverager::average_parameters(const std::vector<at::Tensor>& pa
   }
   if (flat.empty()) return;
   const at::Tensor all = at::cat(flat);
-  group_->all_reduce(all, {.op = ReduceOp::AVG});
+  group->all_reduce(all, {.op = ReduceOp::AVG});
   int64_t at = 0;
   for (const at::Tensor& parameter : averaged) {
     parameter.copy_(all.narrow(0, at, parameter.numel()).view(parameter.sizes()));
@@ -43,7 +41,7 @@ void PeriodicModelAverager::average_parameters(const std::vector<at::Tensor>& pa
   }
 }
 
-void PeriodicModelAverager::average_parameters(const torch::optim::Optimizer& optimizer) {
+void ModelAverager::average_parameters(const torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> parameters;
   for (const auto& group : optimizer.param_groups()) {
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
@@ -51,9 +49,63 @@ void PeriodicModelAverager::average_parameters(const torch::optim::Optimizer& op
   average_parameters(parameters);
 }
 
+PeriodicModelAverager::PeriodicModelAverager(int64_t period, int64_t warmup_steps,
+                                             std::optional<ProcessGroup> process_group)
+    : period_(period),
+      warmup_steps_(checked_warmup("PeriodicModelAverager", warmup_steps)),
+      group_(group_or_world(process_group)) {
+  if (period < 1) {
+    throw ValueError("PeriodicModelAverager: period must be at least 1, not " + std::to_string(period));
+  }
+}
+
+std::optional<ProcessGroup> PeriodicModelAverager::group_at(int64_t now) const {
+  if (now < warmup_steps_ || (now - warmup_steps_) % period_ != 0) return std::nullopt;
+  return group_;
+}
+
+HierarchicalModelAverager::HierarchicalModelAverager(
+    const std::vector<std::pair<int64_t, int>>& period_group_size_dict, int64_t warmup_steps,
+    const std::optional<ProcessGroup>& process_group)
+    : warmup_steps_(checked_warmup("HierarchicalModelAverager", warmup_steps)) {
+  if (period_group_size_dict.empty()) {
+    throw ValueError("HierarchicalModelAverager: period_group_size_dict must not be empty");
+  }
+  const ProcessGroup all = group_or_world(process_group);
+  int64_t least = 1;
+  for (const auto& [period, size] : period_group_size_dict) {
+    if (period < least) {
+      throw ValueError("HierarchicalModelAverager: periods must be positive and ascend; " +
+                       std::to_string(period) + " stands where at least " + std::to_string(least) +
+                       " was expected");
+    }
+    least = period + 1;
+    if (size < 1 || all.size() % size != 0) {
+      throw ValueError("HierarchicalModelAverager: " + std::to_string(all.size()) +
+                       " ranks cannot be divided into groups of " + std::to_string(size));
+    }
+  }
+  if (period_group_size_dict.back().second != all.size()) {
+    throw ValueError("HierarchicalModelAverager: the last group must be all " + std::to_string(all.size()) +
+                     " ranks of the process group, not " +
+                     std::to_string(period_group_size_dict.back().second));
+  }
+  for (const auto& [period, size] : period_group_size_dict) {
+    groups_.emplace_back(period, size == all.size() ? all : all.new_subgroups(size));
+  }
+}
+
+std::optional<ProcessGroup> HierarchicalModelAverager::group_at(int64_t now) const {
+  if (now < warmup_steps_) return std::nullopt;
+  const auto largest = std::find_if(groups_.rbegin(), groups_.rend(),
+                                    [now](const auto& entry) { return now % entry.first == 0; });
+  if (largest == groups_.rend()) return std::nullopt;
+  return largest->second;
+}
+
 void PostLocalSGDOptimizer::step() {
   optimizer_->step();
-  averager_.average_parameters(*optimizer_);
+  averager_->average_parameters(*optimizer_);
 }
 
 }  // namespace lockstep

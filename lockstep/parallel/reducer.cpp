@@ -247,9 +247,13 @@ void Reducer::end(Role role, int divisor) {
   } else {
     wait_for_buckets(divisor);
   }
-  if (!buckets_.empty() && !is_zero(buckets_.back().missing) && !settle(role, kept)) return;
+  const bool complete = buckets_.empty() || is_zero(buckets_.back().missing);
+  if (!complete && !settle(role, kept)) return;
   has_order_ = true;
-  if (role == Role::joined) return;
+  if (role == Role::joined) {
+    if (complete) take_averages();
+    return;
+  }
   count_pass(compute_end);
   statistics_.unused_parameter_bytes = 0;
   for (Parameter& parameter : parameters_) {

@@ -161,6 +161,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<at::Tensor> contribute_missing(Role role);
   void reduce_sparse(Role role, int divisor);
   bool settle(Role role, const std::vector<at::Tensor>& kept);
+  void take_average(Parameter& parameter);
+  void take_averages();
   void settle_failed(const std::vector<std::string>& masks, Role role);
   [[noreturn]] void report_missing(const std::vector<std::string>& masks) const;
   bool allows_missing() const { return options_.find_unused_parameters || options_.static_graph; }

@@ -88,8 +88,10 @@ void Reducer::reduce_sparse(Role role, int divisor) {
     const bool is_there = role == Role::active && gradient.defined() && gradient.is_sparse();
     const at::Tensor sum = sum_sparse(group_, is_there ? gradient : no_rows(parameter.tensor));
     // Rows that no rank used: whatever there was stays as it was.
-    if (sum._nnz() > 0 && role == Role::active) {
+    if (sum._nnz() > 0 && role != Role::failed) {
       gradient = sum.div(divisor > 0 ? divisor : group_.size());
+    } else if (role == Role::joined) {
+      gradient.reset();
     }
   }
 }
@@ -109,22 +111,33 @@ bool Reducer::settle(Role role, const std::vector<at::Tensor>& kept) {
     settle_failed(masks, role);
     return false;
   }
-  if (role == Role::joined) return true;
-  if (!allows_missing()) report_missing(masks);
+  if (role != Role::joined && !allows_missing()) report_missing(masks);
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
     if (parameter.is_ready || !parameter.view.defined()) continue;
     at::Tensor& gradient = parameter.tensor.mutable_grad();
     const bool used_somewhere = !ranks_with(masks, 1 + p, {kReady, kEarlier}).empty();
-    if (used_somewhere && options_.gradient_as_bucket_view) {
-      gradient = parameter.view;
-    } else if (used_somewhere) {
-      gradient = parameter.view.clone();
+    if (used_somewhere) {
+      take_average(parameter);
+    } else if (role == Role::joined) {
+      gradient.reset();
     } else if (kept[p].defined() && gradient.is_alias_of(parameter.view)) {
       gradient.copy_(kept[p]);
     }
   }
   return true;
+}
+
+void Reducer::take_average(Parameter& parameter) {
+  parameter.tensor.mutable_grad() =
+      options_.gradient_as_bucket_view ? parameter.view : parameter.view.clone();
+}
+
+/// A rank that has joined holds the others' averages: it may have to step for its share of the parameters.
+void Reducer::take_averages() {
+  for (Parameter& parameter : parameters_) {
+    if (parameter.view.defined()) take_average(parameter);
+  }
 }
 
 /// Nobody's gradients are of use: they become zero everywhere, and the ranks whose own backward went well

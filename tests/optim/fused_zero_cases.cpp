@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 #include <torch/serialize.h>
 
+#include <chrono>
 #include <sstream>
+#include <thread>
 
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad.h"
@@ -70,12 +72,17 @@ constexpr int kSteps = 4;
 std::vector<torch::optim::OptimizerParamGroup> groups_of(const Wide& model, const AdamWOptions& options) {
   return weight_decay_groups(*model, options);
 }
-std::vector<torch::optim::OptimizerParamGroup> groups_of(const Wide& model, const SGDOptions& /*options*/) {
+template <class Options>
+std::vector<torch::optim::OptimizerParamGroup> groups_of(const Wide& model, const Options& /*options*/) {
   return {torch::optim::OptimizerParamGroup(model->parameters())};
 }
 
 at::Tensor first_state(const torch::optim::OptimizerParamState& state) {
-  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWParamState*>(&state)) return adamw->exp_avg();
+  using namespace torch::optim;
+  if (const auto* adamw = dynamic_cast<const AdamWParamState*>(&state)) return adamw->exp_avg();
+  if (const auto* adam = dynamic_cast<const AdamParamState*>(&state)) return adam->exp_avg();
+  if (const auto* adagrad = dynamic_cast<const AdagradParamState*>(&state)) return adagrad->sum();
+  if (const auto* rmsprop = dynamic_cast<const RMSpropParamState*>(&state)) return rmsprop->square_avg();
   return dynamic_cast<const torch::optim::SGDParamState&>(state).momentum_buffer();
 }
 
@@ -158,6 +165,18 @@ void sgd_with_clipping() {
   same_bits<FusedSGD>(SGDOptions(0.05).momentum(0.9), kClipsNothing);
 }
 
+/// LibTorch's own, which know nothing of slices.
+void other_optimizers_with_and_without_clipping() {
+  using namespace torch::optim;
+  for (const double max_norm : {0.0, kClips}) {
+    same_bits<torch::optim::SGD>(SGDOptions(0.05).momentum(0.9).nesterov(true).weight_decay(0.1), max_norm);
+    same_bits<Adam>(AdamOptions(0.05).weight_decay(0.1).amsgrad(true), max_norm);
+    same_bits<AdamW>(AdamWOptions(0.05).weight_decay(0.1), max_norm);
+    same_bits<Adagrad>(AdagradOptions(0.05).lr_decay(0.01).weight_decay(0.1), max_norm);
+    same_bits<RMSprop>(RMSpropOptions(0.05).momentum(0.9).centered(true), max_norm);
+  }
+}
+
 /// A parameter is no larger to a file, or to another program, than it was.
 void parameters_stay_what_they_are() {
   for (const bool shared : {false, true}) {
@@ -177,6 +196,38 @@ void parameters_stay_what_they_are() {
     const bool sees_it = model->net1->weight.detach().eq(7).all().item<bool>();
     CHECK_TRUE(sees_it == (shared || world().rank() == 0));
     world().barrier();
+  }
+}
+
+/// Rank 0 is in step() while the others are in backward, with all gradients delivered: nothing moves under
+/// them.
+void no_parameter_changes_under_a_backward_pass() {
+  for (const bool shared : {false, true}) {
+    Wide model;
+    DistributedDataParallel ddp(model);
+    FusedZeroRedundancyOptimizer<FusedAdamW> fused(ddp, AdamWOptions(0.1), {.shared_parameters = shared});
+    for (int step = 0; step < 2; ++step) {
+      fused.zero_grad();
+      const at::Tensor input = batch_input(step, world().rank()).requires_grad_() * 1;
+      const auto before = values_of(*model);
+      bool held = false;
+      // Reached when every parameter has its gradient.
+      input.register_hook([&](const at::Tensor& /*gradient*/) {
+        if (world().rank() == 0) return;
+        for (const at::Tensor& parameter : model->parameters()) CHECK_TRUE(parameter.grad().defined());
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        check_equal(values_of(*model), before);
+        held = true;
+      });
+      at::mse_loss(ddp(input), batch_target(step, world().rank())).backward();
+      CHECK_TRUE(held == (world().rank() != 0));
+      if (world().rank() != 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        check_equal(values_of(*model), before);
+      }
+      fused.step();
+      CHECK_TRUE(!at::equal(model->net2->weight, before[2]));
+    }
   }
 }
 
@@ -265,7 +316,9 @@ Cases fused_zero_cases() {
   return {{"adamw_without_clipping", adamw_without_clipping},
           {"adamw_with_clipping", adamw_with_clipping},
           {"sgd_with_clipping", sgd_with_clipping},
+          {"other_optimizers_with_and_without_clipping", other_optimizers_with_and_without_clipping},
           {"parameters_stay_what_they_are", parameters_stay_what_they_are},
+          {"no_parameter_changes_under_a_backward_pass", no_parameter_changes_under_a_backward_pass},
           {"unused_and_added_parameters", unused_and_added_parameters},
           {"wrong_use_of_the_fused_one", wrong_use_of_the_fused_one},
           {"the_fused_one_needs_shared_memory", the_fused_one_needs_shared_memory},

@@ -63,6 +63,7 @@ int main(int argc, char** argv) {
     });
   }
   Cases all = fused_zero_cases(), cases;
+  all.merge(zero_join_cases());
   all["wrong_use_is_named"] = wrong_use_is_named;
   all["equals_the_plain_optimizer"] = equals_the_plain_optimizer;
   for (const auto& [name, body] : all) {

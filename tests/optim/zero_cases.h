@@ -11,5 +11,6 @@ namespace lockstep::testing {
 void write_parity(const std::string& directory);
 
 Cases fused_zero_cases();
+Cases zero_join_cases();
 
 }  // namespace lockstep::testing

@@ -11,14 +11,17 @@ using testing::expect_case_succeeds;
 class ZeroTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(ZeroTest, Cases) {
-  expect_case_succeeds(GetParam(), "zero_cases", "wrong_use_is_named equals_the_plain_optimizer");
+  expect_case_succeeds(GetParam(), "zero_cases",
+                       "wrong_use_is_named equals_the_plain_optimizer zero_under_join"
+                       " zero_under_join_with_unused_parameters a_step_that_join_does_not_know_of");
 }
 
 TEST_P(ZeroTest, Fused) {
   expect_case_succeeds(
       GetParam(), "zero_cases",
       "adamw_without_clipping adamw_with_clipping sgd_with_clipping parameters_stay_what_they_are"
-      " unused_and_added_parameters wrong_use_of_the_fused_one");
+      " other_optimizers_with_and_without_clipping unused_and_added_parameters wrong_use_of_the_fused_one"
+      " no_parameter_changes_under_a_backward_pass fused_zero_under_join");
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ZeroTest, ::testing::Values(2, 3, 4),
@@ -26,7 +29,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ZeroTest, ::testing::Values(2, 3, 4),
 
 TEST(ZeroGlooTest, Cases) {
   expect_case_succeeds(2, "zero_cases",
-                       "wrong_use_is_named equals_the_plain_optimizer the_fused_one_needs_shared_memory",
+                       "wrong_use_is_named equals_the_plain_optimizer the_fused_one_needs_shared_memory"
+                       " zero_under_join a_step_that_join_does_not_know_of",
                        "LOCKSTEP_BACKEND=gloo");
 }
 

@@ -129,6 +129,7 @@ Cases larger_cases();
 Cases hook_cases();
 Cases hook_parity_cases();
 Cases compression_cases();
+Cases odd_hook_cases();
 Cases mixed_precision_cases();
 Cases join_cases();
 Cases sync_batch_norm_cases();

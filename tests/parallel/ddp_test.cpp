@@ -32,7 +32,10 @@ constexpr const char* kHookCases =
     " hooks_of_several_stages when_hooks_are_refused the_noop_hook_leaves_gradients"
     " hooks_and_missing_gradients exceptions_with_hooks an_exception_in_a_hook_on_all_ranks hooks_under_join"
     " powerSGD_of_a_low_rank_gradient_is_exact powerSGD_state_is_saved adasum_against_its_formula"
-    " predivided_averages hooks_by_name model_averaging what_hooks_refuse backward_passes_per_step";
+    " predivided_averages hooks_by_name model_averaging what_hooks_refuse backward_passes_per_step"
+    " hooks_and_odd_gradients adasum_and_odd_gradients hooks_recover_from_what_is_not_finite"
+    " powerSGD_errors_stay_with_their_parameters lossy_hooks_refuse_complex_gradients"
+    " hierarchical_model_averaging post_local_sgd_optimizer logging_data_names_the_hook";
 constexpr const char* kMixedPrecisionCases =
     " mixed_precision_against_low_copies mixed_precision_accumulates_in_full mixed_precision_outside_training"
     " mixed_precision_of_buffers_and_reduction";

@@ -80,6 +80,11 @@ void hook_parity() {
         [&](auto& ddp) { ddp.register_comm_hook(state, post_localSGD_hook); },
         [&](const Stack& model) { averager.average_parameters(model->parameters()); });
   }
+  HierarchicalModelAverager averager({{2, 1}, {3, world().size()}}, 3);
+  const auto state = std::make_shared<PostLocalSGDState>(std::nullopt, std::nullopt, 3, false);
+  train_stack(
+      "hierarchical", 25, [&](auto& ddp) { ddp.register_comm_hook(state, post_localSGD_hook); },
+      [&](const Stack& model) { averager.average_parameters(model->parameters()); });
 }
 
 }  // namespace

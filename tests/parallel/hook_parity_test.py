@@ -11,6 +11,7 @@ import os
 import subprocess
 import tempfile
 import unittest
+from collections import OrderedDict
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import (default_hooks, post_localSGD_hook, powerSGD_hook,
                                                          quantization_hooks)
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
 from torch.nn.parallel import DistributedDataParallel
 
 BIN = os.environ["LOCKSTEP_BIN_DIR"]
@@ -145,6 +147,10 @@ def run_all(rank, size, store, result):
         runs["post_local_sgd" if allreduce else "post_local_sgd_local"] = train(
             rank, TINY, state, post_localSGD_hook.post_localSGD_hook,
             lambda model, averager=averager: averager.average_parameters(model.parameters()))
+    averager = HierarchicalModelAverager(OrderedDict([(2, 1), (3, size)]), warmup_steps=3)
+    runs["hierarchical"] = train(
+        rank, 25, post_localSGD_hook.PostLocalSGDState(None, None, 3, False), post_localSGD_hook.post_localSGD_hook,
+        lambda model: averager.average_parameters(model.parameters()))
     if rank == 0:
         torch.save(runs, result)
     dist.barrier()

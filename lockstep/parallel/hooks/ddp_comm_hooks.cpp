@@ -11,10 +11,17 @@
 namespace lockstep {
 namespace {
 
-/// By DDPCommHookType.
-constexpr const char* kHookNames[] = {
-    "allreduce", "fp16_compress",   "bf16_compress",     "quantize_per_tensor",     "quantize_per_channel",
-    "power_sgd", "power_sgd_rank2", "batched_power_sgd", "batched_power_sgd_rank2", "noop"};
+/// By DDPCommHookType: its name and its function.
+constexpr const char* kHookNames[][2] = {{"allreduce", "allreduce_hook"},
+                                         {"fp16_compress", "fp16_compress_hook"},
+                                         {"bf16_compress", "bf16_compress_hook"},
+                                         {"quantize_per_tensor", "quantization_pertensor_hook"},
+                                         {"quantize_per_channel", "quantization_perchannel_hook"},
+                                         {"power_sgd", "powerSGD_hook"},
+                                         {"power_sgd_rank2", "powerSGD_hook"},
+                                         {"batched_power_sgd", "batched_powerSGD_hook"},
+                                         {"batched_power_sgd_rank2", "batched_powerSGD_hook"},
+                                         {"noop", "noop_hook"}};
 
 template <class State, class Hook>
 CommHook bind(State state, Hook hook) {
@@ -33,11 +40,13 @@ CommHook bind_power_sgd(const std::optional<ProcessGroup>& group, PowerSGDOption
 DDPCommHookType ddp_comm_hook_type(const std::string& name) {
   std::string all;
   for (size_t i = 0; i < std::size(kHookNames); ++i) {
-    if (name == kHookNames[i]) return static_cast<DDPCommHookType>(i);
-    all += (all.empty() ? "" : ", ") + std::string(kHookNames[i]);
+    if (name == kHookNames[i][0]) return static_cast<DDPCommHookType>(i);
+    all += (all.empty() ? "" : ", ") + std::string(kHookNames[i][0]);
   }
   throw ValueError("there is no communication hook \"" + name + "\"; choose one of " + all);
 }
+
+const char* ddp_comm_hook_function(DDPCommHookType type) { return kHookNames[static_cast<size_t>(type)][1]; }
 
 CommHook ddp_comm_hook(DDPCommHookType type, const std::optional<ProcessGroup>& group,
                        PowerSGDOptions power_sgd) {

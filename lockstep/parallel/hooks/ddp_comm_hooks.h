@@ -31,13 +31,17 @@ DDPCommHookType ddp_comm_hook_type(const std::string& name);
 CommHook ddp_comm_hook(DDPCommHookType type, const std::optional<ProcessGroup>& group = std::nullopt,
                        PowerSGDOptions power_sgd = {});
 
+/// Its function: "powerSGD_hook".
+const char* ddp_comm_hook_function(DDPCommHookType type);
+
 /// Registers it with `ddp`, a DistributedDataParallel.
 template <class DDP>
 void register_ddp_comm_hook(DDPCommHookType type, DDP& ddp,
                             const std::optional<ProcessGroup>& group = std::nullopt,
                             PowerSGDOptions power_sgd = {}) {
-  ddp.register_comm_hook(ddp_comm_hook(type, group, power_sgd),
-                         [](const CommHook& hook, GradBucket& bucket) { return hook(bucket); });
+  ddp.register_comm_hook(
+      ddp_comm_hook(type, group, power_sgd),
+      [](const CommHook& hook, GradBucket& bucket) { return hook(bucket); }, ddp_comm_hook_function(type));
 }
 
 }  // namespace lockstep

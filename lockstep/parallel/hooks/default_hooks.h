@@ -18,13 +18,16 @@ Future allreduce_hook(const std::optional<ProcessGroup>& group, GradBucket& buck
 
 /// Casts to float16, divides by the group's size, sums, casts back: half the bytes. A gradient beyond 65504
 /// becomes infinite.
+/// Throws ValueError for complex gradients, as bf16_compress_hook and the wrappers do.
 Future fp16_compress_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket);
 /// The same with bfloat16.
 Future bf16_compress_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket);
 
 namespace detail {
+/// Throws ValueError naming `hook` for complex gradients, whose imaginary parts it would lose.
+void check_real(const char* hook, const GradBucket& bucket);
 Future compress_around(at::ScalarType dtype, GradBucket& bucket, const std::function<Future()>& hook);
-}
+}  // namespace detail
 
 /// `hook` on buckets cast to float16; its result is cast back. State as of `hook`.
 template <class Hook>

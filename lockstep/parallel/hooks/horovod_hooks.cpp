@@ -50,6 +50,7 @@ Future combine(const ProcessGroup& group, const Places& places, const at::Tensor
 }  // namespace
 
 Future adasum_hook(const std::optional<ProcessGroup>& given, GradBucket& bucket) {
+  detail::check_real("adasum_hook", bucket);
   const ProcessGroup group = group_or_world(given);
   if ((group.size() & (group.size() - 1)) != 0) {
     throw ValueError("adasum_hook: the number of ranks must be a power of two, not " +

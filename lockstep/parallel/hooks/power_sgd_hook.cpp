@@ -4,6 +4,7 @@
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/randn.h>
@@ -22,9 +23,15 @@ namespace {
 /// Columns of each [rows, columns] matrix become orthogonal, of norm 1. matrices: [batch, rows, columns], in
 /// place.
 void orthogonalize(const at::Tensor& matrices, double epsilon) {
+  // In half precision the columns would be far from orthogonal, and their norm might be infinite.
+  if (matrices.scalar_type() == at::kHalf || matrices.scalar_type() == at::kBFloat16) {
+    const at::Tensor wide = matrices.to(at::kFloat);
+    orthogonalize(wide, epsilon);
+    matrices.copy_(wide);
+    return;
+  }
   const int64_t columns = matrices.size(2);
-  // QR knows no half precision; for few columns it is slower.
-  if (columns > 2 && matrices.scalar_type() != at::kHalf && matrices.scalar_type() != at::kBFloat16) {
+  if (columns > 2) {  // for fewer QR is slower
     matrices.copy_(std::get<0>(at::linalg_qr(matrices)));
     return;
   }
@@ -52,6 +59,13 @@ struct PowerSGDPass {
   at::Tensor as_they_are_flat, ps, qs;
 };
 
+/// [size(0), the rest]. A matrix is taken as it is, transposed or not; of other gradients the elements are in
+/// the order of memory, in which a row of channels_last stays a row.
+at::Tensor as_matrix(const at::Tensor& gradient, int64_t n, int64_t m) {
+  if (gradient.dim() == 2) return gradient;
+  return gradient.as_strided({n, m}, {m, 1}, gradient.storage_offset());
+}
+
 void take_matrices(const PowerSGDState& state, const GradBucket& bucket, PowerSGDPass& pass) {
   std::vector<std::vector<at::Tensor>> by_shape;
   for (const at::Tensor& gradient : bucket.gradients()) {
@@ -63,8 +77,7 @@ void take_matrices(const PowerSGDState& state, const GradBucket& bucket, PowerSG
       pass.as_they_are.push_back(gradient);
       continue;
     }
-    // In the order of memory, whatever the strides.
-    const at::Tensor matrix = gradient.as_strided({n, m}, {m, 1}, gradient.storage_offset());
+    const at::Tensor matrix = as_matrix(gradient, n, m);
     const auto same = std::find_if(by_shape.begin(), by_shape.end(), [&](const auto& matrices) {
       return matrices[0].sizes() == matrix.sizes();
     });
@@ -155,6 +168,25 @@ void decompress(PowerSGDPass& pass) {
   }
 }
 
+/// Keeps what the next pass starts from. What is not finite, on any rank, makes q not finite on all of them:
+/// that pass leaves nothing, since it would spoil every one that follows.
+void remember(PowerSGDState& state, const GradBucket& bucket, PowerSGDPass& pass, const at::Tensor& value) {
+  const size_t index = bucket.index();
+  if (!at::isfinite(pass.qs).all().item<bool>()) return state.forget(index);
+  if (pass.with_error.defined()) {
+    const at::Tensor error = pass.with_error.sub_(value);
+    // These lost nothing. The difference to their average would add up to nothing over the ranks, but grow.
+    for (const at::Tensor& gradient : pass.as_they_are) {
+      error.narrow(0, gradient.storage_offset() - value.storage_offset(), gradient.numel()).zero_();
+    }
+    state.errors[index] = error;
+  }
+  if (state.options.warm_start) {
+    state.ps[index] = pass.ps;
+    state.qs[index] = pass.qs;
+  }
+}
+
 /// The passes that are not compressed yet.
 std::optional<Future> before_start(PowerSGDState& state, const ProcessGroup& group, GradBucket& bucket) {
   if (state.iter >= state.options.start_powerSGD_iter) return std::nullopt;
@@ -177,11 +209,7 @@ Future communicate(const std::shared_ptr<PowerSGDState>& state, const ProcessGro
       })
       .then([state, pass, &bucket](at::Tensor value) -> Future {
         decompress(*pass);
-        if (pass->with_error.defined()) state->errors[bucket.index()] = pass->with_error.sub_(value);
-        if (state->options.warm_start) {
-          state->ps[bucket.index()] = pass->ps;
-          state->qs[bucket.index()] = pass->qs;
-        }
+        remember(*state, bucket, *pass, value);
         state->increase_iter(bucket);
         return value;
       });
@@ -191,7 +219,9 @@ Future communicate(const std::shared_ptr<PowerSGDState>& state, const ProcessGro
 
 Future powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket) {
   const ProcessGroup group = group_or_world(state->process_group);
+  detail::check_real("powerSGD_hook", bucket);
   if (auto average = before_start(*state, group, bucket)) return std::move(*average);
+  state->meet(bucket);
   const at::Tensor& gradients = bucket.buffer();
   const auto pass = std::make_shared<PowerSGDPass>();
   if (state->options.use_error_feedback) pass->with_error = add_error(*state, bucket.index(), gradients);
@@ -214,7 +244,9 @@ Future powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bu
 
 Future batched_powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket) {
   const ProcessGroup group = group_or_world(state->process_group);
+  detail::check_real("batched_powerSGD_hook", bucket);
   if (auto average = before_start(*state, group, bucket)) return std::move(*average);
+  state->meet(bucket);
   const at::Tensor& gradients = bucket.buffer();
   const int64_t count = gradients.numel();
   const auto side = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(count))));

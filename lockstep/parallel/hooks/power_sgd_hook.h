@@ -7,6 +7,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/comm_hook.h"
@@ -22,7 +23,8 @@ struct PowerSGDOptions {
   int64_t start_powerSGD_iter = 1000;
   /// A gradient [n, m] is compressed where (n + m) * rank * min_compression_rate < n * m.
   double min_compression_rate = 2;
-  /// What compression lost is added to the next gradient. Needs as much memory as the gradients.
+  /// What compression lost is added to the next gradient. Needs as much memory as the gradients. A pass with
+  /// an infinite gradient, or one that is not a number, leaves none, and no matrices.
   bool use_error_feedback = true;
   /// Matrices of one pass are where the next one starts from.
   bool warm_start = true;
@@ -62,7 +64,9 @@ class PowerSGDState {
   int64_t iter = 0;  ///< backward passes so far
 
   // For the hooks.
-  int64_t next_seed();  // the same on all ranks
+  int64_t next_seed();                  // the same on all ranks
+  void meet(const GradBucket& bucket);  // forgets what it has of a bucket that held other gradients
+  void forget(size_t bucket);
   void increase_iter(const GradBucket& bucket);
   void report(const GradBucket& bucket);
   std::map<size_t, at::Tensor> errors, ps, qs;  // by bucket
@@ -71,6 +75,7 @@ class PowerSGDState {
  private:
   std::mt19937 random_;
   int64_t draws_ = 0, next_stats_report_ = 0;
+  std::map<size_t, std::vector<const at::TensorImpl*>> met_;  // parameters by bucket
 };
 
 /// Compresses each gradient of two or more dimensions as a matrix [size(0), the rest]; others are averaged as

@@ -68,6 +68,22 @@ int64_t PowerSGDState::next_seed() {
   }
 }
 
+void PowerSGDState::meet(const GradBucket& bucket) {
+  std::vector<const at::TensorImpl*> parameters;
+  for (const at::Tensor& parameter : bucket.parameters())
+    parameters.push_back(parameter.unsafeGetTensorImpl());
+  const auto [known, is_new] = met_.try_emplace(bucket.index(), parameters);
+  if (is_new || known->second == parameters) return;
+  known->second = std::move(parameters);
+  forget(bucket.index());
+}
+
+void PowerSGDState::forget(size_t bucket) {
+  errors.erase(bucket);
+  ps.erase(bucket);
+  qs.erase(bucket);
+}
+
 void PowerSGDState::increase_iter(const GradBucket& bucket) {
   if (!bucket.is_last()) return;
   if (++iter == options.start_powerSGD_iter) {
@@ -112,6 +128,7 @@ void PowerSGDState::load_state_dict(const StateDict& state) {
   get("total_numel_before_compression", before);
   get("total_numel_after_compression", after);
   options = loaded;
+  met_.clear();
   iter = next_stats_report_ = passes;
   total_numel_before_compression = before;
   total_numel_after_compression = after;

@@ -24,8 +24,14 @@ at::Tensor scale_and_zero_point(const at::Tensor& channels) {
   return at::stack({scale, at::round(smallest / scale).neg().clamp(0, 255)});
 }
 
-/// Of `channels`, [count, elements of each], float.
-Future quantize(const ProcessGroup& group, GradBucket& bucket, const at::Tensor& channels) {
+/// `channel`: elements of each channel, the last one filled up with zeros; 0: one channel of all of them.
+Future quantize(const char* name, const ProcessGroup& group, GradBucket& bucket, int64_t channel) {
+  detail::check_real(name, bucket);
+  if (bucket.buffer().numel() == 0) return bucket.buffer();  // which has no extremes
+  const at::Tensor flat = bucket.buffer().to(at::kFloat);
+  const int64_t missing = channel == 0 ? 0 : (channel - flat.numel() % channel) % channel;
+  const at::Tensor channels =
+      channel == 0 ? flat.view({1, -1}) : at::constant_pad_nd(flat, {0, missing}).view({-1, channel});
   const at::Tensor own_parameters = scale_and_zero_point(channels);
   const at::Tensor own = at::round(channels / own_parameters[0].unsqueeze(1))
                              .add_(own_parameters[1].unsqueeze(1))
@@ -55,7 +61,7 @@ Future quantize(const ProcessGroup& group, GradBucket& bucket, const at::Tensor&
 }  // namespace
 
 Future quantization_pertensor_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket) {
-  return quantize(group_or_world(group), bucket, bucket.buffer().to(at::kFloat).view({1, -1}));
+  return quantize("quantization_pertensor_hook", group_or_world(group), bucket, 0);
 }
 
 Future quantization_perchannel_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket) {
@@ -68,10 +74,7 @@ Future quantize_per_channel(const std::optional<ProcessGroup>& group, GradBucket
     throw ValueError("quantize_per_channel: bucket_size must be at least 1, not " +
                      std::to_string(bucket_size));
   }
-  const at::Tensor buffer = bucket.buffer().to(at::kFloat);
-  const int64_t missing = (bucket_size - buffer.numel() % bucket_size) % bucket_size;
-  return quantize(group_or_world(group), bucket,
-                  at::constant_pad_nd(buffer, {0, missing}).view({-1, bucket_size}));
+  return quantize("quantization_perchannel_hook", group_or_world(group), bucket, bucket_size);
 }
 
 }  // namespace lockstep
