@@ -9,10 +9,14 @@
 #include <memory>
 
 #include "lockstep/base/env.h"
+#include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/backends/shared_memory.h"
+#include "lockstep/comm/job_timeline.h"
 #include "lockstep/comm/launch_environment.h"
 #include "lockstep/comm/segment_exchange.h"
 #include "lockstep/comm/shm/node.h"
+#include "lockstep/comm/traced_group.h"
+#include "lockstep/timeline/timeline.h"
 
 namespace {
 
@@ -36,8 +40,9 @@ StorePtr without_prefixes(StorePtr store) {
   return store;
 }
 
+/// `is_default`: the group of all ranks, with which a timeline begins.
 c10::intrusive_ptr<c10d::Backend> create_backend(StorePtr store, int rank, int size,
-                                                 std::chrono::duration<float> timeout) {
+                                                 std::chrono::duration<float> timeout, bool is_default) {
   const auto deadline = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
   LaunchEnvironment launch;
   if (is_first_world_group(rank, size)) {
@@ -53,14 +58,23 @@ c10::intrusive_ptr<c10d::Backend> create_backend(StorePtr store, int rank, int s
       launch.segment_fd ? inherited_segment(*launch.segment_fd) : exchange_segment(*store, launch, deadline);
   auto node = std::make_shared<shm::Node>(segment.get(), rank);
   node->wait_for_all(deadline);
-  return backends::make_shared_memory(std::move(node), deadline)->backend();
+  std::shared_ptr<ProcessGroup::Impl> group = backends::make_shared_memory(std::move(node), deadline);
+  if (timeline::is_on()) {
+    group = make_traced(std::move(group));
+  } else if (is_default) {
+    group = begin_timeline(std::move(group), launch);
+  }
+  return backends::make_c10d_backend(ProcessGroup(std::move(group)));
 }
 
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
   module.def("create_backend", &create_backend, pybind11::arg("store"), pybind11::arg("rank"),
-             pybind11::arg("size"), pybind11::arg("timeout"),
+             pybind11::arg("size"), pybind11::arg("timeout"), pybind11::arg("is_default"),
              pybind11::call_guard<pybind11::gil_scoped_release>(),
              "Joins the ranks that share `store` in a segment of shared memory; blocks until all are there.");
+  module.def(
+      "end_timeline", &end_timeline, pybind11::call_guard<pybind11::gil_scoped_release>(),
+      "Ends the timeline that LOCKSTEP_TIMELINE asked for; writes the file where this rank is the last one.");
 }

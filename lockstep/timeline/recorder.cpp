@@ -132,6 +132,15 @@ void start(const std::filesystem::path& folder, const Place& place) {
   detail::is_on.store(true, std::memory_order_relaxed);
 }
 
+uint64_t events_recorded() {
+  const Recording* const recording = current.load(std::memory_order_acquire);
+  uint64_t events = 0;
+  for (size_t ring = 0; recording != nullptr && ring < kMostThreads; ++ring) {
+    events += recording->part->rings[ring].written.load(std::memory_order_relaxed);
+  }
+  return events;
+}
+
 void stop() {
   detail::is_on.store(false, std::memory_order_relaxed);
   Recording* const recording = current.exchange(nullptr, std::memory_order_acq_rel);

@@ -1,6 +1,7 @@
 // Begins and ends the recording of this process. Used by lockstep::init() and lockstep::destroy().
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -18,5 +19,8 @@ struct Place {
 void start(const std::filesystem::path& folder, const Place& place);
 /// Threads may go on recording meanwhile; what they record from now on is lost.
 void stop();
+
+/// What all threads of this process have recorded since start(); 0 where no timeline is kept.
+uint64_t events_recorded();
 
 }  // namespace lockstep::timeline

@@ -72,6 +72,19 @@ class [[nodiscard]] Span {
   int64_t begin_ = 0;  // 0: not recorded
 };
 
+/// While it lives, no thread of this process records anything. Not nested; made and ended while a timeline is
+/// kept, or while none is.
+class [[nodiscard]] Pause {
+ public:
+  Pause() : was_on_(detail::is_on.exchange(false, std::memory_order_relaxed)) {}
+  Pause(const Pause&) = delete;
+  Pause& operator=(const Pause&) = delete;
+  ~Pause() { detail::is_on.store(was_on_, std::memory_order_relaxed); }
+
+ private:
+  bool was_on_;
+};
+
 /// Operations that this thread starts while it lives are for gradient bucket `bucket`.
 class [[nodiscard]] BucketScope {
  public:

@@ -1,5 +1,6 @@
 """torch.distributed on the lockstep backend: under lockrun and torchrun, from mp.spawn, and together with C++ ranks."""
 
+import json
 import os
 import subprocess
 import sys
@@ -93,6 +94,42 @@ dist.destroy_process_group()
 """
         os.environ["PROGRAM"] = python
         self.succeeds(lockrun(3, "bash", "-c", program))
+
+    def test_timeline(self):
+        """What the ranks' groups do is in one file, whoever started them."""
+        program = """
+import os, torch, torch.distributed as dist, lockstep
+from torch import nn
+dist.init_process_group("lockstep")
+assert "LOCKSTEP_TIMELINE" not in os.environ and "LOCKSTEP_TIMELINE_PARTS" not in os.environ
+rank, tensor = dist.get_rank(), torch.ones(1000)
+for _ in range(3):
+    dist.all_reduce(tensor)
+dist.broadcast(tensor, src=1, group=dist.new_group([0, 1]))
+dist.recv(tensor, 0) if rank else dist.send(tensor, 1)
+ddp = nn.parallel.DistributedDataParallel(nn.Linear(100, 100))
+ddp(torch.ones(4, 100)).sum().backward()
+dist.destroy_process_group()
+"""
+        options = ["--standalone", "--nproc-per-node", "2"]
+        for launch in ([f"{BIN}/lockrun", *options, sys.executable],
+                       [sys.executable, "-m", "torch.distributed.run", *options]):
+            with tempfile.TemporaryDirectory() as directory:
+                script, file = os.path.join(directory, "rank.py"), os.path.join(directory, "t.json")
+                with open(script, "w") as out:
+                    out.write(program)
+                self.succeeds(run([*launch, script], LOCKSTEP_TIMELINE=file))
+                self.assertEqual(sorted(os.listdir(directory)), ["rank.py", "t.json"])
+                with open(file) as text:
+                    trace = json.load(text)
+            self.assertEqual([p["finished"] for p in trace["otherData"]["processes"]], [True, True])
+            for rank in (0, 1):
+                spans = [(e["name"], e["args"].get("bytes")) for e in trace["traceEvents"]
+                         if e.get("cat") == "reduce" and e["pid"] == rank]
+                self.assertEqual(spans.count(("all_reduce", 4000)), 3)
+                self.assertEqual(spans.count(("broadcast", 4000)), 1)
+                self.assertEqual(spans.count(("recv" if rank else "send", 4000)), 1)
+                self.assertEqual(spans.count(("all_reduce", 40400)), 1)
 
     def test_killed_rank_is_named(self):
         code, output = run([sys.executable, "-c", f"""

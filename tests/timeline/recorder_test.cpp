@@ -79,6 +79,22 @@ TEST_F(Timeline, NothingIsRecordedBeforeItBeginsNorAfterItsEnd) {
   EXPECT_EQ(root["otherData"]["processes"][0]["finished"], true);
 }
 
+TEST_F(Timeline, APauseRecordsNothingAndIsCounted) {
+  { const Pause nothing_to_pause; }
+  EXPECT_EQ(events_recorded(), 0U);
+  start(folder, {});
+  { const Span span("before"); }
+  {
+    const Pause pause;
+    EXPECT_FALSE(is_on());
+    const Span span("during");
+  }
+  std::thread([] { const Span span("after, elsewhere"); }).join();
+  EXPECT_EQ(events_recorded(), 2U);
+  stop();
+  EXPECT_EQ(spans(merged(), "user").size(), 2U);
+}
+
 TEST_F(Timeline, TimesBytesAndBucketsComeOutAsTheyWentIn) {
   start(folder, {});
   record(Kind::collective, "first", 1'000'000, 1'002'500, 64);

@@ -1,5 +1,6 @@
 """`lockstep bench ddp`: what it prints and what it refuses."""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,11 +17,14 @@ def bench(*arguments):
 
 class BenchDdpTest(unittest.TestCase):
     def test_measures_all_four(self):
-        done = bench("ddp", "--model", "toy", "--steps", "20", "--rounds", "1", "--python", sys.executable, "--timeline")
+        done = bench("ddp", "--model", "toy", "--steps", "200", "--rounds", "1", "--python", sys.executable, "--timeline")
         self.assertEqual(done.returncode, 0, done.stderr)
         for name in ("Lockstep, without DDP", "Lockstep, DDP", "Python, without DDP", "Python, DDP on Gloo"):
             self.assertRegex(done.stdout, name + r" +\d+\.\d+ \(\d+\.\d+ to \d+\.\d+\) ms a step")
-        self.assertRegex(done.stdout, r"The timeline adds -?[\d.]+ .* us, -?[\d.]+ .* %")
+        self.assertRegex(done.stdout, r"Recording a timeline adds -?[\d.]+ us a step, -?[\d.]+ % \(95 % interval .*; 2 comp")
+        # Forward, backward, a bucket's gradients, its reduction, perhaps a wait, and the optimizer.
+        events = float(re.search(r"by the count: ([\d.]+) events a step", done.stdout)[1])
+        self.assertTrue(5 <= events <= 6.1, done.stdout)
         self.assertRegex(done.stdout, r"DDP adds -?[\d.]+ .* us, -?[\d.]+ .* %")
         self.assertRegex(done.stdout, r"times the gradients.* 660 bytes")
 
@@ -41,6 +45,9 @@ class BenchDdpTest(unittest.TestCase):
         done = bench("ddp", "--model", "vgg")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("vgg", done.stderr)
+        done = bench("ddp", "--steps", "99", "--timeline")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--timeline needs at least 100 steps", done.stderr)
         done = bench("ddp", "--rounds", "1", "--steps", "1", "--python", "/no/such/python")
         self.assertEqual(done.returncode, 1)
         self.assertIn("/no/such/python", done.stderr)

@@ -16,9 +16,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "tools/bench/timeline_cost.h"
 #include "tools/subcommands.h"
 
 namespace lockstep::tools {
@@ -33,7 +35,7 @@ struct Options {
   int rounds = 3;
   double bucket_cap_mb = 25;
   std::vector<std::string> hooks;
-  std::string python;
+  std::string python, launch_prefix;
   bool timeline = false;
 };
 
@@ -41,8 +43,9 @@ struct Contestant {
   std::string name, mode;
   bool in_python = false;
   std::string hook{};
-  bool is_traced = false;
 };
+
+constexpr const char* kTraced = "Lockstep, DDP, timeline";
 
 std::vector<Contestant> contestants_of(const Options& options) {
   std::vector<Contestant> contestants{{"Lockstep, without DDP", "alone"}, {"Lockstep, DDP", "ddp"}};
@@ -51,7 +54,7 @@ std::vector<Contestant> contestants_of(const Options& options) {
     contestants.push_back({"Python, without DDP", "alone", true});
     contestants.push_back({"Python, DDP on Gloo", "ddp", true});
   }
-  if (options.timeline) contestants.push_back({"Lockstep, DDP, timeline", "ddp", false, "", true});
+  if (options.timeline) contestants.push_back({kTraced, "timeline"});
   return contestants;
 }
 
@@ -60,6 +63,8 @@ struct Sample {
   double step = 0;  // seconds: median over steps of the slowest rank's time
   int64_t pss = 0;  // bytes, the largest of the ranks
   int64_t gradients = 0;
+  std::vector<double> slowest{};          // seconds of each step
+  double recorded = 0, span_seconds = 0;  // of a timeline: events a step, and what an empty span takes
 };
 
 double median(std::vector<double> values) {
@@ -155,14 +160,15 @@ void run_command(const std::vector<std::string>& command, const HeldSignals& sig
   }
 }
 
-Sample read_sample(const fs::path& folder, int ranks) {
+Sample read_sample(const fs::path& folder, int ranks, bool is_traced) {
   Sample sample;
-  std::vector<double> slowest;
+  std::vector<double>& slowest = sample.slowest;
   for (int rank = 0; rank < ranks; ++rank) {
     std::ifstream file(folder / std::to_string(rank));
     int64_t pss = 0;
     if (!(file >> pss >> sample.gradients)) throw Error(fmt::format("rank {} wrote no times", rank));
     sample.pss = std::max(sample.pss, pss);
+    if (is_traced) file >> sample.recorded >> sample.span_seconds;
     size_t step = 0;
     for (double seconds = 0; file >> seconds; ++step) {
       if (step == slowest.size()) slowest.push_back(0);
@@ -176,8 +182,11 @@ Sample read_sample(const fs::path& folder, int ranks) {
 Sample measure(const Options& options, const Contestant& contestant, const fs::path& programs) {
   const HeldSignals signals;
   const Scratch scratch;
-  std::vector<std::string> command{(programs / "lockrun").string(), "--standalone", "--nproc-per-node",
-                                   std::to_string(options.nproc_per_node)};
+  std::vector<std::string> command;
+  std::istringstream prefix(options.launch_prefix);
+  for (std::string word; prefix >> word;) command.push_back(word);
+  command.insert(command.end(), {(programs / "lockrun").string(), "--standalone", "--nproc-per-node",
+                                 std::to_string(options.nproc_per_node)});
   if (contestant.in_python) {
     command.push_back(options.python);
     command.push_back((programs / "lockstep-bench-ddp-peer.py").string());
@@ -191,9 +200,17 @@ Sample measure(const Options& options, const Contestant& contestant, const fs::p
   if (!contestant.in_python) command.push_back(fmt::format("{}", options.bucket_cap_mb));
   if (!contestant.hook.empty()) command.push_back(contestant.hook);
   std::optional<std::string> timeline;
-  if (contestant.is_traced) timeline = scratch.path().string() + "/timeline.json";
+  const bool is_traced = contestant.name == kTraced;
+  if (is_traced) timeline = scratch.path().string() + "/timeline.json";
   run_command(command, signals, timeline);
-  return read_sample(scratch.path(), options.nproc_per_node);
+  return read_sample(scratch.path(), options.nproc_per_node, is_traced);
+}
+
+template <class Figure>
+double over(const std::vector<Sample>& rounds, const Figure& figure) {
+  std::vector<double> values;
+  for (const Sample& round : rounds) values.push_back(figure(round));
+  return median(values);
 }
 
 /// Median, smallest and largest of what `figure` makes of each round.
@@ -206,8 +223,28 @@ std::string over_rounds(int rounds, const char* format, const Figure& figure) {
                      fmt::format(fmt::runtime(format), *std::max_element(values.begin(), values.end())));
 }
 
+void print_timeline_cost(const Options& options, const std::vector<Sample>& rounds) {
+  std::vector<std::vector<double>> steps;
+  for (const Sample& round : rounds) steps.push_back(round.slowest);
+  const TimelineCost cost = timeline_cost(steps, block_of(options.model));
+  const auto percent = [&](double seconds) { return seconds / cost.without * 100; };
+  fmt::print(
+      "Recording a timeline adds {:.2f} us a step, {:.2f} % (95 % interval {:.2f} to {:.2f} %; {} "
+      "comparisons "
+      "of steps with and without it, in turn in the same processes)\n",
+      cost.added * 1e6, percent(cost.added), percent(cost.least), percent(cost.most), cost.units);
+  const double events = over(rounds, [](const Sample& sample) { return sample.recorded; });
+  const double span = over(rounds, [](const Sample& sample) { return sample.span_seconds; });
+  fmt::print("  by the count: {:.1f} events a step, {:.0f} ns for an empty span: {:.2f} us, {:.3f} %\n",
+             events, span * 1e9, events * span * 1e6, percent(events * span));
+}
+
 int run_bench(Options options) {
   if (options.steps == 0) options.steps = options.model == "toy" ? 4000 : 12;
+  const size_t fewest = 4 * block_of(options.model);
+  if (options.timeline && static_cast<size_t>(options.steps) < fewest) {
+    throw ValueError(fmt::format("--timeline needs at least {} steps: so many make one comparison", fewest));
+  }
   const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
   const std::vector<Contestant> contestants = contestants_of(options);
   std::map<std::string, std::vector<Sample>> samples;
@@ -247,12 +284,7 @@ int run_bench(Options options) {
                over_rounds(options.rounds, "{:.2f}", [&](size_t r) { return python[r].step / ddp[r].step; }));
   }
   if (options.timeline) {
-    const auto& traced = samples["Lockstep, DDP, timeline"];
-    fmt::print(
-        "The timeline adds {} us, {} %\n",
-        over_rounds(options.rounds, "{:.2f}", [&](size_t r) { return (traced[r].step - ddp[r].step) * 1e6; }),
-        over_rounds(options.rounds, "{:.2f}",
-                    [&](size_t r) { return (traced[r].step / ddp[r].step - 1) * 100; }));
+    print_timeline_cost(options, samples[kTraced]);
   }
   return 0;
 }
@@ -288,8 +320,13 @@ void add_bench_ddp(CLI::App& bench, Action& action) {
   command->add_option(
       "--python", options->python,
       "Interpreter with torch (bert: and transformers) for the peer; without it there is none");
-  command->add_flag("--timeline", options->timeline,
-                    "Time steps that record a timeline (LOCKSTEP_TIMELINE) too");
+  command->add_option("--launch-prefix", options->launch_prefix,
+                      "A command, words between spaces, that is put before lockrun's: one that simulates a "
+                      "network, for instance (benchmarks/network/slow_network)");
+  command->add_flag(
+      "--timeline", options->timeline,
+      "Compare steps that record a timeline (LOCKSTEP_TIMELINE) with steps that do not, in turn in "
+      "the same processes");
   command->callback([options, &action] { action = [options] { return run_bench(*options); }; });
 }
 

@@ -1,6 +1,7 @@
 // A rank of `lockstep bench ddp`: trains for a while and writes down how long each step took.
-//   lockstep-bench-ddp-rank MODEL ddp|alone STEPS OUTPUT_DIRECTORY BUCKET_CAP_MB [HOOK]
-// alone: the same work without DistributedDataParallel, at the same time as its neighbour's.
+//   lockstep-bench-ddp-rank MODEL ddp|alone|timeline STEPS OUTPUT_DIRECTORY BUCKET_CAP_MB [HOOK]
+// alone: the same work without DistributedDataParallel, at the same time as its neighbour's. timeline: as
+// ddp, but some steps record a timeline and some do not (tools/bench/timeline_cost.h).
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/mse_loss.h>
@@ -11,6 +12,7 @@
 #include <chrono>
 #include <fstream>
 #include <functional>
+#include <optional>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
@@ -24,6 +26,9 @@
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/parallel/hooks/ddp_comm_hooks.h"
+#include "lockstep/timeline/recorder.h"
+#include "lockstep/timeline/timeline.h"
+#include "tools/bench/timeline_cost.h"
 
 namespace {
 
@@ -119,14 +124,24 @@ Training training_named(const std::string& name, const Wrapping& wrapping) {
   throw ValueError("there is no model " + name + "; choose toy, resnet18 or bert");
 }
 
+/// Seconds that a span takes which holds nothing.
+double span_seconds() {
+  constexpr int kSpans = 20000;
+  const auto start = Clock::now();
+  for (int i = 0; i < kSpans; ++i) const timeline::Span span("a span of nothing");
+  return std::chrono::duration<double>(Clock::now() - start).count() / kSpans;
+}
+
 int run(int argc, char** argv) {
   if (argc != 6 && argc != 7) {
     throw ValueError(
-        "usage: lockstep-bench-ddp-rank MODEL ddp|alone STEPS OUTPUT_DIRECTORY BUCKET_CAP_MB [HOOK]");
+        "usage: lockstep-bench-ddp-rank MODEL ddp|alone|timeline STEPS OUTPUT_DIRECTORY BUCKET_CAP_MB "
+        "[HOOK]");
   }
   const std::string model = argv[1];
   Wrapping wrapping;
-  if (std::string(argv[2]) == "ddp") wrapping = {std::stod(argv[5]), argc > 6 ? argv[6] : ""};
+  const bool alternates = std::string(argv[2]) == "timeline";
+  if (alternates || std::string(argv[2]) == "ddp") wrapping = {std::stod(argv[5]), argc > 6 ? argv[6] : ""};
   const int steps = std::stoi(argv[3]);
   at::set_num_threads(1);
   keep_freed_memory();
@@ -137,12 +152,19 @@ int run(int argc, char** argv) {
   for (int i = 0; i < warm_up; ++i) training.step();
   world.barrier();
   std::vector<double> seconds;
+  const uint64_t events = timeline::events_recorded();
   for (int i = 0; i < steps; ++i) {
+    std::optional<timeline::Pause> pause;
+    if (alternates && !tools::is_recorded(static_cast<size_t>(i), tools::block_of(model))) pause.emplace();
     const auto start = Clock::now();
     training.step();
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
   std::string text = fmt::format("{} {}\n", proportional_set_size() * 1024, training.gradient_bytes);
+  if (alternates) {
+    const auto recorded = static_cast<double>(timeline::events_recorded() - events) / (steps / 2.0);
+    text += fmt::format("{} {:.12f}\n", recorded, span_seconds());
+  }
   for (const double s : seconds) text += fmt::format("{:.9f}\n", s);
   write_file_atomically(std::string(argv[4]) + "/" + std::to_string(world.rank()), text);
   world.barrier();
