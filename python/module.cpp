@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 
@@ -43,7 +44,8 @@ StorePtr without_prefixes(StorePtr store) {
 /// `is_default`: the group of all ranks, with which a timeline begins.
 c10::intrusive_ptr<c10d::Backend> create_backend(StorePtr store, int rank, int size,
                                                  std::chrono::duration<float> timeout, bool is_default) {
-  const auto deadline = std::chrono::duration_cast<std::chrono::milliseconds>(timeout);
+  const std::chrono::duration<float> longest = kLongestTimeout;
+  const auto deadline = std::chrono::duration_cast<std::chrono::milliseconds>(std::min(timeout, longest));
   LaunchEnvironment launch;
   if (is_first_world_group(rank, size)) {
     store = without_prefixes(store);

@@ -7,8 +7,9 @@
 
 namespace lockstep {
 
-/// Leaves to `group_` what is no collective. Collectives stay abstract: each such backend says what it does
-/// about them. What only some backends have is forwarded too, so that none is lost on the way.
+/// Leaves to another backend what is no collective: to `group_`, or what `of()` says of the tensor.
+/// Collectives stay abstract: each such backend says what it does about them. What only some backends have is
+/// forwarded too, so that none is lost on the way.
 class ForwardingGroup : public ProcessGroup::Impl {
  public:
   explicit ForwardingGroup(std::shared_ptr<Impl> group) : group_(std::move(group)) {}
@@ -21,11 +22,11 @@ class ForwardingGroup : public ProcessGroup::Impl {
 
   WorkPtr start_reduce_parts(const at::Tensor& tensor, const std::vector<TensorPart>& parts, ReduceOp op,
                              Timeout timeout) override {
-    return group_->start_reduce_parts(tensor, parts, op, timeout);
+    return of(tensor).start_reduce_parts(tensor, parts, op, timeout);
   }
   WorkPtr start_all_gather_parts(const at::Tensor& tensor, const std::vector<std::vector<TensorPart>>& parts,
                                  Timeout timeout) override {
-    return group_->start_all_gather_parts(tensor, parts, timeout);
+    return of(tensor).start_all_gather_parts(tensor, parts, timeout);
   }
   at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override {
     return group_->empty_common(sizes, dtype);
@@ -34,15 +35,18 @@ class ForwardingGroup : public ProcessGroup::Impl {
     return group_->empty_shared(sizes, dtype);
   }
   WorkPtr isend(const at::Tensor& tensor, int dst, int tag, Timeout timeout) override {
-    return group_->isend(tensor, dst, tag, timeout);
+    return of(tensor).isend(tensor, dst, tag, timeout);
   }
   WorkPtr irecv(const at::Tensor& tensor, int src, int tag, Timeout timeout) override {
-    return group_->irecv(tensor, src, tag, timeout);
+    return of(tensor).irecv(tensor, src, tag, timeout);
   }
   void monitored_barrier(Timeout timeout) override { group_->monitored_barrier(timeout); }
   void progress() override { group_->progress(); }
 
  protected:
+  /// Who takes a message or the parts of `tensor`.
+  virtual Impl& of(const at::Tensor& /*tensor*/) { return *group_; }
+
   std::shared_ptr<Impl> group_;
 };
 

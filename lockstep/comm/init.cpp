@@ -39,9 +39,32 @@ struct Job {
   StorePtr store;  // rank 0 may serve it to the others: it lives as long as the job
 };
 
+/// Never destroyed but by destroy(): a fork of this process must end without that.
 std::optional<Job>& job_slot() {
-  static std::optional<Job> slot;
-  return slot;
+  static auto* const slot = new std::optional<Job>();
+  return *slot;
+}
+
+const shm::RankProcess& joining_process() {
+  static const shm::RankProcess process;
+  return process;
+}
+
+void leave_at_exit() {
+  if (joining_process().is_copy()) return;
+  destroy();
+  close_kept_stores();
+}
+
+/// How often this process has joined a job before: what it left in a store must not be taken for this time's.
+int& earlier_jobs() {
+  static int count = 0;
+  return count;
+}
+
+StorePtr of_this_time(StorePtr store) {
+  if (!store || earlier_jobs() == 0) return store;
+  return c10::make_intrusive<c10d::PrefixStore>("again/" + std::to_string(earlier_jobs()), std::move(store));
 }
 
 UniqueFd find_segment(const LaunchEnvironment& launch, StorePtr& store, std::chrono::milliseconds timeout) {
@@ -50,7 +73,7 @@ UniqueFd find_segment(const LaunchEnvironment& launch, StorePtr& store, std::chr
   if (!store && launch.master_addr.empty() && !launch.job_key.empty()) {
     return exchange_segment_locally(launch, timeout);
   }
-  if (!store) store = connect_store(launch, timeout);
+  if (!store) store = of_this_time(connect_store(launch, timeout));
   return exchange_segment(*store, launch, timeout);
 }
 
@@ -75,7 +98,8 @@ std::shared_ptr<ProcessGroup::Impl> make_lockstep(const LaunchEnvironment& launc
 std::shared_ptr<ProcessGroup::Impl> make_gloo(const LaunchEnvironment& launch, StorePtr& store,
                                               std::chrono::milliseconds timeout) {
   if (!store) {
-    store = launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>()) : connect_store(launch, timeout);
+    store = launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>())
+                         : of_this_time(connect_store(launch, timeout));
   }
   const auto factory = [host = own_address(launch)](const StorePtr& where, int rank, int size,
                                                     std::chrono::milliseconds deadline) {
@@ -158,18 +182,20 @@ LaunchEnvironment place_of(const InitOptions& options, const StoreAddress& addre
 
 World join_job(const InitOptions& options, const LaunchEnvironment& launch, StorePtr store) {
   const std::string backend = backend_of(options);
+  joining_process();
   if (const auto fd = env::get_int("LOCKSTEP_SEGMENT_FD")) {
     // The programs that this one starts are no ranks: they get neither the descriptor nor its name.
     ::fcntl(static_cast<int>(*fd), F_SETFD, FD_CLOEXEC);
     env::set("LOCKSTEP_SEGMENT_FD", std::nullopt);
   }
+  store = of_this_time(std::move(store));
   auto impl = make_backend(backend, launch, store, options.timeout);
   if (debug_level() == DebugLevel::DETAIL) impl = make_checked(std::move(impl));
   impl = begin_timeline(std::move(impl), launch);
   job_slot().emplace(
       Job{World(ProcessGroup(std::move(impl)), launch.local_rank, launch.local_world_size, launch.group_rank),
           launch, std::move(store)});
-  static const bool registered = std::atexit(destroy) == 0;
+  static const bool registered = std::atexit(leave_at_exit) == 0;
   (void)registered;
   return job_slot()->world;
 }
@@ -193,6 +219,7 @@ World::World(ProcessGroup group, int local_rank, int local_world_size, int group
 
 World init(InitOptions options) {
   check_first();
+  options.timeout = std::min(options.timeout, kLongestTimeout);
   const StoreAddress address =
       StoreAddress::parse(options.init_method.empty() ? "env://" : options.init_method);
   const bool meets_elsewhere = address.scheme != "env";
@@ -206,6 +233,7 @@ World init(InitOptions options) {
 
 World init(const c10::intrusive_ptr<c10d::Store>& store, InitOptions options) {
   check_first();
+  options.timeout = std::min(options.timeout, kLongestTimeout);
   if (!store) throw ValueError("init() was given no store: make one, or leave it out");
   if (!options.init_method.empty()) throw ValueError("init() takes a store or an init_method, not both");
   return join_job(options, place_of(options, StoreAddress{}, /*meets_elsewhere=*/true), store);
@@ -225,7 +253,7 @@ c10::intrusive_ptr<c10d::Store> default_store() {
   Job& joined = job();
   if (!joined.store) {
     joined.store = joined.launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>())
-                                       : connect_store(joined.launch, joined.world.timeout());
+                                       : of_this_time(connect_store(joined.launch, joined.world.timeout()));
   }
   return joined.store;
 }
@@ -235,9 +263,10 @@ World& default_world() { return job().world; }
 bool is_initialized() { return job_slot().has_value(); }
 
 void destroy() {
-  if (!job_slot()) return;
+  if (!job_slot() || joining_process().is_copy()) return;
   job_slot()->world.ProcessGroup::destroy();
   job_slot().reset();
+  ++earlier_jobs();
   end_timeline();
 }
 

@@ -1,8 +1,10 @@
 #include "lockstep/comm/objects.h"
 
+#include <cstddef>
 #include <nlohmann/json.hpp>
-
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 
@@ -11,16 +13,75 @@ namespace {
 
 using nlohmann::json;
 
+/// Objects in objects: reading and writing take stack for each, which a hostile one could exhaust.
+constexpr size_t kDeepest = 500;
+
+std::string too_deep() {
+  return "an object of more than " + std::to_string(kDeepest) + " levels is neither sent nor received";
+}
+
+/// Goes over what is said to be CBOR without recursion: json::from_cbor() takes stack for each level, also
+/// for strings that consist of strings. Throws ValueError that begins with `who` for what is malformed, of
+/// unknown length (which nothing of ours writes) or too deep.
+void check_received(const std::string& bytes, const std::string& who) {
+  const auto malformed = [&](size_t at) {
+    return ValueError(who + " sent " + std::to_string(bytes.size()) +
+                      " bytes that are no object (CBOR): malformed at byte " + std::to_string(at));
+  };
+  std::vector<uint64_t> left{1};  // values that are to come, of each level
+  for (size_t at = 0; !left.empty();) {
+    if (left.back() == 0) {
+      left.pop_back();
+      continue;
+    }
+    --left.back();
+    if (at == bytes.size()) throw malformed(at);
+    const auto first = static_cast<uint8_t>(bytes[at]);
+    const int kind = first >> 5, info = first & 31;
+    const size_t more = info < 24 ? 0 : info < 28 ? size_t{1} << (info - 24) : bytes.size();
+    if (bytes.size() - at <= more) throw malformed(at);
+    uint64_t value = info < 24 ? static_cast<uint64_t>(info) : 0;
+    for (size_t i = 1; i <= more; ++i) value = value << 8 | static_cast<uint8_t>(bytes[at + i]);
+    at += 1 + more;
+    if (kind == 2 || kind == 3) {  // bytes, text
+      if (value > bytes.size() - at) throw malformed(at);
+      at += value;
+    } else if (kind == 4 || kind == 5) {  // list; pairs
+      if (value > bytes.size() - at) throw malformed(at);
+      if (left.size() > kDeepest) throw ValueError(who + ": " + too_deep());
+      left.push_back(kind == 4 ? value : 2 * value);
+    } else if (kind == 6) {  // a tag in front of a value
+      ++left.back();
+    }
+  }
+}
+
+/// Without recursion, for the same reason.
+bool is_too_deep(const json& object) {
+  std::vector<std::pair<const json*, size_t>> open{{&object, 0}};
+  while (!open.empty()) {
+    const auto [value, depth] = open.back();
+    open.pop_back();
+    if (!value->is_structured()) continue;
+    if (depth == kDeepest) return true;
+    for (const json& inner : *value) open.emplace_back(&inner, depth + 1);
+  }
+  return false;
+}
+
 std::string encode(const json& object) {
+  if (is_too_deep(object)) throw ValueError(too_deep());
   const std::vector<uint8_t> bytes = json::to_cbor(object);
   return {bytes.begin(), bytes.end()};
 }
 
 json decode(const std::string& bytes, int source) {
+  const std::string who = "rank " + std::to_string(source);
+  check_received(bytes, who);
   try {
     return json::from_cbor(bytes);
   } catch (const json::exception& error) {
-    throw ValueError("rank " + std::to_string(source) + " sent " + std::to_string(bytes.size()) +
+    throw ValueError(who + " sent " + std::to_string(bytes.size()) +
                      " bytes that are no object (CBOR): " + error.what());
   }
 }

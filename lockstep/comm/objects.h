@@ -10,7 +10,8 @@
 
 namespace lockstep {
 
-/// All block. What arrives and is no CBOR is a ValueError that names its sender.
+/// All block. What arrives and is no CBOR is a ValueError that names its sender; so is an object of more than
+/// 500 levels, on either side.
 nlohmann::json broadcast_object(const ProcessGroup& group, const nlohmann::json& object,
                                 BroadcastOptions options = {});
 /// By rank.

@@ -476,8 +476,4 @@ void ProcessGroup::monitored_barrier(CollectiveOptions options) const {
 
 void ProcessGroup::progress() const { impl().progress(); }
 
-at::Tensor ProcessGroup::empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) const {
-  return impl().empty_shared(sizes, dtype);
-}
-
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -273,7 +274,7 @@ class ProcessGroup {
   explicit ProcessGroup(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
   [[noreturn]] void refuse() const;
   std::chrono::milliseconds timeout_or(std::optional<std::chrono::milliseconds> given) const {
-    return given.value_or(timeout());
+    return std::min(given.value_or(timeout()), kLongestTimeout);
   }
   std::shared_ptr<Handle> handle_;
 };

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/base/cgroup.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/process_group_impl.h"
@@ -37,6 +38,19 @@ at::Tensor length_of(const std::string& bytes) {
 }
 
 size_t value_of(const at::Tensor& length) { return static_cast<size_t>(length.data_ptr<int64_t>()[0]); }
+
+/// Room for what a peer announces, who may be wrong.
+std::string room_for(const at::Tensor& length, int source) {
+  constexpr size_t kSurelyThere = size_t{64} << 20;
+  const int64_t announced = *length.const_data_ptr<int64_t>();
+  const auto bytes = static_cast<size_t>(announced);
+  if (announced < 0 || (bytes > kSurelyThere && bytes > free_memory().value_or(bytes))) {
+    throw ValueError(
+        "rank " + std::to_string(source) + " announces " + std::to_string(announced) +
+        " bytes, for which there is no memory: did it send something else than bytes or an object?");
+  }
+  return std::string(bytes, '\0');
+}
 
 /// Bytes that travel as parts of equal length, cut back to their own.
 std::vector<std::string> cut(const std::vector<at::Tensor>& padded, const std::vector<at::Tensor>& lengths) {
@@ -173,7 +187,7 @@ ProcessGroup::ReceivedBytes ProcessGroup::recv_bytes(std::optional<int> src, Mes
   const at::Tensor length = at::empty({1}, at::kLong);
   ReceivedBytes received;
   received.source = recv(length, src, options);
-  received.bytes.resize(value_of(length));
+  received.bytes = room_for(length, received.source);
   recv(as_tensor(received.bytes), received.source, options);
   return received;
 }

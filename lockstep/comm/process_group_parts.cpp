@@ -24,6 +24,13 @@ void check_parts(const char* what, const at::Tensor& tensor, const std::vector<T
   }
 }
 
+void check_sizes(const char* what, at::IntArrayRef sizes) {
+  for (const int64_t size : sizes) {
+    if (size < 0)
+      throw ValueError(std::string(what) + ": a size must be 0 or more, not " + std::to_string(size));
+  }
+}
+
 }  // namespace
 
 WorkPtr ProcessGroup::Impl::start_reduce_parts(const at::Tensor& /*tensor*/,
@@ -59,7 +66,13 @@ WorkPtr ProcessGroup::all_gather_parts_async(const at::Tensor& tensor,
   return impl().start_all_gather_parts(tensor, parts, timeout_or(options.timeout));
 }
 
+at::Tensor ProcessGroup::empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) const {
+  check_sizes("empty_shared", sizes);
+  return impl().empty_shared(sizes, dtype);
+}
+
 at::Tensor ProcessGroup::empty_common(at::IntArrayRef sizes, at::ScalarType dtype) const {
+  check_sizes("empty_common", sizes);
   return impl().empty_common(sizes, dtype);
 }
 

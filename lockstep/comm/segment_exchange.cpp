@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <sstream>
 #include <string>
@@ -20,6 +22,18 @@ namespace lockstep {
 namespace {
 
 std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+/// The store may be the program's own.
+class TimeoutRestored {
+ public:
+  explicit TimeoutRestored(c10d::Store& store) : store_(store), timeout_(store.getTimeout()) {}
+  TimeoutRestored(const TimeoutRestored&) = delete;
+  ~TimeoutRestored() { store_.setTimeout(timeout_); }
+
+ private:
+  c10d::Store& store_;
+  std::chrono::milliseconds timeout_;
+};
 
 UniqueFd make_segment(const LaunchEnvironment& launch) {
   return shm::create_segment(launch.local_world_size,
@@ -63,6 +77,7 @@ UniqueFd exchange_segment(c10d::Store& store, const LaunchEnvironment& launch,
   const std::string key = "lockstep/segment/" + std::to_string(launch.group_rank);
   const auto opened_key = [&](int rank) { return key + "/opened/" + std::to_string(rank); };
   const std::string kFine = "fine";
+  const TimeoutRestored restored(store);
   store.setTimeout(timeout);
   if (launch.local_rank == 0) {
     UniqueFd fd = make_segment(launch);
@@ -70,9 +85,13 @@ UniqueFd exchange_segment(c10d::Store& store, const LaunchEnvironment& launch,
     store.set(key, std::to_string(::getpid()) + " " + std::to_string(fd.get()) + " " + std::to_string(nonce));
     // The descriptor must stay open until every other rank has its own; and all learn whether all have.
     std::string verdict = kFine;
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
     for (int r = 1; r < launch.local_world_size; ++r) {
       std::string answer;
       try {
+        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+            deadline - std::chrono::steady_clock::now());
+        store.setTimeout(std::max(left, std::chrono::milliseconds(1)));
         answer = to_text(store.get(opened_key(r)));
       } catch (const std::exception&) {
         answer = "local rank " + std::to_string(r) + " has not called init() within " +
@@ -122,9 +141,15 @@ UniqueFd inherited_segment(int fd) {
       return false;
     }
   };
+  // What is open here under its number may be a wrapper's own.
+  std::string why = "is not open";
   if (::fcntl(fd, F_GETFD) >= 0) {
-    shm::Segment::map(fd);  // says what is wrong with it
-    return UniqueFd(fd);
+    try {
+      shm::Segment::map(fd);
+      return UniqueFd(fd);
+    } catch (const Error& error) {
+      why = std::string("is no use here (") + error.what() + ")";
+    }
   }
   int pid = ::getppid();
   while (pid > 1) {
@@ -136,9 +161,9 @@ UniqueFd inherited_segment(int fd) {
     std::string state;
     rest >> state >> pid;
   }
-  throw Error(
-      "LOCKSTEP_SEGMENT_FD=" + std::to_string(fd) +
-      " is not open here nor in any process above: a wrapper between lockrun and this program closed it");
+  throw Error("LOCKSTEP_SEGMENT_FD=" + std::to_string(fd) + " " + why +
+              ", nor is it the segment in any process above: did a wrapper between lockrun and this program "
+              "close it?");
 }
 
 }  // namespace lockstep

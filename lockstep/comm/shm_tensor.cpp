@@ -36,15 +36,33 @@ shm::DType to_shm(const at::Tensor& tensor) {
       return shm::DType::int32;
     case at::ScalarType::Long:
       return shm::DType::int64;
+    case at::ScalarType::UInt16:
+      return shm::DType::uint16;
+    case at::ScalarType::UInt32:
+      return shm::DType::uint32;
+    case at::ScalarType::UInt64:
+      return shm::DType::uint64;
     case at::ScalarType::Bool:
       return shm::DType::boolean;
+    case at::ScalarType::ComplexHalf:
+      return shm::DType::complex32;
     case at::ScalarType::ComplexFloat:
       return shm::DType::complex64;
     case at::ScalarType::ComplexDouble:
       return shm::DType::complex128;
+    case at::ScalarType::Float8_e4m3fn:
+      return shm::DType::float8_e4m3fn;
+    case at::ScalarType::Float8_e4m3fnuz:
+      return shm::DType::float8_e4m3fnuz;
+    case at::ScalarType::Float8_e5m2:
+      return shm::DType::float8_e5m2;
+    case at::ScalarType::Float8_e5m2fnuz:
+      return shm::DType::float8_e5m2fnuz;
+    case at::ScalarType::Float8_e8m0fnu:
+      return shm::DType::float8_e8m0fnu;
     default:
       throw ValueError(std::string("the lockstep backend does not take tensors of dtype ") +
-                       c10::toString(dtype));
+                       c10::toString(dtype) + ": convert them, or send a view of another dtype");
   }
 }
 

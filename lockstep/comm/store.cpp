@@ -1,6 +1,8 @@
 #include "lockstep/comm/store.h"
 
 #include <charconv>
+#include <filesystem>
+#include <map>
 #include <string>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -8,22 +10,46 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/launch_environment.h"
+#include "lockstep/comm/listener.h"
 
 namespace lockstep {
 namespace {
 
-c10::intrusive_ptr<c10d::Store> tcp_store(const std::string& host, int port, bool serve, int rank,
-                                          std::chrono::milliseconds timeout) {
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+/// Stores that outlive their job: those that this process serves, and files. A rank that is quicker than this
+/// one to leave a job and join the next would still find the old one, and lose it.
+std::map<std::string, StorePtr>& kept_stores() {
+  static auto* const stores = new std::map<std::string, StorePtr>();
+  return *stores;
+}
+
+StorePtr tcp_store(const std::string& host, int port, bool serve, int rank,
+                   std::chrono::milliseconds timeout) {
+  const std::string address = host + ":" + std::to_string(port);
+  if (const auto kept = kept_stores().find(address); serve && kept != kept_stores().end()) {
+    kept->second->setTimeout(timeout);
+    return kept->second;
+  }
+  // c10d reports a refused connection in some fifty lines.
+  const std::string why = serve ? "" : wait_for_listener(host, port, timeout);
+  if (!why.empty()) {
+    throw CommError("rank " + std::to_string(rank) + ": no store at " + address +
+                    " (MASTER_ADDR:MASTER_PORT or the init_method) within " +
+                    std::to_string(timeout.count()) + " ms: " + why);
+  }
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(port);
   options.isServer = serve;
   options.waitWorkers = false;
   options.timeout = timeout;
   try {
-    return c10::make_intrusive<c10d::TCPStore>(host, options);
+    StorePtr store = c10::make_intrusive<c10d::TCPStore>(host, options);
+    if (serve) kept_stores()[address] = store;
+    return store;
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw CommError("rank " + std::to_string(rank) + ": no store at " + host + ":" + std::to_string(port) +
+    throw CommError("rank " + std::to_string(rank) + ": no store at " + address +
                     " (MASTER_ADDR:MASTER_PORT or the init_method): " + text.substr(0, text.find('\n')));
   }
 }
@@ -99,10 +125,17 @@ StoreAddress StoreAddress::parse(const std::string& url) {
   return address;
 }
 
+void close_kept_stores() { kept_stores().clear(); }
+
 c10::intrusive_ptr<c10d::Store> open_store(const StoreAddress& address, int rank, int world_size,
                                            std::chrono::milliseconds timeout) {
   if (address.scheme == "tcp") return tcp_store(address.host, address.port, rank == 0, rank, timeout);
-  auto store = c10::make_intrusive<c10d::FileStore>(address.path, world_size);
+  const std::filesystem::path folder = std::filesystem::path(address.path).parent_path();
+  if (!std::filesystem::is_directory(folder)) {
+    throw ValueError("init_method file://" + address.path + ": there is no folder " + folder.string());
+  }
+  StorePtr& store = kept_stores()[address.path + " " + std::to_string(world_size)];
+  if (!store) store = c10::make_intrusive<c10d::FileStore>(address.path, world_size);
   store->setTimeout(timeout);
   return store;
 }

@@ -32,8 +32,13 @@ struct StoreAddress {
   static StoreAddress parse(const std::string& url);
 };
 
-/// Opens it for one of `world_size` ranks. Throws CommError naming it. Blocks until connected.
+/// Opens it for one of `world_size` ranks. Throws CommError naming it, ValueError where the file's folder is
+/// missing. Blocks until connected. What this process serves, and files, stay open for the next job that
+/// meets there.
 c10::intrusive_ptr<c10d::Store> open_store(const StoreAddress& address, int rank, int world_size,
                                            std::chrono::milliseconds timeout);
+
+/// Lets go of what stayed open; at the end of the process.
+void close_kept_stores();
 
 }  // namespace lockstep

@@ -34,5 +34,7 @@ struct TensorPart {
 
 /// Deadline of an operation unless its options say otherwise: torch.distributed's 30 minutes.
 inline constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::minutes(30);
+/// What a longer one, such as milliseconds::max(), is taken for: a deadline must be a point in time.
+inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 10);
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/types.h"
 
 namespace lockstep {
 namespace {
@@ -73,7 +74,7 @@ bool Work::guarded(const Call& call) {
 
 void Work::wait(OptionalTimeout timeout) {
   guarded([&] {
-    do_wait(timeout);
+    do_wait(timeout ? OptionalTimeout(std::min(*timeout, kLongestTimeout)) : timeout);
     return true;
   });
   if (exception_) std::rethrow_exception(exception_);

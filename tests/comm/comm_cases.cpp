@@ -5,6 +5,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/quantize_per_tensor.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -265,6 +266,69 @@ void all_to_all() {
     CHECK_TRUE(gathered[static_cast<size_t>(r)].equal(at::full({r * 2, 3}, r, at::kInt)));
 }
 
+/// What is only moved may be of any dtype: `count` elements whose bytes tell who made them.
+at::Tensor raw(int rank, int64_t count, at::ScalarType dtype) {
+  const auto bytes = count * static_cast<int64_t>(c10::elementSize(dtype));
+  return at::arange(bytes).add(rank * 5 + 1).remainder(113).to(at::kByte).view(dtype);
+}
+
+bool same(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() &&
+         a.contiguous().view(at::kByte).equal(b.contiguous().view(at::kByte));
+}
+
+void moved_dtypes() {
+  const World world = joined();
+  const int size = world.size(), self = world.rank(), last = size - 1;
+  for (const auto dtype :
+       {at::kUInt16, at::kUInt32, at::kUInt64, at::kComplexHalf, at::kComplexFloat, at::kComplexDouble,
+        at::kFloat8_e4m3fn, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2, at::kFloat8_e5m2fnuz, at::kFloat8_e8m0fnu,
+        at::kShort, at::kHalf, at::kBFloat16, at::kBool}) {
+    const auto of = [&](int rank, int64_t count) {
+      const at::Tensor tensor = raw(rank, count, dtype);
+      return dtype == at::kBool ? tensor.view(at::kByte).remainder(2).view(at::kBool) : tensor;
+    };
+    for (const int64_t count : {3, 900, 50000}) {
+      const at::Tensor copied = of(self, count);
+      world.broadcast(copied, {.src = last});
+      CHECK_TRUE(same(copied, of(last, count)));
+      const auto gathered = world.all_gather(of(self, count));
+      const auto at_last = world.gather(of(self, count), {.dst = last});
+      const at::Tensor into = at::empty({size * count}, dtype), part = at::empty({count}, dtype);
+      world.all_gather_into_tensor(into, of(self, count));
+      for (int r = 0; r < size; ++r) {
+        CHECK_TRUE(same(gathered[static_cast<size_t>(r)], of(r, count)));
+        CHECK_TRUE(same(into.narrow(0, r * count, count), of(r, count)));
+        if (self == last) CHECK_TRUE(same(at_last[static_cast<size_t>(r)], of(r, count)));
+      }
+      world.scatter(part, self == last ? gathered : std::vector<at::Tensor>(), {.src = last});
+      CHECK_TRUE(same(part, of(self, count)));
+      const at::Tensor swapped = at::empty({size * count}, dtype);
+      world.all_to_all_single(swapped, of(self, size * count));
+      for (int r = 0; r < size; ++r) {
+        CHECK_TRUE(
+            same(swapped.narrow(0, r * count, count), of(r, size * count).narrow(0, self * count, count)));
+      }
+      const auto send = world.isend(of(self, count), (self + 1) % size);
+      const at::Tensor received = at::empty({count}, dtype);
+      world.recv(received, (self + size - 1) % size);
+      send->wait();
+      CHECK_TRUE(same(received, of((self + size - 1) % size, count)));
+    }
+  }
+  for (const auto dtype : {at::kUInt16, at::kUInt32, at::kUInt64}) {
+    const at::Tensor sum = at::full({7}, 3 + self, at::kLong).to(dtype), most = sum.clone();
+    world.all_reduce(sum);
+    world.all_reduce(most, {.op = ReduceOp::MAX});
+    CHECK_TRUE(sum.to(at::kLong).eq(3 * size + size * (size - 1) / 2).all().item<bool>());
+    CHECK_TRUE(most.to(at::kLong).eq(3 + last).all().item<bool>());
+  }
+  check_throws<ValueError>([&] { world.all_reduce(raw(self, 5, at::kFloat8_e5m2)); },
+                           "a reduction cannot combine float8_e5m2 by SUM");
+  const at::Tensor quantised = at::quantize_per_tensor(at::rand({4}), 0.1, 3, at::kQInt8);
+  check_throws<ValueError>([&] { world.broadcast(quantised); }, "does not take tensors of dtype QInt8");
+}
+
 void messages() {
   const World world = joined();
   const int next = (world.rank() + 1) % world.size(),
@@ -398,6 +462,11 @@ int main(int argc, char** argv) {
                                       {"works", works},
                                       {"abandoned_works", abandoned_works},
                                       {"objects", objects},
+                                      {"hostile_objects", hostile_objects},
+                                      {"forked_copies", forked_copies},
+                                      {"groups_in_threads", groups_in_threads},
+                                      {"joined_again", joined_again},
+                                      {"moved_dtypes", moved_dtypes},
                                       {"new_groups", new_groups},
                                       {"group_refusals", group_refusals},
                                       {"mesh", mesh},

@@ -15,13 +15,16 @@ class CommTest : public ::testing::TestWithParam<int> {};
 constexpr const char* kCases =
     "all_reduce half_precision premul_sum complex_numbers layouts gather_and_bytes reduce_and_scatter "
     "all_to_all "
-    "messages shared_tensors c10d_backend async_forms coalesced works abandoned_works objects new_groups "
-    "group_refusals mesh many_groups parts_of_tensors memory_in_common";
+    "messages moved_dtypes shared_tensors c10d_backend async_forms coalesced works abandoned_works objects "
+    "hostile_objects new_groups group_refusals mesh many_groups groups_in_threads forked_copies "
+    "parts_of_tensors "
+    "memory_in_common";
 
 TEST_P(CommTest, Collectives) {
   expect_case_succeeds(GetParam(), "comm_cases", kCases);
   expect_case_succeeds(GetParam(), "comm_cases", "refusals");
   expect_case_succeeds(GetParam(), "comm_cases", "ten_operations_then_exit");
+  expect_case_succeeds(GetParam(), "comm_cases", "joined_again");
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CommTest, ::testing::Values(1, 2, 3, 5),
@@ -49,6 +52,7 @@ TEST(CommGlooTest, Collectives) {
       "parts_need_shared_memory",
       "LOCKSTEP_BACKEND=gloo");
   expect_case_succeeds(2, "comm_cases", "ten_operations_then_exit", "LOCKSTEP_BACKEND=gloo");
+  expect_case_succeeds(2, "comm_cases", "joined_again", "LOCKSTEP_BACKEND=gloo");
 }
 
 TEST(CommFailureTest, AMonitoredBarrierNamesWhoIsMissing) {

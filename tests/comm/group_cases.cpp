@@ -15,22 +15,16 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/device_mesh.h"
 #include "lockstep/comm/objects.h"
+#include "tests/comm/numbers.h"
 #include "tests/rank_cases.h"
 
 using namespace lockstep;
 using lockstep::testing::check_throws;
+using lockstep::testing::of;
+using lockstep::testing::sum_of;
 using nlohmann::json;
 
 namespace {
-
-at::Tensor of(int rank, int64_t count) { return at::arange(count, at::kFloat).remainder(31).add(rank * 100); }
-
-/// Sum of of() over `ranks`.
-at::Tensor sum_of(const std::vector<int>& ranks, int64_t count) {
-  at::Tensor sum = at::zeros({count});
-  for (const int rank : ranks) sum += of(rank, count);
-  return sum;
-}
 
 std::vector<at::Tensor> empties(int count, at::IntArrayRef sizes) {
   std::vector<at::Tensor> tensors;

@@ -114,8 +114,13 @@ void check_min_max_sum(Rank& self, DType dtype) {
       if (!is_supported(dtype, reduction)) continue;
       std::vector<T> data(count);
       const auto value = [](int rank, size_t i) {
-        return static_cast<T>((i * 7 + static_cast<size_t>(rank) * 5) %
-                              23);  // nine ranks: past 8 and 16 bits
+        const auto small =
+            static_cast<T>((i * 7 + static_cast<size_t>(rank) * 5) % 23);  // nine ranks: past 8 and 16 bits
+        if constexpr (std::is_unsigned_v<T>) {
+          const auto highest = static_cast<T>(T{1} << (8 * sizeof(T) - 1));
+          return (i + static_cast<size_t>(rank)) % 3 == 0 ? static_cast<T>(small | highest) : small;
+        }
+        return small;
       };
       const auto wrapping = [](T a, T b) {
         if constexpr (std::is_integral_v<T>) {
@@ -160,6 +165,9 @@ TEST_P(ShmGroupTest, ReducesEveryDtype) {
     check_min_max_sum<int16_t>(self, DType::int16);
     check_min_max_sum<int32_t>(self, DType::int32);
     check_min_max_sum<int64_t>(self, DType::int64);
+    check_min_max_sum<uint16_t>(self, DType::uint16);
+    check_min_max_sum<uint32_t>(self, DType::uint32);
+    check_min_max_sum<uint64_t>(self, DType::uint64);
   });
 }
 

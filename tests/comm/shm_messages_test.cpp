@@ -1,7 +1,10 @@
 // Messages between ranks of one node, over real processes.
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <deque>
+#include <memory>
+#include <thread>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -136,6 +139,60 @@ TEST_P(MessagesTest, PendingSendsLeaveWhileACollectiveWaits) {
   });
 }
 
+/// Where an arena has 2 MiB, what does not fit there passes through a window, in both directions at once.
+void larger_than_the_arena(Group& group) {
+  const int rank = group.rank();
+  const int next = (rank + 1) % group.size(), previous = (rank + group.size() - 1) % group.size();
+  constexpr size_t kCount = 700001;  // 5.6 MB
+  const auto value = [](int from, size_t message, size_t i) {
+    return static_cast<int64_t>(i * 31 + message * 7) + from;
+  };
+  constexpr size_t kMessages = 7;  // together more than the windows that the arena has room for
+  std::deque<std::vector<int64_t>> sent, received;
+  std::deque<Request> requests;
+  for (size_t n = 0; n < kMessages; ++n) {
+    const size_t count = n % 2 == 0 ? kCount : 90000;
+    sent.emplace_back(count);
+    for (size_t i = 0; i < count; ++i) sent[n][i] = value(rank, n, i);
+    received.emplace_back(count);
+    requests.push_back(send_request(sent[n], next, static_cast<uint32_t>(n)));
+    group.start(requests.back());
+  }
+  for (size_t n = kMessages; n-- > 0;) {  // the last one first
+    requests.push_back(receive_request(received[n], previous, static_cast<uint32_t>(n)));
+    group.start(requests.back());
+  }
+  for (Request& request : requests) group.wait(request, kTimeout);
+  for (size_t n = 0; n < kMessages; ++n) {
+    for (size_t i = 0; i < received[n].size(); ++i) ASSERT_EQ(received[n][i], value(previous, n, i)) << i;
+  }
+  // Blocking, where the receiver is at work on the other side.
+  if (group.size() > 1 && rank < 2) {
+    std::vector<int64_t> data(kCount, rank + 5);
+    run(group, rank == 0 ? send_request(data, 1) : receive_request(data, 0));
+    EXPECT_EQ(data, std::vector<int64_t>(kCount, 5));
+  }
+  group.barrier(kTimeout);
+}
+
+TEST_P(MessagesTest, LargerThanTheArena) {
+  const UniqueFd small = create_segment(GetParam(), kHugePage);
+  expect_all_succeed(run_processes(GetParam(), [&](int rank) {
+    Rank self(small.get(), rank);
+    larger_than_the_arena(self.group);
+  }));
+}
+
+/// For the thread sanitizer.
+TEST_P(MessagesTest, RanksAsThreads) {
+  const UniqueFd small = create_segment(GetParam(), kHugePage);
+  const auto shared = std::make_shared<const Segment>(Segment::map(small.get()));
+  testing::run_threads(GetParam(), [&](int rank) {
+    Rank self(shared, rank);
+    larger_than_the_arena(self.group);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, MessagesTest, ::testing::Values(1, 2, 3, 5),
                          [](const auto& info) { return std::to_string(info.param); });
 
@@ -147,6 +204,28 @@ TEST(MessagesFailureTest, ADeadSenderIsNamed) {
     std::vector<int64_t> data(3);
     EXPECT_THROW(run(self.group, receive_request(data, 1)), PeerLostError);
   });
+}
+
+TEST(MessagesFailureTest, AReceiverThatDiesInAWindowIsNamed) {
+  const UniqueFd segment = create_segment(2, kHugePage);
+  const auto statuses = run_processes(2, [&](int rank) {
+    Rank self(segment.get(), rank);
+    std::vector<int64_t> data(1000000);
+    if (rank == 1) {
+      Request request = receive_request(data, 0);
+      self.group.start(request);
+      std::this_thread::sleep_for(20ms);
+      self.group.progress();
+      ::raise(SIGKILL);
+    }
+    try {
+      run(self.group, send_request(data, 1));
+      ADD_FAILURE() << "no error";
+    } catch (const PeerLostError& error) {
+      EXPECT_EQ(error.rank(), 1);
+    }
+  });
+  EXPECT_EQ(statuses[0], 0);
 }
 
 TEST(MessagesFailureTest, AnotherSizeIsAnErrorOnBothSides) {

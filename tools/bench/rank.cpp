@@ -23,7 +23,8 @@ at::ScalarType scalar_type(shm::DType dtype) {
       {shm::DType::float16, at::kHalf},  {shm::DType::bfloat16, at::kBFloat16},
       {shm::DType::int8, at::kChar},     {shm::DType::uint8, at::kByte},
       {shm::DType::int16, at::kShort},   {shm::DType::int32, at::kInt},
-      {shm::DType::int64, at::kLong}};
+      {shm::DType::int64, at::kLong},    {shm::DType::uint16, at::kUInt16},
+      {shm::DType::uint32, at::kUInt32}, {shm::DType::uint64, at::kUInt64}};
   return types.at(dtype);
 }
 

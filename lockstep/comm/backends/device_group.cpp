@@ -4,19 +4,19 @@
 
 #include <utility>
 
+#include "lockstep/comm/forwarding_group.h"
+
 namespace lockstep::backends {
 namespace {
 
-class DeviceGroup : public ProcessGroup::Impl {
+/// Tensors on a device go to one engine, all else to the other.
+class DeviceGroup : public ForwardingGroup {
  public:
   DeviceGroup(std::shared_ptr<Impl> host, std::shared_ptr<Impl> device)
-      : host_(std::move(host)), device_(std::move(device)) {}
+      : ForwardingGroup(std::move(host)), device_(std::move(device)) {}
 
-  int rank() const override { return host_->rank(); }
-  int size() const override { return host_->size(); }
   const std::string& name() const override { return device_->name(); }
   c10::intrusive_ptr<c10d::Backend> backend() override { return device_->backend(); }
-  Timeout timeout() const override { return host_->timeout(); }
 
   WorkPtr start_all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) override {
     return of(tensor).start_all_reduce(tensor, op, timeout);
@@ -48,41 +48,21 @@ class DeviceGroup : public ProcessGroup::Impl {
                            const std::vector<int64_t>& input_splits, Timeout timeout) override {
     return of(input).start_all_to_all(output, input, output_splits, input_splits, timeout);
   }
-  WorkPtr isend(const at::Tensor& tensor, int dst, int tag, Timeout timeout) override {
-    return of(tensor).isend(tensor, dst, tag, timeout);
-  }
-  WorkPtr irecv(const at::Tensor& tensor, int src, int tag, Timeout timeout) override {
-    return of(tensor).irecv(tensor, src, tag, timeout);
-  }
-  WorkPtr start_reduce_parts(const at::Tensor& tensor, const std::vector<TensorPart>& parts, ReduceOp op,
-                             Timeout timeout) override {
-    return of(tensor).start_reduce_parts(tensor, parts, op, timeout);
-  }
-  WorkPtr start_all_gather_parts(const at::Tensor& tensor, const std::vector<std::vector<TensorPart>>& parts,
-                                 Timeout timeout) override {
-    return of(tensor).start_all_gather_parts(tensor, parts, timeout);
-  }
-  at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override {
-    return host_->empty_common(sizes, dtype);
-  }
-  WorkPtr start_barrier(Timeout timeout) override { return host_->start_barrier(timeout); }
-  void monitored_barrier(Timeout timeout) override { host_->monitored_barrier(timeout); }
+  WorkPtr start_barrier(Timeout timeout) override { return group_->start_barrier(timeout); }
   void progress() override {
-    host_->progress();
+    group_->progress();
     device_->progress();
   }
-  at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
-    return host_->empty_shared(sizes, dtype);
-  }
   std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
-    auto host = host_->new_group(members, timeout);
+    auto host = group_->new_group(members, timeout);
     auto device = device_->new_group(members, timeout);
     return host ? make_device_group(std::move(host), std::move(device)) : nullptr;
   }
 
  private:
-  Impl& of(const at::Tensor& tensor) { return tensor.is_cpu() ? *host_ : *device_; }
-  std::shared_ptr<Impl> host_, device_;
+  Impl& of(const at::Tensor& tensor) override { return tensor.is_cpu() ? *group_ : *device_; }
+
+  std::shared_ptr<Impl> device_;
 };
 
 }  // namespace

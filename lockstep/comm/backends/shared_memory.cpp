@@ -6,13 +6,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <list>
 #include <numeric>
-#include <sstream>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/c10d_backend.h"
+#include "lockstep/comm/backends/shared_memory_works.h"
 #include "lockstep/comm/shm/areas.h"
 #include "lockstep/comm/shm/group.h"
 #include "lockstep/comm/shm_tensor.h"
@@ -22,45 +21,6 @@ namespace {
 
 using Sequence = shm::Group::Sequence;
 using Timeout = std::chrono::milliseconds;
-
-/// What an operation in flight uses.
-struct Held {
-  std::vector<at::Tensor> tensors;
-  std::vector<shm::Group::Copy> copies;
-  std::vector<shm::Part> parts;
-  std::vector<int64_t> sent_splits, table;  // of an all_to_all
-  std::function<std::vector<shm::Group::Copy>()> late_copies;
-  std::string disagreement;
-};
-
-/// A message under way, with the tensor whose memory it is.
-struct Message {
-  shm::PointToPoint::Request request;
-  at::Tensor tensor;
-};
-
-/// The group with the memory it lives in. Works keep it alive.
-struct State {
-  State(std::shared_ptr<shm::Node> node_, int area, std::vector<int> members, int rank, Timeout timeout)
-      : node(std::move(node_)),
-        group(node->segment(), area, std::move(members), rank, node->arena(), timeout) {}
-  ~State() {
-    purge();
-    // Peers may still read what these name, and nobody is left to ask when they have: better kept for good.
-    if (!abandoned.empty()) new auto(std::move(abandoned));
-  }
-  /// Something in flight that nobody waits for any more; it goes on all the same.
-  void abandon(std::function<bool()> ended, std::shared_ptr<void> held) {
-    purge();
-    abandoned.emplace_back(std::move(ended), std::move(held));
-  }
-  void purge() {
-    abandoned.remove_if([&](const auto& entry) { return group.is_broken() || entry.first(); });
-  }
-  std::shared_ptr<shm::Node> node;
-  shm::Group group;
-  std::list<std::pair<std::function<bool()>, std::shared_ptr<void>>> abandoned;
-};
 
 /// The tensors' elements in one piece: as they lie, when they are parts of one tensor in order, else a copy.
 at::Tensor one_after_another(const std::vector<at::Tensor>& tensors) {
@@ -76,77 +36,6 @@ at::Tensor one_after_another(const std::vector<at::Tensor>& tensors) {
   const auto keep_alive = [tensors](void* /*data*/) {};
   return at::from_blob(first.mutable_data_ptr(), {count}, keep_alive, first.options());
 }
-
-/// Calls `wait`; the core knows elements, so the shape is added to its deadline's message here.
-template <class Wait>
-void with_shape(const at::Tensor& tensor, const Wait& wait) {
-  try {
-    wait();
-  } catch (const TimeoutError& error) {
-    std::ostringstream text;
-    text << error.what() << "; this rank's tensor has shape " << tensor.sizes();
-    throw TimeoutError(text.str(), error.missing_ranks());
-  }
-}
-
-class ShmWork : public Work {
- public:
-  ShmWork(std::shared_ptr<State> state, Sequence sequence, std::shared_ptr<Held> held, Timeout timeout)
-      : state_(std::move(state)), sequence_(sequence), held_(std::move(held)), timeout_(timeout) {}
-  ~ShmWork() override {
-    if (state_->group.has_ended(sequence_)) return;
-    state_->abandon([&group = state_->group, sequence = sequence_] { return group.has_ended(sequence); },
-                    held_);
-  }
-
- private:
-  void do_wait(std::optional<Timeout> timeout) override {
-    const auto wait = [&] { state_->group.wait(sequence_, timeout.value_or(timeout_)); };
-    if (held_->tensors.empty()) {
-      wait();
-    } else {
-      with_shape(held_->tensors.front(), wait);
-    }
-    check();
-  }
-  bool poll() override {
-    if (!state_->group.is_complete(sequence_)) return false;
-    check();
-    return true;
-  }
-  void check() const {
-    if (!held_->disagreement.empty()) throw ValueError(held_->disagreement);
-  }
-  std::shared_ptr<State> state_;
-  Sequence sequence_;
-  std::shared_ptr<Held> held_;
-  Timeout timeout_;
-};
-
-class MessageWork : public Work {
- public:
-  MessageWork(std::shared_ptr<State> state, std::shared_ptr<Message> message, Timeout timeout)
-      : state_(std::move(state)), message_(std::move(message)), timeout_(timeout) {}
-  ~MessageWork() override {
-    if (message_->request.complete) return;
-    state_->abandon([message = message_.get()] { return message->request.complete; }, message_);
-  }
-  int source_rank() const override {
-    return message_->request.complete && !message_->request.is_send ? message_->request.peer : -1;
-  }
-
- private:
-  void do_wait(std::optional<Timeout> timeout) override {
-    state_->group.wait(message_->request, timeout.value_or(timeout_));
-  }
-  bool poll() override {
-    if (!message_->request.complete) state_->group.progress();
-    return message_->request.complete;
-  }
-  std::shared_ptr<State> state_;
-  std::shared_ptr<Message> message_;
-  Timeout timeout_;
-};
 
 size_t count_of(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
 
@@ -205,7 +94,7 @@ class ShmGroup : public ProcessGroup::Impl {
     const Sequence sequence =
         group().start_reduce_parts(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(op, dtype),
                                    held->parts.data(), held->parts.size());
-    return std::make_shared<ShmWork>(state_, sequence, std::move(held), timeout);
+    return collective_work(state_, sequence, std::move(held), timeout);
   }
   WorkPtr start_all_gather_parts(const at::Tensor& tensor, const std::vector<std::vector<TensorPart>>& parts,
                                  Timeout timeout) override {
@@ -288,6 +177,7 @@ class ShmGroup : public ProcessGroup::Impl {
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
     int64_t count = 1;
     for (const int64_t size : sizes) count *= size;
+    state_->node->process().check(rank());  // a fork would hand out what this rank hands out too
     const size_t bytes = static_cast<size_t>(count) * c10::elementSize(dtype);
     std::byte* const memory = state_->node->arena().allocate(bytes);
     const auto release = [node = state_->node, state = std::weak_ptr<State>(state_)](void* pointer) {
@@ -315,14 +205,14 @@ class ShmGroup : public ProcessGroup::Impl {
   WorkPtr work(Sequence sequence, std::vector<at::Tensor> tensors, Timeout timeout) {
     auto held = std::make_shared<Held>();
     held->tensors = std::move(tensors);
-    return std::make_shared<ShmWork>(state_, sequence, std::move(held), timeout);
+    return collective_work(state_, sequence, std::move(held), timeout);
   }
   WorkPtr exchange(shm::Group::Exchange exchange, std::shared_ptr<Held> held, Timeout timeout) {
     exchange.copies = held->copies.data();
     exchange.copy_count = held->copies.size();
     if (held->late_copies) exchange.late_copies = &held->late_copies;
     const Sequence sequence = group().start_exchange(exchange);
-    return std::make_shared<ShmWork>(state_, sequence, std::move(held), timeout);
+    return collective_work(state_, sequence, std::move(held), timeout);
   }
   static shm::PointToPoint::Request request_of(bool is_send, const at::Tensor& tensor, int peer, int tag) {
     check_memory(tensor);
@@ -346,7 +236,7 @@ class ShmGroup : public ProcessGroup::Impl {
     message->request = request_of(is_send, tensor, peer, tag);
     message->tensor = tensor;
     group().start(message->request);
-    return std::make_shared<MessageWork>(state_, std::move(message), timeout);
+    return message_work(state_, std::move(message), timeout);
   }
   /// Copies everybody's input to outputs, where there are any.
   WorkPtr collect(shm::OpKind kind, int root, const at::Tensor& input, const std::vector<at::Tensor>& outputs,
@@ -428,7 +318,7 @@ std::shared_ptr<Work> ShmGroup::start_all_to_all(const at::Tensor& output, const
   };
   parts.late_copies = &held->late_copies;
   const Sequence sequence = group().start_exchange(parts);
-  return std::make_shared<ShmWork>(state_, sequence, std::move(held), timeout);
+  return collective_work(state_, sequence, std::move(held), timeout);
 }
 
 /// In rank 0's arena: the elements on pages of their own, behind them the number of ranks that still use
@@ -455,6 +345,7 @@ at::Tensor ShmGroup::empty_common(at::IntArrayRef sizes, at::ScalarType dtype) {
   if (offset < 0) throw Error(error);
   auto* const users = reinterpret_cast<Users*>(base + offset + data_bytes);
   const auto release = [node = state_->node, users, is_owner = rank() == 0](void* memory) {
+    if (node->process().is_copy()) return;
     // release: what this rank did with the memory lies before its next use.
     users->fetch_sub(1, std::memory_order_acq_rel);
     if (!is_owner) return;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 
+#include "lockstep/base/cgroup.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/shm/layout.h"
 
@@ -23,6 +24,9 @@ namespace {
 constexpr size_t kPage = 4096;
 /// Pages are asked for in steps of this size, so that a run of small tensors is one call.
 constexpr size_t kPopulateStep = size_t{1} << 20;
+
+constexpr const char* kRemedy =
+    ": raise the memory limit of the container or job, or use fewer ranks per node";
 
 std::string mebibytes(size_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
 
@@ -110,17 +114,33 @@ void Arena::populate_to(size_t end) {
   if (end <= populated_) return;
   const size_t target = std::min(round_up(end, kPopulateStep), capacity_);
   const size_t bytes = target - populated_;
+  check_memory(bytes);
   while (::madvise(base_ + populated_, bytes, MADV_POPULATE_WRITE) != 0) {
     if (errno == EINTR || errno == EAGAIN) continue;
     // A kernel before 5.14 does not know the call; there the pages come on first touch.
     if (errno == EINVAL) break;
     // EFAULT is how the kernel says that a touch would have been a SIGBUS.
     const std::string why = errno == EFAULT ? "" : std::string(" (") + std::strerror(errno) + ")";
-    throw Error("no memory for " + mebibytes(bytes) + " of shared memory" + why +
-                ": raise the memory limit of the container or job, or use fewer ranks per node");
+    throw Error("no memory for " + mebibytes(bytes) + " of shared memory" + why + kRemedy);
   }
   use_huge_pages(populated_, target);
   populated_ = target;
+}
+
+/// In a control group that is full the kernel does not refuse pages, it kills a process of the group: so look
+/// before. Only now and then where there is plenty, as the other ranks take some too.
+void Arena::check_memory(size_t bytes) {
+  if (bytes <= expected_free_) {
+    expected_free_ -= bytes;
+    return;
+  }
+  const auto room = free_memory();
+  if (!room) return;
+  if (bytes > *room) {
+    throw Error("no memory for " + mebibytes(bytes) + " of shared memory: only " + mebibytes(*room) +
+                " are left in this control group or on this machine" + kRemedy);
+  }
+  expected_free_ = (*room - bytes) / 8;
 }
 
 /// Large tensors gain 5 to 9 % from huge pages. Whoever gets none (an old kernel, no free ones) goes on with

@@ -11,8 +11,8 @@
 namespace lockstep::shm {
 
 /// First-fit allocator over one address range. Thread-safe. Pages are populated when they are first handed
-/// out, so that a machine without memory is an error here and never a SIGBUS later; they stay populated for
-/// reuse.
+/// out, so that a machine or a control group without memory is an error here and never a SIGBUS, or the end
+/// by the kernel, later; they stay populated for reuse.
 class Arena {
  public:
   Arena(std::byte* base, size_t capacity);
@@ -36,6 +36,7 @@ class Arena {
   void release_locked(std::byte* pointer);
   void sweep();
   void populate_to(size_t end);
+  void check_memory(size_t bytes);
   void use_huge_pages(size_t begin, size_t end);
 
   std::byte* base_;
@@ -44,6 +45,7 @@ class Arena {
   std::vector<std::pair<std::byte*, std::function<bool()>>> deferred_;
   int huge_page_error_ = 0;
   size_t populated_ = 0;           // bytes from the start that have memory behind them
+  size_t expected_free_ = 0;       // so much may be populated before the system is asked again
   std::map<size_t, size_t> free_;  // offset -> bytes, disjoint and never adjacent
   std::map<size_t, size_t> used_;  // offset -> bytes
 };

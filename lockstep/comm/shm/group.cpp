@@ -144,6 +144,7 @@ void Group::start(PointToPoint::Request& request) {
 
 void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeout) {
   if (request.complete) return;
+  members_->check_broken();
   class AwaitedMessage final : public Awaited {
    public:
     AwaitedMessage(Group& group, const PointToPoint::Request& request) : group_(group), request_(request) {}

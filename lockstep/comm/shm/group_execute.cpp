@@ -87,7 +87,7 @@ void Group::reduce_alone(const Operation& operation, size_t first, size_t count,
 void Group::acknowledge(const Operation& operation) {
   // release: this rank no longer reads its peers' buffers.
   slice_of(operation.sequence, rank()).done.store(1, std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  full_fence();
   members_->ring_sleepers();
 }
 
@@ -111,7 +111,7 @@ void Group::reduce_chunks(const Operation& operation, int owner, bool from_back)
   if (finished == 0) return;
   // release: the results are in every rank's buffer.
   slice.done.fetch_add(finished, std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  full_fence();
   if (all_done(operation)) members_->ring_sleepers();
 }
 

@@ -47,7 +47,7 @@ Group::Sequence Group::start(Operation& operation) {
 /// The last to arrive wakes those who sleep. The post and the loads of the others' posts and doorbells must
 /// not change places, or a peer that falls asleep just now would sleep through the last arrival.
 void Group::announce(const Operation& operation) {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  full_fence();
   if (operation.complete || all_posted(operation)) members_->ring_sleepers();
 }
 

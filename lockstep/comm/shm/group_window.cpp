@@ -32,7 +32,7 @@ bool Group::advance_windows(Operation& operation) {
     moved_ever = moved_ever || moved;
   }
   if (moved_ever) {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    full_fence();
     members_->ring_sleepers();
   }
   if (!all_done(operation)) return false;

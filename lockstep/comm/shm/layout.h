@@ -16,7 +16,7 @@
 namespace lockstep::shm {
 
 inline constexpr uint64_t kMagic = 0x31504554534b4c4cULL;
-inline constexpr uint32_t kLayoutVersion = 5;
+inline constexpr uint32_t kLayoutVersion = 6;
 inline constexpr int kMaxRanks = 256;
 inline constexpr int kMaxGroups = 64;
 /// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
@@ -27,7 +27,7 @@ inline constexpr uint32_t kSlots = 64;
 /// What at most this many bytes of a collective travels inside its post.
 inline constexpr size_t kInlineBytes = 64;
 /// The same of a message from rank to rank, inside the channel's entry.
-inline constexpr size_t kMessageInlineBytes = 96;
+inline constexpr size_t kMessageInlineBytes = 88;
 /// A message of at most this many bytes is copied through the group's staging buffers, in one
 /// synchronisation.
 inline constexpr size_t kStagingBytes = 16 * 1024;
@@ -164,13 +164,16 @@ struct alignas(kLine) Slice {
 };
 
 /// One message of a channel. `number`, counted from 1 in the channel, is stored last (release) and read first
-/// (acquire). A message that does not fit into the payload is copied block by block into the sender's arena.
+/// (acquire). A message that does not fit into the payload is copied block by block into the sender's arena:
+/// block b to place b % places, once the receiver has copied what was there before.
 struct alignas(kLine) ChannelEntry {
   std::atomic<uint64_t> number;
   uint64_t bytes;
   uint64_t offset;  ///< in the segment; unused when the bytes travel in the payload
   uint32_t tag;
-  std::atomic<uint32_t> filled;  ///< release: so many blocks of kBlockBytes lie there
+  std::atomic<uint32_t> filled;  ///< release: so many blocks of kBlockBytes have been put there
+  uint32_t places;
+  std::atomic<uint32_t> taken;  ///< release, by the receiver: it has copied so many blocks
   unsigned char payload[kMessageInlineBytes];
 };
 static_assert(sizeof(ChannelEntry) == kLine);

@@ -38,6 +38,7 @@ void Membership::ring(int member) {
 }
 
 void Membership::check_broken() {
+  process_.check(rank_);
   if (broken_) std::rethrow_exception(broken_);
   // acquire: the record is complete.
   if (failure_->state.load(std::memory_order_acquire) != 2) return;
@@ -59,7 +60,7 @@ void Membership::fail(FailureKind kind, const std::string& message, int lost_ran
     std::memcpy(failure_->message, full.data(), length);
     failure_->message[length] = '\0';
     failure_->state.store(2, std::memory_order_release);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    full_fence();
     ring_sleepers();
     print_flight_recorder();
   }
@@ -76,13 +77,15 @@ void Membership::print_flight_recorder() const {
 }
 
 void Membership::leave() {
+  if (process_.is_copy()) return;
   progress_[rank_].state.store(MemberState::left, std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  full_fence();
   ring_sleepers();
   leave_area(segment_, area_);
 }
 
 bool Membership::all_others_have_stopped() {
+  if (process_.is_copy()) return false;
   // The area may have been cleared and taken by another group: then all have left this one.
   if (segment_.area_record(area_).generation.load(std::memory_order_acquire) != generation_) return true;
   std::string how;

@@ -12,6 +12,7 @@
 #include "lockstep/base/fd.h"
 #include "lockstep/comm/shm/flight_recorder.h"
 #include "lockstep/comm/shm/layout.h"
+#include "lockstep/comm/shm/process.h"
 #include "lockstep/comm/shm/segment.h"
 #include "lockstep/comm/shm/wait.h"
 
@@ -64,7 +65,7 @@ class Membership {
       bell.sleeping.store(1, std::memory_order_relaxed);
       // Pairs with the fence before ring_sleepers: either the peer sees the sleeper, or the sleeper what the
       // peer did.
-      std::atomic_thread_fence(std::memory_order_seq_cst);
+      full_fence();
       const bool done = ready();
       if (!done) {
         constexpr std::chrono::nanoseconds kLookAtPeersEvery = std::chrono::milliseconds(50);
@@ -90,7 +91,7 @@ class Membership {
   /// Tells the others that this rank takes no further part.
   void leave();
 
-  /// Throws the first cause once the group is broken, by whichever rank.
+  /// Throws the first cause once the group is broken, by whichever rank; ValueError in a fork of this rank.
   void check_broken();
   /// Breaks the group for all ranks and throws.
   [[noreturn]] void fail(FailureKind kind, const std::string& message, int lost_rank = -1,
@@ -108,6 +109,7 @@ class Membership {
   uint32_t generation_;
   std::vector<int> members_;
   int rank_;
+  RankProcess process_;
   bool oversubscribed_;
   FlightRecorder recorder_;
   FailureRecord* failure_;

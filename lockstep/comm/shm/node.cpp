@@ -36,6 +36,7 @@ Node::Node(std::shared_ptr<const Segment> segment, int rank)
 }
 
 Node::~Node() {
+  if (process_.is_copy()) return;
   uint32_t expected = static_cast<uint32_t>(RankState::attached);
   segment_->rank_record(rank_).state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::left),
                                                              std::memory_order_release);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "lockstep/comm/shm/arena.h"
+#include "lockstep/comm/shm/process.h"
 #include "lockstep/comm/shm/segment.h"
 
 namespace lockstep::shm {
@@ -28,10 +29,12 @@ class Node {
   int rank() const { return rank_; }
   const Segment& segment() const { return *segment_; }
   Arena& arena() { return arena_; }
+  const RankProcess& process() const { return process_; }
 
  private:
   std::shared_ptr<const Segment> segment_;
   int rank_;
+  RankProcess process_;
   Arena arena_;
 };
 

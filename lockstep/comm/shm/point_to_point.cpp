@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep::shm {
 
 PointToPoint::PointToPoint(Membership& members, Arena& arena, std::byte* channels)
@@ -45,12 +47,14 @@ void PointToPoint::start(Request& request) {
 
 void PointToPoint::cancel(const Request& request) {
   receiving_.remove(const_cast<Request*>(&request));
+  filling_.remove(const_cast<Request*>(&request));
   if (!request.is_send) return;
   waiting_ -= outgoing_[static_cast<size_t>(request.peer)].waiting.remove(const_cast<Request*>(&request));
 }
 
 void PointToPoint::progress() {
   if (is_idle()) return;
+  filling_.remove_if([&](Request* request) { return fill(*request); });
   for (Outgoing& outgoing : outgoing_) {
     if (waiting_ == 0) break;
     while (!outgoing.waiting.empty() && try_send(*outgoing.waiting.front())) {
@@ -83,21 +87,26 @@ bool PointToPoint::try_send(Request& request) {
   if (is_inline) {
     if (request.bytes > 0) std::memcpy(entry.payload, request.data, request.bytes);
   } else {
-    std::byte* const scratch = arena_.allocate(request.bytes);
-    outgoing.scratch[index] = scratch;
+    entry.places = reserve(request.bytes, outgoing.scratch[index]);
+    if (entry.places == 0) return false;
     ++outgoing.in_scratch;
-    entry.offset = static_cast<uint64_t>(scratch - members_.segment().base());
+    entry.offset = static_cast<uint64_t>(outgoing.scratch[index] - members_.segment().base());
     entry.filled.store(0, std::memory_order_relaxed);
+    entry.taken.store(0, std::memory_order_relaxed);
   }
   entry.tag = request.tag;
   entry.bytes = request.bytes;
   outgoing.sent = number;
   // release: the entry and, where they travel in it, the bytes.
   entry.number.store(number, std::memory_order_release);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  full_fence();
   members_.ring(request.peer);
-  if (!is_inline) fill(entry, request);
-  complete(request);
+  request.message = number;
+  if (is_inline) {
+    complete(request);
+  } else if (!fill(request)) {
+    filling_.push_back(&request);
+  }
   // The receiver has read where the next message goes: fetch it for writing while there is time.
   const auto* const next = reinterpret_cast<const std::byte*>(&to.entries[(number + 1) % kChannelDepth]);
   fetch_for_writing(next);
@@ -105,18 +114,58 @@ bool PointToPoint::try_send(Request& request) {
   return true;
 }
 
-/// The receiver copies a block while the next one is filled, if it is waiting already.
-void PointToPoint::fill(ChannelEntry& entry, const Request& request) {
-  std::byte* const scratch = members_.segment().base() + entry.offset;
-  uint32_t blocks = 0;
-  for (size_t begin = 0; begin < request.bytes; begin += kBlockBytes) {
-    std::memcpy(scratch + begin, request.data + begin, std::min(kBlockBytes, request.bytes - begin));
-    // release: the block's bytes.
-    entry.filled.store(++blocks, std::memory_order_release);
+/// Room for a message in the arena, or for a window that it passes through; returns the blocks of it, or 0
+/// where other messages have all of the arena for now.
+uint32_t PointToPoint::reserve(size_t bytes, std::byte*& scratch) {
+  const auto blocks = static_cast<uint32_t>((bytes + kBlockBytes - 1) / kBlockBytes);
+  if (blocks > kWindowBlocks) {
+    try {
+      scratch = arena_.allocate(bytes);
+      return blocks;
+    } catch (const Error&) {
+      // The window needs less.
+    }
   }
+  try {
+    scratch = arena_.allocate(std::min(bytes, kWindowBytes));
+    return std::min(blocks, kWindowBlocks);
+  } catch (const Error&) {
+    bool some_will_go = false;
+    for (int peer = 0; peer < members_.size(); ++peer) {
+      some_will_go = some_will_go || outgoing_[static_cast<size_t>(peer)].in_scratch > 0;
+      release_taken(peer);
+    }
+    if (some_will_go) return 0;
+    throw;
+  }
+}
+
+/// Copies what has room; true once that is all. The receiver copies a block while the next one is filled, if
+/// it is waiting already.
+bool PointToPoint::fill(Request& request) {
+  ChannelEntry& entry = channel(members_.rank(), request.peer).entries[request.message % kChannelDepth];
+  std::byte* const scratch = members_.segment().base() + entry.offset;
+  const size_t blocks = (request.bytes + kBlockBytes - 1) / kBlockBytes;
+  const uint32_t before = request.blocks;
+  while (request.blocks < blocks) {
+    // acquire: the receiver no longer reads what was there.
+    if (request.blocks >= entry.places &&
+        entry.taken.load(std::memory_order_acquire) + entry.places <= request.blocks) {
+      break;
+    }
+    const size_t begin = request.blocks * kBlockBytes;
+    std::memcpy(scratch + request.blocks % entry.places * kBlockBytes, request.data + begin,
+                std::min(kBlockBytes, request.bytes - begin));
+    // release: the block's bytes.
+    entry.filled.store(++request.blocks, std::memory_order_release);
+  }
+  if (request.blocks == before) return false;
   // A receiver that fell asleep in between has seen only some of them.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  full_fence();
   members_.ring(request.peer);
+  if (request.blocks < blocks) return false;
+  complete(request);
+  return true;
 }
 
 bool PointToPoint::try_receive(Request& request) {
@@ -161,15 +210,25 @@ bool PointToPoint::copy_message(Request& request) {
   } else {
     const std::byte* const bytes = members_.segment().base() + entry.offset;
     const size_t blocks = (request.bytes + kBlockBytes - 1) / kBlockBytes;
-    while (request.blocks_taken < blocks) {
+    const uint32_t before = request.blocks;
+    while (request.blocks < blocks) {
       // acquire: the blocks' bytes.
       const uint32_t filled = entry.filled.load(std::memory_order_acquire);
-      if (filled == request.blocks_taken) return false;
-      const size_t begin = request.blocks_taken * kBlockBytes;
-      const size_t end = std::min(filled * kBlockBytes, request.bytes);
-      std::memcpy(request.data + begin, bytes + begin, end - begin);
-      request.blocks_taken = filled;
+      if (filled == request.blocks) break;
+      const uint32_t place = request.blocks % entry.places;
+      const uint32_t together = std::min(filled - request.blocks, entry.places - place);
+      const size_t begin = request.blocks * kBlockBytes;
+      const size_t end = std::min(begin + together * kBlockBytes, request.bytes);
+      std::memcpy(request.data + begin, bytes + place * kBlockBytes, end - begin);
+      request.blocks += together;
+      // release: those have been read.
+      if (entry.places < blocks) entry.taken.store(request.blocks, std::memory_order_release);
     }
+    if (entry.places < blocks && request.blocks != before) {
+      full_fence();
+      members_.ring(request.peer);
+    }
+    if (request.blocks < blocks) return false;
   }
   Incoming& incoming = incoming_[static_cast<size_t>(request.peer)];
   incoming.done |= uint32_t{1} << (request.message - incoming.head);
@@ -181,7 +240,7 @@ bool PointToPoint::copy_message(Request& request) {
     }
     // release: those messages have been read.
     from.taken.store(incoming.head - 1, std::memory_order_release);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    full_fence();
     members_.ring(request.peer);
   }
   complete(request);

@@ -3,7 +3,9 @@
 // Each ordered pair of ranks has a channel of kChannelDepth entries in the group's control area. A small
 // message travels in its entry; a larger one is copied into the sender's arena and copied out by the
 // receiver, block by block, so that both copy at the same time. So a send ends without the receiver as long
-// as the channel has room; beyond that it waits in this process and leaves when room comes.
+// as the channel and the arena have room. Where the channel is full it waits in this process and leaves when
+// room comes; where the arena has none for the whole message, it passes through a window of kWindowBytes
+// there while the receiver copies.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +32,8 @@ class PointToPoint {
     size_t bytes = 0;  ///< must be the same on both sides
     bool complete = false;
     uint64_t flight_number = 0;  ///< in the flight recorder
-    uint64_t message = 0;        ///< of a receive, once a message has been found: its number, of which
-    uint32_t blocks_taken = 0;   ///< so much has been copied
+    uint64_t message = 0;        ///< its number in the channel, once it has one; of it,
+    uint32_t blocks = 0;         ///< so many blocks have been copied by this side
   };
 
   PointToPoint(Membership& members, Arena& arena, std::byte* channels);
@@ -46,7 +48,7 @@ class PointToPoint {
   /// Advances what can be advanced without blocking.
   void progress();
   /// Is there nothing to advance?
-  bool is_idle() const { return receiving_.empty() && waiting_ == 0; }
+  bool is_idle() const { return receiving_.empty() && waiting_ == 0 && filling_.empty(); }
 
  private:
   struct Outgoing {
@@ -68,7 +70,8 @@ class PointToPoint {
   bool find_message(Request& request, int source);
   bool copy_message(Request& request);
   bool has_room(int peer);
-  void fill(ChannelEntry& entry, const Request& request);
+  bool fill(Request& request);
+  uint32_t reserve(size_t bytes, std::byte*& scratch);
   void release_taken(int peer);
   void complete(Request& request);
 
@@ -78,6 +81,7 @@ class PointToPoint {
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
   size_t waiting_ = 0;             // sends, over all peers
+  std::list<Request*> filling_;    // sends through a window, under way
   std::list<Request*> receiving_;  // in the order in which they were started
 };
 

@@ -1,10 +1,14 @@
 #include "lockstep/comm/shm/process.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <string>
+
+#include "lockstep/base/error.h"
 
 #ifndef SYS_pidfd_open
 #define SYS_pidfd_open 434
@@ -20,6 +24,19 @@ bool process_ended(UniqueFd& pidfd, int pid) {
   }
   pollfd event{pidfd.get(), POLLIN, 0};
   return ::poll(&event, 1, 0) > 0;
+}
+
+RankProcess::RankProcess() : pid_(::getpid()) {
+  static const bool counts =
+      ::pthread_atfork(nullptr, nullptr, [] { forks_.fetch_add(1, std::memory_order_relaxed); }) == 0;
+  (void)counts;
+  at_creation_ = forks_.load(std::memory_order_relaxed);
+}
+
+void RankProcess::refuse(int rank) const {
+  throw ValueError("process " + std::to_string(::getpid()) + " was forked from rank " + std::to_string(rank) +
+                   " (pid " + std::to_string(pid_) +
+                   ") after it had joined the job and is no rank itself: leave collectives to that process");
 }
 
 }  // namespace lockstep::shm

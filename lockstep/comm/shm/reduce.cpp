@@ -246,6 +246,21 @@ void run_type(Reduction reduction, const void* const* sources, size_t ranks, voi
   }
 }
 
+template <class Unsigned, class Signed>
+void run_unsigned(Reduction reduction, const void* const* sources, size_t ranks, void* const* destinations,
+                  size_t destination_count, size_t count) {
+  const auto* from = reinterpret_cast<const Unsigned* const*>(sources);
+  const auto* to = reinterpret_cast<Unsigned* const*>(destinations);
+  switch (reduction) {
+    case Reduction::min:
+      return run<Native<Unsigned>, Min, 0>(from, ranks, to, destination_count, count, false);
+    case Reduction::max:
+      return run<Native<Unsigned>, Max, 0>(from, ranks, to, destination_count, count, false);
+    default:
+      return run_type<Native<Signed>>(reduction, sources, ranks, destinations, destination_count, count);
+  }
+}
+
 /// The same for every dtype: bits do not know what they stand for. False for another reduction.
 bool run_bitwise(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
                  void* const* destinations, size_t destination_count, size_t count) {
@@ -299,9 +314,17 @@ void ReduceAll(DType dtype, Reduction reduction, const void* const* sources, siz
       return run_type<Native<int32_t>>(reduction, sources, ranks, destinations, destination_count, count);
     case DType::int64:
       return run_type<Native<int64_t>>(reduction, sources, ranks, destinations, destination_count, count);
-    case DType::boolean:
-    case DType::complex64:
-    case DType::complex128:
+    // Sums and products that wrap around are the same bits as the signed ones.
+    case DType::uint16:
+      return run_unsigned<uint16_t, int16_t>(reduction, sources, ranks, destinations, destination_count,
+                                             count);
+    case DType::uint32:
+      return run_unsigned<uint32_t, int32_t>(reduction, sources, ranks, destinations, destination_count,
+                                             count);
+    case DType::uint64:
+      return run_unsigned<uint64_t, int64_t>(reduction, sources, ranks, destinations, destination_count,
+                                             count);
+    default:
       return;  // is_supported() is false: callers refuse them
   }
 }
@@ -321,8 +344,11 @@ void reduce(DType dtype, Reduction reduction, const void* const* sources, size_t
 }
 
 const char* dtype_name(DType dtype) {
-  constexpr const char* kNames[] = {"float32", "float64", "float16", "bfloat16", "int8",      "uint8",
-                                    "int16",   "int32",   "int64",   "bool",     "complex64", "complex128"};
+  constexpr const char* kNames[] = {
+      "float32",     "float64",         "float16",       "bfloat16",   "int8",          "uint8",
+      "int16",       "int32",           "int64",         "uint16",     "uint32",        "uint64",
+      "bool",        "complex32",       "complex64",     "complex128", "float8_e4m3fn", "float8_e4m3fnuz",
+      "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"};
   return static_cast<size_t>(dtype) < std::size(kNames) ? kNames[static_cast<size_t>(dtype)]
                                                         : "unknown dtype";
 }

@@ -6,7 +6,7 @@
 
 namespace lockstep::shm {
 
-/// The complex ones can be moved but not reduced.
+/// Those after boolean can be moved but not reduced.
 enum class DType : uint8_t {
   float32,
   float64,
@@ -17,22 +17,31 @@ enum class DType : uint8_t {
   int16,
   int32,
   int64,
+  uint16,
+  uint32,
+  uint64,
   boolean,
+  complex32,
   complex64,
-  complex128
+  complex128,
+  float8_e4m3fn,
+  float8_e4m3fnuz,
+  float8_e5m2,
+  float8_e5m2fnuz,
+  float8_e8m0fnu
 };
 /// premul_sum adds like sum: who calls it has multiplied before. It has a name of its own so that ranks which
 /// disagree are told.
 enum class Reduction : uint8_t { sum, avg, product, min, max, band, bor, bxor, premul_sum };
 
 constexpr size_t element_size(DType dtype) {
-  constexpr uint8_t kBytes[] = {4, 8, 2, 2, 1, 1, 2, 4, 8, 1, 8, 16};
+  constexpr uint8_t kBytes[] = {4, 8, 2, 2, 1, 1, 2, 4, 8, 2, 4, 8, 1, 4, 8, 16, 1, 1, 1, 1, 1};
   return kBytes[static_cast<size_t>(dtype)];
 }
 const char* dtype_name(DType dtype);
 const char* reduction_name(Reduction reduction);
 /// AVG and PREMUL_SUM need a floating-point dtype (an integer has no exact mean), the bitwise ones an integer
-/// or boolean. Complex numbers are not reduced.
+/// or boolean. Those after boolean have none.
 bool is_supported(DType dtype, Reduction reduction);
 
 /// For every i in [0, count): combines sources[0][i] .. sources[ranks-1][i] and stores the result in every

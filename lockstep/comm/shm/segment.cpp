@@ -112,7 +112,8 @@ Segment Segment::map(int fd) {
   }
   void* base = map_aligned(fd, header.total_bytes);
   if (base == MAP_FAILED)
-    fail("cannot map the shared segment of " + std::to_string(header.total_bytes) + " bytes");
+    fail("cannot map the shared segment of " + std::to_string(header.total_bytes) +
+         " bytes of address space (raise ulimit -v, or lower LOCKSTEP_ARENA_BYTES at the launcher)");
   return Segment(static_cast<std::byte*>(base), header.total_bytes);
 }
 

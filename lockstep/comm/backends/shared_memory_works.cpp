@@ -1,0 +1,102 @@
+#include "lockstep/comm/backends/shared_memory_works.h"
+
+#include <mutex>
+#include <optional>
+
+namespace lockstep::backends {
+
+State::~State() {
+  purge();
+  if (abandoned.empty()) return;
+  // Peers may still read what these name, and nobody is left to ask when they have: better kept for good.
+  static std::mutex mutex;
+  static auto* const kept = new decltype(abandoned)();
+  const std::lock_guard lock(mutex);
+  kept->splice(kept->end(), abandoned);
+}
+
+void State::abandon(std::function<bool()> ended, std::shared_ptr<void> held) {
+  purge();
+  abandoned.emplace_back(std::move(ended), std::move(held));
+}
+
+void State::purge() {
+  abandoned.remove_if([&](const auto& entry) { return group.is_broken() || entry.first(); });
+}
+
+namespace {
+
+class ShmWork : public Work {
+ public:
+  ShmWork(std::shared_ptr<State> state, shm::Group::Sequence sequence, std::shared_ptr<Held> held,
+          std::chrono::milliseconds timeout)
+      : state_(std::move(state)), sequence_(sequence), held_(std::move(held)), timeout_(timeout) {}
+  ~ShmWork() override {
+    if (state_->group.has_ended(sequence_)) return;
+    state_->abandon([&group = state_->group, sequence = sequence_] { return group.has_ended(sequence); },
+                    held_);
+  }
+
+ private:
+  void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
+    const auto wait = [&] { state_->group.wait(sequence_, timeout.value_or(timeout_)); };
+    if (held_->tensors.empty()) {
+      wait();
+    } else {
+      with_shape(held_->tensors.front(), wait);
+    }
+    check();
+  }
+  bool poll() override {
+    if (!state_->group.is_complete(sequence_)) return false;
+    check();
+    return true;
+  }
+  void check() const {
+    if (!held_->disagreement.empty()) throw ValueError(held_->disagreement);
+  }
+  std::shared_ptr<State> state_;
+  shm::Group::Sequence sequence_;
+  std::shared_ptr<Held> held_;
+  std::chrono::milliseconds timeout_;
+};
+
+class MessageWork : public Work {
+ public:
+  MessageWork(std::shared_ptr<State> state, std::shared_ptr<Message> message,
+              std::chrono::milliseconds timeout)
+      : state_(std::move(state)), message_(std::move(message)), timeout_(timeout) {}
+  ~MessageWork() override {
+    if (message_->request.complete) return;
+    state_->abandon([message = message_.get()] { return message->request.complete; }, message_);
+  }
+  int source_rank() const override {
+    return message_->request.complete && !message_->request.is_send ? message_->request.peer : -1;
+  }
+
+ private:
+  void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
+    state_->group.wait(message_->request, timeout.value_or(timeout_));
+  }
+  bool poll() override {
+    if (!message_->request.complete) state_->group.progress();
+    return message_->request.complete;
+  }
+  std::shared_ptr<State> state_;
+  std::shared_ptr<Message> message_;
+  std::chrono::milliseconds timeout_;
+};
+
+}  // namespace
+
+std::shared_ptr<Work> collective_work(std::shared_ptr<State> state, shm::Group::Sequence sequence,
+                                      std::shared_ptr<Held> held, std::chrono::milliseconds timeout) {
+  return std::make_shared<ShmWork>(std::move(state), sequence, std::move(held), timeout);
+}
+
+std::shared_ptr<Work> message_work(std::shared_ptr<State> state, std::shared_ptr<Message> message,
+                                   std::chrono::milliseconds timeout) {
+  return std::make_shared<MessageWork>(std::move(state), std::move(message), timeout);
+}
+
+}  // namespace lockstep::backends

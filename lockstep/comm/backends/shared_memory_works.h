@@ -1,0 +1,72 @@
+// What keeps an operation of the shared-memory backend alive, and the handles that users hold.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <functional>
+#include <list>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/shm/group.h"
+#include "lockstep/comm/shm/node.h"
+#include "lockstep/comm/work.h"
+
+namespace lockstep::backends {
+
+/// What an operation in flight uses.
+struct Held {
+  std::vector<at::Tensor> tensors;
+  std::vector<shm::Group::Copy> copies;
+  std::vector<shm::Part> parts;
+  std::vector<int64_t> sent_splits, table;  // of an all_to_all
+  std::function<std::vector<shm::Group::Copy>()> late_copies;
+  std::string disagreement;
+};
+
+/// A message under way, with the tensor whose memory it is.
+struct Message {
+  shm::PointToPoint::Request request;
+  at::Tensor tensor;
+};
+
+/// The group with the memory it lives in. Works keep it alive.
+struct State {
+  State(std::shared_ptr<shm::Node> node_, int area, std::vector<int> members, int rank,
+        std::chrono::milliseconds timeout)
+      : node(std::move(node_)),
+        group(node->segment(), area, std::move(members), rank, node->arena(), timeout) {}
+  State(const State&) = delete;
+  ~State();
+  /// Something in flight that nobody waits for any more; it goes on all the same.
+  void abandon(std::function<bool()> ended, std::shared_ptr<void> held);
+  void purge();
+  std::shared_ptr<shm::Node> node;
+  shm::Group group;
+  std::list<std::pair<std::function<bool()>, std::shared_ptr<void>>> abandoned;
+};
+
+/// Calls `wait`; the core knows elements, so the shape is added to its deadline's message here.
+template <class Wait>
+void with_shape(const at::Tensor& tensor, const Wait& wait) {
+  try {
+    wait();
+  } catch (const TimeoutError& error) {
+    std::ostringstream text;
+    text << error.what() << "; this rank's tensor has shape " << tensor.sizes();
+    throw TimeoutError(text.str(), error.missing_ranks());
+  }
+}
+
+/// The handle of collective `sequence`; its wait() throws what `held` says of a disagreement.
+std::shared_ptr<Work> collective_work(std::shared_ptr<State> state, shm::Group::Sequence sequence,
+                                      std::shared_ptr<Held> held, std::chrono::milliseconds timeout);
+std::shared_ptr<Work> message_work(std::shared_ptr<State> state, std::shared_ptr<Message> message,
+                                   std::chrono::milliseconds timeout);
+
+}  // namespace lockstep::backends
