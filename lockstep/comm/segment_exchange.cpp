@@ -11,7 +11,6 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/comm/descriptor_socket.h"
@@ -34,11 +33,6 @@ class TimeoutRestored {
   c10d::Store& store_;
   std::chrono::milliseconds timeout_;
 };
-
-UniqueFd make_segment(const LaunchEnvironment& launch) {
-  return shm::create_segment(launch.local_world_size,
-                             static_cast<size_t>(env::get_int("LOCKSTEP_ARENA_BYTES").value_or(0)));
-}
 
 UniqueFd open_in_process(int pid, int fd) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
@@ -80,7 +74,7 @@ UniqueFd exchange_segment(c10d::Store& store, const LaunchEnvironment& launch,
   const TimeoutRestored restored(store);
   store.setTimeout(timeout);
   if (launch.local_rank == 0) {
-    UniqueFd fd = make_segment(launch);
+    UniqueFd fd = shm::create_segment(launch.local_world_size);
     const uint64_t nonce = shm::Segment::map(fd.get()).header().nonce;
     store.set(key, std::to_string(::getpid()) + " " + std::to_string(fd.get()) + " " + std::to_string(nonce));
     // The descriptor must stay open until every other rank has its own; and all learn whether all have.
@@ -127,7 +121,7 @@ UniqueFd exchange_segment_locally(const LaunchEnvironment& launch, std::chrono::
     }
     return fd;
   }
-  UniqueFd fd = make_segment(launch);
+  UniqueFd fd = shm::create_segment(launch.local_world_size);
   hand_out_descriptor(name, fd.get(), launch.local_world_size - 1, timeout);
   return fd;
 }

@@ -337,8 +337,7 @@ SpawnContext start_processes(const Spawnable& function, int nprocs, const json& 
   check_ends_are_told();
   auto state = std::make_unique<SpawnContext::State>();
   state->options = options;
-  state->segment_fd =
-      shm::create_segment(nprocs, static_cast<size_t>(env::get_int("LOCKSTEP_ARENA_BYTES").value_or(0)));
+  state->segment_fd = shm::create_segment(nprocs);
   state->segment.emplace(shm::Segment::map(state->segment_fd.get()));
   state->store = serve_store();
   const std::vector<uint8_t> bytes =

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/shm/arena.h"
 #include "lockstep/comm/shm/node.h"
@@ -17,6 +18,19 @@ TEST(SegmentTest, IsSparseAndSealed) {
   EXPECT_EQ(segment.ranks(), 4);
   EXPECT_NE(::ftruncate(fd.get(), 4096), 0);
   EXPECT_EQ(::fcntl(fd.get(), F_GET_SEALS) & F_SEAL_SHRINK, F_SEAL_SHRINK);
+}
+
+TEST(SegmentTest, TheEnvironmentLimitsTheArenas) {
+  const auto arena_bytes = [] { return Segment::map(create_segment(2).get()).arena_bytes(); };
+  EXPECT_GT(arena_bytes(), size_t{256} << 20);
+  env::set("LOCKSTEP_ARENA_BYTES", "3000000");
+  EXPECT_EQ(arena_bytes(), 2 * kHugePage);
+  EXPECT_EQ(Segment::map(create_segment(2, kHugePage).get()).arena_bytes(), kHugePage);
+  for (const char* wrong : {"-5", "0", "99999999999999999", "many"}) {
+    env::set("LOCKSTEP_ARENA_BYTES", wrong);
+    EXPECT_THROW(create_segment(2), ValueError) << wrong;
+  }
+  env::set("LOCKSTEP_ARENA_BYTES", std::nullopt);
 }
 
 TEST(SegmentTest, RefusesOtherFiles) {

@@ -73,8 +73,13 @@ void Group::reduce_own_blocks(const Operation& operation, Range within) const {
 
 void Group::reduce_alone(const Operation& operation, size_t first, size_t count, void* destination) const {
   if (count == 0) return;
-  const void* sources[kMaxRanks];
   const size_t offset = first * operation.element();
+  if (size() == 1) {
+    std::byte* const own = operation.data + offset;
+    if (destination != own) std::memcpy(destination, own, count * operation.element());
+    return;
+  }
+  const void* sources[kMaxRanks];
   // This rank's part where it lies: what it has just put elsewhere would first have to leave the store
   // buffer.
   for (int m = 0; m < size(); ++m) {
@@ -117,6 +122,7 @@ void Group::reduce_chunks(const Operation& operation, int owner, bool from_back)
 
 /// Reduces a part of everybody's buffer into everybody's, or the root's.
 void Group::reduce_range(const Operation& operation, Range range) const {
+  if (size() == 1) return;  // it lies where it belongs
   const void* sources[kMaxRanks];
   void* destinations[kMaxRanks];
   for (int m = 0; m < size(); ++m) {

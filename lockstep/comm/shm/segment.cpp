@@ -14,6 +14,7 @@
 #include <iterator>
 #include <utility>
 
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/shm/wait.h"
 
@@ -24,6 +25,19 @@ namespace {
 
 size_t physical_memory() {
   return static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+/// What a rank's arena may grow to.
+size_t arena_limit() {
+  constexpr const char* kName = "LOCKSTEP_ARENA_BYTES";
+  constexpr int64_t kMost = int64_t{1} << 44;
+  const auto bytes = env::get_int(kName);
+  if (!bytes) return physical_memory();
+  if (*bytes < 1 || *bytes > kMost) {
+    throw ValueError(std::string("environment variable ") + kName + "=" + std::to_string(*bytes) +
+                     " must be 1 to " + std::to_string(kMost) + " bytes");
+  }
+  return static_cast<size_t>(*bytes);
 }
 
 /// An RLIMIT_FSIZE below the sparse size would end the process with SIGXFSZ: fit under it.
@@ -72,9 +86,8 @@ UniqueFd create_segment(int ranks, size_t arena_bytes) {
   header.group_bytes = GroupLayout(count).total;
   header.arena_table_offset =
       round_up(header.group_table_offset + kMaxGroups * header.group_bytes, kHugePage);
-  header.arena_bytes =
-      fit_file_size_limit(round_up(arena_bytes != 0 ? arena_bytes : physical_memory(), kHugePage), count,
-                          header.arena_table_offset);
+  header.arena_bytes = fit_file_size_limit(
+      round_up(arena_bytes != 0 ? arena_bytes : arena_limit(), kHugePage), count, header.arena_table_offset);
   header.total_bytes = header.arena_table_offset + count * header.arena_bytes;
   if (::getrandom(&header.nonce, sizeof header.nonce, 0) != sizeof header.nonce) fail("getrandom");
 
