@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -32,14 +33,27 @@ namespace {
 /// Name and value, in the order of showing.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
+#ifdef __clang__
+constexpr const char* kCompiler = "clang++ " __clang_version__;
+#else
+constexpr const char* kCompiler = "g++ " __VERSION__;
+#endif
+
 /// First line of a file that may not exist.
-std::string line_of(const char* path) {
+std::string line_of(const char* path, const char* otherwise) {
   try {
     const std::string text = read_file(path);
     return text.substr(0, text.find('\n'));
   } catch (const FileError&) {
-    return "not known";
+    return otherwise;
   }
+}
+
+/// The word in brackets in a line of possible ones.
+std::string chosen(const char* path) {
+  const std::string line = line_of(path, "not known");
+  const size_t from = line.find('['), to = line.find(']');
+  return from == line.npos || to == line.npos ? line : line.substr(from + 1, to - from - 1);
 }
 
 /// What stands behind `key` in a file of "key : value" lines.
@@ -56,6 +70,14 @@ std::string entry_of(const char* path, const std::string& key) {
   } catch (const FileError&) {
     return "not known";
   }
+}
+
+/// An entry of /proc/meminfo.
+std::string memory(const char* key) {
+  const std::string text = entry_of("/proc/meminfo", key);
+  double kilobytes = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), kilobytes);
+  return parsed.ec == std::errc() ? fmt::format("{:.1f} GiB", kilobytes / (1 << 20)) : text;
 }
 
 std::string affinity() {
@@ -122,23 +144,22 @@ Facts machine_facts() {
   return {{"lockstep", LOCKSTEP_VERSION},
           {"segment layout", std::to_string(shm::kLayoutVersion)},
           {"libtorch headers", TORCH_VERSION},
-          {"compiler", "g++ " __VERSION__},
+          {"compiler", kCompiler},
           {"system", entry_of("/etc/os-release", "PRETTY_NAME")},
           {"kernel", std::string(system.sysname) + " " + system.release + " " + system.machine},
           {"processor", entry_of("/proc/cpuinfo", "model name")},
           {"cores", fmt::format("{} usable of {} online", usable_cores(), ::sysconf(_SC_NPROCESSORS_ONLN))},
-          {"memory", entry_of("/proc/meminfo", "MemTotal") + ", available " +
-                         entry_of("/proc/meminfo", "MemAvailable")},
+          {"memory", memory("MemTotal") + ", " + memory("MemAvailable") + " available"},
           {"/dev/shm", space("/dev/shm")},
           {"temporary files", space(env::get("TMPDIR").value_or("/tmp").c_str())},
-          {"huge pages", line_of("/sys/kernel/mm/transparent_hugepage/enabled") + ", shared memory " +
-                             line_of("/sys/kernel/mm/transparent_hugepage/shmem_enabled")},
+          {"huge pages", chosen("/sys/kernel/mm/transparent_hugepage/enabled") + ", shared memory " +
+                             chosen("/sys/kernel/mm/transparent_hugepage/shmem_enabled")},
           {"huge pages granted", huge_pages_in_arena()},
-          {"nvidia driver", line_of("/proc/driver/nvidia/version")},
+          {"nvidia driver", line_of("/proc/driver/nvidia/version", "none")},
           {"interfaces", interfaces()},
-          {"ptrace_scope", line_of("/proc/sys/kernel/yama/ptrace_scope")},
+          {"ptrace_scope", line_of("/proc/sys/kernel/yama/ptrace_scope", "none (no Yama)")},
           {"open files", limit_of(RLIMIT_NOFILE)},
-          {"locked memory", limit_of(RLIMIT_MEMLOCK)}};
+          {"locked memory", limit_of(RLIMIT_MEMLOCK) + " bytes"}};
 }
 
 bool matters(const std::string& name) {

@@ -28,19 +28,57 @@ std::string list_text(const std::vector<int>& numbers) {
 
 const Cpu& cpu_of(const Report& report, size_t rank) { return report.topology.cpus[report.ranks[rank]]; }
 
-/// A matrix with a row and a column for each rank; `cell` gives the text.
+/// `text` in lines of at most `columns`, broken at spaces; later lines are indented by two more than the
+/// first.
+std::string wrapped(const std::string& text, int columns) {
+  const size_t width = static_cast<size_t>(std::max(columns, 20));
+  const std::string indent(text.find_first_not_of(' ') + 2, ' ');
+  std::string out, rest = text;
+  while (rest.size() > width) {
+    const size_t space = rest.rfind(' ', width);
+    if (space == rest.npos || space < indent.size()) break;
+    out += rest.substr(0, space) + "\n";
+    rest = indent + rest.substr(space + 1);
+  }
+  return out + rest + "\n";
+}
+
+/// A matrix with a row and a column for each name, in parts that fit `columns`; `cell` gives the text.
 template <typename Cell>
-std::string matrix_text(const Report& report, Cell cell) {
-  const size_t ranks = report.ranks.size();
-  std::string out = fmt::format("  {:<8}", "");
-  for (size_t j = 0; j < ranks; ++j) out += fmt::format("{:>8}", fmt::format("rank {}", j));
-  out += '\n';
-  for (size_t i = 0; i < ranks; ++i) {
-    out += fmt::format("  {:<8}", fmt::format("rank {}", i));
-    for (size_t j = 0; j < ranks; ++j) out += fmt::format("{:>8}", cell(i, j));
+std::string matrix_text(const std::vector<std::string>& names, int columns, Cell cell) {
+  constexpr size_t kHead = 10, kCell = 8;
+  const size_t width = static_cast<size_t>(std::max(columns, 0));
+  const size_t most = width > kHead + kCell ? (width - kHead) / kCell : 1;
+  std::string out;
+  for (size_t from = 0; from < names.size(); from += most) {
+    const size_t to = std::min(from + most, names.size());
+    if (from > 0) out += '\n';
+    out += fmt::format("  {:<8}", "");
+    for (size_t j = from; j < to; ++j) out += fmt::format("{:>8}", names[j]);
     out += '\n';
+    for (size_t i = 0; i < names.size(); ++i) {
+      out += fmt::format("  {:<8}", names[i]);
+      for (size_t j = from; j < to; ++j) out += fmt::format("{:>8}", cell(i, j));
+      out += '\n';
+    }
   }
   return out;
+}
+
+std::vector<std::string> rank_names(const Report& report) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < report.ranks.size(); ++i) names.push_back(fmt::format("rank {}", i));
+  return names;
+}
+
+/// Between ranks and GPUs, numbered in this order.
+std::string link_of(const Report& report, size_t i, size_t j) {
+  const size_t ranks = report.ranks.size();
+  const auto& gpus = report.topology.gpus;
+  if (i < ranks && j < ranks) return link_between(cpu_of(report, i), cpu_of(report, j));
+  if (i >= ranks && j >= ranks) return link_between(gpus[i - ranks], gpus[j - ranks]);
+  return i < ranks ? link_between(cpu_of(report, i), gpus[j - ranks])
+                   : link_between(cpu_of(report, j), gpus[i - ranks]);
 }
 
 /// Greater values of `share` (0 to 1) are darker.
@@ -57,44 +95,53 @@ std::string escaped(const std::string& text) {
 
 }  // namespace
 
-std::string as_text(const Report& report) {
+std::string as_text(const Report& report, int columns) {
   const Topology& machine = report.topology;
-  std::string out = fmt::format("{}: {}\n", machine.host,
-                                machine.cpu_model.empty() ? "unknown processor" : machine.cpu_model);
-  out += fmt::format("  sockets {}, cores {}, logical cores usable {} (quota and affinity leave {})\n",
-                     machine.packages, machine.cores, machine.cpus.size(), machine.usable_cores);
+  std::string out;
+  const auto line = [&](const std::string& text) { out += wrapped(text, columns); };
+  line(machine.host + ": " + (machine.cpu_model.empty() ? "unknown processor" : machine.cpu_model));
+  line(fmt::format("  sockets {}, cores {}, logical cores usable {} (quota and affinity leave {})",
+                   machine.packages, machine.cores, machine.cpus.size(), machine.usable_cores));
   for (const Cache& cache : machine.caches) {
-    out += fmt::format("  L{} cache {} x {}\n", cache.level, cache.count, size_text(cache.bytes));
+    line(fmt::format("  L{} cache {} x {}", cache.level, cache.count, size_text(cache.bytes)));
   }
   for (const NumaNode& node : machine.numa_nodes) {
-    out += fmt::format("  NUMA node {}: {}, cores {}\n", node.number, size_text(node.bytes),
-                       list_text(node.cpus));
+    line(fmt::format("  NUMA node {}: {}, cores {}", node.number, size_text(node.bytes),
+                     list_text(node.cpus)));
   }
+  std::vector<std::string> names = rank_names(report);
   for (const Gpu& gpu : machine.gpus) {
-    out += fmt::format("  GPU {} at {}{}\n", gpu.name, gpu.address,
-                       gpu.numa_node >= 0 ? fmt::format(", NUMA node {}", gpu.numa_node) : "");
+    names.push_back(fmt::format("GPU {}", names.size() - report.ranks.size()));
+    line(fmt::format("  {}: {} at {}{}", names.back(), gpu.name, gpu.address,
+                     gpu.numa_node >= 0 ? fmt::format(", NUMA node {}", gpu.numa_node) : ""));
   }
-  if (machine.gpus.empty()) out += "  no GPU\n";
-  out += "\nHow ranks are connected (one per logical core)\n";
-  out += matrix_text(report,
-                     [&](size_t i, size_t j) { return link_between(cpu_of(report, i), cpu_of(report, j)); });
+  if (machine.gpus.empty()) line("  no GPU");
+  out += '\n';
+  line(machine.gpus.empty() ? "How ranks are connected (one per logical core)"
+                            : "How ranks (one per logical core) and GPUs are connected");
+  out += matrix_text(names, columns, [&](size_t i, size_t j) { return link_of(report, i, j); });
   for (size_t i = 0; i < report.ranks.size(); ++i) {
     const Cpu& cpu = cpu_of(report, i);
-    out += fmt::format("  rank {}: core {}, NUMA node {}, socket {}\n", i, cpu.number, cpu.numa_node,
-                       cpu.package);
+    line(fmt::format("  rank {}: core {}, NUMA node {}, socket {}", i, cpu.number, cpu.numa_node,
+                     cpu.package));
   }
-  out +=
-      "  SMT: threads of one core; L2, L3: they share that cache; NODE: one NUMA node;\n"
-      "  SOCK: one socket; SYS: different sockets\n";
+  line(
+      "  SMT: threads of one core; L2, L3: they share that cache; NODE: one NUMA node; SOCK: one socket; "
+      "SYS: "
+      "different sockets");
+  if (!machine.gpus.empty()) line("  PIX: one PCI bridge; PXB: several; PHB: the processor's host bridge");
   if (report.speeds.empty()) return out;
   const auto speed = [&](auto member, int digits) {
     return [&report, member, digits](size_t i, size_t j) {
       return i == j ? std::string("-") : fmt::format("{:.{}f}", report.speeds[i][j].*member, digits);
     };
   };
-  out += "\nLatency of 8 bytes, one way, us\n" + matrix_text(report, speed(&Speed::latency_us, 2));
-  out += "\nBandwidth of 4 MiB messages, one way, GB/s\n" +
-         matrix_text(report, speed(&Speed::gigabytes_per_s, 1));
+  out += '\n';
+  line("Latency of 8 bytes, one way, us");
+  out += matrix_text(rank_names(report), columns, speed(&Speed::latency_us, 2));
+  out += '\n';
+  line("Bandwidth of 4 MiB messages, one way, GB/s");
+  out += matrix_text(rank_names(report), columns, speed(&Speed::gigabytes_per_s, 1));
   return out;
 }
 
@@ -116,7 +163,9 @@ std::string as_json(const Report& report) {
   }
   out["gpus"] = json::array();
   for (const Gpu& gpu : machine.gpus) {
-    out["gpus"].push_back({{"name", gpu.name}, {"address", gpu.address}, {"numa_node", gpu.numa_node}});
+    json row = {{"name", gpu.name}, {"address", gpu.address}, {"numa_node", gpu.numa_node}};
+    for (const Gpu& other : machine.gpus) row["links"].push_back(link_between(gpu, other));
+    out["gpus"].push_back(row);
   }
   out["ranks"] = json::array();
   for (size_t i = 0; i < report.ranks.size(); ++i) {

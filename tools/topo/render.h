@@ -15,7 +15,8 @@ struct Report {
   SpeedMatrix speeds{};
 };
 
-std::string as_text(const Report& report);
+/// In lines of at most `columns`, where that is possible: wide matrices are shown in parts.
+std::string as_text(const Report& report, int columns);
 std::string as_json(const Report& report);
 std::string as_svg(const Report& report);
 

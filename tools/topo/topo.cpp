@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "tools/subcommands.h"
+#include "tools/terminal.h"
 #include "tools/topo/render.h"
 
 namespace lockstep::tools {
@@ -38,7 +39,7 @@ int show(const Options& options) {
   if (!options.no_measure && ranks > 1) report.speeds = topo::measure(numbers);
   const std::string text = options.format == "json"  ? topo::as_json(report)
                            : options.format == "svg" ? topo::as_svg(report)
-                                                     : topo::as_text(report);
+                                                     : topo::as_text(report, terminal_columns());
   if (options.output.empty()) {
     std::fputs(text.c_str(), stdout);
   } else {

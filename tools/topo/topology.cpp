@@ -70,7 +70,12 @@ void read_gpus(hwloc_topology_t topology, Topology& result) {
                   device->attr->pcidev.bus, device->attr->pcidev.dev, device->attr->pcidev.func);
     const hwloc_obj_t near = ::hwloc_get_non_io_ancestor_obj(topology, device);
     const int node = near != nullptr && near->nodeset != nullptr ? ::hwloc_bitmap_first(near->nodeset) : -1;
-    result.gpus.push_back({device->name != nullptr ? device->name : "GPU", address, node});
+    Gpu gpu{device->name != nullptr ? device->name : "GPU", address, node};
+    for (hwloc_obj_t above = device->parent; above != nullptr && above->type == HWLOC_OBJ_BRIDGE;
+         above = above->parent) {
+      gpu.bridges.push_back(above->gp_index);
+    }
+    result.gpus.push_back(gpu);
   }
 }
 
@@ -112,6 +117,23 @@ std::string link_between(const Cpu& a, const Cpu& b) {
   }
   if (a.numa_node == b.numa_node) return "NODE";
   return a.package == b.package ? "SOCK" : "SYS";
+}
+
+std::string link_between(const Gpu& a, const Gpu& b) {
+  if (a.address == b.address) return "X";
+  for (size_t i = 0; i < a.bridges.size(); ++i) {
+    const auto common = std::find(b.bridges.begin(), b.bridges.end(), a.bridges[i]);
+    if (common == b.bridges.end()) continue;
+    if (i + 1 == a.bridges.size()) return "PHB";
+    return i == 0 && common == b.bridges.begin() ? "PIX" : "PXB";
+  }
+  if (a.numa_node < 0 || b.numa_node < 0) return "?";
+  return a.numa_node == b.numa_node ? "NODE" : "SYS";
+}
+
+std::string link_between(const Cpu& a, const Gpu& b) {
+  if (b.numa_node < 0) return "?";
+  return a.numa_node == b.numa_node ? "NODE" : "SYS";
 }
 
 }  // namespace lockstep::topo

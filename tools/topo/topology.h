@@ -30,6 +30,8 @@ struct NumaNode {
 struct Gpu {
   std::string name{}, address{};  ///< PCI's
   int numa_node = -1;             ///< -1: not known
+  /// PCI bridges above it, the nearest first; the last one is the processor's host bridge.
+  std::vector<uint64_t> bridges{};
 };
 
 struct Topology {
@@ -48,5 +50,10 @@ Topology read_topology();
 /// How two logical cores are connected, from near to far: SMT (threads of one core), L2, L3 (a cache that
 /// they share), NODE (the same NUMA node), SOCK (the same socket), SYS. X for the same one.
 std::string link_between(const Cpu& a, const Cpu& b);
+/// How two GPUs are connected, in nvidia-smi's words: PIX (one PCI bridge), PXB (several), PHB (the host
+/// bridge), NODE, SYS; "?" where their NUMA nodes are not known.
+std::string link_between(const Gpu& a, const Gpu& b);
+/// NODE or SYS; "?" where the GPU's NUMA node is not known.
+std::string link_between(const Cpu& a, const Gpu& b);
 
 }  // namespace lockstep::topo
