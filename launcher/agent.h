@@ -1,42 +1,28 @@
 // This machine's part in a job of several: finds the rendezvous, or serves it, and follows what it says.
 #pragma once
 
-#include <sys/types.h>
-
 #include <functional>
 #include <optional>
 #include <string>
 
 #include "launcher/network.h"
 #include "launcher/options.h"
+#include "launcher/rendezvous_host.h"
+#include "launcher/rendezvous_news.h"
 #include "launcher/signals.h"
 #include "launcher/wire.h"
 
 namespace lockstep::launcher {
 
-/// What one round gives to this machine.
-struct Place {
-  int round = 1;
-  int restarts = 0;
-  int group_rank = 0, groups = 1;
-  int first_rank = 0, world_size = 1;
-  std::string master_addr{};
-  uint16_t master_port = 0;
-};
-
-/// What follows a round.
-struct Verdict {
-  bool again = false;  ///< another round
-  int code = 0;        ///< else: lockrun's exit code
-  std::string reason{};
-};
+class Hosts;
 
 class Agent {
  public:
   using Say = std::function<void(const std::string&)>;  ///< shows a line of lockrun's own
 
+  /// `hosts`: where this lockrun has started others, which is watched while it waits; null where it has not.
   /// Throws FileError for a token file that cannot be used.
-  Agent(const Options& options, Say say);
+  Agent(const Options& options, Hosts* hosts, Say say);
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
   ~Agent();
@@ -68,29 +54,28 @@ class Agent {
   Verdict conclude(bool succeeded, Signals& signals);
   /// This machine leaves, because of a signal.
   void leave(int code);
+  /// It is about to be suspended, so that it gives no sign of life; resumed() says that it goes on.
+  void suspended();
+  void resumed();
 
  private:
-  void serve_if_due(const std::vector<Address>& addresses);
   bool try_to_connect(std::string& why);
   void receive();
-  void handle(const std::string& message);
   void wait(double seconds, Signals& signals);
   void check_server();
   bool is_silent() const;
 
   const Options& options_;
+  Hosts* hosts_;
   Say say_;
   std::string secret_;
   std::string host_;
-  pid_t server_ = -1;
+  std::optional<RendezvousProcess> server_;
   bool decided_to_serve_ = false;
   std::optional<Wire> wire_;
   Address address_{};
   double heard_ = 0, told_ = 0;
-  std::optional<Place> place_;
-  std::optional<std::string> end_reason_;
-  std::optional<Verdict> over_;
-  std::string refusal_, status_;
+  News news_;
   bool failure_reported_ = false, left_ = false;
   std::optional<int> interrupted_by_;
 };

@@ -11,12 +11,12 @@
 #include "launcher/agent.h"
 #include "launcher/attempt_plan.h"
 #include "launcher/clock.h"
-#include "launcher/hang_watch.h"
+#include "launcher/hang_report.h"
+#include "launcher/hosts.h"
 #include "launcher/log_file.h"
 #include "launcher/machine.h"
-#include "launcher/stacks.h"
+#include "launcher/workers.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/file.h"
 #include "lockstep/comm/shm/segment.h"
 
 namespace lockstep::launcher {
@@ -32,13 +32,8 @@ class Attempt {
         output_(job.options.nproc_per_node, job.options.prefix, !job.program.is_python, job.options.logs,
                 make_directories_of(job)),
         null_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
-        hang_watch_(job.options.hang_timeout, job.environment.first_rank),
-        workers_(static_cast<size_t>(job.options.nproc_per_node)),
-        running_(workers_.size()) {
-    for (size_t i = 0; i < workers_.size(); ++i) {
-      workers_[i].rank = job.environment.first_rank + static_cast<int>(i);
-    }
-  }
+        hangs_(job),
+        workers_(job.options.nproc_per_node, job.environment.first_rank) {}
 
   AttemptResult run() {
     AttemptPlan plan = plan_attempt(job_, segment_fd_.get(), null_.get(), signals_.original_mask(),
@@ -55,8 +50,10 @@ class Attempt {
  private:
   static std::string make_directories_of(const Job& job) {
     const std::string directory = attempt_directory(job);
-    for (int i = 0; i < job.options.nproc_per_node; ++i)
+    // Those that are not kept are the guardian's to make, so that it removes them however lockrun ends.
+    for (int i = 0; i < job.options.nproc_per_node && job.scratch_directory.empty(); ++i) {
       make_directories(directory + "/" + std::to_string(i));
+    }
     return directory;
   }
 
@@ -67,7 +64,7 @@ class Attempt {
       if (seconds >= 0) wait = wait < 0 ? seconds : std::min(wait, seconds);
     };
     if (kill_at_) sooner(std::max(0.0, *kill_at_ - monotonic_seconds()));
-    if (running_ > 0) sooner(hang_watch_.interval());
+    if (workers_.running() > 0) sooner(hangs_.interval());
     if (job_.agent != nullptr) sooner(job_.agent->tick());
     return wait;
   }
@@ -76,7 +73,9 @@ class Attempt {
     std::vector<pollfd> polls = {{guardian_->fd(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
     polls.push_back({store_started_ ? -1 : job_.listener.fd.get(), POLLIN, 0});
     polls.push_back({job_.agent != nullptr ? job_.agent->fd() : -1, POLLIN, 0});
-    polls.push_back({stacks_ ? stacks_->fd() : -1, POLLIN, 0});
+    polls.push_back({hangs_.fd(), POLLIN, 0});
+    const size_t first_host = polls.size();
+    if (job_.hosts != nullptr && output_.takes_more()) job_.hosts->add_polls(polls);
     const size_t first_stdin = polls.size();
     copies_.add_polls(polls);
     const size_t first_output = polls.size();
@@ -90,58 +89,28 @@ class Attempt {
       guardian_->send({Command::start_store, 0});
     }
     if (job_.agent != nullptr) handle_peers();  // silence says something too
-    if (polls[4].revents != 0 && stacks_->read_some()) show_stacks();
-    for (size_t i = first_stdin; i < polls.size(); ++i) {
+    if (polls[4].revents != 0 && hangs_.take_stacks(output_) && !kill_at_) tell_to_end(SIGTERM);
+    for (size_t i = first_host; i < polls.size(); ++i) {
       if (polls[i].revents == 0) continue;
-      if (i < first_output) {
+      if (i < first_stdin) {
+        job_.hosts->handle(polls[i],
+                           [this](bool is_error, std::string_view text) { output_.relay(is_error, text); });
+      } else if (i < first_output) {
         copies_.handle(polls[i]);
       } else {
         output_.handle(polls[i]);
       }
     }
     if (kill_at_ && monotonic_seconds() >= *kill_at_) kill_the_slow();
-    watch_for_hangs();
+    if (!kill_at_ && workers_.running() > 0) hangs_.look(segment_, workers_.results(), output_);
   }
 
   void handle_peers() {
     const auto reason = job_.agent->take_end_request();
-    if (!reason || kill_at_) return;
+    if (!reason || kill_at_ || workers_.running() == 0) return;
     ended_by_peers_ = true;
     output_.message("lockrun: " + *reason + "; ending the ranks here");
     tell_to_end(SIGTERM);
-  }
-
-  void watch_for_hangs() {
-    const double now = monotonic_seconds();
-    if (hang_watch_.interval() < 0 || kill_at_ || running_ == 0 || now < looked_at_ + hang_watch_.interval())
-      return;
-    looked_at_ = now;
-    std::vector<shm::RankInfo> ranks;
-    for (size_t i = 0; i < workers_.size(); ++i) ranks.push_back(segment_.rank_info(static_cast<int>(i)));
-    const auto hang = hang_watch_.look(ranks, now);
-    if (!hang) return;
-    output_.message("lockrun: warning: " + hang->text +
-                    (job_.options.end_hung ? "; ending the job (--hang-action end)" : ""));
-    std::vector<StackTarget> targets;
-    for (const WorkerResult& worker : workers_) {
-      if (!worker.ended && worker.pid > 0) targets.push_back({worker.rank, worker.pid});
-    }
-    stacks_.emplace(targets);
-    hung_ = job_.options.end_hung;
-  }
-
-  /// To the log where one is kept, else to standard error.
-  void show_stacks() {
-    const std::string text = stacks_->text();
-    stacks_.reset();
-    if (job_.options.logs.wanted()) {
-      const std::string path = attempt_directory(job_) + "/stacks.txt";
-      LogFile(path).write(text);
-      output_.message("lockrun: where the ranks are was written to " + path);
-    } else {
-      output_.message("lockrun: where the ranks are:\n" + text.substr(0, text.find_last_not_of('\n') + 1));
-    }
-    if (hung_ && !kill_at_) tell_to_end(SIGTERM);
   }
 
   void handle_events() {
@@ -169,15 +138,22 @@ class Attempt {
   void handle_worker(const Event& event) {
     switch (event.kind) {
       case Event::started:
-        workers_[static_cast<size_t>(event.process)].pid = event.pid;
+        workers_.started(event);
         break;
       case Event::start_failed:
         fail("cannot execute " + job_.program.path + ": " + std::strerror(event.status) +
              (event.status == ENOEXEC ? "; a script needs a first line like #!/bin/sh" : ""));
-        worker_gone();
+        workers_.not_started();
+        finish_if_none_runs();
+        break;
+      case Event::no_directory:
+        fail("cannot create the directory " + job_.scratch_directory + ": " + std::strerror(event.status) +
+             "; TMPDIR names another place for it");
+        workers_.none_started();
+        finish_if_none_runs();
         break;
       case Event::exited:
-        handle_exit(workers_[static_cast<size_t>(event.process)], event);
+        handle_exit(event);
         break;
       case Event::stopped:
         if (event.monotonic > resumed_at_ && !suspending_) warn_of_stop(event);
@@ -188,16 +164,13 @@ class Attempt {
     }
   }
 
-  void handle_exit(WorkerResult& worker, const Event& event) {
+  void handle_exit(const Event& event) {
     segment_.mark_exited(event.process, event.status);
-    worker.ended = true;
-    worker.wait_status = event.status;
-    worker.ended_after = event.monotonic - job_.started;
-    worker.ended_at = wall_seconds();
-    worker.told_to_end = kill_at_.has_value() && event.monotonic > told_at_;
-    worker_gone();
+    const WorkerResult& worker =
+        workers_.ended(event, kill_at_.has_value() && event.monotonic > told_at_, job_.started);
+    finish_if_none_runs();
     if (event.status == 0 || worker.told_to_end || kill_at_) return;
-    if (running_ > 0) {
+    if (workers_.running() > 0) {
       output_.message(fmt::format("lockrun: rank {} {}; ending the other ranks", worker.rank,
                                   shm::describe_wait_status(event.status)));
     }
@@ -209,8 +182,8 @@ class Attempt {
     tell_to_end(SIGTERM);
   }
 
-  void worker_gone() {
-    if (--running_ > 0) return;
+  void finish_if_none_runs() {
+    if (workers_.running() > 0) return;
     kill_at_.reset();
     guardian_->send({Command::finish, 0});
   }
@@ -224,15 +197,15 @@ class Attempt {
   }
 
   void warn_of_stop(const Event& event) {
-    const WorkerResult& worker = workers_[static_cast<size_t>(event.process)];
     output_.message(
         fmt::format("lockrun: warning: rank {} (pid {}) was stopped by {}; the others will wait for it "
                     "(kill -CONT {} continues it)",
-                    worker.rank, event.pid, signal_name(event.status), event.pid));
+                    workers_.of(event).rank, event.pid, signal_name(event.status), event.pid));
   }
 
   void handle_signals() {
     while (const auto signal = signals_.receive()) {
+      if (job_.hosts != nullptr) job_.hosts->pass_on(*signal);
       const auto& ending = job_.options.signals;
       if (std::find(ending.begin(), ending.end(), *signal) != ending.end()) {
         end_by(*signal);
@@ -251,7 +224,7 @@ class Attempt {
       return;
     }
     interrupted_by_ = signal;  // no restart follows, even if it comes when all have ended
-    if (running_ == 0) return;
+    if (workers_.running() == 0) return;
     output_.message(fmt::format("lockrun: {} received and passed on; the ranks have {:g} s to end{}",
                                 signal_name(signal), job_.options.shutdown_timeout,
                                 signal == SIGINT ? " (Ctrl-C again kills them)" : ""));
@@ -262,15 +235,18 @@ class Attempt {
   void suspend() {
     suspending_ = true;
     guardian_->send({Command::signal_workers, SIGSTOP});
+    if (job_.agent != nullptr) job_.agent->suspended();
     ::raise(SIGSTOP);
     suspending_ = false;
     resumed_at_ = monotonic_seconds();
-    hang_watch_.forgive(resumed_at_);
+    hangs_.forgive(resumed_at_);
+    if (job_.agent != nullptr) job_.agent->resumed();
+    if (job_.hosts != nullptr) job_.hosts->pass_on(SIGCONT);
     guardian_->send({Command::signal_workers, SIGCONT});
   }
 
   void tell_to_end(int signal) {
-    if (running_ == 0) return;
+    if (workers_.running() == 0) return;
     told_at_ = monotonic_seconds();
     kill_at_ = told_at_ + job_.options.shutdown_timeout;
     guardian_->send({Command::signal_workers, signal});
@@ -278,12 +254,8 @@ class Attempt {
 
   void kill_the_slow() {
     kill_at_ = monotonic_seconds() + 3600;
-    std::string ranks;
-    for (const WorkerResult& worker : workers_) {
-      if (!worker.ended) ranks += (ranks.empty() ? "" : ", ") + std::to_string(worker.rank);
-    }
     output_.message(fmt::format("lockrun: not ended within {:g} s, so killed: rank {}",
-                                job_.options.shutdown_timeout, ranks));
+                                job_.options.shutdown_timeout, workers_.running_ranks()));
     guardian_->send({Command::signal_workers, SIGKILL});
   }
 
@@ -293,22 +265,19 @@ class Attempt {
   }
 
   AttemptResult result() {
-    const auto first = first_failure(workers_);
-    AttemptResult result{std::move(workers_), interrupted_by_, ended_by_peers_, hung_, error_, {}};
+    const auto first = first_failure(workers_.results());
+    AttemptResult result{workers_.take_results(), interrupted_by_, ended_by_peers_, hangs_.ends_the_job(),
+                         error_};
     if (!first) return result;
     WorkerResult& culprit = result.workers[*first];
     const int local_rank = static_cast<int>(*first);
     culprit.last_operation = segment_.rank_info(local_rank).last_operation;
     culprit.stderr_tail = output_.stderr_tail(local_rank);
-    try {
-      JobEnvironment environment = job_.environment;
-      environment.directory = attempt_directory(job_);
-      const std::string path = error_file(environment, local_rank);
-      culprit.error_message = error_file_message(read_file(path));
-      if (job_.options.logs.wanted()) culprit.error_file = path;
-    } catch (const FileError&) {
-      // Most programs write none.
-    }
+    JobEnvironment environment = job_.environment;
+    environment.directory = attempt_directory(job_);
+    const std::string path = error_file(environment, local_rank);
+    culprit.error_message = read_error_file(path);
+    if (!culprit.error_message.empty() && job_.options.logs.wanted()) culprit.error_file = path;
     result.report = failure_report(result.workers, *first, host_name());
     return result;
   }
@@ -322,11 +291,8 @@ class Attempt {
   const std::unique_ptr<JobCgroup> cgroup_ = JobCgroup::make();
   StdinCopies copies_;
   UniqueFd null_;
-  HangWatch hang_watch_;
-  double looked_at_ = 0;
-  std::optional<StackDump> stacks_;
-  std::vector<WorkerResult> workers_;
-  size_t running_;
+  HangReport hangs_;
+  Workers workers_;
   Guardian* guardian_ = nullptr;
   std::optional<double> kill_at_;  ///< set once the workers have been told to end
   double told_at_ = 0;
@@ -335,7 +301,6 @@ class Attempt {
   bool store_started_ = false;
   bool finished_ = false;
   bool ended_by_peers_ = false;
-  bool hung_ = false;
   std::optional<int> interrupted_by_;
   std::string error_;
 };

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "launcher/log_file.h"
+#include "launcher/hosts.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -70,10 +70,16 @@ AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigs
   }
   if (job.listener.fd.valid()) plan.guardian.store = plan_store(job, null_fd);
   plan.guardian.scratch_directory = job.scratch_directory;
+  for (int i = 0; i < environment.local_world_size; ++i) {
+    plan.guardian.directories.push_back(environment.directory + "/" + std::to_string(i));
+  }
   plan.guardian.cgroup = cgroup;
   plan.guardian.worker_mask = worker_mask;
   plan.guardian.lockrun_fds = output.read_ends();
   for (const int fd : copies.write_ends()) plan.guardian.lockrun_fds.push_back(fd);
+  for (const int fd : job.hosts != nullptr ? job.hosts->fds() : std::vector<int>()) {
+    plan.guardian.lockrun_fds.push_back(fd);
+  }
   return plan;
 }
 

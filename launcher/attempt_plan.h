@@ -16,7 +16,6 @@ struct AttemptPlan {
 };
 
 /// `segment_fd`: of the memory that the ranks share; `null_fd`: /dev/null; `cgroup`: for the ranks, or null.
-/// Makes the workers' directories.
 AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigset_t& worker_mask,
                          const JobCgroup* cgroup, Output& output, StdinCopies& copies);
 

@@ -31,11 +31,20 @@ Host parse_host(std::string_view entry, const std::string& source) {
     throw ValueError(source + ": expected HOST:SLOTS, or a line `HOST slots=N`, not \"" + std::string(entry) +
                      "\"");
   }
+  if (host.name.starts_with('-')) {  // ssh would take it for a flag
+    throw ValueError(source + ": the name of a host cannot begin with '-': " + host.name);
+  }
   return host;
 }
 
-bool is_one_of(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+void add(std::vector<Host>& hosts, const Host& host) {
+  const auto known =
+      std::find_if(hosts.begin(), hosts.end(), [&](const Host& other) { return other.name == host.name; });
+  if (known == hosts.end()) {
+    hosts.push_back(host);
+  } else {
+    known->slots += host.slots;
+  }
 }
 
 int number(const char* name, int64_t otherwise) {
@@ -119,48 +128,35 @@ std::vector<Host> parse_hosts(std::string_view text, const std::string& source) 
       entry.remove_suffix(1);
     }
     entry.remove_prefix(std::min(entry.find_first_not_of(" \t"), entry.size()));
-    if (!entry.empty()) hosts.push_back(parse_host(entry, source));
+    if (!entry.empty()) add(hosts, parse_host(entry, source));
     text = end == text.npos ? std::string_view() : text.substr(end + 1);
   }
   if (hosts.empty()) throw ValueError(source + ": names no host");
   return hosts;
 }
 
-ClusterPlace place_among(const std::vector<Host>& hosts, const std::vector<std::string>& names,
-                         int num_proc) {
-  int slots = 0;
-  std::string list;
-  for (const Host& host : hosts) {
-    slots += host.slots;
-    list += (list.empty() ? "" : ", ") + host.name;
+std::vector<Host> deal_ranks(std::vector<Host> hosts, int num_proc) {
+  if (num_proc == 0) return hosts;
+  int left = num_proc;
+  size_t used = 0;
+  for (; used < hosts.size() && left > 0; ++used) {
+    hosts[used].slots = std::min(left, hosts[used].slots);
+    left -= hosts[used].slots;
   }
-  if (num_proc > slots) {
-    throw ValueError("-np " + std::to_string(num_proc) + ": the hosts have " + std::to_string(slots) +
-                     " slots in all; fewer ranks, or more slots");
+  if (left > 0) {
+    throw ValueError("-np " + std::to_string(num_proc) + ": the hosts have " +
+                     std::to_string(num_proc - left) + " slots in all; fewer ranks, or more slots");
   }
-  ClusterPlace place;
-  place.nodes = 0;
-  place.node_rank = -1;
-  place.master_addr = hosts.front().name;
-  int left = num_proc > 0 ? num_proc : slots;
-  for (const Host& host : hosts) {
-    const int here = std::min(left, host.slots);
-    if (here == 0) break;
-    if (place.node_rank < 0 && is_one_of(names, host.name)) {
-      place.node_rank = place.nodes;
-      place.slots = here;
-    } else {
-      place.others += (place.others.empty() ? "" : ", ") + host.name;
-    }
-    left -= here;
-    ++place.nodes;
+  hosts.resize(used);
+  return hosts;
+}
+
+std::optional<size_t> find_host(const std::vector<Host>& hosts, const std::vector<std::string>& names) {
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    const std::string name = hosts[i].name.substr(hosts[i].name.rfind('@') + 1);  // ssh's user@host
+    if (std::find(names.begin(), names.end(), name) != names.end()) return i;
   }
-  if (place.node_rank < 0) {
-    throw ValueError("this machine (" + (names.empty() ? "unnamed" : names.front()) +
-                     ") is not among the hosts that are used (" + list +
-                     "); start the same command on each of them");
-  }
-  return place;
+  return std::nullopt;
 }
 
 }  // namespace lockstep::launcher

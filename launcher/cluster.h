@@ -16,7 +16,6 @@ struct ClusterPlace {
   std::string master_addr{};
   uint16_t master_port = 0;  ///< 0: the default
   int slots = 0;             ///< ranks on this machine; 0: not said
-  std::string others{};      ///< names of the other machines of a list of hosts, with commas between
 };
 
 /// The place that mpirun, srun, mpiexec or Kubeflow's PyTorchJob gave to this lockrun; none where it is the
@@ -29,11 +28,15 @@ struct Host {
   int slots = 1;
 };
 
-/// "a:2,b" or, from a file, lines "a slots=2". Throws ValueError naming `source` and the entry.
+/// "a:2,b" or, from a file, lines "a slots=2"; a host that is named again gets more slots. Throws ValueError
+/// naming `source` and the entry.
 std::vector<Host> parse_hosts(std::string_view text, const std::string& source);
 
-/// The place of the machine with these names; `num_proc` ranks (0: all slots) are dealt in the order of
-/// hosts. Throws ValueError when it is not among the hosts or the slots do not suffice.
-ClusterPlace place_among(const std::vector<Host>& hosts, const std::vector<std::string>& names, int num_proc);
+/// The hosts that get ranks, with as many slots as they get: `num_proc` (0: all slots) are dealt in the order
+/// of hosts. Throws ValueError when the slots do not suffice.
+std::vector<Host> deal_ranks(std::vector<Host> hosts, int num_proc);
+
+/// Which of the hosts is the machine with these names; none where it is not among them.
+std::optional<size_t> find_host(const std::vector<Host>& hosts, const std::vector<std::string>& names);
 
 }  // namespace lockstep::launcher

@@ -4,22 +4,19 @@
 
 #include <filesystem>
 
+#include "launcher/hosts_job.h"
 #include "launcher/machine.h"
+#include "launcher/remote_command.h"
 
 namespace lockstep::launcher {
 namespace {
 
-/// As one would type it.
-std::string quoted(const std::string& word) {
-  constexpr const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%";
-  if (!word.empty() && word.find_first_not_of(plain) == word.npos) return word;
-  std::string out = "'";
-  for (const char c : word) out += c == '\'' ? "'\\''" : std::string(1, c);
-  return out + "'";
-}
-
 std::string machines_text(const Options& options) {
   const NodeOptions& nodes = options.nodes;
+  if (!nodes.hosts.empty()) {
+    return fmt::format("{}; the rendezvous is on this one ({}){}", nodes.hosts.size(), host_name(),
+                       hosts_text(nodes));
+  }
   if (!nodes.several()) return "this one (" + host_name() + ")";
   const std::string count =
       nodes.min == nodes.max ? std::to_string(nodes.max) : fmt::format("{} to {}", nodes.min, nodes.max);
@@ -41,12 +38,18 @@ std::string dry_run_text(const Job& job, const Machine& machine) {
   }
   std::string out = fmt::format("program:    {}\ndirectory:  {}\nmachines:   {}\n", command,
                                 std::filesystem::current_path().string(), machines_text(options));
-  out += fmt::format("ranks here: {}, OMP_NUM_THREADS={} each ({} cores usable)\n", options.nproc_per_node,
-                     job.environment.threads, machine.cores);
-  const bool known = !options.nodes.several();
-  for (int i = 0; i < options.nproc_per_node; ++i) {
+  const NodeOptions& nodes = options.nodes;
+  int first_rank = 0;
+  for (size_t i = 0; i < nodes.here.value_or(0) && i < nodes.hosts.size(); ++i)
+    first_rank += nodes.hosts[i].slots;
+  const bool known = !nodes.several() || !nodes.hosts.empty();
+  const int ranks = nodes.hosts.empty() || nodes.here ? options.nproc_per_node : 0;
+  if (ranks > 0)
+    out += fmt::format("ranks here: {}, OMP_NUM_THREADS={} each ({} cores usable)\n", ranks,
+                       job.environment.threads, machine.cores);
+  for (int i = 0; i < ranks; ++i) {
     const size_t n = static_cast<size_t>(i);
-    out += known ? fmt::format("  rank {}", i) : fmt::format("  local rank {}", i);
+    out += known ? fmt::format("  rank {}", first_rank + i) : fmt::format("  local rank {}", i);
     if (!job.cores.empty()) out += ", cores " + core_list(job.cores[n]);
     const int redirected = options.logs.redirects[n] & ~options.logs.tee[n], teed = options.logs.tee[n];
     for (const int stream : {kStdout, kStderr}) {
@@ -54,7 +57,7 @@ std::string dry_run_text(const Job& job, const Machine& machine) {
       if ((redirected & stream) != 0) out += fmt::format(", {} to a log", name);
       if ((teed & stream) != 0) out += fmt::format(", {} to the console and a log", name);
     }
-    if (options.stdin_all || options.stdin_rank == i) out += ", standard input";
+    if (options.stdin_all || options.stdin_rank == first_rank + i) out += ", standard input";
     out += '\n';
   }
   if (options.logs.wanted()) {

@@ -20,9 +20,8 @@ constexpr Flag kFlags[] = {
      "Ranks to start on this machine: a number; cpu: one per usable core; gpu: one per GPU; auto: gpu if "
      "there is one, else cpu."},
     {"nnodes", "", "N", "1", kJob,
-     "Number of machines, or MIN:MAX; lockrun is started on each of them (with the same flags, and "
-     "--node-rank "
-     "where the rendezvous is static)."},
+     "Number of machines, or MIN:MAX; you start lockrun on each of them (with the same flags, and "
+     "--node-rank where the rendezvous is static), or name them in --hosts."},
     {"max-restarts", "", "N", "0", kJob, "How often all ranks are started again after a failure."},
     {"role", "", "NAME", "default", kJob, "Label of the ranks (ROLE_NAME)."},
     {"numa-binding", "", "HOW", "", kJob,
@@ -34,8 +33,11 @@ constexpr Flag kFlags[] = {
      "LOCAL_RANK=0 for all, each seeing only its own GPU (CUDA_VISIBLE_DEVICES)."},
     {"num-proc", "np", "N", "", kJob, "Horovod's: ranks on all hosts together."},
     {"hosts", "H", "HOST:SLOTS,...", "", kJob,
-     "Horovod's: the machines and the ranks on each; start the same command on every one of them."},
+     "Horovod's: the machines and the ranks on each; lockrun is started on the others through ssh."},
     {"hostfile", "", "FILE", "", kJob, "As --hosts: a line `HOST slots=N` for each machine."},
+    {"ssh-port", "", "PORT", "", kJob,
+     "For --hosts: port of the machines' ssh. LOCKRUN_RSH names another command than ssh, and its flags."},
+    {"ssh-identity-file", "", "FILE", "", kJob, "For --hosts: ssh's key."},
     {"module", "m", "", "", kProgram, "The target is a Python module, as for `python -m`."},
     {"no-python", "", "", "", kProgram, "Execute the target as it is, even if its name ends in .py."},
     {"run-path", "", "", "", kProgram, "Run the Python script by runpy.run_path; wins over --no-python."},

@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +25,11 @@ namespace {
 constexpr double kLeftoverGrace = 0.5;
 constexpr double kKillTimeout = 30;
 
+void remove_scratch(const std::string& directory) {
+  std::error_code ignored;
+  if (!directory.empty()) std::filesystem::remove_all(directory, ignored);
+}
+
 /// The guardian's side; lives in the guardian's process only.
 class GuardianProcess {
  public:
@@ -42,7 +48,7 @@ class GuardianProcess {
     ::sigaddset(&child, SIGCHLD);
     const int signals = ::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     for (const int fd : plan_.lockrun_fds) ::close(fd);
-    start_workers();
+    if (make_directories()) start_workers();
     while (true) {
       pollfd waits[] = {{socket_, POLLIN, 0}, {signals, POLLIN, 0}};
       ::poll(waits, 2, -1);
@@ -55,6 +61,20 @@ class GuardianProcess {
   }
 
  private:
+  /// Here and not in lockrun, which may be killed at any time: this process lives on and removes them.
+  bool make_directories() {
+    const std::string& scratch = plan_.scratch_directory;
+    if (scratch.empty()) return true;
+    int error = ::mkdir(scratch.c_str(), 0700) == 0 ? 0 : errno;
+    for (const std::string& directory : plan_.directories) {
+      std::error_code failure;
+      if (error == 0) std::filesystem::create_directories(directory, failure);
+      if (failure) error = failure.value();
+    }
+    if (error != 0) report({Event::no_directory, 0, 0, error, monotonic_seconds()});
+    return error == 0;
+  }
+
   void start_workers() {
     for (size_t i = 0; i < plan_.workers.size(); ++i) {
       const StartedProcess started = start_process(plan_.workers[i], plan_.worker_mask);
@@ -155,6 +175,11 @@ class GuardianProcess {
       if (!wait_for_children()) kill_all();
     }
     report({Event::finished, kUnknown, 0, ended, monotonic_seconds()});
+    // lockrun reads the ranks' error files, and closes the socket then.
+    Command command{};
+    while (::recv(socket_, &command, sizeof command, 0) > 0) {
+    }
+    remove_scratch(plan_.scratch_directory);
     ::_exit(0);
   }
 
@@ -178,10 +203,7 @@ class GuardianProcess {
   [[noreturn]] void end_orphaned() {
     kill_all();
     if (plan_.cgroup != nullptr) plan_.cgroup->end();
-    if (!plan_.scratch_directory.empty()) {
-      std::error_code ignored;
-      std::filesystem::remove_all(plan_.scratch_directory, ignored);
-    }
+    remove_scratch(plan_.scratch_directory);
     ::_exit(1);
   }
 
@@ -197,7 +219,8 @@ class GuardianProcess {
 
 }  // namespace
 
-Guardian::Guardian(const GuardianPlan& plan) : earlier_children_(children()), cgroup_(plan.cgroup) {
+Guardian::Guardian(const GuardianPlan& plan)
+    : earlier_children_(children()), cgroup_(plan.cgroup), scratch_directory_(plan.scratch_directory) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     throw Error(std::string("cannot make a socket pair: ") + std::strerror(errno));
@@ -216,11 +239,12 @@ Guardian::Guardian(const GuardianPlan& plan) : earlier_children_(children()), cg
 Guardian::~Guardian() {
   // Closing the socket makes a living guardian end everything; if it is dead its children are ours.
   socket_.reset();
-  if (gone_) ::kill(pid_, SIGKILL);  // it may hang in its very last step
+  ::kill(pid_, gone_ ? SIGKILL : SIGCONT);  // it may hang, or somebody may have stopped it
   const double deadline = monotonic_seconds() + kKillTimeout;
   while (::waitpid(pid_, nullptr, WNOHANG) == 0 && monotonic_seconds() < deadline) ::usleep(200);
   if (cgroup_ != nullptr) cgroup_->kill();
   kill_descendants(earlier_children_, kKillTimeout);
+  if (gone_) remove_scratch(scratch_directory_);
 }
 
 void Guardian::send(Command command) {

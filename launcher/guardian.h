@@ -42,6 +42,7 @@ struct Event {
   enum Kind : int {
     started,
     start_failed,  ///< `status` is errno
+    no_directory,  ///< one in GuardianPlan::directories, so nothing is started; `status` is errno
     exited,        ///< `status` as from waitpid
     stopped,       ///< `status` is the signal
     continued,
@@ -57,9 +58,10 @@ struct Event {
 inline constexpr int kStore = -1;
 
 struct GuardianPlan {
-  std::vector<ProcessSpec> workers;   ///< by local rank
-  std::optional<ProcessSpec> store;   ///< not startable without
-  std::string scratch_directory;      ///< removed when the guardian ends, if lockrun is dead
+  std::vector<ProcessSpec> workers;      ///< by local rank
+  std::optional<ProcessSpec> store;      ///< not startable without
+  std::string scratch_directory;         ///< made at the start and removed in the end; empty: none
+  std::vector<std::string> directories;  ///< to be made in it
   const JobCgroup* cgroup = nullptr;  ///< that the workers are in, if any; must live as long as the guardian
   sigset_t worker_mask;
   std::vector<int> lockrun_fds;  ///< lockrun's own ends of the workers' pipes, not to be kept open
@@ -86,6 +88,7 @@ class Guardian {
   pid_t pid_ = -1;
   std::vector<pid_t> earlier_children_;
   const JobCgroup* cgroup_;
+  std::string scratch_directory_;
   bool gone_ = false;
 };
 

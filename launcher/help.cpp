@@ -7,8 +7,9 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr size_t kHelpColumns = 80;
 constexpr size_t kHelpIndent = 27;
+/// Narrower terminals have the text below the flag.
+constexpr size_t kLeastForIndent = 70, kNarrowIndent = 6;
 
 constexpr std::string_view kSummary =
     "Starts a program once per rank, watches the ranks and ends them together. A target ending in .py, or a "
@@ -22,6 +23,7 @@ constexpr Example kExamples[] = {
     {"lockrun --nproc-per-node cpu train.py --epochs 3", "A Python script, one rank per core"},
     {"lockrun --nnodes 2 --node-rank 0 --master-addr a ./toy_ddp",
      "On machine a; on the other one --node-rank 1"},
+    {"lockrun -np 4 -H a:2,b:2 ./toy_ddp", "Two ranks on each of two machines, started through ssh"},
 };
 
 struct Section {
@@ -45,12 +47,12 @@ constexpr Section kSections[] = {
      "for flags that cannot work. Whatever ends lockrun, kill -9 included, ends everything that it started."},
 };
 
-void append_wrapped(std::string& out, std::string_view text, size_t indent, size_t column) {
+void append_wrapped(std::string& out, std::string_view text, size_t columns, size_t indent, size_t column) {
   const size_t start = column;
   while (!text.empty()) {
     const size_t end = text.find(' ');
     const std::string_view word = text.substr(0, end);
-    if (column > start && column + 1 + word.size() > kHelpColumns) {
+    if (column > start && column + 1 + word.size() > columns) {
       out += "\n" + std::string(indent, ' ');
       column = indent;
     } else if (column > indent) {
@@ -121,14 +123,25 @@ std::string bash_completion() {
          "complete -o filenames -F _lockrun lockrun\n";
 }
 
+/// The first sentence, without its end, or what of it fits a line beside a flag.
+std::string first_words(std::string_view text) {
+  constexpr size_t most = 56;
+  text = text.substr(0, text.find(". "));
+  if (text.ends_with('.')) text.remove_suffix(1);
+  if (text.size() <= most) return std::string(text);
+  text = text.substr(0, text.rfind(' ', most - 4));
+  while (text.ends_with(',') || text.ends_with(':') || text.ends_with(';')) text.remove_suffix(1);
+  return std::string(text) + " ...";
+}
+
 std::string zsh_completion() {
   std::string out =
       "#compdef lockrun\n# zsh completion for lockrun; made by `lockrun --print zsh`.\n_arguments -S \\\n";
   for (const Flag& flag : flags()) {
     std::string help;
-    for (const char c : flag.help.substr(0, flag.help.find_first_of(".;:"))) {
+    for (const char c : first_words(flag.help)) {
       if (c == '[' || c == ']' || c == '\\') help += '\\';
-      if (c != '\'' && c != '`') help += c;
+      help += c == '\'' ? "'\\''" : std::string(1, c);
     }
     std::string action;
     if (!flag.value.empty()) {
@@ -148,9 +161,10 @@ std::string zsh_completion() {
 
 }  // namespace
 
-std::string help_text() {
+std::string help_text(size_t columns) {
+  const size_t indent = columns < kLeastForIndent ? kNarrowIndent : kHelpIndent;
   std::string out = "Usage: lockrun [flags] program [arguments]\n\n";
-  append_wrapped(out, kSummary, 0, 0);
+  append_wrapped(out, kSummary, columns, 0, 0);
   out += '\n';
   for (const Example& example : kExamples) {
     out += "  " + std::string(example.meaning) + ":\n    " + std::string(example.command) + "\n";
@@ -162,17 +176,17 @@ std::string help_text() {
       const std::string head = "  " + head_of(flag);
       size_t column = head.size();
       out += head;
-      if (column + 2 > kHelpIndent) {
+      if (column + 2 > indent) {
         out += "\n";
         column = 0;
       }
-      out += std::string(kHelpIndent - column, ' ');
-      append_wrapped(out, text_of(flag), kHelpIndent, kHelpIndent);
+      out += std::string(indent - column, ' ');
+      append_wrapped(out, text_of(flag), columns, indent, indent);
     }
   }
   for (const Section& section : kSections) {
     out += "\n" + std::string(section.title) + ":\n  ";
-    append_wrapped(out, section.text, 2, 2);
+    append_wrapped(out, section.text, columns, 2, 2);
   }
   return out + "\nFlags may be written with underscores. More: man lockrun\n";
 }

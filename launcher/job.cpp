@@ -12,11 +12,12 @@
 #include "launcher/attempt.h"
 #include "launcher/clock.h"
 #include "launcher/dry_run.h"
+#include "launcher/hosts.h"
+#include "launcher/hosts_job.h"
 #include "launcher/log_file.h"
 #include "launcher/machine.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/segment.h"
 #include "lockstep/timeline/parts_folder.h"
 
 extern char** environ;
@@ -26,9 +27,10 @@ namespace {
 
 std::string temporary_directory() { return env::get("TMPDIR").value_or("/tmp"); }
 
-/// Where the ranks' error files and logs are: kept where logs are wanted, else removed in the end.
+/// Where the ranks' error files and logs are.
 class RunDirectory {
  public:
+  /// Makes it where logs are wanted; else the guardian does, and removes it.
   RunDirectory(const LogOptions& logs, std::string run_id) : kept_(logs.wanted()) {
     std::replace(run_id.begin(), run_id.end(), '/', '_');
     std::string base = temporary_directory();
@@ -36,14 +38,9 @@ class RunDirectory {
     // Ranks may change their working directory.
     base = std::filesystem::absolute(base).lexically_normal();
     if (kept_) make_directories(base);
-    path_ = make_unique_directory(base + "/" + (kept_ ? run_id : "lockrun"));
+    const std::filesystem::path place(base);
+    path_ = kept_ ? make_unique_directory(place / run_id) : (place / ("lockrun_" + random_id())).string();
   }
-  ~RunDirectory() {
-    std::error_code ignored;
-    if (!kept_) std::filesystem::remove_all(path_, ignored);
-  }
-  RunDirectory(const RunDirectory&) = delete;
-  RunDirectory& operator=(const RunDirectory&) = delete;
   const std::string& path() const { return path_; }
   bool kept() const { return kept_; }
 
@@ -69,30 +66,12 @@ std::vector<std::string> own_environment() {
 
 void say(const std::string& text) { std::fprintf(stderr, "lockrun: %s\n", text.c_str()); }
 
-/// Exit code of an attempt as if it were the job's only one, on one machine.
-int attempt_exit_code(const AttemptResult& result) {
-  if (!result.error.empty() || result.hung) return 1;
-  if (const auto first = first_failure(result.workers)) return exit_code(result.workers[*first].wait_status);
-  const bool all_succeeded = std::all_of(result.workers.begin(), result.workers.end(),
-                                         [](const WorkerResult& worker) { return worker.wait_status == 0; });
-  // Ranks that took the signal as the request to save and leave have succeeded.
-  return all_succeeded ? 0 : 128 + result.interrupted_by.value_or(SIGTERM);
-}
-
-/// Why an attempt failed, in a few words.
-std::string attempt_reason(const AttemptResult& result) {
-  if (!result.error.empty()) return result.error;
-  if (result.hung) return "ranks hung";
-  const auto first = first_failure(result.workers);
-  if (!first) return "the ranks were ended";
-  const WorkerResult& worker = result.workers[*first];
-  return "rank " + std::to_string(worker.rank) + " " + shm::describe_wait_status(worker.wait_status);
-}
-
 class JobRun {
  public:
-  JobRun(const Options& options, const Machine& machine)
+  JobRun(const Options& options, const Machine& machine, Signals& signals, Hosts* hosts)
       : options_(options),
+        signals_(signals),
+        hosts_(hosts),
         started_(monotonic_seconds()),
         program_(resolve_program(options.command, {options.module, options.no_python, options.run_path},
                                  env::get("PYTHON_EXEC").value_or("python3"),
@@ -114,13 +93,14 @@ class JobRun {
     const auto cores = place_ranks(options_.binding, options_.nproc_per_node);
     environment.threads = threads_per_rank(cores);
     const auto store = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "lockstep-store";
-    Job job{options_, program_, own_environment(), environment, listener_, store.string(),
-            {},       cores,    nullptr,           started_};
+    Job job{options_, program_, own_environment(), environment, listener_, store.string(), {}, cores};
+    job.hosts = hosts_;
+    job.started = started_;
     if (options_.dry_run) {
       std::puts(dry_run_text(job, machine_).c_str());
       return 0;
     }
-    if (options_.nproc_per_node > 1 && !env::get("OMP_NUM_THREADS")) {
+    if (!options_.assigned && options_.nproc_per_node > 1 && !env::get("OMP_NUM_THREADS")) {
       say("OMP_NUM_THREADS=" + std::to_string(environment.threads) + " for each rank, its share of " +
           std::to_string(machine_.cores) + " cores; set it to choose");
     }
@@ -133,9 +113,8 @@ class JobRun {
     job.environment.directory = directory.path();
     const timeline::JobParts timeline(run_id);
     job.environment.timeline_parts = timeline.folder().string();
-    Signals signals(options_.signals);
-    const int code = options_.nodes.several() ? run_on_several(job, signals) : run_alone(job, signals);
-    if (!reasons_.empty()) {
+    const int code = options_.nodes.several() ? run_on_several(job) : run_alone(job);
+    if (!reasons_.empty() && !options_.assigned) {
       std::string list = reasons_.size() == 1 ? "1 restart:" : std::to_string(reasons_.size()) + " restarts:";
       for (const std::string& reason : reasons_) list += "\n  " + reason;
       say(list);
@@ -154,8 +133,14 @@ class JobRun {
     return std::max(1, static_cast<int>(least));
   }
 
-  AttemptResult attempt(Job& job, Signals& signals) {
-    AttemptResult result = run_attempt(job, signals);
+  /// What every machine of a job says alike is said by the one that was started by hand.
+  void note(const std::string& text) const {
+    if (!options_.assigned) say(text);
+  }
+
+  AttemptResult attempt(Job& job) {
+    if (hosts_ != nullptr) hosts_->drain();
+    AttemptResult result = run_attempt(job, signals_);
     if (!result.report.empty()) std::fprintf(stderr, "%s\n", result.report.c_str());
     if (!result.error.empty()) say("error: " + result.error);
     ++job.attempt;
@@ -169,11 +154,11 @@ class JobRun {
     reasons_.push_back(time + reason);
   }
 
-  int run_alone(Job& job, Signals& signals) {
+  int run_alone(Job& job) {
     listener_ = listen_on_loopback(options_.master_port);
     job.environment.master_port = listener_.port;
     while (true) {
-      const AttemptResult result = attempt(job, signals);
+      const AttemptResult result = attempt(job);
       const int code = attempt_exit_code(result);
       int& restarts = job.environment.restart_count;
       if (code == 0 || result.interrupted_by || !result.error.empty() || restarts == options_.max_restarts)
@@ -185,20 +170,20 @@ class JobRun {
     }
   }
 
-  int run_on_several(Job& job, Signals& signals) {
-    Agent agent(options_, say);
+  int run_on_several(Job& job) {
+    Agent agent(options_, hosts_, say);
     const auto interrupted = [&] {
       agent.leave(128 + *agent.interrupted_by());
       say(signal_name(*agent.interrupted_by()) + " received; this machine leaves the job");
       return 128 + *agent.interrupted_by();
     };
-    if (!agent.connect(signals)) return interrupted();
+    if (!agent.connect(signals_)) return interrupted();
     listener_ = listen_on(agent.address());
     job.environment.interface = interface_of(agent.address());
     job.environment.local_addr = agent.address().host();
     job.agent = &agent;
     while (true) {
-      const auto place = agent.meet(signals, listener_.port);
+      const auto place = agent.meet(signals_, listener_.port);
       if (agent.interrupted_by()) return interrupted();
       if (place) {
         JobEnvironment& environment = job.environment;
@@ -209,11 +194,10 @@ class JobRun {
         environment.world_size = place->world_size;
         environment.master_addr = place->master_addr;
         environment.master_port = place->master_port;
-        say("machine " + std::to_string(place->group_rank) + " of " + std::to_string(place->groups) +
-            ", ranks " + std::to_string(place->first_rank) + " to " +
-            std::to_string(place->first_rank + options_.nproc_per_node - 1) + " of " +
-            std::to_string(place->world_size) + ", on " + agent.address().host());
-        const AttemptResult result = attempt(job, signals);
+        note("machine " + std::to_string(place->group_rank) + " of " + std::to_string(place->groups) + ", " +
+             range_of_ranks(place->first_rank, options_.nproc_per_node) + " of " +
+             std::to_string(place->world_size) + ", on " + agent.address().host());
+        const AttemptResult result = attempt(job);
         if (result.interrupted_by) {
           agent.leave(128 + *result.interrupted_by);
           return attempt_exit_code(result);
@@ -221,22 +205,24 @@ class JobRun {
         const int code = attempt_exit_code(result);
         if (code != 0 && !result.ended_by_peers) agent.report_failure(attempt_reason(result), code);
         const bool succeeded = code == 0 && !result.ended_by_peers;
-        const Verdict verdict = agent.conclude(succeeded, signals);
+        const Verdict verdict = agent.conclude(succeeded, signals_);
         if (!verdict.again) {
-          if (!verdict.reason.empty()) say("the job has failed: " + verdict.reason);
+          if (!verdict.reason.empty()) note("the job has failed: " + verdict.reason);
           return verdict.code;
         }
         note_restart(verdict.reason);
-        say("starting all ranks again: " + verdict.reason);
+        note("starting all ranks again: " + verdict.reason);
       } else {
-        const Verdict verdict = agent.conclude(false, signals);
-        if (!verdict.reason.empty()) say("the job has ended: " + verdict.reason);
+        const Verdict verdict = agent.conclude(false, signals_);
+        if (!verdict.reason.empty()) note("the job has ended: " + verdict.reason);
         return verdict.code;
       }
     }
   }
 
   const Options& options_;
+  Signals& signals_;
+  Hosts* hosts_;
   double started_;
   Program program_;
   const Machine& machine_;
@@ -248,7 +234,11 @@ class JobRun {
 
 int run_job(const Options& options, const Machine& machine) {
   open_standard_streams();
-  return JobRun(options, machine).run();
+  Signals signals(options.signals);
+  if (options.nodes.hosts.empty() || options.dry_run) return JobRun(options, machine, signals, nullptr).run();
+  return run_on_hosts(options, signals, [&](const Options& here, Hosts& hosts) {
+    return JobRun(here, machine, signals, &hosts).run();
+  });
 }
 
 }  // namespace lockstep::launcher

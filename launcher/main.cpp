@@ -1,19 +1,27 @@
 // lockrun: starts the ranks of a job, watches them and ends them together.
+#include <algorithm>
 #include <cstdio>
+#include <string_view>
 
 #include "launcher/help.h"
 #include "launcher/job.h"
 #include "launcher/machine.h"
 #include "launcher/options.h"
+#include "launcher/remote_agent.h"
+#include "launcher/remote_command.h"
+#include "launcher/sink.h"
 #include "lockstep/base/main.h"
 
 int main(int argc, char** argv) {
   using namespace lockstep::launcher;
   return lockstep::run_main("lockrun", [&] {
     const Machine machine = inspect_machine();
+    if (argc == 2 && std::string_view(argv[1]) == kAgentFlag) return run_as_agent(machine);
     const Options options = parse_options(argc, argv, machine);
     if (options.help) {
-      std::fputs(help_text().c_str(), stdout);
+      const Sink out(1);
+      const size_t columns = static_cast<size_t>(out.terminal() ? out.columns() : 80);
+      std::fputs(help_text(std::clamp<size_t>(columns, 40, 80)).c_str(), stdout);
       return 0;
     }
     if (options.version) {

@@ -166,6 +166,15 @@ UniqueFd listen_at(const Address& address) {
   return fd;
 }
 
+Address source_address(const Address& address) {
+  const UniqueFd fd(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid() ||
+      ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0) {
+    throw Error(std::strerror(errno));
+  }
+  return local_address(fd.get());
+}
+
 Address local_address(int fd) { return address_by(::getsockname, fd); }
 Address peer_address(int fd) { return address_by(::getpeername, fd); }
 std::vector<std::string> local_addresses() {

@@ -32,6 +32,9 @@ UniqueFd connect_to(const Address& address, double timeout);
 /// A listening socket at `address`, close-on-exec; an invalid one, with errno, when that is impossible.
 UniqueFd listen_at(const Address& address);
 
+/// The address of this machine that packets to `address` come from. Sends none. Throws Error.
+Address source_address(const Address& address);
+
 Address local_address(int fd);
 Address peer_address(int fd);
 

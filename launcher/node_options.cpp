@@ -90,27 +90,51 @@ void parse_rdzv_conf(const std::string& text, NodeOptions& nodes) {
   }
 }
 
-/// Where SLURM or a list of hosts puts this machine.
+/// The place that another lockrun, or SLURM, mpirun or Kubernetes gave to this one.
 std::optional<ClusterPlace> find_place(const CommandLine& line, const Machine& machine) {
+  if (machine.assigned) return machine.assigned;
+  const bool said = line.on("standalone") || line.given("nnodes") || line.given("rdzv-endpoint") ||
+                    line.given("master-addr") || line.given("hosts") || line.given("hostfile");
+  return said ? std::nullopt : place_from_environment();
+}
+
+/// Horovod's list of hosts, in the order of ranks.
+void parse_host_list(const CommandLine& line, const Machine& machine, Options& options) {
+  NodeOptions& nodes = options.nodes;
   const bool hosts = line.given("hosts"), hostfile = line.given("hostfile");
   if (hosts && hostfile) throw ValueError("--hosts and --hostfile contradict each other; give one of them");
-  if (hosts || hostfile) {
-    for (const char* flag : {"nnodes", "node-rank", "nproc-per-node"}) {
-      if (line.typed(flag)) {
-        throw ValueError(std::string("--") + flag +
-                         " and a list of hosts contradict each other: the list says it");
-      }
+  if (!hosts && !hostfile) {
+    for (const char* flag : {"ssh-port", "ssh-identity-file"}) {
+      if (line.typed(flag)) throw ValueError(std::string("--") + flag + " is for --hosts and --hostfile");
     }
-    const int num_proc = line.given("num-proc") ? parse_number<int>("num-proc", line.text("num-proc"), 1,
-                                                                    "a number of at least 1")
-                                                : 0;
-    const std::string source = hosts ? "--hosts " + line.text("hosts") : line.text("hostfile");
-    return place_among(parse_hosts(hosts ? line.text("hosts") : read_file(line.text("hostfile")), source),
-                       machine.names, num_proc);
+    return;
   }
-  const bool said = line.on("standalone") || line.given("nnodes") || line.given("rdzv-endpoint") ||
-                    line.given("master-addr");
-  return said ? std::nullopt : place_from_environment();
+  for (const char* flag :
+       {"nnodes", "node-rank", "nproc-per-node", "standalone", "rdzv-backend", "rdzv-endpoint"}) {
+    if (line.typed(flag)) {
+      throw ValueError(std::string("--") + flag +
+                       " and a list of hosts contradict each other: the list says it");
+    }
+  }
+  const int num_proc = line.given("num-proc")
+                           ? parse_number<int>("num-proc", line.text("num-proc"), 1, "a number of at least 1")
+                           : 0;
+  const std::string source = hosts ? "--hosts " + line.text("hosts") : line.text("hostfile");
+  nodes.hosts = deal_ranks(parse_hosts(hosts ? line.text("hosts") : read_file(line.text("hostfile")), source),
+                           num_proc);
+  nodes.here = find_host(nodes.hosts, machine.names);
+  options.nproc_per_node = nodes.hosts[nodes.here.value_or(0)].slots;
+  nodes.min = nodes.max = static_cast<int>(nodes.hosts.size());
+  nodes.numbered = true;
+  nodes.node_rank = static_cast<int>(nodes.here.value_or(0));
+  nodes.is_host = false;  // the rendezvous is there before any machine comes
+  nodes.port = parse_number<uint16_t>("master-port",
+                                      line.given("master-port") ? line.text("master-port") : "0", 0, kPort);
+  if (line.given("master-addr")) nodes.host = line.text("master-addr");
+  nodes.ssh_port = parse_number<uint16_t>("ssh-port", line.given("ssh-port") ? line.text("ssh-port") : "0", 0,
+                                          "a port from 1 to 65535");
+  nodes.ssh_identity = line.text("ssh-identity-file");
+  if (nodes.max == 1 && nodes.here) nodes.hosts.clear();
 }
 
 /// A single machine needs no rendezvous; only the port counts.
@@ -169,21 +193,19 @@ void parse_node_options(const CommandLine& line, const Machine& machine, Options
   options.standalone = line.on("standalone");
   options.rdzv_id = options.standalone ? "" : line.text("rdzv-id");
   nodes.local_addr = line.text("local-addr");
+  if (!machine.assigned) parse_host_list(line, machine, options);
+  if (!nodes.hosts.empty()) return;
   const auto place = find_place(line, machine);
   if (place) {
     nodes.min = nodes.max = place->nodes;
     if (place->slots > 0) options.nproc_per_node = place->slots;
-    if (!place->others.empty()) {
-      options.warnings.push_back(
-          "lockrun does not log in to other machines as horovodrun does; type the same command on " +
-          place->others + " too");
-    }
   }
   if (options.standalone && nodes.several()) {
     throw ValueError("--standalone and --nnodes " + line.text("nnodes") +
                      " contradict each other: it is for one machine");
   }
   nodes.numbered = place || backend == "static";
+  nodes.is_host = machine.assigned ? std::optional<bool>(false) : nodes.is_host;
   nodes.node_rank = place ? place->node_rank
                           : parse_number<int>("node-rank", line.text("node-rank"), 0, "a number, 0 or more");
   if (!nodes.several()) {

@@ -85,12 +85,6 @@ LogOptions parse_logs(const CommandLine& line, int ranks) {
   return logs;
 }
 
-Prefix parse_prefix(const std::string& text) {
-  if (text == "off") return Prefix::off;
-  if (text == "on") return Prefix::on;
-  return text == "color" ? Prefix::color : Prefix::automatic;
-}
-
 Binding parse_binding(const std::string& text) {
   if (text == "node") return Binding::node;
   if (text == "socket") return Binding::socket;
@@ -168,6 +162,12 @@ void refuse_contradictions(const CommandLine& line) {
 
 }  // namespace
 
+Prefix parse_prefix(const std::string& text) {
+  if (text == "off") return Prefix::off;
+  if (text == "on") return Prefix::on;
+  return text == "color" ? Prefix::color : Prefix::automatic;
+}
+
 bool LogOptions::wanted() const {
   const auto any = [](const std::vector<int>& streams) {
     return std::any_of(streams.begin(), streams.end(), [](int bits) { return bits != 0; });
@@ -185,6 +185,7 @@ Options parse_options(int argc, const char* const* argv, const Machine& machine)
   if (options.help || options.version || !options.print.empty()) return options;
 
   options.command = line.command();
+  options.words.assign(argv + std::min(argc, 1), argv + argc);
   refuse_contradictions(line);
   if (line.given("num-proc")) {
     options.nproc_per_node =

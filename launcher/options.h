@@ -54,19 +54,25 @@ struct Options {
   bool run_path = false;         ///< the target is run by runpy.run_path
   bool pass_local_rank = false;  ///< --local-rank=N is the program's first argument
   bool dry_run = false;
+  bool assigned = false;  ///< another lockrun, on another machine, has started this one
   bool help = false;
   bool version = false;
   std::string print{};                  ///< man, bash or zsh
   std::vector<std::string> warnings{};  ///< one line each, about flags that have no effect
   std::vector<std::string> command{};   ///< target and its arguments
+  std::vector<std::string> words{};     ///< all that was typed behind "lockrun"
 };
 
 /// What `--nproc-per-node cpu|gpu|auto` and a list of hosts mean here.
 struct Machine {
   int cores = 1;  ///< usable by this process
   int gpus = 0;
-  std::vector<std::string> names{};  ///< host names and addresses of this machine
+  std::vector<std::string> names{};        ///< host names and addresses of this machine
+  std::optional<ClusterPlace> assigned{};  ///< by the lockrun that started this one
 };
+
+/// --prefix of one of its words.
+Prefix parse_prefix(const std::string& text);
 
 /// Parses argv[1..]. A flag that is not given takes its default from PET_<FLAG>, as torchrun's do. Throws
 /// ValueError with one line that names the flag and what to do.

@@ -146,6 +146,8 @@ void Output::add_polls(std::vector<pollfd>& polls) const {
   }
 }
 
+bool Output::takes_more() const { return out_.backlog() < kBacklogLimit && err_.backlog() < kBacklogLimit; }
+
 void Output::handle(const pollfd& ready) {
   for (Sink* sink : {&out_, &err_}) {
     if (sink->fd() == ready.fd) sink->flush();

@@ -44,6 +44,12 @@ class Output {
 
   /// A line of lockrun's own, on standard error.
   void message(std::string_view text) { err_console().message(text); }
+  /// Whole lines that another machine's lockrun has sent.
+  void relay(bool is_error, std::string_view text) {
+    (is_error ? err_console() : out_console_).message(text);
+  }
+  /// Whether the readers of standard output and error keep up.
+  bool takes_more() const;
   /// Columns of the terminal that standard error is, or 0.
   int terminal_columns() const { return err_.terminal() ? err_.columns() : 0; }
   /// Last lines that the local rank wrote to standard error.

@@ -62,6 +62,7 @@ pid_t fork_into(int cgroup_fd) {
 
 void reset_signals(const sigset_t& mask) {
   ::signal(SIGPIPE, SIG_DFL);
+  ::signal(SIGXFSZ, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &mask, nullptr);
 }
 

@@ -25,8 +25,8 @@ struct StartedProcess {
 };
 
 /// Starts `spec` as the leader of a session and process group of its own, so that a signal reaches it and its
-/// children and the terminal's do not. It is killed when the calling process dies. Signal mask and SIGPIPE
-/// are set to `mask` and the default. Blocks until the program is executed or has failed to.
+/// children and the terminal's do not. It is killed when the calling process dies. Signal mask, SIGPIPE and
+/// SIGXFSZ are set to `mask` and the default. Blocks until the program is executed or has failed to.
 StartedProcess start_process(const ProcessSpec& spec, const sigset_t& mask);
 
 /// Kills (SIGKILL) all children of this process, and the descendants that become its children when their

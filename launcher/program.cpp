@@ -56,6 +56,7 @@ std::string find(const std::string& name, std::string_view search_path) {
 Program resolve_program(const std::vector<std::string>& command, TargetKind kind, const std::string& python,
                         const std::string& search_path) {
   const std::string& target = command.front();
+  if (target.empty()) throw FileError("the name of the program is empty; is a variable unset that gives it?");
   if (!kind.run_path && !kind.module && (kind.no_python || !target.ends_with(".py"))) {
     return {find(target, search_path), command, false, 1};
   }

@@ -59,7 +59,7 @@ bool Rendezvous::receive(int peer, std::string_view text, double now) {
     join(peer, machine, now);
     return true;
   }
-  if (type == "beat") return true;
+  if (type == "beat" || type == "pause") return true;
   if (!machines_.contains(peer)) return false;
   if (type == "failed") {
     failed(peer, text_of(message, "what", 1024), number_of(message, "code", 1, 1, 255), now);

@@ -3,7 +3,7 @@
 //
 // A round begins when enough machines wait and ends when a rank fails, a machine is lost, leaves or joins;
 // then all of them come together again, or the job is over. Messages are JSON objects with a "type":
-//   from a machine: join, failed {what, code}, succeeded, leave {code}, beat
+//   from a machine: join, failed {what, code}, succeeded, leave {code}, beat, pause (the last for a while)
 //   to a machine:   status {here, least, most}, start {...}, end {reason}, over {reason, code}, refused
 //   {reason}, beat
 #pragma once
@@ -25,12 +25,15 @@ struct RendezvousRules {
   double last_call_timeout = 30;  ///< seconds
 };
 
+/// What a machine sends before it is suspended.
+inline constexpr std::string_view kPause = R"({"type":"pause"})";
+
 class Rendezvous {
  public:
   explicit Rendezvous(RendezvousRules rules) : rules_(std::move(rules)) {}
 
   /// A message of machine `peer` (a number that the caller gives). False when it makes no sense: then the
-  /// peer is to be dropped, as by lost().
+  /// peer is to be dropped, as by lost(). beat and pause are for whoever watches the connections.
   bool receive(int peer, std::string_view message, double now);
   /// The connection to `peer` has ended, for the reason `how` ("it sent no sign of life for 15 s").
   void lost(int peer, const std::string& how, double now);

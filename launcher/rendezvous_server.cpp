@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -20,7 +21,10 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr size_t kMostPeers = 1024;
+/// So many may be connected without having shown that they know the secret.
+constexpr size_t kMostStrangers = 128;
+/// For strangers and machines.
+constexpr rlim_t kMostFiles = 65536;
 /// A stranger has this long to show that it knows the secret.
 constexpr double kIntroduction = 10;
 /// How long the last messages have to arrive.
@@ -54,7 +58,7 @@ void RendezvousServer::log(const std::string& text) {
 }
 
 void RendezvousServer::serve_once(double seconds) {
-  std::vector<pollfd> polls = {{peers_.size() < kMostPeers ? listener_ : -1, POLLIN, 0}};
+  std::vector<pollfd> polls = {{listener_, POLLIN, 0}};
   std::vector<int> numbers;
   for (const auto& [number, peer] : peers_) {
     polls.push_back(
@@ -75,7 +79,25 @@ void RendezvousServer::serve_once(double seconds) {
   if (rendezvous_.over() && over_at_ == 0) over_at_ = monotonic_seconds();
 }
 
+/// A machine introduces itself at once, so it is the others that wait long. Of those the address with the
+/// most connections loses its oldest.
+void RendezvousServer::make_room_for_a_stranger() {
+  std::map<std::string, std::pair<size_t, int>> strangers;  // how many, and the oldest
+  size_t count = 0;
+  for (const auto& [number, peer] : peers_) {
+    if (peer.wire.authenticated()) continue;
+    ++strangers.try_emplace(peer.name, 0, number).first->second.first;
+    ++count;
+  }
+  if (count < kMostStrangers) return;
+  const auto most = std::max_element(strangers.begin(), strangers.end(), [](const auto& a, const auto& b) {
+    return a.second.first < b.second.first;
+  });
+  drop(most->second.second, "did not introduce itself while others wait");
+}
+
 void RendezvousServer::accept_one() {
+  make_room_for_a_stranger();
   UniqueFd fd(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!fd.valid()) return;
   const std::string name = peer_address(fd.get()).host();
@@ -92,6 +114,7 @@ void RendezvousServer::handle(int number) {
   const double now = monotonic_seconds();
   for (const std::string& message : peer.wire.receive()) {
     peer.heard = now;
+    peer.paused = message == kPause;
     if (!rendezvous_.receive(number, message, now)) return drop(number, "sent a message that makes no sense");
   }
   switch (peer.wire.state()) {
@@ -123,7 +146,7 @@ void RendezvousServer::watch(double now) {
       if (now > peer.heard + kIntroduction) gone.emplace_back(number, "did not introduce itself");
       continue;
     }
-    if (now > peer.heard + most) {
+    if (now > peer.heard + most && !peer.paused) {
       gone.emplace_back(
           number, "gave no sign of life for " + std::to_string(static_cast<int>(now - peer.heard)) + " s");
     } else if (now > peer.told + settings_.keep_alive_interval) {
@@ -156,6 +179,10 @@ pid_t start_rendezvous_server(const UniqueFd& listener, const ServerSettings& se
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = std::min(files.rlim_max, std::max(files.rlim_cur, kMostFiles));
+  ::setrlimit(RLIMIT_NOFILE, &files);
   RendezvousServer server(listener.get(), settings);
   while (!server.done()) server.serve_once(std::min(1.0, settings.keep_alive_interval / 2));
   ::_exit(0);

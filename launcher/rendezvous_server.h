@@ -33,8 +33,10 @@ class RendezvousServer {
     Wire wire;
     std::string name;  ///< address, for the log
     double heard = 0, told = 0;
+    bool paused = false;  ///< gives no sign of life until it goes on
   };
   void accept_one();
+  void make_room_for_a_stranger();
   void handle(int number);
   void drop(int number, const std::string& why);
   void watch(double now);

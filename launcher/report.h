@@ -26,6 +26,9 @@ struct WorkerResult {
 /// Exit code for a status as from waitpid: 128 plus the number for a signal.
 int exit_code(int wait_status);
 
+/// "rank 3", or "ranks 3 to 5".
+std::string range_of_ranks(int first, int count);
+
 /// "SIGTERM" for 15.
 std::string signal_name(int signal);
 

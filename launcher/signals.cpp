@@ -18,6 +18,7 @@ Signals::Signals(const std::vector<int>& ending) {
   }
   // A closed standard output is an error of write(), not the end of the job.
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // so is a file that must not grow
   ::sigprocmask(SIG_BLOCK, &handled, &original_);
   fd_.reset(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd_.valid()) throw Error("cannot receive signals (signalfd)");

@@ -68,9 +68,35 @@ TEST(ClusterTest, ListsOfHosts) {
   EXPECT_EQ(hosts[0].slots, 3);
   EXPECT_EQ(hosts[1].name, "b");
   EXPECT_EQ(hosts[1].slots, 1);
-  for (const char* text : {"", "a:0", "a:x", ":2", "a slots=", ","}) {
+  for (const char* text : {"", "a:0", "a:x", ":2", "a slots=", ",", "-oProxyCommand=x:1"}) {
     EXPECT_THROW(parse_hosts(text, "file"), ValueError) << text;
   }
+}
+
+TEST(ClusterTest, AHostThatIsNamedAgainGetsMoreSlots) {
+  const auto hosts = parse_hosts("a,b:2,a:3", "-H");
+  ASSERT_EQ(hosts.size(), 2u);
+  EXPECT_EQ(hosts[0].slots, 4);
+  EXPECT_EQ(hosts[1].slots, 2);
+}
+
+TEST(ClusterTest, RanksAreDealtInTheOrderOfHosts) {
+  const auto all = parse_hosts("a:3,b:2,c:9", "-H");
+  EXPECT_EQ(deal_ranks(all, 0).size(), 3u);
+  const auto five = deal_ranks(all, 5);
+  ASSERT_EQ(five.size(), 2u);
+  EXPECT_EQ(five[1].slots, 2);
+  const auto four = deal_ranks(all, 4);
+  ASSERT_EQ(four.size(), 2u);
+  EXPECT_EQ(four[1].slots, 1);
+  EXPECT_THROW(deal_ranks(all, 15), ValueError);
+}
+
+TEST(ClusterTest, ThisMachineIsFoundByNameOrAddress) {
+  const auto hosts = parse_hosts("a:3,me@b:2,10.0.0.3", "-H");
+  EXPECT_EQ(find_host(hosts, {"b", "10.0.0.2"}), 1u);
+  EXPECT_EQ(find_host(hosts, {"x", "10.0.0.3"}), 2u);
+  EXPECT_EQ(find_host(hosts, {"x"}), std::nullopt);
 }
 
 }  // namespace

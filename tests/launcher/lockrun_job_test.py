@@ -6,7 +6,7 @@ import subprocess
 import sys
 import unittest
 
-from lockrun_support import TIMEOUT, LockrunTest, wait_until
+from lockrun_support import LOCKRUN, TIMEOUT, LockrunTest, wait_until
 
 DUMP_ENVIRONMENT = "import json, os; open('env' + os.environ['RANK'], 'w').write(json.dumps(dict(os.environ)))"
 
@@ -167,6 +167,17 @@ class ExitTest(LockrunTest):
         self.assertEqual(code, 1)
         self.assertIn("KeyError: lost key", err)
 
+    def test_whatever_lies_where_the_error_file_should(self):
+        for script in ("mkfifo $TORCHELASTIC_ERROR_FILE", "mkdir $TORCHELASTIC_ERROR_FILE", "head -c 100000 /dev/urandom > $TORCHELASTIC_ERROR_FILE",
+                       "rm -r $(dirname $(dirname $TORCHELASTIC_ERROR_FILE))", "ln -s /dev/zero $TORCHELASTIC_ERROR_FILE"):
+            code, _, err = self.shell(1, script + "; exit 3")
+            self.assertEqual(code, 3, err)
+            self.assertNotIn("its error", err)
+
+    def test_a_lockrun_in_a_lockrun(self):
+        code, out, err = self.run_lockrun("-np", 2, "--prefix", "off", LOCKRUN, "-np", 2, "--prefix", "off", "sh", "-c", "echo $RANK of $WORLD_SIZE")
+        self.assertEqual((code, sorted(out.splitlines())), (0, ["0 of 2", "0 of 2", "1 of 2", "1 of 2"]), err)
+
     def test_sixty_four_ranks(self):
         code, out, err = self.shell(64, "echo $RANK", "--prefix", "off")
         self.assertEqual((code, sorted(map(int, out.split()))), (0, list(range(64))), err)
@@ -190,6 +201,7 @@ class ExitTest(LockrunTest):
             (["--nproc-per-node", "257", "true"], "256 ranks", 2),
             (["--nproc-per-nod3", "2", "true"], "did you mean --nproc-per-node?", 2),
             ([], "no program given", 2),
+            ([""], "the name of the program is empty", 1),
             (["no_such_program"], "cannot find the program no_such_program", 1),
             (["./data"], "is not executable", 1),
             (["./noformat"], "cannot execute ./noformat: Exec format error", 1),
@@ -198,6 +210,21 @@ class ExitTest(LockrunTest):
             self.assertEqual((code, out), (expected_code, ""), err)
             self.assertIn(message, err)
             self.assertRegex(err, r"\Alockrun: error: [^\n]*\n\Z")
+
+    def test_without_a_place_for_temporary_files(self):
+        self.environment["TMPDIR"] = str(self.directory / "none")
+        code, out, err = self.shell(2, "touch started")
+        self.assertEqual((code, out, (self.directory / "started").exists()), (1, "", False))
+        self.assertRegex(err, rf"\Alockrun: error: cannot create the directory {self.directory}/none/lockrun_\S+: No such file or directory; "
+                              r"TMPDIR names another place for it\n\Z")
+
+    def test_flags_that_change_nothing_are_taken(self):
+        self.assertEqual(self.run_lockrun("--start-method", "fork", "--monitor_interval=5", "--event-log-handler", "null", "--standalone", "true"), (0, "", ""))
+        code, _, err = self.run_lockrun("--start-method", "thread", "true")
+        self.assertEqual((code, err), (2, "lockrun: error: --start-method thread: expected spawn, fork or forkserver\n"))
+        code, _, err = self.run_lockrun("--event-log-handler", "mine", "true")
+        self.assertEqual(code, 2, err)
+        self.assertRegex(self.run_lockrun("--version")[1], r"\Alockrun \d+\.\d+\.\d+\n\Z")
 
     def test_help(self):
         code, out, _ = self.run_lockrun("--help")

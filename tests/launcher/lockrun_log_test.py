@@ -125,6 +125,8 @@ class ProgramTest(LockrunTest):
     def test_numa_binding(self):
         code, out, err = self.shell(1, "grep Cpus_allowed_list /proc/self/status", "--numa-binding", "node")
         self.assertEqual(code, 0, err)
+        for how in ("socket", "core-complex"):
+            self.assertEqual(self.shell(2, "true", "--numa-binding", how)[0], 0)
         if os.cpu_count() > 1:
             code, out, err = self.shell(2, "grep Cpus_allowed_list /proc/self/status", "--numa-binding", "exclusive")
             self.assertEqual(len({line.split()[-1] for line in out.splitlines()}), 2, out)

@@ -253,6 +253,40 @@ class AgentsTest(NodesTest):
         self.assertIn("is no lockrun agent", err)
         self.assertLess(len(err.splitlines()), 40, "strangers fill the log")
 
+    def test_strangers_hold_no_places(self):
+        first = self.static(0, "true")
+        self.assertTrue(wait_until(lambda: self.listens()))
+        idle = [socket.create_connection(("127.0.0.1", self.port)) for _ in range(300)]
+        (code, _, err), (code_b, _, err_b) = self.finish(first, self.static(1, "true"))
+        for connection in idle:
+            connection.close()
+        self.assertEqual((code, code_b), (0, 0), err + err_b)
+        self.assertIn("refused 127.0.0.1: it did not introduce itself while others wait", err)
+
+    def test_a_suspended_machine_is_not_lost(self):
+        conf = self.token + ",keep_alive_interval=0.1,keep_alive_max_attempt=2"
+        first = self.static(0, LOOP, conf=conf)
+        second = self.static(1, LOOP, conf=conf)
+        self.wait_for_file("up0.2")
+        self.wait_for_file("up1.2")
+        for process in (second, first):  # the one that serves, too
+            process.send_signal(signal.SIGTSTP)
+            self.assertTrue(wait_until(lambda: pathlib.Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"))
+            time.sleep(1)
+            process.send_signal(signal.SIGCONT)
+        (self.directory / "release").touch()
+        (code, _, err), (code_b, _, err_b) = self.finish(first, second)
+        self.assertEqual((code, code_b), (0, 0), err + err_b)
+        self.assertNotIn("no sign of life", err + err_b)
+
+    def test_the_address_for_the_others_can_be_chosen(self):
+        code, _, err = self.run_lockrun("--nnodes", 2, "--master-port", self.port, "--local-addr", "192.0.2.1", "--rdzv-conf",
+                                        self.token + ",join_timeout=1", "true")
+        self.assertEqual((code, err), (1, "lockrun: error: --local-addr 192.0.2.1: this machine has no such address\n"))
+        first = self.static(0, "echo $MASTER_ADDR", "--local-addr", "127.0.0.1")
+        (code, out, err), (code_b, _, err_b) = self.finish(first, self.static(1, "true"))
+        self.assertEqual((code, code_b, out), (0, 0, "127.0.0.1\n"), err + err_b)
+
     def test_messages_that_make_no_sense_are_survived(self):
         # Without a secret a stranger's frames are read: whole ones, well signed, with anything but a join of this job in them.
         first = self.static(0, "true", conf="join_timeout=60")

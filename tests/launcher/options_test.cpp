@@ -125,11 +125,28 @@ TEST(OptionsTest, OlderFormsWork) {
   EXPECT_TRUE(parse({"--local-rank", "a"}).pass_local_rank);
   const Machine machine{.cores = 6, .gpus = 0, .names = {"b", "10.0.0.2"}};
   const Options second = parse({"-np", "5", "-H", "a:3,b:2,c:9", "x"}, machine);
-  EXPECT_EQ((std::tuple{second.nproc_per_node, second.nodes.max, second.nodes.node_rank, second.nodes.host}),
-            (std::tuple{2, 2, 1, std::string("a")}));
-  EXPECT_EQ(parse({"-H", "10.0.0.2:4", "x"}, machine).nproc_per_node, 4);
+  EXPECT_EQ((std::tuple{second.nproc_per_node, second.nodes.max, second.nodes.node_rank, second.nodes.here}),
+            (std::tuple{2, 2, 1, std::optional<size_t>(1)}));
+  const Options alone = parse({"-H", "10.0.0.2:4", "x"}, machine);
+  EXPECT_EQ((std::tuple{alone.nproc_per_node, alone.nodes.max, alone.nodes.hosts.size()}),
+            (std::tuple{4, 1, size_t{0}}));
+  const Options elsewhere = parse({"-H", "c:4", "--ssh-port", "2222", "x"}, machine);
+  EXPECT_EQ((std::tuple{elsewhere.nodes.hosts.size(), elsewhere.nodes.here, elsewhere.nodes.ssh_port}),
+            (std::tuple{size_t{1}, std::optional<size_t>(), uint16_t{2222}}));
+  EXPECT_NE(error_of({"--ssh-port", "22", "x"}).find("is for --hosts"), std::string::npos);
+  EXPECT_NE(error_of({"-H", "a", "--nnodes", "2", "x"}).find("contradict"), std::string::npos);
   EXPECT_NE(error_of({"-np", "9", "-H", "a:1,b:2", "x"}).find("3 slots"), std::string::npos);
   EXPECT_NE(error_of({"-np", "2", "--nproc-per-node", "2", "x"}).find("give one of them"), std::string::npos);
+}
+
+TEST(OptionsTest, WhatAnotherLockrunAssignedCounts) {
+  Machine machine{.cores = 6, .gpus = 0, .names = {"c"}};
+  machine.assigned = ClusterPlace{3, 2, "10.0.0.1", 4711, 5};
+  const Options options = parse({"-np", "9", "-H", "a:3,b:1,c:9", "--master-addr", "a", "x"}, machine);
+  EXPECT_EQ(
+      (std::tuple{options.nproc_per_node, options.nodes.max, options.nodes.node_rank, options.nodes.is_host}),
+      (std::tuple{5, 3, 2, std::optional<bool>(false)}));
+  EXPECT_TRUE(options.nodes.hosts.empty());
 }
 
 TEST(OptionsTest, LogsAndSignals) {
