@@ -29,20 +29,21 @@ class TracedWork : public Work {
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
     if (work_->is_completed()) {
       work_->wait(timeout);
-    } else {
-      const int64_t begin = timeline::now();
-      work_->wait(timeout);
-      timeline::record(Kind::wait, name_, begin, timeline::now(), bytes_, bucket_);
+      return end(timeline::now());
     }
-    end();
+    const int64_t begin = timeline::now();
+    work_->wait(timeout);
+    const int64_t now = timeline::now();
+    timeline::record(Kind::wait, name_, begin, now, bytes_, bucket_);
+    end(now);
   }
   bool poll() override {
     if (!work_->is_completed()) return false;
     if (work_->exception()) std::rethrow_exception(work_->exception());
-    end();
+    end(timeline::now());
     return true;
   }
-  void end() { timeline::record(Kind::reduce, name_, begin_, timeline::now(), bytes_, bucket_); }
+  void end(int64_t now) { timeline::record(Kind::reduce, name_, begin_, now, bytes_, bucket_); }
 
   std::shared_ptr<Work> work_;
   const char* name_;

@@ -178,17 +178,16 @@ void DataParallelCore::synchronise_forward(int source) {
 }
 
 void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
-  if (timeline::is_on()) {
-    timeline::record(timeline::Kind::forward, "forward", forward_start_.time_since_epoch().count(),
-                     timeline::now());
-  }
+  const auto forward_end = std::chrono::steady_clock::now();
+  timeline::record(timeline::Kind::forward, "forward", forward_start_.time_since_epoch().count(),
+                   forward_end.time_since_epoch().count());
   if (low_precision_ && torch::autograd::get_current_graph_task_id() == -1) {
     low_precision_->after_forward(outputs);
   }
   if (!c10::GradMode::is_enabled()) return;
   if (!synchronises_) return reducer_->disarm();
   reducer_->arm(outputs);
-  forward_time_ = (std::chrono::steady_clock::now() - forward_start_).count();
+  forward_time_ = (forward_end - forward_start_).count();
   forward_time_sum_ += forward_time_;
   ++forwards_;
 }

@@ -103,7 +103,7 @@ void Reducer::begin() {
   leaves_at_end_ = join_hook_ != nullptr || (options_.static_graph && !counts_are_known_);
   is_open_ = true;
   pass_start_ = Clock::now();
-  traced_start_ = timeline::is_on() ? timeline::now() : 0;
+  traced_start_ = timeline::is_on() ? pass_start_.time_since_epoch().count() : 0;
   // The callback belongs to the backward pass: when an exception ends that, both go away.
   const auto token = std::make_shared<int>();
   pass_token_ = token;

@@ -14,6 +14,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/timeline/part.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14
+#endif
+
 namespace lockstep::timeline {
 namespace {
 
@@ -39,6 +43,8 @@ class OwnRing {
     if (recording != recording_) claim(recording);
     return ring_;
   }
+  /// Kept here, so that recording only stores into the ring and waits for no page of it.
+  uint64_t& written() { return written_; }
 
  private:
   void claim(Recording* recording) {
@@ -54,7 +60,11 @@ class OwnRing {
       bit_ = uint64_t{1} << free;
       Ring* const ring = &part->rings[static_cast<size_t>(free)];
       const auto offset = static_cast<size_t>(reinterpret_cast<char*>(ring) - reinterpret_cast<char*>(part));
-      if (reserve(recording->file.get(), offset, sizeof(Ring))) ring_ = ring;
+      if (!reserve(recording->file.get(), offset, sizeof(Ring))) return;
+      // Page by page later it would cost a fault for every 64 events. Kernels before 5.14 do not know it.
+      ::madvise(ring, sizeof(Ring), MADV_POPULATE_WRITE);
+      ring_ = ring;
+      written_ = ring->written.load(std::memory_order_relaxed);
       return;
     }
   }
@@ -65,7 +75,7 @@ class OwnRing {
   }
   Recording* recording_ = nullptr;
   Ring* ring_ = nullptr;
-  uint64_t bit_ = 0;
+  uint64_t bit_ = 0, written_ = 0;
 };
 
 }  // namespace
@@ -86,8 +96,8 @@ void detail::write(Kind kind, std::string_view name, int64_t begin, int64_t end,
     recording->part->header.unplaced.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  const uint64_t number = ring->written.load(std::memory_order_relaxed);
-  Event& event = ring->events[number % kRingEvents];
+  uint64_t& written = own.written();
+  Event& event = ring->events[written % kRingEvents];
   event.begin = begin;
   event.end = end;
   event.bytes = bytes;
@@ -95,7 +105,7 @@ void detail::write(Kind kind, std::string_view name, int64_t begin, int64_t end,
   event.kind = kind;
   event.name.fill('\0');
   name.copy(event.name.data(), event.name.size());
-  ring->written.store(number + 1, std::memory_order_release);
+  ring->written.store(++written, std::memory_order_release);
 }
 
 void start(const std::filesystem::path& folder, const Place& place) {
