@@ -172,6 +172,19 @@ void larger_than_the_arena(Group& group) {
     run(group, rank == 0 ? send_request(data, 1) : receive_request(data, 0));
     EXPECT_EQ(data, std::vector<int64_t>(kCount, 5));
   }
+  // What messages that were received had there is free for others.
+  const std::vector<int64_t> kept(200000, rank);  // 1.6 MB
+  std::vector<int64_t> got(200000);
+  Request send = send_request(kept, next), receive = receive_request(got, previous);
+  group.start(send);
+  group.start(receive);
+  group.wait(receive, kTimeout);
+  group.wait(send, kTimeout);
+  group.barrier(kTimeout);
+  std::vector<int64_t> data(300000, 1);
+  group.wait(group.start_all_reduce(data.data(), data.size(), DType::int64, Reduction::sum), kTimeout);
+  EXPECT_EQ(data, std::vector<int64_t>(data.size(), group.size()));
+  group.release(group.allocate(kHugePage - 200000));
   group.barrier(kTimeout);
 }
 

@@ -179,7 +179,7 @@ class ShmGroup : public ProcessGroup::Impl {
     for (const int64_t size : sizes) count *= size;
     state_->node->process().check(rank());  // a fork would hand out what this rank hands out too
     const size_t bytes = static_cast<size_t>(count) * c10::elementSize(dtype);
-    std::byte* const memory = state_->node->arena().allocate(bytes);
+    std::byte* const memory = group().allocate(bytes);
     const auto release = [node = state_->node, state = std::weak_ptr<State>(state_)](void* pointer) {
       auto* const bytes_of = static_cast<std::byte*>(pointer);
       if (const auto living = state.lock()) {
@@ -334,7 +334,7 @@ at::Tensor ShmGroup::empty_common(at::IntArrayRef sizes, at::ScalarType dtype) {
   std::string error = "rank 0 found no memory for a tensor of all ranks; its message says why";
   if (rank() == 0) {
     try {
-      std::byte* const memory = state_->node->arena().allocate(data_bytes + kPage);
+      std::byte* const memory = group().allocate(data_bytes + kPage);
       new (memory + data_bytes) Users(static_cast<uint32_t>(size()));
       offset = memory - base;
     } catch (const Error& reason) {

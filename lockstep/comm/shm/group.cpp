@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/shm/flight_recorder.h"
 
 namespace lockstep::shm {
@@ -39,6 +40,15 @@ void Group::give_up_windows() {
 
 void Group::release_later(std::byte* pointer) {
   arena_.release_later(pointer, [members = members_] { return members->all_others_have_stopped(); });
+}
+
+std::byte* Group::allocate(size_t bytes) {
+  try {
+    return arena_.allocate(bytes);
+  } catch (const Error&) {
+    messages_.release_received();
+  }
+  return arena_.allocate(bytes);
 }
 
 void Group::release(std::byte* pointer) {

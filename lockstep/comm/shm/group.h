@@ -123,6 +123,8 @@ class Group {
   /// Blocks until it has, helping others where this rank would only wait.
   void wait(Sequence sequence, std::chrono::milliseconds timeout);
 
+  /// Arena::allocate, where messages that have been received keep nothing back.
+  std::byte* allocate(size_t bytes);
   /// Gives back memory of this rank's arena that operations of this group may have used: at once, or, where
   /// the group has failed, when no other rank can touch it any more.
   void release(std::byte* pointer);

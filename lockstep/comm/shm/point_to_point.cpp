@@ -130,12 +130,10 @@ uint32_t PointToPoint::reserve(size_t bytes, std::byte*& scratch) {
     scratch = arena_.allocate(std::min(bytes, kWindowBytes));
     return std::min(blocks, kWindowBlocks);
   } catch (const Error&) {
-    bool some_will_go = false;
-    for (int peer = 0; peer < members_.size(); ++peer) {
-      some_will_go = some_will_go || outgoing_[static_cast<size_t>(peer)].in_scratch > 0;
-      release_taken(peer);
-    }
-    if (some_will_go) return 0;
+    const bool some_were_there =
+        std::any_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& to) { return to.in_scratch > 0; });
+    release_received();
+    if (some_were_there) return 0;
     throw;
   }
 }
@@ -250,6 +248,12 @@ bool PointToPoint::copy_message(Request& request) {
 void PointToPoint::complete(Request& request) {
   request.complete = true;
   members_.recorder().finish(request.flight_number);
+}
+
+void PointToPoint::release_received() {
+  for (int peer = 0; peer < members_.size(); ++peer) {
+    if (outgoing_[static_cast<size_t>(peer)].in_scratch > 0) release_taken(peer);
+  }
 }
 
 /// Gives back the arena memory of messages that `peer` has copied.

@@ -41,6 +41,9 @@ class PointToPoint {
   /// Takes the arena memory that a receiver may still read away from here, when the group ends or is broken.
   std::vector<std::byte*> take_scratch();
 
+  /// Gives back the arena memory of messages that have been received.
+  void release_received();
+
   /// Starts a request. It may be complete on return. `request` must live until it is.
   void start(Request& request);
   /// Forgets a request that will not be waited for.
