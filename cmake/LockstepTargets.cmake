@@ -16,19 +16,25 @@ endfunction()
 
 # Flags, precompiled header and unity build of every target. HEADER torch or plain (lockstep/pch). Sources are compiled
 # several at a time: each compilation costs a second or more before its first line. One with flags of its own
-# (set_source_files_properties COMPILE_OPTIONS) or SKIP_UNITY_BUILD_INCLUSION compiles by itself.
+# (set_source_files_properties COMPILE_OPTIONS) or SKIP_UNITY_BUILD_INCLUSION compiles by itself. TEST: not optimised, since
+# optimising takes half of a compilation and nobody waits for a test's own code.
 function(lockstep_compile_options target)
-  cmake_parse_arguments(arg "" "HEADER" "" ${ARGN})
+  cmake_parse_arguments(arg "TEST" "HEADER" "" ${ARGN})
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wnon-virtual-dtor -Woverloaded-virtual
     $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-braces>)
   if(LOCKSTEP_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
+  set(flags)
+  if(arg_TEST)
+    set(flags TEST)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O0>)
+  endif()
   if(NOT arg_HEADER)
     return()
   endif()
-  target_precompile_headers(${target} REUSE_FROM lockstep_${arg_HEADER}_pch)
+  target_precompile_headers(${target} REUSE_FROM lockstep_${arg_HEADER}_pch${flags})
   if(arg_HEADER STREQUAL "torch")
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 3)
     target_link_libraries(${target} PRIVATE lockstep_torch_fmt)  # LibTorch's headers on the path mean its fmt too
@@ -37,24 +43,28 @@ function(lockstep_compile_options target)
   endif()
 endfunction()
 
-# lockstep_sources(<target> [PCH] SOURCES ... [WITHOUT_TORCH ...] [LIBS ...] [HEADERS ...]): what the functions below have
+# lockstep_sources(<target> [PCH] [TEST] SOURCES ... [WITHOUT_TORCH ...] [LIBS ...] [HEADERS ...]): what the functions below have
 # in common. PCH: SOURCES see LibTorch's headers. WITHOUT_TORCH: sources of such a target that do not: they compile faster,
 # and a program that uses only them does not load LibTorch. HEADERS: targets of which only the headers are used.
 function(lockstep_sources target)
-  cmake_parse_arguments(arg "PCH" "" "SOURCES;WITHOUT_TORCH;LIBS;HEADERS" ${ARGN})
+  cmake_parse_arguments(arg "PCH;TEST" "" "SOURCES;WITHOUT_TORCH;LIBS;HEADERS" ${ARGN})
+  set(test)
+  if(arg_TEST)
+    set(test TEST)
+  endif()
   target_sources(${target} PRIVATE ${arg_SOURCES})
   lockstep_private_headers(${target} ${arg_HEADERS})
   if(arg_PCH)
-    lockstep_compile_options(${target} HEADER torch)
+    lockstep_compile_options(${target} HEADER torch ${test})
   else()
-    lockstep_compile_options(${target} HEADER plain)
+    lockstep_compile_options(${target} HEADER plain ${test})
   endif()
   if(arg_WITHOUT_TORCH)
     add_library(${target}_without_torch OBJECT ${arg_WITHOUT_TORCH})
     target_include_directories(${target}_without_torch PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(${target}_without_torch PRIVATE ${arg_LIBS})
     lockstep_private_headers(${target}_without_torch ${arg_HEADERS})
-    lockstep_compile_options(${target}_without_torch HEADER plain)
+    lockstep_compile_options(${target}_without_torch HEADER plain ${test})
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_without_torch>)
   endif()
 endfunction()

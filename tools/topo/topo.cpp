@@ -13,14 +13,14 @@
 namespace lockstep::tools {
 namespace {
 
-struct Options {
+struct TopologyOptions {
   int nproc_per_node = 0;
   bool no_measure = false;
   std::string format = "text";
   std::filesystem::path output;
 };
 
-int show(const Options& options) {
+int show(const TopologyOptions& options) {
   topo::Report report;
   report.topology = topo::read_topology();
   const size_t cpus = report.topology.cpus.size();
@@ -51,7 +51,7 @@ int show(const Options& options) {
 }  // namespace
 
 void add_topo(CLI::App& app, Action& action) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TopologyOptions>();
   auto* command = app.add_subcommand(
       "topo", "Shows cores, caches, NUMA nodes and GPUs, and the measured speed between ranks");
   command->add_option("--format", options->format, "text, json or svg")
