@@ -22,7 +22,8 @@ function(lockstep_compile_options target)
   cmake_parse_arguments(arg "TEST" "HEADER" "" ${ARGN})
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wnon-virtual-dtor -Woverloaded-virtual
-    $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-braces>)
+    $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-braces>
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)  # takes each source of a unity build for a header
   if(LOCKSTEP_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
