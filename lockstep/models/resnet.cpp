@@ -1,15 +1,18 @@
 #include "lockstep/models/resnet.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/max_pool2d.h>
 #include <torch/nn/init.h>
 
 namespace lockstep::models {
 namespace {
 
-torch::nn::Conv2d convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding) {
-  torch::nn::Conv2d conv(
-      torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(padding).bias(false));
-  torch::nn::init::kaiming_normal_(conv->weight, 0, torch::kFanOut, torch::kReLU);
+Conv2d convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding) {
+  Conv2d conv(torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(padding).bias(false));
+  // The same numbers for a seed, in whatever order the weight lies in memory.
+  const at::NoGradGuard no_grad;
+  const at::Tensor initial = at::empty(conv->weight.sizes());
+  conv->weight.copy_(torch::nn::init::kaiming_normal_(initial, 0, torch::kFanOut, torch::kReLU));
   return conv;
 }
 

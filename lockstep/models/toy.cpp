@@ -1,5 +1,7 @@
 #include "lockstep/models/toy.h"
 
+#include "lockstep/models/linear.h"
+
 namespace lockstep::models {
 
 ToyModelImpl::ToyModelImpl() {
@@ -7,6 +9,9 @@ ToyModelImpl::ToyModelImpl() {
   net2_ = register_module("net2", torch::nn::Linear(10, 5));
 }
 
-at::Tensor ToyModelImpl::forward(const at::Tensor& input) { return net2_(net1_(input).relu()); }
+at::Tensor ToyModelImpl::forward(const at::Tensor& input) {
+  const at::Tensor hidden = linear(input, net1_->weight, net1_->bias).relu();
+  return linear(hidden, net2_->weight, net2_->bias);
+}
 
 }  // namespace lockstep::models

@@ -49,8 +49,7 @@ torch::Tensor FusedAdamW::step(LossClosure closure) {
       auto& state = static_cast<AdamWParamState&>(*slot);
       state.step(state.step() + 1);
       Batch& batch = batches[state.step()];
-      // Detached from autograd's bookkeeping: the kernel changes the parameter in place.
-      batch.params.push_back(param.detach());
+      batch.params.push_back(param);
       batch.grads.push_back(detail::laid_out_like(grad, param));
       batch.exp_avgs.push_back(state.exp_avg());
       batch.exp_avg_sqs.push_back(state.exp_avg_sq());
@@ -60,6 +59,7 @@ torch::Tensor FusedAdamW::step(LossClosure closure) {
       const at::Tensor count =
           at::full({}, static_cast<double>(step), batch.params[0].options().dtype(at::kFloat));
       batch.steps.assign(batch.params.size(), count);
+      const detail::ChangedInPlace changed(batch.params);
       at::_fused_adamw_(batch.params, batch.grads, batch.exp_avgs, batch.exp_avg_sqs, batch.max_exp_avg_sqs,
                         batch.steps, options.lr(), std::get<0>(options.betas()), std::get<1>(options.betas()),
                         options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false);

@@ -1,8 +1,11 @@
 // What the fused optimizers share.
 #pragma once
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
+
+#include <vector>
 
 namespace lockstep::detail {
 
@@ -13,5 +16,20 @@ inline at::Tensor laid_out_like(const at::Tensor& gradient, const at::Tensor& pa
   }
   return at::empty_like(parameter).copy_(gradient);
 }
+
+/// While it lives, operations skip autograd, which would look at each of many tensors; at its end the
+/// parameters count as changed, so that a graph which still needs their old values says so.
+class ChangedInPlace {
+ public:
+  explicit ChangedInPlace(const std::vector<at::Tensor>& parameters) : parameters_(parameters) {}
+  ChangedInPlace(const ChangedInPlace&) = delete;
+  ~ChangedInPlace() {
+    for (const at::Tensor& parameter : parameters_) parameter.unsafeGetTensorImpl()->bump_version();
+  }
+
+ private:
+  const std::vector<at::Tensor>& parameters_;
+  at::AutoDispatchBelowADInplaceOrView below_;
+};
 
 }  // namespace lockstep::detail

@@ -45,12 +45,12 @@ torch::Tensor FusedSGD::step(LossClosure closure) {
         }
         batch->momentum_buffers.push_back(state.momentum_buffer());
       }
-      // Detached from autograd's bookkeeping: the kernel changes the parameter in place.
-      batch->params.push_back(param.detach());
+      batch->params.push_back(param);
       batch->grads.push_back(detail::laid_out_like(grad, param));
     }
     for (const SgdBatch* batch : {&first, &later}) {
       if (batch->params.empty()) continue;
+      const detail::ChangedInPlace changed(batch->params);
       at::_fused_sgd_(batch->params, batch->grads, batch->momentum_buffers, options.weight_decay(),
                       options.momentum(), options.lr(), options.dampening(), options.nesterov(),
                       /*maximize=*/false, /*is_first_step=*/batch == &first);

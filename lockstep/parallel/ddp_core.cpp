@@ -115,6 +115,11 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   if (debug_level() >= DebugLevel::INFO) tell_construction(logging_data());
 }
 
+DataParallelCore::~DataParallelCore() {
+  // A graph may keep the reducer; the bare module's own backward passes are nobody else's concern any more.
+  if (reducer_) reducer_->disarm();
+}
+
 void DataParallelCore::set_up_precision() {
   const MixedPrecision& precision = *options_.mixed_precision;
   if (precision.param_dtype) {

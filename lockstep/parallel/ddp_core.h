@@ -87,6 +87,7 @@ namespace detail {
 class DataParallelCore : public JoinMember {
  public:
   DataParallelCore(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options);
+  ~DataParallelCore();
   void before_forward();
   void after_forward(const std::vector<at::Tensor>& outputs);
   void forward_failed();  // by an exception

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <unordered_set>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -51,6 +53,17 @@ bool will_execute(const torch::autograd::Node* node) {
   return it != wanted->end() && it->second.needed_;
 }
 
+/// The reducers of this process whose pass is under way: usually one.
+struct OpenPasses {
+  std::mutex mutex;
+  std::vector<const Reducer*> reducers;
+};
+
+OpenPasses& open_passes() {
+  static OpenPasses passes;
+  return passes;
+}
+
 }  // namespace
 
 Reducer::Reducer(ProcessGroup group, ReducerOptions options)
@@ -72,19 +85,19 @@ std::shared_ptr<Reducer> Reducer::create(std::vector<NamedTensor> parameters, Pr
 }
 
 Reducer::~Reducer() {
+  leave_open_passes();
   for (Parameter& parameter : parameters_) remove_hook(parameter);
 }
 
 void Reducer::arm(const std::vector<at::Tensor>& outputs) {
   parameters_begin_ = true;
-  // A rank on which no parameter gets a gradient takes part too: backward reaches an output first.
-  const std::weak_ptr<Reducer> self = weak_from_this();
+  // A rank on which no parameter gets a gradient takes part too: backward reaches an output first. The graph
+  // keeps the reducer: a wrapper that goes away after forward averages all the same.
+  const std::shared_ptr<Reducer> self = shared_from_this();
   for (const at::Tensor& output : outputs) {
     // A hook on a leaf (an input or a parameter handed back) would stay for good.
     if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
-    output.register_hook([self](const at::Tensor& /*gradient*/) {
-      if (const auto reducer = self.lock()) reducer->on_output();
-    });
+    output.register_hook([self](const at::Tensor& /*gradient*/) { self->on_output(); });
   }
 }
 
@@ -99,6 +112,7 @@ void Reducer::on_output() {
 void Reducer::begin() {
   recover();
   if (is_open_) return;
+  enter_open_passes();
   reset_pass();
   leaves_at_end_ = join_hook_ != nullptr || (options_.static_graph && !counts_are_known_);
   is_open_ = true;
@@ -113,6 +127,32 @@ void Reducer::begin() {
       timeline::record(timeline::Kind::backward, "backward", self->traced_start_, timeline::now());
     }
   });
+}
+
+/// Two wrappers of the same parameters in one backward would read each other's half-reduced buckets.
+void Reducer::enter_open_passes() {
+  OpenPasses& open = open_passes();
+  const std::lock_guard lock(open.mutex);
+  for (const Reducer* other : open.reducers) {
+    if (other == this || other->is_cut_short()) continue;
+    std::unordered_set<const at::TensorImpl*> theirs;
+    for (const Parameter& parameter : other->parameters_) {
+      if (parameter.is_trainable) theirs.insert(parameter.tensor.unsafeGetTensorImpl());
+    }
+    for (const Parameter& parameter : parameters_) {
+      if (!parameter.is_trainable || !theirs.count(parameter.tensor.unsafeGetTensorImpl())) continue;
+      throw Error("DistributedDataParallel: parameter " + parameter.name +
+                  " belongs to two wrapped modules that take part in one backward pass; wrap only the outer "
+                  "module, or name the parameter in parameters_and_buffers_to_ignore of one of them");
+    }
+  }
+  open.reducers.push_back(this);
+}
+
+void Reducer::leave_open_passes() {
+  OpenPasses& open = open_passes();
+  const std::lock_guard lock(open.mutex);
+  std::erase(open.reducers, this);
 }
 
 void Reducer::reset_pass() {
@@ -230,6 +270,7 @@ void Reducer::all_reduce_missing(Bucket& bucket) {
 void Reducer::end(Role role, int divisor) {
   const at::NoGradGuard no_grad;
   is_open_ = false;
+  leave_open_passes();
   is_shadowing_ = role == Role::joined;
   // An exception after the last gradient: nothing is missing.
   if (role == Role::failed && next_bucket_ == buckets_.size()) role = Role::active;

@@ -142,6 +142,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // A pass (reducer.cpp).
   bool is_cut_short() const { return is_open_ && pass_token_.expired(); }
   void begin();
+  void enter_open_passes();
+  void leave_open_passes();
   void reset_pass();
   void on_output();
   void on_gradient(size_t parameter);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <sstream>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -39,6 +40,12 @@ at::Tensor view_like(const at::Tensor& flat, int64_t offset, const at::Tensor& l
                               : flat.narrow(0, offset, like.numel()).view(like.sizes());
   // Not a view to autograd: Optimizer::zero_grad detaches gradients in place, which it refuses for views.
   return view.variable_data();
+}
+
+std::string kind_of(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << c10::toString(tensor.scalar_type()) << " " << tensor.sizes();
+  return text.str();
 }
 
 }  // namespace
@@ -173,11 +180,12 @@ void Reducer::prepare() {
   // Inside a backward pass (a checkpoint that runs its forward again) everything stays where it is.
   if (torch::autograd::get_current_graph_task_id() != -1) return;
   for (const Parameter& parameter : parameters_) {
-    if (!parameter.view.defined() || parameter.tensor.scalar_type() == parameter.view.scalar_type()) continue;
-    throw Error("DistributedDataParallel: parameter " + parameter.name + " is " +
-                c10::toString(parameter.tensor.scalar_type()) + " now but was " +
-                c10::toString(parameter.view.scalar_type()) +
-                " when the module was wrapped; convert the module before wrapping it");
+    if (!parameter.view.defined()) continue;
+    const at::Tensor &now = parameter.tensor, &then = parameter.view;
+    if (now.scalar_type() == then.scalar_type() && now.sizes() == then.sizes()) continue;
+    throw Error("DistributedDataParallel: parameter " + parameter.name + " is " + kind_of(now) +
+                " now but was " + kind_of(then) +
+                " when the module was wrapped; convert or load the module before wrapping it");
   }
   if (trainable_changed()) {
     try {

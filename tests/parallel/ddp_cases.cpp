@@ -132,7 +132,7 @@ int main(int argc, char** argv) {
   for (const auto& some :
        {basic_cases(), call_cases(), gradient_cases(), compression_cases(), debug_cases(), hook_cases(),
         hook_parity_cases(), join_cases(), larger_cases(), mixed_precision_cases(), odd_hook_cases(),
-        parity_cases(), reducer_cases(), sync_batch_norm_cases(), unused_cases()}) {
+        parity_cases(), reducer_cases(), robustness_cases(), sync_batch_norm_cases(), unused_cases()}) {
     for (const auto& [name, body] : some) {
       cases[name] = [body = body] {
         world();

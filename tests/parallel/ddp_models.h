@@ -121,6 +121,7 @@ inline std::vector<at::Tensor> expected_toy_gradients(int step) {
 using Cases = std::map<std::string, std::function<void()>>;
 Cases parity_cases();
 Cases reducer_cases();
+Cases robustness_cases();
 Cases unused_cases();
 Cases call_cases();
 Cases gradient_cases();

@@ -27,6 +27,10 @@ constexpr const char* kReducerCases =
     " frozen_and_freed_parameters several_dtypes sparse_gradients a_sparse_gradient_that_was_not_expected"
     " double_backward gradients_beside_the_buckets zero_grad_keeps_the_views a_forward_without_outputs"
     " eval_between_forward_and_backward ignored_parameters_and_options a_module_wrapped_again";
+constexpr const char* kRobustnessCases =
+    " odd_parameters a_wrapper_that_is_gone_before_backward a_wrapper_inside_a_wrapper"
+    " one_model_after_another_in_one_backward parameters_that_are_replaced nested_no_sync"
+    " backward_in_another_thread outputs_changed_in_place leaves_as_outputs";
 constexpr const char* kHookCases =
     " the_allreduce_hook_changes_no_bit half_precision_hooks hooks_see_every_bucket_in_order"
     " hooks_of_several_stages when_hooks_are_refused the_noop_hook_leaves_gradients"
@@ -52,6 +56,7 @@ class DdpTest : public ::testing::TestWithParam<int> {
 
 TEST_P(DdpTest, Cases) { run(kCases); }
 TEST_P(DdpTest, Reducer) { run(kReducerCases); }
+TEST_P(DdpTest, Robustness) { run(kRobustnessCases); }
 TEST_P(DdpTest, Hooks) { run(kHookCases); }
 TEST_P(DdpTest, MixedPrecision) { run(kMixedPrecisionCases); }
 TEST_P(DdpTest, Join) { run(kJoinCases); }
@@ -61,7 +66,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, DdpTest, ::testing::Values(2, 3, 4),
                          [](const auto& info) { return std::to_string(info.param); });
 
 TEST(DdpGlooTest, Cases) {
-  for (const char* cases : {kCases, kReducerCases, kHookCases, kJoinCases, kSyncBatchNormCases}) {
+  for (const char* cases :
+       {kCases, kReducerCases, kRobustnessCases, kHookCases, kJoinCases, kSyncBatchNormCases}) {
     expect_case_succeeds(2, "ddp_cases", cases, "LOCKSTEP_BACKEND=gloo");
   }
 }

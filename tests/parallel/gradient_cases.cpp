@@ -261,7 +261,7 @@ void ignored_parameters_and_options() {
       "bucket_cap_mb_list must be greater than 0");
   model->to(at::kDouble);
   check_throws<Error>([&] { ddp(batch_input(0, own).to(at::kDouble)); },
-                      "convert the module before wrapping it");
+                      "convert or load the module before wrapping it");
 }
 
 void a_module_wrapped_again() {

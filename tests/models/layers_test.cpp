@@ -1,0 +1,99 @@
+// Our layers against those of LibTorch.
+#include "lockstep/models/convolution.h"
+#include "lockstep/models/linear.h"
+
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+namespace lockstep::models {
+namespace {
+
+struct ConvolutionCase {
+  int64_t images, in, out, height, width, kernel, stride, padding;
+};
+
+at::Tensor variable(at::IntArrayRef sizes) { return at::randn(sizes).requires_grad_(); }
+
+at::Tensor gradient_of(const at::Tensor& output, const at::Tensor& input, const at::Tensor& direction,
+                       bool create_graph = false) {
+  return torch::autograd::grad({output}, {input}, {direction}, /*retain_graph=*/true, create_graph)[0];
+}
+
+void expect_close(const at::Tensor& found, const at::Tensor& expected, const char* what) {
+  EXPECT_EQ(found.sizes(), expected.sizes()) << what;
+  EXPECT_TRUE(found.allclose(expected, 1e-4, 1e-4))
+      << what << " is off by " << (found - expected).abs().max().item<float>();
+}
+
+TEST(Convolution, EqualsLibTorchs) {
+  at::manual_seed(1);
+  const ConvolutionCase cases[] = {{16, 3, 4, 8, 8, 3, 1, 1},   {17, 5, 6, 7, 5, 3, 2, 1},
+                                   {16, 4, 8, 1, 1, 3, 1, 1},   {16, 4, 8, 2, 2, 3, 2, 1},
+                                   {20, 4, 4, 6, 6, 1, 2, 0},   {16, 2, 3, 9, 9, 5, 3, 4},
+                                   {16, 3, 4, 20, 20, 3, 1, 1}, {2, 3, 4, 4, 4, 3, 1, 1}};
+  for (const ConvolutionCase& c : cases) {
+    Conv2d ours(
+        torch::nn::Conv2dOptions(c.in, c.out, c.kernel).stride(c.stride).padding(c.padding).bias(false));
+    EXPECT_TRUE(ours->weight.is_contiguous(at::MemoryFormat::ChannelsLast));
+    const at::Tensor weight = ours->weight.detach().contiguous().requires_grad_();
+    const at::Tensor x = variable({c.images, c.in, c.height, c.width});
+    const at::Tensor theirs = at::conv2d(x, weight, {}, c.stride, c.padding);
+    const at::Tensor output = ours(x);
+    expect_close(output, theirs, "output");
+    const at::Tensor direction = at::randn_like(theirs).contiguous();
+    expect_close(gradient_of(output, x, direction), gradient_of(theirs, x, direction),
+                 "gradient of the input");
+    const at::Tensor gradient = gradient_of(output, ours->weight, direction);
+    expect_close(gradient, gradient_of(theirs, weight, direction), "gradient of the weight");
+  }
+}
+
+TEST(Convolution, CanBeDifferentiatedTwice) {
+  Conv2d ours(torch::nn::Conv2dOptions(2, 3, 3).padding(1).bias(false));
+  const at::Tensor weight = ours->weight.detach().clone().requires_grad_();
+  const at::Tensor x = variable({16, 2, 4, 4});
+  const auto second = [&](const at::Tensor& output, const at::Tensor& of) {
+    const at::Tensor first = gradient_of(output, x, 2 * output, /*create_graph=*/true);
+    return gradient_of(first.square().sum(), of, at::ones({}));
+  };
+  expect_close(second(ours(x), ours->weight), second(at::conv2d(x, weight, {}, 1, 1), weight),
+               "second derivative");
+}
+
+TEST(Convolution, ACloneIsItsOwn) {
+  Conv2d ours(torch::nn::Conv2dOptions(2, 3, 3).bias(false));
+  const auto copy = std::dynamic_pointer_cast<Conv2dImpl>(ours->clone());
+  ASSERT_NE(copy, nullptr);
+  EXPECT_TRUE(copy->weight.equal(ours->weight));
+  EXPECT_FALSE(copy->weight.is_alias_of(ours->weight));
+  EXPECT_TRUE(copy->weight.is_contiguous(at::MemoryFormat::ChannelsLast));
+  EXPECT_TRUE(copy->weight.requires_grad());
+}
+
+TEST(Linear, EqualsLibTorchsWithItsDerivatives) {
+  at::manual_seed(1);
+  const at::Tensor weight = variable({4, 5}), bias = variable({4});
+  for (const auto& sizes : {std::vector<int64_t>{7, 5}, {2, 3, 5}}) {
+    const at::Tensor x = variable(sizes);
+    const at::Tensor ours = linear(x, weight, bias), theirs = at::linear(x, weight, bias);
+    EXPECT_TRUE(ours.equal(theirs));
+    const at::Tensor direction = at::randn_like(theirs);
+    for (const at::Tensor& of : {x, weight, bias}) {
+      expect_close(gradient_of(ours, of, direction), gradient_of(theirs, of, direction), "gradient");
+    }
+    const auto second = [&](const at::Tensor& output, const at::Tensor& of) {
+      const at::Tensor first = gradient_of(output, x, 2 * output, /*create_graph=*/true);
+      return gradient_of(first.square().sum(), of, at::ones({}));
+    };
+    for (const at::Tensor& of : {x, weight, bias}) {
+      expect_close(second(ours, of), second(theirs, of), "second derivative");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::models

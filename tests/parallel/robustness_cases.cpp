@@ -1,0 +1,224 @@
+// What users do to a wrapped module that no tutorial shows.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/real.h>
+#include <ATen/ops/zeros.h>
+
+#include <optional>
+#include <thread>
+
+#include "tests/parallel/ddp_models.h"
+
+namespace lockstep::testing {
+namespace {
+
+struct OddImpl : torch::nn::Module {
+  OddImpl() {
+    phase = register_parameter("phase", wave({3, 2}, 1).to(at::kComplexFloat));
+    half = register_parameter("half", wave({4}, 2).to(at::kHalf));
+    nothing = register_parameter("nothing", at::zeros({0, 3}));
+    scalar = register_parameter("scalar", at::full({}, 0.5));
+    transposed = register_parameter("transposed", wave({3, 5}, 3).t());
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor z = phase * x.sum();
+    return at::real(z * z.conj()).sum() + (half * x.to(at::kHalf)[0]).sum().to(at::kFloat) +
+           nothing.sum() * scalar + scalar * x.square().sum() + (transposed * x.sum()).square().sum();
+  }
+  at::Tensor phase, half, nothing, scalar, transposed;
+};
+TORCH_MODULE(Odd);
+
+void odd_parameters() {
+  for (const double cap : {kTiny, 25.0}) {
+    Odd model, alone;
+    DistributedDataParallel ddp(model, {.bucket_cap_mb = cap});
+    const auto expected = average_gradients(*alone, [&](int rank) {
+      return alone->forward(wave({2, 4}, rank));
+    });
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad(step % 2 == 0);
+      ddp(wave({2, 4}, world().rank())).backward();
+      const auto parameters = model->parameters();
+      for (size_t p = 0; p < expected.size(); ++p) {
+        CHECK_TRUE(parameters[p].grad().sizes() == expected[p].sizes());
+        CHECK_TRUE(parameters[p].grad().allclose(expected[p], 2e-3, 1e-4));
+      }
+    }
+  }
+}
+
+void a_wrapper_that_is_gone_before_backward() {
+  const int own = world().rank();
+  Toy model;
+  at::mse_loss(DistributedDataParallel(model)(batch_input(0, own)), batch_target(0, own)).backward();
+  check_gradients(*model, expected_toy_gradients(0));
+  const at::Tensor kept = DistributedDataParallel(model)(batch_input(1, own));
+  // The module alone, on one rank, while a graph still knows the wrapper.
+  if (own == 0) model->forward(batch_input(0, 0)).sum().backward();
+  model->zero_grad();
+  at::mse_loss(kept, batch_target(1, own)).backward();
+  check_gradients(*model, expected_toy_gradients(1));
+}
+
+struct OuterImpl : torch::nn::Module {
+  OuterImpl() {
+    inner = register_module("inner", Toy());
+    last = register_module("last", torch::nn::Linear(5, 5));
+    fill_with_waves(*this);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return last->forward(inner_ddp ? (*inner_ddp)(x) : inner->forward(x));
+  }
+  Toy inner{nullptr};
+  torch::nn::Linear last{nullptr};
+  std::optional<DistributedDataParallel<Toy>> inner_ddp;
+};
+TORCH_MODULE(Outer);
+
+void a_wrapper_inside_a_wrapper() {
+  const int own = world().rank();
+  Outer model, alone;
+  const auto expected = average_gradients(*alone, [&](int rank) { return toy_loss(alone, 0, rank); });
+  model->inner_ddp.emplace(model->inner);
+  {
+    DistributedDataParallel ddp(model);
+    check_throws<Error>([&] { toy_loss(ddp, 0, own).backward(); }, "belongs to two wrapped modules");
+    model->inner_ddp.reset();
+    model->zero_grad();
+    toy_loss(ddp, 0, own).backward();
+    check_gradients(*model, expected);
+  }
+  // Shared out between the two they get along.
+  model->inner_ddp.emplace(model->inner);
+  DistributedDataParallel ddp(model,
+                              {.parameters_and_buffers_to_ignore = {"inner.net1.weight", "inner.net1.bias",
+                                                                    "inner.net2.weight", "inner.net2.bias"}});
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    toy_loss(ddp, 0, own).backward();
+    check_gradients(*model, expected);
+  }
+}
+
+/// Two wrapped modules, one fed by the other, as a generator and its judge.
+void one_model_after_another_in_one_backward() {
+  const int own = world().rank();
+  Toy first, first_alone;
+  torch::nn::Linear second(5, 5), second_alone(5, 5);
+  fill_with_waves(*second);
+  fill_with_waves(*second_alone);
+  const auto loss = [](auto&& one, auto&& two, int rank) {
+    return at::mse_loss(two(one(batch_input(0, rank))), batch_target(0, rank));
+  };
+  const auto alone = [&](int rank) { return loss(first_alone, second_alone, rank); };
+  const auto expected_first = average_gradients(*first_alone, alone);
+  const auto expected_second = average_gradients(*second_alone, alone);
+  DistributedDataParallel one(first);
+  DistributedDataParallel two(second);
+  for (int step = 0; step < 3; ++step) {
+    first->zero_grad();
+    second->zero_grad();
+    loss(one, two, own).backward();
+    check_gradients(*first, expected_first);
+    check_gradients(*second, expected_second);
+  }
+}
+
+void parameters_that_are_replaced() {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model);
+  for (int step = 0; step < 2; ++step) {
+    // As loading does it: the same parameters with other memory.
+    for (at::Tensor& parameter : model->parameters()) parameter.set_data(parameter.detach().clone());
+    model->zero_grad();
+    toy_loss(ddp, step, own).backward();
+    check_gradients(*model, expected_toy_gradients(step));
+  }
+  model->net2->bias.set_data(at::zeros({1}));
+  check_throws<Error>([&] { ddp(batch_input(0, own)); },
+                      "net2.bias is Float [1] now but was Float [5] when the module was wrapped");
+}
+
+void nested_no_sync() {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model);
+  {
+    const auto outer = ddp.no_sync();
+    try {
+      const auto inner = ddp.no_sync();
+      throw std::runtime_error("leaves the inner one");
+    } catch (const std::runtime_error&) {
+    }
+    // Still local: one rank may do it alone.
+    if (own == 0) toy_loss(ddp, 0, own).backward();
+  }
+  model->zero_grad();
+  toy_loss(ddp, 1, own).backward();
+  check_gradients(*model, expected_toy_gradients(1));
+}
+
+void backward_in_another_thread() {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model);
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    const at::Tensor loss = toy_loss(ddp, step, own);
+    std::thread([&] { loss.backward(); }).join();
+    check_gradients(*model, expected_toy_gradients(step));
+  }
+}
+
+void outputs_changed_in_place() {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model);
+  for (int step = 0; step < 2; ++step) {
+    model->zero_grad();
+    at::Tensor output = ddp(batch_input(step, own));
+    output.mul_(2).div_(2);
+    at::mse_loss(output, batch_target(step, own)).backward();
+    check_gradients(*model, expected_toy_gradients(step));
+  }
+}
+
+struct MirrorImpl : torch::nn::Module {
+  MirrorImpl() { weight = register_parameter("weight", wave({3}, 1)); }
+  std::vector<at::Tensor> forward(const at::Tensor& x) { return {x, weight, at::Tensor()}; }
+  at::Tensor weight;
+};
+TORCH_MODULE(Mirror);
+
+/// A forward that hands out its input and its parameter themselves, and an undefined tensor.
+void leaves_as_outputs() {
+  const int own = world().rank();
+  Mirror model;
+  DistributedDataParallel ddp(model);
+  double factors = 0;
+  for (int rank = 0; rank < world().size(); ++rank) factors += rank + 1;
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    const auto outputs = ddp(at::full({3}, own + 1.0));
+    (outputs[0] * outputs[1]).sum().backward();
+    CHECK_TRUE(is_close(model->weight.grad(), at::full({3}, factors / world().size())));
+  }
+}
+
+}  // namespace
+
+Cases robustness_cases() {
+  return {{"odd_parameters", odd_parameters},
+          {"a_wrapper_that_is_gone_before_backward", a_wrapper_that_is_gone_before_backward},
+          {"a_wrapper_inside_a_wrapper", a_wrapper_inside_a_wrapper},
+          {"one_model_after_another_in_one_backward", one_model_after_another_in_one_backward},
+          {"parameters_that_are_replaced", parameters_that_are_replaced},
+          {"nested_no_sync", nested_no_sync},
+          {"backward_in_another_thread", backward_in_another_thread},
+          {"outputs_changed_in_place", outputs_changed_in_place},
+          {"leaves_as_outputs", leaves_as_outputs}};
+}
+
+}  // namespace lockstep::testing
