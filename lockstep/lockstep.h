@@ -16,6 +16,7 @@
 #include "lockstep/data/text_table.h"
 #include "lockstep/data/train_sampler.h"
 #include "lockstep/models/bert.h"
+#include "lockstep/models/linear.h"
 #include "lockstep/models/resnet.h"
 #include "lockstep/models/toy.h"
 #include "lockstep/optim/adamw.h"

@@ -143,8 +143,8 @@ struct ConvolutionBackward : torch::autograd::Node {
 };
 
 bool is_plain(const at::Tensor& tensor) {
-  return tensor.dim() == 4 && tensor.is_cpu() && tensor.scalar_type() == at::kFloat &&
-         tensor.layout() == at::kStrided;
+  return tensor.dim() == 4 && tensor.is_cpu() && tensor.layout() == at::kStrided &&
+         (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble);
 }
 
 }  // namespace
@@ -182,8 +182,9 @@ at::Tensor Conv2dImpl::forward(const at::Tensor& input) {
                          std::holds_alternative<torch::enumtype::kZeros>(options.padding_mode()) &&
                          std::holds_alternative<torch::ExpandingArray<2>>(options.padding()) &&
                          *options.dilation() == std::array<int64_t, 2>{1, 1} && is_plain(input) &&
-                         is_plain(weight) && input.size(1) == weight.size(1) &&
-                         input.size(0) >= kLeastImages && !at::autocast::is_autocast_enabled(at::kCPU);
+                         is_plain(weight) && input.scalar_type() == weight.scalar_type() &&
+                         input.size(1) == weight.size(1) && input.size(0) >= kLeastImages &&
+                         !at::autocast::is_autocast_enabled(at::kCPU);
   if (!is_simple) return torch::nn::Conv2dImpl::forward(input);
   const auto padding = *std::get<torch::ExpandingArray<2>>(options.padding());
   const ConvolutionShape shape = shape_of(input, weight, *options.stride(), padding);

@@ -6,18 +6,18 @@
 namespace lockstep::models {
 
 /// torch::nn::Conv2d with the same options, parameters and results (to within rounding), whose weight lies in
-/// channels_last order. On CPU, a batch of small float images (at most 64 positions in the output, at least
-/// 16 images; one group, no dilation, zero padding, no bias) is convolved by matrix products over the batch,
-/// one for each position and row of the kernel: no copy of the input is made, and taps that fall into the
-/// padding cost nothing, so that the last layers of a network for 32 x 32 images take a fraction of oneDNN's
-/// time. Anything else goes the way of torch::nn::Conv2d, and so does what runs under autocast.
+/// channels_last order. On CPU, a batch of small float or double images (at most 64 positions in the output,
+/// at least 16 images; one group, no dilation, zero padding, no bias) is convolved by matrix products over
+/// the batch, one for each position and row of the kernel: no copy of the input is made, and taps that fall
+/// into the padding cost nothing, so that the last layers of a network for 32 x 32 images take a fraction of
+/// oneDNN's time. Anything else goes the way of torch::nn::Conv2d, and so does what runs under autocast.
 class Conv2dImpl : public torch::nn::Conv2dImpl {
  public:
   explicit Conv2dImpl(const torch::nn::Conv2dOptions& options);
   void reset() override;
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
-  /// float [batch, in, height, width] -> float [batch, out, ...]
+  /// [batch, in, height, width] -> [batch, out, ...]
   at::Tensor forward(const at::Tensor& input);
 };
 TORCH_MODULE(Conv2d);
