@@ -16,6 +16,7 @@ namespace lockstep::models {
 namespace {
 
 struct LinearBackward : torch::autograd::Node {
+  // Each is kept only where the other one's gradient is wanted.
   torch::autograd::SavedVariable saved_input, saved_weight;
 
   std::string name() const override { return "lockstep::LinearBackward"; }
@@ -29,25 +30,27 @@ struct LinearBackward : torch::autograd::Node {
     torch::autograd::variable_list results(3);
     const at::Tensor& gradient = gradients[0];
     if (!gradient.defined()) return results;
-    const at::Tensor input = saved_input.unpack(), weight = saved_weight.unpack();
     // With create_graph these operations are to be differentiated themselves.
     std::optional<at::AutoDispatchBelowADInplaceOrView> below;
     if (!c10::GradMode::is_enabled()) below.emplace();
-    if (task_should_compute_output(0)) results[0] = gradient.mm(weight);
-    if (task_should_compute_output(1)) results[1] = gradient.t().mm(input);
+    if (task_should_compute_output(0)) results[0] = gradient.mm(saved_weight.unpack());
+    if (task_should_compute_output(1)) results[1] = gradient.t().mm(saved_input.unpack());
     if (task_should_compute_output(2)) results[2] = gradient.sum(0);
     return results;
   }
 };
 
-bool is_matrix_on_cpu(const at::Tensor& tensor) {
-  return tensor.dim() == 2 && tensor.is_cpu() && tensor.layout() == at::kStrided;
+/// Of real numbers: a complex gradient needs conjugates.
+bool is_plain_on_cpu(const at::Tensor& tensor, int64_t dimensions) {
+  return tensor.dim() == dimensions && tensor.is_cpu() && tensor.layout() == at::kStrided &&
+         tensor.is_floating_point();
 }
 
 }  // namespace
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
-  if (!is_matrix_on_cpu(input) || !is_matrix_on_cpu(weight) || at::autocast::is_autocast_enabled(at::kCPU)) {
+  if (!is_plain_on_cpu(input, 2) || !is_plain_on_cpu(weight, 2) || !is_plain_on_cpu(bias, 1) ||
+      bias.size(0) != weight.size(0) || at::autocast::is_autocast_enabled(at::kCPU)) {
     return at::linear(input, weight, bias);
   }
   at::Tensor output;
@@ -58,8 +61,10 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
   if (c10::GradMode::is_enabled() &&
       (input.requires_grad() || weight.requires_grad() || bias.requires_grad())) {
     auto node = c10::make_intrusive<LinearBackward>();
-    node->saved_input = torch::autograd::SavedVariable(input, /*is_output=*/false);
-    node->saved_weight = torch::autograd::SavedVariable(weight, /*is_output=*/false);
+    if (weight.requires_grad())
+      node->saved_input = torch::autograd::SavedVariable(input, /*is_output=*/false);
+    if (input.requires_grad())
+      node->saved_weight = torch::autograd::SavedVariable(weight, /*is_output=*/false);
     node->set_next_edges(torch::autograd::collect_next_edges(input, weight, bias));
     torch::autograd::set_history(output, node);
   }

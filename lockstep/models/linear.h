@@ -6,8 +6,8 @@
 namespace lockstep::models {
 
 /// input weight^T + bias, as at::linear: [batch, in], [out, in], [out] -> [batch, out]. On CPU one autograd
-/// node takes the place of three and of their views, which is a quarter of a small model's step. Other shapes
-/// and devices, and what runs under autocast, go to at::linear. Differentiable twice.
+/// node takes the place of three and of their views, which is a quarter of a small model's step. Other
+/// shapes, devices and complex numbers, and what runs under autocast, go to at::linear. Differentiable twice.
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias);
 
 }  // namespace lockstep::models

@@ -270,17 +270,6 @@ void FusedZeroCore::zero_grad(bool set_to_none) {
   slices_->are_reduced = false;
 }
 
-torch::Tensor FusedZeroCore::step(LossClosure closure) {
-  torch::Tensor loss;
-  if (closure) {
-    const at::AutoGradMode enable_grad(true);
-    loss = closure();
-  }
-  announce_step();
-  step_share();
-  return loss;
-}
-
 void FusedZeroCore::step_share() {
   const at::NoGradGuard no_grad;
   sync_options();

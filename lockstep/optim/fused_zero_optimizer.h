@@ -48,7 +48,6 @@ Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bu
 /// See FusedZeroRedundancyOptimizer.
 class FusedZeroCore : public ShardedOptimizer {
  public:
-  torch::Tensor step(LossClosure closure = nullptr) override;
   /// What lockstep::clip_grad_norm_ does to gradients that every rank has in full: scales them by max_norm /
   /// (norm + 1e-6) where that is below 1, and returns their total norm before that; the same bits. Between
   /// backward and step(), on all ranks; blocks.

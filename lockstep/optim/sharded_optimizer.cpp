@@ -1,5 +1,6 @@
 #include "lockstep/optim/sharded_optimizer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 #include <torch/serialize/archive.h>
 
@@ -147,7 +148,16 @@ std::vector<double> ShardedOptimizer::learning_rates() const {
   return rates;
 }
 
-void ShardedOptimizer::announce_step() { announce(JoinSession::Phase::step, learning_rates()); }
+torch::Tensor ShardedOptimizer::step(LossClosure closure) {
+  torch::Tensor loss;
+  if (closure) {
+    const at::AutoGradMode enable_grad(true);
+    loss = closure();
+  }
+  announce(JoinSession::Phase::step, learning_rates());
+  step_share();
+  return loss;
+}
 
 void ShardedOptimizer::announce_clip(double max_norm, bool scales) {
   announce(JoinSession::Phase::clip, {max_norm, scales ? 1.0 : 0.0});

@@ -39,6 +39,9 @@ MakeOptimizer maker(const Defaults& defaults) {
 /// the averages that the models leave there and the learning rates of the highest rank that has inputs.
 class ShardedOptimizer : public torch::optim::Optimizer, public JoinMember {
  public:
+  /// This rank's part of the update, then everybody's parameters. Called by all ranks; blocks. `closure` runs
+  /// first, with gradients on.
+  torch::Tensor step(LossClosure closure = nullptr) override;
   /// Gathers everybody's state at rank `to`. Called by all ranks; blocks.
   void consolidate_state_dict(int to = 0);
   /// Takes the options, and of the state this rank's part, from an optimizer over the same parameters in the
@@ -72,8 +75,7 @@ class ShardedOptimizer : public torch::optim::Optimizer, public JoinMember {
   /// Parameters were added: to groups that existed never.
   virtual void groups_changed() = 0;
 
-  /// Before this rank's step, or its clip_grad_norm_(): under join() the ranks that have joined learn of it.
-  void announce_step();
+  /// Before this rank's clip_grad_norm_(): under join() the ranks that have joined learn of it, as of step().
   void announce_clip(double max_norm, bool scales);
   /// This rank's part of a step, or of a clip_grad_norm_().
   virtual void step_share() = 0;

@@ -92,17 +92,6 @@ void ZeroRedundancyCore::build_buckets() {
   buckets_ = std::move(buckets);
 }
 
-torch::Tensor ZeroRedundancyCore::step(LossClosure closure) {
-  torch::Tensor loss;
-  if (closure) {
-    const at::AutoGradMode enable_grad(true);
-    loss = closure();
-  }
-  announce_step();
-  step_share();
-  return loss;
-}
-
 void ZeroRedundancyCore::step_share() {
   if (trainable_mask(param_groups_) != trainable_) build_buckets();
   sync_options();

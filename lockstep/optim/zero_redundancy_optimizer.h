@@ -23,7 +23,6 @@ namespace detail {
 /// See ZeroRedundancyOptimizer.
 class ZeroRedundancyCore : public ShardedOptimizer {
  public:
-  torch::Tensor step(LossClosure closure = nullptr) override;
   /// [rank][group]: the parameters that a rank updates.
   using Partition = std::vector<std::vector<std::vector<at::Tensor>>>;
   const Partition& partition_parameters() const { return partition_; }

@@ -87,19 +87,14 @@ class InitTest(unittest.TestCase):
         self.check([{"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}],
                    ("place",), "rank 0 of 1, local 0 of 1, node 0, lockstep")
 
-    def test_a_wrapper_that_closes_descriptors(self):
-        result = subprocess.run(
-            [LOCKRUN, "--standalone", "--nproc-per-node", "2", "--no-python", "bash", "-c",
-             f'eval "exec $LOCKSTEP_SEGMENT_FD>&-"; {CASES} all_reduce; exit $?'],
-            env=CLEAN, capture_output=True, text=True, timeout=120)
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-
-    def test_a_wrapper_that_uses_the_descriptors_number(self):
-        result = subprocess.run(
-            [LOCKRUN, "--standalone", "--nproc-per-node", "2", "--no-python", "bash", "-c",
-             f'eval "exec $LOCKSTEP_SEGMENT_FD</dev/null"; {CASES} all_reduce; exit $?'],
-            env=CLEAN, capture_output=True, text=True, timeout=120)
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+    def test_a_wrapper_that_closes_the_descriptor_or_uses_its_number(self):
+        for redirection in (">&-", "</dev/null"):
+            with self.subTest(redirection):
+                result = subprocess.run(
+                    [LOCKRUN, "--standalone", "--nproc-per-node", "2", "--no-python", "bash", "-c",
+                     f'eval "exec $LOCKSTEP_SEGMENT_FD{redirection}"; {CASES} all_reduce; exit $?'],
+                    env=CLEAN, capture_output=True, text=True, timeout=120)
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_joining_again(self):
         method = f"tcp://127.0.0.1:{free_port()}"

@@ -158,6 +158,15 @@ TEST(ShmMemory, DoesNotGrowOverManyCalls) {
   }));
 }
 
+std::string error_of_allocating(Arena& arena, size_t bytes) {
+  try {
+    arena.allocate(bytes);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 TEST(ShmMemory, ExhaustedMemoryIsAnErrorAndNoSignal) {
   // Reserved huge pages, of which a machine has none unless told to, run out as a container's memory does.
   constexpr size_t kBytes = size_t{64} << 20;
@@ -168,14 +177,8 @@ TEST(ShmMemory, ExhaustedMemoryIsAnErrorAndNoSignal) {
       ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
   ASSERT_NE(memory, MAP_FAILED);
   Arena arena(static_cast<std::byte*>(memory), kBytes);
-  try {
-    arena.allocate(kBytes);
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find("no memory for 64 MiB of shared memory: raise the memory limit"),
-              0U)
-        << error.what();
-  }
+  const std::string text = error_of_allocating(arena, kBytes);
+  EXPECT_TRUE(text.starts_with("no memory for 64 MiB of shared memory: raise the memory limit")) << text;
   ::munmap(memory, kBytes);
 }
 
@@ -184,29 +187,19 @@ TEST(ShmMemory, MoreThanTheMachineOrItsGroupHasIsRefusedBeforeTheKernelKills) {
   void* const memory = ::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
   Arena arena(static_cast<std::byte*>(memory), kBytes);
-  try {
-    arena.allocate(kBytes);
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    EXPECT_EQ(text.find("no memory for 67108864 MiB of shared memory: only "), 0U) << text;
-    EXPECT_NE(text.find(" are left in this control group or on this machine: raise"), std::string::npos)
-        << text;
-  }
+  const std::string text = error_of_allocating(arena, kBytes);
+  EXPECT_TRUE(text.starts_with("no memory for 67108864 MiB of shared memory: only ")) << text;
+  EXPECT_NE(text.find(" are left in this control group or on this machine: raise"), std::string::npos)
+      << text;
   ::munmap(memory, kBytes);
 }
 
 TEST(ShmMemory, AnArenaThatIsTooSmallIsAnErrorThatSaysWhatToDo) {
   const UniqueFd fd = create_segment(1, kHugePage);
   Node node(fd.get(), 0);
-  try {
-    node.arena().allocate(3 * kHugePage);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "the shared arena of 2 MiB has no room for another 6 MiB; raise LOCKSTEP_ARENA_BYTES at the "
-                 "launcher or free tensors made by empty_shared");
-  }
+  EXPECT_EQ(error_of_allocating(node.arena(), 3 * kHugePage),
+            "the shared arena of 2 MiB has no room for another 6 MiB; raise LOCKSTEP_ARENA_BYTES at the "
+            "launcher or free tensors made by empty_shared");
 }
 
 }  // namespace

@@ -95,5 +95,38 @@ TEST(Linear, EqualsLibTorchsWithItsDerivatives) {
   }
 }
 
+TEST(Linear, ComplexNumbersHaveConjugateGradients) {
+  at::manual_seed(1);
+  const auto complex = [](at::IntArrayRef sizes) {
+    return at::randn(sizes, at::TensorOptions(at::kComplexFloat)).requires_grad_();
+  };
+  const at::Tensor x = complex({7, 5}), weight = complex({4, 5}), bias = complex({4});
+  const at::Tensor ours = linear(x, weight, bias), theirs = at::linear(x, weight, bias);
+  const at::Tensor direction = at::randn_like(theirs);
+  for (const at::Tensor& of : {x, weight, bias}) {
+    EXPECT_TRUE(gradient_of(ours, of, direction).allclose(gradient_of(theirs, of, direction), 1e-4, 1e-4));
+  }
+}
+
+// As at::linear does: what no gradient needs may change between forward and backward, what one needs may not.
+TEST(Linear, KeepsWhatItsGradientsNeed) {
+  const at::Tensor weight = variable({4, 5}), bias = variable({4});
+  const auto change = [](const at::Tensor& tensor) {
+    const at::NoGradGuard no_grad;
+    tensor.add_(1);
+  };
+  const at::Tensor constant = at::randn({7, 5}), x = variable({7, 5});
+  const at::Tensor first = linear(constant, weight, bias).sum();
+  change(weight);
+  EXPECT_NO_THROW(first.backward());
+  const at::Tensor second = linear(x, weight, bias).sum();
+  change(weight);
+  EXPECT_THROW(second.backward(), c10::Error);
+  const at::Tensor frozen = weight.detach();
+  const at::Tensor third = linear(x, frozen, bias).sum();
+  change(x);
+  EXPECT_NO_THROW(third.backward());
+}
+
 }  // namespace
 }  // namespace lockstep::models

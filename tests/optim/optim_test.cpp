@@ -123,6 +123,20 @@ TEST(FusedAdamW, ClosureIsEvaluatedWithGradients) {
   EXPECT_LT(parameter.max().item<double>(), 1);
 }
 
+// The kernels pass autograd by; a graph that needs the old parameter must be told all the same.
+TEST(FusedOptimizers, AStepBetweenForwardAndBackwardIsAnError) {
+  const auto step_between = [](auto&& make) {
+    const at::Tensor parameter = at::rand({3}).requires_grad_();
+    auto optimizer = make(parameter);
+    const at::Tensor loss = (parameter * parameter).sum();
+    parameter.mutable_grad() = at::ones({3});
+    optimizer.step();
+    EXPECT_THROW(loss.backward(), c10::Error);
+  };
+  step_between([](const at::Tensor& p) { return FusedSGD({p}, torch::optim::SGDOptions(0.1)); });
+  step_between([](const at::Tensor& p) { return FusedAdamW({p}, torch::optim::AdamWOptions(0.1)); });
+}
+
 TEST(AutocastGuard, SetsBfloat16ForItsScopeAndNests) {
   const at::Tensor x = at::rand({2, 4}), weight = at::rand({3, 4});
   const auto dtype = [&] { return at::linear(x, weight).scalar_type(); };
