@@ -1,6 +1,7 @@
 // Messages between ranks of one node, over real processes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <deque>
 #include <memory>
@@ -86,6 +87,27 @@ TEST_P(MessagesTest, ManyInFlightInBothDirectionsWithoutDeadlock) {
       }
     }
     for (Request& request : requests) group.wait(request, kTimeout);
+  });
+}
+
+/// Messages come at any moment, also between the looks of two receives that wait for one.
+TEST_P(MessagesTest, SeveralReceivesTakeMessagesInTheOrderOfSending) {
+  as_processes([](Group& group) {
+    const int next = (group.rank() + 1) % group.size(),
+              previous = (group.rank() + group.size() - 1) % group.size();
+    constexpr size_t kAtOnce = 4;
+    for (int64_t round = 0; round < 3000; ++round) {
+      std::vector<std::vector<int64_t>> received(kAtOnce, std::vector<int64_t>(1)), sent;
+      std::vector<Request> requests;
+      for (std::vector<int64_t>& one : received) requests.push_back(receive_request(one, previous));
+      for (size_t i = 0; i < kAtOnce; ++i) sent.push_back({round * 10 + static_cast<int64_t>(i)});
+      for (const std::vector<int64_t>& one : sent) requests.push_back(send_request(one, next));
+      // Half of the ranks receive first.
+      if (group.rank() % 2 == 1) std::rotate(requests.begin(), requests.begin() + kAtOnce, requests.end());
+      for (Request& request : requests) group.start(request);
+      for (Request& request : requests) group.wait(request, kTimeout);
+      ASSERT_EQ(received, sent);
+    }
   });
 }
 

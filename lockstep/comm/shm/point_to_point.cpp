@@ -40,8 +40,14 @@ void PointToPoint::start(Request& request) {
     }
     return;
   }
-  // Earlier receives have the first choice.
-  progress();
+  // Earlier receives have the first choice, also of a message that comes while this one is started.
+  if (!receiving_.empty()) {
+    progress();
+  } else if (request.peer != kAnySource) {
+    look(request.peer);
+  } else {
+    for (int source = 0; source < members_.size(); ++source) look(source);
+  }
   if (!try_receive(request)) receiving_.push_back(&request);
 }
 
@@ -62,6 +68,8 @@ void PointToPoint::progress() {
       --waiting_;
     }
   }
+  if (receiving_.empty()) return;
+  for (int source = 0; source < members_.size(); ++source) look(source);
   for (auto it = receiving_.begin(); it != receiving_.end();) {
     it = try_receive(**it) ? receiving_.erase(it) : std::next(it);
   }
@@ -175,14 +183,20 @@ bool PointToPoint::try_receive(Request& request) {
   return false;
 }
 
+/// Takes notice of the messages that have come from `source`.
+void PointToPoint::look(int source) {
+  uint64_t& seen = incoming_[static_cast<size_t>(source)].seen;
+  const Channel& from = channel(source, members_.rank());
+  // acquire: the entry.
+  while (from.entries[(seen + 1) % kChannelDepth].number.load(std::memory_order_acquire) == seen + 1) ++seen;
+}
+
 /// The first message from `source` with the request's tag that no other receive has found.
 bool PointToPoint::find_message(Request& request, int source) {
   Incoming& incoming = incoming_[static_cast<size_t>(source)];
-  Channel& from = channel(source, members_.rank());
-  for (uint64_t number = incoming.head; number < incoming.head + kChannelDepth; ++number) {
-    ChannelEntry& entry = from.entries[number % kChannelDepth];
-    // acquire: the entry.
-    if (entry.number.load(std::memory_order_acquire) != number) return false;
+  const Channel& from = channel(source, members_.rank());
+  for (uint64_t number = incoming.head; number <= incoming.seen; ++number) {
+    const ChannelEntry& entry = from.entries[number % kChannelDepth];
     const uint32_t bit = uint32_t{1} << (number - incoming.head);
     if ((incoming.taken & bit) != 0 || entry.tag != request.tag) continue;
     if (entry.bytes != request.bytes) {

@@ -63,6 +63,7 @@ class PointToPoint {
   };
   struct Incoming {
     uint64_t head = 1;   // every message before this one has been taken
+    uint64_t seen = 0;   // the newest that receives may find: what all of them see in one round
     uint32_t taken = 0;  // bit i: message head + i has been found by a receive; it may still be arriving
     uint32_t done = 0;   // bit i: and copied
   };
@@ -70,6 +71,7 @@ class PointToPoint {
   Channel& channel(int from, int to) const;
   bool try_send(Request& request);
   bool try_receive(Request& request);
+  void look(int source);
   bool find_message(Request& request, int source);
   bool copy_message(Request& request);
   bool has_room(int peer);
