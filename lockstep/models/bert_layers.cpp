@@ -3,12 +3,12 @@
 #include <ATen/ops/any.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/layer_norm.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/tanh.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/models/bert_ops.h"
+#include "lockstep/ops/linear.h"
 
 namespace lockstep::models {
 namespace {
@@ -39,7 +39,7 @@ WeightAndBias::WeightAndBias(at::IntArrayRef weight_shape, int64_t bias_size)
       bias(register_parameter("bias", at::empty({bias_size}))) {}
 
 at::Tensor linear(const WeightAndBias& module, const at::Tensor& x) {
-  return at::linear(x, module.weight, module.bias);
+  return ops::linear(x, module.weight, module.bias);
 }
 
 BertEmbeddingsImpl::BertEmbeddingsImpl(const BertConfig& config)

@@ -3,10 +3,8 @@
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/dropout.h>
-#include <ATen/ops/embedding.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
@@ -19,6 +17,8 @@
 #include <utility>
 
 #include "lockstep/models/bert_config.h"
+#include "lockstep/ops/embedding.h"
+#include "lockstep/ops/linear.h"
 
 namespace lockstep::models {
 namespace {
@@ -68,7 +68,7 @@ bool is_known_activation(const std::string& name) { return find_activation(name)
 
 at::Tensor linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                              const std::string& activation) {
-  return find_activation(activation)(at::linear(x, weight, bias));
+  return find_activation(activation)(ops::linear(x, weight, bias));
 }
 
 at::Tensor dropout(const at::Tensor& x, double p) { return p > 0 ? at::dropout(x, p, true) : x; }
@@ -79,7 +79,7 @@ at::Tensor dropout_add_layer_norm(const at::Tensor& x, const at::Tensor& residua
 }
 
 at::Tensor embedding_rows(const at::Tensor& table, const at::Tensor& ids, int64_t padding_id) {
-  return at::embedding(table, ids, padding_id);
+  return ops::embedding(table, ids, padding_id);
 }
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t heads,

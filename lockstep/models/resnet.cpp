@@ -4,11 +4,13 @@
 #include <ATen/ops/max_pool2d.h>
 #include <torch/nn/init.h>
 
+#include "lockstep/ops/linear.h"
+
 namespace lockstep::models {
 namespace {
 
-Conv2d convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding) {
-  Conv2d conv(torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(padding).bias(false));
+ops::Conv2d convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding) {
+  ops::Conv2d conv(torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(padding).bias(false));
   // The same numbers for a seed, in whatever order the weight lies in memory.
   const at::NoGradGuard no_grad;
   const at::Tensor initial = at::empty(conv->weight.sizes());
@@ -54,7 +56,7 @@ ResNet18Impl::ResNet18Impl(int64_t num_classes) {
 at::Tensor ResNet18Impl::forward(const at::Tensor& input) {
   at::Tensor hidden = at::max_pool2d(bn1_(conv1_(input)).relu_(), 3, 2, 1);
   hidden = layer4_->forward(layer3_->forward(layer2_->forward(layer1_->forward(hidden))));
-  return fc_(hidden.mean({2, 3}));
+  return ops::linear(hidden.mean({2, 3}), fc_->weight, fc_->bias);
 }
 
 }  // namespace lockstep::models

@@ -4,7 +4,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
-#include "lockstep/models/convolution.h"
+#include "lockstep/ops/convolution.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 
 namespace lockstep::models {
@@ -17,7 +17,7 @@ class BasicBlockImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& input);
 
  private:
-  Conv2d conv1_{nullptr}, conv2_{nullptr};
+  ops::Conv2d conv1_{nullptr}, conv2_{nullptr};
   BatchNorm bn1_{nullptr}, bn2_{nullptr};
   torch::nn::Sequential downsample_{nullptr};
 };
@@ -32,7 +32,7 @@ class ResNet18Impl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& input);
 
  private:
-  Conv2d conv1_{nullptr};
+  ops::Conv2d conv1_{nullptr};
   BatchNorm bn1_{nullptr};
   torch::nn::Sequential layer1_{nullptr}, layer2_{nullptr}, layer3_{nullptr}, layer4_{nullptr};
   torch::nn::Linear fc_{nullptr};

@@ -1,6 +1,6 @@
 #include "lockstep/models/toy.h"
 
-#include "lockstep/models/linear.h"
+#include "lockstep/ops/linear.h"
 
 namespace lockstep::models {
 
@@ -10,8 +10,8 @@ ToyModelImpl::ToyModelImpl() {
 }
 
 at::Tensor ToyModelImpl::forward(const at::Tensor& input) {
-  const at::Tensor hidden = linear(input, net1_->weight, net1_->bias).relu();
-  return linear(hidden, net2_->weight, net2_->bias);
+  const at::Tensor hidden = ops::linear(input, net1_->weight, net1_->bias).relu();
+  return ops::linear(hidden, net2_->weight, net2_->bias);
 }
 
 }  // namespace lockstep::models

@@ -164,7 +164,7 @@ void Reducer::reset_pass() {
     bucket.future_is_complete = false;
   }
   for (Parameter& parameter : parameters_) {
-    parameter.is_ready = false;
+    parameter.is_ready = parameter.home_is_taken = false;
     parameter.gradients = 0;
     if (parameter.is_trainable) ++buckets_[parameter.bucket].pending;
   }
@@ -213,12 +213,11 @@ void Reducer::adopt(Parameter& parameter) {
                "make its layer produce dense ones (sparse=false)"));
   }
   if (!parameter.is_sparse) {
-    // After zero_grad(set_to_none) autograd leaves a tensor of its own: one copy brings it home.
-    if (!is_home(gradient, parameter.view)) {
-      copy_into(parameter.view, gradient);
-      // With create_graph the gradient is part of a graph, which must stay.
-      if (options_.gradient_as_bucket_view && !gradient.requires_grad()) gradient = parameter.view;
-    }
+    // After zero_grad(set_to_none) autograd leaves a tensor of its own: one copy brings it home, unless it
+    // was computed there (gradient_home()).
+    if (!is_home(gradient, parameter.view)) copy_into(parameter.view, gradient);
+    // With create_graph the gradient is part of a graph, which must stay.
+    if (options_.gradient_as_bucket_view && !gradient.requires_grad()) gradient = parameter.view;
   }
   Bucket& bucket = buckets_[parameter.bucket];
   bucket.streams.note(bucket.flat.device());

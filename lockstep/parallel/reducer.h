@@ -104,9 +104,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     at::Tensor view;            // of its bucket, in the parameter's own strides
     size_t bucket = 0;          // the last one for a sparse gradient, which waits for all of them
     bool is_ready = false;
-    bool was_used = false;  // got a gradient since the last pass, in it or under no_sync()
-    int gradients = 0;      // in this pass: more than one when a checkpoint runs its own backward
-    int expected = 1;       // static_graph: gradients in the first pass
+    bool home_is_taken = false;  // in this pass: an operation writes its gradient into `view`
+    bool was_used = false;       // got a gradient since the last pass, in it or under no_sync()
+    int gradients = 0;           // in this pass: more than one when a checkpoint runs its own backward
+    int expected = 1;            // static_graph: gradients in the first pass
     c10::intrusive_ptr<torch::autograd::Node> accumulator;
     uintptr_t hook = 0;
   };
@@ -135,6 +136,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   BucketPlan make_plan(const std::vector<size_t>& order) const;
   void lay_out(BucketPlan plan);
   void add_hook(size_t parameter);
+  at::Tensor offer_home(size_t parameter, at::ScalarType dtype);  // see gradient_home()
   void remove_hook(Parameter& parameter);
   void agree_on_order();
   void verify_trainable() const;

@@ -2,7 +2,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -12,25 +12,12 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/gradient_hook.h"
 #include "lockstep/parallel/module_check.h"
 #include "lockstep/parallel/reducer.h"
 
 namespace lockstep {
 namespace {
-
-/// Calls a function each time a parameter's gradient has been accumulated.
-class GradientHook : public torch::autograd::FunctionPostHook {
- public:
-  explicit GradientHook(std::function<void()> call) : call_(std::move(call)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list& /*inputs*/) override {
-    call_();
-    return outputs;
-  }
-
- private:
-  std::function<void()> call_;
-};
 
 /// A tensor in the memory of `flat` at `offset` elements, laid out as `like` where that is dense
 /// (channels_last too).
@@ -82,10 +69,32 @@ void Reducer::add_hook(size_t index) {
   Parameter& parameter = parameters_[index];
   // The accumulator is owned weakly by the parameter: without this reference it, and the hook, would go away.
   parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
-  parameter.hook =
-      parameter.accumulator->add_post_hook(std::make_unique<GradientHook>([self = weak_from_this(), index] {
+  const std::weak_ptr<Reducer> self = weak_from_this();
+  parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<GradientHook>(
+      [self, index] {
         if (const auto reducer = self.lock()) reducer->on_gradient(index);
+      },
+      [self, index](at::ScalarType dtype) {
+        const auto reducer = self.lock();
+        return reducer ? reducer->offer_home(index, dtype) : at::Tensor();
       }));
+}
+
+at::Tensor Reducer::offer_home(size_t index, at::ScalarType dtype) {
+  Parameter& parameter = parameters_[index];
+  if (!is_open_ || is_cut_short() || !options_.gradient_as_bucket_view || c10::GradMode::is_enabled())
+    return {};
+  if (parameter.home_is_taken || parameter.is_ready || !parameter.view.defined() ||
+      parameter.view.scalar_type() != dtype || parameter.tensor.grad().defined()) {
+    return {};
+  }
+  const auto* some_only = torch::autograd::get_current_graph_task_exec_info();
+  if (some_only != nullptr && !some_only->empty()) return {};
+  if (!parameter.accumulator->tensor_pre_hooks().empty() || !parameter.accumulator->pre_hooks().empty())
+    return {};
+  parameter.home_is_taken = true;
+  // A tensor of its own: autograd takes over what nobody else holds, and copies what somebody does.
+  return parameter.view.variable_data();
 }
 
 void Reducer::remove_hook(Parameter& parameter) {

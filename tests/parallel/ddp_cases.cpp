@@ -42,6 +42,8 @@ void gradients_live_in_the_buckets() {
     at::mse_loss(ddp(batch_input(0, world.rank())), batch_target(0, world.rank())).backward();
   };
   backward();
+  model->zero_grad();
+  backward();  // the buckets have been laid out anew, for good
   std::vector<const void*> places;
   for (const auto& parameter : model->parameters()) {
     places.push_back(parameter.grad().const_data_ptr());
@@ -129,10 +131,10 @@ Cases basic_cases() {
 int main(int argc, char** argv) {
   using namespace lockstep::testing;
   Cases cases;
-  for (const auto& some :
-       {basic_cases(), call_cases(), gradient_cases(), compression_cases(), debug_cases(), hook_cases(),
-        hook_parity_cases(), join_cases(), larger_cases(), mixed_precision_cases(), odd_hook_cases(),
-        parity_cases(), reducer_cases(), robustness_cases(), sync_batch_norm_cases(), unused_cases()}) {
+  for (const auto& some : {basic_cases(), call_cases(), gradient_cases(), compression_cases(), debug_cases(),
+                           home_cases(), hook_cases(), hook_parity_cases(), join_cases(), larger_cases(),
+                           mixed_precision_cases(), odd_hook_cases(), parity_cases(), reducer_cases(),
+                           robustness_cases(), sync_batch_norm_cases(), unused_cases()}) {
     for (const auto& [name, body] : some) {
       cases[name] = [body = body] {
         world();

@@ -12,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/ops/linear.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "tests/rank_cases.h"
 
@@ -42,7 +43,9 @@ struct ToyImpl : torch::nn::Module {
     net2 = register_module("net2", torch::nn::Linear(10, 5));
     fill_with_waves(*this);
   }
-  at::Tensor forward(const at::Tensor& x) { return net2->forward(net1->forward(x).relu()); }
+  at::Tensor forward(const at::Tensor& x) {
+    return net2->forward(ops::linear(x, net1->weight, net1->bias).relu());
+  }
   torch::nn::Linear net1{nullptr}, net2{nullptr};
 };
 TORCH_MODULE(Toy);
@@ -132,6 +135,7 @@ Cases hook_parity_cases();
 Cases compression_cases();
 Cases odd_hook_cases();
 Cases mixed_precision_cases();
+Cases home_cases();
 Cases join_cases();
 Cases sync_batch_norm_cases();
 

@@ -258,7 +258,7 @@ struct SharedImpl : torch::nn::Module {
   }
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor h = x;
-    for (int i = 0; i < 3; ++i) h = layer->forward(h).tanh();
+    for (int i = 0; i < 3; ++i) h = ops::linear(h, layer->weight, layer->bias).tanh();
     return tied->forward(again->forward(h));
   }
   struct TiedImpl : torch::nn::LinearImpl {

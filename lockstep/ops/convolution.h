@@ -3,14 +3,15 @@
 
 #include <torch/nn/modules/conv.h>
 
-namespace lockstep::models {
+namespace lockstep::ops {
 
 /// torch::nn::Conv2d with the same options, parameters and results (to within rounding), whose weight lies in
 /// channels_last order. On CPU, a batch of small float or double images (at most 64 positions in the output,
 /// at least 16 images; one group, no dilation, zero padding, no bias) is convolved by matrix products over
 /// the batch, one for each position and row of the kernel: no copy of the input is made, and taps that fall
 /// into the padding cost nothing, so that the last layers of a network for 32 x 32 images take a fraction of
-/// oneDNN's time. Anything else goes the way of torch::nn::Conv2d, and so does what runs under autocast.
+/// oneDNN's time; the weight's gradient is computed where DistributedDataParallel averages it
+/// (gradient_home). Anything else goes the way of torch::nn::Conv2d, and so does what runs under autocast.
 class Conv2dImpl : public torch::nn::Conv2dImpl {
  public:
   explicit Conv2dImpl(const torch::nn::Conv2dOptions& options);
@@ -22,4 +23,4 @@ class Conv2dImpl : public torch::nn::Conv2dImpl {
 };
 TORCH_MODULE(Conv2d);
 
-}  // namespace lockstep::models
+}  // namespace lockstep::ops

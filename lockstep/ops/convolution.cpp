@@ -1,19 +1,19 @@
-#include "lockstep/models/convolution.h"
+#include "lockstep/ops/convolution.h"
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/saved_variable.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
-namespace lockstep::models {
+#include "lockstep/ops/node.h"
+#include "lockstep/parallel/gradient_home.h"
+
+namespace lockstep::ops {
 namespace {
 
 constexpr auto kNHWC = at::MemoryFormat::ChannelsLast;
@@ -100,9 +100,14 @@ at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight, 
   return result;
 }
 
-at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& input, const ConvolutionShape& s) {
+/// Into `home` where that is defined and lies as it must.
+at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& input, const ConvolutionShape& s,
+                           const at::Tensor& home) {
   const at::Tensor result =
-      at::empty({s.out, s.in, s.kernel[0], s.kernel[1]}, gradient.options(), kNHWC).zero_();
+      home.defined() && home.is_contiguous(kNHWC)
+          ? home
+          : at::empty({s.out, s.in, s.kernel[0], s.kernel[1]}, gradient.options(), kNHWC);
+  result.zero_();
   Window g(gradient), x(input), w(result);
   for_each_row(s, [&](int64_t from, int64_t with, int64_t tap, int64_t values) {
     multiply_into(w.at(tap, {s.out, values}, {s.weight_row(), 1}),
@@ -112,16 +117,10 @@ at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& input, 
   return result;
 }
 
-struct ConvolutionBackward : torch::autograd::Node {
+struct ConvolutionBackward : OperationNode {
   ConvolutionShape shape{};
-  torch::autograd::SavedVariable input, weight;
 
   std::string name() const override { return "lockstep::ConvolutionBackward"; }
-  void release_variables() override {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    input.reset_data();
-    weight.reset_data();
-  }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     torch::autograd::variable_list results(2);
@@ -137,7 +136,10 @@ struct ConvolutionBackward : torch::autograd::Node {
     const at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor gradient = gradients[0].contiguous(kNHWC);
     if (wants_input) results[0] = input_gradient(gradient, w.contiguous(kNHWC), shape);
-    if (wants_weight) results[1] = weight_gradient(gradient, x.contiguous(kNHWC), shape);
+    if (wants_weight) {
+      results[1] = weight_gradient(gradient, x.contiguous(kNHWC), shape,
+                                   gradient_home(next_edge(1), gradient.scalar_type()));
+    }
     return results;
   }
 };
@@ -197,15 +199,14 @@ at::Tensor Conv2dImpl::forward(const at::Tensor& input) {
     const at::AutoDispatchBelowADInplaceOrView below;
     output = convolve(input.contiguous(kNHWC), weight.contiguous(kNHWC), shape);
   }
-  if (c10::GradMode::is_enabled() && (input.requires_grad() || weight.requires_grad())) {
+  if (needs_gradient(input, weight)) {
     auto node = c10::make_intrusive<ConvolutionBackward>();
     node->shape = shape;
-    node->input = torch::autograd::SavedVariable(input, /*is_output=*/false);
-    node->weight = torch::autograd::SavedVariable(weight, /*is_output=*/false);
-    node->set_next_edges(torch::autograd::collect_next_edges(input, weight));
-    torch::autograd::set_history(output, node);
+    node->keep_input(input);
+    node->keep_weight(weight);
+    set_origin(output, std::move(node), input, weight);
   }
   return output;
 }
 
-}  // namespace lockstep::models
+}  // namespace lockstep::ops

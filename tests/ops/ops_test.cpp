@@ -1,15 +1,19 @@
 // Our layers against those of LibTorch.
-#include "lockstep/models/convolution.h"
-#include "lockstep/models/linear.h"
+#include "lockstep/ops/convolution.h"
+#include "lockstep/ops/embedding.h"
+#include "lockstep/ops/linear.h"
 
 #include <ATen/ops/conv2d.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-namespace lockstep::models {
+namespace lockstep::ops {
 namespace {
 
 struct ConvolutionCase {
@@ -74,6 +78,32 @@ TEST(Convolution, ACloneIsItsOwn) {
   EXPECT_TRUE(copy->weight.requires_grad());
 }
 
+TEST(Embedding, EqualsLibTorchsBitForBit) {
+  at::manual_seed(1);
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    const at::Tensor table = at::randn({9, 5}, dtype).requires_grad_();
+    for (const int64_t padding_id : {-1, 0, 8}) {
+      for (const auto& sizes : {std::vector<int64_t>{40}, {4, 7}, {0}}) {
+        const at::Tensor ids = at::randint(9, sizes, at::kLong);
+        const at::Tensor ours = ops::embedding(table, ids, padding_id);
+        const at::Tensor theirs = at::embedding(table, ids, padding_id);
+        EXPECT_TRUE(ours.equal(theirs));
+        const at::Tensor direction = at::randn_like(theirs);
+        EXPECT_TRUE(gradient_of(ours, table, direction).equal(gradient_of(theirs, table, direction)));
+        const auto second = [&](const at::Tensor& output) {
+          const at::Tensor first = gradient_of(output, table, output * output, /*create_graph=*/true);
+          return gradient_of(first.square().sum(), table, at::ones({}, dtype));
+        };
+        if (!ids.numel()) continue;
+        expect_close(second(ours).to(at::kFloat), second(theirs).to(at::kFloat), "second derivative");
+      }
+    }
+  }
+  const at::Tensor table = variable({9, 5}), few = at::randint(9, {4}, at::kInt), outside = at::full({1}, 9);
+  EXPECT_TRUE(ops::embedding(table, few).equal(at::embedding(table, few)));
+  EXPECT_THROW(ops::embedding(table, outside), c10::Error);
+}
+
 TEST(Linear, EqualsLibTorchsWithItsDerivatives) {
   at::manual_seed(1);
   const at::Tensor weight = variable({4, 5}), bias = variable({4});
@@ -129,4 +159,4 @@ TEST(Linear, KeepsWhatItsGradientsNeed) {
 }
 
 }  // namespace
-}  // namespace lockstep::models
+}  // namespace lockstep::ops

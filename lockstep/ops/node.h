@@ -1,0 +1,38 @@
+// What the autograd nodes of this folder have in common.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <mutex>
+#include <utility>
+
+namespace lockstep::ops {
+
+/// A node that keeps up to two tensors until its backward has run.
+struct OperationNode : torch::autograd::Node {
+  torch::autograd::SavedVariable input, weight;
+
+  void keep_input(const at::Tensor& tensor) { input = {tensor, /*is_output=*/false}; }
+  void keep_weight(const at::Tensor& tensor) { weight = {tensor, /*is_output=*/false}; }
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    input.reset_data();
+    weight.reset_data();
+  }
+};
+
+/// Makes `node` the origin of `output`.
+template <class NodeType, class... Inputs>
+void set_origin(const at::Tensor& output, c10::intrusive_ptr<NodeType> node, const Inputs&... inputs) {
+  node->set_next_edges(torch::autograd::collect_next_edges(inputs...));
+  torch::autograd::set_history(output, std::move(node));
+}
+
+template <class... Inputs>
+bool needs_gradient(const Inputs&... inputs) {
+  return c10::GradMode::is_enabled() && (inputs.requires_grad() || ...);
+}
+
+}  // namespace lockstep::ops

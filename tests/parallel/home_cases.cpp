@@ -1,0 +1,242 @@
+// Gradients that are computed in their buckets.
+#include <ATen/ops/arange.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+#include "lockstep/ops/convolution.h"
+#include "lockstep/ops/embedding.h"
+#include "lockstep/ops/linear.h"
+#include "tests/parallel/ddp_models.h"
+
+namespace lockstep::testing {
+namespace {
+
+/// Notes where an operation's backward left the gradient of its input number `input`.
+class Watch : public torch::autograd::FunctionPostHook {
+ public:
+  Watch(std::vector<const void*>& places, size_t input) : places_(places), input_(input) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list& /*inputs*/) override {
+    places_.push_back(outputs[input_].const_data_ptr());
+    return outputs;
+  }
+
+ private:
+  std::vector<const void*>& places_;
+  size_t input_;
+};
+
+struct AtHomeImpl : torch::nn::Module {
+  AtHomeImpl()
+      : table(register_parameter("table", at::zeros({20, 18}))),
+        convolution(register_module("convolution",
+                                    ops::Conv2d(torch::nn::Conv2dOptions(2, 4, 3).padding(1).bias(false)))),
+        out(register_module("out", torch::nn::Linear(36, 5))) {
+    fill_with_waves(*this);
+  }
+  at::Tensor forward(const at::Tensor& ids) {
+    const at::Tensor rows = watched(ops::embedding(table, ids, 3), 0);
+    const at::Tensor image = watched(convolution->forward(rows.view({-1, 2, 3, 3})), 1);
+    return watched(ops::linear(image.flatten(1), out->weight, out->bias), 1).square();
+  }
+  /// Of the last backward: out.weight, convolution.weight, table.
+  std::vector<const void*> places;
+  at::Tensor table;
+  ops::Conv2d convolution;
+  torch::nn::Linear out;
+
+ private:
+  at::Tensor watched(at::Tensor output, size_t input) {
+    if (output.requires_grad()) output.grad_fn()->add_post_hook(std::make_unique<Watch>(places, input));
+    return output;
+  }
+};
+TORCH_MODULE(AtHome);
+
+at::Tensor ids_of(int rank) { return at::arange(16) * (rank + 3) % 20; }
+
+at::Tensor loss_of(auto&& call, int rank) { return call(ids_of(rank)).sum(); }
+
+/// The gradient of this rank alone, by parameter.
+std::vector<at::Tensor> own_gradients() {
+  AtHome alone;
+  loss_of(alone, world().rank()).backward();
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : alone->parameters()) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+std::vector<at::Tensor> expected_gradients() {
+  AtHome alone;
+  return average_gradients(*alone, [&](int rank) { return loss_of(alone, rank); });
+}
+
+std::vector<const void*> places_of_gradients(AtHome& model) {
+  return {model->out->weight.grad().const_data_ptr(), model->convolution->weight.grad().const_data_ptr(),
+          model->table.grad().const_data_ptr()};
+}
+
+void gradients_are_computed_at_home() {
+  const auto expected = expected_gradients();
+  for (const double cap : {kTiny, 25.0}) {
+    AtHome model;
+    DistributedDataParallel ddp(model, {.bucket_cap_mb = cap});
+    for (int step = 0; step < 4; ++step) {
+      model->zero_grad();
+      model->places.clear();
+      loss_of(ddp, world().rank()).backward();
+      CHECK_TRUE(model->places == places_of_gradients(model));
+      check_gradients(*model, expected);
+    }
+  }
+}
+
+/// Where a gradient is there already, or may be kept by somebody, it is computed elsewhere.
+void gradients_that_have_no_home() {
+  const auto expected = expected_gradients(), own = own_gradients();
+  const int rank = world().rank();
+  const auto is_elsewhere = [](AtHome& model) {
+    const auto homes = places_of_gradients(model);
+    for (size_t i = 0; i < homes.size(); ++i) CHECK_TRUE(model->places[i] != homes[i]);
+    model->places.clear();
+  };
+  const auto doubled = [](std::vector<at::Tensor> gradients) {
+    for (at::Tensor& gradient : gradients) gradient = gradient * 2;
+    return gradients;
+  };
+  {
+    AtHome model;
+    DistributedDataParallel ddp(model);
+    loss_of(ddp, rank).backward();
+    model->places.clear();
+    loss_of(ddp, rank).backward();  // adds
+    is_elsewhere(model);
+    check_gradients(*model, doubled(expected));
+    model->zero_grad();
+    {
+      const auto guard = ddp.no_sync();
+      loss_of(ddp, rank).backward();
+      model->places.clear();
+    }
+    loss_of(ddp, rank).backward();
+    is_elsewhere(model);
+    check_gradients(*model, doubled(expected));
+  }
+  {
+    AtHome model;
+    DistributedDataParallel ddp(model);
+    for (int step = 0; step < 3; ++step) {  // the results of grad() are the caller's
+      model->zero_grad();
+      model->places.clear();
+      const at::Tensor loss = loss_of(ddp, rank);
+      const auto mine = torch::autograd::grad({loss}, model->parameters(), {}, /*retain_graph=*/true);
+      model->places.clear();
+      loss.backward();
+      CHECK_TRUE(model->places == places_of_gradients(model));
+      for (size_t p = 0; p < mine.size(); ++p) CHECK_TRUE(is_close(mine[p], own[p]));
+      check_gradients(*model, expected);
+    }
+  }
+  {
+    AtHome model;
+    std::vector<at::Tensor> kept(3);
+    DistributedDataParallel ddp(model);
+    const std::vector<at::Tensor> watched{model->table, model->convolution->weight, model->out->weight};
+    for (size_t p = 0; p < 3; ++p) {
+      watched[p].register_hook([&kept, p](const at::Tensor& gradient) { kept[p] = gradient; });
+    }
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      model->places.clear();
+      loss_of(ddp, rank).backward();
+      is_elsewhere(model);
+      check_gradients(*model, expected);
+      const auto named = model->named_parameters();
+      for (size_t p = 0; p < 3; ++p) {
+        for (size_t q = 0; q < own.size(); ++q) {
+          if (named[q].value().is_same(watched[p])) CHECK_TRUE(is_close(kept[p], own[q]));
+        }
+      }
+    }
+  }
+  {
+    AtHome model;
+    DistributedDataParallel ddp(model, {.gradient_as_bucket_view = false});
+    std::vector<at::Tensor> before;
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      model->places.clear();
+      loss_of(ddp, rank).backward();
+      CHECK_TRUE(model->places == places_of_gradients(model));  // autograd's own tensors
+      check_gradients(*model, expected);
+      for (const at::Tensor& gradient : before) CHECK_TRUE(!gradient.is_alias_of(model->table.grad()));
+      before = {model->table.grad()};
+    }
+  }
+  {
+    AtHome model;
+    DistributedDataParallel ddp(model);
+    for (int step = 0; step < 2; ++step) {
+      model->zero_grad();
+      model->places.clear();
+      loss_of(ddp, rank).backward({}, /*retain_graph=*/false, /*create_graph=*/true);
+      check_gradients(*model, expected);
+    }
+  }
+}
+
+/// Two uses of each parameter in one forward, and two forwards in one backward.
+void gradients_of_several_uses() {
+  const auto loss = [](auto&& call, int rank) { return (call(ids_of(rank)) * call(ids_of(rank + 1))).sum(); };
+  AtHome model, alone;
+  const auto expected = average_gradients(*alone, [&](int rank) { return loss(alone, rank); });
+  DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    loss(ddp, world().rank()).backward();
+    check_gradients(*model, expected, 1e-4);
+  }
+}
+
+/// The backward of one rank ends between the operation and the accumulation.
+void an_exception_after_a_gradient_came_home() {
+  const auto expected = expected_gradients();
+  AtHome model;
+  DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    const at::Tensor loss = loss_of(ddp, world().rank());
+    if (step == 1) {
+      if (world().rank() == 0) {
+        struct Fail : torch::autograd::FunctionPostHook {
+          torch::autograd::variable_list operator()(const torch::autograd::variable_list&,
+                                                    const torch::autograd::variable_list&) override {
+            throw std::runtime_error("no more");
+          }
+        };
+        // The first node below the loss's own that is ours: the linear layer's.
+        torch::autograd::Node* node = loss.grad_fn().get();
+        while (node->name() != "lockstep::LinearBackward") node = node->next_edge(0).function.get();
+        node->add_post_hook(std::make_unique<Fail>());
+        check_throws<std::runtime_error>([&] { loss.backward(); }, "no more");
+      } else {
+        check_throws<Error>([&] { loss.backward(); }, "ended in an exception");
+      }
+      continue;
+    }
+    loss.backward();
+    check_gradients(*model, expected);
+  }
+}
+
+}  // namespace
+
+Cases home_cases() {
+  return {{"gradients_are_computed_at_home", gradients_are_computed_at_home},
+          {"gradients_that_have_no_home", gradients_that_have_no_home},
+          {"gradients_of_several_uses", gradients_of_several_uses},
+          {"an_exception_after_a_gradient_came_home", an_exception_after_a_gradient_came_home}};
+}
+
+}  // namespace lockstep::testing
