@@ -231,7 +231,7 @@ class Attempt {
     tell_to_end(signal);
   }
 
-  /// Ctrl-Z: the ranks are in sessions of their own, so the terminal's signal reaches lockrun only.
+  /// Ctrl-Z: the ranks are in the guardian's session, so the terminal's signal reaches lockrun only.
   void suspend() {
     suspending_ = true;
     guardian_->send({Command::signal_workers, SIGSTOP});

@@ -62,6 +62,7 @@ void Hosts::start(Remote& remote, const std::vector<std::string>& command, const
   open_pipe_to(remote.err, err);
   for (const UniqueFd* fd : {&remote.in, &remote.out, &remote.err}) ::fcntl(fd->get(), F_SETFL, O_NONBLOCK);
   ProcessSpec spec{program.path, program.argv, {}, in.get(), out.get(), err.get()};
+  spec.own_session = true;
   for (char** entry = environ; *entry != nullptr; ++entry) spec.environment.emplace_back(*entry);
   const StartedProcess started = start_process(spec, mask);
   if (started.error != 0) {

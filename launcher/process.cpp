@@ -82,7 +82,14 @@ StartedProcess start_process(const ProcessSpec& spec, const sigset_t& mask) {
     // The parent may have died before the request was in place.
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);
-    ::setsid();
+    // The ranks stay in one session, the guardian's. Linux divides a core among sessions first (autogroup)
+    // and sched_yield gives way within one's own: ranks in a session each that share a core would yield in
+    // vain.
+    if (spec.own_session) {
+      ::setsid();
+    } else {
+      ::setpgid(0, 0);
+    }
     const bool connected =
         ::dup2(spec.stdin_fd, 0) == 0 && ::dup2(spec.stdout_fd, 1) == 1 && ::dup2(spec.stderr_fd, 2) == 2;
     for (const int fd : spec.inherited_fds) ::fcntl(fd, F_SETFD, 0);

@@ -17,6 +17,7 @@ struct ProcessSpec {
   std::vector<int> inherited_fds{};  ///< stay open under the same number
   int cgroup_fd = -1;                ///< of a group to move into; -1: none
   std::vector<int> cores{};          ///< that it may run on; empty: those of the calling process
+  bool own_session = false;          ///< as well as a process group: away from the caller's terminal
 };
 
 struct StartedProcess {
@@ -24,9 +25,9 @@ struct StartedProcess {
   int error = 0;  ///< errno of the step that failed; then no process is left
 };
 
-/// Starts `spec` as the leader of a session and process group of its own, so that a signal reaches it and its
-/// children and the terminal's do not. It is killed when the calling process dies. Signal mask, SIGPIPE and
-/// SIGXFSZ are set to `mask` and the default. Blocks until the program is executed or has failed to.
+/// Starts `spec` as the leader of a process group of its own, so that a signal reaches it and its children
+/// and the terminal's do not. It is killed when the calling process dies. Signal mask, SIGPIPE and SIGXFSZ
+/// are set to `mask` and the default. Blocks until the program is executed or has failed to.
 StartedProcess start_process(const ProcessSpec& spec, const sigset_t& mask);
 
 /// Kills (SIGKILL) all children of this process, and the descendants that become its children when their

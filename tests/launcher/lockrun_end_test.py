@@ -97,6 +97,17 @@ class KillTest(LockrunTest):
         self.assertEqual(out.count(f"/lockrun-{self.pid}\n"), 2 if self.own_groups() else 0, out)
         self.assert_no_groups()
 
+    def test_ranks_share_a_session(self):
+        # Linux divides a core among sessions first: in one each, ranks that share it could not give way to each other.
+        code, out, err = self.shell(3, "cut -d' ' -f1,5,6 /proc/$$/stat")
+        self.assertEqual(code, 0, err)
+        ranks = [[int(number) for number in line.split(":")[-1].split()] for line in out.splitlines()]
+        pids, process_groups, sessions = zip(*ranks)
+        self.assertEqual(len(set(pids)), 3)
+        self.assertEqual(process_groups, pids)
+        self.assertEqual(len(set(sessions)), 1)
+        self.assertNotIn(sessions[0], (*pids, os.getsid(0)))
+
     def test_no_group_where_none_can_be_made(self):
         # Control groups that can be looked at only, as in most containers.
         script = ("for place in $(sed -n 's/^[^ ]* [^ ]* [^ ]* [^ ]* \\([^ ]*\\) .* - cgroup2 .*/\\1/p' /proc/self/mountinfo); do"
