@@ -100,6 +100,33 @@ TEST_P(ShmMemoryTest, LargeMessagesNeedLittleOfTheArena) {
   }));
 }
 
+TEST_P(ShmMemoryTest, WhatFindsNoRoomInTheArenaWaitsForWhatWasStartedBefore) {
+  const UniqueFd fd = create_segment(GetParam(), kHugePage);
+  expect_all_succeed(run_processes(GetParam(), [&](int rank) {
+    Rank self(fd.get(), rank);
+    const int ranks = self.group.size();
+    constexpr size_t kCount = 150001;
+    constexpr size_t kOperations = 11;  // of which each holds a quarter of the arena
+    std::vector<std::vector<float>> data(kOperations, std::vector<float>(kCount));
+    std::vector<Group::Sequence> started;
+    for (auto& tensor : data) {
+      fill(tensor.data(), kCount, rank);
+      started.push_back(self.group.start_all_reduce(tensor.data(), kCount, DType::float32, Reduction::sum));
+    }
+    // Each rank in an order of its own.
+    for (size_t i = 0; i < kOperations; ++i) {
+      self.group.wait(started[(i * 3 + static_cast<size_t>(rank)) % kOperations], kTimeout);
+    }
+    for (const auto& tensor : data) {
+      for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(tensor[i], sum_of(ranks, i)) << i;
+    }
+    EXPECT_EQ(self.node.arena().bytes_in_use(), 0u);
+    // Where nothing that was started before holds it, waiting would help nobody.
+    self.node.arena().allocate(kHugePage);
+    EXPECT_THROW(self.group.start_all_reduce(data[0].data(), kCount, DType::float32, Reduction::sum), Error);
+  }));
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, ShmMemoryTest, ::testing::Values(1, 2, 3, 5, 8),
                          [](const auto& info) { return std::to_string(info.param); });
 

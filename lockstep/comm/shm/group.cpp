@@ -221,6 +221,27 @@ void Group::reserve_slot(Sequence sequence) {
       occupant, timeout_);
 }
 
+/// Memory of this rank's arena. Where it has no room, operations that were started before, and hold windows
+/// too, come first.
+std::byte* Group::reserve_window(size_t bytes) {
+  while (true) {
+    Sequence holder = completed_ + 1;
+    try {
+      return allocate(bytes);
+    } catch (const Error&) {
+      while (holder <= issued_ && operation(holder).window == nullptr) ++holder;
+      if (holder > issued_) throw;
+    }
+    const Operation& occupant = operation(holder);
+    wait_for(
+        [&] {
+          advance_all(/*help=*/true);
+          return occupant.complete;
+        },
+        occupant, timeout_);
+  }
+}
+
 std::byte* Group::address_of(const Operation& operation, int member, size_t offset) const {
   Post& post = post_of(operation.sequence, member);
   if (operation.path == Path::inlined) return post.payload(post.what.sent) + offset;

@@ -53,7 +53,8 @@ class Group {
   using Sequence = uint64_t;
 
   /// Starts combining `count` elements at `data` of all ranks, in place. Blocks only while kSlots operations
-  /// are in flight. `data` must stay untouched until wait() or is_complete() has confirmed the end.
+  /// are in flight, or as many as the arena has room for windows. `data` must stay untouched until wait() or
+  /// is_complete() has confirmed the end.
   Sequence start_all_reduce(void* data, size_t count, DType dtype, Reduction reduction);
   /// The same with the result at `root` alone; the other ranks' `data` has undefined contents afterwards.
   Sequence start_reduce(void* data, size_t count, DType dtype, Reduction reduction, int root);
@@ -179,6 +180,7 @@ class Group {
   void release_later(std::byte* pointer);
   void give_up_windows();
   void reserve_slot(Sequence sequence);
+  std::byte* reserve_window(size_t bytes);
 
   Operation& operation(Sequence sequence) { return operations_[sequence % kSlots]; }
   Post& post_of(Sequence sequence, int member) const {

@@ -90,7 +90,7 @@ void Group::offer(Operation& operation) {
     operation.what.memory = Memory::arena;
   } else {
     operation.what.memory = Memory::window;
-    place = operation.window = allocate(std::min(sent, kWindowBytes));
+    place = operation.window = reserve_window(std::min(sent, kWindowBytes));
   }
   operation.what.offset = static_cast<uint64_t>(place - members_->segment().base());
   slice.unclaimed.store(unclaimed_chunks(slice_of_range({0, size}, rank(), this->size())),

@@ -131,6 +131,7 @@ void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::mill
     if (is_gone(m, how) && awaited.needs(m)) {
       fail(FailureKind::peer_lost, awaited.describe() + " lost " + describe_peer(m) + ": it " + how, m);
     }
+    if (!timed_out) continue;
     missing.insert(m);
     names += (names.empty() ? "" : ", ") + describe_peer(m);
   }
