@@ -59,6 +59,26 @@ TEST(ShmGroupFailureTest, AKilledRankIsNamedOnAllOthers) {
   EXPECT_EQ(statuses[2], 0);
 }
 
+/// Nothing is missing from it, but the slot of what it has not ended is not free.
+TEST(ShmGroupFailureTest, ARankThatDiesAfterItsArrivalIsNamedWhenSlotsRunOut) {
+  const UniqueFd segment = create_segment(2, kArenaBytes);
+  const auto statuses = run_processes(2, [&](int rank) {
+    Rank self(segment.get(), rank);
+    if (rank == 1) {
+      self.group.start_barrier();
+      ::raise(SIGKILL);
+    }
+    while (self.node.segment().rank_info(1).operations == 0) std::this_thread::sleep_for(1ms);
+    const auto start = Clock::now();
+    expect_contains(message_of<PeerLostError>([&] {
+                      for (uint32_t n = 0; n <= kSlots; ++n) self.group.start_barrier();
+                    }),
+                    "barrier #1 lost rank 1 (pid ");
+    EXPECT_LT(Clock::now() - start, 10s);
+  });
+  EXPECT_EQ(statuses[0], 0);
+}
+
 TEST(ShmGroupFailureTest, ARankThatLeavesIsNamed) {
   const UniqueFd segment = create_segment(2, kArenaBytes);
   expect_all_succeed(run_processes(2, [&](int rank) {

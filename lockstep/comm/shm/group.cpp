@@ -7,6 +7,23 @@
 #include "lockstep/comm/shm/flight_recorder.h"
 
 namespace lockstep::shm {
+namespace {
+
+/// Something of each member that `needs` names.
+template <class Needs>
+class AwaitedOf final : public Awaited {
+ public:
+  AwaitedOf(Needs needs, const Operation& operation) : needs_(std::move(needs)), operation_(operation) {}
+  bool needs(int member) const override { return needs_(member); }
+  std::string describe() const override { return shm::describe(operation_.what, operation_.sequence); }
+
+ private:
+  Needs needs_;
+  const Operation& operation_;
+};
+
+}  // namespace
+
 Group::Group(const Segment& segment, int area, std::vector<int> members, int rank, Arena& arena,
              std::chrono::milliseconds timeout)
     : members_(std::make_shared<Membership>(segment, area, std::move(members), rank)),
@@ -149,7 +166,7 @@ void Group::start(PointToPoint::Request& request) {
   what.root = static_cast<uint32_t>(request.peer);
   what.count = request.bytes;
   request.flight_number = members_->recorder().start(what, request.tag, request.bytes);
-  messages_.start(request);
+  messages_.start(request, request.is_send && oldest_with_window() != nullptr);
 }
 
 void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeout) {
@@ -213,32 +230,59 @@ void Group::wait_for(Ready ready, const Operation& operation, std::chrono::milli
 void Group::reserve_slot(Sequence sequence) {
   if (sequence <= kSlots || everyone_consumed(sequence - kSlots)) return;
   const Operation occupant = operation(sequence);
-  wait_for(
+  // Also a member that has given all it has to give may have to end that operation for itself.
+  const auto has_not_consumed = [&](int member) {
+    return progress_[member].consumed.load(std::memory_order_relaxed) < occupant.sequence;
+  };
+  members_->wait_until(
       [&] {
         advance_all(/*help=*/true);
         return everyone_consumed(occupant.sequence);
       },
-      occupant, timeout_);
+      AwaitedOf(has_not_consumed, occupant), timeout_);
 }
 
-/// Memory of this rank's arena. Where it has no room, operations that were started before, and hold windows
-/// too, come first.
+const Operation* Group::oldest_with_window() const {
+  for (Sequence s = completed_ + 1; s <= issued_; ++s) {
+    if (operation(s).window != nullptr) return &operation(s);
+  }
+  return nullptr;
+}
+
+/// Memory of this rank's arena. Where it has no room, what was started before and holds some comes first:
+/// operations with windows, then messages that are still to be received.
 std::byte* Group::reserve_window(size_t bytes) {
   while (true) {
-    Sequence holder = completed_ + 1;
+    const Operation* const occupant = oldest_with_window();
+    const bool messages_hold_some = messages_.holds_memory();
     try {
       return allocate(bytes);
     } catch (const Error&) {
-      while (holder <= issued_ && operation(holder).window == nullptr) ++holder;
-      if (holder > issued_) throw;
+      if (occupant == nullptr && !messages_hold_some) throw;
     }
-    const Operation& occupant = operation(holder);
-    wait_for(
+    if (occupant != nullptr) {
+      wait_for(
+          [&] {
+            advance_all(/*help=*/true);
+            return occupant->complete;
+          },
+          *occupant, timeout_);
+      continue;
+    }
+    const auto has_not_received = [&](int member) { return messages_.holds_memory_for(member); };
+    std::byte* found = nullptr;
+    members_->wait_until(
         [&] {
           advance_all(/*help=*/true);
-          return occupant.complete;
+          try {
+            found = allocate(bytes);
+          } catch (const Error&) {
+            return !messages_.holds_memory();
+          }
+          return true;
         },
-        occupant, timeout_);
+        AwaitedOf(has_not_received, operation(issued_ + 1)), timeout_);
+    if (found != nullptr) return found;
   }
 }
 

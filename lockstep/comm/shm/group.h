@@ -53,8 +53,8 @@ class Group {
   using Sequence = uint64_t;
 
   /// Starts combining `count` elements at `data` of all ranks, in place. Blocks only while kSlots operations
-  /// are in flight, or as many as the arena has room for windows. `data` must stay untouched until wait() or
-  /// is_complete() has confirmed the end.
+  /// are in flight, or while they, or messages, hold the memory that this one needs. `data` must stay
+  /// untouched until wait() or is_complete() has confirmed the end.
   Sequence start_all_reduce(void* data, size_t count, DType dtype, Reduction reduction);
   /// The same with the result at `root` alone; the other ranks' `data` has undefined contents afterwards.
   Sequence start_reduce(void* data, size_t count, DType dtype, Reduction reduction, int root);
@@ -180,9 +180,11 @@ class Group {
   void release_later(std::byte* pointer);
   void give_up_windows();
   void reserve_slot(Sequence sequence);
+  const Operation* oldest_with_window() const;
   std::byte* reserve_window(size_t bytes);
 
   Operation& operation(Sequence sequence) { return operations_[sequence % kSlots]; }
+  const Operation& operation(Sequence sequence) const { return operations_[sequence % kSlots]; }
   Post& post_of(Sequence sequence, int member) const {
     return posts_[(sequence % kSlots) * static_cast<size_t>(size()) + static_cast<size_t>(member)];
   }

@@ -31,10 +31,10 @@ std::vector<std::byte*> PointToPoint::take_scratch() {
   return taken;
 }
 
-void PointToPoint::start(Request& request) {
+void PointToPoint::start(Request& request, bool others_hold_memory) {
   if (request.is_send) {
     Outgoing& outgoing = outgoing_[static_cast<size_t>(request.peer)];
-    if (!outgoing.waiting.empty() || !try_send(request)) {
+    if (!outgoing.waiting.empty() || !try_send(request, others_hold_memory)) {
       outgoing.waiting.push_back(&request);
       ++waiting_;
     }
@@ -63,7 +63,8 @@ void PointToPoint::progress() {
   filling_.remove_if([&](Request* request) { return fill(*request); });
   for (Outgoing& outgoing : outgoing_) {
     if (waiting_ == 0) break;
-    while (!outgoing.waiting.empty() && try_send(*outgoing.waiting.front())) {
+    // A lack of memory is no error here, in whatever call this is part of: the send goes on waiting.
+    while (!outgoing.waiting.empty() && try_send(*outgoing.waiting.front(), /*may_wait_for_memory=*/true)) {
       outgoing.waiting.pop_front();
       --waiting_;
     }
@@ -83,7 +84,7 @@ bool PointToPoint::has_room(int peer) {
   return outgoing.sent - outgoing.known_taken < kChannelDepth;
 }
 
-bool PointToPoint::try_send(Request& request) {
+bool PointToPoint::try_send(Request& request, bool may_wait_for_memory) {
   if (!has_room(request.peer)) return false;
   Outgoing& outgoing = outgoing_[static_cast<size_t>(request.peer)];
   if (outgoing.in_scratch > 0) release_taken(request.peer);
@@ -95,7 +96,7 @@ bool PointToPoint::try_send(Request& request) {
   if (is_inline) {
     if (request.bytes > 0) std::memcpy(entry.payload, request.data, request.bytes);
   } else {
-    entry.places = reserve(request.bytes, outgoing.scratch[index]);
+    entry.places = reserve(request.bytes, may_wait_for_memory, outgoing.scratch[index]);
     if (entry.places == 0) return false;
     ++outgoing.in_scratch;
     entry.offset = static_cast<uint64_t>(outgoing.scratch[index] - members_.segment().base());
@@ -123,8 +124,8 @@ bool PointToPoint::try_send(Request& request) {
 }
 
 /// Room for a message in the arena, or for a window that it passes through; returns the blocks of it, or 0
-/// where other messages have all of the arena for now.
-uint32_t PointToPoint::reserve(size_t bytes, std::byte*& scratch) {
+/// where others have all of the arena for now.
+uint32_t PointToPoint::reserve(size_t bytes, bool may_wait_for_memory, std::byte*& scratch) {
   const auto blocks = static_cast<uint32_t>((bytes + kBlockBytes - 1) / kBlockBytes);
   if (blocks > kWindowBlocks) {
     try {
@@ -138,10 +139,9 @@ uint32_t PointToPoint::reserve(size_t bytes, std::byte*& scratch) {
     scratch = arena_.allocate(std::min(bytes, kWindowBytes));
     return std::min(blocks, kWindowBlocks);
   } catch (const Error&) {
-    const bool some_were_there =
-        std::any_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& to) { return to.in_scratch > 0; });
+    may_wait_for_memory = may_wait_for_memory || holds_memory();
     release_received();
-    if (some_were_there) return 0;
+    if (may_wait_for_memory) return 0;
     throw;
   }
 }
@@ -262,6 +262,11 @@ bool PointToPoint::copy_message(Request& request) {
 void PointToPoint::complete(Request& request) {
   request.complete = true;
   members_.recorder().finish(request.flight_number);
+}
+
+bool PointToPoint::holds_memory() const {
+  return std::any_of(outgoing_.begin(), outgoing_.end(),
+                     [](const Outgoing& to) { return to.in_scratch > 0; });
 }
 
 void PointToPoint::release_received() {

@@ -43,9 +43,13 @@ class PointToPoint {
 
   /// Gives back the arena memory of messages that have been received.
   void release_received();
+  /// Has `peer` still to receive messages that hold memory of the arena, as far as this rank has looked?
+  bool holds_memory_for(int peer) const { return outgoing_[static_cast<size_t>(peer)].in_scratch > 0; }
+  bool holds_memory() const;
 
-  /// Starts a request. It may be complete on return. `request` must live until it is.
-  void start(Request& request);
+  /// Starts a request. It may be complete on return. `request` must live until it is. A send that finds no
+  /// room in the arena waits for it where messages hold some, or `others_hold_memory`; else Error.
+  void start(Request& request, bool others_hold_memory);
   /// Forgets a request that will not be waited for.
   void cancel(const Request& request);
   /// Advances what can be advanced without blocking.
@@ -69,14 +73,14 @@ class PointToPoint {
   };
 
   Channel& channel(int from, int to) const;
-  bool try_send(Request& request);
+  bool try_send(Request& request, bool may_wait_for_memory);
   bool try_receive(Request& request);
   void look(int source);
   bool find_message(Request& request, int source);
   bool copy_message(Request& request);
   bool has_room(int peer);
   bool fill(Request& request);
-  uint32_t reserve(size_t bytes, std::byte*& scratch);
+  uint32_t reserve(size_t bytes, bool may_wait_for_memory, std::byte*& scratch);
   void release_taken(int peer);
   void complete(Request& request);
 
