@@ -4,11 +4,16 @@
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/var_mean.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/nn/modules/container/sequential.h>
 
 #include <cmath>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -19,7 +24,7 @@ namespace lockstep {
 namespace {
 
 /// Over the batches of all ranks, per channel.
-struct Statistics : torch::CustomClassHolder {
+struct Statistics {
   Statistics(ProcessGroup group_) : group(std::move(group_)) {}
   ProcessGroup group;
   at::Tensor mean, variance, inverse_std;  // double [channels]; the variance divides by count
@@ -41,8 +46,8 @@ at::Tensor over_channels(const at::Tensor& values, const at::Tensor& input) {
 
 /// Every rank's mean, sum of squared distances from it, and count are combined in rank order, in double:
 /// no difference of large sums, and the same bits on all ranks.
-c10::intrusive_ptr<Statistics> gather_statistics(const at::Tensor& input, const ProcessGroup& group,
-                                                 double eps) {
+std::shared_ptr<const Statistics> gather_statistics(const at::Tensor& input, const ProcessGroup& group,
+                                                    double eps) {
   const int64_t channels = input.size(1);
   const double own_count = static_cast<double>(input.numel()) / static_cast<double>(channels);
   const at::Tensor own = at::zeros({3, channels}, input.options().dtype(at::kDouble));
@@ -53,7 +58,7 @@ c10::intrusive_ptr<Statistics> gather_statistics(const at::Tensor& input, const 
     own[2].fill_(own_count);
   }
   const std::vector<at::Tensor> all = group.all_gather(own);
-  auto result = c10::make_intrusive<Statistics>(group);
+  auto result = std::make_shared<Statistics>(group);
   at::Tensor sum = at::zeros({channels}, own.options());
   for (const at::Tensor& theirs : all) {
     sum += theirs[0] * theirs[2];
@@ -74,25 +79,23 @@ c10::intrusive_ptr<Statistics> gather_statistics(const at::Tensor& input, const 
   return result;
 }
 
-struct Normalise : torch::autograd::Function<Normalise> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
-                            const std::optional<at::Tensor>& maybe_weight,
-                            const std::optional<at::Tensor>& bias,
-                            const c10::intrusive_ptr<Statistics>& statistics, double eps) {
-    const at::Tensor weight = maybe_weight.value_or(at::Tensor());
-    context->save_for_backward({input, weight});
-    context->saved_data["statistics"] = c10::IValue::make_capsule(statistics);
-    if (input.numel() == 0) return input.clone();
-    const at::ScalarType dtype = weight.defined() ? weight.scalar_type() : input.scalar_type();
-    return std::get<0>(at::native_batch_norm(input, weight, bias, statistics->mean.to(dtype),
-                                             statistics->variance.to(dtype), /*training=*/false, 0.0, eps));
-  }
+/// A Node, since torch::autograd::Function takes 6 s to compile.
+struct NormaliseBackward : torch::autograd::Node {
+  torch::autograd::SavedVariable saved_input, saved_weight;
+  std::shared_ptr<const Statistics> statistics;
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    const auto saved = context->get_saved_variables();
-    const at::Tensor &input = saved[0], &weight = saved[1], &gradient = gradients[0];
-    const auto& all = dynamic_cast<Statistics&>(*context->saved_data["statistics"].toCapsule());
+  std::string name() const override { return "lockstep::NormaliseBackward"; }
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    saved_input.reset_data();
+    saved_weight.reset_data();
+  }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const at::Tensor input = saved_input.unpack(), weight = saved_weight.unpack();
+    // All ranks take part in the reduction, also one whose output was not used.
+    const at::Tensor gradient = gradients[0].defined() ? gradients[0] : at::zeros_like(input);
+    const Statistics& all = *statistics;
     const at::Tensor centred = input - over_channels(all.mean, input);
     const std::vector<int64_t> dimensions = all_but_channels(input);
     const at::Tensor own = at::empty({2, input.size(1)}, input.options().dtype(at::kDouble));
@@ -105,14 +108,36 @@ struct Normalise : torch::autograd::Function<Normalise> {
     const at::Tensor for_input =
         (gradient - over_channels(sums[0] / all.count, input) - centred * over_channels(slope, input)) *
         over_channels(scale, input);
-    if (!weight.defined()) return {for_input, {}, {}, {}, {}};
-    return {for_input,
-            (own[1] * all.inverse_std).to(weight.scalar_type()),
-            own[0].to(weight.scalar_type()),
-            {},
-            {}};
+    if (!weight.defined()) return {for_input, {}, {}};
+    return {for_input, (own[1] * all.inverse_std).to(weight.scalar_type()), own[0].to(weight.scalar_type())};
   }
 };
+
+at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                     std::shared_ptr<const Statistics> statistics, double eps) {
+  at::Tensor output;
+  {
+    const at::NoGradGuard no_grad;
+    const at::ScalarType dtype = weight.defined() ? weight.scalar_type() : input.scalar_type();
+    output = input.numel() == 0 ? input.clone()
+                                : std::get<0>(at::native_batch_norm(
+                                      input, weight, bias, statistics->mean.to(dtype),
+                                      statistics->variance.to(dtype), /*training=*/false, 0.0, eps));
+  }
+  const auto wants_gradient = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.requires_grad();
+  };
+  if (c10::GradMode::is_enabled() &&
+      (wants_gradient(input) || wants_gradient(weight) || wants_gradient(bias))) {
+    auto node = c10::make_intrusive<NormaliseBackward>();
+    node->saved_input = torch::autograd::SavedVariable(input, /*is_output=*/false);
+    node->saved_weight = torch::autograd::SavedVariable(weight, /*is_output=*/false);
+    node->statistics = std::move(statistics);
+    node->set_next_edges(torch::autograd::collect_next_edges(input, weight, bias));
+    torch::autograd::set_history(output, node);
+  }
+  return output;
+}
 
 }  // namespace
 
@@ -128,7 +153,7 @@ at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
   if (!is_training() || !group_ || group_->size() == 1) {
     return torch::nn::BatchNormImplBase<2, BatchNormImpl>::forward(input);
   }
-  c10::intrusive_ptr<Statistics> statistics;
+  std::shared_ptr<const Statistics> statistics;
   {
     const at::NoGradGuard no_grad;
     statistics = gather_statistics(input, *group_, options.eps());
@@ -139,8 +164,7 @@ at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
       running_var.lerp_((statistics->variance * unbiased).to(running_var.scalar_type()), factor);
     }
   }
-  // As optionals: a Function takes no undefined tensors.
-  return Normalise::apply(input, std::optional(weight), std::optional(bias), statistics, options.eps());
+  return normalise(input, weight, bias, std::move(statistics), options.eps());
 }
 
 double BatchNormImpl::update_factor() {
