@@ -24,7 +24,7 @@ __version__ = "@PROJECT_VERSION@"
 def _create(store, rank, size, timeout):
     # The first group of a job is that of all its ranks.
     is_default = not dist.is_initialized()
-    backend = _C.create_backend(store, rank, size, timeout, is_default)
+    backend = _C.create_backend(store, rank, size, timeout.total_seconds(), is_default)
     if is_default and os.environ.pop("LOCKSTEP_TIMELINE", None) is not None:
         os.environ.pop("LOCKSTEP_TIMELINE_PARTS", None)  # what this rank starts is no rank
         atexit.register(_C.end_timeline)
