@@ -12,6 +12,7 @@
 #include "launcher/hosts.h"
 #include "launcher/machine.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -29,7 +30,9 @@ const char* where_to_look(const Options& options) {
   return options.nodes.numbered ? "lockrun runs there with --node-rank 0" : "lockrun runs there";
 }
 
-std::string dump(const json& message) { return message.dump(-1, ' ', true, json::error_handler_t::replace); }
+std::string dump(const json& message) {
+  return dump_json(message, {.ensure_ascii = true, .replace_invalid_utf8 = true});
+}
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -22,22 +23,22 @@ constexpr std::string_view kStayBeginnings[] = {"SSH_", "XDG_", "DBUS_", "BASH_F
 std::string to_bytes(const Assignment& assignment) {
   const ClusterPlace& place = assignment.place;
   // A binary form, since paths and variables need not be UTF-8.
-  const auto packed = json::to_msgpack({{"arguments", assignment.arguments},
-                                        {"environment", assignment.environment},
-                                        {"directory", assignment.directory},
-                                        {"nodes", place.nodes},
-                                        {"node_rank", place.node_rank},
-                                        {"slots", place.slots},
-                                        {"host", place.master_addr},
-                                        {"port", place.master_port},
-                                        {"secret", assignment.secret},
-                                        {"prefix", assignment.prefix}});
-  return std::to_string(packed.size()) + "\n" + std::string(packed.begin(), packed.end());
+  const std::string packed = to_cbor({{"arguments", assignment.arguments},
+                                      {"environment", assignment.environment},
+                                      {"directory", assignment.directory},
+                                      {"nodes", place.nodes},
+                                      {"node_rank", place.node_rank},
+                                      {"slots", place.slots},
+                                      {"host", place.master_addr},
+                                      {"port", place.master_port},
+                                      {"secret", assignment.secret},
+                                      {"prefix", assignment.prefix}});
+  return std::to_string(packed.size()) + "\n" + packed;
 }
 
 Assignment parse_assignment(std::string_view bytes) {
   try {
-    const json message = json::from_msgpack(bytes);
+    const json message = from_cbor(bytes);
     Assignment assignment;
     assignment.arguments = message.at("arguments").get<std::vector<std::string>>();
     assignment.environment = message.at("environment").get<std::vector<std::string>>();

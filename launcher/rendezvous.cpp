@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/json.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -24,12 +26,14 @@ int number_of(const json& message, const char* key, int absent, int least, int m
   return static_cast<int>(std::clamp<int64_t>(found->get<int64_t>(), least, most));
 }
 
-std::string dump(const json& message) { return message.dump(-1, ' ', true, json::error_handler_t::replace); }
+std::string dump(const json& message) {
+  return dump_json(message, {.ensure_ascii = true, .replace_invalid_utf8 = true});
+}
 
 }  // namespace
 
 bool Rendezvous::receive(int peer, std::string_view text, double now) {
-  const json message = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json message = parse_json(text);
   if (!message.is_object()) return false;
   const std::string type = text_of(message, "type", 20);
   if (type == "join") {

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/json.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -36,7 +38,7 @@ Place place_of(const json& message) {
 }  // namespace
 
 void News::take(const std::string& text) {
-  const json message = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json message = parse_json(text);
   if (!message.is_object()) return;
   try {
     const std::string type = message.value("type", "");

@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/json.h"
 #include "lockstep/comm/shm/segment.h"
 
 namespace lockstep::launcher {
@@ -101,7 +102,7 @@ std::string failure_report(const std::vector<WorkerResult>& workers, size_t firs
 }
 
 std::string error_file_message(std::string_view json) {
-  const auto file = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const auto file = parse_json(json);
   if (!file.is_object() || !file.contains("message")) return {};
   const auto& message = file["message"];
   if (message.is_string()) return message.get<std::string>();

@@ -108,24 +108,24 @@ int make_sentiment(const SentimentArguments& arguments) {
 
 }  // namespace
 
-void add_data(CLI::App& app, Action& action) {
-  auto* data = app.add_subcommand("data", "Make data sets ready for training");
-  data->require_subcommand(1);
+void add_data(Subcommand app, Action& action) {
+  auto data = app.add_subcommand("data", "Make data sets ready for training");
+  data.require_subcommand();
 
-  auto* sentiment = data->add_subcommand(
+  auto sentiment = data.add_subcommand(
       "sentiment",
       "Sentences rated by people -> train.csv, validation.csv, test.csv (text, label, source, document)");
   const auto arguments = std::make_shared<SentimentArguments>();
-  sentiment->add_option("--input", arguments->input, "Directory with *_GroundTruth.txt")->required();
-  sentiment->add_option("--output-dir", arguments->output_dir, "Directory to write to")->required();
+  sentiment.add_option("--input", arguments->input, "Directory with *_GroundTruth.txt").required();
+  sentiment.add_option("--output-dir", arguments->output_dir, "Directory to write to").required();
   sentiment
-      ->add_option("--parts", arguments->parts,
-                   "movie, amazon, tweets, nyt or several with commas between; default: all that exist")
-      ->delimiter(',');
+      .add_option("--parts", arguments->parts,
+                  "movie, amazon, tweets, nyt or several with commas between; default: all that exist")
+      .with_commas();
   sentiment
-      ->add_option("--min-rating", arguments->min_rating, "Leave out sentences rated nearer to 0 than this")
-      ->capture_default_str();
-  sentiment->callback([&action, arguments] { action = [arguments] { return make_sentiment(*arguments); }; });
+      .add_option("--min-rating", arguments->min_rating, "Leave out sentences rated nearer to 0 than this")
+      .with_default();
+  sentiment.callback([&action, arguments] { action = [arguments] { return make_sentiment(*arguments); }; });
 }
 
 }  // namespace lockstep::tools

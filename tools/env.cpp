@@ -21,6 +21,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 #include "lockstep/comm/shm/layout.h"
 #include "lockstep/comm/shm/node.h"
 #include "tools/subcommands.h"
@@ -190,6 +191,9 @@ Facts rank_facts() {
   return facts;
 }
 
+/// As a string of JSON.
+std::string quoted(const std::string& text) { return dump_json(text, {.replace_invalid_utf8 = true}); }
+
 int show(bool as_json) {
   const auto rank = env::get_int("RANK");
   Facts facts;
@@ -197,9 +201,11 @@ int show(bool as_json) {
   const Facts own = rank_facts();
   facts.insert(facts.end(), own.begin(), own.end());
   if (as_json) {
-    nlohmann::ordered_json json;
-    for (const auto& [name, value] : facts) json[name] = value;
-    std::puts(json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+    std::string text;
+    for (const auto& [name, value] : facts) {
+      text += (text.empty() ? "{\n  " : ",\n  ") + quoted(name) + ": " + quoted(value);
+    }
+    std::puts((text + "\n}").c_str());
     return 0;
   }
   std::string text;
@@ -210,13 +216,13 @@ int show(bool as_json) {
 
 }  // namespace
 
-void add_env(CLI::App& app, Action& action) {
+void add_env(Subcommand app, Action& action) {
   auto as_json = std::make_shared<bool>(false);
-  auto* command = app.add_subcommand(
+  auto command = app.add_subcommand(
       "env",
       "Shows what a rank sees and what a report of a bug needs (lockrun -np 2 lockstep env: of every rank)");
-  command->add_flag("--json", *as_json, "As JSON");
-  command->callback([as_json, &action] { action = [as_json] { return show(*as_json); }; });
+  command.add_flag("--json", *as_json, "As JSON");
+  command.callback([as_json, &action] { action = [as_json] { return show(*as_json); }; });
 }
 
 }  // namespace lockstep::tools

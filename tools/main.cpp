@@ -1,19 +1,8 @@
 // `lockstep <subcommand>`: the tools around training.
-#include <cstdio>
-
-#include "lockstep/base/main.h"
 #include "tools/subcommands.h"
 
 int main(int argc, char** argv) {
-  CLI::App app("Lockstep's tools. `lockstep <subcommand> --help` describes each.", "lockstep");
-  app.require_subcommand(1);
-  lockstep::tools::Action action;
-  lockstep::tools::add_bench(app, action);
-  lockstep::tools::add_data(app, action);
-  lockstep::tools::add_env(app, action);
-  lockstep::tools::add_timeline(app, action);
-  lockstep::tools::add_tokenize(app, action);
-  lockstep::tools::add_topo(app, action);
-  CLI11_PARSE(app, argc, argv);
-  return lockstep::run_main("lockstep", action);
+  using namespace lockstep::tools;
+  return run_subcommands("lockstep", "Lockstep's tools. `lockstep <subcommand> --help` describes each.",
+                         {add_bench, add_data, add_env, add_timeline, add_tokenize, add_topo}, argc, argv);
 }

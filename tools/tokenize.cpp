@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 #include "lockstep/text/bert_tokenizer.h"
 #include "lockstep/text/utf8.h"
 #include "tools/subcommands.h"
@@ -48,7 +49,7 @@ Line parse(const std::string& bytes) {
   if (const size_t at = text::find_invalid_utf8(bytes); at != std::string::npos) {
     throw ValueError(fmt::format("not UTF-8 (byte {})", at));
   }
-  const auto json = nlohmann::json::parse(bytes, nullptr, false);
+  const auto json = parse_json(bytes);
   if (!json.is_object()) throw ValueError("expected a JSON object {\"text\": ..., \"text_pair\": ...}");
   const auto string = [&](const char* key) {
     if (!json.at(key).is_string()) throw ValueError(fmt::format("\"{}\" is not a string", key));
@@ -107,22 +108,21 @@ int tokenize(const Options& options) {
 
 }  // namespace
 
-void add_tokenize(CLI::App& app, Action& action) {
+void add_tokenize(Subcommand app, Action& action) {
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand("tokenize",
-                                     "Reads JSON lines {\"text\", \"text_pair\"?} and writes {\"input_ids\", "
-                                     "\"token_type_ids\"}, not padded, with "
-                                     "BERT's WordPiece tokenizer.");
-  command->add_option("--vocab", options->vocab, "vocab.txt, tokenizer.json or a model directory")
-      ->required();
-  command->add_flag("--cased", options->cased, "Keep case and accents (vocab.txt only; default: uncased)");
+  auto command = app.add_subcommand("tokenize",
+                                    "Reads JSON lines {\"text\", \"text_pair\"?} and writes {\"input_ids\", "
+                                    "\"token_type_ids\"}, not padded, with "
+                                    "BERT's WordPiece tokenizer.");
+  command.add_option("--vocab", options->vocab, "vocab.txt, tokenizer.json or a model directory").required();
+  command.add_flag("--cased", options->cased, "Keep case and accents (vocab.txt only; default: uncased)");
   command
-      ->add_option("--max-length", options->max_length,
-                   "Truncate to N tokens, special ones included (default: do not truncate)")
-      ->check(CLI::Range(2, 1 << 30))
-      ->type_name("N");
-  command->add_option("--input", options->input, "File to read (default: standard input)")->type_name("FILE");
-  command->callback([options, &action] { action = [options] { return tokenize(*options); }; });
+      .add_option("--max-length", options->max_length,
+                  "Truncate to N tokens, special ones included (default: do not truncate)")
+      .in_range(2, 1 << 30)
+      .type_name("N");
+  command.add_option("--input", options->input, "File to read (default: standard input)").type_name("FILE");
+  command.callback([options, &action] { action = [options] { return tokenize(*options); }; });
 }
 
 }  // namespace lockstep::tools

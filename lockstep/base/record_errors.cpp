@@ -10,6 +10,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep {
 namespace {
@@ -45,7 +46,7 @@ std::string error_file_text(const std::exception& error, long timestamp) {
   const nlohmann::json extra = {{"py_callstack", ""}, {"timestamp", std::to_string(timestamp)}};
   const nlohmann::json file = {
       {"message", {{"message", type_name(error) + ": " + error.what()}, {"extraInfo", extra}}}};
-  return file.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return dump_json(file, {.replace_invalid_utf8 = true}) + "\n";
 }
 
 void record_error(const std::exception& error) noexcept {

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -38,7 +39,7 @@ const Dtype* find_dtype(std::string_view name) {
 
 // Names come from a file that may be damaged: keep an error one short line.
 std::string in_quotes(std::string_view name) {
-  std::string text = json(std::string(name)).dump(-1, ' ', true, json::error_handler_t::replace);
+  std::string text = dump_json(std::string(name), {.ensure_ascii = true, .replace_invalid_utf8 = true});
   if (text.size() > 200) text = text.substr(0, 200) + "...\"";
   return text;
 }
@@ -273,9 +274,9 @@ std::string format_safetensors_header(std::vector<SafetensorsEntry>& entries,
   std::string text = "{";
   const auto append = [&](const std::string& name, const std::string& value) {
     if (text.size() > 1) text += ',';
-    text += json(name).dump() + ":" + value;
+    text += dump_json(name) + ":" + value;
   };
-  if (!metadata.empty()) append("__metadata__", json(metadata).dump());
+  if (!metadata.empty()) append("__metadata__", dump_json(metadata));
   uint64_t offset = 0;
   for (auto& entry : entries) {
     const auto bytes = bytes_needed(entry);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep {
 namespace {
@@ -71,15 +72,14 @@ bool is_too_deep(const json& object) {
 
 std::string encode(const json& object) {
   if (is_too_deep(object)) throw ValueError(too_deep());
-  const std::vector<uint8_t> bytes = json::to_cbor(object);
-  return {bytes.begin(), bytes.end()};
+  return to_cbor(object);
 }
 
 json decode(const std::string& bytes, int source) {
   const std::string who = "rank " + std::to_string(source);
   check_received(bytes, who);
   try {
-    return json::from_cbor(bytes);
+    return from_cbor(bytes);
   } catch (const json::exception& error) {
     throw ValueError(who + " sent " + std::to_string(bytes.size()) +
                      " bytes that are no object (CBOR): " + error.what());

@@ -23,6 +23,7 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/main.h"
 #include "lockstep/comm/shm/segment.h"
 #include "lockstep/timeline/parts_folder.h"
@@ -198,7 +199,7 @@ std::optional<int> spawned_main() {
   ::fcntl(task_file.get(), F_SETFD, FD_CLOEXEC);
   ::fcntl(error_file.get(), F_SETFD, FD_CLOEXEC);
   try {
-    const json task = json::from_cbor(read_all(task_file.get()));
+    const json task = from_cbor(read_all(task_file.get()));
     const auto found = spawnables().find(task.at("function").get<std::string>());
     if (found == spawnables().end()) throw Error("this program has no Spawnable of that name");
     found->second(static_cast<int>(env::get_int("RANK").value_or(0)), task.at("arguments"));
@@ -340,9 +341,7 @@ SpawnContext start_processes(const Spawnable& function, int nprocs, const json& 
   state->segment_fd = shm::create_segment(nprocs);
   state->segment.emplace(shm::Segment::map(state->segment_fd.get()));
   state->store = serve_store();
-  const std::vector<uint8_t> bytes =
-      json::to_cbor(json{{"function", function.name()}, {"arguments", arguments}});
-  const UniqueFd task = file_of({bytes.begin(), bytes.end()});
+  const UniqueFd task = file_of(to_cbor({{"function", function.name()}, {"arguments", arguments}}));
   SpawnContext context(std::move(state));
   for (int rank = 0; rank < nprocs; ++rank) {
     context.state_->children.push_back(start_child(rank, nprocs, context.state_->segment_fd.get(),

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::models {
 namespace {
@@ -53,7 +54,7 @@ class Fields {
 
  private:
   static std::string shown(const json& value) {
-    std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+    std::string text = dump_json(value, {.ensure_ascii = true, .replace_invalid_utf8 = true});
     return text.size() > 80 ? text.substr(0, 80) + "..." : text;
   }
   static std::vector<std::string> default_labels(int64_t count) {
@@ -97,7 +98,7 @@ BertConfig BertConfig::small() {
 
 BertConfig BertConfig::from_file(const std::filesystem::path& config_json) {
   const std::string file = config_json.string();
-  const json object = json::parse(read_file(config_json), nullptr, /*allow_exceptions=*/false);
+  const json object = parse_json(read_file(config_json));
   if (!object.is_object()) throw FileError(file + ": not a JSON object, expected a model's config.json");
   const Fields fields(object, file);
   BertConfig config;
@@ -188,7 +189,7 @@ void BertConfig::save(const std::filesystem::path& config_json) const {
       {"id2label", id2label},
       {"label2id", label2id},
   };
-  write_file_atomically(config_json, object.dump(2) + "\n");
+  write_file_atomically(config_json, dump_json(object, {.indent = 2}) + "\n");
 }
 
 void check_vocab_fits(const BertConfig& config, int64_t tokenizer_vocab_size,

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
 #include "lockstep/text/tokenizer_spec.h"
 #include "lockstep/text/utf8.h"
@@ -46,6 +47,7 @@ class Field {
     if (!json_.is_string()) fail("is not a string");
     return json_.get<std::string>();
   }
+  bool is(const char* text) const { return json_.is_string() && json_.get_ref<const std::string&>() == text; }
   bool boolean() const {
     if (!json_.is_boolean()) fail("is neither true nor false");
     return json_.get<bool>();
@@ -58,7 +60,7 @@ class Field {
   }
   std::optional<bool> optional_boolean() const { return is_null() ? std::nullopt : std::optional(boolean()); }
   void expect_type(const char* type) const {
-    if (!json_.is_object() || !json_.contains("type") || json_["type"] != type) {
+    if (!has("type") || !(*this)["type"].is(type)) {
       fail(std::string("is not a ") + type + ", which BERT's tokenizer has");
     }
   }
@@ -117,7 +119,7 @@ void read_model(const Field& model, TokenizerSpec& spec) {
   spec.unk_token = model["unk_token"].string();
   spec.continuing_subword_prefix = model["continuing_subword_prefix"].string();
   const Field max_chars = model["max_input_chars_per_word"];
-  if (!max_chars.json().is_number_unsigned() || max_chars.json() > 1'000'000) {
+  if (!max_chars.json().is_number_unsigned() || max_chars.json().get<uint64_t>() > 1'000'000) {
     max_chars.fail("is not a number of characters");
   }
   spec.max_input_chars_per_word = max_chars.json().get<size_t>();
@@ -137,12 +139,12 @@ void read_model(const Field& model, TokenizerSpec& spec) {
 std::string template_part(const Field& part) {
   const bool special = part.has("SpecialToken");
   const Field piece = part[special ? "SpecialToken" : "Sequence"];
-  return (special ? "special " : "text ") + piece["id"].string() + " " + piece["type_id"].json().dump();
+  return (special ? "special " : "text ") + piece["id"].string() + " " + dump_json(piece["type_id"].json());
 }
 
 void read_post_processor(const Field& processor, TokenizerSpec& spec) {
   if (processor.is_null()) return;  // the peer's BertTokenizer then uses its own, BERT's
-  if (processor["type"].json() == "BertProcessing") {
+  if (processor["type"].is("BertProcessing")) {
     spec.cls_token = processor["cls"][size_t{0}].string();
     spec.sep_token = processor["sep"][size_t{0}].string();
     return;
@@ -211,7 +213,7 @@ void read_config_added_tokens(const Field& config, TokenizerSpec& spec) {
   if (!tokens.json().is_object()) tokens.fail("is not an object");
   for (const auto& [key, value] : tokens.json().items()) {
     const Field field = tokens[key.c_str()];
-    const Json id = Json::parse(key, nullptr, false);
+    const Json id = parse_json(key);
     merge_added_token(
         spec, read_added_token(field, Field(spec.source, id, "added_tokens_decoder." + key).id()), field);
   }
@@ -376,8 +378,9 @@ void write_tokenizer_files(const std::filesystem::path& directory, const Tokeniz
   std::filesystem::create_directories(directory, error);
   if (error) throw FileError("cannot create directory " + directory.string() + ": " + error.message());
   write_file_atomically(directory / "vocab.txt", vocab_txt(spec));
-  write_file_atomically(directory / "tokenizer.json", tokenizer_json(spec).dump(2) + "\n");
-  write_file_atomically(directory / "tokenizer_config.json", tokenizer_config_json(spec).dump(2) + "\n");
+  write_file_atomically(directory / "tokenizer.json", dump_json(tokenizer_json(spec), {.indent = 2}) + "\n");
+  write_file_atomically(directory / "tokenizer_config.json",
+                        dump_json(tokenizer_config_json(spec), {.indent = 2}) + "\n");
 }
 
 }  // namespace lockstep::text

@@ -6,16 +6,15 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "lockstep/base/json.h"
+
 namespace lockstep::timeline {
 namespace {
 
 /// Rows below the threads': operations in progress.
 constexpr size_t kCommunicationRow = 1000;
 
-std::string json_text(std::string_view text) {
-  using nlohmann::json;
-  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
-}
+std::string json_text(std::string_view text) { return dump_json(text, {.replace_invalid_utf8 = true}); }
 
 /// The format wants microseconds.
 std::string microseconds(int64_t nanoseconds) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::trainer {
 
@@ -20,7 +21,7 @@ void write_predictions(const std::filesystem::path& path, const at::Tensor& logi
       const nlohmann::json line = {{"index", row},
                                    {"label", labels.at(static_cast<size_t>(best))},
                                    {"logits", std::vector<float>(value, value + num_labels)}};
-      append(line.dump() + "\n");
+      append(dump_json(line) + "\n");
     }
   });
 }

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::trainer {
 namespace {
@@ -39,10 +40,10 @@ std::string to_json(const TrainerState& state) {
                               {"train_batch_size", state.train_batch_size},
                               {"trial_name", nullptr},
                               {"trial_params", nullptr}};
-  return out.dump(2) + "\n";
+  return dump_json(out, {.indent = 2}) + "\n";
 }
 
-std::string to_json_line(const LogEntry& entry) { return entry_json(entry).dump(); }
+std::string to_json_line(const LogEntry& entry) { return dump_json(entry_json(entry)); }
 
 void save_trainer_state(const TrainerState& state, const std::filesystem::path& output_dir) {
   write_file_atomically(output_dir / "trainer_state.json", to_json(state));

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::trainer {
 
@@ -32,7 +33,7 @@ void LineFile::append(const std::string& line) {
 }
 
 void save_metrics(const std::filesystem::path& output_dir, const std::string& split, const Metrics& metrics) {
-  write_file_atomically(output_dir / (split + "_results.json"), nlohmann::json(metrics).dump(4) + "\n");
+  write_file_atomically(output_dir / (split + "_results.json"), dump_json(metrics, {.indent = 4}) + "\n");
 }
 
 }  // namespace lockstep::trainer

@@ -290,44 +290,44 @@ int run_bench(Options options) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, Action& action) {
+void add_bench(Subcommand app, Action& action) {
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand(
+  auto command = app.add_subcommand(
       "bench", "Times a collective beside its peers and the limit of this machine's memory, in one run");
   std::string names;
   for (const auto& name : collective_names()) names += (names.empty() ? "" : ", ") + name;
-  command->add_option("collective", options->collective, "One of " + names);
-  add_bench_ddp(*command, action);
-  add_bench_optimizer(*command, action);
-  add_bench_peer_lost(*command, action);
-  command->add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
+  command.add_option("collective", options->collective, "One of " + names);
+  add_bench_ddp(command, action);
+  add_bench_optimizer(command, action);
+  add_bench_peer_lost(command, action);
+  command.add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
+      .in_range(1, 256)
+      .with_default();
   command
-      ->add_option("--sizes", options->sizes,
-                   "Bytes as nccl-tests counts them, with commas between: 64,4K,25M (powers of 1024)")
-      ->delimiter(',')
-      ->capture_default_str();
-  command->add_option("--dtype", options->dtype, "Such as float32 or bfloat16")->capture_default_str();
-  command->add_option("--backend", options->backend, "What is measured: lockstep or gloo")
-      ->capture_default_str();
+      .add_option("--sizes", options->sizes,
+                  "Bytes as nccl-tests counts them, with commas between: 64,4K,25M (powers of 1024)")
+      .with_commas()
+      .with_default();
+  command.add_option("--dtype", options->dtype, "Such as float32 or bfloat16").with_default();
+  command.add_option("--backend", options->backend, "What is measured: lockstep or gloo").with_default();
   command
-      ->add_option("--algorithm", options->algorithms,
-                   "Of all-reduce, one or more: auto, direct, reduce_broadcast, all_to_all, ring, tree, "
-                   "halving_doubling, hierarchical; all: every one, and whether auto chose well")
-      ->delimiter(',')
-      ->capture_default_str();
-  command->add_option("--against", options->against, "Peers in the same run: gloo, mpi")->delimiter(',');
-  command->add_flag("--unregistered", options->unregistered,
-                    "Ordinary tensors instead of tensors in shared memory");
-  command->add_option("--rounds", options->rounds, "How often the measured ones take turns at each size")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  command->add_flag("--json", options->json, "One JSON object per line instead of a table");
-  command->add_option("--plot", options->plot, "Also draw time over size into this SVG file");
-  command->callback([options, command, names, &action] {
-    if (!command->get_subcommands().empty()) return;
-    if (options->collective.empty()) throw CLI::RequiredError("collective (" + names + "), ddp or peer-lost");
+      .add_option("--algorithm", options->algorithms,
+                  "Of all-reduce, one or more: auto, direct, reduce_broadcast, all_to_all, ring, tree, "
+                  "halving_doubling, hierarchical; all: every one, and whether auto chose well")
+      .with_commas()
+      .with_default();
+  command.add_option("--against", options->against, "Peers in the same run: gloo, mpi").with_commas();
+  command.add_flag("--unregistered", options->unregistered,
+                   "Ordinary tensors instead of tensors in shared memory");
+  command.add_option("--rounds", options->rounds, "How often the measured ones take turns at each size")
+      .in_range(1, 10000)
+      .with_default();
+  command.add_flag("--json", options->json, "One JSON object per line instead of a table");
+  command.add_option("--plot", options->plot, "Also draw time over size into this SVG file");
+  command.callback([options, command, names, &action] {
+    if (command.has_subcommand()) return;
+    if (options->collective.empty())
+      Subcommand::fail_required("collective (" + names + "), ddp or peer-lost");
     action = [options] { return run_bench(*options); };
   });
 }

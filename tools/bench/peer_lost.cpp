@@ -160,20 +160,20 @@ int run(const Options& options) {
 
 }  // namespace
 
-void add_bench_peer_lost(CLI::App& bench, Action& action) {
+void add_bench_peer_lost(Subcommand bench, Action& action) {
   auto options = std::make_shared<Options>();
-  auto* command = bench.add_subcommand(
+  auto command = bench.add_subcommand(
       "peer-lost", "Kills a rank inside an all-reduce and times how long the others take to report it");
-  command->add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
-      ->check(CLI::Range(2, 256))
-      ->capture_default_str();
-  command->add_option("--sizes", options->sizes, "Bytes, with commas between: 64,25M (powers of 1024)")
-      ->delimiter(',')
-      ->capture_default_str();
-  command->add_option("--trials", options->trials, "How often a rank is killed at each size")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  command->callback([options, &action] { action = [options] { return run(*options); }; });
+  command.add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
+      .in_range(2, 256)
+      .with_default();
+  command.add_option("--sizes", options->sizes, "Bytes, with commas between: 64,25M (powers of 1024)")
+      .with_commas()
+      .with_default();
+  command.add_option("--trials", options->trials, "How often a rank is killed at each size")
+      .in_range(1, 10000)
+      .with_default();
+  command.callback([options, &action] { action = [options] { return run(*options); }; });
 }
 
 }  // namespace lockstep::tools

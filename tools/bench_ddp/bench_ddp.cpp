@@ -291,43 +291,42 @@ int run_bench(Options options) {
 
 }  // namespace
 
-void add_bench_ddp(CLI::App& bench, Action& action) {
+void add_bench_ddp(Subcommand bench, Action& action) {
   auto options = std::make_shared<Options>();
-  auto* command = bench.add_subcommand(
+  auto command = bench.add_subcommand(
       "ddp", "Times training steps under DistributedDataParallel, without it, and in Python, in one run");
   command
-      ->add_option("--model", options->model,
-                   "toy, resnet18 (64 x 3x32x32) or bert (4 x 256, 16 x 64 tokens)")
-      ->check(CLI::IsMember({"toy", "resnet18", "bert"}))
-      ->capture_default_str();
-  command->add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  command->add_option("--steps", options->steps, "Measured steps a round; default: some seconds' worth")
-      ->check(CLI::Range(1, 10000000));
-  command->add_option("--rounds", options->rounds, "How often the measured ones take turns")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--bucket-cap-mb", options->bucket_cap_mb, "Of Lockstep's DistributedDataParallel")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+      .add_option("--model", options->model, "toy, resnet18 (64 x 3x32x32) or bert (4 x 256, 16 x 64 tokens)")
+      .one_of({"toy", "resnet18", "bert"})
+      .with_default();
+  command.add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
+      .in_range(1, 64)
+      .with_default();
+  command.add_option("--steps", options->steps, "Measured steps a round; default: some seconds' worth")
+      .in_range(1, 10000000);
+  command.add_option("--rounds", options->rounds, "How often the measured ones take turns")
+      .in_range(1, 1000)
+      .with_default();
+  command.add_option("--bucket-cap-mb", options->bucket_cap_mb, "Of Lockstep's DistributedDataParallel")
+      .positive()
+      .with_default();
   command
-      ->add_option("--hook", options->hooks,
-                   "Communication hooks to measure too, separated by commas: allreduce, fp16_compress, "
-                   "bf16_compress, quantize_per_tensor, quantize_per_channel, power_sgd, power_sgd_rank2, "
-                   "batched_power_sgd, batched_power_sgd_rank2, noop")
-      ->delimiter(',');
-  command->add_option(
+      .add_option("--hook", options->hooks,
+                  "Communication hooks to measure too, separated by commas: allreduce, fp16_compress, "
+                  "bf16_compress, quantize_per_tensor, quantize_per_channel, power_sgd, power_sgd_rank2, "
+                  "batched_power_sgd, batched_power_sgd_rank2, noop")
+      .with_commas();
+  command.add_option(
       "--python", options->python,
       "Interpreter with torch (bert: and transformers) for the peer; without it there is none");
-  command->add_option("--launch-prefix", options->launch_prefix,
-                      "A command, words between spaces, that is put before lockrun's: one that simulates a "
-                      "network, for instance (benchmarks/network/slow_network)");
-  command->add_flag(
+  command.add_option("--launch-prefix", options->launch_prefix,
+                     "A command, words between spaces, that is put before lockrun's: one that simulates a "
+                     "network, for instance (benchmarks/network/slow_network)");
+  command.add_flag(
       "--timeline", options->timeline,
       "Compare steps that record a timeline (LOCKSTEP_TIMELINE) with steps that do not, in turn in "
       "the same processes");
-  command->callback([options, &action] { action = [options] { return run_bench(*options); }; });
+  command.callback([options, &action] { action = [options] { return run_bench(*options); }; });
 }
 
 }  // namespace lockstep::tools

@@ -17,6 +17,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 #include "tools/subcommands.h"
 
 namespace lockstep::tools {
@@ -137,32 +138,32 @@ void print_json(const Result& result) {
                                 {"times_faster_max", ratio.most},
                                 {"pss_bytes", memory.measured},
                                 {"pss_bytes_on_paper", memory.on_paper}};
-      fmt::print("{}\n", line.dump());
+      fmt::print("{}\n", dump_json(line));
     }
   }
 }
 
 }  // namespace
 
-void add_bench_optimizer(CLI::App& bench, Action& action) {
+void add_bench_optimizer(Subcommand bench, Action& action) {
   auto options = std::make_shared<OptimizerBench>();
-  auto* command = bench.add_subcommand(
+  auto command = bench.add_subcommand(
       "optimizer",
       "Times averaging and AdamW together: whole on every rank, divided, and on shared parameters");
   command
-      ->add_option("--nproc-per-node", options->nproc_per_node,
-                   "Ranks, which this command starts itself; several numbers with commas between: 2,4,8")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  command->add_option("--parameters", options->parameters, "Of the model, in millions")
-      ->check(CLI::Range(1.0, 10000.0))
-      ->capture_default_str();
-  command->add_option("--rounds", options->rounds, "How often the measured ones take turns")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  command->add_flag("--json", options->json, "One JSON object per line instead of text");
-  command->callback([options, &action] {
+      .add_option("--nproc-per-node", options->nproc_per_node,
+                  "Ranks, which this command starts itself; several numbers with commas between: 2,4,8")
+      .with_commas()
+      .in_range(1, 64)
+      .with_default();
+  command.add_option("--parameters", options->parameters, "Of the model, in millions")
+      .in_range(1.0, 10000.0)
+      .with_default();
+  command.add_option("--rounds", options->rounds, "How often the measured ones take turns")
+      .in_range(1, 10000)
+      .with_default();
+  command.add_flag("--json", options->json, "One JSON object per line instead of text");
+  command.callback([options, &action] {
     action = [options] {
       for (const int ranks : options->nproc_per_node) {
         const Result result = measure_with(*options, ranks);

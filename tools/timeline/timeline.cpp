@@ -48,27 +48,26 @@ int run_timeline(const TimelineOptions& options) {
 
 }  // namespace
 
-void add_timeline(CLI::App& app, Action& action) {
+void add_timeline(Subcommand app, Action& action) {
   auto options = std::make_shared<TimelineOptions>();
-  auto* command = app.add_subcommand(
+  auto command = app.add_subcommand(
       "timeline",
       "Sums up and draws what ranks recorded with LOCKSTEP_TIMELINE=file.json set (docs/timeline.md)");
   command
-      ->add_option("file", options->files,
-                   "Timeline; several of one job: from machines without a common file system")
-      ->required();
-  command->add_option("--svg", options->svg,
-                      "Draw the overlap of computing and communication into this file");
-  command->add_option("--steps", options->steps, "Training steps in the picture: the last ones")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
+      .add_option("file", options->files,
+                  "Timeline; several of one job: from machines without a common file system")
+      .required();
+  command.add_option("--svg", options->svg, "Draw the overlap of computing and communication into this file");
+  command.add_option("--steps", options->steps, "Training steps in the picture: the last ones")
+      .in_range(1, 10000)
+      .with_default();
   command
-      ->add_option("--from", options->from,
-                   "Draw from this many milliseconds after the beginning, whatever --steps says")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--to", options->to, "Draw until then")->check(CLI::NonNegativeNumber);
-  command->add_option("--output", options->output, "Write several files as one");
-  command->callback([options, &action] { action = [options] { return run_timeline(*options); }; });
+      .add_option("--from", options->from,
+                  "Draw from this many milliseconds after the beginning, whatever --steps says")
+      .not_negative();
+  command.add_option("--to", options->to, "Draw until then").not_negative();
+  command.add_option("--output", options->output, "Write several files as one");
+  command.callback([options, &action] { action = [options] { return run_timeline(*options); }; });
 }
 
 }  // namespace lockstep::tools

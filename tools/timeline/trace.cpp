@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::tools {
 namespace {
@@ -24,11 +25,10 @@ struct Document {
 
 Document parse(const fs::path& path) {
   const std::string text = read_file(path);
-  json root;
-  try {
-    root = json::parse(text);
-  } catch (const json::parse_error& error) {
-    fail(path, "is no JSON (at byte " + std::to_string(error.byte) + " of " + std::to_string(text.size()) +
+  size_t error_byte = 0;
+  json root = parse_json(text, &error_byte);
+  if (root.is_discarded()) {
+    fail(path, "is no JSON (at byte " + std::to_string(error_byte) + " of " + std::to_string(text.size()) +
                    "), so no timeline");
   }
   Document document{path, json(), json::object(), 0};
@@ -169,7 +169,7 @@ void join_traces(const std::vector<fs::path>& files, const fs::path& output) {
     }
   }
   joined["traceEvents"] = std::move(events);
-  write_file_atomically(output, joined.dump() + "\n");
+  write_file_atomically(output, dump_json(joined) + "\n");
 }
 
 }  // namespace lockstep::tools

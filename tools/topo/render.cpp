@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/json.h"
+
 namespace lockstep::topo {
 namespace {
 
@@ -184,7 +186,7 @@ std::string as_json(const Report& report) {
     }
     out["ranks"].push_back(row);
   }
-  return out.dump(2) + "\n";
+  return dump_json(out, {.indent = 2}) + "\n";
 }
 
 std::string as_svg(const Report& report) {

@@ -50,22 +50,22 @@ int show(const TopologyOptions& options) {
 
 }  // namespace
 
-void add_topo(CLI::App& app, Action& action) {
+void add_topo(Subcommand app, Action& action) {
   auto options = std::make_shared<TopologyOptions>();
-  auto* command = app.add_subcommand(
+  auto command = app.add_subcommand(
       "topo", "Shows cores, caches, NUMA nodes and GPUs, and the measured speed between ranks");
-  command->add_option("--format", options->format, "text, json or svg")
-      ->check(CLI::IsMember({"text", "json", "svg"}))
-      ->capture_default_str();
-  command->add_option("--output", options->output, "File to write to (default: standard output)")
-      ->type_name("FILE");
+  command.add_option("--format", options->format, "text, json or svg")
+      .one_of({"text", "json", "svg"})
+      .with_default();
+  command.add_option("--output", options->output, "File to write to (default: standard output)")
+      .type_name("FILE");
   command
-      ->add_option("--nproc-per-node", options->nproc_per_node,
-                   "Ranks to measure between (default: one per logical core, 16 at most)")
-      ->check(CLI::Range(1, 256))
-      ->type_name("N");
-  command->add_flag("--no-measure", options->no_measure, "Measure nothing");
-  command->callback([options, &action] { action = [options] { return show(*options); }; });
+      .add_option("--nproc-per-node", options->nproc_per_node,
+                  "Ranks to measure between (default: one per logical core, 16 at most)")
+      .in_range(1, 256)
+      .type_name("N");
+  command.add_flag("--no-measure", options->no_measure, "Measure nothing");
+  command.callback([options, &action] { action = [options] { return show(*options); }; });
 }
 
 }  // namespace lockstep::tools
