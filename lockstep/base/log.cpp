@@ -1,14 +1,30 @@
+// The only source that sees spdlog; it must not see a LibTorch header (the two carry different fmt versions).
 #include "lockstep/base/log.h"
 
-#include <atomic>
-#include <cstdio>
-#include <string>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <memory>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::log {
 namespace {
+
+spdlog::level::level_enum to_spdlog(Level level) {
+  switch (level) {
+    case Level::debug:
+      return spdlog::level::debug;
+    case Level::info:
+      return spdlog::level::info;
+    case Level::warning:
+      return spdlog::level::warn;
+    case Level::error:
+      return spdlog::level::err;
+  }
+  return spdlog::level::err;
+}
 
 Level level_from_environment() {
   const auto text = env::get("LOCKSTEP_LOG_LEVEL");
@@ -20,35 +36,21 @@ Level level_from_environment() {
                    " is unknown; use debug, info, warning or error");
 }
 
-std::atomic<Level>& lowest_level() {
-  static std::atomic<Level> level = level_from_environment();
-  return level;
-}
-
-const char* name_of(Level level) {
-  switch (level) {
-    case Level::debug:
-      return "debug";
-    case Level::info:
-      return "info";
-    case Level::warning:
-      return "warning";
-    case Level::error:
-      return "error";
-  }
-  return "?";
+spdlog::logger& logger() {
+  static const std::shared_ptr<spdlog::logger> instance = [] {
+    auto made =
+        std::make_shared<spdlog::logger>("lockstep", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made->set_pattern("[lockstep] %l: %v");
+    made->set_level(to_spdlog(level_from_environment()));
+    return made;
+  }();
+  return *instance;
 }
 
 }  // namespace
 
-void set_level(Level level) { lowest_level().store(level, std::memory_order_relaxed); }
+void set_level(Level level) { logger().set_level(to_spdlog(level)); }
 
-void write(Level level, std::string_view message) {
-  if (level < lowest_level().load(std::memory_order_relaxed)) return;
-  std::string line = std::string("[lockstep] ") + name_of(level) + ": ";
-  line.append(message).append("\n");
-  // In one call: the stream is locked for so long, and it has no buffer that could hold a part back.
-  std::fwrite(line.data(), 1, line.size(), stderr);
-}
+void write(Level level, std::string_view message) { logger().log(to_spdlog(level), "{}", message); }
 
 }  // namespace lockstep::log
