@@ -188,16 +188,23 @@ void run(const typename Type::Stored* const* sources, size_t ranks,
     }
   };
   size_t i = 0;
-  if (kRanks == 2 && destination_count == 2) {
-    Stored* const first = destinations[0];
-    Stored* const second = destinations[1];
-    for (; i + 2 * lanes <= count; i += 2 * lanes) {
-      const auto a = value_at(sources, i);
-      const auto b = value_at(sources, i + lanes);
-      Type::store(a, first + i);
-      Type::store(a, second + i);
-      Type::store(b, first + i + lanes);
-      Type::store(b, second + i + lanes);
+  if constexpr (kRanks != 0) {
+    if (destination_count == kRanks) {
+      // Pointers of its own, since a store could change those that were passed. And whole cache lines: where
+      // many buffers lie at the same place of a page, half a line may be gone from the cache before the
+      // other's turn.
+      const Stored* from[kRanks];
+      Stored* to[kRanks];
+      std::copy_n(sources, kRanks, from);
+      std::copy_n(destinations, kRanks, to);
+      for (; i + 2 * lanes <= count; i += 2 * lanes) {
+        const auto a = value_at(from, i);
+        const auto b = value_at(from, i + lanes);
+        for (size_t d = 0; d < kRanks; ++d) {
+          Type::store(a, to[d] + i);
+          Type::store(b, to[d] + i + lanes);
+        }
+      }
     }
   }
   for (; i + lanes <= count; i += lanes) {
