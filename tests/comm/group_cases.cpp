@@ -140,6 +140,25 @@ void works() {
   const auto future = world.all_reduce_async(of(world.rank(), 5))->get_future();
   CHECK_TRUE(future->completed() && !future->hasError());
   CHECK_TRUE(future->value().toTensorVector().size() == 1);
+  if (world.backend_name() != "lockstep") return;
+  // A handle lives on after its group's end; nobody need wait for another, large as its tensor may be.
+  std::vector<int> everyone;
+  for (int r = 0; r < world.size(); ++r) everyone.push_back(r);
+  for (int round = 0; round < 3; ++round) {
+    const ProcessGroup group = world.new_group(everyone);
+    const at::Tensor strided = of(world.rank(), 90000).view({300, 300}).t();
+    const at::Tensor shared = group.empty_shared({300000}, at::kFloat).copy_(of(world.rank(), 300000));
+    const auto of_strided = group.all_reduce_async(strided), of_shared = group.all_reduce_async(shared);
+    group.all_gather_async(empties(world.size(), {300000}), shared);
+    group.destroy();
+    check_throws<ValueError>([&] { group.barrier(); }, "was destroyed");
+    of_shared->wait();
+    while (!of_strided->is_completed()) {
+    }
+    CHECK_TRUE(shared.equal(sum_of(everyone, 300000)));
+    CHECK_TRUE(strided.t().reshape({-1}).equal(sum_of(everyone, 90000)));
+    of_strided->wait();
+  }
 }
 
 void abandoned_works() {

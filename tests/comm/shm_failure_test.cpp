@@ -123,6 +123,36 @@ TEST(ShmGroupFailureTest, AStoppedRankIsNamedAtTheDeadline) {
   EXPECT_EQ(statuses[0], 0);
 }
 
+/// Whoever allocated it: the group need not know of the tensor's end.
+TEST(ShmGroupFailureTest, MemoryThatAStoppedRankMayStillReadIsNotUsedAgain) {
+  const UniqueFd segment = create_segment(2, kArenaBytes);
+  const auto statuses = run_processes(2, [&](int rank) {
+    Rank self(segment.get(), rank, 300ms);
+    constexpr size_t kBytes = size_t{1} << 20;
+    Arena& arena = self.node.arena();
+    std::byte* const data = arena.allocate(kBytes);
+    std::vector<std::byte> received(2 * kBytes);
+    const Copy copies[] = {{0, 0, received.data(), kBytes}, {1, 0, received.data() + kBytes, kBytes}};
+    if (rank == 1) ::raise(SIGSTOP);
+    EXPECT_THROW(self.group.exchange({.kind = OpKind::all_gather,
+                                      .dtype = DType::uint8,
+                                      .count = kBytes,
+                                      .sent = data,
+                                      .sent_bytes = kBytes,
+                                      .copies = copies,
+                                      .copy_count = 2},
+                                     300ms),
+                 TimeoutError);
+    arena.release(data);
+    EXPECT_NE(arena.allocate(kBytes), data);
+    const pid_t peer = self.node.segment().rank_info(1).pid;
+    ::kill(peer, SIGKILL);
+    while (::kill(peer, 0) == 0 && arena.bytes_in_use() > kBytes) std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(arena.allocate(kBytes), data);
+  });
+  EXPECT_EQ(statuses[0], 0);
+}
+
 TEST(ShmGroupFailureTest, DifferentCallsAreToldToAll) {
   const UniqueFd segment = create_segment(3, kArenaBytes);
   expect_all_succeed(run_processes(3, [&](int rank) {

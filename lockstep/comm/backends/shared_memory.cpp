@@ -180,13 +180,8 @@ class ShmGroup : public ProcessGroup::Impl {
     state_->node->process().check(rank());  // a fork would hand out what this rank hands out too
     const size_t bytes = static_cast<size_t>(count) * c10::elementSize(dtype);
     std::byte* const memory = group().allocate(bytes);
-    const auto release = [node = state_->node, state = std::weak_ptr<State>(state_)](void* pointer) {
-      auto* const bytes_of = static_cast<std::byte*>(pointer);
-      if (const auto living = state.lock()) {
-        living->group.release(bytes_of);
-      } else {
-        node->arena().release(bytes_of);
-      }
+    const auto release = [node = state_->node](void* pointer) {
+      node->arena().release(static_cast<std::byte*>(pointer));
     };
     return at::from_blob(memory, sizes, release, at::TensorOptions().dtype(dtype));
   }
@@ -289,13 +284,13 @@ std::shared_ptr<Work> ShmGroup::start_all_to_all(const at::Tensor& output, const
   for (size_t r = 0; r < ranks; ++r) {
     held->copies.push_back({static_cast<int>(r), 0, held->table.data() + r * ranks, ranks * sizeof(int64_t)});
   }
-  group().start_exchange({.kind = shm::OpKind::all_gather,
-                          .dtype = shm::DType::int64,
-                          .count = ranks,
-                          .sent = held->sent_splits.data(),
-                          .sent_bytes = ranks * sizeof(int64_t),
-                          .copies = held->copies.data(),
-                          .copy_count = held->copies.size()});
+  const Sequence table = group().start_exchange({.kind = shm::OpKind::all_gather,
+                                                 .dtype = shm::DType::int64,
+                                                 .count = ranks,
+                                                 .sent = held->sent_splits.data(),
+                                                 .sent_bytes = ranks * sizeof(int64_t),
+                                                 .copies = held->copies.data(),
+                                                 .copy_count = held->copies.size()});
   held->late_copies = [held = held.get(), output_splits, ranks, self, element, destination] {
     std::vector<shm::Group::Copy> copies;
     std::byte* to = destination;
@@ -317,7 +312,13 @@ std::shared_ptr<Work> ShmGroup::start_all_to_all(const at::Tensor& output, const
     return copies;
   };
   parts.late_copies = &held->late_copies;
-  const Sequence sequence = group().start_exchange(parts);
+  Sequence sequence = 0;
+  try {
+    sequence = group().start_exchange(parts);
+  } catch (...) {
+    state_->abandon(table, std::move(held));  // the table is still to be filled
+    throw;
+  }
   return collective_work(state_, sequence, std::move(held), timeout);
 }
 

@@ -1,23 +1,17 @@
 #include "lockstep/comm/backends/shared_memory_works.h"
 
-#include <mutex>
 #include <optional>
 
 namespace lockstep::backends {
 
-State::~State() {
-  purge();
-  if (abandoned.empty()) return;
-  // Peers may still read what these name, and nobody is left to ask when they have: better kept for good.
-  static std::mutex mutex;
-  static auto* const kept = new decltype(abandoned)();
-  const std::lock_guard lock(mutex);
-  kept->splice(kept->end(), abandoned);
-}
-
 void State::abandon(std::function<bool()> ended, std::shared_ptr<void> held) {
   purge();
   abandoned.emplace_back(std::move(ended), std::move(held));
+}
+
+void State::abandon(shm::Group::Sequence sequence, std::shared_ptr<Held> held) {
+  if (group.has_ended(sequence)) return;
+  abandon([this, sequence] { return group.has_ended(sequence); }, std::move(held));
 }
 
 void State::purge() {
@@ -31,11 +25,7 @@ class ShmWork : public Work {
   ShmWork(std::shared_ptr<State> state, shm::Group::Sequence sequence, std::shared_ptr<Held> held,
           std::chrono::milliseconds timeout)
       : state_(std::move(state)), sequence_(sequence), held_(std::move(held)), timeout_(timeout) {}
-  ~ShmWork() override {
-    if (state_->group.has_ended(sequence_)) return;
-    state_->abandon([&group = state_->group, sequence = sequence_] { return group.has_ended(sequence); },
-                    held_);
-  }
+  ~ShmWork() override { state_->abandon(sequence_, std::move(held_)); }
 
  private:
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
@@ -91,11 +81,13 @@ class MessageWork : public Work {
 
 std::shared_ptr<Work> collective_work(std::shared_ptr<State> state, shm::Group::Sequence sequence,
                                       std::shared_ptr<Held> held, std::chrono::milliseconds timeout) {
+  state->purge();
   return std::make_shared<ShmWork>(std::move(state), sequence, std::move(held), timeout);
 }
 
 std::shared_ptr<Work> message_work(std::shared_ptr<State> state, std::shared_ptr<Message> message,
                                    std::chrono::milliseconds timeout) {
+  state->purge();
   return std::make_shared<MessageWork>(std::move(state), std::move(message), timeout);
 }
 

@@ -42,13 +42,15 @@ struct State {
       : node(std::move(node_)),
         group(node->segment(), area, std::move(members), rank, node->arena(), timeout) {}
   State(const State&) = delete;
-  ~State();
   /// Something in flight that nobody waits for any more; it goes on all the same.
   void abandon(std::function<bool()> ended, std::shared_ptr<void> held);
+  void abandon(shm::Group::Sequence sequence, std::shared_ptr<Held> held);
+  /// Lets go of what has ended by now.
   void purge();
   std::shared_ptr<shm::Node> node;
-  shm::Group group;
+  // Outlives the group, which sees to it that memory which peers may still use is not handed out again.
   std::list<std::pair<std::function<bool()>, std::shared_ptr<void>>> abandoned;
+  shm::Group group;
 };
 
 /// Calls `wait`; the core knows elements, so the shape is added to its deadline's message here.

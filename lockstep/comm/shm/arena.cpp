@@ -38,7 +38,7 @@ std::byte* Arena::allocate(size_t bytes) {
   const size_t alignment = bytes >= kPage ? kPage : kLine;
   const size_t size = round_up(std::max<size_t>(bytes, 1), alignment);
   const std::lock_guard lock(mutex_);
-  if (!deferred_.empty()) sweep();
+  if (!deferred_.empty() || !kept_.empty()) sweep();
   for (auto it = free_.begin(); it != free_.end(); ++it) {
     const auto [offset, available] = *it;
     const size_t start = round_up(offset, alignment);
@@ -64,17 +64,31 @@ void Arena::release_later(std::byte* pointer, std::function<bool()> unused) {
   deferred_.emplace_back(pointer, std::move(unused));
 }
 
+void Arena::keep(const std::byte* pointer, size_t bytes, std::function<bool()> unused) {
+  const auto begin = static_cast<size_t>(pointer - base_);
+  const std::lock_guard lock(mutex_);
+  kept_.push_back({begin, begin + bytes, std::move(unused)});
+}
+
 void Arena::sweep() {
-  std::erase_if(deferred_, [&](const auto& entry) {
-    if (!entry.second()) return false;
-    release_locked(entry.first);
-    return true;
-  });
+  std::erase_if(kept_, [](const Kept& kept) { return kept.unused(); });
+  for (auto& [pointer, unused] : std::exchange(deferred_, {})) {
+    if (unused()) {
+      release_locked(pointer);
+    } else {
+      deferred_.emplace_back(pointer, std::move(unused));
+    }
+  }
 }
 
 void Arena::release_locked(std::byte* pointer) {
   const auto it = used_.find(static_cast<size_t>(pointer - base_));
   if (it == used_.end()) return;
+  for (const Kept& kept : kept_) {
+    if (kept.begin >= it->first + it->second || kept.end <= it->first || kept.unused()) continue;
+    deferred_.emplace_back(pointer, kept.unused);
+    return;
+  }
   auto [offset, size] = *it;
   used_.erase(it);
   auto next = free_.lower_bound(offset);

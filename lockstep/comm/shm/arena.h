@@ -26,6 +26,9 @@ class Arena {
   /// Gives it back once `unused()` says that no other rank touches it any more, which later calls ask.
   void release_later(std::byte* pointer, std::function<bool()> unused);
 
+  /// Some of what was handed out: even when it is released, it is handed out again only once `unused()`.
+  void keep(const std::byte* pointer, size_t bytes, std::function<bool()> unused);
+
   bool contains(const void* pointer, size_t bytes) const;
   /// Releases what can be released by now.
   size_t bytes_in_use();
@@ -43,6 +46,11 @@ class Arena {
   size_t capacity_;
   std::mutex mutex_;
   std::vector<std::pair<std::byte*, std::function<bool()>>> deferred_;
+  struct Kept {
+    size_t begin, end;
+    std::function<bool()> unused;
+  };
+  std::vector<Kept> kept_;
   int huge_page_error_ = 0;
   size_t populated_ = 0;           // bytes from the start that have memory behind them
   size_t expected_free_ = 0;       // so much may be populated before the system is asked again

@@ -37,26 +37,33 @@ Group::Group(const Segment& segment, int area, std::vector<int> members, int ran
   posts_ = reinterpret_cast<Post*>(base + layout.posts);
   slices_ = reinterpret_cast<Slice*>(base + layout.slices);
   staging_ = base + layout.staging;
-  members_->on_broken([this] { give_up_windows(); });
+  members_->on_broken([this] { give_up_memory(); });
 }
 
 Group::~Group() {
-  give_up_windows();
+  give_up_memory();
   members_->on_broken({});
   members_->leave();
 }
 
-/// The peers may still read or write what operations in flight have in the arena.
-void Group::give_up_windows() {
+/// The peers may still read or write what operations in flight have in the arena, in windows and in tensors,
+/// whoever allocated those.
+void Group::give_up_memory() {
   for (Sequence s = completed_ + 1; s <= issued_; ++s) {
-    std::byte*& window = operation(s).window;
-    if (window != nullptr) release_later(std::exchange(window, nullptr));
+    Operation& operation = this->operation(s);
+    if (operation.complete) continue;
+    if (operation.window != nullptr) release_later(std::exchange(operation.window, nullptr));
+    if (operation.what.memory == Memory::arena) {
+      arena_.keep(operation.data, operation.what.sent, unused_by_others());
+    }
   }
   for (std::byte* scratch : messages_.take_scratch()) release_later(scratch);
 }
 
-void Group::release_later(std::byte* pointer) {
-  arena_.release_later(pointer, [members = members_] { return members->all_others_have_stopped(); });
+void Group::release_later(std::byte* pointer) { arena_.release_later(pointer, unused_by_others()); }
+
+std::function<bool()> Group::unused_by_others() const {
+  return [members = members_] { return members->all_others_have_stopped(); };
 }
 
 std::byte* Group::allocate(size_t bytes) {
@@ -66,14 +73,6 @@ std::byte* Group::allocate(size_t bytes) {
     messages_.release_received();
   }
   return arena_.allocate(bytes);
-}
-
-void Group::release(std::byte* pointer) {
-  if (members_->is_broken()) {
-    release_later(pointer);
-  } else {
-    arena_.release(pointer);
-  }
 }
 
 Group::Sequence Group::start_all_reduce(void* data, size_t count, DType dtype, Reduction reduction) {
@@ -139,13 +138,14 @@ void Group::progress() {
 }
 
 bool Group::is_complete(Sequence sequence) {
-  if (sequence <= completed_) return true;
+  // Also in a group that has broken since: what ended well ended well.
+  if (has_ended(sequence)) return true;
   progress();
-  return sequence <= completed_ || operation(sequence).complete;
+  return has_ended(sequence);
 }
 
 void Group::wait(Sequence sequence, std::chrono::milliseconds timeout) {
-  if (sequence <= completed_) return;
+  if (has_ended(sequence)) return;
   members_->check_broken();
   Operation& target = operation(sequence);
   wait_for(

@@ -126,9 +126,8 @@ class Group {
 
   /// Arena::allocate, where messages that have been received keep nothing back.
   std::byte* allocate(size_t bytes);
-  /// Gives back memory of this rank's arena that operations of this group may have used: at once, or, where
-  /// the group has failed, when no other rank can touch it any more.
-  void release(std::byte* pointer);
+  /// Arena::release.
+  void release(std::byte* pointer) { arena_.release(pointer); }
 
  private:
   // Posting (group_post.cpp).
@@ -177,8 +176,9 @@ class Group {
 
   template <class Ready>
   void wait_for(Ready ready, const Operation& operation, std::chrono::milliseconds timeout);
+  std::function<bool()> unused_by_others() const;
   void release_later(std::byte* pointer);
-  void give_up_windows();
+  void give_up_memory();
   void reserve_slot(Sequence sequence);
   const Operation* oldest_with_window() const;
   std::byte* reserve_window(size_t bytes);
