@@ -13,6 +13,9 @@ json parse_json(std::string_view text, size_t* error_byte) {
   } catch (const json::parse_error& error) {
     *error_byte = error.byte;
     return json(json::value_t::discarded);
+  } catch (const json::out_of_range&) {  // a number that no double holds
+    *error_byte = text.size();
+    return json(json::value_t::discarded);
   }
 }
 

@@ -24,7 +24,12 @@ struct LinearBackward : OperationNode {  // keeps each only where the other one'
     // With create_graph these operations are to be differentiated themselves.
     std::optional<at::AutoDispatchBelowADInplaceOrView> below;
     if (!c10::GradMode::is_enabled()) below.emplace();
-    if (task_should_compute_output(0)) results[0] = gradient.mm(weight.unpack());
+    if (task_should_compute_output(0)) {
+      const at::Tensor w = weight.unpack();
+      // MixedPrecision may have given the parameter its own dtype back since the forward.
+      const bool fits = w.scalar_type() == gradient.scalar_type();
+      results[0] = gradient.mm(fits ? w : w.to(gradient.scalar_type()));
+    }
     if (task_should_compute_output(1)) {
       results[1] = gradient_home(next_edge(1), gradient.scalar_type());
       const at::Tensor transposed = gradient.t(), x = input.unpack();

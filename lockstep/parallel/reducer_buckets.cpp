@@ -90,8 +90,11 @@ at::Tensor Reducer::offer_home(size_t index, at::ScalarType dtype) {
   }
   const auto* some_only = torch::autograd::get_current_graph_task_exec_info();
   if (some_only != nullptr && !some_only->empty()) return {};
-  if (!parameter.accumulator->tensor_pre_hooks().empty() || !parameter.accumulator->pre_hooks().empty())
+  torch::autograd::Node& accumulator = *parameter.accumulator;
+  if (!accumulator.tensor_pre_hooks().empty() || !accumulator.pre_hooks().empty() ||
+      accumulator.post_hooks().size() > 1 || accumulator.tensor_post_acc_grad_hooks() != nullptr) {
     return {};
+  }
   parameter.home_is_taken = true;
   // A tensor of its own: autograd takes over what nobody else holds, and copies what somebody does.
   return parameter.view.variable_data();

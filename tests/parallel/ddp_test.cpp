@@ -43,7 +43,7 @@ constexpr const char* kHookCases =
     " hierarchical_model_averaging post_local_sgd_optimizer logging_data_names_the_hook";
 constexpr const char* kMixedPrecisionCases =
     " mixed_precision_against_low_copies mixed_precision_accumulates_in_full mixed_precision_outside_training"
-    " mixed_precision_of_buffers_and_reduction";
+    " mixed_precision_of_buffers_and_reduction mixed_precision_with_two_forwards_before_their_backwards";
 constexpr const char* kJoinCases =
     " uneven_inputs two_models_and_accumulation early_termination_throws_on_all_ranks"
     " an_exception_under_join";

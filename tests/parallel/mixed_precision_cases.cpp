@@ -140,6 +140,37 @@ void mixed_precision_outside_training() {
   check_full_precision(model, before);
 }
 
+struct TwoLayersImpl : torch::nn::Module {
+  TwoLayersImpl() {
+    first = register_module("first", torch::nn::Linear(10, 6));
+    second = register_module("second", torch::nn::Linear(6, 5));
+    fill_with_waves(*this);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return ops::linear(ops::linear(x, first->weight, first->bias).tanh(), second->weight, second->bias);
+  }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+};
+TORCH_MODULE(TwoLayers);
+
+/// The first backward gives the parameters their full precision back before the second one needs them.
+void mixed_precision_with_two_forwards_before_their_backwards() {
+  const int own = world().rank();
+  std::vector<std::vector<at::Tensor>> found;
+  for (const bool in_turn : {true, false}) {
+    TwoLayers model;
+    DistributedDataParallel ddp(model, {.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16}});
+    at::Tensor one = low_loss(ddp, 0, own), two;
+    if (!in_turn) two = low_loss(ddp, 1, own);
+    one.backward();
+    if (in_turn) two = low_loss(ddp, 1, own);
+    two.backward();
+    found.emplace_back();
+    for (const at::Tensor& parameter : model->parameters()) found.back().push_back(parameter.grad().clone());
+  }
+  for (size_t p = 0; p < found[0].size(); ++p) CHECK_TRUE(is_close(found[0][p], found[1][p], 0.02));
+}
+
 void mixed_precision_of_buffers_and_reduction() {
   torch::nn::BatchNorm1d norm(3);
   DistributedDataParallel low_buffers(norm,
@@ -168,6 +199,8 @@ Cases mixed_precision_cases() {
   return {{"mixed_precision_against_low_copies", mixed_precision_against_low_copies},
           {"mixed_precision_accumulates_in_full", mixed_precision_accumulates_in_full},
           {"mixed_precision_outside_training", mixed_precision_outside_training},
+          {"mixed_precision_with_two_forwards_before_their_backwards",
+           mixed_precision_with_two_forwards_before_their_backwards},
           {"mixed_precision_of_buffers_and_reduction", mixed_precision_of_buffers_and_reduction}};
 }
 

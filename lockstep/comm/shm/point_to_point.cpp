@@ -41,12 +41,10 @@ void PointToPoint::start(Request& request, bool others_hold_memory) {
     return;
   }
   // Earlier receives have the first choice, also of a message that comes while this one is started.
-  if (!receiving_.empty()) {
-    progress();
-  } else if (request.peer != kAnySource) {
-    look(request.peer);
-  } else {
-    for (int source = 0; source < members_.size(); ++source) look(source);
+  const bool is_first = receiving_.empty();
+  progress();
+  for (int source = 0; is_first && source < members_.size(); ++source) {
+    if (request.peer == source || request.peer == kAnySource) look(source);
   }
   if (!try_receive(request)) receiving_.push_back(&request);
 }

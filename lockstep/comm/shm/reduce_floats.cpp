@@ -1,6 +1,6 @@
 // Floating-point numbers; see reduce_kernels-inl.h. -ffp-contract=off is set for this file: a sum must round
-// the same way on every machine. Below AVX2 lies nothing that a training machine lacks, and fewer variants
-// compile faster.
+// the same way on every machine. Machines that train have AVX2: one variant for older ones is enough, and
+// fewer compile faster.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lockstep/comm/shm/reduce_floats.cpp"

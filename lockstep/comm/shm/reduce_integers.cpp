@@ -1,5 +1,5 @@
 // Whole numbers and booleans; see reduce_kernels-inl.h.
-// Below AVX2 lies nothing that a training machine lacks, and fewer variants compile faster.
+// Machines that train have AVX2: one variant for older ones is enough, and fewer compile faster.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lockstep/comm/shm/reduce_integers.cpp"

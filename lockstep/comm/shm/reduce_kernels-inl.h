@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <type_traits>
 
@@ -41,6 +42,27 @@ struct Half {
   using Stored = uint16_t;
   using D = hn::ScalableTag<float>;
   using V = hn::Vec<D>;
+#if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2
+  // Below AVX2 Highway cuts off where it should round, and knows neither infinity nor NaN: the compiler's
+  // own conversion, lane by lane.
+  static HWY_INLINE V load(const uint16_t* p) {
+    HWY_ALIGN float lanes[hn::MaxLanes(D())];
+    for (size_t i = 0; i < hn::Lanes(D()); ++i) {
+      _Float16 half;
+      std::memcpy(&half, p + i, sizeof(half));
+      lanes[i] = static_cast<float>(half);
+    }
+    return hn::Load(D(), lanes);
+  }
+  static HWY_INLINE void store(V v, uint16_t* p) {
+    HWY_ALIGN float lanes[hn::MaxLanes(D())];
+    hn::Store(v, D(), lanes);
+    for (size_t i = 0; i < hn::Lanes(D()); ++i) {
+      const auto half = static_cast<_Float16>(lanes[i]);
+      std::memcpy(p + i, &half, sizeof(half));
+    }
+  }
+#else
   using H = hn::Rebind<hwy::float16_t, D>;
   static HWY_INLINE V load(const uint16_t* p) {
     return hn::PromoteTo(D(), hn::LoadU(H(), reinterpret_cast<const hwy::float16_t*>(p)));
@@ -48,6 +70,7 @@ struct Half {
   static HWY_INLINE void store(V v, uint16_t* p) {
     hn::StoreU(hn::DemoteTo(H(), v), H(), reinterpret_cast<hwy::float16_t*>(p));
   }
+#endif
 };
 
 struct Brain {
