@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
@@ -38,6 +39,15 @@ void expect_contains(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks\n" << part;
 }
 
+/// Ended, and not waited for by its parent yet.
+bool is_zombie(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  const size_t name_end = stat.rfind(") ");
+  return name_end == std::string::npos || stat[name_end + 2] == 'Z';
+}
+
 TEST(ShmGroupFailureTest, AKilledRankIsNamedOnAllOthers) {
   const UniqueFd segment = create_segment(3, kArenaBytes);
   const auto statuses = run_processes(3, [&](int rank) {
@@ -69,7 +79,8 @@ TEST(ShmGroupFailureTest, ARankThatDiesAfterItsArrivalIsNamedWhenSlotsRunOut) {
       ::raise(SIGKILL);
     }
     while (self.node.segment().rank_info(1).operations == 0) std::this_thread::sleep_for(1ms);
-    std::this_thread::sleep_for(100ms);  // it counts an operation before it has started it
+    // It counts an operation before it has started it.
+    while (!is_zombie(self.node.segment().rank_info(1).pid)) std::this_thread::sleep_for(1ms);
     const auto start = Clock::now();
     expect_contains(message_of<PeerLostError>([&] {
                       for (uint32_t n = 0; n <= kSlots; ++n) self.group.start_barrier();
