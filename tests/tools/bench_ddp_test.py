@@ -1,4 +1,5 @@
 """`lockstep bench ddp`: what it prints and what it refuses."""
+import json
 import os
 import re
 import signal
@@ -25,8 +26,23 @@ class BenchDdpTest(unittest.TestCase):
         # Forward, backward, a bucket's gradients, its reduction, perhaps a wait, and the optimizer.
         events = float(re.search(r"by the count: ([\d.]+) events a step", done.stdout)[1])
         self.assertTrue(5 <= events <= 6.1, done.stdout)
-        self.assertRegex(done.stdout, r"DDP adds -?[\d.]+ .* us, -?[\d.]+ .* %")
+        self.assertRegex(done.stdout, r"DDP adds -?[\d.]+ us a step, -?[\d.]+ % \(95 % interval .*; 2 comparisons")
         self.assertRegex(done.stdout, r"times the gradients.* 660 bytes")
+
+    def test_one_object_per_line(self):
+        done = bench("ddp", "--steps", "100", "--rounds", "2", "--hook", "noop", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        steps = {line["contestant"]: line["step_seconds"] for line in lines if "contestant" in line}
+        self.assertEqual(list(steps), ["Lockstep, without DDP", "Lockstep, DDP", "Hook noop"])
+        for step in steps.values():
+            self.assertTrue(0 < step["min"] <= step["median"] <= step["max"] < 1, step)
+        adds = next(line["ddp_adds"] for line in lines if "ddp_adds" in line)
+        self.assertEqual(adds["comparisons"], 2)
+        self.assertTrue(adds["seconds_low"] <= adds["seconds"] <= adds["seconds_high"], adds)
+        self.assertTrue(all(line["model"] == "toy" and line["rounds"] == 2 for line in lines))
+        memory = next(line for line in lines if "gradient_bytes" in line)
+        self.assertEqual(memory["gradient_bytes"], 660)
 
     def test_a_signal_leaves_nothing(self):
         with tempfile.TemporaryDirectory() as scratch:
@@ -45,10 +61,10 @@ class BenchDdpTest(unittest.TestCase):
         done = bench("ddp", "--model", "vgg")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("vgg", done.stderr)
-        done = bench("ddp", "--steps", "99", "--timeline")
+        done = bench("ddp", "--steps", "99")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("--timeline needs at least 100 steps", done.stderr)
-        done = bench("ddp", "--rounds", "1", "--steps", "1", "--python", "/no/such/python")
+        self.assertIn("--steps must be at least 100", done.stderr)
+        done = bench("ddp", "--rounds", "1", "--steps", "100", "--python", "/no/such/python")
         self.assertEqual(done.returncode, 1)
         self.assertIn("/no/such/python", done.stderr)
         self.assertNotEqual(bench().returncode, 0)

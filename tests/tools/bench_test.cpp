@@ -3,8 +3,8 @@
 
 #include "lockstep/base/error.h"
 #include "tools/bench/collective.h"
+#include "tools/bench/in_turn.h"
 #include "tools/bench/report.h"
-#include "tools/bench/timeline_cost.h"
 
 namespace lockstep::bench {
 namespace {
@@ -52,20 +52,20 @@ TEST(BenchFigures, BuffersAreWhatARankSendsAndGets) {
   EXPECT_EQ(buffers_of(Collective::scatter, 4096, 4, 1).input, 0U);
 }
 
-TEST(TimelineCost, ComparesNeighbouringStepsWhateverDrifts) {
-  // Blocks of two steps; a step costs 1 more with recording, and each unit of eight steps 100 more than the
+TEST(StepsInTurn, ComparesNeighbouringStepsWhateverDrifts) {
+  // Blocks of two steps; a step costs 1 more with it, and each unit of eight steps 100 more than the
   // last.
   std::vector<double> steps;
   for (size_t step = 0; step < 43; ++step) {
-    steps.push_back(100.0 * static_cast<double>(step / 8) + (tools::is_recorded(step, 2) ? 11 : 10));
+    steps.push_back(100.0 * static_cast<double>(step / 8) + (is_with(step, 2) ? 11 : 10));
   }
-  const tools::TimelineCost cost = tools::timeline_cost({steps, steps}, 2);
+  const Added cost = added_in_turn({steps, steps}, 2);
   EXPECT_EQ(cost.units, 10U);
-  EXPECT_DOUBLE_EQ(cost.added, 1);
+  EXPECT_DOUBLE_EQ(cost.seconds, 1);
   EXPECT_DOUBLE_EQ(cost.least, 1);
   EXPECT_DOUBLE_EQ(cost.most, 1);
   EXPECT_DOUBLE_EQ(cost.without, 210);
-  EXPECT_EQ(tools::timeline_cost({{1, 2, 3}}, 1).units, 0U);
+  EXPECT_EQ(added_in_turn({{1, 2, 3}}, 1).units, 0U);
 }
 
 TEST(BenchReport, GivesOneObjectPerLineAndAPicture) {

@@ -255,7 +255,7 @@ class Benchmark {
     for (size_t r = 0; r < own.round_medians.size(); ++r) {
       ratios.push_back(peer.round_medians[r] / own.round_medians[r]);
     }
-    return {quantile(ratios, 0.5), quantile(ratios, 0), quantile(ratios, 1)};
+    return spread_of(std::move(ratios));
   }
 
   const Options& options_;

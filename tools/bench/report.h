@@ -6,12 +6,9 @@
 #include <vector>
 
 #include "tools/bench/collective.h"
+#include "tools/bench/spread.h"
 
 namespace lockstep::bench {
-
-struct Spread {
-  double median = 0, least = 0, most = 0;
-};
 
 /// One line of the result: one engine with one algorithm at one size.
 struct Row {

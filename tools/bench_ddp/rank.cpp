@@ -1,7 +1,7 @@
 // A rank of `lockstep bench ddp`: trains for a while and writes down how long each step took.
-//   lockstep-bench-ddp-rank MODEL ddp|alone|timeline STEPS OUTPUT_DIRECTORY BUCKET_CAP_MB [HOOK]
-// alone: the same work without DistributedDataParallel, at the same time as its neighbour's. timeline: as
-// ddp, but some steps record a timeline and some do not (tools/bench/timeline_cost.h).
+//   lockstep-bench-ddp-rank MODEL alone|ddp|in-turn|timeline STEPS OUTPUT_DIRECTORY BUCKET_CAP_MB [HOOK]
+// alone: the same work without DistributedDataParallel, at the same time as its neighbour's. in-turn: both in
+// turn. timeline: as ddp, but some steps record a timeline and some do not (tools/bench/in_turn.h).
 #include <ATen/Parallel.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/mse_loss.h>
@@ -28,7 +28,7 @@
 #include "lockstep/parallel/hooks/ddp_comm_hooks.h"
 #include "lockstep/timeline/recorder.h"
 #include "lockstep/timeline/timeline.h"
-#include "tools/bench/timeline_cost.h"
+#include "tools/bench/in_turn.h"
 
 namespace {
 
@@ -135,33 +135,42 @@ double span_seconds() {
 int run(int argc, char** argv) {
   if (argc != 6 && argc != 7) {
     throw ValueError(
-        "usage: lockstep-bench-ddp-rank MODEL ddp|alone|timeline STEPS OUTPUT_DIRECTORY BUCKET_CAP_MB "
-        "[HOOK]");
+        "usage: lockstep-bench-ddp-rank MODEL alone|ddp|in-turn|timeline STEPS OUTPUT_DIRECTORY "
+        "BUCKET_CAP_MB [HOOK]");
   }
   const std::string model = argv[1];
+  const std::string mode = argv[2];
+  const bool in_turn = mode == "in-turn", with_timeline = mode == "timeline";
   Wrapping wrapping;
-  const bool alternates = std::string(argv[2]) == "timeline";
-  if (alternates || std::string(argv[2]) == "ddp") wrapping = {std::stod(argv[5]), argc > 6 ? argv[6] : ""};
+  if (mode != "alone") wrapping = {std::stod(argv[5]), argc > 6 ? argv[6] : ""};
   const int steps = std::stoi(argv[3]);
   at::set_num_threads(1);
   keep_freed_memory();
   const World world = init();
   at::manual_seed(world.rank());
   const Training training = training_named(model, wrapping);
+  const Training without = in_turn ? training_named(model, {}) : Training{};
   const int warm_up = std::min(std::max(steps / 4, 3), 200);
-  for (int i = 0; i < warm_up; ++i) training.step();
+  for (int i = 0; i < warm_up; ++i) {
+    if (in_turn) without.step();
+    training.step();
+  }
   world.barrier();
   std::vector<double> seconds;
   const uint64_t events = timeline::events_recorded();
-  for (int i = 0; i < steps; ++i) {
+  const size_t block = bench::block_of(model);
+  for (size_t i = 0; i < static_cast<size_t>(steps); ++i) {
+    const bool is_with = bench::is_with(i, block);
     std::optional<timeline::Pause> pause;
-    if (alternates && !tools::is_recorded(static_cast<size_t>(i), tools::block_of(model))) pause.emplace();
+    if (with_timeline && !is_with) pause.emplace();
+    // Without DDP the ranks drift apart: who is ahead would wait for the other one in the first step with it.
+    if (in_turn && i > 0 && is_with != bench::is_with(i - 1, block)) world.barrier();
     const auto start = Clock::now();
-    training.step();
+    in_turn && !is_with ? without.step() : training.step();
     seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
   }
   std::string text = fmt::format("{} {}\n", proportional_set_size() * 1024, training.gradient_bytes);
-  if (alternates) {
+  if (with_timeline) {
     const auto recorded = static_cast<double>(timeline::events_recorded() - events) / (steps / 2.0);
     text += fmt::format("{} {:.12f}\n", recorded, span_seconds());
   }

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/wait.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -18,10 +17,14 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
+#include "tools/bench/spread.h"
 #include "tools/subcommands.h"
 
 namespace lockstep::tools {
 namespace {
+
+using bench::Spread;
+using bench::spread_of;
 
 constexpr const char* kWays[] = {"all-reduce", "fused-zero", "shared-parameters"};
 
@@ -43,15 +46,6 @@ struct Result {
   std::map<std::pair<std::string, bool>, std::vector<double>> seconds;  // by way, and whether it clips
   std::map<std::string, Memory> memory;
 };
-
-struct Spread {
-  double median, least, most;
-};
-
-Spread spread_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return {(values[values.size() / 2] + values[(values.size() - 1) / 2]) / 2, values.front(), values.back()};
-}
 
 Spread times_faster(const Result& result, const std::string& way, bool clips) {
   const auto& whole = result.seconds.at({kWays[0], clips});
