@@ -191,6 +191,12 @@ WorkPtr ProcessGroup::all_reduce_async(const at::Tensor& tensor, AllReduceOption
     done->set_result({tensor});
     return done;
   }
+  if (tensor.is_contiguous() && !tensor.is_complex() && options.op != ReduceOp::PREMUL_SUM) {
+    // As it lies: the way of every gradient bucket.
+    WorkPtr work = impl().start_all_reduce(tensor, options.op, timeout_or(options.timeout));
+    work->set_result({tensor});
+    return work;
+  }
   const at::NoGradGuard no_grad;
   return start_into(tensor, true, [&](const at::Tensor& dense) {
     return impl().start_all_reduce(prepared(dense, options.op, options.premul_factor), options.op,

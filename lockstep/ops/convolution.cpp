@@ -137,8 +137,8 @@ struct ConvolutionBackward : OperationNode {
     const at::Tensor gradient = gradients[0].contiguous(kNHWC);
     if (wants_input) results[0] = input_gradient(gradient, w.contiguous(kNHWC), shape);
     if (wants_weight) {
-      results[1] = weight_gradient(gradient, x.contiguous(kNHWC), shape,
-                                   gradient_home(next_edge(1), gradient.scalar_type()));
+      const at::Tensor home = gradient_home(next_edge(1), gradient.scalar_type());
+      results[1] = handed_out(weight_gradient(gradient, x.contiguous(kNHWC), shape, home), home);
     }
     return results;
   }

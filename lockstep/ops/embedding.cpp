@@ -40,14 +40,16 @@ struct EmbeddingBackward : OperationNode {  // input: ids
     }
     const at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor gradient = gradients[0].contiguous();
-    at::Tensor& result = results[0] = gradient_home(next_edge(0), gradient.scalar_type());
-    if (!result.defined() || !result.is_contiguous()) result = at::empty({rows, width}, options);
+    const at::Tensor home = gradient_home(next_edge(0), gradient.scalar_type());
+    const at::Tensor result =
+        home.defined() && home.is_contiguous() ? home : at::empty({rows, width}, options);
     result.zero_();
     if (gradient.scalar_type() == at::kFloat) {
       add_rows<float>(result, ids.contiguous(), gradient, padding_id);
     } else {
       add_rows<double>(result, ids.contiguous(), gradient, padding_id);
     }
+    results[0] = handed_out(result, home);
     return results;
   }
 };

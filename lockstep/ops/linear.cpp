@@ -5,6 +5,7 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
 
 #include <optional>
 
@@ -31,15 +32,22 @@ struct LinearBackward : OperationNode {  // keeps each only where the other one'
       results[0] = gradient.mm(fits ? w : w.to(gradient.scalar_type()));
     }
     if (task_should_compute_output(1)) {
-      results[1] = gradient_home(next_edge(1), gradient.scalar_type());
       const at::Tensor transposed = gradient.t(), x = input.unpack();
-      if (results[1].defined()) {
-        at::mm_out(results[1], transposed, x);
+      at::Tensor home = gradient_home(next_edge(1), gradient.scalar_type());
+      if (home.defined()) {
+        at::mm_out(home, transposed, x);
       } else {
         results[1] = transposed.mm(x);
       }
     }
-    if (task_should_compute_output(2)) results[2] = gradient.sum(0);
+    if (task_should_compute_output(2)) {
+      at::Tensor home = gradient_home(next_edge(2), gradient.scalar_type());
+      if (home.defined()) {
+        at::sum_out(home, gradient, 0);
+      } else {
+        results[2] = gradient.sum(0);
+      }
+    }
     return results;
   }
 };

@@ -30,6 +30,14 @@ void set_origin(const at::Tensor& output, c10::intrusive_ptr<NodeType> node, con
   torch::autograd::set_history(output, std::move(node));
 }
 
+/// What a backward hands along an edge for a gradient whose home is `home` (see gradient_home()), if it has
+/// one.
+inline at::Tensor handed_out(const at::Tensor& gradient, const at::Tensor& home) {
+  if (!home.defined()) return gradient;
+  if (!gradient.is_same(home)) home.copy_(gradient);
+  return {};
+}
+
 template <class... Inputs>
 bool needs_gradient(const Inputs&... inputs) {
   return c10::GradMode::is_enabled() && (inputs.requires_grad() || ...);

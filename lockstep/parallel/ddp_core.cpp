@@ -166,7 +166,8 @@ void DataParallelCore::before_forward() {
   synchronises_ = sync && module_->is_training() && c10::GradMode::is_enabled();
   if (synchronises_ && !is_again) ++forwards_in_step_;
   synchronises_ = synchronises_ && forwards_in_step_ % options_.backward_passes_per_step == 0;
-  forward_start_ = std::chrono::steady_clock::now();
+  is_timed_ = reducer_->times_next_pass();
+  if (is_timed_) forward_start_ = std::chrono::steady_clock::now();
   if (is_again) return;
   if (low_precision_) low_precision_->leave();
   if (synchronises_) {
@@ -183,15 +184,18 @@ void DataParallelCore::synchronise_forward(int source) {
 }
 
 void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
-  const auto forward_end = std::chrono::steady_clock::now();
-  timeline::record(timeline::Kind::forward, "forward", forward_start_.time_since_epoch().count(),
-                   forward_end.time_since_epoch().count());
+  const auto forward_end = is_timed_ ? std::chrono::steady_clock::now() : forward_start_;
+  if (is_timed_) {
+    timeline::record(timeline::Kind::forward, "forward", forward_start_.time_since_epoch().count(),
+                     forward_end.time_since_epoch().count());
+  }
   if (low_precision_ && torch::autograd::get_current_graph_task_id() == -1) {
     low_precision_->after_forward(outputs);
   }
   if (!c10::GradMode::is_enabled()) return;
   if (!synchronises_) return reducer_->disarm();
   reducer_->arm(outputs);
+  if (!is_timed_) return;
   forward_time_ = (forward_end - forward_start_).count();
   forward_time_sum_ += forward_time_;
   ++forwards_;
@@ -264,10 +268,10 @@ DDPLoggingData DataParallelCore::logging_data() const {
   data.backward_comm_time = seen.last.comm.count();
   data.backward_compute_comm_overlap_time = seen.last.overlap.count();
   if (forwards_ > 0) data.avg_forward_compute_time = forward_time_sum_ / forwards_;
-  if (seen.passes > 0) {
-    data.avg_backward_compute_time = seen.sum.compute.count() / seen.passes;
-    data.avg_backward_comm_time = seen.sum.comm.count() / seen.passes;
-    data.avg_backward_compute_comm_overlap_time = seen.sum.overlap.count() / seen.passes;
+  if (seen.timed_passes > 0) {
+    data.avg_backward_compute_time = seen.sum.compute.count() / seen.timed_passes;
+    data.avg_backward_comm_time = seen.sum.comm.count() / seen.timed_passes;
+    data.avg_backward_compute_comm_overlap_time = seen.sum.overlap.count() / seen.timed_passes;
   }
   return data;
 }

@@ -11,15 +11,16 @@ namespace lockstep {
 
 /// The place in its bucket, of the parameter's shape and strides, for the gradient that is to go along
 /// `edge`; undefined where there is none. To be asked by the backward of an operation which uses a parameter
-/// (lockstep/ops does), once for each use, with the edge to that input and the dtype of the gradient: the
-/// operation then overwrites the whole tensor, whose contents mean nothing, and returns it, instead of a new
-/// one that DistributedDataParallel copies to the same place and drops. It may also return something else.
+/// (lockstep/ops does), once for each use, with the edge to that input and the dtype of the gradient. What is
+/// returned is the parameter's grad() from then on: the operation overwrites all of it, since its contents
+/// mean nothing, and hands an undefined tensor along the edge in the gradient's place. So neither it nor
+/// autograd makes a tensor, and DistributedDataParallel has nothing to copy.
 ///
 /// There is a place only in a backward() that averages, for a parameter of DistributedDataParallel (with
-/// gradient_as_bucket_view) that has no gradient yet, and one only in each such backward: another use of the
-/// parameter gets none, and autograd adds the two. None is given with create_graph, in torch::autograd::grad
-/// (its results would change when the place is used again), and where hooks on the parameter could keep the
-/// tensor. To be called by the thread that runs backward; cheap; does not block.
+/// gradient_as_bucket_view) that has no gradient yet, and so one only in each such backward: another use of
+/// the parameter gets none, and autograd adds its gradient. None is given with create_graph, in
+/// torch::autograd::grad, and where hooks on the parameter, or anomaly detection, want to see the gradient.
+/// To be called by the thread that runs backward; cheap; does not block.
 at::Tensor gradient_home(const torch::autograd::Edge& edge, at::ScalarType dtype);
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/debug_level.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep {
@@ -22,26 +23,14 @@ using Clock = std::chrono::steady_clock;
 
 bool is_home(const at::Tensor& gradient, const at::Tensor& view) {
   return gradient.is_same(view) ||
-         (gradient.const_data_ptr() == view.const_data_ptr() && gradient.strides() == view.strides() &&
-          gradient.scalar_type() == view.scalar_type());
+         (gradient.is_alias_of(view) && gradient.const_data_ptr() == view.const_data_ptr() &&
+          gradient.strides() == view.strides() && gradient.scalar_type() == view.scalar_type());
 }
 
 /// One element of any dtype: a sum of zeros has no bit set.
 bool is_zero(const at::Tensor& element) {
   const auto* bytes = static_cast<const unsigned char*>(element.const_data_ptr());
   return std::all_of(bytes, bytes + element.nbytes(), [](unsigned char byte) { return byte == 0; });
-}
-
-/// The same as copy_, whose way through the dispatcher costs more than a small copy.
-void copy_into(const at::Tensor& view, const at::Tensor& gradient) {
-  constexpr size_t kSmall = 64 << 10;
-  const size_t bytes = view.nbytes();
-  if (bytes <= kSmall && view.is_cpu() && gradient.is_cpu() && gradient.strides() == view.strides() &&
-      gradient.scalar_type() == view.scalar_type() && view.is_non_overlapping_and_dense()) {
-    std::memcpy(view.mutable_data_ptr(), gradient.const_data_ptr(), bytes);
-  } else {
-    view.copy_(gradient);
-  }
 }
 
 /// torch::autograd::grad() and backward(inputs) compute some gradients only: is one of `node`'s kind among
@@ -89,15 +78,28 @@ Reducer::~Reducer() {
   for (Parameter& parameter : parameters_) remove_hook(parameter);
 }
 
+/// On an output of a synchronised forward. The graph keeps the reducer: a wrapper that goes away after
+/// forward averages all the same.
+class Reducer::OutputHook final : public torch::autograd::FunctionPreHook {
+ public:
+  explicit OutputHook(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+    reducer_->on_output();
+    return gradients;
+  }
+
+ private:
+  std::shared_ptr<Reducer> reducer_;
+};
+
 void Reducer::arm(const std::vector<at::Tensor>& outputs) {
   parameters_begin_ = true;
-  // A rank on which no parameter gets a gradient takes part too: backward reaches an output first. The graph
-  // keeps the reducer: a wrapper that goes away after forward averages all the same.
-  const std::shared_ptr<Reducer> self = shared_from_this();
+  // A rank on which no parameter gets a gradient takes part too: backward reaches an output first.
   for (const at::Tensor& output : outputs) {
     // A hook on a leaf (an input or a parameter handed back) would stay for good.
     if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
-    output.register_hook([self](const at::Tensor& /*gradient*/) { self->on_output(); });
+    // What Tensor::register_hook() ends in, without its list of functions.
+    output.grad_fn()->add_tensor_pre_hook(std::make_unique<OutputHook>(shared_from_this()));
   }
 }
 
@@ -116,7 +118,8 @@ void Reducer::begin() {
   reset_pass();
   leaves_at_end_ = join_hook_ != nullptr || (options_.static_graph && !counts_are_known_);
   is_open_ = true;
-  pass_start_ = Clock::now();
+  is_timed_ = times_next_pass();
+  pass_start_ = moment();
   traced_start_ = timeline::is_on() ? pass_start_.time_since_epoch().count() : 0;
   // The callback belongs to the backward pass: when an exception ends that, both go away.
   const auto token = std::make_shared<int>();
@@ -164,7 +167,7 @@ void Reducer::reset_pass() {
     bucket.future_is_complete = false;
   }
   for (Parameter& parameter : parameters_) {
-    parameter.is_ready = parameter.home_is_taken = false;
+    parameter.is_ready = false;
     parameter.gradients = 0;
     if (parameter.is_trainable) ++buckets_[parameter.bucket].pending;
   }
@@ -199,11 +202,22 @@ void Reducer::on_gradient(size_t index) {
   launch_ready_buckets();
 }
 
+/// copy_, whose way through the dispatcher costs more than a small copy.
+void Reducer::copy_home(const at::Tensor& gradient, const Parameter& parameter) {
+  const at::Tensor& view = parameter.view;
+  if (parameter.small_home != nullptr && gradient.is_cpu() && gradient.strides() == view.strides() &&
+      gradient.scalar_type() == view.scalar_type()) {
+    std::memcpy(parameter.small_home, gradient.const_data_ptr(), parameter.bytes);
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  view.copy_(gradient);
+}
+
 /// Brings a complete gradient to its place in the bucket.
 void Reducer::adopt(Parameter& parameter) {
-  const at::NoGradGuard no_grad;
   at::Tensor& gradient = parameter.tensor.mutable_grad();
-  if (gradient.is_sparse() != parameter.is_sparse) {
+  if (gradient.defined() && gradient.is_sparse() != parameter.is_sparse) {
     throw ValueError(
         "DistributedDataParallel: parameter " + parameter.name +
         (parameter.is_sparse
@@ -213,9 +227,14 @@ void Reducer::adopt(Parameter& parameter) {
                "make its layer produce dense ones (sparse=false)"));
   }
   if (!parameter.is_sparse) {
+    if (!gradient.defined()) {  // used, but the operation's backward hands out none: nothing to add
+      const at::NoGradGuard no_grad;
+      parameter.view.zero_();
+      gradient = options_.gradient_as_bucket_view ? parameter.view : parameter.view.clone();
+    }
     // After zero_grad(set_to_none) autograd leaves a tensor of its own: one copy brings it home, unless it
     // was computed there (gradient_home()).
-    if (!is_home(gradient, parameter.view)) copy_into(parameter.view, gradient);
+    if (!is_home(gradient, parameter.view)) copy_home(gradient, parameter);
     // With create_graph the gradient is part of a graph, which must stay.
     if (options_.gradient_as_bucket_view && !gradient.requires_grad()) gradient = parameter.view;
   }
@@ -233,7 +252,7 @@ void Reducer::launch_ready_buckets() {
   bool launched = false;
   while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
     Bucket& bucket = buckets_[next_bucket_];
-    if (next_bucket_ == 0) comm_start_ = Clock::now();
+    if (next_bucket_ == 0) comm_start_ = moment();
     if (bucket.missing.defined()) {
       // The last bucket leaves when every gradient is accounted for: the right place to say what is missing.
       const bool all_here =
@@ -273,7 +292,7 @@ void Reducer::end(Role role, int divisor) {
   is_shadowing_ = role == Role::joined;
   // An exception after the last gradient: nothing is missing.
   if (role == Role::failed && next_bucket_ == buckets_.size()) role = Role::active;
-  const Clock::time_point compute_end = Clock::now();
+  const Clock::time_point compute_end = moment();
   if (role == Role::active && leaves_at_end_) {
     for (Parameter& parameter : parameters_) {
       if (parameter.is_trainable && parameter.gradients > 0 && !parameter.is_ready) adopt(parameter);
@@ -306,7 +325,19 @@ void Reducer::end(Role role, int divisor) {
   counts_are_known_ = true;
 }
 
+/// As often as Python's DDP: the first steps and then each hundredth; all of them where somebody watches.
+bool Reducer::times_next_pass() const {
+  constexpr int64_t kFirst = 10, kSampleRate = 100;
+  return statistics_.passes < kFirst || statistics_.passes % kSampleRate == 0 || timeline::is_on() ||
+         debug_level() >= DebugLevel::INFO;
+}
+
+Clock::time_point Reducer::moment() const { return is_timed_ ? Clock::now() : Clock::time_point{}; }
+
 void Reducer::count_pass(Clock::time_point compute_end) {
+  ++statistics_.passes;
+  if (!is_timed_) return;
+  ++statistics_.timed_passes;
   const ReducerStatistics::Times times{
       .compute = compute_end - pass_start_,
       .comm = Clock::now() - comm_start_,
@@ -315,7 +346,6 @@ void Reducer::count_pass(Clock::time_point compute_end) {
   statistics_.sum.compute += times.compute;
   statistics_.sum.comm += times.comm;
   statistics_.sum.overlap += times.overlap;
-  ++statistics_.passes;
 }
 
 void Reducer::wait_for_buckets(int divisor) {

@@ -48,8 +48,8 @@ struct ReducerStatistics {
   struct Times {
     std::chrono::nanoseconds compute{}, comm{}, overlap{};
   };
-  int64_t passes = 0;
-  Times last, sum;
+  int64_t passes = 0, timed_passes = 0;
+  Times last, sum;                    // of timed passes
   size_t unused_parameter_bytes = 0;  // of this rank, in the last pass
   bool has_rebuilt_buckets = false;
 };
@@ -92,6 +92,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Names in the order in which gradients became ready, as of the last rebuild or the first pass.
   std::vector<std::string> ready_order() const;
   const ReducerStatistics& statistics() const { return statistics_; }
+  /// Is the next step among those that are timed? Reading the clock six times shows in a step of 0.1 ms.
+  bool times_next_pass() const;
   /// Names of the trainable parameters that got no gradient on this rank in the last pass.
   std::vector<std::string> unused_parameters() const;
 
@@ -100,14 +102,15 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::string name;
     at::Tensor tensor;
     bool is_sparse = false;
-    bool is_trainable = false;  // as of the plan: has a place in a bucket, or is sparse
-    at::Tensor view;            // of its bucket, in the parameter's own strides
-    size_t bucket = 0;          // the last one for a sparse gradient, which waits for all of them
+    bool is_trainable = false;   // as of the plan: has a place in a bucket, or is sparse
+    at::Tensor view;             // of its bucket, in the parameter's own strides
+    void* small_home = nullptr;  // where `view` lies, if it is dense, in main memory and small
+    size_t bytes = 0;            // of `view`
+    size_t bucket = 0;           // the last one for a sparse gradient, which waits for all of them
     bool is_ready = false;
-    bool home_is_taken = false;  // in this pass: an operation writes its gradient into `view`
-    bool was_used = false;       // got a gradient since the last pass, in it or under no_sync()
-    int gradients = 0;           // in this pass: more than one when a checkpoint runs its own backward
-    int expected = 1;            // static_graph: gradients in the first pass
+    bool was_used = false;  // got a gradient since the last pass, in it or under no_sync()
+    int gradients = 0;      // in this pass: more than one when a checkpoint runs its own backward
+    int expected = 1;       // static_graph: gradients in the first pass
     c10::intrusive_ptr<torch::autograd::Node> accumulator;
     uintptr_t hook = 0;
   };
@@ -127,6 +130,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   enum class Role : uint8_t { active, failed, joined };
 
   Reducer(ProcessGroup group, ReducerOptions options);
+
+  class ParameterHook;
+  class OutputHook;
 
   // Buckets and hooks (reducer_buckets.cpp).
   bool trainable_changed() const;
@@ -149,12 +155,14 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void reset_pass();
   void on_output();
   void on_gradient(size_t parameter);
+  static void copy_home(const at::Tensor& gradient, const Parameter& parameter);
   void adopt(Parameter& parameter);
   void launch_ready_buckets();
   void all_reduce_missing(Bucket& bucket);
   void end(Role role, int divisor);
   void wait_for_buckets(int divisor);
   void write_back(Parameter& parameter);
+  std::chrono::steady_clock::time_point moment() const;
   void count_pass(std::chrono::steady_clock::time_point compute_end);
 
   // A communication hook (reducer_hook.cpp).
@@ -190,6 +198,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   bool has_order_ = false;         // such a pass has been seen by all ranks
   bool is_order_agreed_ = false;
   bool counts_are_known_ = false;  // static_graph: Parameter::expected
+  bool is_timed_ = false;          // this pass
   std::chrono::steady_clock::time_point pass_start_{}, comm_start_{};
   int64_t traced_start_ = 0;  // of the pass, for the timeline; 0: none is kept
   ReducerStatistics statistics_;

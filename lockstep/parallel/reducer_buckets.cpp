@@ -2,6 +2,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
@@ -37,6 +38,26 @@ std::string kind_of(const at::Tensor& tensor) {
 
 }  // namespace
 
+/// On the accumulation of a parameter's gradient.
+class Reducer::ParameterHook final : public GradientHook {
+ public:
+  ParameterHook(std::weak_ptr<Reducer> reducer, size_t parameter)
+      : reducer_(std::move(reducer)), parameter_(parameter) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list& /*inputs*/) override {
+    if (const auto reducer = reducer_.lock()) reducer->on_gradient(parameter_);
+    return outputs;
+  }
+  at::Tensor home(at::ScalarType dtype) const override {
+    const auto reducer = reducer_.lock();
+    return reducer ? reducer->offer_home(parameter_, dtype) : at::Tensor();
+  }
+
+ private:
+  std::weak_ptr<Reducer> reducer_;
+  size_t parameter_;
+};
+
 bool Reducer::trainable_changed() const {
   return std::any_of(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
     return parameter.tensor.requires_grad() != parameter.is_trainable;
@@ -69,23 +90,19 @@ void Reducer::add_hook(size_t index) {
   Parameter& parameter = parameters_[index];
   // The accumulator is owned weakly by the parameter: without this reference it, and the hook, would go away.
   parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
-  const std::weak_ptr<Reducer> self = weak_from_this();
-  parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<GradientHook>(
-      [self, index] {
-        if (const auto reducer = self.lock()) reducer->on_gradient(index);
-      },
-      [self, index](at::ScalarType dtype) {
-        const auto reducer = self.lock();
-        return reducer ? reducer->offer_home(index, dtype) : at::Tensor();
-      }));
+  parameter.hook =
+      parameter.accumulator->add_post_hook(std::make_unique<ParameterHook>(weak_from_this(), index));
 }
 
 at::Tensor Reducer::offer_home(size_t index, at::ScalarType dtype) {
   Parameter& parameter = parameters_[index];
-  if (!is_open_ || is_cut_short() || !options_.gradient_as_bucket_view || c10::GradMode::is_enabled())
+  if (!is_open_ || is_cut_short() || !options_.gradient_as_bucket_view || c10::GradMode::is_enabled() ||
+      torch::autograd::AnomalyMode::is_enabled()) {
     return {};
-  if (parameter.home_is_taken || parameter.is_ready || !parameter.view.defined() ||
-      parameter.view.scalar_type() != dtype || parameter.tensor.grad().defined()) {
+  }
+  at::Tensor& gradient = parameter.tensor.mutable_grad();
+  if (gradient.defined() || parameter.is_ready || !parameter.view.defined() ||
+      parameter.view.scalar_type() != dtype) {
     return {};
   }
   const auto* some_only = torch::autograd::get_current_graph_task_exec_info();
@@ -95,9 +112,7 @@ at::Tensor Reducer::offer_home(size_t index, at::ScalarType dtype) {
       accumulator.post_hooks().size() > 1 || accumulator.tensor_post_acc_grad_hooks() != nullptr) {
     return {};
   }
-  parameter.home_is_taken = true;
-  // A tensor of its own: autograd takes over what nobody else holds, and copies what somebody does.
-  return parameter.view.variable_data();
+  return gradient = parameter.view;
 }
 
 void Reducer::remove_hook(Parameter& parameter) {
@@ -176,6 +191,11 @@ void Reducer::lay_out(BucketPlan plan) {
       parameter.bucket = b;
       parameter.view =
           view_like(bucket.flat, static_cast<int64_t>(planned.offsets[i]) / element, parameter.tensor);
+      constexpr size_t kSmall = 64 << 10;
+      parameter.bytes = parameter.view.nbytes();
+      const bool is_small =
+          parameter.bytes <= kSmall && device.is_cpu() && parameter.view.is_non_overlapping_and_dense();
+      parameter.small_home = is_small ? parameter.view.mutable_data_ptr() : nullptr;
     }
     buckets_.push_back(std::move(bucket));
   }

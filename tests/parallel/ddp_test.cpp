@@ -31,7 +31,9 @@ constexpr const char* kRobustnessCases =
     " odd_parameters a_wrapper_that_is_gone_before_backward a_wrapper_inside_a_wrapper"
     " one_model_after_another_in_one_backward parameters_that_are_replaced nested_no_sync"
     " backward_in_another_thread outputs_changed_in_place leaves_as_outputs gradients_are_computed_at_home"
-    " gradients_that_have_no_home gradients_of_several_uses an_exception_after_a_gradient_came_home";
+    " gradients_that_have_no_home gradients_of_several_uses gradients_of_uses_of_two_kinds"
+    " gradients_are_copied_to_a_home_of_other_strides an_operation_that_hands_out_no_gradient "
+    "an_exception_after_a_gradient_came_home";
 constexpr const char* kHookCases =
     " the_allreduce_hook_changes_no_bit half_precision_hooks hooks_see_every_bucket_in_order"
     " hooks_of_several_stages when_hooks_are_refused the_noop_hook_leaves_gradients"

@@ -1,5 +1,8 @@
 // Gradients that are computed in their buckets.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones_like.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -7,18 +10,20 @@
 #include "lockstep/ops/convolution.h"
 #include "lockstep/ops/embedding.h"
 #include "lockstep/ops/linear.h"
+#include "lockstep/ops/node.h"
 #include "tests/parallel/ddp_models.h"
 
 namespace lockstep::testing {
 namespace {
 
-/// Notes where an operation's backward left the gradient of its input number `input`.
+/// Notes where the gradient lies that an operation's backward hands to its input number `input`: null for
+/// none.
 class Watch : public torch::autograd::FunctionPostHook {
  public:
   Watch(std::vector<const void*>& places, size_t input) : places_(places), input_(input) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                             const torch::autograd::variable_list& /*inputs*/) override {
-    places_.push_back(outputs[input_].const_data_ptr());
+    places_.push_back(outputs[input_].defined() ? outputs[input_].const_data_ptr() : nullptr);
     return outputs;
   }
 
@@ -38,9 +43,9 @@ struct AtHomeImpl : torch::nn::Module {
   at::Tensor forward(const at::Tensor& ids) {
     const at::Tensor rows = watched(ops::embedding(table, ids, 3), 0);
     const at::Tensor image = watched(convolution->forward(rows.view({-1, 2, 3, 3})), 1);
-    return watched(ops::linear(image.flatten(1), out->weight, out->bias), 1).square();
+    return watched(watched(ops::linear(image.flatten(1), out->weight, out->bias), 1), 2).square();
   }
-  /// Of the last backward: out.weight, convolution.weight, table.
+  /// Of the last backward: out.weight, out.bias, convolution.weight, table.
   std::vector<const void*> places;
   at::Tensor table;
   ops::Conv2d convolution;
@@ -53,6 +58,8 @@ struct AtHomeImpl : torch::nn::Module {
   }
 };
 TORCH_MODULE(AtHome);
+
+const std::vector<const void*> kAtHome(4, nullptr);
 
 at::Tensor ids_of(int rank) { return at::arange(16) * (rank + 3) % 20; }
 
@@ -73,8 +80,8 @@ std::vector<at::Tensor> expected_gradients() {
 }
 
 std::vector<const void*> places_of_gradients(AtHome& model) {
-  return {model->out->weight.grad().const_data_ptr(), model->convolution->weight.grad().const_data_ptr(),
-          model->table.grad().const_data_ptr()};
+  return {model->out->weight.grad().const_data_ptr(), model->out->bias.grad().const_data_ptr(),
+          model->convolution->weight.grad().const_data_ptr(), model->table.grad().const_data_ptr()};
 }
 
 void gradients_are_computed_at_home() {
@@ -86,9 +93,30 @@ void gradients_are_computed_at_home() {
       model->zero_grad();
       model->places.clear();
       loss_of(ddp, world().rank()).backward();
-      CHECK_TRUE(model->places == places_of_gradients(model));
+      CHECK_TRUE(model->places == kAtHome);
       check_gradients(*model, expected);
     }
+  }
+}
+
+/// Parameters that do not lie as the operations compute.
+void gradients_are_copied_to_a_home_of_other_strides() {
+  const auto expected = expected_gradients();
+  AtHome model;
+  const auto transposed = [](const at::Tensor& tensor) {
+    tensor.set_data(tensor.detach().t().contiguous().t());
+  };
+  transposed(model->table);
+  transposed(model->out->weight);
+  model->convolution->weight.set_data(model->convolution->weight.detach().contiguous());
+  DistributedDataParallel ddp(model);
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    model->places.clear();
+    loss_of(ddp, world().rank()).backward();
+    CHECK_TRUE(model->places == kAtHome);
+    CHECK_TRUE(model->table.grad().strides() == model->table.strides());
+    check_gradients(*model, expected);
   }
 }
 
@@ -98,7 +126,9 @@ void gradients_that_have_no_home() {
   const int rank = world().rank();
   const auto is_elsewhere = [](AtHome& model) {
     const auto homes = places_of_gradients(model);
-    for (size_t i = 0; i < homes.size(); ++i) CHECK_TRUE(model->places[i] != homes[i]);
+    for (size_t i = 0; i < homes.size(); ++i) {
+      CHECK_TRUE(model->places[i] != nullptr && model->places[i] != homes[i]);
+    }
     model->places.clear();
   };
   const auto doubled = [](std::vector<at::Tensor> gradients) {
@@ -133,17 +163,18 @@ void gradients_that_have_no_home() {
       const auto mine = torch::autograd::grad({loss}, model->parameters(), {}, /*retain_graph=*/true);
       model->places.clear();
       loss.backward();
-      CHECK_TRUE(model->places == places_of_gradients(model));
+      CHECK_TRUE(model->places == kAtHome);
       for (size_t p = 0; p < mine.size(); ++p) CHECK_TRUE(is_close(mine[p], own[p]));
       check_gradients(*model, expected);
     }
   }
   {
     AtHome model;
-    std::vector<at::Tensor> kept(3);
+    std::vector<at::Tensor> kept(4);
     DistributedDataParallel ddp(model);
-    const std::vector<at::Tensor> watched{model->table, model->convolution->weight, model->out->weight};
-    for (size_t p = 0; p < 3; ++p) {
+    const std::vector<at::Tensor> watched{model->table, model->convolution->weight, model->out->weight,
+                                          model->out->bias};
+    for (size_t p = 0; p < watched.size(); ++p) {
       watched[p].register_hook([&kept, p](const at::Tensor& gradient) { kept[p] = gradient; });
     }
     for (int step = 0; step < 3; ++step) {
@@ -153,12 +184,20 @@ void gradients_that_have_no_home() {
       is_elsewhere(model);
       check_gradients(*model, expected);
       const auto named = model->named_parameters();
-      for (size_t p = 0; p < 3; ++p) {
+      for (size_t p = 0; p < watched.size(); ++p) {
         for (size_t q = 0; q < own.size(); ++q) {
           if (named[q].value().is_same(watched[p])) CHECK_TRUE(is_close(kept[p], own[q]));
         }
       }
     }
+  }
+  {
+    AtHome model;
+    DistributedDataParallel ddp(model);
+    const torch::autograd::DetectAnomalyGuard detects;  // looks at every gradient that is handed on
+    loss_of(ddp, rank).backward();
+    is_elsewhere(model);
+    check_gradients(*model, expected);
   }
   {
     AtHome model;
@@ -199,6 +238,68 @@ void gradients_of_several_uses() {
   }
 }
 
+/// A parameter that is used by an operation which knows homes and by one that does not, whichever comes
+/// first.
+void gradients_of_uses_of_two_kinds() {
+  struct TwiceImpl : torch::nn::Module {
+    TwiceImpl() : layer(register_module("layer", torch::nn::Linear(4, 4))) { fill_with_waves(*this); }
+    at::Tensor forward(const at::Tensor& x, bool ours_first) {
+      const auto ours = [&](const at::Tensor& y) { return ops::linear(y, layer->weight, layer->bias); };
+      return ours_first ? layer->forward(ours(x).tanh()) : ours(layer->forward(x).tanh());
+    }
+    torch::nn::Linear layer;
+  };
+  const auto loss = [](auto&& call, int rank, bool ours_first) {
+    return call(at::arange(12, at::kFloat).view({3, 4}) / (rank + 2), ours_first).square().sum();
+  };
+  for (const bool ours_first : {false, true}) {
+    const auto model = std::make_shared<TwiceImpl>(), alone = std::make_shared<TwiceImpl>();
+    const auto call = [&](const at::Tensor& x, bool first) { return alone->forward(x, first); };
+    const auto expected = average_gradients(*alone, [&](int rank) { return loss(call, rank, ours_first); });
+    DistributedDataParallel ddp(model);
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      loss(ddp, world().rank(), ours_first).backward();
+      check_gradients(*model, expected);
+    }
+  }
+}
+
+/// Multiplies; its backward hands out a gradient of ones to the weight, or none.
+struct SilentBackward : ops::OperationNode {
+  bool is_silent = false;
+  std::string name() const override { return "SilentBackward"; }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    return {is_silent ? at::Tensor() : at::ones_like(gradients[0])};
+  }
+};
+
+/// Such a parameter was used: as in Python its average counts this rank's part as zeros.
+void an_operation_that_hands_out_no_gradient() {
+  struct SilentImpl : torch::nn::Module {
+    SilentImpl() : weight(register_parameter("weight", at::ones({3}))) {}
+    at::Tensor forward(bool is_silent) {
+      auto node = c10::make_intrusive<SilentBackward>();
+      node->is_silent = is_silent;
+      at::Tensor output = weight.detach() * 2;
+      ops::set_origin(output, std::move(node), weight);
+      return output;
+    }
+    at::Tensor weight;
+  };
+  const int rank = world().rank(), ranks = world().size();
+  for (const bool view : {true, false}) {
+    const auto model = std::make_shared<SilentImpl>();
+    DistributedDataParallel ddp(model, {.gradient_as_bucket_view = view});
+    for (int step = 0; step < 4; ++step) {
+      model->zero_grad();
+      ddp(rank == 0 || step == 2).sum().backward();
+      const double average = step == 2 ? 0.0 : (ranks - 1.0) / ranks;
+      CHECK_TRUE(is_close(model->weight.grad(), at::full({3}, average)));
+    }
+  }
+}
+
 /// The backward of one rank ends between the operation and the accumulation.
 void an_exception_after_a_gradient_came_home() {
   const auto expected = expected_gradients();
@@ -233,10 +334,14 @@ void an_exception_after_a_gradient_came_home() {
 }  // namespace
 
 Cases home_cases() {
-  return {{"gradients_are_computed_at_home", gradients_are_computed_at_home},
-          {"gradients_that_have_no_home", gradients_that_have_no_home},
-          {"gradients_of_several_uses", gradients_of_several_uses},
-          {"an_exception_after_a_gradient_came_home", an_exception_after_a_gradient_came_home}};
+  return {
+      {"gradients_are_computed_at_home", gradients_are_computed_at_home},
+      {"gradients_that_have_no_home", gradients_that_have_no_home},
+      {"gradients_are_copied_to_a_home_of_other_strides", gradients_are_copied_to_a_home_of_other_strides},
+      {"gradients_of_uses_of_two_kinds", gradients_of_uses_of_two_kinds},
+      {"an_operation_that_hands_out_no_gradient", an_operation_that_hands_out_no_gradient},
+      {"gradients_of_several_uses", gradients_of_several_uses},
+      {"an_exception_after_a_gradient_came_home", an_exception_after_a_gradient_came_home}};
 }
 
 }  // namespace lockstep::testing

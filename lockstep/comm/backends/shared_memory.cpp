@@ -68,7 +68,7 @@ class ShmGroup : public ProcessGroup::Impl {
   void monitored_barrier(Timeout timeout) override { group().barrier(timeout); }
 
   WorkPtr start_all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) override {
-    return work(start(tensor, op), {tensor}, timeout);
+    return reduction_work(state_, start(tensor, op), tensor, timeout);
   }
   WorkPtr start_reduce(const at::Tensor& tensor, ReduceOp op, int dst, Timeout timeout) override {
     const shm::DType dtype = to_shm(tensor);

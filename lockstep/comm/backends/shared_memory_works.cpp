@@ -9,7 +9,7 @@ void State::abandon(std::function<bool()> ended, std::shared_ptr<void> held) {
   abandoned.emplace_back(std::move(ended), std::move(held));
 }
 
-void State::abandon(shm::Group::Sequence sequence, std::shared_ptr<Held> held) {
+void State::abandon(shm::Group::Sequence sequence, std::shared_ptr<void> held) {
   if (group.has_ended(sequence)) return;
   abandon([this, sequence] { return group.has_ended(sequence); }, std::move(held));
 }
@@ -51,6 +51,27 @@ class ShmWork : public Work {
   std::chrono::milliseconds timeout_;
 };
 
+class ReductionWork : public Work {
+ public:
+  ReductionWork(std::shared_ptr<State> state, shm::Group::Sequence sequence, at::Tensor tensor,
+                std::chrono::milliseconds timeout)
+      : state_(std::move(state)), sequence_(sequence), tensor_(std::move(tensor)), timeout_(timeout) {}
+  ~ReductionWork() override {
+    if (state_->group.has_ended(sequence_)) return;
+    state_->abandon(sequence_, std::make_shared<at::Tensor>(std::move(tensor_)));
+  }
+
+ private:
+  void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
+    with_shape(tensor_, [&] { state_->group.wait(sequence_, timeout.value_or(timeout_)); });
+  }
+  bool poll() override { return state_->group.is_complete(sequence_); }
+  std::shared_ptr<State> state_;
+  shm::Group::Sequence sequence_;
+  at::Tensor tensor_;
+  std::chrono::milliseconds timeout_;
+};
+
 class MessageWork : public Work {
  public:
   MessageWork(std::shared_ptr<State> state, std::shared_ptr<Message> message,
@@ -83,6 +104,12 @@ std::shared_ptr<Work> collective_work(std::shared_ptr<State> state, shm::Group::
                                       std::shared_ptr<Held> held, std::chrono::milliseconds timeout) {
   state->purge();
   return std::make_shared<ShmWork>(std::move(state), sequence, std::move(held), timeout);
+}
+
+std::shared_ptr<Work> reduction_work(std::shared_ptr<State> state, shm::Group::Sequence sequence,
+                                     at::Tensor tensor, std::chrono::milliseconds timeout) {
+  state->purge();
+  return std::make_shared<ReductionWork>(std::move(state), sequence, std::move(tensor), timeout);
 }
 
 std::shared_ptr<Work> message_work(std::shared_ptr<State> state, std::shared_ptr<Message> message,

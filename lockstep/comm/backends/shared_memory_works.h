@@ -44,7 +44,7 @@ struct State {
   State(const State&) = delete;
   /// Something in flight that nobody waits for any more; it goes on all the same.
   void abandon(std::function<bool()> ended, std::shared_ptr<void> held);
-  void abandon(shm::Group::Sequence sequence, std::shared_ptr<Held> held);
+  void abandon(shm::Group::Sequence sequence, std::shared_ptr<void> held);
   /// Lets go of what has ended by now.
   void purge();
   std::shared_ptr<shm::Node> node;
@@ -68,6 +68,9 @@ void with_shape(const at::Tensor& tensor, const Wait& wait) {
 /// The handle of collective `sequence`; its wait() throws what `held` says of a disagreement.
 std::shared_ptr<Work> collective_work(std::shared_ptr<State> state, shm::Group::Sequence sequence,
                                       std::shared_ptr<Held> held, std::chrono::milliseconds timeout);
+/// The same of a reduction in place, which needs nothing but its tensor.
+std::shared_ptr<Work> reduction_work(std::shared_ptr<State> state, shm::Group::Sequence sequence,
+                                     at::Tensor tensor, std::chrono::milliseconds timeout);
 std::shared_ptr<Work> message_work(std::shared_ptr<State> state, std::shared_ptr<Message> message,
                                    std::chrono::milliseconds timeout);
 
