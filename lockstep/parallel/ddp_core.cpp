@@ -167,7 +167,8 @@ void DataParallelCore::before_forward() {
   if (synchronises_ && !is_again) ++forwards_in_step_;
   synchronises_ = synchronises_ && forwards_in_step_ % options_.backward_passes_per_step == 0;
   is_timed_ = reducer_->times_next_pass();
-  if (is_timed_) forward_start_ = std::chrono::steady_clock::now();
+  is_traced_ = timeline::is_on();
+  if (is_timed_ || is_traced_) forward_start_ = std::chrono::steady_clock::now();
   if (is_again) return;
   if (low_precision_) low_precision_->leave();
   if (synchronises_) {
@@ -184,8 +185,8 @@ void DataParallelCore::synchronise_forward(int source) {
 }
 
 void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
-  const auto forward_end = is_timed_ ? std::chrono::steady_clock::now() : forward_start_;
-  if (is_timed_) {
+  const auto forward_end = is_timed_ || is_traced_ ? std::chrono::steady_clock::now() : forward_start_;
+  if (is_traced_) {
     timeline::record(timeline::Kind::forward, "forward", forward_start_.time_since_epoch().count(),
                      forward_end.time_since_epoch().count());
   }

@@ -59,9 +59,9 @@ struct DistributedDataParallelOptions {
   std::vector<std::string> parameters_and_buffers_to_ignore{};
 };
 
-/// What DistributedDataParallel::logging_data() returns: Python's names. Times in nanoseconds, of
-/// the last timed step and averaged over those: the first ten and each hundredth, as in Python (and all,
-/// while a timeline is kept or TORCH_DISTRIBUTED_DEBUG is set); sizes in bytes, of this rank.
+/// What DistributedDataParallel::logging_data() returns: Python's names. Times in nanoseconds, of the last
+/// timed step and averaged over those: the first ten and each hundredth, as in Python (all, where
+/// TORCH_DISTRIBUTED_DEBUG is set); sizes in bytes, of this rank.
 struct DDPLoggingData {
   int world_size = 1, rank = 0;
   std::string module_name, backend_name;
@@ -129,7 +129,7 @@ class DataParallelCore : public JoinMember {
 
   std::string comm_hook_name_;
   std::vector<int64_t> first_bucket_sizes_;
-  bool is_timed_ = false;  // the forward under way
+  bool is_timed_ = false, is_traced_ = false;  // the forward under way
   std::chrono::steady_clock::time_point forward_start_{};
   int64_t told_passes_ = 0;                                         // see ddp_debug.h
   int64_t forward_time_ = 0, forward_time_sum_ = 0, forwards_ = 0;  // timed ones

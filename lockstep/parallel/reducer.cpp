@@ -119,8 +119,8 @@ void Reducer::begin() {
   leaves_at_end_ = join_hook_ != nullptr || (options_.static_graph && !counts_are_known_);
   is_open_ = true;
   is_timed_ = times_next_pass();
+  traced_start_ = timeline::is_on() ? timeline::now() : 0;
   pass_start_ = moment();
-  traced_start_ = timeline::is_on() ? pass_start_.time_since_epoch().count() : 0;
   // The callback belongs to the backward pass: when an exception ends that, both go away.
   const auto token = std::make_shared<int>();
   pass_token_ = token;
@@ -325,10 +325,10 @@ void Reducer::end(Role role, int divisor) {
   counts_are_known_ = true;
 }
 
-/// As often as Python's DDP: the first steps and then each hundredth; all of them where somebody watches.
+/// As often as Python's DDP: the first steps and then each hundredth; all of them where somebody reads them.
 bool Reducer::times_next_pass() const {
   constexpr int64_t kFirst = 10, kSampleRate = 100;
-  return statistics_.passes < kFirst || statistics_.passes % kSampleRate == 0 || timeline::is_on() ||
+  return statistics_.passes < kFirst || statistics_.passes % kSampleRate == 0 ||
          debug_level() >= DebugLevel::INFO;
 }
 
