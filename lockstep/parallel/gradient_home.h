@@ -16,11 +16,13 @@ namespace lockstep {
 /// mean nothing, and hands an undefined tensor along the edge in the gradient's place. So neither it nor
 /// autograd makes a tensor, and DistributedDataParallel has nothing to copy.
 ///
-/// There is a place only in a backward() that averages, for a parameter of DistributedDataParallel (with
-/// gradient_as_bucket_view) that has no gradient yet, and so one only in each such backward: another use of
-/// the parameter gets none, and autograd adds its gradient. None is given with create_graph, in
+/// There is a place only in a backward() that averages, in main memory, for a parameter of
+/// DistributedDataParallel (with gradient_as_bucket_view) that has no gradient yet, and so one only in each
+/// such backward: another use of the parameter gets none, and autograd adds its gradient (those of several
+/// further uses first, which from three uses on may change the last bit). None is given with create_graph, in
 /// torch::autograd::grad, and where hooks on the parameter, or anomaly detection, want to see the gradient.
-/// To be called by the thread that runs backward; cheap; does not block.
+/// An operation that hands the tensor on as well doubles the gradient. To be called by the thread that runs
+/// backward; cheap; does not block.
 at::Tensor gradient_home(const torch::autograd::Edge& edge, at::ScalarType dtype);
 
 }  // namespace lockstep

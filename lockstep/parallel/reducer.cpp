@@ -202,11 +202,12 @@ void Reducer::on_gradient(size_t index) {
   launch_ready_buckets();
 }
 
-/// copy_, whose way through the dispatcher costs more than a small copy.
+/// copy_, whose way through the dispatcher costs more than a small copy of what lies in memory as it is
+/// meant.
 void Reducer::copy_home(const at::Tensor& gradient, const Parameter& parameter) {
   const at::Tensor& view = parameter.view;
-  if (parameter.small_home != nullptr && gradient.is_cpu() && gradient.strides() == view.strides() &&
-      gradient.scalar_type() == view.scalar_type()) {
+  if (parameter.small_home != nullptr && gradient.is_cpu() && !gradient.is_conj() && !gradient.is_neg() &&
+      gradient.strides() == view.strides() && gradient.scalar_type() == view.scalar_type()) {
     std::memcpy(parameter.small_home, gradient.const_data_ptr(), parameter.bytes);
     return;
   }
@@ -328,8 +329,8 @@ void Reducer::end(Role role, int divisor) {
 /// As often as Python's DDP: the first steps and then each hundredth; all of them where somebody reads them.
 bool Reducer::times_next_pass() const {
   constexpr int64_t kFirst = 10, kSampleRate = 100;
-  return statistics_.passes < kFirst || statistics_.passes % kSampleRate == 0 ||
-         debug_level() >= DebugLevel::INFO;
+  const int64_t pass = statistics_.passes + 1;
+  return pass <= kFirst || pass % kSampleRate == 0 || debug_level() >= DebugLevel::INFO;
 }
 
 Clock::time_point Reducer::moment() const { return is_timed_ ? Clock::now() : Clock::time_point{}; }

@@ -106,7 +106,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     at::Tensor view;             // of its bucket, in the parameter's own strides
     void* small_home = nullptr;  // where `view` lies, if it is dense, in main memory and small
     size_t bytes = 0;            // of `view`
-    size_t bucket = 0;           // the last one for a sparse gradient, which waits for all of them
+    bool is_fit_for_home = false;
+    size_t bucket = 0;  // the last one for a sparse gradient, which waits for all of them
     bool is_ready = false;
     bool was_used = false;  // got a gradient since the last pass, in it or under no_sync()
     int gradients = 0;      // in this pass: more than one when a checkpoint runs its own backward

@@ -101,8 +101,8 @@ at::Tensor Reducer::offer_home(size_t index, at::ScalarType dtype) {
     return {};
   }
   at::Tensor& gradient = parameter.tensor.mutable_grad();
-  if (gradient.defined() || parameter.is_ready || !parameter.view.defined() ||
-      parameter.view.scalar_type() != dtype) {
+  if (gradient.defined() || parameter.is_ready || !parameter.is_fit_for_home ||
+      parameter.view.scalar_type() != dtype || !parameter.tensor.requires_grad()) {
     return {};
   }
   const auto* some_only = torch::autograd::get_current_graph_task_exec_info();
@@ -163,6 +163,7 @@ void Reducer::lay_out(BucketPlan plan) {
       gradient.reset();
     }
     parameter.view.reset();
+    parameter.is_fit_for_home = false;
   }
   buckets_.clear();
   plan_ = std::move(plan);
@@ -195,6 +196,9 @@ void Reducer::lay_out(BucketPlan plan) {
       parameter.bytes = parameter.view.nbytes();
       const bool is_small =
           parameter.bytes <= kSmall && device.is_cpu() && parameter.view.is_non_overlapping_and_dense();
+      // Matrix products add in another order where their result lies otherwise; and nobody would wait for
+      // what another stream writes.
+      parameter.is_fit_for_home = device.is_cpu() && planned.offsets[i] % kGradientAlignment == 0;
       parameter.small_home = is_small ? parameter.view.mutable_data_ptr() : nullptr;
     }
     buckets_.push_back(std::move(bucket));

@@ -182,6 +182,19 @@ void layouts() {
   at::Tensor leaf = input(world.rank(), {10}, at::kFloat).requires_grad_();
   world.broadcast(leaf);
   CHECK_TRUE(leaf.detach().equal(input(0, {10}, at::kFloat)));
+  const at::Tensor average = reduced(world, {10}, at::kFloat, ReduceOp::AVG);
+  const auto averaged = [&](const auto& reduce) {
+    at::Tensor own = input(world.rank(), {10}, at::kFloat).requires_grad_();
+    reduce(own);
+    CHECK_TRUE(own.is_leaf() && own.detach().equal(average));
+    const at::Tensor twice = input(world.rank(), {10}, at::kFloat).requires_grad_() * 1;
+    const auto origin = twice.grad_fn();
+    reduce(twice);
+    CHECK_TRUE(twice.grad_fn() == origin && twice.detach().equal(average));
+  };
+  averaged([&](const at::Tensor& t) { world.all_reduce(t, {.op = ReduceOp::AVG}); });
+  averaged([&](const at::Tensor& t) { world.all_reduce_async(t, {.op = ReduceOp::AVG})->wait(); });
+  averaged([&](const at::Tensor& t) { world.all_reduce_coalesced({t}, {.op = ReduceOp::AVG}); });
 }
 
 void gather_and_bytes() {

@@ -32,8 +32,9 @@ constexpr const char* kRobustnessCases =
     " one_model_after_another_in_one_backward parameters_that_are_replaced nested_no_sync"
     " backward_in_another_thread outputs_changed_in_place leaves_as_outputs gradients_are_computed_at_home"
     " gradients_that_have_no_home gradients_of_several_uses gradients_of_uses_of_two_kinds"
-    " gradients_are_copied_to_a_home_of_other_strides an_operation_that_hands_out_no_gradient "
-    "an_exception_after_a_gradient_came_home";
+    " gradients_are_copied_to_a_home_of_other_strides an_operation_that_hands_out_no_gradient"
+    " a_parameter_frozen_before_its_backward a_gradient_that_is_to_be_conjugated"
+    " a_hook_changes_no_bit_of_odd_sizes an_exception_after_a_gradient_came_home";
 constexpr const char* kHookCases =
     " the_allreduce_hook_changes_no_bit half_precision_hooks hooks_see_every_bucket_in_order"
     " hooks_of_several_stages when_hooks_are_refused the_noop_hook_leaves_gradients"

@@ -1,7 +1,9 @@
 // Gradients that are computed in their buckets.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/complex.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/real.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
@@ -11,6 +13,7 @@
 #include "lockstep/ops/embedding.h"
 #include "lockstep/ops/linear.h"
 #include "lockstep/ops/node.h"
+#include "lockstep/parallel/hooks/default_hooks.h"
 #include "tests/parallel/ddp_models.h"
 
 namespace lockstep::testing {
@@ -300,6 +303,81 @@ void an_operation_that_hands_out_no_gradient() {
   }
 }
 
+/// Autograd drops what comes for a parameter that was frozen after its forward: it counts as zeros.
+void a_parameter_frozen_before_its_backward() {
+  for (const bool view : {true, false}) {
+    AtHome model;
+    DistributedDataParallel ddp(model, {.gradient_as_bucket_view = view});
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      const at::Tensor loss = loss_of(ddp, world().rank());
+      model->out->weight.requires_grad_(step != 1);
+      model->out->bias.requires_grad_(step != 1);
+      loss.backward();
+      for (const at::Tensor& parameter : {model->out->weight, model->out->bias}) {
+        CHECK_TRUE((parameter.grad().abs().max().item<double>() == 0) == (step == 1));
+        parameter.requires_grad_(true);
+      }
+    }
+  }
+}
+
+/// Whose memory holds the conjugate of the gradient.
+void a_gradient_that_is_to_be_conjugated() {
+  struct ConjugateImpl : torch::nn::Module {
+    ConjugateImpl() : weight(register_parameter("weight", at::complex(wave({5}, 1), wave({5}, 2)))) {}
+    at::Tensor forward(const at::Tensor& x) { return at::real(weight.conj() * x).sum(); }
+    at::Tensor weight;
+  };
+  const auto input = [](int rank) { return at::complex(wave({5}, rank + 3), wave({5}, rank + 4)); };
+  const auto alone = std::make_shared<ConjugateImpl>();
+  alone->forward(input(0)).backward();
+  CHECK_TRUE(alone->weight.grad().is_conj());  // or this tests nothing
+  const auto expected = average_gradients(*alone, [&](int rank) { return alone->forward(input(rank)); });
+  for (const bool view : {true, false}) {
+    const auto model = std::make_shared<ConjugateImpl>();
+    DistributedDataParallel ddp(model, {.gradient_as_bucket_view = view});
+    for (int step = 0; step < 2; ++step) {
+      model->zero_grad();
+      ddp(input(world().rank())).backward();
+      CHECK_TRUE(model->weight.grad().resolve_conj().allclose(expected[0].resolve_conj(), 1e-5, 1e-6));
+    }
+  }
+}
+
+/// Buckets of a hook have no gaps: a gradient computed at an odd place would be added in another order.
+void a_hook_changes_no_bit_of_odd_sizes() {
+  struct OddImpl : torch::nn::Module {
+    OddImpl() {
+      const std::vector<int64_t> sizes{13, 37, 7, 65, 129, 3};
+      for (size_t i = 0; i + 1 < sizes.size(); ++i) {
+        layers.push_back(
+            register_module("layer" + std::to_string(i), torch::nn::Linear(sizes[i], sizes[i + 1])));
+      }
+      fill_with_waves(*this);
+    }
+    at::Tensor forward(at::Tensor x) {
+      for (const auto& layer : layers) x = ops::linear(x, layer->weight, layer->bias).tanh();
+      return x;
+    }
+    std::vector<torch::nn::Linear> layers;
+  };
+  for (const double cap : {kTiny, 0.002, 25.0}) {
+    const auto plain = std::make_shared<OddImpl>(), hooked = std::make_shared<OddImpl>();
+    DistributedDataParallel ddp(plain), with_hook(hooked, {.bucket_cap_mb = cap});
+    with_hook.register_comm_hook(std::nullopt, allreduce_hook);
+    for (const int64_t rows : {17, 64, 100}) {
+      plain->zero_grad();
+      hooked->zero_grad();
+      ddp(wave({rows, 13}, world().rank())).square().sum().backward();
+      with_hook(wave({rows, 13}, world().rank())).square().sum().backward();
+      for (size_t p = 0; p < plain->parameters().size(); ++p) {
+        CHECK_TRUE(plain->parameters()[p].grad().equal(hooked->parameters()[p].grad()));
+      }
+    }
+  }
+}
+
 /// The backward of one rank ends between the operation and the accumulation.
 void an_exception_after_a_gradient_came_home() {
   const auto expected = expected_gradients();
@@ -338,6 +416,9 @@ Cases home_cases() {
       {"gradients_are_computed_at_home", gradients_are_computed_at_home},
       {"gradients_that_have_no_home", gradients_that_have_no_home},
       {"gradients_are_copied_to_a_home_of_other_strides", gradients_are_copied_to_a_home_of_other_strides},
+      {"a_parameter_frozen_before_its_backward", a_parameter_frozen_before_its_backward},
+      {"a_gradient_that_is_to_be_conjugated", a_gradient_that_is_to_be_conjugated},
+      {"a_hook_changes_no_bit_of_odd_sizes", a_hook_changes_no_bit_of_odd_sizes},
       {"gradients_of_uses_of_two_kinds", gradients_of_uses_of_two_kinds},
       {"an_operation_that_hands_out_no_gradient", an_operation_that_hands_out_no_gradient},
       {"gradients_of_several_uses", gradients_of_several_uses},

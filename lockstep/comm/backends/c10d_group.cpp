@@ -1,6 +1,7 @@
 #include "lockstep/comm/backends/c10d_group.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -230,6 +231,7 @@ class C10dGroup : public ProcessGroup::Impl {
  private:
   template <class Start>
   WorkPtr adapt(const char* what, std::chrono::milliseconds timeout, const Start& start) {
+    const at::NoGradGuard no_grad;  // Gloo takes it along to its thread, where it divides for AVG
     try {
       return std::make_shared<C10dWorkAdapter>(start(), name_, what, timeout);
     } catch (const std::exception& error) {
