@@ -10,7 +10,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/comm/init.h"
@@ -55,22 +54,22 @@ int ranks_from(const char* text) {
   return ranks;
 }
 
-/// A program that starts its own ranks, started as ranks by torchrun: each of those would start RANKS more,
+/// A program that starts its own ranks, started as ranks by a launcher: each of those would start RANKS more,
 /// and all of them would meet at one address, as one job after another with the same rank numbers.
 int run(int argc, char** argv) {
   if (argc > 2) throw lockstep::ValueError("usage: toy_ddp [RANKS]");
-  const auto rank = lockstep::env::get("RANK"), size = lockstep::env::get("WORLD_SIZE");
-  if (!rank || !size) {
+  if (!lockstep::is_launched()) {
     lockstep::spawn(kTrain, argc == 2 ? ranks_from(argv[1]) : 2);
     return 0;
   }
   if (argc == 2) {
-    throw lockstep::ValueError("this process is already rank " + *rank + " of " + *size +
-                               ", which a launcher (lockrun, torchrun) started; it would start " + argv[1] +
-                               " more of its own, and so would each of the others. Leave RANKS out here, or "
-                               "start toy_ddp without a launcher");
+    throw lockstep::ValueError(
+        std::string("this process is already one of the ranks that a launcher (lockrun, ") +
+        "torchrun, mpirun, srun) started; it would start " + argv[1] +
+        " more of its own, and so would each of the others. Leave RANKS out here, or "
+        "start toy_ddp without a launcher");
   }
-  train(std::stoi(*rank), {});
+  train(0, {});  // the rank is init()'s to find out
   return 0;
 }
 

@@ -36,6 +36,11 @@ at::Tensor Future::wait() {
   return value_;
 }
 
+void Future::abandon() {
+  next_.clear();
+  if (work_) std::exchange(work_, nullptr)->wait();
+}
+
 std::vector<at::Tensor> GradBucket::gradients() const {
   std::vector<at::Tensor> gradients;
   for (size_t i = 0; i < parameters_.size(); ++i) {

@@ -44,6 +44,8 @@ class Future {
   bool advance();
   /// All stages; returns the value. Blocks.
   at::Tensor wait();
+  /// Blocks for the operation under way and forgets all stages. Throws what the operation throws.
+  void abandon();
 
  private:
   std::shared_ptr<Work> work_;  // none: nothing to wait for

@@ -9,7 +9,16 @@ namespace lockstep {
 std::string describe_parameter(const std::string& name, const at::Tensor& parameter) {
   std::ostringstream text;
   text << "parameter " << name << " " << parameter.sizes() << " " << parameter.scalar_type()
-       << (parameter.requires_grad() ? " requires_grad" : " frozen") << "\n";
+       << (parameter.requires_grad() ? " requires_grad" : " frozen");
+  // A gradient lies in its bucket as its parameter does. Dimensions of one element lie anyhow.
+  if (parameter.layout() == at::kStrided && !parameter.is_contiguous()) {
+    std::vector<int64_t> strides = parameter.strides().vec();
+    for (size_t d = 0; d < strides.size(); ++d) {
+      if (parameter.size(static_cast<int64_t>(d)) == 1) strides[d] = 1;
+    }
+    text << " strides " << at::IntArrayRef(strides);
+  }
+  text << "\n";
   return text.str();
 }
 

@@ -287,9 +287,38 @@ void Reducer::all_reduce_missing(Bucket& bucket) {
 
 /// Ends the pass. `divisor`: 0 outside join(), where buckets are averaged by the reduction itself.
 void Reducer::end(Role role, int divisor) {
-  const at::NoGradGuard no_grad;
   is_open_ = false;
   leave_open_passes();
+  try {
+    finish(role, divisor);
+  } catch (const CommError&) {
+    throw;  // the group is broken: nothing goes on
+  } catch (...) {
+    abandon_buckets();
+    throw;
+  }
+}
+
+/// Operations that go on would write into the next pass's gradients.
+void Reducer::abandon_buckets() {
+  const auto quietly = [](const auto& wait) {
+    try {
+      wait();
+    } catch (const std::exception&) {  // the first error is the one to tell
+    }
+  };
+  for (Bucket& bucket : buckets_) {
+    if (bucket.future) quietly([&] { bucket.future->abandon(); });
+    if (bucket.work) quietly([&] { bucket.work->wait(); });
+    if (bucket.missing_work) quietly([&] { bucket.missing_work->wait(); });
+    bucket.future.reset();
+    bucket.work.reset();
+    bucket.missing_work.reset();
+  }
+}
+
+void Reducer::finish(Role role, int divisor) {
+  const at::NoGradGuard no_grad;
   is_shadowing_ = role == Role::joined;
   // An exception after the last gradient: nothing is missing.
   if (role == Role::failed && next_bucket_ == buckets_.size()) role = Role::active;

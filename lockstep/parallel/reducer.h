@@ -66,9 +66,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Ends a pass that an exception, in forward or in backward, cut short. To be called before any other use
   /// of the group. Blocks.
   void recover();
-  /// Before a synchronised forward: takes in parameters that were frozen or freed since, and lays the buckets
-  /// out anew in the order in which gradients became ready, once. Blocks where there is something to agree
-  /// on. Throws Error naming the first parameter whose requires_grad differs between ranks.
+  /// Before a synchronised forward: takes in parameters that were frozen, freed or loaded since, and lays the
+  /// buckets out anew in the order in which gradients became ready, once. Blocks where there is something to
+  /// agree on. Throws Error naming the first parameter whose requires_grad differs between ranks.
   void prepare();
   /// A backward pass through `outputs` of a synchronised forward averages gradients.
   void arm(const std::vector<at::Tensor>& outputs);
@@ -137,6 +137,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   // Buckets and hooks (reducer_buckets.cpp).
   bool trainable_changed() const;
+  void follow_accumulators();
   std::string changed_names() const;
   void take_trainable();
   std::vector<size_t> known_order() const;
@@ -161,6 +162,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void launch_ready_buckets();
   void all_reduce_missing(Bucket& bucket);
   void end(Role role, int divisor);
+  void finish(Role role, int divisor);
+  void abandon_buckets();
   void wait_for_buckets(int divisor);
   void write_back(Parameter& parameter);
   std::chrono::steady_clock::time_point moment() const;

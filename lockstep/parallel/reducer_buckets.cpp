@@ -64,6 +64,20 @@ bool Reducer::trainable_changed() const {
   });
 }
 
+/// A parameter that got other memory (as torch::load() does) may have a new accumulation node, without our
+/// hook.
+void Reducer::follow_accumulators() {
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    Parameter& parameter = parameters_[p];
+    if (!parameter.is_trainable ||
+        torch::autograd::impl::try_get_grad_accumulator(parameter.tensor) == parameter.accumulator) {
+      continue;
+    }
+    remove_hook(parameter);
+    add_hook(p);
+  }
+}
+
 std::string Reducer::changed_names() const {
   std::string names;
   for (const Parameter& parameter : parameters_) {
@@ -238,6 +252,7 @@ void Reducer::prepare() {
   } else if (has_order_ && !is_order_agreed_) {
     agree_on_order();
   }
+  follow_accumulators();
 }
 
 /// Every rank saw its gradients in some order: rank 0's is everybody's.

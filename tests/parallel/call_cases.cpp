@@ -106,6 +106,10 @@ void differences_are_named() {
   refuses(std::make_shared<OneLayer>("weight", at::IntArrayRef({2, 3}), at::kFloat, !odd),
           "rank 0 has parameter weight [2, 3] Float requires_grad, rank 1 has parameter weight [2, 3] Float "
           "frozen");
+  const auto lies_otherwise = std::make_shared<OneLayer>();
+  at::Tensor weight = lies_otherwise->named_parameters()["weight"];
+  if (odd) weight.set_data(weight.detach().t().contiguous().t());
+  refuses(lies_otherwise, "rank 1 has parameter weight [2, 3] Float requires_grad strides [1, 2]");
   auto more = std::make_shared<OneLayer>();
   if (odd) more->register_parameter("late", at::ones({1}));
   refuses(more, "rank 0 has nothing more, rank 1 has parameter late [1] Float requires_grad");

@@ -29,7 +29,8 @@ constexpr const char* kReducerCases =
     " eval_between_forward_and_backward ignored_parameters_and_options a_module_wrapped_again";
 constexpr const char* kRobustnessCases =
     " odd_parameters a_wrapper_that_is_gone_before_backward a_wrapper_inside_a_wrapper"
-    " one_model_after_another_in_one_backward parameters_that_are_replaced nested_no_sync"
+    " one_model_after_another_in_one_backward parameters_that_are_replaced a_module_loaded_after_wrapping "
+    "nested_no_sync"
     " backward_in_another_thread outputs_changed_in_place leaves_as_outputs gradients_are_computed_at_home"
     " gradients_that_have_no_home gradients_of_several_uses gradients_of_uses_of_two_kinds"
     " gradients_are_copied_to_a_home_of_other_strides an_operation_that_hands_out_no_gradient"
@@ -38,7 +39,8 @@ constexpr const char* kRobustnessCases =
 constexpr const char* kHookCases =
     " the_allreduce_hook_changes_no_bit half_precision_hooks hooks_see_every_bucket_in_order"
     " hooks_of_several_stages when_hooks_are_refused the_noop_hook_leaves_gradients"
-    " hooks_and_missing_gradients exceptions_with_hooks an_exception_in_a_hook_on_all_ranks hooks_under_join"
+    " hooks_and_missing_gradients exceptions_with_hooks an_exception_in_a_hook_on_all_ranks "
+    "an_exception_in_a_hook_at_the_end hooks_under_join"
     " powerSGD_of_a_low_rank_gradient_is_exact powerSGD_state_is_saved adasum_against_its_formula"
     " predivided_averages hooks_by_name model_averaging what_hooks_refuse backward_passes_per_step"
     " hooks_and_odd_gradients adasum_and_odd_gradients hooks_recover_from_what_is_not_finite"

@@ -233,6 +233,33 @@ void an_exception_in_a_hook_on_all_ranks() {
   check_gradients(*model, expected_toy_gradients(1));
 }
 
+/// In the pass whose buckets all leave at its end, with operations under way.
+void an_exception_in_a_hook_at_the_end() {
+  const int rank = world().rank();
+  for (const bool in_a_stage : {false, true}) {
+    for (int round = 0; round < 5; ++round) {
+      Toy model;
+      DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny, .static_graph = true});
+      const auto fails = std::make_shared<bool>(true);
+      ddp.register_comm_hook(
+          fails, [in_a_stage](const std::shared_ptr<bool>& now, GradBucket& bucket) -> Future {
+            if (!*now || bucket.index() != 1) return allreduce_hook(std::nullopt, bucket);
+            if (!in_a_stage) throw std::runtime_error("the second bucket");
+            return allreduce_hook(std::nullopt, bucket).then([](const at::Tensor& /*value*/) -> Future {
+              throw std::runtime_error("the second bucket");
+            });
+          });
+      check_throws<std::runtime_error>([&] { toy_loss(ddp, 0, rank).backward(); }, "the second bucket");
+      *fails = false;
+      for (int step = 1; step < 3; ++step) {
+        model->zero_grad();
+        toy_loss(ddp, step, rank).backward();
+        check_gradients(*model, expected_toy_gradients(step));
+      }
+    }
+  }
+}
+
 void hooks_under_join() {
   Toy model, plain;
   const auto train = [](Toy& toy, auto& ddp) {
@@ -264,6 +291,7 @@ Cases hook_cases() {
           {"hooks_and_missing_gradients", hooks_and_missing_gradients},
           {"exceptions_with_hooks", exceptions_with_hooks},
           {"an_exception_in_a_hook_on_all_ranks", an_exception_in_a_hook_on_all_ranks},
+          {"an_exception_in_a_hook_at_the_end", an_exception_in_a_hook_at_the_end},
           {"hooks_under_join", hooks_under_join}};
 }
 

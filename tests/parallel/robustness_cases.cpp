@@ -4,7 +4,11 @@
 #include <ATen/ops/real.h>
 #include <ATen/ops/zeros.h>
 
+#include <torch/csrc/autograd/variable.h>
+#include <torch/serialize.h>
+
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "tests/parallel/ddp_models.h"
@@ -141,6 +145,30 @@ void parameters_that_are_replaced() {
                       "net2.bias is Float [1] now but was Float [5] when the module was wrapped");
 }
 
+/// Loading may give parameters new accumulation nodes, which know nothing of the wrapper.
+void a_module_loaded_after_wrapping() {
+  const int own = world().rank();
+  for (const bool unused : {false, true}) {
+    for (const bool static_graph : {false, true}) {
+      Toy model;
+      DistributedDataParallel ddp(model, {.find_unused_parameters = unused, .static_graph = static_graph});
+      for (int step = 0; step < 4; ++step) {
+        if (step != 1) {
+          const auto before = torch::autograd::impl::try_get_grad_accumulator(model->net2->weight);
+          std::stringstream file;
+          torch::save(model, file);
+          torch::load(model, file);
+          // Or this tests nothing.
+          CHECK_TRUE(torch::autograd::impl::try_get_grad_accumulator(model->net2->weight) != before);
+        }
+        model->zero_grad();
+        toy_loss(ddp, step, own).backward();
+        check_gradients(*model, expected_toy_gradients(step));
+      }
+    }
+  }
+}
+
 void nested_no_sync() {
   const int own = world().rank();
   Toy model;
@@ -215,6 +243,7 @@ Cases robustness_cases() {
           {"a_wrapper_inside_a_wrapper", a_wrapper_inside_a_wrapper},
           {"one_model_after_another_in_one_backward", one_model_after_another_in_one_backward},
           {"parameters_that_are_replaced", parameters_that_are_replaced},
+          {"a_module_loaded_after_wrapping", a_module_loaded_after_wrapping},
           {"nested_no_sync", nested_no_sync},
           {"backward_in_another_thread", backward_in_another_thread},
           {"outputs_changed_in_place", outputs_changed_in_place},

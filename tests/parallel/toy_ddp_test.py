@@ -25,7 +25,7 @@ class ToyDdpTest(unittest.TestCase):
     def test_all_ways_give_the_same(self):
         spawned = self.check(run(TOY, "3"), 3)
         launched = self.check(run(f"{BIN}/lockrun", "--standalone", "--prefix", "off", "--nproc-per-node", "3", TOY), 3)
-        self.assertEqual(len(spawned), len(launched))
+        self.assertEqual(spawned, launched)
 
     def test_under_torchrun(self):
         self.check(run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python",
@@ -34,7 +34,20 @@ class ToyDdpTest(unittest.TestCase):
     def test_spawning_under_a_launcher_is_refused(self):
         done = run(f"{BIN}/lockrun", "--standalone", "--nproc-per-node", "2", TOY, "2")
         self.assertNotEqual(done.returncode, 0)
-        self.assertRegex(done.stderr + done.stdout, "already rank [01] of 2, which a launcher .* it would start 2 more")
+        self.assertRegex(done.stderr + done.stdout, "already one of the ranks that a launcher .* it would start 2 more")
+
+    def test_under_mpirun(self):
+        mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", TOY]
+        self.check(run(*mpirun), 2)
+        done = run(*mpirun, "3")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("it would start 3 more", done.stderr + done.stdout)
+
+    def test_a_rank_that_is_no_number(self):
+        done = subprocess.run([TOY], capture_output=True, text=True, timeout=100,
+                              env=dict(os.environ, RANK="x", WORLD_SIZE="2"))
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("RANK", done.stderr)
 
     def test_a_wrong_number(self):
         for ranks in ("0", "two", "3x"):

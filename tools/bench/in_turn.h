@@ -23,6 +23,8 @@ struct Added {
   double seconds = 0, least = 0, most = 0;
   size_t units = 0;
 
+  /// Of fewer units `least` and `most` are what was measured least and most, no interval of 95 %.
+  bool is_interval() const { return units >= 6; }
   double percent(double of) const { return of / without * 100; }
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 int run_bench_ddp(bench_ddp::Options options) {
   const auto fewest = static_cast<int>(4 * bench::block_of(options.model));
-  if (options.steps == 0) options.steps = options.model == "toy" ? 4000 : 12;
+  if (options.steps == 0) options.steps = options.model == "toy" ? 4000 : 24;
   if (options.steps < fewest) {
     throw ValueError(
         fmt::format("--steps must be at least {} for {}: so many make one comparison of steps in turn",
@@ -58,6 +58,8 @@ void add_bench_ddp(Subcommand bench, Action& action) {
                   "Communication hooks to measure too, separated by commas: allreduce, fp16_compress, "
                   "bf16_compress, quantize_per_tensor, quantize_per_channel, power_sgd, power_sgd_rank2, "
                   "batched_power_sgd, batched_power_sgd_rank2, noop")
+      .one_of({"allreduce", "fp16_compress", "bf16_compress", "quantize_per_tensor", "quantize_per_channel",
+               "power_sgd", "power_sgd_rank2", "batched_power_sgd", "batched_power_sgd_rank2", "noop"})
       .with_commas();
   command.add_option(
       "--python", options->python,

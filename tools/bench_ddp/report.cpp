@@ -82,10 +82,11 @@ std::string text(const Spread& spread, const char* format, double scale = 1) {
 
 std::string text(const bench::Added& added) {
   return fmt::format(
-      "{:.2f} us a step, {:.2f} % (95 % interval {:.2f} to {:.2f} us, {:.2f} to {:.2f} %; {} comparisons of "
+      "{:.2f} us a step, {:.2f} % ({} {:.2f} to {:.2f} us, {:.2f} to {:.2f} %; {} comparisons of "
       "steps "
       "with and without it, in turn in the same processes)",
-      added.seconds * 1e6, added.percent(added.seconds), added.least * 1e6, added.most * 1e6,
+      added.seconds * 1e6, added.percent(added.seconds),
+      added.is_interval() ? "95 % interval" : "least to most:", added.least * 1e6, added.most * 1e6,
       added.percent(added.least), added.percent(added.most), added.units);
 }
 
