@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 
+#include <utility>
+
 #include "lockstep/parallel/bucket_plan.h"
 
 namespace lockstep {
@@ -29,15 +31,16 @@ BufferSync::BufferSync(ProcessGroup group, std::vector<at::Tensor> buffers)
   }
 }
 
-void BufferSync::broadcast(int source) const {
+void BufferSync::broadcast(int source) {
   if (!packed_.defined()) return;
   const at::NoGradGuard no_grad;
-  const bool is_source = group_.rank() == source;
-  if (is_source) {
+  if (sent_) std::exchange(sent_, nullptr)->wait();
+  if (group_.rank() == source) {
     for (size_t i = 0; i < buffers_.size(); ++i) places_[i].copy_(buffers_[i]);
+    sent_ = group_.broadcast_async(packed_, {.src = source});
+    return;
   }
   group_.broadcast(packed_, {.src = source});
-  if (is_source) return;
   for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(places_[i]);
 }
 

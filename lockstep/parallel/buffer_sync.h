@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -13,8 +14,9 @@ namespace lockstep {
 class BufferSync {
  public:
   BufferSync(ProcessGroup group, std::vector<at::Tensor> buffers);
-  /// Leaves the buffers of rank `source` in those of every rank. Blocks.
-  void broadcast(int source) const;
+  /// Leaves the buffers of rank `source` in those of every rank. Blocks the others until they have them; the
+  /// source only until they have taken those of the time before: it has nothing to wait for.
+  void broadcast(int source);
   bool empty() const { return buffers_.empty(); }
 
  private:
@@ -22,6 +24,7 @@ class BufferSync {
   std::vector<at::Tensor> buffers_;
   at::Tensor packed_;               // bytes, shared by the ranks
   std::vector<at::Tensor> places_;  // of the buffers in it
+  std::shared_ptr<Work> sent_;      // what this rank broadcast last
 };
 
 }  // namespace lockstep
