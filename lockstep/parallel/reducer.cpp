@@ -304,7 +304,7 @@ void Reducer::abandon_buckets() {
   const auto quietly = [](const auto& wait) {
     try {
       wait();
-    } catch (const std::exception&) {  // the first error is the one to tell
+    } catch (...) {  // the first error is the one to tell
     }
   };
   for (Bucket& bucket : buckets_) {

@@ -18,10 +18,10 @@ bool is_same_everywhere(const torch::nn::Module& module) {
   return true;
 }
 
-/// Rank r has 2 + 2 r batches. What every step's gradients are is computed beside it.
-void uneven_inputs() {
+/// Rank r has `fewest` + 2 r batches. What every step's gradients are is computed beside it.
+void join_with_uneven_inputs(int fewest) {
   const int own = world().rank(), size = world().size();
-  const auto batches = [](int rank) { return 2 + 2 * rank; };
+  const auto batches = [fewest](int rank) { return fewest + 2 * rank; };
   for (const bool initial : {true, false}) {
     for (const bool unused : {true, false}) {
       Toy model, alone;
@@ -59,6 +59,11 @@ void uneven_inputs() {
       CHECK_TRUE(is_close(model->net2->bias.grad(), at::full({5}, 20.0)));
     }
   }
+}
+
+void uneven_inputs() {
+  join_with_uneven_inputs(2);
+  join_with_uneven_inputs(0);  // rank 0 has none at all
 }
 
 struct NormedImpl : torch::nn::Module {

@@ -33,12 +33,13 @@ struct Contestant {
 
 std::vector<Contestant> contestants_of(const Options& options);
 
-/// Of one contestant in one round.
+/// Of one contestant in one round. A step takes what its slowest rank takes, or, under
+/// DistributedDataParallel, the mean of the ranks.
 struct Sample {
-  double step = 0;                        // seconds: median over steps of the slowest rank's time
+  double step = 0;                        // seconds: median over steps
   double pss = 0;                         // bytes, the largest of the ranks
   int64_t gradients = 0;                  // bytes
-  std::vector<double> slowest{};          // seconds of each step
+  std::vector<double> seconds{};          // of each step
   double recorded = 0, span_seconds = 0;  // of a timeline: events a step, and what an empty span takes
 };
 
