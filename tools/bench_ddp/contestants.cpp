@@ -17,7 +17,6 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "tools/bench/in_turn.h"
 #include "tools/bench/spread.h"
 
 namespace lockstep::bench_ddp {
@@ -126,38 +125,22 @@ void run_command(const std::vector<std::string>& command, const HeldSignals& sig
   }
 }
 
-/// Do the ranks go in step? Then each one's times add up to the same, and the mean is what a step takes: the
-/// slowest rank's would count twice what a rank waits at the start of a step for one that ended its last step
-/// late.
-bool is_in_step(const Options& options, Mode mode, size_t step) {
-  return mode == Mode::ddp || mode == Mode::timeline ||
-         (mode == Mode::in_turn && bench::is_with(step, bench::block_of(options.model)));
-}
-
-Sample read_sample(const fs::path& folder, const Options& options, Mode mode) {
+Sample read_sample(const fs::path& folder, int ranks, bool is_traced) {
   Sample sample;
-  std::vector<double> slowest, sum;
-  for (int rank = 0; rank < options.nproc_per_node; ++rank) {
+  std::vector<double>& slowest = sample.slowest;
+  for (int rank = 0; rank < ranks; ++rank) {
     std::ifstream file(folder / std::to_string(rank));
     double pss = 0;
     if (!(file >> pss >> sample.gradients)) throw Error(fmt::format("rank {} wrote no times", rank));
     sample.pss = std::max(sample.pss, pss);
-    if (mode == Mode::timeline) file >> sample.recorded >> sample.span_seconds;
+    if (is_traced) file >> sample.recorded >> sample.span_seconds;
     size_t step = 0;
     for (double seconds = 0; file >> seconds; ++step) {
-      if (step == slowest.size()) {
-        slowest.push_back(0);
-        sum.push_back(0);
-      }
+      if (step == slowest.size()) slowest.push_back(0);
       slowest[step] = std::max(slowest[step], seconds);
-      sum[step] += seconds;
     }
   }
-  for (size_t step = 0; step < slowest.size(); ++step) {
-    const double mean = sum[step] / options.nproc_per_node;
-    sample.seconds.push_back(is_in_step(options, mode, step) ? mean : slowest[step]);
-  }
-  sample.step = bench::spread_of(sample.seconds).median;
+  sample.step = bench::spread_of(slowest).median;
   return sample;
 }
 
@@ -199,9 +182,10 @@ Sample measure(const Options& options, const Contestant& contestant) {
   if (!contestant.in_python) command.push_back(fmt::format("{}", options.bucket_cap_mb));
   if (!contestant.hook.empty()) command.push_back(contestant.hook);
   std::optional<std::string> timeline;
-  if (contestant.mode == Mode::timeline) timeline = scratch.path().string() + "/timeline.json";
+  const bool is_traced = contestant.mode == Mode::timeline;
+  if (is_traced) timeline = scratch.path().string() + "/timeline.json";
   run_command(command, signals, timeline);
-  return read_sample(scratch.path(), options, contestant.mode);
+  return read_sample(scratch.path(), options.nproc_per_node, is_traced);
 }
 
 }  // namespace lockstep::bench_ddp

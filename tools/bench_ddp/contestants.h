@@ -33,13 +33,12 @@ struct Contestant {
 
 std::vector<Contestant> contestants_of(const Options& options);
 
-/// Of one contestant in one round. A step takes what its slowest rank takes, or, under
-/// DistributedDataParallel, the mean of the ranks.
+/// Of one contestant in one round.
 struct Sample {
-  double step = 0;                        // seconds: median over steps
+  double step = 0;                        // seconds: median over steps of the slowest rank's time
   double pss = 0;                         // bytes, the largest of the ranks
   int64_t gradients = 0;                  // bytes
-  std::vector<double> seconds{};          // of each step
+  std::vector<double> slowest{};          // seconds of each step
   double recorded = 0, span_seconds = 0;  // of a timeline: events a step, and what an empty span takes
 };
 

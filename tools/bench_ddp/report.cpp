@@ -39,7 +39,7 @@ struct Figures {
 
 bench::Added added(const Options& options, const std::vector<Sample>& samples) {
   std::vector<std::vector<double>> steps;
-  for (const Sample& sample : samples) steps.push_back(sample.seconds);
+  for (const Sample& sample : samples) steps.push_back(sample.slowest);
   return bench::added_in_turn(steps, bench::block_of(options.model));
 }
 
