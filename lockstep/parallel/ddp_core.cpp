@@ -72,8 +72,9 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
     : module_(std::move(module)),
       options_(options),
       group_(options.process_group ? *options.process_group : default_world()) {
-  if (module_ == nullptr)
-    throw ValueError("DistributedDataParallel: there is no module, the pointer is null");
+  if (module_ == nullptr) {
+    throw ValueError("DistributedDataParallel: there is no module to wrap, the pointer to it is null");
+  }
   const ReducerOptions for_reducer = reducer_options(options_);
   if (options_.backward_passes_per_step < 1) {
     throw ValueError("DistributedDataParallel: backward_passes_per_step must be at least 1, not " +

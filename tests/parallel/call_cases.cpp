@@ -113,6 +113,8 @@ void differences_are_named() {
   auto more = std::make_shared<OneLayer>();
   if (odd) more->register_parameter("late", at::ones({1}));
   refuses(more, "rank 0 has nothing more, rank 1 has parameter late [1] Float requires_grad");
+  check_throws<ValueError>([] { DistributedDataParallel ddp(std::shared_ptr<OneLayer>{}); },
+                           "there is no module to wrap");
   auto buffered = std::make_shared<OneLayer>();
   buffered->register_buffer("count", at::ones({odd ? 2 : 1}));
   refuses(buffered, "rank 0 has buffer count [1] Float, rank 1 has buffer count [2] Float");

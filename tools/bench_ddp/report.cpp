@@ -83,18 +83,17 @@ std::string text(const Spread& spread, const char* format, double scale = 1) {
 std::string text(const bench::Added& added) {
   return fmt::format(
       "{:.2f} us a step, {:.2f} % ({} {:.2f} to {:.2f} us, {:.2f} to {:.2f} %; {} comparisons of "
-      "steps "
-      "with and without it, in turn in the same processes)",
+      "steps with and without it, in turn in the same processes)",
       added.seconds * 1e6, added.percent(added.seconds),
       added.is_interval() ? "95 % interval" : "least to most:", added.least * 1e6, added.most * 1e6,
       added.percent(added.least), added.percent(added.most), added.units);
 }
 
-nlohmann::ordered_json json(const Spread& spread) {
+nlohmann::json json(const Spread& spread) {
   return {{"median", spread.median}, {"min", spread.least}, {"max", spread.most}};
 }
 
-nlohmann::ordered_json json(const bench::Added& added) {
+nlohmann::json json(const bench::Added& added) {
   return {{"seconds", added.seconds},
           {"seconds_low", added.least},
           {"seconds_high", added.most},
@@ -135,15 +134,15 @@ std::string text_of(const Options& options, const Samples& samples) {
 std::string json_of(const Options& options, const Samples& samples) {
   const Figures figures = figures_of(options, samples);
   std::string lines;
-  const auto add = [&](nlohmann::ordered_json line) {
+  const auto add = [&](nlohmann::json line) {
     line["model"] = options.model;
     line["ranks"] = options.nproc_per_node;
     line["rounds"] = options.rounds;
     line["steps"] = options.steps;
-    lines += line.dump() + "\n";
+    lines += dump_json(line) + "\n";
   };
   for (const auto& [contestant, step, as_fast] : figures.contestants) {
-    nlohmann::ordered_json line{{"contestant", contestant.name}, {"step_seconds", json(step)}};
+    nlohmann::json line{{"contestant", contestant.name}, {"step_seconds", json(step)}};
     if (!contestant.hook.empty()) line["times_as_fast_as_without_a_hook"] = json(as_fast);
     add(std::move(line));
   }

@@ -72,9 +72,10 @@ class ShmGroup : public ProcessGroup::Impl {
   }
   WorkPtr start_reduce(const at::Tensor& tensor, ReduceOp op, int dst, Timeout timeout) override {
     const shm::DType dtype = to_shm(tensor);
-    return work(
+    return reduction_work(
+        state_,
         group().start_reduce(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(op, dtype), dst),
-        {tensor}, timeout);
+        tensor, timeout);
   }
   WorkPtr start_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                Timeout timeout) override {
