@@ -3,13 +3,13 @@
 #include <cstdio>
 #include <string_view>
 
-#include "launcher/help.h"
-#include "launcher/job.h"
-#include "launcher/machine.h"
-#include "launcher/options.h"
-#include "launcher/remote_agent.h"
-#include "launcher/remote_command.h"
-#include "launcher/sink.h"
+#include "launcher/cli/help.h"
+#include "launcher/cli/options.h"
+#include "launcher/machines/machine.h"
+#include "launcher/machines/remote_command.h"
+#include "launcher/output/sink.h"
+#include "launcher/run/job.h"
+#include "launcher/run/remote_agent.h"
 #include "lockstep/base/main.h"
 
 int main(int argc, char** argv) {

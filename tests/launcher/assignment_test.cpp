@@ -1,8 +1,8 @@
-#include "launcher/assignment.h"
+#include "launcher/machines/assignment.h"
 
 #include <gtest/gtest.h>
 
-#include "launcher/remote_command.h"
+#include "launcher/machines/remote_command.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher {

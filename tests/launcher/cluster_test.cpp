@@ -1,4 +1,4 @@
-#include "launcher/cluster.h"
+#include "launcher/cli/cluster.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "launcher/console.h"
+#include "launcher/output/console.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "launcher/environment.h"
+#include "launcher/process/environment.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "launcher/hang_watch.h"
+#include "launcher/watch/hang_watch.h"
 
 #include <gtest/gtest.h>
 

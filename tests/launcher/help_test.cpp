@@ -1,8 +1,8 @@
-#include "launcher/help.h"
+#include "launcher/cli/help.h"
 
 #include <gtest/gtest.h>
 
-#include "launcher/flags.h"
+#include "launcher/cli/flags.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/placement.h"
+#include "launcher/process/placement.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launcher/gpus.h"
+#include "launcher/process/gpus.h"
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 

@@ -1,4 +1,4 @@
-#include "launcher/program.h"
+#include "launcher/process/program.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "launcher/rendezvous.h"
+#include "launcher/machines/rendezvous.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "launcher/report.h"
+#include "launcher/output/report.h"
 
 #include <gtest/gtest.h>
 

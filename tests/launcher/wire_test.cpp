@@ -1,4 +1,4 @@
-#include "launcher/wire.h"
+#include "launcher/machines/wire.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

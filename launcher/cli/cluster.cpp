@@ -1,0 +1,162 @@
+#include "launcher/cli/cluster.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/meeting_point.h"
+
+namespace lockstep::launcher {
+namespace {
+
+Host parse_host(std::string_view entry, const std::string& source) {
+  Host host;
+  const size_t space = entry.find_first_of(" \t");
+  const size_t colon = entry.rfind(':');
+  std::string_view slots;
+  if (space != entry.npos) {
+    host.name = entry.substr(0, space);
+    const size_t equals = entry.find("slots=", space);
+    if (equals != entry.npos) slots = entry.substr(equals + 6);
+    slots = slots.substr(0, slots.find_first_of(" \t"));
+  } else {
+    host.name = entry.substr(0, colon);
+    if (colon != entry.npos) slots = entry.substr(colon + 1);
+  }
+  const bool said = space != entry.npos ? entry.find("slots=") != entry.npos : colon != entry.npos;
+  const auto parsed = std::from_chars(slots.data(), slots.data() + slots.size(), host.slots);
+  const bool number = parsed.ec == std::errc() && parsed.ptr == slots.data() + slots.size();
+  if (host.name.empty() || (said && (!number || host.slots < 1))) {
+    throw ValueError(source + ": expected HOST:SLOTS, or a line `HOST slots=N`, not \"" + std::string(entry) +
+                     "\"");
+  }
+  if (host.name.starts_with('-')) {  // ssh would take it for a flag
+    throw ValueError(source + ": the name of a host cannot begin with '-': " + host.name);
+  }
+  return host;
+}
+
+void add(std::vector<Host>& hosts, const Host& host) {
+  const auto known =
+      std::find_if(hosts.begin(), hosts.end(), [&](const Host& other) { return other.name == host.name; });
+  if (known == hosts.end()) {
+    hosts.push_back(host);
+  } else {
+    known->slots += host.slots;
+  }
+}
+
+int number(const char* name, int64_t otherwise) {
+  return static_cast<int>(env::get_int(name).value_or(otherwise));
+}
+
+/// The place of machine `rank` of `nodes`, which meet at MASTER_ADDR, where that is set, or at `point`.
+std::optional<ClusterPlace> place_at(int rank, int nodes, const std::optional<MeetingPoint>& point,
+                                     const char* launcher) {
+  if (nodes == 1) return std::nullopt;
+  const auto addr = env::get("MASTER_ADDR");
+  if (!addr && !point) {
+    throw ValueError(
+        std::string(launcher) + " started a lockrun on each of " + std::to_string(nodes) +
+        " machines, but does not say where the first one is; give all of them --nnodes, --node-rank and "
+        "--master-addr, or MASTER_ADDR in the environment");
+  }
+  ClusterPlace place;
+  place.nodes = nodes;
+  place.node_rank = rank;
+  place.master_addr = addr ? *addr : point->host;
+  const int port = number("MASTER_PORT", point ? point->port : 0);
+  if (port < 0 || port > 65535) {
+    throw ValueError("environment variable MASTER_PORT=" + std::to_string(port) +
+                     ": expected a port from 1 to 65535");
+  }
+  place.master_port = static_cast<uint16_t>(port);
+  return place;
+}
+
+/// `local`: lockruns of this launch on this machine.
+void refuse_several(const char* launcher, int local, const char* one_per_machine) {
+  if (local <= 1) return;
+  throw ValueError(std::string(launcher) + " started " + std::to_string(local) +
+                   " lockruns on this machine; let " + launcher +
+                   " start the program itself, or one lockrun per machine (" + one_per_machine + ")");
+}
+
+std::optional<ClusterPlace> place_by_mpirun() {
+  refuse_several("mpirun", number("OMPI_COMM_WORLD_LOCAL_SIZE", 1), "--map-by ppr:1:node");
+  return place_at(number("OMPI_COMM_WORLD_RANK", 0), number("OMPI_COMM_WORLD_SIZE", 1),
+                  open_mpi_meeting_point(), "mpirun");
+}
+
+std::optional<ClusterPlace> place_by_srun() {
+  const int nodes = number("SLURM_STEP_NUM_NODES", 1), tasks = number("SLURM_STEP_NUM_TASKS", nodes);
+  refuse_several("srun", (tasks + nodes - 1) / nodes, "--ntasks-per-node=1");
+  return place_at(number("SLURM_NODEID", 0), nodes, slurm_meeting_point(), "srun");
+}
+
+/// MPICH's and Intel MPI's.
+std::optional<ClusterPlace> place_by_mpiexec() {
+  refuse_several("mpiexec", number("MPI_LOCALNRANKS", 1), "-ppn 1");
+  return place_at(number("PMI_RANK", 0), number("PMI_SIZE", 1), std::nullopt, "mpiexec");
+}
+
+/// Kubeflow's operator numbers the pods where its PyTorchJob has a master. Newer ones set PET_NNODES and
+/// others too, which are read as flags.
+std::optional<ClusterPlace> place_by_pytorch_job() {
+  if (env::get("LOCAL_RANK") || !env::get("RANK") || !env::get("MASTER_ADDR")) return std::nullopt;
+  return place_at(number("RANK", 0), number("WORLD_SIZE", 1), std::nullopt, "PyTorchJob");
+}
+
+}  // namespace
+
+std::optional<ClusterPlace> place_from_environment() {
+  if (env::get("OMPI_COMM_WORLD_SIZE")) return place_by_mpirun();
+  if (env::get("SLURM_STEP_ID") && env::get("SLURM_STEP_NUM_NODES")) return place_by_srun();
+  if (env::get("PMI_SIZE") && env::get("MPI_LOCALNRANKS")) return place_by_mpiexec();
+  if (env::get("KUBERNETES_SERVICE_HOST")) return place_by_pytorch_job();
+  return std::nullopt;
+}
+
+std::vector<Host> parse_hosts(std::string_view text, const std::string& source) {
+  std::vector<Host> hosts;
+  while (!text.empty()) {
+    const size_t end = text.find_first_of(",\n");
+    std::string_view entry = text.substr(0, end);
+    entry = entry.substr(0, entry.find('#'));
+    while (!entry.empty() && (entry.back() == ' ' || entry.back() == '\t' || entry.back() == '\r')) {
+      entry.remove_suffix(1);
+    }
+    entry.remove_prefix(std::min(entry.find_first_not_of(" \t"), entry.size()));
+    if (!entry.empty()) add(hosts, parse_host(entry, source));
+    text = end == text.npos ? std::string_view() : text.substr(end + 1);
+  }
+  if (hosts.empty()) throw ValueError(source + ": names no host");
+  return hosts;
+}
+
+std::vector<Host> deal_ranks(std::vector<Host> hosts, int num_proc) {
+  if (num_proc == 0) return hosts;
+  int left = num_proc;
+  size_t used = 0;
+  for (; used < hosts.size() && left > 0; ++used) {
+    hosts[used].slots = std::min(left, hosts[used].slots);
+    left -= hosts[used].slots;
+  }
+  if (left > 0) {
+    throw ValueError("-np " + std::to_string(num_proc) + ": the hosts have " +
+                     std::to_string(num_proc - left) + " slots in all; fewer ranks, or more slots");
+  }
+  hosts.resize(used);
+  return hosts;
+}
+
+std::optional<size_t> find_host(const std::vector<Host>& hosts, const std::vector<std::string>& names) {
+  for (size_t i = 0; i < hosts.size(); ++i) {
+    const std::string name = hosts[i].name.substr(hosts[i].name.rfind('@') + 1);  // ssh's user@host
+    if (std::find(names.begin(), names.end(), name) != names.end()) return i;
+  }
+  return std::nullopt;
+}
+
+}  // namespace lockstep::launcher

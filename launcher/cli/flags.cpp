@@ -1,0 +1,164 @@
+#include "launcher/cli/flags.h"
+
+#include <algorithm>
+#include <cctype>
+#include <numeric>
+#include <vector>
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr std::string_view kJob = "The job";
+constexpr std::string_view kProgram = "The program";
+constexpr std::string_view kMeeting = "Several machines, and how ranks meet";
+constexpr std::string_view kWatching = "Watching";
+constexpr std::string_view kOutput = "Output";
+constexpr std::string_view kOther = "Other";
+
+constexpr Flag kFlags[] = {
+    {"nproc-per-node", "", "N", "1", kJob,
+     "Ranks to start on this machine: a number; cpu: one per usable core; gpu: one per GPU; auto: gpu if "
+     "there is one, else cpu."},
+    {"nnodes", "", "N", "1", kJob,
+     "Number of machines, or MIN:MAX; you start lockrun on each of them (with the same flags, and "
+     "--node-rank where the rendezvous is static), or name them in --hosts."},
+    {"max-restarts", "", "N", "0", kJob, "How often all ranks are started again after a failure."},
+    {"role", "", "NAME", "default", kJob, "Label of the ranks (ROLE_NAME)."},
+    {"numa-binding", "", "HOW", "", kJob,
+     "Bind each rank to cores, near its GPU where there are GPUs: node: those of a NUMA node; socket: those "
+     "of a "
+     "socket; exclusive: cores of its own in a NUMA node; core-complex: cores that share a last-level cache.",
+     "node socket exclusive core-complex"},
+    {"virtual-local-rank", "", "", "", kJob,
+     "LOCAL_RANK=0 for all, each seeing only its own GPU (CUDA_VISIBLE_DEVICES)."},
+    {"num-proc", "np", "N", "", kJob, "Horovod's: ranks on all hosts together."},
+    {"hosts", "H", "HOST:SLOTS,...", "", kJob,
+     "Horovod's: the machines and the ranks on each; lockrun is started on the others through ssh."},
+    {"hostfile", "", "FILE", "", kJob, "As --hosts: a line `HOST slots=N` for each machine."},
+    {"ssh-port", "", "PORT", "", kJob,
+     "For --hosts: port of the machines' ssh. LOCKRUN_RSH names another command than ssh, and its flags."},
+    {"ssh-identity-file", "", "FILE", "", kJob, "For --hosts: ssh's key."},
+    {"module", "m", "", "", kProgram, "The target is a Python module, as for `python -m`."},
+    {"no-python", "", "", "", kProgram, "Execute the target as it is, even if its name ends in .py."},
+    {"run-path", "", "", "", kProgram, "Run the Python script by runpy.run_path; wins over --no-python."},
+    {"local-rank", "", "", "", kProgram,
+     "Pass --local-rank=N to the program as its first argument, as torch.distributed.launch did."},
+    {"use-env", "", "", "", kProgram,
+     "Pass the rank in the environment only. The default; accepted for torch.distributed.launch's sake."},
+    {"start-method", "", "NAME", "spawn", kProgram, "Accepted; a fresh process is executed in any case.",
+     "spawn fork forkserver"},
+    {"stdin", "", "WHO", "0", kProgram,
+     "Who has lockrun's standard input: a rank, all (each gets a copy) or none. The others have /dev/null."},
+    {"standalone", "", "", "", kMeeting,
+     "One machine and a free port; the rendezvous flags are ignored. The default for one machine."},
+    {"node-rank", "", "R", "0", kMeeting, "Static: number of this machine, from 0."},
+    {"master-addr", "", "HOST", "127.0.0.1", kMeeting, "Static: the machine with --node-rank 0."},
+    {"master-port", "", "PORT", "", kMeeting,
+     "Static: port of the rendezvous there. Default: 29500. On one machine: MASTER_PORT, by default a free "
+     "port."},
+    {"rdzv-backend", "", "NAME", "static", kMeeting,
+     "static: numbered machines; c10d: machines that come and go, without numbers."},
+    {"rdzv-endpoint", "", "HOST:PORT", "", kMeeting,
+     "Where machines meet: one of them, which serves the rendezvous. Default port: 29400."},
+    {"rdzv-id", "", "ID", "none", kMeeting,
+     "Name of the run (TORCHELASTIC_RUN_ID). Default with --standalone: a random one."},
+    {"rdzv-conf", "", "K=V,...", "", kMeeting,
+     "token_file: file with a secret that all agents share; join_timeout=600, last_call_timeout=30, "
+     "keep_alive_interval=5, keep_alive_max_attempt=3 (seconds, but the last); is_host=true|false."},
+    {"local-addr", "", "ADDRESS", "", kMeeting,
+     "Address of this machine that the others use. Default: the one by which it reaches the endpoint."},
+    {"shutdown-timeout", "", "SECONDS", "30", kWatching,
+     "Time that ranks have to end after SIGTERM, before SIGKILL. Also TORCH_ELASTIC_SHUTDOWN_TIMEOUT."},
+    {"hang-timeout", "", "SECONDS", "60", kWatching,
+     "Warn of ranks that start no collective while others wait for them; 0: never."},
+    {"hang-action", "", "WHAT", "warn", kWatching,
+     "What follows: warn, or end: end the job as after a failure.", "warn end"},
+    {"signals-to-handle", "", "LIST", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", kWatching,
+     "Signals that lockrun passes on as the request to end. SIGUSR1 and SIGUSR2 are passed on in any case, "
+     "and "
+     "end nothing unless they are in this list."},
+    {"torchrun-exit-code", "", "", "", kWatching,
+     "Exit with 1 after any failure, as torchrun does, not with the failed rank's code."},
+    {"monitor-interval", "", "SECONDS", "0.1", kWatching,
+     "Accepted; lockrun is told of events and does not poll."},
+    {"event-log-handler", "", "NAME", "null", kWatching,
+     "Accepted: null. Events are lines on standard error."},
+    {"prefix", "", "WHEN", "auto", kOutput,
+     "Begin each line of output with [rank N]: off, on, color, or auto: with several ranks, in colour on a "
+     "terminal.",
+     "auto off on color"},
+    {"log-dir", "", "DIR", "", kOutput,
+     "Keep logs in DIR/<run id>_<random>/attempt_<n>/<local rank>/. Default, where logs are wanted: a new "
+     "directory below TMPDIR. /dev/null: none."},
+    {"redirects", "r", "STREAMS", "0", kOutput,
+     "Write to log files instead of the console: 1: standard output, 2: standard error, 3: both, or by local "
+     "rank: "
+     "0:3,1:2."},
+    {"tee", "t", "STREAMS", "0", kOutput, "Write to log files and to the console; as --redirects."},
+    {"local-ranks-filter", "", "RANKS", "", kOutput, "Show only these local ranks on the console: 0,2."},
+    {"duplicate-stdout-filters", "", "WORDS", "", kOutput,
+     "Copy lines of standard output that hold one of these words to filtered_stdout.log. A comma in a word "
+     "is "
+     "written twice."},
+    {"duplicate-stderr-filters", "", "WORDS", "", kOutput, "The same for standard error."},
+    {"logs-specs", "", "NAME", "", kOutput,
+     "Refused: it names Python code. The flags above say where logs go."},
+    {"dry-run", "", "", "", kOther, "Print what would be started, and where; start nothing."},
+    {"print", "", "WHAT", "", kOther, "Print the manual page (man) or the shell completions (bash, zsh).",
+     "man bash zsh"},
+    {"help", "h", "", "", kOther, "Print this text."},
+    {"version", "", "", "", kOther, "Print the version."},
+};
+
+/// Edits that turn `text` into `name` or into a beginning of it, whichever takes fewer.
+size_t distance_to_beginning(std::string_view text, std::string_view name) {
+  std::vector<size_t> row(name.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= text.size(); ++i) {
+    size_t diagonal = row[0]++;
+    for (size_t j = 1; j <= name.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (text[i - 1] == name[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return *std::min_element(row.begin(), row.end());
+}
+
+}  // namespace
+
+std::span<const Flag> flags() { return kFlags; }
+
+std::string_view nearest_flag(std::string_view text) {
+  std::string wanted(text.substr(0, text.find('=')));
+  std::replace(wanted.begin(), wanted.end(), '_', '-');
+  if (wanted.size() < 2) return {};
+  std::string_view best;
+  size_t best_distance = wanted.size() / 3 + 1;
+  for (const Flag& flag : kFlags) {
+    const size_t distance = distance_to_beginning(wanted, flag.name);
+    if (distance < best_distance) {
+      best = flag.name;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+std::vector<std::string_view> flag_groups() { return {kJob, kProgram, kMeeting, kWatching, kOutput, kOther}; }
+
+const Flag* find_flag(std::string_view name) {
+  std::string wanted(name);
+  std::replace(wanted.begin(), wanted.end(), '_', '-');
+  const auto found = std::find_if(std::begin(kFlags), std::end(kFlags),
+                                  [&](const Flag& flag) { return flag.name == wanted; });
+  return found == std::end(kFlags) ? nullptr : found;
+}
+
+std::string environment_name(const Flag& flag) {
+  std::string name = "PET_";
+  for (const char c : flag.name) name += c == '-' ? '_' : static_cast<char>(std::toupper(c));
+  return name;
+}
+
+}  // namespace lockstep::launcher

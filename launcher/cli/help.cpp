@@ -1,0 +1,220 @@
+#include "launcher/cli/help.h"
+
+#include <string_view>
+
+#include "launcher/cli/flags.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr size_t kHelpIndent = 27;
+/// Narrower terminals have the text below the flag.
+constexpr size_t kLeastForIndent = 70, kNarrowIndent = 6;
+
+constexpr std::string_view kSummary =
+    "Starts a program once per rank, watches the ranks and ends them together. A target ending in .py, or a "
+    "module given with -m, is run by Python (python3, or PYTHON_EXEC); anything else is executed.";
+
+struct Example {
+  std::string_view command, meaning;
+};
+constexpr Example kExamples[] = {
+    {"lockrun --nproc-per-node 2 ./toy_ddp", "Two ranks on this machine"},
+    {"lockrun --nproc-per-node cpu train.py --epochs 3", "A Python script, one rank per core"},
+    {"lockrun --nnodes 2 --node-rank 0 --master-addr a ./toy_ddp",
+     "On machine a; on the other one --node-rank 1"},
+    {"lockrun -np 4 -H a:2,b:2 ./toy_ddp", "Two ranks on each of two machines, started through ssh"},
+};
+
+struct Section {
+  std::string_view title, text;
+};
+constexpr Section kSections[] = {
+    {"Environment",
+     "Ranks find the environment that torchrun gives (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, "
+     "MASTER_PORT, "
+     "TORCHELASTIC_*...), OMP_NUM_THREADS = their share of the cores unless it is set, and "
+     "LOCKSTEP_TERMINAL_COLUMNS: the width of the terminal that shows their standard error, which itself is "
+     "a "
+     "pipe; unset when it is no terminal. PET_<FLAG> (PET_NPROC_PER_NODE) sets a flag's default. Under SLURM "
+     "(srun, one lockrun per node) and in Kubernetes' PyTorchJob the machines are found without flags."},
+    {"Signals",
+     "Ctrl-C asks the ranks to end, a second one kills them; Ctrl-Z and fg suspend and continue all of them. "
+     "SIGUSR1 and SIGUSR2 are passed on, so that a program can save its state."},
+    {"Exit code",
+     "That of the rank that failed first (128 plus the number of the signal that ended it), 0 when all "
+     "succeed, 2 "
+     "for flags that cannot work. Whatever ends lockrun, kill -9 included, ends everything that it started."},
+};
+
+void append_wrapped(std::string& out, std::string_view text, size_t columns, size_t indent, size_t column) {
+  const size_t start = column;
+  while (!text.empty()) {
+    const size_t end = text.find(' ');
+    const std::string_view word = text.substr(0, end);
+    if (column > start && column + 1 + word.size() > columns) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (column > indent) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+  }
+  out += '\n';
+}
+
+std::string head_of(const Flag& flag) {
+  std::string head = flag.letters.empty() ? "" : "-" + std::string(flag.letters) + ", ";
+  head += "--" + std::string(flag.name);
+  if (!flag.value.empty()) head += " " + std::string(flag.value);
+  return head;
+}
+
+std::string text_of(const Flag& flag) {
+  std::string text(flag.help);
+  if (!flag.preset.empty()) text += " Default: " + std::string(flag.preset) + ".";
+  return text;
+}
+
+/// For man: a '-' that is a minus, no escapes, no line that begins with a request.
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '-' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out.starts_with('.') || out.starts_with('\'') ? "\\&" + out : out;
+}
+
+std::string bash_completion() {
+  std::string values, names;
+  for (const Flag& flag : flags()) {
+    names += " --" + std::string(flag.name);
+    if (flag.value.empty()) continue;
+    const std::string pattern =
+        "--" + std::string(flag.name) + (flag.letters.empty() ? "" : "|-" + std::string(flag.letters));
+    if (!flag.choices.empty()) {
+      values += "    " + pattern + ") COMPREPLY=($(compgen -W '" + std::string(flag.choices) +
+                "' -- \"$word\")); return ;;\n";
+    } else if (flag.value == "FILE" || flag.value == "DIR") {
+      values += "    " + pattern + ") COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n";
+    } else {
+      values += "    " + pattern + ") return ;;\n";
+    }
+  }
+  return "# bash completion for lockrun; made by `lockrun --print bash`.\n"
+         "_lockrun() {\n"
+         "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n"
+         "  COMPREPLY=()\n"
+         "  case ${before//_/-} in\n" +
+         values +
+         "  esac\n"
+         "  if [[ $word == -* ]]; then\n"
+         "    COMPREPLY=($(compgen -W '" +
+         names.substr(1) +
+         "' -- \"${word//_/-}\"))\n"
+         "  else\n"
+         "    COMPREPLY=($(compgen -f -- \"$word\") $(compgen -c -- \"$word\"))\n"
+         "  fi\n"
+         "}\n"
+         "complete -o filenames -F _lockrun lockrun\n";
+}
+
+/// The first sentence, without its end, or what of it fits a line beside a flag.
+std::string first_words(std::string_view text) {
+  constexpr size_t most = 56;
+  text = text.substr(0, text.find(". "));
+  if (text.ends_with('.')) text.remove_suffix(1);
+  if (text.size() <= most) return std::string(text);
+  text = text.substr(0, text.rfind(' ', most - 4));
+  while (text.ends_with(',') || text.ends_with(':') || text.ends_with(';')) text.remove_suffix(1);
+  return std::string(text) + " ...";
+}
+
+std::string zsh_completion() {
+  std::string out =
+      "#compdef lockrun\n# zsh completion for lockrun; made by `lockrun --print zsh`.\n_arguments -S \\\n";
+  for (const Flag& flag : flags()) {
+    std::string help;
+    for (const char c : first_words(flag.help)) {
+      if (c == '[' || c == ']' || c == '\\') help += '\\';
+      help += c == '\'' ? "'\\''" : std::string(1, c);
+    }
+    std::string action;
+    if (!flag.value.empty()) {
+      action = ":" + std::string(flag.value.substr(0, flag.value.find(':'))) + ":";
+      if (!flag.choices.empty()) action += "(" + std::string(flag.choices) + ")";
+      if (flag.value == "FILE") action += "_files";
+      if (flag.value == "DIR") action += "_directories";
+    }
+    const std::string equals = flag.value.empty() ? "" : "=";
+    out += "  '--" + std::string(flag.name) + equals + "[" + help + "]" + action + "' \\\n";
+    if (!flag.letters.empty()) {
+      out += "  '-" + std::string(flag.letters) + "[" + help + "]" + action + "' \\\n";
+    }
+  }
+  return out + "  '(-)1:program:_files' '*::arguments:_normal'\n";
+}
+
+}  // namespace
+
+std::string help_text(size_t columns) {
+  const size_t indent = columns < kLeastForIndent ? kNarrowIndent : kHelpIndent;
+  std::string out = "Usage: lockrun [flags] program [arguments]\n\n";
+  append_wrapped(out, kSummary, columns, 0, 0);
+  out += '\n';
+  for (const Example& example : kExamples) {
+    out += "  " + std::string(example.meaning) + ":\n    " + std::string(example.command) + "\n";
+  }
+  for (const std::string_view group : flag_groups()) {
+    out += "\n" + std::string(group) + ":\n";
+    for (const Flag& flag : flags()) {
+      if (flag.group != group) continue;
+      const std::string head = "  " + head_of(flag);
+      size_t column = head.size();
+      out += head;
+      if (column + 2 > indent) {
+        out += "\n";
+        column = 0;
+      }
+      out += std::string(indent - column, ' ');
+      append_wrapped(out, text_of(flag), columns, indent, indent);
+    }
+  }
+  for (const Section& section : kSections) {
+    out += "\n" + std::string(section.title) + ":\n  ";
+    append_wrapped(out, section.text, columns, 2, 2);
+  }
+  return out + "\nFlags may be written with underscores. More: man lockrun\n";
+}
+
+std::string man_page(const std::string& version) {
+  std::string out = ".TH LOCKRUN 1 \"\" \"Lockstep " + version +
+                    "\" \"Lockstep\"\n.SH NAME\nlockrun \\- start, watch and end the ranks of a job\n"
+                    ".SH SYNOPSIS\n.B lockrun\n[flags] program [arguments]\n.SH DESCRIPTION\n" +
+                    escaped(kSummary) + "\n.SH OPTIONS\nFlags may be written with underscores.\n";
+  for (const std::string_view group : flag_groups()) {
+    out += ".SS \"" + std::string(group) + "\"\n";
+    for (const Flag& flag : flags()) {
+      if (flag.group != group) continue;
+      out += ".TP\n.B " + escaped(head_of(flag)) + "\n" + escaped(text_of(flag)) + "\n";
+    }
+  }
+  for (const Section& section : kSections) {
+    out += ".SH \"" + std::string(section.title) + "\"\n" + escaped(section.text) + "\n";
+  }
+  out += ".SH EXAMPLES\n";
+  for (const Example& example : kExamples) {
+    out += ".TP\n.B " + escaped(example.command) + "\n" + escaped(example.meaning) + "\n";
+  }
+  return out;
+}
+
+std::string completion_script(const std::string& shell) {
+  return shell == "bash" ? bash_completion() : zsh_completion();
+}
+
+}  // namespace lockstep::launcher

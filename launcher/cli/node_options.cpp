@@ -1,0 +1,239 @@
+#include "launcher/cli/node_options.h"
+
+#include <algorithm>
+
+#include "launcher/cli/cluster.h"
+#include "launcher/cli/command_line.h"
+#include "launcher/cli/numbers.h"
+#include "launcher/cli/options.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr uint16_t kStaticPort = 29500, kDynamicPort = 29400;
+constexpr const char* kPort = "a port from 0 to 65535";
+
+struct Endpoint {
+  std::string host;
+  std::optional<uint16_t> port;
+};
+
+/// "host", "host:port", "[::1]:port"
+Endpoint parse_endpoint(const std::string& flag, const std::string& text) {
+  Endpoint endpoint;
+  std::string port;
+  if (text.starts_with('[')) {
+    const size_t close = text.find(']');
+    if (close == text.npos) throw ValueError("--" + flag + " " + text + ": expected [ADDRESS]:PORT");
+    endpoint.host = text.substr(1, close - 1);
+    if (close + 1 < text.size()) port = text.substr(close + 1);
+  } else {
+    const size_t colon = text.rfind(':');
+    endpoint.host = text.substr(0, colon);
+    if (colon != text.npos) port = text.substr(colon);
+  }
+  if (endpoint.host.empty()) throw ValueError("--" + flag + " " + text + ": expected HOST:PORT");
+  if (!port.empty()) {
+    if (port.front() != ':') throw ValueError("--" + flag + " " + text + ": expected HOST:PORT");
+    endpoint.port = parse_number<uint16_t>(flag, port.substr(1), 0, kPort);
+  }
+  return endpoint;
+}
+
+void parse_nnodes(const CommandLine& line, NodeOptions& nodes) {
+  const std::string text = line.text("nnodes");
+  const char* expected = "a number of machines, or MIN:MAX";
+  const size_t colon = text.find(':');
+  nodes.min = parse_number<int>("nnodes", text.substr(0, colon), 1, expected);
+  nodes.max =
+      colon == text.npos ? nodes.min : parse_number<int>("nnodes", text.substr(colon + 1), 1, expected);
+  if (nodes.min > nodes.max) throw ValueError("--nnodes " + text + ": the minimum is above the maximum");
+}
+
+void parse_rdzv_conf(const std::string& text, NodeOptions& nodes) {
+  constexpr const char* seconds = "a number of seconds";
+  size_t at = 0;
+  while (at < text.size()) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    const std::string entry = text.substr(at, comma - at);
+    at = comma + 1;
+    const size_t equals = entry.find('=');
+    if (equals == entry.npos || equals == 0) {
+      throw ValueError("--rdzv-conf " + entry + ": expected key=value,key=value");
+    }
+    const std::string key = entry.substr(0, equals), value = entry.substr(equals + 1);
+    const std::string flag = "rdzv-conf " + key;
+    if (key == "token_file") {
+      nodes.token_file = value;
+    } else if (key == "join_timeout" || key == "timeout") {
+      nodes.join_timeout = parse_number<double>(flag, value, 0, seconds);
+    } else if (key == "last_call_timeout") {
+      nodes.last_call_timeout = parse_number<double>(flag, value, 0, seconds);
+    } else if (key == "keep_alive_interval") {
+      nodes.keep_alive_interval =
+          parse_number<double>(flag, value, 0.01, "a number of seconds, 0.01 or more");
+    } else if (key == "keep_alive_max_attempt") {
+      nodes.keep_alive_max_attempt = parse_number<int>(flag, value, 1, "a number of at least 1");
+    } else if (key == "is_host") {
+      if (value != "true" && value != "false" && value != "1" && value != "0") {
+        throw ValueError("--rdzv-conf " + entry + ": expected true or false");
+      }
+      nodes.is_host = value == "true" || value == "1";
+    } else if (key != "close_timeout" && key != "read_timeout" && key != "store_type" && key != "rank" &&
+               key != "heartbeat_timeout") {
+      throw ValueError("--rdzv-conf " + entry +
+                       ": unknown key; there are token_file, join_timeout, last_call_timeout, "
+                       "keep_alive_interval, keep_alive_max_attempt and is_host");
+    }
+  }
+}
+
+/// The place that another lockrun, or SLURM, mpirun or Kubernetes gave to this one.
+std::optional<ClusterPlace> find_place(const CommandLine& line, const Machine& machine) {
+  if (machine.assigned) return machine.assigned;
+  const bool said = line.on("standalone") || line.given("nnodes") || line.given("rdzv-endpoint") ||
+                    line.given("master-addr") || line.given("hosts") || line.given("hostfile");
+  return said ? std::nullopt : place_from_environment();
+}
+
+/// Horovod's list of hosts, in the order of ranks.
+void parse_host_list(const CommandLine& line, const Machine& machine, Options& options) {
+  NodeOptions& nodes = options.nodes;
+  const bool hosts = line.given("hosts"), hostfile = line.given("hostfile");
+  if (hosts && hostfile) throw ValueError("--hosts and --hostfile contradict each other; give one of them");
+  if (!hosts && !hostfile) {
+    for (const char* flag : {"ssh-port", "ssh-identity-file"}) {
+      if (line.typed(flag)) throw ValueError(std::string("--") + flag + " is for --hosts and --hostfile");
+    }
+    return;
+  }
+  for (const char* flag :
+       {"nnodes", "node-rank", "nproc-per-node", "standalone", "rdzv-backend", "rdzv-endpoint"}) {
+    if (line.typed(flag)) {
+      throw ValueError(std::string("--") + flag +
+                       " and a list of hosts contradict each other: the list says it");
+    }
+  }
+  const int num_proc = line.given("num-proc")
+                           ? parse_number<int>("num-proc", line.text("num-proc"), 1, "a number of at least 1")
+                           : 0;
+  const std::string source = hosts ? "--hosts " + line.text("hosts") : line.text("hostfile");
+  nodes.hosts = deal_ranks(parse_hosts(hosts ? line.text("hosts") : read_file(line.text("hostfile")), source),
+                           num_proc);
+  nodes.here = find_host(nodes.hosts, machine.names);
+  options.nproc_per_node = nodes.hosts[nodes.here.value_or(0)].slots;
+  nodes.min = nodes.max = static_cast<int>(nodes.hosts.size());
+  nodes.numbered = true;
+  nodes.node_rank = static_cast<int>(nodes.here.value_or(0));
+  nodes.is_host = false;  // the rendezvous is there before any machine comes
+  nodes.port = parse_number<uint16_t>("master-port",
+                                      line.given("master-port") ? line.text("master-port") : "0", 0, kPort);
+  if (line.given("master-addr")) nodes.host = line.text("master-addr");
+  nodes.ssh_port = parse_number<uint16_t>("ssh-port", line.given("ssh-port") ? line.text("ssh-port") : "0", 0,
+                                          "a port from 1 to 65535");
+  nodes.ssh_identity = line.text("ssh-identity-file");
+  if (nodes.max == 1 && nodes.here) nodes.hosts.clear();
+}
+
+/// A single machine needs no rendezvous; only the port counts.
+uint16_t single_machine_port(const CommandLine& line, bool standalone) {
+  uint16_t port = 0;
+  if (line.given("master-port"))
+    port = parse_number<uint16_t>("master-port", line.text("master-port"), 0, kPort);
+  if (standalone || line.text("rdzv-endpoint").empty()) return port;
+  const auto named = parse_endpoint("rdzv-endpoint", line.text("rdzv-endpoint")).port.value_or(0);
+  if (port != 0 && named != 0 && named != port) {
+    throw ValueError("--master-port and --rdzv-endpoint name different ports; give one of them");
+  }
+  return named != 0 ? named : port;
+}
+
+void parse_endpoint_of_several(const CommandLine& line, const std::optional<ClusterPlace>& place,
+                               NodeOptions& nodes) {
+  const std::string endpoint = line.text("rdzv-endpoint");
+  const uint16_t usual = nodes.numbered ? kStaticPort : kDynamicPort;
+  if (!endpoint.empty()) {
+    const Endpoint parsed = parse_endpoint("rdzv-endpoint", endpoint);
+    nodes.host = parsed.host;
+    nodes.port = parsed.port.value_or(usual);
+  } else if (!nodes.numbered) {
+    throw ValueError(
+        "--rdzv-backend c10d with several machines needs --rdzv-endpoint HOST:PORT, the same on all: one of "
+        "them");
+  } else {
+    nodes.host = place && !line.given("master-addr") ? place->master_addr : line.text("master-addr");
+    nodes.port = place && place->master_port != 0 ? place->master_port : usual;
+    if (nodes.host.starts_with('[') && nodes.host.ends_with(']'))
+      nodes.host = nodes.host.substr(1, nodes.host.size() - 2);
+  }
+  if (nodes.numbered && line.given("master-port")) {
+    nodes.port = parse_number<uint16_t>("master-port", line.text("master-port"), 0, kPort);
+  }
+  if (nodes.port == 0) {
+    throw ValueError("several machines need a port that all of them know, not 0; give one in --" +
+                     std::string(endpoint.empty() ? "master-port" : "rdzv-endpoint HOST:PORT"));
+  }
+}
+
+}  // namespace
+
+void parse_node_options(const CommandLine& line, const Machine& machine, Options& options) {
+  NodeOptions& nodes = options.nodes;
+  const std::string backend = line.text("rdzv-backend");
+  if (backend != "static" && backend != "c10d") {
+    throw ValueError(
+        "--rdzv-backend " + backend +
+        (backend.starts_with("etcd") ? ": lockrun needs no etcd" : ": there is none of that name") +
+        "; use c10d with --rdzv-endpoint HOST:PORT, where HOST is one of the machines");
+  }
+  parse_nnodes(line, nodes);
+  parse_rdzv_conf(line.text("rdzv-conf"), nodes);
+  options.standalone = line.on("standalone");
+  options.rdzv_id = options.standalone ? "" : line.text("rdzv-id");
+  nodes.local_addr = line.text("local-addr");
+  if (!machine.assigned) parse_host_list(line, machine, options);
+  if (!nodes.hosts.empty()) return;
+  const auto place = find_place(line, machine);
+  if (place) {
+    nodes.min = nodes.max = place->nodes;
+    if (place->slots > 0) options.nproc_per_node = place->slots;
+  }
+  if (options.standalone && nodes.several()) {
+    throw ValueError("--standalone and --nnodes " + line.text("nnodes") +
+                     " contradict each other: it is for one machine");
+  }
+  nodes.numbered = place || backend == "static";
+  nodes.is_host = machine.assigned ? std::optional<bool>(false) : nodes.is_host;
+  nodes.node_rank = place ? place->node_rank
+                          : parse_number<int>("node-rank", line.text("node-rank"), 0, "a number, 0 or more");
+  if (!nodes.several()) {
+    if (nodes.node_rank != 0) {
+      throw ValueError("--node-rank " + std::to_string(nodes.node_rank) +
+                       ": there is one machine, number 0; --nnodes N says how many there are");
+    }
+    options.master_port = single_machine_port(line, options.standalone);
+    return;
+  }
+  if (nodes.numbered) {
+    if (nodes.min != nodes.max) {
+      throw ValueError("--nnodes " + line.text("nnodes") +
+                       ": numbered machines are as many as they are; for MIN:MAX use --rdzv-backend c10d");
+    }
+    if (nodes.node_rank >= nodes.max) {
+      throw ValueError("--node-rank " + std::to_string(nodes.node_rank) + " with --nnodes " +
+                       std::to_string(nodes.max) + ": expected 0 to " + std::to_string(nodes.max - 1));
+    }
+  } else {
+    for (const char* flag : {"node-rank", "master-addr", "master-port"}) {
+      if (line.typed(flag)) {
+        options.warnings.push_back(std::string("--") + flag +
+                                   " has no effect with --rdzv-backend c10d, as in torchrun");
+      }
+    }
+  }
+  parse_endpoint_of_several(line, place, nodes);
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,278 @@
+#include "launcher/machines/agent.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "launcher/machines/hosts.h"
+#include "launcher/machines/machine.h"
+#include "launcher/process/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kFirstLine = 2.5;  ///< seconds of trouble before it is told
+constexpr double kNextLine = 30;
+constexpr double kTryTimeout = 2;
+constexpr double kGreetingTimeout = 3;
+
+/// What has to be so for the rendezvous to be reachable.
+const char* where_to_look(const Options& options) {
+  if (options.assigned) return "this is the address by which this machine reaches that one (--master-addr)";
+  return options.nodes.numbered ? "lockrun runs there with --node-rank 0" : "lockrun runs there";
+}
+
+std::string dump(const json& message) {
+  return dump_json(message, {.ensure_ascii = true, .replace_invalid_utf8 = true});
+}
+
+}  // namespace
+
+Agent::Agent(const Options& options, Hosts* hosts, Say say)
+    : options_(options),
+      hosts_(hosts),
+      say_(std::move(say)),
+      secret_(read_secret(options.nodes)),
+      host_(host_name()) {
+  if (secret_.empty()) {
+    say_("no secret is set: whoever reaches port " + std::to_string(options.nodes.port) +
+         " can join the job (--rdzv-conf token_file=FILE)");
+  }
+}
+
+Agent::~Agent() {
+  wire_.reset();
+  if (server_) server_->let_finish(news_.over ? 5 : left_ ? 1 : 0);
+}
+
+bool Agent::try_to_connect(std::string& why) {
+  const NodeOptions& nodes = options_.nodes;
+  std::vector<Address> addresses;
+  try {
+    addresses = resolve(nodes.host, nodes.port, kTryTimeout);
+  } catch (const Error& error) {
+    why =
+        fmt::format("cannot find the address of {}: {}; check the name, and that this machine can look it up",
+                    nodes.host, error.what());
+    return false;
+  }
+  if (!decided_to_serve_) {
+    decided_to_serve_ = true;
+    const UniqueFd listener = listen_if_due(nodes, addresses);
+    if (listener.valid()) server_.emplace(listener, options_, secret_);
+  }
+  for (const Address& address : addresses) {
+    try {
+      UniqueFd fd = connect_to(address, kTryTimeout / static_cast<double>(addresses.size()));
+      address_ = local_address(fd.get());
+      wire_.emplace(std::move(fd), Wire::Side::client, secret_);
+      heard_ = monotonic_seconds();
+      return true;
+    } catch (const Error& error) {
+      why = fmt::format(
+          "cannot reach the rendezvous at {}:{} ({}): {}; check that {} and that no firewall is in between",
+          nodes.host, nodes.port, address.host(), error.what(), where_to_look(options_));
+    }
+  }
+  return false;
+}
+
+bool Agent::connect(Signals& signals) {
+  const double started = monotonic_seconds();
+  const double deadline = started + options_.nodes.join_timeout;
+  double next_line = started + kFirstLine;
+  std::string why;
+  while (!try_to_connect(why)) {
+    wait(0.25, signals);
+    if (interrupted_by_) return false;
+    const double now = monotonic_seconds();
+    if (now >= deadline) throw Error(why + fmt::format("; gave up after {:.0f} s", now - started));
+    if (now >= next_line - kTryTimeout / 4) {
+      say_(why + fmt::format("; trying for another {:.0f} s", deadline - now));
+      next_line = now + kNextLine;
+    }
+  }
+  const double greeting_deadline = monotonic_seconds() + kGreetingTimeout;
+  while (!wire_->greeted() && wire_->state() == Wire::State::open &&
+         monotonic_seconds() < greeting_deadline) {
+    wait(0.1, signals);
+    if (interrupted_by_) return false;
+  }
+  if (!wire_->greeted()) {
+    throw Error(
+        fmt::format("what listens at {}:{} is no rendezvous of lockrun (torchrun's agents cannot be joined: "
+                    "start lockrun on every machine)",
+                    options_.nodes.host, options_.nodes.port));
+  }
+  if (!options_.nodes.local_addr.empty()) {
+    address_ = resolve(options_.nodes.local_addr, 0, kTryTimeout).front();
+    if (!is_local(address_)) {
+      throw Error("--local-addr " + options_.nodes.local_addr + ": this machine has no such address");
+    }
+  }
+  return true;
+}
+
+std::optional<Place> Agent::meet(Signals& signals, uint16_t store_port) {
+  const NodeOptions& nodes = options_.nodes;
+  news_.begin_anew();
+  failure_reported_ = false;
+  json join = {{"type", "join"},
+               {"run_id", options_.rdzv_id},
+               {"host", host_},
+               {"address", address_.host()},
+               {"store_port", store_port},
+               {"nproc", options_.nproc_per_node},
+               {"min", nodes.min},
+               {"max", nodes.max}};
+  if (nodes.numbered) join["node_rank"] = nodes.node_rank;
+  wire_->send(dump(join));
+  const double started = monotonic_seconds();
+  double next_line = started + kFirstLine;
+  while (!news_.place && !news_.over) {
+    wait(0.5, signals);
+    if (interrupted_by_) return std::nullopt;
+    check_server();
+    if (!news_.place && hosts_ != nullptr) {
+      if (const auto failure = hosts_->failure()) throw Error(*failure);
+    }
+    const double now = monotonic_seconds();
+    if (!news_.place && now > started + nodes.join_timeout) {
+      throw Error(fmt::format("too few machines came within {:.0f} s: {}", nodes.join_timeout, news_.status));
+    }
+    if (!news_.place && now >= next_line) {
+      say_("waiting for the other machines: " + news_.status);
+      next_line = now + kNextLine;
+    }
+  }
+  return news_.place;
+}
+
+bool Agent::is_silent() const {
+  const NodeOptions& nodes = options_.nodes;
+  return monotonic_seconds() - heard_ > nodes.keep_alive_interval * nodes.keep_alive_max_attempt;
+}
+
+void Agent::check_server() {
+  const auto at = [&] { return fmt::format("{}:{}", options_.nodes.host, options_.nodes.port); };
+  if (!news_.refusal.empty()) throw Error("refused by the rendezvous at " + at() + ": " + news_.refusal);
+  if (news_.over) return;
+  switch (wire_->state()) {
+    case Wire::State::open:
+      if (is_silent()) {
+        throw Error(fmt::format("the rendezvous at {} gave no sign of life for {:.1f} s", at(),
+                                monotonic_seconds() - heard_));
+      }
+      return;
+    case Wire::State::forged:
+      throw Error("refused by the rendezvous at " + at() +
+                  ": its secret is another one; use the same token_file on all machines");
+    case Wire::State::foreign:
+    case Wire::State::closed:
+      throw Error("the rendezvous at " + at() + " was lost: the lockrun that served it has ended");
+  }
+}
+
+void Agent::wait(double seconds, Signals& signals) {
+  const double tick_wait = wire_ ? tick() : seconds;
+  std::vector<pollfd> polls = {{signals.fd(), POLLIN, 0}, {wire_ ? fd() : -1, POLLIN, 0}};
+  if (hosts_ != nullptr) hosts_->add_polls(polls);
+  ::poll(polls.data(), polls.size(), static_cast<int>(std::min(seconds, tick_wait) * 1000) + 1);
+  if (polls[1].revents != 0) receive();
+  for (size_t i = 2; i < polls.size(); ++i) {
+    if (polls[i].revents != 0) hosts_->handle(polls[i]);
+  }
+  while (const auto signal = signals.receive()) {
+    const auto& ending = options_.signals;
+    if (std::find(ending.begin(), ending.end(), *signal) != ending.end()) interrupted_by_ = *signal;
+    if (hosts_ != nullptr) hosts_->pass_on(*signal);
+    if (*signal != SIGTSTP) continue;
+    suspended();
+    ::raise(SIGSTOP);
+    resumed();
+    if (hosts_ != nullptr) hosts_->pass_on(SIGCONT);
+  }
+}
+
+void Agent::suspended() {
+  if (wire_) wire_->send(kPause);
+}
+
+void Agent::resumed() {
+  // What the server sent meanwhile has not been read yet.
+  heard_ = monotonic_seconds();
+  told_ = 0;
+}
+
+double Agent::tick() {
+  const double interval = options_.nodes.keep_alive_interval;
+  const double now = monotonic_seconds();
+  if (now >= told_ + interval) {
+    told_ = now;
+    wire_->send(R"({"type":"beat"})");
+  }
+  wire_->flush();
+  return std::max(0.01, told_ + interval - now);
+}
+
+void Agent::receive() {
+  for (const std::string& message : wire_->receive()) {
+    heard_ = monotonic_seconds();
+    news_.take(message);
+  }
+}
+
+std::optional<std::string> Agent::take_end_request() {
+  receive();
+  if (failure_reported_) return std::nullopt;
+  if (news_.over) return news_.over->reason.empty() ? "the job is over" : news_.over->reason;
+  if (news_.end_reason) return news_.end_reason;
+  if (wire_->state() != Wire::State::open)
+    return "the rendezvous was lost: the lockrun that served it has ended";
+  if (is_silent()) return "the rendezvous gives no sign of life";
+  return std::nullopt;
+}
+
+void Agent::report_failure(const std::string& what, int code) {
+  if (failure_reported_ || news_.end_reason || news_.over) return;
+  failure_reported_ = true;
+  wire_->send(dump({{"type", "failed"}, {"what", what}, {"code", std::clamp(code, 1, 255)}}));
+}
+
+Verdict Agent::conclude(bool succeeded, Signals& signals) {
+  if (succeeded) {
+    wire_->send(R"({"type":"succeeded"})");
+  } else {
+    report_failure("lockrun on " + host_ + " could not go on", 1);
+  }
+  const double started = monotonic_seconds();
+  double next_line = started + kNextLine;
+  while (!news_.over && !news_.end_reason) {
+    wait(0.5, signals);
+    if (interrupted_by_) {
+      leave(128 + *interrupted_by_);
+      return {false, 128 + *interrupted_by_, ""};
+    }
+    check_server();
+    if (!news_.over && monotonic_seconds() > next_line) {
+      say_("the ranks here have ended; waiting for those on the other machines");
+      next_line = monotonic_seconds() + kNextLine;
+    }
+  }
+  return news_.over ? *news_.over : Verdict{true, 0, *news_.end_reason};
+}
+
+void Agent::leave(int code) {
+  left_ = true;
+  if (wire_) wire_->send(dump({{"type", "leave"}, {"code", code}}));
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,83 @@
+// This machine's part in a job of several: finds the rendezvous, or serves it, and follows what it says.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "launcher/cli/options.h"
+#include "launcher/machines/network.h"
+#include "launcher/machines/rendezvous_host.h"
+#include "launcher/machines/rendezvous_news.h"
+#include "launcher/machines/wire.h"
+#include "launcher/process/signals.h"
+
+namespace lockstep::launcher {
+
+class Hosts;
+
+class Agent {
+ public:
+  using Say = std::function<void(const std::string&)>;  ///< shows a line of lockrun's own
+
+  /// `hosts`: where this lockrun has started others, which is watched while it waits; null where it has not.
+  /// Throws FileError for a token file that cannot be used.
+  Agent(const Options& options, Hosts* hosts, Say say);
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+  ~Agent();
+
+  /// Connects to the endpoint. Blocks, with a line of progress where it takes long, until it is reached.
+  /// Throws Error after join_timeout, or when the other side is no rendezvous for this job. False when a
+  /// signal in `signals` that ends the job came first: see interrupted_by().
+  bool connect(Signals& signals);
+  /// The address by which this machine reaches the endpoint, or --local-addr: the one that its ranks are to
+  /// use.
+  const Address& address() const { return address_; }
+  /// Blocks until a round begins. `store_port`: where this machine would serve the ranks' store. Throws Error
+  /// when too few machines come, or the server refuses or is lost; nothing when a signal came first, or the
+  /// job is over: see verdict().
+  std::optional<Place> meet(Signals& signals, uint16_t store_port);
+  std::optional<int> interrupted_by() const { return interrupted_by_; }
+
+  // While ranks run.
+  int fd() const { return wire_->state() == Wire::State::open ? wire_->fd() : -1; }  ///< to poll for reading
+  /// Sends signs of life; returns seconds until it wants to be called again.
+  double tick();
+  /// Why the ranks here are to end, if they are. To call when fd() is readable, and when tick() wants to be
+  /// called.
+  std::optional<std::string> take_end_request();
+  void report_failure(const std::string& what, int code);
+
+  /// Says how the ranks here ended (`succeeded`, or a failure that was reported, or neither), and waits for
+  /// what follows. Throws Error when the server is lost.
+  Verdict conclude(bool succeeded, Signals& signals);
+  /// This machine leaves, because of a signal.
+  void leave(int code);
+  /// It is about to be suspended, so that it gives no sign of life; resumed() says that it goes on.
+  void suspended();
+  void resumed();
+
+ private:
+  bool try_to_connect(std::string& why);
+  void receive();
+  void wait(double seconds, Signals& signals);
+  void check_server();
+  bool is_silent() const;
+
+  const Options& options_;
+  Hosts* hosts_;
+  Say say_;
+  std::string secret_;
+  std::string host_;
+  std::optional<RendezvousProcess> server_;
+  bool decided_to_serve_ = false;
+  std::optional<Wire> wire_;
+  Address address_{};
+  double heard_ = 0, told_ = 0;
+  News news_;
+  bool failure_reported_ = false, left_ = false;
+  std::optional<int> interrupted_by_;
+};
+
+}  // namespace lockstep::launcher

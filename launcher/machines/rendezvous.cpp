@@ -1,0 +1,269 @@
+#include "launcher/machines/rendezvous.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/json.h"
+
+namespace lockstep::launcher {
+namespace {
+
+using nlohmann::json;
+
+/// A string of at most `most` printable bytes; anything else is replaced.
+std::string text_of(const json& message, const char* key, size_t most) {
+  const auto found = message.find(key);
+  std::string text = found != message.end() && found->is_string() ? found->get<std::string>() : "";
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
+  }
+  return text.substr(0, most);
+}
+
+int number_of(const json& message, const char* key, int absent, int least, int most) {
+  const auto found = message.find(key);
+  if (found == message.end() || !found->is_number_integer()) return absent;
+  return static_cast<int>(std::clamp<int64_t>(found->get<int64_t>(), least, most));
+}
+
+std::string dump(const json& message) {
+  return dump_json(message, {.ensure_ascii = true, .replace_invalid_utf8 = true});
+}
+
+}  // namespace
+
+bool Rendezvous::receive(int peer, std::string_view text, double now) {
+  const json message = parse_json(text);
+  if (!message.is_object()) return false;
+  const std::string type = text_of(message, "type", 20);
+  if (type == "join") {
+    Machine machine;
+    machine.host = text_of(message, "host", 256);
+    machine.address = text_of(message, "address", 64);
+    machine.store_port = number_of(message, "store_port", 0, 0, 65535);
+    machine.nproc = number_of(message, "nproc", 0, 0, 4096);
+    machine.node_rank = number_of(message, "node_rank", -1, -1, 1 << 20);
+    if (machine.nproc == 0 || machine.store_port == 0) return false;
+    if (text_of(message, "run_id", 1024) != rules_.run_id) {
+      send(peer, dump({{"type", "refused"},
+                       {"reason", "the rendezvous there is for --rdzv-id " + rules_.run_id + ", not " +
+                                      text_of(message, "run_id", 256)}}));
+      return true;
+    }
+    if (number_of(message, "min", 0, 0, 1 << 20) != rules_.min ||
+        number_of(message, "max", 0, 0, 1 << 20) != rules_.max ||
+        (machine.node_rank >= 0) != rules_.numbered) {
+      send(peer, dump({{"type", "refused"},
+                       {"reason", "the rendezvous there has --nnodes " + std::to_string(rules_.min) + ":" +
+                                      std::to_string(rules_.max) + " and --rdzv-backend " +
+                                      (rules_.numbered ? "static" : "c10d") +
+                                      "; use the same flags on all machines"}}));
+      return true;
+    }
+    join(peer, machine, now);
+    return true;
+  }
+  if (type == "beat" || type == "pause") return true;
+  if (!machines_.contains(peer)) return false;
+  if (type == "failed") {
+    failed(peer, text_of(message, "what", 1024), number_of(message, "code", 1, 1, 255), now);
+  } else if (type == "leave") {
+    left(peer, number_of(message, "code", 1, 0, 255), now);
+  } else if (type == "succeeded") {
+    if (phase_ == Phase::running && machines_[peer].state == State::running) {
+      machines_[peer].state = State::succeeded;
+      const auto runs = [](const auto& entry) { return entry.second.state == State::running; };
+      if (std::none_of(machines_.begin(), machines_.end(), runs)) finish("", 0);
+    }
+  } else {
+    return false;
+  }
+  return true;
+}
+
+std::string Rendezvous::reason_to_refuse(int peer, const Machine& machine) const {
+  if (phase_ == Phase::over) return "the job there is over";
+  if (!rules_.numbered) return {};
+  if (machine.node_rank >= rules_.max) {
+    return "--node-rank " + std::to_string(machine.node_rank) + " is not below --nnodes " +
+           std::to_string(rules_.max);
+  }
+  for (const auto& [other, known] : machines_) {
+    if (other != peer && known.node_rank == machine.node_rank) {
+      return "--node-rank " + std::to_string(machine.node_rank) + " is taken by " + known.host;
+    }
+  }
+  return {};
+}
+
+void Rendezvous::join(int peer, const Machine& machine, double now) {
+  const std::string reason = reason_to_refuse(peer, machine);
+  if (!reason.empty()) {
+    send(peer, dump({{"type", "refused"}, {"reason", reason}}));
+    return;
+  }
+  const auto known = machines_.find(peer);
+  if (known == machines_.end()) {
+    machines_[peer] = machine;
+    machines_[peer].arrival = arrivals_++;
+  } else {
+    known->second.state = State::waiting;
+  }
+  if (phase_ == Phase::running) {
+    size_t members = 0;
+    for (const auto& entry : machines_) members += entry.second.state != State::waiting ? 1 : 0;
+    if (members < static_cast<size_t>(rules_.max)) end_round(machine.host + " joins the job", now);
+  }
+  gather(now);
+  send_status();
+}
+
+bool Rendezvous::takes_part(int peer) const {
+  const auto found = machines_.find(peer);
+  return phase_ == Phase::running && found != machines_.end() && found->second.state != State::waiting;
+}
+
+void Rendezvous::failed(int peer, const std::string& what, int code, double now) {
+  if (takes_part(peer)) count_failure(what, code, now);
+}
+
+void Rendezvous::count_failure(const std::string& reason, int code, double now) {
+  if (restarts_ >= rules_.max_restarts) {
+    finish(reason, code);
+    return;
+  }
+  ++restarts_;
+  end_round(
+      reason + " (restart " + std::to_string(restarts_) + " of " + std::to_string(rules_.max_restarts) + ")",
+      now);
+}
+
+void Rendezvous::lost(int peer, const std::string& how, double now) {
+  const auto found = machines_.find(peer);
+  if (found == machines_.end()) return;
+  const bool counts = takes_part(peer) && found->second.state == State::running;
+  const std::string host = found->second.host;
+  machines_.erase(found);
+  if (phase_ == Phase::over) return;
+  if (counts) {
+    count_failure("the machine " + host + " was lost: " + how, 1, now);
+  } else {
+    gather(now);
+    send_status();
+  }
+}
+
+void Rendezvous::left(int peer, int code, double now) {
+  const bool counts = takes_part(peer);
+  const std::string host = machines_[peer].host;
+  machines_.erase(peer);
+  if (phase_ == Phase::over) return;
+  if (counts && machines_.size() >= static_cast<size_t>(rules_.min)) {
+    end_round(host + " leaves the job", now);
+  } else if (counts || rules_.numbered) {
+    finish(host + " was told to leave the job", code);
+  }
+  gather(now);
+  send_status();
+}
+
+size_t Rendezvous::waiting() const {
+  return static_cast<size_t>(std::count_if(machines_.begin(), machines_.end(), [](const auto& entry) {
+    return entry.second.state == State::waiting;
+  }));
+}
+
+void Rendezvous::gather(double now) {
+  if (phase_ != Phase::gathering) return;
+  const size_t here = waiting();
+  if (here < static_cast<size_t>(rules_.min)) {
+    last_call_.reset();
+    return;
+  }
+  // In later rounds those that are left go on at once: a machine that comes back joins them.
+  const bool all_back = rounds_ > 0 && here == machines_.size();
+  if (!last_call_) last_call_ = now + rules_.last_call_timeout;
+  if (here >= static_cast<size_t>(rules_.max) || all_back || now >= *last_call_) start_round();
+}
+
+double Rendezvous::tick(double now) {
+  gather(now);
+  return phase_ == Phase::gathering && last_call_ ? std::max(0.0, *last_call_ - now) : -1;
+}
+
+void Rendezvous::start_round() {
+  std::vector<int> members;
+  for (const auto& [peer, machine] : machines_) {
+    if (machine.state == State::waiting) members.push_back(peer);
+  }
+  // Numbered machines keep their number; others keep their order, newcomers last.
+  std::sort(members.begin(), members.end(), [&](int a, int b) {
+    const Machine &left = machines_[a], &right = machines_[b];
+    const auto key = [](const Machine& m) {
+      return std::make_tuple(m.node_rank, m.group_rank < 0, m.group_rank, m.arrival);
+    };
+    return key(left) < key(right);
+  });
+  if (members.size() > static_cast<size_t>(rules_.max)) members.resize(static_cast<size_t>(rules_.max));
+  last_call_.reset();
+  phase_ = Phase::running;
+  ++rounds_;
+  int world_size = 0;
+  json hosts = json::array();
+  for (const int peer : members) {
+    world_size += machines_[peer].nproc;
+    hosts.push_back(machines_[peer].host);
+  }
+  const Machine& first = machines_[members.front()];
+  int first_rank = 0;
+  for (size_t i = 0; i < members.size(); ++i) {
+    Machine& machine = machines_[members[i]];
+    machine.state = State::running;
+    machine.group_rank = static_cast<int>(i);
+    send(members[i], dump({{"type", "start"},
+                           {"round", rounds_},
+                           {"restarts", restarts_},
+                           {"group_rank", machine.group_rank},
+                           {"groups", members.size()},
+                           {"first_rank", first_rank},
+                           {"world_size", world_size},
+                           {"master_addr", first.address},
+                           {"master_port", first.store_port},
+                           {"hosts", hosts}}));
+    first_rank += machine.nproc;
+  }
+}
+
+void Rendezvous::end_round(const std::string& reason, double now) {
+  phase_ = Phase::gathering;
+  last_call_.reset();
+  for (auto& [peer, machine] : machines_) {
+    if (machine.state == State::waiting) continue;
+    // It comes back with a join; until then it is not among those that wait.
+    machine.state = State::running;
+    send(peer, dump({{"type", "end"}, {"reason", reason}}));
+  }
+  gather(now);
+}
+
+void Rendezvous::finish(const std::string& reason, int code) {
+  phase_ = Phase::over;
+  for (const auto& entry : machines_) {
+    send(entry.first, dump({{"type", "over"}, {"reason", reason}, {"code", code}}));
+  }
+}
+
+void Rendezvous::send_status() {
+  if (phase_ == Phase::over) return;
+  json here = json::array();
+  for (const auto& entry : machines_) here.push_back(entry.second.host);
+  for (const auto& [peer, machine] : machines_) {
+    if (machine.state == State::waiting) {
+      send(peer, dump({{"type", "status"}, {"here", here}, {"least", rules_.min}, {"most", rules_.max}}));
+    }
+  }
+}
+
+std::vector<std::pair<int, std::string>> Rendezvous::take_messages() { return std::exchange(messages_, {}); }
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,42 @@
+// The machine on which the rendezvous is served: which one it is, and the process that serves.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "launcher/cli/options.h"
+#include "launcher/machines/network.h"
+#include "launcher/machines/rendezvous_server.h"
+#include "lockstep/base/fd.h"
+
+namespace lockstep::launcher {
+
+/// The secret that the machines of this job share; empty where there is none. Throws FileError for a token
+/// file that cannot be used.
+std::string read_secret(const NodeOptions& nodes);
+
+/// A listening socket where this machine is to serve at the endpoint, which has these addresses; an invalid
+/// one where it is not. Throws Error when it has to and cannot.
+UniqueFd listen_if_due(const NodeOptions& nodes, const std::vector<Address>& addresses);
+
+/// The process that serves.
+class RendezvousProcess {
+ public:
+  /// Starts it. The calling process must have a single thread. Throws Error.
+  RendezvousProcess(const UniqueFd& listener, const Options& options, const std::string& secret);
+  RendezvousProcess(const RendezvousProcess&) = delete;
+  RendezvousProcess& operator=(const RendezvousProcess&) = delete;
+  /// It ends by itself once everybody knows that the job is over: waits for that as long as
+  /// let_finish() said, and kills it then.
+  ~RendezvousProcess();
+
+  void let_finish(double seconds) { patience_ = seconds; }
+
+ private:
+  pid_t pid_;
+  double patience_ = 0;
+};
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,191 @@
+#include "launcher/machines/rendezvous_server.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "launcher/machines/network.h"
+#include "launcher/process/clock.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::launcher {
+namespace {
+
+/// So many may be connected without having shown that they know the secret.
+constexpr size_t kMostStrangers = 128;
+/// For strangers and machines.
+constexpr rlim_t kMostFiles = 65536;
+/// A stranger has this long to show that it knows the secret.
+constexpr double kIntroduction = 10;
+/// How long the last messages have to arrive.
+constexpr double kFarewell = 3;
+/// Lines about strangers a minute.
+constexpr int kMostLines = 20;
+
+constexpr const char* kBeat = R"({"type":"beat"})";
+
+}  // namespace
+
+RendezvousServer::RendezvousServer(int listener, ServerSettings settings)
+    : listener_(listener), settings_(std::move(settings)), rendezvous_(settings_.rules) {
+  ::fcntl(listener_, F_SETFL, O_NONBLOCK);
+}
+
+bool RendezvousServer::done() const {
+  return rendezvous_.over() && (peers_.empty() || monotonic_seconds() > over_at_ + kFarewell);
+}
+
+void RendezvousServer::log(const std::string& text) {
+  const double now = monotonic_seconds();
+  if (now > log_minute_ + 60) {
+    log_minute_ = now;
+    logged_ = 0;
+  }
+  if (++logged_ > kMostLines) return;
+  const std::string line = "lockrun: rendezvous: " + text +
+                           (logged_ == kMostLines ? "; no more such lines for a minute" : "") + "\n";
+  std::fputs(line.c_str(), stderr);
+}
+
+void RendezvousServer::serve_once(double seconds) {
+  std::vector<pollfd> polls = {{listener_, POLLIN, 0}};
+  std::vector<int> numbers;
+  for (const auto& [number, peer] : peers_) {
+    polls.push_back(
+        {peer.wire.fd(), static_cast<short>(POLLIN | (peer.wire.wants_to_write() ? POLLOUT : 0)), 0});
+    numbers.push_back(number);
+  }
+  const double wanted = rendezvous_.tick(monotonic_seconds());
+  if (wanted >= 0) seconds = std::min(seconds, wanted);
+  deliver();
+  ::poll(polls.data(), polls.size(), static_cast<int>(seconds * 1000) + 1);
+  if (polls[0].revents != 0) accept_one();
+  for (size_t i = 1; i < polls.size(); ++i) {
+    if (polls[i].revents != 0) handle(numbers[i - 1]);
+  }
+  watch(monotonic_seconds());
+  rendezvous_.tick(monotonic_seconds());
+  deliver();
+  if (rendezvous_.over() && over_at_ == 0) over_at_ = monotonic_seconds();
+}
+
+/// A machine introduces itself at once, so it is the others that wait long. Of those the address with the
+/// most connections loses its oldest.
+void RendezvousServer::make_room_for_a_stranger() {
+  std::map<std::string, std::pair<size_t, int>> strangers;  // how many, and the oldest
+  size_t count = 0;
+  for (const auto& [number, peer] : peers_) {
+    if (peer.wire.authenticated()) continue;
+    ++strangers.try_emplace(peer.name, 0, number).first->second.first;
+    ++count;
+  }
+  if (count < kMostStrangers) return;
+  const auto most = std::max_element(strangers.begin(), strangers.end(), [](const auto& a, const auto& b) {
+    return a.second.first < b.second.first;
+  });
+  drop(most->second.second, "did not introduce itself while others wait");
+}
+
+void RendezvousServer::accept_one() {
+  make_room_for_a_stranger();
+  UniqueFd fd(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!fd.valid()) return;
+  const std::string name = peer_address(fd.get()).host();
+  const double now = monotonic_seconds();
+  peers_.emplace(next_number_++,
+                 Peer{Wire(std::move(fd), Wire::Side::server, settings_.secret), name, now, now});
+}
+
+void RendezvousServer::handle(int number) {
+  const auto found = peers_.find(number);
+  if (found == peers_.end()) return;
+  Peer& peer = found->second;
+  peer.wire.flush();
+  const double now = monotonic_seconds();
+  for (const std::string& message : peer.wire.receive()) {
+    peer.heard = now;
+    peer.paused = message == kPause;
+    if (!rendezvous_.receive(number, message, now)) return drop(number, "sent a message that makes no sense");
+  }
+  switch (peer.wire.state()) {
+    case Wire::State::open:
+      break;
+    case Wire::State::closed:
+      return drop(number, "");
+    case Wire::State::foreign:
+      return drop(number, "is no lockrun agent (torchrun's cannot join: start lockrun on every machine)");
+    case Wire::State::forged:
+      return drop(number, "does not know the secret in token_file");
+  }
+}
+
+void RendezvousServer::drop(int number, const std::string& why) {
+  const auto found = peers_.find(number);
+  const bool known = found->second.wire.authenticated();
+  if (!why.empty()) log("refused " + found->second.name + ": it " + why);
+  peers_.erase(found);
+  if (known)
+    rendezvous_.lost(number, why.empty() ? "its connection was closed" : "it " + why, monotonic_seconds());
+}
+
+void RendezvousServer::watch(double now) {
+  const double most = settings_.keep_alive_interval * settings_.keep_alive_max_attempt;
+  std::vector<std::pair<int, std::string>> gone;
+  for (auto& [number, peer] : peers_) {
+    if (!peer.wire.authenticated()) {
+      if (now > peer.heard + kIntroduction) gone.emplace_back(number, "did not introduce itself");
+      continue;
+    }
+    if (now > peer.heard + most && !peer.paused) {
+      gone.emplace_back(
+          number, "gave no sign of life for " + std::to_string(static_cast<int>(now - peer.heard)) + " s");
+    } else if (now > peer.told + settings_.keep_alive_interval) {
+      peer.told = now;
+      peer.wire.send(kBeat);
+    }
+  }
+  for (const auto& [number, why] : gone) drop(number, why);
+}
+
+void RendezvousServer::deliver() {
+  for (const auto& [number, message] : rendezvous_.take_messages()) {
+    const auto found = peers_.find(number);
+    if (found == peers_.end()) continue;
+    found->second.told = monotonic_seconds();
+    found->second.wire.send(message);
+  }
+}
+
+pid_t start_rendezvous_server(const UniqueFd& listener, const ServerSettings& settings) {
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) throw Error(std::string("cannot fork: ") + std::strerror(errno));
+  if (pid != 0) return pid;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::prctl(PR_SET_NAME, "lockrun-rdzv");
+  if (::getppid() != parent) ::_exit(1);
+  ::signal(SIGPIPE, SIG_IGN);
+  // What the terminal sends is lockrun's to decide about.
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = std::min(files.rlim_max, std::max(files.rlim_cur, kMostFiles));
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  RendezvousServer server(listener.get(), settings);
+  while (!server.done()) server.serve_once(std::min(1.0, settings.keep_alive_interval / 2));
+  ::_exit(0);
+}
+
+}  // namespace lockstep::launcher

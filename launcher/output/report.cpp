@@ -1,0 +1,115 @@
+#include "launcher/output/report.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/json.h"
+#include "lockstep/comm/shm/segment.h"
+
+namespace lockstep::launcher {
+namespace {
+
+std::string local_time(double seconds) {
+  const auto whole = static_cast<std::time_t>(seconds);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}.{:03}", fmt::localtime(whole),
+                     static_cast<int>((seconds - static_cast<double>(whole)) * 1000));
+}
+
+std::string indented(std::string_view text, std::string_view indent) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    out += fmt::format("\n{}{}", indent, text.substr(0, end));
+    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+  }
+  return out;
+}
+
+/// "ranks 1, 2 and 5"
+std::string rank_list(const std::vector<int>& ranks) {
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) out += i + 1 == ranks.size() ? " and " : ", ";
+    out += std::to_string(ranks[i]);
+  }
+  return out;
+}
+
+std::string fate(const WorkerResult& worker, const WorkerResult& first) {
+  if (worker.wait_status == 0) return "ended with exit code 0";
+  std::string how = shm::describe_wait_status(worker.wait_status);
+  if (how.starts_with("was ")) how.erase(0, 4);
+  if (worker.told_to_end) return how + " after lockrun's request to end";
+  return fmt::format("{} {:.3f} s later, probably as a consequence", how,
+                     worker.ended_after - first.ended_after);
+}
+
+}  // namespace
+
+int exit_code(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
+std::string range_of_ranks(int first, int count) {
+  return count == 1 ? fmt::format("rank {}", first) : fmt::format("ranks {} to {}", first, first + count - 1);
+}
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
+}
+
+std::optional<size_t> first_failure(const std::vector<WorkerResult>& workers) {
+  std::optional<size_t> first;
+  for (size_t i = 0; i < workers.size(); ++i) {
+    const WorkerResult& worker = workers[i];
+    if (!worker.ended || worker.wait_status == 0 || worker.told_to_end) continue;
+    if (!first || worker.ended_after < workers[*first].ended_after) first = i;
+  }
+  return first;
+}
+
+std::string failure_report(const std::vector<WorkerResult>& workers, size_t first, const std::string& host) {
+  const WorkerResult& culprit = workers[first];
+  std::string out = fmt::format("lockrun: rank {} {} {} (pid {} on {}, {}, {:.1f} s after the start)",
+                                culprit.rank, workers.size() > 1 ? "failed first: it" : "failed: it",
+                                shm::describe_wait_status(culprit.wait_status), culprit.pid, host,
+                                local_time(culprit.ended_at), culprit.ended_after);
+  if (!culprit.last_operation.empty()) out += "\n  its newest collective: " + culprit.last_operation;
+  if (!culprit.error_message.empty()) {
+    const std::string where = culprit.error_file.empty() ? "" : " (" + culprit.error_file + ")";
+    out += "\n  its error" + where + ":" + indented(culprit.error_message, "    ");
+  }
+  if (culprit.stderr_tail.empty()) {
+    out += "\n  it wrote nothing to standard error";
+  } else {
+    out += "\n  its last lines on standard error:";
+    for (const std::string& line : culprit.stderr_tail) out += "\n    " + line;
+  }
+  std::map<std::string, std::vector<int>> others;
+  for (size_t i = 0; i < workers.size(); ++i) {
+    if (i != first && workers[i].ended) others[fate(workers[i], culprit)].push_back(workers[i].rank);
+  }
+  for (const auto& [how, ranks] : others) out += fmt::format("\n  {}: {}", rank_list(ranks), how);
+  return out;
+}
+
+std::string error_file_message(std::string_view json) {
+  const auto file = parse_json(json);
+  if (!file.is_object() || !file.contains("message")) return {};
+  const auto& message = file["message"];
+  if (message.is_string()) return message.get<std::string>();
+  if (message.is_object() && message.contains("message") && message["message"].is_string()) {
+    return message["message"].get<std::string>();
+  }
+  return {};
+}
+
+}  // namespace lockstep::launcher

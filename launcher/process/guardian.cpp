@@ -1,0 +1,265 @@
+#include "launcher/process/guardian.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "launcher/process/clock.h"
+#include "lockstep/base/error.h"
+
+namespace lockstep::launcher {
+namespace {
+
+/// How long left-over processes may take to end by themselves, and then after SIGTERM. Python's helpers clean
+/// up after their parent is gone, which takes a moment.
+constexpr double kLeftoverGrace = 0.5;
+constexpr double kKillTimeout = 30;
+
+void remove_scratch(const std::string& directory) {
+  std::error_code ignored;
+  if (!directory.empty()) std::filesystem::remove_all(directory, ignored);
+}
+
+/// The guardian's side; lives in the guardian's process only.
+class GuardianProcess {
+ public:
+  GuardianProcess(const GuardianPlan& plan, int socket)
+      : plan_(plan), socket_(socket), pids_(plan.workers.size(), 0) {}
+
+  [[noreturn]] void run() {
+    ::setsid();
+    ::prctl(PR_SET_NAME, "lockrun-guard");
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    // What is sent to a whole process group or session is lockrun's to decide about.
+    sigset_t all, child;
+    ::sigfillset(&all);
+    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    ::sigemptyset(&child);
+    ::sigaddset(&child, SIGCHLD);
+    const int signals = ::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    for (const int fd : plan_.lockrun_fds) ::close(fd);
+    if (make_directories()) start_workers();
+    while (true) {
+      pollfd waits[] = {{socket_, POLLIN, 0}, {signals, POLLIN, 0}};
+      ::poll(waits, 2, -1);
+      signalfd_siginfo info;
+      while (::read(signals, &info, sizeof info) > 0) {
+      }
+      reap();
+      if (waits[0].revents != 0) obey();
+    }
+  }
+
+ private:
+  /// Here and not in lockrun, which may be killed at any time: this process lives on and removes them.
+  bool make_directories() {
+    const std::string& scratch = plan_.scratch_directory;
+    if (scratch.empty()) return true;
+    int error = ::mkdir(scratch.c_str(), 0700) == 0 ? 0 : errno;
+    for (const std::string& directory : plan_.directories) {
+      std::error_code failure;
+      if (error == 0) std::filesystem::create_directories(directory, failure);
+      if (failure) error = failure.value();
+    }
+    if (error != 0) report({Event::no_directory, 0, 0, error, monotonic_seconds()});
+    return error == 0;
+  }
+
+  void start_workers() {
+    for (size_t i = 0; i < plan_.workers.size(); ++i) {
+      const StartedProcess started = start_process(plan_.workers[i], plan_.worker_mask);
+      pids_[i] = started.pid;
+      const int process = static_cast<int>(i);
+      if (started.error != 0) {
+        report({Event::start_failed, process, 0, started.error, monotonic_seconds()});
+      } else {
+        report({Event::started, process, started.pid, 0, monotonic_seconds()});
+      }
+    }
+    // Now that the workers have them: the end of a pipe must mean the end of its worker.
+    std::set<int> fds;
+    for (const ProcessSpec& worker : plan_.workers) {
+      fds.insert({worker.stdout_fd, worker.stderr_fd});
+      if (worker.stdin_fd > 2) fds.insert(worker.stdin_fd);
+    }
+    for (const int fd : fds) ::close(fd);
+  }
+
+  void obey() {
+    Command command{};
+    const ssize_t size = ::recv(socket_, &command, sizeof command, MSG_DONTWAIT);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (size != sizeof command) end_orphaned();
+    switch (command.kind) {
+      case Command::signal_workers:
+        for (const pid_t pid : pids_) {
+          if (pid > 0) signal_group(pid, command.signal);
+        }
+        break;
+      case Command::start_store:
+        start_store();
+        break;
+      case Command::finish:
+        finish();
+    }
+  }
+
+  static void signal_group(pid_t pid, int signal) {
+    ::kill(-pid, signal);
+    // A stopped process takes no other signal than SIGKILL before it goes on.
+    if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT) ::kill(-pid, SIGCONT);
+  }
+
+  void start_store() {
+    const StartedProcess started = start_process(*plan_.store, plan_.worker_mask);
+    store_ = started.pid;
+    report({started.error != 0 ? Event::start_failed : Event::started, kStore, started.pid, started.error,
+            monotonic_seconds()});
+  }
+
+  /// Passes on what happened to workers; orphans that were adopted are only reaped.
+  void reap() {
+    while (true) {
+      int status = 0;
+      const pid_t pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED);
+      if (pid <= 0) return;
+      const int process = process_of(pid);
+      if (process == kUnknown) continue;
+      Event event{Event::exited, process, pid, status, monotonic_seconds()};
+      if (WIFSTOPPED(status)) {
+        event.kind = Event::stopped;
+        event.status = WSTOPSIG(status);
+      } else if (WIFCONTINUED(status)) {
+        event.kind = Event::continued;
+      } else if (process == kStore) {
+        store_ = -1;
+      } else {
+        pids_[static_cast<size_t>(process)] = 0;
+      }
+      report(event);
+    }
+  }
+
+  static constexpr int kUnknown = -2;
+  int process_of(pid_t pid) const {
+    if (pid == store_) return kStore;
+    for (size_t i = 0; i < pids_.size(); ++i) {
+      if (pids_[i] == pid) return static_cast<int>(i);
+    }
+    return kUnknown;
+  }
+
+  [[noreturn]] void finish() {
+    if (store_ > 0) {
+      ::kill(store_, SIGKILL);
+      ::waitpid(store_, nullptr, 0);
+    }
+    int ended = 0;
+    if (!wait_for_children()) {
+      const std::vector<pid_t> left = children();
+      ended = static_cast<int>(left.size());
+      for (const pid_t pid : left) {
+        ::kill(pid, SIGTERM);
+        ::kill(pid, SIGCONT);
+      }
+      if (!wait_for_children()) kill_all();
+    }
+    report({Event::finished, kUnknown, 0, ended, monotonic_seconds()});
+    // lockrun reads the ranks' error files, and closes the socket then.
+    Command command{};
+    while (::recv(socket_, &command, sizeof command, 0) > 0) {
+    }
+    remove_scratch(plan_.scratch_directory);
+    ::_exit(0);
+  }
+
+  /// Reaps children for kLeftoverGrace at most; true when there are none.
+  static bool wait_for_children() {
+    const double deadline = monotonic_seconds() + kLeftoverGrace;
+    while (true) {
+      const pid_t pid = ::waitpid(-1, nullptr, WNOHANG);
+      if (pid < 0 && errno == ECHILD) return true;
+      if (monotonic_seconds() > deadline) return false;
+      if (pid == 0) ::usleep(2000);
+    }
+  }
+
+  void kill_all() const {
+    if (plan_.cgroup != nullptr) plan_.cgroup->kill();
+    kill_descendants({}, kKillTimeout);
+  }
+
+  /// lockrun is dead.
+  [[noreturn]] void end_orphaned() {
+    kill_all();
+    if (plan_.cgroup != nullptr) plan_.cgroup->end();
+    remove_scratch(plan_.scratch_directory);
+    ::_exit(1);
+  }
+
+  void report(const Event& event) {
+    if (::send(socket_, &event, sizeof event, MSG_NOSIGNAL) != sizeof event) end_orphaned();
+  }
+
+  const GuardianPlan& plan_;
+  int socket_;
+  std::vector<pid_t> pids_;
+  pid_t store_ = -1;
+};
+
+}  // namespace
+
+Guardian::Guardian(const GuardianPlan& plan)
+    : earlier_children_(children()), cgroup_(plan.cgroup), scratch_directory_(plan.scratch_directory) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    throw Error(std::string("cannot make a socket pair: ") + std::strerror(errno));
+  }
+  socket_.reset(ends[0]);
+  UniqueFd theirs(ends[1]);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  pid_ = ::fork();
+  if (pid_ < 0) throw Error(std::string("cannot fork: ") + std::strerror(errno));
+  if (pid_ == 0) {
+    socket_.reset();
+    GuardianProcess(plan, theirs.get()).run();
+  }
+}
+
+Guardian::~Guardian() {
+  // Closing the socket makes a living guardian end everything; if it is dead its children are ours.
+  socket_.reset();
+  ::kill(pid_, gone_ ? SIGKILL : SIGCONT);  // it may hang, or somebody may have stopped it
+  const double deadline = monotonic_seconds() + kKillTimeout;
+  while (::waitpid(pid_, nullptr, WNOHANG) == 0 && monotonic_seconds() < deadline) ::usleep(200);
+  if (cgroup_ != nullptr) cgroup_->kill();
+  kill_descendants(earlier_children_, kKillTimeout);
+  if (gone_) remove_scratch(scratch_directory_);
+}
+
+void Guardian::send(Command command) {
+  // A dead guardian is noticed by receive().
+  (void)::send(socket_.get(), &command, sizeof command, MSG_NOSIGNAL);
+  if (!gone_) ::kill(pid_, SIGCONT);  // somebody may have stopped it
+}
+
+std::optional<Event> Guardian::receive() {
+  Event event{};
+  const ssize_t size = ::recv(socket_.get(), &event, sizeof event, MSG_DONTWAIT);
+  if (size == sizeof event) return event;
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
+  gone_ = true;
+  return std::nullopt;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,313 @@
+#include "launcher/run/attempt.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "launcher/machines/agent.h"
+#include "launcher/machines/hosts.h"
+#include "launcher/machines/machine.h"
+#include "launcher/output/log_file.h"
+#include "launcher/process/clock.h"
+#include "launcher/run/attempt_plan.h"
+#include "launcher/watch/hang_report.h"
+#include "launcher/watch/workers.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/shm/segment.h"
+
+namespace lockstep::launcher {
+namespace {
+
+class Attempt {
+ public:
+  Attempt(const Job& job, Signals& signals)
+      : job_(job),
+        signals_(signals),
+        segment_fd_(shm::create_segment(job.options.nproc_per_node)),
+        segment_(shm::Segment::map(segment_fd_.get())),
+        output_(job.options.nproc_per_node, job.options.prefix, !job.program.is_python, job.options.logs,
+                make_directories_of(job)),
+        null_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
+        hangs_(job.options.hang_timeout, job.options.end_hung, job.environment.first_rank,
+               job.options.logs.wanted() ? attempt_directory(job) + "/stacks.txt" : ""),
+        workers_(job.options.nproc_per_node, job.environment.first_rank) {}
+
+  AttemptResult run() {
+    AttemptPlan plan = plan_attempt(job_, segment_fd_.get(), null_.get(), signals_.original_mask(),
+                                    cgroup_.get(), output_, copies_);
+    Guardian guardian(plan.guardian);
+    plan.outputs.clear();  // the workers have them now
+    plan.inputs.clear();
+    guardian_ = &guardian;
+    while (!finished_) wait_and_handle();
+    output_.finish();
+    return result();
+  }
+
+ private:
+  static std::string make_directories_of(const Job& job) {
+    const std::string directory = attempt_directory(job);
+    // Those that are not kept are the guardian's to make, so that it removes them however lockrun ends.
+    for (int i = 0; i < job.options.nproc_per_node && job.scratch_directory.empty(); ++i) {
+      make_directories(directory + "/" + std::to_string(i));
+    }
+    return directory;
+  }
+
+  /// Seconds until something is to be done without an event, or a negative number.
+  double next_deadline() {
+    double wait = output_.tick();
+    const auto sooner = [&](double seconds) {
+      if (seconds >= 0) wait = wait < 0 ? seconds : std::min(wait, seconds);
+    };
+    if (kill_at_) sooner(std::max(0.0, *kill_at_ - monotonic_seconds()));
+    if (workers_.running() > 0) sooner(hangs_.interval());
+    if (job_.agent != nullptr) sooner(job_.agent->tick());
+    return wait;
+  }
+
+  void wait_and_handle() {
+    std::vector<pollfd> polls = {{guardian_->fd(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
+    polls.push_back({store_started_ ? -1 : job_.listener.fd.get(), POLLIN, 0});
+    polls.push_back({job_.agent != nullptr ? job_.agent->fd() : -1, POLLIN, 0});
+    polls.push_back({hangs_.fd(), POLLIN, 0});
+    const size_t first_host = polls.size();
+    if (job_.hosts != nullptr && output_.takes_more()) job_.hosts->add_polls(polls);
+    const size_t first_stdin = polls.size();
+    copies_.add_polls(polls);
+    const size_t first_output = polls.size();
+    output_.add_polls(polls);
+    const double wait = next_deadline();
+    ::poll(polls.data(), polls.size(), wait < 0 ? -1 : static_cast<int>(std::min(wait, 3600.0) * 1000) + 1);
+    if (polls[0].revents != 0) handle_events();
+    if (polls[1].revents != 0) handle_signals();
+    if (polls[2].revents != 0) {
+      store_started_ = true;
+      guardian_->send({Command::start_store, 0});
+    }
+    if (job_.agent != nullptr) handle_peers();  // silence says something too
+    if (polls[4].revents != 0 && hangs_.take_stacks(output_) && !kill_at_) tell_to_end(SIGTERM);
+    for (size_t i = first_host; i < polls.size(); ++i) {
+      if (polls[i].revents == 0) continue;
+      if (i < first_stdin) {
+        job_.hosts->handle(polls[i],
+                           [this](bool is_error, std::string_view text) { output_.relay(is_error, text); });
+      } else if (i < first_output) {
+        copies_.handle(polls[i]);
+      } else {
+        output_.handle(polls[i]);
+      }
+    }
+    if (kill_at_ && monotonic_seconds() >= *kill_at_) kill_the_slow();
+    if (!kill_at_ && workers_.running() > 0) hangs_.look(segment_, workers_.results(), output_);
+  }
+
+  void handle_peers() {
+    const auto reason = job_.agent->take_end_request();
+    if (!reason || kill_at_ || workers_.running() == 0) return;
+    ended_by_peers_ = true;
+    output_.message("lockrun: " + *reason + "; ending the ranks here");
+    tell_to_end(SIGTERM);
+  }
+
+  void handle_events() {
+    while (const auto event = guardian_->receive()) {
+      if (event->process == kStore) {
+        handle_store(*event);
+      } else {
+        handle_worker(*event);
+      }
+      if (event->kind == Event::finished) {
+        finished_ = true;
+        if (event->status > 0) {
+          output_.message(fmt::format("lockrun: ended {} left-over process{} that the ranks had started",
+                                      event->status, event->status == 1 ? "" : "es"));
+        }
+        return;
+      }
+    }
+    if (guardian_->gone()) {
+      finished_ = true;
+      fail("lockrun's guardian process was killed; all ranks have been ended with it");
+    }
+  }
+
+  void handle_worker(const Event& event) {
+    switch (event.kind) {
+      case Event::started:
+        workers_.started(event);
+        break;
+      case Event::start_failed:
+        fail("cannot execute " + job_.program.path + ": " + std::strerror(event.status) +
+             (event.status == ENOEXEC ? "; a script needs a first line like #!/bin/sh" : ""));
+        workers_.not_started();
+        finish_if_none_runs();
+        break;
+      case Event::no_directory:
+        fail("cannot create the directory " + job_.scratch_directory + ": " + std::strerror(event.status) +
+             "; TMPDIR names another place for it");
+        workers_.none_started();
+        finish_if_none_runs();
+        break;
+      case Event::exited:
+        handle_exit(event);
+        break;
+      case Event::stopped:
+        if (event.monotonic > resumed_at_ && !suspending_) warn_of_stop(event);
+        break;
+      case Event::continued:
+      case Event::finished:
+        break;
+    }
+  }
+
+  void handle_exit(const Event& event) {
+    segment_.mark_exited(event.process, event.status);
+    const WorkerResult& worker =
+        workers_.ended(event, kill_at_.has_value() && event.monotonic > told_at_, job_.started);
+    finish_if_none_runs();
+    if (event.status == 0 || worker.told_to_end || kill_at_) return;
+    if (workers_.running() > 0) {
+      output_.message(fmt::format("lockrun: rank {} {}; ending the other ranks", worker.rank,
+                                  shm::describe_wait_status(event.status)));
+    }
+    if (job_.agent != nullptr) {
+      job_.agent->report_failure(
+          fmt::format("rank {} on {} {}", worker.rank, host_name(), shm::describe_wait_status(event.status)),
+          exit_code(event.status));
+    }
+    tell_to_end(SIGTERM);
+  }
+
+  void finish_if_none_runs() {
+    if (workers_.running() > 0) return;
+    kill_at_.reset();
+    guardian_->send({Command::finish, 0});
+  }
+
+  void handle_store(const Event& event) {
+    if (event.kind == Event::started) return;
+    fail(event.kind == Event::start_failed
+             ? "cannot start " + job_.store_path +
+                   ", which serves MASTER_PORT: " + std::strerror(event.status)
+             : "lockstep-store, which serves MASTER_PORT, " + shm::describe_wait_status(event.status));
+  }
+
+  void warn_of_stop(const Event& event) {
+    output_.message(
+        fmt::format("lockrun: warning: rank {} (pid {}) was stopped by {}; the others will wait for it "
+                    "(kill -CONT {} continues it)",
+                    workers_.of(event).rank, event.pid, signal_name(event.status), event.pid));
+  }
+
+  void handle_signals() {
+    while (const auto signal = signals_.receive()) {
+      if (job_.hosts != nullptr) job_.hosts->pass_on(*signal);
+      const auto& ending = job_.options.signals;
+      if (std::find(ending.begin(), ending.end(), *signal) != ending.end()) {
+        end_by(*signal);
+      } else if (*signal == SIGTSTP) {
+        suspend();
+      } else {
+        guardian_->send({Command::signal_workers, *signal});
+      }
+    }
+  }
+
+  void end_by(int signal) {
+    if (kill_at_) {
+      output_.message("lockrun: " + signal_name(signal) + " again; killing the ranks");
+      guardian_->send({Command::signal_workers, SIGKILL});
+      return;
+    }
+    interrupted_by_ = signal;  // no restart follows, even if it comes when all have ended
+    if (workers_.running() == 0) return;
+    output_.message(fmt::format("lockrun: {} received and passed on; the ranks have {:g} s to end{}",
+                                signal_name(signal), job_.options.shutdown_timeout,
+                                signal == SIGINT ? " (Ctrl-C again kills them)" : ""));
+    tell_to_end(signal);
+  }
+
+  /// Ctrl-Z: the ranks are in the guardian's session, so the terminal's signal reaches lockrun only.
+  void suspend() {
+    suspending_ = true;
+    guardian_->send({Command::signal_workers, SIGSTOP});
+    if (job_.agent != nullptr) job_.agent->suspended();
+    ::raise(SIGSTOP);
+    suspending_ = false;
+    resumed_at_ = monotonic_seconds();
+    hangs_.forgive(resumed_at_);
+    if (job_.agent != nullptr) job_.agent->resumed();
+    if (job_.hosts != nullptr) job_.hosts->pass_on(SIGCONT);
+    guardian_->send({Command::signal_workers, SIGCONT});
+  }
+
+  void tell_to_end(int signal) {
+    if (workers_.running() == 0) return;
+    told_at_ = monotonic_seconds();
+    kill_at_ = told_at_ + job_.options.shutdown_timeout;
+    guardian_->send({Command::signal_workers, signal});
+  }
+
+  void kill_the_slow() {
+    kill_at_ = monotonic_seconds() + 3600;
+    output_.message(fmt::format("lockrun: not ended within {:g} s, so killed: rank {}",
+                                job_.options.shutdown_timeout, workers_.running_ranks()));
+    guardian_->send({Command::signal_workers, SIGKILL});
+  }
+
+  void fail(const std::string& error) {
+    if (error_.empty()) error_ = error;
+    if (!kill_at_) tell_to_end(SIGTERM);
+  }
+
+  AttemptResult result() {
+    const auto first = first_failure(workers_.results());
+    AttemptResult result{workers_.take_results(), interrupted_by_, ended_by_peers_, hangs_.ends_the_job(),
+                         error_};
+    if (!first) return result;
+    WorkerResult& culprit = result.workers[*first];
+    const int local_rank = static_cast<int>(*first);
+    culprit.last_operation = segment_.rank_info(local_rank).last_operation;
+    culprit.stderr_tail = output_.stderr_tail(local_rank);
+    JobEnvironment environment = job_.environment;
+    environment.directory = attempt_directory(job_);
+    const std::string path = error_file(environment, local_rank);
+    culprit.error_message = read_error_file(path);
+    if (!culprit.error_message.empty() && job_.options.logs.wanted()) culprit.error_file = path;
+    result.report = failure_report(result.workers, *first, host_name());
+    return result;
+  }
+
+  const Job& job_;
+  Signals& signals_;
+  UniqueFd segment_fd_;
+  shm::Segment segment_;
+  Output output_;
+  // One for each attempt: the kernel kills what is started into a group that was killed before.
+  const std::unique_ptr<JobCgroup> cgroup_ = JobCgroup::make();
+  StdinCopies copies_;
+  UniqueFd null_;
+  HangReport hangs_;
+  Workers workers_;
+  Guardian* guardian_ = nullptr;
+  std::optional<double> kill_at_;  ///< set once the workers have been told to end
+  double told_at_ = 0;
+  double resumed_at_ = 0;
+  bool suspending_ = false;
+  bool store_started_ = false;
+  bool finished_ = false;
+  bool ended_by_peers_ = false;
+  std::optional<int> interrupted_by_;
+  std::string error_;
+};
+
+}  // namespace
+
+AttemptResult run_attempt(const Job& job, Signals& signals) { return Attempt(job, signals).run(); }
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,40 @@
+// One start of this machine's ranks, watched to its end.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/cli/options.h"
+#include "launcher/machines/listener.h"
+#include "launcher/process/environment.h"
+#include "launcher/process/placement.h"
+#include "launcher/process/program.h"
+#include "launcher/process/signals.h"
+#include "launcher/run/attempt_result.h"
+
+namespace lockstep::launcher {
+
+class Agent;
+class Hosts;
+
+/// What stays the same when ranks are restarted, but for `environment`.
+struct Job {
+  const Options& options;
+  Program program;
+  std::vector<std::string> inherited_environment;
+  JobEnvironment environment;
+  const Listener& listener;
+  std::string store_path;
+  std::string scratch_directory;  ///< made and removed by the guardian; empty when logs are kept
+  std::vector<CpuSet> cores;      ///< by local rank; empty: not bound
+  Agent* agent = nullptr;         ///< the way to the job's other machines; none on one machine
+  Hosts* hosts = nullptr;         ///< the lockruns that this one has started on other machines; none: no list
+  double started = 0;             ///< monotonic seconds
+  int attempt = 0;                ///< starts so far
+};
+
+/// Starts the workers and blocks until they, and all that they started, are gone. Throws Error when they
+/// cannot be started; then none is left.
+AttemptResult run_attempt(const Job& job, Signals& signals);
+
+}  // namespace lockstep::launcher

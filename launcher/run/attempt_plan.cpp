@@ -1,0 +1,86 @@
+#include "launcher/run/attempt_plan.h"
+
+#include <unistd.h>
+
+#include <string_view>
+
+#include "launcher/machines/hosts.h"
+
+namespace lockstep::launcher {
+namespace {
+
+/// The terminal belongs to the ranks, unless lockrun runs in the background.
+bool may_read_stdin() { return ::isatty(0) != 1 || ::tcgetpgrp(0) == ::getpgrp(); }
+
+/// torchrun's only documented macro in arguments. `$$` and others are left to whoever reads them.
+void put_local_rank(std::string& argument, int local_rank) {
+  constexpr std::string_view macro = "${local_rank}";
+  for (size_t at = argument.find(macro); at != argument.npos; at = argument.find(macro, at)) {
+    argument.replace(at, macro.size(), std::to_string(local_rank));
+  }
+}
+
+ProcessSpec plan_store(const Job& job, int null_fd) {
+  const int listener = job.listener.fd.get();
+  return ProcessSpec{job.store_path,
+                     {job.store_path, std::to_string(listener)},
+                     job.inherited_environment,
+                     null_fd,
+                     null_fd,
+                     2,
+                     {listener}};
+}
+
+}  // namespace
+
+std::string attempt_directory(const Job& job) {
+  return job.environment.directory + "/attempt_" + std::to_string(job.attempt);
+}
+
+AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigset_t& worker_mask,
+                         const JobCgroup* cgroup, Output& output, StdinCopies& copies) {
+  AttemptPlan plan;
+  JobEnvironment environment = job.environment;
+  environment.directory = attempt_directory(job);
+  environment.segment_fd = segment_fd;
+  if (const int columns = output.terminal_columns(); columns > 0) environment.terminal_columns = columns;
+  for (int local_rank = 0; local_rank < environment.local_world_size; ++local_rank) {
+    const int rank = environment.first_rank + local_rank;
+    plan.outputs.push_back(output.add_worker(rank));
+    ProcessSpec spec{job.program.path, job.program.argv,
+                     worker_environment(job.inherited_environment, environment, local_rank)};
+    for (size_t i = 1; i < spec.argv.size(); ++i) put_local_rank(spec.argv[i], local_rank);
+    if (job.options.pass_local_rank) {
+      spec.argv.insert(spec.argv.begin() + static_cast<std::ptrdiff_t>(job.program.first_argument),
+                       "--local-rank=" + std::to_string(local_rank));
+    }
+    spec.stdin_fd = null_fd;
+    if (job.options.stdin_all && may_read_stdin()) {
+      plan.inputs.push_back(copies.add_worker());
+      spec.stdin_fd = plan.inputs.back().get();
+    } else if (job.options.stdin_rank == rank && may_read_stdin()) {
+      spec.stdin_fd = 0;
+    }
+    spec.stdout_fd = plan.outputs.back().out.get();
+    spec.stderr_fd = plan.outputs.back().err.get();
+    spec.inherited_fds = {segment_fd};
+    if (cgroup != nullptr) spec.cgroup_fd = cgroup->fd();
+    if (!job.cores.empty()) spec.cores = job.cores[static_cast<size_t>(local_rank)];
+    plan.guardian.workers.push_back(std::move(spec));
+  }
+  if (job.listener.fd.valid()) plan.guardian.store = plan_store(job, null_fd);
+  plan.guardian.scratch_directory = job.scratch_directory;
+  for (int i = 0; i < environment.local_world_size; ++i) {
+    plan.guardian.directories.push_back(environment.directory + "/" + std::to_string(i));
+  }
+  plan.guardian.cgroup = cgroup;
+  plan.guardian.worker_mask = worker_mask;
+  plan.guardian.lockrun_fds = output.read_ends();
+  for (const int fd : copies.write_ends()) plan.guardian.lockrun_fds.push_back(fd);
+  for (const int fd : job.hosts != nullptr ? job.hosts->fds() : std::vector<int>()) {
+    plan.guardian.lockrun_fds.push_back(fd);
+  }
+  return plan;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,244 @@
+#include "launcher/run/job.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+
+#include "launcher/machines/agent.h"
+#include "launcher/machines/hosts.h"
+#include "launcher/machines/machine.h"
+#include "launcher/output/log_file.h"
+#include "launcher/process/clock.h"
+#include "launcher/run/attempt.h"
+#include "launcher/run/dry_run.h"
+#include "launcher/run/hosts_job.h"
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/timeline/parts_folder.h"
+
+extern char** environ;
+
+namespace lockstep::launcher {
+namespace {
+
+std::string temporary_directory() { return env::get("TMPDIR").value_or("/tmp"); }
+
+/// Where the ranks' error files and logs are.
+class RunDirectory {
+ public:
+  /// Makes it where logs are wanted; else the guardian does, and removes it.
+  RunDirectory(const LogOptions& logs, std::string run_id) : kept_(logs.wanted()) {
+    std::replace(run_id.begin(), run_id.end(), '/', '_');
+    std::string base = temporary_directory();
+    if (kept_) base = logs.directory.empty() ? make_unique_directory(base + "/lockrun_logs") : logs.directory;
+    // Ranks may change their working directory.
+    base = std::filesystem::absolute(base).lexically_normal();
+    if (kept_) make_directories(base);
+    const std::filesystem::path place(base);
+    path_ = kept_ ? make_unique_directory(place / run_id) : (place / ("lockrun_" + random_id())).string();
+  }
+  const std::string& path() const { return path_; }
+  bool kept() const { return kept_; }
+
+ private:
+  bool kept_;
+  std::string path_;
+};
+
+/// So that no pipe gets the number of a standard stream.
+void open_standard_streams() {
+  int fd = -1;
+  do {
+    fd = ::open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= 2);
+  if (fd > 2) ::close(fd);
+}
+
+std::vector<std::string> own_environment() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; *entry != nullptr; ++entry) entries.emplace_back(*entry);
+  return entries;
+}
+
+void say(const std::string& text) { std::fprintf(stderr, "lockrun: %s\n", text.c_str()); }
+
+class JobRun {
+ public:
+  JobRun(const Options& options, const Machine& machine, Signals& signals, Hosts* hosts)
+      : options_(options),
+        signals_(signals),
+        hosts_(hosts),
+        started_(monotonic_seconds()),
+        program_(resolve_program(options.command, {options.module, options.no_python, options.run_path},
+                                 env::get("PYTHON_EXEC").value_or("python3"),
+                                 env::get("PATH").value_or("/usr/local/bin:/usr/bin:/bin"))),
+        machine_(machine) {}
+
+  int run() {
+    for (const std::string& warning : options_.warnings) say("warning: " + warning);
+    const std::string run_id = options_.rdzv_id.empty() ? random_id() : options_.rdzv_id;
+    JobEnvironment environment;
+    environment.local_world_size = environment.world_size = options_.nproc_per_node;
+    environment.role = options_.role;
+    for (const int signal : options_.signals) {
+      environment.signals += (environment.signals.empty() ? "" : ",") + signal_name(signal);
+    }
+    environment.run_id = run_id;
+    environment.max_restarts = options_.max_restarts;
+    environment.virtual_local_rank = options_.virtual_local_rank;
+    const auto cores = place_ranks(options_.binding, options_.nproc_per_node);
+    environment.threads = threads_per_rank(cores);
+    const auto store = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "lockstep-store";
+    Job job{options_, program_, own_environment(), environment, listener_, store.string(), {}, cores};
+    job.hosts = hosts_;
+    job.started = started_;
+    if (options_.dry_run) {
+      std::puts(dry_run_text(job, machine_).c_str());
+      return 0;
+    }
+    if (!options_.assigned && options_.nproc_per_node > 1 && !env::get("OMP_NUM_THREADS")) {
+      say("OMP_NUM_THREADS=" + std::to_string(environment.threads) + " for each rank, its share of " +
+          std::to_string(machine_.cores) + " cores; set it to choose");
+    }
+    const RunDirectory directory(options_.logs, run_id);
+    if (directory.kept()) {
+      say("logs are in " + directory.path());
+    } else {
+      job.scratch_directory = directory.path();
+    }
+    job.environment.directory = directory.path();
+    const timeline::JobParts timeline(run_id);
+    job.environment.timeline_parts = timeline.folder().string();
+    const int code = options_.nodes.several() ? run_on_several(job) : run_alone(job);
+    if (!reasons_.empty() && !options_.assigned) {
+      std::string list = reasons_.size() == 1 ? "1 restart:" : std::to_string(reasons_.size()) + " restarts:";
+      for (const std::string& reason : reasons_) list += "\n  " + reason;
+      say(list);
+    }
+    return options_.torchrun_exit_code && code != 0 ? 1 : code;
+  }
+
+ private:
+  int threads_per_rank(const std::vector<CpuSet>& cores) const {
+    if (cores.empty()) return std::max(1, machine_.cores / options_.nproc_per_node);
+    // Ranks that are bound to the same cores share them.
+    size_t least = static_cast<size_t>(machine_.cores);
+    for (const CpuSet& set : cores) {
+      least = std::min(least, set.size() / static_cast<size_t>(std::count(cores.begin(), cores.end(), set)));
+    }
+    return std::max(1, static_cast<int>(least));
+  }
+
+  /// What every machine of a job says alike is said by the one that was started by hand.
+  void note(const std::string& text) const {
+    if (!options_.assigned) say(text);
+  }
+
+  AttemptResult attempt(Job& job) {
+    if (hosts_ != nullptr) hosts_->drain();
+    AttemptResult result = run_attempt(job, signals_);
+    if (!result.report.empty()) std::fprintf(stderr, "%s\n", result.report.c_str());
+    if (!result.error.empty()) say("error: " + result.error);
+    ++job.attempt;
+    return result;
+  }
+
+  void note_restart(const std::string& reason) {
+    const double after = monotonic_seconds() - started_;
+    char time[32];
+    std::snprintf(time, sizeof time, "after %.1f s: ", after);
+    reasons_.push_back(time + reason);
+  }
+
+  int run_alone(Job& job) {
+    listener_ = listen_on_loopback(options_.master_port);
+    job.environment.master_port = listener_.port;
+    while (true) {
+      const AttemptResult result = attempt(job);
+      const int code = attempt_exit_code(result);
+      int& restarts = job.environment.restart_count;
+      if (code == 0 || result.interrupted_by || !result.error.empty() || restarts == options_.max_restarts)
+        return code;
+      ++restarts;
+      note_restart(attempt_reason(result));
+      say("starting all ranks again (restart " + std::to_string(restarts) + " of " +
+          std::to_string(options_.max_restarts) + ")");
+    }
+  }
+
+  int run_on_several(Job& job) {
+    Agent agent(options_, hosts_, say);
+    const auto interrupted = [&] {
+      agent.leave(128 + *agent.interrupted_by());
+      say(signal_name(*agent.interrupted_by()) + " received; this machine leaves the job");
+      return 128 + *agent.interrupted_by();
+    };
+    if (!agent.connect(signals_)) return interrupted();
+    listener_ = listen_on(agent.address());
+    job.environment.interface = interface_of(agent.address());
+    job.environment.local_addr = agent.address().host();
+    job.agent = &agent;
+    while (true) {
+      const auto place = agent.meet(signals_, listener_.port);
+      if (agent.interrupted_by()) return interrupted();
+      if (place) {
+        JobEnvironment& environment = job.environment;
+        environment.restart_count = place->restarts;
+        environment.group_rank = place->group_rank;
+        environment.group_world_size = place->groups;
+        environment.first_rank = place->first_rank;
+        environment.world_size = place->world_size;
+        environment.master_addr = place->master_addr;
+        environment.master_port = place->master_port;
+        note("machine " + std::to_string(place->group_rank) + " of " + std::to_string(place->groups) + ", " +
+             range_of_ranks(place->first_rank, options_.nproc_per_node) + " of " +
+             std::to_string(place->world_size) + ", on " + agent.address().host());
+        const AttemptResult result = attempt(job);
+        if (result.interrupted_by) {
+          agent.leave(128 + *result.interrupted_by);
+          return attempt_exit_code(result);
+        }
+        const int code = attempt_exit_code(result);
+        if (code != 0 && !result.ended_by_peers) agent.report_failure(attempt_reason(result), code);
+        const bool succeeded = code == 0 && !result.ended_by_peers;
+        const Verdict verdict = agent.conclude(succeeded, signals_);
+        if (!verdict.again) {
+          if (!verdict.reason.empty()) note("the job has failed: " + verdict.reason);
+          return verdict.code;
+        }
+        note_restart(verdict.reason);
+        note("starting all ranks again: " + verdict.reason);
+      } else {
+        const Verdict verdict = agent.conclude(false, signals_);
+        if (!verdict.reason.empty()) note("the job has ended: " + verdict.reason);
+        return verdict.code;
+      }
+    }
+  }
+
+  const Options& options_;
+  Signals& signals_;
+  Hosts* hosts_;
+  double started_;
+  Program program_;
+  const Machine& machine_;
+  Listener listener_;
+  std::vector<std::string> reasons_;
+};
+
+}  // namespace
+
+int run_job(const Options& options, const Machine& machine) {
+  open_standard_streams();
+  Signals signals(options.signals);
+  if (options.nodes.hosts.empty() || options.dry_run) return JobRun(options, machine, signals, nullptr).run();
+  return run_on_hosts(options, signals, [&](const Options& here, Hosts& hosts) {
+    return JobRun(here, machine, signals, &hosts).run();
+  });
+}
+
+}  // namespace lockstep::launcher

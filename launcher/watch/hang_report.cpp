@@ -1,0 +1,40 @@
+#include "launcher/watch/hang_report.h"
+
+#include <string>
+
+#include "launcher/output/log_file.h"
+#include "launcher/process/clock.h"
+
+namespace lockstep::launcher {
+
+void HangReport::look(const shm::Segment& segment, const std::vector<WorkerResult>& workers, Output& output) {
+  const double now = monotonic_seconds();
+  if (watch_.interval() < 0 || now < looked_at_ + watch_.interval()) return;
+  looked_at_ = now;
+  std::vector<shm::RankInfo> ranks;
+  for (size_t i = 0; i < workers.size(); ++i) ranks.push_back(segment.rank_info(static_cast<int>(i)));
+  const auto hang = watch_.look(ranks, now);
+  if (!hang) return;
+  hung_ = may_end_;
+  output.message("lockrun: warning: " + hang->text + (hung_ ? "; ending the job (--hang-action end)" : ""));
+  std::vector<StackTarget> targets;
+  for (const WorkerResult& worker : workers) {
+    if (!worker.ended && worker.pid > 0) targets.push_back({worker.rank, worker.pid});
+  }
+  stacks_.emplace(targets);
+}
+
+bool HangReport::take_stacks(Output& output) {
+  if (!stacks_->read_some()) return false;
+  const std::string text = stacks_->text();
+  stacks_.reset();
+  if (!stacks_path_.empty()) {
+    LogFile(stacks_path_).write(text);
+    output.message("lockrun: where the ranks are was written to " + stacks_path_);
+  } else {
+    output.message("lockrun: where the ranks are:\n" + text.substr(0, text.find_last_not_of('\n') + 1));
+  }
+  return hung_;
+}
+
+}  // namespace lockstep::launcher

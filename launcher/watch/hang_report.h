@@ -1,0 +1,45 @@
+// Tells of ranks that hang, and of where all ranks are then.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/output/output.h"
+#include "launcher/output/report.h"
+#include "launcher/watch/hang_watch.h"
+#include "launcher/watch/stacks.h"
+#include "lockstep/comm/shm/segment.h"
+
+namespace lockstep::launcher {
+
+class HangReport {
+ public:
+  /// `timeout`: --hang-timeout in seconds; `ends_the_job`: --hang-action end; `first_rank`: this machine's;
+  /// `stacks_path`: the file for the ranks' stacks; empty: they go to standard error.
+  HangReport(double timeout, bool ends_the_job, int first_rank, std::string stacks_path)
+      : watch_(timeout, first_rank), may_end_(ends_the_job), stacks_path_(std::move(stacks_path)) {}
+
+  /// Seconds until look() wants to be called again; negative: never.
+  double interval() const { return watch_.interval(); }
+  /// Compares the ranks' records, if it is time to.
+  void look(const shm::Segment& segment, const std::vector<WorkerResult>& workers, Output& output);
+  /// Nobody had a chance to make progress until `now`.
+  void forgive(double now) { watch_.forgive(now); }
+
+  int fd() const { return stacks_ ? stacks_->fd() : -1; }  ///< to poll for reading
+  /// Takes what fd() has; true when all has been told and the job is to end because of it.
+  bool take_stacks(Output& output);
+  bool ends_the_job() const { return hung_; }
+
+ private:
+  HangWatch watch_;
+  bool may_end_;
+  std::string stacks_path_;
+  double looked_at_ = 0;
+  std::optional<StackDump> stacks_;
+  bool hung_ = false;
+};
+
+}  // namespace lockstep::launcher

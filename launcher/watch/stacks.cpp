@@ -1,0 +1,123 @@
+#include "launcher/watch/stacks.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+
+#include "launcher/process/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr double kToolTimeout = 10;
+constexpr size_t kMostText = size_t{4} << 20;
+
+void put(int fd, const std::string& text) {
+  if (::write(fd, text.data(), text.size()) < 0) ::_exit(0);  // nobody reads any more
+}
+
+std::string first_line(const std::string& path) {
+  try {
+    const std::string text = read_file(path);
+    return text.substr(0, text.find('\n'));
+  } catch (const FileError&) {
+    return "?";
+  }
+}
+
+/// What the kernel tells of every thread: its name, its state and where in the kernel it sleeps.
+void put_threads(int fd, pid_t pid) {
+  std::error_code error;
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+  for (const auto& entry : std::filesystem::directory_iterator(tasks, error)) {
+    const std::string path = entry.path().string();
+    const std::string stat = first_line(path + "/stat");
+    const size_t name_end = stat.rfind(')');
+    const char state = name_end != stat.npos && name_end + 2 < stat.size() ? stat[name_end + 2] : '?';
+    put(fd, "  thread " + entry.path().filename().string() + " (" + first_line(path + "/comm") + "): state " +
+                state + ", in the kernel at " + first_line(path + "/wchan") + "\n");
+  }
+}
+
+/// Runs a tool with its output on `fd`; false when there is no such tool.
+bool run_tool(int fd, const std::vector<std::string>& command) {
+  std::vector<char*> argv;
+  for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  const pid_t pid = ::fork();
+  if (pid < 0) return false;
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int null = ::open("/dev/null", O_RDWR);
+    ::dup2(null, 0);
+    ::dup2(fd, 1);
+    ::dup2(null, 2);
+    ::execvp(argv[0], argv.data());
+    ::_exit(127);
+  }
+  int status = 0;
+  const double deadline = monotonic_seconds() + kToolTimeout;
+  while (::waitpid(pid, &status, WNOHANG) == 0) {
+    if (monotonic_seconds() > deadline) ::kill(pid, SIGKILL);
+    ::usleep(5000);
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) != 127;
+}
+
+void put_stacks(int fd, const std::vector<StackTarget>& targets) {
+  for (const StackTarget& target : targets) {
+    const std::string pid = std::to_string(target.pid);
+    put(fd, "rank " + std::to_string(target.rank) + " (pid " + pid + ")\n");
+    put_threads(fd, target.pid);
+    if (!run_tool(fd, {"eu-stack", "-p", pid}) &&
+        !run_tool(fd, {"gdb", "-batch", "-p", pid, "-ex", "thread apply all bt"})) {
+      put(fd, "  (its own frames: install elfutils, for eu-stack, or gdb)\n");
+    }
+  }
+}
+
+}  // namespace
+
+StackDump::StackDump(const std::vector<StackTarget>& targets) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(std::string("cannot open a pipe: ") + std::strerror(errno));
+  fd_.reset(ends[0]);
+  UniqueFd write_end(ends[1]);
+  pid_ = ::fork();
+  if (pid_ < 0) throw Error(std::string("cannot fork: ") + std::strerror(errno));
+  if (pid_ == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    put_stacks(write_end.get(), targets);
+    ::_exit(0);
+  }
+  ::fcntl(fd_.get(), F_SETFL, O_NONBLOCK);
+}
+
+StackDump::~StackDump() {
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+bool StackDump::read_some() {
+  char buffer[1 << 14];
+  const ssize_t size = ::read(fd_.get(), buffer, sizeof buffer);
+  if (size > 0) {
+    if (text_.size() < kMostText) text_.append(buffer, static_cast<size_t>(size));
+    return false;
+  }
+  return !(size < 0 && (errno == EAGAIN || errno == EINTR));
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,31 @@
+#include "launcher/watch/workers.h"
+
+#include "launcher/process/clock.h"
+
+namespace lockstep::launcher {
+
+Workers::Workers(int count, int first_rank)
+    : results_(static_cast<size_t>(count)), running_(static_cast<size_t>(count)) {
+  for (int i = 0; i < count; ++i) results_[static_cast<size_t>(i)].rank = first_rank + i;
+}
+
+std::string Workers::running_ranks() const {
+  std::string ranks;
+  for (const WorkerResult& worker : results_) {
+    if (!worker.ended) ranks += (ranks.empty() ? "" : ", ") + std::to_string(worker.rank);
+  }
+  return ranks;
+}
+
+const WorkerResult& Workers::ended(const Event& event, bool told_to_end, double job_started) {
+  WorkerResult& worker = result_of(event);
+  worker.ended = true;
+  worker.wait_status = event.status;
+  worker.ended_after = event.monotonic - job_started;
+  worker.ended_at = wall_seconds();
+  worker.told_to_end = told_to_end;
+  --running_;
+  return worker;
+}
+
+}  // namespace lockstep::launcher

@@ -1,0 +1,36 @@
+// What has become of this machine's ranks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/output/report.h"
+#include "launcher/process/guardian.h"
+
+namespace lockstep::launcher {
+
+class Workers {
+ public:
+  /// `count` ranks from `first_rank` on, all of which are to be started.
+  Workers(int count, int first_rank);
+
+  const std::vector<WorkerResult>& results() const { return results_; }
+  std::vector<WorkerResult> take_results() { return std::move(results_); }
+  size_t running() const { return running_; }
+  /// Their ranks, with commas between.
+  std::string running_ranks() const;
+
+  void started(const Event& event) { result_of(event).pid = event.pid; }
+  void not_started() { --running_; }
+  void none_started() { running_ = 0; }
+  /// `told_to_end`: it had been told to before; `job_started`: in monotonic seconds.
+  const WorkerResult& ended(const Event& event, bool told_to_end, double job_started);
+  const WorkerResult& of(const Event& event) const { return results_[static_cast<size_t>(event.process)]; }
+
+ private:
+  WorkerResult& result_of(const Event& event) { return results_[static_cast<size_t>(event.process)]; }
+  std::vector<WorkerResult> results_;
+  size_t running_;
+};
+
+}  // namespace lockstep::launcher

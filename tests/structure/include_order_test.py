@@ -1,0 +1,57 @@
+"""A folder includes only folders that stand above it in docs/architecture.md, and none holds too much."""
+
+import os
+import pathlib
+import re
+import unittest
+
+SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
+MOST_SUBJECTS = 15  # a header and its source are one
+
+
+def folders():
+    """The folders of C++ sources in the order of the document's tables: a row's first cell names one."""
+    text = (SOURCE / "docs" / "architecture.md").read_text()
+    return re.findall(r"^\| `([a-z_/]+)/` \|", text, re.MULTILINE)
+
+
+def sources():
+    """Names of all C++ files in the tables' folders, relative to the repository."""
+    roots = sorted({folder.split("/")[0] for folder in folders()})
+    return [str(path.relative_to(SOURCE)) for root in roots for path in sorted((SOURCE / root).rglob("*"))
+            if path.suffix in (".h", ".cpp")]
+
+
+def folder_of(name, order):
+    """The innermost folder of the tables that holds `name`; None for a file beside them."""
+    holders = [folder for folder in order if name.startswith(folder + "/")]
+    return max(holders, key=len) if holders else None
+
+
+class IncludeOrderTest(unittest.TestCase):
+    def test_no_folder_includes_one_below_it(self):
+        order = folders()
+        self.assertIn("lockstep/base", order)
+        wrong = []
+        for name in sources():
+            folder = folder_of(name, order)
+            if folder is None or name.count("/") == 1:  # a main program, an umbrella header
+                continue
+            for included in re.findall(r'^#include "([^"]+)"', (SOURCE / name).read_text(), re.MULTILINE):
+                other = folder_of(included, order)
+                if other is not None and order.index(other) > order.index(folder):
+                    wrong.append(f"{name} includes {included}, but {other}/ stands below {folder}/")
+        self.assertEqual([], wrong)
+
+    def test_a_folder_of_the_launcher_holds_at_most_fifteen_subjects(self):
+        subjects = {}
+        for name in sources():
+            if name.startswith("launcher/"):
+                folder, _, file = name.rpartition("/")
+                subjects.setdefault(folder, set()).add(file.rpartition(".")[0])
+        too_many = {folder: len(names) for folder, names in subjects.items() if len(names) > MOST_SUBJECTS}
+        self.assertEqual({}, too_many)
+
+
+if __name__ == "__main__":
+    unittest.main()
