@@ -91,6 +91,8 @@ bool Output::on_console(int local_rank, int stream) const {
   return (logs_.redirects[i] & ~logs_.tee[i] & stream) == 0;
 }
 
+bool Output::shows_errors_of(int local_rank) const { return on_console(local_rank, kStderr); }
+
 void Output::open_logs(Stream& stream, int local_rank, bool is_out) {
   const size_t i = static_cast<size_t>(local_rank);
   if (!logs_.none && ((logs_.redirects[i] | logs_.tee[i]) & (is_out ? kStdout : kStderr)) != 0) {

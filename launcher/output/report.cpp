@@ -101,15 +101,21 @@ std::string failure_report(const std::vector<WorkerResult>& workers, size_t firs
   return out;
 }
 
-std::string error_file_message(std::string_view json) {
+ErrorFile parse_error_file(std::string_view json) {
   const auto file = parse_json(json);
   if (!file.is_object() || !file.contains("message")) return {};
   const auto& message = file["message"];
-  if (message.is_string()) return message.get<std::string>();
-  if (message.is_object() && message.contains("message") && message["message"].is_string()) {
-    return message["message"].get<std::string>();
+  if (message.is_string()) return {.message = message.get<std::string>()};
+  if (!message.is_object()) return {};
+  ErrorFile out;
+  if (const auto text = message.find("message"); text != message.end() && text->is_string()) {
+    out.message = text->get<std::string>();
   }
-  return {};
+  if (const auto extra = message.find("extraInfo"); extra != message.end() && extra->is_object()) {
+    const auto rank = extra->find("reported_by");
+    if (rank != extra->end() && rank->is_number_integer()) out.reported_by = rank->get<int>();
+  }
+  return out;
 }
 
 }  // namespace lockstep::launcher

@@ -38,7 +38,13 @@ std::optional<size_t> first_failure(const std::vector<WorkerResult>& workers);
 /// The report on a failed job, several lines, no '\n' at the end. `first` as from first_failure().
 std::string failure_report(const std::vector<WorkerResult>& workers, size_t first, const std::string& host);
 
-/// Message in an error file of torchelastic's format, empty when the text is none.
-std::string error_file_message(std::string_view json);
+/// What a rank left in its error file.
+struct ErrorFile {
+  std::string message{};             ///< empty when there is none
+  std::optional<int> reported_by{};  ///< the rank that has printed it for the whole job
+};
+
+/// Reads an error file of torchelastic's format, which may hold anything.
+ErrorFile parse_error_file(std::string_view json);
 
 }  // namespace lockstep::launcher

@@ -171,7 +171,7 @@ class Attempt {
         workers_.ended(event, kill_at_.has_value() && event.monotonic > told_at_, job_.started);
     finish_if_none_runs();
     if (event.status == 0 || worker.told_to_end || kill_at_) return;
-    if (workers_.running() > 0) {
+    if (workers_.running() > 0 && !is_reported(error_file_of(event.process))) {
       output_.message(fmt::format("lockrun: rank {} {}; ending the other ranks", worker.rank,
                                   shm::describe_wait_status(event.status)));
     }
@@ -265,6 +265,21 @@ class Attempt {
     if (!kill_at_) tell_to_end(SIGTERM);
   }
 
+  std::string path_of_error(int local_rank) const {
+    JobEnvironment environment = job_.environment;
+    environment.directory = attempt_directory(job_);
+    return error_file(environment, local_rank);
+  }
+
+  ErrorFile error_file_of(int local_rank) const { return read_error_file(path_of_error(local_rank)); }
+
+  /// Whether the user has read of the error: a rank has printed it for all, where standard error is shown.
+  bool is_reported(const ErrorFile& error) const {
+    if (!error.reported_by) return false;
+    const int local_rank = *error.reported_by - job_.environment.first_rank;
+    return local_rank < 0 || local_rank >= job_.options.nproc_per_node || output_.shows_errors_of(local_rank);
+  }
+
   AttemptResult result() {
     const auto first = first_failure(workers_.results());
     AttemptResult result{workers_.take_results(), interrupted_by_, ended_by_peers_, hangs_.ends_the_job(),
@@ -272,13 +287,12 @@ class Attempt {
     if (!first) return result;
     WorkerResult& culprit = result.workers[*first];
     const int local_rank = static_cast<int>(*first);
+    const ErrorFile error = error_file_of(local_rank);
+    if (is_reported(error)) return result;
     culprit.last_operation = segment_.rank_info(local_rank).last_operation;
     culprit.stderr_tail = output_.stderr_tail(local_rank);
-    JobEnvironment environment = job_.environment;
-    environment.directory = attempt_directory(job_);
-    const std::string path = error_file(environment, local_rank);
-    culprit.error_message = read_error_file(path);
-    if (!culprit.error_message.empty() && job_.options.logs.wanted()) culprit.error_file = path;
+    culprit.error_message = error.message;
+    if (!error.message.empty() && job_.options.logs.wanted()) culprit.error_file = path_of_error(local_rank);
     result.report = failure_report(result.workers, *first, host_name());
     return result;
   }

@@ -35,14 +35,14 @@ std::string attempt_reason(const AttemptResult& result) {
   return "rank " + std::to_string(worker.rank) + " " + shm::describe_wait_status(worker.wait_status);
 }
 
-std::string read_error_file(const std::string& path) {
+ErrorFile read_error_file(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error) ||
       std::filesystem::file_size(path, error) > kMostErrorFile) {
     return {};
   }
   try {
-    return error_file_message(read_file(path));
+    return parse_error_file(read_file(path));
   } catch (const FileError&) {
     return {};
   }

@@ -24,7 +24,7 @@ int attempt_exit_code(const AttemptResult& result);
 /// Why an attempt failed, in a few words.
 std::string attempt_reason(const AttemptResult& result);
 
-/// The message in a rank's error file, which may hold anything; empty where there is none.
-std::string read_error_file(const std::string& path);
+/// What a rank's error file says; it may hold anything, or be missing.
+ErrorFile read_error_file(const std::string& path);
 
 }  // namespace lockstep::launcher

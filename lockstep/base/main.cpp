@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <string>
 
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/record_errors.h"
 
@@ -11,6 +12,9 @@ namespace {
 
 const char* program_name = "lockstep";
 std::optional<int> (*spawned_entry)() = nullptr;
+
+/// Then the line that it prints is all that there is to say about its error.
+bool is_the_only_rank() { return env::get("WORLD_SIZE") == "1"; }
 
 }  // namespace
 
@@ -39,7 +43,7 @@ int run_main(const char* program, const std::function<int()>& body) {
     return error.exit_code();
   } catch (const std::exception& error) {
     print_error(error);
-    record_error(error);
+    record_error(error, is_the_only_rank() ? std::optional(0) : std::nullopt);
     return exit_code(error);
   }
 }

@@ -42,17 +42,19 @@ std::string type_name(const std::exception& error) {
 
 }  // namespace
 
-std::string error_file_text(const std::exception& error, long timestamp) {
-  const nlohmann::json extra = {{"py_callstack", ""}, {"timestamp", std::to_string(timestamp)}};
+std::string error_file_text(const std::exception& error, long timestamp, std::optional<int> reported_by) {
+  nlohmann::json extra = {{"py_callstack", ""}, {"timestamp", std::to_string(timestamp)}};
+  if (reported_by) extra["reported_by"] = *reported_by;
   const nlohmann::json file = {
       {"message", {{"message", type_name(error) + ": " + error.what()}, {"extraInfo", extra}}}};
   return dump_json(file, {.replace_invalid_utf8 = true}) + "\n";
 }
 
-void record_error(const std::exception& error) noexcept {
+void record_error(const std::exception& error, std::optional<int> reported_by) noexcept {
   try {
     if (const auto path = env::get("TORCHELASTIC_ERROR_FILE")) {
-      write_file_atomically(*path, error_file_text(error, static_cast<long>(std::time(nullptr))));
+      write_file_atomically(*path,
+                            error_file_text(error, static_cast<long>(std::time(nullptr)), reported_by));
     }
   } catch (const std::exception&) {
     // The program is about to end with an error that matters more.

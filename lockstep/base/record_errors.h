@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <optional>
 #include <string>
 
 namespace lockstep {
@@ -13,10 +14,13 @@ namespace lockstep {
 void record_errors();
 
 /// Writes `error` to that file now. Where there is none, or it cannot be written, nothing happens.
-void record_error(const std::exception& error) noexcept;
+/// `reported_by`: the rank that has printed the error for the whole job; lockrun then adds nothing to that
+/// line.
+void record_error(const std::exception& error, std::optional<int> reported_by = std::nullopt) noexcept;
 
 /// The text of an error file: {"message": {"message": "Type: text", "extraInfo": {...}}}. `timestamp`:
 /// seconds since 1970.
-std::string error_file_text(const std::exception& error, long timestamp);
+std::string error_file_text(const std::exception& error, long timestamp,
+                            std::optional<int> reported_by = std::nullopt);
 
 }  // namespace lockstep

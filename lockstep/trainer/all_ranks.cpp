@@ -1,22 +1,32 @@
 #include "lockstep/trainer/all_ranks.h"
 
+#include <algorithm>
 #include <exception>
 #include <string>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
+#include "lockstep/base/record_errors.h"
 
 namespace lockstep::trainer {
 namespace {
 
-// CommError speaks about the group itself: there is nobody left to agree with.
-void call(const std::function<void()>& body, std::exception_ptr& failure) {
+/// What a rank tells the others: nothing if all is well, else its exit code as one byte and its message.
+std::string outcome_of(const std::exception_ptr& failure) {
+  if (!failure) return {};
   try {
-    body();
-  } catch (const CommError&) {
-    throw;
-  } catch (const std::exception&) {
-    failure = std::current_exception();
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    return std::string(1, static_cast<char>(exit_code(error))) + error.what();
+  }
+}
+
+void report(const std::exception_ptr& failure, int rank) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    print_error(error);
+    record_error(error, rank);
   }
 }
 
@@ -25,35 +35,29 @@ void call(const std::function<void()>& body, std::exception_ptr& failure) {
 void on_all_ranks(const ProcessGroup& group, const std::function<void()>& body) {
   if (group.size() == 1) return body();
   std::exception_ptr failure;
-  call(body, failure);
+  try {
+    body();
+  } catch (const CommError&) {
+    throw;  // there is nobody left to agree with
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
 
-  std::string own;  // empty: all is well; else the exit code as one byte
-  if (failure) {
-    try {
-      std::rethrow_exception(failure);
-    } catch (const std::exception& error) {
-      own = std::string(1, static_cast<char>(exit_code(error)));
-    }
-  }
-  const auto codes = group.all_gather_bytes(own);
-  int failed = 0;
-  while (failed < group.size() && codes[static_cast<size_t>(failed)].empty()) ++failed;
-  if (failed == group.size()) return;
-  if (failed == group.rank()) {
-    try {
-      std::rethrow_exception(failure);
-    } catch (const std::exception& error) {
-      print_error(error);
-    }
+  const auto outcomes = group.all_gather_bytes(outcome_of(failure));
+  const auto first = std::find_if(outcomes.begin(), outcomes.end(),
+                                  [](const std::string& outcome) { return !outcome.empty(); });
+  if (first == outcomes.end()) return;
+  const int speaker = static_cast<int>(first - outcomes.begin());
+  const ReportedError error("rank " + std::to_string(speaker) + " failed: " + first->substr(1),
+                            static_cast<unsigned char>(first->front()));
+  if (group.rank() == speaker) {
+    report(failure, speaker);
   } else {
-    // The speaker exits first, so that a launcher, which ends everybody at the first exit, names the right
-    // rank and does not cut its message off: this barrier fails as soon as it has left.
-    try {
-      group.barrier();
-    } catch (const CommError&) {
-    }
+    record_error(error, speaker);
   }
-  throw ReportedError("rank " + std::to_string(failed) + " failed", codes[static_cast<size_t>(failed)][0]);
+  // A launcher ends everybody at the first exit: nobody leaves before the line is written.
+  group.barrier();
+  throw error;
 }
 
 }  // namespace lockstep::trainer

@@ -8,8 +8,10 @@
 namespace lockstep::trainer {
 
 /// Calls `body` on every rank and waits for all. When it throws anywhere, the lowest rank where it did prints
-/// its error (lockstep/base/main.h), and then every rank throws ReportedError: a wrong flag or a missing file
-/// gives one line, not one a rank, and nobody waits for a rank that is gone. Alone, exceptions pass through.
+/// its error (lockstep/base/main.h), and when it has, every rank throws ReportedError: a wrong flag or a
+/// missing file gives one line, not one a rank. The group stays usable. Each rank writes the error to its
+/// error file (lockstep/base/record_errors.h), so that a launcher names the cause whichever rank it sees end
+/// first. With a group of one, and for a CommError, which is about the group itself, exceptions pass through.
 /// Blocks.
 void on_all_ranks(const ProcessGroup& group, const std::function<void()>& body);
 

@@ -56,11 +56,15 @@ TEST(ReportTest, NamesTheCulpritAndTheOthersFate) {
 }
 
 TEST(ReportTest, ReadsTorchelasticsErrorFile) {
-  EXPECT_EQ(error_file_message(R"({"message":{"message":"RuntimeError: x","extraInfo":{"timestamp":"1"}}})"),
-            "RuntimeError: x");
-  EXPECT_EQ(error_file_message(R"({"message":"plain","timestamp":1})"), "plain");
-  for (const char* text : {"", "{", "[]", "{}", R"({"message":3})", R"({"message":{"message":[1]}})"}) {
-    EXPECT_EQ(error_file_message(text), "") << text;
+  const ErrorFile error =
+      parse_error_file(R"({"message":{"message":"RuntimeError: x","extraInfo":{"timestamp":"1"}}})");
+  EXPECT_EQ(error.message, "RuntimeError: x");
+  EXPECT_EQ(error.reported_by, std::nullopt);
+  EXPECT_EQ(parse_error_file(R"({"message":"plain","timestamp":1})").message, "plain");
+  EXPECT_EQ(parse_error_file(R"({"message":{"message":"x","extraInfo":{"reported_by":3}}})").reported_by, 3);
+  for (const char* text :
+       {"", "{", "[]", "{}", R"({"message":3})", R"({"message":{"message":[1],"extraInfo":[1]}})"}) {
+    EXPECT_EQ(parse_error_file(text).message, "") << text;
   }
 }
 
