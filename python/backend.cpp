@@ -12,8 +12,8 @@
 #include "lockstep/comm/job_timeline.h"
 #include "lockstep/comm/launch_environment.h"
 #include "lockstep/comm/segment_exchange.h"
-#include "lockstep/comm/shm/node.h"
 #include "lockstep/comm/traced_group.h"
+#include "lockstep/shm/node.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep::python {

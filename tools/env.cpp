@@ -22,8 +22,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
-#include "lockstep/comm/shm/layout.h"
-#include "lockstep/comm/shm/node.h"
+#include "lockstep/shm/layout.h"
+#include "lockstep/shm/node.h"
 #include "tools/subcommands.h"
 
 extern char** environ;

@@ -17,7 +17,7 @@
 #include "launcher/process/program.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/segment.h"
+#include "lockstep/shm/segment.h"
 
 extern char** environ;
 

@@ -17,7 +17,7 @@
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/workers.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/segment.h"
+#include "lockstep/shm/segment.h"
 
 namespace lockstep::launcher {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
-#include "lockstep/comm/shm/segment.h"
+#include "lockstep/shm/segment.h"
 
 namespace lockstep::launcher {
 namespace {

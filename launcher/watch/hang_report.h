@@ -10,7 +10,7 @@
 #include "launcher/output/report.h"
 #include "launcher/watch/hang_watch.h"
 #include "launcher/watch/stacks.h"
-#include "lockstep/comm/shm/segment.h"
+#include "lockstep/shm/segment.h"
 
 namespace lockstep::launcher {
 

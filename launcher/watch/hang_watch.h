@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/shm/segment.h"
+#include "lockstep/shm/segment.h"
 
 namespace lockstep::launcher {
 

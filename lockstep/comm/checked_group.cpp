@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/forwarding_group.h"
-#include "lockstep/comm/shm/reduce.h"
+#include "lockstep/shm/reduce.h"
 
 namespace lockstep {
 namespace {

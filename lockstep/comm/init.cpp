@@ -24,8 +24,8 @@
 #include "lockstep/comm/launch_environment.h"
 #include "lockstep/comm/own_address.h"
 #include "lockstep/comm/segment_exchange.h"
-#include "lockstep/comm/shm/node.h"
 #include "lockstep/comm/store.h"
+#include "lockstep/shm/node.h"
 
 namespace lockstep {
 namespace {

@@ -15,7 +15,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/comm/descriptor_socket.h"
 #include "lockstep/comm/launch_environment.h"
-#include "lockstep/comm/shm/segment.h"
+#include "lockstep/shm/segment.h"
 
 namespace lockstep {
 namespace {

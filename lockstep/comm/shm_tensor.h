@@ -3,8 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/comm/shm/reduce.h"
 #include "lockstep/comm/types.h"
+#include "lockstep/shm/reduce.h"
 
 namespace lockstep {
 

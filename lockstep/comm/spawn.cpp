@@ -25,7 +25,7 @@
 #include "lockstep/base/fd.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/main.h"
-#include "lockstep/comm/shm/segment.h"
+#include "lockstep/shm/segment.h"
 #include "lockstep/timeline/parts_folder.h"
 
 namespace lockstep {

@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "lockstep/comm/shm/reduce.h"
+#include "lockstep/shm/reduce.h"
 
 namespace lockstep::shm {
 

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/areas.h"
-#include "lockstep/comm/shm/flight_recorder.h"
+#include "lockstep/shm/areas.h"
+#include "lockstep/shm/flight_recorder.h"
 #include "tests/comm/shm_rank.h"
 
 namespace lockstep::shm {

@@ -20,7 +20,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/areas.h"
+#include "lockstep/shm/areas.h"
 #include "tests/comm/fuzz_items.h"
 #include "tests/comm/shm_rank.h"
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/shm/group.h"
-#include "lockstep/comm/shm/node.h"
+#include "lockstep/shm/group.h"
+#include "lockstep/shm/node.h"
 #include "tests/comm/ranks.h"
 
 namespace lockstep::shm {

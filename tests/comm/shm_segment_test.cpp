@@ -1,4 +1,4 @@
-#include "lockstep/comm/shm/segment.h"
+#include "lockstep/shm/segment.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -6,8 +6,8 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/arena.h"
-#include "lockstep/comm/shm/node.h"
+#include "lockstep/shm/arena.h"
+#include "lockstep/shm/node.h"
 
 namespace lockstep::shm {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/main.h"
-#include "lockstep/comm/shm/group.h"
-#include "lockstep/comm/shm/node.h"
+#include "lockstep/shm/group.h"
+#include "lockstep/shm/node.h"
 
 int main(int, char** argv) {
   using namespace lockstep;

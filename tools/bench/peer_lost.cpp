@@ -16,8 +16,8 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/group.h"
-#include "lockstep/comm/shm/node.h"
+#include "lockstep/shm/group.h"
+#include "lockstep/shm/node.h"
 #include "tools/bench/collective.h"
 #include "tools/subcommands.h"
 

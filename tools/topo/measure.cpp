@@ -14,8 +14,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
-#include "lockstep/comm/shm/group.h"
-#include "lockstep/comm/shm/node.h"
+#include "lockstep/shm/group.h"
+#include "lockstep/shm/node.h"
 
 namespace lockstep::topo {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <cstddef>
 
-#include "lockstep/comm/shm/reduce.h"
 #include "lockstep/comm/types.h"
+#include "lockstep/shm/reduce.h"
 
 namespace lockstep::algorithms {
 

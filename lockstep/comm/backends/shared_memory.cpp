@@ -12,9 +12,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/backends/shared_memory_works.h"
-#include "lockstep/comm/shm/areas.h"
-#include "lockstep/comm/shm/group.h"
 #include "lockstep/comm/shm_tensor.h"
+#include "lockstep/shm/areas.h"
+#include "lockstep/shm/group.h"
 
 namespace lockstep::backends {
 namespace {

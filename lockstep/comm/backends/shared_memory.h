@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "lockstep/comm/process_group_impl.h"
-#include "lockstep/comm/shm/node.h"
+#include "lockstep/shm/node.h"
 
 namespace lockstep::backends {
 

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/group.h"
-#include "lockstep/comm/shm/node.h"
 #include "lockstep/comm/work.h"
+#include "lockstep/shm/group.h"
+#include "lockstep/shm/node.h"
 
 namespace lockstep::backends {
 

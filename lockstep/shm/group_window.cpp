@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lockstep/comm/shm/group.h"
+#include "lockstep/shm/group.h"
 
 namespace lockstep::shm {
 namespace {

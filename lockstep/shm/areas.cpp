@@ -1,4 +1,4 @@
-#include "lockstep/comm/shm/areas.h"
+#include "lockstep/shm/areas.h"
 
 #include <sys/mman.h>
 

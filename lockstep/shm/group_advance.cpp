@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/comm/shm/flight_recorder.h"
-#include "lockstep/comm/shm/group.h"
+#include "lockstep/shm/flight_recorder.h"
+#include "lockstep/shm/group.h"
 
 namespace lockstep::shm {
 

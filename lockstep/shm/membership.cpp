@@ -1,12 +1,12 @@
-#include "lockstep/comm/shm/membership.h"
+#include "lockstep/shm/membership.h"
 
 #include <cstring>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
-#include "lockstep/comm/shm/areas.h"
-#include "lockstep/comm/shm/process.h"
+#include "lockstep/shm/areas.h"
+#include "lockstep/shm/process.h"
 
 namespace lockstep::shm {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "lockstep/comm/shm/segment.h"
+#include "lockstep/shm/segment.h"
 
 namespace lockstep::shm {
 

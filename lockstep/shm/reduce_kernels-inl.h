@@ -14,8 +14,8 @@
 #include <iterator>
 #include <type_traits>
 
-#include "lockstep/comm/shm/layout.h"
-#include "lockstep/comm/shm/reduce_kernels.h"
+#include "lockstep/shm/layout.h"
+#include "lockstep/shm/reduce_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::shm {

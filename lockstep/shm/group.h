@@ -20,13 +20,13 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/shm/arena.h"
-#include "lockstep/comm/shm/layout.h"
-#include "lockstep/comm/shm/membership.h"
-#include "lockstep/comm/shm/operation.h"
-#include "lockstep/comm/shm/point_to_point.h"
-#include "lockstep/comm/shm/reduce.h"
-#include "lockstep/comm/shm/segment.h"
+#include "lockstep/shm/arena.h"
+#include "lockstep/shm/layout.h"
+#include "lockstep/shm/membership.h"
+#include "lockstep/shm/operation.h"
+#include "lockstep/shm/point_to_point.h"
+#include "lockstep/shm/reduce.h"
+#include "lockstep/shm/segment.h"
 
 namespace lockstep::shm {
 

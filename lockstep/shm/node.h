@@ -4,9 +4,9 @@
 #include <chrono>
 #include <memory>
 
-#include "lockstep/comm/shm/arena.h"
-#include "lockstep/comm/shm/process.h"
-#include "lockstep/comm/shm/segment.h"
+#include "lockstep/shm/arena.h"
+#include "lockstep/shm/process.h"
+#include "lockstep/shm/segment.h"
 
 namespace lockstep::shm {
 

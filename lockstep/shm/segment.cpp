@@ -1,4 +1,4 @@
-#include "lockstep/comm/shm/segment.h"
+#include "lockstep/shm/segment.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -16,7 +16,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/wait.h"
+#include "lockstep/shm/wait.h"
 
 namespace lockstep::shm {
 namespace {

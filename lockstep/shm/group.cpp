@@ -1,10 +1,10 @@
-#include "lockstep/comm/shm/group.h"
+#include "lockstep/shm/group.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/flight_recorder.h"
+#include "lockstep/shm/flight_recorder.h"
 
 namespace lockstep::shm {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/comm/shm/node.h"
+#include "lockstep/shm/node.h"
 
 #include <unistd.h>
 
@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/wait.h"
+#include "lockstep/shm/wait.h"
 
 namespace lockstep::shm {
 namespace {

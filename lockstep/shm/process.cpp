@@ -1,4 +1,4 @@
-#include "lockstep/comm/shm/process.h"
+#include "lockstep/shm/process.h"
 
 #include <poll.h>
 #include <pthread.h>

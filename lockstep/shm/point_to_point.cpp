@@ -1,4 +1,4 @@
-#include "lockstep/comm/shm/point_to_point.h"
+#include "lockstep/shm/point_to_point.h"
 
 #include <algorithm>
 #include <cstring>

@@ -6,8 +6,8 @@
 #include <functional>
 #include <vector>
 
-#include "lockstep/comm/shm/layout.h"
-#include "lockstep/comm/shm/reduce.h"
+#include "lockstep/shm/layout.h"
+#include "lockstep/shm/reduce.h"
 
 namespace lockstep::shm {
 

@@ -1,4 +1,4 @@
-#include "lockstep/comm/shm/wait.h"
+#include "lockstep/shm/wait.h"
 
 #include <linux/futex.h>
 #include <sched.h>

@@ -1,4 +1,4 @@
-#include "lockstep/comm/shm/arena.h"
+#include "lockstep/shm/arena.h"
 
 #include <sys/mman.h>
 
@@ -9,7 +9,7 @@
 
 #include "lockstep/base/cgroup.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/shm/layout.h"
+#include "lockstep/shm/layout.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "lockstep/base/fd.h"
-#include "lockstep/comm/shm/flight_recorder.h"
-#include "lockstep/comm/shm/layout.h"
-#include "lockstep/comm/shm/process.h"
-#include "lockstep/comm/shm/segment.h"
-#include "lockstep/comm/shm/wait.h"
+#include "lockstep/shm/flight_recorder.h"
+#include "lockstep/shm/layout.h"
+#include "lockstep/shm/process.h"
+#include "lockstep/shm/segment.h"
+#include "lockstep/shm/wait.h"
 
 namespace lockstep::shm {
 

@@ -13,9 +13,9 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/comm/shm/arena.h"
-#include "lockstep/comm/shm/layout.h"
-#include "lockstep/comm/shm/membership.h"
+#include "lockstep/shm/arena.h"
+#include "lockstep/shm/layout.h"
+#include "lockstep/shm/membership.h"
 
 namespace lockstep::shm {
 

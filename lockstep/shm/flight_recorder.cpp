@@ -1,10 +1,10 @@
-#include "lockstep/comm/shm/flight_recorder.h"
+#include "lockstep/shm/flight_recorder.h"
 
 #include <algorithm>
 #include <ctime>
 
-#include "lockstep/comm/shm/areas.h"
-#include "lockstep/comm/shm/reduce.h"
+#include "lockstep/shm/areas.h"
+#include "lockstep/shm/reduce.h"
 
 namespace lockstep::shm {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lockstep/base/fd.h"
-#include "lockstep/comm/shm/layout.h"
+#include "lockstep/shm/layout.h"
 
 namespace lockstep::shm {
 
