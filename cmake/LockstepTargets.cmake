@@ -70,6 +70,15 @@ function(lockstep_sources target)
   endif()
 endfunction()
 
+# lockstep_not_built(<name> <reason>): a program or test that this build lacks becomes a skipped test, so that scripts/test
+# counts and names it.
+function(lockstep_not_built name reason)
+  if(LOCKSTEP_TESTS)
+    add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: not built: ${reason}")
+    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "skipped: not built")
+  endif()
+endfunction()
+
 # lockstep_library(<name> [PCH] SOURCES ... [WITHOUT_TORCH ...] [LIBS ...] [PRIVATE_LIBS ...] [HEADERS ...])  ->  static
 # library lockstep_<name>, exported as Lockstep::<name>.
 function(lockstep_library name)

@@ -10,6 +10,7 @@ import time
 import unittest
 
 from lockrun_support import LOCKRUN, TIMEOUT, LockrunTest, wait_until
+from namespaces import in_namespaces
 
 # A rank with a child, and a grandchild in a session of its own that outlives its parent.
 FAMILY = "setsid sh -c 'sleep 600 & exit' & sleep 600 & touch ready$RANK; wait"
@@ -112,8 +113,7 @@ class KillTest(LockrunTest):
         # Control groups that can be looked at only, as in most containers.
         script = ("for place in $(sed -n 's/^[^ ]* [^ ]* [^ ]* [^ ]* \\([^ ]*\\) .* - cgroup2 .*/\\1/p' /proc/self/mountinfo); do"
                   " mount -o remount,bind,ro $place; done; exec \"$@\"")
-        own = [] if os.geteuid() == 0 else ["-Ur"]
-        command = ["unshare", *own, "-m", "sh", "-c", script, "sh", LOCKRUN, "--nproc-per-node", "2", "grep", "^0::", "/proc/self/cgroup"]
+        command = [*in_namespaces("-m"), "sh", "-c", script, "sh", LOCKRUN, "--nproc-per-node", "2", "grep", "^0::", "/proc/self/cgroup"]
         result = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=TIMEOUT)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertNotIn("lockrun-", result.stdout)

@@ -6,6 +6,7 @@ import sys
 import unittest
 
 from lockrun_support import LOCKRUN, TIMEOUT, LockrunTest
+from namespaces import in_namespaces
 
 SCRIPT = "echo out $RANK; echo err $RANK >&2"
 
@@ -64,8 +65,7 @@ class LogTest(LockrunTest):
         # A file system of 64 KiB for the logs, in a mount namespace of its own.
         (self.directory / "logs").mkdir()
         command = f"mount -t tmpfs -o size=64k tmpfs logs && exec {LOCKRUN} --nproc-per-node 2 --log-dir logs -t 1 sh -c 'yes | head -n 100000'"
-        user = [] if os.geteuid() == 0 else ["-Ur"]
-        result = subprocess.run(["unshare", *user, "-m", "sh", "-c", command], cwd=self.directory, env=self.environment,
+        result = subprocess.run([*in_namespaces("-m"), "sh", "-c", command], cwd=self.directory, env=self.environment,
                                 capture_output=True, text=True, timeout=TIMEOUT)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stdout.count("]: y\n"), 200000)

@@ -6,10 +6,14 @@ import subprocess
 import sys
 import time
 
+from namespaces import in_namespaces, refusal
+
+OF_A_HOST = ("-n", "-m", "-i", "-p", "-u", "--fork", "--mount-proc")
+
 
 def become_root():
     """Without privileges: starts this script anew as root of a user namespace, where hosts can be made."""
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 and refusal(*OF_A_HOST) is None:
         os.execvp("unshare", ["unshare", "-Ur", "-n", sys.executable, *sys.argv])
 
 
@@ -17,10 +21,10 @@ class Host:
     def __init__(self, name):
         self.name = name
         script = f"hostname {name}; mount -t tmpfs tmpfs /dev/shm; ip link set lo up; echo ready; exec sleep 1000"
-        self.holder = subprocess.Popen(["unshare", "-n", "-m", "-i", "-p", "-u", "--fork", "--mount-proc", "--kill-child",
-                                        "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+        self.holder = subprocess.Popen([*in_namespaces(*OF_A_HOST), "--kill-child", "sh", "-c", script],
+                                       stdout=subprocess.PIPE, text=True)
         if self.holder.stdout.readline() != "ready\n":
-            raise RuntimeError("this kernel refuses namespaces, so several machines cannot be tested here")
+            raise RuntimeError(f"host {name} cannot be set up: one of these commands failed: {script}")
         children = pathlib.Path(f"/proc/{self.holder.pid}/task/{self.holder.pid}/children").read_text().split()
         self.pid = int(children[0])
 

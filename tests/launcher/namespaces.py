@@ -1,0 +1,27 @@
+"""Commands in namespaces of their own. Most containers refuse them; the tests that need them are then skipped."""
+
+import functools
+import os
+import subprocess
+import sys
+import unittest
+
+
+def unshare(*kinds):
+    return ["unshare", *([] if os.geteuid() == 0 else ["-Ur"]), *kinds]
+
+
+@functools.cache
+def refusal(*kinds):
+    """Why no command can run in new namespaces of these kinds, or None."""
+    result = subprocess.run([*unshare(*kinds), "true"], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
+    return None if result.returncode == 0 else f"no right to make namespaces ({result.stderr.strip()})"
+
+
+def in_namespaces(*kinds):
+    """The beginning of a command that runs in new namespaces, as root there. Skips the test where they are refused."""
+    reason = refusal(*kinds)
+    if reason is not None:
+        print(f"\nskipped: {reason}", file=sys.stderr)  # for scripts/test, which names the reason
+        raise unittest.SkipTest(reason)
+    return unshare(*kinds)
