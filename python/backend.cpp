@@ -7,12 +7,13 @@
 #include <memory>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/backends/shared_memory.h"
 #include "lockstep/comm/job_timeline.h"
-#include "lockstep/comm/launch_environment.h"
 #include "lockstep/comm/segment_exchange.h"
 #include "lockstep/comm/traced_group.h"
+#include "lockstep/job/launch_environment.h"
 #include "lockstep/shm/node.h"
 #include "lockstep/timeline/timeline.h"
 
@@ -23,7 +24,7 @@ namespace {
 /// lockstep::init() of a C++ rank would, so that ranks of both languages can be in it.
 bool is_first_world_group(int rank, int size) {
   static bool taken = false;
-  const bool world = env::get_int("RANK") == rank && env::get_int("WORLD_SIZE") == size;
+  const bool world = env::get_int(env::kRank) == rank && env::get_int(env::kWorldSize) == size;
   const bool first = world && !taken;
   taken = taken || world;
   return first;
@@ -41,11 +42,11 @@ StorePtr without_prefixes(StorePtr store) {
 BackendPtr create_backend(StorePtr store, int rank, int size, double timeout, bool is_default) {
   const std::chrono::duration<double> longest = kLongestTimeout, asked{timeout};
   const auto deadline = std::chrono::duration_cast<std::chrono::milliseconds>(std::min(asked, longest));
-  LaunchEnvironment launch;
+  job::LaunchEnvironment launch;
   if (is_first_world_group(rank, size)) {
     store = without_prefixes(store);
-    const auto fd = env::get_int("LOCKSTEP_SEGMENT_FD");
-    const auto local_size = env::get_int("LOCAL_WORLD_SIZE");
+    const auto fd = env::get_int(env::kSegmentFd);
+    const auto local_size = env::get_int(env::kLocalWorldSize);
     if (fd && local_size == size) launch.segment_fd = static_cast<int>(*fd);
   }
   launch.alone = false;

@@ -19,6 +19,7 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
@@ -152,7 +153,7 @@ Facts machine_facts() {
           {"cores", fmt::format("{} usable of {} online", usable_cores(), ::sysconf(_SC_NPROCESSORS_ONLN))},
           {"memory", memory("MemTotal") + ", " + memory("MemAvailable") + " available"},
           {"/dev/shm", space("/dev/shm")},
-          {"temporary files", space(env::get("TMPDIR").value_or("/tmp").c_str())},
+          {"temporary files", space(env::get(env::kTmpdir).value_or("/tmp").c_str())},
           {"huge pages", chosen("/sys/kernel/mm/transparent_hugepage/enabled") + ", shared memory " +
                              chosen("/sys/kernel/mm/transparent_hugepage/shmem_enabled")},
           {"huge pages granted", huge_pages_in_arena()},
@@ -166,8 +167,9 @@ Facts machine_facts() {
 bool matters(const std::string& name) {
   constexpr const char* kBeginnings[] = {
       "LOCKSTEP_", "PET_",  "TORCH", "OMP_",    "MKL_",  "KMP_",   "GLOO_",      "NCCL_",   "CUDA_",
-      "SLURM_",    "OMPI_", "PMI",   "MASTER_", "ROLE_", "GROUP_", "LD_PRELOAD", "MALLOC_", "PYTHON_EXEC"};
-  constexpr const char* kNames[] = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TMPDIR"};
+      "SLURM_",    "OMPI_", "PMI",   "MASTER_", "ROLE_", "GROUP_", "LD_PRELOAD", "MALLOC_", env::kPythonExec};
+  constexpr const char* kNames[] = {env::kRank, env::kLocalRank, env::kWorldSize, env::kLocalWorldSize,
+                                    env::kTmpdir};
   return std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
                      [&](const char* beginning) { return name.starts_with(beginning); }) ||
          std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
@@ -195,7 +197,7 @@ Facts rank_facts() {
 std::string quoted(const std::string& text) { return dump_json(text, {.replace_invalid_utf8 = true}); }
 
 int show(bool as_json) {
-  const auto rank = env::get_int("RANK");
+  const auto rank = env::get_int(env::kRank);
   Facts facts;
   if (rank.value_or(0) == 0) facts = machine_facts();
   const Facts own = rank_facts();

@@ -4,11 +4,14 @@
 #include <charconv>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/meeting_point.h"
+#include "lockstep/job/meeting_point.h"
 
 namespace lockstep::launcher {
 namespace {
+
+constexpr const char* kSlurmStepNodes = "SLURM_STEP_NUM_NODES";
 
 Host parse_host(std::string_view entry, const std::string& source) {
   Host host;
@@ -52,10 +55,10 @@ int number(const char* name, int64_t otherwise) {
 }
 
 /// The place of machine `rank` of `nodes`, which meet at MASTER_ADDR, where that is set, or at `point`.
-std::optional<ClusterPlace> place_at(int rank, int nodes, const std::optional<MeetingPoint>& point,
+std::optional<ClusterPlace> place_at(int rank, int nodes, const std::optional<job::MeetingPoint>& point,
                                      const char* launcher) {
   if (nodes == 1) return std::nullopt;
-  const auto addr = env::get("MASTER_ADDR");
+  const auto addr = env::get(env::kMasterAddr);
   if (!addr && !point) {
     throw ValueError(
         std::string(launcher) + " started a lockrun on each of " + std::to_string(nodes) +
@@ -66,9 +69,9 @@ std::optional<ClusterPlace> place_at(int rank, int nodes, const std::optional<Me
   place.nodes = nodes;
   place.node_rank = rank;
   place.master_addr = addr ? *addr : point->host;
-  const int port = number("MASTER_PORT", point ? point->port : 0);
+  const int port = number(env::kMasterPort, point ? point->port : 0);
   if (port < 0 || port > 65535) {
-    throw ValueError("environment variable MASTER_PORT=" + std::to_string(port) +
+    throw ValueError(std::string("environment variable ") + env::kMasterPort + "=" + std::to_string(port) +
                      ": expected a port from 1 to 65535");
   }
   place.master_port = static_cast<uint16_t>(port);
@@ -84,36 +87,36 @@ void refuse_several(const char* launcher, int local, const char* one_per_machine
 }
 
 std::optional<ClusterPlace> place_by_mpirun() {
-  refuse_several("mpirun", number("OMPI_COMM_WORLD_LOCAL_SIZE", 1), "--map-by ppr:1:node");
-  return place_at(number("OMPI_COMM_WORLD_RANK", 0), number("OMPI_COMM_WORLD_SIZE", 1),
-                  open_mpi_meeting_point(), "mpirun");
+  refuse_several("mpirun", number(env::kOpenMpiLocalSize, 1), "--map-by ppr:1:node");
+  return place_at(number(env::kOpenMpiRank, 0), number(env::kOpenMpiSize, 1), job::open_mpi_meeting_point(),
+                  "mpirun");
 }
 
 std::optional<ClusterPlace> place_by_srun() {
-  const int nodes = number("SLURM_STEP_NUM_NODES", 1), tasks = number("SLURM_STEP_NUM_TASKS", nodes);
+  const int nodes = number(kSlurmStepNodes, 1), tasks = number(env::kSlurmStepTasks, nodes);
   refuse_several("srun", (tasks + nodes - 1) / nodes, "--ntasks-per-node=1");
-  return place_at(number("SLURM_NODEID", 0), nodes, slurm_meeting_point(), "srun");
+  return place_at(number(env::kSlurmNodeId, 0), nodes, job::slurm_meeting_point(), "srun");
 }
 
 /// MPICH's and Intel MPI's.
 std::optional<ClusterPlace> place_by_mpiexec() {
-  refuse_several("mpiexec", number("MPI_LOCALNRANKS", 1), "-ppn 1");
-  return place_at(number("PMI_RANK", 0), number("PMI_SIZE", 1), std::nullopt, "mpiexec");
+  refuse_several("mpiexec", number(env::kPmiLocalSize, 1), "-ppn 1");
+  return place_at(number(env::kPmiRank, 0), number(env::kPmiSize, 1), std::nullopt, "mpiexec");
 }
 
 /// Kubeflow's operator numbers the pods where its PyTorchJob has a master. Newer ones set PET_NNODES and
 /// others too, which are read as flags.
 std::optional<ClusterPlace> place_by_pytorch_job() {
-  if (env::get("LOCAL_RANK") || !env::get("RANK") || !env::get("MASTER_ADDR")) return std::nullopt;
-  return place_at(number("RANK", 0), number("WORLD_SIZE", 1), std::nullopt, "PyTorchJob");
+  if (env::get(env::kLocalRank) || !env::get(env::kRank) || !env::get(env::kMasterAddr)) return std::nullopt;
+  return place_at(number(env::kRank, 0), number(env::kWorldSize, 1), std::nullopt, "PyTorchJob");
 }
 
 }  // namespace
 
 std::optional<ClusterPlace> place_from_environment() {
-  if (env::get("OMPI_COMM_WORLD_SIZE")) return place_by_mpirun();
-  if (env::get("SLURM_STEP_ID") && env::get("SLURM_STEP_NUM_NODES")) return place_by_srun();
-  if (env::get("PMI_SIZE") && env::get("MPI_LOCALNRANKS")) return place_by_mpiexec();
+  if (env::get(env::kOpenMpiSize)) return place_by_mpirun();
+  if (env::get(env::kSlurmStepId) && env::get(kSlurmStepNodes)) return place_by_srun();
+  if (env::get(env::kPmiSize) && env::get(env::kPmiLocalSize)) return place_by_mpiexec();
   if (env::get("KUBERNETES_SERVICE_HOST")) return place_by_pytorch_job();
   return std::nullopt;
 }

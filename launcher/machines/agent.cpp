@@ -10,7 +10,7 @@
 
 #include "launcher/machines/hosts.h"
 #include "launcher/machines/machine.h"
-#include "launcher/process/clock.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 
@@ -55,9 +55,9 @@ Agent::~Agent() {
 
 bool Agent::try_to_connect(std::string& why) {
   const NodeOptions& nodes = options_.nodes;
-  std::vector<Address> addresses;
+  std::vector<job::Address> addresses;
   try {
-    addresses = resolve(nodes.host, nodes.port, kTryTimeout);
+    addresses = job::resolve(nodes.host, nodes.port, kTryTimeout);
   } catch (const Error& error) {
     why =
         fmt::format("cannot find the address of {}: {}; check the name, and that this machine can look it up",
@@ -69,10 +69,10 @@ bool Agent::try_to_connect(std::string& why) {
     const UniqueFd listener = listen_if_due(nodes, addresses);
     if (listener.valid()) server_.emplace(listener, options_, secret_);
   }
-  for (const Address& address : addresses) {
+  for (const job::Address& address : addresses) {
     try {
-      UniqueFd fd = connect_to(address, kTryTimeout / static_cast<double>(addresses.size()));
-      address_ = local_address(fd.get());
+      UniqueFd fd = job::connect_to(address, kTryTimeout / static_cast<double>(addresses.size()));
+      address_ = job::local_address(fd.get());
       wire_.emplace(std::move(fd), Wire::Side::client, secret_);
       heard_ = monotonic_seconds();
       return true;
@@ -113,8 +113,8 @@ bool Agent::connect(Signals& signals) {
                     options_.nodes.host, options_.nodes.port));
   }
   if (!options_.nodes.local_addr.empty()) {
-    address_ = resolve(options_.nodes.local_addr, 0, kTryTimeout).front();
-    if (!is_local(address_)) {
+    address_ = job::resolve(options_.nodes.local_addr, 0, kTryTimeout).front();
+    if (!job::is_local(address_)) {
       throw Error("--local-addr " + options_.nodes.local_addr + ": this machine has no such address");
     }
   }

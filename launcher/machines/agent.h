@@ -6,11 +6,11 @@
 #include <string>
 
 #include "launcher/cli/options.h"
-#include "launcher/machines/network.h"
 #include "launcher/machines/rendezvous_host.h"
 #include "launcher/machines/rendezvous_news.h"
 #include "launcher/machines/wire.h"
 #include "launcher/process/signals.h"
+#include "lockstep/job/address.h"
 
 namespace lockstep::launcher {
 
@@ -33,7 +33,7 @@ class Agent {
   bool connect(Signals& signals);
   /// The address by which this machine reaches the endpoint, or --local-addr: the one that its ranks are to
   /// use.
-  const Address& address() const { return address_; }
+  const job::Address& address() const { return address_; }
   /// Blocks until a round begins. `store_port`: where this machine would serve the ranks' store. Throws Error
   /// when too few machines come, or the server refuses or is lost; nothing when a signal came first, or the
   /// job is over: see verdict().
@@ -73,7 +73,7 @@ class Agent {
   std::optional<RendezvousProcess> server_;
   bool decided_to_serve_ = false;
   std::optional<Wire> wire_;
-  Address address_{};
+  job::Address address_{};
   double heard_ = 0, told_ = 0;
   News news_;
   bool failure_reported_ = false, left_ = false;

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 
@@ -13,10 +14,10 @@ namespace {
 using nlohmann::json;
 
 /// Of a machine, a login or a terminal there, or of the lockrun that this one runs under.
-constexpr std::string_view kStay[] = {"HOME",   "HOSTNAME", "LOGNAME", "LS_COLORS", "MAIL",
-                                      "OLDPWD", "PWD",      "SHELL",   "SHLVL",     "TERM",
-                                      "TMPDIR", "USER",     "DISPLAY", "WINDOWID",  "_"};
-constexpr std::string_view kStayBeginnings[] = {"SSH_", "XDG_", "DBUS_", "BASH_FUNC_", "LOCKSTEP_SEGMENT_FD"};
+constexpr std::string_view kStay[] = {"HOME",       "HOSTNAME", "LOGNAME", "LS_COLORS", "MAIL",
+                                      "OLDPWD",     "PWD",      "SHELL",   "SHLVL",     env::kTerm,
+                                      env::kTmpdir, "USER",     "DISPLAY", "WINDOWID",  "_"};
+constexpr std::string_view kStayBeginnings[] = {"SSH_", "XDG_", "DBUS_", "BASH_FUNC_", env::kSegmentFd};
 
 }  // namespace
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,11 +11,12 @@
 
 #include "launcher/machines/remote_command.h"
 #include "launcher/output/report.h"
-#include "launcher/process/clock.h"
-#include "launcher/process/process.h"
 #include "launcher/process/program.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/child_process.h"
 #include "lockstep/shm/segment.h"
 
 extern char** environ;
@@ -54,22 +54,22 @@ Hosts::Hosts(HostsPlan plan, const sigset_t& mask) : plan_(std::move(plan)) {
 
 void Hosts::start(Remote& remote, const std::vector<std::string>& command, const sigset_t& mask) const {
   const Program program = resolve_program(command, {.no_python = true}, "",
-                                          env::get("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
+                                          env::get(env::kPath).value_or("/usr/local/bin:/usr/bin:/bin"));
   remote.program = command.front();
   UniqueFd in, out, err;
   open_pipe_to(in, remote.in);
   open_pipe_to(remote.out, out);
   open_pipe_to(remote.err, err);
   for (const UniqueFd* fd : {&remote.in, &remote.out, &remote.err}) ::fcntl(fd->get(), F_SETFL, O_NONBLOCK);
-  ProcessSpec spec{program.path, program.argv, {}, in.get(), out.get(), err.get()};
-  spec.own_session = true;
+  job::ProcessSpec spec{program.path, program.argv, {}, in.get(), out.get(), err.get()};
+  spec.group = job::Group::own_session;
   for (char** entry = environ; *entry != nullptr; ++entry) spec.environment.emplace_back(*entry);
-  const StartedProcess started = start_process(spec, mask);
+  const job::StartedProcess started = job::start_process(spec, mask);
   if (started.error != 0) {
     throw Error("cannot execute " + program.path + ": " + std::strerror(started.error));
   }
   remote.pid = started.pid;
-  remote.process.reset(static_cast<int>(::syscall(SYS_pidfd_open, started.pid, 0)));
+  remote.process = job::open_pidfd(started.pid);
   if (!remote.process.valid()) throw Error(std::string("cannot watch ssh: ") + std::strerror(errno));
 }
 

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "launcher/machines/network.h"
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/file.h"
+#include "lockstep/job/address.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 int count_gpus() {
-  if (const auto visible = env::get("CUDA_VISIBLE_DEVICES")) {
+  if (const auto visible = env::get(env::kCudaVisibleDevices)) {
     if (*visible == "-1" || *visible == "NoDevFiles") return 0;
     return 1 + static_cast<int>(std::count(visible->begin(), visible->end(), ','));
   }
@@ -37,7 +38,7 @@ Machine inspect_machine() {
   Machine machine;
   const std::string name = host_name();
   machine.names = {name, name.substr(0, name.find('.')), "localhost"};
-  for (const std::string& address : local_addresses()) machine.names.push_back(address);
+  for (const std::string& address : job::local_addresses()) machine.names.push_back(address);
   machine.cores = usable_cores();
   machine.gpus = count_gpus();
   return machine;

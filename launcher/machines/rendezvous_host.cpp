@@ -10,7 +10,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "launcher/process/clock.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 
@@ -46,12 +46,12 @@ std::string read_secret(const NodeOptions& nodes) {
   return secret;
 }
 
-UniqueFd listen_if_due(const NodeOptions& nodes, const std::vector<Address>& addresses) {
+UniqueFd listen_if_due(const NodeOptions& nodes, const std::vector<job::Address>& addresses) {
   const bool must = nodes.is_host.value_or(nodes.numbered && nodes.node_rank == 0);
   const bool may = !nodes.is_host && !nodes.numbered;
   if (!must && !may) return {};
-  const auto local = std::find_if(addresses.begin(), addresses.end(), is_local);
-  Address address = local != addresses.end() ? *local : addresses.front();
+  const auto local = std::find_if(addresses.begin(), addresses.end(), job::is_local);
+  job::Address address = local != addresses.end() ? *local : addresses.front();
   if (local == addresses.end()) {
     if (!must) return {};
     if (nodes.local_addr.empty()) {
@@ -60,9 +60,9 @@ UniqueFd listen_if_due(const NodeOptions& nodes, const std::vector<Address>& add
                       "--local-addr names the address to listen on",
                       nodes.host, address.host()));
     }
-    address = resolve(nodes.local_addr, nodes.port, kLookUpTimeout).front();
+    address = job::resolve(nodes.local_addr, nodes.port, kLookUpTimeout).front();
   }
-  UniqueFd listener = listen_at(address);
+  UniqueFd listener = job::listen_at(address);
   if (!listener.valid()) {
     // Another agent on this machine may serve already.
     if (!must && errno == EADDRINUSE) return {};

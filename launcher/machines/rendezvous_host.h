@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "launcher/cli/options.h"
-#include "launcher/machines/network.h"
 #include "launcher/machines/rendezvous_server.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/job/address.h"
 
 namespace lockstep::launcher {
 
@@ -19,7 +19,7 @@ std::string read_secret(const NodeOptions& nodes);
 
 /// A listening socket where this machine is to serve at the endpoint, which has these addresses; an invalid
 /// one where it is not. Throws Error when it has to and cannot.
-UniqueFd listen_if_due(const NodeOptions& nodes, const std::vector<Address>& addresses);
+UniqueFd listen_if_due(const NodeOptions& nodes, const std::vector<job::Address>& addresses);
 
 /// The process that serves.
 class RendezvousProcess {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -14,9 +13,10 @@
 #include <cstring>
 #include <vector>
 
-#include "launcher/machines/network.h"
-#include "launcher/process/clock.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/address.h"
+#include "lockstep/job/child_process.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -100,7 +100,7 @@ void RendezvousServer::accept_one() {
   make_room_for_a_stranger();
   UniqueFd fd(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!fd.valid()) return;
-  const std::string name = peer_address(fd.get()).host();
+  const std::string name = job::peer_address(fd.get()).host();
   const double now = monotonic_seconds();
   peers_.emplace(next_number_++,
                  Peer{Wire(std::move(fd), Wire::Side::server, settings_.secret), name, now, now});
@@ -167,13 +167,8 @@ void RendezvousServer::deliver() {
 }
 
 pid_t start_rendezvous_server(const UniqueFd& listener, const ServerSettings& settings) {
-  const pid_t parent = ::getpid();
-  const pid_t pid = ::fork();
-  if (pid < 0) throw Error(std::string("cannot fork: ") + std::strerror(errno));
+  const pid_t pid = job::fork_helper("lockrun-rdzv");
   if (pid != 0) return pid;
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  ::prctl(PR_SET_NAME, "lockrun-rdzv");
-  if (::getppid() != parent) ::_exit(1);
   ::signal(SIGPIPE, SIG_IGN);
   // What the terminal sends is lockrun's to decide about.
   sigset_t all;

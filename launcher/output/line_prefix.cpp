@@ -4,13 +4,14 @@
 #include <iterator>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 
 namespace lockstep::launcher {
 
 Prefix resolve_prefix(Prefix prefix, const LogOptions& logs, int workers, bool terminal) {
   if (prefix != Prefix::automatic) return prefix;
   if (workers == 1 && logs.line_prefix.empty()) return Prefix::off;
-  return terminal && !env::get("NO_COLOR") ? Prefix::color : Prefix::on;
+  return terminal && !env::get(env::kNoColor) ? Prefix::color : Prefix::on;
 }
 
 std::string line_prefix(Prefix prefix, const LogOptions& logs, int rank, int local_rank) {

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "launcher/output/line_prefix.h"
-#include "launcher/process/clock.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher {

@@ -9,7 +9,7 @@
 
 #include <cerrno>
 
-#include "launcher/process/clock.h"
+#include "lockstep/base/clock.h"
 
 namespace lockstep::launcher {
 

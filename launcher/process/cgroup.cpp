@@ -11,7 +11,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "launcher/process/clock.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 

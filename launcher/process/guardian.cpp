@@ -14,7 +14,7 @@
 #include <filesystem>
 #include <set>
 
-#include "launcher/process/clock.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
@@ -77,7 +77,7 @@ class GuardianProcess {
 
   void start_workers() {
     for (size_t i = 0; i < plan_.workers.size(); ++i) {
-      const StartedProcess started = start_process(plan_.workers[i], plan_.worker_mask);
+      const job::StartedProcess started = job::start_process(plan_.workers[i], plan_.worker_mask);
       pids_[i] = started.pid;
       const int process = static_cast<int>(i);
       if (started.error != 0) {
@@ -88,7 +88,7 @@ class GuardianProcess {
     }
     // Now that the workers have them: the end of a pipe must mean the end of its worker.
     std::set<int> fds;
-    for (const ProcessSpec& worker : plan_.workers) {
+    for (const job::ProcessSpec& worker : plan_.workers) {
       fds.insert({worker.stdout_fd, worker.stderr_fd});
       if (worker.stdin_fd > 2) fds.insert(worker.stdin_fd);
     }
@@ -121,7 +121,7 @@ class GuardianProcess {
   }
 
   void start_store() {
-    const StartedProcess started = start_process(*plan_.store, plan_.worker_mask);
+    const job::StartedProcess started = job::start_process(*plan_.store, plan_.worker_mask);
     store_ = started.pid;
     report({started.error != 0 ? Event::start_failed : Event::started, kStore, started.pid, started.error,
             monotonic_seconds()});
@@ -166,7 +166,7 @@ class GuardianProcess {
     }
     int ended = 0;
     if (!wait_for_children()) {
-      const std::vector<pid_t> left = children();
+      const std::vector<pid_t> left = job::children();
       ended = static_cast<int>(left.size());
       for (const pid_t pid : left) {
         ::kill(pid, SIGTERM);
@@ -196,7 +196,7 @@ class GuardianProcess {
 
   void kill_all() const {
     if (plan_.cgroup != nullptr) plan_.cgroup->kill();
-    kill_descendants({}, kKillTimeout);
+    job::kill_descendants({}, kKillTimeout);
   }
 
   /// lockrun is dead.
@@ -220,7 +220,7 @@ class GuardianProcess {
 }  // namespace
 
 Guardian::Guardian(const GuardianPlan& plan)
-    : earlier_children_(children()), cgroup_(plan.cgroup), scratch_directory_(plan.scratch_directory) {
+    : earlier_children_(job::children()), cgroup_(plan.cgroup), scratch_directory_(plan.scratch_directory) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     throw Error(std::string("cannot make a socket pair: ") + std::strerror(errno));
@@ -243,7 +243,7 @@ Guardian::~Guardian() {
   const double deadline = monotonic_seconds() + kKillTimeout;
   while (::waitpid(pid_, nullptr, WNOHANG) == 0 && monotonic_seconds() < deadline) ::usleep(200);
   if (cgroup_ != nullptr) cgroup_->kill();
-  kill_descendants(earlier_children_, kKillTimeout);
+  job::kill_descendants(earlier_children_, kKillTimeout);
   if (gone_) remove_scratch(scratch_directory_);
 }
 

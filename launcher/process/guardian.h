@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "launcher/process/cgroup.h"
-#include "launcher/process/process.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/job/child_process.h"
 
 namespace lockstep::launcher {
 
@@ -58,10 +58,10 @@ struct Event {
 inline constexpr int kStore = -1;
 
 struct GuardianPlan {
-  std::vector<ProcessSpec> workers;      ///< by local rank
-  std::optional<ProcessSpec> store;      ///< not startable without
-  std::string scratch_directory;         ///< made at the start and removed in the end; empty: none
-  std::vector<std::string> directories;  ///< to be made in it
+  std::vector<job::ProcessSpec> workers;  ///< by local rank
+  std::optional<job::ProcessSpec> store;  ///< not startable without
+  std::string scratch_directory;          ///< made at the start and removed in the end; empty: none
+  std::vector<std::string> directories;   ///< to be made in it
   const JobCgroup* cgroup = nullptr;  ///< that the workers are in, if any; must live as long as the guardian
   sigset_t worker_mask;
   std::vector<int> lockrun_fds;  ///< lockrun's own ends of the workers' pipes, not to be kept open

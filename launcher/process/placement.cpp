@@ -7,6 +7,7 @@
 
 #include "launcher/process/gpus.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
@@ -74,7 +75,7 @@ std::vector<CoreGroup> groups_of(hwloc_topology_t topology, hwloc_obj_type_t typ
 
 /// The usable cores of the NUMA node of each rank's GPU; empty where there is no GPU for each.
 std::vector<CpuSet> cores_near_gpus(hwloc_topology_t topology, int ranks) {
-  const std::vector<int> nodes = gpu_numa_nodes("/", env::get("CUDA_VISIBLE_DEVICES"));
+  const std::vector<int> nodes = gpu_numa_nodes("/", env::get(env::kCudaVisibleDevices));
   std::vector<CpuSet> near;
   if (nodes.size() < static_cast<size_t>(ranks)) return near;
   for (int rank = 0; rank < ranks; ++rank) {

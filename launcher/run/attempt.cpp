@@ -12,10 +12,10 @@
 #include "launcher/machines/hosts.h"
 #include "launcher/machines/machine.h"
 #include "launcher/output/log_file.h"
-#include "launcher/process/clock.h"
 #include "launcher/run/attempt_plan.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/workers.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/shm/segment.h"
 
@@ -32,9 +32,9 @@ class Attempt {
         output_(job.options.nproc_per_node, job.options.prefix, !job.program.is_python, job.options.logs,
                 make_directories_of(job)),
         null_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
-        hangs_(job.options.hang_timeout, job.options.end_hung, job.environment.first_rank,
+        hangs_(job.options.hang_timeout, job.options.end_hung, job.environment.rank,
                job.options.logs.wanted() ? attempt_directory(job) + "/stacks.txt" : ""),
-        workers_(job.options.nproc_per_node, job.environment.first_rank) {}
+        workers_(job.options.nproc_per_node, job.environment.rank) {}
 
   AttemptResult run() {
     AttemptPlan plan = plan_attempt(job_, segment_fd_.get(), null_.get(), signals_.original_mask(),
@@ -50,12 +50,11 @@ class Attempt {
 
  private:
   static std::string make_directories_of(const Job& job) {
-    const std::string directory = attempt_directory(job);
     // Those that are not kept are the guardian's to make, so that it removes them however lockrun ends.
     for (int i = 0; i < job.options.nproc_per_node && job.scratch_directory.empty(); ++i) {
-      make_directories(directory + "/" + std::to_string(i));
+      make_directories(rank_directory(job, i));
     }
-    return directory;
+    return attempt_directory(job);
   }
 
   /// Seconds until something is to be done without an event, or a negative number.
@@ -265,18 +264,12 @@ class Attempt {
     if (!kill_at_) tell_to_end(SIGTERM);
   }
 
-  std::string path_of_error(int local_rank) const {
-    JobEnvironment environment = job_.environment;
-    environment.directory = attempt_directory(job_);
-    return error_file(environment, local_rank);
-  }
-
-  ErrorFile error_file_of(int local_rank) const { return read_error_file(path_of_error(local_rank)); }
+  ErrorFile error_file_of(int local_rank) const { return read_error_file(error_file(job_, local_rank)); }
 
   /// Whether the user has read of the error: a rank has printed it for all, where standard error is shown.
   bool is_reported(const ErrorFile& error) const {
     if (!error.reported_by) return false;
-    const int local_rank = *error.reported_by - job_.environment.first_rank;
+    const int local_rank = *error.reported_by - job_.environment.rank;
     return local_rank < 0 || local_rank >= job_.options.nproc_per_node || output_.shows_errors_of(local_rank);
   }
 
@@ -292,7 +285,8 @@ class Attempt {
     culprit.last_operation = segment_.rank_info(local_rank).last_operation;
     culprit.stderr_tail = output_.stderr_tail(local_rank);
     culprit.error_message = error.message;
-    if (!error.message.empty() && job_.options.logs.wanted()) culprit.error_file = path_of_error(local_rank);
+    if (!error.message.empty() && job_.options.logs.wanted())
+      culprit.error_file = error_file(job_, local_rank);
     result.report = failure_report(result.workers, *first, host_name());
     return result;
   }

@@ -5,32 +5,33 @@
 #include <vector>
 
 #include "launcher/cli/options.h"
-#include "launcher/machines/listener.h"
-#include "launcher/process/environment.h"
 #include "launcher/process/placement.h"
 #include "launcher/process/program.h"
 #include "launcher/process/signals.h"
 #include "launcher/run/attempt_result.h"
+#include "lockstep/job/launch_environment.h"
+#include "lockstep/job/listener.h"
 
 namespace lockstep::launcher {
 
 class Agent;
 class Hosts;
 
-/// What stays the same when ranks are restarted, but for `environment`.
+/// What stays the same when ranks are restarted, but for `environment` and `attempt`.
 struct Job {
   const Options& options;
   Program program;
   std::vector<std::string> inherited_environment;
-  JobEnvironment environment;
-  const Listener& listener;
+  job::LaunchEnvironment environment;  ///< of this machine's first rank
+  const job::Listener& listener;
   std::string store_path;
-  std::string scratch_directory;  ///< made and removed by the guardian; empty when logs are kept
-  std::vector<CpuSet> cores;      ///< by local rank; empty: not bound
-  Agent* agent = nullptr;         ///< the way to the job's other machines; none on one machine
-  Hosts* hosts = nullptr;         ///< the lockruns that this one has started on other machines; none: no list
-  double started = 0;             ///< monotonic seconds
-  int attempt = 0;                ///< starts so far
+  std::string directory{};          ///< of all attempts: error files, logs
+  std::string scratch_directory{};  ///< made and removed by the guardian; empty when logs are kept
+  std::vector<CpuSet> cores{};      ///< by local rank; empty: not bound
+  Agent* agent = nullptr;           ///< the way to the job's other machines; none on one machine
+  Hosts* hosts = nullptr;  ///< the lockruns that this one has started on other machines; none: no list
+  double started = 0;      ///< monotonic seconds
+  int attempt = 0;         ///< starts so far
 };
 
 /// Starts the workers and blocks until they, and all that they started, are gone. Throws Error when they

@@ -20,35 +20,42 @@ void put_local_rank(std::string& argument, int local_rank) {
   }
 }
 
-ProcessSpec plan_store(const Job& job, int null_fd) {
+job::ProcessSpec plan_store(const Job& job, int null_fd) {
   const int listener = job.listener.fd.get();
-  return ProcessSpec{job.store_path,
-                     {job.store_path, std::to_string(listener)},
-                     job.inherited_environment,
-                     null_fd,
-                     null_fd,
-                     2,
-                     {listener}};
+  return job::ProcessSpec{job.store_path,
+                          {job.store_path, std::to_string(listener)},
+                          job.inherited_environment,
+                          null_fd,
+                          null_fd,
+                          2,
+                          {listener}};
 }
 
 }  // namespace
 
 std::string attempt_directory(const Job& job) {
-  return job.environment.directory + "/attempt_" + std::to_string(job.attempt);
+  return job.directory + "/attempt_" + std::to_string(job.attempt);
+}
+
+std::string rank_directory(const Job& job, int local_rank) {
+  return attempt_directory(job) + "/" + std::to_string(local_rank);
+}
+
+std::string error_file(const Job& job, int local_rank) {
+  return rank_directory(job, local_rank) + "/error.json";
 }
 
 AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigset_t& worker_mask,
                          const JobCgroup* cgroup, Output& output, StdinCopies& copies) {
   AttemptPlan plan;
-  JobEnvironment environment = job.environment;
-  environment.directory = attempt_directory(job);
+  job::LaunchEnvironment environment = job.environment;
   environment.segment_fd = segment_fd;
   if (const int columns = output.terminal_columns(); columns > 0) environment.terminal_columns = columns;
   for (int local_rank = 0; local_rank < environment.local_world_size; ++local_rank) {
-    const int rank = environment.first_rank + local_rank;
-    plan.outputs.push_back(output.add_worker(rank));
-    ProcessSpec spec{job.program.path, job.program.argv,
-                     worker_environment(job.inherited_environment, environment, local_rank)};
+    job::LaunchEnvironment told = environment.of_local_rank(local_rank);
+    told.error_file = error_file(job, local_rank);
+    plan.outputs.push_back(output.add_worker(told.rank));
+    job::ProcessSpec spec{job.program.path, job.program.argv, told.to_env(job.inherited_environment)};
     for (size_t i = 1; i < spec.argv.size(); ++i) put_local_rank(spec.argv[i], local_rank);
     if (job.options.pass_local_rank) {
       spec.argv.insert(spec.argv.begin() + static_cast<std::ptrdiff_t>(job.program.first_argument),
@@ -58,12 +65,15 @@ AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigs
     if (job.options.stdin_all && may_read_stdin()) {
       plan.inputs.push_back(copies.add_worker());
       spec.stdin_fd = plan.inputs.back().get();
-    } else if (job.options.stdin_rank == rank && may_read_stdin()) {
+    } else if (job.options.stdin_rank == told.rank && may_read_stdin()) {
       spec.stdin_fd = 0;
     }
     spec.stdout_fd = plan.outputs.back().out.get();
     spec.stderr_fd = plan.outputs.back().err.get();
     spec.inherited_fds = {segment_fd};
+    // A process group each and the guardian's session in common: Linux divides a core among sessions first
+    // (autogroup) and sched_yield gives way only within one, so ranks that share a core would yield in vain.
+    spec.group = job::Group::own;
     if (cgroup != nullptr) spec.cgroup_fd = cgroup->fd();
     if (!job.cores.empty()) spec.cores = job.cores[static_cast<size_t>(local_rank)];
     plan.guardian.workers.push_back(std::move(spec));
@@ -71,7 +81,7 @@ AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigs
   if (job.listener.fd.valid()) plan.guardian.store = plan_store(job, null_fd);
   plan.guardian.scratch_directory = job.scratch_directory;
   for (int i = 0; i < environment.local_world_size; ++i) {
-    plan.guardian.directories.push_back(environment.directory + "/" + std::to_string(i));
+    plan.guardian.directories.push_back(rank_directory(job, i));
   }
   plan.guardian.cgroup = cgroup;
   plan.guardian.worker_mask = worker_mask;

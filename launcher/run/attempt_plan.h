@@ -21,5 +21,8 @@ AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigs
 
 /// The directory of the present attempt, where its local ranks have theirs.
 std::string attempt_directory(const Job& job);
+/// The local rank's directory there, and where it writes why it failed, in torchelastic's format.
+std::string rank_directory(const Job& job, int local_rank);
+std::string error_file(const Job& job, int local_rank);
 
 }  // namespace lockstep::launcher

@@ -10,12 +10,13 @@
 #include <filesystem>
 #include <memory>
 
-#include "launcher/machines/network.h"
 #include "launcher/machines/remote_command.h"
 #include "launcher/machines/rendezvous_host.h"
 #include "launcher/output/report.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/address.h"
 
 extern char** environ;
 
@@ -30,22 +31,22 @@ constexpr double kPatience = 10;
 std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
 /// The address of this machine that the hosts can reach.
-Address own_address(const NodeOptions& nodes) {
+job::Address own_address(const NodeOptions& nodes) {
   if (!nodes.host.empty()) {
-    const Address address = resolve(nodes.host, nodes.port, kLookUpTimeout).front();
-    if (is_local(address)) return address;
+    const job::Address address = job::resolve(nodes.host, nodes.port, kLookUpTimeout).front();
+    if (job::is_local(address)) return address;
     throw Error("--master-addr " + nodes.host +
                 ": this machine, which serves the rendezvous, has no such address");
   }
   std::string trouble;
-  std::optional<Address> found;
+  std::optional<job::Address> found;
   for (size_t i = 0; i < nodes.hosts.size(); ++i) {
     if (nodes.here == i) continue;
     const std::string name = nodes.hosts[i].name.substr(nodes.hosts[i].name.rfind('@') + 1);
     try {
-      const Address address = source_address(resolve(name, 9, kLookUpTimeout).front());
+      const job::Address address = job::source_address(job::resolve(name, 9, kLookUpTimeout).front());
       // The loopback is right only where all of them are this machine.
-      if (!found || interface_of(*found) == "lo") found = address;
+      if (!found || job::interface_of(*found) == "lo") found = address;
     } catch (const Error& error) {
       trouble = fmt::format("cannot find the address of {}: {}", name, error.what());
     }
@@ -72,7 +73,7 @@ std::string prefix_name(const Options& options) {
   const bool single = hosts.size() == 1 && hosts.front().slots == 1;
   if (options.prefix == Prefix::automatic && single) return "off";
   // What this process shows is on a terminal or not; the others write to pipes.
-  const bool color = options.prefix == Prefix::automatic && ::isatty(1) == 1 && !env::get("NO_COLOR");
+  const bool color = options.prefix == Prefix::automatic && ::isatty(1) == 1 && !env::get(env::kNoColor);
   return color ? "color" : "on";
 }
 
@@ -91,7 +92,7 @@ std::string hosts_text(const NodeOptions& nodes) {
     }
     std::string command;
     for (const std::string& word :
-         remote_command(nodes, env::get("LOCKRUN_RSH").value_or(""), host, own_path())) {
+         remote_command(nodes, env::get(env::kLockrunRsh).value_or(""), host, own_path())) {
       command += " " + quoted(word);
     }
     out += "by:" + command;
@@ -105,8 +106,8 @@ int run_on_hosts(const Options& given, Signals& signals, const RunHere& run_here
   HostsPlan plan{nodes};
   std::unique_ptr<RendezvousProcess> rendezvous;
   if (nodes.several()) {
-    const Address address = own_address(nodes);
-    const UniqueFd listener = listen_at(address);
+    const job::Address address = own_address(nodes);
+    const UniqueFd listener = job::listen_at(address);
     if (!listener.valid()) {
       throw Error(fmt::format("cannot serve the rendezvous at {}:{}: {}", address.host(), nodes.port,
                               std::strerror(errno)));
@@ -115,7 +116,7 @@ int run_on_hosts(const Options& given, Signals& signals, const RunHere& run_here
     if (nodes.secret.empty()) nodes.secret = random_secret();
     rendezvous = std::make_unique<RendezvousProcess>(listener, options, nodes.secret);
     nodes.host = address.host();
-    nodes.port = local_address(listener.get()).port();
+    nodes.port = job::local_address(listener.get()).port();
   }
   options.prefix = parse_prefix(prefix_name(options));
   std::vector<std::string> environment;
@@ -128,7 +129,7 @@ int run_on_hosts(const Options& given, Signals& signals, const RunHere& run_here
   plan.common.place.master_port = nodes.port;
   plan.common.secret = nodes.secret;
   plan.common.prefix = prefix_name(options);
-  plan.rsh = env::get("LOCKRUN_RSH").value_or("");
+  plan.rsh = env::get(env::kLockrunRsh).value_or("");
   plan.lockrun = own_path();
   Hosts hosts(std::move(plan), signals.original_mask());
   int code = 0;

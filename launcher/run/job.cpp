@@ -12,11 +12,12 @@
 #include "launcher/machines/hosts.h"
 #include "launcher/machines/machine.h"
 #include "launcher/output/log_file.h"
-#include "launcher/process/clock.h"
 #include "launcher/run/attempt.h"
 #include "launcher/run/dry_run.h"
 #include "launcher/run/hosts_job.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/timeline/parts_folder.h"
 
@@ -25,7 +26,7 @@ extern char** environ;
 namespace lockstep::launcher {
 namespace {
 
-std::string temporary_directory() { return env::get("TMPDIR").value_or("/tmp"); }
+std::string temporary_directory() { return env::get(env::kTmpdir).value_or("/tmp"); }
 
 /// Where the ranks' error files and logs are.
 class RunDirectory {
@@ -74,14 +75,14 @@ class JobRun {
         hosts_(hosts),
         started_(monotonic_seconds()),
         program_(resolve_program(options.command, {options.module, options.no_python, options.run_path},
-                                 env::get("PYTHON_EXEC").value_or("python3"),
-                                 env::get("PATH").value_or("/usr/local/bin:/usr/bin:/bin"))),
+                                 env::get(env::kPythonExec).value_or("python3"),
+                                 env::get(env::kPath).value_or("/usr/local/bin:/usr/bin:/bin"))),
         machine_(machine) {}
 
   int run() {
     for (const std::string& warning : options_.warnings) say("warning: " + warning);
     const std::string run_id = options_.rdzv_id.empty() ? random_id() : options_.rdzv_id;
-    JobEnvironment environment;
+    job::LaunchEnvironment environment;
     environment.local_world_size = environment.world_size = options_.nproc_per_node;
     environment.role = options_.role;
     for (const int signal : options_.signals) {
@@ -89,20 +90,23 @@ class JobRun {
     }
     environment.run_id = run_id;
     environment.max_restarts = options_.max_restarts;
+    environment.master_addr = "127.0.0.1";
+    environment.agent_store = true;
     environment.virtual_local_rank = options_.virtual_local_rank;
     const auto cores = place_ranks(options_.binding, options_.nproc_per_node);
     environment.threads = threads_per_rank(cores);
     const auto store = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "lockstep-store";
-    Job job{options_, program_, own_environment(), environment, listener_, store.string(), {}, cores};
+    Job job{options_, program_, own_environment(), environment, listener_, store.string()};
+    job.cores = cores;
     job.hosts = hosts_;
     job.started = started_;
     if (options_.dry_run) {
       std::puts(dry_run_text(job, machine_).c_str());
       return 0;
     }
-    if (!options_.assigned && options_.nproc_per_node > 1 && !env::get("OMP_NUM_THREADS")) {
-      say("OMP_NUM_THREADS=" + std::to_string(environment.threads) + " for each rank, its share of " +
-          std::to_string(machine_.cores) + " cores; set it to choose");
+    if (!options_.assigned && options_.nproc_per_node > 1 && !env::get(env::kOmpNumThreads)) {
+      say(std::string(env::kOmpNumThreads) + "=" + std::to_string(environment.threads) +
+          " for each rank, its share of " + std::to_string(machine_.cores) + " cores; set it to choose");
     }
     const RunDirectory directory(options_.logs, run_id);
     if (directory.kept()) {
@@ -110,7 +114,7 @@ class JobRun {
     } else {
       job.scratch_directory = directory.path();
     }
-    job.environment.directory = directory.path();
+    job.directory = directory.path();
     const timeline::JobParts timeline(run_id);
     job.environment.timeline_parts = timeline.folder().string();
     const int code = options_.nodes.several() ? run_on_several(job) : run_alone(job);
@@ -155,7 +159,7 @@ class JobRun {
   }
 
   int run_alone(Job& job) {
-    listener_ = listen_on_loopback(options_.master_port);
+    listener_ = job::listen_on_loopback(options_.master_port);
     job.environment.master_port = listener_.port;
     while (true) {
       const AttemptResult result = attempt(job);
@@ -178,19 +182,19 @@ class JobRun {
       return 128 + *agent.interrupted_by();
     };
     if (!agent.connect(signals_)) return interrupted();
-    listener_ = listen_on(agent.address());
-    job.environment.interface = interface_of(agent.address());
+    listener_ = job::listen_on(agent.address());
+    job.environment.interface = job::interface_of(agent.address());
     job.environment.local_addr = agent.address().host();
     job.agent = &agent;
     while (true) {
       const auto place = agent.meet(signals_, listener_.port);
       if (agent.interrupted_by()) return interrupted();
       if (place) {
-        JobEnvironment& environment = job.environment;
+        job::LaunchEnvironment& environment = job.environment;
         environment.restart_count = place->restarts;
         environment.group_rank = place->group_rank;
         environment.group_world_size = place->groups;
-        environment.first_rank = place->first_rank;
+        environment.rank = place->first_rank;
         environment.world_size = place->world_size;
         environment.master_addr = place->master_addr;
         environment.master_port = place->master_port;
@@ -226,7 +230,7 @@ class JobRun {
   double started_;
   Program program_;
   const Machine& machine_;
-  Listener listener_;
+  job::Listener listener_;
   std::vector<std::string> reasons_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,11 +12,12 @@
 
 #include "launcher/machines/assignment.h"
 #include "launcher/machines/machine.h"
-#include "launcher/process/clock.h"
 #include "launcher/run/job.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/job/child_process.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -61,9 +61,6 @@ Assignment receive_assignment(std::string& rest) {
 
 /// Lives in a process of its own.
 [[noreturn]] void listen_to(pid_t agent, std::string text) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  ::prctl(PR_SET_NAME, "lockrun-link");
-  if (::getppid() != agent) ::_exit(1);
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
@@ -89,8 +86,7 @@ class Listening {
  public:
   explicit Listening(const std::string& rest) {
     const pid_t agent = ::getpid();
-    pid_ = ::fork();
-    if (pid_ < 0) throw Error(std::string("cannot fork: ") + std::strerror(errno));
+    pid_ = job::fork_helper("lockrun-link");
     if (pid_ == 0) listen_to(agent, rest);
     // Standard input is the listener's.
     const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));

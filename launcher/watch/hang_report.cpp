@@ -3,7 +3,7 @@
 #include <string>
 
 #include "launcher/output/log_file.h"
-#include "launcher/process/clock.h"
+#include "lockstep/base/clock.h"
 
 namespace lockstep::launcher {
 

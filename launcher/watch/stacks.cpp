@@ -10,9 +10,10 @@
 #include <cstring>
 #include <filesystem>
 
-#include "launcher/process/clock.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/job/child_process.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -91,10 +92,8 @@ StackDump::StackDump(const std::vector<StackTarget>& targets) {
   if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(std::string("cannot open a pipe: ") + std::strerror(errno));
   fd_.reset(ends[0]);
   UniqueFd write_end(ends[1]);
-  pid_ = ::fork();
-  if (pid_ < 0) throw Error(std::string("cannot fork: ") + std::strerror(errno));
+  pid_ = job::fork_helper("lockrun-stacks");
   if (pid_ == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -1,6 +1,6 @@
 #include "launcher/watch/workers.h"
 
-#include "launcher/process/clock.h"
+#include "lockstep/base/clock.h"
 
 namespace lockstep::launcher {
 

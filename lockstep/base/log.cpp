@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::log {
@@ -27,7 +28,7 @@ spdlog::level::level_enum to_spdlog(Level level) {
 }
 
 Level level_from_environment() {
-  const auto text = env::get("LOCKSTEP_LOG_LEVEL");
+  const auto text = env::get(env::kLogLevel);
   if (!text || *text == "warning") return Level::warning;
   if (*text == "debug") return Level::debug;
   if (*text == "info") return Level::info;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/record_errors.h"
 
@@ -14,7 +15,7 @@ const char* program_name = "lockstep";
 std::optional<int> (*spawned_entry)() = nullptr;
 
 /// Then the line that it prints is all that there is to say about its error.
-bool is_the_only_rank() { return env::get("WORLD_SIZE") == "1"; }
+bool is_the_only_rank() { return env::get(env::kWorldSize) == "1"; }
 
 }  // namespace
 

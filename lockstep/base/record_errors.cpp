@@ -9,6 +9,7 @@
 #include <typeinfo>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 
@@ -52,7 +53,7 @@ std::string error_file_text(const std::exception& error, long timestamp, std::op
 
 void record_error(const std::exception& error, std::optional<int> reported_by) noexcept {
   try {
-    if (const auto path = env::get("TORCHELASTIC_ERROR_FILE")) {
+    if (const auto path = env::get(env::kErrorFile)) {
       write_file_atomically(*path,
                             error_file_text(error, static_cast<long>(std::time(nullptr)), reported_by));
     }

@@ -5,22 +5,25 @@
 #include <string>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 
 namespace lockstep {
 namespace {
 
+constexpr const char* kVariable = "TORCH_DISTRIBUTED_DEBUG";
+
 DebugLevel read_debug_level() {
-  const std::string given = env::get("TORCH_DISTRIBUTED_DEBUG").value_or("OFF");
+  const std::string given = env::get(kVariable).value_or("OFF");
   std::string name = given;
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
   if (name == "OFF") return DebugLevel::OFF;
   if (name != "INFO" && name != "DETAIL") {
-    throw ValueError("TORCH_DISTRIBUTED_DEBUG=" + given + ": it must be OFF, INFO or DETAIL");
+    throw ValueError(std::string(kVariable) + "=" + given + ": it must be OFF, INFO or DETAIL");
   }
   // Who asks for messages is to see them.
-  if (!env::get("LOCKSTEP_LOG_LEVEL")) log::set_level(log::Level::info);
+  if (!env::get(env::kLogLevel)) log::set_level(log::Level::info);
   return name == "INFO" ? DebugLevel::INFO : DebugLevel::DETAIL;
 }
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/comm/backends/c10d_group.h"
@@ -21,10 +22,10 @@
 #include "lockstep/comm/checked_group.h"
 #include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/job_timeline.h"
-#include "lockstep/comm/launch_environment.h"
-#include "lockstep/comm/own_address.h"
 #include "lockstep/comm/segment_exchange.h"
 #include "lockstep/comm/store.h"
+#include "lockstep/job/launch_environment.h"
+#include "lockstep/job/own_address.h"
 #include "lockstep/shm/node.h"
 
 namespace lockstep {
@@ -33,15 +34,15 @@ namespace {
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 /// What this process joined.
-struct Job {
+struct JoinedJob {
   World world;
-  LaunchEnvironment launch;
+  job::LaunchEnvironment launch;
   StorePtr store;  // rank 0 may serve it to the others: it lives as long as the job
 };
 
 /// Never destroyed but by destroy(): a fork of this process must end without that.
-std::optional<Job>& job_slot() {
-  static auto* const slot = new std::optional<Job>();
+std::optional<JoinedJob>& job_slot() {
+  static auto* const slot = new std::optional<JoinedJob>();
   return *slot;
 }
 
@@ -67,7 +68,8 @@ StorePtr of_this_time(StorePtr store) {
   return c10::make_intrusive<c10d::PrefixStore>("again/" + std::to_string(earlier_jobs()), std::move(store));
 }
 
-UniqueFd find_segment(const LaunchEnvironment& launch, StorePtr& store, std::chrono::milliseconds timeout) {
+UniqueFd find_segment(const job::LaunchEnvironment& launch, StorePtr& store,
+                      std::chrono::milliseconds timeout) {
   if (launch.segment_fd) return inherited_segment(*launch.segment_fd);
   if (launch.alone || launch.world_size == 1) return shm::create_segment(1);
   if (!store && launch.master_addr.empty() && !launch.job_key.empty()) {
@@ -77,7 +79,7 @@ UniqueFd find_segment(const LaunchEnvironment& launch, StorePtr& store, std::chr
   return exchange_segment(*store, launch, timeout);
 }
 
-std::shared_ptr<ProcessGroup::Impl> make_lockstep(const LaunchEnvironment& launch, StorePtr& store,
+std::shared_ptr<ProcessGroup::Impl> make_lockstep(const job::LaunchEnvironment& launch, StorePtr& store,
                                                   std::chrono::milliseconds timeout) {
   if (launch.world_size != launch.local_world_size) {
     throw ValueError("the lockstep backend joins the ranks of one machine, but the world has " +
@@ -87,7 +89,7 @@ std::shared_ptr<ProcessGroup::Impl> make_lockstep(const LaunchEnvironment& launc
   const UniqueFd fd = find_segment(launch, store, timeout);
   auto node = std::make_shared<shm::Node>(fd.get(), launch.local_rank);
   if (node->segment().ranks() != launch.local_world_size) {
-    throw ValueError("LOCAL_WORLD_SIZE=" + std::to_string(launch.local_world_size) +
+    throw ValueError(std::string(env::kLocalWorldSize) + "=" + std::to_string(launch.local_world_size) +
                      " but the launcher's segment is for " + std::to_string(node->segment().ranks()) +
                      " ranks");
   }
@@ -95,14 +97,14 @@ std::shared_ptr<ProcessGroup::Impl> make_lockstep(const LaunchEnvironment& launc
   return backends::make_shared_memory(std::move(node), timeout);
 }
 
-std::shared_ptr<ProcessGroup::Impl> make_gloo(const LaunchEnvironment& launch, StorePtr& store,
+std::shared_ptr<ProcessGroup::Impl> make_gloo(const job::LaunchEnvironment& launch, StorePtr& store,
                                               std::chrono::milliseconds timeout) {
   if (!store) {
     store = launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>())
                          : of_this_time(connect_store(launch, timeout));
   }
-  const auto factory = [host = own_address(launch)](const StorePtr& where, int rank, int size,
-                                                    std::chrono::milliseconds deadline) {
+  const auto factory = [host = job::own_address(launch)](const StorePtr& where, int rank, int size,
+                                                         std::chrono::milliseconds deadline) {
     return backends::make_gloo(where, rank, size, deadline, host);
   };
   return backends::wrap_c10d(factory, store, launch.rank, launch.world_size, timeout);
@@ -110,7 +112,7 @@ std::shared_ptr<ProcessGroup::Impl> make_gloo(const LaunchEnvironment& launch, S
 
 #ifdef LOCKSTEP_NCCL
 /// NCCL for what lies on a GPU, Gloo for the rest.
-std::shared_ptr<ProcessGroup::Impl> make_nccl(const LaunchEnvironment& launch, StorePtr& store,
+std::shared_ptr<ProcessGroup::Impl> make_nccl(const job::LaunchEnvironment& launch, StorePtr& store,
                                               std::chrono::milliseconds timeout) {
   auto host = make_gloo(launch, store, timeout);
   auto device =
@@ -120,8 +122,9 @@ std::shared_ptr<ProcessGroup::Impl> make_nccl(const LaunchEnvironment& launch, S
 }
 #endif
 
-std::shared_ptr<ProcessGroup::Impl> make_backend(const std::string& name, const LaunchEnvironment& launch,
-                                                 StorePtr& store, std::chrono::milliseconds timeout) {
+std::shared_ptr<ProcessGroup::Impl> make_backend(const std::string& name,
+                                                 const job::LaunchEnvironment& launch, StorePtr& store,
+                                                 std::chrono::milliseconds timeout) {
 #ifdef LOCKSTEP_NCCL
   if (name == "nccl") return make_nccl(launch, store, timeout);
 #endif
@@ -140,8 +143,9 @@ std::string backend_of(const InitOptions& options) {
 }
 
 /// Where options or the init_method tell this process's place, the environment need not.
-LaunchEnvironment place_of(const InitOptions& options, const StoreAddress& address, bool meets_elsewhere) {
-  LaunchEnvironment launch = LaunchEnvironment::from_env();
+job::LaunchEnvironment place_of(const InitOptions& options, const StoreAddress& address,
+                                bool meets_elsewhere) {
+  job::LaunchEnvironment launch = job::LaunchEnvironment::from_env();
   if (address.scheme == "tcp") launch.master_addr = address.host;
   const int rank = options.rank >= 0 ? options.rank : address.rank;
   const int world_size = options.world_size >= 0 ? options.world_size : address.world_size;
@@ -180,21 +184,21 @@ LaunchEnvironment place_of(const InitOptions& options, const StoreAddress& addre
   return launch;
 }
 
-World join_job(const InitOptions& options, const LaunchEnvironment& launch, StorePtr store) {
+World join_job(const InitOptions& options, const job::LaunchEnvironment& launch, StorePtr store) {
   const std::string backend = backend_of(options);
   joining_process();
-  if (const auto fd = env::get_int("LOCKSTEP_SEGMENT_FD")) {
+  if (const auto fd = env::get_int(env::kSegmentFd)) {
     // The programs that this one starts are no ranks: they get neither the descriptor nor its name.
     ::fcntl(static_cast<int>(*fd), F_SETFD, FD_CLOEXEC);
-    env::set("LOCKSTEP_SEGMENT_FD", std::nullopt);
+    env::set(env::kSegmentFd, std::nullopt);
   }
   store = of_this_time(std::move(store));
   auto impl = make_backend(backend, launch, store, options.timeout);
   if (debug_level() == DebugLevel::DETAIL) impl = make_checked(std::move(impl));
   impl = begin_timeline(std::move(impl), launch);
-  job_slot().emplace(
-      Job{World(ProcessGroup(std::move(impl)), launch.local_rank, launch.local_world_size, launch.group_rank),
-          launch, std::move(store)});
+  job_slot().emplace(JoinedJob{
+      World(ProcessGroup(std::move(impl)), launch.local_rank, launch.local_world_size, launch.group_rank),
+      launch, std::move(store)});
   static const bool registered = std::atexit(leave_at_exit) == 0;
   (void)registered;
   return job_slot()->world;
@@ -204,7 +208,7 @@ void check_first() {
   if (job_slot()) throw Error("lockstep::init() was called before; a process joins its job once");
 }
 
-Job& job() {
+JoinedJob& joined_job() {
   if (!job_slot()) throw Error("there is no process group yet: call lockstep::init() first");
   return *job_slot();
 }
@@ -223,7 +227,7 @@ World init(InitOptions options) {
   const StoreAddress address =
       StoreAddress::parse(options.init_method.empty() ? "env://" : options.init_method);
   const bool meets_elsewhere = address.scheme != "env";
-  const LaunchEnvironment launch = place_of(options, address, meets_elsewhere);
+  const job::LaunchEnvironment launch = place_of(options, address, meets_elsewhere);
   backend_of(options);  // before the ranks meet
   debug_level();
   StorePtr store;
@@ -239,7 +243,7 @@ World init(const c10::intrusive_ptr<c10d::Store>& store, InitOptions options) {
   return join_job(options, place_of(options, StoreAddress{}, /*meets_elsewhere=*/true), store);
 }
 
-bool is_launched() { return !LaunchEnvironment::from_env().alone; }
+bool is_launched() { return !job::LaunchEnvironment::from_env().alone; }
 
 std::vector<std::string> available_backends() {
 #ifdef LOCKSTEP_NCCL
@@ -250,7 +254,7 @@ std::vector<std::string> available_backends() {
 }
 
 c10::intrusive_ptr<c10d::Store> default_store() {
-  Job& joined = job();
+  JoinedJob& joined = joined_job();
   if (!joined.store) {
     joined.store = joined.launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>())
                                        : of_this_time(connect_store(joined.launch, joined.world.timeout()));
@@ -258,7 +262,7 @@ c10::intrusive_ptr<c10d::Store> default_store() {
   return joined.store;
 }
 
-World& default_world() { return job().world; }
+World& default_world() { return joined_job().world; }
 
 bool is_initialized() { return job_slot().has_value(); }
 

@@ -68,7 +68,7 @@ void tell_time(const ProcessGroup& group, int rank) {
 }
 
 /// Each machine has a clock of its own: the first rank of each asks rank 0.
-ClockOffset measure_clock(const ProcessGroup& group, const LaunchEnvironment& launch) {
+ClockOffset measure_clock(const ProcessGroup& group, const job::LaunchEnvironment& launch) {
   if (launch.world_size == launch.local_world_size) return {};
   const std::vector<std::string> nodes = group.all_gather_bytes(std::to_string(launch.group_rank));
   std::vector<int> first(nodes.size());
@@ -89,7 +89,7 @@ ClockOffset measure_clock(const ProcessGroup& group, const LaunchEnvironment& la
 }  // namespace
 
 std::shared_ptr<ProcessGroup::Impl> begin_timeline(std::shared_ptr<ProcessGroup::Impl> group,
-                                                   const LaunchEnvironment& launch) {
+                                                   const job::LaunchEnvironment& launch) {
   const auto file = env::get(timeline::kVariable);
   if (!file) return group;
   const auto launchers_folder = env::get(timeline::kFolderVariable);

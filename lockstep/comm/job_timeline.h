@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "lockstep/comm/launch_environment.h"
 #include "lockstep/comm/process_group_impl.h"
+#include "lockstep/job/launch_environment.h"
 
 namespace lockstep {
 
@@ -12,7 +12,7 @@ namespace lockstep {
 /// timeline. Otherwise `group`. Blocks until all ranks are there. Throws FileError where the file could not
 /// be written.
 std::shared_ptr<ProcessGroup::Impl> begin_timeline(std::shared_ptr<ProcessGroup::Impl> group,
-                                                   const LaunchEnvironment& launch);
+                                                   const job::LaunchEnvironment& launch);
 /// Ends it, and writes the file where this rank is the last one. Prints why that fails, where it does.
 void end_timeline();
 

@@ -11,10 +11,11 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
-#include "lockstep/comm/descriptor_socket.h"
-#include "lockstep/comm/launch_environment.h"
+#include "lockstep/job/descriptor_socket.h"
+#include "lockstep/job/launch_environment.h"
 #include "lockstep/shm/segment.h"
 
 namespace lockstep {
@@ -40,7 +41,7 @@ UniqueFd open_in_process(int pid, int fd) {
 }
 
 /// Opens what local rank 0 published as "pid descriptor nonce"; the reason when that is impossible.
-std::string open_published(const std::string& place, const LaunchEnvironment& launch, UniqueFd& fd) {
+std::string open_published(const std::string& place, const job::LaunchEnvironment& launch, UniqueFd& fd) {
   std::istringstream text(place);
   int pid = 0;
   int remote_fd = 0;
@@ -66,7 +67,7 @@ std::string open_published(const std::string& place, const LaunchEnvironment& la
 
 }  // namespace
 
-UniqueFd exchange_segment(c10d::Store& store, const LaunchEnvironment& launch,
+UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& launch,
                           std::chrono::milliseconds timeout) {
   const std::string key = "lockstep/segment/" + std::to_string(launch.group_rank);
   const auto opened_key = [&](int rank) { return key + "/opened/" + std::to_string(rank); };
@@ -112,17 +113,17 @@ UniqueFd exchange_segment(c10d::Store& store, const LaunchEnvironment& launch,
   return fd;
 }
 
-UniqueFd exchange_segment_locally(const LaunchEnvironment& launch, std::chrono::milliseconds timeout) {
+UniqueFd exchange_segment_locally(const job::LaunchEnvironment& launch, std::chrono::milliseconds timeout) {
   const std::string name = "lockstep/" + std::to_string(::getuid()) + "/" + launch.job_key;
   if (launch.local_rank != 0) {
-    UniqueFd fd = receive_descriptor(name, timeout);
+    UniqueFd fd = job::receive_descriptor(name, timeout);
     if (shm::Segment::map(fd.get()).ranks() != launch.local_world_size) {
       throw CommError("rank " + std::to_string(launch.rank) + ": another job answers at " + name);
     }
     return fd;
   }
   UniqueFd fd = shm::create_segment(launch.local_world_size);
-  hand_out_descriptor(name, fd.get(), launch.local_world_size - 1, timeout);
+  job::hand_out_descriptor(name, fd.get(), launch.local_world_size - 1, timeout);
   return fd;
 }
 
@@ -155,7 +156,7 @@ UniqueFd inherited_segment(int fd) {
     std::string state;
     rest >> state >> pid;
   }
-  throw Error("LOCKSTEP_SEGMENT_FD=" + std::to_string(fd) + " " + why +
+  throw Error(std::string(env::kSegmentFd) + "=" + std::to_string(fd) + " " + why +
               ", nor is it the segment in any process above: did a wrapper between lockrun and this program "
               "close it?");
 }

@@ -11,19 +11,21 @@ namespace c10d {
 class Store;
 }
 
-namespace lockstep {
-
+namespace lockstep::job {
 struct LaunchEnvironment;
+}
+
+namespace lockstep {
 
 /// Through a store. The node's first rank makes the segment and publishes where it is; the others open it and
 /// compare a random number that only its memory holds. Throws CommError, on every rank, when one of them does
 /// not share memory. Blocks until all ranks of the node are there.
-UniqueFd exchange_segment(c10d::Store& store, const LaunchEnvironment& launch,
+UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& launch,
                           std::chrono::milliseconds timeout);
 
 /// Without a store, for jobs of one node: the first rank makes the segment and hands it out over a Unix
 /// socket that is named after the job and is no file. Throws TimeoutError when it does not come.
-UniqueFd exchange_segment_locally(const LaunchEnvironment& launch, std::chrono::milliseconds timeout);
+UniqueFd exchange_segment_locally(const job::LaunchEnvironment& launch, std::chrono::milliseconds timeout);
 
 /// The segment that lockrun handed down as descriptor `fd`. Where a wrapper between lockrun and this process
 /// has closed it, it is fetched from an ancestor that still has it. Throws Error when there is none.

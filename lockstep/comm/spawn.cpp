@@ -1,13 +1,8 @@
 #include "lockstep/comm/spawn.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,9 +17,13 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/main.h"
+#include "lockstep/job/child_process.h"
+#include "lockstep/job/launch_environment.h"
+#include "lockstep/job/listener.h"
 #include "lockstep/shm/segment.h"
 #include "lockstep/timeline/parts_folder.h"
 
@@ -85,49 +84,13 @@ std::string read_all(int fd) {
 
 /// A store for programs that want one, on this machine's own address only.
 c10::intrusive_ptr<c10d::TCPStore> serve_store() {
-  UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  if (!listener.valid() || ::bind(listener.get(), generic, length) != 0 ||
-      ::listen(listener.get(), 256) != 0 || ::getsockname(listener.get(), generic, &length) != 0) {
-    fail_errno("cannot open a local port for the store");
-  }
+  job::Listener listener = job::listen_on_loopback(0);
   c10d::TCPStoreOptions options;
-  options.port = ntohs(address.sin_port);
+  options.port = listener.port;
   options.isServer = true;
   options.waitWorkers = false;
-  options.masterListenFd = listener.release();
+  options.masterListenFd = listener.fd.release();
   return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-}
-
-std::vector<std::string> environment_of(int rank, int nprocs, int segment_fd, int port, int task_fd,
-                                        int error_fd, const std::string& timeline_parts) {
-  std::map<std::string, std::string> own{{"RANK", std::to_string(rank)},
-                                         {"LOCAL_RANK", std::to_string(rank)},
-                                         {"WORLD_SIZE", std::to_string(nprocs)},
-                                         {"LOCAL_WORLD_SIZE", std::to_string(nprocs)},
-                                         {"GROUP_RANK", "0"},
-                                         {"MASTER_ADDR", "127.0.0.1"},
-                                         {"MASTER_PORT", std::to_string(port)},
-                                         {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                                         {"TORCHELASTIC_RESTART_COUNT", "0"},
-                                         {"LOCKSTEP_SEGMENT_FD", std::to_string(segment_fd)},
-                                         {kTaskVariable, std::to_string(task_fd)},
-                                         {kErrorVariable, std::to_string(error_fd)}};
-  if (!timeline_parts.empty()) own[timeline::kFolderVariable] = timeline_parts;
-  if (!env::get("OMP_NUM_THREADS")) {
-    own["OMP_NUM_THREADS"] = std::to_string(std::max(1, usable_cores() / nprocs));
-  }
-  std::vector<std::string> entries;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    if (own.count(text.substr(0, text.find('='))) == 0) entries.push_back(text);
-  }
-  for (const auto& [name, value] : own) entries.push_back(name + "=" + value);
-  return entries;
 }
 
 /// How a rank ended is told once, to whoever asks first.
@@ -142,42 +105,31 @@ void check_ends_are_told() {
   }
 }
 
-/// Between fork and exec of a process with threads only calls that are safe in a signal handler are allowed:
-/// all that needs memory is made before.
-Child start_child(int rank, int nprocs, int segment_fd, int port, int task_fd,
-                  const std::string& timeline_parts) {
+/// `launch`: for this rank.
+Child start_child(const job::LaunchEnvironment& launch, int task_fd) {
   Child child;
-  child.rank = rank;
+  child.rank = launch.rank;
   child.error = file_of("");
-  const auto entries =
-      environment_of(rank, nprocs, segment_fd, port, task_fd, child.error.get(), timeline_parts);
-  std::vector<char*> environment;
-  for (const std::string& entry : entries) environment.push_back(const_cast<char*>(entry.c_str()));
-  environment.push_back(nullptr);
-  const std::string name = program_invocation_name;
-  char* const arguments[] = {const_cast<char*>(name.c_str()), nullptr};
-  const int kept[] = {segment_fd, task_fd, child.error.get()};
-  const pid_t parent = ::getpid();
-  const pid_t pid = ::fork();
-  if (pid < 0) fail_errno("cannot start rank " + std::to_string(rank));
-  if (pid == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(127);
-    for (const int fd : kept) ::fcntl(fd, F_SETFD, 0);
-    sigset_t none;
-    ::sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    ::execve("/proc/self/exe", arguments, environment.data());
-    ::_exit(127);
-  }
-  child.pid = pid;
-  child.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  std::vector<std::string> inherited;
+  for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
+  job::ProcessSpec spec{"/proc/self/exe", {program_invocation_name}, launch.to_env(inherited)};
+  spec.environment.push_back(std::string(kTaskVariable) + "=" + std::to_string(task_fd));
+  spec.environment.push_back(std::string(kErrorVariable) + "=" + std::to_string(child.error.get()));
+  spec.inherited_fds = {*launch.segment_fd, task_fd, child.error.get()};
+  spec.group = job::Group::callers;
+  sigset_t none;
+  ::sigemptyset(&none);
+  const job::StartedProcess started = job::start_process(spec, none);
+  errno = started.error;
+  if (started.error != 0) fail_errno("cannot start rank " + std::to_string(launch.rank));
+  child.pid = started.pid;
+  child.pidfd = job::open_pidfd(started.pid);
   if (!child.pidfd.valid()) {
     const int reason = errno;
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
+    ::kill(child.pid, SIGKILL);
+    ::waitpid(child.pid, nullptr, 0);
     errno = reason;
-    fail_errno("cannot watch rank " + std::to_string(rank));
+    fail_errno("cannot watch rank " + std::to_string(launch.rank));
   }
   return child;
 }
@@ -202,7 +154,7 @@ std::optional<int> spawned_main() {
     const json task = from_cbor(read_all(task_file.get()));
     const auto found = spawnables().find(task.at("function").get<std::string>());
     if (found == spawnables().end()) throw Error("this program has no Spawnable of that name");
-    found->second(static_cast<int>(env::get_int("RANK").value_or(0)), task.at("arguments"));
+    found->second(static_cast<int>(env::get_int(env::kRank).value_or(0)), task.at("arguments"));
     return 0;
   } catch (const std::exception& error) {
     const std::string text = error.what();
@@ -343,10 +295,16 @@ SpawnContext start_processes(const Spawnable& function, int nprocs, const json& 
   state->store = serve_store();
   const UniqueFd task = file_of(to_cbor({{"function", function.name()}, {"arguments", arguments}}));
   SpawnContext context(std::move(state));
+  job::LaunchEnvironment launch;
+  launch.world_size = launch.local_world_size = nprocs;
+  launch.master_addr = "127.0.0.1";
+  launch.master_port = context.state_->store->getPort();
+  launch.agent_store = true;
+  launch.segment_fd = context.state_->segment_fd.get();
+  launch.timeline_parts = context.state_->timeline.folder().string();
+  launch.threads = std::max(1, usable_cores() / nprocs);
   for (int rank = 0; rank < nprocs; ++rank) {
-    context.state_->children.push_back(start_child(rank, nprocs, context.state_->segment_fd.get(),
-                                                   context.state_->store->getPort(), task.get(),
-                                                   context.state_->timeline.folder().string()));
+    context.state_->children.push_back(start_child(launch.of_local_rank(rank), task.get()));
     context.state_->pids.push_back(context.state_->children.back().pid);
   }
   return context;

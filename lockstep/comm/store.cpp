@@ -9,8 +9,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/launch_environment.h"
-#include "lockstep/comm/listener.h"
+#include "lockstep/job/launch_environment.h"
+#include "lockstep/job/listener.h"
 
 namespace lockstep {
 namespace {
@@ -32,7 +32,7 @@ StorePtr tcp_store(const std::string& host, int port, bool serve, int rank,
     return kept->second;
   }
   // c10d reports a refused connection in some fifty lines.
-  const std::string why = serve ? "" : wait_for_listener(host, port, timeout);
+  const std::string why = serve ? "" : job::wait_for_listener(host, static_cast<uint16_t>(port), timeout);
   if (!why.empty()) {
     throw CommError("rank " + std::to_string(rank) + ": no store at " + address +
                     " (MASTER_ADDR:MASTER_PORT or the init_method) within " +
@@ -65,7 +65,7 @@ int whole_number(const std::string& url, const std::string& what, const std::str
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
+c10::intrusive_ptr<c10d::Store> connect_store(const job::LaunchEnvironment& launch,
                                               std::chrono::milliseconds timeout) {
   if (launch.master_addr.empty() || launch.master_port == 0) {
     throw ValueError(

@@ -11,13 +11,15 @@ namespace c10d {
 class Store;
 }
 
-namespace lockstep {
-
+namespace lockstep::job {
 struct LaunchEnvironment;
+}
+
+namespace lockstep {
 
 /// Connects to (or, as rank 0 without a launcher's store, serves) the TCPStore at MASTER_ADDR:MASTER_PORT.
 /// Throws CommError naming the address. Blocks until connected.
-c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
+c10::intrusive_ptr<c10d::Store> connect_store(const job::LaunchEnvironment& launch,
                                               std::chrono::milliseconds timeout);
 
 /// Where ranks meet by an init_method: "tcp://host:port" (served by rank 0) or "file:///path" (a file that

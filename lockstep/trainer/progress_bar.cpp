@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 
 namespace lockstep::trainer {
 namespace {
@@ -36,9 +37,9 @@ void write_stderr(const std::string& text) {
 Terminal detect_terminal() {
   Terminal terminal;
   terminal.unicode = locale_is_utf8();
-  if (const auto columns = env::get_int("LOCKSTEP_TERMINAL_COLUMNS")) {
+  if (const auto columns = env::get_int(env::kTerminalColumns)) {
     terminal.columns = static_cast<int>(std::clamp<int64_t>(*columns, 0, 1000));
-  } else if (isatty(STDERR_FILENO) == 1 && env::get("TERM") != "dumb") {
+  } else if (isatty(STDERR_FILENO) == 1 && env::get(env::kTerm) != "dumb") {
     winsize size{};
     terminal.columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
   }

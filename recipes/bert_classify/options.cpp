@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/trainer/flags.h"
 
@@ -74,7 +75,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   try {
     app.parse(lockstep::trainer::normalized_arguments(argc, argv));
   } catch (const CLI::CallForHelp&) {
-    if (lockstep::env::get_int("RANK").value_or(0) == 0) fmt::print("{}", app.help());
+    if (lockstep::env::get_int(lockstep::env::kRank).value_or(0) == 0) fmt::print("{}", app.help());
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     throw lockstep::ValueError(error.what());

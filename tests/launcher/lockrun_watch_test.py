@@ -37,18 +37,23 @@ class HangTest(LockrunTest):
 
 class ReportTest(LockrunTest):
     def test_cpp_programs_write_error_files(self):
-        code, _, err = self.run_lockrun("--nproc-per-node", 1, RECORDED, "throw")
-        self.assertNotEqual(code, 0)
+        code, _, err = self.run_lockrun("--nproc-per-node", 2, RECORDED, "throw")
+        self.assertEqual(code, 2)
         self.assertIn("its error:\n    ValueError: the flag is wrong", err)
         code, _, err = self.run_lockrun("--nproc-per-node", 1, RECORDED, "terminate")
         self.assertEqual(code, 128 + signal.SIGABRT)
         self.assertIn("its error:\n    std::out_of_range: beyond", err)
 
     def test_the_error_file_is_named_where_it_is_kept(self):
-        code, _, err = self.run_lockrun("--log-dir", "logs", RECORDED, "throw")
-        self.assertNotEqual(code, 0)
-        (path,) = (self.directory / "logs").glob("*/attempt_0/0/error.json")
-        self.assertIn(f"its error ({path}):\n    ValueError: the flag is wrong", err)
+        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--log-dir", "logs", RECORDED, "throw")
+        self.assertEqual(code, 2)
+        named = [path for path in (self.directory / "logs").glob("*/attempt_0/*/error.json")
+                 if f"its error ({path}):\n    ValueError: the flag is wrong" in err]
+        self.assertEqual(len(named), 1, err)
+
+    def test_what_the_only_rank_has_said_is_not_said_again(self):
+        code, _, err = self.run_lockrun(RECORDED, "throw")
+        self.assertEqual((code, err), (2, "recorded_rank: error: the flag is wrong\n"))
 
     def test_reasons_of_restarts_are_listed(self):
         code, _, err = self.shell(2, "[ $RANK = 1 ] && exit $((5 + TORCHELASTIC_RESTART_COUNT)); sleep 60", "--max-restarts", "2")

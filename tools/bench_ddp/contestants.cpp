@@ -16,7 +16,9 @@
 #include <sstream>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
+#include "lockstep/timeline/parts_folder.h"
 #include "tools/bench/spread.h"
 
 namespace lockstep::bench_ddp {
@@ -99,8 +101,8 @@ void run_command(const std::vector<std::string>& command, const HeldSignals& sig
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     signals.release();
-    env::set("OMP_NUM_THREADS", "1");
-    env::set("LOCKSTEP_TIMELINE", timeline);
+    env::set(env::kOmpNumThreads, "1");
+    env::set(timeline::kVariable, timeline);
     ::dup2(STDERR_FILENO, STDOUT_FILENO);
     ::execvp(arguments[0], arguments.data());
     std::fprintf(stderr, "lockstep bench: cannot execute %s: %s\n", arguments[0], std::strerror(errno));

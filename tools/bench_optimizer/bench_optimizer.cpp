@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 #include "tools/bench/spread.h"
@@ -61,7 +62,7 @@ Result measure_with(const OptimizerBench& options, int ranks) {
       "'{0}/lockrun' --standalone --prefix off --nproc-per-node {1} '{0}/lockstep-bench-optimizer-rank' {2} "
       "{3}",
       programs, ranks, options.parameters, options.rounds);
-  env::set("OMP_NUM_THREADS", "1");
+  env::set(env::kOmpNumThreads, "1");
   FILE* const pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) throw Error(fmt::format("cannot start {}: {}", command, std::strerror(errno)));
   std::string output;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::algorithms {
@@ -82,7 +83,7 @@ AllReduceAlgorithm resolve(std::optional<AllReduceAlgorithm> wish, const std::st
 int ranks_per_node(int ranks) {
   const auto given = env::get_int("LOCKSTEP_RANKS_PER_NODE");
   if (given && *given < 1) throw ValueError("LOCKSTEP_RANKS_PER_NODE must be 1 or more");
-  const int64_t local = given ? *given : env::get_int("LOCAL_WORLD_SIZE").value_or(ranks);
+  const int64_t local = given ? *given : env::get_int(env::kLocalWorldSize).value_or(ranks);
   return static_cast<int>(std::clamp<int64_t>(local, 1, ranks));
 }
 

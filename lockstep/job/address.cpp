@@ -1,12 +1,10 @@
-#include "launcher/machines/network.h"
+#include "lockstep/job/address.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,15 +12,17 @@
 #include <csignal>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <string_view>
 
-#include "launcher/process/clock.h"
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/child_process.h"
 
-namespace lockstep::launcher {
+namespace lockstep::job {
 namespace {
 
-int look_up(const std::string& host, uint16_t port, int flags, std::vector<Address>& addresses) {
+int ask_resolver(const std::string& host, uint16_t port, int flags, std::vector<Address>& addresses) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags | AI_NUMERICSERV;
@@ -39,9 +39,8 @@ int look_up(const std::string& host, uint16_t port, int flags, std::vector<Addre
 }
 
 [[noreturn]] void look_up_in_child(int fd, const std::string& host, uint16_t port) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::vector<Address> addresses;
-  const int error = look_up(host, port, 0, addresses);
+  const int error = ask_resolver(host, port, 0, addresses);
   bool written = ::write(fd, &error, sizeof error) == sizeof error;
   for (const Address& address : addresses) written = written && ::write(fd, &address, sizeof address) > 0;
   ::_exit(written ? 0 : 1);
@@ -62,22 +61,27 @@ bool read_all(int fd, void* to, size_t size, double deadline) {
   return true;
 }
 
-struct InterfacesDeleter {
-  void operator()(ifaddrs* list) const { ::freeifaddrs(list); }
+struct Interface {
+  std::string name;
+  Address address;
 };
 
-std::string find_interface(const Address& address) {
+/// The addresses of all interfaces.
+std::vector<Interface> interfaces() {
+  std::vector<Interface> found;
   ifaddrs* raw = nullptr;
-  if (::getifaddrs(&raw) != 0) return {};
-  const std::unique_ptr<ifaddrs, InterfacesDeleter> list(raw);
+  if (::getifaddrs(&raw) != 0) return found;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(raw, ::freeifaddrs);
   for (const ifaddrs* entry = raw; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != address.storage.ss_family) continue;
-    Address own;
-    own.size = address.size;
-    std::memcpy(&own.storage, entry->ifa_addr, address.size);
-    if (own.host() == address.host()) return entry->ifa_name;
+    if (entry->ifa_addr == nullptr) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    Address address;
+    address.size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&address.storage, entry->ifa_addr, address.size);
+    found.push_back({entry->ifa_name, address});
   }
-  return {};
+  return found;
 }
 
 template <typename Get>
@@ -91,12 +95,9 @@ Address address_by(Get get, int fd) {
 }  // namespace
 
 std::string Address::host() const {
-  char text[INET6_ADDRSTRLEN] = "?";
-  const void* bytes =
-      storage.ss_family == AF_INET6
-          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr)
-          : &reinterpret_cast<const sockaddr_in&>(storage).sin_addr;
-  ::inet_ntop(storage.ss_family, bytes, text, sizeof text);
+  char text[NI_MAXHOST] = "?";  // with the scope of a link-local address
+  ::getnameinfo(reinterpret_cast<const sockaddr*>(&storage), size, text, sizeof text, nullptr, 0,
+                NI_NUMERICHOST);
   constexpr std::string_view mapped = "::ffff:";
   return std::string_view(text).starts_with(mapped) ? text + mapped.size() : text;
 }
@@ -111,15 +112,21 @@ void Address::set_port(uint16_t port) {
                                  : reinterpret_cast<sockaddr_in&>(storage).sin_port) = htons(port);
 }
 
+std::vector<Address> look_up(const std::string& host, uint16_t port) {
+  std::vector<Address> addresses;
+  const int error = ask_resolver(host, port, 0, addresses);
+  if (addresses.empty()) throw Error(::gai_strerror(error));
+  return addresses;
+}
+
 std::vector<Address> resolve(const std::string& host, uint16_t port, double timeout) {
   std::vector<Address> addresses;
-  if (look_up(host, port, AI_NUMERICHOST, addresses) == 0) return addresses;
+  if (ask_resolver(host, port, AI_NUMERICHOST, addresses) == 0) return addresses;
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(std::strerror(errno));
   const UniqueFd read_end(ends[0]);
   UniqueFd write_end(ends[1]);
-  const pid_t pid = ::fork();
-  if (pid < 0) throw Error(std::strerror(errno));
+  const pid_t pid = fork_helper("lockrun-resolve");
   if (pid == 0) look_up_in_child(write_end.get(), host, port);
   write_end.reset();
   const double deadline = monotonic_seconds() + timeout;
@@ -177,24 +184,30 @@ Address source_address(const Address& address) {
 
 Address local_address(int fd) { return address_by(::getsockname, fd); }
 Address peer_address(int fd) { return address_by(::getpeername, fd); }
+
 std::vector<std::string> local_addresses() {
   std::vector<std::string> hosts;
-  ifaddrs* raw = nullptr;
-  if (::getifaddrs(&raw) != 0) return hosts;
-  const std::unique_ptr<ifaddrs, InterfacesDeleter> list(raw);
-  for (const ifaddrs* entry = raw; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    Address address;
-    address.size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    std::memcpy(&address.storage, entry->ifa_addr, address.size);
-    hosts.push_back(address.host());
-  }
+  for (const Interface& interface : interfaces()) hosts.push_back(interface.address.host());
   return hosts;
 }
 
-bool is_local(const Address& address) { return !find_interface(address).empty(); }
-std::string interface_of(const Address& address) { return find_interface(address); }
+bool is_local(const Address& address) { return !interface_of(address).empty(); }
 
-}  // namespace lockstep::launcher
+std::string interface_of(const Address& address) {
+  for (const Interface& interface : interfaces()) {
+    if (interface.address.host() == address.host()) return interface.name;
+  }
+  return {};
+}
+
+std::string address_of_interface(const std::string& name) {
+  std::string of_ipv6;
+  for (const Interface& interface : interfaces()) {
+    if (interface.name != name) continue;
+    if (interface.address.storage.ss_family == AF_INET) return interface.address.host();
+    if (of_ipv6.empty()) of_ipv6 = interface.address.host();
+  }
+  return of_ipv6;
+}
+
+}  // namespace lockstep::job

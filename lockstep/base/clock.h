@@ -1,9 +1,9 @@
-// The clocks of lockrun.
+// Clocks as seconds.
 #pragma once
 
 #include <ctime>
 
-namespace lockstep::launcher {
+namespace lockstep {
 
 inline double seconds_of(clockid_t clock) {
   timespec now{};
@@ -17,4 +17,4 @@ inline double monotonic_seconds() { return seconds_of(CLOCK_MONOTONIC); }
 /// Seconds since 1970. For reports.
 inline double wall_seconds() { return seconds_of(CLOCK_REALTIME); }
 
-}  // namespace lockstep::launcher
+}  // namespace lockstep

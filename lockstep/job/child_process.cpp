@@ -1,4 +1,4 @@
-#include "launcher/process/process.h"
+#include "lockstep/job/child_process.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,10 +18,10 @@
 #include <memory>
 #include <set>
 
-#include "launcher/process/clock.h"
-#include "lockstep/base/fd.h"
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
 
-namespace lockstep::launcher {
+namespace lockstep::job {
 namespace {
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
@@ -60,10 +60,18 @@ pid_t fork_into(int cgroup_fd) {
   return ::fork();
 }
 
+void die_with_parent(pid_t parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // It may have died before the request was in place.
+  if (::getppid() != parent) ::_exit(127);
+}
+
+bool connect(int fd, int standard) { return fd < 0 || ::dup2(fd, standard) == standard; }
+
 void reset_signals(const sigset_t& mask) {
   ::signal(SIGPIPE, SIG_DFL);
   ::signal(SIGXFSZ, SIG_DFL);
-  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
 }
 
 }  // namespace
@@ -79,19 +87,12 @@ StartedProcess start_process(const ProcessSpec& spec, const sigset_t& mask) {
   const pid_t pid = fork_into(spec.cgroup_fd);
   if (pid < 0) return {-1, errno};
   if (pid == 0) {
-    // The parent may have died before the request was in place.
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(127);
-    // The ranks stay in one session, the guardian's. Linux divides a core among sessions first (autogroup)
-    // and sched_yield gives way within one's own: ranks in a session each that share a core would yield in
-    // vain.
-    if (spec.own_session) {
-      ::setsid();
-    } else {
-      ::setpgid(0, 0);
-    }
+    // In a process with threads only calls that are safe in a signal handler are allowed from here on.
+    die_with_parent(parent);
+    if (spec.group == Group::own_session) ::setsid();
+    if (spec.group == Group::own) ::setpgid(0, 0);
     const bool connected =
-        ::dup2(spec.stdin_fd, 0) == 0 && ::dup2(spec.stdout_fd, 1) == 1 && ::dup2(spec.stderr_fd, 2) == 2;
+        connect(spec.stdin_fd, 0) && connect(spec.stdout_fd, 1) && connect(spec.stderr_fd, 2);
     for (const int fd : spec.inherited_fds) ::fcntl(fd, F_SETFD, 0);
     if (!spec.cores.empty()) {
       cpu_set_t cores;
@@ -117,6 +118,19 @@ StartedProcess start_process(const ProcessSpec& spec, const sigset_t& mask) {
   }
   return {pid, 0};
 }
+
+pid_t fork_helper(const char* name) {
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) throw Error(std::string("cannot fork: ") + std::strerror(errno));
+  if (pid == 0) {
+    die_with_parent(parent);
+    ::prctl(PR_SET_NAME, name);
+  }
+  return pid;
+}
+
+UniqueFd open_pidfd(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
 
 std::vector<pid_t> children() {
   std::vector<pid_t> result;
@@ -155,4 +169,4 @@ int kill_descendants(const std::vector<pid_t>& spared, double timeout_seconds) {
   }
 }
 
-}  // namespace lockstep::launcher
+}  // namespace lockstep::job

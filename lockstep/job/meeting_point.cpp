@@ -1,10 +1,11 @@
-#include "lockstep/base/meeting_point.h"
+#include "lockstep/job/meeting_point.h"
 
 #include <charconv>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 
-namespace lockstep {
+namespace lockstep::job {
 namespace {
 
 constexpr int64_t kFirstPort = 20000, kPorts = 10000;
@@ -17,14 +18,14 @@ std::optional<MeetingPoint> slurm_meeting_point() {
   auto nodes = env::get("SLURM_STEP_NODELIST");
   if (!nodes) nodes = env::get("SLURM_JOB_NODELIST");
   if (!nodes) return std::nullopt;
-  const int64_t job = env::get_int("SLURM_JOB_ID").value_or(0),
-                step = env::get_int("SLURM_STEP_ID").value_or(0);
+  const int64_t job = env::get_int(env::kSlurmJobId).value_or(0),
+                step = env::get_int(env::kSlurmStepId).value_or(0);
   return MeetingPoint{first_host(*nodes), port_of(16 * job + step)};
 }
 
 std::optional<MeetingPoint> open_mpi_meeting_point() {
   // "1579876352.0;tcp://10.77.0.1,192.168.0.1:33507": the job, mpirun's number in it, its addresses.
-  const std::string uri = env::get("OMPI_MCA_orte_hnp_uri").value_or("");
+  const std::string uri = env::get(env::kOpenMpiUri).value_or("");
   constexpr std::string_view scheme = ";tcp://";
   const size_t start = uri.find(scheme);
   if (start == uri.npos) return std::nullopt;
@@ -51,4 +52,4 @@ std::string first_host(std::string_view list) {
   return name;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::job

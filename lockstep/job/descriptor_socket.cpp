@@ -1,4 +1,4 @@
-#include "lockstep/comm/descriptor_socket.h"
+#include "lockstep/job/descriptor_socket.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -13,20 +13,20 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep {
+namespace lockstep::job {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Address {
+struct SocketName {
   sockaddr_un socket{};
   socklen_t length = 0;
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&socket); }
 };
 
 /// Names of any length: an address has room for 107 bytes.
-Address address_of(const std::string& name) {
-  Address address;
+SocketName name_of(const std::string& name) {
+  SocketName address;
   address.socket.sun_family = AF_UNIX;
   std::string text = name;
   constexpr size_t kRoom = sizeof address.socket.sun_path - 1;
@@ -74,7 +74,7 @@ bool send_descriptor(int connection, int fd) {
 
 void hand_out_descriptor(const std::string& name, int fd, int receivers, std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
-  const Address address = address_of(name);
+  const SocketName address = name_of(name);
   const UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!listener.valid() || ::bind(listener.get(), address.get(), address.length) != 0 ||
       ::listen(listener.get(), receivers + 1) != 0) {
@@ -101,7 +101,7 @@ void hand_out_descriptor(const std::string& name, int fd, int receivers, std::ch
 
 UniqueFd receive_descriptor(const std::string& name, std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
-  const Address address = address_of(name);
+  const SocketName address = name_of(name);
   while (true) {
     const UniqueFd connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (connection.valid() && ::connect(connection.get(), address.get(), address.length) == 0 &&
@@ -134,4 +134,4 @@ UniqueFd receive_descriptor(const std::string& name, std::chrono::milliseconds t
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::job

@@ -1,10 +1,10 @@
-#include "lockstep/base/meeting_point.h"
+#include "lockstep/job/meeting_point.h"
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/env.h"
 
-namespace lockstep {
+namespace lockstep::job {
 namespace {
 
 TEST(MeetingPointTest, FirstHostOfSlurmsLists) {
@@ -29,4 +29,4 @@ TEST(MeetingPointTest, OpenMpiTellsWhereMpirunIs) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::job

@@ -1,13 +1,14 @@
-// The socket behind MASTER_PORT.
+// Sockets that listen, here and elsewhere.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 
-#include "launcher/machines/network.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/job/address.h"
 
-namespace lockstep::launcher {
+namespace lockstep::job {
 
 struct Listener {
   UniqueFd fd;  ///< close-on-exec
@@ -20,4 +21,8 @@ Listener listen_on_loopback(uint16_t port);
 /// Listens at a free port of `address`. Throws Error.
 Listener listen_on(const Address& address);
 
-}  // namespace lockstep::launcher
+/// Blocks until something accepts connections at host:port, or until the deadline. Returns "" or why nothing
+/// did.
+std::string wait_for_listener(const std::string& host, uint16_t port, std::chrono::milliseconds timeout);
+
+}  // namespace lockstep::job

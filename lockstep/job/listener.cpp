@@ -1,13 +1,16 @@
-#include "launcher/machines/listener.h"
+#include "lockstep/job/listener.h"
 
 #include <arpa/inet.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
-namespace lockstep::launcher {
+namespace lockstep::job {
 namespace {
 
 Listener listen_and_tell(const Address& address) {
@@ -40,4 +43,27 @@ Listener listen_on(const Address& address) {
   return listen_and_tell(any_port);
 }
 
-}  // namespace lockstep::launcher
+std::string wait_for_listener(const std::string& host, uint16_t port, std::chrono::milliseconds timeout) {
+  constexpr double kLongestTry = 5;
+  const double deadline = monotonic_seconds() + std::chrono::duration<double>(timeout).count();
+  while (true) {
+    std::string why;
+    try {
+      // The name may come with the job's other parts: tried again, as a refused connection is.
+      for (const Address& address : look_up(host, port)) {
+        try {
+          connect_to(address, std::clamp(deadline - monotonic_seconds(), 0.0, kLongestTry));
+          return {};
+        } catch (const Error& error) {
+          why = error.what();
+        }
+      }
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    if (monotonic_seconds() >= deadline) return why;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+}  // namespace lockstep::job

@@ -1,4 +1,4 @@
-// Addresses and sockets of several machines.
+// Addresses of machines, and sockets between them.
 #pragma once
 
 #include <netinet/in.h>
@@ -10,20 +10,24 @@
 
 #include "lockstep/base/fd.h"
 
-namespace lockstep::launcher {
+namespace lockstep::job {
 
 /// An IPv4 or IPv6 address with a port.
 struct Address {
   sockaddr_storage storage{};
   socklen_t size = 0;
 
-  std::string host() const;  ///< as numbers
+  std::string host() const;  ///< as numbers, without the port
   uint16_t port() const;
   void set_port(uint16_t port);
 };
 
-/// The addresses of `host` (a name, or an address as numbers). Asks for names in a child process, so that no
-/// name server can hold it up for longer than `timeout` seconds. Throws Error with the resolver's reason.
+/// The addresses of `host` (a name, or an address as numbers). Blocks for as long as the name servers take.
+/// Throws Error with the resolver's reason.
+std::vector<Address> look_up(const std::string& host, uint16_t port);
+
+/// The same in a child process, so that it blocks for `timeout` seconds at most. For processes with a single
+/// thread.
 std::vector<Address> resolve(const std::string& host, uint16_t port, double timeout);
 
 /// A socket connected to `address`. Throws Error with the system's reason, after `timeout` seconds at most.
@@ -45,5 +49,7 @@ std::vector<std::string> local_addresses();
 bool is_local(const Address& address);
 /// The interface with that address, or "".
 std::string interface_of(const Address& address);
+/// The interface's address as numbers, IPv4 before IPv6, or "".
+std::string address_of_interface(const std::string& name);
 
-}  // namespace lockstep::launcher
+}  // namespace lockstep::job

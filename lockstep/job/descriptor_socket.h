@@ -6,7 +6,7 @@
 
 #include "lockstep/base/fd.h"
 
-namespace lockstep {
+namespace lockstep::job {
 
 /// Gives `fd` to `receivers` processes that ask at `name`, an abstract socket address: no file, gone with
 /// this process. Processes of other users are turned away. Throws TimeoutError saying how many came,
@@ -16,4 +16,4 @@ void hand_out_descriptor(const std::string& name, int fd, int receivers, std::ch
 /// Asks at `name` until there is an answer; close-on-exec. Throws TimeoutError. Blocks.
 UniqueFd receive_descriptor(const std::string& name, std::chrono::milliseconds timeout);
 
-}  // namespace lockstep
+}  // namespace lockstep::job

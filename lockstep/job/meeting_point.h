@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep {
+namespace lockstep::job {
 
 /// A machine of the job, and a port there that the processes of one job agree on and those of another hardly
 /// ever.
@@ -26,4 +26,4 @@ std::optional<MeetingPoint> open_mpi_meeting_point();
 /// The first name in a list of SLURM's: "rack[1-2]n[03,5],x" is rack1n03.
 std::string first_host(std::string_view list);
 
-}  // namespace lockstep
+}  // namespace lockstep::job

@@ -1,0 +1,56 @@
+// What a rank is told by whoever starts it, in environment variables: written by lockrun and spawn(), read by
+// init().
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lockstep::job {
+
+struct LaunchEnvironment {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  int group_rank = 0;        ///< the node's number
+  int group_world_size = 1;  ///< nodes
+  std::string role = "default";
+  std::string run_id = "none";
+  int restart_count = 0;  ///< attempts before this one
+  int max_restarts = 0;
+  std::string master_addr{};
+  int master_port = 0;
+  bool agent_store = false;         ///< the launcher serves the store: every rank is its client
+  std::optional<int> segment_fd{};  ///< of the memory that the node's ranks share; stays open in them
+  std::string local_addr{};         ///< address of this machine that the others use; empty: not said
+  std::string error_file{};         ///< where the rank writes why it failed; empty: nowhere
+  std::string timeline_parts{};     ///< folder for the ranks' parts of a timeline; empty: none
+
+  // Only to_env() looks at these.
+  int threads = 0;                        ///< OMP_NUM_THREADS where it is unset; 0: left alone
+  std::optional<int> terminal_columns{};  ///< of the launcher's standard error; none: it is no terminal
+  bool virtual_local_rank = false;        ///< LOCAL_RANK=0 for all, and one GPU each
+  std::string interface {};  ///< network interface that the ranks use where they are not told; empty: any
+  std::string signals{};     ///< that the launcher passes on: names with commas between
+
+  // Only from_env() sets these.
+  /// Names this job on this node, the same for its ranks and no others: where ranks without a store meet.
+  std::string job_key{};
+  bool alone = true;  ///< no launcher: a job of one
+
+  /// Reads what lockrun and torchrun set, else what Open MPI's mpirun (OMPI_COMM_WORLD_*), SLURM's srun
+  /// (SLURM_PROCID and others of a job step) or MPICH's and Intel's mpirun (PMI_*, MPI_LOCAL*) set. Throws
+  /// ValueError naming a variable that is missing or contradicts another.
+  static LaunchEnvironment from_env();
+
+  /// `inherited` ("NAME=value" entries) with torchrun's variables and Lockstep's own for this rank in it. Of
+  /// an outer job, whose rank may be calling, nothing is left.
+  std::vector<std::string> to_env(const std::vector<std::string>& inherited) const;
+
+  /// The same for another rank of this node. `error_file` is the caller's to set.
+  LaunchEnvironment of_local_rank(int other) const;
+};
+
+}  // namespace lockstep::job
