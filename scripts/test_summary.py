@@ -1,9 +1,14 @@
 """Names the tests that did not pass and ends with "N passed, N failed", and how many were skipped; exits 1 if any failed.
 
-Usage: test_summary.py [--no-skips] CTEST_JUNIT_XML [CHECK=passed | CHECK=failed ...]
+Usage: test_summary.py [--no-skips] [--selected] CTEST_JUNIT_XML [CHECK=passed | CHECK=failed ...]
   --no-skips  a skipped test counts as failed
+  --selected  not all tests were to run
+
+A test that runs many cases leaves their verdicts in tests/results/NAME.xml beside CTEST_JUNIT_XML (tests/ranks/run_cases.py):
+each case counts, in the place of the test. A case that every run of its program has left out counts as failed.
 """
 
+import pathlib
 import re
 import sys
 import xml.etree.ElementTree as xml
@@ -32,19 +37,53 @@ def outcome_of(case):
     return "failed", f"not run: {message or status}"
 
 
-def read_results(path):
-    """{test name: (outcome, details)} of what CTest wrote."""
+def cases_in(path):
+    """{case: status} that a test with many cases left, or None: "run", "fail" or "left out"."""
     try:
-        cases = xml.parse(path).getroot().iter("testcase")
+        return {case.get("name"): case.get("status") for case in xml.parse(path).getroot().iter("testcase")}
+    except (OSError, xml.ParseError):
+        return None
+
+
+def of_cases(name, outcome, cases):
+    """The results of a test's cases, or its own where it left none or they do not explain its outcome."""
+    told = {f"{name}/{case}": ("passed" if status == "run" else "failed", "")
+            for case, status in (cases or {}).items() if status != "left out"}
+    if not told or (outcome[0] != "passed" and all(each[0] == "passed" for each in told.values())):
+        told[name] = outcome
+    return told
+
+
+def nowhere(runs):
+    """{program/case: failure} of the cases that all runs of their program left out. runs: {test name: cases}."""
+    left_out, ran = set(), set()
+    for name, cases in runs.items():
+        for case, status in cases.items():
+            (left_out if status == "left out" else ran).add(f"{name.split('.')[0]}/{case}")
+    return {case: ("failed", "every run of its program leaves it out") for case in left_out - ran}
+
+
+def read_results(path, selected):
+    """{name of a test or case: (outcome, details)} of what CTest and tests with many cases wrote."""
+    try:
+        tests = list(xml.parse(path).getroot().iter("testcase"))
     except (OSError, xml.ParseError) as error:
         return {"ctest": ("failed", f"it left no results ({error})")}
-    return {case.get("name"): outcome_of(case) for case in cases} or {"ctest": ("failed", "no test ran")}
+    if not tests:
+        return {"ctest": ("failed", "no test ran")}
+    runs, results = {}, {}
+    for test in tests:
+        name = test.get("name")
+        cases = cases_in(pathlib.Path(path).parent / "tests" / "results" / f"{name}.xml")
+        results.update(of_cases(name, outcome_of(test), cases))
+        runs[name] = cases or {}
+    return {**results, **({} if selected else nowhere(runs))}
 
 
 def main(arguments):
     skips_fail = "--no-skips" in arguments
-    path, *checks = [argument for argument in arguments if argument != "--no-skips"]
-    results = read_results(path)
+    path, *checks = [argument for argument in arguments if argument not in ("--no-skips", "--selected")]
+    results = read_results(path, selected="--selected" in arguments)
     for check in checks:
         name, outcome = check.split("=")
         results[name] = (outcome, "")

@@ -12,7 +12,7 @@ std::vector<at::Tensor> expected_toy() {
   return average_gradients(*alone, [&](int rank) { return alone->forward(batch_input(0, rank)).sum(); });
 }
 
-void every_kind_of_module() {
+TEST(DdpCalls, EveryKindOfModule) {
   const at::Tensor input = batch_input(0, world().rank());
   {
     const auto model = std::make_shared<ToyImpl>();
@@ -55,7 +55,7 @@ struct AnythingImpl : ToyImpl {
   }
 };
 
-void any_arguments_and_results() {
+TEST(DdpCalls, AnyArgumentsAndResults) {
   const auto model = std::make_shared<AnythingImpl>();
   DistributedDataParallel ddp(model);
   int calls = 0;
@@ -66,7 +66,7 @@ void any_arguments_and_results() {
 }
 
 /// A rank whose loss reaches the module's output but none of its parameters takes part all the same.
-void outputs_alone_begin_a_pass() {
+TEST(DdpCalls, OutputsAloneBeginAPass) {
   struct Passing : torch::nn::Module {
     Passing() { scale = register_parameter("scale", at::ones({3})); }
     std::map<std::string, at::Tensor> forward(const at::Tensor& x, bool use) {
@@ -90,7 +90,7 @@ struct OneLayer : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return x; }
 };
 
-void differences_are_named() {
+TEST(DdpCalls, DifferencesAreNamed) {
   const bool odd = world().rank() == 1;
   const auto refuses = [](const std::shared_ptr<torch::nn::Module>& module, const std::string& part) {
     const auto typed = std::static_pointer_cast<OneLayer>(module);
@@ -121,12 +121,4 @@ void differences_are_named() {
 }
 
 }  // namespace
-
-Cases call_cases() {
-  return {{"every_kind_of_module", every_kind_of_module},
-          {"any_arguments_and_results", any_arguments_and_results},
-          {"outputs_alone_begin_a_pass", outputs_alone_begin_a_pass},
-          {"differences_are_named", differences_are_named}};
-}
-
 }  // namespace lockstep::testing

@@ -14,7 +14,7 @@ namespace lockstep::testing {
 namespace {
 
 /// A gradient of rank 1 everywhere, with the same rows: PowerSGD loses nothing.
-void powerSGD_of_a_low_rank_gradient_is_exact() {
+TEST(DdpCompression, PowerSGDOfALowRankGradientIsExact) {
   for (const bool batched : {false, true}) {
     torch::nn::Linear model(torch::nn::LinearOptions(32, 32).bias(false));
     DistributedDataParallel ddp(model);
@@ -41,7 +41,7 @@ void powerSGD_of_a_low_rank_gradient_is_exact() {
 }
 
 /// Steps 3 to 5 with the state that was saved after step 2 are those without saving, to the bit.
-void powerSGD_state_is_saved() {
+TEST(DdpCompression, PowerSGDStateIsSaved) {
   std::vector<std::vector<at::Tensor>> results;
   for (const bool saves : {false, true}) {
     Toy model;
@@ -83,7 +83,7 @@ at::Tensor adasum_of(const std::vector<at::Tensor>& all, size_t begin, size_t en
   return adasum_of(adasum_of(all, begin, half), adasum_of(all, half, end));
 }
 
-void adasum_against_its_formula() {
+TEST(DdpCompression, AdasumAgainstItsFormula) {
   Toy model, alone;
   DistributedDataParallel ddp(model, {.bucket_cap_mb = 0.0003});
   ddp.register_comm_hook(std::nullopt, adasum_hook);
@@ -108,7 +108,7 @@ void adasum_against_its_formula() {
   }
 }
 
-void predivided_averages() {
+TEST(DdpCompression, PredividedAverages) {
   for (const double factor : {1.0, 4.0, 0.3}) {
     Toy model;
     DistributedDataParallel ddp(model);
@@ -118,7 +118,7 @@ void predivided_averages() {
   }
 }
 
-void hooks_by_name() {
+TEST(DdpCompression, HooksByName) {
   for (const char* name :
        {"allreduce", "fp16_compress", "bf16_compress", "quantize_per_tensor", "quantize_per_channel",
         "power_sgd", "power_sgd_rank2", "batched_power_sgd", "batched_power_sgd_rank2"}) {
@@ -135,7 +135,7 @@ void hooks_by_name() {
   check_throws<ValueError>([] { ddp_comm_hook_type("fp8"); }, "choose one of allreduce, fp16_compress");
 }
 
-void model_averaging() {
+TEST(DdpCompression, ModelAveraging) {
   // Steps 0 and 1 are warm-up; then every second.
   PeriodicModelAverager averager(2, 2);
   const double mean = (world().size() - 1) / 2.0;
@@ -151,7 +151,7 @@ void model_averaging() {
   CHECK_TRUE(averager.step == 6);
 }
 
-void what_hooks_refuse() {
+TEST(DdpCompression, WhatHooksRefuse) {
   check_throws<ValueError>([] { PowerSGDState(std::nullopt, {.start_powerSGD_iter = 1}); },
                            "start_powerSGD_iter must be greater than 1");
   check_throws<ValueError>([] { PowerSGDState(std::nullopt, {.matrix_approximation_rank = 0}); },
@@ -166,7 +166,7 @@ void what_hooks_refuse() {
 }
 
 /// Three micro-batches make one step: the average of the ranks' sums.
-void backward_passes_per_step() {
+TEST(DdpCompression, BackwardPassesPerStep) {
   const int rank = world().rank();
   Toy model, alone;
   DistributedDataParallel ddp(model, {.backward_passes_per_step = 3});
@@ -192,16 +192,4 @@ void backward_passes_per_step() {
 }
 
 }  // namespace
-
-Cases compression_cases() {
-  return {{"powerSGD_of_a_low_rank_gradient_is_exact", powerSGD_of_a_low_rank_gradient_is_exact},
-          {"powerSGD_state_is_saved", powerSGD_state_is_saved},
-          {"adasum_against_its_formula", adasum_against_its_formula},
-          {"predivided_averages", predivided_averages},
-          {"hooks_by_name", hooks_by_name},
-          {"model_averaging", model_averaging},
-          {"what_hooks_refuse", what_hooks_refuse},
-          {"backward_passes_per_step", backward_passes_per_step}};
-}
-
 }  // namespace lockstep::testing

@@ -5,7 +5,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
-#include <csignal>
 #include <limits>
 
 #include "tests/parallel/ddp_models.h"
@@ -25,7 +24,7 @@ std::vector<at::Tensor> train(double bucket_cap_mb, const World& world) {
   return model->parameters();
 }
 
-void bucket_size_does_not_change_the_bits() {
+TEST(Ddp, BucketSizeDoesNotChangeTheBits) {
   const World& world = testing::world();
   const auto expected = train(25, world);
   for (const double cap : {25.0, 0.0001, 0.0005, 1.0 / 1024, 1.0, std::numeric_limits<double>::infinity()}) {
@@ -34,7 +33,7 @@ void bucket_size_does_not_change_the_bits() {
   }
 }
 
-void gradients_live_in_the_buckets() {
+TEST(Ddp, GradientsLiveInTheBuckets) {
   const World& world = testing::world();
   Toy model;
   DistributedDataParallel ddp(model);
@@ -60,7 +59,7 @@ void gradients_live_in_the_buckets() {
   CHECK_TRUE(model->net1->weight.grad().allclose(once * 2, 1e-5, 1e-7));
 }
 
-void eval_and_no_grad_arm_nothing() {
+TEST(Ddp, EvalAndNoGradArmNothing) {
   const World& world = testing::world();
   Toy model;
   DistributedDataParallel ddp(model);
@@ -77,7 +76,7 @@ void eval_and_no_grad_arm_nothing() {
   for (const auto& gradient : gathered) CHECK_TRUE(gradient.equal(gathered[0]));
 }
 
-void different_modules_are_refused() {
+TEST(Ddp, DifferentModulesAreRefused) {
   const World& world = testing::world();
   torch::nn::Linear model(4, world.rank() == 0 ? 3 : 2);
   check_throws<Error>(
@@ -85,7 +84,7 @@ void different_modules_are_refused() {
       "rank 0 has parameter weight [3, 4] Float requires_grad, rank 1 has parameter weight [2, 4]");
 }
 
-void buffers_follow_rank_0() {
+TEST(Ddp, BuffersFollowRank0) {
   const World& world = testing::world();
   torch::nn::BatchNorm1d model(3);
   DistributedDataParallel ddp(model);
@@ -102,45 +101,16 @@ void buffers_follow_rank_0() {
   }
 }
 
-void one_rank_dies_in_training() {
-  const World& world = testing::world();
-  Toy model;
-  DistributedDataParallel ddp(model);
-  torch::optim::SGD optimizer(model->parameters(), 0.1);
-  for (int step = 0; step < 1000000; ++step) {
-    if (step == 50 && world.rank() == 1) ::raise(SIGKILL);
-    optimizer.zero_grad();
-    at::mse_loss(ddp(batch_input(step % 10, world.rank())), batch_target(step % 10, world.rank())).backward();
-    optimizer.step();
-  }
+TEST(Ddp, DevicesAreChecked) {
+  const auto refused = [](Toy& model, DistributedDataParallelOptions options, const std::string& why) {
+    check_throws<ValueError>([&] { DistributedDataParallel wrong(model, options); },
+                             "DistributedDataParallel: " + why);
+  };
+  Toy on_cpu;
+  refused(on_cpu, {.device_ids = {0, 1}}, "device_ids may name one device at most, not 2");
+  refused(on_cpu, {.device_ids = {0}}, "device_ids and output_device are for modules on one GPU");
+  refused(on_cpu, {.output_device = 0}, "device_ids and output_device are for modules on one GPU");
 }
 
 }  // namespace
-
-Cases basic_cases() {
-  return {{"bucket_size_does_not_change_the_bits", bucket_size_does_not_change_the_bits},
-          {"gradients_live_in_the_buckets", gradients_live_in_the_buckets},
-          {"eval_and_no_grad_arm_nothing", eval_and_no_grad_arm_nothing},
-          {"different_modules_are_refused", different_modules_are_refused},
-          {"buffers_follow_rank_0", buffers_follow_rank_0},
-          {"one_rank_dies_in_training", one_rank_dies_in_training}};
-}
-
 }  // namespace lockstep::testing
-
-int main(int argc, char** argv) {
-  using namespace lockstep::testing;
-  Cases cases;
-  for (const auto& some : {basic_cases(), call_cases(), gradient_cases(), compression_cases(), debug_cases(),
-                           home_cases(), hook_cases(), hook_parity_cases(), join_cases(), larger_cases(),
-                           mixed_precision_cases(), odd_hook_cases(), parity_cases(), reducer_cases(),
-                           robustness_cases(), sync_batch_norm_cases(), unused_cases()}) {
-    for (const auto& [name, body] : some) {
-      cases[name] = [body = body] {
-        world();
-        body();
-      };
-    }
-  }
-  return run_cases(argc, argv, cases);
-}

@@ -11,18 +11,11 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/init.h"
 #include "lockstep/ops/linear.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
-#include "tests/rank_cases.h"
+#include "tests/ranks/rank_test.h"
 
 namespace lockstep::testing {
-
-/// The job, joined by the first case of a process.
-inline World& world() {
-  if (!is_initialized()) init();
-  return default_world();
-}
 
 /// Deterministic values, small and all different: [sizes], also computed by the Python side.
 inline at::Tensor wave(at::IntArrayRef sizes, double phase) {
@@ -120,23 +113,5 @@ inline std::vector<at::Tensor> expected_toy_gradients(int step) {
   Toy alone;
   return average_gradients(*alone, [&](int rank) { return toy_loss(alone, step, rank); });
 }
-
-using Cases = std::map<std::string, std::function<void()>>;
-Cases parity_cases();
-Cases reducer_cases();
-Cases robustness_cases();
-Cases unused_cases();
-Cases call_cases();
-Cases gradient_cases();
-Cases debug_cases();
-Cases larger_cases();
-Cases hook_cases();
-Cases hook_parity_cases();
-Cases compression_cases();
-Cases odd_hook_cases();
-Cases mixed_precision_cases();
-Cases home_cases();
-Cases join_cases();
-Cases sync_batch_norm_cases();
 
 }  // namespace lockstep::testing

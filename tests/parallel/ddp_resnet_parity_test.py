@@ -91,7 +91,7 @@ class ResNetParityTest(unittest.TestCase):
             mp.spawn(train, (os.path.join(directory, "store"), result), nprocs=2)
             expected = torch.load(result)
         output = subprocess.run([f"{BIN}/lockrun", "--standalone", "--prefix", "off", "--nproc-per-node", "2",
-                                 f"{TESTS}/ddp_cases", "resnet18_parity"],
+                                 f"{TESTS}/ddp_parity_runs", "resnet18_parity"],
                                 check=True, capture_output=True, text=True, timeout=100).stdout
         found = {name: [float(v) for v in values] for name, *values in map(str.split, output.splitlines())}
         self.assertEqual(set(found), set(expected))

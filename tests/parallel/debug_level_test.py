@@ -5,30 +5,31 @@ import subprocess
 import unittest
 
 LOCKRUN = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockrun")
-CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "ddp_cases")
+CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "ddp_by_hand")
 
 
 def run(level, *cases, backend="lockstep"):
     environment = dict(os.environ, LOCKSTEP_BACKEND=backend, TORCH_DISTRIBUTED_DEBUG=level)
-    done = subprocess.run([LOCKRUN, "--standalone", "--prefix", "off", "--nproc-per-node", "2", CASES, *cases],
+    done = subprocess.run([LOCKRUN, "--standalone", "--prefix", "off", "--nproc-per-node", "2", CASES,
+                           "--gtest_filter=" + ":".join(f"DdpDebug.{case}" for case in cases)],
                           env=environment, capture_output=True, text=True, timeout=100)
     return done.returncode, done.stderr
 
 
 class DebugLevelTest(unittest.TestCase):
     def test_an_unknown_level_is_refused(self):
-        code, errors = run("LOUD", "different_shapes_of_one_size_pass")
+        code, errors = run("LOUD", "DifferentShapesOfOneSizePass")
         self.assertNotEqual(code, 0)
         self.assertIn("TORCH_DISTRIBUTED_DEBUG=LOUD: it must be OFF, INFO or DETAIL", errors)
 
     def test_off_is_silent(self):
         for level in ("OFF", ""):
-            code, errors = run(level, "different_shapes_of_one_size_pass", "trains_with_an_unused_head")
+            code, errors = run(level, "DifferentShapesOfOneSizePass", "TrainsWithAnUnusedHead")
             self.assertEqual(code, 0, errors)
             self.assertNotIn("[lockstep]", errors)
 
     def test_info_tells_what_was_decided_and_seen(self):
-        code, errors = run("info", "different_shapes_of_one_size_pass", "trains_with_an_unused_head")
+        code, errors = run("info", "DifferentShapesOfOneSizePass", "TrainsWithAnUnusedHead")
         self.assertEqual(code, 0, errors)
         self.assertRegex(errors, r"DistributedDataParallel of \S+: 2 ranks, backend lockstep, 6 parameters \(120 bytes, "
                                  r"Float\), buckets of \d+ bytes .*find_unused_parameters true")
@@ -38,9 +39,9 @@ class DebugLevelTest(unittest.TestCase):
 
     def test_detail_compares_what_the_ranks_call(self):
         for backend in ("lockstep", "gloo"):
-            code, errors = run("DETAIL", "trains_with_an_unused_head", backend=backend)
+            code, errors = run("DETAIL", "TrainsWithAnUnusedHead", backend=backend)
             self.assertEqual(code, 0, errors)
-            code, errors = run("DETAIL", "different_shapes_are_told", backend=backend)
+            code, errors = run("DETAIL", "DifferentShapesAreTold", backend=backend)
             self.assertEqual(code, 0, errors)
 
 

@@ -28,7 +28,7 @@ struct MixedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Mixed);
 
-void several_dtypes() {
+TEST(DdpGradients, SeveralDtypes) {
   for (const double cap : {kTiny, 25.0}) {
     Mixed model, alone;
     DistributedDataParallel ddp(model, {.bucket_cap_mb = cap});
@@ -65,7 +65,7 @@ struct SparseImpl : torch::nn::Module {
 };
 TORCH_MODULE(Sparse);
 
-void sparse_gradients() {
+TEST(DdpGradients, SparseGradients) {
   const int own = world().rank();
   const auto ids = [](int rank) { return at::arange(4 + rank) * (rank + 1) % 20; };
   Sparse model, alone(false);
@@ -104,7 +104,7 @@ void sparse_gradients() {
                       "no gradient for extra.weight (rank 0)");
 }
 
-void a_sparse_gradient_that_was_not_expected() {
+TEST(DdpGradients, ASparseGradientThatWasNotExpected) {
   struct Lookup : torch::nn::Module {
     Lookup() { table = register_parameter("table", wave({9, 2}, 1)); }
     at::Tensor forward(const at::Tensor& ids) {
@@ -117,7 +117,7 @@ void a_sparse_gradient_that_was_not_expected() {
                            "parameter table has a sparse gradient");
 }
 
-void double_backward() {
+TEST(DdpGradients, DoubleBackward) {
   const int own = world().rank();
   Toy model, alone;
   DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
@@ -162,7 +162,7 @@ void double_backward() {
   check_gradients(*model, alone_gradients(), 1e-4);  // sums of cubes
 }
 
-void gradients_beside_the_buckets() {
+TEST(DdpGradients, GradientsBesideTheBuckets) {
   const int own = world().rank();
   Toy model;
   DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny, .gradient_as_bucket_view = false});
@@ -180,7 +180,7 @@ void gradients_beside_the_buckets() {
   CHECK_TRUE(is_close(model->net1->weight.grad(), once[0] * 2));
 }
 
-void zero_grad_keeps_the_views() {
+TEST(DdpGradients, ZeroGradKeepsTheViews) {
   const int own = world().rank();
   Toy model;
   DistributedDataParallel ddp(model);
@@ -200,7 +200,7 @@ void zero_grad_keeps_the_views() {
   }
 }
 
-void a_forward_without_outputs() {
+TEST(DdpGradients, AForwardWithoutOutputs) {
   struct Silent : ToyImpl {
     void forward(const at::Tensor& x) { loss = ToyImpl::forward(x).sum(); }
     at::Tensor loss;
@@ -218,7 +218,7 @@ void a_forward_without_outputs() {
   }
 }
 
-void eval_between_forward_and_backward() {
+TEST(DdpGradients, EvalBetweenForwardAndBackward) {
   const int own = world().rank();
   Toy model;
   DistributedDataParallel ddp(model);
@@ -234,7 +234,7 @@ void eval_between_forward_and_backward() {
   }
 }
 
-void ignored_parameters_and_options() {
+TEST(DdpGradients, IgnoredParametersAndOptions) {
   const int own = world().rank();
   Toy model;
   {
@@ -264,7 +264,7 @@ void ignored_parameters_and_options() {
                       "convert or load the module before wrapping it");
 }
 
-void a_module_wrapped_again() {
+TEST(DdpGradients, AModuleWrappedAgain) {
   const int own = world().rank();
   Toy model;
   for (int round = 0; round < 2; ++round) {
@@ -279,18 +279,4 @@ void a_module_wrapped_again() {
 }
 
 }  // namespace
-
-Cases gradient_cases() {
-  return {{"several_dtypes", several_dtypes},
-          {"sparse_gradients", sparse_gradients},
-          {"a_sparse_gradient_that_was_not_expected", a_sparse_gradient_that_was_not_expected},
-          {"double_backward", double_backward},
-          {"gradients_beside_the_buckets", gradients_beside_the_buckets},
-          {"zero_grad_keeps_the_views", zero_grad_keeps_the_views},
-          {"a_forward_without_outputs", a_forward_without_outputs},
-          {"eval_between_forward_and_backward", eval_between_forward_and_backward},
-          {"ignored_parameters_and_options", ignored_parameters_and_options},
-          {"a_module_wrapped_again", a_module_wrapped_again}};
-}
-
 }  // namespace lockstep::testing

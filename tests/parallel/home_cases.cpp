@@ -87,7 +87,7 @@ std::vector<const void*> places_of_gradients(AtHome& model) {
           model->convolution->weight.grad().const_data_ptr(), model->table.grad().const_data_ptr()};
 }
 
-void gradients_are_computed_at_home() {
+TEST(ZeroCopyGradients, GradientsAreComputedAtHome) {
   const auto expected = expected_gradients();
   for (const double cap : {kTiny, 25.0}) {
     AtHome model;
@@ -103,7 +103,7 @@ void gradients_are_computed_at_home() {
 }
 
 /// Parameters that do not lie as the operations compute.
-void gradients_are_copied_to_a_home_of_other_strides() {
+TEST(ZeroCopyGradients, GradientsAreCopiedToAHomeOfOtherStrides) {
   const auto expected = expected_gradients();
   AtHome model;
   const auto transposed = [](const at::Tensor& tensor) {
@@ -124,7 +124,7 @@ void gradients_are_copied_to_a_home_of_other_strides() {
 }
 
 /// Where a gradient is there already, or may be kept by somebody, it is computed elsewhere.
-void gradients_that_have_no_home() {
+TEST(ZeroCopyGradients, GradientsThatHaveNoHome) {
   const auto expected = expected_gradients(), own = own_gradients();
   const int rank = world().rank();
   const auto is_elsewhere = [](AtHome& model) {
@@ -229,7 +229,7 @@ void gradients_that_have_no_home() {
 }
 
 /// Two uses of each parameter in one forward, and two forwards in one backward.
-void gradients_of_several_uses() {
+TEST(ZeroCopyGradients, GradientsOfSeveralUses) {
   const auto loss = [](auto&& call, int rank) { return (call(ids_of(rank)) * call(ids_of(rank + 1))).sum(); };
   AtHome model, alone;
   const auto expected = average_gradients(*alone, [&](int rank) { return loss(alone, rank); });
@@ -243,7 +243,7 @@ void gradients_of_several_uses() {
 
 /// A parameter that is used by an operation which knows homes and by one that does not, whichever comes
 /// first.
-void gradients_of_uses_of_two_kinds() {
+TEST(ZeroCopyGradients, GradientsOfUsesOfTwoKinds) {
   struct TwiceImpl : torch::nn::Module {
     TwiceImpl() : layer(register_module("layer", torch::nn::Linear(4, 4))) { fill_with_waves(*this); }
     at::Tensor forward(const at::Tensor& x, bool ours_first) {
@@ -278,7 +278,7 @@ struct SilentBackward : ops::OperationNode {
 };
 
 /// Such a parameter was used: as in Python its average counts this rank's part as zeros.
-void an_operation_that_hands_out_no_gradient() {
+TEST(ZeroCopyGradients, AnOperationThatHandsOutNoGradient) {
   struct SilentImpl : torch::nn::Module {
     SilentImpl() : weight(register_parameter("weight", at::ones({3}))) {}
     at::Tensor forward(bool is_silent) {
@@ -304,7 +304,7 @@ void an_operation_that_hands_out_no_gradient() {
 }
 
 /// Autograd drops what comes for a parameter that was frozen after its forward: it counts as zeros.
-void a_parameter_frozen_before_its_backward() {
+TEST(ZeroCopyGradients, AParameterFrozenBeforeItsBackward) {
   for (const bool view : {true, false}) {
     AtHome model;
     DistributedDataParallel ddp(model, {.gradient_as_bucket_view = view});
@@ -323,7 +323,7 @@ void a_parameter_frozen_before_its_backward() {
 }
 
 /// Whose memory holds the conjugate of the gradient.
-void a_gradient_that_is_to_be_conjugated() {
+TEST(ZeroCopyGradients, AGradientThatIsToBeConjugated) {
   struct ConjugateImpl : torch::nn::Module {
     ConjugateImpl() : weight(register_parameter("weight", at::complex(wave({5}, 1), wave({5}, 2)))) {}
     at::Tensor forward(const at::Tensor& x) { return at::real(weight.conj() * x).sum(); }
@@ -346,7 +346,7 @@ void a_gradient_that_is_to_be_conjugated() {
 }
 
 /// Buckets of a hook have no gaps: a gradient computed at an odd place would be added in another order.
-void a_hook_changes_no_bit_of_odd_sizes() {
+TEST(ZeroCopyGradients, AHookChangesNoBitOfOddSizes) {
   struct OddImpl : torch::nn::Module {
     OddImpl() {
       const std::vector<int64_t> sizes{13, 37, 7, 65, 129, 3};
@@ -379,7 +379,7 @@ void a_hook_changes_no_bit_of_odd_sizes() {
 }
 
 /// The backward of one rank ends between the operation and the accumulation.
-void an_exception_after_a_gradient_came_home() {
+TEST(ZeroCopyGradients, AnExceptionAfterAGradientCameHome) {
   const auto expected = expected_gradients();
   AtHome model;
   DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
@@ -410,19 +410,4 @@ void an_exception_after_a_gradient_came_home() {
 }
 
 }  // namespace
-
-Cases home_cases() {
-  return {
-      {"gradients_are_computed_at_home", gradients_are_computed_at_home},
-      {"gradients_that_have_no_home", gradients_that_have_no_home},
-      {"gradients_are_copied_to_a_home_of_other_strides", gradients_are_copied_to_a_home_of_other_strides},
-      {"a_parameter_frozen_before_its_backward", a_parameter_frozen_before_its_backward},
-      {"a_gradient_that_is_to_be_conjugated", a_gradient_that_is_to_be_conjugated},
-      {"a_hook_changes_no_bit_of_odd_sizes", a_hook_changes_no_bit_of_odd_sizes},
-      {"gradients_of_uses_of_two_kinds", gradients_of_uses_of_two_kinds},
-      {"an_operation_that_hands_out_no_gradient", an_operation_that_hands_out_no_gradient},
-      {"gradients_of_several_uses", gradients_of_several_uses},
-      {"an_exception_after_a_gradient_came_home", an_exception_after_a_gradient_came_home}};
-}
-
 }  // namespace lockstep::testing

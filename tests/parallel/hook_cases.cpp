@@ -31,7 +31,7 @@ void check_same(const std::vector<at::Tensor>& found, const std::vector<at::Tens
   }
 }
 
-void the_allreduce_hook_changes_no_bit() {
+TEST(CommHooks, TheAllreduceHookChangesNoBit) {
   const auto expected = train_with_hook({}, [](auto&) {});
   for (const double cap : {kTiny, 0.0003, 25.0}) {
     for (const bool as_view : {true, false}) {
@@ -48,7 +48,7 @@ void the_allreduce_hook_changes_no_bit() {
              expected);
 }
 
-void half_precision_hooks() {
+TEST(CommHooks, HalfPrecisionHooks) {
   const auto expected = train_with_hook({}, [](auto&) {});
   const DistributedDataParallelOptions options{.bucket_cap_mb = 0.0003};
   const auto fp16 =
@@ -97,7 +97,7 @@ Future watching_hook(const std::shared_ptr<Seen>& seen, GradBucket& bucket) {
   return allreduce_hook(std::nullopt, bucket);
 }
 
-void hooks_see_every_bucket_in_order() {
+TEST(CommHooks, HooksSeeEveryBucketInOrder) {
   const auto seen = std::make_shared<Seen>();
   Toy model;
   DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
@@ -134,7 +134,7 @@ Future three_stages(const ProcessGroup& group, GradBucket& bucket) {
       .then([size](const at::Tensor& value) { return value * 2 / (size * size); });
 }
 
-void hooks_of_several_stages() {
+TEST(CommHooks, HooksOfSeveralStages) {
   const auto expected = train_with_hook({}, [](auto&) {});
   for (const double cap : {kTiny, 25.0}) {
     const auto found = train_with_hook({.bucket_cap_mb = cap}, [](auto& ddp) {
@@ -144,7 +144,7 @@ void hooks_of_several_stages() {
   }
 }
 
-void when_hooks_are_refused() {
+TEST(CommHooks, WhenHooksAreRefused) {
   Toy model;
   DistributedDataParallel ddp(model);
   ddp.register_comm_hook(std::nullopt, allreduce_hook);
@@ -164,7 +164,7 @@ void when_hooks_are_refused() {
                            "of 4 elements");
 }
 
-void the_noop_hook_leaves_gradients() {
+TEST(CommHooks, TheNoopHookLeavesGradients) {
   const int rank = world().rank();
   Toy model, alone;
   DistributedDataParallel ddp(model);
@@ -176,7 +176,7 @@ void the_noop_hook_leaves_gradients() {
   }
 }
 
-void hooks_and_missing_gradients() {
+TEST(CommHooks, HooksAndMissingGradients) {
   const at::Tensor input = wave({3, 4}, world().rank());
   TwoHeads model;
   DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny, .find_unused_parameters = true});
@@ -200,7 +200,7 @@ void hooks_and_missing_gradients() {
   (left + right).sum().backward();  // the next step works
 }
 
-void exceptions_with_hooks() {
+TEST(CommHooks, ExceptionsWithHooks) {
   const int rank = world().rank();
   Toy model;
   DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
@@ -218,7 +218,7 @@ void exceptions_with_hooks() {
   check_gradients(*model, expected_toy_gradients(1));
 }
 
-void an_exception_in_a_hook_on_all_ranks() {
+TEST(CommHooks, AnExceptionInAHookOnAllRanks) {
   const int rank = world().rank();
   Toy model;
   DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
@@ -234,7 +234,7 @@ void an_exception_in_a_hook_on_all_ranks() {
 }
 
 /// In the pass whose buckets all leave at its end, with operations under way.
-void an_exception_in_a_hook_at_the_end() {
+TEST(CommHooks, AnExceptionInAHookAtTheEnd) {
   const int rank = world().rank();
   for (const bool in_a_stage : {false, true}) {
     for (int round = 0; round < 5; ++round) {
@@ -260,7 +260,7 @@ void an_exception_in_a_hook_at_the_end() {
   }
 }
 
-void hooks_under_join() {
+TEST(CommHooks, HooksUnderJoin) {
   Toy model, plain;
   const auto train = [](Toy& toy, auto& ddp) {
     torch::optim::SGD optimizer(toy->parameters(), 0.1);
@@ -280,19 +280,4 @@ void hooks_under_join() {
 }
 
 }  // namespace
-
-Cases hook_cases() {
-  return {{"the_allreduce_hook_changes_no_bit", the_allreduce_hook_changes_no_bit},
-          {"half_precision_hooks", half_precision_hooks},
-          {"hooks_see_every_bucket_in_order", hooks_see_every_bucket_in_order},
-          {"hooks_of_several_stages", hooks_of_several_stages},
-          {"when_hooks_are_refused", when_hooks_are_refused},
-          {"the_noop_hook_leaves_gradients", the_noop_hook_leaves_gradients},
-          {"hooks_and_missing_gradients", hooks_and_missing_gradients},
-          {"exceptions_with_hooks", exceptions_with_hooks},
-          {"an_exception_in_a_hook_on_all_ranks", an_exception_in_a_hook_on_all_ranks},
-          {"an_exception_in_a_hook_at_the_end", an_exception_in_a_hook_at_the_end},
-          {"hooks_under_join", hooks_under_join}};
-}
-
 }  // namespace lockstep::testing

@@ -55,6 +55,8 @@ std::shared_ptr<PowerSGDState> power_sgd(PowerSGDOptions options) {
   return std::make_shared<PowerSGDState>(std::nullopt, options);
 }
 
+}  // namespace
+
 void hook_parity() {
   train_with("allreduce", kTiny, std::nullopt, allreduce_hook);
   train_with("fp16_compress", kTiny, std::nullopt, fp16_compress_hook);
@@ -86,9 +88,5 @@ void hook_parity() {
       "hierarchical", 25, [&](auto& ddp) { ddp.register_comm_hook(state, post_localSGD_hook); },
       [&](const Stack& model) { averager.average_parameters(model->parameters()); });
 }
-
-}  // namespace
-
-Cases hook_parity_cases() { return {{"hook_parity", hook_parity}}; }
 
 }  // namespace lockstep::testing

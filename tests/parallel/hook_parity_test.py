@@ -173,7 +173,7 @@ class HookParityTest(unittest.TestCase):
 
     def found(self, size, backend):
         output = subprocess.run(
-            [f"{BIN}/lockrun", "--standalone", "--prefix", "off", "--nproc-per-node", str(size), f"{TESTS}/ddp_cases",
+            [f"{BIN}/lockrun", "--standalone", "--prefix", "off", "--nproc-per-node", str(size), f"{TESTS}/ddp_parity_runs",
              "hook_parity"],
             env={**os.environ, "LOCKSTEP_BACKEND": backend},
             check=True, capture_output=True, text=True, timeout=100).stdout

@@ -61,7 +61,7 @@ void join_with_uneven_inputs(int fewest) {
   }
 }
 
-void uneven_inputs() {
+TEST(Join, UnevenInputs) {
   join_with_uneven_inputs(2);
   join_with_uneven_inputs(0);  // rank 0 has none at all
 }
@@ -79,7 +79,7 @@ struct NormedImpl : torch::nn::Module {
 TORCH_MODULE(Normed);
 
 /// Two models with buffers, one of them trained under no_sync() now and then; rank 0 ends last.
-void two_models_and_accumulation() {
+TEST(Join, TwoModelsAndAccumulation) {
   const int own = world().rank(), size = world().size();
   Normed one, two;
   DistributedDataParallel a(one), b(two);
@@ -104,7 +104,7 @@ void two_models_and_accumulation() {
   CHECK_TRUE(one->norm->num_batches_tracked.item<int64_t>() == 6 * size);
 }
 
-void early_termination_throws_on_all_ranks() {
+TEST(Join, EarlyTerminationThrowsOnAllRanks) {
   const int own = world().rank();
   Toy model;
   DistributedDataParallel ddp(model);
@@ -125,7 +125,7 @@ void early_termination_throws_on_all_ranks() {
   join({ddp}, [&] { ddp(batch_input(0, own)).sum().backward(); }, {.enable = false});
 }
 
-void an_exception_under_join() {
+TEST(Join, AnExceptionUnderJoin) {
   const int own = world().rank();
   Toy model;
   DistributedDataParallel ddp(model);
@@ -144,12 +144,4 @@ void an_exception_under_join() {
 }
 
 }  // namespace
-
-Cases join_cases() {
-  return {{"uneven_inputs", uneven_inputs},
-          {"two_models_and_accumulation", two_models_and_accumulation},
-          {"early_termination_throws_on_all_ranks", early_termination_throws_on_all_ranks},
-          {"an_exception_under_join", an_exception_under_join}};
-}
-
 }  // namespace lockstep::testing

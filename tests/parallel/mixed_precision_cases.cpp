@@ -57,7 +57,7 @@ std::vector<at::Tensor> values_of(const Toy& model) {
   return values;
 }
 
-void mixed_precision_against_low_copies() {
+TEST(MixedPrecision, MixedPrecisionAgainstLowCopies) {
   const int own = world().rank();
   for (const bool reduces_low : {false, true}) {
     for (const bool as_view : {true, false}) {
@@ -85,7 +85,7 @@ void mixed_precision_against_low_copies() {
 }
 
 /// Micro-batches under no_sync() add up in full precision.
-void mixed_precision_accumulates_in_full() {
+TEST(MixedPrecision, MixedPrecisionAccumulatesInFull) {
   const int own = world().rank();
   Toy model;
   DistributedDataParallel ddp(
@@ -113,7 +113,7 @@ void mixed_precision_accumulates_in_full() {
   }
 }
 
-void mixed_precision_outside_training() {
+TEST(MixedPrecision, MixedPrecisionOutsideTraining) {
   const int own = world().rank();
   Toy model;
   DistributedDataParallel ddp(model, {.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16}});
@@ -154,7 +154,7 @@ struct TwoLayersImpl : torch::nn::Module {
 TORCH_MODULE(TwoLayers);
 
 /// The first backward gives the parameters their full precision back before the second one needs them.
-void mixed_precision_with_two_forwards_before_their_backwards() {
+TEST(MixedPrecision, MixedPrecisionWithTwoForwardsBeforeTheirBackwards) {
   const int own = world().rank();
   std::vector<std::vector<at::Tensor>> found;
   for (const bool in_turn : {true, false}) {
@@ -171,7 +171,7 @@ void mixed_precision_with_two_forwards_before_their_backwards() {
   for (size_t p = 0; p < found[0].size(); ++p) CHECK_TRUE(is_close(found[0][p], found[1][p], 0.02));
 }
 
-void mixed_precision_of_buffers_and_reduction() {
+TEST(MixedPrecision, MixedPrecisionOfBuffersAndReduction) {
   torch::nn::BatchNorm1d norm(3);
   DistributedDataParallel low_buffers(norm,
                                       {.mixed_precision = MixedPrecision{.buffer_dtype = at::kBFloat16}});
@@ -194,14 +194,4 @@ void mixed_precision_of_buffers_and_reduction() {
 }
 
 }  // namespace
-
-Cases mixed_precision_cases() {
-  return {{"mixed_precision_against_low_copies", mixed_precision_against_low_copies},
-          {"mixed_precision_accumulates_in_full", mixed_precision_accumulates_in_full},
-          {"mixed_precision_outside_training", mixed_precision_outside_training},
-          {"mixed_precision_with_two_forwards_before_their_backwards",
-           mixed_precision_with_two_forwards_before_their_backwards},
-          {"mixed_precision_of_buffers_and_reduction", mixed_precision_of_buffers_and_reduction}};
-}
-
 }  // namespace lockstep::testing

@@ -99,7 +99,7 @@ std::shared_ptr<PowerSGDState> full_rank(bool batches) {
                                                          .batch_tensors_with_same_shape = batches});
 }
 
-void hooks_and_odd_gradients() {
+TEST(OddHooks, HooksAndOddGradients) {
   const auto none = [] { return std::nullopt; };
   averages_odd_gradients("allreduce", none, allreduce_hook, {1e-6, 1e-2});
   averages_odd_gradients("fp16", none, fp16_compress_hook, {2e-3, 1e-2});
@@ -116,7 +116,7 @@ void hooks_and_odd_gradients() {
 }
 
 /// Against the formula, for gradients that are equal on all ranks: their average is themselves.
-void adasum_and_odd_gradients() {
+TEST(OddHooks, AdasumAndOddGradients) {
   if ((world().size() & (world().size() - 1)) != 0) return;
   Odd model;
   DistributedDataParallel ddp(model);
@@ -163,7 +163,7 @@ void recovers(const State& state, Hook hook, double tolerance) {
   }
 }
 
-void hooks_recover_from_what_is_not_finite() {
+TEST(OddHooks, HooksRecoverFromWhatIsNotFinite) {
   const auto none = [] { return std::nullopt; };
   recovers(none, allreduce_hook, 1e-5);
   recovers(none, fp16_compress_hook, 1e-2);
@@ -186,7 +186,7 @@ at::Tensor run_hook(const std::shared_ptr<PowerSGDState>& state, const at::Tenso
 }
 
 /// Buckets change when parameters are frozen or freed. What one lost is not added to another's gradient.
-void powerSGD_errors_stay_with_their_parameters() {
+TEST(OddHooks, PowerSGDErrorsStayWithTheirParameters) {
   const at::Tensor a = at::zeros({8, 8}), b = at::zeros({8, 8}), bias = at::zeros({3});
   const auto state = std::make_shared<PowerSGDState>(
       std::nullopt, PowerSGDOptions{.start_powerSGD_iter = 2, .min_compression_rate = 1});
@@ -210,7 +210,7 @@ void refuses_complex(const char* name, Hook hook) {
                            std::string(name) + " takes real gradients; bucket 2 holds complex ones");
 }
 
-void lossy_hooks_refuse_complex_gradients() {
+TEST(OddHooks, LossyHooksRefuseComplexGradients) {
   refuses_complex("fp16_compress_hook", [](GradBucket& b) { return fp16_compress_hook(world(), b); });
   refuses_complex("bf16_compress_hook", [](GradBucket& b) { return bf16_compress_hook(world(), b); });
   refuses_complex("quantization_pertensor_hook",
@@ -224,7 +224,7 @@ void lossy_hooks_refuse_complex_gradients() {
 }
 
 /// As many ranks as the job has, by the steps at which blocks of them average.
-void hierarchical_model_averaging() {
+TEST(OddHooks, HierarchicalModelAveraging) {
   using Levels = std::vector<std::pair<int64_t, int>>;
   const int size = world().size(), rank = world().rank();
   const int small = size % 2 == 0 ? 2 : 1;
@@ -256,7 +256,7 @@ void hierarchical_model_averaging() {
 }
 
 /// Its step is the optimizer's, then the averager's.
-void post_local_sgd_optimizer() {
+TEST(OddHooks, PostLocalSgdOptimizer) {
   Toy model;
   DistributedDataParallel ddp(model);
   PostLocalSGDOptimizer optimizer(std::make_shared<torch::optim::SGD>(model->parameters(), 0.1),
@@ -277,7 +277,7 @@ void post_local_sgd_optimizer() {
 
 Future my_hook(std::nullopt_t, GradBucket& bucket) { return allreduce_hook(std::nullopt, bucket); }
 
-void logging_data_names_the_hook() {
+TEST(OddHooks, LoggingDataNamesTheHook) {
   const auto name_of = [](const auto& add) {
     Toy model;
     DistributedDataParallel ddp(model);
@@ -298,16 +298,4 @@ void logging_data_names_the_hook() {
 }
 
 }  // namespace
-
-Cases odd_hook_cases() {
-  return {{"hooks_and_odd_gradients", hooks_and_odd_gradients},
-          {"adasum_and_odd_gradients", adasum_and_odd_gradients},
-          {"hooks_recover_from_what_is_not_finite", hooks_recover_from_what_is_not_finite},
-          {"powerSGD_errors_stay_with_their_parameters", powerSGD_errors_stay_with_their_parameters},
-          {"lossy_hooks_refuse_complex_gradients", lossy_hooks_refuse_complex_gradients},
-          {"hierarchical_model_averaging", hierarchical_model_averaging},
-          {"post_local_sgd_optimizer", post_local_sgd_optimizer},
-          {"logging_data_names_the_hook", logging_data_names_the_hook}};
-}
-
 }  // namespace lockstep::testing

@@ -130,6 +130,8 @@ void train_with_join(bool initial) {
   print_module(initial ? "join" : "join_by_active", *model);
 }
 
+}  // namespace
+
 void parity() {
   train<Toy>("toy", "sgd", 1, {.bucket_cap_mb = 0.0001});
   train<Toy>("toy_no_sync", "sgd", 3, {});
@@ -143,9 +145,5 @@ void parity() {
   train_with_join(true);
   train_with_join(false);
 }
-
-}  // namespace
-
-Cases parity_cases() { return {{"parity", parity}}; }
 
 }  // namespace lockstep::testing

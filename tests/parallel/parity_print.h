@@ -10,6 +10,11 @@
 
 namespace lockstep::testing {
 
+// What parity_main.cpp runs.
+void parity();
+void hook_parity();
+void resnet18_parity();
+
 /// By sorted name: the order of registration differs from Python's.
 inline void fill_by_name(const torch::nn::Module& module) {
   const torch::NoGradGuard no_grad;

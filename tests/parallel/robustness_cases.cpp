@@ -33,7 +33,7 @@ struct OddImpl : torch::nn::Module {
 };
 TORCH_MODULE(Odd);
 
-void odd_parameters() {
+TEST(Robustness, OddParameters) {
   for (const double cap : {kTiny, 25.0}) {
     Odd model, alone;
     DistributedDataParallel ddp(model, {.bucket_cap_mb = cap});
@@ -52,7 +52,7 @@ void odd_parameters() {
   }
 }
 
-void a_wrapper_that_is_gone_before_backward() {
+TEST(Robustness, AWrapperThatIsGoneBeforeBackward) {
   const int own = world().rank();
   Toy model;
   at::mse_loss(DistributedDataParallel(model)(batch_input(0, own)), batch_target(0, own)).backward();
@@ -80,7 +80,7 @@ struct OuterImpl : torch::nn::Module {
 };
 TORCH_MODULE(Outer);
 
-void a_wrapper_inside_a_wrapper() {
+TEST(Robustness, AWrapperInsideAWrapper) {
   const int own = world().rank();
   Outer model, alone;
   const auto expected = average_gradients(*alone, [&](int rank) { return toy_loss(alone, 0, rank); });
@@ -106,7 +106,7 @@ void a_wrapper_inside_a_wrapper() {
 }
 
 /// Two wrapped modules, one fed by the other, as a generator and its judge.
-void one_model_after_another_in_one_backward() {
+TEST(Robustness, OneModelAfterAnotherInOneBackward) {
   const int own = world().rank();
   Toy first, first_alone;
   torch::nn::Linear second(5, 5), second_alone(5, 5);
@@ -129,7 +129,7 @@ void one_model_after_another_in_one_backward() {
   }
 }
 
-void parameters_that_are_replaced() {
+TEST(Robustness, ParametersThatAreReplaced) {
   const int own = world().rank();
   Toy model;
   DistributedDataParallel ddp(model);
@@ -146,7 +146,7 @@ void parameters_that_are_replaced() {
 }
 
 /// Loading may give parameters new accumulation nodes, which know nothing of the wrapper.
-void a_module_loaded_after_wrapping() {
+TEST(Robustness, AModuleLoadedAfterWrapping) {
   const int own = world().rank();
   for (const bool unused : {false, true}) {
     for (const bool static_graph : {false, true}) {
@@ -169,7 +169,7 @@ void a_module_loaded_after_wrapping() {
   }
 }
 
-void nested_no_sync() {
+TEST(Robustness, NestedNoSync) {
   const int own = world().rank();
   Toy model;
   DistributedDataParallel ddp(model);
@@ -188,7 +188,7 @@ void nested_no_sync() {
   check_gradients(*model, expected_toy_gradients(1));
 }
 
-void backward_in_another_thread() {
+TEST(Robustness, BackwardInAnotherThread) {
   const int own = world().rank();
   Toy model;
   DistributedDataParallel ddp(model);
@@ -200,7 +200,7 @@ void backward_in_another_thread() {
   }
 }
 
-void outputs_changed_in_place() {
+TEST(Robustness, OutputsChangedInPlace) {
   const int own = world().rank();
   Toy model;
   DistributedDataParallel ddp(model);
@@ -221,7 +221,7 @@ struct MirrorImpl : torch::nn::Module {
 TORCH_MODULE(Mirror);
 
 /// A forward that hands out its input and its parameter themselves, and an undefined tensor.
-void leaves_as_outputs() {
+TEST(Robustness, LeavesAsOutputs) {
   const int own = world().rank();
   Mirror model;
   DistributedDataParallel ddp(model);
@@ -236,18 +236,4 @@ void leaves_as_outputs() {
 }
 
 }  // namespace
-
-Cases robustness_cases() {
-  return {{"odd_parameters", odd_parameters},
-          {"a_wrapper_that_is_gone_before_backward", a_wrapper_that_is_gone_before_backward},
-          {"a_wrapper_inside_a_wrapper", a_wrapper_inside_a_wrapper},
-          {"one_model_after_another_in_one_backward", one_model_after_another_in_one_backward},
-          {"parameters_that_are_replaced", parameters_that_are_replaced},
-          {"a_module_loaded_after_wrapping", a_module_loaded_after_wrapping},
-          {"nested_no_sync", nested_no_sync},
-          {"backward_in_another_thread", backward_in_another_thread},
-          {"outputs_changed_in_place", outputs_changed_in_place},
-          {"leaves_as_outputs", leaves_as_outputs}};
-}
-
 }  // namespace lockstep::testing

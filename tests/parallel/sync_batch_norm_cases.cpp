@@ -21,7 +21,7 @@ at::Tensor input_of(int rank, const std::vector<int64_t>& rest, bool with_empty)
   return wave(sizes, rank) + 2.0;
 }
 
-void equals_batch_norm_over_all() {
+TEST(SyncBatchNorm, EqualsBatchNormOverAll) {
   const int own = world().rank(), size = world().size();
   for (const auto& rest : {std::vector<int64_t>{}, {5}, {4, 3}, {2, 3, 2}}) {
     for (const bool affine : {true, false}) {
@@ -84,7 +84,7 @@ struct NetImpl : torch::nn::Module {
 TORCH_MODULE(Net);
 
 /// A model with converted layers under DistributedDataParallel equals the plain one on the whole batch.
-void converted_model_under_ddp() {
+TEST(SyncBatchNorm, ConvertedModelUnderDdp) {
   const int own = world().rank(), size = world().size();
   Net model, whole;
   const at::Tensor weight = model->named_parameters()["body.1.weight"];
@@ -117,7 +117,7 @@ void converted_model_under_ddp() {
   }
 }
 
-void what_cannot_be_converted_is_named() {
+TEST(SyncBatchNorm, WhatCannotBeConvertedIsNamed) {
   struct Fixed : torch::nn::Module {
     Fixed() {
       good = register_module("good", BatchNorm(BatchNormOptions(2)));
@@ -148,11 +148,4 @@ void what_cannot_be_converted_is_named() {
 }
 
 }  // namespace
-
-Cases sync_batch_norm_cases() {
-  return {{"equals_batch_norm_over_all", equals_batch_norm_over_all},
-          {"converted_model_under_ddp", converted_model_under_ddp},
-          {"what_cannot_be_converted_is_named", what_cannot_be_converted_is_named}};
-}
-
 }  // namespace lockstep::testing

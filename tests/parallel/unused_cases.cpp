@@ -4,7 +4,7 @@
 namespace lockstep::testing {
 namespace {
 
-void a_missing_gradient_is_named() {
+TEST(UnusedParameters, AMissingGradientIsNamed) {
   const World& world = testing::world();
   TwoHeads model;
   DistributedDataParallel ddp(model);
@@ -16,7 +16,7 @@ void a_missing_gradient_is_named() {
   (l + r).sum().backward();
 }
 
-void unused_parameters() {
+TEST(UnusedParameters, UnusedParameters) {
   const World& world = testing::world();
   TwoHeads model;
   DistributedDataParallel ddp(model, {.find_unused_parameters = true});
@@ -50,7 +50,7 @@ void unused_parameters() {
 }
 
 /// Accumulated under no_sync(), not used in the last backward on any rank: averaged all the same.
-void used_under_no_sync_only() {
+TEST(UnusedParameters, UsedUnderNoSyncOnly) {
   for (const bool as_view : {true, false}) {
     TwoHeads model, alone;
     DistributedDataParallel ddp(model, {.find_unused_parameters = true, .gradient_as_bucket_view = as_view});
@@ -76,7 +76,7 @@ void used_under_no_sync_only() {
 }
 
 /// An output that is unused everywhere; a loss that does not reach the module on one rank.
-void unused_beside_the_buckets() {
+TEST(UnusedParameters, UnusedBesideTheBuckets) {
   TwoHeads model, alone;
   DistributedDataParallel ddp(model, {.find_unused_parameters = true, .gradient_as_bucket_view = false});
   const int own = world().rank();
@@ -99,7 +99,7 @@ void unused_beside_the_buckets() {
 }
 
 /// A regulariser of a parameter that the forward did not use: its gradient comes first of all.
-void a_gradient_from_outside_the_forward() {
+TEST(UnusedParameters, AGradientFromOutsideTheForward) {
   TwoHeads model;
   DistributedDataParallel ddp(model);
   for (int step = 0; step < 2; ++step) {
@@ -112,13 +112,4 @@ void a_gradient_from_outside_the_forward() {
 }
 
 }  // namespace
-
-Cases unused_cases() {
-  return {{"a_missing_gradient_is_named", a_missing_gradient_is_named},
-          {"unused_parameters", unused_parameters},
-          {"used_under_no_sync_only", used_under_no_sync_only},
-          {"unused_beside_the_buckets", unused_beside_the_buckets},
-          {"a_gradient_from_outside_the_forward", a_gradient_from_outside_the_forward}};
-}
-
 }  // namespace lockstep::testing

@@ -22,11 +22,15 @@ TESTS = {
 
 
 class TestSummary(unittest.TestCase):
-    def summary(self, *names, options=()):
-        """(exit code, lines) for a run of these tests."""
+    def summary(self, *names, options=(), cases=None):
+        """(exit code, lines) for a run of these tests. cases: {test: {case: status}} of those that have many."""
         with tempfile.TemporaryDirectory() as directory:
             path = pathlib.Path(directory)
             (path / "CTestTestfile.cmake").write_text("\n".join(TESTS[name] for name in names))
+            (path / "tests" / "results").mkdir(parents=True)
+            for test, statuses in (cases or {}).items():
+                lines = [f'<testcase name="{case}" status="{status}"/>' for case, status in statuses.items()]
+                (path / "tests" / "results" / f"{test}.xml").write_text(f"<testsuite>{''.join(lines)}</testsuite>")
             subprocess.run(["ctest", "--output-junit", "results.xml"], cwd=path, capture_output=True, timeout=60)
             run = subprocess.run([sys.executable, SUMMARY, *options, path / "results.xml"], capture_output=True, text=True, timeout=60)
         self.assertEqual(run.stderr, "")
@@ -47,6 +51,19 @@ class TestSummary(unittest.TestCase):
         code, lines = self.summary("good", "bad", "missing", "disabled", "failed_and_skipped")
         self.assertEqual((code, lines[-1]), (1, "1 passed, 4 failed"))
         self.assertEqual([line.split(":")[1].strip() for line in lines[:-1]], ["bad", "disabled", "failed_and_skipped", "missing"])
+
+    def test_cases_count_in_the_place_of_their_test(self):
+        cases = {"good": {"A.One": "run", "A.Two": "left out"}, "bad": {"A.One": "run", "A.Two": "fail"}}
+        self.assertEqual(self.summary("good", "bad", "mute", options=["--selected"], cases=cases),
+                         (1, ["failed: bad/A.Two", "skipped: mute: it gave no reason", "2 passed, 1 failed, 1 skipped"]))
+        # A test that fails although its cases passed.
+        self.assertEqual(self.summary("bad", cases={"bad": {"A.One": "run"}}), (1, ["failed: bad", "1 passed, 1 failed"]))
+
+    def test_a_case_that_no_run_has_is_a_failure(self):
+        left_out = {"good": {"A.One": "run", "A.Two": "left out"}}
+        self.assertEqual(self.summary("good", cases=left_out),
+                         (1, ["failed: good/A.Two: every run of its program leaves it out", "1 passed, 1 failed"]))
+        self.assertEqual(self.summary("good", cases=left_out, options=["--selected"]), (0, ["1 passed, 0 failed"]))
 
     def test_no_results(self):
         run = subprocess.run([sys.executable, SUMMARY, "/no/such/file", "format=passed"], capture_output=True, text=True, timeout=60)

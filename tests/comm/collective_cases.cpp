@@ -1,0 +1,392 @@
+// Collectives on tensors, checked against what LibTorch computes on one rank from everybody's inputs.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/quantize_per_tensor.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "lockstep/base/error.h"
+#include "tests/ranks/rank_test.h"
+
+using namespace lockstep;
+using lockstep::testing::check_throws;
+using lockstep::testing::world;
+
+namespace {
+
+/// The same on every rank that computes it: the input of `rank`.
+at::Tensor input(int rank, at::IntArrayRef sizes, at::ScalarType dtype) {
+  int64_t count = 1;
+  for (const int64_t size : sizes) count *= size;
+  return (at::arange(count, at::kLong).mul_(rank + 3).remainder(17) + rank).to(dtype).view(sizes);
+}
+
+at::Tensor reduced(const World& world, at::IntArrayRef sizes, at::ScalarType dtype, ReduceOp op) {
+  std::vector<at::Tensor> all;
+  for (int r = 0; r < world.size(); ++r) all.push_back(input(r, sizes, dtype));
+  const at::Tensor stacked = at::stack(all);
+  const auto folded = [&](const auto& combine) {
+    at::Tensor result = all[0].clone();
+    for (size_t r = 1; r < all.size(); ++r) result = combine(result, all[r]);
+    return result;
+  };
+  switch (op) {
+    case ReduceOp::SUM:
+      return dtype == at::kBool ? stacked.any(0) : stacked.sum(0).to(dtype);
+    case ReduceOp::AVG:
+      return stacked.to(at::kDouble).mean(0).to(dtype);
+    case ReduceOp::MIN:
+      return stacked.amin(0);
+    case ReduceOp::MAX:
+      return stacked.amax(0);
+    case ReduceOp::PRODUCT:
+      return dtype == at::kBool ? stacked.all(0) : stacked.prod(0).to(dtype);
+    case ReduceOp::BAND:
+      return folded([](const at::Tensor& a, const at::Tensor& b) { return a.bitwise_and(b); });
+    case ReduceOp::BOR:
+      return folded([](const at::Tensor& a, const at::Tensor& b) { return a.bitwise_or(b); });
+    case ReduceOp::BXOR:
+      return folded([](const at::Tensor& a, const at::Tensor& b) { return a.bitwise_xor(b); });
+    case ReduceOp::PREMUL_SUM:
+      break;  // see premul_sum()
+  }
+  return {};
+}
+
+TEST(Collectives, AllReduce) {
+  const World world = lockstep::testing::world();
+  for (const auto dtype :
+       {at::kFloat, at::kDouble, at::kChar, at::kByte, at::kShort, at::kInt, at::kLong, at::kBool}) {
+    if (dtype == at::kShort && world.backend_name() != "lockstep") continue;  // Gloo has no such type
+    for (const auto op : {ReduceOp::SUM, ReduceOp::PRODUCT, ReduceOp::MIN, ReduceOp::MAX, ReduceOp::BAND,
+                          ReduceOp::BOR, ReduceOp::BXOR}) {
+      const bool bitwise = op == ReduceOp::BAND || op == ReduceOp::BOR || op == ReduceOp::BXOR;
+      if (bitwise && c10::isFloatingType(dtype)) {
+        check_throws<Error>([&] { world.all_reduce(at::ones({3}, dtype), {.op = op}); }, "B");
+        continue;
+      }
+      for (const std::vector<int64_t>& sizes :
+           {std::vector<int64_t>{}, {0}, {1}, {3, 5}, {100, 100}, {70, 1000}}) {
+        const at::Tensor tensor = input(world.rank(), sizes, dtype);
+        world.all_reduce(tensor, {.op = op});
+        CHECK_TRUE(tensor.equal(reduced(world, sizes, dtype, op)));
+      }
+    }
+  }
+}
+
+TEST(Collectives, PremulSum) {
+  const World world = lockstep::testing::world();
+  const auto factor = [](int rank) { return rank + 0.5; };
+  for (const auto dtype : {at::kFloat, at::kDouble, at::kComplexFloat, at::kBFloat16}) {
+    for (const int64_t count : {7, 60000}) {
+      at::Tensor expected = at::zeros({count}, dtype);
+      for (int r = 0; r < world.size(); ++r) expected += input(r, {count}, dtype).mul(factor(r));
+      const at::Tensor whole = input(world.rank(), {count}, dtype);
+      world.all_reduce(whole, {.op = ReduceOp::PREMUL_SUM, .premul_factor = factor(world.rank())});
+      CHECK_TRUE(whole.allclose(expected, 0.02, 0.02));
+      const at::Tensor blocks = at::cat(
+          std::vector<at::Tensor>(static_cast<size_t>(world.size()), input(world.rank(), {count}, dtype)));
+      const at::Tensor before = blocks.clone(), block = at::empty({count}, dtype);
+      world.reduce_scatter_tensor(block, blocks,
+                                  {.op = ReduceOp::PREMUL_SUM, .premul_factor = factor(world.rank())});
+      CHECK_TRUE(block.allclose(expected, 0.02, 0.02) && blocks.equal(before));
+    }
+  }
+  check_throws<ValueError>([&] { world.all_reduce(at::ones({3}, at::kInt), {.op = ReduceOp::PREMUL_SUM}); },
+                           "PREMUL_SUM");
+}
+
+TEST(Collectives, ComplexNumbers) {
+  const World world = lockstep::testing::world();
+  for (const auto dtype : {at::kComplexFloat, at::kComplexDouble}) {
+    const auto of = [&](int rank) { return input(rank, {40, 50}, dtype).mul(c10::complex<double>(1, -2)); };
+    at::Tensor expected = at::zeros({40, 50}, dtype);
+    for (int r = 0; r < world.size(); ++r) expected += of(r);
+    const at::Tensor strided = of(world.rank()).t().contiguous().t();
+    world.all_reduce(strided);
+    CHECK_TRUE(strided.equal(expected));
+    const at::Tensor mean = of(world.rank());
+    world.all_reduce_async(mean, {.op = ReduceOp::AVG})->wait();
+    CHECK_TRUE(mean.allclose(expected.div(world.size())));
+    check_throws<ValueError>([&] { world.all_reduce(mean, {.op = ReduceOp::MAX}); }, "complex");
+  }
+}
+
+TEST(Collectives, HalfPrecision) {
+  const World world = lockstep::testing::world();
+  for (const auto dtype : {at::kHalf, at::kBFloat16}) {
+    for (const auto op : {ReduceOp::SUM, ReduceOp::PRODUCT, ReduceOp::MIN, ReduceOp::MAX}) {
+      for (const int64_t count : {0, 3, 4000}) {
+        const auto of = [&](int rank) { return (at::arange(count) + rank).remainder(3).add(1).to(dtype); };
+        std::vector<at::Tensor> all;
+        for (int r = 0; r < world.size(); ++r) all.push_back(of(r).to(at::kDouble));
+        const at::Tensor stacked = at::stack(all);
+        const at::Tensor expected = op == ReduceOp::SUM       ? stacked.sum(0)
+                                    : op == ReduceOp::PRODUCT ? stacked.prod(0)
+                                    : op == ReduceOp::MIN     ? stacked.amin(0)
+                                                              : stacked.amax(0);
+        const at::Tensor tensor = of(world.rank());
+        world.all_reduce(tensor, {.op = op});
+        CHECK_TRUE(tensor.equal(expected.to(dtype)));
+      }
+    }
+    for (const int64_t count : {5, 30000}) {
+      const at::Tensor tensor = input(world.rank(), {count}, dtype);
+      world.all_reduce(tensor, {.op = ReduceOp::AVG});
+      CHECK_TRUE(tensor.allclose(reduced(world, {count}, dtype, ReduceOp::AVG), 1e-2, 1e-2));
+    }
+  }
+}
+
+TEST(Collectives, Layouts) {
+  const World world = lockstep::testing::world();
+  const at::Tensor transposed = input(world.rank(), {30, 40}, at::kFloat).t();
+  world.all_reduce(transposed);
+  CHECK_TRUE(transposed.equal(reduced(world, {30, 40}, at::kFloat, ReduceOp::SUM).t()));
+  const at::Tensor strided = input(world.rank(), {30, 40}, at::kFloat).slice(1, 0, 40, 3);
+  world.broadcast(strided, {.src = world.size() - 1});
+  CHECK_TRUE(strided.equal(input(world.size() - 1, {30, 40}, at::kFloat).slice(1, 0, 40, 3)));
+  const at::Tensor asynchronous = input(world.rank(), {30, 40}, at::kFloat).t();
+  world.all_reduce_async(asynchronous)->wait();
+  CHECK_TRUE(asynchronous.equal(transposed));
+  // Parameters that require gradients may be sent too.
+  at::Tensor leaf = input(world.rank(), {10}, at::kFloat).requires_grad_();
+  world.broadcast(leaf);
+  CHECK_TRUE(leaf.detach().equal(input(0, {10}, at::kFloat)));
+  const at::Tensor average = reduced(world, {10}, at::kFloat, ReduceOp::AVG);
+  const auto averaged = [&](const auto& reduce) {
+    at::Tensor own = input(world.rank(), {10}, at::kFloat).requires_grad_();
+    reduce(own);
+    CHECK_TRUE(own.is_leaf() && own.detach().equal(average));
+    const at::Tensor twice = input(world.rank(), {10}, at::kFloat).requires_grad_() * 1;
+    const auto origin = twice.grad_fn();
+    reduce(twice);
+    CHECK_TRUE(twice.grad_fn() == origin && twice.detach().equal(average));
+  };
+  averaged([&](const at::Tensor& t) { world.all_reduce(t, {.op = ReduceOp::AVG}); });
+  averaged([&](const at::Tensor& t) { world.all_reduce_async(t, {.op = ReduceOp::AVG})->wait(); });
+  averaged([&](const at::Tensor& t) { world.all_reduce_coalesced({t}, {.op = ReduceOp::AVG}); });
+}
+
+TEST(Collectives, GatherAndBytes) {
+  const World world = lockstep::testing::world();
+  for (const auto dtype : {at::kFloat, at::kBool, at::kBFloat16, at::kLong}) {
+    const auto gathered = world.all_gather(input(world.rank(), {7, 300}, dtype));
+    for (int r = 0; r < world.size(); ++r) {
+      CHECK_TRUE(gathered.at(static_cast<size_t>(r)).equal(input(r, {7, 300}, dtype)));
+    }
+  }
+  const auto text = [](int rank) {
+    return std::string(static_cast<size_t>(rank) * 20000, static_cast<char>('a' + rank));
+  };
+  const auto all = world.all_gather_bytes(text(world.rank()));
+  for (int r = 0; r < world.size(); ++r) CHECK_TRUE(all.at(static_cast<size_t>(r)) == text(r));
+  CHECK_TRUE(world.broadcast_bytes(text(world.rank()), {.src = world.size() - 1}) == text(world.size() - 1));
+  world.barrier();
+}
+
+TEST(Collectives, ReduceAndScatter) {
+  const World world = lockstep::testing::world();
+  const int size = world.size();
+  for (int root = 0; root < size; ++root) {
+    const at::Tensor tensor = input(world.rank(), {50, 300}, at::kFloat).t();
+    world.reduce(tensor, {.dst = root});
+    if (world.rank() == root)
+      CHECK_TRUE(tensor.equal(reduced(world, {50, 300}, at::kFloat, ReduceOp::SUM).t()));
+    for (const int64_t rows : {0, 1, 200}) {
+      std::vector<at::Tensor> parts;
+      for (int r = 0; r < size && world.rank() == root; ++r) parts.push_back(input(r, {rows, 70}, at::kInt));
+      const at::Tensor part = at::empty({rows, 70}, at::kInt);
+      world.scatter(part, parts, {.src = root});
+      CHECK_TRUE(part.equal(input(world.rank(), {rows, 70}, at::kInt)));
+      const auto gathered = world.gather(part, {.dst = root});
+      CHECK_TRUE(gathered.size() == (world.rank() == root ? static_cast<size_t>(size) : 0));
+      for (size_t r = 0; r < gathered.size(); ++r) {
+        CHECK_TRUE(gathered[r].equal(input(static_cast<int>(r), {rows, 70}, at::kInt)));
+      }
+    }
+  }
+  const at::Tensor whole = input(world.rank(), {size * 40, 30}, at::kLong);
+  const at::Tensor expected = reduced(world, {size * 40, 30}, at::kLong, ReduceOp::MAX);
+  const at::Tensor block = at::empty({40, 30}, at::kLong);
+  world.reduce_scatter_tensor(block, whole, {.op = ReduceOp::MAX});
+  CHECK_TRUE(block.equal(expected.narrow(0, world.rank() * 40, 40)));
+  block.zero_();
+  world.reduce_scatter(block, whole.chunk(size), {.op = ReduceOp::MAX});
+  CHECK_TRUE(block.equal(expected.narrow(0, world.rank() * 40, 40)));
+  const at::Tensor all = at::empty({size * 40, 30}, at::kLong);
+  world.all_gather_into_tensor(all, block);
+  CHECK_TRUE(all.equal(expected));
+}
+
+TEST(Collectives, AllToAll) {
+  const World world = lockstep::testing::world();
+  const int size = world.size(), self = world.rank();
+  const at::Tensor rows = input(self, {size * 5, 40}, at::kFloat);
+  const at::Tensor received = at::empty_like(rows);
+  world.all_to_all_single(received, rows);
+  for (int r = 0; r < size; ++r) {
+    CHECK_TRUE(
+        received.narrow(0, r * 5, 5).equal(input(r, {size * 5, 40}, at::kFloat).narrow(0, self * 5, 5)));
+  }
+  // Rank a sends a + b + 1 rows to rank b.
+  std::vector<int64_t> splits;
+  std::vector<at::Tensor> inputs, outputs;
+  int64_t total = 0;
+  for (int r = 0; r < size; ++r) {
+    splits.push_back(self + r + 1);
+    total += splits.back();
+    inputs.push_back(at::full({self + r + 1, 900}, self * 10 + r, at::kFloat));
+    outputs.push_back(at::empty({self + r + 1, 900}));
+  }
+  const at::Tensor uneven = at::empty({total, 900});
+  world.all_to_all_single(uneven, at::cat(inputs), splits, splits);
+  world.all_to_all(outputs, inputs);
+  CHECK_TRUE(uneven.equal(at::cat(outputs)));
+  for (int r = 0; r < size; ++r)
+    CHECK_TRUE(outputs[static_cast<size_t>(r)].eq(r * 10 + self).all().item<bool>());
+  const auto gathered = world.all_gather_uneven(at::full({self * 2, 3}, self, at::kInt));
+  for (int r = 0; r < size; ++r)
+    CHECK_TRUE(gathered[static_cast<size_t>(r)].equal(at::full({r * 2, 3}, r, at::kInt)));
+}
+
+/// What is only moved may be of any dtype: `count` elements whose bytes tell who made them.
+at::Tensor raw(int rank, int64_t count, at::ScalarType dtype) {
+  const auto bytes = count * static_cast<int64_t>(c10::elementSize(dtype));
+  return at::arange(bytes).add(rank * 5 + 1).remainder(113).to(at::kByte).view(dtype);
+}
+
+bool same(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() &&
+         a.contiguous().view(at::kByte).equal(b.contiguous().view(at::kByte));
+}
+
+TEST(Collectives, MovedDtypes) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  const World world = lockstep::testing::world();
+  const int size = world.size(), self = world.rank(), last = size - 1;
+  for (const auto dtype :
+       {at::kUInt16, at::kUInt32, at::kUInt64, at::kComplexHalf, at::kComplexFloat, at::kComplexDouble,
+        at::kFloat8_e4m3fn, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2, at::kFloat8_e5m2fnuz, at::kFloat8_e8m0fnu,
+        at::kShort, at::kHalf, at::kBFloat16, at::kBool}) {
+    const auto of = [&](int rank, int64_t count) {
+      const at::Tensor tensor = raw(rank, count, dtype);
+      return dtype == at::kBool ? tensor.view(at::kByte).remainder(2).view(at::kBool) : tensor;
+    };
+    for (const int64_t count : {3, 900, 50000}) {
+      const at::Tensor copied = of(self, count);
+      world.broadcast(copied, {.src = last});
+      CHECK_TRUE(same(copied, of(last, count)));
+      const auto gathered = world.all_gather(of(self, count));
+      const auto at_last = world.gather(of(self, count), {.dst = last});
+      const at::Tensor into = at::empty({size * count}, dtype), part = at::empty({count}, dtype);
+      world.all_gather_into_tensor(into, of(self, count));
+      for (int r = 0; r < size; ++r) {
+        CHECK_TRUE(same(gathered[static_cast<size_t>(r)], of(r, count)));
+        CHECK_TRUE(same(into.narrow(0, r * count, count), of(r, count)));
+        if (self == last) CHECK_TRUE(same(at_last[static_cast<size_t>(r)], of(r, count)));
+      }
+      world.scatter(part, self == last ? gathered : std::vector<at::Tensor>(), {.src = last});
+      CHECK_TRUE(same(part, of(self, count)));
+      const at::Tensor swapped = at::empty({size * count}, dtype);
+      world.all_to_all_single(swapped, of(self, size * count));
+      for (int r = 0; r < size; ++r) {
+        CHECK_TRUE(
+            same(swapped.narrow(0, r * count, count), of(r, size * count).narrow(0, self * count, count)));
+      }
+      const auto send = world.isend(of(self, count), (self + 1) % size);
+      const at::Tensor received = at::empty({count}, dtype);
+      world.recv(received, (self + size - 1) % size);
+      send->wait();
+      CHECK_TRUE(same(received, of((self + size - 1) % size, count)));
+    }
+  }
+  for (const auto dtype : {at::kUInt16, at::kUInt32, at::kUInt64}) {
+    const at::Tensor sum = at::full({7}, 3 + self, at::kLong).to(dtype), most = sum.clone();
+    world.all_reduce(sum);
+    world.all_reduce(most, {.op = ReduceOp::MAX});
+    CHECK_TRUE(sum.to(at::kLong).eq(3 * size + size * (size - 1) / 2).all().item<bool>());
+    CHECK_TRUE(most.to(at::kLong).eq(3 + last).all().item<bool>());
+  }
+  check_throws<ValueError>([&] { world.all_reduce(raw(self, 5, at::kFloat8_e5m2)); },
+                           "a reduction cannot combine float8_e5m2 by SUM");
+  const at::Tensor quantised = at::quantize_per_tensor(at::rand({4}), 0.1, 3, at::kQInt8);
+  check_throws<ValueError>([&] { world.broadcast(quantised); }, "does not take tensors of dtype QInt8");
+}
+
+TEST(Collectives, Messages) {
+  const World world = lockstep::testing::world();
+  const int next = (world.rank() + 1) % world.size(),
+            previous = (world.rank() + world.size() - 1) % world.size();
+  if (world.size() == 1 && world.backend_name() != "lockstep") return;  // Gloo does not send to itself
+  for (const int64_t count : {1, 1000, 200000}) {
+    std::vector<P2POp> operations;
+    const at::Tensor received = at::empty({count});
+    const at::Tensor strided = at::empty({count, 2}).select(1, 1);
+    operations.push_back({P2POp::Kind::irecv, received, previous});
+    operations.push_back({P2POp::Kind::irecv, strided, previous, 5});
+    operations.push_back({P2POp::Kind::isend, input(world.rank(), {count}, at::kFloat), next, 5});
+    operations.push_back({P2POp::Kind::isend, input(world.rank(), {count}, at::kFloat).neg(), next});
+    for (const auto& work : world.batch_isend_irecv(operations)) work->wait();
+    CHECK_TRUE(received.equal(input(previous, {count}, at::kFloat).neg()));
+    CHECK_TRUE(strided.equal(input(previous, {count}, at::kFloat)));
+  }
+  // To rank 0 from whoever comes.
+  const at::Tensor value = at::full({4}, world.rank(), at::kLong);
+  if (world.rank() != 0) {
+    world.send(value, 0, {.tag = 3});
+    return;
+  }
+  for (int n = 1; n < world.size(); ++n) {
+    const int source = world.recv(value, std::nullopt, {.tag = 3});
+    CHECK_TRUE(source > 0 && value.eq(source).all().item<bool>());
+  }
+}
+
+TEST(Collectives, SharedTensors) {
+  const World world = lockstep::testing::world();
+  for (int round = 0; round < 50; ++round) {
+    const at::Tensor tensor = world.empty_shared({300, 1000}, at::kFloat);
+    tensor.copy_(input(world.rank(), {300, 1000}, at::kFloat));
+    const auto work = world.all_reduce_async(tensor, {.op = ReduceOp::MAX});
+    while (!work->is_completed()) {
+    }
+    CHECK_TRUE(tensor.equal(reduced(world, {300, 1000}, at::kFloat, ReduceOp::MAX)));
+  }
+}
+
+TEST(Collectives, C10dBackend) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  const World world = lockstep::testing::world();
+  const auto backend = world.backend();
+  CHECK_TRUE(backend->getBackendName() == world.backend_name());
+  std::vector<at::Tensor> tensors{input(world.rank(), {1000}, at::kFloat)};
+  const auto work = backend->allreduce(tensors);
+  work->wait();
+  CHECK_TRUE(tensors[0].equal(reduced(world, {1000}, at::kFloat, ReduceOp::SUM)));
+  at::Tensor swapped = at::empty({world.size() * 3}, at::kLong);
+  at::Tensor sent = at::arange(world.size() * 3).add(world.rank() * 100);
+  std::vector<int64_t> even;
+  backend->alltoall_base(swapped, sent, even, even)->wait();
+  for (int r = 0; r < world.size(); ++r) {
+    CHECK_TRUE(swapped.narrow(0, r * 3, 3).equal(at::arange(3).add(world.rank() * 3 + r * 100)));
+  }
+  std::vector<std::vector<at::Tensor>> outputs(1);
+  for (int r = 0; r < world.size(); ++r) outputs[0].push_back(at::empty({5}, at::kLong));
+  std::vector<at::Tensor> inputs{input(world.rank(), {5}, at::kLong)};
+  backend->allgather(outputs, inputs)->wait();
+  for (int r = 0; r < world.size(); ++r)
+    CHECK_TRUE(outputs[0][static_cast<size_t>(r)].equal(input(r, {5}, at::kLong)));
+  backend->barrier()->wait();
+}
+
+}  // namespace
