@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
@@ -12,6 +13,7 @@
 #include "lockstep/comm/backends/shared_memory.h"
 #include "lockstep/comm/job_timeline.h"
 #include "lockstep/comm/segment_exchange.h"
+#include "lockstep/comm/store_part.h"
 #include "lockstep/comm/traced_group.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/shm/node.h"
@@ -20,40 +22,53 @@
 namespace lockstep::python {
 namespace {
 
-/// Whether this is the group of the whole job that the launcher started. Its first group meets where
-/// lockstep::init() of a C++ rank would, so that ranks of both languages can be in it.
-bool is_first_world_group(int rank, int size) {
-  static bool taken = false;
-  const bool world = env::get_int(env::kRank) == rank && env::get_int(env::kWorldSize) == size;
-  const bool first = world && !taken;
-  taken = taken || world;
-  return first;
-}
-
-StorePtr without_prefixes(StorePtr store) {
-  while (auto prefix = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(store)) {
-    store = prefix->getUnderlyingStore();
+/// The store below the prefixes that init_process_group() puts around that of an init_method; null where
+/// there are others.
+StorePtr of_init_method(StorePtr store) {
+  constexpr int kPrefixes = 3;  // "default_pg", the group's name, the device
+  for (int i = 0; i < kPrefixes; ++i) {
+    auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(store.get());
+    if (prefixed == nullptr) return nullptr;
+    store = prefixed->getUnderlyingStore();
   }
   return store;
 }
 
+/// The launcher's environment, where it is what this group was made from. A job inside a job inherits it and
+/// has another store, rank or size.
+std::optional<job::LaunchEnvironment> launched_as(const StorePtr& store, int rank, int size) {
+  if (!store || env::get_int(env::kRank) != rank || env::get_int(env::kWorldSize) != size)
+    return std::nullopt;
+  const job::LaunchEnvironment launch = job::LaunchEnvironment::from_env();
+  if (root_of(store) != launch.master_addr + ":" + std::to_string(launch.master_port)) return std::nullopt;
+  return launch;
+}
+
+/// The group of all ranks: where it is the job that a launcher has started it meets as lockstep::init() of a
+/// C++ rank does, so that ranks of both languages can be in it.
+UniqueFd find_segment_of_job(const StorePtr& store, const job::LaunchEnvironment& place,
+                             std::chrono::milliseconds timeout) {
+  begin_job_at(root_of(store));
+  const StorePtr below = of_init_method(store);
+  const auto launch = launched_as(below, place.rank, place.world_size);
+  if (launch && launch->segment_fd && launch->local_world_size == place.world_size) {
+    return inherited_segment(*launch->segment_fd);
+  }
+  const StorePtr part = launch ? part_for_job(below, launch->attempt()) : part_for_job(store, "");
+  return exchange_segment(*part, place, timeout);
+}
+
 }  // namespace
 
-BackendPtr create_backend(StorePtr store, int rank, int size, double timeout, bool is_default) {
+BackendPtr create_backend(const StorePtr& store, int rank, int size, double timeout, bool is_default) {
   const std::chrono::duration<double> longest = kLongestTimeout, asked{timeout};
   const auto deadline = std::chrono::duration_cast<std::chrono::milliseconds>(std::min(asked, longest));
   job::LaunchEnvironment launch;
-  if (is_first_world_group(rank, size)) {
-    store = without_prefixes(store);
-    const auto fd = env::get_int(env::kSegmentFd);
-    const auto local_size = env::get_int(env::kLocalWorldSize);
-    if (fd && local_size == size) launch.segment_fd = static_cast<int>(*fd);
-  }
   launch.alone = false;
   launch.rank = launch.local_rank = rank;
   launch.world_size = launch.local_world_size = size;
-  const UniqueFd segment =
-      launch.segment_fd ? inherited_segment(*launch.segment_fd) : exchange_segment(*store, launch, deadline);
+  const UniqueFd segment = is_default ? find_segment_of_job(store, launch, deadline)
+                                      : exchange_segment(*part_for_group(store), launch, deadline);
   auto node = std::make_shared<shm::Node>(segment.get(), rank);
   node->wait_for_all(deadline);
   std::shared_ptr<ProcessGroup::Impl> group = backends::make_shared_memory(std::move(node), deadline);

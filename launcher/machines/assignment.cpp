@@ -17,7 +17,8 @@ using nlohmann::json;
 constexpr std::string_view kStay[] = {"HOME",       "HOSTNAME", "LOGNAME", "LS_COLORS", "MAIL",
                                       "OLDPWD",     "PWD",      "SHELL",   "SHLVL",     env::kTerm,
                                       env::kTmpdir, "USER",     "DISPLAY", "WINDOWID",  "_"};
-constexpr std::string_view kStayBeginnings[] = {"SSH_", "XDG_", "DBUS_", "BASH_FUNC_", env::kSegmentFd};
+constexpr std::string_view kStayBeginnings[] = {"SSH_",       "XDG_",          "DBUS_",
+                                                "BASH_FUNC_", env::kSegmentFd, env::kSegmentOwner};
 
 }  // namespace
 

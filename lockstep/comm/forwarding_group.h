@@ -19,6 +19,7 @@ class ForwardingGroup : public ProcessGroup::Impl {
   const std::string& name() const override { return group_->name(); }
   c10::intrusive_ptr<c10d::Backend> backend() override { return group_->backend(); }
   Timeout timeout() const override { return group_->timeout(); }
+  void set_timeout(Timeout timeout) override { group_->set_timeout(timeout); }
 
   WorkPtr start_reduce_parts(const at::Tensor& tensor, const std::vector<TensorPart>& parts, ReduceOp op,
                              Timeout timeout) override {

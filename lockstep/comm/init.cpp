@@ -24,6 +24,7 @@
 #include "lockstep/comm/job_timeline.h"
 #include "lockstep/comm/segment_exchange.h"
 #include "lockstep/comm/store.h"
+#include "lockstep/comm/store_part.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/job/own_address.h"
 #include "lockstep/shm/node.h"
@@ -57,15 +58,8 @@ void leave_at_exit() {
   close_kept_stores();
 }
 
-/// How often this process has joined a job before: what it left in a store must not be taken for this time's.
-int& earlier_jobs() {
-  static int count = 0;
-  return count;
-}
-
-StorePtr of_this_time(StorePtr store) {
-  if (!store || earlier_jobs() == 0) return store;
-  return c10::make_intrusive<c10d::PrefixStore>("again/" + std::to_string(earlier_jobs()), std::move(store));
+StorePtr launchers_store(const job::LaunchEnvironment& launch, std::chrono::milliseconds timeout) {
+  return part_for_job(connect_store(launch, timeout), launch.attempt());
 }
 
 UniqueFd find_segment(const job::LaunchEnvironment& launch, StorePtr& store,
@@ -75,7 +69,7 @@ UniqueFd find_segment(const job::LaunchEnvironment& launch, StorePtr& store,
   if (!store && launch.master_addr.empty() && !launch.job_key.empty()) {
     return exchange_segment_locally(launch, timeout);
   }
-  if (!store) store = of_this_time(connect_store(launch, timeout));
+  if (!store) store = launchers_store(launch, timeout);
   return exchange_segment(*store, launch, timeout);
 }
 
@@ -100,8 +94,8 @@ std::shared_ptr<ProcessGroup::Impl> make_lockstep(const job::LaunchEnvironment& 
 std::shared_ptr<ProcessGroup::Impl> make_gloo(const job::LaunchEnvironment& launch, StorePtr& store,
                                               std::chrono::milliseconds timeout) {
   if (!store) {
-    store = launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>())
-                         : of_this_time(connect_store(launch, timeout));
+    store =
+        launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>()) : launchers_store(launch, timeout);
   }
   const auto factory = [host = job::own_address(launch)](const StorePtr& where, int rank, int size,
                                                          std::chrono::milliseconds deadline) {
@@ -191,8 +185,10 @@ World join_job(const InitOptions& options, const job::LaunchEnvironment& launch,
     // The programs that this one starts are no ranks: they get neither the descriptor nor its name.
     ::fcntl(static_cast<int>(*fd), F_SETFD, FD_CLOEXEC);
     env::set(env::kSegmentFd, std::nullopt);
+    env::set(env::kSegmentOwner, std::nullopt);
   }
-  store = of_this_time(std::move(store));
+  begin_job_at(store ? root_of(store) : launch.master_addr + ":" + std::to_string(launch.master_port));
+  if (store) store = part_for_job(store, "");
   auto impl = make_backend(backend, launch, store, options.timeout);
   if (debug_level() == DebugLevel::DETAIL) impl = make_checked(std::move(impl));
   impl = begin_timeline(std::move(impl), launch);
@@ -257,7 +253,7 @@ c10::intrusive_ptr<c10d::Store> default_store() {
   JoinedJob& joined = joined_job();
   if (!joined.store) {
     joined.store = joined.launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>())
-                                       : of_this_time(connect_store(joined.launch, joined.world.timeout()));
+                                       : launchers_store(joined.launch, joined.world.timeout());
   }
   return joined.store;
 }
@@ -270,7 +266,6 @@ void destroy() {
   if (!job_slot() || joining_process().is_copy()) return;
   job_slot()->world.ProcessGroup::destroy();
   job_slot().reset();
-  ++earlier_jobs();
   end_timeline();
 }
 

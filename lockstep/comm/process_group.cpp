@@ -162,6 +162,17 @@ void ProcessGroup::refuse() const {
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroup::backend() const { return impl().backend(); }
 
+std::chrono::milliseconds ProcessGroup::timeout() const {
+  return handle_->impl ? handle_->impl->timeout() : handle_->timeout;
+}
+
+void ProcessGroup::set_timeout(std::chrono::milliseconds timeout) const {
+  if (timeout.count() <= 0) {
+    throw ValueError("set_timeout: a deadline must be above 0 ms, not " + std::to_string(timeout.count()));
+  }
+  impl().set_timeout(std::min(timeout, kLongestTimeout));
+}
+
 // ------------------------------------------------------------------------------------------------ reductions
 
 void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options) const {

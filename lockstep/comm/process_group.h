@@ -105,7 +105,10 @@ class ProcessGroup {
   /// The same group for LibTorch's own interfaces.
   c10::intrusive_ptr<c10d::Backend> backend() const;
   /// Deadline of the operations that name none.
-  std::chrono::milliseconds timeout() const { return handle_->timeout; }
+  std::chrono::milliseconds timeout() const;
+  /// Changes it for the operations that this rank starts from now on, through whichever copy of the group.
+  /// Groups that were made of this one keep theirs. Throws ValueError where it is not above 0.
+  void set_timeout(std::chrono::milliseconds timeout) const;
 
   /// Rank in the job of rank `group_rank` of this group, and the reverse. Throw ValueError where there is
   /// none.

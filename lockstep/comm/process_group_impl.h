@@ -21,6 +21,7 @@ class ProcessGroup::Impl {
   virtual const std::string& name() const = 0;
   virtual c10::intrusive_ptr<c10d::Backend> backend() = 0;
   virtual Timeout timeout() const = 0;
+  virtual void set_timeout(Timeout timeout) = 0;
 
   virtual WorkPtr start_all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) = 0;
   virtual WorkPtr start_reduce(const at::Tensor& tensor, ReduceOp op, int dst, Timeout timeout) = 0;

@@ -1,25 +1,30 @@
 #include "lockstep/comm/segment_exchange.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <functional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
-#include "lockstep/job/descriptor_socket.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/shm/segment.h"
 
 namespace lockstep {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
@@ -65,6 +70,41 @@ std::string open_published(const std::string& place, const job::LaunchEnvironmen
          " is not the segment of local rank 0: the ranks do not share memory" + advice;
 }
 
+/// Is it a job's of as many ranks, in which this one's place is free?
+bool is_free_for(int fd, const job::LaunchEnvironment& launch) {
+  try {
+    const shm::Segment segment = shm::Segment::map(fd);
+    return segment.ranks() == launch.local_world_size &&
+           segment.rank_info(launch.local_rank).state == shm::RankState::absent;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// The memory file `name` with a place for this rank, in any process of this user. A process of another user
+/// cannot be looked into, and is not to be: it could offer memory of its own.
+UniqueFd find_in_processes(const std::string& name, const job::LaunchEnvironment& launch) {
+  const std::string target = "/memfd:" + name + " (deleted)";
+  // A process may end, and a descriptor be closed, while we look.
+  std::error_code gone;
+  for (fs::directory_iterator process("/proc", gone); process != fs::directory_iterator();
+       process.increment(gone)) {
+    const std::string pid = process->path().filename();
+    struct stat status {};
+    if (pid.find_first_not_of("0123456789") != std::string::npos ||
+        ::stat(process->path().c_str(), &status) != 0 || status.st_uid != ::geteuid()) {
+      continue;
+    }
+    for (fs::directory_iterator open_file(process->path() / "fd", gone);
+         open_file != fs::directory_iterator(); open_file.increment(gone)) {
+      if (fs::read_symlink(open_file->path(), gone) != target) continue;
+      UniqueFd fd = open_in_process(std::stoi(pid), std::stoi(open_file->path().filename()));
+      if (fd.valid() && is_free_for(fd.get(), launch)) return fd;
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& launch,
@@ -99,32 +139,37 @@ UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& laun
     return fd;
   }
   UniqueFd fd;
-  std::string verdict;
+  std::string problem, verdict;
   try {
-    const std::string problem = open_published(to_text(store.get(key)), launch, fd);
+    problem = open_published(to_text(store.get(key)), launch, fd);
     store.set(opened_key(launch.local_rank), problem.empty() ? kFine : problem);
-    verdict = to_text(store.get(key + "/verdict"));
+    if (problem.empty()) verdict = to_text(store.get(key + "/verdict"));
   } catch (const std::exception& error) {
     const std::string text = error.what();
     throw CommError("rank " + std::to_string(launch.rank) +
                     ": local rank 0 did not answer in the store: " + text.substr(0, text.find('\n')));
   }
+  // A rank's own problem is certain, whatever else stands in the store.
+  if (!problem.empty()) throw CommError(problem);
   if (verdict != kFine) throw CommError(verdict);
   return fd;
 }
 
 UniqueFd exchange_segment_locally(const job::LaunchEnvironment& launch, std::chrono::milliseconds timeout) {
-  const std::string name = "lockstep/" + std::to_string(::getuid()) + "/" + launch.job_key;
-  if (launch.local_rank != 0) {
-    UniqueFd fd = job::receive_descriptor(name, timeout);
-    if (shm::Segment::map(fd.get()).ranks() != launch.local_world_size) {
-      throw CommError("rank " + std::to_string(launch.rank) + ": another job answers at " + name);
+  const std::string name = "lockstep-" + std::to_string(std::hash<std::string>()(launch.job_key));
+  if (launch.local_rank == 0) return shm::create_segment(launch.local_world_size, 0, name);
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (auto pause = std::chrono::milliseconds(1);;
+       pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
+    if (UniqueFd fd = find_in_processes(name, launch); fd.valid()) return fd;
+    if (std::chrono::steady_clock::now() >= deadline) {
+      throw TimeoutError(
+          "the first rank of this node has not called init() within " + std::to_string(timeout.count()) +
+          " ms; ranks that do not see each other's processes (other containers) need MASTER_ADDR "
+          "and MASTER_PORT, or --backend gloo");
     }
-    return fd;
+    std::this_thread::sleep_for(pause);
   }
-  UniqueFd fd = shm::create_segment(launch.local_world_size);
-  job::hand_out_descriptor(name, fd.get(), launch.local_world_size - 1, timeout);
-  return fd;
 }
 
 UniqueFd inherited_segment(int fd) {

@@ -17,14 +17,17 @@ struct LaunchEnvironment;
 
 namespace lockstep {
 
-/// Through a store. The node's first rank makes the segment and publishes where it is; the others open it and
-/// compare a random number that only its memory holds. Throws CommError, on every rank, when one of them does
-/// not share memory. Blocks until all ranks of the node are there.
+/// Through a store, in which no other job has left anything (store_part.h). The node's first rank makes the
+/// segment and publishes where it is; the others open it and compare a random number that only its memory
+/// holds. Throws CommError, on every rank, when one of them does not share memory. Blocks until all ranks of
+/// the node are there.
 UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& launch,
                           std::chrono::milliseconds timeout);
 
-/// Without a store, for jobs of one node: the first rank makes the segment and hands it out over a Unix
-/// socket that is named after the job and is no file. Throws TimeoutError when it does not come.
+/// Without a store, for jobs of one node: the first rank names the segment after the job, and the others look
+/// for that name among the open files of this user's processes (/proc). So there is no address that another
+/// user could take first. Throws TimeoutError when it does not come. The first rank must keep the descriptor
+/// until all have joined the segment.
 UniqueFd exchange_segment_locally(const job::LaunchEnvironment& launch, std::chrono::milliseconds timeout);
 
 /// The segment that lockrun handed down as descriptor `fd`. Where a wrapper between lockrun and this process

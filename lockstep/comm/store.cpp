@@ -5,7 +5,6 @@
 #include <map>
 #include <string>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "lockstep/base/error.h"
@@ -73,12 +72,8 @@ c10::intrusive_ptr<c10d::Store> connect_store(const job::LaunchEnvironment& laun
         "torchrun, "
         "set them, or give an init_method");
   }
-  auto store = tcp_store(launch.master_addr, launch.master_port, !launch.agent_store && launch.rank == 0,
-                         launch.rank, timeout);
-  // torchrun's workers share its own store, each attempt under a name of its own.
-  const std::string prefix = launch.agent_store ? "/worker/attempt_" + std::to_string(launch.restart_count)
-                                                : std::string("/default");
-  return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+  return tcp_store(launch.master_addr, launch.master_port, !launch.agent_store && launch.rank == 0,
+                   launch.rank, timeout);
 }
 
 StoreAddress StoreAddress::parse(const std::string& url) {

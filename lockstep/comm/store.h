@@ -18,7 +18,8 @@ struct LaunchEnvironment;
 namespace lockstep {
 
 /// Connects to (or, as rank 0 without a launcher's store, serves) the TCPStore at MASTER_ADDR:MASTER_PORT.
-/// Throws CommError naming the address. Blocks until connected.
+/// Earlier attempts of the job may have left keys in it (store_part.h). Throws CommError naming the address.
+/// Blocks until connected.
 c10::intrusive_ptr<c10d::Store> connect_store(const job::LaunchEnvironment& launch,
                                               std::chrono::milliseconds timeout);
 

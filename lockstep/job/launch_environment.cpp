@@ -104,6 +104,20 @@ void read(LaunchEnvironment& launch, const Names& names) {
   }
 }
 
+/// Whose segment is handed down beside this: a job inside a job inherits both variables and has another
+/// place.
+std::string segment_owner(const LaunchEnvironment& launch) {
+  return std::to_string(launch.rank) + "/" + std::to_string(launch.world_size) + "@" +
+         std::to_string(launch.master_port);
+}
+
+std::optional<int> segment_of(const LaunchEnvironment& launch) {
+  const auto fd = env::get_int(env::kSegmentFd);
+  const auto owner = env::get(env::kSegmentOwner);
+  if (!fd || (owner && *owner != segment_owner(launch))) return std::nullopt;
+  return static_cast<int>(*fd);
+}
+
 /// Several jobs may run on one node: by the launcher's own name for this one or, without, by who started it.
 std::string name_of_job() {
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", env::kOpenMpiUri}) {
@@ -184,7 +198,7 @@ LaunchEnvironment LaunchEnvironment::from_env() {
     if (const auto local = env::get_int(kVirtualLocalRank)) launch.local_rank = static_cast<int>(*local);
     launch.local_addr = env::get(kLocalAddr).value_or("");
     launch.group_rank = number(kGroupRank, 0);
-    if (const auto fd = env::get_int(env::kSegmentFd)) launch.segment_fd = static_cast<int>(*fd);
+    launch.segment_fd = segment_of(launch);
     launch.agent_store = env::get_bool(kAgentStore).value_or(false);
     launch.group_world_size = number(kGroupWorldSize, 1);
     launch.role = env::get(kRoleName).value_or(launch.role);
@@ -243,6 +257,7 @@ std::vector<std::string> LaunchEnvironment::to_env(const std::vector<std::string
   entries.set_default("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (threads > 0) entries.set_default(env::kOmpNumThreads, std::to_string(threads));
   entries.set_or_remove(env::kSegmentFd, segment_fd);
+  entries.set_or_remove(env::kSegmentOwner, segment_fd ? segment_owner(*this) : "");
   entries.set_or_remove(timeline::kFolderVariable, timeline_parts);
   entries.set_or_remove(kLocalAddr, local_addr);
   if (!interface.empty()) {

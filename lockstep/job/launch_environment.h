@@ -22,11 +22,14 @@ struct LaunchEnvironment {
   int max_restarts = 0;
   std::string master_addr{};
   int master_port = 0;
-  bool agent_store = false;         ///< the launcher serves the store: every rank is its client
-  std::optional<int> segment_fd{};  ///< of the memory that the node's ranks share; stays open in them
-  std::string local_addr{};         ///< address of this machine that the others use; empty: not said
-  std::string error_file{};         ///< where the rank writes why it failed; empty: nowhere
-  std::string timeline_parts{};     ///< folder for the ranks' parts of a timeline; empty: none
+  bool agent_store = false;  ///< the launcher serves the store: every rank is its client
+  /// Of the memory that the node's ranks share; stays open in them. from_env() finds none where RANK,
+  /// WORLD_SIZE or MASTER_PORT are no longer those that to_env() has set beside it: then another launcher, or
+  /// the program, has described a job of its own.
+  std::optional<int> segment_fd{};
+  std::string local_addr{};      ///< address of this machine that the others use; empty: not said
+  std::string error_file{};      ///< where the rank writes why it failed; empty: nowhere
+  std::string timeline_parts{};  ///< folder for the ranks' parts of a timeline; empty: none
 
   // Only to_env() looks at these.
   int threads = 0;                        ///< OMP_NUM_THREADS where it is unset; 0: left alone
@@ -48,6 +51,9 @@ struct LaunchEnvironment {
   /// `inherited` ("NAME=value" entries) with torchrun's variables and Lockstep's own for this rank in it. Of
   /// an outer job, whose rank may be calling, nothing is left.
   std::vector<std::string> to_env(const std::vector<std::string>& inherited) const;
+
+  /// Names the attempt among all that share the launcher's store.
+  std::string attempt() const { return run_id + "/" + std::to_string(restart_count); }
 
   /// The same for another rank of this node. `error_file` is the caller's to set.
   LaunchEnvironment of_local_rank(int other) const;

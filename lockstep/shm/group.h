@@ -46,6 +46,7 @@ class Group {
   int rank() const { return members_->rank(); }
   int size() const { return members_->size(); }
   std::chrono::milliseconds timeout() const { return timeout_; }
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   int segment_rank_of(int member) const { return members_->segment_rank_of(member); }
   bool is_broken() const { return members_->is_broken(); }
 

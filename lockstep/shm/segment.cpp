@@ -68,7 +68,7 @@ void* map_aligned(int fd, size_t bytes) {
 
 }  // namespace
 
-UniqueFd create_segment(int ranks, size_t arena_bytes) {
+UniqueFd create_segment(int ranks, size_t arena_bytes, const std::string& name) {
   if (ranks < 1 || ranks > kMaxRanks) {
     throw ValueError("a node can have 1 to " + std::to_string(kMaxRanks) + " ranks, not " +
                      std::to_string(ranks));
@@ -91,7 +91,7 @@ UniqueFd create_segment(int ranks, size_t arena_bytes) {
   header.total_bytes = header.arena_table_offset + count * header.arena_bytes;
   if (::getrandom(&header.nonce, sizeof header.nonce, 0) != sizeof header.nonce) fail("getrandom");
 
-  UniqueFd fd(::memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) fail("cannot make shared memory (memfd_create)");
   if (::ftruncate(fd.get(), static_cast<off_t>(header.total_bytes)) != 0) {
     fail("cannot size the shared segment to " + std::to_string(header.total_bytes) + " bytes");

@@ -13,9 +13,9 @@ namespace lockstep::shm {
 /// Makes the sparse, sealed, unnamed memory file that `ranks` processes of one node share. It has no name and
 /// goes away with its last descriptor and mapping, however the processes end. `arena_bytes` is the most that
 /// one rank can allocate (0: LOCKSTEP_ARENA_BYTES, else as much as the machine has memory; untouched bytes
-/// cost nothing). The descriptor is close-on-exec. Throws ValueError for a rank count outside 1..kMaxRanks or
-/// a variable that cannot be, Error when the kernel refuses.
-UniqueFd create_segment(int ranks, size_t arena_bytes = 0);
+/// cost nothing). `name` is what /proc shows of it. The descriptor is close-on-exec. Throws ValueError for a
+/// rank count outside 1..kMaxRanks or a variable that cannot be, Error when the kernel refuses.
+UniqueFd create_segment(int ranks, size_t arena_bytes = 0, const std::string& name = "lockstep");
 
 /// A snapshot of one rank's record, for reports.
 struct RankInfo {

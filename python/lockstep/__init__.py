@@ -7,6 +7,8 @@ CPU tensors only. Every rank of a group must run on the same machine.
 """
 
 import atexit
+import datetime
+import functools
 import os
 
 import torch
@@ -24,14 +26,53 @@ __version__ = "@PROJECT_VERSION@"
 def _create(store, rank, size, timeout):
     # The first group of a job is that of all its ranks.
     is_default = not dist.is_initialized()
-    backend = _C.create_backend(store, rank, size, timeout.total_seconds(), is_default)
+    try:
+        backend = _C.create_backend(store, rank, size, timeout.total_seconds(), is_default)
+    finally:
+        # What this rank starts, a job of its own for one, is no rank of this job.
+        os.environ.pop("LOCKSTEP_SEGMENT_FD", None)
+        os.environ.pop("LOCKSTEP_SEGMENT_OWNER", None)
     if is_default and os.environ.pop("LOCKSTEP_TIMELINE", None) is not None:
         os.environ.pop("LOCKSTEP_TIMELINE_PARTS", None)  # what this rank starts is no rank
         atexit.register(_C.end_timeline)
     return backend
 
 
-if not hasattr(dist.Backend, "LOCKSTEP"):
+def _instead_of(name):
+    """Puts a function that also knows this backend in the place of one that asks for Gloo or NCCL by name."""
+    original = getattr(dist.distributed_c10d, name)
+
+    def replace(function):
+        replacement = functools.wraps(original)(functools.partial(function, original))
+        for module in dist, dist.distributed_c10d:
+            if getattr(module, name, None) is original:
+                setattr(module, name, replacement)
+    return replace
+
+
+def _register():
     dist.Backend.register_backend("lockstep", _create, devices=["cpu"])
+
+    @_instead_of("monitored_barrier")
+    def monitored_barrier(original, group=None, timeout=None, wait_all_ranks=False):
+        if dist.get_rank(group) < 0 or dist.get_backend(group) != "lockstep":
+            return original(group, timeout, wait_all_ranks)
+        group = group or dist.group.WORLD
+        if timeout is None:
+            return group.monitored_barrier(wait_all_ranks=wait_all_ranks)
+        if not isinstance(timeout, datetime.timedelta):
+            timeout = datetime.timedelta(seconds=timeout)
+        return group.monitored_barrier(timeout, wait_all_ranks)
+
+    @_instead_of("_set_pg_timeout")
+    def _set_pg_timeout(original, timeout, group=None):
+        if dist.get_rank(group) >= 0 and dist.get_backend(group) == "lockstep":
+            (group or dist.group.WORLD)._get_backend(torch.device("cpu")).set_timeout(timeout)
+        else:
+            original(timeout, group)
+
+
+if not hasattr(dist.Backend, "LOCKSTEP"):
+    _register()
     # DDP's buckets then come from allocateTensor, in shared memory, and are reduced in place.
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import tempfile
+import time
 import unittest
 
 CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "comm_cases")
@@ -148,9 +149,28 @@ class InitTest(unittest.TestCase):
     def test_a_rank_that_never_comes(self):
         alone = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
                  "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": f"alone-{os.getpid()}", "TEST_TIMEOUT_MS": "500"}
-        self.refused(alone, "1 of 1 other ranks of this node have not called init() within 500 ms", 1)
+        self.refused(alone, "local ranks 1 have not called init() within 500 ms", 1)
         second = {**alone, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
         self.refused(second, "the first rank of this node has not called init() within 500 ms", 1)
+
+
+    def test_waiting_opens_no_address_that_others_could_take_first(self):
+        first = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                 "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": f"waits-{os.getpid()}", "TEST_TIMEOUT_MS": "60000"}
+        second = {**first, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+        waiting = subprocess.Popen([CASES, "all_reduce"], env={**CLEAN, **first})
+        try:
+            deadline = time.monotonic() + 60
+            while "/memfd:lockstep" not in os.popen(f"ls -l /proc/{waiting.pid}/fd").read():
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.02)
+            with open("/proc/net/unix") as sockets:
+                self.assertNotIn(f"waits-{os.getpid()}", sockets.read())
+            self.check([second], ("all_reduce",))
+            self.assertEqual(waiting.wait(60), 0)
+        finally:
+            waiting.kill()
+            waiting.wait()
 
 
 if __name__ == "__main__":

@@ -58,8 +58,9 @@ void call_everything(const World& world, int times) {
 TEST(Memory, DoesNotGrowWithCalls) {
   ONLY_IF(world().size() == 2 && world().backend_name() == "lockstep");
   constexpr int kRounds = 10, kCalls = 20000;
-  // A rank may meet a page for the first time at any moment: when depends on how the ranks are scheduled. A leak grows
-  // in every round: were a single byte kept of each call, by 20 KiB; of each large one a page, by 1600 KiB.
+  // A rank may meet a page for the first time at any moment: when depends on how the ranks are scheduled. A
+  // leak grows in every round: were a single byte kept of each call, by 20 KiB; of each large one a page, by
+  // 1600 KiB.
   call_everything(world(), kCalls);
   const Usage first = usage();
   Usage before = first;
@@ -72,9 +73,9 @@ TEST(Memory, DoesNotGrowWithCalls) {
     if (grew.item<int>() == 0) return;
     before = after;
   }
-  throw Error("grew in each of " + std::to_string(kRounds) + " rounds, from " + std::to_string(first.mappings) +
-              " mappings and " + std::to_string(first.pss_kb) + " KiB to " + std::to_string(before.mappings) +
-              " and " + std::to_string(before.pss_kb));
+  throw Error("grew in each of " + std::to_string(kRounds) + " rounds, from " +
+              std::to_string(first.mappings) + " mappings and " + std::to_string(first.pss_kb) + " KiB to " +
+              std::to_string(before.mappings) + " and " + std::to_string(before.pss_kb));
 }
 
 }  // namespace

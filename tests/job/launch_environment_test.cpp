@@ -140,6 +140,22 @@ TEST(LaunchEnvironmentTest, ARankReadsWhatItWasTold) {
   }
 }
 
+/// A rank's variables are inherited by a job inside the job, whose launcher or program sets some of them
+/// anew.
+TEST(LaunchEnvironmentTest, ASegmentIsForTheRankThatItWasHandedTo) {
+  LaunchEnvironment told = second_node().of_local_rank(1);
+  told.segment_fd = 9;
+  const InEnvironment environment(told.to_env({}));
+  EXPECT_EQ(LaunchEnvironment::from_env().segment_fd, 9);
+  for (const auto& [name, inner] :
+       std::map<std::string, std::string>{{"RANK", "2"}, {"WORLD_SIZE", "5"}, {"MASTER_PORT", "1235"}}) {
+    const std::string outer = env::get(name).value();
+    env::set(name, inner);
+    EXPECT_EQ(LaunchEnvironment::from_env().segment_fd, std::nullopt) << name;
+    env::set(name, outer);
+  }
+}
+
 TEST(LaunchEnvironmentTest, NothingOfAnOuterJobIsLeft) {
   LaunchEnvironment outer = second_node().of_local_rank(1);
   outer.segment_fd = 9;

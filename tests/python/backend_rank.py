@@ -1,7 +1,10 @@
 """A rank of backend_test.py: one case named on the command line, over torch.distributed on the lockstep backend."""
 
+import collections
+import datetime
 import os
 import sys
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -136,6 +139,81 @@ def twice():
     dist.destroy_process_group()
     dist.init_process_group("lockstep")
     collectives()
+
+
+def fails(message, call):
+    try:
+        call()
+    except RuntimeError as error:
+        if message not in str(error):
+            raise
+        return
+    raise AssertionError(f"no error with {message!r}")
+
+
+def timeouts():
+    """Each of the two ways to change a group's deadline has effect."""
+    rank = dist.get_rank()
+    for change in (lambda group, limit: dist.distributed_c10d._set_pg_timeout(limit, group),
+                   lambda group, limit: group.set_timeout(limit)):
+        group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=60))
+        dist.barrier(group=group)
+        change(group, datetime.timedelta(milliseconds=700))
+        if rank == 0:
+            fails("waited 700 ms for rank 1", lambda: dist.all_reduce(torch.ones(3), group=group))
+        dist.barrier()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=50))
+
+
+def monitored_barriers():
+    rank = dist.get_rank()
+    dist.monitored_barrier()
+    dist.monitored_barrier(timeout=datetime.timedelta(seconds=30), wait_all_ranks=True)
+    group = dist.new_group([0, 1])
+    if rank == 0:
+        fails("Rank 1 failed to pass monitoredBarrier in 500 ms", lambda: dist.monitored_barrier(
+            group, datetime.timedelta(milliseconds=500), wait_all_ranks=True))
+    dist.barrier()
+    gloo = dist.new_group([0, 1], backend="gloo")  # its own way, as before
+    dist.monitored_barrier(gloo)
+
+
+def resized_buckets():
+    """A hook may resize the bucket that it is given, as PyTorch's batched PowerSGD does."""
+    def hook(state, bucket):
+        buffer = bucket.buffer()
+        count = buffer.numel()
+        buffer.resize_(count + 100)[count:].fill_(0)
+        dist.all_reduce(buffer)
+        buffer.resize_(count).div_(dist.get_world_size())
+        future = torch.futures.Future()
+        future.set_result(buffer)
+        return future
+
+    torch.manual_seed(1)
+    wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(50, 60))
+    wrapped.register_comm_hook(None, hook)
+    for _ in range(3):
+        wrapped.zero_grad()
+        wrapped(torch.full((2, 50), float(dist.get_rank() + 1))).sum().backward()
+        check(wrapped.module.weight.grad, torch.full((60, 50), sum(each(lambda r: 2.0 * (r + 1))) / dist.get_world_size()),
+              "gradient through a hook that resizes")
+
+
+def profiled():
+    rank, tensor = dist.get_rank(), torch.ones(1000)
+    with torch.profiler.profile(record_shapes=True) as profiler:
+        for _ in range(3):
+            dist.all_reduce(tensor)
+        dist.broadcast(tensor, src=1)
+        dist.recv(tensor, 0) if rank else dist.send(tensor, 1)
+        dist.barrier()
+    counts = collections.Counter(event.name for event in profiler.events() if event.name.startswith("lockstep:"))
+    expected = {"lockstep:all_reduce": 3, "lockstep:broadcast": 1, "lockstep:barrier": 1,
+                "lockstep:recv" if rank else "lockstep:send": 1}
+    assert counts == expected, counts
 
 
 def killed():

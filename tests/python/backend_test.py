@@ -51,6 +51,18 @@ class Backend(unittest.TestCase):
     def test_ddp(self):
         self.succeeds(lockrun(2, sys.executable, RANK, "ddp"))
 
+    def test_deadlines_that_are_changed(self):
+        self.succeeds(lockrun(2, sys.executable, RANK, "timeouts"))
+
+    def test_monitored_barriers(self):
+        self.succeeds(lockrun(2, sys.executable, RANK, "monitored_barriers"))
+
+    def test_buckets_that_a_hook_resizes(self):
+        self.succeeds(lockrun(2, sys.executable, RANK, "resized_buckets"))
+
+    def test_profiler(self):
+        self.succeeds(lockrun(2, sys.executable, RANK, "profiled"))
+
     def test_init_after_destroy(self):
         self.succeeds(lockrun(2, sys.executable, RANK, "twice"))
 

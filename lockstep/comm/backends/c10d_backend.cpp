@@ -1,8 +1,10 @@
 #include "lockstep/comm/backends/c10d_backend.h"
 
 #include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <optional>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -11,11 +13,28 @@
 namespace lockstep::backends {
 namespace {
 
+/// What a profiler shows of an operation, as "gloo:all_reduce" of Gloo's.
+struct Title {
+  c10d::OpType type;
+  const char* name;
+};
+
 class C10dWork : public c10d::Work {
  public:
-  C10dWork(std::shared_ptr<lockstep::Work> work, std::vector<at::Tensor> outputs)
-      : work_(std::move(work)), outputs_(std::move(outputs)) {}
-  bool isCompleted() override { return work_->is_completed(); }
+  /// Made before the operation starts: a profiler's event begins here. It costs nothing where nobody
+  /// profiles.
+  C10dWork(int rank, Title title, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs)
+      : c10d::Work(rank, title.type, at::hasCallbacks() ? title.name : nullptr,
+                   at::hasCallbacks() ? std::make_optional(inputs) : std::nullopt),
+        outputs_(std::move(outputs)) {}
+  ~C10dWork() override { end_event(); }
+  void began(std::shared_ptr<lockstep::Work> work) { work_ = std::move(work); }
+
+  bool isCompleted() override {
+    if (!work_->is_completed()) return false;
+    end_event();
+    return true;
+  }
   bool isSuccess() const override { return work_->is_success(); }
   std::exception_ptr exception() const override { return work_->exception(); }
   int sourceRank() const override { return work_->source_rank(); }
@@ -26,6 +45,7 @@ class C10dWork : public c10d::Work {
       } else {
         work_->wait(timeout);
       }
+      end_event();
     } catch (const TimeoutError& error) {
       // Programs look for the word.
       throw TimeoutError(std::string("the timeout has passed: ") + error.what(), error.missing_ranks());
@@ -40,6 +60,9 @@ class C10dWork : public c10d::Work {
   }
 
  private:
+  void end_event() {
+    if (recordFunctionEndCallback_) std::exchange(recordFunctionEndCallback_, nullptr)();
+  }
   std::shared_ptr<lockstep::Work> work_;
   std::vector<at::Tensor> outputs_;
 };
@@ -81,6 +104,7 @@ double premul_factor(const c10d::ReduceOp& op) {
 
 using c10dWorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
+using c10d::OpType;
 
 class GroupBackend : public c10d::Backend {
  public:
@@ -92,115 +116,133 @@ class GroupBackend : public c10d::Backend {
   at::Tensor allocateTensor(int64_t size, at::TensorOptions options) override {
     return group_.empty_shared({size}, c10::typeMetaToScalarType(options.dtype()));
   }
+  void setTimeout(std::chrono::milliseconds timeout) override { group_.set_timeout(timeout); }
   void shutdown() override { group_.destroy(); }
   void abort() override { group_.destroy(); }
 
   c10dWorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     const at::Tensor& tensor = only(tensors);
-    if (tensor.is_sparse()) {
-      const at::Tensor sum =
-          sparse_all_reduce(group_, tensor, from_c10d(options.reduceOp), given(options.timeout));
-      tensor.copy_(sum);
-      return collective(all_of({}), tensors);
-    }
-    return collective(group_.all_reduce_async(tensor, reduction(options)), tensors);
+    return collective({OpType::ALLREDUCE, "lockstep:all_reduce"}, tensors, tensors, [&] {
+      if (!tensor.is_sparse()) return group_.all_reduce_async(tensor, reduction(options));
+      tensor.copy_(sparse_all_reduce(group_, tensor, from_c10d(options.reduceOp), given(options.timeout)));
+      return all_of({});
+    });
   }
   c10dWorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
-    return collective(group_.all_reduce_coalesced_async(tensors, reduction(options)), tensors);
+    return collective({OpType::ALLREDUCE_COALESCED, "lockstep:all_reduce"}, tensors, tensors,
+                      [&] { return group_.all_reduce_coalesced_async(tensors, reduction(options)); });
   }
   c10dWorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    return collective(group_.reduce_async(only(tensors), {.dst = static_cast<int>(options.rootRank),
-                                                          .op = from_c10d(options.reduceOp),
-                                                          .timeout = given(options.timeout),
-                                                          .premul_factor = premul_factor(options.reduceOp)}),
-                      tensors);
+    return collective({OpType::REDUCE, "lockstep:reduce"}, tensors, tensors, [&] {
+      return group_.reduce_async(only(tensors), {.dst = static_cast<int>(options.rootRank),
+                                                 .op = from_c10d(options.reduceOp),
+                                                 .timeout = given(options.timeout),
+                                                 .premul_factor = premul_factor(options.reduceOp)});
+    });
   }
   c10dWorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    return collective(
-        group_.broadcast_async(only(tensors), {static_cast<int>(options.rootRank), given(options.timeout)}),
-        tensors);
+    return collective({OpType::BROADCAST, "lockstep:broadcast"}, tensors, tensors, [&] {
+      return group_.broadcast_async(only(tensors),
+                                    {static_cast<int>(options.rootRank), given(options.timeout)});
+    });
   }
   c10dWorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                         const c10d::AllgatherOptions& options) override {
-    return collective(group_.all_gather_async(outputs.at(0), only(inputs), {given(options.timeout)}),
-                      outputs.at(0));
+    return collective({OpType::ALLGATHER, "lockstep:all_gather"}, inputs, outputs.at(0), [&] {
+      return group_.all_gather_async(outputs.at(0), only(inputs), {given(options.timeout)});
+    });
   }
   c10dWorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
                               const c10d::AllgatherOptions& options) override {
-    return collective(group_.all_gather_into_tensor_async(output, input, {given(options.timeout)}), {output});
+    return collective({OpType::_ALLGATHER_BASE, "lockstep:all_gather"}, {input}, {output}, [&] {
+      return group_.all_gather_into_tensor_async(output, input, {given(options.timeout)});
+    });
   }
   c10dWorkPtr allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                   const c10d::AllgatherOptions& options) override {
     // outputs[rank][i] is inputs[i] of that rank.
-    std::vector<std::shared_ptr<lockstep::Work>> works;
+    std::vector<Tensors> of_input(inputs.size());
     Tensors all;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      Tensors of_input;
-      for (const Tensors& of_rank : outputs) of_input.push_back(of_rank.at(i));
-      all.insert(all.end(), of_input.begin(), of_input.end());
-      works.push_back(group_.all_gather_async(of_input, inputs[i], {given(options.timeout)}));
+      for (const Tensors& of_rank : outputs) of_input[i].push_back(of_rank.at(i));
+      all.insert(all.end(), of_input[i].begin(), of_input[i].end());
     }
-    return collective(all_of(std::move(works)), all);
+    return collective({OpType::ALLGATHER_COALESCED, "lockstep:all_gather"}, inputs, all, [&] {
+      return each(inputs.size(), [&](size_t i) {
+        return group_.all_gather_async(of_input[i], inputs[i], {given(options.timeout)});
+      });
+    });
   }
   c10dWorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                               const c10d::AllgatherOptions& options) override {
-    std::vector<std::shared_ptr<lockstep::Work>> works;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      works.push_back(
-          group_.all_gather_into_tensor_async(outputs.at(i), inputs[i], {given(options.timeout)}));
-    }
-    return collective(all_of(std::move(works)), outputs);
+    return collective({OpType::ALLGATHER_COALESCED, "lockstep:all_gather"}, inputs, outputs, [&] {
+      return each(inputs.size(), [&](size_t i) {
+        return group_.all_gather_into_tensor_async(outputs.at(i), inputs[i], {given(options.timeout)});
+      });
+    });
   }
   c10dWorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
                      const c10d::GatherOptions& options) override {
     const Tensors into = outputs.empty() ? Tensors() : outputs.at(0);
-    return collective(
-        group_.gather_async(into, only(inputs), {static_cast<int>(options.rootRank), given(options.timeout)}),
-        into);
+    return collective({OpType::GATHER, "lockstep:gather"}, inputs, into, [&] {
+      return group_.gather_async(into, only(inputs),
+                                 {static_cast<int>(options.rootRank), given(options.timeout)});
+    });
   }
   c10dWorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                       const c10d::ScatterOptions& options) override {
-    return collective(group_.scatter_async(only(outputs), inputs.empty() ? Tensors() : inputs.at(0),
-                                           {static_cast<int>(options.rootRank), given(options.timeout)}),
-                      outputs);
+    const Tensors from = inputs.empty() ? Tensors() : inputs.at(0);
+    return collective({OpType::SCATTER, "lockstep:scatter"}, from, outputs, [&] {
+      return group_.scatter_async(only(outputs), from,
+                                  {static_cast<int>(options.rootRank), given(options.timeout)});
+    });
   }
   c10dWorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                              const c10d::ReduceScatterOptions& options) override {
-    return collective(group_.reduce_scatter_async(only(outputs), inputs.at(0), scattering(options)), outputs);
+    return collective({OpType::REDUCE_SCATTER, "lockstep:reduce_scatter"}, inputs.at(0), outputs, [&] {
+      return group_.reduce_scatter_async(only(outputs), inputs.at(0), scattering(options));
+    });
   }
   c10dWorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                    const c10d::ReduceScatterOptions& options) override {
-    return collective(group_.reduce_scatter_tensor_async(output, input, scattering(options)), {output});
+    return collective({OpType::_REDUCE_SCATTER_BASE, "lockstep:reduce_scatter"}, {input}, {output},
+                      [&] { return group_.reduce_scatter_tensor_async(output, input, scattering(options)); });
   }
   c10dWorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                               const c10d::ReduceScatterOptions& options) override {
-    std::vector<std::shared_ptr<lockstep::Work>> works;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      works.push_back(group_.reduce_scatter_tensor_async(outputs.at(i), inputs[i], scattering(options)));
-    }
-    return collective(all_of(std::move(works)), outputs);
+    return collective({OpType::REDUCE_SCATTER, "lockstep:reduce_scatter"}, inputs, outputs, [&] {
+      return each(inputs.size(), [&](size_t i) {
+        return group_.reduce_scatter_tensor_async(outputs.at(i), inputs[i], scattering(options));
+      });
+    });
   }
   c10dWorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                             std::vector<int64_t>& input_splits,
                             const c10d::AllToAllOptions& options) override {
-    return collective(
-        group_.all_to_all_single_async(output, input, output_splits, input_splits, {given(options.timeout)}),
-        {output});
+    return collective({OpType::ALLTOALL_BASE, "lockstep:all_to_all"}, {input}, {output}, [&] {
+      return group_.all_to_all_single_async(output, input, output_splits, input_splits,
+                                            {given(options.timeout)});
+    });
   }
   c10dWorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override {
-    return collective(group_.all_to_all_async(outputs, inputs, {given(options.timeout)}), outputs);
+    return collective({OpType::ALLTOALL, "lockstep:all_to_all"}, inputs, outputs,
+                      [&] { return group_.all_to_all_async(outputs, inputs, {given(options.timeout)}); });
   }
   c10dWorkPtr send(Tensors& tensors, int dst, int tag) override {
-    return made(group_.isend(only(tensors), dst, {.tag = tag}), tensors);
+    return started({OpType::SEND, "lockstep:send"}, tensors, tensors,
+                   [&] { return group_.isend(only(tensors), dst, {.tag = tag}); });
   }
   c10dWorkPtr recv(Tensors& tensors, int src, int tag) override {
-    return made(group_.irecv(only(tensors), src, {.tag = tag}), tensors);
+    return started({OpType::RECV, "lockstep:recv"}, tensors, tensors,
+                   [&] { return group_.irecv(only(tensors), src, {.tag = tag}); });
   }
   c10dWorkPtr recvAnysource(Tensors& tensors, int tag) override {
-    return made(group_.irecv(only(tensors), std::nullopt, {.tag = tag}), tensors);
+    return started({OpType::RECVANYSOURCE, "lockstep:recv"}, tensors, tensors,
+                   [&] { return group_.irecv(only(tensors), std::nullopt, {.tag = tag}); });
   }
   c10dWorkPtr barrier(const c10d::BarrierOptions& options) override {
-    return collective(group_.barrier_async({given(options.timeout)}), {});
+    return collective({OpType::BARRIER, "lockstep:barrier"}, {}, {},
+                      [&] { return group_.barrier_async({given(options.timeout)}); });
   }
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override {
     const auto timeout = given(options.timeout).value_or(group_.timeout());
@@ -251,12 +293,23 @@ class GroupBackend : public c10d::Backend {
     return (all && missing.size() > 1 ? "Ranks " : "Rank ") + ranks + " failed to pass monitoredBarrier in " +
            std::to_string(timeout.count()) + " ms";
   }
-  c10dWorkPtr collective(std::shared_ptr<lockstep::Work> work, const Tensors& outputs) {
+  template <class Start>
+  c10dWorkPtr collective(Title title, const Tensors& inputs, const Tensors& outputs, const Start& start) {
+    const c10dWorkPtr work = started(title, inputs, outputs, start);
     ++collectives_;
-    return made(std::move(work), outputs);
+    return work;
   }
-  static c10dWorkPtr made(std::shared_ptr<lockstep::Work> work, const Tensors& outputs) {
-    return c10::make_intrusive<C10dWork>(std::move(work), outputs);
+  template <class Start>
+  c10dWorkPtr started(Title title, const Tensors& inputs, const Tensors& outputs, const Start& start) {
+    auto work = c10::make_intrusive<C10dWork>(getRank(), title, inputs, outputs);
+    work->began(start());
+    return work;
+  }
+  template <class Start>
+  static std::shared_ptr<lockstep::Work> each(size_t count, const Start& start) {
+    std::vector<std::shared_ptr<lockstep::Work>> works;
+    for (size_t i = 0; i < count; ++i) works.push_back(start(i));
+    return all_of(std::move(works));
   }
   ProcessGroup group_;
   uint64_t collectives_ = 0;

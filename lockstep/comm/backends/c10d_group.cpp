@@ -119,6 +119,10 @@ class C10dGroup : public ProcessGroup::Impl {
   const std::string& name() const override { return name_; }
   c10::intrusive_ptr<c10d::Backend> backend() override { return backend_; }
   std::chrono::milliseconds timeout() const override { return timeout_; }
+  void set_timeout(Timeout timeout) override {
+    backend_->setTimeout(timeout);
+    timeout_ = timeout;
+  }
 
   WorkPtr start_all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) override {
     std::vector<at::Tensor> tensors{tensor};

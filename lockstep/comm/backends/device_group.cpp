@@ -18,6 +18,11 @@ class DeviceGroup : public ForwardingGroup {
   const std::string& name() const override { return device_->name(); }
   c10::intrusive_ptr<c10d::Backend> backend() override { return device_->backend(); }
 
+  void set_timeout(Timeout timeout) override {
+    group_->set_timeout(timeout);
+    device_->set_timeout(timeout);
+  }
+
   WorkPtr start_all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) override {
     return of(tensor).start_all_reduce(tensor, op, timeout);
   }

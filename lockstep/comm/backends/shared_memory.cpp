@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/stack.h>
+#include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <atomic>
@@ -50,6 +51,7 @@ class ShmGroup : public ProcessGroup::Impl {
     return kName;
   }
   Timeout timeout() const override { return group().timeout(); }
+  void set_timeout(Timeout timeout) override { group().set_timeout(timeout); }
   c10::intrusive_ptr<c10d::Backend> backend() override {
     return make_c10d_backend(ProcessGroup(std::make_shared<ShmGroup>(state_)));
   }
@@ -184,7 +186,14 @@ class ShmGroup : public ProcessGroup::Impl {
     const auto release = [node = state_->node](void* pointer) {
       node->arena().release(static_cast<std::byte*>(pointer));
     };
-    return at::from_blob(memory, sizes, release, at::TensorOptions().dtype(dtype));
+    // resize_() leaves the shared memory for ordinary memory, as PyTorch's batched PowerSGD does with a
+    // bucket.
+    return at::for_blob(memory, sizes)
+        .deleter(release)
+        .options(at::TensorOptions().dtype(dtype))
+        .allocator(c10::GetCPUAllocator())
+        .resizeable_storage()
+        .make_tensor();
   }
 
   at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override;
