@@ -127,9 +127,13 @@ class ProcessGroup {
   /// Groups that do not overlap; returns the one with this rank, or one without it as new_group does. Blocks.
   ProcessGroup split_group(const std::vector<std::vector<int>>& split_ranks,
                            NewGroupOptions options = {}) const;
-  /// Leaves the group: members that still wait for this rank are told, and all copies of this object refuse
-  /// further operations. Once all members have left, its place in the shared segment is used again. Does not
-  /// block.
+  /// A group of the same ranks whose operations never meet those of this one. It ends with its last copy, and
+  /// with destroy() of this group. For whoever must not depend on the order of the caller's operations. A
+  /// group of one rank is its own duplicate. Called by all ranks of the group; blocks.
+  ProcessGroup duplicate() const;
+  /// Leaves the group and its duplicates: members that still wait for this rank are told, and all copies of
+  /// this object refuse further operations. Once all members have left, its place in the shared segment is
+  /// used again. Does not block.
   void destroy() const;
 
   /// Combines `tensor` of all ranks, in place. tensor: any shape, same on all ranks. The order of summation
@@ -273,6 +277,7 @@ class ProcessGroup {
     std::vector<int> global_ranks;
     std::string backend_name;
     std::chrono::milliseconds timeout{};
+    std::vector<std::weak_ptr<Handle>> duplicates{};
   };
   explicit ProcessGroup(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
   [[noreturn]] void refuse() const;

@@ -1,5 +1,6 @@
 // ProcessGroup: groups made of groups, and what a rank is called in each.
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -102,6 +103,21 @@ ProcessGroup ProcessGroup::split_group(const std::vector<std::vector<int>>& spli
   return own ? *own : *other;
 }
 
-void ProcessGroup::destroy() const { handle_->impl.reset(); }
+ProcessGroup ProcessGroup::duplicate() const {
+  if (size() == 1) return *this;
+  std::vector<int> everyone(static_cast<size_t>(size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  ProcessGroup made(impl().new_group(everyone, timeout()), global_ranks());
+  std::erase_if(handle_->duplicates, [](const auto& duplicate) { return duplicate.expired(); });
+  handle_->duplicates.push_back(made.handle_);
+  return made;
+}
+
+void ProcessGroup::destroy() const {
+  for (const auto& weak : std::exchange(handle_->duplicates, {})) {
+    if (const auto duplicate = weak.lock()) ProcessGroup(duplicate).destroy();
+  }
+  handle_->impl.reset();
+}
 
 }  // namespace lockstep

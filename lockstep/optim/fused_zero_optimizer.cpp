@@ -58,7 +58,8 @@ Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bu
     offset += parameter.numel();
   }
   slices->are_reduced = bucket.is_last();
-  return {slices->group.reduce_parts_async(bucket.buffer(), parts, {.op = ReduceOp::AVG}), bucket.buffer()};
+  return {bucket.process_group().reduce_parts_async(bucket.buffer(), parts, {.op = ReduceOp::AVG}),
+          bucket.buffer()};
 }
 
 FusedZeroCore::FusedZeroCore(const torch::nn::Module& module, const ParamGroups& groups,
@@ -67,7 +68,7 @@ FusedZeroCore::FusedZeroCore(const torch::nn::Module& module, const ParamGroups&
     : ShardedOptimizer(kName, options.process_group ? *options.process_group : default_world(), groups,
                        std::move(defaults), std::move(make)),
       shares_parameters_(options.shared_parameters),
-      slices_(std::make_shared<GradientSlices>(GradientSlices{process_group()})) {
+      slices_(std::make_shared<GradientSlices>()) {
   if (process_group().backend_name() != "lockstep") {
     throw ValueError(std::string(kName) + " needs ranks of one machine on the \"lockstep\" backend, not \"" +
                      process_group().backend_name() + "\"; ZeroRedundancyOptimizer works on any");
@@ -140,7 +141,7 @@ void FusedZeroCore::groups_changed() {
 
 /// Moves a group's parameters into shared memory: each rank's own, or one that they have in common.
 void FusedZeroCore::move_group(const torch::optim::OptimizerParamGroup& group) {
-  const ProcessGroup& ranks = process_group();
+  const ProcessGroup& ranks = own_group();
   std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
   for (const at::Tensor& parameter : group.params()) by_dtype[parameter.scalar_type()].push_back(parameter);
   for (const auto& [dtype, parameters] : by_dtype) {
@@ -243,7 +244,7 @@ double FusedZeroCore::norm_of_gradients() {
     }
   }
   // Each chunk is one rank's and zero elsewhere: the sum has its bits.
-  process_group().all_reduce(at::from_blob(sums.data(), {static_cast<int64_t>(total)}, at::kDouble));
+  own_group().all_reduce(at::from_blob(sums.data(), {static_cast<int64_t>(total)}, at::kDouble));
   drop_gradients();
   return norm_of_chunks(sums, chunks_);
 }
@@ -279,7 +280,7 @@ void FusedZeroCore::step_share() {
 }
 
 void FusedZeroCore::update() {
-  const ProcessGroup& ranks = process_group();
+  const ProcessGroup& ranks = own_group();
   if (shares_parameters_) {
     // Nobody computes with the parameters any more.
     ranks.barrier();

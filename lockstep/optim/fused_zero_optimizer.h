@@ -37,7 +37,6 @@ namespace detail {
 
 /// What of the gradients this rank reduces; the optimizer and its communication hook share it.
 struct GradientSlices {
-  ProcessGroup group;
   std::unordered_map<const at::TensorImpl*, ElementRange> own{};
   bool are_reduced = false;  // since the last zero_grad()
   bool has_joined = false;   // nobody calls zero_grad() here between the other ranks' passes

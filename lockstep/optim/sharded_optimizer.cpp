@@ -26,7 +26,11 @@ void copy_options(const ParamGroups& from, ParamGroups& to) {
 ShardedOptimizer::ShardedOptimizer(const char* name, ProcessGroup group, const ParamGroups& groups,
                                    std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                                    MakeOptimizer make)
-    : Optimizer(groups, std::move(defaults)), name_(name), group_(std::move(group)), make_(std::move(make)) {
+    : Optimizer(groups, std::move(defaults)),
+      name_(name),
+      group_(std::move(group)),
+      own_group_(group_.duplicate()),
+      make_(std::move(make)) {
   size_t count = 0;
   for (const OptimizerParamGroup& each : param_groups_) {
     for (const at::Tensor& parameter : each.params()) {
@@ -73,7 +77,7 @@ void ShardedOptimizer::add_param_group(const OptimizerParamGroup& group) {
 
 void ShardedOptimizer::consolidate_state_dict(int to) {
   sync_options();
-  const std::vector<std::string> shards = group_.gather_bytes(optimizer_bytes(*local_), {.dst = to});
+  const std::vector<std::string> shards = own_group_.gather_bytes(optimizer_bytes(*local_), {.dst = to});
   if (group_.rank() != to) return;
   consolidated_ = make_(whole_groups());
   for (int rank = 0; rank < group_.size(); ++rank) {
@@ -173,8 +177,8 @@ void ShardedOptimizer::announce(JoinSession::Phase phase, std::vector<double> va
 
 /// `values` become those of rank `source`.
 void ShardedOptimizer::tell(int source, std::vector<double>& values) const {
-  group_.broadcast(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kDouble),
-                   {.src = source});
+  own_group_.broadcast(at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kDouble),
+                       {.src = source});
 }
 
 void ShardedOptimizer::shadow(const JoinSession::Answer& answer) {

@@ -88,6 +88,8 @@ class ShardedOptimizer : public torch::optim::Optimizer, public JoinMember {
   torch::optim::Optimizer& local() { return *local_; }
   const std::vector<std::vector<Piece>>& own_pieces() const { return own_; }
   const std::string& name() const { return name_; }
+  /// The ranks of process_group(), in a group that nobody else uses.
+  const ProcessGroup& own_group() const { return own_group_; }
 
  private:
   void announce(JoinSession::Phase phase, std::vector<double> values);
@@ -98,7 +100,7 @@ class ShardedOptimizer : public torch::optim::Optimizer, public JoinMember {
   void take_state(const torch::optim::Optimizer& shard, const std::vector<std::vector<Piece>>& pieces);
 
   std::string name_;
-  ProcessGroup group_;
+  ProcessGroup group_, own_group_;
   MakeOptimizer make_;
   std::unique_ptr<torch::optim::Optimizer> local_;
   std::vector<std::vector<Piece>> own_;

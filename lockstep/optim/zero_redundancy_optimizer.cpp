@@ -82,7 +82,7 @@ void ZeroRedundancyCore::build_buckets() {
     }
     for (const auto& [dtype, parameters] : by_dtype) {
       const ParameterLayout layout = lay_out_parameters(parameters);
-      const at::Tensor bucket = process_group().empty_shared({layout.elements}, dtype).zero_();
+      const at::Tensor bucket = own_group().empty_shared({layout.elements}, dtype).zero_();
       for (size_t p = 0; p < parameters.size(); ++p) {
         move_parameter(parameters[p], bucket, layout.offsets[p], /*copies=*/true);
       }
@@ -105,7 +105,7 @@ void ZeroRedundancyCore::broadcast_parameters() const {
   for (int rank = 0; rank < process_group().size(); ++rank) {
     const auto place = static_cast<size_t>(rank);
     const auto send = [&](const at::Tensor& tensor) {
-      works.push_back(process_group().broadcast_async(tensor.detach(), {.src = rank}));
+      works.push_back(own_group().broadcast_async(tensor.detach(), {.src = rank}));
     };
     if (parameters_as_bucket_view_) {
       for (const at::Tensor& bucket : buckets_[place]) send(bucket);

@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "lockstep/comm/process_group.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {
@@ -58,15 +59,19 @@ class Future {
 class GradBucket {
  public:
   /// For the reducer. `buffer`: 1-d; gradient i of `parameters[i]` begins at element `offsets[i]`.
-  GradBucket(size_t index, size_t bucket_count, at::Tensor buffer, std::vector<int64_t> offsets,
-             std::vector<at::Tensor> parameters)
-      : index_(index),
+  GradBucket(const ProcessGroup& group, size_t index, size_t bucket_count, at::Tensor buffer,
+             std::vector<int64_t> offsets, std::vector<at::Tensor> parameters)
+      : group_(group),
+        index_(index),
         bucket_count_(bucket_count),
         buffer_(std::move(buffer)),
         offsets_(std::move(offsets)),
         parameters_(std::move(parameters)) {}
   GradBucket(const GradBucket&) = delete;
 
+  /// The ranks of the DistributedDataParallel, in a group that nobody else uses: a hook's operations in it
+  /// never meet those of the program.
+  const ProcessGroup& process_group() const { return group_; }
   /// In the order in which buckets leave. Buckets change once, before the second synchronised forward.
   size_t index() const { return index_; }
   /// The last one of this backward pass.
@@ -82,6 +87,7 @@ class GradBucket {
   void set_buffer(at::Tensor buffer);
 
  private:
+  const ProcessGroup& group_;
   size_t index_, bucket_count_;
   at::Tensor buffer_;
   std::vector<int64_t> offsets_;

@@ -16,6 +16,7 @@
 #include "lockstep/parallel/device_check.h"
 #include "lockstep/parallel/module_check.h"
 #include "lockstep/parallel/reducer.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep::detail {
@@ -110,10 +111,12 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   }
   verify_same_on_all_ranks(group_, description);
   if (options_.init_sync) broadcast_all(0);
-  reducer_ = Reducer::create(std::move(named), group_, for_reducer);
+  own_group_.emplace(group_.duplicate());
+  duplicate_sync_batchnorm_groups(*module_);
+  reducer_ = Reducer::create(std::move(named), *own_group_, for_reducer);
   first_bucket_sizes_ = sizes_of(reducer_->plan());
-  buffer_sync_ =
-      std::make_unique<BufferSync>(group_, options_.broadcast_buffers ? buffers_ : std::vector<at::Tensor>());
+  buffer_sync_ = std::make_unique<BufferSync>(
+      *own_group_, options_.broadcast_buffers ? buffers_ : std::vector<at::Tensor>());
   if (options_.mixed_precision) set_up_precision();
   if (debug_level() >= DebugLevel::INFO) tell_construction(logging_data());
 }
@@ -133,9 +136,7 @@ void DataParallelCore::set_up_precision() {
       reduce_dtype && std::any_of(parameters_.begin(), parameters_.end(),
                                   [&](const at::Tensor& p) { return p.scalar_type() != *reduce_dtype; });
   if (!converts) return;
-  const auto hook = [dtype = *reduce_dtype, group = group_](GradBucket& bucket) {
-    return reduce_in(dtype, group, bucket);
-  };
+  const auto hook = [dtype = *reduce_dtype](GradBucket& bucket) { return reduce_in(dtype, bucket); };
   register_comm_hook(hook, "_reducer_allreduce_and_upcast_hook");
 }
 
@@ -159,14 +160,14 @@ void DataParallelCore::broadcast_all(int source) {
 }
 
 void DataParallelCore::before_forward() {
-  reducer_->recover();
+  if (c10::GradMode::is_enabled()) reducer_->recover();
   if (debug_level() >= DebugLevel::INFO && reducer_->statistics().passes > told_passes_) {
     tell_pass(logging_data(), reducer_->unused_parameters());
     told_passes_ = reducer_->statistics().passes;
   }
   // A checkpoint that runs this forward again inside backward finds everything as it was.
   const bool is_again = torch::autograd::get_current_graph_task_id() != -1;
-  synchronises_ = sync && module_->is_training() && c10::GradMode::is_enabled();
+  synchronises_ = sync && c10::GradMode::is_enabled();
   if (synchronises_ && !is_again) ++forwards_in_step_;
   synchronises_ = synchronises_ && forwards_in_step_ % options_.backward_passes_per_step == 0;
   is_timed_ = reducer_->times_next_pass();

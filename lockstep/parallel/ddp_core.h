@@ -117,6 +117,7 @@ class DataParallelCore : public JoinMember {
   std::shared_ptr<torch::nn::Module> module_;
   DistributedDataParallelOptions options_;
   ProcessGroup group_;
+  std::optional<ProcessGroup> own_group_;         // the same ranks, for forward and backward
   std::vector<at::Tensor> parameters_, buffers_;  // without the ignored ones
   std::optional<at::Device> input_device_;
   std::shared_ptr<Reducer> reducer_;

@@ -55,8 +55,9 @@ class DistributedDataParallel {
   /// that have `std::vector<at::Tensor> tensors() const` or, beside them, `void collect_tensors(const T&,
   /// std::vector<at::Tensor>& into)`. AnyModule: a tensor; other types by forward<T>().
   ///
-  /// In training mode, with gradients enabled and outside no_sync(), backward passes through the result
-  /// average gradients, and throw CommError when a rank is lost.
+  /// With gradients enabled and outside no_sync(), in training and in eval mode, backward passes through the
+  /// result average gradients, and throw CommError when a rank is lost. Under NoGradGuard nothing is
+  /// collective.
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {
     return run([&]() -> decltype(auto) {
@@ -103,6 +104,12 @@ class DistributedDataParallel {
                                   GradBucket& bucket) mutable -> Future { return hook(state, bucket); },
                               std::move(name));
   }
+
+  /// After an exception that ended forward, or a backward with a communication hook or sparse gradients, on
+  /// some ranks only: lets the other ranks' backward end. The next forward does it too, so it is needed only
+  /// before other collectives. Blocks until the other ranks are at the end of their backward; does nothing
+  /// where no exception was.
+  void recover() { core_->recover(); }
 
   /// While the returned guard lives, forward passes leave gradients local, so that they accumulate: forward
   /// AND backward must both run inside. The next pass outside averages the accumulated gradients.

@@ -34,6 +34,7 @@ std::string describe(int64_t code) {
 JoinSession::JoinSession(ProcessGroup group, bool divide_by_initial_world_size,
                          bool throw_on_early_termination)
     : group_(std::move(group)),
+      own_group_(group_.duplicate()),
       divide_by_initial_world_size_(divide_by_initial_world_size),
       throw_on_early_termination_(throw_on_early_termination) {
   open_sessions().push_back(&group_.impl());
@@ -58,7 +59,7 @@ JoinSession::Answer JoinSession::announce_joined(bool shadowed) const {
 
 JoinSession::Answer JoinSession::exchange(int64_t own) const {
   std::vector<int64_t> codes;
-  for (const at::Tensor& theirs : group_.all_gather(at::full({1}, own, at::kLong))) {
+  for (const at::Tensor& theirs : own_group_.all_gather(at::full({1}, own, at::kLong))) {
     codes.push_back(theirs.item<int64_t>());
   }
   Answer answer;

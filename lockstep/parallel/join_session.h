@@ -23,6 +23,7 @@ class JoinSession {
     int last_joined_rank = 0;  ///< once everyone has joined: the highest of those that shadowed nobody
   };
 
+  /// Makes a group of its own. Called by all ranks; blocks.
   JoinSession(ProcessGroup group, bool divide_by_initial_world_size, bool throw_on_early_termination);
   JoinSession(const JoinSession&) = delete;
   ~JoinSession();
@@ -40,7 +41,7 @@ class JoinSession {
  private:
   Answer exchange(int64_t own) const;
 
-  ProcessGroup group_;
+  ProcessGroup group_, own_group_;
   bool divide_by_initial_world_size_, throw_on_early_termination_;
 };
 

@@ -81,7 +81,8 @@ void LowPrecision::on_output() {
   });
 }
 
-Future reduce_in(at::ScalarType dtype, const ProcessGroup& group, GradBucket& bucket) {
+Future reduce_in(at::ScalarType dtype, GradBucket& bucket) {
+  const ProcessGroup& group = bucket.process_group();
   const at::Tensor& buffer = bucket.buffer();
   if (buffer.scalar_type() == dtype) return {group.all_reduce_async(buffer, {.op = ReduceOp::AVG}), buffer};
   const at::Tensor reduced = buffer.to(dtype);

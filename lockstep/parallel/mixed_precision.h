@@ -7,7 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/comm_hook.h"
 
 namespace torch::autograd {
@@ -60,7 +59,7 @@ class LowPrecision : public std::enable_shared_from_this<LowPrecision> {
 };
 
 /// Averages a bucket in `dtype`.
-Future reduce_in(at::ScalarType dtype, const ProcessGroup& group, GradBucket& bucket);
+Future reduce_in(at::ScalarType dtype, GradBucket& bucket);
 
 }  // namespace detail
 }  // namespace lockstep

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/hooks/default_hooks.h"
+#include "lockstep/comm/init.h"
 
 namespace lockstep {
 namespace {
@@ -53,7 +53,7 @@ PeriodicModelAverager::PeriodicModelAverager(int64_t period, int64_t warmup_step
                                              std::optional<ProcessGroup> process_group)
     : period_(period),
       warmup_steps_(checked_warmup("PeriodicModelAverager", warmup_steps)),
-      group_(group_or_world(process_group)) {
+      group_(process_group ? *process_group : default_world()) {
   if (period < 1) {
     throw ValueError("PeriodicModelAverager: period must be at least 1, not " + std::to_string(period));
   }
@@ -71,7 +71,7 @@ HierarchicalModelAverager::HierarchicalModelAverager(
   if (period_group_size_dict.empty()) {
     throw ValueError("HierarchicalModelAverager: period_group_size_dict must not be empty");
   }
-  const ProcessGroup all = group_or_world(process_group);
+  const ProcessGroup all = process_group ? *process_group : default_world();
   int64_t least = 1;
   for (const auto& [period, size] : period_group_size_dict) {
     if (period < least) {

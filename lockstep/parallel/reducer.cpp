@@ -7,13 +7,16 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
-#include <mutex>
+#include <exception>
 #include <unordered_set>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/debug_level.h"
+#include "lockstep/parallel/open_passes.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep {
@@ -42,21 +45,15 @@ bool will_execute(const torch::autograd::Node* node) {
   return it != wanted->end() && it->second.needed_;
 }
 
-/// The reducers of this process whose pass is under way: usually one.
-struct OpenPasses {
-  std::mutex mutex;
-  std::vector<const Reducer*> reducers;
-};
-
-OpenPasses& open_passes() {
-  static OpenPasses passes;
-  return passes;
+uint64_t next_order() {
+  static std::atomic<uint64_t> count{0};
+  return count.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace
 
 Reducer::Reducer(ProcessGroup group, ReducerOptions options)
-    : group_(std::move(group)), options_(std::move(options)) {}
+    : group_(std::move(group)), options_(std::move(options)), construction_order_(next_order()) {}
 
 std::shared_ptr<Reducer> Reducer::create(std::vector<NamedTensor> parameters, ProcessGroup group,
                                          ReducerOptions options) {
@@ -74,7 +71,7 @@ std::shared_ptr<Reducer> Reducer::create(std::vector<NamedTensor> parameters, Pr
 }
 
 Reducer::~Reducer() {
-  leave_open_passes();
+  OpenPasses::of_process().leave(this);
   for (Parameter& parameter : parameters_) remove_hook(parameter);
 }
 
@@ -92,19 +89,34 @@ class Reducer::OutputHook final : public torch::autograd::FunctionPreHook {
   std::shared_ptr<Reducer> reducer_;
 };
 
+/// Belongs to a backward pass in the engine: it goes with that, and also when an exception ends that.
+class Reducer::Backward {
+ public:
+  explicit Backward(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) {}
+  Backward(const Backward&) = delete;
+  ~Backward() { reducer_->backward_is_gone(thread_); }
+
+ private:
+  std::shared_ptr<Reducer> reducer_;
+  std::thread::id thread_ = std::this_thread::get_id();
+};
+
 void Reducer::arm(const std::vector<at::Tensor>& outputs) {
-  parameters_begin_ = true;
+  take(PassEvent::synchronised_forward);
   // A rank on which no parameter gets a gradient takes part too: backward reaches an output first.
   for (const at::Tensor& output : outputs) {
     // A hook on a leaf (an input or a parameter handed back) would stay for good.
-    if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
-    // What Tensor::register_hook() ends in, without its list of functions.
-    output.grad_fn()->add_tensor_pre_hook(std::make_unique<OutputHook>(shared_from_this()));
+    if (output.defined() && output.requires_grad() && !output.is_leaf()) hook_output(output);
   }
 }
 
+void Reducer::hook_output(const at::Tensor& output) {
+  // What Tensor::register_hook() ends in, without its list of functions.
+  output.grad_fn()->add_tensor_pre_hook(std::make_unique<OutputHook>(shared_from_this()));
+}
+
 void Reducer::on_output() {
-  if (is_open_ && !is_cut_short()) return;
+  if (pass_.state == PassState::open && !is_torn()) return;
   const bool any = std::any_of(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
     return parameter.accumulator && will_execute(parameter.accumulator.get());
   });
@@ -113,49 +125,78 @@ void Reducer::on_output() {
 
 void Reducer::begin() {
   recover();
-  if (is_open_) return;
-  enter_open_passes();
+  const auto backward = std::make_shared<Backward>(shared_from_this());
+  const int graph_task = torch::autograd::get_current_graph_task_id();
+  OpenPasses::of_process().enter({this, construction_order_, graph_task, backward},
+                                 [this](const Reducer& other) { check_apart(other); });
   reset_pass();
-  leaves_at_end_ = join_hook_ != nullptr || (options_.static_graph && !counts_are_known_);
-  is_open_ = true;
-  is_timed_ = times_next_pass();
-  traced_start_ = timeline::is_on() ? timeline::now() : 0;
-  pass_start_ = moment();
-  // The callback belongs to the backward pass: when an exception ends that, both go away.
-  const auto token = std::make_shared<int>();
-  pass_token_ = token;
-  torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this(), token] {
-    self->end(Role::active, self->join_hook_ ? self->join_hook_() : 0);
-    if (self->traced_start_ != 0) {
-      timeline::record(timeline::Kind::backward, "backward", self->traced_start_, timeline::now());
-    }
-  });
+  pass_.state = PassState::open;
+  pass_.backward = backward;
+  pass_.leaves_at_end = join_hook_ != nullptr || (options_.static_graph && !counts_are_known_);
+  pass_.is_timed = times_next_pass();
+  pass_.traced_start = timeline::is_on() ? timeline::now() : 0;
+  pass_.start = moment();
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [backward, graph_task] { end_all(graph_task); });
+}
+
+/// The engine has dropped a backward pass.
+void Reducer::backward_is_gone(std::thread::id thread) {
+  const bool is_this_pass = pass_.state == PassState::open && pass_.backward.expired();
+  if (!is_this_pass || thread != std::this_thread::get_id()) return;
+  take(PassEvent::exception);
+  try {
+    start_what_is_left();
+  } catch (const std::exception& error) {  // recover() meets it again
+    log::debug(std::string("DistributedDataParallel: a pass that an exception cut short: ") + error.what());
+  }
+}
+
+/// The peers' passes wait for this rank's part, which is zeros from here on. Started, they can end without
+/// this rank; it need not come back before it does something else. Only where nothing in it blocks.
+void Reducer::start_what_is_left() {
+  constexpr size_t kMostInFlight = 32;
+  const bool blocks = comm_hook_ || join_hook_ || buckets_.size() > kMostInFlight ||
+                      std::any_of(parameters_.begin(), parameters_.end(), [](const Parameter& parameter) {
+                        return parameter.is_trainable && (parameter.is_sparse || !parameter.tensor.is_cpu());
+                      });
+  if (blocks || pass_.next_bucket == buckets_.size()) return;
+  const at::NoGradGuard no_grad;
+  pass_.role = Role::failed;
+  contribute_missing();
+  launch_ready_buckets();
+  start_report();
 }
 
 /// Two wrappers of the same parameters in one backward would read each other's half-reduced buckets.
-void Reducer::enter_open_passes() {
-  OpenPasses& open = open_passes();
-  const std::lock_guard lock(open.mutex);
-  for (const Reducer* other : open.reducers) {
-    if (other == this || other->is_cut_short()) continue;
-    std::unordered_set<const at::TensorImpl*> theirs;
-    for (const Parameter& parameter : other->parameters_) {
-      if (parameter.is_trainable) theirs.insert(parameter.tensor.unsafeGetTensorImpl());
-    }
-    for (const Parameter& parameter : parameters_) {
-      if (!parameter.is_trainable || !theirs.count(parameter.tensor.unsafeGetTensorImpl())) continue;
-      throw Error("DistributedDataParallel: parameter " + parameter.name +
-                  " belongs to two wrapped modules that take part in one backward pass; wrap only the outer "
-                  "module, or name the parameter in parameters_and_buffers_to_ignore of one of them");
-    }
+void Reducer::check_apart(const Reducer& other) const {
+  std::unordered_set<const at::TensorImpl*> theirs;
+  for (const Parameter& parameter : other.parameters_) {
+    if (parameter.is_trainable) theirs.insert(parameter.tensor.unsafeGetTensorImpl());
   }
-  open.reducers.push_back(this);
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.is_trainable || !theirs.count(parameter.tensor.unsafeGetTensorImpl())) continue;
+    throw Error("DistributedDataParallel: parameter " + parameter.name +
+                " belongs to two wrapped modules that take part in one backward pass; wrap only the outer "
+                "module, or name the parameter in parameters_and_buffers_to_ignore of one of them");
+  }
 }
 
-void Reducer::leave_open_passes() {
-  OpenPasses& open = open_passes();
-  const std::lock_guard lock(open.mutex);
-  std::erase(open.reducers, this);
+/// The first callback at the end of a backward ends all its passes, in the same order on all ranks; for the
+/// others nothing is left. An error of one pass, which all ranks have, keeps none of the others from ending.
+void Reducer::end_all(int graph_task) {
+  std::exception_ptr first_error;
+  while (const Reducer* next = OpenPasses::of_process().take_first(graph_task)) {
+    auto* const reducer = const_cast<Reducer*>(next);  // kept alive by its own callback
+    try {
+      reducer->end(reducer->join_hook_ ? reducer->join_hook_() : 0);
+    } catch (...) {
+      if (!first_error) first_error = std::current_exception();
+    }
+    if (reducer->pass_.traced_start == 0) continue;
+    timeline::record(timeline::Kind::backward, "backward", reducer->pass_.traced_start, timeline::now());
+  }
+  if (first_error) std::rethrow_exception(first_error);
 }
 
 void Reducer::reset_pass() {
@@ -171,18 +212,15 @@ void Reducer::reset_pass() {
     parameter.gradients = 0;
     if (parameter.is_trainable) ++buckets_[parameter.bucket].pending;
   }
-  next_bucket_ = 0;
-  is_shadowing_ = false;
-  if (!is_order_agreed_) order_.clear();
+  pass_ = Pass{.state = pass_.state};
+  if (order_state_ == Order::own) order_.clear();
 }
 
 void Reducer::on_gradient(size_t index) {
   Parameter& parameter = parameters_[index];
   parameter.was_used = true;
-  if (!is_open_ || is_cut_short()) {
-    if (!parameters_begin_) return;
-    begin();
-  }
+  if (!leads_to_pass(PassEvent::gradient) || is_torn()) return;
+  if (pass_.state != PassState::open) begin();
   ++parameter.gradients;
   if (parameter.is_ready) {
     throw Error("DistributedDataParallel: parameter " + parameter.name + " got gradient number " +
@@ -193,11 +231,11 @@ void Reducer::on_gradient(size_t index) {
                      : ", as activation checkpoints with a backward of their own do; set static_graph if the "
                        "graph is the same in every step"));
   }
-  if (!is_order_agreed_) {
+  if (order_state_ == Order::own) {
     if (parameter.gradients > 1) std::erase(order_, index);
     order_.push_back(index);
   }
-  if (leaves_at_end_ || (options_.static_graph && parameter.gradients < parameter.expected)) return;
+  if (pass_.leaves_at_end || (options_.static_graph && parameter.gradients < parameter.expected)) return;
   adopt(parameter);
   launch_ready_buckets();
 }
@@ -251,32 +289,32 @@ void Reducer::adopt(Parameter& parameter) {
 
 void Reducer::launch_ready_buckets() {
   bool launched = false;
-  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0) {
-    Bucket& bucket = buckets_[next_bucket_];
-    if (next_bucket_ == 0) comm_start_ = moment();
+  while (pass_.next_bucket < buckets_.size() && buckets_[pass_.next_bucket].pending == 0) {
+    Bucket& bucket = buckets_[pass_.next_bucket];
+    if (pass_.next_bucket == 0) pass_.comm_start = moment();
     if (bucket.missing.defined()) {
       // The last bucket leaves when every gradient is accounted for: the right place to say what is missing.
-      const bool all_here =
-          is_shadowing_ || std::all_of(parameters_.begin(), parameters_.end(),
-                                       [](const Parameter& p) { return !p.is_trainable || p.is_ready; });
+      const bool all_here = pass_.role == Role::joined ||
+                            std::all_of(parameters_.begin(), parameters_.end(),
+                                        [](const Parameter& p) { return !p.is_trainable || p.is_ready; });
       if (all_here) {
         std::memset(bucket.missing.mutable_data_ptr(), 0, bucket.missing.nbytes());
       } else {
         bucket.missing.fill_(1);
       }
     }
-    const timeline::BucketScope scope(next_bucket_);
+    const timeline::BucketScope scope(pass_.next_bucket);
     bucket.streams.join(bucket.flat.device());
     if (comm_hook_) {
-      launch_hook(next_bucket_);
+      launch_hook(pass_.next_bucket);
     } else {
       bucket.work = group_.all_reduce_async(bucket.flat, {.op = join_hook_ ? ReduceOp::SUM : ReduceOp::AVG});
       if (bucket.missing.defined() && !bucket.flat.is_cpu()) all_reduce_missing(bucket);
     }
-    ++next_bucket_;
+    ++pass_.next_bucket;
     launched = true;
   }
-  if (!launched && next_bucket_ > 0) group_.progress();
+  if (!launched && pass_.next_bucket > 0) group_.progress();
 }
 
 /// Where the gradients are not reduced in main memory, or by a hook: nobody waits for a device to learn that
@@ -286,11 +324,12 @@ void Reducer::all_reduce_missing(Bucket& bucket) {
 }
 
 /// Ends the pass. `divisor`: 0 outside join(), where buckets are averaged by the reduction itself.
-void Reducer::end(Role role, int divisor) {
-  is_open_ = false;
-  leave_open_passes();
+void Reducer::end(int divisor) {
+  OpenPasses::of_process().leave(this);
+  const bool was_cut_short = pass_.state == PassState::torn || pass_.state == PassState::absent;
+  take(was_cut_short ? PassEvent::recovery : PassEvent::end);
   try {
-    finish(role, divisor);
+    finish(divisor);
   } catch (const CommError&) {
     throw;  // the group is broken: nothing goes on
   } catch (...) {
@@ -317,29 +356,29 @@ void Reducer::abandon_buckets() {
   }
 }
 
-void Reducer::finish(Role role, int divisor) {
-  const at::NoGradGuard no_grad;
-  is_shadowing_ = role == Role::joined;
-  // An exception after the last gradient: nothing is missing.
-  if (role == Role::failed && next_bucket_ == buckets_.size()) role = Role::active;
-  const Clock::time_point compute_end = moment();
-  if (role == Role::active && leaves_at_end_) {
-    for (Parameter& parameter : parameters_) {
-      if (parameter.is_trainable && parameter.gradients > 0 && !parameter.is_ready) adopt(parameter);
-    }
+/// Gradients that were to leave at the end of backward.
+void Reducer::adopt_late() {
+  for (Parameter& parameter : parameters_) {
+    if (parameter.is_trainable && parameter.gradients > 0 && !parameter.is_ready) adopt(parameter);
   }
-  const std::vector<at::Tensor> kept = contribute_missing(role);
+}
+
+void Reducer::finish(int divisor) {
+  const at::NoGradGuard no_grad;
+  const Clock::time_point compute_end = moment();
+  if (pass_.role == Role::active && pass_.leaves_at_end) adopt_late();
+  const std::vector<at::Tensor> kept = contribute_missing();
   launch_ready_buckets();
-  reduce_sparse(role, divisor);
+  reduce_sparse(divisor);
   if (comm_hook_) {
     wait_for_hooks();
   } else {
     wait_for_buckets(divisor);
   }
   const bool complete = buckets_.empty() || is_zero(buckets_.back().missing);
-  if (!complete && !settle(role, kept)) return;
-  has_order_ = true;
-  if (role == Role::joined) {
+  if (!complete && !settle(kept)) return;
+  if (order_state_ == Order::own) agree_on_order();
+  if (pass_.role == Role::joined) {
     if (complete) take_averages();
     return;
   }
@@ -362,16 +401,16 @@ bool Reducer::times_next_pass() const {
   return pass <= kFirst || pass % kSampleRate == 0 || debug_level() >= DebugLevel::INFO;
 }
 
-Clock::time_point Reducer::moment() const { return is_timed_ ? Clock::now() : Clock::time_point{}; }
+Clock::time_point Reducer::moment() const { return pass_.is_timed ? Clock::now() : Clock::time_point{}; }
 
 void Reducer::count_pass(Clock::time_point compute_end) {
   ++statistics_.passes;
-  if (!is_timed_) return;
+  if (!pass_.is_timed) return;
   ++statistics_.timed_passes;
   const ReducerStatistics::Times times{
-      .compute = compute_end - pass_start_,
-      .comm = Clock::now() - comm_start_,
-      .overlap = std::max(compute_end - comm_start_, Clock::duration::zero())};
+      .compute = compute_end - pass_.start,
+      .comm = Clock::now() - pass_.comm_start,
+      .overlap = std::max(compute_end - pass_.comm_start, Clock::duration::zero())};
   statistics_.last = times;
   statistics_.sum.compute += times.compute;
   statistics_.sum.comm += times.comm;
@@ -399,12 +438,14 @@ void Reducer::write_back(Parameter& parameter) {
   // derivatives, and the average of the derivatives is the derivative of the average.
   const at::AutoGradMode with_graph(true);
   gradient = at::add(parameter.view.clone(), at::sub(gradient, gradient.detach()));
+  hook_output(gradient);  // a backward pass through it averages
 }
 
 void Reducer::shadow_pass(int divisor) {
   const at::NoGradGuard no_grad;
   reset_pass();
-  end(Role::joined, divisor);
+  pass_.role = Role::joined;
+  end(divisor);
 }
 
 }  // namespace lockstep

@@ -4,9 +4,10 @@
 // each parameter's gradient accumulation marks it ready; a bucket whose gradients are all ready leaves, in
 // plan order, from inside the hook and without blocking; the end of backward waits for all of them.
 //
-// A *pass* is one such round. It begins when a backward pass reaches an output of a synchronised forward (or
-// one of its parameters, for a forward without outputs) and ends with that backward pass. A pass that an
-// exception cut short stays open until recover() has ended it together with the other ranks.
+// A *pass* is one such round (pass.h). It begins when a backward pass reaches an output of a synchronised
+// forward (or one of its parameters, for a forward without outputs) and ends with that backward pass. Where
+// an exception cuts it short, what is left of it is started at once, with zeros, so that the peers can end it
+// without this rank; recover() ends it here.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,12 +16,15 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/bucket_plan.h"
 #include "lockstep/parallel/comm_hook.h"
 #include "lockstep/parallel/device_streams.h"
+#include "lockstep/parallel/pass.h"
+#include "lockstep/parallel/pass_report.h"
 
 namespace torch::autograd {
 struct Node;
@@ -58,25 +62,26 @@ struct ReducerStatistics {
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
   /// `parameters`: every parameter once, in the same order on all ranks. Those with requires_grad get places
-  /// in buckets, which are allocated here.
+  /// in buckets, which are allocated here. `group`: for this reducer alone. Made in the same order on all
+  /// ranks.
   static std::shared_ptr<Reducer> create(std::vector<NamedTensor> parameters, ProcessGroup group,
                                          ReducerOptions options);
   ~Reducer();
 
-  /// Ends a pass that an exception, in forward or in backward, cut short. To be called before any other use
-  /// of the group. Blocks.
+  /// Ends a pass that an exception, in forward or in backward, cut short. Blocks until the peers are at the
+  /// end of their backward; does nothing where there is no such pass.
   void recover();
   /// Before a synchronised forward: takes in parameters that were frozen, freed or loaded since, and lays the
-  /// buckets out anew in the order in which gradients became ready, once. Blocks where there is something to
-  /// agree on. Throws Error naming the first parameter whose requires_grad differs between ranks.
+  /// buckets out anew in the order in which gradients became ready, once. Blocks where parameters were frozen
+  /// or freed. Throws Error naming the first parameter whose requires_grad differs between ranks.
   void prepare();
   /// A backward pass through `outputs` of a synchronised forward averages gradients.
   void arm(const std::vector<at::Tensor>& outputs);
   /// Gradients that follow, of a forward that is not synchronised, accumulate on this rank alone.
-  void disarm() { parameters_begin_ = false; }
+  void disarm() { take(PassEvent::local_forward); }
 
   /// The forward ended in an exception: this rank has no gradients for the pass that the others may be in.
-  void fail_forward() { forward_failed_ = true; }
+  void fail_forward() { take(PassEvent::failed_forward); }
 
   /// Called at the end of each pass, before its buckets leave; returns by what the sum of the gradients is to
   /// be divided. While it is set, all buckets leave at the end of backward.
@@ -128,12 +133,26 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::unique_ptr<Future> future;
     bool future_is_complete = false;
   };
-  enum class Role : uint8_t { active, failed, joined };
+  struct Pass {
+    PassState state = PassState::idle;
+    std::weak_ptr<const void> backward{};  // alive while that runs
+    Role role = Role::active;
+    bool leaves_at_end = false;  // no bucket leaves before the end
+    bool is_timed = false;
+    size_t next_bucket = 0;  // the next to leave
+    std::chrono::steady_clock::time_point start{}, comm_start{};
+    int64_t traced_start = 0;  // for the timeline; 0: none is kept
+    // Where a gradient is missing somewhere: what each rank has to say (pass_report.h).
+    at::Tensor report{};
+    std::vector<at::Tensor> reports{};
+    std::shared_ptr<Work> report_work{};
+  };
 
   Reducer(ProcessGroup group, ReducerOptions options);
 
   class ParameterHook;
   class OutputHook;
+  class Backward;
 
   // Buckets and hooks (reducer_buckets.cpp).
   bool trainable_changed() const;
@@ -147,22 +166,34 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   at::Tensor offer_home(size_t parameter, at::ScalarType dtype);  // see gradient_home()
   void remove_hook(Parameter& parameter);
   void agree_on_order();
+  void lay_out_in_order();
   void verify_trainable() const;
 
   // A pass (reducer.cpp).
-  bool is_cut_short() const { return is_open_ && pass_token_.expired(); }
+  /// Of an event that begins no pass.
+  void take(PassEvent event) { pass_.state = next_state(pass_.state, event); }
+  /// Whether `event` begins a pass, or belongs to the one under way.
+  bool leads_to_pass(PassEvent event) const { return next_state(pass_.state, event) == PassState::open; }
+  /// A backward whose end another thread has seen is torn, too.
+  bool is_torn() const {
+    return pass_.state == PassState::torn || (pass_.state == PassState::open && pass_.backward.expired());
+  }
   void begin();
-  void enter_open_passes();
-  void leave_open_passes();
+  void backward_is_gone(std::thread::id thread);
+  void start_what_is_left();
+  void check_apart(const Reducer& other) const;
+  static void end_all(int graph_task);
   void reset_pass();
+  void hook_output(const at::Tensor& output);
   void on_output();
   void on_gradient(size_t parameter);
   static void copy_home(const at::Tensor& gradient, const Parameter& parameter);
   void adopt(Parameter& parameter);
   void launch_ready_buckets();
   void all_reduce_missing(Bucket& bucket);
-  void end(Role role, int divisor);
-  void finish(Role role, int divisor);
+  void end(int divisor);
+  void finish(int divisor);
+  void adopt_late();
   void abandon_buckets();
   void wait_for_buckets(int divisor);
   void write_back(Parameter& parameter);
@@ -174,37 +205,31 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void wait_for_hooks();
 
   // Gradients that did not come (reducer_missing.cpp).
-  std::vector<at::Tensor> contribute_missing(Role role);
-  void reduce_sparse(Role role, int divisor);
-  bool settle(Role role, const std::vector<at::Tensor>& kept);
+  std::vector<at::Tensor> contribute_missing();
+  void reduce_sparse(int divisor);
+  void start_report();
+  bool settle(const std::vector<at::Tensor>& kept);
   void take_average(Parameter& parameter);
   void take_averages();
-  void settle_failed(const std::vector<std::string>& masks, Role role);
-  [[noreturn]] void report_missing(const std::vector<std::string>& masks) const;
+  void keep_or_take_averages(const PassVerdict& verdict, const std::vector<at::Tensor>& kept);
+  void drop_gradients();
+  std::vector<std::string> names() const;
   bool allows_missing() const { return options_.find_unused_parameters || options_.static_graph; }
 
   ProcessGroup group_;
   ReducerOptions options_;
+  uint64_t construction_order_;
   std::vector<Parameter> parameters_;
   std::vector<Bucket> buckets_;
   BucketPlan plan_;
   std::function<int()> join_hook_;
   CommHook comm_hook_;
 
-  bool parameters_begin_ = false;  // a gradient alone begins a pass: the last forward was synchronised
-  bool forward_failed_ = false;    // recover() tells the others
-  bool is_open_ = false;
-  std::weak_ptr<int> pass_token_;  // alive while the backward pass runs
-  bool is_shadowing_ = false;      // this rank has joined: it misses nothing
-  bool leaves_at_end_ = false;     // no bucket leaves before the end of this pass
-  size_t next_bucket_ = 0;         // the next to leave
-  std::vector<size_t> order_;      // in which gradients became ready; empty until a pass has ended well
-  bool has_order_ = false;         // such a pass has been seen by all ranks
-  bool is_order_agreed_ = false;
+  Pass pass_;
+  std::vector<size_t> order_;  // in which gradients became ready; empty until a pass has ended well
+  enum class Order : uint8_t { own, agreed, laid_out };  // agreed: it is rank 0's
+  Order order_state_ = Order::own;
   bool counts_are_known_ = false;  // static_graph: Parameter::expected
-  bool is_timed_ = false;          // this pass
-  std::chrono::steady_clock::time_point pass_start_{}, comm_start_{};
-  int64_t traced_start_ = 0;  // of the pass, for the timeline; 0: none is kept
   ReducerStatistics statistics_;
 };
 

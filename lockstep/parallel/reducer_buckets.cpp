@@ -110,8 +110,8 @@ void Reducer::add_hook(size_t index) {
 
 at::Tensor Reducer::offer_home(size_t index, at::ScalarType dtype) {
   Parameter& parameter = parameters_[index];
-  if (!is_open_ || is_cut_short() || !options_.gradient_as_bucket_view || c10::GradMode::is_enabled() ||
-      torch::autograd::AnomalyMode::is_enabled()) {
+  if (pass_.state != PassState::open || is_torn() || !options_.gradient_as_bucket_view ||
+      c10::GradMode::is_enabled() || torch::autograd::AnomalyMode::is_enabled()) {
     return {};
   }
   at::Tensor& gradient = parameter.tensor.mutable_grad();
@@ -248,21 +248,27 @@ void Reducer::prepare() {
     }
     take_trainable();
     lay_out(make_plan(known_order()));
-    is_order_agreed_ = has_order_ = counts_are_known_ = false;
-  } else if (has_order_ && !is_order_agreed_) {
-    agree_on_order();
+    order_state_ = Order::own;
+    counts_are_known_ = false;
+  } else if (order_state_ == Order::agreed) {
+    lay_out_in_order();
   }
   follow_accumulators();
 }
 
-/// Every rank saw its gradients in some order: rank 0's is everybody's.
+/// Every rank saw its gradients in some order: rank 0's is everybody's. At the end of a pass, where all ranks
+/// are together; forwards may come in another order on each.
 void Reducer::agree_on_order() {
   std::string bytes(order_.size() * sizeof(size_t), '\0');
   std::memcpy(bytes.data(), order_.data(), bytes.size());
   bytes = group_.broadcast_bytes(bytes);
   order_.resize(bytes.size() / sizeof(size_t));
   std::memcpy(order_.data(), bytes.data(), bytes.size());
-  is_order_agreed_ = true;
+  order_state_ = Order::agreed;
+}
+
+void Reducer::lay_out_in_order() {
+  order_state_ = Order::laid_out;
   BucketPlan plan = make_plan(known_order());
   if (plan == plan_) return;
   lay_out(std::move(plan));

@@ -13,7 +13,7 @@ void Reducer::register_comm_hook(CommHook hook) {
     throw Error(
         "DistributedDataParallel: register_comm_hook can be called once; a hook is registered already");
   }
-  if (is_open_ || statistics_.passes > 0) {
+  if (pass_.state == PassState::open || statistics_.passes > 0) {
     throw Error("DistributedDataParallel: register_comm_hook must be called before the first backward pass");
   }
   comm_hook_ = std::move(hook);
@@ -33,8 +33,8 @@ void Reducer::launch_hook(size_t index) {
       parameters.push_back(parameters_[planned.parameters[i]].tensor);
     }
     const at::Tensor gradients = bucket.flat.narrow(0, 0, static_cast<int64_t>(planned.bytes) / element);
-    bucket.grad_bucket = std::make_unique<GradBucket>(index, buckets_.size(), gradients, std::move(offsets),
-                                                      std::move(parameters));
+    bucket.grad_bucket = std::make_unique<GradBucket>(group_, index, buckets_.size(), gradients,
+                                                      std::move(offsets), std::move(parameters));
     bucket.future = std::make_unique<Future>(comm_hook_(*bucket.grad_bucket));
   }
   // Whatever the hook makes of the gradients, whether some are missing is known exactly.

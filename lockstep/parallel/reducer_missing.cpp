@@ -1,6 +1,7 @@
 // What becomes of parameters without a gradient, of sparse gradients, and of passes that were cut short.
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -13,20 +14,6 @@
 
 namespace lockstep {
 namespace {
-
-/// One character per rank and parameter in what the ranks tell each other, after one for the rank itself.
-constexpr char kActive = 'a', kFailed = 'f', kJoined = 'j';
-constexpr char kReady = '1', kMissing = '0', kEarlier = 'e';  // kEarlier: under no_sync(), not in this pass
-
-std::string ranks_with(const std::vector<std::string>& masks, size_t at, const std::string& marks) {
-  std::string ranks;
-  for (size_t r = 0; r < masks.size(); ++r) {
-    if (masks[r][0] == kJoined && at > 0) continue;
-    if (marks.find(masks[r][at]) == std::string::npos) continue;
-    ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
-  }
-  return ranks;
-}
 
 /// The sum of everybody's sparse tensors, in the same tree over ranks as dense ones.
 at::Tensor sum_of(const std::vector<at::Tensor>& parts, size_t begin, size_t end) {
@@ -61,71 +48,110 @@ at::Tensor sum_sparse(const ProcessGroup& group, const at::Tensor& gradient) {
 }  // namespace
 
 /// Lets the buckets leave that wait for gradients which will not come. Such a parameter contributes what it
-/// has: its old gradient, or zeros. Returns the old gradients, by parameter.
-std::vector<at::Tensor> Reducer::contribute_missing(Role role) {
+/// has: its old gradient, or zeros. Returns the old gradients, by parameter, that this overwrites.
+std::vector<at::Tensor> Reducer::contribute_missing() {
   std::vector<at::Tensor> kept(parameters_.size());
-  if (next_bucket_ == buckets_.size()) return kept;
+  if (pass_.next_bucket == buckets_.size()) return kept;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
     if (!parameter.is_trainable || parameter.is_ready) continue;
     --buckets_[parameter.bucket].pending;
     if (parameter.is_sparse) continue;
     const at::Tensor& old = parameter.tensor.grad();
-    if (role == Role::active && old.defined()) {
-      kept[p] = old.clone();
-      if (!old.is_alias_of(parameter.view)) parameter.view.copy_(old);
-    } else {
+    if (old.defined() && (pass_.role == Role::active || pass_.role == Role::absent)) kept[p] = old.clone();
+    if (pass_.role != Role::active || !old.defined()) {
       parameter.view.zero_();
+    } else if (!old.is_alias_of(parameter.view)) {
+      parameter.view.copy_(old);
     }
   }
   return kept;
 }
 
-void Reducer::reduce_sparse(Role role, int divisor) {
+void Reducer::reduce_sparse(int divisor) {
   for (Parameter& parameter : parameters_) {
     if (!parameter.is_trainable || !parameter.is_sparse) continue;
     at::Tensor& gradient = parameter.tensor.mutable_grad();
-    const bool is_there = role == Role::active && gradient.defined() && gradient.is_sparse();
+    const bool is_there = pass_.role == Role::active && gradient.defined() && gradient.is_sparse();
     const at::Tensor sum = sum_sparse(group_, is_there ? gradient : no_rows(parameter.tensor));
     // Rows that no rank used: whatever there was stays as it was.
-    if (sum._nnz() > 0 && role != Role::failed) {
+    if (sum._nnz() > 0 && (pass_.role == Role::active || pass_.role == Role::joined)) {
       gradient = sum.div(divisor > 0 ? divisor : group_.size());
-    } else if (role == Role::joined) {
+    } else if (pass_.role == Role::joined) {
       gradient.reset();
     }
   }
 }
 
-/// Some rank lacks some gradient. Every rank learns which, and either all throw or each parameter that no
-/// rank used keeps its old gradient. Returns whether the step's gradients are of use.
-bool Reducer::settle(Role role, const std::vector<at::Tensor>& kept) {
-  std::string mask(1 + parameters_.size(), kReady);
-  mask[0] = role == Role::active ? kActive : role == Role::failed ? kFailed : kJoined;
+void Reducer::start_report() {
+  const auto size = static_cast<int64_t>(report_size(parameters_.size()));
+  pass_.report = group_.empty_shared({size}, at::kByte);
+  auto* const text = reinterpret_cast<char*>(pass_.report.mutable_data_ptr());
+  text[0] = static_cast<char>(pass_.role);
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const Parameter& parameter = parameters_[p];
-    if (!parameter.is_trainable || parameter.is_ready) continue;
-    mask[1 + p] = parameter.was_used ? kEarlier : kMissing;
+    const bool is_there = !parameter.is_trainable || parameter.is_ready;
+    const auto seen = is_there             ? GradientSeen::ready
+                      : parameter.was_used ? GradientSeen::earlier
+                                           : GradientSeen::missing;
+    text[1 + p] = static_cast<char>(seen);
   }
-  const std::vector<std::string> masks = group_.all_gather_bytes(mask);
-  if (!ranks_with(masks, 0, {kFailed}).empty()) {
-    settle_failed(masks, role);
-    return false;
+  for (int rank = 0; rank < group_.size(); ++rank) pass_.reports.push_back(at::empty_like(pass_.report));
+  pass_.report_work = group_.all_gather_async(pass_.reports, pass_.report);
+}
+
+/// Some rank lacks some gradient. Every rank learns which, and all decide the same. Returns whether the
+/// step's gradients are of use.
+bool Reducer::settle(const std::vector<at::Tensor>& kept) {
+  if (!pass_.report_work) start_report();
+  std::exchange(pass_.report_work, nullptr)->wait();
+  std::vector<std::string_view> reports;
+  for (const at::Tensor& report : pass_.reports) {
+    reports.emplace_back(static_cast<const char*>(report.const_data_ptr()),
+                         static_cast<size_t>(report.numel()));
   }
-  if (role != Role::joined && !allows_missing()) report_missing(masks);
+  const PassVerdict verdict = decide(reports, allows_missing());
+  switch (verdict.outcome) {
+    case PassVerdict::Outcome::averaged:
+      keep_or_take_averages(verdict, kept);
+      return true;
+    case PassVerdict::Outcome::refused:
+      if (pass_.role == Role::joined) return false;
+      throw Error(
+          "DistributedDataParallel: no gradient for " + describe_missing(verdict, names()) +
+          ": these parameters took no part in the loss. Set find_unused_parameters if that is intended");
+    case PassVerdict::Outcome::untouched:
+      for (size_t p = 0; p < parameters_.size(); ++p) {
+        at::Tensor& gradient = parameters_[p].tensor.mutable_grad();
+        if (kept[p].defined() && gradient.is_alias_of(parameters_[p].view)) gradient.copy_(kept[p]);
+      }
+      return false;
+    case PassVerdict::Outcome::failed:
+      drop_gradients();
+      if (pass_.role != Role::active) return false;
+      throw Error(
+          "DistributedDataParallel: the forward or backward pass of rank " +
+          describe_ranks(verdict.failed_ranks) +
+          " ended in an exception, so this step's gradients could not be averaged and are zero on all "
+          "ranks");
+  }
+  return false;
+}
+
+/// Each parameter that no rank has used keeps its old gradient.
+void Reducer::keep_or_take_averages(const PassVerdict& verdict, const std::vector<at::Tensor>& kept) {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
     if (parameter.is_ready || !parameter.view.defined()) continue;
     at::Tensor& gradient = parameter.tensor.mutable_grad();
-    const bool used_somewhere = !ranks_with(masks, 1 + p, {kReady, kEarlier}).empty();
-    if (used_somewhere) {
+    if (verdict.is_used[p]) {
       take_average(parameter);
-    } else if (role == Role::joined) {
+    } else if (pass_.role == Role::joined) {
       gradient.reset();
     } else if (kept[p].defined() && gradient.is_alias_of(parameter.view)) {
       gradient.copy_(kept[p]);
     }
   }
-  return true;
 }
 
 void Reducer::take_average(Parameter& parameter) {
@@ -140,9 +166,8 @@ void Reducer::take_averages() {
   }
 }
 
-/// Nobody's gradients are of use: they become zero everywhere, and the ranks whose own backward went well
-/// learn why.
-void Reducer::settle_failed(const std::vector<std::string>& masks, Role role) {
+/// Nobody's gradients are of use: they become zero everywhere.
+void Reducer::drop_gradients() {
   for (Parameter& parameter : parameters_) {
     at::Tensor& gradient = parameter.tensor.mutable_grad();
     if (!parameter.is_trainable || !gradient.defined()) continue;
@@ -153,37 +178,28 @@ void Reducer::settle_failed(const std::vector<std::string>& masks, Role role) {
     }
     parameter.was_used = false;
   }
-  order_.clear();
-  if (role == Role::active) {
-    throw Error("DistributedDataParallel: the forward or backward pass of rank " +
-                ranks_with(masks, 0, {kFailed}) +
-                " ended in an exception, so this step's gradients could not be averaged and are zero on all "
-                "ranks");
-  }
+  if (order_state_ == Order::own) order_.clear();
 }
 
 void Reducer::recover() {
-  if (std::exchange(forward_failed_, false) && !is_open_ && !buckets_.empty()) {
+  if (pass_.state == PassState::absent) {
+    if (buckets_.empty()) return take(PassEvent::recovery);
     reset_pass();
-  } else if (!is_cut_short()) {
+    pass_.role = Role::absent;
+  } else if (is_torn()) {
+    pass_.state = PassState::torn;
+    // After the last gradient nothing is missing.
+    if (pass_.next_bucket < buckets_.size()) pass_.role = Role::failed;
+  } else {
     return;
   }
-  end(Role::failed, join_hook_ ? join_hook_() : 0);
+  end(join_hook_ ? join_hook_() : 0);
 }
 
-void Reducer::report_missing(const std::vector<std::string>& masks) const {
-  constexpr size_t kMostNames = 20;
-  std::string names;
-  size_t count = 0;
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    const std::string ranks = ranks_with(masks, 1 + p, {kMissing, kEarlier});
-    if (ranks.empty()) continue;
-    if (++count > kMostNames) continue;
-    names += (names.empty() ? "" : "; ") + parameters_[p].name + " (rank " + ranks + ")";
-  }
-  if (count > kMostNames) names += "; and " + std::to_string(count - kMostNames) + " more";
-  throw Error("DistributedDataParallel: no gradient for " + names +
-              ": these parameters took no part in the loss. Set find_unused_parameters if that is intended");
+std::vector<std::string> Reducer::names() const {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters_) names.push_back(parameter.name);
+  return names;
 }
 
 }  // namespace lockstep

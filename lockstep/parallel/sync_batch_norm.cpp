@@ -12,6 +12,7 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -156,7 +157,7 @@ at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
   std::shared_ptr<const Statistics> statistics;
   {
     const at::NoGradGuard no_grad;
-    statistics = gather_statistics(input, *group_, options.eps());
+    statistics = gather_statistics(input, *own_group_, options.eps());
     if (options.track_running_stats()) {
       const double factor = update_factor();
       const double unbiased = statistics->count / (statistics->count - 1);
@@ -249,6 +250,18 @@ void convert_sync_batchnorm(torch::nn::Module& module, std::optional<ProcessGrou
   std::vector<std::function<void()>> steps;
   plan_conversion(module, "", target, steps);
   for (const auto& step : steps) step();
+}
+
+void detail::duplicate_sync_batchnorm_groups(const torch::nn::Module& module) {
+  std::map<const ProcessGroup::Impl*, ProcessGroup> duplicates;
+  for (const auto& child : module.modules()) {
+    auto* const layer = dynamic_cast<BatchNormImpl*>(child.get());
+    if (layer == nullptr || !layer->process_group() || !layer->process_group()->is_member()) continue;
+    const ProcessGroup& group = *layer->process_group();
+    auto found = duplicates.find(&group.impl());
+    if (found == duplicates.end()) found = duplicates.emplace(&group.impl(), group.duplicate()).first;
+    layer->use_duplicate(found->second);
+  }
 }
 
 }  // namespace lockstep

@@ -22,8 +22,10 @@ class BatchNormImpl : public torch::nn::BatchNormImplBase<2, BatchNormImpl> {
   /// float [batch, channels, ...] -> the same shape. Throws ValueError when there are not at least two values
   /// a channel, over all ranks, in training mode.
   at::Tensor forward(const at::Tensor& input);
-  void set_process_group(std::optional<ProcessGroup> group) { group_ = std::move(group); }
+  void set_process_group(std::optional<ProcessGroup> group) { group_ = own_group_ = std::move(group); }
   const std::optional<ProcessGroup>& process_group() const { return group_; }
+  /// Works in `duplicate` of process_group() from now on: see duplicate_sync_batchnorm_groups().
+  void use_duplicate(ProcessGroup duplicate) { own_group_ = std::move(duplicate); }
   /// Takes over the parameters and the buffers' memory of another batch normalisation: optimizers that know
   /// them stay right.
   void share(const torch::OrderedDict<std::string, at::Tensor>& parameters,
@@ -34,7 +36,7 @@ class BatchNormImpl : public torch::nn::BatchNormImplBase<2, BatchNormImpl> {
 
  private:
   double update_factor();
-  std::optional<ProcessGroup> group_;
+  std::optional<ProcessGroup> group_, own_group_;
 };
 TORCH_MODULE(BatchNorm);
 
@@ -51,5 +53,11 @@ TORCH_MODULE(SyncBatchNorm);
 /// first one that it cannot convert (a typed member of a module, whose class is fixed), and then converts
 /// none. `group`: default the job's. Parameters stay the same tensors, buffers the same memory.
 void convert_sync_batchnorm(torch::nn::Module& module, std::optional<ProcessGroup> group = std::nullopt);
+
+namespace detail {
+/// Gives the synchronised batch normalisations in `module` a duplicate of their process group, one for all
+/// layers of one group. Called by all ranks; blocks.
+void duplicate_sync_batchnorm_groups(const torch::nn::Module& module);
+}  // namespace detail
 
 }  // namespace lockstep

@@ -59,17 +59,16 @@ TEST(Ddp, GradientsLiveInTheBuckets) {
   CHECK_TRUE(model->net1->weight.grad().allclose(once * 2, 1e-5, 1e-7));
 }
 
-TEST(Ddp, EvalAndNoGradArmNothing) {
+TEST(Ddp, NoGradArmsNothing) {
   const World& world = testing::world();
   Toy model;
   DistributedDataParallel ddp(model);
-  model->eval();
-  if (world.rank() == 0) ddp(batch_input(0, 0)).sum().backward();  // others do not even call it
-  model->train();
-  {
+  for (const bool training : {true, false}) {
+    model->train(training);
     const torch::NoGradGuard no_grad;
-    if (world.rank() == 0) ddp(batch_input(0, 0));
+    if (world.rank() == 0) ddp(batch_input(0, 0));  // others do not even call it
   }
+  model->train();
   model->zero_grad();
   ddp(batch_input(0, world.rank())).sum().backward();
   const auto gathered = world.all_gather(model->net1->weight.grad());

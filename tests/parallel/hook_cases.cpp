@@ -160,8 +160,8 @@ TEST(CommHooks, WhenHooksAreRefused) {
     return bucket.buffer().narrow(0, 0, 3);
   });
   check_throws<Error>([&] { toy_loss(wrong, 0, world().rank()).backward(); }, "for bucket 0 has 3 elements");
-  check_throws<ValueError>([&] { GradBucket(0, 1, at::zeros({4}), {}, {}).set_buffer(at::zeros({5})); },
-                           "of 4 elements");
+  check_throws<ValueError>(
+      [&] { GradBucket(world(), 0, 1, at::zeros({4}), {}, {}).set_buffer(at::zeros({5})); }, "of 4 elements");
 }
 
 TEST(CommHooks, TheNoopHookLeavesGradients) {

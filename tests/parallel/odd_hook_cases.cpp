@@ -181,7 +181,7 @@ at::Tensor run_hook(const std::shared_ptr<PowerSGDState>& state, const at::Tenso
     offsets.push_back(offset);
     offset += parameter.numel();
   }
-  GradBucket bucket(0, 1, gradients.clone(), offsets, parameters);
+  GradBucket bucket(world(), 0, 1, gradients.clone(), offsets, parameters);
   return powerSGD_hook(state, bucket).wait();
 }
 
@@ -205,7 +205,8 @@ TEST(OddHooks, PowerSGDErrorsStayWithTheirParameters) {
 
 template <class Hook>
 void refuses_complex(const char* name, Hook hook) {
-  GradBucket bucket(2, 3, at::zeros({4}, at::kComplexFloat), {0}, {at::zeros({4}, at::kComplexFloat)});
+  GradBucket bucket(world(), 2, 3, at::zeros({4}, at::kComplexFloat), {0},
+                    {at::zeros({4}, at::kComplexFloat)});
   check_throws<ValueError>([&] { hook(bucket); },
                            std::string(name) + " takes real gradients; bucket 2 holds complex ones");
 }

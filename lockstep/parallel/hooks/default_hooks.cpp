@@ -3,7 +3,6 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/init.h"
 
 namespace lockstep {
 namespace {
@@ -11,7 +10,7 @@ namespace {
 Future compress(const char* name, at::ScalarType dtype, const std::optional<ProcessGroup>& group,
                 const GradBucket& bucket) {
   detail::check_real(name, bucket);
-  const ProcessGroup ranks = group_or_world(group);
+  const ProcessGroup& ranks = hook_group(group, bucket);
   const at::Tensor& buffer = bucket.buffer();
   // Divided before the sum, which on some backends is rounded, and may overflow, in this dtype.
   const at::Tensor compressed = buffer.to(dtype).div_(ranks.size());
@@ -22,12 +21,14 @@ Future compress(const char* name, at::ScalarType dtype, const std::optional<Proc
 
 }  // namespace
 
-ProcessGroup group_or_world(const std::optional<ProcessGroup>& group) {
-  return group ? *group : default_world();
+const ProcessGroup& hook_group(const std::optional<ProcessGroup>& group, const GradBucket& bucket) {
+  const ProcessGroup& own = bucket.process_group();
+  return group && group->global_ranks() != own.global_ranks() ? *group : own;
 }
 
 Future allreduce_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket) {
-  return {group_or_world(group).all_reduce_async(bucket.buffer(), {.op = ReduceOp::AVG}), bucket.buffer()};
+  return {hook_group(group, bucket).all_reduce_async(bucket.buffer(), {.op = ReduceOp::AVG}),
+          bucket.buffer()};
 }
 
 Future fp16_compress_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket) {

@@ -10,8 +10,9 @@
 
 namespace lockstep {
 
-/// `group`, or the group of all ranks that init() made.
-ProcessGroup group_or_world(const std::optional<ProcessGroup>& group);
+/// In which group a hook works that was given `group`: the bucket's own where the ranks are the same or none
+/// was given, so that the hook's operations never meet the caller's; else `group`.
+const ProcessGroup& hook_group(const std::optional<ProcessGroup>& group, const GradBucket& bucket);
 
 /// Averages, with the same bits as without a hook.
 Future allreduce_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket);

@@ -51,7 +51,7 @@ Future combine(const ProcessGroup& group, const Places& places, const at::Tensor
 
 Future adasum_hook(const std::optional<ProcessGroup>& given, GradBucket& bucket) {
   detail::check_real("adasum_hook", bucket);
-  const ProcessGroup group = group_or_world(given);
+  const ProcessGroup group = hook_group(given, bucket);
   if ((group.size() & (group.size() - 1)) != 0) {
     throw ValueError("adasum_hook: the number of ranks must be a power of two, not " +
                      std::to_string(group.size()));
@@ -69,7 +69,7 @@ Future predivide_hook(const PredivideState& state, GradBucket& bucket) {
     throw ValueError("predivide_hook: gradient_predivide_factor must be greater than 0, not " +
                      std::to_string(factor));
   }
-  const ProcessGroup group = group_or_world(state.process_group);
+  const ProcessGroup group = hook_group(state.process_group, bucket);
   const at::Tensor buffer = bucket.buffer().div_(factor);
   return Future(group.all_reduce_async(buffer), buffer).then([=](const at::Tensor& sum) {
     return sum.mul_(factor / group.size());

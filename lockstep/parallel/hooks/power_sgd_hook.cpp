@@ -218,7 +218,7 @@ Future communicate(const std::shared_ptr<PowerSGDState>& state, const ProcessGro
 }  // namespace
 
 Future powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket) {
-  const ProcessGroup group = group_or_world(state->process_group);
+  const ProcessGroup group = hook_group(state->process_group, bucket);
   detail::check_real("powerSGD_hook", bucket);
   if (auto average = before_start(*state, group, bucket)) return std::move(*average);
   state->meet(bucket);
@@ -243,7 +243,7 @@ Future powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bu
 }
 
 Future batched_powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket) {
-  const ProcessGroup group = group_or_world(state->process_group);
+  const ProcessGroup group = hook_group(state->process_group, bucket);
   detail::check_real("batched_powerSGD_hook", bucket);
   if (auto average = before_start(*state, group, bucket)) return std::move(*average);
   state->meet(bucket);

@@ -61,7 +61,7 @@ Future quantize(const char* name, const ProcessGroup& group, GradBucket& bucket,
 }  // namespace
 
 Future quantization_pertensor_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket) {
-  return quantize("quantization_pertensor_hook", group_or_world(group), bucket, 0);
+  return quantize("quantization_pertensor_hook", hook_group(group, bucket), bucket, 0);
 }
 
 Future quantization_perchannel_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket) {
@@ -74,7 +74,7 @@ Future quantize_per_channel(const std::optional<ProcessGroup>& group, GradBucket
     throw ValueError("quantize_per_channel: bucket_size must be at least 1, not " +
                      std::to_string(bucket_size));
   }
-  return quantize("quantization_perchannel_hook", group_or_world(group), bucket, bucket_size);
+  return quantize("quantization_perchannel_hook", hook_group(group, bucket), bucket, bucket_size);
 }
 
 }  // namespace lockstep

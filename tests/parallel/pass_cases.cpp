@@ -1,0 +1,166 @@
+// Where a pass begins and ends, what stays local, and what an exception leaves behind.
+#include <ATen/ops/ones.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/optim/sgd.h>
+
+#include <thread>
+
+#include "tests/parallel/ddp_models.h"
+
+namespace lockstep::testing {
+namespace {
+
+/// After a pass the module is its own again, on any rank alone.
+TEST(Passes, TheModuleAloneAfterAPass) {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model);
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    toy_loss(ddp, step, own).backward();
+    check_gradients(*model, expected_toy_gradients(step));
+    model->zero_grad();
+    if (own == 0) {
+      model->forward(batch_input(0, 0)).sum().backward();
+      CHECK_TRUE(model->net2->bias.grad().allclose(at::ones({5}) * 20));
+    }
+  }
+}
+
+TEST(Passes, APenaltyWithABackwardOfItsOwn) {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model);
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    toy_loss(ddp, step, own).backward();
+    auto expected = expected_toy_gradients(step);
+    (model->net1->weight.square().sum() + model->net2->weight.square().sum()).backward();
+    expected[0] += 2 * model->net1->weight.detach();
+    expected[2] += 2 * model->net2->weight.detach();
+    check_gradients(*model, expected);
+  }
+}
+
+TEST(Passes, TrainingInEvalModeAverages) {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model);
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  model->eval();
+  for (int step = 0; step < 5; ++step) {
+    optimizer.zero_grad();
+    toy_loss(ddp, step, own).backward();
+    optimizer.step();
+    // Evaluation is nobody else's concern.
+    const torch::NoGradGuard no_grad;
+    if (own == 0) ddp(batch_input(step, own));
+  }
+  for (const at::Tensor& weights : world().all_gather(model->net1->weight.detach())) {
+    CHECK_TRUE(weights.equal(model->net1->weight));
+  }
+}
+
+/// A batch that no rank can compute costs nothing of what was accumulated before.
+TEST(Passes, AFailedForwardKeepsWhatWasAccumulated) {
+  const int own = world().rank();
+  for (const bool as_view : {true, false}) {
+    Toy model, alone;
+    DistributedDataParallel ddp(model, {.gradient_as_bucket_view = as_view});
+    toy_loss(ddp, 0, own).backward();
+    model->zero_grad();
+    {
+      const auto guard = ddp.no_sync();
+      toy_loss(ddp, 1, own).backward();
+    }
+    const auto expected = average_gradients(
+        *alone, [&](int rank) { return toy_loss(alone, 1, rank) + toy_loss(alone, 2, rank); });
+    check_throws<std::exception>([&] { ddp(wave({3, 7}, own)); }, "");
+    toy_loss(ddp, 2, own).backward();
+    check_gradients(*model, expected);
+  }
+}
+
+struct Bomb : torch::autograd::FunctionPostHook {
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& /*outputs*/,
+                                            const torch::autograd::variable_list& /*inputs*/) override {
+    throw std::runtime_error("boom");
+  }
+};
+
+TEST(Passes, CollectivesAfterAFailedBackward) {
+  const int own = world().rank();
+  const auto check_log = [] {
+    const at::Tensor one = at::ones({1});
+    world().all_reduce(one);
+    CHECK_TRUE(one.item<int>() == world().size());
+  };
+  for (const bool unused : {false, true}) {
+    Toy model;
+    DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny, .find_unused_parameters = unused});
+    for (const bool on_all : {false, true, false}) {
+      model->zero_grad();
+      toy_loss(ddp, 0, own).backward();
+      check_gradients(*model, expected_toy_gradients(0));
+      check_log();
+      model->zero_grad();
+      const at::Tensor loss = toy_loss(ddp, 1, own);
+      const bool fails = on_all || own == 0;
+      // After the last layer's gradients, before the first one's.
+      if (fails)
+        loss.grad_fn()->next_edge(0).function->next_edge(1).function->add_post_hook(std::make_unique<Bomb>());
+      check_throws<std::exception>([&] { loss.backward(); },
+                                   fails ? "boom" : "pass of rank 0 ended in an exception");
+      check_log();
+    }
+  }
+}
+
+/// Where a peer's pass waits for something that only this rank can do, recover() does it.
+TEST(Passes, RecoverBeforeOtherCollectives) {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model);
+  for (int step = 0; step < 2; ++step) {
+    if (own == 0) {
+      check_throws<std::exception>([&] { ddp(wave({3, 7}, own)); }, "");
+      ddp.recover();
+    } else {
+      const at::Tensor loss = toy_loss(ddp, step, own);
+      check_throws<Error>([&] { loss.backward(); }, "pass of rank 0 ended in an exception");
+    }
+    world().barrier();
+    model->zero_grad();
+    toy_loss(ddp, step, own).backward();
+    check_gradients(*model, expected_toy_gradients(step));
+  }
+}
+
+/// Replicas on threads, each with a wrapper and a group of its own.
+TEST(Passes, WrappersOnTwoThreads) {
+  const int own = world().rank();
+  Toy one, two;
+  DistributedDataParallel a(one), b(two);
+  const auto train = [own](auto& ddp, Toy& model) {
+    for (int step = 0; step < 50; ++step) {
+      model->zero_grad();
+      toy_loss(ddp, step % 3, own).backward();
+    }
+  };
+  std::exception_ptr error;
+  std::thread other([&] {
+    try {
+      train(b, two);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  });
+  train(a, one);
+  other.join();
+  if (error) std::rethrow_exception(error);
+  check_gradients(*one, expected_toy_gradients(1));
+  check_gradients(*two, expected_toy_gradients(1));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
