@@ -65,6 +65,10 @@ class Slurm:
         for host in two.hosts.values():
             host.run("mount", "--bind", directory / "hosts", "/etc/hosts")
         self.environment = {"SLURM_CONF": str(directory / "slurm.conf")}
+        version = subprocess.run([programs["sinfo"], "-V"], check=True, capture_output=True, text=True,
+                                 env=dict(os.environ, **self.environment)).stdout.split()[1]
+        if int(version.split(".")[0]) >= 24:  # which can do without control groups; older ones end over this file
+            (directory / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         self.of_daemons = dict(os.environ, **self.environment)
         if pathlib.Path("/proc/self/setgroups").read_text().strip() == "deny":
             self.of_daemons["LD_PRELOAD"] = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "keep_groups.so")
