@@ -8,12 +8,17 @@
 #include "launcher/machines/machine.h"
 #include "launcher/machines/remote_command.h"
 #include "launcher/output/sink.h"
+#include "launcher/process/first_process.h"
+#include "launcher/process/signals.h"
 #include "launcher/run/job.h"
 #include "launcher/run/remote_agent.h"
 #include "lockstep/base/main.h"
 
 int main(int argc, char** argv) {
   using namespace lockstep::launcher;
+  open_standard_streams();
+  take_signals_back();
+  leave_process_1_to_a_parent();
   return lockstep::run_main("lockrun", [&] {
     const Machine machine = inspect_machine();
     if (argc == 2 && std::string_view(argv[1]) == kAgentFlag) return run_as_agent(machine);

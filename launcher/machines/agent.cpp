@@ -183,13 +183,14 @@ void Agent::check_server() {
 
 void Agent::wait(double seconds, Signals& signals) {
   const double tick_wait = wire_ ? tick() : seconds;
-  std::vector<pollfd> polls = {{signals.fd(), POLLIN, 0}, {wire_ ? fd() : -1, POLLIN, 0}};
+  PollSet polls;
+  polls.add(signals.fd(), POLLIN, [&] { handle_signals(signals); });
+  polls.add(wire_ ? fd() : -1, POLLIN, [this] { receive(); });
   if (hosts_ != nullptr) hosts_->add_polls(polls);
-  ::poll(polls.data(), polls.size(), static_cast<int>(std::min(seconds, tick_wait) * 1000) + 1);
-  if (polls[1].revents != 0) receive();
-  for (size_t i = 2; i < polls.size(); ++i) {
-    if (polls[i].revents != 0) hosts_->handle(polls[i]);
-  }
+  polls.wait(std::min(seconds, tick_wait));
+}
+
+void Agent::handle_signals(Signals& signals) {
   while (const auto signal = signals.receive()) {
     const auto& ending = options_.signals;
     if (std::find(ending.begin(), ending.end(), *signal) != ending.end()) interrupted_by_ = *signal;
@@ -245,6 +246,12 @@ void Agent::report_failure(const std::string& what, int code) {
   if (failure_reported_ || news_.end_reason || news_.over) return;
   failure_reported_ = true;
   wire_->send(dump({{"type", "failed"}, {"what", what}, {"code", std::clamp(code, 1, 255)}}));
+}
+
+void Agent::report_resume() {
+  if (failure_reported_ || news_.end_reason || news_.over) return;
+  failure_reported_ = true;
+  wire_->send(R"({"type":"resume"})");
 }
 
 Verdict Agent::conclude(bool succeeded, Signals& signals) {

@@ -48,6 +48,8 @@ class Agent {
   /// called.
   std::optional<std::string> take_end_request();
   void report_failure(const std::string& what, int code);
+  /// A rank here has ended with kResumeCode: the job ends, to be resumed later.
+  void report_resume();
 
   /// Says how the ranks here ended (`succeeded`, or a failure that was reported, or neither), and waits for
   /// what follows. Throws Error when the server is lost.
@@ -62,6 +64,7 @@ class Agent {
   bool try_to_connect(std::string& why);
   void receive();
   void wait(double seconds, Signals& signals);
+  void handle_signals(Signals& signals);
   void check_server();
   bool is_silent() const;
 

@@ -88,38 +88,26 @@ Hosts::~Hosts() {
   }
 }
 
-void Hosts::add_polls(std::vector<pollfd>& polls) const {
-  for (const Remote& remote : remotes_) {
-    if (remote.ended) continue;
-    polls.push_back({remote.process.get(), POLLIN, 0});
-    if (remote.out.valid()) polls.push_back({remote.out.get(), POLLIN, 0});
-    if (remote.err.valid()) polls.push_back({remote.err.get(), POLLIN, 0});
-    if (!remote.to_send.empty()) polls.push_back({remote.in.get(), POLLOUT, 0});
-  }
-  for (const Sink* sink : {&out_, &err_}) {
-    if (sink->backlog() > 0) polls.push_back({sink->fd(), POLLOUT, 0});
-  }
-}
-
-void Hosts::handle(const pollfd& ready) {
-  handle(ready, [this](bool is_error, std::string_view text) {
+void Hosts::add_polls(PollSet& polls) {
+  add_polls(polls, [this](bool is_error, std::string_view text) {
     Sink& sink = is_error ? err_ : out_;
     sink.append(std::string(text) + "\n");
     sink.flush();
   });
 }
 
-void Hosts::handle(const pollfd& ready, const Show& show) {
-  for (Sink* sink : {&out_, &err_}) {
-    if (sink->fd() == ready.fd) sink->flush();
-  }
+void Hosts::add_polls(PollSet& polls, const Show& show) {
   for (Remote& remote : remotes_) {
     if (remote.ended) continue;
-    if (remote.process.get() == ready.fd) return finish(remote, show);
-    if (remote.in.get() == ready.fd) return flush(remote);
+    polls.add(remote.process.get(), POLLIN, [this, &remote, show] { finish(remote, show); });
     for (const bool is_error : {false, true}) {
-      if ((is_error ? remote.err : remote.out).get() == ready.fd) return read_some(remote, is_error, show);
+      polls.add((is_error ? remote.err : remote.out).get(), POLLIN,
+                [this, &remote, is_error, show] { read_some(remote, is_error, show); });
     }
+    if (!remote.to_send.empty()) polls.add(remote.in.get(), POLLOUT, [&remote] { flush(remote); });
+  }
+  for (Sink* sink : {&out_, &err_}) {
+    if (sink->backlog() > 0) polls.add(sink->fd(), POLLOUT, [sink] { sink->flush(); });
   }
 }
 
@@ -130,6 +118,7 @@ void Hosts::drain() {
 
 void Hosts::read_some(Remote& remote, bool is_error, const Show& show) const {
   UniqueFd& fd = is_error ? remote.err : remote.out;
+  if (!fd.valid()) return;  // it has ended
   static char buffer[size_t{1} << 16];
   const ssize_t size = ::read(fd.get(), buffer, sizeof buffer);
   if (size > 0) {
@@ -251,6 +240,15 @@ std::vector<int> Hosts::fds() const {
   return fds;
 }
 
+void Hosts::handle_signals(Signals& signals) {
+  while (const auto signal = signals.receive()) {
+    pass_on(*signal);
+    if (*signal != SIGTSTP) continue;
+    ::raise(SIGSTOP);
+    pass_on(SIGCONT);
+  }
+}
+
 int Hosts::wait_for_end(Signals& signals, double seconds) {
   const double deadline = monotonic_seconds() + seconds;
   const auto runs = [](const Remote& remote) { return !remote.ended; };
@@ -258,18 +256,10 @@ int Hosts::wait_for_end(Signals& signals, double seconds) {
     if (failure_to_start()) break;
     const double left = seconds < 0 ? 3600 : deadline - monotonic_seconds();
     if (left <= 0) break;
-    std::vector<pollfd> polls = {{signals.fd(), POLLIN, 0}};
+    PollSet polls;
+    polls.add(signals.fd(), POLLIN, [&] { handle_signals(signals); });
     add_polls(polls);
-    ::poll(polls.data(), polls.size(), static_cast<int>(left * 1000) + 1);
-    while (const auto signal = signals.receive()) {
-      pass_on(*signal);
-      if (*signal != SIGTSTP) continue;
-      ::raise(SIGSTOP);
-      pass_on(SIGCONT);
-    }
-    for (const pollfd& ready : polls) {
-      if (ready.revents != 0) handle(ready);
-    }
+    polls.wait(left);
   }
   drain();
   if (const auto failure = failure_to_start()) {

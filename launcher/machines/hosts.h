@@ -14,6 +14,7 @@
 #include "launcher/cli/node_options.h"
 #include "launcher/machines/assignment.h"
 #include "launcher/output/sink.h"
+#include "launcher/process/poll_set.h"
 #include "launcher/process/signals.h"
 #include "lockstep/base/fd.h"
 
@@ -40,10 +41,9 @@ class Hosts {
   /// Ends them: the lockruns there end all that they have started when their standard input ends.
   ~Hosts();
 
-  void add_polls(std::vector<pollfd>& polls) const;
-  /// Takes an entry that is ready. What the other machines say goes to `show`, or to this process's streams.
-  void handle(const pollfd& ready, const Show& show);
-  void handle(const pollfd& ready);
+  /// Adds what it waits for. What the other machines say goes to `show`, or to this process's streams.
+  void add_polls(PollSet& polls, const Show& show);
+  void add_polls(PollSet& polls);
   /// Waits until what was shown without a `show` is written, 5 s at most.
   void drain();
   /// To the lockruns there.
@@ -78,6 +78,7 @@ class Hosts {
   void finish(Remote& remote, const Show& show) const;
   static void flush(Remote& remote);
   std::string describe(const Remote& remote) const;
+  void handle_signals(Signals& signals);
 
   HostsPlan plan_;
   std::vector<Remote> remotes_;

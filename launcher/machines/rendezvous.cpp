@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "launcher/output/report.h"
 #include "lockstep/base/json.h"
 
 namespace lockstep::launcher {
@@ -67,6 +68,9 @@ bool Rendezvous::receive(int peer, std::string_view text, double now) {
   if (!machines_.contains(peer)) return false;
   if (type == "failed") {
     failed(peer, text_of(message, "what", 1024), number_of(message, "code", 1, 1, 255), now);
+  } else if (type == "resume") {
+    if (takes_part(peer))
+      finish("a rank on " + machines_[peer].host + " asked to be resumed later", kResumeCode);
   } else if (type == "leave") {
     left(peer, number_of(message, "code", 1, 0, 255), now);
   } else if (type == "succeeded") {

@@ -3,9 +3,9 @@
 //
 // A round begins when enough machines wait and ends when a rank fails, a machine is lost, leaves or joins;
 // then all of them come together again, or the job is over. Messages are JSON objects with a "type":
-//   from a machine: join, failed {what, code}, succeeded, leave {code}, beat, pause (the last for a while)
-//   to a machine:   status {here, least, most}, start {...}, end {reason}, over {reason, code}, refused
-//   {reason}, beat
+//   from a machine: join, failed {what, code}, resume, succeeded, leave {code}, beat, pause (the last for a
+//   while) to a machine:   status {here, least, most}, start {...}, end {reason}, over {reason, code},
+//   refused {reason}, beat
 #pragma once
 
 #include <map>

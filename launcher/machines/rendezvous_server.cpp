@@ -1,7 +1,6 @@
 #include "launcher/machines/rendezvous_server.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include <cstring>
 #include <vector>
 
+#include "launcher/process/poll_set.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/job/address.h"
@@ -58,21 +58,16 @@ void RendezvousServer::log(const std::string& text) {
 }
 
 void RendezvousServer::serve_once(double seconds) {
-  std::vector<pollfd> polls = {{listener_, POLLIN, 0}};
-  std::vector<int> numbers;
+  PollSet polls;
+  polls.add(listener_, POLLIN, [this] { accept_one(); });
   for (const auto& [number, peer] : peers_) {
-    polls.push_back(
-        {peer.wire.fd(), static_cast<short>(POLLIN | (peer.wire.wants_to_write() ? POLLOUT : 0)), 0});
-    numbers.push_back(number);
+    const int events = POLLIN | (peer.wire.wants_to_write() ? POLLOUT : 0);
+    polls.add(peer.wire.fd(), static_cast<short>(events), [this, number = number] { handle(number); });
   }
   const double wanted = rendezvous_.tick(monotonic_seconds());
   if (wanted >= 0) seconds = std::min(seconds, wanted);
   deliver();
-  ::poll(polls.data(), polls.size(), static_cast<int>(seconds * 1000) + 1);
-  if (polls[0].revents != 0) accept_one();
-  for (size_t i = 1; i < polls.size(); ++i) {
-    if (polls[i].revents != 0) handle(numbers[i - 1]);
-  }
+  polls.wait(seconds);
   watch(monotonic_seconds());
   rendezvous_.tick(monotonic_seconds());
   deliver();

@@ -137,28 +137,24 @@ std::vector<int> Output::read_ends() const {
   return fds;
 }
 
-void Output::add_polls(std::vector<pollfd>& polls) const {
+void Output::add_polls(PollSet& polls) {
   for (const auto& stream : streams_) {
-    if (stream->fd.valid() && stream->console->sink().backlog() < kBacklogLimit) {
-      polls.push_back({stream->fd.get(), POLLIN, 0});
-    }
+    if (!stream->fd.valid() || stream->console->sink().backlog() >= kBacklogLimit) continue;
+    polls.add(stream->fd.get(), POLLIN, [this, from = stream.get()] {
+      read_some(*from);
+      warn_of_what_cannot_be_written();
+    });
   }
-  for (const Sink* sink : {&out_, &err_}) {
-    if (sink->backlog() > 0) polls.push_back({sink->fd(), POLLOUT, 0});
+  for (Sink* sink : {&out_, &err_}) {
+    if (sink->backlog() == 0) continue;
+    polls.add(sink->fd(), POLLOUT, [this, sink] {
+      sink->flush();
+      warn_of_what_cannot_be_written();
+    });
   }
 }
 
 bool Output::takes_more() const { return out_.backlog() < kBacklogLimit && err_.backlog() < kBacklogLimit; }
-
-void Output::handle(const pollfd& ready) {
-  for (Sink* sink : {&out_, &err_}) {
-    if (sink->fd() == ready.fd) sink->flush();
-  }
-  for (const auto& stream : streams_) {
-    if (stream->fd.get() == ready.fd) read_some(*stream);
-  }
-  warn_of_what_cannot_be_written();
-}
 
 bool Output::read_some(Stream& stream) {
   static char buffer[size_t{1} << 16];

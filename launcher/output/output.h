@@ -1,8 +1,6 @@
 // The workers' standard output and error: pipes from them, lines to lockrun's own.
 #pragma once
 
-#include <poll.h>
-
 #include <deque>
 #include <memory>
 #include <string>
@@ -13,6 +11,7 @@
 #include "launcher/output/console.h"
 #include "launcher/output/log_file.h"
 #include "launcher/output/sink.h"
+#include "launcher/process/poll_set.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep::launcher {
@@ -34,9 +33,8 @@ class Output {
   WorkerOutput add_worker(int rank);
   std::vector<int> read_ends() const;
 
-  /// Adds what must be polled for; handle() takes one of these entries that is ready.
-  void add_polls(std::vector<pollfd>& polls) const;
-  void handle(const pollfd& ready);
+  /// Adds what it waits for.
+  void add_polls(PollSet& polls);
   /// Shows prompts that have waited; returns in how many seconds it wants to be called again, or -1.
   double tick();
   /// To call when the workers are gone: reads what they left, and waits a little for slow readers.

@@ -44,8 +44,9 @@ std::string rank_list(const std::vector<int>& ranks) {
 
 std::string fate(const WorkerResult& worker, const WorkerResult& first) {
   if (worker.wait_status == 0) return "ended with exit code 0";
-  std::string how = shm::describe_wait_status(worker.wait_status);
+  std::string how = how_it_ended(worker);
   if (how.starts_with("was ")) how.erase(0, 4);
+  if (worker.by_passed_signal) return how;
   if (worker.told_to_end) return how + " after lockrun's request to end";
   return fmt::format("{} {:.3f} s later, probably as a consequence", how,
                      worker.ended_after - first.ended_after);
@@ -53,17 +54,24 @@ std::string fate(const WorkerResult& worker, const WorkerResult& first) {
 
 }  // namespace
 
-int exit_code(int wait_status) {
-  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
-}
-
 std::string range_of_ranks(int first, int count) {
   return count == 1 ? fmt::format("rank {}", first) : fmt::format("ranks {} to {}", first, first + count - 1);
 }
 
-std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
+bool asks_to_be_resumed(int wait_status) {
+  return WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kResumeCode;
+}
+
+bool ended_by_itself(int wait_status, int signal) {
+  if (WIFSIGNALED(wait_status)) return WTERMSIG(wait_status) != signal && WTERMSIG(wait_status) != SIGKILL;
+  return wait_status != 0 && !asks_to_be_resumed(wait_status);
+}
+
+std::string how_it_ended(const WorkerResult& worker) {
+  return shm::describe_wait_status(worker.wait_status) +
+         (worker.by_passed_signal
+              ? ", which lockrun received and passed on; the program has no handler for it"
+              : "");
 }
 
 std::optional<size_t> first_failure(const std::vector<WorkerResult>& workers) {
@@ -71,6 +79,7 @@ std::optional<size_t> first_failure(const std::vector<WorkerResult>& workers) {
   for (size_t i = 0; i < workers.size(); ++i) {
     const WorkerResult& worker = workers[i];
     if (!worker.ended || worker.wait_status == 0 || worker.told_to_end) continue;
+    if (asks_to_be_resumed(worker.wait_status)) continue;
     if (!first || worker.ended_after < workers[*first].ended_after) first = i;
   }
   return first;
@@ -78,10 +87,10 @@ std::optional<size_t> first_failure(const std::vector<WorkerResult>& workers) {
 
 std::string failure_report(const std::vector<WorkerResult>& workers, size_t first, const std::string& host) {
   const WorkerResult& culprit = workers[first];
-  std::string out = fmt::format("lockrun: rank {} {} {} (pid {} on {}, {}, {:.1f} s after the start)",
-                                culprit.rank, workers.size() > 1 ? "failed first: it" : "failed: it",
-                                shm::describe_wait_status(culprit.wait_status), culprit.pid, host,
-                                local_time(culprit.ended_at), culprit.ended_after);
+  std::string out =
+      fmt::format("lockrun: rank {} {} {} (pid {} on {}, {}, {:.1f} s after the start)", culprit.rank,
+                  workers.size() > 1 ? "failed first: it" : "failed: it", how_it_ended(culprit), culprit.pid,
+                  host, local_time(culprit.ended_at), culprit.ended_after);
   if (!culprit.last_operation.empty()) out += "\n  its newest collective: " + culprit.last_operation;
   if (!culprit.error_message.empty()) {
     const std::string where = culprit.error_file.empty() ? "" : " (" + culprit.error_file + ")";

@@ -14,23 +14,30 @@ struct WorkerResult {
   int pid = 0;
   bool ended = false;
   int wait_status = 0;
-  double ended_after = 0;        ///< seconds since the job's start
-  double ended_at = 0;           ///< seconds since 1970
-  bool told_to_end = false;      ///< lockrun had sent it a signal before
-  std::string last_operation{};  ///< its newest collective; empty when it took part in none
-  std::string error_message{};   ///< from its error file
-  std::string error_file{};      ///< where that is kept; empty: nowhere
+  double ended_after = 0;         ///< seconds since the job's start
+  double ended_at = 0;            ///< seconds since 1970
+  bool told_to_end = false;       ///< it ended because lockrun had asked it to
+  bool by_passed_signal = false;  ///< a signal ended it that lockrun had passed on
+  std::string last_operation{};   ///< its newest collective; empty when it took part in none
+  std::string error_message{};    ///< from its error file
+  std::string error_file{};       ///< where that is kept; empty: nowhere
   std::deque<std::string> stderr_tail{};
 };
-
-/// Exit code for a status as from waitpid: 128 plus the number for a signal.
-int exit_code(int wait_status);
 
 /// "rank 3", or "ranks 3 to 5".
 std::string range_of_ranks(int first, int count);
 
-/// "SIGTERM" for 15.
-std::string signal_name(int signal);
+/// The exit code of a rank that has saved its work and wants to be started again later (EX_TEMPFAIL), as
+/// schedulers requeue jobs by it. It is no failure.
+inline constexpr int kResumeCode = 75;
+bool asks_to_be_resumed(int wait_status);
+
+/// Whether a rank that was sent `signal` ended in a way of its own: not well, not by that signal, not by
+/// SIGKILL and not with kResumeCode.
+bool ended_by_itself(int wait_status, int signal);
+
+/// "ended with exit code 3", "was killed by SIGUSR1, which lockrun ..."
+std::string how_it_ended(const WorkerResult& worker);
 
 /// Index of the worker that failed first, before lockrun told it to end.
 std::optional<size_t> first_failure(const std::vector<WorkerResult>& workers);

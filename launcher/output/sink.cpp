@@ -13,6 +13,14 @@
 
 namespace lockstep::launcher {
 
+void open_standard_streams() {
+  int fd = -1;
+  do {
+    fd = ::open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= 2);
+  if (fd > 2) ::close(fd);
+}
+
 Sink::Sink(int fd) : fd_(fd), terminal_(::isatty(fd) == 1) {
   struct stat status {};
   if (fd < 0) error_ = EBADF;

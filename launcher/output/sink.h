@@ -8,6 +8,9 @@
 
 namespace lockstep::launcher {
 
+/// Opens /dev/null where a standard stream is closed, so that no pipe or file gets its number.
+void open_standard_streams();
+
 class Sink {
  public:
   /// For descriptor `fd` (1 or 2), which stays the caller's, or for none (-1): then everything is dropped.

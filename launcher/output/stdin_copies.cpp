@@ -40,17 +40,12 @@ bool StdinCopies::wants_more() const {
          std::none_of(copies_.begin(), copies_.end(), full);
 }
 
-void StdinCopies::add_polls(std::vector<pollfd>& polls) const {
-  if (wants_more()) polls.push_back({0, POLLIN, 0});
-  for (const Copy& copy : copies_) {
-    if (copy.fd.valid() && !copy.pending.empty()) polls.push_back({copy.fd.get(), POLLOUT, 0});
-  }
-}
-
-void StdinCopies::handle(const pollfd& ready) {
-  if (ready.fd == 0 && wants_more()) read_some();
+void StdinCopies::add_polls(PollSet& polls) {
+  if (wants_more()) polls.add(0, POLLIN, [this] { read_some(); });
   for (Copy& copy : copies_) {
-    if (copy.fd.valid()) write_some(copy);
+    if (copy.fd.valid() && !copy.pending.empty()) {
+      polls.add(copy.fd.get(), POLLOUT, [this, &copy] { write_some(copy); });
+    }
   }
 }
 
@@ -60,7 +55,9 @@ void StdinCopies::read_some() {
   if (size < 0 && (errno == EINTR || errno == EAGAIN)) return;
   at_end_ = size <= 0;
   for (Copy& copy : copies_) {
+    if (!copy.fd.valid()) continue;
     if (size > 0) copy.pending.append(buffer, static_cast<size_t>(size));
+    write_some(copy);
   }
 }
 

@@ -1,11 +1,10 @@
 // --stdin all: every rank gets a copy of lockrun's standard input.
 #pragma once
 
-#include <poll.h>
-
 #include <string>
 #include <vector>
 
+#include "launcher/process/poll_set.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep::launcher {
@@ -17,8 +16,8 @@ class StdinCopies {
   /// lockrun's own ends.
   std::vector<int> write_ends() const;
 
-  void add_polls(std::vector<pollfd>& polls) const;
-  void handle(const pollfd& ready);
+  /// Adds what it waits for.
+  void add_polls(PollSet& polls);
 
  private:
   struct Copy {

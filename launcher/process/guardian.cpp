@@ -250,7 +250,11 @@ Guardian::~Guardian() {
 void Guardian::send(Command command) {
   // A dead guardian is noticed by receive().
   (void)::send(socket_.get(), &command, sizeof command, MSG_NOSIGNAL);
-  if (!gone_) ::kill(pid_, SIGCONT);  // somebody may have stopped it
+  wake();
+}
+
+void Guardian::wake() {
+  if (!gone_) ::kill(pid_, SIGCONT);
 }
 
 std::optional<Event> Guardian::receive() {

@@ -77,6 +77,8 @@ class Guardian {
   /// Kills what is left of the job, the guardian included.
   ~Guardian();
 
+  /// Makes it go on where somebody has stopped it.
+  void wake();
   int fd() const { return socket_.get(); }  ///< readable when receive() has something
   void send(Command command);
   /// Next event; nullopt when there is none now. `gone()` tells whether there can be more.

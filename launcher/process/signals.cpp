@@ -1,10 +1,35 @@
 #include "launcher/process/signals.h"
 
 #include <sys/signalfd.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstring>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
+namespace {
+
+bool holds(const std::vector<int>& signals, int signal) {
+  return std::find(signals.begin(), signals.end(), signal) != signals.end();
+}
+
+}  // namespace
+
+SignalAction action_of(int signal, const std::vector<int>& ending, bool ranks_are_ending,
+                       const std::vector<int>& earlier) {
+  if (!holds(ending, signal)) return signal == SIGTSTP ? SignalAction::suspend : SignalAction::pass_on;
+  if (!ranks_are_ending) return SignalAction::end;
+  return signal == SIGINT && holds(earlier, SIGINT) ? SignalAction::kill : SignalAction::note;
+}
+
+void take_signals_back() {
+  for (const int signal : {SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_DFL);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
 
 Signals::Signals(const std::vector<int>& ending) {
   sigset_t handled;
@@ -28,6 +53,15 @@ std::optional<int> Signals::receive() {
   signalfd_siginfo info{};
   if (::read(fd_.get(), &info, sizeof info) != sizeof info) return std::nullopt;
   return static_cast<int>(info.ssi_signo);
+}
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
+}
+
+int exit_code(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
 }  // namespace lockstep::launcher

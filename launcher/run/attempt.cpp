@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "launcher/machines/hosts.h"
 #include "launcher/machines/machine.h"
 #include "launcher/output/log_file.h"
+#include "launcher/process/poll_set.h"
 #include "launcher/run/attempt_plan.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/workers.h"
@@ -70,39 +72,38 @@ class Attempt {
   }
 
   void wait_and_handle() {
-    std::vector<pollfd> polls = {{guardian_->fd(), POLLIN, 0}, {signals_.fd(), POLLIN, 0}};
-    polls.push_back({store_started_ ? -1 : job_.listener.fd.get(), POLLIN, 0});
-    polls.push_back({job_.agent != nullptr ? job_.agent->fd() : -1, POLLIN, 0});
-    polls.push_back({hangs_.fd(), POLLIN, 0});
-    const size_t first_host = polls.size();
-    if (job_.hosts != nullptr && output_.takes_more()) job_.hosts->add_polls(polls);
-    const size_t first_stdin = polls.size();
+    PollSet polls;
+    polls.add(guardian_->fd(), POLLIN, [this] { handle_events(); });
+    polls.add(signals_.fd(), POLLIN, [this] { handle_signals(); });
+    if (!store_started_) polls.add(job_.listener.fd.get(), POLLIN, [this] { start_store(); });
+    if (job_.agent != nullptr) polls.add(job_.agent->fd(), POLLIN, [] {});  // handle_peers() reads
+    polls.add(hangs_.fd(), POLLIN, [this] { take_stacks(); });
+    // A stopped guardian tells of no exit.
+    for (UniqueFd& ended : pidfds_) {
+      polls.add(ended.get(), POLLIN, [this, &ended] {
+        ended.reset();
+        guardian_->wake();
+      });
+    }
+    if (job_.hosts != nullptr && output_.takes_more()) {
+      job_.hosts->add_polls(polls,
+                            [this](bool is_error, std::string_view text) { output_.relay(is_error, text); });
+    }
     copies_.add_polls(polls);
-    const size_t first_output = polls.size();
     output_.add_polls(polls);
-    const double wait = next_deadline();
-    ::poll(polls.data(), polls.size(), wait < 0 ? -1 : static_cast<int>(std::min(wait, 3600.0) * 1000) + 1);
-    if (polls[0].revents != 0) handle_events();
-    if (polls[1].revents != 0) handle_signals();
-    if (polls[2].revents != 0) {
-      store_started_ = true;
-      guardian_->send({Command::start_store, 0});
-    }
+    polls.wait(next_deadline());
     if (job_.agent != nullptr) handle_peers();  // silence says something too
-    if (polls[4].revents != 0 && hangs_.take_stacks(output_) && !kill_at_) tell_to_end(SIGTERM);
-    for (size_t i = first_host; i < polls.size(); ++i) {
-      if (polls[i].revents == 0) continue;
-      if (i < first_stdin) {
-        job_.hosts->handle(polls[i],
-                           [this](bool is_error, std::string_view text) { output_.relay(is_error, text); });
-      } else if (i < first_output) {
-        copies_.handle(polls[i]);
-      } else {
-        output_.handle(polls[i]);
-      }
-    }
     if (kill_at_ && monotonic_seconds() >= *kill_at_) kill_the_slow();
     if (!kill_at_ && workers_.running() > 0) hangs_.look(segment_, workers_.results(), output_);
+  }
+
+  void start_store() {
+    store_started_ = true;
+    guardian_->send({Command::start_store, 0});
+  }
+
+  void take_stacks() {
+    if (hangs_.take_stacks(output_)) tell_to_end(SIGTERM, Why::failure);
   }
 
   void handle_peers() {
@@ -110,7 +111,7 @@ class Attempt {
     if (!reason || kill_at_ || workers_.running() == 0) return;
     ended_by_peers_ = true;
     output_.message("lockrun: " + *reason + "; ending the ranks here");
-    tell_to_end(SIGTERM);
+    tell_to_end(SIGTERM, Why::failure);
   }
 
   void handle_events() {
@@ -139,6 +140,7 @@ class Attempt {
     switch (event.kind) {
       case Event::started:
         workers_.started(event);
+        pidfds_.push_back(job::open_pidfd(event.pid));
         break;
       case Event::start_failed:
         fail("cannot execute " + job_.program.path + ": " + std::strerror(event.status) +
@@ -166,20 +168,43 @@ class Attempt {
 
   void handle_exit(const Event& event) {
     segment_.mark_exited(event.process, event.status);
-    const WorkerResult& worker =
-        workers_.ended(event, kill_at_.has_value() && event.monotonic > told_at_, job_.started);
+    const bool asked = kill_at_ && event.monotonic > told_at_;
+    const bool consequence = asked && !(why_ == Why::resume && ended_by_itself(event.status, SIGTERM));
+    const WorkerResult& worker = workers_.ended(event, consequence, passed_on(event.status), job_.started);
     finish_if_none_runs();
-    if (event.status == 0 || worker.told_to_end || kill_at_) return;
+    if (event.status == 0 || consequence) return;
+    if (asks_to_be_resumed(event.status)) return resume_later(worker);
+    if (kill_at_ && why_ != Why::resume) return;
     if (workers_.running() > 0 && !is_reported(error_file_of(event.process))) {
-      output_.message(fmt::format("lockrun: rank {} {}; ending the other ranks", worker.rank,
-                                  shm::describe_wait_status(event.status)));
+      output_.message(
+          fmt::format("lockrun: rank {} {}; ending the other ranks", worker.rank, how_it_ended(worker)));
     }
     if (job_.agent != nullptr) {
       job_.agent->report_failure(
-          fmt::format("rank {} on {} {}", worker.rank, host_name(), shm::describe_wait_status(event.status)),
+          fmt::format("rank {} on {} {}", worker.rank, host_name(), how_it_ended(worker)),
           exit_code(event.status));
     }
-    tell_to_end(SIGTERM);
+    why_ = Why::failure;
+    tell_to_end(SIGTERM, Why::failure);
+  }
+
+  /// Whether the signal that ended a rank is one that lockrun has passed on to all.
+  bool passed_on(int wait_status) const {
+    return WIFSIGNALED(wait_status) &&
+           std::find(passed_on_.begin(), passed_on_.end(), WTERMSIG(wait_status)) != passed_on_.end();
+  }
+
+  void resume_later(const WorkerResult& worker) {
+    if (kill_at_) return;
+    if (workers_.running() > 0) {
+      output_.message(
+          fmt::format("lockrun: rank {} ended with exit code {}, so the job is to be resumed later; the "
+                      "other ranks have {:g} s "
+                      "to end",
+                      worker.rank, kResumeCode, job_.options.shutdown_timeout));
+    }
+    if (job_.agent != nullptr) job_.agent->report_resume();
+    tell_to_end(SIGTERM, Why::resume);
   }
 
   void finish_if_none_runs() {
@@ -206,29 +231,46 @@ class Attempt {
   void handle_signals() {
     while (const auto signal = signals_.receive()) {
       if (job_.hosts != nullptr) job_.hosts->pass_on(*signal);
-      const auto& ending = job_.options.signals;
-      if (std::find(ending.begin(), ending.end(), *signal) != ending.end()) {
-        end_by(*signal);
-      } else if (*signal == SIGTSTP) {
-        suspend();
-      } else {
-        guardian_->send({Command::signal_workers, *signal});
+      const SignalAction action =
+          action_of(*signal, job_.options.signals, kill_at_.has_value(), ending_signals_);
+      switch (action) {
+        case SignalAction::end:
+          end_by(*signal);
+          break;
+        case SignalAction::kill:
+          output_.message("lockrun: SIGINT again; killing the ranks");
+          guardian_->send({Command::signal_workers, SIGKILL});
+          break;
+        case SignalAction::note:
+          note_signal(*signal);
+          break;
+        case SignalAction::pass_on:
+          passed_on_.push_back(*signal);
+          guardian_->send({Command::signal_workers, *signal});
+          break;
+        case SignalAction::suspend:
+          suspend();
+          break;
       }
+      if (action == SignalAction::end || action == SignalAction::note) ending_signals_.push_back(*signal);
     }
   }
 
   void end_by(int signal) {
-    if (kill_at_) {
-      output_.message("lockrun: " + signal_name(signal) + " again; killing the ranks");
-      guardian_->send({Command::signal_workers, SIGKILL});
-      return;
-    }
     interrupted_by_ = signal;  // no restart follows, even if it comes when all have ended
     if (workers_.running() == 0) return;
     output_.message(fmt::format("lockrun: {} received and passed on; the ranks have {:g} s to end{}",
                                 signal_name(signal), job_.options.shutdown_timeout,
                                 signal == SIGINT ? " (Ctrl-C again kills them)" : ""));
-    tell_to_end(signal);
+    tell_to_end(signal, Why::request);
+  }
+
+  /// The ranks have been asked to end already, and go on saving.
+  void note_signal(int signal) {
+    if (std::find(ending_signals_.begin(), ending_signals_.end(), signal) != ending_signals_.end()) return;
+    output_.message(fmt::format("lockrun: {} received; the ranks are ending and have {:.0f} s left{}",
+                                signal_name(signal), std::max(0.0, *kill_at_ - monotonic_seconds()),
+                                signal == SIGINT ? " (Ctrl-C again kills them)" : ""));
   }
 
   /// Ctrl-Z: the ranks are in the guardian's session, so the terminal's signal reaches lockrun only.
@@ -245,8 +287,15 @@ class Attempt {
     guardian_->send({Command::signal_workers, SIGCONT});
   }
 
-  void tell_to_end(int signal) {
-    if (workers_.running() == 0) return;
+  enum class Why {
+    failure,  ///< of a rank, of lockrun or elsewhere
+    request,  ///< a signal that lockrun received
+    resume,   ///< a rank has ended with kResumeCode
+  };
+
+  void tell_to_end(int signal, Why why) {
+    if (workers_.running() == 0 || kill_at_) return;
+    why_ = why;
     told_at_ = monotonic_seconds();
     kill_at_ = told_at_ + job_.options.shutdown_timeout;
     guardian_->send({Command::signal_workers, signal});
@@ -261,7 +310,7 @@ class Attempt {
 
   void fail(const std::string& error) {
     if (error_.empty()) error_ = error;
-    if (!kill_at_) tell_to_end(SIGTERM);
+    tell_to_end(SIGTERM, Why::failure);
   }
 
   ErrorFile error_file_of(int local_rank) const { return read_error_file(error_file(job_, local_rank)); }
@@ -275,7 +324,7 @@ class Attempt {
 
   AttemptResult result() {
     const auto first = first_failure(workers_.results());
-    AttemptResult result{workers_.take_results(), interrupted_by_, ended_by_peers_, hangs_.ends_the_job(),
+    AttemptResult result{workers_.take_results(), interrupted_by_, ended_by_peers_, hangs_.end_reason(),
                          error_};
     if (!first) return result;
     WorkerResult& culprit = result.workers[*first];
@@ -305,6 +354,10 @@ class Attempt {
   Guardian* guardian_ = nullptr;
   std::optional<double> kill_at_;  ///< set once the workers have been told to end
   double told_at_ = 0;
+  Why why_ = Why::failure;
+  std::vector<int> ending_signals_;  ///< that have come
+  std::vector<int> passed_on_;       ///< the other signals that have
+  std::vector<UniqueFd> pidfds_;     ///< of the running workers
   double resumed_at_ = 0;
   bool suspending_ = false;
   bool store_started_ = false;

@@ -18,21 +18,32 @@ constexpr uintmax_t kMostErrorFile = uintmax_t{16} << 20;
 }  // namespace
 
 int attempt_exit_code(const AttemptResult& result) {
-  if (!result.error.empty() || result.hung) return 1;
+  if (!result.error.empty() || !result.hung.empty()) return 1;
   if (const auto first = first_failure(result.workers)) return exit_code(result.workers[*first].wait_status);
   const bool all_succeeded = std::all_of(result.workers.begin(), result.workers.end(),
                                          [](const WorkerResult& worker) { return worker.wait_status == 0; });
-  // Ranks that took the signal as the request to save and leave have succeeded.
-  return all_succeeded ? 0 : 128 + result.interrupted_by.value_or(SIGTERM);
+  const int asked_by = result.interrupted_by.value_or(SIGTERM);
+  const WorkerResult* own = nullptr;
+  bool resume = false;
+  for (const WorkerResult& worker : result.workers) {
+    resume = resume || asks_to_be_resumed(worker.wait_status);
+    if (result.ended_by_peers || !ended_by_itself(worker.wait_status, asked_by)) continue;
+    if (own == nullptr || worker.ended_after < own->ended_after) own = &worker;
+  }
+  if (own != nullptr) return exit_code(own->wait_status);
+  if (resume) return kResumeCode;
+  // Ranks that took the signal as the request to save and leave have succeeded. Ctrl-C ends a shell's loop
+  // too.
+  return all_succeeded && asked_by != SIGINT ? 0 : 128 + asked_by;
 }
 
 std::string attempt_reason(const AttemptResult& result) {
   if (!result.error.empty()) return result.error;
-  if (result.hung) return "ranks hung";
+  if (!result.hung.empty()) return result.hung;
   const auto first = first_failure(result.workers);
   if (!first) return "the ranks were ended";
   const WorkerResult& worker = result.workers[*first];
-  return "rank " + std::to_string(worker.rank) + " " + shm::describe_wait_status(worker.wait_status);
+  return "rank " + std::to_string(worker.rank) + " " + how_it_ended(worker);
 }
 
 ErrorFile read_error_file(const std::string& path) {

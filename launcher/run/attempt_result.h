@@ -13,12 +13,15 @@ struct AttemptResult {
   std::vector<WorkerResult> workers{};
   std::optional<int> interrupted_by{};  ///< signal that lockrun received, before any rank failed
   bool ended_by_peers = false;          ///< another machine asked for the end before any rank here failed
-  bool hung = false;                    ///< ended because of --hang-action end
+  std::string hung{};                   ///< why --hang-action end has ended it; empty: it has not
   std::string error{};                  ///< lockrun's own failure, as one line; empty when there is none
   std::string report{};                 ///< about the rank that failed first; empty when none did
 };
 
-/// Exit code of an attempt as if it were the job's only one, on one machine.
+/// Exit code of an attempt as if it were the job's only one, on one machine: 1 for an error of lockrun's own
+/// or a hang; the code of the rank that failed first; without a failure the code of a rank that ended in a
+/// way of its own after the request to end, else kResumeCode where a rank has it; 130 after SIGINT; 0 where
+/// all ranks ended well; else 128 and the signal's number.
 int attempt_exit_code(const AttemptResult& result);
 
 /// Why an attempt failed, in a few words.

@@ -50,15 +50,6 @@ class RunDirectory {
   std::string path_;
 };
 
-/// So that no pipe gets the number of a standard stream.
-void open_standard_streams() {
-  int fd = -1;
-  do {
-    fd = ::open("/dev/null", O_RDWR);
-  } while (fd >= 0 && fd <= 2);
-  if (fd > 2) ::close(fd);
-}
-
 std::vector<std::string> own_environment() {
   std::vector<std::string> entries;
   for (char** entry = environ; *entry != nullptr; ++entry) entries.emplace_back(*entry);
@@ -123,7 +114,7 @@ class JobRun {
       for (const std::string& reason : reasons_) list += "\n  " + reason;
       say(list);
     }
-    return options_.torchrun_exit_code && code != 0 ? 1 : code;
+    return options_.torchrun_exit_code && code != 0 && code != kResumeCode ? 1 : code;
   }
 
  private:
@@ -165,7 +156,8 @@ class JobRun {
       const AttemptResult result = attempt(job);
       const int code = attempt_exit_code(result);
       int& restarts = job.environment.restart_count;
-      if (code == 0 || result.interrupted_by || !result.error.empty() || restarts == options_.max_restarts)
+      if (code == 0 || code == kResumeCode || result.interrupted_by || !result.error.empty() ||
+          restarts == options_.max_restarts)
         return code;
       ++restarts;
       note_restart(attempt_reason(result));
@@ -203,11 +195,13 @@ class JobRun {
              std::to_string(place->world_size) + ", on " + agent.address().host());
         const AttemptResult result = attempt(job);
         if (result.interrupted_by) {
-          agent.leave(128 + *result.interrupted_by);
-          return attempt_exit_code(result);
+          const int code = attempt_exit_code(result);
+          agent.leave(code != 0 ? code : 128 + *result.interrupted_by);
+          return code;
         }
         const int code = attempt_exit_code(result);
-        if (code != 0 && !result.ended_by_peers) agent.report_failure(attempt_reason(result), code);
+        if (code != 0 && code != kResumeCode && !result.ended_by_peers)
+          agent.report_failure(attempt_reason(result), code);
         const bool succeeded = code == 0 && !result.ended_by_peers;
         const Verdict verdict = agent.conclude(succeeded, signals_);
         if (!verdict.again) {
@@ -237,7 +231,6 @@ class JobRun {
 }  // namespace
 
 int run_job(const Options& options, const Machine& machine) {
-  open_standard_streams();
   Signals signals(options.signals);
   if (options.nodes.hosts.empty() || options.dry_run) return JobRun(options, machine, signals, nullptr).run();
   return run_on_hosts(options, signals, [&](const Options& here, Hosts& hosts) {

@@ -15,8 +15,9 @@ void HangReport::look(const shm::Segment& segment, const std::vector<WorkerResul
   for (size_t i = 0; i < workers.size(); ++i) ranks.push_back(segment.rank_info(static_cast<int>(i)));
   const auto hang = watch_.look(ranks, now);
   if (!hang) return;
-  hung_ = may_end_;
-  output.message("lockrun: warning: " + hang->text + (hung_ ? "; ending the job (--hang-action end)" : ""));
+  if (may_end_) end_reason_ = hang->text;
+  output.message("lockrun: warning: " + hang->text +
+                 (may_end_ ? "; ending the job (--hang-action end)" : ""));
   std::vector<StackTarget> targets;
   for (const WorkerResult& worker : workers) {
     if (!worker.ended && worker.pid > 0) targets.push_back({worker.rank, worker.pid});
@@ -34,7 +35,7 @@ bool HangReport::take_stacks(Output& output) {
   } else {
     output.message("lockrun: where the ranks are:\n" + text.substr(0, text.find_last_not_of('\n') + 1));
   }
-  return hung_;
+  return may_end_;
 }
 
 }  // namespace lockstep::launcher

@@ -31,7 +31,9 @@ class HangReport {
   int fd() const { return stacks_ ? stacks_->fd() : -1; }  ///< to poll for reading
   /// Takes what fd() has; true when all has been told and the job is to end because of it.
   bool take_stacks(Output& output);
-  bool ends_the_job() const { return hung_; }
+  /// Which ranks hung and what they were doing, where --hang-action end ends the job because of it; else
+  /// empty.
+  const std::string& end_reason() const { return end_reason_; }
 
  private:
   HangWatch watch_;
@@ -39,7 +41,7 @@ class HangReport {
   std::string stacks_path_;
   double looked_at_ = 0;
   std::optional<StackDump> stacks_;
-  bool hung_ = false;
+  std::string end_reason_;
 };
 
 }  // namespace lockstep::launcher

@@ -17,13 +17,15 @@ std::string Workers::running_ranks() const {
   return ranks;
 }
 
-const WorkerResult& Workers::ended(const Event& event, bool told_to_end, double job_started) {
+const WorkerResult& Workers::ended(const Event& event, bool told_to_end, bool by_passed_signal,
+                                   double job_started) {
   WorkerResult& worker = result_of(event);
   worker.ended = true;
   worker.wait_status = event.status;
   worker.ended_after = event.monotonic - job_started;
   worker.ended_at = wall_seconds();
   worker.told_to_end = told_to_end;
+  worker.by_passed_signal = by_passed_signal;
   --running_;
   return worker;
 }

@@ -23,8 +23,8 @@ class Workers {
   void started(const Event& event) { result_of(event).pid = event.pid; }
   void not_started() { --running_; }
   void none_started() { running_ = 0; }
-  /// `told_to_end`: it had been told to before; `job_started`: in monotonic seconds.
-  const WorkerResult& ended(const Event& event, bool told_to_end, double job_started);
+  /// `told_to_end` and `by_passed_signal` as in WorkerResult; `job_started`: in monotonic seconds.
+  const WorkerResult& ended(const Event& event, bool told_to_end, bool by_passed_signal, double job_started);
   const WorkerResult& of(const Event& event) const { return results_[static_cast<size_t>(event.process)]; }
 
  private:

@@ -20,11 +20,6 @@ WorkerResult result(int rank, int wait_status, double after, bool told_to_end = 
   return worker;
 }
 
-TEST(ReportTest, ExitCodeOfASignalIs128PlusItsNumber) {
-  EXPECT_EQ(exit_code(exit_status(3)), 3);
-  EXPECT_EQ(exit_code(SIGKILL), 137);
-}
-
 TEST(ReportTest, TheFirstFailureIsTheEarliestThatLockrunDidNotCause) {
   EXPECT_EQ(first_failure({result(0, 0, 1), result(1, 0, 2)}), std::nullopt);
   EXPECT_EQ(first_failure({result(0, exit_status(1), 5), result(1, SIGKILL, 4), result(2, 0, 1)}), 1u);
@@ -53,6 +48,17 @@ TEST(ReportTest, NamesTheCulpritAndTheOthersFate) {
             "    line b\n"
             "  rank 0: ended with exit code 1 0.025 s later, probably as a consequence\n"
             "  ranks 2 and 3: killed by SIGTERM after lockrun's request to end");
+}
+
+TEST(ReportTest, ASignalThatLockrunPassedOnBlamesNoRank) {
+  std::vector<WorkerResult> workers = {result(0, SIGUSR1, 2.5), result(1, SIGUSR1, 2.501)};
+  for (WorkerResult& worker : workers) worker.by_passed_signal = true;
+  const std::string report = failure_report(workers, 0, "node7");
+  const std::string how =
+      "killed by SIGUSR1, which lockrun received and passed on; the program has no handler for it";
+  EXPECT_NE(report.find("rank 0 failed first: it was " + how), report.npos) << report;
+  EXPECT_NE(report.find("rank 1: " + how), report.npos) << report;
+  EXPECT_EQ(report.find("consequence"), report.npos) << report;
 }
 
 TEST(ReportTest, ReadsTorchelasticsErrorFile) {

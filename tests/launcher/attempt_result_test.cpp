@@ -1,0 +1,63 @@
+#include "launcher/run/attempt_result.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr int exited(int code) { return code << 8; }
+
+/// Ranks with these wait statuses, in the order in which they ended, all of them after a request to end.
+AttemptResult asked(std::optional<int> signal, std::vector<int> statuses) {
+  AttemptResult result;
+  for (const int status : statuses) {
+    WorkerResult worker;
+    worker.rank = static_cast<int>(result.workers.size());
+    worker.ended = worker.told_to_end = true;
+    worker.wait_status = status;
+    worker.ended_after = worker.rank;
+    result.workers.push_back(worker);
+  }
+  result.interrupted_by = signal;
+  return result;
+}
+
+TEST(AttemptResultTest, RanksThatSavedAndLeftHaveSucceeded) {
+  EXPECT_EQ(attempt_exit_code(asked(SIGTERM, {0, 0})), 0);
+  EXPECT_EQ(attempt_exit_code(asked(SIGINT, {0, 0})), 130);
+}
+
+TEST(AttemptResultTest, RanksThatTheSignalEndedGiveItsCode) {
+  EXPECT_EQ(attempt_exit_code(asked(SIGTERM, {SIGTERM, 0})), 143);
+  EXPECT_EQ(attempt_exit_code(asked(SIGTERM, {SIGTERM, SIGKILL})), 143);
+  EXPECT_EQ(attempt_exit_code(asked(SIGINT, {SIGINT, SIGINT})), 130);
+}
+
+TEST(AttemptResultTest, ACodeOfARanksOwnIsTheJobs) {
+  EXPECT_EQ(attempt_exit_code(asked(SIGTERM, {0, exited(9), exited(8)})), 9);
+  EXPECT_EQ(attempt_exit_code(asked(SIGTERM, {exited(75), exited(75)})), 75);
+  EXPECT_EQ(attempt_exit_code(asked(SIGTERM, {exited(75), SIGTERM})), 75);
+  EXPECT_EQ(attempt_exit_code(asked(SIGTERM, {exited(75), exited(1)})), 1);
+  EXPECT_EQ(attempt_exit_code(asked(SIGINT, {exited(75), 0})), 75);
+}
+
+TEST(AttemptResultTest, ARankThatAsksToBeResumedIsNoFailure) {
+  AttemptResult result = asked(std::nullopt, {exited(75), SIGTERM});
+  result.workers[0].told_to_end = false;
+  EXPECT_EQ(first_failure(result.workers), std::nullopt);
+  EXPECT_EQ(attempt_exit_code(result), 75);
+  result.workers[1].wait_status = SIGSEGV;
+  result.workers[1].told_to_end = false;
+  EXPECT_EQ(attempt_exit_code(result), 139);
+}
+
+TEST(AttemptResultTest, WhatEndedOnBehalfOfOtherMachinesHasNoCodeOfItsOwn) {
+  AttemptResult result = asked(std::nullopt, {exited(1), SIGTERM});
+  result.ended_by_peers = true;
+  EXPECT_EQ(attempt_exit_code(result), 143);
+}
+
+}  // namespace
+}  // namespace lockstep::launcher

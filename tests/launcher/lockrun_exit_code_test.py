@@ -1,0 +1,111 @@
+"""lockrun's exit code, and whom it blames."""
+
+import os
+import pathlib
+import signal
+import time
+import unittest
+
+from lockrun_support import TIMEOUT, LockrunTest, wait_until
+
+LATE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "late_rank")
+SAVES = "trap 'touch asked$RANK; {}' {}; touch ready$RANK; while true; do sleep 0.02; done"
+
+
+class ExitCodeTest(LockrunTest):
+    def start_ranks(self, script, *flags, ranks=2):
+        process = self.start("--nproc-per-node", ranks, *flags, "sh", "-c", script)
+        for rank in range(ranks):
+            self.wait_for_file(f"ready{rank}")
+        return process
+
+    def end(self, process):
+        """(exit code, standard error) of a job that ends by itself now."""
+        _, err = process.communicate(timeout=TIMEOUT)
+        return process.returncode, err
+
+    def test_a_code_of_the_ranks_own_after_a_signal(self):
+        process = self.start_ranks(SAVES.format("exit 9", "TERM"))
+        process.terminate()
+        code, err = self.end(process)
+        self.assertEqual(code, 9, err)
+        self.assertNotIn("failed", err)
+
+    def test_resume_after_a_signal(self):
+        process = self.start_ranks(SAVES.format("exit 75", "TERM"), "--max-restarts", 3, "--torchrun-exit-code")
+        process.terminate()
+        code, err = self.end(process)
+        self.assertEqual(code, 75, err)
+
+    def test_130_after_one_sigint_even_if_all_ranks_end_well(self):
+        process = self.start_ranks(SAVES.format("exit 0", "INT"))
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(self.end(process)[0], 130)
+
+    def test_resume_without_a_signal(self):
+        process = self.start("--nproc-per-node", 2, "--max-restarts", 3, "sh", "-c",
+                             "touch started$RANK.$TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] && exit 75; exec sleep 60")
+        code, err = self.end(process)
+        self.assertEqual(code, 75, err)
+        self.assertIn("rank 0 ended with exit code 75, so the job is to be resumed later", err)
+        self.assertNotIn("failed", err)
+        self.assertFalse((self.directory / "started0.1").exists())
+
+    def test_ranks_that_do_not_end_in_time_are_named(self):
+        process = self.start("--nproc-per-node", 2, "--shutdown-timeout", "0.3", "sh", "-c",
+                             "if [ $RANK = 0 ]; then while [ ! -e deaf ]; do sleep 0.02; done; exit 75; fi;"
+                             "trap '' TERM; touch deaf; while true; do sleep 0.02; done")
+        code, err = self.end(process)
+        self.assertEqual(code, 75, err)
+        self.assertIn("not ended within 0.3 s, so killed: rank 1", err)
+        self.assertNotIn("failed", err)
+
+    def test_a_rank_that_fails_meanwhile_is_a_failure(self):
+        script = ("if [ $RANK = 0 ]; then while [ ! -e ready1 ]; do sleep 0.02; done; exit 75; fi;"
+                  "trap 'exit 4' TERM; touch ready1; while true; do sleep 0.02; done")
+        process = self.start("--nproc-per-node", 2, "sh", "-c", script)
+        code, err = self.end(process)
+        self.assertEqual(code, 4, err)
+        self.assertIn("rank 1 failed first: it ended with exit code 4", err)
+
+    def test_only_a_second_sigint_kills_ranks_that_are_saving(self):
+        # systemd sends SIGTERM and SIGHUP, Kubernetes may send SIGTERM twice.
+        process = self.start_ranks("trap 'touch asked$RANK; sleep 0.7; touch saved$RANK; exit 0' TERM; touch ready$RANK; while true; do sleep 0.02; done")
+        process.terminate()
+        self.wait_for_file("asked0")
+        self.wait_for_file("asked1")
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            process.send_signal(number)
+            time.sleep(0.05)
+        code, err = self.end(process)
+        self.assertEqual(code, 0, err)
+        self.assertTrue((self.directory / "saved0").exists() and (self.directory / "saved1").exists())
+        self.assertEqual(err.count("SIGHUP received; the ranks are ending"), 1, err)
+
+    def test_sigusr1_without_a_handler_blames_no_rank(self):
+        process = self.start_ranks("touch ready$RANK; while true; do sleep 0.02; done")
+        process.send_signal(signal.SIGUSR1)
+        code, err = self.end(process)
+        self.assertEqual(code, 128 + signal.SIGUSR1, err)
+        self.assertIn("which lockrun received and passed on; the program has no handler for it", err)
+        self.assertNotIn("consequence", err)
+
+    def test_a_stopped_guardian_hides_no_exit(self):
+        process = self.start_ranks("touch ready$RANK; while [ ! -e go ]; do sleep 0.02; done; exit 6")
+        (guardian,) = [int(pid) for pid in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        os.kill(guardian, signal.SIGSTOP)
+        (self.directory / "go").touch()
+        code, err = self.end(process)
+        self.assertEqual(code, 6, err)
+        self.assertIn("it ended with exit code 6", err)
+
+    def test_a_hang_that_ends_the_job_is_its_reason(self):
+        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "0.5", "--hang-action", "end",
+                                        "--max-restarts", 1, LATE_RANK, "600")
+        self.assertEqual(code, 1, err)
+        self.assertRegex(err, r"lockrun: 1 restart:\n  after \d+\.\d s: no collective was started for \d s and ranks wait for others: "
+                              r"rank 1 is at its 2\. \(barrier of 0 bytes\), while rank 0 is at its 3\.")
+
+
+if __name__ == "__main__":
+    unittest.main()
