@@ -23,6 +23,7 @@ constexpr double kFirstLine = 2.5;  ///< seconds of trouble before it is told
 constexpr double kNextLine = 30;
 constexpr double kTryTimeout = 2;
 constexpr double kGreetingTimeout = 3;
+constexpr double kVerdictTimeout = 3;  ///< for what the rendezvous says of a lockrun that has ended
 
 /// What has to be so for the rendezvous to be reachable.
 const char* where_to_look(const Options& options) {
@@ -136,15 +137,20 @@ std::optional<Place> Agent::meet(Signals& signals, uint16_t store_port) {
   if (nodes.numbered) join["node_rank"] = nodes.node_rank;
   wire_->send(dump(join));
   const double started = monotonic_seconds();
-  double next_line = started + kFirstLine;
+  double next_line = started + kFirstLine, failed_at = 0;
   while (!news_.place && !news_.over) {
     wait(0.5, signals);
     if (interrupted_by_) return std::nullopt;
     check_server();
-    if (!news_.place && hosts_ != nullptr) {
-      if (const auto failure = hosts_->failure()) throw Error(*failure);
-    }
     const double now = monotonic_seconds();
+    if (!news_.place && !news_.over && hosts_ != nullptr) {
+      if (const auto failure = hosts_->failure_to_start()) throw Error(*failure);
+      // A lockrun that was quicker than the news of the round may have ended with it, and the verdict
+      // follows.
+      const auto failure = hosts_->failure();
+      if (failure && failed_at == 0) failed_at = now;
+      if (failure && now > failed_at + kVerdictTimeout) throw Error(*failure);
+    }
     if (!news_.place && now > started + nodes.join_timeout) {
       throw Error(fmt::format("too few machines came within {:.0f} s: {}", nodes.join_timeout, news_.status));
     }
@@ -156,29 +162,29 @@ std::optional<Place> Agent::meet(Signals& signals, uint16_t store_port) {
   return news_.place;
 }
 
-bool Agent::is_silent() const {
+std::optional<std::string> Agent::trouble() const {
   const NodeOptions& nodes = options_.nodes;
-  return monotonic_seconds() - heard_ > nodes.keep_alive_interval * nodes.keep_alive_max_attempt;
-}
-
-void Agent::check_server() {
-  const auto at = [&] { return fmt::format("{}:{}", options_.nodes.host, options_.nodes.port); };
-  if (!news_.refusal.empty()) throw Error("refused by the rendezvous at " + at() + ": " + news_.refusal);
-  if (news_.over) return;
+  const std::string there = fmt::format("the rendezvous at {}:{}", nodes.host, nodes.port);
+  if (!news_.refusal.empty()) return "refused by " + there + ": " + news_.refusal;
+  if (!news_.dropped.empty()) return "dropped from the job by " + there + ": " + news_.dropped;
+  if (news_.over) return std::nullopt;
   switch (wire_->state()) {
-    case Wire::State::open:
-      if (is_silent()) {
-        throw Error(fmt::format("the rendezvous at {} gave no sign of life for {:.1f} s", at(),
-                                monotonic_seconds() - heard_));
-      }
-      return;
+    case Wire::State::open: {
+      const double silent = monotonic_seconds() - heard_;
+      if (silent <= nodes.keep_alive_interval * nodes.keep_alive_max_attempt) return std::nullopt;
+      return there + " was lost: " + no_heartbeat(silent);
+    }
     case Wire::State::forged:
-      throw Error("refused by the rendezvous at " + at() +
-                  ": its secret is another one; use the same token_file on all machines");
+      return "refused by " + there + ": its secret is another one; use the same token_file on all machines";
     case Wire::State::foreign:
     case Wire::State::closed:
-      throw Error("the rendezvous at " + at() + " was lost: the lockrun that served it has ended");
+      return there + " was lost: the connection to it was closed";
   }
+  return std::nullopt;
+}
+
+void Agent::check_server() const {
+  if (const auto what = trouble()) throw Error(*what);
 }
 
 void Agent::wait(double seconds, Signals& signals) {
@@ -218,7 +224,7 @@ double Agent::tick() {
   const double now = monotonic_seconds();
   if (now >= told_ + interval) {
     told_ = now;
-    wire_->send(R"({"type":"beat"})");
+    wire_->send(kBeat);
   }
   wire_->flush();
   return std::max(0.01, told_ + interval - now);
@@ -236,10 +242,7 @@ std::optional<std::string> Agent::take_end_request() {
   if (failure_reported_) return std::nullopt;
   if (news_.over) return news_.over->reason.empty() ? "the job is over" : news_.over->reason;
   if (news_.end_reason) return news_.end_reason;
-  if (wire_->state() != Wire::State::open)
-    return "the rendezvous was lost: the lockrun that served it has ended";
-  if (is_silent()) return "the rendezvous gives no sign of life";
-  return std::nullopt;
+  return trouble();
 }
 
 void Agent::report_failure(const std::string& what, int code) {
@@ -251,12 +254,12 @@ void Agent::report_failure(const std::string& what, int code) {
 void Agent::report_resume() {
   if (failure_reported_ || news_.end_reason || news_.over) return;
   failure_reported_ = true;
-  wire_->send(R"({"type":"resume"})");
+  wire_->send(kResume);
 }
 
 Verdict Agent::conclude(bool succeeded, Signals& signals) {
   if (succeeded) {
-    wire_->send(R"({"type":"succeeded"})");
+    wire_->send(kSucceeded);
   } else {
     report_failure("lockrun on " + host_ + " could not go on", 1);
   }

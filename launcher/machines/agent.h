@@ -65,8 +65,9 @@ class Agent {
   void receive();
   void wait(double seconds, Signals& signals);
   void handle_signals(Signals& signals);
-  void check_server();
-  bool is_silent() const;
+  void check_server() const;
+  /// Why this machine can take part no longer.
+  std::optional<std::string> trouble() const;
 
   const Options& options_;
   Hosts* hosts_;

@@ -33,6 +33,10 @@ std::string dump(const json& message) {
 
 }  // namespace
 
+std::string dropped_message(const std::string& reason) {
+  return dump({{"type", "dropped"}, {"reason", reason}});
+}
+
 bool Rendezvous::receive(int peer, std::string_view text, double now) {
   const json message = parse_json(text);
   if (!message.is_object()) return false;
@@ -146,11 +150,13 @@ void Rendezvous::lost(int peer, const std::string& how, double now) {
   const auto found = machines_.find(peer);
   if (found == machines_.end()) return;
   const bool counts = takes_part(peer) && found->second.state == State::running;
-  const std::string host = found->second.host;
+  const Machine machine = found->second;
   machines_.erase(found);
   if (phase_ == Phase::over) return;
   if (counts) {
-    count_failure("the machine " + host + " was lost: " + how, 1, now);
+    count_failure("the machine " + machine.host + " (" + machine.address + ", " +
+                      range_of_ranks(machine.first_rank, machine.nproc) + ") was lost: " + how,
+                  1, now);
   } else {
     gather(now);
     send_status();
@@ -224,6 +230,7 @@ void Rendezvous::start_round() {
     Machine& machine = machines_[members[i]];
     machine.state = State::running;
     machine.group_rank = static_cast<int>(i);
+    machine.first_rank = first_rank;
     send(members[i], dump({{"type", "start"},
                            {"round", rounds_},
                            {"restarts", restarts_},

@@ -25,8 +25,13 @@ struct RendezvousRules {
   double last_call_timeout = 30;  ///< seconds
 };
 
-/// What a machine sends before it is suspended.
-inline constexpr std::string_view kPause = R"({"type":"pause"})";
+// Messages that are the same every time.
+inline constexpr std::string_view kBeat = R"({"type":"beat"})";    ///< both ways
+inline constexpr std::string_view kPause = R"({"type":"pause"})";  ///< before a machine is suspended
+inline constexpr std::string_view kSucceeded = R"({"type":"succeeded"})";
+inline constexpr std::string_view kResume = R"({"type":"resume"})";
+/// To a machine that is dropped, and why.
+std::string dropped_message(const std::string& reason);
 
 class Rendezvous {
  public:
@@ -35,7 +40,7 @@ class Rendezvous {
   /// A message of machine `peer` (a number that the caller gives). False when it makes no sense: then the
   /// peer is to be dropped, as by lost(). beat and pause are for whoever watches the connections.
   bool receive(int peer, std::string_view message, double now);
-  /// The connection to `peer` has ended, for the reason `how` ("it sent no sign of life for 15 s").
+  /// The connection to `peer` has ended, for the reason `how` ("no heartbeat for 15.0 s").
   void lost(int peer, const std::string& how, double now);
   /// Lets time pass; returns seconds until it wants to be called again, or a negative number.
   double tick(double now);
@@ -53,6 +58,7 @@ class Rendezvous {
     int store_port = 0, nproc = 1;
     int node_rank = -1;   ///< when numbered
     int group_rank = -1;  ///< of the last round; -1: took part in none
+    int first_rank = 0;   ///< there
     int arrival = 0;
   };
 

@@ -37,6 +37,8 @@ Place place_of(const json& message) {
 
 }  // namespace
 
+std::string no_heartbeat(double seconds) { return fmt::format("no heartbeat for {:.1f} s", seconds); }
+
 void News::take(const std::string& text) {
   const json message = parse_json(text);
   if (!message.is_object()) return;
@@ -50,6 +52,8 @@ void News::take(const std::string& text) {
       over = Verdict{false, message.value("code", 1), message.value("reason", "")};
     } else if (type == "refused") {
       refusal = message.value("reason", "no reason given");
+    } else if (type == "dropped") {
+      dropped = message.value("reason", "no reason given");
     } else if (type == "status") {
       status = status_text(message);
     }

@@ -7,6 +7,9 @@
 
 namespace lockstep::launcher {
 
+/// "no heartbeat for 1.5 s"
+std::string no_heartbeat(double seconds);
+
 /// What one round gives to this machine.
 struct Place {
   int round = 1;
@@ -30,6 +33,7 @@ struct News {
   std::optional<std::string> end_reason{};  ///< it ends
   std::optional<Verdict> over{};            ///< the job does
   std::string refusal{};                    ///< why this machine may not take part
+  std::string dropped{};                    ///< why it takes part no more
   std::string status{};                     ///< who is there while machines are waited for
 
   /// Takes in a message (rendezvous.h lists them). What makes no sense is a refusal.

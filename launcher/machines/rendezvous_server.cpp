@@ -12,6 +12,7 @@
 #include <cstring>
 #include <vector>
 
+#include "launcher/machines/rendezvous_news.h"
 #include "launcher/process/poll_set.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -31,8 +32,6 @@ constexpr double kIntroduction = 10;
 constexpr double kFarewell = 3;
 /// Lines about strangers a minute.
 constexpr int kMostLines = 20;
-
-constexpr const char* kBeat = R"({"type":"beat"})";
 
 }  // namespace
 
@@ -88,7 +87,7 @@ void RendezvousServer::make_room_for_a_stranger() {
   const auto most = std::max_element(strangers.begin(), strangers.end(), [](const auto& a, const auto& b) {
     return a.second.first < b.second.first;
   });
-  drop(most->second.second, "did not introduce itself while others wait");
+  drop(most->second.second, "it did not introduce itself while others wait");
 }
 
 void RendezvousServer::accept_one() {
@@ -110,7 +109,8 @@ void RendezvousServer::handle(int number) {
   for (const std::string& message : peer.wire.receive()) {
     peer.heard = now;
     peer.paused = message == kPause;
-    if (!rendezvous_.receive(number, message, now)) return drop(number, "sent a message that makes no sense");
+    if (!rendezvous_.receive(number, message, now))
+      return drop(number, "it sent a message that makes no sense");
   }
   switch (peer.wire.state()) {
     case Wire::State::open:
@@ -118,19 +118,19 @@ void RendezvousServer::handle(int number) {
     case Wire::State::closed:
       return drop(number, "");
     case Wire::State::foreign:
-      return drop(number, "is no lockrun agent (torchrun's cannot join: start lockrun on every machine)");
+      return drop(number, "it is no lockrun agent (torchrun's cannot join: start lockrun on every machine)");
     case Wire::State::forged:
-      return drop(number, "does not know the secret in token_file");
+      return drop(number, "it does not know the secret in token_file");
   }
 }
 
 void RendezvousServer::drop(int number, const std::string& why) {
   const auto found = peers_.find(number);
   const bool known = found->second.wire.authenticated();
-  if (!why.empty()) log("refused " + found->second.name + ": it " + why);
+  if (!why.empty()) log((known ? "dropped " : "refused ") + found->second.name + ": " + why);
+  if (known) found->second.wire.send(dropped_message(why));
   peers_.erase(found);
-  if (known)
-    rendezvous_.lost(number, why.empty() ? "its connection was closed" : "it " + why, monotonic_seconds());
+  if (known) rendezvous_.lost(number, why.empty() ? "its connection was closed" : why, monotonic_seconds());
 }
 
 void RendezvousServer::watch(double now) {
@@ -138,12 +138,11 @@ void RendezvousServer::watch(double now) {
   std::vector<std::pair<int, std::string>> gone;
   for (auto& [number, peer] : peers_) {
     if (!peer.wire.authenticated()) {
-      if (now > peer.heard + kIntroduction) gone.emplace_back(number, "did not introduce itself");
+      if (now > peer.heard + kIntroduction) gone.emplace_back(number, "it did not introduce itself");
       continue;
     }
     if (now > peer.heard + most && !peer.paused) {
-      gone.emplace_back(
-          number, "gave no sign of life for " + std::to_string(static_cast<int>(now - peer.heard)) + " s");
+      gone.emplace_back(number, no_heartbeat(now - peer.heard));
     } else if (now > peer.told + settings_.keep_alive_interval) {
       peer.told = now;
       peer.wire.send(kBeat);

@@ -1,6 +1,8 @@
 #include "launcher/machines/wire.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sodium.h>
 #include <sys/socket.h>
 
@@ -28,6 +30,8 @@ void update(crypto_auth_hmacsha256_state& state, std::string_view bytes) {
 Wire::Wire(UniqueFd fd, Side side, std::string_view secret) : fd_(std::move(fd)), side_(side) {
   if (::sodium_init() < 0) throw Error("libsodium cannot be started");
   ::fcntl(fd_.get(), F_SETFL, O_NONBLOCK);
+  const int yes = 1;  // messages are small and answered
+  ::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   const std::string text = "lockrun rendezvous\n" + std::string(secret);
   crypto_hash_sha256(key_.data(), reinterpret_cast<const unsigned char*>(text.data()), text.size());
   std::array<char, kGreeting - kName.size()> random{};

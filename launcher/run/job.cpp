@@ -205,7 +205,9 @@ class JobRun {
         const bool succeeded = code == 0 && !result.ended_by_peers;
         const Verdict verdict = agent.conclude(succeeded, signals_);
         if (!verdict.again) {
-          if (!verdict.reason.empty()) note("the job has failed: " + verdict.reason);
+          const bool resume = verdict.code == kResumeCode;
+          if (!verdict.reason.empty())
+            note((resume ? "the job has ended: " : "the job has failed: ") + verdict.reason);
           return verdict.code;
         }
         note_restart(verdict.reason);

@@ -137,6 +137,14 @@ class HostsTest(LockrunTest):
         self.assertIn("[rank 2]: last words", err)
         self.assertEqual(err.count("ending the ranks here"), 1, err)
 
+    def test_a_failure_at_once_is_told_with_its_code(self):
+        # The lockrun there may have ended before the one here has heard that the ranks are to start.
+        for _ in range(5):
+            code, _, err = self.run_on("a", "-H", f"{A}:1,{B}:1", "sh", "-c", "[ $RANK = 1 ] && exit 9; exec sleep 60")
+            self.assertEqual(code, 9, err)
+            self.assertIn("lockrun on 10.77.0.2: rank 1 failed: it ended with exit code 9", err)
+            self.assertIn("lockrun: the job has failed: rank 1 on b ended with exit code 9", err)
+
     def test_a_failure_restarts_all(self):
         script = "echo attempt $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ] && exit 5; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 60"
         code, out, err = self.run_on("a", "-H", f"{A}:1,{B}:1", "--max-restarts", 1, "sh", "-c", script)
@@ -155,7 +163,7 @@ class HostsTest(LockrunTest):
         os.kill(self.fake_ssh(), signal.SIGKILL)
         _, err = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 1, err)
-        self.assertIn("the machine b was lost", err)
+        self.assertIn("the machine b (10.77.0.2, ranks 1 to 2) was lost", err)
 
     def test_when_the_other_lockrun_is_killed_all_of_it_ends(self):
         process = self.start_waiting()
@@ -163,7 +171,7 @@ class HostsTest(LockrunTest):
         os.kill(other, signal.SIGKILL)
         _, err = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 1, err)
-        self.assertIn("the machine b was lost", err)
+        self.assertIn("the machine b (10.77.0.2, ranks 1 to 2) was lost", err)
 
     def test_signals_reach_all(self):
         script = "trap 'touch usr$RANK' USR1; trap 'touch term$RANK; exit 0' TERM; touch up$RANK; while :; do sleep 0.02; done"

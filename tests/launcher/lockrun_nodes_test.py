@@ -97,8 +97,36 @@ class HostsTest(NodesTest):
         self.two.cut_the_cable()
         (code_a, _, err_a), (code_b, _, err_b) = self.finish(a, b)
         self.assertEqual((code_a, code_b), (1, 1), err_a + err_b)
-        self.assertIn("the machine b was lost: it gave no sign of life", err_a)
-        self.assertRegex(err_b, r"the rendezvous at 10\.77\.0\.1:29500 (gave no sign of life|was lost)")
+        self.assertIn("the machine b (10.77.0.2, rank 1) was lost: no heartbeat for ", err_a)
+        self.assertRegex(err_b, r"the rendezvous at 10\.77\.0\.1:29500 was lost: no heartbeat for \d+\.\d s")
+
+    def test_a_machine_that_was_dropped_is_told_why(self):
+        conf = self.token + ",keep_alive_interval=0.2,keep_alive_max_attempt=3"
+        flags = ["--nnodes", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", conf]
+        a = self.on("a", *flags, "--node-rank", 0, "sh", "-c", LOOP)
+        b = self.on("b", *flags, "--node-rank", 1, "sh", "-c", LOOP)
+        self.wait_for_file("up0.2")
+        self.wait_for_file("up1.2")
+        (lockrun,) = [pid for pid in self.processes_of("b") if pathlib.Path(f"/proc/{pid}/comm").read_text() == "lockrun\n"]
+        os.kill(lockrun, signal.SIGSTOP)
+        ((code, _, err),) = self.finish(a)
+        self.assertEqual(code, 1, err)
+        self.assertIn("the machine b (10.77.0.2, rank 1) was lost: no heartbeat for ", err)
+        os.kill(lockrun, signal.SIGCONT)
+        b.send_signal(signal.SIGCONT)  # nsenter stops with its child
+        ((code, _, err),) = self.finish(b)
+        self.assertEqual(code, 1, err)
+        self.assertRegex(err, r"dropped from the job by the rendezvous at 10\.77\.0\.1:29500: no heartbeat for 0\.[6-9] s")
+        self.assertNotIn("has ended", err)
+
+    def test_a_rank_that_asks_to_be_resumed_ends_all_with_its_code(self):
+        flags = ["--nnodes", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", self.token, "--max-restarts", 2]
+        a = self.on("a", *flags, "--node-rank", 0, "sh", "-c", LOOP)
+        b = self.on("b", *flags, "--node-rank", 1, "sh", "-c", "while [ ! -e up0.2 ]; do sleep 0.02; done; exit 75")
+        (code_a, _, err_a), (code_b, _, err_b) = self.finish(a, b)
+        self.assertEqual((code_a, code_b), (75, 75), err_a + err_b)
+        self.assertIn("a rank on b asked to be resumed later", err_a)
+        self.assertNotIn("failed", err_a + err_b)
 
 
 class AgentsTest(NodesTest):
@@ -171,7 +199,7 @@ class AgentsTest(NodesTest):
         (code_a, _, err_a), (code_b, out_b, err_b) = self.finish(survivor, third)
         self.assertEqual((code_a, code_b), (0, 0), err_a + err_b)
         self.assertEqual(out_b, "third 1 in 1\n")
-        self.assertRegex(err_a, r"the machine \S+ was lost: its connection was closed")
+        self.assertRegex(err_a, r"the machine \S+ \(127\.0\.0\.1, rank \d\) was lost: its connection was closed")
 
     def test_an_unreachable_endpoint_is_told_within_3_seconds(self):
         started = time.monotonic()
@@ -277,7 +305,7 @@ class AgentsTest(NodesTest):
         (self.directory / "release").touch()
         (code, _, err), (code_b, _, err_b) = self.finish(first, second)
         self.assertEqual((code, code_b), (0, 0), err + err_b)
-        self.assertNotIn("no sign of life", err + err_b)
+        self.assertNotIn("no heartbeat", err + err_b)
 
     def test_the_address_for_the_others_can_be_chosen(self):
         code, _, err = self.run_lockrun("--nnodes", 2, "--master-port", self.port, "--local-addr", "192.0.2.1", "--rdzv-conf",

@@ -167,8 +167,22 @@ TEST(RendezvousTest, ALostMachineCountsAsAFailure) {
   strict.join(1, 0);
   strict.join(2, 1);
   strict.heard();
-  strict.rendezvous.lost(2, "it gave no sign of life", strict.now);
-  EXPECT_EQ(strict.heard()[1].front()["reason"], "the machine host2 was lost: it gave no sign of life");
+  strict.rendezvous.lost(2, "no heartbeat for 1.5 s", strict.now);
+  EXPECT_EQ(strict.heard()[1].front()["reason"],
+            "the machine host2 (10.0.0.2, ranks 2 to 3) was lost: no heartbeat for 1.5 s");
+}
+
+TEST(RendezvousTest, ARankThatAsksToBeResumedEndsTheJobWithoutARestart) {
+  Meeting meeting(fixed(2, 3));
+  meeting.join(1, 0);
+  meeting.join(2, 1);
+  meeting.heard();
+  meeting.tell(2, {{"type", "resume"}});
+  for (const auto& [peer, messages] : meeting.heard()) {
+    EXPECT_EQ(messages.front()["type"], "over");
+    EXPECT_EQ(messages.front()["code"], 75);
+  }
+  EXPECT_TRUE(meeting.rendezvous.over());
 }
 
 TEST(RendezvousTest, AnyMessageIsSurvived) {

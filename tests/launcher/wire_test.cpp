@@ -1,10 +1,13 @@
 #include "launcher/machines/wire.h"
 
 #include <gtest/gtest.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <random>
+
+#include "lockstep/job/listener.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -20,6 +23,16 @@ Pair connected() {
 }
 
 using Words = std::vector<std::string>;
+
+TEST(WireTest, AMessageDoesNotWaitForTheOneBefore) {
+  const job::Listener listener = job::listen_on_loopback(0);
+  UniqueFd client = job::connect_to(job::local_address(listener.fd.get()), 5);
+  const Wire server(UniqueFd(::accept(listener.fd.get(), nullptr, nullptr)), Wire::Side::server, "secret");
+  int on = 0;
+  socklen_t size = sizeof on;
+  ASSERT_EQ(::getsockopt(server.fd(), IPPROTO_TCP, TCP_NODELAY, &on, &size), 0);
+  EXPECT_TRUE(on);
+}
 
 TEST(WireTest, MessagesPassBothWays) {
   auto [a, b] = connected();
