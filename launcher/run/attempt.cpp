@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 
 #include "launcher/machines/agent.h"
 #include "launcher/machines/hosts.h"
@@ -357,7 +358,7 @@ class Attempt {
   Why why_ = Why::failure;
   std::vector<int> ending_signals_;  ///< that have come
   std::vector<int> passed_on_;       ///< the other signals that have
-  std::vector<UniqueFd> pidfds_;     ///< of the running workers
+  std::deque<UniqueFd> pidfds_;      ///< of the running workers; a handler refers to its element
   double resumed_at_ = 0;
   bool suspending_ = false;
   bool store_started_ = false;
