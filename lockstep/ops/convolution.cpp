@@ -185,7 +185,7 @@ at::Tensor Conv2dImpl::forward(const at::Tensor& input) {
                          std::holds_alternative<torch::ExpandingArray<2>>(options.padding()) &&
                          *options.dilation() == std::array<int64_t, 2>{1, 1} && is_plain(input) &&
                          is_plain(weight) && input.scalar_type() == weight.scalar_type() &&
-                         input.size(1) == weight.size(1) && input.size(0) >= kLeastImages &&
+                         input.size(1) == weight.size(1) && input.size(0) >= kLeastImages && !has_tangent(input, weight) &&
                          !at::autocast::is_autocast_enabled(at::kCPU);
   if (!is_simple) return torch::nn::Conv2dImpl::forward(input);
   const auto padding = *std::get<torch::ExpandingArray<2>>(options.padding());

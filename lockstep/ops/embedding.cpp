@@ -62,7 +62,7 @@ bool is_plain_table(const at::Tensor& table) {
 }  // namespace
 
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids, int64_t padding_id) {
-  if (!needs_gradient(table) || !is_plain_table(table) || ids.scalar_type() != at::kLong) {
+  if (!needs_gradient(table) || !is_plain_table(table) || ids.scalar_type() != at::kLong || has_tangent(table)) {
     return at::embedding(table, ids, padding_id);
   }
   at::Tensor output;

@@ -62,7 +62,7 @@ bool is_plain_matrix(const at::Tensor& tensor, int64_t dimensions) {
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
   if (!is_plain_matrix(input, 2) || !is_plain_matrix(weight, 2) || !is_plain_matrix(bias, 1) ||
-      bias.size(0) != weight.size(0) || at::autocast::is_autocast_enabled(at::kCPU)) {
+      bias.size(0) != weight.size(0) || has_tangent(input, weight, bias) || at::autocast::is_autocast_enabled(at::kCPU)) {
     return at::linear(input, weight, bias);
   }
   at::Tensor output;

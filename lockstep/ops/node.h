@@ -43,4 +43,10 @@ bool needs_gradient(const Inputs&... inputs) {
   return c10::GradMode::is_enabled() && (inputs.requires_grad() || ...);
 }
 
+/// Is a forward-mode derivative on its way through one of them? LibTorch's operations know what to do with it.
+inline bool has_tangent(const auto&... tensors) {
+  constexpr uint64_t kLevel = 0;  // LibTorch has this one
+  return ((tensors.defined() && tensors._fw_grad(kLevel).defined()) || ...);
+}
+
 }  // namespace lockstep::ops

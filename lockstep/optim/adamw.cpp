@@ -18,7 +18,7 @@ using torch::optim::AdamWParamState;
 
 // The parameters of one group that have taken the same number of steps: usually all of them.
 struct Batch {
-  std::vector<at::Tensor> params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps;
+  std::vector<at::Tensor> params, dense, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps;
 };
 
 }  // namespace
@@ -50,7 +50,8 @@ torch::Tensor FusedAdamW::step(LossClosure closure) {
       state.step(state.step() + 1);
       Batch& batch = batches[state.step()];
       batch.params.push_back(param);
-      batch.grads.push_back(detail::laid_out_like(grad, param));
+      batch.dense.push_back(detail::without_gaps(param));
+      batch.grads.push_back(detail::laid_out_like(grad, batch.dense.back()));
       batch.exp_avgs.push_back(state.exp_avg());
       batch.exp_avg_sqs.push_back(state.exp_avg_sq());
       if (options.amsgrad()) batch.max_exp_avg_sqs.push_back(state.max_exp_avg_sq());
@@ -60,9 +61,10 @@ torch::Tensor FusedAdamW::step(LossClosure closure) {
           at::full({}, static_cast<double>(step), batch.params[0].options().dtype(at::kFloat));
       batch.steps.assign(batch.params.size(), count);
       const detail::ChangedInPlace changed(batch.params);
-      at::_fused_adamw_(batch.params, batch.grads, batch.exp_avgs, batch.exp_avg_sqs, batch.max_exp_avg_sqs,
+      at::_fused_adamw_(batch.dense, batch.grads, batch.exp_avgs, batch.exp_avg_sqs, batch.max_exp_avg_sqs,
                         batch.steps, options.lr(), std::get<0>(options.betas()), std::get<1>(options.betas()),
                         options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false);
+      detail::copy_back(batch.params, batch.dense);
     }
   }
   return loss;

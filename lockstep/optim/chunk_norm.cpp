@@ -1,6 +1,7 @@
 #include "lockstep/optim/chunk_norm.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/view_as_real.h>
 
 #include <algorithm>
 #include <cmath>
@@ -45,8 +46,11 @@ void sum_squares(const at::Tensor& flat, double* sums) {
       if (flat.scalar_type() == at::kFloat) {
         sums[chunk] = square_sum(flat.const_data_ptr<float>() + first, count);
       } else {
-        const at::Tensor part = flat.narrow(0, first, count).to(at::kDouble);
-        sums[chunk] = square_sum(part.const_data_ptr<double>(), count);
+        const at::Tensor elements_of_chunk = flat.narrow(0, first, count);
+        const at::Tensor part = (flat.is_complex() ? at::view_as_real(elements_of_chunk.resolve_conj())
+                                                   : elements_of_chunk)
+                                    .to(at::kDouble);
+        sums[chunk] = square_sum(part.const_data_ptr<double>(), part.numel());
       }
     }
   });

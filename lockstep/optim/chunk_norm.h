@@ -18,7 +18,7 @@ inline int64_t norm_chunks(int64_t elements) { return (elements + kNormChunk - 1
 /// All elements of `tensor` in one dimension: a view in the order of memory where it is dense, else a copy.
 at::Tensor in_memory_order(const at::Tensor& tensor);
 
-/// Stores the sum of squares of each chunk of `flat` (one dimension, contiguous, floating-point) in
+/// Stores the sum of squares of each chunk of `flat` (one dimension, contiguous, floating-point or complex) in
 /// sums[0 .. norm_chunks(flat.numel())).
 void sum_squares(const at::Tensor& flat, double* sums);
 

@@ -17,6 +17,18 @@ inline at::Tensor laid_out_like(const at::Tensor& gradient, const at::Tensor& pa
   return at::empty_like(parameter).copy_(gradient);
 }
 
+/// What the fused kernels work on in place of a parameter that has gaps or overlaps in memory: a copy, and
+/// `parameter` as it is otherwise.
+inline at::Tensor without_gaps(const at::Tensor& parameter) {
+  return parameter.is_non_overlapping_and_dense() ? parameter : at::empty_like(parameter).copy_(parameter);
+}
+/// Brings the copies that without_gaps() made back into `parameters`.
+inline void copy_back(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& dense) {
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (!parameters[p].is_same(dense[p])) parameters[p].copy_(dense[p]);
+  }
+}
+
 /// While it lives, operations skip autograd, which would look at each of many tensors; at its end the
 /// parameters count as changed, so that a graph which still needs their old values says so.
 class ChangedInPlace {

@@ -3,11 +3,13 @@
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <map>
 #include <unordered_set>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/chunk_norm.h"
@@ -33,6 +35,15 @@ std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module) {
   return parameters;
 }
 
+void note_zeroed_gradients(GradientSlices& slices) {
+  if (!slices.are_reduced) return;
+  slices.are_reduced =
+      std::any_of(slices.parameters.begin(), slices.parameters.end(), [](const at::Tensor& parameter) {
+        const at::Tensor& gradient = parameter.grad();
+        return gradient.defined() && gradient.any().item<bool>();
+      });
+}
+
 /// The communication hook: gradients lie one behind the other in the bucket, and so do a parameter's elements
 /// in its gradient, in the order of its memory.
 Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bucket) {
@@ -40,8 +51,8 @@ Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bu
   if (bucket.index() == 0 && slices->are_reduced && !slices->has_joined) {
     throw Error(
         std::string(kName) +
-        ": a second synchronised backward pass since zero_grad(): call the optimizer's zero_grad() in "
-        "between, and accumulate under no_sync() in all passes but the last");
+        ": a second synchronised backward pass onto gradients of the first: call zero_grad() in between, and "
+        "accumulate under no_sync() in all passes but the last");
   }
   std::vector<TensorPart> parts;
   int64_t offset = 0;
@@ -80,6 +91,20 @@ FusedZeroCore::FusedZeroCore(const torch::nn::Module& module, const ParamGroups&
   check_parameters(module);
   groups_changed();
   make_local();
+}
+
+/// Shared parameters become each rank's own again. Those that are moved anew are no longer protected.
+FusedZeroCore::~FusedZeroCore() {
+  if (!shares_parameters_) return;
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : slices_->parameters) {
+    try {
+      parameter.set_data(parameter.detach().clone());
+    } catch (const std::exception& error) {
+      log::warning(std::string(kName) + ": parameter " + names_.at(parameter.unsafeGetTensorImpl()) +
+                   " stays shared by the ranks: " + error.what());
+    }
+  }
 }
 
 void FusedZeroCore::check_parameters(const torch::nn::Module& module) const {
@@ -134,6 +159,7 @@ void FusedZeroCore::groups_changed() {
       places_[impl] = {ordinal, first_chunk};
       chunks_.push_back(static_cast<size_t>(norm_chunks(parameter.numel())));
       slices_->own[impl] = range_of(parameter, process_group().rank());
+      slices_->parameters.push_back(parameter);
     }
     move_group(param_groups_[groups_moved_]);
   }
@@ -264,11 +290,6 @@ double FusedZeroCore::clip(double max_norm) {
   if (!gradients.empty()) at::_foreach_mul_(gradients, scale);
   drop_gradients();
   return norm;
-}
-
-void FusedZeroCore::zero_grad(bool set_to_none) {
-  Optimizer::zero_grad(set_to_none);
-  slices_->are_reduced = false;
 }
 
 void FusedZeroCore::step_share() {

@@ -38,10 +38,14 @@ namespace detail {
 /// What of the gradients this rank reduces; the optimizer and its communication hook share it.
 struct GradientSlices {
   std::unordered_map<const at::TensorImpl*, ElementRange> own{};
-  bool are_reduced = false;  // since the last zero_grad()
+  std::vector<at::Tensor> parameters{};
+  bool are_reduced = false;  // and neither dropped nor zeroed since
   bool has_joined = false;   // nobody calls zero_grad() here between the other ranks' passes
   bool has_shadowed = false;
 };
+/// Called before gradients are computed: were those of the last pass, which are reduced in part, dropped or
+/// zeroed, by whomever?
+void note_zeroed_gradients(GradientSlices& slices);
 Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bucket);
 
 /// See FusedZeroRedundancyOptimizer.
@@ -53,10 +57,7 @@ class FusedZeroCore : public ShardedOptimizer {
   double clip_grad_norm_(double max_norm);
   /// The norm alone.
   double grad_norm();
-  /// Must come between two synchronised backward passes: of the gradients of a pass a rank has the average of
-  /// its own slices only, so that others could not be added to them.
-  void zero_grad(bool set_to_none = true);
-
+  ~FusedZeroCore() override;
   /// While it lives, this rank may write to shared parameters that are protected; what it writes, all see.
   class [[nodiscard]] WritableParameters {
    public:
@@ -143,10 +144,15 @@ std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module);
 ///     optimizer.clip_grad_norm_(1.0);
 ///     optimizer.step();
 ///
+/// Between two synchronised backward passes gradients must be dropped or zeroed, by zero_grad() of this
+/// optimizer or of the module (Error otherwise): of the gradients of a pass a rank has the average of its own
+/// slices only, so that others could not be added to them.
+///
 /// Needs the "lockstep" backend; registers a communication hook, so there can be no other, and must be made
 /// before the first backward pass. Every trainable parameter of the module must be in it. After backward a
 /// rank's grad() holds the average in its own slices only; elsewhere it is this rank's own gradient.
-/// Parameters move into shared memory. All ranks make it, and call step(), clip_grad_norm_(),
+/// Parameters move into shared memory; shared_parameters become each rank's own again when the optimizer goes,
+/// which it must on all ranks before any of them changes parameters by itself. All ranks make it, and call step(), clip_grad_norm_(),
 /// add_param_group() and consolidate_state_dict(), which block; they throw CommError when a rank is lost.
 /// Under join() it is named beside the model. One thread at a time.
 template <class OptimizerT>
@@ -167,6 +173,7 @@ class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
       : FusedZeroCore(detail::module_of(ddp.module()), groups, std::make_unique<Defaults>(defaults),
                       detail::maker<OptimizerT>(defaults), options) {
     ddp.register_comm_hook(slices(), detail::reduce_own_slices, "reduce_own_slices");
+    ddp.core_->call_before_gradients([slices = slices()] { detail::note_zeroed_gradients(*slices); });
   }
   /// All trainable parameters of the module.
   template <class M, class Defaults>

@@ -13,7 +13,7 @@ using torch::optim::SGDOptions;
 using torch::optim::SGDParamState;
 
 struct SgdBatch {
-  std::vector<at::Tensor> params, grads, momentum_buffers;
+  std::vector<at::Tensor> params, dense, grads, momentum_buffers;
 };
 
 }  // namespace
@@ -46,14 +46,16 @@ torch::Tensor FusedSGD::step(LossClosure closure) {
         batch->momentum_buffers.push_back(state.momentum_buffer());
       }
       batch->params.push_back(param);
-      batch->grads.push_back(detail::laid_out_like(grad, param));
+      batch->dense.push_back(detail::without_gaps(param));
+      batch->grads.push_back(detail::laid_out_like(grad, batch->dense.back()));
     }
     for (const SgdBatch* batch : {&first, &later}) {
       if (batch->params.empty()) continue;
       const detail::ChangedInPlace changed(batch->params);
-      at::_fused_sgd_(batch->params, batch->grads, batch->momentum_buffers, options.weight_decay(),
+      at::_fused_sgd_(batch->dense, batch->grads, batch->momentum_buffers, options.weight_decay(),
                       options.momentum(), options.lr(), options.dampening(), options.nesterov(),
                       /*maximize=*/false, /*is_first_step=*/batch == &first);
+      detail::copy_back(batch->params, batch->dense);
     }
   }
   return loss;

@@ -1,6 +1,8 @@
 #include "lockstep/parallel/ddp_core.h"
 
 #include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/nn/modules/embedding.h>
 
@@ -47,6 +49,24 @@ ReducerOptions reducer_options(const DistributedDataParallelOptions& options) {
   return result;
 }
 
+/// What must be the same on all ranks, a line each.
+std::string describe_options(const DistributedDataParallelOptions& options, const ReducerOptions& reducer) {
+  const auto dtype_of = [](const std::optional<at::ScalarType>& dtype) {
+    return dtype ? c10::toString(*dtype) : "none";
+  };
+  std::string text = fmt::format(
+      "option bucket_cap_mb of {} bytes\noption broadcast_buffers {}\noption init_sync {}\n"
+      "option find_unused_parameters {}\noption static_graph {}\noption backward_passes_per_step {}\n",
+      fmt::join(reducer.bucket_caps, ", "), options.broadcast_buffers, options.init_sync,
+      options.find_unused_parameters, options.static_graph, options.backward_passes_per_step);
+  if (const auto& precision = options.mixed_precision) {
+    text += fmt::format("option mixed_precision with param_dtype {}, reduce_dtype {}, buffer_dtype {}\n",
+                        dtype_of(precision->param_dtype), dtype_of(precision->reduce_dtype),
+                        dtype_of(precision->buffer_dtype));
+  }
+  return text;
+}
+
 /// Parameters whose embedding hands out sparse gradients.
 std::unordered_set<const at::TensorImpl*> sparse_parameters(const torch::nn::Module& module) {
   std::unordered_set<const at::TensorImpl*> found;
@@ -85,7 +105,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   const std::set<std::string> ignored(ignored_names.begin(), ignored_names.end());
   const auto sparse = sparse_parameters(*module_);
   std::vector<NamedTensor> named;
-  std::string description;
+  std::string description = describe_options(options_, for_reducer);
   std::unordered_set<const at::TensorImpl*> seen;
   // The same tensor under a second name (tied weights, a module registered twice) is one parameter.
   for (const auto& item : module_->named_parameters()) {
@@ -160,7 +180,10 @@ void DataParallelCore::broadcast_all(int source) {
 }
 
 void DataParallelCore::before_forward() {
-  if (c10::GradMode::is_enabled()) reducer_->recover();
+  if (c10::GradMode::is_enabled()) {
+    reducer_->recover();
+    if (before_gradients_) before_gradients_();
+  }
   if (debug_level() >= DebugLevel::INFO && reducer_->statistics().passes > told_passes_) {
     tell_pass(logging_data(), reducer_->unused_parameters());
     told_passes_ = reducer_->statistics().passes;
@@ -214,6 +237,11 @@ void DataParallelCore::forward_failed() {
 void DataParallelCore::register_comm_hook(CommHook hook, std::string name) {
   reducer_->register_comm_hook(std::move(hook));
   comm_hook_name_ = std::move(name);
+}
+
+void DataParallelCore::call_before_gradients(std::function<void()> call) {
+  before_gradients_ = call;
+  reducer_->set_begin_hook(std::move(call));
 }
 
 void DataParallelCore::enter_join(std::shared_ptr<JoinSession> session, int index) {

@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,7 +44,8 @@ struct DistributedDataParallelOptions {
   /// Parameters may take no part in a loss. Without it that is an error at the end of backward, on all ranks,
   /// that names them. No graph is searched: setting it costs nothing.
   bool find_unused_parameters = false;
-  /// grad() is memory of a bucket. Otherwise it is a tensor of its own, copied to its bucket and back.
+  /// grad() is memory of a bucket: a gradient that you keep changes in the next backward, so clone() it.
+  /// Otherwise it is a tensor of its own, copied to its bucket and back.
   bool gradient_as_bucket_view = true;
   /// The graph is the same in every step: parameters may get several gradients in one backward pass
   /// (activation checkpoints that run a backward of their own) or none. The first pass is not overlapped.
@@ -96,6 +98,8 @@ class DataParallelCore : public JoinMember {
   const std::optional<at::Device>& input_device() const { return input_device_; }
   DDPLoggingData logging_data() const;
   void register_comm_hook(CommHook hook, std::string name);
+  /// `call` comes before each forward with gradients enabled and at the start of each pass.
+  void call_before_gradients(std::function<void()> call);
   /// What forward's arguments are converted to, where there is such a dtype.
   std::optional<at::ScalarType> input_dtype() const;
 
@@ -128,6 +132,7 @@ class DataParallelCore : public JoinMember {
   std::shared_ptr<JoinSession> join_;
   int join_index_ = 0;
 
+  std::function<void()> before_gradients_;
   std::string comm_hook_name_;
   std::vector<int64_t> first_bucket_sizes_;
   bool is_timed_ = false, is_traced_ = false;  // the forward under way

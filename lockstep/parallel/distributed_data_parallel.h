@@ -16,6 +16,8 @@
 namespace lockstep {
 
 class Joinable;
+template <class OptimizerT>
+class FusedZeroRedundancyOptimizer;
 
 namespace detail {
 
@@ -128,6 +130,10 @@ class DistributedDataParallel {
 
  private:
   friend class Joinable;
+  template <class OptimizerT>
+  friend class FusedZeroRedundancyOptimizer;
+template <class OptimizerT>
+class FusedZeroRedundancyOptimizer;
 
   static std::shared_ptr<torch::nn::Module> pointer_to(const M& module) {
     if constexpr (requires { module.ptr(); }) {

@@ -41,7 +41,7 @@ void verify_same_on_all_ranks(const ProcessGroup& group, const std::string& text
       if (!has_other) found = "nothing more";
       if (expected != found || (!has_first && !has_other)) break;
     }
-    throw Error("DistributedDataParallel: the ranks' modules differ: rank 0 has " + expected + ", rank " +
+    throw Error("DistributedDataParallel: the ranks' modules or options differ: rank 0 has " + expected + ", rank " +
                 std::to_string(r) + " has " + found);
   }
 }

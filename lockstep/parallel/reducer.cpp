@@ -125,6 +125,7 @@ void Reducer::on_output() {
 
 void Reducer::begin() {
   recover();
+  if (begin_hook_) begin_hook_();
   const auto backward = std::make_shared<Backward>(shared_from_this());
   const int graph_task = torch::autograd::get_current_graph_task_id();
   OpenPasses::of_process().enter({this, construction_order_, graph_task, backward},
@@ -203,6 +204,7 @@ void Reducer::reset_pass() {
   for (Bucket& bucket : buckets_) {
     bucket.pending = 0;
     bucket.work.reset();
+    bucket.wide.reset();
     bucket.missing_work.reset();
     bucket.future.reset();
     bucket.future_is_complete = false;
@@ -308,13 +310,22 @@ void Reducer::launch_ready_buckets() {
     if (comm_hook_) {
       launch_hook(pass_.next_bucket);
     } else {
-      bucket.work = group_.all_reduce_async(bucket.flat, {.op = join_hook_ ? ReduceOp::SUM : ReduceOp::AVG});
+      start_average(bucket);
       if (bucket.missing.defined() && !bucket.flat.is_cpu()) all_reduce_missing(bucket);
     }
     ++pass_.next_bucket;
     launched = true;
   }
   if (!launched && pass_.next_bucket > 0) group_.progress();
+}
+
+/// Rounded once, whatever the divisor: in half precision a quotient of a sum would be rounded twice.
+void Reducer::start_average(Bucket& bucket) {
+  const bool by_size = pass_.divisor == 0 || pass_.divisor == group_.size();
+  const at::ScalarType dtype = bucket.flat.scalar_type();
+  if (!by_size && (dtype == at::kBFloat16 || dtype == at::kHalf)) bucket.wide = bucket.flat.to(at::kFloat);
+  bucket.work = group_.all_reduce_async(bucket.wide.defined() ? bucket.wide : bucket.flat,
+                                        {.op = by_size ? ReduceOp::AVG : ReduceOp::SUM});
 }
 
 /// Where the gradients are not reduced in main memory, or by a hook: nobody waits for a device to learn that
@@ -325,11 +336,12 @@ void Reducer::all_reduce_missing(Bucket& bucket) {
 
 /// Ends the pass. `divisor`: 0 outside join(), where buckets are averaged by the reduction itself.
 void Reducer::end(int divisor) {
+  pass_.divisor = divisor;
   OpenPasses::of_process().leave(this);
   const bool was_cut_short = pass_.state == PassState::torn || pass_.state == PassState::absent;
   take(was_cut_short ? PassEvent::recovery : PassEvent::end);
   try {
-    finish(divisor);
+    finish();
   } catch (const CommError&) {
     throw;  // the group is broken: nothing goes on
   } catch (...) {
@@ -363,17 +375,17 @@ void Reducer::adopt_late() {
   }
 }
 
-void Reducer::finish(int divisor) {
+void Reducer::finish() {
   const at::NoGradGuard no_grad;
   const Clock::time_point compute_end = moment();
   if (pass_.role == Role::active && pass_.leaves_at_end) adopt_late();
   const std::vector<at::Tensor> kept = contribute_missing();
   launch_ready_buckets();
-  reduce_sparse(divisor);
+  reduce_sparse();
   if (comm_hook_) {
     wait_for_hooks();
   } else {
-    wait_for_buckets(divisor);
+    wait_for_buckets();
   }
   const bool complete = buckets_.empty() || is_zero(buckets_.back().missing);
   if (!complete && !settle(kept)) return;
@@ -417,12 +429,18 @@ void Reducer::count_pass(Clock::time_point compute_end) {
   statistics_.sum.overlap += times.overlap;
 }
 
-void Reducer::wait_for_buckets(int divisor) {
+void Reducer::wait_for_buckets() {
+  const bool divides = pass_.divisor != 0 && pass_.divisor != group_.size();
   for (Bucket& bucket : buckets_) {
     bucket.work->wait();
     bucket.work.reset();
     if (bucket.missing_work) bucket.missing_work->wait();
-    if (divisor > 1) bucket.flat.div_(divisor);
+    if (!divides) continue;
+    if (bucket.wide.defined()) {
+      bucket.flat.copy_(std::exchange(bucket.wide, {}).div_(pass_.divisor));
+    } else {
+      bucket.flat.div_(pass_.divisor);
+    }
   }
 }
 

@@ -86,6 +86,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// Called at the end of each pass, before its buckets leave; returns by what the sum of the gradients is to
   /// be divided. While it is set, all buckets leave at the end of backward.
   void set_join_hook(std::function<int()> hook) { join_hook_ = std::move(hook); }
+  /// Called when a pass begins.
+  void set_begin_hook(std::function<void()> hook) { begin_hook_ = std::move(hook); }
   /// Takes part in a pass of the other ranks with zeros; `divisor` as above.
   void shadow_pass(int divisor);
 
@@ -127,6 +129,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     size_t pending = 0;     // gradients that are not ready
     DeviceStreams streams;  // that gradients were written on
     std::shared_ptr<Work> work;
+    at::Tensor wide;        // what is reduced in place of `flat`, in more precision
     std::shared_ptr<Work> missing_work;  // where `missing` is not reduced with the gradients
     // Of a communication hook, in the place of `work`.
     std::unique_ptr<GradBucket> grad_bucket;
@@ -140,6 +143,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     bool leaves_at_end = false;  // no bucket leaves before the end
     bool is_timed = false;
     size_t next_bucket = 0;  // the next to leave
+    int divisor = 0;         // 0: the size of the group
     std::chrono::steady_clock::time_point start{}, comm_start{};
     int64_t traced_start = 0;  // for the timeline; 0: none is kept
     // Where a gradient is missing somewhere: what each rank has to say (pass_report.h).
@@ -192,10 +196,11 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void launch_ready_buckets();
   void all_reduce_missing(Bucket& bucket);
   void end(int divisor);
-  void finish(int divisor);
+  void finish();
   void adopt_late();
   void abandon_buckets();
-  void wait_for_buckets(int divisor);
+  void start_average(Bucket& bucket);
+  void wait_for_buckets();
   void write_back(Parameter& parameter);
   std::chrono::steady_clock::time_point moment() const;
   void count_pass(std::chrono::steady_clock::time_point compute_end);
@@ -206,7 +211,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   // Gradients that did not come (reducer_missing.cpp).
   std::vector<at::Tensor> contribute_missing();
-  void reduce_sparse(int divisor);
+  void reduce_sparse();
   void start_report();
   bool settle(const std::vector<at::Tensor>& kept);
   void take_average(Parameter& parameter);
@@ -223,6 +228,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<Bucket> buckets_;
   BucketPlan plan_;
   std::function<int()> join_hook_;
+  std::function<void()> begin_hook_;
   CommHook comm_hook_;
 
   Pass pass_;

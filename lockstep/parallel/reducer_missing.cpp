@@ -68,7 +68,7 @@ std::vector<at::Tensor> Reducer::contribute_missing() {
   return kept;
 }
 
-void Reducer::reduce_sparse(int divisor) {
+void Reducer::reduce_sparse() {
   for (Parameter& parameter : parameters_) {
     if (!parameter.is_trainable || !parameter.is_sparse) continue;
     at::Tensor& gradient = parameter.tensor.mutable_grad();
@@ -76,7 +76,7 @@ void Reducer::reduce_sparse(int divisor) {
     const at::Tensor sum = sum_sparse(group_, is_there ? gradient : no_rows(parameter.tensor));
     // Rows that no rank used: whatever there was stays as it was.
     if (sum._nnz() > 0 && (pass_.role == Role::active || pass_.role == Role::joined)) {
-      gradient = sum.div(divisor > 0 ? divisor : group_.size());
+      gradient = sum.div(pass_.divisor > 0 ? pass_.divisor : group_.size());
     } else if (pass_.role == Role::joined) {
       gradient.reset();
     }

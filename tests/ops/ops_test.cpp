@@ -3,6 +3,8 @@
 #include "lockstep/ops/embedding.h"
 #include "lockstep/ops/linear.h"
 
+#include <ATen/ops/_make_dual.h>
+#include <ATen/ops/_unpack_dual.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/full.h>
@@ -12,6 +14,7 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/forward_grad.h>
 
 namespace lockstep::ops {
 namespace {
@@ -156,6 +159,25 @@ TEST(Linear, KeepsWhatItsGradientsNeed) {
   const at::Tensor third = linear(x, frozen, bias).sum();
   change(x);
   EXPECT_NO_THROW(third.backward());
+}
+
+TEST(ForwardMode, TangentsPassThrough) {
+  at::manual_seed(1);
+  const uint64_t level = torch::autograd::ForwardADLevel::get_next_idx();
+  {
+    const auto tangent = [&](const at::Tensor& dual) { return std::get<1>(at::_unpack_dual(dual, level)); };
+    const auto dual = [&](at::IntArrayRef sizes) {
+      return at::_make_dual(at::randn(sizes), at::randn(sizes), static_cast<int64_t>(level));
+    };
+    const at::Tensor x = dual({4, 3}), weight = variable({2, 3}), bias = variable({2});
+    expect_close(tangent(linear(x, weight, bias)), tangent(at::linear(x, weight, bias)), "linear");
+    const at::Tensor ids = at::randint(5, {7}, at::kLong), table = dual({5, 3}).requires_grad_();
+    expect_close(tangent(embedding(table, ids)), tangent(at::embedding(table, ids)), "embedding");
+    Conv2d ours(torch::nn::Conv2dOptions(3, 4, 3).padding(1).bias(false));
+    const at::Tensor images = dual({16, 3, 4, 4});
+    expect_close(tangent(ours(images)), tangent(at::conv2d(images, ours->weight, {}, 1, 1)), "convolution");
+  }
+  torch::autograd::ForwardADLevel::release_idx(level);
 }
 
 }  // namespace

@@ -277,7 +277,60 @@ void wrong_use_of_the_fused_one() {
   toy_loss(ddp, 0, world().rank()).backward();
   fused.step();
   check_throws<Error>([&] { toy_loss(ddp, 1, world().rank()).backward(); },
-                      "call the optimizer's zero_grad()");
+                      "call zero_grad() in between");
+}
+
+/// Gradients are dropped or zeroed by the optimizer, through its base class, or by the module; before the
+/// forward or after it.
+void any_zero_grad_will_do() {
+  const int own = world().rank();
+  Wide model, plain;
+  DistributedDataParallel ddp(model), reference(plain);
+  FusedZeroRedundancyOptimizer<FusedSGD> fused(ddp, SGDOptions(0.1));
+  FusedSGD optimizer(plain->parameters(), SGDOptions(0.1));
+  torch::optim::Optimizer& base = fused;
+  const auto zero = [&](int step) {
+    if (step % 4 == 0) fused.zero_grad();
+    if (step % 4 == 1) base.zero_grad(/*set_to_none=*/false);
+    if (step % 4 == 2) model->zero_grad();
+    if (step % 4 == 3) base.zero_grad();
+  };
+  for (int step = 0; step < 8; ++step) {
+    plain->zero_grad();
+    if (step % 2 == 0) zero(step);
+    if (step % 2 == 0) {
+      const auto guard = ddp.no_sync();
+      toy_loss(ddp, step + 20, own).backward();
+    }
+    const at::Tensor loss = toy_loss(ddp, step, own);
+    if (step % 2 != 0) zero(step);
+    loss.backward();
+    fused.step();
+    if (step % 2 == 0) {
+      const auto guard = reference.no_sync();
+      toy_loss(reference, step + 20, own).backward();
+    }
+    toy_loss(reference, step, own).backward();
+    optimizer.step();
+    check_equal(values_of(*model), values_of(*plain));
+  }
+}
+
+/// Afterwards each rank has parameters of its own again.
+void shared_parameters_after_the_optimizer() {
+  Wide model;
+  {
+    DistributedDataParallel ddp(model);
+    FusedZeroRedundancyOptimizer<FusedSGD> fused(ddp, SGDOptions(0.1), {.shared_parameters = true});
+    toy_loss(ddp, 0, world().rank()).backward();
+    fused.step();
+  }
+  const at::Tensor before = model->net2->weight.detach().clone();
+  world().barrier();
+  const torch::NoGradGuard no_grad;
+  if (world().rank() == 0) model->net2->weight.fill_(5);
+  world().barrier();
+  CHECK_TRUE(world().rank() == 0 || model->net2->weight.equal(before));
 }
 
 void the_fused_one_needs_shared_memory() {
@@ -322,6 +375,8 @@ Cases fused_zero_cases() {
           {"unused_and_added_parameters", unused_and_added_parameters},
           {"wrong_use_of_the_fused_one", wrong_use_of_the_fused_one},
           {"the_fused_one_needs_shared_memory", the_fused_one_needs_shared_memory},
+          {"any_zero_grad_will_do", any_zero_grad_will_do},
+          {"shared_parameters_after_the_optimizer", shared_parameters_after_the_optimizer},
           {"a_write_outside_step", a_write_outside_step}};
 }
 

@@ -1,11 +1,16 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/complex.h>
+#include <ATen/ops/count_nonzero.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/serialize.h>
 
@@ -14,6 +19,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/autocast.h"
+#include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/optim/sgd.h"
 
@@ -108,6 +114,40 @@ TEST(FusedSGD, IsTorchsAndCanTakeItsPlace) {
   fused.zero_grad(/*set_to_none=*/false);
   EXPECT_EQ(ours.grad().const_data_ptr(), place);
   EXPECT_EQ(ours.grad().abs().sum().item<double>(), 0);
+}
+
+/// A column block of a larger matrix, transposed: nothing around it may change.
+template <class Fused, class Plain, class Options>
+void check_parameter_with_gaps(const Options& options) {
+  const auto make = [](const at::Tensor& around) {
+    return around.narrow(1, 2, 4).t().detach().requires_grad_();
+  };
+  const at::Tensor around = at::zeros({5, 8}), plain_around = at::zeros({5, 8});
+  const at::Tensor ours = make(around), theirs = make(plain_around);
+  Fused fused({ours}, options);
+  Plain plain({theirs}, options);
+  for (int step = 0; step < 3; ++step) {
+    ours.mutable_grad() = at::arange(20, at::kFloat).view({4, 5}) + step;
+    theirs.mutable_grad() = ours.grad().clone();
+    fused.step();
+    plain.step();
+  }
+  EXPECT_TRUE(at::allclose(around, plain_around, 1e-5, 1e-6));
+  EXPECT_EQ(around.narrow(1, 6, 2).count_nonzero().template item<int64_t>(), 0);
+}
+
+TEST(FusedOptimizers, AParameterWithGapsLeavesItsNeighboursAlone) {
+  check_parameter_with_gaps<FusedAdamW, torch::optim::AdamW>(torch::optim::AdamWOptions(0.1).amsgrad(true));
+  check_parameter_with_gaps<FusedSGD, torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9));
+}
+
+TEST(ClipGradNorm, CountsImaginaryParts) {
+  const at::Tensor parameter = at::zeros({1}, at::kComplexFloat).requires_grad_();
+  parameter.mutable_grad() = at::complex(at::full({1}, 3.0F), at::full({1}, 4.0F));
+  EXPECT_DOUBLE_EQ(grad_norm({parameter}), 5);
+  parameter.mutable_grad() = parameter.grad().conj();
+  EXPECT_DOUBLE_EQ(clip_grad_norm_({parameter}, 1), 5);
+  EXPECT_NEAR(grad_norm({parameter}), 1, 1e-5);
 }
 
 TEST(FusedAdamW, ClosureIsEvaluatedWithGradients) {

@@ -21,7 +21,8 @@ TEST_P(ZeroTest, Fused) {
       GetParam(), "zero_cases",
       "adamw_without_clipping adamw_with_clipping sgd_with_clipping parameters_stay_what_they_are"
       " other_optimizers_with_and_without_clipping unused_and_added_parameters wrong_use_of_the_fused_one"
-      " no_parameter_changes_under_a_backward_pass fused_zero_under_join");
+      " no_parameter_changes_under_a_backward_pass fused_zero_under_join any_zero_grad_will_do"
+      " shared_parameters_after_the_optimizer");
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ZeroTest, ::testing::Values(2, 3, 4),
