@@ -4,7 +4,7 @@
 
 namespace lockstep::models {
 
-ToyModelImpl::ToyModelImpl() {
+void ToyModelImpl::reset() {
   net1_ = register_module("net1", torch::nn::Linear(10, 10));
   net2_ = register_module("net2", torch::nn::Linear(10, 5));
 }

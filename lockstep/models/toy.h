@@ -1,15 +1,17 @@
 // The smallest model that is worth distributing: two linear layers, as in PyTorch's DDP tutorial.
 #pragma once
 
+#include <torch/nn/cloneable.h>
 #include <torch/nn/modules/linear.h>
 
 namespace lockstep::models {
 
 /// net1 = Linear(10, 10), relu, net2 = Linear(10, 5). Parameters net1.weight, net1.bias, net2.weight,
 /// net2.bias.
-class ToyModelImpl : public torch::nn::Module {
+class ToyModelImpl : public torch::nn::Cloneable<ToyModelImpl> {
  public:
-  ToyModelImpl();
+  ToyModelImpl() { reset(); }
+  void reset() override;
   /// float [batch, 10] -> float [batch, 5]
   at::Tensor forward(const at::Tensor& input);
 

@@ -2,7 +2,13 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 
+#include <cmath>
+#include <string>
+
+#include "lockstep/base/error.h"
 #include "lockstep/optim/chunk_norm.h"
 
 namespace lockstep {
@@ -16,7 +22,15 @@ std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& parameters) {
   return grads;
 }
 
-double norm_of(const std::vector<at::Tensor>& grads) {
+double norm_of(const std::vector<at::Tensor>& grads, double norm_type) {
+  if (norm_type != 2.0) {
+    std::vector<at::Tensor> norms;
+    for (const auto& grad : grads) {
+      const auto dtype = grad.is_complex() ? at::kComplexDouble : at::kDouble;
+      norms.push_back(at::linalg_vector_norm(grad, norm_type, std::nullopt, /*keepdim=*/false, dtype).to(at::kCPU));
+    }
+    return norms.empty() ? 0 : at::linalg_vector_norm(at::stack(norms), norm_type).item<double>();
+  }
   std::vector<double> sums;
   std::vector<size_t> chunks;
   for (const auto& grad : grads) {
@@ -30,15 +44,20 @@ double norm_of(const std::vector<at::Tensor>& grads) {
 
 }  // namespace
 
-double grad_norm(const std::vector<at::Tensor>& parameters) {
+double grad_norm(const std::vector<at::Tensor>& parameters, double norm_type) {
   const at::NoGradGuard no_grad;
-  return norm_of(gradients(parameters));
+  return norm_of(gradients(parameters), norm_type);
 }
 
-double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm) {
+double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
+                       bool error_if_nonfinite) {
   const at::NoGradGuard no_grad;
   const auto grads = gradients(parameters);
-  const double norm = norm_of(grads);
+  const double norm = norm_of(grads, norm_type);
+  if (error_if_nonfinite && !std::isfinite(norm)) {
+    throw Error("clip_grad_norm_: the total norm of the gradients is " + std::to_string(norm) +
+                ", so they cannot be clipped; leave error_if_nonfinite out to scale them all the same");
+  }
   const double scale = detail::clip_scale(norm, max_norm);
   if (detail::clips(scale) && !grads.empty()) at::_foreach_mul_(grads, scale);
   return norm;

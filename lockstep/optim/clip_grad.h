@@ -7,14 +7,17 @@
 
 namespace lockstep {
 
-/// 2-norm of all defined gradients of `parameters` taken as one vector; 0 when there is none. Squares are
-/// added in double precision, in a fixed order (chunk_norm.h), so that the norm has the same bits however
-/// many threads compute it. Blocking; not thread-safe against backward.
-double grad_norm(const std::vector<at::Tensor>& parameters);
+/// `norm_type`-norm of all defined gradients of `parameters` taken as one vector (infinity: the largest
+/// absolute value); 0 when there is none. The squares of the 2-norm are added in double precision, in a fixed
+/// order (chunk_norm.h), so that it has the same bits however many threads compute it. Blocking; not
+/// thread-safe against backward.
+double grad_norm(const std::vector<at::Tensor>& parameters, double norm_type = 2.0);
 
 /// Scales the gradients in place by max_norm / (norm + 1e-6) where that is below 1, as
 /// torch.nn.utils.clip_grad_norm_ does, and returns the norm before that. A norm that is not finite is
-/// returned as it is and scales the gradients by it, as there.
-double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm);
+/// returned as it is and scales the gradients by it, as there; with `error_if_nonfinite` it is an Error, and
+/// the gradients stay as they are.
+double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0,
+                       bool error_if_nonfinite = false);
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
 #include "lockstep/optim/chunk_norm.h"
 
 namespace lockstep::detail {
@@ -82,3 +83,12 @@ void read_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes
 }
 
 }  // namespace lockstep::detail
+
+void lockstep::broadcast_optimizer_state(torch::optim::Optimizer& optimizer,
+                                         BroadcastOptimizerStateOptions options) {
+  const ProcessGroup group = options.process_group ? *options.process_group : default_world();
+  const bool is_source = group.rank() == options.src;
+  const std::string bytes =
+      group.broadcast_bytes(is_source ? detail::optimizer_bytes(optimizer) : "", {.src = options.src});
+  if (!is_source) detail::read_optimizer(optimizer, bytes);
+}

@@ -5,8 +5,10 @@
 #include <torch/optim/optimizer.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "lockstep/comm/process_group.h"
 #include "lockstep/optim/zero_partition.h"
 
 namespace lockstep::detail {
@@ -26,3 +28,19 @@ std::string optimizer_bytes(const torch::optim::Optimizer& optimizer);
 void read_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes);
 
 }  // namespace lockstep::detail
+
+namespace lockstep {
+
+struct BroadcastOptimizerStateOptions {
+  int src = 0;  ///< the rank whose state all get
+  /// Default: the group of all ranks that lockstep::init() made.
+  std::optional<ProcessGroup> process_group{};
+};
+
+/// Gives every rank the options and the state of one rank's optimizer, as after loading a checkpoint on that
+/// rank alone (Horovod's broadcast_optimizer_state). The optimizers are of one type, over the same parameters
+/// in the same groups. Not for divided ones, whose load_state_dict() takes a plain optimizer. Called by all
+/// ranks; blocks.
+void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, BroadcastOptimizerStateOptions options = {});
+
+}  // namespace lockstep

@@ -9,7 +9,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/optim/optimizer_state.h"
 
-namespace lockstep::detail {
+namespace lockstep {
+using namespace detail;
 namespace {
 
 using torch::optim::Optimizer;
@@ -73,6 +74,10 @@ void ShardedOptimizer::add_param_group(const OptimizerParamGroup& group) {
   // The tensors that the local optimizer holds stay the same ones.
   own_.push_back(std::move(pieces_of(group_.rank()).back()));
   local_->add_param_group(groups_over(own_).back());
+}
+
+void ShardedOptimizer::set_lr(double lr) {
+  for (OptimizerParamGroup& group : param_groups_) group.options().set_lr(lr);
 }
 
 void ShardedOptimizer::consolidate_state_dict(int to) {
@@ -201,4 +206,4 @@ void ShardedOptimizer::load(torch::serialize::InputArchive& archive) {
   load_state_dict(*plain);
 }
 
-}  // namespace lockstep::detail
+}  // namespace lockstep

@@ -14,7 +14,8 @@
 #include "lockstep/optim/zero_partition.h"
 #include "lockstep/parallel/join_session.h"
 
-namespace lockstep::detail {
+namespace lockstep {
+namespace detail {
 
 using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
 
@@ -32,16 +33,21 @@ MakeOptimizer maker(const Defaults& defaults) {
   return [defaults](const ParamGroups& groups) { return std::make_unique<OptimizerT>(groups, defaults); };
 }
 
+}  // namespace detail
+
+/// What ZeroRedundancyOptimizer and FusedZeroRedundancyOptimizer have in common, whatever optimizer they divide.
 /// param_groups() are those of all parameters; options set there (by set_lr, schedulers) reach the local
 /// optimizer with the next step. One thread at a time.
 ///
 /// Under join(), where it must be named beside the models: ranks without inputs step for their share, with
 /// the averages that the models leave there and the learning rates of the highest rank that has inputs.
-class ShardedOptimizer : public torch::optim::Optimizer, public JoinMember {
+class ShardedOptimizer : public torch::optim::Optimizer, public detail::JoinMember {
  public:
   /// This rank's part of the update, then everybody's parameters. Called by all ranks; blocks. `closure` runs
   /// first, with gradients on.
   torch::Tensor step(LossClosure closure = nullptr) override;
+  /// Sets the learning rate of every group, from the next step on.
+  void set_lr(double lr);
   /// Gathers everybody's state at rank `to`. Called by all ranks; blocks.
   void consolidate_state_dict(int to = 0);
   /// Takes the options, and of the state this rank's part, from an optimizer over the same parameters in the
@@ -61,17 +67,17 @@ class ShardedOptimizer : public torch::optim::Optimizer, public JoinMember {
 
   // For join().
   const ProcessGroup& join_group() const override { return group_; }
-  void enter_join(std::shared_ptr<JoinSession> session, int index) override;
+  void enter_join(std::shared_ptr<detail::JoinSession> session, int index) override;
   void leave_join() override { join_.reset(); }
-  void shadow(const JoinSession::Answer& answer) override;
+  void shadow(const detail::JoinSession::Answer& answer) override;
   void finish_join(int /*last_joined_rank*/) override {}
 
  protected:
-  ShardedOptimizer(const char* name, ProcessGroup group, const ParamGroups& groups,
-                   std::unique_ptr<torch::optim::OptimizerOptions> defaults, MakeOptimizer make);
+  ShardedOptimizer(const char* name, ProcessGroup group, const detail::ParamGroups& groups,
+                   std::unique_ptr<torch::optim::OptimizerOptions> defaults, detail::MakeOptimizer make);
 
   /// The pieces of `rank`, by group: every element of every parameter belongs to one rank.
-  virtual std::vector<std::vector<Piece>> pieces_of(int rank) const = 0;
+  virtual std::vector<std::vector<detail::Piece>> pieces_of(int rank) const = 0;
   /// Parameters were added: to groups that existed never.
   virtual void groups_changed() = 0;
 
@@ -86,27 +92,31 @@ class ShardedOptimizer : public torch::optim::Optimizer, public JoinMember {
   void sync_options();
   const torch::optim::Optimizer& consolidated() const;
   torch::optim::Optimizer& local() { return *local_; }
-  const std::vector<std::vector<Piece>>& own_pieces() const { return own_; }
+  const std::vector<std::vector<detail::Piece>>& own_pieces() const { return own_; }
   const std::string& name() const { return name_; }
   /// The ranks of process_group(), in a group that nobody else uses.
   const ProcessGroup& own_group() const { return own_group_; }
 
  private:
-  void announce(JoinSession::Phase phase, std::vector<double> values);
+  void announce(detail::JoinSession::Phase phase, std::vector<double> values);
   void tell(int source, std::vector<double>& values) const;
   std::vector<double> learning_rates() const;
-  ParamGroups groups_over(const std::vector<std::vector<Piece>>& pieces) const;
-  ParamGroups whole_groups() const;
-  void take_state(const torch::optim::Optimizer& shard, const std::vector<std::vector<Piece>>& pieces);
+  detail::ParamGroups groups_over(const std::vector<std::vector<detail::Piece>>& pieces) const;
+  detail::ParamGroups whole_groups() const;
+  void take_state(const torch::optim::Optimizer& shard, const std::vector<std::vector<detail::Piece>>& pieces);
 
   std::string name_;
   ProcessGroup group_, own_group_;
-  MakeOptimizer make_;
+  detail::MakeOptimizer make_;
   std::unique_ptr<torch::optim::Optimizer> local_;
-  std::vector<std::vector<Piece>> own_;
+  std::vector<std::vector<detail::Piece>> own_;
   std::unique_ptr<torch::optim::Optimizer> consolidated_;
-  std::shared_ptr<JoinSession> join_;
+  std::shared_ptr<detail::JoinSession> join_;
   int join_index_ = 0;
 };
 
-}  // namespace lockstep::detail
+namespace detail {
+using lockstep::ShardedOptimizer;
+}
+
+}  // namespace lockstep

@@ -129,7 +129,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
     throw ValueError(
         "DistributedDataParallel: mixed_precision does not go together with embeddings with sparse=true");
   }
-  verify_same_on_all_ranks(group_, description);
+  verify_same_on_all_ranks(group_, "DistributedDataParallel", description);
   if (options_.init_sync) broadcast_all(0);
   own_group_.emplace(group_.duplicate());
   duplicate_sync_batchnorm_groups(*module_);

@@ -89,6 +89,29 @@ class DistributedDataParallel {
   }
 
   M& module() { return module_; }
+  /// What follows is the module's own: names have no prefix, and what torch::save() writes of the wrapper is
+  /// what it writes of the module.
+  auto* operator->() { return target_of(module_); }
+  const auto* operator->() const { return target_of(module_); }
+  std::vector<at::Tensor> parameters(bool recurse = true) const { return base().parameters(recurse); }
+  auto named_parameters(bool recurse = true) const { return base().named_parameters(recurse); }
+  std::vector<at::Tensor> buffers(bool recurse = true) const { return base().buffers(recurse); }
+  auto named_buffers(bool recurse = true) const { return base().named_buffers(recurse); }
+  void train(bool on = true) { base().train(on); }
+  void eval() { base().eval(); }
+  bool is_training() const { return base().is_training(); }
+  void zero_grad(bool set_to_none = true) { base().zero_grad(set_to_none); }
+  friend torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                                     const DistributedDataParallel& ddp) {
+    ddp.base().save(archive);
+    return archive;
+  }
+  friend torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                                    DistributedDataParallel& ddp) {
+    ddp.base().load(archive);
+    return archive;
+  }
+
   /// What the wrapper has seen and decided on this rank so far.
   DDPLoggingData logging_data() const { return core_->logging_data(); }
 
@@ -146,6 +169,15 @@ class FusedZeroRedundancyOptimizer;
       return module;
     }
   }
+
+  static auto* target_of(const M& module) {
+    if constexpr (std::is_same_v<M, torch::nn::AnyModule>) {
+      return module.ptr().get();
+    } else {
+      return &*module;
+    }
+  }
+  torch::nn::Module& base() const { return *target_of(module_); }
 
   template <class... Args>
   decltype(auto) forward_in_dtype(Args&&... args) {

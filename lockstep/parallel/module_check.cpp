@@ -28,7 +28,7 @@ std::string describe_buffer(const std::string& name, const at::Tensor& buffer) {
   return text.str();
 }
 
-void verify_same_on_all_ranks(const ProcessGroup& group, const std::string& text) {
+void verify_same_on_all_ranks(const ProcessGroup& group, const std::string& who, const std::string& text) {
   const std::vector<std::string> all = group.all_gather_bytes(text);
   for (size_t r = 1; r < all.size(); ++r) {
     if (all[r] == all[0]) continue;
@@ -41,7 +41,7 @@ void verify_same_on_all_ranks(const ProcessGroup& group, const std::string& text
       if (!has_other) found = "nothing more";
       if (expected != found || (!has_first && !has_other)) break;
     }
-    throw Error("DistributedDataParallel: the ranks' modules or options differ: rank 0 has " + expected + ", rank " +
+    throw Error(who + ": the ranks' modules or options differ: rank 0 has " + expected + ", rank " +
                 std::to_string(r) + " has " + found);
   }
 }

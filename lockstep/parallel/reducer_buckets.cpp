@@ -280,7 +280,7 @@ void Reducer::verify_trainable() const {
   for (const Parameter& parameter : parameters_) {
     text += describe_parameter(parameter.name, parameter.tensor);
   }
-  verify_same_on_all_ranks(group_, text);
+  verify_same_on_all_ranks(group_, "DistributedDataParallel", text);
 }
 
 std::vector<std::string> Reducer::unused_parameters() const {

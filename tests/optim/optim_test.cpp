@@ -12,8 +12,11 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/nn/utils/clip_grad.h>
 #include <torch/serialize.h>
 
+#include <cmath>
+#include <limits>
 #include <sstream>
 
 #include "lockstep/base/error.h"
@@ -148,6 +151,21 @@ TEST(ClipGradNorm, CountsImaginaryParts) {
   parameter.mutable_grad() = parameter.grad().conj();
   EXPECT_DOUBLE_EQ(clip_grad_norm_({parameter}, 1), 5);
   EXPECT_NEAR(grad_norm({parameter}), 1, 1e-5);
+}
+
+TEST(ClipGradNorm, HasTheArgumentsOfLibTorchs) {
+  for (const double norm_type : {1.0, 2.0, 3.0, std::numeric_limits<double>::infinity()}) {
+    const at::Tensor ours = at::zeros({3, 4}).requires_grad_(), theirs = at::zeros({3, 4}).requires_grad_();
+    ours.mutable_grad() = at::arange(12, at::kFloat).view({3, 4}) - 5;
+    theirs.mutable_grad() = ours.grad().clone();
+    const double expected = torch::nn::utils::clip_grad_norm_({theirs}, 2.0, norm_type);
+    EXPECT_NEAR(clip_grad_norm_({ours}, 2.0, norm_type), expected, 1e-4);
+    EXPECT_TRUE(at::allclose(ours.grad(), theirs.grad()));
+  }
+  const at::Tensor parameter = at::zeros({1}).requires_grad_();
+  parameter.mutable_grad() = at::full({1}, std::numeric_limits<float>::infinity());
+  EXPECT_THROW(clip_grad_norm_({parameter}, 1.0, 2.0, /*error_if_nonfinite=*/true), Error);
+  EXPECT_TRUE(std::isinf(parameter.grad().item<float>()));
 }
 
 TEST(FusedAdamW, ClosureIsEvaluatedWithGradients) {

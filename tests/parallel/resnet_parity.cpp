@@ -29,7 +29,7 @@ void print_digest(const std::string& name, const at::Tensor& tensor) {
 }  // namespace
 
 void resnet18_parity() {
-  models::ResNet18 model(kClasses);
+  models::ResNet model = models::ResNet18(kClasses);
   at::manual_seed(5 + static_cast<uint64_t>(world().rank()));
   {
     const torch::NoGradGuard no_grad;

@@ -97,7 +97,7 @@ Training training_named(const std::string& name, const Wrapping& wrapping) {
         [x = at::randn({20, 10}), y = at::randn({20, 5})](auto& call) { return at::mse_loss(call(x), y); });
   }
   if (name == "resnet18") {
-    models::ResNet18 model(1000);
+    models::ResNet model = models::ResNet18(1000);
     auto optimizer =
         std::make_unique<FusedSGD>(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
     return make_training(model, std::move(optimizer), wrapping,

@@ -1,0 +1,23 @@
+// One rank's parameters and buffers for all.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <optional>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep {
+
+struct SyncModuleStatesOptions {
+  int src = 0;  ///< the rank whose values all get
+  /// Default: the group of all ranks that lockstep::init() made.
+  std::optional<ProcessGroup> process_group{};
+};
+
+/// Copies the parameters and buffers of one rank's module to all, as DistributedDataParallel does when it is
+/// made. Called by all ranks; blocks. Throws Error naming the first parameter or buffer whose name, shape,
+/// dtype or requires_grad differs between ranks, and then copies none.
+void sync_module_states(const torch::nn::Module& module, SyncModuleStatesOptions options = {});
+
+}  // namespace lockstep

@@ -1,0 +1,122 @@
+// The wrapper used as a module; what ranks must have in common; one rank's state for all.
+#include <ATen/ops/full.h>
+#include <torch/serialize.h>
+
+#include <sstream>
+
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/optimizer_state.h"
+#include "lockstep/parallel/join.h"
+#include "lockstep/parallel/sync_module_states.h"
+#include "tests/parallel/ddp_models.h"
+
+namespace lockstep::testing {
+namespace {
+
+TEST(Wrapper, FeelsLikeTheModule) {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model);
+  CHECK_TRUE(ddp->net1->weight.is_same(model->net1->weight));
+  CHECK_TRUE(ddp.parameters().size() == 4 && ddp.parameters()[0].is_same(model->net1->weight));
+  CHECK_TRUE(ddp.named_parameters().keys() == model->named_parameters().keys());
+  CHECK_TRUE(ddp.named_buffers().is_empty() && ddp.buffers().empty());
+  ddp.eval();
+  CHECK_TRUE(!model->is_training() && !ddp.is_training());
+  ddp.train();
+  CHECK_TRUE(model->net2->is_training());
+  toy_loss(ddp, 0, own).backward();
+  ddp.zero_grad();
+  CHECK_TRUE(!model->net1->weight.grad().defined());
+  // What it saves is the module's, and the other way round.
+  std::stringstream file;
+  torch::save(ddp, file);
+  Toy bare;
+  {
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& parameter : bare->parameters()) parameter.zero_();
+  }
+  torch::load(bare, file);
+  CHECK_TRUE(bare->net2->weight.equal(model->net2->weight));
+  {
+    const torch::NoGradGuard no_grad;
+    bare->net2->weight.fill_(3);
+  }
+  std::stringstream other;
+  torch::save(bare, other);
+  torch::load(ddp, other);
+  CHECK_TRUE(model->net2->weight.equal(bare->net2->weight));
+  torch::nn::AnyModule any(Toy{});
+  DistributedDataParallel of_any(any);
+  CHECK_TRUE(of_any->named_parameters().size() == 4);
+}
+
+TEST(Wrapper, OptionsThatDifferAreNamed) {
+  Toy model;
+  check_throws<Error>(
+      [&] { DistributedDataParallel ddp(model, {.find_unused_parameters = world().rank() == 0}); },
+      "rank 0 has option find_unused_parameters true, rank 1 has option find_unused_parameters false");
+  check_throws<Error>(
+      [&] {
+        DistributedDataParallel ddp(model, {.bucket_cap_mb = world().rank() == 0 ? 25.0 : 12.0});
+      },
+      "option bucket_cap_mb");
+}
+
+TEST(Wrapper, ModuleStatesOfOneRankForAll) {
+  const int own = world().rank(), source = world().size() - 1;
+  Toy model;
+  {
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& parameter : model->parameters()) parameter.fill_(own + 1);
+  }
+  sync_module_states(*model, {.src = source});
+  CHECK_TRUE(model->net1->weight.equal(at::full({10, 10}, source + 1.0)));
+  torch::nn::Linear other(4, own == 0 ? 3 : 2);
+  check_throws<Error>([&] { sync_module_states(*other); }, "sync_module_states: the ranks' modules or options differ");
+}
+
+TEST(Wrapper, OptimizerStateOfOneRankForAll) {
+  const int own = world().rank();
+  const at::Tensor parameter = at::full({3}, 1.0).requires_grad_();
+  FusedAdamW optimizer({parameter}, torch::optim::AdamWOptions(own == 0 ? 0.5 : 0.1));
+  // Only one rank has taken steps, as after loading a checkpoint there.
+  for (int step = 0; own == 0 && step < 2; ++step) {
+    parameter.mutable_grad() = at::full({3}, 2.0);
+    optimizer.step();
+  }
+  broadcast_optimizer_state(optimizer);
+  world().broadcast(parameter.detach());
+  parameter.mutable_grad() = at::full({3}, 1.0);
+  optimizer.step();
+  for (const at::Tensor& theirs : world().all_gather(parameter.detach())) CHECK_TRUE(theirs.equal(parameter));
+  CHECK_TRUE(optimizer.param_groups()[0].options().get_lr() == 0.5);
+}
+
+/// Three ranks of four have inputs: a third of a sum is rounded once, to bfloat16, and not twice.
+TEST(Wrapper, JoinInHalfPrecisionRoundsOnce) {
+  ONLY_IF(world().size() == 4);
+  struct Scale : torch::nn::Module {
+    Scale() { weight = register_parameter("weight", at::full({64}, 1.0, at::kBFloat16)); }
+    at::Tensor forward(const at::Tensor& x) { return (weight * x).sum(); }
+    at::Tensor weight;
+  };
+  const auto input = [](int rank) { return wave({64}, 3 * rank + 1).to(at::kBFloat16); };
+  const auto model = std::make_shared<Scale>();
+  DistributedDataParallel ddp(model);
+  at::Tensor found;
+  join({ddp},
+       [&] {
+         if (world().rank() == 3) return;
+         ddp(input(world().rank())).backward();
+         found = model->weight.grad().clone();
+       },
+       {.divide_by_initial_world_size = false});
+  if (world().rank() == 3) return;
+  const auto wide = [&](int rank) { return input(rank).to(at::kFloat); };
+  const at::Tensor expected = ((wide(0) + wide(1)) + wide(2)).div(3).to(at::kBFloat16);
+  CHECK_TRUE(found.equal(expected));
+}
+
+}  // namespace
+}  // namespace lockstep::testing
