@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -58,15 +59,18 @@ class Future {
 /// until the hook's future is complete, so that functions given to then() may refer to it.
 class GradBucket {
  public:
-  /// For the reducer. `buffer`: 1-d; gradient i of `parameters[i]` begins at element `offsets[i]`.
+  /// For the reducer. `buffer`: 1-d; gradient i, of `parameters[i]`, begins at element `offsets[i]`. The names
+  /// must live as long as the bucket.
   GradBucket(const ProcessGroup& group, size_t index, size_t bucket_count, at::Tensor buffer,
-             std::vector<int64_t> offsets, std::vector<at::Tensor> parameters)
+             std::vector<int64_t> offsets, std::vector<at::Tensor> parameters,
+             std::vector<std::string_view> names)
       : group_(group),
         index_(index),
         bucket_count_(bucket_count),
         buffer_(std::move(buffer)),
         offsets_(std::move(offsets)),
-        parameters_(std::move(parameters)) {}
+        parameters_(std::move(parameters)),
+        names_(std::move(names)) {}
   GradBucket(const GradBucket&) = delete;
 
   /// The ranks of the DistributedDataParallel, in a group that nobody else uses: a hook's operations in it
@@ -83,6 +87,10 @@ class GradBucket {
   std::vector<at::Tensor> gradients() const;
   /// In the order of gradients().
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  /// Their names in the module.
+  const std::vector<std::string_view>& parameter_names() const { return names_; }
+  /// Where in buffer() the gradient of each begins, in elements.
+  const std::vector<int64_t>& offsets() const { return offsets_; }
   /// Another tensor of as many elements, of any dtype, in the place of buffer(): for hooks around hooks.
   void set_buffer(at::Tensor buffer);
 
@@ -92,6 +100,7 @@ class GradBucket {
   at::Tensor buffer_;
   std::vector<int64_t> offsets_;
   std::vector<at::Tensor> parameters_;
+  std::vector<std::string_view> names_;
 };
 
 /// Called for each bucket once its gradients are complete, in the same order on all ranks, during backward.

@@ -28,13 +28,15 @@ void Reducer::launch_hook(size_t index) {
     const auto element = static_cast<int64_t>(bucket.flat.element_size());
     std::vector<int64_t> offsets;
     std::vector<at::Tensor> parameters;
+    std::vector<std::string_view> names;
     for (size_t i = 0; i < planned.parameters.size(); ++i) {
       offsets.push_back(static_cast<int64_t>(planned.offsets[i]) / element);
       parameters.push_back(parameters_[planned.parameters[i]].tensor);
+      names.push_back(parameters_[planned.parameters[i]].name);
     }
     const at::Tensor gradients = bucket.flat.narrow(0, 0, static_cast<int64_t>(planned.bytes) / element);
     bucket.grad_bucket = std::make_unique<GradBucket>(group_, index, buckets_.size(), gradients,
-                                                      std::move(offsets), std::move(parameters));
+                                                      std::move(offsets), std::move(parameters), std::move(names));
     bucket.future = std::make_unique<Future>(comm_hook_(*bucket.grad_bucket));
   }
   // Whatever the hook makes of the gradients, whether some are missing is known exactly.

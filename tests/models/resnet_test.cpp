@@ -41,14 +41,15 @@ TEST(ResNet, OptionsChangeItsShape) {
   const ResNet eighteen = ResNet18(10);
   EXPECT_EQ(eighteen->named_parameters()["fc.weight"].sizes(), (std::vector<int64_t>{10, 512}));
   EXPECT_EQ(eighteen->named_parameters()["conv1.weight"].sizes(), (std::vector<int64_t>{64, 3, 7, 7}));
-  ResNet small({.num_classes = 7, .stem = ResNetOptions::Stem::cifar, .blocks = {1, 2, 3, 1}, .width = 4});
+  ResNet small(ResNetOptions{
+      .num_classes = 7, .stem = ResNetOptions::Stem::cifar, .blocks = {1, 2, 3, 1}, .width = 4});
   const auto named = small->named_parameters();
   EXPECT_EQ(named["conv1.weight"].sizes(), (std::vector<int64_t>{4, 3, 3, 3}));
   EXPECT_TRUE(named.contains("layer3.2.conv1.weight"));
   EXPECT_FALSE(named.contains("layer1.1.conv1.weight"));
   EXPECT_EQ(named["fc.weight"].sizes(), (std::vector<int64_t>{7, 32}));
   EXPECT_EQ(small->forward(at::randn({2, 3, 32, 32})).sizes(), (std::vector<int64_t>{2, 7}));
-  EXPECT_THROW(ResNet({.blocks = {2, 0, 2, 2}}), ValueError);
+  EXPECT_THROW(ResNet(ResNetOptions{.blocks = {2, 0, 2, 2}}), ValueError);
 }
 
 }  // namespace

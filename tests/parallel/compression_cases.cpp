@@ -40,6 +40,36 @@ TEST(DdpCompression, PowerSGDOfALowRankGradientIsExact) {
   }
 }
 
+/// A model that is wrapped anew has the buckets of a first pass again: its training goes on all the same.
+TEST(DdpCompression, PowerSGDResumesInANewWrapper) {
+  for (const double cap : {kTiny, 25.0}) {
+    std::vector<std::vector<at::Tensor>> results;
+    for (const bool saves : {false, true}) {
+      Toy model;
+      const PowerSGDOptions options{.start_powerSGD_iter = 2, .min_compression_rate = 0.5, .random_seed = 7};
+      auto state = std::make_shared<PowerSGDState>(std::nullopt, options);
+      auto ddp = std::make_unique<DistributedDataParallel<Toy>>(model, DistributedDataParallelOptions{.bucket_cap_mb = cap});
+      ddp->register_comm_hook(state, powerSGD_hook);
+      torch::optim::SGD optimizer(model->parameters(), 0.1);
+      for (int step = 0; step < 6; ++step) {
+        if (saves && step == 4) {
+          const auto saved = std::exchange(state, std::make_shared<PowerSGDState>())->state_dict();
+          state->load_state_dict(saved);
+          optimizer.zero_grad();
+          ddp = std::make_unique<DistributedDataParallel<Toy>>(
+              model, DistributedDataParallelOptions{.bucket_cap_mb = cap, .init_sync = false});
+          ddp->register_comm_hook(state, powerSGD_hook);
+        }
+        optimizer.zero_grad();
+        toy_loss(*ddp, step, world().rank()).backward();
+        optimizer.step();
+      }
+      results.push_back(model->parameters());
+    }
+    for (size_t p = 0; p < results[0].size(); ++p) CHECK_TRUE(is_close(results[0][p], results[1][p], 1e-6));
+  }
+}
+
 /// Steps 3 to 5 with the state that was saved after step 2 are those without saving, to the bit.
 TEST(DdpCompression, PowerSGDStateIsSaved) {
   std::vector<std::vector<at::Tensor>> results;

@@ -174,39 +174,50 @@ TEST(OddHooks, HooksRecoverFromWhatIsNotFinite) {
 }
 
 at::Tensor run_hook(const std::shared_ptr<PowerSGDState>& state, const at::Tensor& gradients,
-                    const std::vector<at::Tensor>& parameters) {
+                    const std::vector<at::Tensor>& parameters, const std::vector<std::string_view>& names) {
   std::vector<int64_t> offsets;
   int64_t offset = 0;
   for (const at::Tensor& parameter : parameters) {
     offsets.push_back(offset);
     offset += parameter.numel();
   }
-  GradBucket bucket(world(), 0, 1, gradients.clone(), offsets, parameters);
+  GradBucket bucket(world(), 0, 1, gradients.clone(), offsets, parameters, names);
   return powerSGD_hook(state, bucket).wait();
 }
 
-/// Buckets change when parameters are frozen or freed. What one lost is not added to another's gradient.
+/// Buckets change after the first pass, and when parameters are frozen or freed. What a parameter has lost, and
+/// its matrices, go with it.
 TEST(OddHooks, PowerSGDErrorsStayWithTheirParameters) {
   const at::Tensor a = at::zeros({8, 8}), b = at::zeros({8, 8}), bias = at::zeros({3});
-  const auto state = std::make_shared<PowerSGDState>(
-      std::nullopt, PowerSGDOptions{.start_powerSGD_iter = 2, .min_compression_rate = 1});
+  const auto make = [] {
+    return std::make_shared<PowerSGDState>(
+        std::nullopt, PowerSGDOptions{.start_powerSGD_iter = 2, .min_compression_rate = 1});
+  };
+  const auto state = make(), other = make();
   const at::Tensor lossy = wave({131}, 3 * world().rank());
-  for (int i = 0; i < 3; ++i) run_hook(state, lossy, {a, b, bias});
-  const at::Tensor error = state->errors.at(0);
-  CHECK_TRUE(error.narrow(0, 0, 128).abs().max().item<double>() > 1e-3);
+  for (const auto& each : {state, other}) {
+    for (int i = 0; i < 3; ++i) run_hook(each, lossy, {a, b, bias}, {"a", "b", "bias"});
+  }
+  CHECK_TRUE(state->errors.at("a").abs().max().item<double>() > 1e-3);
   // The bias went as it was: nothing was lost, though the ranks' values differ.
-  CHECK_TRUE(error.narrow(0, 128, 3).abs().max().item<double>() == 0);
-  const at::Tensor low = at::outer(wave({8}, 1), wave({8}, 2)).view({-1});
-  const at::Tensor exact = at::cat({low, low, at::ones({3})});
-  CHECK_TRUE(!is_close(run_hook(state, exact, {a, b, bias}), exact, 1e-3));
-  for (int i = 0; i < 2; ++i) run_hook(state, lossy, {a, b, bias});
-  CHECK_TRUE(is_close(run_hook(state, exact, {b, a, bias}), exact, 1e-3));
+  CHECK_TRUE(state->errors.at("bias").abs().max().item<double>() == 0);
+  const at::Tensor low = at::outer(wave({8}, 1), wave({8}, 2)).view({-1}), high = 2 * low;
+  const at::Tensor found = run_hook(state, at::cat({low, high, at::ones({3})}), {a, b, bias}, {"a", "b", "bias"});
+  CHECK_TRUE(!is_close(found.narrow(0, 0, 64), low, 1e-3));
+  // In another order: the same for each.
+  const at::Tensor swapped =
+      run_hook(other, at::cat({high, low, at::ones({3})}), {b, a, bias}, {"b", "a", "bias"});
+  CHECK_TRUE(is_close(swapped.narrow(0, 64, 64), found.narrow(0, 0, 64)));
+  CHECK_TRUE(is_close(swapped.narrow(0, 0, 64), found.narrow(0, 64, 64)));
+  // Parameters that it has not met have lost nothing.
+  const at::Tensor exact = at::cat({low, high, at::ones({3})});
+  CHECK_TRUE(is_close(run_hook(state, exact, {a, b, bias}, {"c", "d", "bias"}), exact, 1e-3));
 }
 
 template <class Hook>
 void refuses_complex(const char* name, Hook hook) {
   GradBucket bucket(world(), 2, 3, at::zeros({4}, at::kComplexFloat), {0},
-                    {at::zeros({4}, at::kComplexFloat)});
+                    {at::zeros({4}, at::kComplexFloat)}, {"weight"});
   check_throws<ValueError>([&] { hook(bucket); },
                            std::string(name) + " takes real gradients; bucket 2 holds complex ones");
 }

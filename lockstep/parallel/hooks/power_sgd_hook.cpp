@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "lockstep/parallel/hooks/default_hooks.h"
@@ -49,6 +50,7 @@ void orthogonalize(const at::Tensor& matrices, double epsilon) {
 struct Compressed {
   at::Tensor matrices, p, q;
   std::vector<at::Tensor> originals;  // where `matrices` is a copy of them
+  std::vector<std::string> names;     // of their parameters
 };
 
 /// What one bucket's hook remembers between its stages.
@@ -67,8 +69,14 @@ at::Tensor as_matrix(const at::Tensor& gradient, int64_t n, int64_t m) {
 }
 
 void take_matrices(const PowerSGDState& state, const GradBucket& bucket, PowerSGDPass& pass) {
-  std::vector<std::vector<at::Tensor>> by_shape;
-  for (const at::Tensor& gradient : bucket.gradients()) {
+  struct Named {
+    at::Tensor matrix;
+    std::string name;
+  };
+  std::vector<std::vector<Named>> by_shape;
+  const std::vector<at::Tensor> gradients = bucket.gradients();
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor& gradient = gradients[i];
     const int64_t n = gradient.dim() > 0 ? gradient.size(0) : 1;
     const int64_t m = n > 0 ? gradient.numel() / n : 0;
     const int64_t rank = std::min({n, m, state.options.matrix_approximation_rank});
@@ -77,45 +85,65 @@ void take_matrices(const PowerSGDState& state, const GradBucket& bucket, PowerSG
       pass.as_they_are.push_back(gradient);
       continue;
     }
-    const at::Tensor matrix = as_matrix(gradient, n, m);
+    Named named{as_matrix(gradient, n, m), std::string(bucket.parameter_names()[i])};
     const auto same = std::find_if(by_shape.begin(), by_shape.end(), [&](const auto& matrices) {
-      return matrices[0].sizes() == matrix.sizes();
+      return matrices[0].matrix.sizes() == named.matrix.sizes();
     });
     if (same != by_shape.end()) {
-      same->push_back(matrix);
+      same->push_back(std::move(named));
     } else {
-      by_shape.push_back({matrix});
+      by_shape.emplace_back().push_back(std::move(named));
     }
   }
-  for (auto& matrices : by_shape) {
+  for (const auto& matrices : by_shape) {
     if (state.options.batch_tensors_with_same_shape && matrices.size() > 1) {
       Compressed batch;
-      batch.matrices = at::stack(matrices);
-      batch.originals = std::move(matrices);
+      for (const Named& named : matrices) {
+        batch.originals.push_back(named.matrix);
+        batch.names.push_back(named.name);
+      }
+      batch.matrices = at::stack(batch.originals);
       pass.compressed.push_back(std::move(batch));
       continue;
     }
-    for (const at::Tensor& matrix : matrices) {
+    for (const Named& named : matrices) {
       Compressed single;
-      single.matrices = matrix.unsqueeze(0);
+      single.matrices = named.matrix.unsqueeze(0);
+      single.names.push_back(named.name);
       pass.compressed.push_back(std::move(single));
     }
   }
 }
 
+/// What lies behind the gradients in the square of the batched hook.
+at::Tensor padding_of(const GradBucket& bucket, const at::Tensor& gradients) {
+  const int64_t count = bucket.buffer().numel();
+  return gradients.narrow(0, count, gradients.numel() - count);
+}
+
 /// Adds what earlier passes lost; returns the sum, to find out what this one loses.
-at::Tensor add_error(PowerSGDState& state, size_t bucket, const at::Tensor& gradients) {
-  const auto error = state.errors.find(bucket);
-  if (error != state.errors.end() && error->second.numel() == gradients.numel()) {
-    gradients.add_(error->second);
+at::Tensor add_error(PowerSGDState& state, const GradBucket& bucket, const at::Tensor& gradients) {
+  for (size_t i = 0; i < bucket.parameters().size(); ++i) {
+    const auto error = state.errors.find(bucket.parameter_names()[i]);
+    const int64_t count = bucket.parameters()[i].numel();
+    if (error == state.errors.end() || error->second.numel() != count) continue;
+    gradients.narrow(0, bucket.offsets()[i], count).add_(error->second);
   }
+  const at::Tensor rest = padding_of(bucket, gradients);
+  const auto error = state.errors.find(detail::joined_names(bucket));
+  if (error != state.errors.end() && error->second.numel() == rest.numel()) rest.add_(error->second);
   return gradients.clone();
+}
+
+/// What is known of `name`, of `count` elements; undefined where there is none.
+at::Tensor known(const PowerSGDState::ByName& all, const std::string& name, int64_t count) {
+  const auto found = all.find(name);
+  return found != all.end() && found->second.numel() == count ? found->second : at::Tensor();
 }
 
 /// Places p and q of each batch in two tensors for the whole bucket, and fills q: with the last pass's, or
 /// anew.
-void take_low_rank(PowerSGDState& state, size_t bucket, const at::TensorOptions& options,
-                   PowerSGDPass& pass) {
+void take_low_rank(PowerSGDState& state, const at::TensorOptions& options, PowerSGDPass& pass) {
   int64_t p_size = 0, q_size = 0;
   const auto rank_of = [&](const Compressed& batch) {
     return std::min(
@@ -125,13 +153,10 @@ void take_low_rank(PowerSGDState& state, size_t bucket, const at::TensorOptions&
     p_size += batch.matrices.size(0) * batch.matrices.size(1) * rank_of(batch);
     q_size += batch.matrices.size(0) * batch.matrices.size(2) * rank_of(batch);
   }
-  const auto known_p = state.ps.find(bucket), known_q = state.qs.find(bucket);
-  const bool is_warm = state.options.warm_start && known_p != state.ps.end() && known_q != state.qs.end() &&
-                       known_p->second.numel() == p_size && known_q->second.numel() == q_size;
-  pass.ps = is_warm ? known_p->second.view({-1}) : at::empty({p_size}, options);
-  pass.qs = is_warm ? known_q->second.view({-1}) : at::empty({q_size}, options);
-  at::Generator generator;
-  if (!is_warm) generator = at::detail::createCPUGenerator(static_cast<uint64_t>(state.next_seed()));
+  pass.ps = at::empty({p_size}, options);
+  pass.qs = at::empty({q_size}, options);
+  // One draw for a bucket in which something starts anew, as in Python.
+  std::optional<at::Generator> generator;
   int64_t p_at = 0, q_at = 0;
   for (Compressed& batch : pass.compressed) {
     const int64_t count = batch.matrices.size(0), n = batch.matrices.size(1), m = batch.matrices.size(2);
@@ -140,7 +165,17 @@ void take_low_rank(PowerSGDState& state, size_t bucket, const at::TensorOptions&
     batch.q = pass.qs.narrow(0, q_at, count * m * rank).view({count, m, rank});
     p_at += batch.p.numel();
     q_at += batch.q.numel();
-    if (!is_warm) batch.q.copy_(at::randn({count, m, rank}, generator, options));
+    std::vector<at::Tensor> starts;
+    for (const std::string& name : batch.names) {
+      const at::Tensor start = state.options.warm_start ? known(state.qs, name, m * rank) : at::Tensor();
+      if (start.defined()) starts.push_back(start.view({m, rank}));
+    }
+    if (starts.size() == batch.names.size()) {
+      for (int64_t i = 0; i < count; ++i) batch.q[i].copy_(starts[static_cast<size_t>(i)]);
+    } else {
+      if (!generator) generator = at::detail::createCPUGenerator(static_cast<uint64_t>(state.next_seed()));
+      batch.q.copy_(at::randn({count, m, rank}, *generator, options));
+    }
     orthogonalize(batch.q, state.options.orthogonalization_epsilon);
   }
 }
@@ -171,19 +206,26 @@ void decompress(PowerSGDPass& pass) {
 /// Keeps what the next pass starts from. What is not finite, on any rank, makes q not finite on all of them:
 /// that pass leaves nothing, since it would spoil every one that follows.
 void remember(PowerSGDState& state, const GradBucket& bucket, PowerSGDPass& pass, const at::Tensor& value) {
-  const size_t index = bucket.index();
-  if (!at::isfinite(pass.qs).all().item<bool>()) return state.forget(index);
+  if (!at::isfinite(pass.qs).all().item<bool>()) return state.forget(bucket);
   if (pass.with_error.defined()) {
     const at::Tensor error = pass.with_error.sub_(value);
     // These lost nothing. The difference to their average would add up to nothing over the ranks, but grow.
     for (const at::Tensor& gradient : pass.as_they_are) {
       error.narrow(0, gradient.storage_offset() - value.storage_offset(), gradient.numel()).zero_();
     }
-    state.errors[index] = error;
+    for (size_t i = 0; i < bucket.parameters().size(); ++i) {
+      state.errors[std::string(bucket.parameter_names()[i])] =
+          error.narrow(0, bucket.offsets()[i], bucket.parameters()[i].numel());
+    }
+    const at::Tensor rest = padding_of(bucket, error);
+    if (rest.numel() > 0) state.errors[detail::joined_names(bucket)] = rest;
   }
-  if (state.options.warm_start) {
-    state.ps[index] = pass.ps;
-    state.qs[index] = pass.qs;
+  if (!state.options.warm_start) return;
+  for (const Compressed& batch : pass.compressed) {
+    for (size_t i = 0; i < batch.names.size(); ++i) {
+      state.ps[batch.names[i]] = batch.p[static_cast<int64_t>(i)];
+      state.qs[batch.names[i]] = batch.q[static_cast<int64_t>(i)];
+    }
   }
 }
 
@@ -221,10 +263,9 @@ Future powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bu
   const ProcessGroup group = hook_group(state->process_group, bucket);
   detail::check_real("powerSGD_hook", bucket);
   if (auto average = before_start(*state, group, bucket)) return std::move(*average);
-  state->meet(bucket);
   const at::Tensor& gradients = bucket.buffer();
   const auto pass = std::make_shared<PowerSGDPass>();
-  if (state->options.use_error_feedback) pass->with_error = add_error(*state, bucket.index(), gradients);
+  if (state->options.use_error_feedback) pass->with_error = add_error(*state, bucket, gradients);
   take_matrices(*state, bucket, *pass);
   if (!pass->as_they_are.empty()) {
     std::vector<at::Tensor> flat;
@@ -233,7 +274,7 @@ Future powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bu
     }
     pass->as_they_are_flat = at::cat(flat);
   }
-  take_low_rank(*state, bucket.index(), gradients.options(), *pass);
+  take_low_rank(*state, gradients.options(), *pass);
   state->total_numel_before_compression += gradients.numel();
   state->total_numel_after_compression +=
       pass->ps.numel() + pass->qs.numel() +
@@ -246,16 +287,15 @@ Future batched_powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBu
   const ProcessGroup group = hook_group(state->process_group, bucket);
   detail::check_real("batched_powerSGD_hook", bucket);
   if (auto average = before_start(*state, group, bucket)) return std::move(*average);
-  state->meet(bucket);
   const at::Tensor& gradients = bucket.buffer();
   const int64_t count = gradients.numel();
   const auto side = static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(count))));
   const at::Tensor padded = at::zeros({side * side}, gradients.options());
   padded.narrow(0, 0, count).copy_(gradients);
   const auto pass = std::make_shared<PowerSGDPass>();
-  if (state->options.use_error_feedback) pass->with_error = add_error(*state, bucket.index(), padded);
-  pass->compressed.push_back({padded.view({1, side, side}), {}, {}, {}});
-  take_low_rank(*state, bucket.index(), gradients.options(), *pass);
+  if (state->options.use_error_feedback) pass->with_error = add_error(*state, bucket, padded);
+  pass->compressed.push_back({padded.view({1, side, side}), {}, {}, {}, {detail::joined_names(bucket)}});
+  take_low_rank(*state, gradients.options(), *pass);
   state->total_numel_before_compression += count;
   state->total_numel_after_compression += pass->ps.numel() + pass->qs.numel();
   state->report(bucket);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -53,8 +54,9 @@ class PowerSGDState {
   };
   CompressionStats compression_stats() const;
 
-  /// Options, counters, random generator, errors and matrices: what checkpoint::save_safetensors takes. The
-  /// errors are this rank's own, so each rank saves its own file. Everything but the group.
+  /// Options, counters, random generator, errors and matrices by the names of parameters, so that they fit
+  /// whatever the buckets are: what checkpoint::save_safetensors takes. The errors are this rank's own, so each
+  /// rank saves its own file. Everything but the group.
   StateDict state_dict() const;
   /// Throws ValueError naming what is missing.
   void load_state_dict(const StateDict& state);
@@ -65,18 +67,22 @@ class PowerSGDState {
 
   // For the hooks.
   int64_t next_seed();                  // the same on all ranks
-  void meet(const GradBucket& bucket);  // forgets what it has of a bucket that held other gradients
-  void forget(size_t bucket);
+  void forget(const GradBucket& bucket);
   void increase_iter(const GradBucket& bucket);
   void report(const GradBucket& bucket);
-  std::map<size_t, at::Tensor> errors, ps, qs;  // by bucket
+  using ByName = std::map<std::string, at::Tensor, std::less<>>;
+  ByName errors, ps, qs;  // of parameters; of batched_powerSGD_hook, ps and qs of a bucket's
   int64_t total_numel_before_compression = 0, total_numel_after_compression = 0;
 
  private:
   std::mt19937 random_;
   int64_t draws_ = 0, next_stats_report_ = 0;
-  std::map<size_t, std::vector<const at::TensorImpl*>> met_;  // parameters by bucket
 };
+
+namespace detail {
+/// Of all parameters of a bucket: how the matrices of the whole bucket are called.
+std::string joined_names(const GradBucket& bucket);
+}  // namespace detail
 
 /// Compresses each gradient of two or more dimensions as a matrix [size(0), the rest]; others are averaged as
 /// they are.

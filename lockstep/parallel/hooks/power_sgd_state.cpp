@@ -68,20 +68,22 @@ int64_t PowerSGDState::next_seed() {
   }
 }
 
-void PowerSGDState::meet(const GradBucket& bucket) {
-  std::vector<const at::TensorImpl*> parameters;
-  for (const at::Tensor& parameter : bucket.parameters())
-    parameters.push_back(parameter.unsafeGetTensorImpl());
-  const auto [known, is_new] = met_.try_emplace(bucket.index(), parameters);
-  if (is_new || known->second == parameters) return;
-  known->second = std::move(parameters);
-  forget(bucket.index());
+void PowerSGDState::forget(const GradBucket& bucket) {
+  std::vector<std::string> names(bucket.parameter_names().begin(), bucket.parameter_names().end());
+  names.push_back(detail::joined_names(bucket));
+  for (const std::string& name : names) {
+    errors.erase(name);
+    ps.erase(name);
+    qs.erase(name);
+  }
 }
 
-void PowerSGDState::forget(size_t bucket) {
-  errors.erase(bucket);
-  ps.erase(bucket);
-  qs.erase(bucket);
+std::string detail::joined_names(const GradBucket& bucket) {
+  std::string joined;
+  for (const std::string_view name : bucket.parameter_names()) {
+    joined += (joined.empty() ? "" : "+") + std::string(name);
+  }
+  return joined;
 }
 
 void PowerSGDState::increase_iter(const GradBucket& bucket) {
@@ -111,7 +113,7 @@ PowerSGDState::StateDict PowerSGDState::state_dict() const {
   put("total_numel_before_compression", total_numel_before_compression);
   put("total_numel_after_compression", total_numel_after_compression);
   for (const auto& [name, tensors] : {std::pair{"error.", &errors}, {"p.", &ps}, {"q.", &qs}}) {
-    for (const auto& [bucket, tensor] : *tensors) state[name + std::to_string(bucket)] = tensor.clone();
+    for (const auto& [parameter, tensor] : *tensors) state[name + parameter] = tensor.clone();
   }
   return state;
 }
@@ -128,7 +130,6 @@ void PowerSGDState::load_state_dict(const StateDict& state) {
   get("total_numel_before_compression", before);
   get("total_numel_after_compression", after);
   options = loaded;
-  met_.clear();
   iter = next_stats_report_ = passes;
   total_numel_before_compression = before;
   total_numel_after_compression = after;
@@ -140,7 +141,7 @@ void PowerSGDState::load_state_dict(const StateDict& state) {
     tensors->clear();
     for (const auto& [name, tensor] : state) {
       if (name.compare(0, prefix.size(), prefix) != 0) continue;
-      (*tensors)[std::stoul(name.substr(prefix.size()))] = tensor.clone();
+      (*tensors)[name.substr(prefix.size())] = tensor.clone();
     }
   }
 }
