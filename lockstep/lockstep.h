@@ -41,6 +41,7 @@
 #include "lockstep/parallel/model_averaging.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/parallel/sync_module_states.h"
+#include "lockstep/state/state_dict.h"
 #include "lockstep/text/bert_tokenizer.h"
 #include "lockstep/timeline/timeline.h"
 #include "lockstep/trainer/trainer.h"

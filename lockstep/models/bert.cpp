@@ -20,6 +20,21 @@ BertForSequenceClassificationImpl::BertForSequenceClassificationImpl(BertConfig 
       register_module("classifier", std::make_shared<WeightAndBias>(at::IntArrayRef{labels, hidden}, labels));
 }
 
+std::shared_ptr<torch::nn::Module> BertForSequenceClassificationImpl::clone(
+    const std::optional<torch::Device>& device) const {
+  const at::NoGradGuard no_grad;
+  auto copy = std::make_shared<BertForSequenceClassificationImpl>(config_, Uninitialized{});
+  const auto from = parameters();
+  auto to = copy->parameters();
+  for (size_t p = 0; p < from.size(); ++p) {
+    to[p].set_data(from[p].detach().clone());
+    to[p].requires_grad_(from[p].requires_grad());
+  }
+  if (device) copy->to(*device);
+  copy->train(is_training());
+  return copy;
+}
+
 at::Tensor BertForSequenceClassificationImpl::forward(const BertBatch& batch) {
   const double p = config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;
   const at::Tensor pooled = dropout(bert_->forward(batch, config_), is_training() ? p : 0);

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,9 @@ class BertForSequenceClassificationImpl : public torch::nn::Module {
   /// Returns logits, float [batch, labels]. Padding is left out of the computation where the first token of
   /// every sequence is a real one. Throws ValueError for more tokens than positions.
   at::Tensor forward(const BertBatch& batch);
+  /// A copy with parameters of its own.
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override;
   const BertConfig& config() const { return config_; }
 
   /// Probabilities of dropout for what follows, e.g. 0 for exact comparisons; ValueError outside [0, 1).

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <unordered_set>
 
@@ -258,6 +259,28 @@ void DataParallelCore::enter_join(std::shared_ptr<JoinSession> session, int inde
 void DataParallelCore::leave_join() {
   join_.reset();
   reducer_->set_join_hook(nullptr);
+}
+
+StateDict DataParallelCore::state_dict() const {
+  StateDict state;
+  state.scalars["forwards_in_step"] = forwards_in_step_ % options_.backward_passes_per_step;
+  int64_t place = 0;
+  if (reducer_->has_agreed_order()) {
+    for (const std::string& name : reducer_->ready_order()) state.scalars["ready_order." + name] = place++;
+  }
+  return state;
+}
+
+void DataParallelCore::load_state_dict(const StateDict& state) {
+  constexpr const char* kWho = "DistributedDataParallel::load_state_dict";
+  const auto forwards = state.get<int64_t>(kWho, "forwards_in_step");
+  const StateDict places = state.part("ready_order");
+  std::map<int64_t, std::string> order;
+  for (const auto& [name, unused] : places.scalars) order[places.get<int64_t>(kWho, name)] = name;
+  std::vector<std::string> names;
+  for (auto& [place, name] : order) names.push_back(std::move(name));
+  if (!names.empty()) reducer_->load_ready_order(names);
+  forwards_in_step_ = forwards;
 }
 
 void DataParallelCore::recover() { reducer_->recover(); }

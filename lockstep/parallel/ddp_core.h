@@ -16,6 +16,7 @@
 #include "lockstep/parallel/comm_hook.h"
 #include "lockstep/parallel/join_session.h"
 #include "lockstep/parallel/mixed_precision.h"
+#include "lockstep/state/state_dict.h"
 
 namespace lockstep {
 
@@ -97,6 +98,8 @@ class DataParallelCore : public JoinMember {
   /// Where forward's arguments are brought first; none: they stay where they are.
   const std::optional<at::Device>& input_device() const { return input_device_; }
   DDPLoggingData logging_data() const;
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& state);
   void register_comm_hook(CommHook hook, std::string name);
   /// `call` comes before each forward with gradients enabled and at the start of each pass.
   void call_before_gradients(std::function<void()> call);

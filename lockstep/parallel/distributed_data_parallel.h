@@ -115,6 +115,14 @@ class DistributedDataParallel {
   /// What the wrapper has seen and decided on this rank so far.
   DDPLoggingData logging_data() const { return core_->logging_data(); }
 
+  /// What a resume needs beside the module's parameters: the order in which gradients become ready, by name,
+  /// once the ranks have agreed on it, and the place in backward_passes_per_step. The same on all ranks.
+  StateDict state_dict() const { return core_->state_dict(); }
+  /// On all ranks, with the same state, outside forward and backward. Buckets are laid out in its order at the
+  /// next synchronised forward, so that the first pass has those that were saved. Does not block. Throws
+  /// ValueError for what is no state of a wrapper of this module.
+  void load_state_dict(const StateDict& state) { core_->load_state_dict(state); }
+
   /// `hook(state, bucket)`, a Future or a tensor, takes the place of averaging gradients (comm_hook.h);
   /// sparse gradients are averaged as ever. `state` is kept: a group or std::nullopt for the hooks that take
   /// no more, a std::shared_ptr for those that remember something. On all ranks, once, before the first

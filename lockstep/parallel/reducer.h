@@ -98,6 +98,11 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   const BucketPlan& plan() const { return plan_; }
   /// Names in the order in which gradients became ready, as of the last rebuild or the first pass.
   std::vector<std::string> ready_order() const;
+  /// Do all ranks know that order?
+  bool has_agreed_order() const { return order_state_ != Order::own; }
+  /// The next prepare() lays the buckets out in this order, the same on all ranks. Throws ValueError for a name
+  /// that no parameter has.
+  void load_ready_order(const std::vector<std::string>& names);
   const ReducerStatistics& statistics() const { return statistics_; }
   /// Is the next step among those that are timed? Reading the clock six times shows in a step of 0.1 ms.
   bool times_next_pass() const;
@@ -136,6 +141,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::unique_ptr<Future> future;
     bool future_is_complete = false;
   };
+  enum class Order : uint8_t { own, agreed, laid_out };  // agreed: it is rank 0's
   struct Pass {
     PassState state = PassState::idle;
     std::weak_ptr<const void> backward{};  // alive while that runs
@@ -233,7 +239,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   Pass pass_;
   std::vector<size_t> order_;  // in which gradients became ready; empty until a pass has ended well
-  enum class Order : uint8_t { own, agreed, laid_out };  // agreed: it is rank 0's
   Order order_state_ = Order::own;
   bool counts_are_known_ = false;  // static_graph: Parameter::expected
   ReducerStatistics statistics_;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -289,6 +290,22 @@ std::vector<std::string> Reducer::unused_parameters() const {
     if (parameter.is_trainable && !parameter.is_ready) names.push_back(parameter.name);
   }
   return names;
+}
+
+void Reducer::load_ready_order(const std::vector<std::string>& names) {
+  std::map<std::string_view, size_t> places;
+  for (size_t p = 0; p < parameters_.size(); ++p) places[parameters_[p].name] = p;
+  std::vector<size_t> order;
+  for (const std::string& name : names) {
+    const auto found = places.find(name);
+    if (found == places.end()) {
+      throw ValueError("DistributedDataParallel: the loaded state names parameter " + name +
+                       ", which this module does not have");
+    }
+    order.push_back(found->second);
+  }
+  order_ = std::move(order);
+  order_state_ = Order::agreed;
 }
 
 std::vector<std::string> Reducer::ready_order() const {

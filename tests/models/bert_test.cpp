@@ -51,6 +51,19 @@ TEST(Bert, FreshWeightsFollowTheSeedAndHuggingFacesRule) {
 }
 
 // Dropout must be on in training, off in evaluation, follow the seed, and keep the mean.
+TEST(Bert, Clones) {
+  BertForSequenceClassification model(tiny_config());
+  model->eval();
+  const auto copy = std::dynamic_pointer_cast<BertForSequenceClassificationImpl>(model->clone());
+  ASSERT_NE(copy, nullptr);
+  const BertBatch batch = batch_of(2, 5, 1);
+  const at::Tensor before = model->forward(batch);
+  EXPECT_TRUE(at::equal(copy->forward(batch), before));
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& parameter : copy->parameters()) parameter.zero_();
+  EXPECT_TRUE(at::equal(model->forward(batch), before));
+}
+
 TEST(Bert, DropoutIsRandomInTrainingOnly) {
   torch::manual_seed(0);
   BertForSequenceClassification model(tiny_config());

@@ -51,6 +51,45 @@ TEST(Wrapper, FeelsLikeTheModule) {
   CHECK_TRUE(of_any->named_parameters().size() == 4);
 }
 
+/// A new wrapper has the buckets of the old one from the first pass on, and goes on within a step.
+TEST(Wrapper, StateIsSavedAndLoaded) {
+  const int own = world().rank();
+  // Its layers are used in another order than that in which they are registered.
+  struct Backwards : torch::nn::Module {
+    Backwards() {
+      last = register_module("last", torch::nn::Linear(4, 4));
+      first = register_module("first", torch::nn::Linear(4, 4));
+    }
+    at::Tensor forward(const at::Tensor& x) { return last(first(x)); }
+    torch::nn::Linear first{nullptr}, last{nullptr};
+  };
+  const auto model = std::make_shared<Backwards>();
+  const auto backward = [&](auto& ddp, int step) { ddp(wave({3, 4}, 10 * step + own)).square().sum().backward(); };
+  const DistributedDataParallelOptions options{.bucket_cap_mb = kTiny, .backward_passes_per_step = 2};
+  StateDict saved;
+  std::vector<std::string> order;
+  {
+    DistributedDataParallel ddp(model, options);
+    CHECK_TRUE(ddp.state_dict().scalars.size() == 1);
+    for (int step = 0; step < 3; ++step) backward(ddp, step);
+    saved = ddp.state_dict();
+    order = ddp.logging_data().grad_ready_order;
+    CHECK_TRUE(order.size() == 4 && order[0].starts_with("last"));
+  }
+  DistributedDataParallel ddp(model, options);
+  ddp.load_state_dict(saved);
+  model->zero_grad();
+  backward(ddp, 3);  // the second of a step: averages
+  for (const at::Tensor& theirs : world().all_gather(model->first->weight.grad())) {
+    CHECK_TRUE(theirs.equal(model->first->weight.grad()));
+  }
+  CHECK_TRUE(ddp.logging_data().grad_ready_order == order && ddp.logging_data().has_rebuilt_buckets);
+  CHECK_TRUE(ddp.state_dict().scalars.at("ready_order.first.bias") == saved.scalars.at("ready_order.first.bias"));
+  saved.scalars["ready_order.other"] = int64_t{9};
+  check_throws<ValueError>([&] { ddp.load_state_dict(saved); }, "names parameter other, which");
+  check_throws<ValueError>([&] { ddp.load_state_dict({}); }, "the state has no \"forwards_in_step\"");
+}
+
 TEST(Wrapper, OptionsThatDifferAreNamed) {
   Toy model;
   check_throws<Error>(

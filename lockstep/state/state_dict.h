@@ -1,0 +1,38 @@
+// What something needs to go on where it stopped: named tensors and scalars.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+
+namespace lockstep {
+
+/// What state_dict() returns and load_state_dict() takes. Names have parts with dots between them, so that the
+/// states of several things fit into one. A value: copies of it share the tensors' memory.
+struct StateDict {
+  using Scalar = std::variant<bool, int64_t, double, std::string>;
+
+  std::map<std::string, at::Tensor> tensors{};
+  std::map<std::string, Scalar> scalars{};
+
+  /// The scalar of that name. T: bool, int64_t, double (an integer will do) or std::string. Throws ValueError
+  /// that begins with `who` where there is none, or one of another type.
+  template <class T>
+  T get(std::string_view who, const std::string& name) const;
+
+  /// Takes in all of `other`, with "`prefix`." before each name.
+  void add(std::string_view prefix, const StateDict& other);
+  /// What add(prefix, ...) has taken in, under its own names.
+  StateDict part(std::string_view prefix) const;
+
+  /// The scalars as a JSON object in one line, for files that hold tensors and text; and the opposite, which
+  /// throws ValueError for anything else.
+  std::string scalars_to_json() const;
+  static std::map<std::string, Scalar> scalars_from_json(std::string_view text);
+};
+
+}  // namespace lockstep

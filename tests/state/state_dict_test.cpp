@@ -1,0 +1,46 @@
+#include "lockstep/state/state_dict.h"
+
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+TEST(StateDict, HoldsPartsByPrefix) {
+  StateDict inner, outer;
+  inner.tensors["weight"] = at::ones({2});
+  inner.scalars["step"] = int64_t{3};
+  outer.scalars["model2"] = true;
+  outer.add("model", inner);
+  EXPECT_EQ(outer.get<int64_t>("Outer", "model.step"), 3);
+  EXPECT_TRUE(outer.tensors.at("model.weight").is_same(inner.tensors.at("weight")));
+  const StateDict part = outer.part("model");
+  EXPECT_EQ(part.scalars, inner.scalars);
+  EXPECT_EQ(part.tensors.size(), 1U);
+}
+
+TEST(StateDict, NamesWhatIsMissingOrOfAnotherType) {
+  StateDict state;
+  state.scalars["step"] = int64_t{3};
+  EXPECT_EQ(state.get<double>("Sampler", "step"), 3.0);
+  try {
+    state.get<int64_t>("Sampler", "epoch");
+    FAIL();
+  } catch (const ValueError& error) {
+    EXPECT_NE(std::string(error.what()).find("Sampler: the state has no \"epoch\""), std::string::npos);
+  }
+  EXPECT_THROW(state.get<std::string>("Sampler", "step"), ValueError);
+}
+
+TEST(StateDict, ScalarsGoThroughJson) {
+  StateDict state;
+  state.scalars = {{"a", true}, {"b", int64_t{1} << 60}, {"c", 0.1}, {"d", std::string("\"x\"\n")}, {"e", 2.0}};
+  EXPECT_EQ(StateDict::scalars_from_json(state.scalars_to_json()), state.scalars);
+  EXPECT_THROW(StateDict::scalars_from_json("[1]"), ValueError);
+  EXPECT_THROW(StateDict::scalars_from_json("{\"a\": [1]}"), ValueError);
+}
+
+}  // namespace
+}  // namespace lockstep
