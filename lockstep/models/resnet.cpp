@@ -33,7 +33,8 @@ torch::nn::Sequential layer(int64_t blocks, int64_t in, int64_t out, int64_t str
 
 void check_positive(const char* name, int64_t value) {
   if (value >= 1) return;
-  throw ValueError(std::string("ResNetOptions: ") + name + " must be at least 1, not " + std::to_string(value));
+  throw ValueError(std::string("ResNetOptions: ") + name + " must be at least 1, not " +
+                   std::to_string(value));
 }
 
 }  // namespace
@@ -49,9 +50,9 @@ void BasicBlockImpl::reset() {
   conv2_ = register_module("conv2", convolution(channels_, channels_, 3, 1, 1));
   bn2_ = register_module("bn2", norm(channels_));
   if (stride_ == 1 && in_channels_ == channels_) return;
-  downsample_ = register_module("downsample",
-                                torch::nn::Sequential(convolution(in_channels_, channels_, 1, stride_, 0),
-                                                      norm(channels_)));
+  downsample_ = register_module(
+      "downsample",
+      torch::nn::Sequential(convolution(in_channels_, channels_, 1, stride_, 0), norm(channels_)));
 }
 
 at::Tensor BasicBlockImpl::forward(const at::Tensor& input) {
@@ -71,7 +72,8 @@ ResNetImpl::ResNetImpl(ResNetOptions options) : options_(options) {
 void ResNetImpl::reset() {
   const int64_t width = options_.width;
   const bool is_large = options_.stem == ResNetOptions::Stem::imagenet;
-  conv1_ = register_module("conv1", is_large ? convolution(3, width, 7, 2, 3) : convolution(3, width, 3, 1, 1));
+  conv1_ =
+      register_module("conv1", is_large ? convolution(3, width, 7, 2, 3) : convolution(3, width, 3, 1, 1));
   bn1_ = register_module("bn1", norm(width));
   const auto& [first, second, third, fourth] = options_.blocks;
   layer1_ = register_module("layer1", layer(first, width, width, 1));

@@ -60,6 +60,8 @@ class ResNetImpl : public torch::nn::Cloneable<ResNetImpl> {
 TORCH_MODULE(ResNet);
 
 /// 11.7 million parameters at 1000 classes: torchvision.models.resnet18.
-inline ResNet ResNet18(int64_t num_classes = 1000) { return ResNet(ResNetOptions{.num_classes = num_classes}); }
+inline ResNet ResNet18(int64_t num_classes = 1000) {
+  return ResNet(ResNetOptions{.num_classes = num_classes});
+}
 
 }  // namespace lockstep::models

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "lockstep/ops/node.h"
-#include "lockstep/parallel/gradient_home.h"
+#include "lockstep/parallel/bucket_slot.h"
 
 namespace lockstep::ops {
 namespace {
@@ -100,12 +100,12 @@ at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight, 
   return result;
 }
 
-/// Into `home` where that is defined and lies as it must.
+/// Into `slot` where that is defined and lies as it must.
 at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& input, const ConvolutionShape& s,
-                           const at::Tensor& home) {
+                           const at::Tensor& slot) {
   const at::Tensor result =
-      home.defined() && home.is_contiguous(kNHWC)
-          ? home
+      slot.defined() && slot.is_contiguous(kNHWC)
+          ? slot
           : at::empty({s.out, s.in, s.kernel[0], s.kernel[1]}, gradient.options(), kNHWC);
   result.zero_();
   Window g(gradient), x(input), w(result);
@@ -137,8 +137,8 @@ struct ConvolutionBackward : OperationNode {
     const at::Tensor gradient = gradients[0].contiguous(kNHWC);
     if (wants_input) results[0] = input_gradient(gradient, w.contiguous(kNHWC), shape);
     if (wants_weight) {
-      const at::Tensor home = gradient_home(next_edge(1), gradient.scalar_type());
-      results[1] = handed_out(weight_gradient(gradient, x.contiguous(kNHWC), shape, home), home);
+      const at::Tensor slot = bucket_slot(next_edge(1), gradient.scalar_type());
+      results[1] = handed_out(weight_gradient(gradient, x.contiguous(kNHWC), shape, slot), slot);
     }
     return results;
   }
@@ -185,8 +185,8 @@ at::Tensor Conv2dImpl::forward(const at::Tensor& input) {
                          std::holds_alternative<torch::ExpandingArray<2>>(options.padding()) &&
                          *options.dilation() == std::array<int64_t, 2>{1, 1} && is_plain(input) &&
                          is_plain(weight) && input.scalar_type() == weight.scalar_type() &&
-                         input.size(1) == weight.size(1) && input.size(0) >= kLeastImages && !has_tangent(input, weight) &&
-                         !at::autocast::is_autocast_enabled(at::kCPU);
+                         input.size(1) == weight.size(1) && input.size(0) >= kLeastImages &&
+                         !has_tangent(input, weight) && !at::autocast::is_autocast_enabled(at::kCPU);
   if (!is_simple) return torch::nn::Conv2dImpl::forward(input);
   const auto padding = *std::get<torch::ExpandingArray<2>>(options.padding());
   const ConvolutionShape shape = shape_of(input, weight, *options.stride(), padding);

@@ -11,7 +11,7 @@ namespace lockstep::ops {
 /// the batch, one for each position and row of the kernel: no copy of the input is made, and taps that fall
 /// into the padding cost nothing, so that the last layers of a network for 32 x 32 images take a fraction of
 /// oneDNN's time; the weight's gradient is computed where DistributedDataParallel averages it
-/// (gradient_home). Anything else goes the way of torch::nn::Conv2d, and so does what runs under autocast.
+/// (bucket_slot). Anything else goes the way of torch::nn::Conv2d, and so does what runs under autocast.
 class Conv2dImpl : public torch::nn::Conv2dImpl {
  public:
   explicit Conv2dImpl(const torch::nn::Conv2dOptions& options);

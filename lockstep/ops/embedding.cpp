@@ -6,7 +6,7 @@
 #include <ATen/ops/empty.h>
 
 #include "lockstep/ops/node.h"
-#include "lockstep/parallel/gradient_home.h"
+#include "lockstep/parallel/bucket_slot.h"
 
 namespace lockstep::ops {
 namespace {
@@ -40,16 +40,16 @@ struct EmbeddingBackward : OperationNode {  // input: ids
     }
     const at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor gradient = gradients[0].contiguous();
-    const at::Tensor home = gradient_home(next_edge(0), gradient.scalar_type());
+    const at::Tensor slot = bucket_slot(next_edge(0), gradient.scalar_type());
     const at::Tensor result =
-        home.defined() && home.is_contiguous() ? home : at::empty({rows, width}, options);
+        slot.defined() && slot.is_contiguous() ? slot : at::empty({rows, width}, options);
     result.zero_();
     if (gradient.scalar_type() == at::kFloat) {
       add_rows<float>(result, ids.contiguous(), gradient, padding_id);
     } else {
       add_rows<double>(result, ids.contiguous(), gradient, padding_id);
     }
-    results[0] = handed_out(result, home);
+    results[0] = handed_out(result, slot);
     return results;
   }
 };
@@ -62,7 +62,8 @@ bool is_plain_table(const at::Tensor& table) {
 }  // namespace
 
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids, int64_t padding_id) {
-  if (!needs_gradient(table) || !is_plain_table(table) || ids.scalar_type() != at::kLong || has_tangent(table)) {
+  if (!needs_gradient(table) || !is_plain_table(table) || ids.scalar_type() != at::kLong ||
+      has_tangent(table)) {
     return at::embedding(table, ids, padding_id);
   }
   at::Tensor output;

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "lockstep/ops/node.h"
-#include "lockstep/parallel/gradient_home.h"
+#include "lockstep/parallel/bucket_slot.h"
 
 namespace lockstep::ops {
 namespace {
@@ -33,17 +33,17 @@ struct LinearBackward : OperationNode {  // keeps each only where the other one'
     }
     if (task_should_compute_output(1)) {
       const at::Tensor transposed = gradient.t(), x = input.unpack();
-      at::Tensor home = gradient_home(next_edge(1), gradient.scalar_type());
-      if (home.defined()) {
-        at::mm_out(home, transposed, x);
+      at::Tensor slot = bucket_slot(next_edge(1), gradient.scalar_type());
+      if (slot.defined()) {
+        at::mm_out(slot, transposed, x);
       } else {
         results[1] = transposed.mm(x);
       }
     }
     if (task_should_compute_output(2)) {
-      at::Tensor home = gradient_home(next_edge(2), gradient.scalar_type());
-      if (home.defined()) {
-        at::sum_out(home, gradient, 0);
+      at::Tensor slot = bucket_slot(next_edge(2), gradient.scalar_type());
+      if (slot.defined()) {
+        at::sum_out(slot, gradient, 0);
       } else {
         results[2] = gradient.sum(0);
       }
@@ -62,7 +62,8 @@ bool is_plain_matrix(const at::Tensor& tensor, int64_t dimensions) {
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
   if (!is_plain_matrix(input, 2) || !is_plain_matrix(weight, 2) || !is_plain_matrix(bias, 1) ||
-      bias.size(0) != weight.size(0) || has_tangent(input, weight, bias) || at::autocast::is_autocast_enabled(at::kCPU)) {
+      bias.size(0) != weight.size(0) || has_tangent(input, weight, bias) ||
+      at::autocast::is_autocast_enabled(at::kCPU)) {
     return at::linear(input, weight, bias);
   }
   at::Tensor output;

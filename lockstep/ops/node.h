@@ -30,11 +30,11 @@ void set_origin(const at::Tensor& output, c10::intrusive_ptr<NodeType> node, con
   torch::autograd::set_history(output, std::move(node));
 }
 
-/// What a backward hands along an edge for a gradient whose home is `home` (see gradient_home()), if it has
-/// one.
-inline at::Tensor handed_out(const at::Tensor& gradient, const at::Tensor& home) {
-  if (!home.defined()) return gradient;
-  if (!gradient.is_same(home)) home.copy_(gradient);
+/// What a backward hands along an edge for a gradient whose bucket slot is `slot` (see bucket_slot()), if it
+/// has one.
+inline at::Tensor handed_out(const at::Tensor& gradient, const at::Tensor& slot) {
+  if (!slot.defined()) return gradient;
+  if (!gradient.is_same(slot)) slot.copy_(gradient);
   return {};
 }
 
@@ -43,7 +43,8 @@ bool needs_gradient(const Inputs&... inputs) {
   return c10::GradMode::is_enabled() && (inputs.requires_grad() || ...);
 }
 
-/// Is a forward-mode derivative on its way through one of them? LibTorch's operations know what to do with it.
+/// Is a forward-mode derivative on its way through one of them? LibTorch's operations know what to do with
+/// it.
 inline bool has_tangent(const auto&... tensors) {
   constexpr uint64_t kLevel = 0;  // LibTorch has this one
   return ((tensors.defined() && tensors._fw_grad(kLevel).defined()) || ...);

@@ -47,9 +47,9 @@ void sum_squares(const at::Tensor& flat, double* sums) {
         sums[chunk] = square_sum(flat.const_data_ptr<float>() + first, count);
       } else {
         const at::Tensor elements_of_chunk = flat.narrow(0, first, count);
-        const at::Tensor part = (flat.is_complex() ? at::view_as_real(elements_of_chunk.resolve_conj())
-                                                   : elements_of_chunk)
-                                    .to(at::kDouble);
+        const at::Tensor part =
+            (flat.is_complex() ? at::view_as_real(elements_of_chunk.resolve_conj()) : elements_of_chunk)
+                .to(at::kDouble);
         sums[chunk] = square_sum(part.const_data_ptr<double>(), part.numel());
       }
     }

@@ -18,8 +18,8 @@ inline int64_t norm_chunks(int64_t elements) { return (elements + kNormChunk - 1
 /// All elements of `tensor` in one dimension: a view in the order of memory where it is dense, else a copy.
 at::Tensor in_memory_order(const at::Tensor& tensor);
 
-/// Stores the sum of squares of each chunk of `flat` (one dimension, contiguous, floating-point or complex) in
-/// sums[0 .. norm_chunks(flat.numel())).
+/// Stores the sum of squares of each chunk of `flat` (one dimension, contiguous, floating-point or complex)
+/// in sums[0 .. norm_chunks(flat.numel())).
 void sum_squares(const at::Tensor& flat, double* sums);
 
 /// The square root of the sum: each tensor's chunks first to last, then the tensors' sums from the least to

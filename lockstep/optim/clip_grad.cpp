@@ -17,7 +17,10 @@ namespace {
 std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> grads;
   for (const auto& parameter : parameters) {
-    if (parameter.grad().defined()) grads.push_back(parameter.grad().detach());
+    if (!parameter.grad().defined()) continue;
+    // Neither the norm nor a real factor tells a tensor from its conjugate, which the kernels refuse.
+    const at::Tensor grad = parameter.grad().detach();
+    grads.push_back(grad.is_conj() ? grad.conj() : grad);
   }
   return grads;
 }
@@ -27,7 +30,8 @@ double norm_of(const std::vector<at::Tensor>& grads, double norm_type) {
     std::vector<at::Tensor> norms;
     for (const auto& grad : grads) {
       const auto dtype = grad.is_complex() ? at::kComplexDouble : at::kDouble;
-      norms.push_back(at::linalg_vector_norm(grad, norm_type, std::nullopt, /*keepdim=*/false, dtype).to(at::kCPU));
+      norms.push_back(
+          at::linalg_vector_norm(grad, norm_type, std::nullopt, /*keepdim=*/false, dtype).to(at::kCPU));
     }
     return norms.empty() ? 0 : at::linalg_vector_norm(at::stack(norms), norm_type).item<double>();
   }

@@ -151,10 +151,10 @@ std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module);
 /// Needs the "lockstep" backend; registers a communication hook, so there can be no other, and must be made
 /// before the first backward pass. Every trainable parameter of the module must be in it. After backward a
 /// rank's grad() holds the average in its own slices only; elsewhere it is this rank's own gradient.
-/// Parameters move into shared memory; shared_parameters become each rank's own again when the optimizer goes,
-/// which it must on all ranks before any of them changes parameters by itself. All ranks make it, and call step(), clip_grad_norm_(),
-/// add_param_group() and consolidate_state_dict(), which block; they throw CommError when a rank is lost.
-/// Under join() it is named beside the model. One thread at a time.
+/// Parameters move into shared memory; shared_parameters become each rank's own again when the optimizer
+/// goes, which it must on all ranks before any of them changes parameters by itself. All ranks make it, and
+/// call step(), clip_grad_norm_(), add_param_group() and consolidate_state_dict(), which block; they throw
+/// CommError when a rank is lost. Under join() it is named beside the model. One thread at a time.
 template <class OptimizerT>
 class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
   static_assert(std::is_base_of_v<torch::optim::AdamW, OptimizerT> ||

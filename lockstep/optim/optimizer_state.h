@@ -41,6 +41,7 @@ struct BroadcastOptimizerStateOptions {
 /// rank alone (Horovod's broadcast_optimizer_state). The optimizers are of one type, over the same parameters
 /// in the same groups. Not for divided ones, whose load_state_dict() takes a plain optimizer. Called by all
 /// ranks; blocks.
-void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, BroadcastOptimizerStateOptions options = {});
+void broadcast_optimizer_state(torch::optim::Optimizer& optimizer,
+                               BroadcastOptimizerStateOptions options = {});
 
 }  // namespace lockstep

@@ -35,9 +35,9 @@ MakeOptimizer maker(const Defaults& defaults) {
 
 }  // namespace detail
 
-/// What ZeroRedundancyOptimizer and FusedZeroRedundancyOptimizer have in common, whatever optimizer they divide.
-/// param_groups() are those of all parameters; options set there (by set_lr, schedulers) reach the local
-/// optimizer with the next step. One thread at a time.
+/// What ZeroRedundancyOptimizer and FusedZeroRedundancyOptimizer have in common, whatever optimizer they
+/// divide. param_groups() are those of all parameters; options set there (by set_lr, schedulers) reach the
+/// local optimizer with the next step. One thread at a time.
 ///
 /// Under join(), where it must be named beside the models: ranks without inputs step for their share, with
 /// the averages that the models leave there and the learning rates of the highest rank that has inputs.
@@ -103,7 +103,8 @@ class ShardedOptimizer : public torch::optim::Optimizer, public detail::JoinMemb
   std::vector<double> learning_rates() const;
   detail::ParamGroups groups_over(const std::vector<std::vector<detail::Piece>>& pieces) const;
   detail::ParamGroups whole_groups() const;
-  void take_state(const torch::optim::Optimizer& shard, const std::vector<std::vector<detail::Piece>>& pieces);
+  void take_state(const torch::optim::Optimizer& shard,
+                  const std::vector<std::vector<detail::Piece>>& pieces);
 
   std::string name_;
   ProcessGroup group_, own_group_;

@@ -59,8 +59,8 @@ class Future {
 /// until the hook's future is complete, so that functions given to then() may refer to it.
 class GradBucket {
  public:
-  /// For the reducer. `buffer`: 1-d; gradient i, of `parameters[i]`, begins at element `offsets[i]`. The names
-  /// must live as long as the bucket.
+  /// For the reducer. `buffer`: 1-d; gradient i, of `parameters[i]`, begins at element `offsets[i]`. The
+  /// names must live as long as the bucket.
   GradBucket(const ProcessGroup& group, size_t index, size_t bucket_count, at::Tensor buffer,
              std::vector<int64_t> offsets, std::vector<at::Tensor> parameters,
              std::vector<std::string_view> names)

@@ -118,8 +118,8 @@ class DistributedDataParallel {
   /// What a resume needs beside the module's parameters: the order in which gradients become ready, by name,
   /// once the ranks have agreed on it, and the place in backward_passes_per_step. The same on all ranks.
   StateDict state_dict() const { return core_->state_dict(); }
-  /// On all ranks, with the same state, outside forward and backward. Buckets are laid out in its order at the
-  /// next synchronised forward, so that the first pass has those that were saved. Does not block. Throws
+  /// On all ranks, with the same state, outside forward and backward. Buckets are laid out in its order at
+  /// the next synchronised forward, so that the first pass has those that were saved. Does not block. Throws
   /// ValueError for what is no state of a wrapper of this module.
   void load_state_dict(const StateDict& state) { core_->load_state_dict(state); }
 
@@ -163,8 +163,8 @@ class DistributedDataParallel {
   friend class Joinable;
   template <class OptimizerT>
   friend class FusedZeroRedundancyOptimizer;
-template <class OptimizerT>
-class FusedZeroRedundancyOptimizer;
+  template <class OptimizerT>
+  class FusedZeroRedundancyOptimizer;
 
   static std::shared_ptr<torch::nn::Module> pointer_to(const M& module) {
     if constexpr (requires { module.ptr(); }) {
@@ -179,10 +179,10 @@ class FusedZeroRedundancyOptimizer;
   }
 
   static auto* target_of(const M& module) {
-    if constexpr (std::is_same_v<M, torch::nn::AnyModule>) {
+    if constexpr (requires { module.ptr(); }) {
       return module.ptr().get();
     } else {
-      return &*module;
+      return module.get();
     }
   }
   torch::nn::Module& base() const { return *target_of(module_); }

@@ -13,8 +13,8 @@ namespace lockstep {
 std::string describe_parameter(const std::string& name, const at::Tensor& parameter);
 std::string describe_buffer(const std::string& name, const at::Tensor& buffer);
 
-/// Throws Error on all ranks, which begins with `who`, unless `text` is the same on all, with the first line that differs from rank 0's
-/// and both ranks' versions. Blocks.
+/// Throws Error on all ranks, which begins with `who`, unless `text` is the same on all, with the first line
+/// that differs from rank 0's and both ranks' versions. Blocks.
 void verify_same_on_all_ranks(const ProcessGroup& group, const std::string& who, const std::string& text);
 
 }  // namespace lockstep

@@ -24,7 +24,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-bool is_home(const at::Tensor& gradient, const at::Tensor& view) {
+bool is_in_slot(const at::Tensor& gradient, const at::Tensor& view) {
   return gradient.is_same(view) ||
          (gradient.is_alias_of(view) && gradient.const_data_ptr() == view.const_data_ptr() &&
           gradient.strides() == view.strides() && gradient.scalar_type() == view.scalar_type());
@@ -244,11 +244,11 @@ void Reducer::on_gradient(size_t index) {
 
 /// copy_, whose way through the dispatcher costs more than a small copy of what lies in memory as it is
 /// meant.
-void Reducer::copy_home(const at::Tensor& gradient, const Parameter& parameter) {
+void Reducer::copy_to_slot(const at::Tensor& gradient, const Parameter& parameter) {
   const at::Tensor& view = parameter.view;
-  if (parameter.small_home != nullptr && gradient.is_cpu() && !gradient.is_conj() && !gradient.is_neg() &&
+  if (parameter.small_slot != nullptr && gradient.is_cpu() && !gradient.is_conj() && !gradient.is_neg() &&
       gradient.strides() == view.strides() && gradient.scalar_type() == view.scalar_type()) {
-    std::memcpy(parameter.small_home, gradient.const_data_ptr(), parameter.bytes);
+    std::memcpy(parameter.small_slot, gradient.const_data_ptr(), parameter.bytes);
     return;
   }
   const at::NoGradGuard no_grad;
@@ -273,9 +273,9 @@ void Reducer::adopt(Parameter& parameter) {
       parameter.view.zero_();
       gradient = options_.gradient_as_bucket_view ? parameter.view : parameter.view.clone();
     }
-    // After zero_grad(set_to_none) autograd leaves a tensor of its own: one copy brings it home, unless it
-    // was computed there (gradient_home()).
-    if (!is_home(gradient, parameter.view)) copy_home(gradient, parameter);
+    // After zero_grad(set_to_none) autograd leaves a tensor of its own: one copy brings it there, unless it
+    // was computed there (bucket_slot()).
+    if (!is_in_slot(gradient, parameter.view)) copy_to_slot(gradient, parameter);
     // With create_graph the gradient is part of a graph, which must stay.
     if (options_.gradient_as_bucket_view && !gradient.requires_grad()) gradient = parameter.view;
   }
@@ -447,7 +447,7 @@ void Reducer::wait_for_buckets() {
 /// Where the gradient is a tensor beside its bucket, it gets the average.
 void Reducer::write_back(Parameter& parameter) {
   at::Tensor& gradient = parameter.tensor.mutable_grad();
-  if (is_home(gradient, parameter.view)) return;
+  if (is_in_slot(gradient, parameter.view)) return;
   if (!gradient.requires_grad()) {
     gradient.copy_(parameter.view);
     return;

@@ -100,8 +100,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<std::string> ready_order() const;
   /// Do all ranks know that order?
   bool has_agreed_order() const { return order_state_ != Order::own; }
-  /// The next prepare() lays the buckets out in this order, the same on all ranks. Throws ValueError for a name
-  /// that no parameter has.
+  /// The next prepare() lays the buckets out in this order, the same on all ranks. Throws ValueError for a
+  /// name that no parameter has.
   void load_ready_order(const std::vector<std::string>& names);
   const ReducerStatistics& statistics() const { return statistics_; }
   /// Is the next step among those that are timed? Reading the clock six times shows in a step of 0.1 ms.
@@ -116,9 +116,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     bool is_sparse = false;
     bool is_trainable = false;   // as of the plan: has a place in a bucket, or is sparse
     at::Tensor view;             // of its bucket, in the parameter's own strides
-    void* small_home = nullptr;  // where `view` lies, if it is dense, in main memory and small
+    void* small_slot = nullptr;  // where `view` lies, if it is dense, in main memory and small
     size_t bytes = 0;            // of `view`
-    bool is_fit_for_home = false;
+    bool fits_slot = false;
     size_t bucket = 0;  // the last one for a sparse gradient, which waits for all of them
     bool is_ready = false;
     bool was_used = false;  // got a gradient since the last pass, in it or under no_sync()
@@ -134,7 +134,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     size_t pending = 0;     // gradients that are not ready
     DeviceStreams streams;  // that gradients were written on
     std::shared_ptr<Work> work;
-    at::Tensor wide;        // what is reduced in place of `flat`, in more precision
+    at::Tensor wide;                     // what is reduced in place of `flat`, in more precision
     std::shared_ptr<Work> missing_work;  // where `missing` is not reduced with the gradients
     // Of a communication hook, in the place of `work`.
     std::unique_ptr<GradBucket> grad_bucket;
@@ -173,7 +173,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   BucketPlan make_plan(const std::vector<size_t>& order) const;
   void lay_out(BucketPlan plan);
   void add_hook(size_t parameter);
-  at::Tensor offer_home(size_t parameter, at::ScalarType dtype);  // see gradient_home()
+  at::Tensor offer_slot(size_t parameter, at::ScalarType dtype);  // see bucket_slot()
   void remove_hook(Parameter& parameter);
   void agree_on_order();
   void lay_out_in_order();
@@ -197,7 +197,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void hook_output(const at::Tensor& output);
   void on_output();
   void on_gradient(size_t parameter);
-  static void copy_home(const at::Tensor& gradient, const Parameter& parameter);
+  static void copy_to_slot(const at::Tensor& gradient, const Parameter& parameter);
   void adopt(Parameter& parameter);
   void launch_ready_buckets();
   void all_reduce_missing(Bucket& bucket);

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/gradient_hook.h"
+#include "lockstep/parallel/bucket_slot_hook.h"
 #include "lockstep/parallel/module_check.h"
 #include "lockstep/parallel/reducer.h"
 
@@ -40,7 +40,7 @@ std::string kind_of(const at::Tensor& tensor) {
 }  // namespace
 
 /// On the accumulation of a parameter's gradient.
-class Reducer::ParameterHook final : public GradientHook {
+class Reducer::ParameterHook final : public BucketSlotHook {
  public:
   ParameterHook(std::weak_ptr<Reducer> reducer, size_t parameter)
       : reducer_(std::move(reducer)), parameter_(parameter) {}
@@ -49,9 +49,9 @@ class Reducer::ParameterHook final : public GradientHook {
     if (const auto reducer = reducer_.lock()) reducer->on_gradient(parameter_);
     return outputs;
   }
-  at::Tensor home(at::ScalarType dtype) const override {
+  at::Tensor slot(at::ScalarType dtype) const override {
     const auto reducer = reducer_.lock();
-    return reducer ? reducer->offer_home(parameter_, dtype) : at::Tensor();
+    return reducer ? reducer->offer_slot(parameter_, dtype) : at::Tensor();
   }
 
  private:
@@ -109,14 +109,14 @@ void Reducer::add_hook(size_t index) {
       parameter.accumulator->add_post_hook(std::make_unique<ParameterHook>(weak_from_this(), index));
 }
 
-at::Tensor Reducer::offer_home(size_t index, at::ScalarType dtype) {
+at::Tensor Reducer::offer_slot(size_t index, at::ScalarType dtype) {
   Parameter& parameter = parameters_[index];
   if (pass_.state != PassState::open || is_torn() || !options_.gradient_as_bucket_view ||
       c10::GradMode::is_enabled() || torch::autograd::AnomalyMode::is_enabled()) {
     return {};
   }
   at::Tensor& gradient = parameter.tensor.mutable_grad();
-  if (gradient.defined() || parameter.is_ready || !parameter.is_fit_for_home ||
+  if (gradient.defined() || parameter.is_ready || !parameter.fits_slot ||
       parameter.view.scalar_type() != dtype || !parameter.tensor.requires_grad()) {
     return {};
   }
@@ -178,7 +178,7 @@ void Reducer::lay_out(BucketPlan plan) {
       gradient.reset();
     }
     parameter.view.reset();
-    parameter.is_fit_for_home = false;
+    parameter.fits_slot = false;
   }
   buckets_.clear();
   plan_ = std::move(plan);
@@ -213,8 +213,8 @@ void Reducer::lay_out(BucketPlan plan) {
           parameter.bytes <= kSmall && device.is_cpu() && parameter.view.is_non_overlapping_and_dense();
       // Matrix products add in another order where their result lies otherwise; and nobody would wait for
       // what another stream writes.
-      parameter.is_fit_for_home = device.is_cpu() && planned.offsets[i] % kGradientAlignment == 0;
-      parameter.small_home = is_small ? parameter.view.mutable_data_ptr() : nullptr;
+      parameter.fits_slot = device.is_cpu() && planned.offsets[i] % kGradientAlignment == 0;
+      parameter.small_slot = is_small ? parameter.view.mutable_data_ptr() : nullptr;
     }
     buckets_.push_back(std::move(bucket));
   }

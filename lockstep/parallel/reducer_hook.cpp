@@ -35,8 +35,9 @@ void Reducer::launch_hook(size_t index) {
       names.push_back(parameters_[planned.parameters[i]].name);
     }
     const at::Tensor gradients = bucket.flat.narrow(0, 0, static_cast<int64_t>(planned.bytes) / element);
-    bucket.grad_bucket = std::make_unique<GradBucket>(group_, index, buckets_.size(), gradients,
-                                                      std::move(offsets), std::move(parameters), std::move(names));
+    bucket.grad_bucket =
+        std::make_unique<GradBucket>(group_, index, buckets_.size(), gradients, std::move(offsets),
+                                     std::move(parameters), std::move(names));
     bucket.future = std::make_unique<Future>(comm_hook_(*bucket.grad_bucket));
   }
   // Whatever the hook makes of the gradients, whether some are missing is known exactly.

@@ -11,7 +11,8 @@ void sync_module_states(const torch::nn::Module& module, SyncModuleStatesOptions
   const at::NoGradGuard no_grad;
   const ProcessGroup group = options.process_group ? *options.process_group : default_world();
   std::string description;
-  for (const auto& item : module.named_parameters()) description += describe_parameter(item.key(), item.value());
+  for (const auto& item : module.named_parameters())
+    description += describe_parameter(item.key(), item.value());
   for (const auto& item : module.named_buffers()) description += describe_buffer(item.key(), item.value());
   verify_same_on_all_ranks(group, "sync_module_states", description);
   for (const at::Tensor& parameter : module.parameters()) group.broadcast(parameter, {.src = options.src});

@@ -29,7 +29,8 @@ template <class T>
 T StateDict::get(std::string_view who, const std::string& name) const {
   const auto found = scalars.find(name);
   if (found == scalars.end()) {
-    throw ValueError(std::string(who) + ": the state has no \"" + name + "\"; give what state_dict() returned");
+    throw ValueError(std::string(who) + ": the state has no \"" + name +
+                     "\"; give what state_dict() returned");
   }
   if (const T* value = std::get_if<T>(&found->second)) return *value;
   if constexpr (std::is_same_v<T, double>) {

@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-/// What state_dict() returns and load_state_dict() takes. Names have parts with dots between them, so that the
-/// states of several things fit into one. A value: copies of it share the tensors' memory.
+/// What state_dict() returns and load_state_dict() takes. Names have parts with dots between them, so that
+/// the states of several things fit into one. A value: copies of it share the tensors' memory.
 struct StateDict {
   using Scalar = std::variant<bool, int64_t, double, std::string>;
 

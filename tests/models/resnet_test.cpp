@@ -12,7 +12,7 @@ namespace lockstep::models {
 namespace {
 
 template <class Model>
-void expect_clone(const Model& model, const at::Tensor& input) {
+void expect_clone(Model model, const at::Tensor& input) {
   const auto copy = std::dynamic_pointer_cast<typename Model::ContainedType>(model->clone());
   ASSERT_NE(copy, nullptr);
   model->eval();
@@ -38,7 +38,7 @@ TEST(Models, Clone) {
 }
 
 TEST(ResNet, OptionsChangeItsShape) {
-  const ResNet eighteen = ResNet18(10);
+  ResNet eighteen = ResNet18(10);
   EXPECT_EQ(eighteen->named_parameters()["fc.weight"].sizes(), (std::vector<int64_t>{10, 512}));
   EXPECT_EQ(eighteen->named_parameters()["conv1.weight"].sizes(), (std::vector<int64_t>{64, 3, 7, 7}));
   ResNet small(ResNetOptions{

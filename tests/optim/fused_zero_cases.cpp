@@ -276,8 +276,7 @@ void wrong_use_of_the_fused_one() {
   Fused fused(ddp, AdamWOptions(0.1));
   toy_loss(ddp, 0, world().rank()).backward();
   fused.step();
-  check_throws<Error>([&] { toy_loss(ddp, 1, world().rank()).backward(); },
-                      "call zero_grad() in between");
+  check_throws<Error>([&] { toy_loss(ddp, 1, world().rank()).backward(); }, "call zero_grad() in between");
 }
 
 /// Gradients are dropped or zeroed by the optimizer, through its base class, or by the module; before the

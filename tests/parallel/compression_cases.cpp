@@ -48,7 +48,8 @@ TEST(DdpCompression, PowerSGDResumesInANewWrapper) {
       Toy model;
       const PowerSGDOptions options{.start_powerSGD_iter = 2, .min_compression_rate = 0.5, .random_seed = 7};
       auto state = std::make_shared<PowerSGDState>(std::nullopt, options);
-      auto ddp = std::make_unique<DistributedDataParallel<Toy>>(model, DistributedDataParallelOptions{.bucket_cap_mb = cap});
+      auto ddp = std::make_unique<DistributedDataParallel<Toy>>(
+          model, DistributedDataParallelOptions{.bucket_cap_mb = cap});
       ddp->register_comm_hook(state, powerSGD_hook);
       torch::optim::SGD optimizer(model->parameters(), 0.1);
       for (int step = 0; step < 6; ++step) {

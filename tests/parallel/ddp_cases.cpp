@@ -48,7 +48,7 @@ TEST(Ddp, GradientsLiveInTheBuckets) {
     places.push_back(parameter.grad().const_data_ptr());
     CHECK_TRUE(reinterpret_cast<uintptr_t>(places.back()) % 64 == 0);
   }
-  // Dropped by zero_grad(set_to_none), they come home.
+  // Dropped by zero_grad(set_to_none), they are in the bucket again.
   torch::optim::SGD(model->parameters(), 0.1).zero_grad();
   backward();
   for (size_t i = 0; i < places.size(); ++i)

@@ -161,7 +161,8 @@ TEST(CommHooks, WhenHooksAreRefused) {
   });
   check_throws<Error>([&] { toy_loss(wrong, 0, world().rank()).backward(); }, "for bucket 0 has 3 elements");
   check_throws<ValueError>(
-      [&] { GradBucket(world(), 0, 1, at::zeros({4}), {}, {}, {}).set_buffer(at::zeros({5})); }, "of 4 elements");
+      [&] { GradBucket(world(), 0, 1, at::zeros({4}), {}, {}, {}).set_buffer(at::zeros({5})); },
+      "of 4 elements");
 }
 
 TEST(CommHooks, TheNoopHookLeavesGradients) {

@@ -185,8 +185,8 @@ at::Tensor run_hook(const std::shared_ptr<PowerSGDState>& state, const at::Tenso
   return powerSGD_hook(state, bucket).wait();
 }
 
-/// Buckets change after the first pass, and when parameters are frozen or freed. What a parameter has lost, and
-/// its matrices, go with it.
+/// Buckets change after the first pass, and when parameters are frozen or freed. What a parameter has lost,
+/// and its matrices, go with it.
 TEST(OddHooks, PowerSGDErrorsStayWithTheirParameters) {
   const at::Tensor a = at::zeros({8, 8}), b = at::zeros({8, 8}), bias = at::zeros({3});
   const auto make = [] {
@@ -202,7 +202,8 @@ TEST(OddHooks, PowerSGDErrorsStayWithTheirParameters) {
   // The bias went as it was: nothing was lost, though the ranks' values differ.
   CHECK_TRUE(state->errors.at("bias").abs().max().item<double>() == 0);
   const at::Tensor low = at::outer(wave({8}, 1), wave({8}, 2)).view({-1}), high = 2 * low;
-  const at::Tensor found = run_hook(state, at::cat({low, high, at::ones({3})}), {a, b, bias}, {"a", "b", "bias"});
+  const at::Tensor found =
+      run_hook(state, at::cat({low, high, at::ones({3})}), {a, b, bias}, {"a", "b", "bias"});
   CHECK_TRUE(!is_close(found.narrow(0, 0, 64), low, 1e-3));
   // In another order: the same for each.
   const at::Tensor swapped =

@@ -64,7 +64,9 @@ TEST(Wrapper, StateIsSavedAndLoaded) {
     torch::nn::Linear first{nullptr}, last{nullptr};
   };
   const auto model = std::make_shared<Backwards>();
-  const auto backward = [&](auto& ddp, int step) { ddp(wave({3, 4}, 10 * step + own)).square().sum().backward(); };
+  const auto backward = [&](auto& ddp, int step) {
+    ddp(wave({3, 4}, 10 * step + own)).square().sum().backward();
+  };
   const DistributedDataParallelOptions options{.bucket_cap_mb = kTiny, .backward_passes_per_step = 2};
   StateDict saved;
   std::vector<std::string> order;
@@ -84,7 +86,8 @@ TEST(Wrapper, StateIsSavedAndLoaded) {
     CHECK_TRUE(theirs.equal(model->first->weight.grad()));
   }
   CHECK_TRUE(ddp.logging_data().grad_ready_order == order && ddp.logging_data().has_rebuilt_buckets);
-  CHECK_TRUE(ddp.state_dict().scalars.at("ready_order.first.bias") == saved.scalars.at("ready_order.first.bias"));
+  CHECK_TRUE(ddp.state_dict().scalars.at("ready_order.first.bias") ==
+             saved.scalars.at("ready_order.first.bias"));
   saved.scalars["ready_order.other"] = int64_t{9};
   check_throws<ValueError>([&] { ddp.load_state_dict(saved); }, "names parameter other, which");
   check_throws<ValueError>([&] { ddp.load_state_dict({}); }, "the state has no \"forwards_in_step\"");
@@ -96,9 +99,7 @@ TEST(Wrapper, OptionsThatDifferAreNamed) {
       [&] { DistributedDataParallel ddp(model, {.find_unused_parameters = world().rank() == 0}); },
       "rank 0 has option find_unused_parameters true, rank 1 has option find_unused_parameters false");
   check_throws<Error>(
-      [&] {
-        DistributedDataParallel ddp(model, {.bucket_cap_mb = world().rank() == 0 ? 25.0 : 12.0});
-      },
+      [&] { DistributedDataParallel ddp(model, {.bucket_cap_mb = world().rank() == 0 ? 25.0 : 12.0}); },
       "option bucket_cap_mb");
 }
 
@@ -112,7 +113,8 @@ TEST(Wrapper, ModuleStatesOfOneRankForAll) {
   sync_module_states(*model, {.src = source});
   CHECK_TRUE(model->net1->weight.equal(at::full({10, 10}, source + 1.0)));
   torch::nn::Linear other(4, own == 0 ? 3 : 2);
-  check_throws<Error>([&] { sync_module_states(*other); }, "sync_module_states: the ranks' modules or options differ");
+  check_throws<Error>([&] { sync_module_states(*other); },
+                      "sync_module_states: the ranks' modules or options differ");
 }
 
 TEST(Wrapper, OptimizerStateOfOneRankForAll) {

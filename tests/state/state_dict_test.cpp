@@ -36,7 +36,8 @@ TEST(StateDict, NamesWhatIsMissingOrOfAnotherType) {
 
 TEST(StateDict, ScalarsGoThroughJson) {
   StateDict state;
-  state.scalars = {{"a", true}, {"b", int64_t{1} << 60}, {"c", 0.1}, {"d", std::string("\"x\"\n")}, {"e", 2.0}};
+  state.scalars = {
+      {"a", true}, {"b", int64_t{1} << 60}, {"c", 0.1}, {"d", std::string("\"x\"\n")}, {"e", 2.0}};
   EXPECT_EQ(StateDict::scalars_from_json(state.scalars_to_json()), state.scalars);
   EXPECT_THROW(StateDict::scalars_from_json("[1]"), ValueError);
   EXPECT_THROW(StateDict::scalars_from_json("{\"a\": [1]}"), ValueError);

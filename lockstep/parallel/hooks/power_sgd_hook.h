@@ -55,8 +55,8 @@ class PowerSGDState {
   CompressionStats compression_stats() const;
 
   /// Options, counters, random generator, errors and matrices by the names of parameters, so that they fit
-  /// whatever the buckets are: what checkpoint::save_safetensors takes. The errors are this rank's own, so each
-  /// rank saves its own file. Everything but the group.
+  /// whatever the buckets are: what checkpoint::save_safetensors takes. The errors are this rank's own, so
+  /// each rank saves its own file. Everything but the group.
   StateDict state_dict() const;
   /// Throws ValueError naming what is missing.
   void load_state_dict(const StateDict& state);
@@ -66,7 +66,7 @@ class PowerSGDState {
   int64_t iter = 0;  ///< backward passes so far
 
   // For the hooks.
-  int64_t next_seed();                  // the same on all ranks
+  int64_t next_seed();  // the same on all ranks
   void forget(const GradBucket& bucket);
   void increase_iter(const GradBucket& bucket);
   void report(const GradBucket& bucket);

@@ -35,8 +35,8 @@ class Watch : public torch::autograd::FunctionPostHook {
   size_t input_;
 };
 
-struct AtHomeImpl : torch::nn::Module {
-  AtHomeImpl()
+struct InSlotsImpl : torch::nn::Module {
+  InSlotsImpl()
       : table(register_parameter("table", at::zeros({20, 18}))),
         convolution(register_module("convolution",
                                     ops::Conv2d(torch::nn::Conv2dOptions(2, 4, 3).padding(1).bias(false)))),
@@ -60,9 +60,9 @@ struct AtHomeImpl : torch::nn::Module {
     return output;
   }
 };
-TORCH_MODULE(AtHome);
+TORCH_MODULE(InSlots);
 
-const std::vector<const void*> kAtHome(4, nullptr);
+const std::vector<const void*> kInSlots(4, nullptr);
 
 at::Tensor ids_of(int rank) { return at::arange(16) * (rank + 3) % 20; }
 
@@ -70,7 +70,7 @@ at::Tensor loss_of(auto&& call, int rank) { return call(ids_of(rank)).sum(); }
 
 /// The gradient of this rank alone, by parameter.
 std::vector<at::Tensor> own_gradients() {
-  AtHome alone;
+  InSlots alone;
   loss_of(alone, world().rank()).backward();
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : alone->parameters()) gradients.push_back(parameter.grad());
@@ -78,34 +78,34 @@ std::vector<at::Tensor> own_gradients() {
 }
 
 std::vector<at::Tensor> expected_gradients() {
-  AtHome alone;
+  InSlots alone;
   return average_gradients(*alone, [&](int rank) { return loss_of(alone, rank); });
 }
 
-std::vector<const void*> places_of_gradients(AtHome& model) {
+std::vector<const void*> places_of_gradients(InSlots& model) {
   return {model->out->weight.grad().const_data_ptr(), model->out->bias.grad().const_data_ptr(),
           model->convolution->weight.grad().const_data_ptr(), model->table.grad().const_data_ptr()};
 }
 
-TEST(ZeroCopyGradients, GradientsAreComputedAtHome) {
+TEST(ZeroCopyGradients, GradientsAreComputedInTheBucket) {
   const auto expected = expected_gradients();
   for (const double cap : {kTiny, 25.0}) {
-    AtHome model;
+    InSlots model;
     DistributedDataParallel ddp(model, {.bucket_cap_mb = cap});
     for (int step = 0; step < 4; ++step) {
       model->zero_grad();
       model->places.clear();
       loss_of(ddp, world().rank()).backward();
-      CHECK_TRUE(model->places == kAtHome);
+      CHECK_TRUE(model->places == kInSlots);
       check_gradients(*model, expected);
     }
   }
 }
 
 /// Parameters that do not lie as the operations compute.
-TEST(ZeroCopyGradients, GradientsAreCopiedToAHomeOfOtherStrides) {
+TEST(ZeroCopyGradients, GradientsAreCopiedToASlotOfOtherStrides) {
   const auto expected = expected_gradients();
-  AtHome model;
+  InSlots model;
   const auto transposed = [](const at::Tensor& tensor) {
     tensor.set_data(tensor.detach().t().contiguous().t());
   };
@@ -117,20 +117,20 @@ TEST(ZeroCopyGradients, GradientsAreCopiedToAHomeOfOtherStrides) {
     model->zero_grad();
     model->places.clear();
     loss_of(ddp, world().rank()).backward();
-    CHECK_TRUE(model->places == kAtHome);
+    CHECK_TRUE(model->places == kInSlots);
     CHECK_TRUE(model->table.grad().strides() == model->table.strides());
     check_gradients(*model, expected);
   }
 }
 
 /// Where a gradient is there already, or may be kept by somebody, it is computed elsewhere.
-TEST(ZeroCopyGradients, GradientsThatHaveNoHome) {
+TEST(ZeroCopyGradients, GradientsThatHaveNoSlot) {
   const auto expected = expected_gradients(), own = own_gradients();
   const int rank = world().rank();
-  const auto is_elsewhere = [](AtHome& model) {
-    const auto homes = places_of_gradients(model);
-    for (size_t i = 0; i < homes.size(); ++i) {
-      CHECK_TRUE(model->places[i] != nullptr && model->places[i] != homes[i]);
+  const auto is_elsewhere = [](InSlots& model) {
+    const auto slots = places_of_gradients(model);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      CHECK_TRUE(model->places[i] != nullptr && model->places[i] != slots[i]);
     }
     model->places.clear();
   };
@@ -139,7 +139,7 @@ TEST(ZeroCopyGradients, GradientsThatHaveNoHome) {
     return gradients;
   };
   {
-    AtHome model;
+    InSlots model;
     DistributedDataParallel ddp(model);
     loss_of(ddp, rank).backward();
     model->places.clear();
@@ -157,7 +157,7 @@ TEST(ZeroCopyGradients, GradientsThatHaveNoHome) {
     check_gradients(*model, doubled(expected));
   }
   {
-    AtHome model;
+    InSlots model;
     DistributedDataParallel ddp(model);
     for (int step = 0; step < 3; ++step) {  // the results of grad() are the caller's
       model->zero_grad();
@@ -166,13 +166,13 @@ TEST(ZeroCopyGradients, GradientsThatHaveNoHome) {
       const auto mine = torch::autograd::grad({loss}, model->parameters(), {}, /*retain_graph=*/true);
       model->places.clear();
       loss.backward();
-      CHECK_TRUE(model->places == kAtHome);
+      CHECK_TRUE(model->places == kInSlots);
       for (size_t p = 0; p < mine.size(); ++p) CHECK_TRUE(is_close(mine[p], own[p]));
       check_gradients(*model, expected);
     }
   }
   {
-    AtHome model;
+    InSlots model;
     std::vector<at::Tensor> kept(4);
     DistributedDataParallel ddp(model);
     const std::vector<at::Tensor> watched{model->table, model->convolution->weight, model->out->weight,
@@ -195,7 +195,7 @@ TEST(ZeroCopyGradients, GradientsThatHaveNoHome) {
     }
   }
   {
-    AtHome model;
+    InSlots model;
     DistributedDataParallel ddp(model);
     const torch::autograd::DetectAnomalyGuard detects;  // looks at every gradient that is handed on
     loss_of(ddp, rank).backward();
@@ -203,7 +203,7 @@ TEST(ZeroCopyGradients, GradientsThatHaveNoHome) {
     check_gradients(*model, expected);
   }
   {
-    AtHome model;
+    InSlots model;
     DistributedDataParallel ddp(model, {.gradient_as_bucket_view = false});
     std::vector<at::Tensor> before;
     for (int step = 0; step < 3; ++step) {
@@ -217,7 +217,7 @@ TEST(ZeroCopyGradients, GradientsThatHaveNoHome) {
     }
   }
   {
-    AtHome model;
+    InSlots model;
     DistributedDataParallel ddp(model);
     for (int step = 0; step < 2; ++step) {
       model->zero_grad();
@@ -231,7 +231,7 @@ TEST(ZeroCopyGradients, GradientsThatHaveNoHome) {
 /// Two uses of each parameter in one forward, and two forwards in one backward.
 TEST(ZeroCopyGradients, GradientsOfSeveralUses) {
   const auto loss = [](auto&& call, int rank) { return (call(ids_of(rank)) * call(ids_of(rank + 1))).sum(); };
-  AtHome model, alone;
+  InSlots model, alone;
   const auto expected = average_gradients(*alone, [&](int rank) { return loss(alone, rank); });
   DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
   for (int step = 0; step < 3; ++step) {
@@ -241,8 +241,8 @@ TEST(ZeroCopyGradients, GradientsOfSeveralUses) {
   }
 }
 
-/// A parameter that is used by an operation which knows homes and by one that does not, whichever comes
-/// first.
+/// A parameter that is used by an operation which knows bucket slots and by one that does not, whichever
+/// comes first.
 TEST(ZeroCopyGradients, GradientsOfUsesOfTwoKinds) {
   struct TwiceImpl : torch::nn::Module {
     TwiceImpl() : layer(register_module("layer", torch::nn::Linear(4, 4))) { fill_with_waves(*this); }
@@ -306,7 +306,7 @@ TEST(ZeroCopyGradients, AnOperationThatHandsOutNoGradient) {
 /// Autograd drops what comes for a parameter that was frozen after its forward: it counts as zeros.
 TEST(ZeroCopyGradients, AParameterFrozenBeforeItsBackward) {
   for (const bool view : {true, false}) {
-    AtHome model;
+    InSlots model;
     DistributedDataParallel ddp(model, {.gradient_as_bucket_view = view});
     for (int step = 0; step < 3; ++step) {
       model->zero_grad();
@@ -379,9 +379,9 @@ TEST(ZeroCopyGradients, AHookChangesNoBitOfOddSizes) {
 }
 
 /// The backward of one rank ends between the operation and the accumulation.
-TEST(ZeroCopyGradients, AnExceptionAfterAGradientCameHome) {
+TEST(ZeroCopyGradients, AnExceptionAfterAGradientCame) {
   const auto expected = expected_gradients();
-  AtHome model;
+  InSlots model;
   DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
   for (int step = 0; step < 3; ++step) {
     model->zero_grad();
