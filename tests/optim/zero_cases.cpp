@@ -2,6 +2,7 @@
 
 #include <ATen/ops/equal.h>
 
+#include "lockstep/base/main.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
@@ -72,5 +73,8 @@ int main(int argc, char** argv) {
       body();
     };
   }
-  return run_cases(argc, argv, cases);
+  return lockstep::run_main(argv[0], [&] {
+    for (int i = 1; i < argc; ++i) cases.at(argv[i])();
+    return 0;
+  });
 }
