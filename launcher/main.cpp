@@ -1,5 +1,4 @@
 // lockrun: starts the ranks of a job, watches them and ends them together.
-#include <algorithm>
 #include <cstdio>
 #include <string_view>
 
@@ -7,12 +6,12 @@
 #include "launcher/cli/options.h"
 #include "launcher/machines/machine.h"
 #include "launcher/machines/remote_command.h"
-#include "launcher/output/sink.h"
 #include "launcher/process/first_process.h"
 #include "launcher/process/signals.h"
 #include "launcher/run/job.h"
 #include "launcher/run/remote_agent.h"
 #include "lockstep/base/main.h"
+#include "lockstep/cli/help.h"
 
 int main(int argc, char** argv) {
   using namespace lockstep::launcher;
@@ -24,9 +23,7 @@ int main(int argc, char** argv) {
     if (argc == 2 && std::string_view(argv[1]) == kAgentFlag) return run_as_agent(machine);
     const Options options = parse_options(argc, argv, machine);
     if (options.help) {
-      const Sink out(1);
-      const size_t columns = static_cast<size_t>(out.terminal() ? out.columns() : 80);
-      std::fputs(help_text(std::clamp<size_t>(columns, 40, 80)).c_str(), stdout);
+      std::fputs(help_text(lockstep::help_columns()).c_str(), stdout);
       return 0;
     }
     if (options.version) {

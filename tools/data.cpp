@@ -108,8 +108,8 @@ int make_sentiment(const SentimentArguments& arguments) {
 
 }  // namespace
 
-void add_data(Subcommand app, Action& action) {
-  auto data = app.add_subcommand("data", "Make data sets ready for training");
+void add_data(CommandLine app, Action& action) {
+  auto data = app.add_subcommand("data", "Makes data sets ready for training");
   data.require_subcommand();
 
   auto sentiment = data.add_subcommand(
@@ -119,9 +119,9 @@ void add_data(Subcommand app, Action& action) {
   sentiment.add_option("--input", arguments->input, "Directory with *_GroundTruth.txt").required();
   sentiment.add_option("--output-dir", arguments->output_dir, "Directory to write to").required();
   sentiment
-      .add_option("--parts", arguments->parts,
-                  "movie, amazon, tweets, nyt or several with commas between; default: all that exist")
-      .with_commas();
+      .add_option("--parts", arguments->parts, "movie, amazon, tweets, nyt or several with commas between")
+      .with_commas()
+      .default_text("all that exist");
   sentiment
       .add_option("--min-rating", arguments->min_rating, "Leave out sentences rated nearer to 0 than this")
       .with_default();

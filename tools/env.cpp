@@ -14,9 +14,13 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "git_revision.h"
+#include "lockstep/base/cgroup.h"
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
@@ -140,18 +144,80 @@ std::string huge_pages_in_arena() {
   }
 }
 
+/// The least of what `limit` finds in this process's control groups, of version 2 and 1.
+template <class Limit>
+std::optional<double> tightest(const char* controller, const Limit& limit) {
+  std::optional<double> least;
+  const auto look = [&](const std::filesystem::path& group) {
+    const std::optional<double> found = limit(group);
+    if (found && (!least || *found < *least)) least = found;
+  };
+  for_each_cgroup("/sys/fs/cgroup", "", look);
+  for_each_cgroup(std::filesystem::path("/sys/fs/cgroup") / controller, controller, look);
+  return least;
+}
+
+/// The number in a control group's file; nullopt where there is none or no limit ("max", -1, 2^63).
+std::optional<double> number_in(const std::filesystem::path& file) {
+  const std::string text = read_if_there(file);
+  double number = -1;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  if (number < 0 || number > 1e18) return std::nullopt;
+  return number;
+}
+
+std::string cgroup_memory() {
+  const auto bytes = tightest("memory", [](const std::filesystem::path& group) {
+    const auto limit = number_in(group / "memory.max");
+    return limit ? limit : number_in(group / "memory.limit_in_bytes");
+  });
+  return bytes ? fmt::format("{:.1f} GiB", *bytes / (1 << 30)) : "no limit";
+}
+
+std::string cgroup_cores() {
+  const auto cores = tightest("cpu", [](const std::filesystem::path& group) {
+    const auto limit = cores_of_cpu_max(read_if_there(group / "cpu.max"));
+    return limit ? limit
+                 : cores_of_cpu_max(read_if_there(group / "cpu.cfs_quota_us") + " " +
+                                    read_if_there(group / "cpu.cfs_period_us"));
+  });
+  return cores ? fmt::format("{:g} cores", *cores) : "no limit";
+}
+
+std::string cgroup_processes() {
+  const auto most =
+      tightest("pids", [](const std::filesystem::path& group) { return number_in(group / "pids.max"); });
+  return most ? fmt::format("{:.0f}", *most) : "no limit";
+}
+
+/// What the programs that link LibTorch find when they start: version and file, or the loader's complaint.
+std::string libtorch_at_run_time() {
+  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "lockstep-store";
+  const std::string command = "'" + program.string() + "' --libtorch 2>&1";
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "re"), ::pclose);
+  if (!pipe) return "not known";
+  std::string text;
+  char buffer[4096];
+  while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe.get())) text.append(buffer, count);
+  return text.substr(0, text.find('\n'));
+}
+
 Facts machine_facts() {
   utsname system{};
   ::uname(&system);
   return {{"lockstep", LOCKSTEP_VERSION},
           {"segment layout", std::to_string(shm::kLayoutVersion)},
+          {"git revision", LOCKSTEP_GIT_REVISION},
           {"libtorch headers", TORCH_VERSION},
+          {"libtorch at run time", libtorch_at_run_time()},
           {"compiler", kCompiler},
           {"system", entry_of("/etc/os-release", "PRETTY_NAME")},
           {"kernel", std::string(system.sysname) + " " + system.release + " " + system.machine},
           {"processor", entry_of("/proc/cpuinfo", "model name")},
           {"cores", fmt::format("{} usable of {} online", usable_cores(), ::sysconf(_SC_NPROCESSORS_ONLN))},
           {"memory", memory("MemTotal") + ", " + memory("MemAvailable") + " available"},
+          {"control group", "memory " + cgroup_memory() + ", processor " + cgroup_cores() + ", processes " +
+                                cgroup_processes()},
           {"/dev/shm", space("/dev/shm")},
           {"temporary files", space(env::get(env::kTmpdir).value_or("/tmp").c_str())},
           {"huge pages", chosen("/sys/kernel/mm/transparent_hugepage/enabled") + ", shared memory " +
@@ -211,14 +277,14 @@ int show(bool as_json) {
     return 0;
   }
   std::string text;
-  for (const auto& [name, value] : facts) text += fmt::format("{:<20} {}\n", name, value);
+  for (const auto& [name, value] : facts) text += fmt::format("{:<22} {}\n", name, value);
   std::fputs(text.c_str(), stdout);
   return 0;
 }
 
 }  // namespace
 
-void add_env(Subcommand app, Action& action) {
+void add_env(CommandLine app, Action& action) {
   auto as_json = std::make_shared<bool>(false);
   auto command = app.add_subcommand(
       "env",

@@ -1,11 +1,14 @@
 // lockstep-store: serves LibTorch's TCPStore on a socket that lockrun holds; started on the first connection
 // to it.
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -40,7 +43,18 @@ Place place_of(int fd) {
   throw lockstep::ValueError("descriptor " + std::to_string(fd) + " is not a listening socket");
 }
 
+/// Version and file of the LibTorch that this program runs with, for `lockstep env`.
+int print_libtorch() {
+  const uint64_t version = aoti_torch_abi_version();  // a byte each for major, minor, patch, from the top
+  Dl_info library{};
+  ::dladdr(reinterpret_cast<const void*>(&aoti_torch_abi_version), &library);
+  std::printf("%d.%d.%d, %s\n", static_cast<int>(version >> 56 & 255), static_cast<int>(version >> 48 & 255),
+              static_cast<int>(version >> 40 & 255), library.dli_fname == nullptr ? "?" : library.dli_fname);
+  return 0;
+}
+
 int serve(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], "--libtorch") == 0) return print_libtorch();
   int fd = -1;
   const char* text = argc == 2 ? argv[1] : "";
   if (std::from_chars(text, text + std::strlen(text), fd).ec != std::errc()) {

@@ -3,6 +3,7 @@
 
 int main(int argc, char** argv) {
   using namespace lockstep::tools;
-  return run_subcommands("lockstep", "Lockstep's tools. `lockstep <subcommand> --help` describes each.",
+  using lockstep::run_subcommands;
+  return run_subcommands("lockstep", "Measures, inspects and prepares: the tools around training",
                          {add_bench, add_data, add_env, add_timeline, add_tokenize, add_topo}, argc, argv);
 }

@@ -108,20 +108,20 @@ int tokenize(const Options& options) {
 
 }  // namespace
 
-void add_tokenize(Subcommand app, Action& action) {
+void add_tokenize(CommandLine app, Action& action) {
   auto options = std::make_shared<Options>();
   auto command = app.add_subcommand("tokenize",
                                     "Reads JSON lines {\"text\", \"text_pair\"?} and writes {\"input_ids\", "
                                     "\"token_type_ids\"}, not padded, with "
                                     "BERT's WordPiece tokenizer.");
   command.add_option("--vocab", options->vocab, "vocab.txt, tokenizer.json or a model directory").required();
-  command.add_flag("--cased", options->cased, "Keep case and accents (vocab.txt only; default: uncased)");
-  command
-      .add_option("--max-length", options->max_length,
-                  "Truncate to N tokens, special ones included (default: do not truncate)")
+  command.add_flag("--cased", options->cased, "Keep case and accents; for a vocab.txt only.");
+  command.add_option("--max-length", options->max_length, "Truncate to N tokens, special ones included")
       .in_range(2, 1 << 30)
-      .type_name("N");
-  command.add_option("--input", options->input, "File to read (default: standard input)").type_name("FILE");
+      .default_text("do not truncate");
+  command.add_option("--input", options->input, "File to read")
+      .type_name("FILE")
+      .default_text("standard input");
   command.callback([options, &action] { action = [options] { return tokenize(*options); }; });
 }
 

@@ -12,10 +12,9 @@ namespace {
 constexpr const char* kSeeHelp = "see lockrun --help";
 
 [[noreturn]] void refuse_unknown(const std::string& word) {
-  const std::string_view near = nearest_flag(std::string_view(word).substr(word.find_first_not_of('-')));
-  throw ValueError(
-      "unknown flag " + word +
-      (near.empty() ? std::string("; ") + kSeeHelp : "; did you mean --" + std::string(near) + "?"));
+  const std::string near = nearest_flag(word);
+  throw ValueError("unknown flag " + word +
+                   (near.empty() ? std::string("; ") + kSeeHelp : "; did you mean --" + near + "?"));
 }
 
 bool is_flag(std::string_view word) {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <numeric>
-#include <vector>
+
+#include "lockstep/cli/nearest.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -110,39 +110,14 @@ constexpr Flag kFlags[] = {
     {"version", "", "", "", kOther, "Print the version."},
 };
 
-/// Edits that turn `text` into `name` or into a beginning of it, whichever takes fewer.
-size_t distance_to_beginning(std::string_view text, std::string_view name) {
-  std::vector<size_t> row(name.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= text.size(); ++i) {
-    size_t diagonal = row[0]++;
-    for (size_t j = 1; j <= name.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (text[i - 1] == name[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return *std::min_element(row.begin(), row.end());
-}
-
 }  // namespace
 
 std::span<const Flag> flags() { return kFlags; }
 
-std::string_view nearest_flag(std::string_view text) {
-  std::string wanted(text.substr(0, text.find('=')));
-  std::replace(wanted.begin(), wanted.end(), '_', '-');
-  if (wanted.size() < 2) return {};
-  std::string_view best;
-  size_t best_distance = wanted.size() / 3 + 1;
-  for (const Flag& flag : kFlags) {
-    const size_t distance = distance_to_beginning(wanted, flag.name);
-    if (distance < best_distance) {
-      best = flag.name;
-      best_distance = distance;
-    }
-  }
-  return best;
+std::string nearest_flag(std::string_view text) {
+  std::vector<std::string> names;
+  for (const Flag& flag : kFlags) names.emplace_back(flag.name);
+  return nearest_word(text, names);
 }
 
 std::vector<std::string_view> flag_groups() { return {kJob, kProgram, kMeeting, kWatching, kOutput, kOther}; }

@@ -27,8 +27,8 @@ std::vector<std::string_view> flag_groups();
 /// The flag with that name ('_' for '-' is fine), or nullptr.
 const Flag* find_flag(std::string_view name);
 
-/// The flag's name whose spelling is nearest to `text` (no dashes), or empty when none is near.
-std::string_view nearest_flag(std::string_view text);
+/// The name of the flag that `text` was probably meant to be, or empty when none is near.
+std::string nearest_flag(std::string_view text);
 
 /// Name of the environment variable with the flag's default: PET_NPROC_PER_NODE for nproc-per-node.
 std::string environment_name(const Flag& flag);

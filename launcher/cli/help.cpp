@@ -3,13 +3,10 @@
 #include <string_view>
 
 #include "launcher/cli/flags.h"
+#include "lockstep/cli/help.h"
 
 namespace lockstep::launcher {
 namespace {
-
-constexpr size_t kHelpIndent = 27;
-/// Narrower terminals have the text below the flag.
-constexpr size_t kLeastForIndent = 70, kNarrowIndent = 6;
 
 constexpr std::string_view kSummary =
     "Starts a program once per rank, watches the ranks and ends them together. A target ending in .py, or a "
@@ -47,25 +44,6 @@ constexpr Section kSections[] = {
      "for flags that cannot work. Whatever ends lockrun, kill -9 included, ends everything that it started."},
 };
 
-void append_wrapped(std::string& out, std::string_view text, size_t columns, size_t indent, size_t column) {
-  const size_t start = column;
-  while (!text.empty()) {
-    const size_t end = text.find(' ');
-    const std::string_view word = text.substr(0, end);
-    if (column > start && column + 1 + word.size() > columns) {
-      out += "\n" + std::string(indent, ' ');
-      column = indent;
-    } else if (column > indent) {
-      out += ' ';
-      ++column;
-    }
-    out += word;
-    column += word.size();
-    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
-  }
-  out += '\n';
-}
-
 std::string head_of(const Flag& flag) {
   std::string head = flag.letters.empty() ? "" : "-" + std::string(flag.letters) + ", ";
   head += "--" + std::string(flag.name);
@@ -73,11 +51,7 @@ std::string head_of(const Flag& flag) {
   return head;
 }
 
-std::string text_of(const Flag& flag) {
-  std::string text(flag.help);
-  if (!flag.preset.empty()) text += " Default: " + std::string(flag.preset) + ".";
-  return text;
-}
+std::string text_of(const Flag& flag) { return help_sentence(flag.help, flag.preset); }
 
 /// For man: a '-' that is a minus, no escapes, no line that begins with a request.
 std::string escaped(std::string_view text) {
@@ -162,33 +136,22 @@ std::string zsh_completion() {
 }  // namespace
 
 std::string help_text(size_t columns) {
-  const size_t indent = columns < kLeastForIndent ? kNarrowIndent : kHelpIndent;
-  std::string out = "Usage: lockrun [flags] program [arguments]\n\n";
-  append_wrapped(out, kSummary, columns, 0, 0);
-  out += '\n';
+  Help help{.usage = "lockrun [flags] program [arguments]",
+            .summary = std::string(kSummary),
+            .more = "Flags may be written with underscores. More: man lockrun"};
   for (const Example& example : kExamples) {
-    out += "  " + std::string(example.meaning) + ":\n    " + std::string(example.command) + "\n";
+    help.examples.push_back({std::string(example.command), std::string(example.meaning)});
   }
   for (const std::string_view group : flag_groups()) {
-    out += "\n" + std::string(group) + ":\n";
+    help.groups.push_back({std::string(group), {}});
     for (const Flag& flag : flags()) {
-      if (flag.group != group) continue;
-      const std::string head = "  " + head_of(flag);
-      size_t column = head.size();
-      out += head;
-      if (column + 2 > indent) {
-        out += "\n";
-        column = 0;
-      }
-      out += std::string(indent - column, ' ');
-      append_wrapped(out, text_of(flag), columns, indent, indent);
+      if (flag.group == group) help.groups.back().entries.push_back({head_of(flag), text_of(flag)});
     }
   }
   for (const Section& section : kSections) {
-    out += "\n" + std::string(section.title) + ":\n  ";
-    append_wrapped(out, section.text, columns, 2, 2);
+    help.sections.push_back({std::string(section.title), std::string(section.text)});
   }
-  return out + "\nFlags may be written with underscores. More: man lockrun\n";
+  return lockstep::help_text(help, columns);
 }
 
 std::string man_page(const std::string& version) {

@@ -26,7 +26,6 @@ constexpr const char* kGroupRank = "GROUP_RANK";
 constexpr const char* kGroupWorldSize = "GROUP_WORLD_SIZE";
 constexpr const char* kRoleName = "ROLE_NAME";
 constexpr const char* kMaxRestarts = "TORCHELASTIC_MAX_RESTARTS";
-constexpr const char* kRestartCount = "TORCHELASTIC_RESTART_COUNT";
 constexpr const char* kRunId = "TORCHELASTIC_RUN_ID";
 constexpr const char* kAgentStore = "TORCHELASTIC_USE_AGENT_STORE";
 
@@ -203,7 +202,7 @@ LaunchEnvironment LaunchEnvironment::from_env() {
     launch.group_world_size = number(kGroupWorldSize, 1);
     launch.role = env::get(kRoleName).value_or(launch.role);
     launch.max_restarts = number(kMaxRestarts, 0);
-    launch.restart_count = number(kRestartCount, 0);
+    launch.restart_count = number(env::kRestartCount, 0);
     launch.run_id = env::get(kRunId).value_or(launch.run_id);
     launch.error_file = env::get(env::kErrorFile).value_or("");
     launch.timeline_parts = env::get(timeline::kFolderVariable).value_or("");
@@ -248,7 +247,7 @@ std::vector<std::string> LaunchEnvironment::to_env(const std::vector<std::string
   entries.set(kRoleName, role);
   entries.set(env::kMasterAddr, master_addr);
   entries.set(env::kMasterPort, master_port);
-  entries.set(kRestartCount, restart_count);
+  entries.set(env::kRestartCount, restart_count);
   entries.set(kMaxRestarts, max_restarts);
   entries.set(kRunId, run_id);
   entries.set(kAgentStore, agent_store ? "True" : "False");

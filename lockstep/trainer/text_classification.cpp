@@ -19,10 +19,16 @@ namespace {
 // More labels than this are a mistake in the choice of the column.
 constexpr int64_t kMaxLabels = 10000;
 
+// "1", and "1.0" too: so pandas writes whole numbers of a column that had empty cells once.
 std::optional<int64_t> whole_number(const std::string& text) {
   int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  if (error != std::errc()) return std::nullopt;
+  const bool has_fraction = end != last && *end == '.';
+  if (!std::all_of(has_fraction ? end + 1 : end, last, [&](char c) { return has_fraction && c == '0'; })) {
+    return std::nullopt;
+  }
   return value;
 }
 

@@ -15,7 +15,10 @@
 #include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/timeline/timeline.h"
+#include "lockstep/trainer/all_ranks.h"
+#include "lockstep/trainer/divergence.h"
 #include "lockstep/trainer/evaluation.h"
+#include "lockstep/trainer/output_dir.h"
 #include "lockstep/trainer/progress_bar.h"
 #include "lockstep/trainer/training_log.h"
 #include "lockstep/trainer/training_plan.h"
@@ -58,12 +61,15 @@ struct Trainer::Impl {
   TrainerState state{};
   Progress progress{};
   std::optional<LineFile> log_file{};
+  Metrics last_evaluation{};
+  bool has_trained = false;  // what output_dir holds is this Trainer's own
 
   double loss_since_log = 0;  // this rank's share of the sum of the steps' mean losses
   int64_t last_logged_step = 0;
   double total_loss = 0;  // of all ranks
   int64_t samples_done = 0;
   double seconds_evaluating = 0;
+  std::optional<double> bad_loss{};  // of this rank in this step, not finite
   Clock::time_point start{};
 
   Run begin_run();
@@ -71,22 +77,32 @@ struct Trainer::Impl {
   void accumulate(const std::vector<Batch>& micro_batches, int64_t step_samples, bool last_is_substitute);
   void backward(const Batch& batch, double weight);
   void optimizer_step(Run& run);
+  void refuse_divergence(double norm);
   void after_step(const TrainingPlan& plan);
   double drain_loss();
   Prediction evaluate(const Dataset& dataset, const std::string& prefix, bool keep_logits);
   void log(Metrics values);
-  void open_log(bool truncate);
+  void begin_output();
+  void open_log();
 };
 
-void Trainer::Impl::open_log(bool truncate) {
+void Trainer::Impl::begin_output() {
+  if (group.rank() != 0) return;
+  if (!has_trained) check_output_dir(arguments.output_dir, arguments.overwrite_output_dir);
+  has_trained = true;
+  begin_output_dir(arguments.output_dir);
+  open_log();
+}
+
+void Trainer::Impl::open_log() {
   if (group.rank() != 0) return;
   make_directory(arguments.output_dir);
-  log_file.emplace(arguments.output_dir / "log.jsonl", truncate);
+  log_file.emplace(arguments.output_dir / "log.jsonl", false);
 }
 
 void Trainer::Impl::log(Metrics values) {
   state.log_history.push_back({.values = std::move(values), .epoch = state.epoch, .step = state.global_step});
-  if (!log_file) open_log(false);
+  if (!log_file) open_log();
   if (log_file) log_file->append(to_json_line(state.log_history.back()));
 }
 
@@ -99,10 +115,7 @@ void Trainer::Impl::backward(const Batch& batch, double weight) {
   }
   const auto loss = at::cross_entropy_loss(logits.to(at::kFloat), batch.labels, {}, at::Reduction::Sum);
   const auto value = loss.item<double>();
-  if (!std::isfinite(value)) {
-    throw Error(fmt::format("the loss is {} at step {} on rank {}; lower learning_rate or max_grad_norm",
-                            std::isnan(value) ? "nan" : "infinite", state.global_step + 1, group.rank()));
-  }
+  if (!std::isfinite(value)) bad_loss = value;  // refuse_divergence() tells the user, on all ranks together
   loss_since_log += value * weight;
   // DistributedDataParallel averages over the ranks; what is wanted is the sum of the ranks' shares.
   (loss * (weight * group.size())).backward();
@@ -117,14 +130,23 @@ void Trainer::Impl::accumulate(const std::vector<Batch>& micro_batches, int64_t 
   }
 }
 
+// The average of gradients that are not finite is not finite on any rank: so all come here in the same step.
+void Trainer::Impl::refuse_divergence(double norm) {
+  const auto refuse = [&](const char* what, double value) {
+    throw Error(divergence_text(what, value, state.global_step + 1, group.rank(), *model.module));
+  };
+  if (std::isfinite(norm)) refuse("the loss", *bad_loss);
+  on_all_ranks(group, [&] {
+    if (bad_loss) refuse("the loss", *bad_loss);
+  });
+  on_all_ranks(group, [&] { refuse("the norm of the gradients", norm); });
+}
+
 void Trainer::Impl::optimizer_step(Run& run) {
   const bool clips = arguments.max_grad_norm > 0;
   const auto parameters = model.module->parameters();
   const double norm = clips ? clip_grad_norm_(parameters, arguments.max_grad_norm) : grad_norm(parameters);
-  if (!std::isfinite(norm)) {
-    throw Error(fmt::format("the norm of the gradients is {} at step {} (rank {}); lower learning_rate",
-                            std::isnan(norm) ? "nan" : "infinite", state.global_step + 1, group.rank()));
-  }
+  if (bad_loss || !std::isfinite(norm)) refuse_divergence(norm);
   const double lr = arguments.learning_rate *
                     lr_factor(run.scheduler, state.global_step, run.warmup_steps, run.plan.max_steps);
   set_lr(run.optimizer, lr);
@@ -159,8 +181,7 @@ void Trainer::Impl::after_step(const TrainingPlan& plan) {
     return strategy == IntervalStrategy::EPOCH ? epoch_ends
                                                : strategy == IntervalStrategy::STEPS && step % interval == 0;
   };
-  if (due(arguments.logging_strategy, arguments.logging_steps) ||
-      (arguments.logging_first_step && step == 1)) {
+  if (due(arguments.logging_strategy, state.logging_steps) || (arguments.logging_first_step && step == 1)) {
     progress.loss = drain_loss();
     log({{"loss", *progress.loss},
          {"grad_norm", *progress.grad_norm},
@@ -170,9 +191,13 @@ void Trainer::Impl::after_step(const TrainingPlan& plan) {
     bar.update(progress);
   }
   const bool last_by_steps = arguments.eval_strategy == IntervalStrategy::STEPS && step == plan.max_steps;
-  if (due(arguments.eval_strategy, arguments.resolved_eval_steps()) || last_by_steps) {
-    evaluate(options.eval_dataset, "eval", false);
+  if (due(arguments.eval_strategy, state.eval_steps) || last_by_steps) {
+    Metrics metrics = evaluate(options.eval_dataset, "eval", false).metrics;
     model.module->train();
+    if (step == plan.max_steps) {
+      last_evaluation = std::move(metrics);
+      last_evaluation["epoch"] = state.epoch;
+    }
   }
 }
 
@@ -227,11 +252,12 @@ Run Trainer::Impl::begin_run() {
   state.max_steps = plan.max_steps;
   state.num_train_epochs = plan.num_train_epochs;
   state.train_batch_size = arguments.per_device_train_batch_size;
-  state.logging_steps = arguments.logging_steps;
-  state.eval_steps = arguments.resolved_eval_steps();
+  state.logging_steps = arguments.resolved_logging_steps(plan.max_steps);
+  state.eval_steps = arguments.resolved_eval_steps(plan.max_steps);
   progress = Progress();
+  last_evaluation.clear();
   progress.total_steps = plan.max_steps;
-  open_log(true);
+  on_all_ranks(group, [&] { begin_output(); });
   return {.plan = plan,
           .sampler = std::move(sampler),
           .optimizer = FusedAdamW(weight_decay_groups(*model.module, adamw), adamw),
@@ -289,19 +315,23 @@ Metrics Trainer::train() {
   self.bar.finish();
   self.drain_loss();
   const auto steps = static_cast<double>(self.state.global_step);
-  Metrics metrics{{"train_loss", self.total_loss / steps}};
+  Metrics metrics{{"train_loss", self.total_loss / steps}, {"epoch", self.state.epoch}, {"total_flos", 0}};
   add_speed(metrics, "train", seconds_since(self.start), static_cast<double>(self.samples_done), steps);
   self.log(metrics);
   return metrics;
 }
 
 Metrics Trainer::evaluate(const Dataset& dataset, const std::string& prefix) {
-  return impl_->evaluate(dataset, prefix, false).metrics;
+  Metrics metrics = impl_->evaluate(dataset, prefix, false).metrics;
+  metrics["epoch"] = impl_->state.epoch;
+  return metrics;
 }
 
 Trainer::Prediction Trainer::predict(const Dataset& dataset, const std::string& prefix) {
   return impl_->evaluate(dataset, prefix, true);
 }
+
+Metrics Trainer::last_evaluation() const { return impl_->last_evaluation; }
 
 const TrainerState& Trainer::state() const { return impl_->state; }
 

@@ -55,12 +55,14 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Runs all steps. Returns train_loss, train_runtime (s), train_samples_per_second, train_steps_per_second.
-  /// Throws Error naming step and rank when a loss is not finite.
+  /// Runs all steps. Returns train_loss, train_runtime (s), train_samples_per_second, train_steps_per_second,
+  /// epoch, and total_flos, which is 0 (operations are not counted; Hugging Face's files have the key).
+  /// Throws Error naming step and rank when a loss or a gradient is not finite, and ValueError when
+  /// output_dir holds another run (output_dir.h), each as on_all_ranks does.
   Metrics train();
 
   /// Loss, accuracy, F1 (metrics.h) and speed over each sample of `dataset` exactly once, under
-  /// "<prefix>_loss" and so on; also logged.
+  /// "<prefix>_loss" and so on, and epoch; also logged.
   Metrics evaluate(const Dataset& dataset, const std::string& prefix = "eval");
 
   struct Prediction {
@@ -69,6 +71,10 @@ class Trainer {
   };
   /// Logits of every sample, on every rank, and metrics where there are labels.
   Prediction predict(const Dataset& dataset, const std::string& prefix = "test");
+
+  /// The metrics of the evaluation that train() made after its last step, as evaluate() returns them; empty
+  /// when it made none there.
+  Metrics last_evaluation() const;
 
   const TrainerState& state() const;
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "lockstep/base/error.h"
@@ -41,7 +42,7 @@ void TrainingArguments::validate() const {
   require(adam_beta2 >= 0 && adam_beta2 < 1, "adam_beta2", adam_beta2, "in [0, 1)");
   require_not_negative("adam_epsilon", adam_epsilon);
   scheduler_type(lr_scheduler_type);  // throws for an unknown one
-  require_positive("logging_steps", logging_steps);
+  require(logging_steps >= 0, "logging_steps", logging_steps, "0 or more");
   require(eval_steps >= 0, "eval_steps", eval_steps, "0 or more");
   require(dataloader_num_workers >= 0, "dataloader_num_workers", dataloader_num_workers, "0 or more");
   require_positive("dataloader_prefetch_factor", dataloader_prefetch_factor);
@@ -54,6 +55,15 @@ void TrainingArguments::validate() const {
 int64_t TrainingArguments::resolved_warmup_steps(int64_t num_training_steps) const {
   if (warmup_steps >= 1) return static_cast<int64_t>(warmup_steps);
   return static_cast<int64_t>(std::ceil(static_cast<double>(num_training_steps) * warmup_steps));
+}
+
+int64_t TrainingArguments::resolved_logging_steps(int64_t num_training_steps) const {
+  if (logging_steps > 0) return logging_steps;
+  return std::clamp<int64_t>(num_training_steps / 10, 1, 500);
+}
+
+int64_t TrainingArguments::resolved_eval_steps(int64_t num_training_steps) const {
+  return eval_steps > 0 ? eval_steps : resolved_logging_steps(num_training_steps);
 }
 
 IntervalStrategy parse_interval_strategy(const std::string& flag, const std::string& text) {

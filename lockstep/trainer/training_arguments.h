@@ -15,6 +15,7 @@ enum class IntervalStrategy : uint8_t { NO, STEPS, EPOCH };
 /// transformers.TrainingArguments, the part that is supported.
 struct TrainingArguments {
   std::filesystem::path output_dir = "trainer_output";
+  bool overwrite_output_dir = false;  ///< train although output_dir holds another run
 
   int64_t per_device_train_batch_size = 8;  ///< samples per rank and micro-batch
   int64_t per_device_eval_batch_size = 8;
@@ -33,7 +34,7 @@ struct TrainingArguments {
   bool bf16 = false;           ///< autocast of the forward pass to bfloat16
 
   IntervalStrategy logging_strategy = IntervalStrategy::STEPS;
-  int64_t logging_steps = 500;
+  int64_t logging_steps = 0;  ///< 0: every 500, and a short run so that it logs ten times or more
   bool logging_first_step = false;
   bool disable_tqdm = false;  ///< no live progress bar
   IntervalStrategy eval_strategy = IntervalStrategy::NO;
@@ -51,8 +52,10 @@ struct TrainingArguments {
 
   /// Throws ValueError naming the argument, its value and what is allowed.
   void validate() const;
+  /// Optimizer steps between log entries of a run of `num_training_steps`.
+  int64_t resolved_logging_steps(int64_t num_training_steps) const;
   /// Optimizer steps between evaluations under IntervalStrategy::STEPS.
-  int64_t resolved_eval_steps() const { return eval_steps > 0 ? eval_steps : logging_steps; }
+  int64_t resolved_eval_steps(int64_t num_training_steps) const;
   /// Whole warm-up steps of a run of `num_training_steps`: a share is rounded up.
   int64_t resolved_warmup_steps(int64_t num_training_steps) const;
 };

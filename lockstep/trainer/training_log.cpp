@@ -33,7 +33,15 @@ void LineFile::append(const std::string& line) {
 }
 
 void save_metrics(const std::filesystem::path& output_dir, const std::string& split, const Metrics& metrics) {
-  write_file_atomically(output_dir / (split + "_results.json"), dump_json(metrics, {.indent = 4}) + "\n");
+  const auto write = [&](const std::string& name, const nlohmann::json& values) {
+    write_file_atomically(output_dir / (name + "_results.json"), dump_json(values, {.indent = 4}) + "\n");
+  };
+  write(split, metrics);
+  const auto path = output_dir / "all_results.json";
+  nlohmann::json all = std::filesystem::exists(path) ? parse_json(read_file(path)) : nlohmann::json();
+  if (!all.is_object()) all = nlohmann::json::object();
+  all.update(nlohmann::json(metrics));
+  write("all", all);
 }
 
 }  // namespace lockstep::trainer

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <optional>
 
@@ -16,11 +17,14 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/data/text_table.h"
 #include "lockstep/models/bert.h"
+#include "lockstep/models/model_directory.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/text/bert_tokenizer.h"
 #include "lockstep/text/build_vocab.h"
 #include "lockstep/trainer/all_ranks.h"
+#include "lockstep/trainer/output_dir.h"
 #include "lockstep/trainer/predictions.h"
+#include "lockstep/trainer/summary.h"
 #include "lockstep/trainer/text_classification.h"
 #include "lockstep/trainer/trainer.h"
 #include "lockstep/trainer/training_log.h"
@@ -45,6 +49,10 @@ void read_files(const Options& o, int rank, Job& job) {
   const auto read = [](const std::filesystem::path& file, auto& table) {
     if (!file.empty()) table = data::read_text_table(file);
   };
+  if (!o.model_name_or_path.empty()) models::check_model_directory(o.model_name_or_path);
+  if (!o.train_file.empty() && rank == 0) {
+    trainer::check_output_dir(o.training.output_dir, o.training.overwrite_output_dir);
+  }
   read(o.train_file, job.train_table);
   read(o.validation_file, job.validation_table);
   read(o.test_file, job.test_table);
@@ -53,7 +61,10 @@ void read_files(const Options& o, int rank, Job& job) {
                          : std::vector<std::string>();
   job.labels = trainer::choose_labels(o.label_names, known, job.train_table, o.label_column);
   job.tokenizer = o.tokenizer_name.empty() ? o.model_name_or_path : o.tokenizer_name;
-  if (rank == 0) trainer::make_directory(o.training.output_dir);
+  if (rank == 0) {
+    trainer::make_directory(o.training.output_dir);
+    if (!o.log_sample_ids.empty()) trainer::LineFile(o.log_sample_ids, true);
+  }
   if (!job.tokenizer.empty()) return;
   job.tokenizer = o.training.output_dir / "vocab.txt";
   if (rank == 0) text::write_vocab(job.tokenizer, text::build_vocab(job.train_table->column(o.text_column)));
@@ -131,8 +142,6 @@ void run(const Options& o, World& world, const text::BertTokenizer& tokenizer, J
                                   .num_labels = static_cast<int64_t>(job.labels.size())};
   std::optional<trainer::LineFile> sample_log;
   if (!o.log_sample_ids.empty()) {
-    if (main_rank) trainer::LineFile(o.log_sample_ids, true);
-    world.barrier();
     sample_log.emplace(o.log_sample_ids, false);
     options.on_samples = [&](int64_t step, const std::vector<int64_t>& ids) {
       sample_log->append(fmt::format(R"({{"step": {}, "rank": {}, "ids": [{}]}})", step, world.rank(),
@@ -146,29 +155,41 @@ void run(const Options& o, World& world, const text::BertTokenizer& tokenizer, J
                          }),
       args, world, options);
 
+  const auto started = std::chrono::steady_clock::now();
   const bool trains = job.train.size > 0;
+  std::vector<std::string> summary;
+  const auto save = [&](const std::string& split, const trainer::Metrics& metrics) {
+    if (!main_rank || metrics.empty()) return;
+    trainer::save_metrics(args.output_dir, split, metrics);
+    summary.push_back(trainer::summary_line(split, metrics));
+  };
   if (trains) {
-    trainer.train();
+    save("train", trainer.train());
     if (main_rank) {
       models::save_bert_classifier(job.model, args.output_dir);
       tokenizer.save(args.output_dir);
       trainer::save_trainer_state(trainer.state(), args.output_dir);
     }
   }
-  const auto save = [&](const std::string& split, const trainer::Metrics& metrics) {
-    if (!main_rank || metrics.empty()) return;
-    trainer::save_metrics(args.output_dir, split, metrics);
-    if (trains) trainer::save_trainer_state(trainer.state(), args.output_dir);
-  };
-  const bool evaluated = trains && args.eval_strategy != trainer::IntervalStrategy::NO;
-  if (job.validation.size > 0 && !evaluated) save("eval", trainer.evaluate(job.validation));
+  if (job.validation.size > 0) {
+    // The last step's evaluation is of the same model.
+    const auto last = trainer.last_evaluation();
+    save("eval", last.empty() ? trainer.evaluate(job.validation) : last);
+  }
   if (job.test.size > 0) {
     const auto prediction = trainer.predict(job.test);
     save("test", prediction.metrics);
     if (main_rank)
       trainer::write_predictions(args.output_dir / "predictions.jsonl", prediction.logits, job.labels);
   }
-  if (main_rank && trains) fmt::print("model saved in {}\n", args.output_dir.string());
+  if (!main_rank) return;
+  if (trains) {
+    trainer::save_trainer_state(trainer.state(), args.output_dir);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
+    fmt::print("{}\n", trainer::length_of_run(trainer.state(), seconds.count()));
+  }
+  for (const auto& line : summary) fmt::print("  {}\n", line);
+  if (trains) fmt::print("model saved in {}\n", args.output_dir.string());
 }
 
 int bert_classify(int argc, char** argv) {

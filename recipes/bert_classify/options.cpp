@@ -2,37 +2,54 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-
-#include "lockstep/base/env.h"
-#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/trainer/flags.h"
 
 namespace {
 
-void add_flags(CLI::App& app, Options& o) {
-  app.add_option("--model-name-or-path", o.model_name_or_path,
-                 "Directory with config.json, model.safetensors and a vocabulary");
-  app.add_option("--model-config", o.model_config, "Train from scratch instead: \"small\", or a config.json");
-  app.add_option("--tokenizer-name", o.tokenizer_name,
-                 "Directory, vocab.txt or tokenizer.json [--model-name-or-path]");
-  app.add_option("--train-file", o.train_file, "CSV or TSV file with a header line");
-  app.add_option("--validation-file", o.validation_file,
-                 "Evaluated after training, and during it as --eval-strategy says");
-  app.add_option("--test-file", o.test_file, "With --do-predict");
-  app.add_flag("--do-predict", o.do_predict, "Write OUTPUT_DIR/predictions.jsonl for --test-file");
-  app.add_option("--text-column", o.text_column, "Column of the text")->capture_default_str();
-  app.add_option("--text-pair-column", o.text_pair_column, "Column of the second text of a pair");
-  app.add_option("--label-column", o.label_column, "Column of the label: numbers or names")
-      ->capture_default_str();
-  app.add_option("--label-names", o.label_names, "Names by id, with commas between")->delimiter(',');
-  app.add_option("--max-seq-length", o.max_seq_length,
-                 "Longer texts are cut to this many tokens [128, or what the model takes]");
-  app.add_option("--hidden-dropout", o.hidden_dropout, "Instead of the model's hidden_dropout_prob");
-  app.add_option("--attention-dropout", o.attention_dropout, "Instead of its attention_probs_dropout_prob");
-  app.add_option("--log-sample-ids", o.log_sample_ids, "Write the rows of every step and rank to this file");
-  lockstep::trainer::add_training_flags(app, o.training);
+void add_flags(lockstep::CommandLine program, Options& o) {
+  program.add_example(
+      "Fine-tune on two ranks and evaluate",
+      "lockrun --nproc-per-node 2 bert_classify --model-name-or-path DIR --train-file train.csv "
+      "--validation-file validation.csv --output-dir out");
+  program.add_example(
+      "Label new texts with the result",
+      "bert_classify --model-name-or-path out --do-predict --test-file new.csv --output-dir new");
+  program.begin_group("Model");
+  program
+      .add_option("--model-name-or-path", o.model_name_or_path,
+                  "Directory with config.json, model.safetensors and a vocabulary")
+      .type_name("DIR");
+  program
+      .add_option("--model-config", o.model_config,
+                  "Train from scratch instead: small, or the path of a config.json")
+      .type_name("WHAT");
+  program.add_option("--tokenizer-name", o.tokenizer_name, "Directory, vocab.txt or tokenizer.json")
+      .default_text("--model-name-or-path");
+  program.add_option("--max-seq-length", o.max_seq_length, "Longer texts are cut to this many tokens")
+      .default_text("128, or what the model takes");
+  program.add_option("--hidden-dropout", o.hidden_dropout, "Dropout of hidden layers")
+      .default_text("the model's hidden_dropout_prob");
+  program.add_option("--attention-dropout", o.attention_dropout, "Dropout of attention")
+      .default_text("the model's attention_probs_dropout_prob");
+  program.begin_group("Data");
+  program.add_option("--train-file", o.train_file, "CSV or TSV file with a header line").type_name("FILE");
+  program
+      .add_option("--validation-file", o.validation_file,
+                  "Evaluated after training, and during it as --eval-strategy says")
+      .type_name("FILE");
+  program.add_option("--test-file", o.test_file, "Labelled with --do-predict").type_name("FILE");
+  program.add_flag("--do-predict", o.do_predict, "Write OUTPUT_DIR/predictions.jsonl for --test-file.");
+  program.add_option("--text-column", o.text_column, "Column of the text").with_default();
+  program.add_option("--text-pair-column", o.text_pair_column, "Column of the second text of a pair");
+  program.add_option("--label-column", o.label_column, "Column of the label: numbers or names")
+      .with_default();
+  program.add_option("--label-names", o.label_names, "Names of the labels by number, with commas between")
+      .with_commas();
+  program
+      .add_option("--log-sample-ids", o.log_sample_ids, "Write the rows of every step and rank to this file")
+      .type_name("FILE");
+  lockstep::trainer::add_training_flags(program, o.training);
 }
 
 void validate(const Options& o) {
@@ -69,17 +86,10 @@ void validate(const Options& o) {
 
 std::optional<Options> parse_options(int argc, char** argv) {
   Options o;
-  CLI::App app("Fine-tunes a BERT-type model to classify texts, evaluates it, labels new texts.",
-               "bert_classify");
-  add_flags(app, o);
-  try {
-    app.parse(lockstep::trainer::normalized_arguments(argc, argv));
-  } catch (const CLI::CallForHelp&) {
-    if (lockstep::env::get_int(lockstep::env::kRank).value_or(0) == 0) fmt::print("{}", app.help());
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    throw lockstep::ValueError(error.what());
-  }
+  const bool go_on = lockstep::parse_command_line(
+      "bert_classify", "Fine-tunes a BERT-type model to classify texts, evaluates it and labels new texts",
+      [&](lockstep::CommandLine program) { add_flags(program, o); }, argc, argv);
+  if (!go_on) return std::nullopt;
   validate(o);
   return o;
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "tools/bench/busy.h"
 #include "tools/bench/collective.h"
 #include "tools/bench/in_turn.h"
 #include "tools/bench/report.h"
@@ -91,6 +92,38 @@ TEST(BenchReport, GivesOneObjectPerLineAndAPicture) {
   const std::string picture = svg(result);
   EXPECT_NE(picture.find("lockstep direct"), std::string::npos);
   EXPECT_NE(picture.find("limit of the machine"), std::string::npos);
+}
+
+TEST(BenchReport, ThePicturesAxesHaveUnits) {
+  Result result;
+  result.dtype = "float32";
+  for (const size_t bytes : {size_t{64}, size_t{1} << 20, size_t{25} << 20}) {
+    Row row;
+    row.bytes = bytes;
+    row.backend = "lockstep";
+    row.p50 = static_cast<double>(bytes) * 1e-9;
+    result.rows.push_back(row);
+  }
+  const std::string picture = svg(result);
+  for (const char* mark : {">32 B<", ">1 KiB<", ">1 MiB<", ">10 ns<", ">100 us<", ">1 ms<", ">size<"}) {
+    EXPECT_NE(picture.find(mark), std::string::npos) << mark << "\n" << picture;
+  }
+  EXPECT_EQ(picture.find("e+0"), std::string::npos);
+}
+
+TEST(BusyMachine, CoresInUseBetweenTwoReadings) {
+  // user nice system idle iowait irq softirq steal guest guest_nice
+  const char* const before = "cpu  100 0 100 1000 0 0 0 0 0 0\ncpu0 50 0 50 500\ncpu1 50 0 50 500\nintr 1\n";
+  const char* const after = "cpu  120 0 110 1010 0 0 0 0 0 0\ncpu0 60 0 55 505\ncpu1 60 0 55 505\nintr 2\n";
+  EXPECT_DOUBLE_EQ(busy_cores(before, after), 1.5);
+  EXPECT_DOUBLE_EQ(busy_cores("", ""), 0);
+}
+
+TEST(BusyMachine, IsSaidOnlyWhenItMatters) {
+  EXPECT_EQ(busy_warning(0.2, 2), "");
+  EXPECT_EQ(busy_warning(3, 96), "");
+  EXPECT_TRUE(busy_warning(1.3, 2).starts_with("warning: this machine is busy: 1.3 of its 2 cores"))
+      << busy_warning(1.3, 2);
 }
 
 }  // namespace

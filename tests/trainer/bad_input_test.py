@@ -50,8 +50,9 @@ class BadInputTest(unittest.TestCase):
     def test_flags(self):
         self.check("learning_rate is -1; it must be 0 or more", learning_rate=-1)
         self.check("ddp_backend is nccl; it must be lockstep or gloo", ddp_backend="nccl")
-        self.check("--no-such-flag", no_such_flag=True)
-        self.check("--max-steps.*many", max_steps="many")
+        self.check("unknown flag --no-such-flag; see bert_classify --help", no_such_flag=True)
+        self.check("unknown flag --fp16; did you mean --bf16\\?", fp16=True)
+        self.check("--max-steps many: expected a whole number", max_steps="many")
         self.check("unknown lr scheduler type", lr_scheduler_type="step")
         self.check("--eval-strategy needs a --validation-file", eval_strategy="epoch")
         self.check("sometimes; it must be no, steps or epoch", eval_strategy="sometimes")
@@ -86,8 +87,31 @@ class BadInputTest(unittest.TestCase):
         self.check("dataloader_drop_last leaves nothing", train_file=few, dataloader_drop_last=True)
         self.check("--max-seq-length is 65; the model has 64 positions", max_seq_length=65)
 
+    def test_another_run_is_kept(self):
+        flags = {"--model-name-or-path": self.model, "--train-file": self.train, "--max-steps": 1}
+        for found in ("log.jsonl", "trainer_state.json", "model.safetensors"):
+            output = self.dir / found.replace(".", "_")
+            output.mkdir()
+            (output / found).write_text("kept")
+            (output / "all_results.json").write_text("{}")
+            done = tiny.run({**flags, "--output-dir": output}, 2)
+            self.assertEqual(done.returncode, 2)
+            self.assertEqual(done.stderr.count("error"), 1)
+            self.assertIn(f"--output-dir {output} holds another run ({found}); choose another directory, or give "
+                          "--overwrite-output-dir to replace that run", done.stderr)
+            self.assertEqual((output / found).read_text(), "kept")
+            # A later attempt of the same job is no other run.
+            self.assertEqual(tiny.run({**flags, "--output-dir": output}, env={"TORCHELASTIC_RESTART_COUNT": "1"}).returncode, 0)
+            done = tiny.run({**flags, "--output-dir": output, "--overwrite-output-dir": True}, 2)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(len(tiny.history(output)), 2)
+            self.assertIn("train_loss", json.loads((output / "all_results.json").read_text()))
+
     def test_models(self):
-        self.check(r"nowhere", model_name_or_path=self.dir / "nowhere")
+        self.check(r"there is no directory .*nowhere; expected", model_name_or_path=self.dir / "nowhere")
+        self.check(r"train\.csv is a file; expected a directory", ranks=(None,), model_name_or_path=self.train)
+        self.check(r"bert-base-uncased.*models are not downloaded here.*hf download bert-base-uncased --local-dir ",
+                   model_name_or_path="bert-base-uncased")
         extra = tiny.make_model(self.dir / "extra", vocab_extra=7)
         self.check(r"extra: the vocabulary has 41 entries, the model's embeddings have 34", model_name_or_path=extra)
 
@@ -118,8 +142,18 @@ class BadInputTest(unittest.TestCase):
         done = tiny.run({"--model-name-or-path": bad, "--train-file": train, "--output-dir": self.dir / "nan_out",
                          "--per-device-train-batch-size": 1, "--train-sampling-strategy": "sequential"}, ranks=2)
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("bert_classify: error: the loss is nan at step 3 on rank 1", done.stderr)
+        said = [line for line in done.stderr.splitlines() if "error" in line]
+        self.assertEqual(said, ["[rank 1]: bert_classify: error: the loss is nan at step 3 on rank 1; the weights are not "
+                                "finite already: bert.embeddings.word_embeddings.weight holds nan or infinity; load "
+                                "another model, or lower learning_rate"])
+        self.assertNotIn("failed first", done.stderr)
         self.assertFalse((self.dir / "nan_out/model.safetensors").exists())
+
+        # At the first step no learning rate has done anything.
+        done = tiny.run({"--model-name-or-path": bad, "--train-file": self.file("nan1.csv", "text,label\nquite,0\nbad,1\n"),
+                         "--output-dir": self.dir / "nan_out1"})
+        self.assertRegex(done.stderr, "^bert_classify: error: the loss is nan at step 1 on rank 0; the weights are not .*"
+                                      "; load another model\n$")
 
 
 if __name__ == "__main__":

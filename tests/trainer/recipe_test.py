@@ -78,12 +78,20 @@ class RecipeTest(unittest.TestCase):
             model=model, args=arguments, train_dataset=dataset(1, 75), eval_dataset=dataset(2, 41),
             data_collator=transformers.DataCollatorWithPadding(tokenizer), compute_metrics=metrics)
         torch.set_num_threads(1)
-        peer.train()
+        train_metrics = peer.train().metrics
         theirs = peer.state.log_history
-        for entry in theirs:
-            entry.pop("total_flos", None)
         self.assert_same_history(ours, theirs)
         self.assertLess(ours[-2]["eval_loss"], ours[5]["eval_loss"])
+
+        # The files of results have transformers' keys, its splits in all_results.json, and a line each in the summary.
+        peer.save_metrics("train", train_metrics)
+        peer.save_metrics("eval", peer.evaluate())
+        for split in ("train", "eval", "all"):
+            mine, their = (json.loads((self.dir / run / f"{split}_results.json").read_text()) for run in ("ours", "theirs"))
+            self.assertEqual(set(mine), set(their), split)
+            self.assertAlmostEqual(mine["epoch"], their["epoch"])
+            for key in {"train_loss", "eval_loss", "eval_accuracy"} & set(mine):
+                self.assertAlmostEqual(mine[key], their[key], delta=1e-4)
 
         # The file is read by transformers' own class, and has every key that the peer writes.
         peer.state.save_to_json(str(self.dir / "theirs.json"))
@@ -109,6 +117,20 @@ class RecipeTest(unittest.TestCase):
             self.assertEqual(line["label"], saved.config.id2label[int(logits.argmax())])
         test_results = json.loads((self.dir / "predicted/test_results.json").read_text())
         self.assertAlmostEqual(test_results["test_accuracy"], ours[-2]["eval_accuracy"])
+
+    def test_a_short_run_shows_its_loss_and_ends_with_a_summary(self):
+        flags = self.arguments("short", validation_file=self.validation, per_device_train_batch_size=4)
+        del flags["--logging-steps"]
+        done = tiny.run(flags)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertGreaterEqual(len(re.findall(r"^step \d+/57 .*loss ", done.stderr, re.M)), 10)
+        self.assertRegex(done.stdout, r"\n57 steps, 3 epochs in 0:\d\d\n"
+                                      r"  train  loss \d\.\d{4}  \(\S+ samples/s\)\n"
+                                      r"  eval   loss \d\.\d{4}  accuracy \d\.\d{4}  f1 \d\.\d{4}  \(\S+ samples/s\)\n"
+                                      r"model saved in \S+\n$")
+
+        done = tiny.run({**flags, "--logging-steps": 500, "--overwrite-output-dir": True})
+        self.assertNotRegex(done.stderr, r"step \d+/57 ")
 
     def test_more_ranks_train_the_same(self):
         alone = self.train_run("alone", per_device_train_batch_size=12, validation_file=self.validation,

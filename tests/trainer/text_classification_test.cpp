@@ -24,6 +24,12 @@ TEST(Labels, NumbersBecomeHuggingFacesNames) {
   EXPECT_EQ(infer_labels(table({"0", "2", "0"}), "label"), (Labels{"LABEL_0", "LABEL_1", "LABEL_2"}));
 }
 
+TEST(Labels, WholeNumbersMayBeWrittenWithAFraction) {
+  EXPECT_EQ(infer_labels(table({"0.0", "1.0", "2."}), "label"), (Labels{"LABEL_0", "LABEL_1", "LABEL_2"}));
+  EXPECT_EQ(label_ids(table({"1.0", "0"}), "label", {"negative", "positive"}), (std::vector<int64_t>{1, 0}));
+  EXPECT_EQ(infer_labels(table({"0.5", "1.0"}), "label"), (Labels{"0.5", "1.0"}));
+}
+
 TEST(Labels, NamesAreSorted) {
   EXPECT_EQ(infer_labels(table({"so", "bad", "good", "bad"}), "label"), (Labels{"bad", "good", "so"}));
 }

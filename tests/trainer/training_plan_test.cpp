@@ -109,6 +109,21 @@ TEST(TrainingArguments, WarmupStepsBelowOneAreAShare) {
   EXPECT_EQ(given.resolved_warmup_steps(252), 30);
 }
 
+TEST(TrainingArguments, AShortRunLogsTenTimesUnlessToldOtherwise) {
+  TrainingArguments given;
+  for (const int64_t steps : {10, 39, 100, 4999}) {
+    EXPECT_GE(steps / given.resolved_logging_steps(steps), 10) << steps;
+  }
+  EXPECT_EQ(given.resolved_logging_steps(3), 1);
+  EXPECT_EQ(given.resolved_logging_steps(100000), 500);
+  EXPECT_EQ(given.resolved_eval_steps(39), 3);
+  given.logging_steps = 500;
+  EXPECT_EQ(given.resolved_logging_steps(39), 500);
+  EXPECT_EQ(given.resolved_eval_steps(39), 500);
+  given.eval_steps = 7;
+  EXPECT_EQ(given.resolved_eval_steps(39), 7);
+}
+
 TEST(TrainingArguments, BadValuesAreNamed) {
   const auto message = [](auto change) {
     TrainingArguments given;

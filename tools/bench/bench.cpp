@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/comm/algorithms/choice.h"
+#include "tools/bench/busy.h"
 #include "tools/bench/engines.h"
 #include "tools/bench/limit.h"
 #include "tools/bench/open_mpi.h"
@@ -93,6 +94,7 @@ class Benchmark {
       throw ValueError("send-recv needs --nproc-per-node 2 or more");
     }
     check_peers();
+    warn_if_busy();
     // The limit's workers are forked, so before anything that might start a thread.
     add_limit();
     // Gloo is not bound: its threads would share the core, and it is faster so.
@@ -290,10 +292,12 @@ int run_bench(Options options) {
 
 }  // namespace
 
-void add_bench(Subcommand app, Action& action) {
+void add_bench(CommandLine app, Action& action) {
   auto options = std::make_shared<Options>();
   auto command = app.add_subcommand(
       "bench", "Times a collective beside its peers and the limit of this machine's memory, in one run");
+  command.add_example("All-reduce on 4 ranks, beside Gloo",
+                      "lockstep bench all-reduce --nproc-per-node 4 --against gloo --plot bench.svg");
   std::string names;
   for (const auto& name : collective_names()) names += (names.empty() ? "" : ", ") + name;
   command.add_option("collective", options->collective, "One of " + names);
@@ -323,11 +327,12 @@ void add_bench(Subcommand app, Action& action) {
       .in_range(1, 10000)
       .with_default();
   command.add_flag("--json", options->json, "One JSON object per line instead of a table");
-  command.add_option("--plot", options->plot, "Also draw time over size into this SVG file");
+  command.add_option("--plot", options->plot, "Also draw time over size into this SVG file")
+      .type_name("FILE");
   command.callback([options, command, names, &action] {
     if (command.has_subcommand()) return;
     if (options->collective.empty())
-      Subcommand::fail_required("collective (" + names + "), ddp or peer-lost");
+      throw ValueError("give what to time: ddp, optimizer, peer-lost or a collective (" + names + ")");
     action = [options] { return run_bench(*options); };
   });
 }

@@ -18,6 +18,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/shm/group.h"
 #include "lockstep/shm/node.h"
+#include "tools/bench/busy.h"
 #include "tools/bench/collective.h"
 #include "tools/subcommands.h"
 
@@ -137,6 +138,7 @@ std::vector<double> run_trial(const Options& options, size_t bytes, int trial, B
 }
 
 int run(const Options& options) {
+  bench::warn_if_busy();
   void* const memory =
       ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw Error("benchmark: cannot map memory to share with the ranks");
@@ -160,7 +162,7 @@ int run(const Options& options) {
 
 }  // namespace
 
-void add_bench_peer_lost(Subcommand bench, Action& action) {
+void add_bench_peer_lost(CommandLine bench, Action& action) {
   auto options = std::make_shared<Options>();
   auto command = bench.add_subcommand(
       "peer-lost", "Kills a rank inside an all-reduce and times how long the others take to report it");

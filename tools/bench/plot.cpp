@@ -38,20 +38,38 @@ std::vector<Line> lines_of(const Result& result) {
   return lines;
 }
 
-/// A logarithmic axis over whole powers of ten.
+/// A logarithmic axis: `marks` whole powers of `base`, from the first one to the last.
 struct Axis {
-  double first, last, from, to;
+  double base;
+  int first, last, step;
+  double from, to;
+
   double at(double value) const {
-    return from + (std::log10(value) - first) / std::max(last - first, 1.0) * (to - from);
+    return from + (std::log(value) / std::log(base) - first) / std::max(last - first, 1) * (to - from);
+  }
+  std::vector<double> marks() const {
+    std::vector<double> marks;
+    for (int power = first; power <= last; power += step) marks.push_back(std::pow(base, power));
+    return marks;
   }
 };
 
-Axis axis_over(double least, double most, double from, double to) {
-  return {std::floor(std::log10(least)), std::ceil(std::log10(most)), from, to};
+/// From a mark below `least` to one above `most`; 5 powers of two between marks give 1 KiB, 32 KiB, 1 MiB.
+Axis axis_over(double base, double least, double most, double from, double to) {
+  constexpr int kMostMarks = 9;
+  const auto power_of = [&](double value) { return std::log(value) / std::log(base); };
+  for (const int step : {1, 2, 5, 10}) {
+    const int first = static_cast<int>(std::floor(power_of(least) / step + 1e-9)) * step;
+    const int last = static_cast<int>(std::ceil(power_of(most) / step - 1e-9)) * step;
+    if ((last - first) / step < kMostMarks || step == 10) return {base, first, last, step, from, to};
+  }
+  return {};
 }
 
-std::string decade(double exponent, const char* unit) {
-  return fmt::format("{:g} {}", std::pow(10, exponent), unit);
+std::string time_mark(double us) {
+  if (us < 1) return fmt::format("{:.3g} ns", us * 1e3);
+  if (us < 1e3) return fmt::format("{:.3g} us", us);
+  return us < 1e6 ? fmt::format("{:.3g} ms", us / 1e3) : fmt::format("{:.3g} s", us / 1e6);
 }
 
 }  // namespace
@@ -68,28 +86,30 @@ std::string svg(const Result& result) {
       most_us = std::max(most_us, point.us);
     }
   }
-  const Axis x = axis_over(least_bytes, most_bytes, kLeft, kWidth - kRight);
-  const Axis y = axis_over(least_us, most_us, kHeight - kBottom, kTop);
+  const Axis x = axis_over(2, least_bytes, most_bytes, kLeft, kWidth - kRight);
+  const Axis y = axis_over(10, least_us, most_us, kHeight - kBottom, kTop);
   std::string text = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" font-family=\"sans-serif\" "
       "font-size=\"12\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n"
       "<text x=\"{2}\" y=\"22\" font-size=\"15\">{3}, {4} ranks, {5}: median time of the slowest "
       "rank</text>\n",
       kWidth, kHeight, kLeft, name_of(result.collective), result.ranks, result.dtype);
-  for (double e = x.first; e <= x.last; ++e) {
-    const double at = x.at(std::pow(10, e));
+  for (const double bytes : x.marks()) {
+    const double at = x.at(bytes);
     text += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#ddd\"/>\n", at,
                         kTop, kHeight - kBottom);
     text += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", at,
-                        kHeight - kBottom + 18, decade(e, "B"));
+                        kHeight - kBottom + 18, size_text(static_cast<size_t>(std::llround(bytes))));
   }
-  for (double e = y.first; e <= y.last; ++e) {
-    const double at = y.at(std::pow(10, e));
+  for (const double us : y.marks()) {
+    const double at = y.at(us);
     text += fmt::format("<line x1=\"{1}\" x2=\"{2}\" y1=\"{0:.1f}\" y2=\"{0:.1f}\" stroke=\"#ddd\"/>\n", at,
                         kLeft, kWidth - kRight);
     text += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLeft - 6, at + 4,
-                        decade(e, "us"));
+                        time_mark(us));
   }
+  text += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">size</text>\n",
+                      (kLeft + kWidth - kRight) / 2, kHeight - kBottom + 38);
   for (size_t i = 0; i < lines.size(); ++i) {
     const char* const color = kColors[i % kColors.size()];
     std::string points;

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "lockstep/base/error.h"
+#include "tools/bench/busy.h"
 #include "tools/bench/in_turn.h"
 #include "tools/bench_ddp/contestants.h"
 #include "tools/bench_ddp/report.h"
@@ -21,6 +22,7 @@ int run_bench_ddp(bench_ddp::Options options) {
         fmt::format("--steps must be at least {} for {}: so many make one comparison of steps in turn",
                     fewest, options.model));
   }
+  bench::warn_if_busy();
   bench_ddp::Samples samples;
   for (int round = 0; round < options.rounds; ++round) {
     for (const bench_ddp::Contestant& contestant : bench_ddp::contestants_of(options)) {
@@ -34,7 +36,7 @@ int run_bench_ddp(bench_ddp::Options options) {
 
 }  // namespace
 
-void add_bench_ddp(Subcommand bench, Action& action) {
+void add_bench_ddp(CommandLine bench, Action& action) {
   auto options = std::make_shared<bench_ddp::Options>();
   auto command = bench.add_subcommand(
       "ddp", "Times training steps under DistributedDataParallel, without it, and in Python, in one run");
@@ -45,8 +47,9 @@ void add_bench_ddp(Subcommand bench, Action& action) {
   command.add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
       .in_range(1, 64)
       .with_default();
-  command.add_option("--steps", options->steps, "Measured steps a round; default: some seconds' worth")
-      .in_range(1, 10000000);
+  command.add_option("--steps", options->steps, "Measured steps a round")
+      .in_range(1, 10000000)
+      .default_text("some seconds' worth");
   command.add_option("--rounds", options->rounds, "How often the measured ones take turns")
       .in_range(1, 1000)
       .with_default();

@@ -18,6 +18,7 @@
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
+#include "tools/bench/busy.h"
 #include "tools/bench/spread.h"
 #include "tools/subcommands.h"
 
@@ -140,7 +141,7 @@ void print_json(const Result& result) {
 
 }  // namespace
 
-void add_bench_optimizer(Subcommand bench, Action& action) {
+void add_bench_optimizer(CommandLine bench, Action& action) {
   auto options = std::make_shared<OptimizerBench>();
   auto command = bench.add_subcommand(
       "optimizer",
@@ -160,6 +161,7 @@ void add_bench_optimizer(Subcommand bench, Action& action) {
   command.add_flag("--json", options->json, "One JSON object per line instead of text");
   command.callback([options, &action] {
     action = [options] {
+      bench::warn_if_busy();
       for (const int ranks : options->nproc_per_node) {
         const Result result = measure_with(*options, ranks);
         options->json ? print_json(result) : print_text(*options, result);

@@ -48,7 +48,7 @@ int run_timeline(const TimelineOptions& options) {
 
 }  // namespace
 
-void add_timeline(Subcommand app, Action& action) {
+void add_timeline(CommandLine app, Action& action) {
   auto options = std::make_shared<TimelineOptions>();
   auto command = app.add_subcommand(
       "timeline",
@@ -57,7 +57,8 @@ void add_timeline(Subcommand app, Action& action) {
       .add_option("file", options->files,
                   "Timeline; several of one job: from machines without a common file system")
       .required();
-  command.add_option("--svg", options->svg, "Draw the overlap of computing and communication into this file");
+  command.add_option("--svg", options->svg, "Draw the overlap of computing and communication into this file")
+      .type_name("FILE");
   command.add_option("--steps", options->steps, "Training steps in the picture: the last ones")
       .in_range(1, 10000)
       .with_default();
@@ -66,7 +67,7 @@ void add_timeline(Subcommand app, Action& action) {
                   "Draw from this many milliseconds after the beginning, whatever --steps says")
       .not_negative();
   command.add_option("--to", options->to, "Draw until then").not_negative();
-  command.add_option("--output", options->output, "Write several files as one");
+  command.add_option("--output", options->output, "Write several files as one").type_name("FILE");
   command.callback([options, &action] { action = [options] { return run_timeline(*options); }; });
 }
 

@@ -190,7 +190,7 @@ std::string as_json(const Report& report) {
 }
 
 std::string as_svg(const Report& report) {
-  constexpr int kCell = 64, kMargin = 24, kLabel = 56, kHead = 96;
+  constexpr int kCell = 72, kMargin = 24, kLabel = 56, kHead = 96;
   const int ranks = static_cast<int>(report.ranks.size());
   const int side = kLabel + ranks * kCell;
   const bool measured = !report.speeds.empty();
@@ -208,7 +208,8 @@ std::string as_svg(const Report& report) {
     out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, escaped(what));
   };
   text(kMargin, 28, report.topology.host + ": " + report.topology.cpu_model, "start");
-  text(kMargin, 48, measured ? "connection, GB/s and us one way between ranks" : "connection between ranks",
+  text(kMargin, 48,
+       measured ? "Between ranks: connection, throughput, latency one way" : "Connection between ranks",
        "start");
   for (int i = 0; i < ranks; ++i) {
     const size_t row = static_cast<size_t>(i);
@@ -224,8 +225,8 @@ std::string as_svg(const Report& report) {
           kCell, i == j ? "#eee" : shade(most > 0 ? speed.gigabytes_per_s / most : 0));
       text(x + kCell / 2, y + 20, link_between(cpu_of(report, row), cpu_of(report, column)), "middle");
       if (i == j || !measured) continue;
-      text(x + kCell / 2, y + 38, fmt::format("{:.1f}", speed.gigabytes_per_s), "middle");
-      text(x + kCell / 2, y + 54, fmt::format("{:.2f}", speed.latency_us), "middle");
+      text(x + kCell / 2, y + 38, fmt::format("{:.1f} GB/s", speed.gigabytes_per_s), "middle");
+      text(x + kCell / 2, y + 54, fmt::format("{:.2f} us", speed.latency_us), "middle");
     }
   }
   return out + "</svg>\n";

@@ -6,8 +6,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/cli/help.h"
 #include "tools/subcommands.h"
-#include "tools/terminal.h"
 #include "tools/topo/render.h"
 
 namespace lockstep::tools {
@@ -50,20 +50,19 @@ int show(const TopologyOptions& options) {
 
 }  // namespace
 
-void add_topo(Subcommand app, Action& action) {
+void add_topo(CommandLine app, Action& action) {
   auto options = std::make_shared<TopologyOptions>();
   auto command = app.add_subcommand(
       "topo", "Shows cores, caches, NUMA nodes and GPUs, and the measured speed between ranks");
   command.add_option("--format", options->format, "text, json or svg")
       .one_of({"text", "json", "svg"})
       .with_default();
-  command.add_option("--output", options->output, "File to write to (default: standard output)")
-      .type_name("FILE");
-  command
-      .add_option("--nproc-per-node", options->nproc_per_node,
-                  "Ranks to measure between (default: one per logical core, 16 at most)")
+  command.add_option("--output", options->output, "File to write to")
+      .type_name("FILE")
+      .default_text("standard output");
+  command.add_option("--nproc-per-node", options->nproc_per_node, "Ranks to measure between")
       .in_range(1, 256)
-      .type_name("N");
+      .default_text("one per logical core, 16 at most");
   command.add_flag("--no-measure", options->no_measure, "Measure nothing");
   command.callback([options, &action] { action = [options] { return show(*options); }; });
 }

@@ -1,0 +1,103 @@
+// CommandLine lines of programs with flags and subcommands. The parser behind it is CLI11, which only
+// command_line.cpp sees: every source that sees it takes seconds more to compile.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace lockstep {
+
+/// An option that was just added to a CommandLine. Every setter returns it again.
+class CommandOption {
+ public:
+  explicit CommandOption(CLI::Option* option) : option_(option) {}
+  CommandOption& required();
+  /// Several values may stand in one word, with commas between.
+  CommandOption& with_commas();
+  CommandOption& in_range(int least, int most);
+  CommandOption& in_range(double least, double most);
+  CommandOption& one_of(const std::vector<std::string>& values);
+  CommandOption& positive();
+  CommandOption& not_negative();
+  /// What --help calls the value: FILE, SECONDS. By default N for numbers, X for fractions, PATH, TEXT.
+  CommandOption& type_name(const std::string& name);
+  /// --help shows the value that the variable has now as the default.
+  CommandOption& with_default();
+  /// --help shows `text` as the default.
+  CommandOption& default_text(const std::string& text);
+
+ private:
+  CLI::Option* option_;
+};
+
+/// A program or one of its subcommands: a handle, cheap to copy, valid while the command line is parsed.
+/// Parsing writes into the values given here, which must live as long. `name` is "--like-this" (--like_this
+/// is accepted too), or without dashes for what stands by its place. Descriptions are sentences.
+class CommandLine {
+ public:
+  explicit CommandLine(CLI::App* app) : app_(app) {}
+  CommandLine add_subcommand(const std::string& name, const std::string& description);
+  /// One of the subcommands must be given.
+  void require_subcommand();
+  /// Whether one was given; known when the callback runs.
+  bool has_subcommand() const;
+
+  /// What is added from now on stands under this heading in --help; the first one is "Flags".
+  void begin_group(const std::string& title);
+  CommandOption add_option(const std::string& name, std::string& value, const std::string& description);
+  CommandOption add_option(const std::string& name, std::filesystem::path& value,
+                           const std::string& description);
+  CommandOption add_option(const std::string& name, int& value, const std::string& description);
+  CommandOption add_option(const std::string& name, int64_t& value, const std::string& description);
+  CommandOption add_option(const std::string& name, size_t& value, const std::string& description);
+  CommandOption add_option(const std::string& name, std::optional<size_t>& value,
+                           const std::string& description);
+  CommandOption add_option(const std::string& name, double& value, const std::string& description);
+  CommandOption add_option(const std::string& name, std::vector<std::string>& values,
+                           const std::string& description);
+  CommandOption add_option(const std::string& name, std::vector<int>& values, const std::string& description);
+  /// `take` gets the text; it may throw ValueError.
+  CommandOption add_option(const std::string& name, std::function<void(const std::string&)> take,
+                           const std::string& description);
+  void add_flag(const std::string& name, bool& value, const std::string& description);
+  /// What other programs call `flag`: refused with the advice to use that one.
+  void add_other_name(const std::string& name, const std::string& flag);
+
+  /// An example for --help: what it does, and the words to type.
+  void add_example(const std::string& meaning, const std::string& command);
+
+  /// Runs when this command was chosen and its options are known.
+  void callback(std::function<void()> chosen);
+
+ private:
+  CommandOption add(CLI::Option* option, const char* type_name);
+  CLI::App* app_;
+};
+
+/// Reads the command line of a program without subcommands, to which `add` adds its flags. False when --help
+/// was asked for and has been printed (under a launcher by rank 0 only). Throws ValueError naming the word
+/// that is wrong and, for an unknown flag, the nearest one.
+bool parse_command_line(const std::string& name, const std::string& description,
+                        const std::function<void(CommandLine)>& add, int argc, const char* const* argv);
+
+/// A chosen subcommand's work; returns the exit code.
+using Action = std::function<int()>;
+
+/// Adds a subcommand to `program` and sets `action` when it is chosen.
+using AddSubcommand = void (*)(CommandLine program, Action& action);
+
+/// main() of a program that is a set of subcommands: parses, answers --help and mistakes, runs what was
+/// chosen. Returns the exit code.
+int run_subcommands(const std::string& name, const std::string& description,
+                    const std::vector<AddSubcommand>& subcommands, int argc, const char* const* argv);
+
+}  // namespace lockstep

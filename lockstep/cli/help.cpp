@@ -1,0 +1,83 @@
+#include "lockstep/cli/help.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kIndent = 27;
+/// Narrower terminals have the text below the flag.
+constexpr size_t kLeastForIndent = 70, kNarrowIndent = 6;
+
+void append_wrapped(std::string& out, std::string_view text, size_t columns, size_t indent, size_t column) {
+  const size_t start = column;
+  while (!text.empty()) {
+    const size_t end = text.find(' ');
+    const std::string_view word = text.substr(0, end);
+    if (column > start && column + 1 + word.size() > columns) {
+      out += "\n" + std::string(indent, ' ');
+      column = indent;
+    } else if (column > indent) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
+  }
+  out += '\n';
+}
+
+void append_entry(std::string& out, const HelpEntry& entry, size_t columns, size_t indent) {
+  const std::string head = "  " + entry.head;
+  size_t column = head.size();
+  out += head;
+  if (column + 2 > indent) {
+    out += "\n";
+    column = 0;
+  }
+  out += std::string(indent - column, ' ');
+  append_wrapped(out, entry.text, columns, indent, indent);
+}
+
+}  // namespace
+
+std::string help_text(const Help& help, size_t columns) {
+  std::string out = "Usage: " + help.usage + "\n\n";
+  if (!help.summary.empty()) append_wrapped(out, help.summary, columns, 0, 0);
+  if (!help.examples.empty()) out += '\n';
+  for (const HelpEntry& example : help.examples) out += "  " + example.text + ":\n    " + example.head + "\n";
+  const size_t indent = columns < kLeastForIndent ? kNarrowIndent : kIndent;
+  for (const HelpGroup& group : help.groups) {
+    out += "\n" + group.title + ":\n";
+    for (const HelpEntry& entry : group.entries) append_entry(out, entry, columns, indent);
+  }
+  for (const HelpEntry& section : help.sections) {
+    out += "\n" + section.head + ":\n  ";
+    append_wrapped(out, section.text, columns, 2, 2);
+  }
+  if (!help.more.empty()) {
+    out += '\n';
+    append_wrapped(out, help.more, columns, 0, 0);
+  }
+  return out;
+}
+
+std::string help_sentence(std::string_view text, std::string_view preset) {
+  std::string sentence(text);
+  if (!sentence.empty() && sentence.back() != '.') sentence += '.';
+  if (!preset.empty()) sentence += " Default: " + std::string(preset) + ".";
+  return sentence;
+}
+
+int terminal_columns() {
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+size_t help_columns() { return static_cast<size_t>(std::clamp(terminal_columns(), 40, 80)); }
+
+}  // namespace lockstep

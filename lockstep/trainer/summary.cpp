@@ -1,0 +1,40 @@
+#include "lockstep/trainer/summary.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "lockstep/trainer/progress_line.h"
+
+namespace lockstep::trainer {
+namespace {
+
+bool is_speed(const std::string& name) {
+  return name == "runtime" || name.ends_with("_per_second");
+}
+
+std::string counted(double count, const char* noun) {
+  return fmt::format("{:.10g} {}{}", std::round(count * 100) / 100, noun, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string summary_line(const std::string& split, const Metrics& metrics) {
+  const std::string prefix = split + "_";
+  std::string first, others, speed;
+  for (const auto& [key, value] : metrics) {
+    if (!key.starts_with(prefix)) continue;
+    const std::string name = key.substr(prefix.size());
+    if (name == "samples_per_second") speed = fmt::format("  ({:.1f} samples/s)", value);
+    if (is_speed(name)) continue;
+    (name == "loss" ? first : others) += fmt::format("  {} {:.4f}", name, value);
+  }
+  return fmt::format("{:5}{}{}{}", split, first, others, speed);
+}
+
+std::string length_of_run(const TrainerState& state, double seconds) {
+  return fmt::format("{}, {} in {}", counted(static_cast<double>(state.global_step), "step"),
+                     counted(state.epoch, "epoch"), format_duration(seconds));
+}
+
+}  // namespace lockstep::trainer

@@ -1,0 +1,70 @@
+#include "lockstep/cli/command_line.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/cli/help.h"
+
+namespace lockstep {
+namespace {
+
+struct Values {
+  double learning_rate = 5e-5;
+  bool bf16 = false;
+  std::string name;
+};
+
+std::string message(const std::vector<const char*>& words, Values* values = nullptr) {
+  Values own;
+  Values& into = values == nullptr ? own : *values;
+  std::vector<const char*> argv = {"program"};
+  argv.insert(argv.end(), words.begin(), words.end());
+  const auto add = [&](CommandLine program) {
+    program.add_option("--learning-rate", into.learning_rate, "Step size").with_default();
+    program.add_flag("--bf16", into.bf16, "Half precision");
+    program.add_option("--name", into.name, "Name").one_of({"a", "b"});
+    program.add_other_name("--fp16", "--bf16");
+    program.add_other_name("--lr", "--learning-rate");
+  };
+  try {
+    return parse_command_line("program", "Does it", add, static_cast<int>(argv.size()), argv.data()) ? "" : "help";
+  } catch (const ValueError& error) {
+    return error.what();
+  }
+}
+
+TEST(CommandLine, TakesBothSpellings) {
+  Values values;
+  EXPECT_EQ(message({"--learning_rate=0.1", "--bf16"}, &values), "");
+  EXPECT_EQ(values.learning_rate, 0.1);
+  EXPECT_TRUE(values.bf16);
+}
+
+TEST(CommandLine, AnUnknownFlagNamesTheNearest) {
+  EXPECT_EQ(message({"--learning-rat", "1"}), "unknown flag --learning-rat; did you mean --learning-rate?");
+  EXPECT_EQ(message({"--nosuch=1"}), "unknown flag --nosuch; see program --help");
+}
+
+TEST(CommandLine, OtherProgramsNamesAreAnswered) {
+  EXPECT_EQ(message({"--fp16"}), "unknown flag --fp16; did you mean --bf16?");
+  EXPECT_EQ(message({"--fp16", "--name", "a"}), "unknown flag --fp16; did you mean --bf16?");
+  EXPECT_EQ(message({"--lr", "0.1"}), "unknown flag --lr; did you mean --learning-rate?");
+}
+
+TEST(CommandLine, MistakesAreNamed) {
+  EXPECT_EQ(message({"hello"}), "unexpected word hello; see program --help");
+  EXPECT_EQ(message({"--learning-rate", "fast"}), "--learning-rate fast: expected a number");
+  EXPECT_EQ(message({"--learning-rate"}), "flag --learning-rate needs a value; see program --help");
+  EXPECT_NE(message({"--name", "c"}).find("--name"), std::string::npos);
+}
+
+TEST(Help, HasTheLayoutOfLockruns) {
+  Help help{.usage = "program [flags]", .summary = "Does it.", .groups = {{"Flags", {{"--name TEXT", "Name."}}}}};
+  EXPECT_EQ(help_text(help, 80),
+            "Usage: program [flags]\n\nDoes it.\n\nFlags:\n  --name TEXT              Name.\n");
+  EXPECT_EQ(help_sentence("Samples per rank", "8"), "Samples per rank. Default: 8.");
+  EXPECT_EQ(help_sentence("Log the first step too.", ""), "Log the first step too.");
+}
+
+}  // namespace
+}  // namespace lockstep
