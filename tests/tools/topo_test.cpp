@@ -50,6 +50,14 @@ TEST(TopoTest, TextKeepsWithinTheTerminal) {
   }
 }
 
+TEST(TopoTest, ThePictureHasUnits) {
+  Report report = report_of(2);
+  report.speeds[0][1] = report.speeds[1][0] = {.latency_us = 0.26, .gigabytes_per_s = 8.14};
+  const std::string picture = as_svg(report);
+  EXPECT_NE(picture.find(">8.1 GB/s<"), std::string::npos) << picture;
+  EXPECT_NE(picture.find(">0.26 us<"), std::string::npos) << picture;
+}
+
 TEST(TopoTest, TextShowsEveryPair) {
   const std::string text = as_text(report_of(3), 80);
   EXPECT_NE(text.find("            rank 0  rank 1  rank 2   GPU 0   GPU 1\n"), std::string::npos) << text;
