@@ -15,8 +15,6 @@
 namespace lockstep::tools {
 namespace {
 
-using data::SentimentCorpus;
-using data::Split;
 
 struct Part {
   std::string name, file;
@@ -82,7 +80,7 @@ int make_sentiment(const SentimentArguments& arguments) {
   const auto parts = choose_parts(arguments);
   for (const auto& part : parts) {
     const auto path = arguments.input / part.file;
-    corpus.add(part.name, data::parse_ratings(read_file(path), path.string()));
+    corpus.add(part.name, parse_ratings(read_file(path), path.string()));
   }
   for (const auto& [split, name] : split_names) {
     if (corpus.split(split).empty()) {
@@ -98,7 +96,7 @@ int make_sentiment(const SentimentArguments& arguments) {
   }
   for (const auto& [split, name] : split_names) {
     write_file_atomically(arguments.output_dir / fmt::format("{}.csv", name),
-                          data::sentiment_csv(corpus.split(split)));
+                          sentiment_csv(corpus.split(split)));
   }
   print_counts(corpus, parts);
   fmt::print("left out: {} neutral (rating nearer to 0 than {}), {} duplicates\nwritten to {}\n",

@@ -29,15 +29,15 @@ struct Options {
   size_t max_length = 0;
 };
 
-text::BertTokenizer load(const Options& options) {
+BertTokenizer load(const Options& options) {
   const bool has_settings =
       options.vocab.extension() == ".json" || std::filesystem::is_directory(options.vocab);
-  if (!has_settings) return text::BertTokenizer::from_file(options.vocab, {.do_lower_case = !options.cased});
+  if (!has_settings) return BertTokenizer::from_file(options.vocab, {.do_lower_case = !options.cased});
   if (options.cased) {
     throw ValueError("--cased is for a vocab.txt; " + options.vocab.string() + " has its own settings");
   }
-  return std::filesystem::is_directory(options.vocab) ? text::BertTokenizer::from_directory(options.vocab)
-                                                      : text::BertTokenizer::from_file(options.vocab);
+  return std::filesystem::is_directory(options.vocab) ? BertTokenizer::from_directory(options.vocab)
+                                                      : BertTokenizer::from_file(options.vocab);
 }
 
 struct Line {
@@ -69,7 +69,7 @@ void append_list(const char* name, const std::vector<int64_t>& values, std::stri
   }
 }
 
-std::string render(const text::Encoding& encoding) {
+std::string render(const Encoding& encoding) {
   std::string line;
   append_list("{\"input_ids\": [", encoding.input_ids, line);
   append_list("], \"token_type_ids\": [", encoding.token_type_ids, line);

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::data {
+namespace lockstep {
 
 std::vector<int64_t> batch_shard(const std::vector<int64_t>& indices, int64_t batch_size, int num_replicas,
                                  int rank, bool drop_last) {
@@ -37,4 +37,4 @@ std::vector<int64_t> batch_shard(const std::vector<int64_t>& indices, int64_t ba
   return mine;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

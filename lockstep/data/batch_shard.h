@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep::data {
+namespace lockstep {
 
 /// The part of `indices` that rank `rank` of `num_replicas` works on, in order: cut into slices of
 /// `batch_size`, they are its batches. Whole batches go round the ranks: rank r takes batches r, r +
@@ -20,4 +20,4 @@ namespace lockstep::data {
 std::vector<int64_t> batch_shard(const std::vector<int64_t>& indices, int64_t batch_size, int num_replicas,
                                  int rank, bool drop_last = false);
 
-}  // namespace lockstep::data
+}  // namespace lockstep

@@ -9,7 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/sampler.h"
 
-namespace lockstep::data {
+namespace lockstep {
 
 std::vector<int64_t> length_grouped_indices(const std::vector<int64_t>& lengths, int64_t batch_size,
                                             at::Generator generator) {
@@ -39,4 +39,4 @@ std::vector<int64_t> length_grouped_indices(const std::vector<int64_t>& lengths,
   return length_grouped_indices(lengths, batch_size, at::detail::createCPUGenerator(seed));
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

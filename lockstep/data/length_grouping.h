@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep::data {
+namespace lockstep {
 
 /// length_grouped_indices (sampler.h) drawn from `generator`, a CPU one, which is advanced. Not thread-safe
 /// for one generator.
 std::vector<int64_t> length_grouped_indices(const std::vector<int64_t>& lengths, int64_t batch_size,
                                             at::Generator generator);
 
-}  // namespace lockstep::data
+}  // namespace lockstep

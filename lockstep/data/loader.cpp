@@ -11,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::data::detail {
+namespace lockstep::detail {
 
 struct LoaderEngine::State {
   struct Result {
@@ -118,4 +118,4 @@ std::shared_ptr<void> LoaderEngine::next() {
 
 int64_t LoaderEngine::num_batches() const { return state_->num_batches; }
 
-}  // namespace lockstep::data::detail
+}  // namespace lockstep::detail

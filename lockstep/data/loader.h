@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep::data {
+namespace lockstep {
 
 struct LoaderOptions {
   int64_t batch_size = 8;
@@ -73,4 +73,4 @@ class Loader {
   detail::LoaderEngine engine_;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep

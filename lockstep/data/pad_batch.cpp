@@ -9,11 +9,11 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 // The longest sample's length, all arguments checked.
-int64_t longest_of(const std::vector<text::Encoding>& dataset, const std::vector<int64_t>& labels,
+int64_t longest_of(const std::vector<Encoding>& dataset, const std::vector<int64_t>& labels,
                    const std::vector<int64_t>& indices) {
   if (indices.empty()) throw ValueError("cannot pad a batch of 0 samples");
   if (!labels.empty() && labels.size() != dataset.size()) {
@@ -36,7 +36,7 @@ int64_t longest_of(const std::vector<text::Encoding>& dataset, const std::vector
 
 }  // namespace
 
-PaddedBatch pad_batch(const std::vector<text::Encoding>& dataset, const std::vector<int64_t>& labels,
+PaddedBatch pad_batch(const std::vector<Encoding>& dataset, const std::vector<int64_t>& labels,
                       const std::vector<int64_t>& indices, const PadOptions& options) {
   const int64_t multiple = options.pad_to_multiple_of;
   if (multiple < 1) throw ValueError(fmt::format("pad_to_multiple_of is {}; expected at least 1", multiple));
@@ -68,4 +68,4 @@ PaddedBatch pad_batch(const std::vector<text::Encoding>& dataset, const std::vec
   return batch;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

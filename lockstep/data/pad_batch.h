@@ -8,7 +8,7 @@
 
 #include "lockstep/text/bert_tokenizer.h"
 
-namespace lockstep::data {
+namespace lockstep {
 
 /// int64 tensors for a model of the BERT type.
 struct PaddedBatch {
@@ -28,7 +28,7 @@ struct PadOptions {
 /// to be called by a Loader's collate function; thread-safe. Throws ValueError that names the sample for an
 /// index outside the dataset or ids and types of different lengths, and for an empty batch, labels that do
 /// not match the dataset or a multiple below 1.
-PaddedBatch pad_batch(const std::vector<text::Encoding>& dataset, const std::vector<int64_t>& labels,
+PaddedBatch pad_batch(const std::vector<Encoding>& dataset, const std::vector<int64_t>& labels,
                       const std::vector<int64_t>& indices, const PadOptions& options = {});
 
-}  // namespace lockstep::data
+}  // namespace lockstep

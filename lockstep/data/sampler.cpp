@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 void check(int64_t dataset_size, int num_replicas, int rank) {
@@ -70,4 +70,4 @@ std::vector<int64_t> evaluation_indices(int64_t dataset_size, int num_replicas, 
   return mine;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

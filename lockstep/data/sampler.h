@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep::data {
+namespace lockstep {
 
 struct DistributedSamplerOptions {
   int num_replicas = 1;
@@ -52,4 +52,4 @@ std::vector<int64_t> evaluation_indices(int64_t dataset_size, int num_replicas, 
 std::vector<int64_t> length_grouped_indices(const std::vector<int64_t>& lengths, int64_t batch_size,
                                             uint64_t seed);
 
-}  // namespace lockstep::data
+}  // namespace lockstep

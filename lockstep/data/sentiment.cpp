@@ -13,7 +13,7 @@
 #include "lockstep/data/csv_row.h"
 #include "lockstep/data/text_encoding.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 constexpr std::string_view white_space = " \t\r\n\v\f";
@@ -135,4 +135,4 @@ std::string sentiment_csv(const std::vector<SentimentExample>& examples) {
   return csv;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

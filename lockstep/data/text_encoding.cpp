@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 // Code points of the bytes 0x80 to 0x9F; the others stand for themselves. 0: undefined.
@@ -52,4 +52,4 @@ std::string to_utf8(std::string_view bytes) {
   return text;
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

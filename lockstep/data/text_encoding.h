@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace lockstep::data {
+namespace lockstep {
 
 /// Offset of the first byte that is not well-formed UTF-8 (surrogates, overlong forms and code points above
 /// U+10FFFF are not), or bytes.size() when all of it is.
@@ -15,4 +15,4 @@ size_t valid_utf8_prefix(std::string_view bytes);
 /// when it is one of the five that Windows-1252 leaves undefined.
 std::string to_utf8(std::string_view bytes);
 
-}  // namespace lockstep::data
+}  // namespace lockstep

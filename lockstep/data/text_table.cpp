@@ -16,7 +16,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/data/text_encoding.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 // Arrow reads block by block and a row must fit into one.
@@ -184,4 +184,4 @@ TextTable read_text_table(const std::filesystem::path& path) {
   return TextTable(path, std::move(names), std::move(columns));
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

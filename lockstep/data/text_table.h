@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::data {
+namespace lockstep {
 
 /// Columns of equal length, in memory. UTF-8. Reading it from several threads is safe.
 class TextTable {
@@ -34,4 +34,4 @@ class TextTable {
 /// quote that is never closed, not UTF-8.
 TextTable read_text_table(const std::filesystem::path& path);
 
-}  // namespace lockstep::data
+}  // namespace lockstep

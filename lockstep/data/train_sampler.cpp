@@ -11,7 +11,7 @@
 #include "lockstep/data/length_grouping.h"
 #include "lockstep/data/sampler.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 // The state of a process's global generator when the Trainer's sampler draws from it: torch's DataLoader has
@@ -69,4 +69,4 @@ std::vector<int64_t> TrainSampler::indices() const {
   return batch_shard(order, options_.batch_size, options_.num_replicas, options_.rank, options_.drop_last);
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::data {
+namespace lockstep {
 
 /// TrainingArguments.train_sampling_strategy.
 enum class TrainSamplingStrategy { random, sequential, group_by_length };
@@ -53,4 +53,4 @@ class TrainSampler {
   int64_t epoch_ = 0;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep

@@ -10,7 +10,9 @@
 #include "lockstep/text/truncation.h"
 #include "lockstep/text/word_piece.h"
 
-namespace lockstep::text {
+namespace lockstep {
+
+using namespace text;  // the parts of this module
 namespace {
 
 constexpr size_t kNoLimit = SIZE_MAX;
@@ -222,4 +224,4 @@ void BertTokenizer::save(const std::filesystem::path& directory) const {
   write_tokenizer_files(directory, impl_->spec);
 }
 
-}  // namespace lockstep::text
+}  // namespace lockstep

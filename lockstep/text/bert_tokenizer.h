@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::text {
+namespace lockstep {
 
 struct Encoding {
   std::vector<int64_t> input_ids;       ///< [CLS] A [SEP] or [CLS] A [SEP] B [SEP], not padded
@@ -57,4 +57,4 @@ class BertTokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace lockstep::text
+}  // namespace lockstep

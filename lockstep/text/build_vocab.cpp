@@ -7,7 +7,9 @@
 #include "lockstep/base/file.h"
 #include "lockstep/text/char_walk.h"
 
-namespace lockstep::text {
+namespace lockstep {
+
+using namespace text;  // the parts of this module
 namespace {
 
 using Counts = std::unordered_map<std::string, size_t>;
@@ -81,4 +83,4 @@ void write_vocab(const std::filesystem::path& path, const std::vector<std::strin
   write_file_atomically(path, content);
 }
 
-}  // namespace lockstep::text
+}  // namespace lockstep

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::text {
+namespace lockstep {
 
 struct BuildVocabOptions {
   size_t vocab_size = 8000;  ///< at most; special tokens and characters come first
@@ -21,4 +21,4 @@ std::vector<std::string> build_vocab(const std::vector<std::string>& texts, Buil
 /// Writes a vocab.txt that BertTokenizer::from_file reads. Atomic; throws FileError.
 void write_vocab(const std::filesystem::path& path, const std::vector<std::string>& tokens);
 
-}  // namespace lockstep::text
+}  // namespace lockstep

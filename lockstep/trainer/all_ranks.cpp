@@ -8,7 +8,7 @@
 #include "lockstep/base/main.h"
 #include "lockstep/base/record_errors.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 /// What a rank tells the others: nothing if all is well, else its exit code as one byte and its message.
@@ -60,4 +60,4 @@ void on_all_ranks(const ProcessGroup& group, const std::function<void()>& body) 
   throw error;
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -5,7 +5,7 @@
 
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// Calls `body` on every rank and waits for all. When it throws anywhere, the lowest rank where it did prints
 /// its error (lockstep/base/main.h), and when it has, every rank throws ReportedError: a wrong flag or a
@@ -15,4 +15,4 @@ namespace lockstep::trainer {
 /// Blocks.
 void on_all_ranks(const ProcessGroup& group, const std::function<void()>& body);
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

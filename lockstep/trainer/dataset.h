@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// Some samples as tensors; every tensor's first dimension counts samples.
 struct Batch {
@@ -23,4 +23,4 @@ struct Dataset {
   std::function<Batch(const std::vector<int64_t>& indices)> collate;
 };
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 /// Name of the first parameter with a value that is not finite; empty: there is none.
@@ -34,4 +34,4 @@ std::string divergence_text(const std::string& what, double value, int64_t step,
                      rank, advice(step, module));
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

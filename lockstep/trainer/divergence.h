@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// One line: "<what> is nan at step 3 on rank 1; lower learning_rate ...". The advice depends on whether
 /// `module`'s weights are finite (else it names the first parameter that is not) and on whether any step was
@@ -14,4 +14,4 @@ namespace lockstep::trainer {
 std::string divergence_text(const std::string& what, double value, int64_t step, int rank,
                             const torch::nn::Module& module);
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

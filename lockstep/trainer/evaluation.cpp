@@ -12,7 +12,7 @@
 #include "lockstep/data/sampler.h"
 #include "lockstep/optim/autocast.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 // Longest first, so that batches need little padding and the ranks get equal work.
@@ -75,11 +75,11 @@ EvaluationResult evaluate_classifier(const Dataset& dataset, const Forward& forw
                                      const ProcessGroup& group, bool keep_logits) {
   if (dataset.size < 1) throw ValueError("the dataset to evaluate is empty; give at least one sample");
   const auto order = by_length(dataset);
-  auto indices = data::evaluation_indices(dataset.size, group.size(), group.rank());
+  auto indices = evaluation_indices(dataset.size, group.size(), group.rank());
   for (auto& index : indices) index = order[static_cast<size_t>(index)];
 
   using Numbered = std::pair<std::vector<int64_t>, Batch>;
-  data::Loader<Numbered> loader(
+  Loader<Numbered> loader(
       indices,
       [&](const std::vector<int64_t>& numbers) { return Numbered(numbers, dataset.collate(numbers)); },
       {.batch_size = arguments.per_device_eval_batch_size,
@@ -109,4 +109,4 @@ EvaluationResult evaluate_classifier(const Dataset& dataset, const Forward& forw
   return result;
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

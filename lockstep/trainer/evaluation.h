@@ -9,7 +9,7 @@
 #include "lockstep/trainer/metrics.h"
 #include "lockstep/trainer/training_arguments.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// How to run the model: batch in, logits [samples, labels] out.
 using Forward = std::function<at::Tensor(const Batch&)>;
@@ -27,4 +27,4 @@ EvaluationResult evaluate_classifier(const Dataset& dataset, const Forward& forw
                                      const TrainingArguments& arguments, int64_t num_labels,
                                      const ProcessGroup& group, bool keep_logits = false);
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 template <class T>
@@ -86,7 +86,7 @@ void add_data_flags(CommandLine program, TrainingArguments& a) {
       .add_option(
           "--train-sampling-strategy",
           [&a](const std::string& text) {
-            a.train_sampling_strategy = data::parse_train_sampling_strategy(text);
+            a.train_sampling_strategy = parse_train_sampling_strategy(text);
           },
           "Order of the training samples: random, sequential or group_by_length")
       .type_name("ORDER")
@@ -121,4 +121,4 @@ void add_training_flags(CommandLine program, TrainingArguments& arguments) {
   add_ddp_flags(program, arguments);
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -4,10 +4,10 @@
 #include "lockstep/cli/command_line.h"
 #include "lockstep/trainer/training_arguments.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// Adds a flag for every field of `arguments`, spelled --per-device-train-batch-size and so on, to `program`.
 /// Parsing writes into `arguments`, which must outlive it.
 void add_training_flags(CommandLine program, TrainingArguments& arguments);
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

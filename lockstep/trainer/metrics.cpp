@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 ConfusionMatrix::ConfusionMatrix(int64_t num_labels)
     : ConfusionMatrix(num_labels, std::vector<int64_t>(static_cast<size_t>(num_labels * num_labels))) {}
@@ -66,4 +66,4 @@ double ConfusionMatrix::f1() const {
   return present == 0 ? 0.0 : sum / static_cast<double>(present);
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

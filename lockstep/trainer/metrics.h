@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// Counts of (label, prediction) pairs.
 class ConfusionMatrix {
@@ -35,4 +35,4 @@ class ConfusionMatrix {
   std::vector<int64_t> counts_;
 };
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/trainer/training_log.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 void check_output_dir(const std::filesystem::path& directory, bool overwrite) {
   if (overwrite || env::get_int(env::kRestartCount).value_or(0) > 0) return;
@@ -29,4 +29,4 @@ void begin_output_dir(const std::filesystem::path& directory) {
   }
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

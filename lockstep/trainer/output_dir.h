@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// Throws ValueError naming what it found when `directory` holds another training run (a log.jsonl, a
 /// trainer_state.json or a model.safetensors). `overwrite` allows it; so does a restart of this job
@@ -14,4 +14,4 @@ void check_output_dir(const std::filesystem::path& directory, bool overwrite);
 /// and predictions, but not its model, which stays until the new one is complete. Throws FileError.
 void begin_output_dir(const std::filesystem::path& directory);
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -8,7 +8,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 void write_predictions(const std::filesystem::path& path, const at::Tensor& logits,
                        const std::vector<std::string>& labels) {
@@ -26,4 +26,4 @@ void write_predictions(const std::filesystem::path& path, const at::Tensor& logi
   });
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// Writes one JSON line a row of `logits`, [samples, labels], in order: {"index", "label", "logits"}. The
 /// label is that of the greatest logit. Atomic. Throws FileError.
 void write_predictions(const std::filesystem::path& path, const at::Tensor& logits,
                        const std::vector<std::string>& labels);
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

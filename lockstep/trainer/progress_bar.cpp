@@ -10,7 +10,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 constexpr auto kRedrawInterval = std::chrono::milliseconds(100);
@@ -86,4 +86,4 @@ void ProgressBar::finish() {
   drawn_.clear();
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -7,7 +7,7 @@
 
 #include "lockstep/trainer/progress_line.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// Where standard error ends.
 struct Terminal {
@@ -45,4 +45,4 @@ class ProgressBar {
   std::chrono::steady_clock::time_point last_drawn_{};
 };
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 constexpr int kShortestBar = 8;
@@ -84,4 +84,4 @@ std::string render_log_line(const Progress& progress) {
   return line;
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

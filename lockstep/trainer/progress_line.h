@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// What is known about the run at one moment.
 struct Progress {
@@ -29,4 +29,4 @@ std::string render_bar(const Progress& progress, int columns, bool unicode);
 /// The same moment as a line for a log file, with epoch, learning rate and gradient norm.
 std::string render_log_line(const Progress& progress);
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

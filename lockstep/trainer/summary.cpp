@@ -6,7 +6,7 @@
 
 #include "lockstep/trainer/progress_line.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 bool is_speed(const std::string& name) {
@@ -37,4 +37,4 @@ std::string length_of_run(const TrainerState& state, double seconds) {
                      counted(state.epoch, "epoch"), format_duration(seconds));
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

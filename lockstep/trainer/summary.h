@@ -5,7 +5,7 @@
 
 #include "lockstep/trainer/trainer_state.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// The results of one split as a line: "eval   loss 0.4100  accuracy 0.8824  f1 0.8800  (103.2 samples/s)".
 /// `metrics`: as Trainer::train, evaluate and predict return them, with the prefix `split`. Loss first, then
@@ -15,4 +15,4 @@ std::string summary_line(const std::string& split, const Metrics& metrics);
 /// "39 steps, 3 epochs in 0:12".
 std::string length_of_run(const TrainerState& state, double seconds);
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

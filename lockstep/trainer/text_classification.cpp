@@ -13,7 +13,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/data/pad_batch.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 // More labels than this are a mistake in the choice of the column.
@@ -34,7 +34,7 @@ std::optional<int64_t> whole_number(const std::string& text) {
 
 // The line of the table's file on which data row `row` begins. Only errors need it, so the file is read
 // again.
-size_t line_of(const data::TextTable& table, size_t row) {
+size_t line_of(const TextTable& table, size_t row) {
   const std::string content = read_file(table.source());
   size_t records = 0;  // begun so far; the header is the first
   size_t line = 1;
@@ -49,7 +49,7 @@ size_t line_of(const data::TextTable& table, size_t row) {
   return line;
 }
 
-[[noreturn]] void bad_label(const data::TextTable& table, const std::string& column, size_t row,
+[[noreturn]] void bad_label(const TextTable& table, const std::string& column, size_t row,
                             const std::string& expected) {
   const auto& label = table.column(column)[row];
   throw ValueError(fmt::format("{}:{}: label \"{}\" in column {} is unknown; expected {}",
@@ -58,7 +58,7 @@ size_t line_of(const data::TextTable& table, size_t row) {
 
 }  // namespace
 
-std::vector<std::string> infer_labels(const data::TextTable& table, const std::string& column) {
+std::vector<std::string> infer_labels(const TextTable& table, const std::string& column) {
   const auto& values = table.column(column);
   std::set<std::string> distinct;
   int64_t greatest = -1;
@@ -96,7 +96,7 @@ std::vector<std::string> infer_labels(const data::TextTable& table, const std::s
 
 std::vector<std::string> choose_labels(const std::vector<std::string>& given,
                                        const std::vector<std::string>& known,
-                                       const std::optional<data::TextTable>& train,
+                                       const std::optional<TextTable>& train,
                                        const std::string& column) {
   if (!given.empty()) return given;
   if (!train) return known;
@@ -104,7 +104,7 @@ std::vector<std::string> choose_labels(const std::vector<std::string>& given,
   return std::is_permutation(found.begin(), found.end(), known.begin(), known.end()) ? known : found;
 }
 
-std::vector<int64_t> label_ids(const data::TextTable& table, const std::string& column,
+std::vector<int64_t> label_ids(const TextTable& table, const std::string& column,
                                const std::vector<std::string>& labels) {
   std::unordered_map<std::string, int64_t> id_of;
   for (size_t id = 0; id < labels.size(); ++id) {
@@ -134,14 +134,14 @@ std::vector<int64_t> label_ids(const data::TextTable& table, const std::string& 
   return ids;
 }
 
-Dataset text_dataset(const data::TextTable& table, const TextColumns& columns,
-                     const text::BertTokenizer& tokenizer, size_t max_seq_length,
+Dataset text_dataset(const TextTable& table, const TextColumns& columns,
+                     const BertTokenizer& tokenizer, size_t max_seq_length,
                      const std::vector<std::string>& labels) {
   const auto& texts = table.column(columns.text);
   const auto* pairs = columns.text_pair ? &table.column(*columns.text_pair) : nullptr;
   // Shared by all copies of the function that makes batches, and never changed afterwards.
   struct Samples {
-    std::vector<text::Encoding> encodings;
+    std::vector<Encoding> encodings;
     std::vector<int64_t> labels;
   };
   auto samples = std::make_shared<Samples>();
@@ -154,13 +154,13 @@ Dataset text_dataset(const data::TextTable& table, const TextColumns& columns,
         texts[row], pairs ? std::optional<std::string_view>((*pairs)[row]) : std::nullopt, max_seq_length));
     dataset.lengths.push_back(static_cast<int64_t>(samples->encodings.back().input_ids.size()));
   }
-  const data::PadOptions padding{.pad_token_id = tokenizer.pad_token_id()};
+  const PadOptions padding{.pad_token_id = tokenizer.pad_token_id()};
   dataset.collate = [samples, padding](const std::vector<int64_t>& indices) {
-    auto padded = data::pad_batch(samples->encodings, samples->labels, indices, padding);
+    auto padded = pad_batch(samples->encodings, samples->labels, indices, padding);
     return Batch{.inputs = {padded.input_ids, padded.token_type_ids, padded.attention_mask},
                  .labels = padded.labels};
   };
   return dataset;
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -12,23 +12,23 @@
 #include "lockstep/text/bert_tokenizer.h"
 #include "lockstep/trainer/dataset.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// The labels of a training file's column, by id. Whole numbers (in the first row, hence in all): as many as
 /// the greatest says, called LABEL_0, LABEL_1, ... as Hugging Face does. Names: sorted. Throws ValueError
 /// naming file and line for a label that does not fit, and for a column with a single label.
-std::vector<std::string> infer_labels(const data::TextTable& table, const std::string& column);
+std::vector<std::string> infer_labels(const TextTable& table, const std::string& column);
 
 /// The labels of a run: `given` if any; else `known`, those of the model, if `train` is absent or has the
 /// same ones, so that a trained classifier keeps its order; else those of `train` (infer_labels).
 std::vector<std::string> choose_labels(const std::vector<std::string>& given,
                                        const std::vector<std::string>& known,
-                                       const std::optional<data::TextTable>& train,
+                                       const std::optional<TextTable>& train,
                                        const std::string& column);
 
 /// The id of every row's label: its place in `labels` by name, else by number. Throws ValueError naming file,
 /// line, the label and what was expected.
-std::vector<int64_t> label_ids(const data::TextTable& table, const std::string& column,
+std::vector<int64_t> label_ids(const TextTable& table, const std::string& column,
                                const std::vector<std::string>& labels);
 
 struct TextColumns {
@@ -40,8 +40,8 @@ struct TextColumns {
 /// Tokenizes `table` now, and pads each batch to its longest sample when it is made. A Batch's inputs are
 /// input_ids, token_type_ids and attention_mask, int64 [samples, length]. Throws ValueError for missing
 /// columns and bad labels.
-Dataset text_dataset(const data::TextTable& table, const TextColumns& columns,
-                     const text::BertTokenizer& tokenizer, size_t max_seq_length,
+Dataset text_dataset(const TextTable& table, const TextColumns& columns,
+                     const BertTokenizer& tokenizer, size_t max_seq_length,
                      const std::vector<std::string>& labels);
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -23,7 +23,7 @@
 #include "lockstep/trainer/training_log.h"
 #include "lockstep/trainer/training_plan.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -44,7 +44,7 @@ void add_speed(Metrics& metrics, const std::string& split, double runtime, doubl
 // What one call of train() works with.
 struct Run {
   TrainingPlan plan;
-  data::TrainSampler sampler;
+  TrainSampler sampler;
   FusedAdamW optimizer;
   SchedulerType scheduler;
   int64_t warmup_steps;
@@ -207,7 +207,7 @@ void Trainer::Impl::run_epoch(Run& run, int64_t epoch) {
   const int64_t batch_size = arguments.per_device_train_batch_size;
   const auto dealt = deal_epoch(run.sampler.indices(), group.size(), group.rank(), batch_size,
                                 arguments.dataloader_drop_last);
-  data::Loader<Batch> loader(dealt.indices, options.train_dataset.collate,
+  Loader<Batch> loader(dealt.indices, options.train_dataset.collate,
                              {.batch_size = batch_size,
                               .num_workers = arguments.dataloader_num_workers,
                               .prefetch_factor = arguments.dataloader_prefetch_factor});
@@ -238,7 +238,7 @@ void Trainer::Impl::run_epoch(Run& run, int64_t epoch) {
 
 Run Trainer::Impl::begin_run() {
   const auto plan = plan_training(options.train_dataset.size, group.size(), arguments);
-  data::TrainSampler sampler(options.train_dataset.size,
+  TrainSampler sampler(options.train_dataset.size,
                              {.strategy = arguments.train_sampling_strategy,
                               .batch_size = arguments.per_device_train_batch_size,
                               .gradient_accumulation_steps = arguments.gradient_accumulation_steps,
@@ -335,4 +335,4 @@ Metrics Trainer::last_evaluation() const { return impl_->last_evaluation; }
 
 const TrainerState& Trainer::state() const { return impl_->state; }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -11,7 +11,7 @@
 #include "lockstep/trainer/trainer_state.h"
 #include "lockstep/trainer/training_arguments.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// A classifier as the Trainer uses it: batches in, logits [samples, labels] out.
 struct TrainableModel {
@@ -83,4 +83,4 @@ class Trainer {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

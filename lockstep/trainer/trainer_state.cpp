@@ -5,7 +5,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 nlohmann::json entry_json(const LogEntry& entry) {
@@ -49,4 +49,4 @@ void save_trainer_state(const TrainerState& state, const std::filesystem::path& 
   write_file_atomically(output_dir / "trainer_state.json", to_json(state));
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

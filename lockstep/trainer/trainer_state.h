@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// Values of one moment by name ("loss", "learning_rate", "eval_accuracy", ...).
 using Metrics = std::map<std::string, double>;
@@ -40,4 +40,4 @@ std::string to_json_line(const LogEntry& entry);
 /// Writes `state` to `output_dir`/trainer_state.json atomically. Throws FileError.
 void save_trainer_state(const TrainerState& state, const std::filesystem::path& output_dir);
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

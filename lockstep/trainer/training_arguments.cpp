@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/optim/lr_scheduler.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 template <class T>
@@ -73,4 +73,4 @@ IntervalStrategy parse_interval_strategy(const std::string& flag, const std::str
   throw ValueError(fmt::format("{} is {}; it must be no, steps or epoch", flag, text));
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

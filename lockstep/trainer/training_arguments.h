@@ -8,7 +8,7 @@
 
 #include "lockstep/data/train_sampler.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 enum class IntervalStrategy : uint8_t { NO, STEPS, EPOCH };
 
@@ -41,7 +41,7 @@ struct TrainingArguments {
   int64_t eval_steps = 0;  ///< 0: as logging_steps
 
   uint64_t seed = 42;
-  data::TrainSamplingStrategy train_sampling_strategy = data::TrainSamplingStrategy::random;
+  TrainSamplingStrategy train_sampling_strategy = TrainSamplingStrategy::random;
   bool dataloader_drop_last = false;
   int dataloader_num_workers = 0;  ///< threads
   int dataloader_prefetch_factor = 2;
@@ -63,4 +63,4 @@ struct TrainingArguments {
 /// "no", "steps" or "epoch"; ValueError naming `flag` otherwise.
 IntervalStrategy parse_interval_strategy(const std::string& flag, const std::string& text);
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

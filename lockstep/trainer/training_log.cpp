@@ -11,7 +11,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 void make_directory(const std::filesystem::path& path) {
   std::error_code error;
@@ -44,4 +44,4 @@ void save_metrics(const std::filesystem::path& output_dir, const std::string& sp
   write("all", all);
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -7,7 +7,7 @@
 #include "lockstep/base/fd.h"
 #include "lockstep/trainer/trainer_state.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// Makes `path` and its parents where they are missing. Throws FileError naming it.
 void make_directory(const std::filesystem::path& path);
@@ -30,4 +30,4 @@ class LineFile {
 /// FileError.
 void save_metrics(const std::filesystem::path& output_dir, const std::string& split, const Metrics& metrics);
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -69,4 +69,4 @@ RankEpoch deal_epoch(const std::vector<int64_t>& order, int world_size, int rank
   return epoch;
 }
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

@@ -6,7 +6,7 @@
 
 #include "lockstep/trainer/training_arguments.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 
 /// The shape of a run, equal on all ranks. A micro-batch is one forward and backward on every rank together.
 struct TrainingPlan {
@@ -41,4 +41,4 @@ struct RankEpoch {
 RankEpoch deal_epoch(const std::vector<int64_t>& order, int world_size, int rank, int64_t batch_size,
                      bool drop_last);
 
-}  // namespace lockstep::trainer
+}  // namespace lockstep

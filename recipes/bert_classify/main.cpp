@@ -34,11 +34,10 @@
 namespace {
 
 using namespace lockstep;
-using trainer::Dataset;
 
 // What every rank loads or makes for itself, alike on all.
 struct Job {
-  std::optional<data::TextTable> train_table, validation_table, test_table;
+  std::optional<TextTable> train_table, validation_table, test_table;
   std::vector<std::string> labels;
   std::filesystem::path tokenizer;
   models::BertForSequenceClassification model{nullptr};
@@ -47,11 +46,11 @@ struct Job {
 
 void read_files(const Options& o, int rank, Job& job) {
   const auto read = [](const std::filesystem::path& file, auto& table) {
-    if (!file.empty()) table = data::read_text_table(file);
+    if (!file.empty()) table = read_text_table(file);
   };
   if (!o.model_name_or_path.empty()) models::check_model_directory(o.model_name_or_path);
   if (!o.train_file.empty() && rank == 0) {
-    trainer::check_output_dir(o.training.output_dir, o.training.overwrite_output_dir);
+    check_output_dir(o.training.output_dir, o.training.overwrite_output_dir);
   }
   read(o.train_file, job.train_table);
   read(o.validation_file, job.validation_table);
@@ -59,15 +58,15 @@ void read_files(const Options& o, int rank, Job& job) {
   const auto known = o.model_config.empty()
                          ? models::BertConfig::from_file(o.model_name_or_path / "config.json").labels
                          : std::vector<std::string>();
-  job.labels = trainer::choose_labels(o.label_names, known, job.train_table, o.label_column);
+  job.labels = choose_labels(o.label_names, known, job.train_table, o.label_column);
   job.tokenizer = o.tokenizer_name.empty() ? o.model_name_or_path : o.tokenizer_name;
   if (rank == 0) {
-    trainer::make_directory(o.training.output_dir);
-    if (!o.log_sample_ids.empty()) trainer::LineFile(o.log_sample_ids, true);
+    make_directory(o.training.output_dir);
+    if (!o.log_sample_ids.empty()) LineFile(o.log_sample_ids, true);
   }
   if (!job.tokenizer.empty()) return;
   job.tokenizer = o.training.output_dir / "vocab.txt";
-  if (rank == 0) text::write_vocab(job.tokenizer, text::build_vocab(job.train_table->column(o.text_column)));
+  if (rank == 0) write_vocab(job.tokenizer, build_vocab(job.train_table->column(o.text_column)));
 }
 
 models::BertForSequenceClassification make_model(const Options& o, const Job& job, int64_t vocab_size) {
@@ -96,20 +95,20 @@ size_t max_length(const Options& o, int64_t positions) {
       fmt::format("--max-seq-length is {}; the model has {} positions", *o.max_seq_length, positions));
 }
 
-text::BertTokenizer load_tokenizer(const std::filesystem::path& path) {
-  return std::filesystem::is_directory(path) ? text::BertTokenizer::from_directory(path)
-                                             : text::BertTokenizer::from_file(path);
+BertTokenizer load_tokenizer(const std::filesystem::path& path) {
+  return std::filesystem::is_directory(path) ? BertTokenizer::from_directory(path)
+                                             : BertTokenizer::from_file(path);
 }
 
-void load(const Options& o, const text::BertTokenizer& tokenizer, Job& job) {
+void load(const Options& o, const BertTokenizer& tokenizer, Job& job) {
   job.model = make_model(o, job, tokenizer.vocab_size());
   const size_t length = max_length(o, job.model->config().max_position_embeddings);
-  trainer::TextColumns columns{.text = o.text_column};
+  TextColumns columns{.text = o.text_column};
   if (!o.text_pair_column.empty()) columns.text_pair = o.text_pair_column;
-  const auto dataset = [&](const std::optional<data::TextTable>& table, bool labelled) {
+  const auto dataset = [&](const std::optional<TextTable>& table, bool labelled) {
     if (!table) return Dataset{};
     columns.label = labelled ? std::optional(o.label_column) : std::nullopt;
-    return trainer::text_dataset(*table, columns, tokenizer, length, job.labels);
+    return text_dataset(*table, columns, tokenizer, length, job.labels);
   };
   job.train = dataset(job.train_table, true);
   job.validation = dataset(job.validation_table, true);
@@ -124,23 +123,23 @@ void print_start(const Options& o, const World& world, const Job& job) {
              at::get_num_threads() == 1 ? "" : "s", static_cast<double>(parameters) / 1e6,
              fmt::join(job.labels, ", "));
   if (job.train.size > 0) {
-    const auto plan = trainer::plan_training(job.train.size, world.size(), o.training);
+    const auto plan = plan_training(job.train.size, world.size(), o.training);
     fmt::print("training: {} samples, {} steps of {} samples\n", job.train.size, plan.max_steps,
                plan.total_train_batch_size);
   }
   std::fflush(stdout);
 }
 
-void run(const Options& o, World& world, const text::BertTokenizer& tokenizer, Job& job) {
+void run(const Options& o, World& world, const BertTokenizer& tokenizer, Job& job) {
   const auto& args = o.training;
   const bool main_rank = world.rank() == 0;
   DistributedDataParallel ddp(job.model, {.bucket_cap_mb = args.ddp_bucket_cap_mb});
   at::manual_seed(args.seed + static_cast<uint64_t>(world.rank()));  // each rank drops out its own units
 
-  trainer::TrainerOptions options{.train_dataset = job.train,
+  TrainerOptions options{.train_dataset = job.train,
                                   .eval_dataset = job.validation,
                                   .num_labels = static_cast<int64_t>(job.labels.size())};
-  std::optional<trainer::LineFile> sample_log;
+  std::optional<LineFile> sample_log;
   if (!o.log_sample_ids.empty()) {
     sample_log.emplace(o.log_sample_ids, false);
     options.on_samples = [&](int64_t step, const std::vector<int64_t>& ids) {
@@ -148,9 +147,9 @@ void run(const Options& o, World& world, const text::BertTokenizer& tokenizer, J
                                      fmt::join(ids, ", ")));
     };
   }
-  trainer::Trainer trainer(
-      trainer::trainable(ddp,
-                         [](auto& model, const trainer::Batch& batch) {
+  Trainer trainer(
+      trainable(ddp,
+                         [](auto& model, const Batch& batch) {
                            return model(models::BertBatch{batch.inputs[0], batch.inputs[1], batch.inputs[2]});
                          }),
       args, world, options);
@@ -158,17 +157,17 @@ void run(const Options& o, World& world, const text::BertTokenizer& tokenizer, J
   const auto started = std::chrono::steady_clock::now();
   const bool trains = job.train.size > 0;
   std::vector<std::string> summary;
-  const auto save = [&](const std::string& split, const trainer::Metrics& metrics) {
+  const auto save = [&](const std::string& split, const Metrics& metrics) {
     if (!main_rank || metrics.empty()) return;
-    trainer::save_metrics(args.output_dir, split, metrics);
-    summary.push_back(trainer::summary_line(split, metrics));
+    save_metrics(args.output_dir, split, metrics);
+    summary.push_back(summary_line(split, metrics));
   };
   if (trains) {
     save("train", trainer.train());
     if (main_rank) {
       models::save_bert_classifier(job.model, args.output_dir);
       tokenizer.save(args.output_dir);
-      trainer::save_trainer_state(trainer.state(), args.output_dir);
+      save_trainer_state(trainer.state(), args.output_dir);
     }
   }
   if (job.validation.size > 0) {
@@ -180,13 +179,13 @@ void run(const Options& o, World& world, const text::BertTokenizer& tokenizer, J
     const auto prediction = trainer.predict(job.test);
     save("test", prediction.metrics);
     if (main_rank)
-      trainer::write_predictions(args.output_dir / "predictions.jsonl", prediction.logits, job.labels);
+      write_predictions(args.output_dir / "predictions.jsonl", prediction.logits, job.labels);
   }
   if (!main_rank) return;
   if (trains) {
-    trainer::save_trainer_state(trainer.state(), args.output_dir);
+    save_trainer_state(trainer.state(), args.output_dir);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
-    fmt::print("{}\n", trainer::length_of_run(trainer.state(), seconds.count()));
+    fmt::print("{}\n", length_of_run(trainer.state(), seconds.count()));
   }
   for (const auto& line : summary) fmt::print("  {}\n", line);
   if (trains) fmt::print("model saved in {}\n", args.output_dir.string());
@@ -207,14 +206,14 @@ int bert_classify(int argc, char** argv) {
   if (world.rank() != 0) log::set_level(log::Level::error);
 
   Job job;
-  std::optional<text::BertTokenizer> tokenizer;
-  trainer::on_all_ranks(world, [&] {
+  std::optional<BertTokenizer> tokenizer;
+  on_all_ranks(world, [&] {
     if (mistake) throw *mistake;
     read_files(o, world.rank(), job);
     if (job.train_table)
-      trainer::plan_training(static_cast<int64_t>(job.train_table->size()), world.size(), o.training);
+      plan_training(static_cast<int64_t>(job.train_table->size()), world.size(), o.training);
   });
-  trainer::on_all_ranks(world, [&] {
+  on_all_ranks(world, [&] {
     tokenizer.emplace(load_tokenizer(job.tokenizer));
     load(o, *tokenizer, job);
   });

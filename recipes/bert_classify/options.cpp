@@ -49,7 +49,7 @@ void add_flags(lockstep::CommandLine program, Options& o) {
   program
       .add_option("--log-sample-ids", o.log_sample_ids, "Write the rows of every step and rank to this file")
       .type_name("FILE");
-  lockstep::trainer::add_training_flags(program, o.training);
+  lockstep::add_training_flags(program, o.training);
 }
 
 void validate(const Options& o) {
@@ -68,7 +68,7 @@ void validate(const Options& o) {
   if (o.do_predict == o.test_file.empty()) {
     throw lockstep::ValueError("--do-predict and --test-file belong together; give both or neither");
   }
-  if (o.training.eval_strategy != lockstep::trainer::IntervalStrategy::NO && o.validation_file.empty()) {
+  if (o.training.eval_strategy != lockstep::IntervalStrategy::NO && o.validation_file.empty()) {
     throw lockstep::ValueError("--eval-strategy needs a --validation-file");
   }
   if (!o.model_config.empty() && o.train_file.empty()) {

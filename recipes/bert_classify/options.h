@@ -9,7 +9,7 @@
 #include "lockstep/trainer/training_arguments.h"
 
 struct Options {
-  lockstep::trainer::TrainingArguments training;
+  lockstep::TrainingArguments training;
   std::filesystem::path model_name_or_path, tokenizer_name, train_file, validation_file, test_file,
       log_sample_ids;
   std::string model_config;

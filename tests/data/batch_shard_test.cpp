@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 using Indices = std::vector<int64_t>;
@@ -40,4 +40,4 @@ TEST(BatchShard, RefusesWhatCannotWork) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep

@@ -12,7 +12,7 @@
 namespace {
 
 using nlohmann::json;
-using namespace lockstep::data;
+using namespace lockstep;
 
 json distributed_sampler(const json& q) {
   DistributedSampler sampler(q.at("size"), {.num_replicas = q.at("num_replicas"),

@@ -14,7 +14,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 using Indices = std::vector<int64_t>;
@@ -141,4 +141,4 @@ TEST(Loader, RefusesWhatCannotWork) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep

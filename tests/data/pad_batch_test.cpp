@@ -6,10 +6,10 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
-const std::vector<text::Encoding> dataset = {
+const std::vector<Encoding> dataset = {
     {.input_ids = {101, 7, 102}, .token_type_ids = {0, 0, 0}},
     {.input_ids = {101, 7, 102, 8, 102}, .token_type_ids = {0, 0, 0, 1, 1}},
     {.input_ids = {101, 102}, .token_type_ids = {0, 0}},
@@ -46,4 +46,4 @@ TEST(PadBatch, RefusesWhatCannotWork) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep

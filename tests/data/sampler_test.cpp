@@ -7,7 +7,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 using Indices = std::vector<int64_t>;
@@ -58,4 +58,4 @@ TEST(EvaluationIndices, TakingOneFromEachRankInTurnRestoresTheOrder) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep

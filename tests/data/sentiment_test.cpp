@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 std::string error_of(std::string_view content) {
@@ -105,4 +105,4 @@ TEST(SentimentCsv, HasTheColumnsOfTheDemo) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep

@@ -6,7 +6,7 @@
 #include "lockstep/data/csv_row.h"
 #include "lockstep/data/text_encoding.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 TEST(TextTable, NamesTheColumnsThatAreThere) {
@@ -52,4 +52,4 @@ TEST(TextEncoding, DecodesWindows1252WhereItIsNotUtf8) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 TEST(TrainSampler, StrategiesByName) {
@@ -28,4 +28,4 @@ TEST(TrainSampler, RefusesWhatCannotWork) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep

@@ -6,7 +6,7 @@
 int main(int argc, char** argv) {
   return lockstep::run_main("save_tokenizer", [&] {
     if (argc != 3) throw lockstep::ValueError("expected SOURCE and TARGET");
-    lockstep::text::BertTokenizer::from_directory(argv[1]).save(argv[2]);
+    lockstep::BertTokenizer::from_directory(argv[1]).save(argv[2]);
     return 0;
   });
 }

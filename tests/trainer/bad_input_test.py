@@ -100,12 +100,14 @@ class BadInputTest(unittest.TestCase):
             self.assertIn(f"--output-dir {output} holds another run ({found}); choose another directory, or give "
                           "--overwrite-output-dir to replace that run", done.stderr)
             self.assertEqual((output / found).read_text(), "kept")
-            # A later attempt of the same job is no other run.
-            self.assertEqual(tiny.run({**flags, "--output-dir": output}, env={"TORCHELASTIC_RESTART_COUNT": "1"}).returncode, 0)
-            done = tiny.run({**flags, "--output-dir": output, "--overwrite-output-dir": True}, 2)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(len(tiny.history(output)), 2)
-            self.assertIn("train_loss", json.loads((output / "all_results.json").read_text()))
+
+        # A later attempt of the same job is no other run.
+        done = tiny.run({**flags, "--output-dir": output}, env={"TORCHELASTIC_RESTART_COUNT": "1"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        done = tiny.run({**flags, "--output-dir": output, "--overwrite-output-dir": True}, 2)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(tiny.history(output)), 2)
+        self.assertIn("train_loss", json.loads((output / "all_results.json").read_text()))
 
     def test_models(self):
         self.check(r"there is no directory .*nowhere; expected", model_name_or_path=self.dir / "nowhere")

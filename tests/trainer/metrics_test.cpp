@@ -5,7 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/trainer/trainer_state.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 ConfusionMatrix count(int64_t labels, const std::vector<int64_t>& truth,
@@ -56,4 +56,4 @@ TEST(TrainerState, JsonHasHuggingFacesKeysSorted) {
 }
 
 }  // namespace
-}  // namespace lockstep::trainer
+}  // namespace lockstep

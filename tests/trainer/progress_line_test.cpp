@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 // Columns on the screen: code points, as every character drawn here is one column wide.
@@ -71,4 +71,4 @@ TEST(ProgressLine, UnknownsAreLeftOut) {
 }
 
 }  // namespace
-}  // namespace lockstep::trainer
+}  // namespace lockstep

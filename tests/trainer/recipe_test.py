@@ -73,7 +73,7 @@ class RecipeTest(unittest.TestCase):
         arguments = transformers.TrainingArguments(
             output_dir=str(self.dir / "theirs"), per_device_train_batch_size=16, learning_rate=1e-3,
             warmup_steps=0.2, weight_decay=0.01, logging_steps=1, eval_strategy="epoch", save_strategy="no",
-            report_to="none", use_cpu=True, disable_tqdm=True, optim="adamw_torch_fused")
+            report_to="none", use_cpu=True, optim="adamw_torch_fused")
         peer = transformers.Trainer(
             model=model, args=arguments, train_dataset=dataset(1, 75), eval_dataset=dataset(2, 41),
             data_collator=transformers.DataCollatorWithPadding(tokenizer), compute_metrics=metrics)

@@ -11,13 +11,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 using Labels = std::vector<std::string>;
 
-data::TextTable table(const Labels& labels) {
-  return data::TextTable("memory.csv", {"text", "label"}, {Labels(labels.size(), "a text"), labels});
+TextTable table(const Labels& labels) {
+  return TextTable("memory.csv", {"text", "label"}, {Labels(labels.size(), "a text"), labels});
 }
 
 TEST(Labels, NumbersBecomeHuggingFacesNames) {
@@ -64,4 +64,4 @@ TEST(Predictions, OneLineARowWithTheLikeliestLabel) {
 }
 
 }  // namespace
-}  // namespace lockstep::trainer
+}  // namespace lockstep

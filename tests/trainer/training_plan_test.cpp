@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::trainer {
+namespace lockstep {
 namespace {
 
 TrainingArguments arguments(int64_t batch, int64_t accumulation = 1, double epochs = 1) {
@@ -149,4 +149,4 @@ TEST(TrainingArguments, BadValuesAreNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::trainer
+}  // namespace lockstep
