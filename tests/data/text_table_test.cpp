@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/csv_row.h"
 #include "lockstep/data/text_encoding.h"
 
 namespace lockstep {
@@ -26,12 +25,6 @@ TEST(TextTable, NamesTheColumnsThatAreThere) {
 TEST(TextTable, RefusesColumnsOfDifferentLength) {
   EXPECT_THROW(TextTable("t.csv", {"a", "b"}, {{"1"}, {}}), ValueError);
   EXPECT_THROW(TextTable("t.csv", {"a", "b"}, {{"1"}}), ValueError);
-}
-
-TEST(CsvRow, QuotesWhatNeedsIt) {
-  EXPECT_EQ(csv_row({"plain", "", "a,b", "say \"hi\"", "two\nlines", " tab\t"}),
-            "plain,,\"a,b\",\"say \"\"hi\"\"\",\"two\nlines\", tab\t\n");
-  EXPECT_EQ(csv_row({""}), "\"\"\n");
 }
 
 TEST(TextEncoding, FindsTheFirstByteThatIsNotUtf8) {

@@ -1,6 +1,6 @@
-#include "lockstep/data/csv_row.h"
+#include "tools/data/csv_row.h"
 
-namespace lockstep {
+namespace lockstep::tools {
 
 std::string csv_row(const std::vector<std::string_view>& fields) {
   std::string row;
@@ -23,4 +23,4 @@ std::string csv_row(const std::vector<std::string_view>& fields) {
   return row;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::tools

@@ -5,10 +5,10 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::tools {
 
 /// One line, with its new line at the end: fields between commas, quoted where they hold a comma, a quote or
 /// a line end, quotes doubled. A row of one empty field is `""`, for readers skip empty lines.
 std::string csv_row(const std::vector<std::string_view>& fields);
 
-}  // namespace lockstep
+}  // namespace lockstep::tools

@@ -9,7 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::tools {
 
 /// One line of a ground-truth file: id TAB mean rating TAB text.
 struct RatedText {
@@ -66,4 +66,4 @@ class SentimentCorpus {
 /// CSV with the columns text, label (positive or negative), source, document.
 std::string sentiment_csv(const std::vector<SentimentExample>& examples);
 
-}  // namespace lockstep
+}  // namespace lockstep::tools

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
-#include "lockstep/data/sentiment.h"
+#include "tools/data/sentiment.h"
 #include "tools/subcommands.h"
 
 namespace lockstep::tools {

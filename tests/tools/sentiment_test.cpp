@@ -1,12 +1,13 @@
-#include "lockstep/data/sentiment.h"
+#include "tools/data/sentiment.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "lockstep/base/error.h"
+#include "tools/data/csv_row.h"
 
-namespace lockstep {
+namespace lockstep::tools {
 namespace {
 
 std::string error_of(std::string_view content) {
@@ -104,5 +105,11 @@ TEST(SentimentCsv, HasTheColumnsOfTheDemo) {
             "text,label,source,document\n\"a, b\",positive,movie,movie-1\nc,negative,nyt,nyt-2\n");
 }
 
+TEST(CsvRow, QuotesWhatNeedsIt) {
+  EXPECT_EQ(csv_row({"plain", "", "a,b", "say \"hi\"", "two\nlines", " tab\t"}),
+            "plain,,\"a,b\",\"say \"\"hi\"\"\",\"two\nlines\", tab\t\n");
+  EXPECT_EQ(csv_row({""}), "\"\"\n");
+}
+
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::tools

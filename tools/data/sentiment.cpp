@@ -1,4 +1,4 @@
-#include "lockstep/data/sentiment.h"
+#include "tools/data/sentiment.h"
 
 #include <fmt/format.h>
 
@@ -10,10 +10,10 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/csv_row.h"
+#include "tools/data/csv_row.h"
 #include "lockstep/data/text_encoding.h"
 
-namespace lockstep {
+namespace lockstep::tools {
 namespace {
 
 constexpr std::string_view white_space = " \t\r\n\v\f";
@@ -135,4 +135,4 @@ std::string sentiment_csv(const std::vector<SentimentExample>& examples) {
   return csv;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::tools
