@@ -6,6 +6,7 @@
 #include "launcher/cli/options.h"
 #include "launcher/machines/machine.h"
 #include "launcher/machines/remote_command.h"
+#include "launcher/output/sink.h"
 #include "launcher/process/first_process.h"
 #include "launcher/process/signals.h"
 #include "launcher/run/job.h"

@@ -7,7 +7,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
-#include <charconv>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,6 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
+#include "lockstep/cli/command_line.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/comm/spawn.h"
 
@@ -114,26 +114,30 @@ void run(int /*rank*/, const nlohmann::json& /*arguments*/) {
 }
 const lockstep::Spawnable kRun("messages", run);
 
-int ranks_from(int argc, char** argv) {
-  if (argc == 1) return 4;
-  int ranks = 0;
-  const std::string text = argv[1];
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), ranks);
-  if (argc > 2 || error != std::errc() || end != text.data() + text.size() || ranks < 1) {
-    throw lockstep::ValueError("usage: messages [RANKS], a number from 1; not \"" + text + "\"");
+int start(int argc, char** argv) {
+  int ranks = 4;
+  const auto add_flags = [&](lockstep::CommandLine program) {
+    program.add_example("Start four ranks itself", "messages 4");
+    program.add_example("Be the ranks that a launcher starts", "lockrun --nproc-per-node 4 messages");
+    program.add_option("RANKS", ranks, "Ranks to start; under a launcher it has no effect")
+        .in_range(1, 256)
+        .with_default();
+  };
+  if (!lockstep::parse_command_line(
+          "messages", "Shows what every rank holds before and after each message and collective", add_flags,
+          argc, argv)) {
+    return 0;
   }
-  return ranks;
+  if (lockstep::is_launched()) {
+    run(0, {});
+  } else {
+    lockstep::spawn(kRun, ranks);
+  }
+  return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return lockstep::run_main("messages", [&] {
-    if (lockstep::is_launched()) {
-      run(0, {});
-    } else {
-      lockstep::spawn(kRun, ranks_from(argc, argv));
-    }
-    return 0;
-  });
+  return lockstep::run_main("messages", [&] { return start(argc, argv); });
 }

@@ -5,13 +5,16 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
 
-#include <charconv>
+#include <fmt/format.h>
+
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
+#include "lockstep/cli/command_line.h"
+#include "lockstep/comm/all_ranks.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/comm/spawn.h"
 #include "lockstep/models/toy.h"
@@ -45,29 +48,35 @@ void train(int /*rank*/, const nlohmann::json& /*arguments*/) {
 }
 const lockstep::Spawnable kTrain("train", train);
 
-int ranks_from(const char* text) {
-  int ranks = 0;
-  const char* const end = text + std::strlen(text);
-  if (std::from_chars(text, end, ranks).ptr != end || ranks < 1 || ranks > 256) {
-    throw lockstep::ValueError(std::string("RANKS must be a number from 1 to 256, not \"") + text + "\"");
-  }
-  return ranks;
-}
-
-/// A program that starts its own ranks, started as ranks by a launcher: each of those would start RANKS more,
-/// and all of them would meet at one address, as one job after another with the same rank numbers.
 int run(int argc, char** argv) {
-  if (argc > 2) throw lockstep::ValueError("usage: toy_ddp [RANKS]");
-  if (!lockstep::is_launched()) {
-    lockstep::spawn(kTrain, argc == 2 ? ranks_from(argv[1]) : 2);
+  std::optional<size_t> ranks;
+  const auto add_flags = [&](lockstep::CommandLine program) {
+    program.add_example("Start two ranks itself", "toy_ddp 2");
+    program.add_example("Be the ranks that a launcher starts", "lockrun --nproc-per-node 2 toy_ddp");
+    program.add_option("RANKS", ranks, "Ranks to start; not under a launcher")
+        .in_range(1, 256)
+        .default_text("2");
+  };
+  if (!lockstep::parse_command_line(
+          "toy_ddp", "Trains PyTorch's tutorial model for ten steps with DistributedDataParallel", add_flags,
+          argc, argv)) {
     return 0;
   }
-  if (argc == 2) {
-    throw lockstep::ValueError(
-        std::string("this process is already one of the ranks that a launcher (lockrun, ") +
-        "torchrun, mpirun, srun) started; it would start " + argv[1] +
-        " more of its own, and so would each of the others. Leave RANKS out here, or "
-        "start toy_ddp without a launcher");
+  if (!lockstep::is_launched()) {
+    lockstep::spawn(kTrain, static_cast<int>(ranks.value_or(2)));
+    return 0;
+  }
+  if (ranks) {
+    // Each rank of the launcher's would start RANKS more.
+    lockstep::on_all_ranks(lockstep::init(), [&] {
+      throw lockstep::ValueError(
+          fmt::format("this process is already one of the ranks that a launcher (lockrun, torchrun, mpirun, "
+                      "srun) started; "
+                      "it would start {} more of its own, and so would each of the others. Leave RANKS out "
+                      "here, or start "
+                      "toy_ddp without a launcher",
+                      *ranks));
+    });
   }
   train(0, {});  // the rank is init()'s to find out
   return 0;

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <memory>
 #include <sstream>
@@ -33,6 +34,12 @@ bool has_positionals(const CLI::App& app) {
   const auto options = options_of(app);
   return std::any_of(options.begin(), options.end(),
                      [](const auto* option) { return option->get_positional(); });
+}
+
+/// "file...", "[RANKS]".
+std::string place_of(const CLI::Option& positional) {
+  const std::string place = positional.get_name() + (positional.get_expected_max() > 1 ? "..." : "");
+  return positional.get_required() ? place : "[" + place + "]";
 }
 
 HelpEntry entry_of(const CLI::Option& option) {
@@ -77,8 +84,7 @@ class HelpFormatter : public CLI::FormatterBase {
     help.examples = examples_of(*app);
     for (const auto* option : options_of(*app)) {
       if (option == app->get_help_ptr() || is_hidden(*option)) continue;
-      if (option->get_positional())
-        help.usage += " " + option->get_name() + (option->get_expected_max() > 1 ? "..." : "");
+      if (option->get_positional()) help.usage += " " + place_of(*option);
       const std::string title = option->get_positional() ? "Arguments" : option->get_group();
       auto group = std::find_if(help.groups.begin(), help.groups.end(),
                                 [&](const auto& g) { return g.title == title; });
@@ -151,6 +157,17 @@ std::vector<std::string> words_of(int argc, const char* const* argv) {
   return words;
 }
 
+/// A check for CLI11: what it returns is the error, "0: expected a number above 0".
+template <class Fits>
+std::function<std::string(const std::string&)> number_that(Fits fits, std::string expected) {
+  return [fits, expected = std::move(expected)](const std::string& text) {
+    double value = 0;
+    const char* const end = text.data() + text.size();
+    const bool is_number = std::from_chars(text.data(), end, value).ptr == end && !text.empty();
+    return is_number && fits(value) ? std::string() : text + ": expected " + expected;
+  };
+}
+
 /// CLI11's errors in our words.
 std::string message_of(const CLI::ParseError& error, const CLI::App& program) {
   const CLI::App* app = &program;
@@ -171,6 +188,9 @@ std::string message_of(const CLI::ParseError& error, const CLI::App& program) {
     const CLI::Option* const option = app->get_option_no_throw(name);
     const std::string type = option == nullptr ? "" : option->get_type_name();
     return name + " " + text.substr(equals + 3) + ": expected a " + (type == "X" ? "" : "whole ") + "number";
+  }
+  if (is(CLI::ExitCodes::ValidationError) && text.find(": ") != text.npos) {
+    return std::string(text).replace(text.find(": "), 2, " ");
   }
   if (is(CLI::ExitCodes::ArgumentMismatch) && text.ends_with(" missing")) {
     return "flag " + text.substr(0, text.find(':')) + " needs a value" + see;
@@ -218,27 +238,33 @@ CommandOption& CommandOption::with_commas() {
 }
 
 CommandOption& CommandOption::in_range(int least, int most) {
-  option_->check(CLI::Range(least, most).description(""));
+  option_->check(number_that([=](double value) { return value >= least && value <= most; },
+                             "a number from " + std::to_string(least) + " to " + std::to_string(most)));
   return *this;
 }
 
 CommandOption& CommandOption::in_range(double least, double most) {
-  option_->check(CLI::Range(least, most).description(""));
+  std::ostringstream expected;
+  expected << "a number from " << least << " to " << most;
+  option_->check(number_that([=](double value) { return value >= least && value <= most; }, expected.str()));
   return *this;
 }
 
 CommandOption& CommandOption::one_of(const std::vector<std::string>& values) {
-  option_->check(CLI::IsMember(values).description(""));
+  option_->check([values](const std::string& text) {
+    const bool is_one = std::find(values.begin(), values.end(), text) != values.end();
+    return is_one ? std::string() : text + ": expected " + lockstep::one_of(values);
+  });
   return *this;
 }
 
 CommandOption& CommandOption::positive() {
-  option_->check(CLI::Validator(CLI::PositiveNumber).description(""));
+  option_->check(number_that([](double value) { return value > 0; }, "a number above 0"));
   return *this;
 }
 
 CommandOption& CommandOption::not_negative() {
-  option_->check(CLI::Validator(CLI::NonNegativeNumber).description(""));
+  option_->check(number_that([](double value) { return value >= 0; }, "0 or more"));
   return *this;
 }
 
@@ -281,7 +307,7 @@ CommandOption CommandLine::add_option(const std::string& name, std::string& valu
 
 CommandOption CommandLine::add_option(const std::string& name, std::filesystem::path& value,
                                       const std::string& description) {
-  return add(app_->add_option(name, value, description), "PATH");
+  return add(app_->add_option(name, value, description), "FILE");
 }
 
 CommandOption CommandLine::add_option(const std::string& name, int& value, const std::string& description) {

@@ -28,7 +28,7 @@ class CommandOption {
   CommandOption& one_of(const std::vector<std::string>& values);
   CommandOption& positive();
   CommandOption& not_negative();
-  /// What --help calls the value: FILE, SECONDS. By default N for numbers, X for fractions, PATH, TEXT.
+  /// What --help calls the value: FILE, SECONDS. By default N for numbers, X for fractions, FILE, TEXT.
   CommandOption& type_name(const std::string& name);
   /// --help shows the value that the variable has now as the default.
   CommandOption& with_default();

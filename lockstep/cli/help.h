@@ -19,12 +19,12 @@ struct HelpGroup {
 };
 
 struct Help {
-  std::string usage;                    ///< what follows "Usage: "
-  std::string summary{};                ///< what the program does
-  std::vector<HelpEntry> examples{};    ///< head: a command, text: its meaning
-  std::vector<HelpGroup> groups{};      ///< of flags
-  std::vector<HelpEntry> sections{};    ///< head: a title, text: a paragraph
-  std::string more{};                   ///< the last line
+  std::string usage;                  ///< what follows "Usage: "
+  std::string summary{};              ///< what the program does
+  std::vector<HelpEntry> examples{};  ///< head: a command, text: its meaning
+  std::vector<HelpGroup> groups{};    ///< of flags
+  std::vector<HelpEntry> sections{};  ///< head: a title, text: a paragraph
+  std::string more{};                 ///< the last line
 };
 
 /// The text for so many columns (40 or more; commands and the names of flags are not broken).

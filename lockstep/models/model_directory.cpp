@@ -24,8 +24,9 @@ void check_model_directory(const std::filesystem::path& path) {
   if (std::filesystem::exists(path)) throw FileError(text + " is a file; expected " + kExpected);
   if (!is_hub_name(text)) throw FileError("there is no directory " + text + "; expected " + kExpected);
   const std::string local = path.filename().string();
-  throw FileError("there is no directory " + text + ", and models are not downloaded here; expected " + kExpected +
-                  ". To get one: pip install huggingface_hub && hf download " + text + " --local-dir " + local);
+  throw FileError("there is no directory " + text + ", and models are not downloaded here; expected " +
+                  kExpected + ". To get one: pip install huggingface_hub && hf download " + text +
+                  " --local-dir " + local);
 }
 
 }  // namespace lockstep::models

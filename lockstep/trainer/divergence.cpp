@@ -22,7 +22,8 @@ std::string advice(int64_t step, const torch::nn::Module& module) {
     return "the weights are finite and no step was made yet, so look at this batch's inputs and at the loss";
   }
   if (name.empty()) return "lower learning_rate or max_grad_norm";
-  const std::string weights = fmt::format("the weights are not finite already: {} holds nan or infinity", name);
+  const std::string weights =
+      fmt::format("the weights are not finite already: {} holds nan or infinity", name);
   return weights + (step == 1 ? "; load another model" : "; load another model, or lower learning_rate");
 }
 

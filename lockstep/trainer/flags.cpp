@@ -85,9 +85,7 @@ void add_data_flags(CommandLine program, TrainingArguments& a) {
   program
       .add_option(
           "--train-sampling-strategy",
-          [&a](const std::string& text) {
-            a.train_sampling_strategy = parse_train_sampling_strategy(text);
-          },
+          [&a](const std::string& text) { a.train_sampling_strategy = parse_train_sampling_strategy(text); },
           "Order of the training samples: random, sequential or group_by_length")
       .type_name("ORDER")
       .default_text("random");

@@ -9,9 +9,7 @@
 namespace lockstep {
 namespace {
 
-bool is_speed(const std::string& name) {
-  return name == "runtime" || name.ends_with("_per_second");
-}
+bool is_speed(const std::string& name) { return name == "runtime" || name.ends_with("_per_second"); }
 
 std::string counted(double count, const char* noun) {
   return fmt::format("{:.10g} {}{}", std::round(count * 100) / 100, noun, count == 1 ? "" : "s");

@@ -96,8 +96,7 @@ std::vector<std::string> infer_labels(const TextTable& table, const std::string&
 
 std::vector<std::string> choose_labels(const std::vector<std::string>& given,
                                        const std::vector<std::string>& known,
-                                       const std::optional<TextTable>& train,
-                                       const std::string& column) {
+                                       const std::optional<TextTable>& train, const std::string& column) {
   if (!given.empty()) return given;
   if (!train) return known;
   auto found = infer_labels(*train, column);
@@ -134,9 +133,8 @@ std::vector<int64_t> label_ids(const TextTable& table, const std::string& column
   return ids;
 }
 
-Dataset text_dataset(const TextTable& table, const TextColumns& columns,
-                     const BertTokenizer& tokenizer, size_t max_seq_length,
-                     const std::vector<std::string>& labels) {
+Dataset text_dataset(const TextTable& table, const TextColumns& columns, const BertTokenizer& tokenizer,
+                     size_t max_seq_length, const std::vector<std::string>& labels) {
   const auto& texts = table.column(columns.text);
   const auto* pairs = columns.text_pair ? &table.column(*columns.text_pair) : nullptr;
   // Shared by all copies of the function that makes batches, and never changed afterwards.

@@ -23,8 +23,7 @@ std::vector<std::string> infer_labels(const TextTable& table, const std::string&
 /// same ones, so that a trained classifier keeps its order; else those of `train` (infer_labels).
 std::vector<std::string> choose_labels(const std::vector<std::string>& given,
                                        const std::vector<std::string>& known,
-                                       const std::optional<TextTable>& train,
-                                       const std::string& column);
+                                       const std::optional<TextTable>& train, const std::string& column);
 
 /// The id of every row's label: its place in `labels` by name, else by number. Throws ValueError naming file,
 /// line, the label and what was expected.
@@ -40,8 +39,7 @@ struct TextColumns {
 /// Tokenizes `table` now, and pads each batch to its longest sample when it is made. A Batch's inputs are
 /// input_ids, token_type_ids and attention_mask, int64 [samples, length]. Throws ValueError for missing
 /// columns and bad labels.
-Dataset text_dataset(const TextTable& table, const TextColumns& columns,
-                     const BertTokenizer& tokenizer, size_t max_seq_length,
-                     const std::vector<std::string>& labels);
+Dataset text_dataset(const TextTable& table, const TextColumns& columns, const BertTokenizer& tokenizer,
+                     size_t max_seq_length, const std::vector<std::string>& labels);
 
 }  // namespace lockstep

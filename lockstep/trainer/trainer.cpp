@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/all_ranks.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/train_sampler.h"
 #include "lockstep/optim/adamw.h"
@@ -15,7 +16,6 @@
 #include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/timeline/timeline.h"
-#include "lockstep/trainer/all_ranks.h"
 #include "lockstep/trainer/divergence.h"
 #include "lockstep/trainer/evaluation.h"
 #include "lockstep/trainer/output_dir.h"
@@ -208,9 +208,9 @@ void Trainer::Impl::run_epoch(Run& run, int64_t epoch) {
   const auto dealt = deal_epoch(run.sampler.indices(), group.size(), group.rank(), batch_size,
                                 arguments.dataloader_drop_last);
   Loader<Batch> loader(dealt.indices, options.train_dataset.collate,
-                             {.batch_size = batch_size,
-                              .num_workers = arguments.dataloader_num_workers,
-                              .prefetch_factor = arguments.dataloader_prefetch_factor});
+                       {.batch_size = batch_size,
+                        .num_workers = arguments.dataloader_num_workers,
+                        .prefetch_factor = arguments.dataloader_prefetch_factor});
   int64_t micro_batches_done = 0;
   for (int64_t i = 0; i < plan.update_steps_per_epoch && state.global_step < plan.max_steps; ++i) {
     std::vector<Batch> micro_batches;
@@ -239,11 +239,11 @@ void Trainer::Impl::run_epoch(Run& run, int64_t epoch) {
 Run Trainer::Impl::begin_run() {
   const auto plan = plan_training(options.train_dataset.size, group.size(), arguments);
   TrainSampler sampler(options.train_dataset.size,
-                             {.strategy = arguments.train_sampling_strategy,
-                              .batch_size = arguments.per_device_train_batch_size,
-                              .gradient_accumulation_steps = arguments.gradient_accumulation_steps,
-                              .seed = arguments.seed},
-                             options.train_dataset.lengths);
+                       {.strategy = arguments.train_sampling_strategy,
+                        .batch_size = arguments.per_device_train_batch_size,
+                        .gradient_accumulation_steps = arguments.gradient_accumulation_steps,
+                        .seed = arguments.seed},
+                       options.train_dataset.lengths);
   const auto adamw = torch::optim::AdamWOptions(arguments.learning_rate)
                          .betas({arguments.adam_beta1, arguments.adam_beta2})
                          .eps(arguments.adam_epsilon)
@@ -323,7 +323,7 @@ Metrics Trainer::train() {
 
 Metrics Trainer::evaluate(const Dataset& dataset, const std::string& prefix) {
   Metrics metrics = impl_->evaluate(dataset, prefix, false).metrics;
-  metrics["epoch"] = impl_->state.epoch;
+  if (!metrics.empty()) metrics["epoch"] = impl_->state.epoch;
   return metrics;
 }
 

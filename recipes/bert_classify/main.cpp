@@ -14,6 +14,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/comm/all_ranks.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/data/text_table.h"
 #include "lockstep/models/bert.h"
@@ -21,7 +22,6 @@
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/text/bert_tokenizer.h"
 #include "lockstep/text/build_vocab.h"
-#include "lockstep/trainer/all_ranks.h"
 #include "lockstep/trainer/output_dir.h"
 #include "lockstep/trainer/predictions.h"
 #include "lockstep/trainer/summary.h"
@@ -137,8 +137,8 @@ void run(const Options& o, World& world, const BertTokenizer& tokenizer, Job& jo
   at::manual_seed(args.seed + static_cast<uint64_t>(world.rank()));  // each rank drops out its own units
 
   TrainerOptions options{.train_dataset = job.train,
-                                  .eval_dataset = job.validation,
-                                  .num_labels = static_cast<int64_t>(job.labels.size())};
+                         .eval_dataset = job.validation,
+                         .num_labels = static_cast<int64_t>(job.labels.size())};
   std::optional<LineFile> sample_log;
   if (!o.log_sample_ids.empty()) {
     sample_log.emplace(o.log_sample_ids, false);
@@ -149,9 +149,9 @@ void run(const Options& o, World& world, const BertTokenizer& tokenizer, Job& jo
   }
   Trainer trainer(
       trainable(ddp,
-                         [](auto& model, const Batch& batch) {
-                           return model(models::BertBatch{batch.inputs[0], batch.inputs[1], batch.inputs[2]});
-                         }),
+                [](auto& model, const Batch& batch) {
+                  return model(models::BertBatch{batch.inputs[0], batch.inputs[1], batch.inputs[2]});
+                }),
       args, world, options);
 
   const auto started = std::chrono::steady_clock::now();
@@ -178,8 +178,7 @@ void run(const Options& o, World& world, const BertTokenizer& tokenizer, Job& jo
   if (job.test.size > 0) {
     const auto prediction = trainer.predict(job.test);
     save("test", prediction.metrics);
-    if (main_rank)
-      write_predictions(args.output_dir / "predictions.jsonl", prediction.logits, job.labels);
+    if (main_rank) write_predictions(args.output_dir / "predictions.jsonl", prediction.logits, job.labels);
   }
   if (!main_rank) return;
   if (trains) {

@@ -12,6 +12,7 @@ struct Values {
   double learning_rate = 5e-5;
   bool bf16 = false;
   std::string name;
+  int ranks = 1;
 };
 
 std::string message(const std::vector<const char*>& words, Values* values = nullptr) {
@@ -21,13 +22,15 @@ std::string message(const std::vector<const char*>& words, Values* values = null
   argv.insert(argv.end(), words.begin(), words.end());
   const auto add = [&](CommandLine program) {
     program.add_option("--learning-rate", into.learning_rate, "Step size").with_default();
+    program.add_option("--ranks", into.ranks, "Ranks").in_range(1, 256);
     program.add_flag("--bf16", into.bf16, "Half precision");
     program.add_option("--name", into.name, "Name").one_of({"a", "b"});
     program.add_other_name("--fp16", "--bf16");
     program.add_other_name("--lr", "--learning-rate");
   };
   try {
-    return parse_command_line("program", "Does it", add, static_cast<int>(argv.size()), argv.data()) ? "" : "help";
+    return parse_command_line("program", "Does it", add, static_cast<int>(argv.size()), argv.data()) ? ""
+                                                                                                     : "help";
   } catch (const ValueError& error) {
     return error.what();
   }
@@ -55,11 +58,14 @@ TEST(CommandLine, MistakesAreNamed) {
   EXPECT_EQ(message({"hello"}), "unexpected word hello; see program --help");
   EXPECT_EQ(message({"--learning-rate", "fast"}), "--learning-rate fast: expected a number");
   EXPECT_EQ(message({"--learning-rate"}), "flag --learning-rate needs a value; see program --help");
-  EXPECT_NE(message({"--name", "c"}).find("--name"), std::string::npos);
+  EXPECT_EQ(message({"--name", "c"}), "--name c: expected a or b");
+  EXPECT_EQ(message({"--ranks", "0"}), "--ranks 0: expected a number from 1 to 256");
+  EXPECT_EQ(message({"--ranks", "3x"}), "--ranks 3x: expected a number from 1 to 256");
 }
 
 TEST(Help, HasTheLayoutOfLockruns) {
-  Help help{.usage = "program [flags]", .summary = "Does it.", .groups = {{"Flags", {{"--name TEXT", "Name."}}}}};
+  Help help{
+      .usage = "program [flags]", .summary = "Does it.", .groups = {{"Flags", {{"--name TEXT", "Name."}}}}};
   EXPECT_EQ(help_text(help, 80),
             "Usage: program [flags]\n\nDoes it.\n\nFlags:\n  --name TEXT              Name.\n");
   EXPECT_EQ(help_sentence("Samples per rank", "8"), "Samples per rank. Default: 8.");

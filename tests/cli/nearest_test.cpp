@@ -5,7 +5,8 @@
 namespace lockstep {
 namespace {
 
-const std::vector<std::string> kFlags = {"num-train-epochs", "per-device-train-batch-size", "output-dir", "bf16"};
+const std::vector<std::string> kFlags = {"num-train-epochs", "per-device-train-batch-size", "output-dir",
+                                         "bf16"};
 
 TEST(NearestWord, ForgivesAFewEdits) {
   EXPECT_EQ(nearest_word("--outputdir", kFlags), "output-dir");

@@ -34,7 +34,9 @@ class ToyDdpTest(unittest.TestCase):
     def test_spawning_under_a_launcher_is_refused(self):
         done = run(f"{BIN}/lockrun", "--standalone", "--nproc-per-node", "2", TOY, "2")
         self.assertNotEqual(done.returncode, 0)
-        self.assertRegex(done.stderr + done.stdout, "already one of the ranks that a launcher .* it would start 2 more")
+        self.assertRegex(done.stderr, "already one of the ranks that a launcher .* it would start 2 more")
+        self.assertEqual(done.stderr.count("error"), 1, done.stderr)
+        self.assertNotIn("failed first", done.stderr)
 
     def test_under_mpirun(self):
         mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", TOY]
@@ -54,7 +56,13 @@ class ToyDdpTest(unittest.TestCase):
             done = run(TOY, ranks)
             self.assertEqual(done.returncode, 2)
             self.assertEqual(done.stderr.count("\n"), 1)
-            self.assertIn(f'not "{ranks}"', done.stderr)
+            self.assertIn(f"RANKS {ranks}: expected a number from 1 to 256", done.stderr)
+
+    def test_help(self):
+        for name in ("toy_ddp", "messages"):
+            done = run(os.path.join(BIN, name), "--help")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertRegex(done.stdout, rf"^Usage: {name} \[flags\] \[RANKS\]\n(.|\n)*Default: ")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@
 namespace lockstep::tools {
 namespace {
 
-
 struct Part {
   std::string name, file;
 };
@@ -114,8 +113,12 @@ void add_data(CommandLine app, Action& action) {
       "sentiment",
       "Sentences rated by people -> train.csv, validation.csv, test.csv (text, label, source, document)");
   const auto arguments = std::make_shared<SentimentArguments>();
-  sentiment.add_option("--input", arguments->input, "Directory with *_GroundTruth.txt").required();
-  sentiment.add_option("--output-dir", arguments->output_dir, "Directory to write to").required();
+  sentiment.add_option("--input", arguments->input, "Directory with *_GroundTruth.txt")
+      .required()
+      .type_name("DIR");
+  sentiment.add_option("--output-dir", arguments->output_dir, "Directory to write to")
+      .required()
+      .type_name("DIR");
   sentiment
       .add_option("--parts", arguments->parts, "movie, amazon, tweets, nyt or several with commas between")
       .with_commas()

@@ -10,8 +10,8 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
-#include "tools/data/csv_row.h"
 #include "lockstep/data/text_encoding.h"
+#include "tools/data/csv_row.h"
 
 namespace lockstep::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/trainer/all_ranks.h"
+#include "lockstep/comm/all_ranks.h"
 
 #include <algorithm>
 #include <exception>
