@@ -23,6 +23,13 @@ constexpr Flag kFlags[] = {
      "Number of machines, or MIN:MAX; you start lockrun on each of them (with the same flags, and "
      "--node-rank where the rendezvous is static), or name them in --hosts."},
     {"max-restarts", "", "N", "0", kJob, "How often all ranks are started again after a failure."},
+    {"restart-delay", "", "SECONDS", "1", kJob,
+     "The first restart is immediate. From a second failure within 60 s on the restart waits so long, and "
+     "twice as long "
+     "after each further one, 60 s at most. 0: never."},
+    {"restart-refill", "", "TIME", "0", kJob,
+     "A restart counts for this long (90, 30m, 1h), so that a job that runs for weeks does not use them up. "
+     "0: for ever."},
     {"role", "", "NAME", "default", kJob, "Label of the ranks (ROLE_NAME)."},
     {"numa-binding", "", "HOW", "", kJob,
      "Bind each rank to cores, near its GPU where there are GPUs: node: those of a NUMA node; socket: those "

@@ -85,6 +85,16 @@ LogOptions parse_logs(const CommandLine& line, int ranks) {
   return logs;
 }
 
+/// "30", "30s", "5m" or "1h".
+double parse_seconds(const std::string& flag, const std::string& text) {
+  const std::string_view units = "smh";
+  const size_t unit = text.empty() ? units.npos : units.find(text.back());
+  constexpr double kSeconds[] = {1, 60, 3600};
+  const std::string number = unit == units.npos ? text : text.substr(0, text.size() - 1);
+  return parse_number<double>(flag, number, 0, "a time: 30, 30s, 5m or 1h") *
+         (unit == units.npos ? 1 : kSeconds[unit]);
+}
+
 Binding parse_binding(const std::string& text) {
   if (text == "node") return Binding::node;
   if (text == "socket") return Binding::socket;
@@ -196,6 +206,8 @@ Options parse_options(int argc, const char* const* argv, const Machine& machine)
   parse_node_options(line, machine, options);
   options.max_restarts =
       parse_number<int>("max-restarts", line.text("max-restarts"), 0, "a number, 0 or more");
+  options.restart_delay = parse_seconds("restart-delay", line.text("restart-delay"));
+  options.restart_refill = parse_seconds("restart-refill", line.text("restart-refill"));
   parse_number<double>("monitor-interval", line.text("monitor-interval"), 0, "a number of seconds");
   options.role = line.text("role");
   options.binding = parse_binding(line.text("numa-binding"));

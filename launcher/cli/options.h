@@ -37,6 +37,8 @@ struct Options {
   std::string rdzv_id = "none";
   uint16_t master_port = 0;  ///< on one machine; 0: any free port
   int max_restarts = 0;
+  double restart_delay = 1;   ///< seconds
+  double restart_refill = 0;  ///< seconds; 0: none
   std::string role = "default";
   Binding binding = Binding::none;
   bool virtual_local_rank = false;

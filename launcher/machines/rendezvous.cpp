@@ -136,14 +136,15 @@ void Rendezvous::failed(int peer, const std::string& what, int code, double now)
 }
 
 void Rendezvous::count_failure(const std::string& reason, int code, double now) {
-  if (restarts_ >= rules_.max_restarts) {
+  const auto delay = restarts_.after_failure(now);
+  if (!delay) {
     finish(reason, code);
     return;
   }
-  ++restarts_;
-  end_round(
-      reason + " (restart " + std::to_string(restarts_) + " of " + std::to_string(rules_.max_restarts) + ")",
-      now);
+  not_before_ = now + *delay;
+  end_round(reason + " (restart " + std::to_string(restarts_.restarts()) + " of " +
+                std::to_string(rules_.restarts.most) + ")",
+            now);
 }
 
 void Rendezvous::lost(int peer, const std::string& how, double now) {
@@ -193,12 +194,14 @@ void Rendezvous::gather(double now) {
   // In later rounds those that are left go on at once: a machine that comes back joins them.
   const bool all_back = rounds_ > 0 && here == machines_.size();
   if (!last_call_) last_call_ = now + rules_.last_call_timeout;
+  if (now < not_before_) return;
   if (here >= static_cast<size_t>(rules_.max) || all_back || now >= *last_call_) start_round();
 }
 
 double Rendezvous::tick(double now) {
   gather(now);
-  return phase_ == Phase::gathering && last_call_ ? std::max(0.0, *last_call_ - now) : -1;
+  if (phase_ != Phase::gathering || !last_call_) return -1;
+  return std::max(0.0, (now < not_before_ ? not_before_ : *last_call_) - now);
 }
 
 void Rendezvous::start_round() {
@@ -233,7 +236,7 @@ void Rendezvous::start_round() {
     machine.first_rank = first_rank;
     send(members[i], dump({{"type", "start"},
                            {"round", rounds_},
-                           {"restarts", restarts_},
+                           {"restarts", restarts_.restarts()},
                            {"group_rank", machine.group_rank},
                            {"groups", members.size()},
                            {"first_rank", first_rank},

@@ -15,13 +15,15 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/process/restart_policy.h"
+
 namespace lockstep::launcher {
 
 struct RendezvousRules {
   std::string run_id{};
   int min = 1, max = 1;
   bool numbered = true;
-  int max_restarts = 0;
+  RestartRules restarts{};
   double last_call_timeout = 30;  ///< seconds
 };
 
@@ -35,7 +37,7 @@ std::string dropped_message(const std::string& reason);
 
 class Rendezvous {
  public:
-  explicit Rendezvous(RendezvousRules rules) : rules_(std::move(rules)) {}
+  explicit Rendezvous(RendezvousRules rules) : rules_(std::move(rules)), restarts_(rules_.restarts) {}
 
   /// A message of machine `peer` (a number that the caller gives). False when it makes no sense: then the
   /// peer is to be dropped, as by lost(). beat and pause are for whoever watches the connections.
@@ -79,7 +81,9 @@ class Rendezvous {
   RendezvousRules rules_;
   Phase phase_ = Phase::gathering;
   std::map<int, Machine> machines_;
-  int arrivals_ = 0, rounds_ = 0, restarts_ = 0;
+  RestartPolicy restarts_;
+  double not_before_ = 0;  ///< no round starts
+  int arrivals_ = 0, rounds_ = 0;
   std::optional<double> last_call_;
   std::vector<std::pair<int, std::string>> messages_;
 };

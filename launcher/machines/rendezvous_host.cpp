@@ -21,11 +21,15 @@ constexpr double kLookUpTimeout = 2;
 
 ServerSettings settings_of(const Options& options, const std::string& secret) {
   const NodeOptions& nodes = options.nodes;
-  return {
-      {options.rdzv_id, nodes.min, nodes.max, nodes.numbered, options.max_restarts, nodes.last_call_timeout},
-      secret,
-      nodes.keep_alive_interval,
-      nodes.keep_alive_max_attempt};
+  return {{options.rdzv_id,
+           nodes.min,
+           nodes.max,
+           nodes.numbered,
+           {options.max_restarts, options.restart_delay, options.restart_refill},
+           nodes.last_call_timeout},
+          secret,
+          nodes.keep_alive_interval,
+          nodes.keep_alive_max_attempt};
 }
 
 }  // namespace

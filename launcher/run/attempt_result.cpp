@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "launcher/process/signals.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/shm/segment.h"

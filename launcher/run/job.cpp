@@ -1,6 +1,7 @@
 #include "launcher/run/job.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 #include "launcher/machines/hosts.h"
 #include "launcher/machines/machine.h"
 #include "launcher/output/log_file.h"
+#include "launcher/process/poll_set.h"
+#include "launcher/process/restart_policy.h"
 #include "launcher/run/attempt.h"
 #include "launcher/run/dry_run.h"
 #include "launcher/run/hosts_job.h"
@@ -149,20 +152,42 @@ class JobRun {
     reasons_.push_back(time + reason);
   }
 
+  /// The one that is to end the job and comes within `seconds`.
+  std::optional<int> wait_for_signal(double seconds) {
+    const double deadline = monotonic_seconds() + seconds;
+    std::optional<int> ending;
+    for (double left = seconds; left > 0 && !ending; left = deadline - monotonic_seconds()) {
+      PollSet polls;
+      polls.add(signals_.fd(), POLLIN, [&] {
+        while (const auto signal = signals_.receive()) {
+          const SignalAction action = action_of(*signal, options_.signals, false, {});
+          if (action == SignalAction::end) ending = signal;
+          if (action == SignalAction::suspend) ::raise(SIGSTOP);
+        }
+      });
+      polls.wait(left);
+    }
+    return ending;
+  }
+
   int run_alone(Job& job) {
     listener_ = job::listen_on_loopback(options_.master_port);
     job.environment.master_port = listener_.port;
+    RestartPolicy restarts({options_.max_restarts, options_.restart_delay, options_.restart_refill});
     while (true) {
       const AttemptResult result = attempt(job);
       const int code = attempt_exit_code(result);
-      int& restarts = job.environment.restart_count;
-      if (code == 0 || code == kResumeCode || result.interrupted_by || !result.error.empty() ||
-          restarts == options_.max_restarts)
-        return code;
-      ++restarts;
+      if (code == 0 || code == kResumeCode || result.interrupted_by || !result.error.empty()) return code;
+      const auto delay = restarts.after_failure(monotonic_seconds());
+      if (!delay) return code;
+      job.environment.restart_count = restarts.restarts();
       note_restart(attempt_reason(result));
-      say("starting all ranks again (restart " + std::to_string(restarts) + " of " +
-          std::to_string(options_.max_restarts) + ")");
+      say("starting all ranks again" + (*delay > 0 ? fmt::format(" in {:g} s", *delay) : "") + " (restart " +
+          std::to_string(restarts.restarts()) + " of " + std::to_string(options_.max_restarts) + ")");
+      if (const auto signal = wait_for_signal(*delay)) {
+        say(signal_name(*signal) + " received; the ranks are not started again");
+        return code;
+      }
     }
   }
 

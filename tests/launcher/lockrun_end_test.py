@@ -152,7 +152,7 @@ class KillTest(LockrunTest):
     def test_kill_lockrun_at_any_time(self):
         randomness = random.Random(1)
         for _ in range(60):
-            process = self.start("--nproc-per-node", 2, "--max-restarts", 1000, "sh", "-c", "setsid sleep 600 & sleep 0.01; exit 1", stderr=subprocess.DEVNULL)
+            process = self.start("--nproc-per-node", 2, "--max-restarts", 1000, "--restart-delay", 0, "sh", "-c", "setsid sleep 600 & sleep 0.01; exit 1", stderr=subprocess.DEVNULL)
             time.sleep(randomness.random() * 0.1)
             process.kill()
             process.wait()

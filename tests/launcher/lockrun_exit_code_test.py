@@ -106,6 +106,22 @@ class ExitCodeTest(LockrunTest):
         self.assertRegex(err, r"lockrun: 1 restart:\n  after \d+\.\d s: no collective was started for \d s and ranks wait for others: "
                               r"rank 1 is at its 2\. \(barrier of 0 bytes\), while rank 0 is at its 3\.")
 
+    def test_restarts_in_quick_succession_wait(self):
+        code, _, err = self.run_lockrun("--max-restarts", 2, "--restart-delay", "0.2", "sh", "-c", "exit 3")
+        self.assertEqual(code, 3, err)
+        self.assertIn("starting all ranks again (restart 1 of 2)", err)
+        self.assertIn("starting all ranks again in 0.2 s (restart 2 of 2)", err)
+
+    def test_a_signal_ends_the_wait_for_a_restart(self):
+        process = self.start("--max-restarts", 5, "--restart-delay", "1h", "sh", "-c", "touch attempt$TORCHELASTIC_RESTART_COUNT; exit 3")
+        self.wait_for_file("attempt1")
+        while "again in 3600 s" not in process.stderr.readline():
+            pass
+        process.terminate()
+        code, err = self.end(process)
+        self.assertEqual(code, 3, err)
+        self.assertIn("SIGTERM received; the ranks are not started again", err)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -54,10 +54,11 @@ struct Meeting {
 using Types = std::map<int, std::string>;
 
 RendezvousRules fixed(int machines, int max_restarts = 0) {
-  return {.run_id = "id", .min = machines, .max = machines, .numbered = true, .max_restarts = max_restarts};
+  return {
+      .run_id = "id", .min = machines, .max = machines, .numbered = true, .restarts = {.most = max_restarts}};
 }
 RendezvousRules elastic(int min, int max, int max_restarts = 0) {
-  return {.run_id = "id", .min = min, .max = max, .numbered = false, .max_restarts = max_restarts};
+  return {.run_id = "id", .min = min, .max = max, .numbered = false, .restarts = {.most = max_restarts}};
 }
 
 TEST(RendezvousTest, NumberedMachinesGetRanksInTheirOrder) {
@@ -170,6 +171,28 @@ TEST(RendezvousTest, ALostMachineCountsAsAFailure) {
   strict.rendezvous.lost(2, "no heartbeat for 1.5 s", strict.now);
   EXPECT_EQ(strict.heard()[1].front()["reason"],
             "the machine host2 (10.0.0.2, ranks 2 to 3) was lost: no heartbeat for 1.5 s");
+}
+
+TEST(RendezvousTest, TheSecondFailureInQuickSuccessionDelaysTheNextRound) {
+  RendezvousRules rules = fixed(2, 5);
+  rules.restarts.delay = 1;
+  Meeting meeting(rules);
+  const auto fail_and_come_back = [&] {
+    meeting.tell(2, {{"type", "failed"}, {"what", "rank 3"}, {"code", 1}});
+    meeting.heard();
+    meeting.join(1, 0);
+    meeting.join(2, 1);
+  };
+  meeting.join(1, 0);
+  meeting.join(2, 1);
+  meeting.heard();
+  fail_and_come_back();
+  EXPECT_EQ(meeting.types(), (Types{{1, "start"}, {2, "start"}}));
+  fail_and_come_back();
+  EXPECT_EQ(meeting.types(), Types{});
+  EXPECT_EQ(meeting.rendezvous.tick(meeting.now), 1);
+  meeting.rendezvous.tick(meeting.now += 1);
+  EXPECT_EQ(meeting.types(), (Types{{1, "start"}, {2, "start"}}));
 }
 
 TEST(RendezvousTest, ARankThatAsksToBeResumedEndsTheJobWithoutARestart) {

@@ -1,0 +1,24 @@
+#include "launcher/process/restart_policy.h"
+
+#include <algorithm>
+
+namespace lockstep::launcher {
+namespace {
+
+constexpr double kSoon = 60, kLongestDelay = 60;
+
+}  // namespace
+
+std::optional<double> RestartPolicy::after_failure(double now) {
+  const bool soon = last_failure_ && now - *last_failure_ < kSoon;
+  last_failure_ = now;
+  next_delay_ = !soon ? 0 : std::clamp(2 * next_delay_, rules_.delay, std::max(rules_.delay, kLongestDelay));
+  while (rules_.refill > 0 && !counted_.empty() && now - counted_.front() >= rules_.refill)
+    counted_.pop_front();
+  if (counted_.size() >= static_cast<size_t>(rules_.most)) return std::nullopt;
+  counted_.push_back(now);
+  ++restarts_;
+  return next_delay_;
+}
+
+}  // namespace lockstep::launcher
