@@ -2,18 +2,25 @@
 // to it.
 #include <arpa/inet.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/fd.h"
 #include "lockstep/base/main.h"
 
 namespace {
@@ -53,6 +60,63 @@ int print_libtorch() {
   return 0;
 }
 
+/// Stands between c10d's log and standard error: a stranger's connection costs c10d a stack trace of 16
+/// lines, and the reader one line, at most one a minute.
+class Log {
+ public:
+  /// Takes over standard error until it is destroyed; a thread passes messages on.
+  Log() : error_(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw lockstep::Error("cannot open a pipe");
+    from_.reset(ends[0]);
+    ::dup2(ends[1], STDERR_FILENO);
+    ::close(ends[1]);
+    reader_ = std::thread([this] { pass_on(); });
+  }
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+  ~Log() {
+    ::dup2(error_.get(), STDERR_FILENO);  // the pipe's only writer, so the thread comes to its end
+    reader_.join();
+  }
+
+ private:
+  void pass_on() {
+    char buffer[4096];
+    std::string text;
+    while (true) {
+      const ssize_t size = ::read(from_.get(), buffer, sizeof buffer);
+      if (size == 0) return;
+      if (size < 0) continue;
+      text.append(buffer, static_cast<size_t>(size));
+      for (size_t end = text.find('\n'); end != text.npos; end = text.find('\n')) {
+        take_line(text.substr(0, end));
+        text.erase(0, end + 1);
+      }
+    }
+  }
+
+  void take_line(const std::string& line) {
+    constexpr std::string_view mark = "[c10d] ";
+    const size_t at = line.find(mark);
+    if (at == line.npos) return;  // of a stack trace
+    ++count_;
+    const double now = lockstep::monotonic_seconds();
+    if (said_at_ && now < *said_at_ + kQuiet) return;
+    said_at_ = now;
+    const std::string again = count_ > 1 ? " (" + std::to_string(count_) + " so far)" : "";
+    const std::string out = "lockstep-store: warning: MASTER_PORT had a connection that no rank makes" +
+                            again + ": " + line.substr(at + mark.size()) + "\n";
+    if (::write(error_.get(), out.data(), out.size()) < 0) return;  // nobody reads
+  }
+
+  static constexpr double kQuiet = 60;
+  lockstep::UniqueFd error_, from_;
+  size_t count_ = 0;
+  std::optional<double> said_at_;
+  std::thread reader_;
+};
+
 int serve(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--libtorch") == 0) return print_libtorch();
   int fd = -1;
@@ -61,6 +125,8 @@ int serve(int argc, char** argv) {
     throw lockstep::ValueError(
         "expected the number of a listening socket; this program is started by lockrun");
   }
+  ::signal(SIGPIPE, SIG_IGN);  // a stranger may hang up before its answer
+  const Log log;
   c10d::TCPStoreOptions options;
   const Place place = place_of(fd);
   options.port = place.port;

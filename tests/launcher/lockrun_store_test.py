@@ -51,6 +51,20 @@ class StoreTest(LockrunTest):
         listening = [line.split()[1] for line in lines[2:] if line.split()[3] == "0A"]
         self.assertEqual([address for address in listening if address.endswith(f":{port:04X}")], [f"0100007F:{port:04X}"])
 
+    def test_strangers_neither_end_the_store_nor_flood_the_log(self):
+        (self.directory / "strangers.py").write_text(
+            "import os, random, socket, struct, subprocess, sys\n"
+            "rnd = random.Random(1)\n"
+            "for i in range(60):\n"
+            "    with socket.create_connection(('127.0.0.1', int(os.environ['MASTER_PORT']))) as stranger:\n"
+            "        magic = b'\\0' + struct.pack('<I', 0x3C85F7CE) if i % 2 else b''\n"
+            "        stranger.sendall(magic + bytes(rnd.randrange(20 if i % 2 else 256) for _ in range(300)))\n"
+            "os.execv(sys.executable, [sys.executable, sys.argv[1]])\n")
+        code, out, err = self.run_lockrun("--nproc-per-node", 1, "--prefix", "off", "strangers.py", SCRIPT)
+        self.assertEqual((code, out), (0, "rank 0 of 1 sum 1.0 attempt 0\n"), err)
+        self.assertNotIn("frame #", err)
+        self.assertEqual(err.count("lockstep-store: warning: MASTER_PORT had a connection that no rank makes"), 1, err)
+
     def test_a_taken_port_is_named(self):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
