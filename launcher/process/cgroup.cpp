@@ -1,6 +1,7 @@
 #include "launcher/process/cgroup.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -52,15 +53,33 @@ bool remove_group(const fs::path& path) {
   return ::rmdir(path.c_str()) == 0 || errno == ENOENT;
 }
 
-/// Where lockrun and its guardian were both killed their group is left.
-void remove_groups_of_the_dead(const fs::path& own) {
+void kill_group(const std::string& path) {
+  const UniqueFd fd(::open((path + "/cgroup.kill").c_str(), O_WRONLY | O_CLOEXEC));
+  // Where it cannot be written, the processes are killed one by one as everywhere.
+  if (fd.valid() && ::write(fd.get(), "1", 1) < 0) return;
+}
+
+/// Removes a group, and kills what is still in it; waits a second at most.
+void end_group(const std::string& path) {
+  const double deadline = monotonic_seconds() + kRemoveTimeout;
+  while (!remove_group(path) && monotonic_seconds() < deadline) {
+    kill_group(path);
+    ::usleep(1000);
+  }
+}
+
+/// Where lockrun and its guardian were both killed their group is left, and what they had started in it. A
+/// lockrun holds a lock on its group, since its number may mean another process in another container.
+void end_groups_of_the_dead(const fs::path& own) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(own, error)) {
     const std::string name = entry.path().filename();
     pid_t pid = 0;
     if (!name.starts_with(kName)) continue;
     std::from_chars(name.data() + kName.size(), name.data() + name.size(), pid);
-    if (pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH) remove_group(entry.path());
+    if (pid <= 0 || ::kill(pid, 0) == 0 || errno != ESRCH) continue;
+    const UniqueFd group(::open(entry.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (group.valid() && ::flock(group.get(), LOCK_EX | LOCK_NB) == 0) end_group(entry.path());
   }
 }
 
@@ -74,7 +93,7 @@ std::unique_ptr<JobCgroup> JobCgroup::make() {
     return nullptr;
   }
   if (path.empty() || ::access(path.c_str(), W_OK) != 0) return nullptr;
-  remove_groups_of_the_dead(path);
+  end_groups_of_the_dead(path);
   path += "/" + std::string(kName) + std::to_string(::getpid());
   if (::mkdir(path.c_str(), 0755) != 0) return nullptr;
   UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -82,21 +101,12 @@ std::unique_ptr<JobCgroup> JobCgroup::make() {
     ::rmdir(path.c_str());
     return nullptr;
   }
+  ::flock(directory.get(), LOCK_SH | LOCK_NB);  // as long as lockrun or its guardian lives
   return std::unique_ptr<JobCgroup>(new JobCgroup(std::move(path), std::move(directory)));
 }
 
-void JobCgroup::kill() const {
-  const UniqueFd fd(::open((path_ + "/cgroup.kill").c_str(), O_WRONLY | O_CLOEXEC));
-  // Where it cannot be written, the processes are killed one by one as everywhere.
-  if (fd.valid() && ::write(fd.get(), "1", 1) < 0) return;
-}
+void JobCgroup::kill() const { kill_group(path_); }
 
-void JobCgroup::end() const {
-  const double deadline = monotonic_seconds() + kRemoveTimeout;
-  while (!remove_group(path_) && monotonic_seconds() < deadline) {
-    kill();
-    ::usleep(1000);
-  }
-}
+void JobCgroup::end() const { end_group(path_); }
 
 }  // namespace lockstep::launcher

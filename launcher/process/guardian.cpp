@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <set>
 
+#include "launcher/process/scratch.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
@@ -49,6 +50,9 @@ class GuardianProcess {
     const int signals = ::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     for (const int fd : plan_.lockrun_fds) ::close(fd);
     if (make_directories()) start_workers();
+    if (!plan_.scratch_directory.empty()) {
+      sweep_scratch(std::filesystem::path(plan_.scratch_directory).parent_path().string());
+    }
     while (true) {
       pollfd waits[] = {{socket_, POLLIN, 0}, {signals, POLLIN, 0}};
       ::poll(waits, 2, -1);
@@ -65,7 +69,8 @@ class GuardianProcess {
   bool make_directories() {
     const std::string& scratch = plan_.scratch_directory;
     if (scratch.empty()) return true;
-    int error = ::mkdir(scratch.c_str(), 0700) == 0 ? 0 : errno;
+    scratch_ = make_scratch(scratch);
+    int error = scratch_.valid() ? 0 : errno;
     for (const std::string& directory : plan_.directories) {
       std::error_code failure;
       if (error == 0) std::filesystem::create_directories(directory, failure);
@@ -215,6 +220,7 @@ class GuardianProcess {
   int socket_;
   std::vector<pid_t> pids_;
   pid_t store_ = -1;
+  UniqueFd scratch_;  ///< locked, so that others see that it is in use
 };
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "launcher/output/log_file.h"
 #include "launcher/process/poll_set.h"
 #include "launcher/process/restart_policy.h"
+#include "launcher/process/scratch.h"
 #include "launcher/run/attempt.h"
 #include "launcher/run/dry_run.h"
 #include "launcher/run/hosts_job.h"
@@ -43,7 +44,7 @@ class RunDirectory {
     base = std::filesystem::absolute(base).lexically_normal();
     if (kept_) make_directories(base);
     const std::filesystem::path place(base);
-    path_ = kept_ ? make_unique_directory(place / run_id) : (place / ("lockrun_" + random_id())).string();
+    path_ = kept_ ? make_unique_directory(place / run_id) : scratch_name(base, random_id());
   }
   const std::string& path() const { return path_; }
   bool kept() const { return kept_; }
