@@ -26,6 +26,19 @@ void check_tag(int tag) {
   if (tag < 0) throw ValueError("the tag of a message must be 0 or more, not " + std::to_string(tag));
 }
 
+Collective send_of(const at::Tensor& dense, int dst, int tag, std::chrono::milliseconds timeout) {
+  return {.kind = Collective::Kind::send, .inputs = {&dense, 1}, .root = dst, .tag = tag, .timeout = timeout};
+}
+
+Collective recv_of(const at::Tensor& dense, std::optional<int> src, int tag,
+                   std::chrono::milliseconds timeout) {
+  return {.kind = Collective::Kind::recv,
+          .outputs = {&dense, 1},
+          .root = src.value_or(-1),
+          .tag = tag,
+          .timeout = timeout};
+}
+
 /// Shares the memory of `bytes`.
 at::Tensor as_tensor(const std::string& bytes) {
   return at::from_blob(const_cast<char*>(bytes.data()), {static_cast<int64_t>(bytes.size())}, at::kByte);
@@ -67,19 +80,23 @@ void ProcessGroup::send(const at::Tensor& tensor, int dst, MessageOptions option
   check_peer("send: dst", dst, size());
   check_tag(options.tag);
   const auto timeout = timeout_or(options.timeout);
-  if (tensor.is_contiguous()) return impl().send(tensor, dst, options.tag, timeout);
+  if (tensor.is_contiguous()) {
+    impl().run(send_of(tensor, dst, options.tag, timeout));
+    return;
+  }
   const at::NoGradGuard no_grad;
-  impl().send(tensor.contiguous(), dst, options.tag, timeout);
+  const at::Tensor dense = tensor.contiguous();
+  impl().run(send_of(dense, dst, options.tag, timeout));
 }
 
 int ProcessGroup::recv(const at::Tensor& tensor, std::optional<int> src, MessageOptions options) const {
   if (src) check_peer("recv: src", *src, size());
   check_tag(options.tag);
   const auto timeout = timeout_or(options.timeout);
-  if (tensor.is_contiguous()) return impl().recv(tensor, src.value_or(-1), options.tag, timeout);
+  if (tensor.is_contiguous()) return impl().run(recv_of(tensor, src, options.tag, timeout));
   const at::NoGradGuard no_grad;
   const at::Tensor dense = at::empty_like(tensor, at::MemoryFormat::Contiguous);
-  const int source = impl().recv(dense, src.value_or(-1), options.tag, timeout);
+  const int source = impl().run(recv_of(dense, src, options.tag, timeout));
   tensor.detach().copy_(dense);
   return source;
 }
@@ -88,7 +105,8 @@ ProcessGroup::WorkPtr ProcessGroup::isend(const at::Tensor& tensor, int dst, Mes
   const at::NoGradGuard no_grad;
   check_peer("send: dst", dst, size());
   check_tag(options.tag);
-  return impl().isend(tensor.contiguous(), dst, options.tag, timeout_or(options.timeout));
+  const at::Tensor dense = tensor.contiguous();
+  return impl().start(send_of(dense, dst, options.tag, timeout_or(options.timeout)));
 }
 
 ProcessGroup::WorkPtr ProcessGroup::irecv(const at::Tensor& tensor, std::optional<int> src,
@@ -99,7 +117,7 @@ ProcessGroup::WorkPtr ProcessGroup::irecv(const at::Tensor& tensor, std::optiona
   const auto timeout = timeout_or(options.timeout);
   const bool contiguous = tensor.is_contiguous();
   const at::Tensor dense = contiguous ? tensor : at::empty_like(tensor, at::MemoryFormat::Contiguous);
-  WorkPtr work = impl().irecv(dense, src.value_or(-1), options.tag, timeout);
+  WorkPtr work = impl().start(recv_of(dense, src, options.tag, timeout));
   if (!contiguous) {
     work = then(std::move(work), [dense, target = tensor.detach()] { target.copy_(dense); });
   }

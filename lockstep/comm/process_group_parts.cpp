@@ -9,11 +9,6 @@ using WorkPtr = ProcessGroup::WorkPtr;
 
 namespace {
 
-[[noreturn]] void only_in_shared_memory(const char* what, const std::string& backend) {
-  throw ValueError(std::string(what) + " needs ranks of one machine on the \"lockstep\" backend, not \"" +
-                   backend + "\"");
-}
-
 void check_parts(const char* what, const at::Tensor& tensor, const std::vector<TensorPart>& parts) {
   if (!tensor.is_contiguous()) throw ValueError(std::string(what) + " takes a contiguous tensor");
   for (const TensorPart& part : parts) {
@@ -33,26 +28,20 @@ void check_sizes(const char* what, at::IntArrayRef sizes) {
 
 }  // namespace
 
-WorkPtr ProcessGroup::Impl::start_reduce_parts(const at::Tensor& /*tensor*/,
-                                               const std::vector<TensorPart>& /*parts*/, ReduceOp /*op*/,
-                                               Timeout /*timeout*/) {
-  only_in_shared_memory("reduce_parts", name());
-}
-
-WorkPtr ProcessGroup::Impl::start_all_gather_parts(const at::Tensor& /*tensor*/,
-                                                   const std::vector<std::vector<TensorPart>>& /*parts*/,
-                                                   Timeout /*timeout*/) {
-  only_in_shared_memory("all_gather_parts", name());
-}
-
-at::Tensor ProcessGroup::Impl::empty_common(at::IntArrayRef /*sizes*/, at::ScalarType /*dtype*/) {
-  only_in_shared_memory("empty_common", name());
+void needs_shared_memory(const char* what, const std::string& backend) {
+  throw ValueError(std::string(what) + " needs ranks of one machine on the \"lockstep\" backend, not \"" +
+                   backend + "\"");
 }
 
 WorkPtr ProcessGroup::reduce_parts_async(const at::Tensor& tensor, const std::vector<TensorPart>& parts,
                                          ReduceScatterOptions options) const {
   check_parts("reduce_parts", tensor, parts);
-  return impl().start_reduce_parts(tensor, parts, options.op, timeout_or(options.timeout));
+  return impl().start({.kind = Collective::Kind::reduce_parts,
+                       .inputs = {&tensor, 1},
+                       .outputs = {&tensor, 1},
+                       .op = options.op,
+                       .parts = {&parts, 1},
+                       .timeout = timeout_or(options.timeout)});
 }
 
 WorkPtr ProcessGroup::all_gather_parts_async(const at::Tensor& tensor,
@@ -63,7 +52,11 @@ WorkPtr ProcessGroup::all_gather_parts_async(const at::Tensor& tensor,
                      std::to_string(parts.size()));
   }
   for (const auto& of_rank : parts) check_parts("all_gather_parts", tensor, of_rank);
-  return impl().start_all_gather_parts(tensor, parts, timeout_or(options.timeout));
+  return impl().start({.kind = Collective::Kind::all_gather_parts,
+                       .inputs = {&tensor, 1},
+                       .outputs = {&tensor, 1},
+                       .parts = parts,
+                       .timeout = timeout_or(options.timeout)});
 }
 
 at::Tensor ProcessGroup::empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) const {

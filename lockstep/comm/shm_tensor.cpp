@@ -1,5 +1,6 @@
 #include "lockstep/comm/shm_tensor.h"
 
+#include <optional>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -14,9 +15,9 @@ void check_memory(const at::Tensor& tensor) {
   }
 }
 
-shm::DType to_shm(const at::Tensor& tensor) {
-  check_memory(tensor);
-  const at::ScalarType dtype = tensor.scalar_type();
+namespace {
+
+std::optional<shm::DType> to_shm(at::ScalarType dtype) {
   switch (dtype) {
     case at::ScalarType::Float:
       return shm::DType::float32;
@@ -61,9 +62,22 @@ shm::DType to_shm(const at::Tensor& tensor) {
     case at::ScalarType::Float8_e8m0fnu:
       return shm::DType::float8_e8m0fnu;
     default:
-      throw ValueError(std::string("the lockstep backend does not take tensors of dtype ") +
-                       c10::toString(dtype) + ": convert them, or send a view of another dtype");
+      return std::nullopt;
   }
+}
+
+}  // namespace
+
+std::string dtype_name(at::ScalarType dtype) {
+  const auto known = to_shm(dtype);
+  return known ? shm::dtype_name(*known) : c10::toString(dtype);
+}
+
+shm::DType to_shm(const at::Tensor& tensor) {
+  check_memory(tensor);
+  if (const auto dtype = to_shm(tensor.scalar_type())) return *dtype;
+  throw ValueError(std::string("the lockstep backend does not take tensors of dtype ") +
+                   c10::toString(tensor.scalar_type()) + ": convert them, or send a view of another dtype");
 }
 
 shm::Reduction to_shm(ReduceOp op, shm::DType dtype) {

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 #include "lockstep/comm/types.h"
 #include "lockstep/shm/reduce.h"
 
@@ -13,6 +15,8 @@ namespace lockstep {
 void check_memory(const at::Tensor& tensor);
 /// The same, and where its dtype is one that the "lockstep" backend cannot move.
 shm::DType to_shm(const at::Tensor& tensor);
+/// "float32"; LibTorch's own word for a dtype that this backend does not move.
+std::string dtype_name(at::ScalarType dtype);
 /// Throws ValueError when `dtype` cannot be combined by `op`.
 shm::Reduction to_shm(ReduceOp op, shm::DType dtype);
 

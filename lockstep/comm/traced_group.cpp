@@ -12,7 +12,10 @@ namespace {
 
 using timeline::Kind;
 
-int64_t bytes_of(const at::Tensor& tensor) { return static_cast<int64_t>(tensor.nbytes()); }
+int64_t bytes_of(const Collective& collective) {
+  const at::Tensor* const tensor = collective.tensor();
+  return tensor == nullptr ? timeline::kNoBytes : static_cast<int64_t>(tensor->nbytes());
+}
 
 /// An operation in progress, from its start to the moment at which this rank sees its end.
 class TracedWork : public Work {
@@ -55,72 +58,24 @@ class TracedGroup : public ForwardingGroup {
  public:
   using ForwardingGroup::ForwardingGroup;
 
-  WorkPtr start_all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) override {
-    return start("all_reduce", tensor, [&] { return group_->start_all_reduce(tensor, op, timeout); });
+  WorkPtr start(const Collective& collective) override {
+    if (!timeline::is_on()) return group_->start(collective);
+    look_for_ends();
+    const int64_t begin = timeline::now();
+    auto work = std::make_shared<TracedWork>(group_->start(collective), name_of(collective.kind), begin,
+                                             bytes_of(collective));
+    in_progress_.push_back(work);
+    return work;
   }
-  WorkPtr start_reduce(const at::Tensor& tensor, ReduceOp op, int dst, Timeout timeout) override {
-    return start("reduce", tensor, [&] { return group_->start_reduce(tensor, op, dst, timeout); });
-  }
-  WorkPtr start_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
-                               Timeout timeout) override {
-    return start("reduce_scatter", input,
-                 [&] { return group_->start_reduce_scatter(output, input, op, timeout); });
-  }
-  WorkPtr start_reduce_parts(const at::Tensor& tensor, const std::vector<TensorPart>& parts, ReduceOp op,
-                             Timeout timeout) override {
-    return start("reduce_parts", tensor,
-                 [&] { return group_->start_reduce_parts(tensor, parts, op, timeout); });
-  }
-  WorkPtr start_all_gather_parts(const at::Tensor& tensor, const std::vector<std::vector<TensorPart>>& parts,
-                                 Timeout timeout) override {
-    return start("all_gather_parts", tensor,
-                 [&] { return group_->start_all_gather_parts(tensor, parts, timeout); });
-  }
-  WorkPtr start_broadcast(const at::Tensor& tensor, int src, Timeout timeout) override {
-    return start("broadcast", tensor, [&] { return group_->start_broadcast(tensor, src, timeout); });
-  }
-  WorkPtr start_scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs, int src,
-                        Timeout timeout) override {
-    return start("scatter", output, [&] { return group_->start_scatter(output, inputs, src, timeout); });
-  }
-  WorkPtr start_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int dst,
-                       Timeout timeout) override {
-    return start("gather", input, [&] { return group_->start_gather(input, outputs, dst, timeout); });
-  }
-  WorkPtr start_all_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs,
-                           Timeout timeout) override {
-    return start("all_gather", input, [&] { return group_->start_all_gather(input, outputs, timeout); });
-  }
-  WorkPtr start_all_to_all(const at::Tensor& output, const at::Tensor& input,
-                           const std::vector<int64_t>& output_splits,
-                           const std::vector<int64_t>& input_splits, Timeout timeout) override {
-    return start("all_to_all", input, [&] {
-      return group_->start_all_to_all(output, input, output_splits, input_splits, timeout);
-    });
-  }
-  WorkPtr start_barrier(Timeout timeout) override {
-    return start("barrier", at::Tensor(), [&] { return group_->start_barrier(timeout); });
-  }
-  WorkPtr isend(const at::Tensor& tensor, int dst, int tag, Timeout timeout) override {
-    return start("send", tensor, [&] { return group_->isend(tensor, dst, tag, timeout); });
-  }
-  WorkPtr irecv(const at::Tensor& tensor, int src, int tag, Timeout timeout) override {
-    return start("recv", tensor, [&] { return group_->irecv(tensor, src, tag, timeout); });
-  }
-
-  void all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) override {
-    run("all_reduce", tensor, [&] { group_->all_reduce(tensor, op, timeout); });
-  }
-  void broadcast(const at::Tensor& tensor, int src, Timeout timeout) override {
-    run("broadcast", tensor, [&] { group_->broadcast(tensor, src, timeout); });
-  }
-  void barrier(Timeout timeout) override {
-    run("barrier", at::Tensor(), [&] { group_->barrier(timeout); });
+  /// A blocking collective is one span; a message has its wait apart.
+  int run(const Collective& collective) override {
+    if (collective.is_message()) return Impl::run(collective);
+    recorded(name_of(collective.kind), bytes_of(collective), [&] { group_->run(collective); });
+    return -1;
   }
   void monitored_barrier(Timeout timeout) override {
-    run("monitored_barrier", at::Tensor(), [&] { group_->monitored_barrier(timeout); });
+    recorded("monitored_barrier", timeline::kNoBytes, [&] { group_->monitored_barrier(timeout); });
   }
-
   void progress() override {
     group_->progress();
     look_for_ends();
@@ -131,25 +86,12 @@ class TracedGroup : public ForwardingGroup {
   }
 
  private:
-  template <class Start>
-  WorkPtr start(const char* name, const at::Tensor& tensor, const Start& start) {
-    if (!timeline::is_on()) return start();
-    look_for_ends();
-    const int64_t begin = timeline::now();
-    auto work = std::make_shared<TracedWork>(start(), name, begin, bytes_or_none(tensor));
-    in_progress_.push_back(work);
-    return work;
-  }
   template <class Run>
-  void run(const char* name, const at::Tensor& tensor, const Run& run) {
+  static void recorded(const char* name, int64_t bytes, const Run& run) {
     const int64_t begin = timeline::is_on() ? timeline::now() : 0;
     run();
     if (begin == 0) return;
-    timeline::record(Kind::collective, name, begin, timeline::now(), bytes_or_none(tensor),
-                     timeline::detail::bucket);
-  }
-  static int64_t bytes_or_none(const at::Tensor& tensor) {
-    return tensor.defined() ? bytes_of(tensor) : timeline::kNoBytes;
+    timeline::record(Kind::collective, name, begin, timeline::now(), bytes, timeline::detail::bucket);
   }
   /// Nobody says when an operation has ended: each later call on the group looks.
   void look_for_ends() {

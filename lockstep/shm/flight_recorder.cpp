@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <ctime>
+#include <utility>
 
 #include "lockstep/shm/areas.h"
-#include "lockstep/shm/reduce.h"
 
 namespace lockstep::shm {
 namespace {
@@ -84,16 +84,22 @@ std::string describe(const Announcement& what, uint64_t sequence) {
            (any ? std::string("any rank") : "rank " + std::to_string(what.root)) + " (" +
            std::to_string(what.count) + " bytes, tag " + std::to_string(sequence) + ")";
   }
-  std::string text = name + " #" + std::to_string(sequence);
-  if (what.kind == OpKind::barrier) return text;
-  text +=
-      " (" + std::string(dtype_name(static_cast<DType>(what.dtype))) + "[" + std::to_string(what.count) + "]";
-  const auto is_any_of = [&](auto... kinds) { return ((what.kind == kinds) || ...); };
+  const std::string elements =
+      std::string(dtype_name(static_cast<DType>(what.dtype))) + "[" + std::to_string(what.count) + "]";
+  return describe(name + " #" + std::to_string(sequence), what.kind, elements,
+                  static_cast<Reduction>(what.reduce_op), static_cast<int>(what.root));
+}
+
+std::string describe(std::string name, OpKind kind, const std::string& elements, Reduction reduction,
+                     int root) {
+  if (kind == OpKind::barrier) return name;
+  std::string text = std::move(name) + " (" + elements;
+  const auto is_any_of = [&](auto... kinds) { return ((kind == kinds) || ...); };
   if (is_any_of(OpKind::all_reduce, OpKind::reduce, OpKind::reduce_scatter)) {
-    text += std::string(", ") + reduction_name(static_cast<Reduction>(what.reduce_op));
+    text += std::string(", ") + reduction_name(reduction);
   }
   if (is_any_of(OpKind::reduce, OpKind::broadcast, OpKind::scatter, OpKind::gather)) {
-    text += ", root " + std::to_string(what.root);
+    text += ", root " + std::to_string(root);
   }
   return text + ")";
 }

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "lockstep/shm/reduce.h"
 #include "lockstep/shm/segment.h"
 
 namespace lockstep::shm {
@@ -30,5 +31,10 @@ std::string flight_report(const Segment& segment, int rank, uint64_t limit);
 
 /// "all_reduce #41 (float32[1024], SUM)"
 std::string describe(const Announcement& what, uint64_t sequence);
+
+/// The same of a collective that is not announced yet. `name`: such as "all_reduce #41"; `elements`: such as
+/// "float32[1024]".
+std::string describe(std::string name, OpKind kind, const std::string& elements, Reduction reduction,
+                     int root);
 
 }  // namespace lockstep::shm

@@ -13,7 +13,8 @@ TEST(DdpDebug, DifferentShapesAreTold) {
   world.all_reduce(same);
   const at::Tensor tensor = world.rank() == 0 ? wave({2, 3}, 1) : wave({3, 2}, 1);
   const std::string expected =
-      "rank 0 collective 2: all_reduce Float [2, 3] SUM; rank 1 collective 2: all_reduce Float [3, 2] SUM";
+      "rank 0 collective 2: all_reduce (float32[2, 3], SUM); "
+      "rank 1 collective 2: all_reduce (float32[3, 2], SUM)";
   check_throws<MismatchError>([&] { world.all_reduce(tensor); }, expected);
   check_throws<MismatchError>([&] { world.barrier(); }, expected);
   destroy();

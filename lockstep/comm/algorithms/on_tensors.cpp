@@ -26,12 +26,11 @@ class GroupTransport final : public Transport {
     for (size_t at = 0; at < std::max(out_bytes, in_bytes); at += kMostBytes) {
       std::shared_ptr<Work> receiving, sending;
       if (at < in_bytes) {
-        receiving =
-            group_.irecv(bytes(static_cast<std::byte*>(in) + at, in_bytes - at), from, kTag, timeout_);
+        receiving = start(Collective::Kind::recv, static_cast<std::byte*>(in) + at, in_bytes - at, from);
       }
       if (at < out_bytes) {
         auto* const from_here = static_cast<std::byte*>(const_cast<void*>(out)) + at;
-        sending = group_.isend(bytes(from_here, out_bytes - at), to, kTag, timeout_);
+        sending = start(Collective::Kind::send, from_here, out_bytes - at, to);
       }
       if (sending != nullptr) sending->wait();
       if (receiving != nullptr) receiving->wait();
@@ -39,8 +38,15 @@ class GroupTransport final : public Transport {
   }
 
  private:
-  static at::Tensor bytes(std::byte* data, size_t left) {
-    return at::from_blob(data, {static_cast<int64_t>(std::min(left, kMostBytes))}, at::kByte);
+  std::shared_ptr<Work> start(Collective::Kind kind, std::byte* data, size_t left, int peer) {
+    const at::Tensor bytes =
+        at::from_blob(data, {static_cast<int64_t>(std::min(left, kMostBytes))}, at::kByte);
+    return group_.start({.kind = kind,
+                         .inputs = {&bytes, 1},
+                         .outputs = {&bytes, 1},
+                         .root = peer,
+                         .tag = kTag,
+                         .timeout = timeout_});
   }
   ProcessGroup::Impl& group_;
   std::chrono::milliseconds timeout_;

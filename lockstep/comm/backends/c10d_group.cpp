@@ -124,92 +124,16 @@ class C10dGroup : public ProcessGroup::Impl {
     timeout_ = timeout;
   }
 
-  WorkPtr start_all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) override {
-    std::vector<at::Tensor> tensors{tensor};
-    c10d::AllreduceOptions options;
-    options.reduceOp = to_c10d(op, tensor.scalar_type());
-    options.timeout = timeout;
-    return adapt("all_reduce", timeout, [&] { return backend_->allreduce(tensors, options); });
-  }
-  WorkPtr start_reduce(const at::Tensor& tensor, ReduceOp op, int dst, Timeout timeout) override {
-    std::vector<at::Tensor> tensors{tensor};
-    c10d::ReduceOptions options;
-    options.reduceOp = to_c10d(op, tensor.scalar_type());
-    options.rootRank = dst;
-    options.timeout = timeout;
-    return adapt("reduce", timeout, [&] { return backend_->reduce(tensors, options); });
-  }
-  WorkPtr start_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
-                               Timeout timeout) override {
-    at::Tensor to = output.view({-1}), from = input.view({-1});
-    c10d::ReduceScatterOptions options;
-    options.reduceOp = to_c10d(op, input.scalar_type());
-    options.timeout = timeout;
-    return adapt("reduce_scatter", timeout,
-                 [&] { return backend_->_reduce_scatter_base(to, from, options); });
-  }
-  WorkPtr start_scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs, int src,
-                        Timeout timeout) override {
-    std::vector<at::Tensor> to{output};
-    std::vector<std::vector<at::Tensor>> from;
-    if (rank() == src) {
-      from.emplace_back();
-      for (const at::Tensor& input : inputs) from.back().push_back(input.contiguous());
+  WorkPtr start(const Collective& collective) override {
+    const char* const what = name_of(collective.kind);
+    const at::NoGradGuard no_grad;  // Gloo takes it along to its thread, where it divides for AVG
+    try {
+      return std::make_shared<C10dWorkAdapter>(begin(collective), name_, what, collective.timeout);
+    } catch (const ValueError&) {
+      throw;
+    } catch (const std::exception& error) {
+      fail("[" + name_ + "] " + what, error);
     }
-    c10d::ScatterOptions options;
-    options.rootRank = src;
-    options.timeout = timeout;
-    return adapt("scatter", timeout, [&] { return backend_->scatter(to, from, options); });
-  }
-  WorkPtr start_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int dst,
-                       Timeout timeout) override {
-    std::vector<at::Tensor> from{input};
-    std::vector<std::vector<at::Tensor>> to;
-    if (rank() == dst) to.push_back(outputs);
-    c10d::GatherOptions options;
-    options.rootRank = dst;
-    options.timeout = timeout;
-    return adapt("gather", timeout, [&] { return backend_->gather(to, from, options); });
-  }
-  WorkPtr start_all_to_all(const at::Tensor& output, const at::Tensor& input,
-                           const std::vector<int64_t>& output_splits,
-                           const std::vector<int64_t>& input_splits, Timeout timeout) override {
-    at::Tensor to = output, from = input;
-    std::vector<int64_t> to_splits = output_splits, from_splits = input_splits;
-    c10d::AllToAllOptions options;
-    options.timeout = timeout;
-    return adapt("all_to_all", timeout,
-                 [&] { return backend_->alltoall_base(to, from, to_splits, from_splits, options); });
-  }
-  WorkPtr start_broadcast(const at::Tensor& tensor, int src, Timeout timeout) override {
-    std::vector<at::Tensor> tensors{tensor};
-    c10d::BroadcastOptions options;
-    options.rootRank = src;
-    options.timeout = timeout;
-    return adapt("broadcast", timeout, [&] { return backend_->broadcast(tensors, options); });
-  }
-  WorkPtr start_all_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs,
-                           Timeout timeout) override {
-    std::vector<at::Tensor> inputs{input};
-    std::vector<std::vector<at::Tensor>> lists{outputs};
-    c10d::AllgatherOptions options;
-    options.timeout = timeout;
-    return adapt("all_gather", timeout, [&] { return backend_->allgather(lists, inputs, options); });
-  }
-  WorkPtr isend(const at::Tensor& tensor, int dst, int tag, Timeout timeout) override {
-    std::vector<at::Tensor> tensors{tensor};
-    return adapt("send", timeout, [&] { return backend_->send(tensors, dst, tag); });
-  }
-  WorkPtr irecv(const at::Tensor& tensor, int src, int tag, Timeout timeout) override {
-    std::vector<at::Tensor> tensors{tensor};
-    return adapt("recv", timeout, [&] {
-      return src < 0 ? backend_->recvAnysource(tensors, tag) : backend_->recv(tensors, src, tag);
-    });
-  }
-  WorkPtr start_barrier(Timeout timeout) override {
-    c10d::BarrierOptions options;
-    options.timeout = timeout;
-    return adapt("barrier", timeout, [&] { return backend_->barrier(options); });
   }
   void monitored_barrier(Timeout timeout) override {
     c10d::BarrierOptions options;
@@ -224,6 +148,9 @@ class C10dGroup : public ProcessGroup::Impl {
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
     return at::empty(sizes, dtype);
   }
+  at::Tensor empty_common(at::IntArrayRef /*sizes*/, at::ScalarType /*dtype*/) override {
+    needs_shared_memory("empty_common", name_);
+  }
   std::shared_ptr<ProcessGroup::Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
     const std::string prefix = "lockstep/group/" + std::to_string(++groups_made_);
     const auto own = std::find(members.begin(), members.end(), rank());
@@ -233,15 +160,8 @@ class C10dGroup : public ProcessGroup::Impl {
   }
 
  private:
-  template <class Start>
-  WorkPtr adapt(const char* what, std::chrono::milliseconds timeout, const Start& start) {
-    const at::NoGradGuard no_grad;  // Gloo takes it along to its thread, where it divides for AVG
-    try {
-      return std::make_shared<C10dWorkAdapter>(start(), name_, what, timeout);
-    } catch (const std::exception& error) {
-      fail("[" + name_ + "] " + what, error);
-    }
-  }
+  c10::intrusive_ptr<c10d::Work> begin(const Collective& collective);
+
   BackendFactory factory_;
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::Backend> backend_;
@@ -249,6 +169,63 @@ class C10dGroup : public ProcessGroup::Impl {
   int groups_made_ = 0;  // the same on all ranks, as all make the same groups
   std::chrono::milliseconds timeout_;
 };
+
+template <class Options>
+Options options_of(const Collective& collective) {
+  Options options;
+  options.timeout = collective.timeout;
+  if constexpr (requires { options.rootRank; }) options.rootRank = collective.root;
+  if constexpr (requires { options.reduceOp; }) {
+    options.reduceOp = to_c10d(collective.op, collective.tensor()->scalar_type());
+  }
+  return options;
+}
+
+c10::intrusive_ptr<c10d::Work> C10dGroup::begin(const Collective& collective) {
+  // c10d wants lists that it may change.
+  std::vector<at::Tensor> inputs(collective.inputs.begin(), collective.inputs.end());
+  std::vector<at::Tensor> outputs(collective.outputs.begin(), collective.outputs.end());
+  std::vector<std::vector<at::Tensor>> lists;
+  switch (collective.kind) {
+    case Collective::Kind::all_reduce:
+      return backend_->allreduce(inputs, options_of<c10d::AllreduceOptions>(collective));
+    case Collective::Kind::reduce:
+      return backend_->reduce(inputs, options_of<c10d::ReduceOptions>(collective));
+    case Collective::Kind::reduce_scatter: {
+      at::Tensor to = outputs.front().view({-1}), from = inputs.front().view({-1});
+      return backend_->_reduce_scatter_base(to, from, options_of<c10d::ReduceScatterOptions>(collective));
+    }
+    case Collective::Kind::broadcast:
+      return backend_->broadcast(inputs, options_of<c10d::BroadcastOptions>(collective));
+    case Collective::Kind::scatter:
+      for (at::Tensor& input : inputs) input = input.contiguous();
+      if (rank() == collective.root) lists.push_back(std::move(inputs));
+      return backend_->scatter(outputs, lists, options_of<c10d::ScatterOptions>(collective));
+    case Collective::Kind::gather:
+      if (rank() == collective.root) lists.push_back(std::move(outputs));
+      return backend_->gather(lists, inputs, options_of<c10d::GatherOptions>(collective));
+    case Collective::Kind::all_gather:
+      lists.push_back(std::move(outputs));
+      return backend_->allgather(lists, inputs, options_of<c10d::AllgatherOptions>(collective));
+    case Collective::Kind::all_to_all: {
+      std::vector<int64_t> to_splits(collective.output_splits.begin(), collective.output_splits.end());
+      std::vector<int64_t> from_splits(collective.input_splits.begin(), collective.input_splits.end());
+      return backend_->alltoall_base(outputs.front(), inputs.front(), to_splits, from_splits,
+                                     options_of<c10d::AllToAllOptions>(collective));
+    }
+    case Collective::Kind::barrier:
+      return backend_->barrier(options_of<c10d::BarrierOptions>(collective));
+    case Collective::Kind::send:
+      return backend_->send(inputs, collective.root, collective.tag);
+    case Collective::Kind::recv:
+      return collective.root < 0 ? backend_->recvAnysource(outputs, collective.tag)
+                                 : backend_->recv(outputs, collective.root, collective.tag);
+    case Collective::Kind::reduce_parts:
+    case Collective::Kind::all_gather_parts:
+      break;
+  }
+  needs_shared_memory(name_of(collective.kind), name_);
+}
 
 }  // namespace
 

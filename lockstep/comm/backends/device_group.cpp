@@ -23,37 +23,8 @@ class DeviceGroup : public ForwardingGroup {
     device_->set_timeout(timeout);
   }
 
-  WorkPtr start_all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) override {
-    return of(tensor).start_all_reduce(tensor, op, timeout);
-  }
-  WorkPtr start_reduce(const at::Tensor& tensor, ReduceOp op, int dst, Timeout timeout) override {
-    return of(tensor).start_reduce(tensor, op, dst, timeout);
-  }
-  WorkPtr start_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
-                               Timeout timeout) override {
-    return of(input).start_reduce_scatter(output, input, op, timeout);
-  }
-  WorkPtr start_broadcast(const at::Tensor& tensor, int src, Timeout timeout) override {
-    return of(tensor).start_broadcast(tensor, src, timeout);
-  }
-  WorkPtr start_scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs, int src,
-                        Timeout timeout) override {
-    return of(output).start_scatter(output, inputs, src, timeout);
-  }
-  WorkPtr start_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int dst,
-                       Timeout timeout) override {
-    return of(input).start_gather(input, outputs, dst, timeout);
-  }
-  WorkPtr start_all_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs,
-                           Timeout timeout) override {
-    return of(input).start_all_gather(input, outputs, timeout);
-  }
-  WorkPtr start_all_to_all(const at::Tensor& output, const at::Tensor& input,
-                           const std::vector<int64_t>& output_splits,
-                           const std::vector<int64_t>& input_splits, Timeout timeout) override {
-    return of(input).start_all_to_all(output, input, output_splits, input_splits, timeout);
-  }
-  WorkPtr start_barrier(Timeout timeout) override { return group_->start_barrier(timeout); }
+  WorkPtr start(const Collective& collective) override { return of(collective).start(collective); }
+  int run(const Collective& collective) override { return of(collective).run(collective); }
   void progress() override {
     group_->progress();
     device_->progress();
@@ -65,7 +36,10 @@ class DeviceGroup : public ForwardingGroup {
   }
 
  private:
-  Impl& of(const at::Tensor& tensor) override { return tensor.is_cpu() ? *group_ : *device_; }
+  Impl& of(const Collective& collective) const {
+    const at::Tensor* const tensor = collective.tensor();
+    return tensor == nullptr || tensor->is_cpu() ? *group_ : *device_;
+  }
 
   std::shared_ptr<Impl> device_;
 };

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -24,7 +25,7 @@ using Sequence = shm::Group::Sequence;
 using Timeout = std::chrono::milliseconds;
 
 /// The tensors' elements in one piece: as they lie, when they are parts of one tensor in order, else a copy.
-at::Tensor one_after_another(const std::vector<at::Tensor>& tensors) {
+at::Tensor one_after_another(std::span<const at::Tensor> tensors) {
   const at::Tensor& first = tensors.front();
   const auto* next = static_cast<const std::byte*>(first.const_data_ptr());
   bool adjacent = true;
@@ -32,9 +33,9 @@ at::Tensor one_after_another(const std::vector<at::Tensor>& tensors) {
     adjacent = adjacent && tensor.is_contiguous() && tensor.const_data_ptr() == next;
     next += tensor.nbytes();
   }
-  if (!adjacent) return at::stack(tensors);
+  if (!adjacent) return at::stack(at::TensorList(tensors.data(), tensors.size()));
   const auto count = static_cast<int64_t>(tensors.size()) * first.numel();
-  const auto keep_alive = [tensors](void* /*data*/) {};
+  const auto keep_alive = [all = std::vector<at::Tensor>(tensors.begin(), tensors.end())](void* /*data*/) {};
   return at::from_blob(first.mutable_data_ptr(), {count}, keep_alive, first.options());
 }
 
@@ -56,125 +57,11 @@ class ShmGroup : public ProcessGroup::Impl {
     return make_c10d_backend(ProcessGroup(std::make_shared<ShmGroup>(state_)));
   }
 
-  void all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) override {
-    const Sequence sequence = start(tensor, op);
-    with_shape(tensor, [&] { group().wait(sequence, timeout); });
-  }
-  void broadcast(const at::Tensor& tensor, int src, Timeout timeout) override {
-    with_shape(tensor, [&] {
-      group().broadcast(tensor.mutable_data_ptr(), count_of(tensor), to_shm(tensor), src, timeout);
-    });
-  }
-  void barrier(Timeout timeout) override { group().barrier(timeout); }
+  WorkPtr start(const Collective& collective) override;
+  int run(const Collective& collective) override;
   /// Every barrier's error names all that did not come.
   void monitored_barrier(Timeout timeout) override { group().barrier(timeout); }
 
-  WorkPtr start_all_reduce(const at::Tensor& tensor, ReduceOp op, Timeout timeout) override {
-    return reduction_work(state_, start(tensor, op), tensor, timeout);
-  }
-  WorkPtr start_reduce(const at::Tensor& tensor, ReduceOp op, int dst, Timeout timeout) override {
-    const shm::DType dtype = to_shm(tensor);
-    return reduction_work(
-        state_,
-        group().start_reduce(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(op, dtype), dst),
-        tensor, timeout);
-  }
-  WorkPtr start_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
-                               Timeout timeout) override {
-    const shm::DType dtype = to_shm(input);
-    return work(group().start_reduce_scatter(input.const_data_ptr(), output.mutable_data_ptr(),
-                                             count_of(output), dtype, to_shm(op, dtype)),
-                {output, input}, timeout);
-  }
-  WorkPtr start_reduce_parts(const at::Tensor& tensor, const std::vector<TensorPart>& parts, ReduceOp op,
-                             Timeout timeout) override {
-    const shm::DType dtype = to_shm(tensor);
-    auto held = std::make_shared<Held>();
-    held->tensors = {tensor};
-    for (const TensorPart& part : parts) {
-      held->parts.push_back({static_cast<size_t>(part.first), static_cast<size_t>(part.count)});
-    }
-    const Sequence sequence =
-        group().start_reduce_parts(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(op, dtype),
-                                   held->parts.data(), held->parts.size());
-    return collective_work(state_, sequence, std::move(held), timeout);
-  }
-  WorkPtr start_all_gather_parts(const at::Tensor& tensor, const std::vector<std::vector<TensorPart>>& parts,
-                                 Timeout timeout) override {
-    auto held = std::make_shared<Held>();
-    held->tensors = {tensor};
-    auto* const memory = static_cast<std::byte*>(tensor.mutable_data_ptr());
-    for (int r = 0; r < size(); ++r) {
-      if (r == rank()) continue;
-      for (const TensorPart& part : parts[static_cast<size_t>(r)]) {
-        const size_t offset = static_cast<size_t>(part.first) * tensor.element_size();
-        const size_t bytes = static_cast<size_t>(part.count) * tensor.element_size();
-        held->copies.push_back({r, offset, memory + offset, bytes});
-      }
-    }
-    return exchange({.kind = shm::OpKind::all_gather,
-                     .dtype = to_shm(tensor),
-                     .count = count_of(tensor),
-                     .sent = memory,
-                     .sent_bytes = tensor.nbytes()},
-                    std::move(held), timeout);
-  }
-  WorkPtr start_broadcast(const at::Tensor& tensor, int src, Timeout timeout) override {
-    auto held = std::make_shared<Held>();
-    held->tensors = {tensor};
-    const bool is_source = rank() == src;
-    if (!is_source) held->copies.push_back({src, 0, tensor.mutable_data_ptr(), tensor.nbytes()});
-    return exchange({.kind = shm::OpKind::broadcast,
-                     .dtype = to_shm(tensor),
-                     .count = count_of(tensor),
-                     .root = src,
-                     .sent = tensor.const_data_ptr(),
-                     .sent_bytes = is_source ? tensor.nbytes() : 0},
-                    std::move(held), timeout);
-  }
-  WorkPtr start_scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs, int src,
-                        Timeout timeout) override {
-    auto held = std::make_shared<Held>();
-    held->tensors = {output};
-    if (!inputs.empty()) held->tensors.push_back(one_after_another(inputs));
-    const at::Tensor& parts = held->tensors.back();
-    const size_t bytes = output.nbytes();
-    held->copies.push_back({src, static_cast<size_t>(rank()) * bytes, output.mutable_data_ptr(), bytes});
-    return exchange({.kind = shm::OpKind::scatter,
-                     .dtype = to_shm(output),
-                     .count = count_of(output) * static_cast<size_t>(size()),
-                     .root = src,
-                     .sent = inputs.empty() ? nullptr : parts.const_data_ptr(),
-                     .sent_bytes = inputs.empty() ? 0 : parts.nbytes()},
-                    std::move(held), timeout);
-  }
-  WorkPtr start_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs, int dst,
-                       Timeout timeout) override {
-    return collect(shm::OpKind::gather, dst, input, outputs, timeout);
-  }
-  WorkPtr start_all_gather(const at::Tensor& input, const std::vector<at::Tensor>& outputs,
-                           Timeout timeout) override {
-    return collect(shm::OpKind::all_gather, 0, input, outputs, timeout);
-  }
-  WorkPtr start_all_to_all(const at::Tensor& output, const at::Tensor& input,
-                           const std::vector<int64_t>& output_splits,
-                           const std::vector<int64_t>& input_splits, Timeout timeout) override;
-  WorkPtr start_barrier(Timeout timeout) override { return work(group().start_barrier(), {}, timeout); }
-  WorkPtr isend(const at::Tensor& tensor, int dst, int tag, Timeout timeout) override {
-    return start_message(true, tensor, dst, tag, timeout);
-  }
-  WorkPtr irecv(const at::Tensor& tensor, int src, int tag, Timeout timeout) override {
-    return start_message(false, tensor, src, tag, timeout);
-  }
-  void send(const at::Tensor& tensor, int dst, int tag, Timeout timeout) override {
-    auto request = request_of(true, tensor, dst, tag);
-    run(request, timeout);
-  }
-  int recv(const at::Tensor& tensor, int src, int tag, Timeout timeout) override {
-    auto request = request_of(false, tensor, src, tag);
-    run(request, timeout);
-    return request.peer;
-  }
   void progress() override { group().progress(); }
 
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
@@ -203,7 +90,87 @@ class ShmGroup : public ProcessGroup::Impl {
  private:
   shm::Group& group() const { return state_->group; }
 
-  Sequence start(const at::Tensor& tensor, ReduceOp op) {
+  WorkPtr start_reduce(const at::Tensor& tensor, ReduceOp op, int dst, Timeout timeout) {
+    const shm::DType dtype = to_shm(tensor);
+    return reduction_work(
+        state_,
+        group().start_reduce(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(op, dtype), dst),
+        tensor, timeout);
+  }
+  WorkPtr start_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
+                               Timeout timeout) {
+    const shm::DType dtype = to_shm(input);
+    return work(group().start_reduce_scatter(input.const_data_ptr(), output.mutable_data_ptr(),
+                                             count_of(output), dtype, to_shm(op, dtype)),
+                {output, input}, timeout);
+  }
+  WorkPtr start_reduce_parts(const at::Tensor& tensor, std::span<const TensorPart> parts, ReduceOp op,
+                             Timeout timeout) {
+    const shm::DType dtype = to_shm(tensor);
+    auto held = std::make_shared<Held>();
+    held->tensors = {tensor};
+    for (const TensorPart& part : parts) {
+      held->parts.push_back({static_cast<size_t>(part.first), static_cast<size_t>(part.count)});
+    }
+    const Sequence sequence =
+        group().start_reduce_parts(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(op, dtype),
+                                   held->parts.data(), held->parts.size());
+    return collective_work(state_, sequence, std::move(held), timeout);
+  }
+  WorkPtr start_all_gather_parts(const at::Tensor& tensor, std::span<const std::vector<TensorPart>> parts,
+                                 Timeout timeout) {
+    auto held = std::make_shared<Held>();
+    held->tensors = {tensor};
+    auto* const memory = static_cast<std::byte*>(tensor.mutable_data_ptr());
+    for (int r = 0; r < size(); ++r) {
+      if (r == rank()) continue;
+      for (const TensorPart& part : parts[static_cast<size_t>(r)]) {
+        const size_t offset = static_cast<size_t>(part.first) * tensor.element_size();
+        const size_t bytes = static_cast<size_t>(part.count) * tensor.element_size();
+        held->copies.push_back({r, offset, memory + offset, bytes});
+      }
+    }
+    return exchange({.kind = shm::OpKind::all_gather,
+                     .dtype = to_shm(tensor),
+                     .count = count_of(tensor),
+                     .sent = memory,
+                     .sent_bytes = tensor.nbytes()},
+                    std::move(held), timeout);
+  }
+  WorkPtr start_broadcast(const at::Tensor& tensor, int src, Timeout timeout) {
+    auto held = std::make_shared<Held>();
+    held->tensors = {tensor};
+    const bool is_source = rank() == src;
+    if (!is_source) held->copies.push_back({src, 0, tensor.mutable_data_ptr(), tensor.nbytes()});
+    return exchange({.kind = shm::OpKind::broadcast,
+                     .dtype = to_shm(tensor),
+                     .count = count_of(tensor),
+                     .root = src,
+                     .sent = tensor.const_data_ptr(),
+                     .sent_bytes = is_source ? tensor.nbytes() : 0},
+                    std::move(held), timeout);
+  }
+  WorkPtr start_scatter(const at::Tensor& output, std::span<const at::Tensor> inputs, int src,
+                        Timeout timeout) {
+    auto held = std::make_shared<Held>();
+    held->tensors = {output};
+    if (!inputs.empty()) held->tensors.push_back(one_after_another(inputs));
+    const at::Tensor& parts = held->tensors.back();
+    const size_t bytes = output.nbytes();
+    held->copies.push_back({src, static_cast<size_t>(rank()) * bytes, output.mutable_data_ptr(), bytes});
+    return exchange({.kind = shm::OpKind::scatter,
+                     .dtype = to_shm(output),
+                     .count = count_of(output) * static_cast<size_t>(size()),
+                     .root = src,
+                     .sent = inputs.empty() ? nullptr : parts.const_data_ptr(),
+                     .sent_bytes = inputs.empty() ? 0 : parts.nbytes()},
+                    std::move(held), timeout);
+  }
+  WorkPtr start_all_to_all(const at::Tensor& output, const at::Tensor& input,
+                           std::span<const int64_t> output_splits, std::span<const int64_t> input_splits,
+                           Timeout timeout);
+
+  Sequence start_all_reduce(const at::Tensor& tensor, ReduceOp op) {
     const shm::DType dtype = to_shm(tensor);
     return group().start_all_reduce(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(op, dtype));
   }
@@ -227,7 +194,9 @@ class ShmGroup : public ProcessGroup::Impl {
             .data = static_cast<std::byte*>(tensor.mutable_data_ptr()),
             .bytes = tensor.nbytes()};
   }
-  void run(shm::PointToPoint::Request& request, Timeout timeout) {
+  /// Returns the other rank.
+  int run_message(bool is_send, const at::Tensor& tensor, int peer, int tag, Timeout timeout) {
+    auto request = request_of(is_send, tensor, peer, tag);
     try {
       group().start(request);
       group().wait(request, timeout);
@@ -235,6 +204,7 @@ class ShmGroup : public ProcessGroup::Impl {
       group().cancel(request);
       throw;
     }
+    return request.peer;
   }
   WorkPtr start_message(bool is_send, const at::Tensor& tensor, int peer, int tag, Timeout timeout) {
     auto message = std::make_shared<Message>();
@@ -244,10 +214,10 @@ class ShmGroup : public ProcessGroup::Impl {
     return message_work(state_, std::move(message), timeout);
   }
   /// Copies everybody's input to outputs, where there are any.
-  WorkPtr collect(shm::OpKind kind, int root, const at::Tensor& input, const std::vector<at::Tensor>& outputs,
+  WorkPtr collect(shm::OpKind kind, int root, const at::Tensor& input, std::span<const at::Tensor> outputs,
                   Timeout timeout) {
     auto held = std::make_shared<Held>();
-    held->tensors = outputs;
+    held->tensors.assign(outputs.begin(), outputs.end());
     held->tensors.push_back(input);
     for (size_t r = 0; r < outputs.size(); ++r) {
       held->copies.push_back({static_cast<int>(r), 0, outputs[r].mutable_data_ptr(), input.nbytes()});
@@ -264,11 +234,78 @@ class ShmGroup : public ProcessGroup::Impl {
   std::shared_ptr<State> state_;
 };
 
+std::shared_ptr<Work> ShmGroup::start(const Collective& collective) {
+  using Kind = Collective::Kind;
+  const auto& [kind, inputs, outputs, op, root, tag, output_splits, input_splits, parts, timeout] =
+      collective;
+  switch (kind) {
+    case Kind::all_reduce:
+      return reduction_work(state_, start_all_reduce(inputs[0], op), inputs[0], timeout);
+    case Kind::reduce:
+      return start_reduce(inputs[0], op, root, timeout);
+    case Kind::reduce_scatter:
+      return start_reduce_scatter(outputs[0], inputs[0], op, timeout);
+    case Kind::reduce_parts:
+      return start_reduce_parts(inputs[0], parts[0], op, timeout);
+    case Kind::broadcast:
+      return start_broadcast(inputs[0], root, timeout);
+    case Kind::scatter:
+      return start_scatter(outputs[0], inputs, root, timeout);
+    case Kind::gather:
+      return collect(shm::OpKind::gather, root, inputs[0], outputs, timeout);
+    case Kind::all_gather:
+      return collect(shm::OpKind::all_gather, 0, inputs[0], outputs, timeout);
+    case Kind::all_gather_parts:
+      return start_all_gather_parts(inputs[0], parts, timeout);
+    case Kind::all_to_all:
+      return start_all_to_all(outputs[0], inputs[0], output_splits, input_splits, timeout);
+    case Kind::barrier:
+      return work(group().start_barrier(), {}, timeout);
+    case Kind::send:
+      return start_message(true, inputs[0], root, tag, timeout);
+    case Kind::recv:
+      return start_message(false, outputs[0], root, tag, timeout);
+  }
+  throw ValueError("this collective is unknown");
+}
+
+/// Without a handle: what costs least and is called most.
+int ShmGroup::run(const Collective& collective) {
+  using Kind = Collective::Kind;
+  const Timeout timeout = collective.timeout;
+  switch (collective.kind) {
+    case Kind::all_reduce: {
+      const at::Tensor& tensor = collective.inputs[0];
+      const Sequence sequence = start_all_reduce(tensor, collective.op);
+      with_shape(tensor, [&] { group().wait(sequence, timeout); });
+      return -1;
+    }
+    case Kind::broadcast: {
+      const at::Tensor& tensor = collective.inputs[0];
+      with_shape(tensor, [&] {
+        group().broadcast(tensor.mutable_data_ptr(), count_of(tensor), to_shm(tensor), collective.root,
+                          timeout);
+      });
+      return -1;
+    }
+    case Kind::barrier:
+      group().barrier(timeout);
+      return -1;
+    case Kind::send:
+      run_message(true, collective.inputs[0], collective.root, collective.tag, timeout);
+      return -1;
+    case Kind::recv:
+      return run_message(false, collective.outputs[0], collective.root, collective.tag, timeout);
+    default:
+      return Impl::run(collective);
+  }
+}
+
 /// Equal parts are where every rank expects them. Uneven ones need two operations: in the first every rank
 /// learns who sends how much to whom, so where in a peer's buffer its own part begins.
 std::shared_ptr<Work> ShmGroup::start_all_to_all(const at::Tensor& output, const at::Tensor& input,
-                                                 const std::vector<int64_t>& output_splits,
-                                                 const std::vector<int64_t>& input_splits, Timeout timeout) {
+                                                 std::span<const int64_t> output_splits,
+                                                 std::span<const int64_t> input_splits, Timeout timeout) {
   const auto ranks = static_cast<size_t>(size());
   const auto self = static_cast<size_t>(rank());
   auto held = std::make_shared<Held>();
@@ -289,7 +326,7 @@ std::shared_ptr<Work> ShmGroup::start_all_to_all(const at::Tensor& output, const
     return exchange(parts, std::move(held), timeout);
   }
 
-  held->sent_splits = input_splits;
+  held->sent_splits.assign(input_splits.begin(), input_splits.end());
   held->table.resize(ranks * ranks);  // [sender, receiver], in elements
   for (size_t r = 0; r < ranks; ++r) {
     held->copies.push_back({static_cast<int>(r), 0, held->table.data() + r * ranks, ranks * sizeof(int64_t)});
@@ -301,7 +338,9 @@ std::shared_ptr<Work> ShmGroup::start_all_to_all(const at::Tensor& output, const
                                                  .sent_bytes = ranks * sizeof(int64_t),
                                                  .copies = held->copies.data(),
                                                  .copy_count = held->copies.size()});
-  held->late_copies = [held = held.get(), output_splits, ranks, self, element, destination] {
+  held->late_copies = [held = held.get(),
+                       output_splits = std::vector<int64_t>(output_splits.begin(), output_splits.end()),
+                       ranks, self, element, destination] {
     std::vector<shm::Group::Copy> copies;
     std::byte* to = destination;
     for (size_t sender = 0; sender < ranks; ++sender) {

@@ -1,0 +1,67 @@
+// What the members of ProcessGroup have in common: checks of their arguments, and contiguous tensors in place
+// of strided ones.
+#pragma once
+
+#include <ATen/ops/empty_like.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/collective.h"
+#include "lockstep/comm/work.h"
+
+namespace lockstep {
+
+// Each throws ValueError. `what`: such as "broadcast: src".
+void check_rank(const char* what, int rank, int size);
+void check_like(const char* what, const at::Tensor& tensor, const at::Tensor& like);
+void check_count(const char* what, size_t found, size_t expected);
+void check_multiple(const char* what, const at::Tensor& large, const at::Tensor& small, int size);
+void check_pairs(const char* what, const std::vector<at::Tensor>& outputs,
+                 const std::vector<at::Tensor>& inputs);
+
+std::vector<at::Tensor> like_on_every_rank(const at::Tensor& tensor, int size);
+
+/// Borrows `dense`.
+inline Collective in_place(Collective::Kind kind, const at::Tensor& dense, ReduceOp op, int root,
+                           std::chrono::milliseconds timeout) {
+  return {.kind = kind,
+          .inputs = {&dense, 1},
+          .outputs = {&dense, 1},
+          .op = op,
+          .root = root,
+          .timeout = timeout};
+}
+
+/// Calls `start` with contiguous tensors that stand for `outputs`, which may be strided, and copies the
+/// results home. `read`: the operation reads the outputs too.
+template <class Start>
+std::shared_ptr<Work> start_into(const std::vector<at::Tensor>& outputs, bool read, const Start& start) {
+  std::vector<at::Tensor> dense;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  for (const at::Tensor& output : outputs) {
+    if (output.is_contiguous()) {
+      dense.push_back(output);
+      continue;
+    }
+    dense.push_back(read ? output.contiguous() : at::empty_like(output, at::MemoryFormat::Contiguous));
+    copies.emplace_back(output.detach(), dense.back());
+  }
+  std::shared_ptr<Work> work = start(dense);
+  if (!copies.empty()) {
+    work = then(std::move(work), [copies = std::move(copies)] {
+      for (const auto& [target, result] : copies) target.copy_(result);
+    });
+  }
+  work->set_result(outputs);
+  return work;
+}
+
+template <class Start>
+std::shared_ptr<Work> start_into(const at::Tensor& output, bool read, const Start& start) {
+  return start_into(std::vector<at::Tensor>{output}, read,
+                    [&](const std::vector<at::Tensor>& dense) { return start(dense.front()); });
+}
+
+}  // namespace lockstep
