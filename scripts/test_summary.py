@@ -38,18 +38,20 @@ def outcome_of(case):
 
 
 def cases_in(path):
-    """{case: status} that a test with many cases left, or None: "run", "fail" or "left out"."""
+    """{case: (status, details)} that a test with many cases left, or None: "run", "fail", "skipped" or "left out"."""
     try:
-        return {case.get("name"): case.get("status") for case in xml.parse(path).getroot().iter("testcase")}
+        return {case.get("name"): (case.get("status"), case.find("skipped").get("message") if case.find("skipped") is not None else "")
+                for case in xml.parse(path).getroot().iter("testcase")}
     except (OSError, xml.ParseError):
         return None
 
 
 def of_cases(name, outcome, cases):
     """The results of a test's cases, or its own where it left none or they do not explain its outcome."""
-    told = {f"{name}/{case}": ("passed" if status == "run" else "failed", "")
-            for case, status in (cases or {}).items() if status != "left out"}
-    if not told or (outcome[0] != "passed" and all(each[0] == "passed" for each in told.values())):
+    outcomes = {"run": "passed", "skipped": "skipped"}
+    told = {f"{name}/{case}": (outcomes.get(status, "failed"), details)
+            for case, (status, details) in (cases or {}).items() if status != "left out"}
+    if not told or (outcome[0] != "passed" and all(each[0] != "failed" for each in told.values())):
         told[name] = outcome
     return told
 
@@ -58,7 +60,7 @@ def nowhere(runs):
     """{program/case: failure} of the cases that all runs of their program left out. runs: {test name: cases}."""
     left_out, ran = set(), set()
     for name, cases in runs.items():
-        for case, status in cases.items():
+        for case, (status, _) in cases.items():
             (left_out if status == "left out" else ran).add(f"{name.split('.')[0]}/{case}")
     return {case: ("failed", "every run of its program leaves it out") for case in left_out - ran}
 

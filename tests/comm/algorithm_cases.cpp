@@ -8,9 +8,9 @@
 #include <random>
 #include <vector>
 
+#include "lockstep/base/env.h"
 #include "lockstep/comm/algorithms/choice.h"
-#include "lockstep/comm/init.h"
-#include "tests/rank_cases.h"
+#include "tests/ranks/rank_test.h"
 
 using namespace lockstep;
 
@@ -83,8 +83,9 @@ at::Tensor expected(uint32_t trial, int ranks, int64_t count, ReduceOp op) {
 template <class T>
 void check(const World& world, uint32_t trial, int64_t count, ReduceOp op) {
   const at::Tensor wanted = expected<T>(trial, world.size(), count, op);
+  const at::Tensor own = input<T>(trial, world.rank(), count);
   const auto result = [&](AllReduceAlgorithm algorithm) {
-    const at::Tensor tensor = input<T>(trial, world.rank(), count);
+    const at::Tensor tensor = own.clone();
     world.all_reduce(tensor, {.op = op, .algorithm = algorithm});
     return tensor;
   };
@@ -106,8 +107,11 @@ void check(const World& world, uint32_t trial, int64_t count, ReduceOp op) {
   }
 }
 
-void random_trials() {
-  const World world = init();
+constexpr const char* kChosen = "LOCKSTEP_ALL_REDUCE_ALGORITHM";
+
+TEST(Algorithms, GiveTheBitsThatTheyPromise) {
+  ONLY_IF(!env::get(kChosen));
+  const World world = lockstep::testing::world();
   std::minstd_rand generator(17);
   generator.discard(5);
   for (uint32_t trial = 0; trial < 18; ++trial) {
@@ -140,9 +144,9 @@ void random_trials() {
   check<float>(world, 101, 0, ReduceOp::SUM);
 }
 
-/// Under LOCKSTEP_ALL_REDUCE_ALGORITHM=ring.
-void environment() {
-  const World world = init();
+TEST(Algorithms, AreChosenByTheEnvironmentWhereTheCallDoesNot) {
+  ONLY_IF(env::get(kChosen) == "ring");
+  const World world = lockstep::testing::world();
   const at::Tensor ring = input<float>(1, world.rank(), 1000);
   world.all_reduce(ring, {.algorithm = RING});
   const at::Tensor tree = input<float>(1, world.rank(), 1000);
@@ -158,8 +162,3 @@ void environment() {
 }
 
 }  // namespace
-
-int main(int argc, char** argv) {
-  return lockstep::testing::run_case(argc, argv,
-                                     {{"random_trials", random_trials}, {"environment", environment}});
-}

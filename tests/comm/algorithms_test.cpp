@@ -1,32 +1,11 @@
-// Runs algorithm_cases under lockrun.
+// The choice of an all-reduce algorithm.
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/algorithms/choice.h"
-#include "tests/under_lockrun.h"
 
 namespace lockstep {
 namespace {
-
-using testing::expect_case_succeeds;
-
-class AlgorithmsTest : public ::testing::TestWithParam<int> {};
-
-TEST_P(AlgorithmsTest, GiveTheBitsThatTheyPromise) {
-  expect_case_succeeds(GetParam(), "algorithm_cases", "random_trials", "LOCKSTEP_RANKS_PER_NODE=2");
-}
-
-INSTANTIATE_TEST_SUITE_P(Ranks, AlgorithmsTest, ::testing::Range(1, 10),
-                         [](const auto& info) { return std::to_string(info.param); });
-
-TEST(AlgorithmsOnGlooTest, GiveTheSameBits) {
-  expect_case_succeeds(3, "algorithm_cases", "random_trials",
-                       "LOCKSTEP_BACKEND=gloo LOCKSTEP_RANKS_PER_NODE=2");
-}
-
-TEST(AlgorithmChoiceTest, TheEnvironmentDecidesWhereTheCallDoesNot) {
-  expect_case_succeeds(5, "algorithm_cases", "environment", "LOCKSTEP_ALL_REDUCE_ALGORITHM=ring");
-}
 
 TEST(AlgorithmChoiceTest, AnUnknownNameIsAnErrorThatListsTheNames) {
   try {

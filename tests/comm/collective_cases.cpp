@@ -278,11 +278,15 @@ TEST(Collectives, MovedDtypes) {
        {at::kUInt16, at::kUInt32, at::kUInt64, at::kComplexHalf, at::kComplexFloat, at::kComplexDouble,
         at::kFloat8_e4m3fn, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2, at::kFloat8_e5m2fnuz, at::kFloat8_e8m0fnu,
         at::kShort, at::kHalf, at::kBFloat16, at::kBool}) {
-    const auto of = [&](int rank, int64_t count) {
-      const at::Tensor tensor = raw(rank, count, dtype);
-      return dtype == at::kBool ? tensor.view(at::kByte).remainder(2).view(at::kBool) : tensor;
-    };
     for (const int64_t count : {3, 900, 50000}) {
+      std::vector<at::Tensor> values;  // of each rank; as many as it takes for an all-to-all
+      for (int r = 0; r < size; ++r) {
+        const at::Tensor tensor = raw(r, size * count, dtype);
+        values.push_back(dtype == at::kBool ? tensor.view(at::kByte).remainder(2).view(at::kBool) : tensor);
+      }
+      const auto of = [&](int rank, int64_t how_many) {
+        return values[static_cast<size_t>(rank)].narrow(0, 0, how_many).clone();
+      };
       const at::Tensor copied = of(self, count);
       world.broadcast(copied, {.src = last});
       CHECK_TRUE(same(copied, of(last, count)));
@@ -354,13 +358,15 @@ TEST(Collectives, Messages) {
 
 TEST(Collectives, SharedTensors) {
   const World world = lockstep::testing::world();
+  const at::Tensor own = input(world.rank(), {300, 1000}, at::kFloat);
+  const at::Tensor expected = reduced(world, {300, 1000}, at::kFloat, ReduceOp::MAX);
   for (int round = 0; round < 50; ++round) {
     const at::Tensor tensor = world.empty_shared({300, 1000}, at::kFloat);
-    tensor.copy_(input(world.rank(), {300, 1000}, at::kFloat));
+    tensor.copy_(own);
     const auto work = world.all_reduce_async(tensor, {.op = ReduceOp::MAX});
     while (!work->is_completed()) {
     }
-    CHECK_TRUE(tensor.equal(reduced(world, {300, 1000}, at::kFloat, ReduceOp::MAX)));
+    CHECK_TRUE(tensor.equal(expected));
   }
 }
 

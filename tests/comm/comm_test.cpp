@@ -1,4 +1,4 @@
-// Runs the cases of comm_cases under lockrun, on each backend.
+// Jobs whose beginning or end is what matters.
 #include <gtest/gtest.h>
 
 #include "tests/under_lockrun.h"
@@ -9,59 +9,12 @@ namespace {
 using testing::expect_case_succeeds;
 using testing::under_lockrun;
 
-class CommTest : public ::testing::TestWithParam<int> {};
-
-/// One process per rank runs them all, one after the other.
-constexpr const char* kCases =
-    "all_reduce half_precision premul_sum complex_numbers layouts gather_and_bytes reduce_and_scatter "
-    "all_to_all "
-    "messages moved_dtypes shared_tensors c10d_backend async_forms coalesced works abandoned_works objects "
-    "hostile_objects new_groups group_refusals mesh many_groups groups_in_threads forked_copies "
-    "parts_of_tensors "
-    "memory_in_common";
-
-TEST_P(CommTest, Collectives) {
-  expect_case_succeeds(GetParam(), "comm_cases", kCases);
-  expect_case_succeeds(GetParam(), "comm_cases", "refusals");
-  expect_case_succeeds(GetParam(), "comm_cases", "ten_operations_then_exit");
-  expect_case_succeeds(GetParam(), "comm_cases", "joined_again");
-}
-
-INSTANTIATE_TEST_SUITE_P(Ranks, CommTest, ::testing::Values(1, 2, 3, 5),
-                         [](const auto& info) { return std::to_string(info.param); });
-
-/// More ranks than any unrolled loop, and than cores.
-class CommManyRanksTest : public ::testing::TestWithParam<int> {};
-
-TEST_P(CommManyRanksTest, Collectives) {
-  expect_case_succeeds(GetParam(), "comm_cases",
-                       "all_reduce gather_and_bytes reduce_and_scatter all_to_all messages");
-}
-
-INSTANTIATE_TEST_SUITE_P(Ranks, CommManyRanksTest, ::testing::Values(8, 9),
-                         [](const auto& info) { return std::to_string(info.param); });
-
-TEST(CommMemoryTest, DoesNotGrowWithCalls) { expect_case_succeeds(2, "comm_cases", "memory_stays"); }
-
-TEST(CommGlooTest, Collectives) {
-  expect_case_succeeds(
-      3, "comm_cases",
-      "all_reduce half_precision premul_sum complex_numbers layouts gather_and_bytes reduce_and_scatter "
-      "all_to_all "
-      "messages shared_tensors async_forms coalesced works abandoned_works objects new_groups mesh "
-      "parts_need_shared_memory",
-      "LOCKSTEP_BACKEND=gloo");
-  expect_case_succeeds(2, "comm_cases", "ten_operations_then_exit", "LOCKSTEP_BACKEND=gloo");
-  expect_case_succeeds(2, "comm_cases", "joined_again", "LOCKSTEP_BACKEND=gloo");
-}
-
-TEST(CommFailureTest, AMonitoredBarrierNamesWhoIsMissing) {
-  expect_case_succeeds(3, "comm_cases", "late_for_monitored_barrier");
-  expect_case_succeeds(3, "comm_cases", "late_for_monitored_barrier", "LOCKSTEP_BACKEND=gloo");
-}
-
-TEST(CommFailureTest, ADeadlineNamesTheOperationAndWhoIsMissing) {
-  expect_case_succeeds(2, "comm_cases", "late_for_a_sum");
+TEST(CommTest, RanksMayEndRightAfterTheirLastOperation) {
+  for (const int ranks : {1, 2, 3, 5}) {
+    expect_case_succeeds(ranks, "ending_cases", "--gtest_filter=Ending.TenOperationsThenExit");
+  }
+  expect_case_succeeds(2, "ending_cases", "--gtest_filter=Ending.TenOperationsThenExit",
+                       "LOCKSTEP_BACKEND=gloo");
 }
 
 /// Standard output and error of a program that must succeed.
@@ -72,12 +25,6 @@ std::string output_of(const std::string& command) {
   while (const size_t n = std::fread(buffer, 1, sizeof buffer, pipe)) output.append(buffer, n);
   EXPECT_EQ(::pclose(pipe), 0) << output;
   return output;
-}
-
-TEST(SpawnTest, StartsWatchesAndEndsRanks) {
-  output_of(LOCKSTEP_TEST_BIN_DIR
-            "/spawn_cases ends_well gloo_works_too failures nested joined_twice lost_status contexts "
-            "leaves_nothing");
 }
 
 TEST(MessagesTest, PrintsTheSameUnderLockrunAndByItself) {
@@ -102,14 +49,16 @@ TEST(MessagesTest, PrintsTheSameUnderLockrunAndByItself) {
 
 TEST(CommFailureTest, AnUnknownBackendIsRefused) {
   const auto result =
-      under_lockrun(1, LOCKSTEP_TEST_BIN_DIR "/comm_cases all_reduce", "LOCKSTEP_BACKEND=glow");
+      under_lockrun(1, LOCKSTEP_TEST_BIN_DIR "/collective_cases --gtest_filter=Collectives.AllReduce",
+                    "LOCKSTEP_BACKEND=glow");
   EXPECT_NE(result.exit_code, 0);
   EXPECT_NE(result.output.find("there is no backend \"glow\"; choose lockstep"), std::string::npos)
       << result.output;
 }
 
 TEST(CommFailureTest, AKilledRankEndsTheJobWithItsName) {
-  const auto result = under_lockrun(3, LOCKSTEP_TEST_BIN_DIR "/comm_cases rank_one_dies");
+  const auto result =
+      under_lockrun(3, LOCKSTEP_TEST_BIN_DIR "/ending_cases --gtest_filter=Ending.RankOneDies");
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.output;
   EXPECT_NE(result.output.find("rank 1"), std::string::npos) << result.output;
 }
@@ -117,8 +66,10 @@ TEST(CommFailureTest, AKilledRankEndsTheJobWithItsName) {
 TEST(CommLaunchTest, AContradictoryEnvironmentIsRefused) {
   const auto run = [](const std::string& environment) {
     testing::LockrunResult result;
-    FILE* pipe = ::popen(
-        (environment + " timeout 20 " LOCKSTEP_TEST_BIN_DIR "/comm_cases all_reduce 2>&1").c_str(), "r");
+    FILE* pipe = ::popen((environment + " timeout 20 " LOCKSTEP_TEST_BIN_DIR
+                                        "/collective_cases --gtest_filter=Collectives.AllReduce 2>&1")
+                             .c_str(),
+                         "r");
     char buffer[4096];
     while (const size_t n = std::fread(buffer, 1, sizeof buffer, pipe)) result.output.append(buffer, n);
     result.exit_code = WEXITSTATUS(::pclose(pipe));

@@ -1,4 +1,3 @@
-#include "tests/comm/group_cases.h"
 
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/arange.h>
@@ -8,7 +7,6 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -16,12 +14,13 @@
 #include "lockstep/comm/device_mesh.h"
 #include "lockstep/comm/objects.h"
 #include "tests/comm/numbers.h"
-#include "tests/rank_cases.h"
+#include "tests/ranks/rank_test.h"
 
 using namespace lockstep;
 using lockstep::testing::check_throws;
 using lockstep::testing::of;
 using lockstep::testing::sum_of;
+using lockstep::testing::world;
 using nlohmann::json;
 
 namespace {
@@ -35,10 +34,8 @@ std::vector<at::Tensor> empties(int count, at::IntArrayRef sizes) {
 /// Every second element of a tensor twice as large: results must be copied home.
 at::Tensor strided(int64_t count) { return at::zeros({count, 2}).select(1, 1); }
 
-}  // namespace
-
-void async_forms() {
-  const World world = joined();
+TEST(Groups, AsyncForms) {
+  const World world = lockstep::testing::world();
   const int size = world.size(), self = world.rank(), last = size - 1;
   for (const int64_t count : {0, 3, 2000, 90000}) {
     // All in flight together, ended in another order.
@@ -96,8 +93,8 @@ void async_forms() {
   }
 }
 
-void coalesced() {
-  const World world = joined();
+TEST(Groups, Coalesced) {
+  const World world = lockstep::testing::world();
   const int size = world.size(), self = world.rank();
   std::vector<int> everyone;
   for (int r = 0; r < size; ++r) everyone.push_back(r);
@@ -126,8 +123,8 @@ void coalesced() {
                            "one output per input");
 }
 
-void works() {
-  const World world = joined();
+TEST(Groups, Works) {
+  const World world = lockstep::testing::world();
   const at::Tensor tensor = of(world.rank(), 1000);
   const auto work = world.all_reduce_async(tensor);
   if (!work->is_success()) check_throws<Error>([&] { work->result(); }, "wait() for it");
@@ -161,8 +158,8 @@ void works() {
   }
 }
 
-void abandoned_works() {
-  const World world = joined();
+TEST(Groups, AbandonedWorks) {
+  const World world = lockstep::testing::world();
   const int size = world.size(), self = world.rank(), next = (self + 1) % size,
             previous = (self + size - 1) % size;
   std::vector<int> everyone;
@@ -182,8 +179,8 @@ void abandoned_works() {
   }
 }
 
-void objects() {
-  const World world = joined();
+TEST(Groups, Objects) {
+  const World world = lockstep::testing::world();
   const int size = world.size(), self = world.rank(), last = size - 1;
   const auto object = [](int rank) {
     return json{{"rank", rank},
@@ -220,8 +217,8 @@ void objects() {
     check_throws<ValueError>([&] { recv_object(world, 1); }, "rank 1 sent 8 bytes that are no object");
 }
 
-void new_groups() {
-  const World world = joined();
+TEST(Groups, NewGroups) {
+  const World world = lockstep::testing::world();
   const int size = world.size(), self = world.rank();
   // Every second rank, in any order of naming.
   std::vector<int> even;
@@ -279,8 +276,9 @@ void new_groups() {
   world.barrier();
 }
 
-void group_refusals() {
-  const World world = joined();
+TEST(Groups, GroupRefusals) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  const World world = lockstep::testing::world();
   const int size = world.size(), self = world.rank();
   check_throws<ValueError>([&] { world.new_group({}); }, "at least one rank");
   check_throws<ValueError>([&] { world.new_group({0, size}); }, "the parent group has the ranks 0 to");
@@ -329,8 +327,8 @@ void group_refusals() {
   CHECK_TRUE(sum.equal(sum_of(everyone, 10)));
 }
 
-void mesh() {
-  const World world = joined();
+TEST(Groups, Mesh) {
+  const World world = lockstep::testing::world();
   const int size = world.size(), self = world.rank();
   const DeviceMesh line = init_device_mesh({size});
   CHECK_TRUE(line.ndim() == 1 && line.get_local_rank(0) == self && line.size() == size);
@@ -353,8 +351,9 @@ void mesh() {
   check_throws<ValueError>([&] { grid.rank_at({2, 0}); }, "outside dimension 0");
 }
 
-void many_groups() {
-  const World world = joined();
+TEST(Groups, ManyGroups) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  const World world = lockstep::testing::world();
   std::vector<int> everyone;
   for (int r = 0; r < world.size(); ++r) everyone.push_back(r);
   for (int n = 0; n < 200; ++n) {
@@ -377,8 +376,9 @@ void many_groups() {
   world.new_group(everyone).barrier();
 }
 
-void late_for_monitored_barrier() {
-  const World world = joined();
+TEST(Groups, LateForMonitoredBarrier) {
+  ONLY_IF(world().size() == 3);
+  const World world = lockstep::testing::world();
   world.monitored_barrier();
   world.barrier();
   const auto deadline = std::chrono::milliseconds(400);
@@ -389,14 +389,18 @@ void late_for_monitored_barrier() {
   } else {
     std::this_thread::sleep_for(std::chrono::seconds(2));
   }
+  destroy();
 }
 
-void late_for_a_sum() {
-  const World world = joined();
+TEST(Groups, LateForASum) {
+  ONLY_IF(world().size() == 2 && world().backend_name() == "lockstep");
+  destroy();  // operations are counted from 1 again
+  const World world = lockstep::testing::world();
   world.barrier();
   if (world.rank() != 0) {
     std::this_thread::sleep_for(std::chrono::seconds(1));
     check_throws<TimeoutError>([&] { world.barrier(); }, "all_reduce #2");
+    destroy();
     return;
   }
   std::string message;
@@ -410,62 +414,7 @@ void late_for_a_sum() {
     if (message.find(part) == std::string::npos)
       throw std::runtime_error("no \"" + std::string(part) + "\" in: " + message);
   }
-}
-
-namespace {
-
-struct Usage {
-  int64_t mappings = 0, pss_kb = 0;
-};
-
-Usage usage() {
-  Usage result;
-  std::ifstream maps("/proc/self/maps"), rollup("/proc/self/smaps_rollup");
-  for (std::string line; std::getline(maps, line);) ++result.mappings;
-  for (std::string line; std::getline(rollup, line);) {
-    // Not of files: a library's pages count for more as soon as another process that has mapped it ends.
-    for (const std::string part : {"Pss_Anon:", "Pss_Shmem:"}) {
-      if (line.starts_with(part)) result.pss_kb += std::stoll(line.substr(part.size()));
-    }
-  }
-  return result;
+  destroy();
 }
 
 }  // namespace
-
-/// Calls of every kind leave neither mappings nor memory behind.
-void memory_stays() {
-  const World world = joined();
-  const int size = world.size(), self = world.rank();
-  std::vector<int> everyone;
-  for (int r = 0; r < size; ++r) everyone.push_back(r);
-  const at::Tensor small = of(self, 16), large = of(self, 60000);
-  const auto lists = empties(size, {3000});
-  const at::Tensor row = of(self, 3000);
-  const auto round = [&](int times) {
-    for (int n = 0; n < times; ++n) {
-      world.all_reduce(small, {.op = ReduceOp::MAX});
-      if (n % 50 == 0) {
-        world.all_reduce(large, {.op = ReduceOp::MAX});
-        world.all_gather_async(lists, row)->wait();
-        world.empty_shared({30000}, at::kFloat).fill_(1);
-        const auto send = world.isend(row, (self + 1) % size, {.tag = 1});
-        world.recv(lists[0], (self + size - 1) % size, {.tag = 1});
-        send->wait();
-        world.all_gather_bytes("some bytes");
-      }
-      if (n % 500 == 0) world.new_group(everyone).barrier();
-    }
-    world.barrier();
-  };
-  round(20000);
-  const Usage before = usage();
-  round(100000);
-  const Usage after = usage();
-  // Were a single byte kept of each call, it would be 100 KiB; of each large one a page, 8 MiB.
-  if (after.mappings > before.mappings + 2 || after.pss_kb > before.pss_kb + 64) {
-    throw std::runtime_error("grew from " + std::to_string(before.mappings) + " mappings and " +
-                             std::to_string(before.pss_kb) + " KiB to " + std::to_string(after.mappings) +
-                             " and " + std::to_string(after.pss_kb));
-  }
-}

@@ -1,4 +1,4 @@
-// Cases of comm_cases: ranks that send nonsense, fork, use groups in threads, or leave and come back.
+// Ranks that send nonsense, fork, or use groups in threads.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -16,20 +16,23 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/objects.h"
-#include "tests/comm/group_cases.h"
 #include "tests/comm/numbers.h"
-#include "tests/rank_cases.h"
+#include "tests/ranks/rank_test.h"
 
 using namespace lockstep;
 using lockstep::testing::check_throws;
 using lockstep::testing::of;
 using lockstep::testing::sum_of;
+using lockstep::testing::world;
 using nlohmann::json;
 
+namespace {
+
 /// What is not made by our own sender: refused by name, however it is nested, and nothing is harmed.
-void hostile_objects() {
-  const World world = joined();
-  if (world.size() < 2) return;
+TEST(Groups, HostileObjects) {
+  ONLY_IF(world().size() == 2 &&
+          world().backend_name() == "lockstep");  // one sends, one reads, and that is slow
+  const World world = lockstep::testing::world();
   const auto send = [&](const std::string& bytes) {
     if (world.rank() == 1) world.send_bytes(bytes, 0);
   };
@@ -66,8 +69,9 @@ void hostile_objects() {
 }
 
 /// A fork has the rank's memory, but it is no rank: it may neither speak for it nor, by ending, leave for it.
-void forked_copies() {
-  const World world = joined();
+TEST(Groups, ForkedCopies) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  const World world = lockstep::testing::world();
   world.barrier();
   // So small that LibTorch computes with it in one thread: a fork has none of the others.
   const at::Tensor shared = world.empty_shared({1000}, at::kFloat).fill_(world.rank());
@@ -105,8 +109,9 @@ void forked_copies() {
 }
 
 /// One thread at a time per group, but different groups in different threads.
-void groups_in_threads() {
-  const World world = joined();
+TEST(Groups, GroupsInThreads) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  const World world = lockstep::testing::world();
   const int size = world.size(), self = world.rank();
   constexpr int kThreads = 4;
   std::vector<int> everyone;
@@ -147,22 +152,4 @@ void groups_in_threads() {
   world.barrier();
 }
 
-/// A job can be left and joined again, as often as one likes.
-void joined_again() {
-  for (int round = 0; round < 4; ++round) {
-    const World world = joined();
-    std::vector<int> everyone;
-    for (int r = 0; r < world.size(); ++r) everyone.push_back(r);
-    const at::Tensor tensor = of(world.rank(), 5000);
-    world.all_reduce(tensor);
-    CHECK_TRUE(tensor.equal(sum_of(everyone, 5000)));
-    const auto store = default_store();
-    store->set("round" + std::to_string(round) + "/" + std::to_string(world.rank()), "here");
-    for (int r = 0; r < world.size(); ++r)
-      store->get("round" + std::to_string(round) + "/" + std::to_string(r));
-    world.barrier();
-    destroy();
-    CHECK_TRUE(!is_initialized());
-    check_throws<Error>([&] { default_world(); }, "call lockstep::init() first");
-  }
-}
+}  // namespace

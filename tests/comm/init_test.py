@@ -7,7 +7,7 @@ import tempfile
 import time
 import unittest
 
-CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "comm_cases")
+CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "collective_cases")
 LOCKRUN = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockrun")
 CLEAN = {name: value for name, value in os.environ.items()
          if not name.startswith(("OMPI", "PMI", "SLURM", "MPI_")) and name not in ("RANK", "WORLD_SIZE")}
@@ -21,7 +21,7 @@ def free_port():
 
 def run(environments, *cases):
     """One process for each environment; returns [(exit code, output)]."""
-    ranks = [subprocess.Popen([CASES, *cases], env={**CLEAN, **environment}, text=True,
+    ranks = [subprocess.Popen([CASES, "--gtest_filter=" + ":".join(cases)], env={**CLEAN, **environment}, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for environment in environments]
     results = []
     for process in ranks:
@@ -31,7 +31,7 @@ def run(environments, *cases):
 
 
 class InitTest(unittest.TestCase):
-    def check(self, environments, cases=("all_reduce", "gather_and_bytes"), expect=None):
+    def check(self, environments, cases=("Collectives.AllReduce", "Collectives.GatherAndBytes"), expect=None):
         for rank, (code, output) in enumerate(run(environments, *cases)):
             self.assertEqual(code, 0, output)
             if expect:
@@ -40,17 +40,17 @@ class InitTest(unittest.TestCase):
     def test_tcp(self):
         method = f"tcp://127.0.0.1:{free_port()}"
         self.check([{"TEST_INIT_METHOD": method, "TEST_RANK": str(r), "TEST_WORLD_SIZE": "3"} for r in range(3)],
-                   ("place", "all_reduce"), "rank {rank} of 3, local {rank} of 3, node 0, lockstep")
+                   ("Joining.Place", "Collectives.AllReduce"), "rank {rank} of 3, local {rank} of 3, node 0, lockstep")
 
     def test_tcp_with_the_place_in_the_url(self):
         method = f"tcp://localhost:{free_port()}"
         self.check([{"TEST_INIT_METHOD": f"{method}?rank={r}&world_size=2", "LOCKSTEP_BACKEND": "gloo"} for r in range(2)],
-                   ("place",), "rank {rank} of 2, local {rank} of 2, node 0, gloo")
+                   ("Joining.Place",), "rank {rank} of 2, local {rank} of 2, node 0, gloo")
 
     def test_file(self):
         with tempfile.TemporaryDirectory() as folder:
             self.check([{"TEST_INIT_METHOD": f"file://{folder}/meet", "TEST_RANK": str(r), "TEST_WORLD_SIZE": "2"}
-                        for r in range(2)], ("place", "all_reduce"))
+                        for r in range(2)], ("Joining.Place", "Collectives.AllReduce"))
             self.assertEqual(os.listdir(folder), [])
 
     def test_a_store_of_the_programs_own(self):
@@ -58,12 +58,12 @@ class InitTest(unittest.TestCase):
             with self.subTest(backend), tempfile.TemporaryDirectory() as folder:
                 self.check([{"TEST_STORE_FILE": f"{folder}/store", "TEST_RANK": str(r), "TEST_WORLD_SIZE": "3",
                              "LOCKSTEP_BACKEND": backend} for r in range(3)],
-                           ("place", "all_reduce"), f"rank {{rank}} of 3, local {{rank}} of 3, node 0, {backend}")
+                           ("Joining.Place", "Collectives.AllReduce"), f"rank {{rank}} of 3, local {{rank}} of 3, node 0, {backend}")
 
     def test_env_by_hand(self):
         port = str(free_port())
         self.check([{"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-                    for r in range(2)], ("place",))
+                    for r in range(2)], ("Joining.Place",))
 
     def test_open_mpi(self):
         self.check([{"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_RANK": str(r),
@@ -74,7 +74,7 @@ class InitTest(unittest.TestCase):
         port = str(free_port())
         self.check([{"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": str(r),
                      "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-                    for r in range(2)], ("place",), "rank {rank} of 2, local {rank} of 2, node 0, lockstep")
+                    for r in range(2)], ("Joining.Place",), "rank {rank} of 2, local {rank} of 2, node 0, lockstep")
 
     def test_mpich(self):
         self.check([{"PMI_RANK": str(r), "PMI_SIZE": "2", "MPI_LOCALRANKID": str(r), "MPI_LOCALNRANKS": "2"}
@@ -86,24 +86,24 @@ class InitTest(unittest.TestCase):
         self.check([{**step, "SLURM_PROCID": str(r), "SLURM_LOCALID": str(r)} for r in range(2)])
         # In a batch script that srun did not start: a job of one.
         self.check([{"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}],
-                   ("place",), "rank 0 of 1, local 0 of 1, node 0, lockstep")
+                   ("Joining.Place",), "rank 0 of 1, local 0 of 1, node 0, lockstep")
 
     def test_a_wrapper_that_closes_the_descriptor_or_uses_its_number(self):
         for redirection in (">&-", "</dev/null"):
             with self.subTest(redirection):
                 result = subprocess.run(
                     [LOCKRUN, "--standalone", "--nproc-per-node", "2", "--no-python", "bash", "-c",
-                     f'eval "exec $LOCKSTEP_SEGMENT_FD{redirection}"; {CASES} all_reduce; exit $?'],
+                     f'eval "exec $LOCKSTEP_SEGMENT_FD{redirection}"; {CASES} --gtest_filter=Collectives.AllReduce; exit $?'],
                     env=CLEAN, capture_output=True, text=True, timeout=120)
                 self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_joining_again(self):
         method = f"tcp://127.0.0.1:{free_port()}"
         self.check([{"TEST_INIT_METHOD": method, "TEST_RANK": str(r), "TEST_WORLD_SIZE": "2"} for r in range(2)],
-                   ("joined_again",))
+                   ("Joining.JoinedAgain",))
         with tempfile.TemporaryDirectory() as folder:
             self.check([{"TEST_INIT_METHOD": f"file://{folder}/meet", "TEST_RANK": str(r), "TEST_WORLD_SIZE": "2"}
-                        for r in range(2)], ("joined_again",))
+                        for r in range(2)], ("Joining.JoinedAgain",))
 
     def test_wrong_addresses_end_at_the_deadline(self):
         second = {"TEST_RANK": "1", "TEST_WORLD_SIZE": "2", "TEST_TIMEOUT_MS": "1500"}
@@ -127,7 +127,7 @@ class InitTest(unittest.TestCase):
 
     def refused(self, environment, message, code=2, alone=True):
         """alone: nothing else is printed; c10d's stores have a lot to say when they find nobody."""
-        (found, output), = run([environment], "all_reduce")
+        (found, output), = run([environment], "Collectives.AllReduce")
         self.assertIn(message, output.strip().splitlines()[-1])
         if alone:
             self.assertEqual(output.strip().count("\n"), 0, output)

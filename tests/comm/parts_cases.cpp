@@ -6,11 +6,11 @@
 #include <ATen/ops/zeros.h>
 
 #include "lockstep/base/error.h"
-#include "tests/comm/group_cases.h"
-#include "tests/rank_cases.h"
+#include "tests/ranks/rank_test.h"
 
 using namespace lockstep;
-using testing::check_throws;
+using lockstep::testing::check_throws;
+using lockstep::testing::world;
 
 namespace {
 
@@ -24,10 +24,9 @@ std::vector<std::vector<TensorPart>> two_runs_each(int64_t count, int ranks) {
   return parts;
 }
 
-}  // namespace
-
-void parts_of_tensors() {
-  const World world = joined();
+TEST(Parts, PartsOfTensors) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  const World world = lockstep::testing::world();
   // Inside a post, through staging, in place or by window.
   for (const int64_t count : {20, 1000, 100000, 700001}) {
     const auto parts = two_runs_each(count, world.size());
@@ -63,8 +62,9 @@ void parts_of_tensors() {
   check_throws<ValueError>([&] { world.reduce_parts_async(at::zeros({4, 3}).t(), {}); }, "contiguous");
 }
 
-void parts_need_shared_memory() {
-  const World world = joined();
+TEST(Parts, PartsNeedSharedMemory) {
+  ONLY_IF(world().backend_name() == "gloo");
+  const World world = lockstep::testing::world();
   const at::Tensor tensor = at::zeros({10});
   const std::string why = "needs ranks of one machine on the \"lockstep\" backend, not \"gloo\"";
   check_throws<ValueError>([&] { world.reduce_parts_async(tensor, {}); }, why);
@@ -73,8 +73,9 @@ void parts_need_shared_memory() {
   check_throws<ValueError>([&] { world.empty_common({3}, at::kFloat); }, why);
 }
 
-void memory_in_common() {
-  const World world = joined();
+TEST(Parts, MemoryInCommon) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  const World world = lockstep::testing::world();
   const int last = world.size() - 1;
   const void* first_place = nullptr;
   for (int round = 0; round < 3; ++round) {
@@ -103,3 +104,5 @@ void memory_in_common() {
     world.barrier();
   }
 }
+
+}  // namespace

@@ -16,7 +16,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/spawn.h"
-#include "tests/rank_cases.h"
+#include "tests/ranks/rank_test.h"
 
 using namespace lockstep;
 using nlohmann::json;
@@ -49,7 +49,7 @@ const Spawnable kFail("fail", fail);
 void sleep_long(int, const json&) { std::this_thread::sleep_for(std::chrono::seconds(60)); }
 const Spawnable kSleep("sleep", sleep_long);
 
-void ends_well() {
+TEST(Spawn, EndsWell) {
   // Threads of OpenMP and others exist already: a fork without exec would inherit their locks.
   at::parallel_for(0, 1000, 1, [](int64_t, int64_t) {});
   std::thread other([] { std::this_thread::sleep_for(std::chrono::milliseconds(50)); });
@@ -59,12 +59,12 @@ void ends_well() {
   other.join();
 }
 
-void gloo_works_too() {
+TEST(Spawn, GlooWorksToo) {
   env::set("LOCKSTEP_BACKEND", "gloo");
   spawn(kSum, 2, {{"ranks", 2}});
 }
 
-void failures() {
+TEST(Spawn, Failures) {
   const auto check = [](const char* how, const std::string& part) {
     try {
       spawn(kFail, 3, {{"who", 1}, {"how", how}});
@@ -91,7 +91,7 @@ void sum_of_ranks_of_its_own(int rank, const json& arguments) {
 }
 const Spawnable kNested("sum_of_ranks_of_its_own", sum_of_ranks_of_its_own);
 
-void nested() {
+TEST(Spawn, Nested) {
   spawn(kNested, 2, {{"fails", false}});
   lockstep::testing::check_throws<SpawnError>(
       [] {
@@ -114,7 +114,7 @@ bool has_children() {
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
-void joined_twice() {
+TEST(Spawn, JoinedTwice) {
   SpawnContext good = start_processes(kSum, 2, {{"ranks", 2}});
   CHECK_TRUE(good.join() && good.join());
   SpawnContext bad = start_processes(kRefuseToEnd, 2, {}, {.grace = std::chrono::milliseconds(100)});
@@ -125,7 +125,7 @@ void joined_twice() {
   CHECK_TRUE(!has_children());  // no zombie either
 }
 
-void lost_status() {
+TEST(Spawn, LostStatus) {
   std::signal(SIGCHLD, SIG_IGN);
   lockstep::testing::check_throws<Error>([] { spawn(kSum, 1, {{"ranks", 1}}); }, "ignores SIGCHLD");
   std::signal(SIGCHLD, SIG_DFL);
@@ -134,7 +134,7 @@ void lost_status() {
   lockstep::testing::check_throws<SpawnError>([&] { context.join(); }, "took its exit status");
 }
 
-void contexts() {
+TEST(Spawn, Contexts) {
   std::vector<pid_t> pids;
   {
     SpawnContext context = start_processes(kSleep, 2, {});
@@ -162,7 +162,7 @@ std::set<std::string> shared_files() {
 }
 
 /// kill -9 of all ranks at once: nothing in /dev/shm, then or before.
-void leaves_nothing() {
+TEST(Spawn, LeavesNothing) {
   const auto before = shared_files();
   const std::string ready =
       std::filesystem::temp_directory_path() / ("lockstep-ready-" + std::to_string(::getpid()));
@@ -181,15 +181,3 @@ void leaves_nothing() {
 }
 
 }  // namespace
-
-int main(int argc, char** argv) {
-  return lockstep::testing::run_case(argc, argv,
-                                     {{"ends_well", ends_well},
-                                      {"gloo_works_too", gloo_works_too},
-                                      {"failures", failures},
-                                      {"nested", nested},
-                                      {"joined_twice", joined_twice},
-                                      {"lost_status", lost_status},
-                                      {"contexts", contexts},
-                                      {"leaves_nothing", leaves_nothing}});
-}

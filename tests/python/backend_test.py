@@ -93,7 +93,7 @@ class Backend(unittest.TestCase):
             mp.spawn(spawned, args=(3, os.path.join(directory, "store")), nprocs=3)
 
     def test_with_cpp_ranks(self):
-        program = f'if [ $RANK = 0 ]; then exec {TESTS}/cpp_rank with_python; else exec {sys.executable} -c "$PROGRAM"; fi'
+        program = f'if [ $RANK = 0 ]; then exec {TESTS}/cpp_rank; else exec {sys.executable} -c "$PROGRAM"; fi'
         python = """
 import torch, torch.distributed as dist, lockstep
 dist.init_process_group("lockstep")

@@ -68,7 +68,12 @@ class Journal : public ::testing::EmptyTestEventListener {
       }
     }
     ::alarm(0);
-    write(!passed ? "failed" : info.result()->Skipped() ? "skipped" : "passed", current_);
+    if (info.result()->Skipped()) {
+      const std::string reason = info.result()->GetTestPartResult(0).message();
+      write(reason.starts_with(kOnlyIf) ? "left out" : "skipped", current_ + "\t" + one_line(reason));
+    } else {
+      write(passed ? "passed" : "failed", current_);
+    }
     if (passed || !ends_with_a_failure_) return;
     std::fflush(nullptr);
     ::_exit(1);

@@ -9,6 +9,10 @@
 
 namespace lockstep::testing {
 
+/// How the reason of a case begins that is not for this run; any other skip is one that the machine is to
+/// blame for.
+inline constexpr const char* kOnlyIf = "only if ";
+
 /// Adds the journal to GoogleTest's listeners. Its file is LOCKSTEP_TEST_JOURNAL followed by the rank;
 /// without that variable no file is written and GoogleTest prints as usual. A failure ends the process at the
 /// end of its case, if it is a rank or keeps a journal: a rank that failed leaves its peers at once, and

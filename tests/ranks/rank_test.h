@@ -11,6 +11,7 @@
 #include <string>
 
 #include "lockstep/comm/init.h"
+#include "tests/ranks/journal.h"
 
 namespace lockstep::testing {
 
@@ -25,7 +26,7 @@ World& world();
 /// At the beginning of a case that has no meaning with every number of ranks or backend. The condition must
 /// have the same value on all ranks. A case that is left out of all runs of its program counts as failed.
 #define ONLY_IF(condition) \
-  if (!(condition)) GTEST_SKIP() << "only if " #condition
+  if (!(condition)) GTEST_SKIP() << ::lockstep::testing::kOnlyIf << #condition
 
 /// Runs `call`, which must throw an E whose message contains `part`.
 template <class E>

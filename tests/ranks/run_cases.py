@@ -23,7 +23,7 @@ class Journal:
     """What one process wrote down (journal.cpp)."""
 
     def __init__(self, path):
-        self.cases, self.started, self.verdicts, self.messages = [], {}, {}, []
+        self.cases, self.started, self.verdicts, self.messages, self.reasons = [], {}, {}, [], {}
         if not os.path.exists(path):
             return
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -37,6 +37,8 @@ class Journal:
                     self.messages.append((int(when), name, text[0] if text else ""))
                 else:
                     self.verdicts[name] = (kind, int(when))
+                    if text:
+                        self.reasons[name] = text[0]
 
 
 class Case:
@@ -53,8 +55,9 @@ def judge(name, journals, ending):
     seconds = (max(journal.verdicts.get(name, ("", begin))[1] for journal in journals) - begin) / 1000
     if all(kind == "passed" for kind in kinds):
         return Case("run", seconds)
-    if all(kind == "skipped" for kind in kinds):
-        return Case("left out", seconds)
+    for kind in ("skipped", "left out"):
+        if all(each == kind for each in kinds):
+            return Case(kind, seconds, journals[0].reasons[name])
     # The earliest message is the cause; a rank that failed leaves, which the others then report.
     messages = sorted((when, f"rank {rank}: {text}") for rank, journal in enumerate(journals)
                       for when, case, text in journal.messages if case == name)
@@ -127,7 +130,7 @@ def write(path, results):
     for name, case in results.items():
         element = xml.SubElement(suite, "testcase", name=name, status=case.status, time=f"{case.seconds:.3f}")
         if case.message:
-            xml.SubElement(element, "failure", message=case.message)
+            xml.SubElement(element, "failure" if case.status == "fail" else "skipped", message=case.message)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     xml.ElementTree(suite).write(path, encoding="utf-8")
 
@@ -148,7 +151,8 @@ def main():
     failed = sum(case.status == "fail" for case in results.values())
     passed = sum(case.status == "run" for case in results.values())
     slowest = sorted(results.items(), key=lambda item: -item[1].seconds)[:5]
-    print(f"{passed} cases passed, {failed} failed, {len(results) - passed - failed} left out; the slowest: "
+    skipped = sum(case.status == "skipped" for case in results.values())
+    print(f"{passed} cases passed, {failed} failed, {skipped} skipped, {len(results) - passed - failed - skipped} left out; slowest: "
           + ", ".join(f"{name} {case.seconds:.1f} s" for name, case in slowest))
     return 1 if failed else 0
 

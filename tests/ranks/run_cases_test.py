@@ -22,14 +22,14 @@ class RunCasesTest(unittest.TestCase):
         self.assertEqual({name.removeprefix("Cases."): case.get("status") for name, case in cases.items()}, {
             "Pass": "run", "FailOnOneRankWhileOthersWait": "fail", "PassAfterAFailure": "run", "FailInAFunction": "fail",
             "FailOnAllRanks": "fail", "Crash": "fail", "LeaveTheRanksOutOfStep": "fail", "BreakTheirGroupAndLeave": "run",
-            "JoinAgain": "run", "AreLeftOut": "left out", "PassAtTheEnd": "run"})
+            "JoinAgain": "run", "AreLeftOut": "left out", "AreSkipped": "skipped", "PassAtTheEnd": "run"})
         causes = {name: case.find("failure").get("message") for name, case in cases.items() if case.get("status") == "fail"}
         for name, cause in {"FailOnOneRankWhileOthersWait": r"^rank 1: .*rank one had enough",
                             "FailInAFunction": r"^rank 1: .*failing_cases\.cpp:\d+: [^$]*no rank 0",
                             "FailOnAllRanks": r"rank [01]: .*failing_cases\.cpp:\d+",
                             "Crash": r"SIGSEGV", "LeaveTheRanksOutOfStep": r"a case that breaks its group ends with destroy"}.items():
             self.assertRegex(causes[f"Cases.{name}"], cause)
-        self.assertIn("5 cases passed, 5 failed, 1 left out", done.stdout)
+        self.assertIn("5 cases passed, 5 failed, 1 skipped, 1 left out", done.stdout)
 
     def test_a_program_that_cannot_start_is_a_failure(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -29,7 +29,8 @@ class TestSummary(unittest.TestCase):
             (path / "CTestTestfile.cmake").write_text("\n".join(TESTS[name] for name in names))
             (path / "tests" / "results").mkdir(parents=True)
             for test, statuses in (cases or {}).items():
-                lines = [f'<testcase name="{case}" status="{status}"/>' for case, status in statuses.items()]
+                lines = [f'<testcase name="{case}" status="{status}">' + ('<skipped message="no GPU"/>' if status == "skipped" else "")
+                         + "</testcase>" for case, status in statuses.items()]
                 (path / "tests" / "results" / f"{test}.xml").write_text(f"<testsuite>{''.join(lines)}</testsuite>")
             subprocess.run(["ctest", "--output-junit", "results.xml"], cwd=path, capture_output=True, timeout=60)
             run = subprocess.run([sys.executable, SUMMARY, *options, path / "results.xml"], capture_output=True, text=True, timeout=60)
@@ -53,9 +54,10 @@ class TestSummary(unittest.TestCase):
         self.assertEqual([line.split(":")[1].strip() for line in lines[:-1]], ["bad", "disabled", "failed_and_skipped", "missing"])
 
     def test_cases_count_in_the_place_of_their_test(self):
-        cases = {"good": {"A.One": "run", "A.Two": "left out"}, "bad": {"A.One": "run", "A.Two": "fail"}}
+        cases = {"good": {"A.One": "run", "A.Two": "left out", "A.Three": "skipped"}, "bad": {"A.One": "run", "A.Two": "fail"}}
         self.assertEqual(self.summary("good", "bad", "mute", options=["--selected"], cases=cases),
-                         (1, ["failed: bad/A.Two", "skipped: mute: it gave no reason", "2 passed, 1 failed, 1 skipped"]))
+                         (1, ["failed: bad/A.Two", "skipped: good/A.Three: no GPU", "skipped: mute: it gave no reason",
+                              "2 passed, 1 failed, 2 skipped"]))
         # A test that fails although its cases passed.
         self.assertEqual(self.summary("bad", cases={"bad": {"A.One": "run"}}), (1, ["failed: bad", "1 passed, 1 failed"]))
 
