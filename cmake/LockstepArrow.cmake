@@ -1,28 +1,39 @@
-# Arrow C++: the user's own (find_package(Arrow) through CMAKE_PREFIX_PATH), else the wheel in .venv.
-# Shared by the build and by the installed LockstepConfig.cmake.
-if(NOT TARGET Lockstep::arrow)
-  add_library(Lockstep::arrow INTERFACE IMPORTED)
-  find_package(Arrow CONFIG QUIET)
-  if(Arrow_FOUND)
-    target_link_libraries(Lockstep::arrow INTERFACE Arrow::arrow_shared)
-  else()
-    if(NOT LOCKSTEP_ARROW_DIR AND EXISTS "${LOCKSTEP_PYTHON}")
-      execute_process(COMMAND ${LOCKSTEP_PYTHON} -c
-        "import importlib.util as u; print(u.find_spec('pyarrow').submodule_search_locations[0])"
-        OUTPUT_VARIABLE lockstep_arrow_dir OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE lockstep_rc ERROR_QUIET)
-      if(lockstep_rc EQUAL 0)
-        set(LOCKSTEP_ARROW_DIR ${lockstep_arrow_dir} CACHE PATH "Directory of the pyarrow wheel")
-      endif()
+# Arrow C++: the user's own (find_package(Arrow) through CMAKE_PREFIX_PATH), else a Python's wheel of pyarrow, or
+# LOCKSTEP_ARROW_DIR. Shared by the build and by the installed LockstepConfig.cmake, which takes the version that it was built
+# with. lockstep_problem says what is wrong.
+include(${CMAKE_CURRENT_LIST_DIR}/LockstepWheel.cmake)
+if(TARGET Lockstep::arrow)
+  return()
+endif()
+set(lockstep_arrow_wanted "${LOCKSTEP_ARROW_VERSION}")
+find_package(Arrow CONFIG QUIET)
+if(Arrow_FOUND)
+  set(lockstep_arrow_library Arrow::arrow_shared)
+  string(REGEX MATCH "^[0-9]+[.][0-9]+" LOCKSTEP_ARROW_VERSION ${Arrow_VERSION})
+else()
+  if(NOT LOCKSTEP_ARROW_DIR)
+    lockstep_find_wheel(pyarrow lockstep_arrow_dir lockstep_named_by)
+    if(lockstep_arrow_dir)
+      set(LOCKSTEP_ARROW_DIR ${lockstep_arrow_dir} CACHE PATH "Directory of the pyarrow wheel" FORCE)
     endif()
-    file(GLOB lockstep_arrow_library ${LOCKSTEP_ARROW_DIR}/libarrow.so.[0-9][0-9][0-9][0-9])
-    if(NOT lockstep_arrow_library)
-      message(FATAL_ERROR "Arrow C++ was not found. In a checkout of Lockstep run scripts/setup; "
-        "or pass -DCMAKE_PREFIX_PATH=/path/to/arrow.")
-    endif()
-    set_target_properties(Lockstep::arrow PROPERTIES
-      INTERFACE_INCLUDE_DIRECTORIES ${LOCKSTEP_ARROW_DIR}/include
-      INTERFACE_SYSTEM_INCLUDE_DIRECTORIES ${LOCKSTEP_ARROW_DIR}/include
-      INTERFACE_LINK_LIBRARIES ${lockstep_arrow_library})
-    target_link_options(Lockstep::arrow INTERFACE -Wl,-rpath,${LOCKSTEP_ARROW_DIR})
   endif()
+  file(GLOB lockstep_arrow_library ${LOCKSTEP_ARROW_DIR}/libarrow.so.[0-9][0-9][0-9][0-9])
+  if(NOT lockstep_arrow_library)
+    set(lockstep_problem "Arrow C++ ${lockstep_arrow_wanted} was not found. In a checkout of Lockstep run scripts/setup; or \
+activate a Python environment that has pyarrow, or pass -DCMAKE_PREFIX_PATH=/path/to/arrow.")
+    return()
+  endif()
+  string(REGEX REPLACE ".*[.]([0-9][0-9])0?([0-9]+)$" "\\1.\\2" LOCKSTEP_ARROW_VERSION ${lockstep_arrow_library})
+endif()
+if(LOCKSTEP_INSTALLED AND NOT LOCKSTEP_ARROW_VERSION STREQUAL lockstep_arrow_wanted)
+  set(lockstep_problem "Arrow ${LOCKSTEP_ARROW_VERSION} (${lockstep_arrow_library}) cannot be used: this Lockstep was built \
+with Arrow ${lockstep_arrow_wanted}. Name another one with -DCMAKE_PREFIX_PATH or -DLOCKSTEP_ARROW_DIR.")
+  return()
+endif()
+add_library(Lockstep::arrow INTERFACE IMPORTED GLOBAL)
+target_link_libraries(Lockstep::arrow INTERFACE ${lockstep_arrow_library})
+if(NOT Arrow_FOUND)
+  set_target_properties(Lockstep::arrow PROPERTIES
+    INTERFACE_INCLUDE_DIRECTORIES ${LOCKSTEP_ARROW_DIR}/include
+    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES ${LOCKSTEP_ARROW_DIR}/include)
 endif()

@@ -1,11 +1,24 @@
 # One function for each kind of target, so that every room is built with the same flags.
 
-# lockstep_find_package(<name> ...): find_package(... REQUIRED) for something that a library of ours links; the
-# installed package finds it again. What only our programs and tests use needs plain find_package.
+# lockstep_find_package(<name> ...): find_package(... REQUIRED) for something that the libraries of this folder link; who finds
+# the installed module finds it again. What only our programs and tests use needs plain find_package.
 macro(lockstep_find_package name)
-  find_package(${name} ${ARGN} REQUIRED GLOBAL)
-  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_DEPENDENCIES ${name})
+  find_package(${name} ${ARGN} REQUIRED)
+  list(APPEND lockstep_packages ${name})
 endmacro()
+
+# lockstep_export(<target> <module> LIBS ...): installs a library, as Lockstep::<module>, with a list of what it links.
+function(lockstep_export target module)
+  cmake_parse_arguments(arg "" "" "LIBS" ${ARGN})
+  list(TRANSFORM arg_LIBS REPLACE "^(lockstep_|Lockstep::)" "" OUTPUT_VARIABLE links)
+  list(FILTER links EXCLUDE REGEX "::|^utf8proc$")  # other people's
+  set_property(GLOBAL APPEND PROPERTY LOCKSTEP_MODULES ${module})
+  set_property(GLOBAL PROPERTY LOCKSTEP_LINKS_${module} ${links})
+  set_property(GLOBAL PROPERTY LOCKSTEP_PACKAGES_${module} ${lockstep_packages})
+  if(LOCKSTEP_INSTALL)
+    install(TARGETS ${target} EXPORT LockstepTargets-${module} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
+endfunction()
 
 # The headers of <targets>, for <target> alone: what includes or links it sees nothing of them.
 function(lockstep_private_headers target)
@@ -35,12 +48,16 @@ function(lockstep_compile_options target)
   if(NOT arg_HEADER)
     return()
   endif()
-  target_precompile_headers(${target} REUSE_FROM lockstep_${arg_HEADER}_pch${flags})
+  if(CMAKE_DISABLE_PRECOMPILE_HEADERS)
+    target_compile_options(${target} PRIVATE -include ${PROJECT_SOURCE_DIR}/lockstep/pch/${arg_HEADER}.h)
+  else()
+    target_precompile_headers(${target} REUSE_FROM lockstep_${arg_HEADER}_pch${flags})
+  endif()
   if(arg_HEADER STREQUAL "torch")
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 3)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE 3)
     target_link_libraries(${target} PRIVATE lockstep_torch_fmt)  # LibTorch's headers on the path mean its fmt too
   else()
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE 4)
   endif()
 endfunction()
 
@@ -90,19 +107,31 @@ function(lockstep_library name)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_link_libraries(lockstep_${name} PUBLIC ${arg_LIBS} PRIVATE ${arg_PRIVATE_LIBS})
   set(pch)
+  set(private)
   if(arg_PCH)
     set(pch PCH)
+    set(private lockstep_torch_fmt)
   endif()
   lockstep_sources(lockstep_${name} ${pch} SOURCES ${arg_SOURCES} WITHOUT_TORCH ${arg_WITHOUT_TORCH}
                    LIBS ${arg_LIBS} ${arg_PRIVATE_LIBS} HEADERS ${arg_HEADERS})
-  install(TARGETS lockstep_${name} EXPORT LockstepTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  lockstep_export(lockstep_${name} ${name} LIBS ${arg_LIBS} ${arg_PRIVATE_LIBS} ${private})
 endfunction()
 
-# lockstep_program(<name> [PCH] SOURCES ... [WITHOUT_TORCH ...] [LIBS ...])  ->  build/bin/<name>, installed.
+# lockstep_program(<name> [STANDALONE] [PCH] SOURCES ... [WITHOUT_TORCH ...] [LIBS ...])  ->  build/bin/<name>, installed.
+# STANDALONE: it needs neither LibTorch nor Arrow. Any other is installed into libexec, and bin/<name> finds the two and starts
+# it (tools/start).
 function(lockstep_program name)
-  cmake_parse_arguments(arg "" "" "LIBS" ${ARGN})
+  cmake_parse_arguments(arg "STANDALONE" "" "LIBS" ${ARGN})
   add_executable(${name})
   target_link_libraries(${name} PRIVATE ${arg_LIBS})
-  lockstep_sources(${name} ${ARGN})
-  install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  lockstep_sources(${name} ${arg_UNPARSED_ARGUMENTS} LIBS ${arg_LIBS})
+  if(NOT LOCKSTEP_INSTALL)
+    return()
+  endif()
+  if(arg_STANDALONE)
+    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  else()
+    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/lockstep)
+    install(PROGRAMS $<TARGET_FILE:lockstep_start> DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME ${name})
+  endif()
 endfunction()

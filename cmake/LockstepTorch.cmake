@@ -1,33 +1,50 @@
-# LibTorch: the user's own through CMAKE_PREFIX_PATH (or Torch_DIR), else the wheel in .venv.
-# Shared by the build and by the installed LockstepConfig.cmake.
+# LibTorch: the user's own through CMAKE_PREFIX_PATH or Torch_DIR, else a Python's wheel. Shared by the build, which takes
+# LOCKSTEP_TORCH_VERSION or newer, and by the installed LockstepConfig.cmake, which takes the version that it was built with.
+# lockstep_problem says what is wrong.
+include(${CMAKE_CURRENT_LIST_DIR}/LockstepWheel.cmake)
+set(lockstep_named_by Torch_DIR)
 if(NOT Torch_DIR)
-  find_path(LOCKSTEP_TORCH_PREFIX NAMES share/cmake/Torch/TorchConfig.cmake
-    PATHS ${CMAKE_PREFIX_PATH} ENV CMAKE_PREFIX_PATH NO_DEFAULT_PATH)
-  mark_as_advanced(LOCKSTEP_TORCH_PREFIX)
-  if(LOCKSTEP_TORCH_PREFIX)
-    set(Torch_DIR ${LOCKSTEP_TORCH_PREFIX}/share/cmake/Torch CACHE PATH "LibTorch's CMake package")
-  elseif(EXISTS "${LOCKSTEP_PYTHON}")
-    execute_process(COMMAND ${LOCKSTEP_PYTHON} -c
-      "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-      OUTPUT_VARIABLE lockstep_torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE lockstep_rc ERROR_QUIET)
-    if(lockstep_rc EQUAL 0)
-      set(Torch_DIR ${lockstep_torch_dir}/share/cmake/Torch CACHE PATH "LibTorch's CMake package")
-    endif()
+  # The suffix Torch is for what torch.utils.cmake_prefix_path says.
+  find_path(Torch_DIR TorchConfig.cmake PATHS ${CMAKE_PREFIX_PATH} ENV CMAKE_PREFIX_PATH
+    PATH_SUFFIXES share/cmake/Torch Torch NO_DEFAULT_PATH)
+  set(lockstep_named_by CMAKE_PREFIX_PATH)
+endif()
+if(NOT Torch_DIR)
+  lockstep_find_wheel(torch lockstep_torch_dir lockstep_named_by)
+  if(lockstep_torch_dir)
+    set(Torch_DIR ${lockstep_torch_dir}/share/cmake/Torch CACHE PATH "LibTorch's CMake package" FORCE)
   endif()
+endif()
+if(NOT Torch_DIR)
+  set(lockstep_problem "LibTorch ${LOCKSTEP_TORCH_VERSION} was not found. In a checkout of Lockstep run scripts/setup; or \
+activate a Python environment that has torch ${LOCKSTEP_TORCH_VERSION}, or pass -DCMAKE_PREFIX_PATH=/path/to/libtorch.")
+  return()
+endif()
+
+get_filename_component(lockstep_torch_root ${Torch_DIR}/../../.. ABSOLUTE)
+set(Torch_VERSION)
+if(EXISTS ${Torch_DIR}/TorchConfigVersion.cmake)
+  file(STRINGS ${Torch_DIR}/TorchConfigVersion.cmake Torch_VERSION REGEX "PACKAGE_VERSION \"")
+  string(REGEX REPLACE "[^\"]*\"([0-9.]*).*" "\\1" Torch_VERSION "${Torch_VERSION}")
+endif()
+string(REGEX MATCH "^[0-9]+[.][0-9]+" lockstep_torch_series "${Torch_VERSION}")
+if(LOCKSTEP_INSTALLED AND NOT lockstep_torch_series STREQUAL LOCKSTEP_TORCH_VERSION)
+  set(lockstep_problem "this Lockstep was built with LibTorch ${LOCKSTEP_TORCH_VERSION}")
+elseif(NOT Torch_VERSION VERSION_GREATER_EQUAL LOCKSTEP_TORCH_VERSION)
+  set(lockstep_problem "Lockstep needs LibTorch ${LOCKSTEP_TORCH_VERSION} or newer")
+endif()
+if(lockstep_problem)
+  set(lockstep_problem "LibTorch ${Torch_VERSION} in ${lockstep_torch_root}, named by ${lockstep_named_by}, cannot be used: \
+${lockstep_problem}. Name another one with -DCMAKE_PREFIX_PATH=/path/to/libtorch.")
+  unset(Torch_DIR CACHE)
+  return()
 endif()
 
 # A LibTorch built with CUDA, such as PyPI's default wheel, has a CMake package that refuses a machine without the CUDA
 # toolkit. Nothing of ours is compiled for GPUs, so its headers and libraries are taken as they lie.
-if(Torch_DIR)
-  get_filename_component(lockstep_torch_root ${Torch_DIR}/../../.. ABSOLUTE)
-endif()
-if(Torch_DIR AND EXISTS ${lockstep_torch_root}/lib/libtorch_cuda.so)
+set(LOCKSTEP_TORCH_CUDA)
+if(EXISTS ${lockstep_torch_root}/lib/libtorch_cuda.so)
   set(LOCKSTEP_TORCH_CUDA ${lockstep_torch_root}/lib/libtorch_cuda.so)
-  include(${Torch_DIR}/TorchConfigVersion.cmake)
-  set(Torch_VERSION ${PACKAGE_VERSION})
-  if(Torch_VERSION VERSION_GREATER_EQUAL 2.13)
-    set(Torch_FOUND TRUE)
-  endif()
   set(TORCH_INCLUDE_DIRS ${lockstep_torch_root}/include ${lockstep_torch_root}/include/torch/csrc/api/include)
   # NCCL's and CUDA's headers lie in the wheels that torch's depends on, or in a toolkit. Without them there is no
   # backend nccl.
@@ -44,11 +61,12 @@ if(Torch_DIR AND EXISTS ${lockstep_torch_root}/lib/libtorch_cuda.so)
   endif()
 else()
   set(kineto_LIBRARY torch_cpu CACHE STRING "")  # silences LibTorch's only configure warning
-  find_package(Torch 2.13 QUIET)
-endif()
-if(NOT Torch_FOUND)
-  message(FATAL_ERROR "LibTorch 2.13 was not found. In a checkout of Lockstep run scripts/setup; or pass "
-    "-DCMAKE_PREFIX_PATH=/path/to/libtorch.")
+  find_package(Torch CONFIG QUIET)
+  if(NOT Torch_FOUND)
+    set(lockstep_problem "LibTorch's CMake package in ${Torch_DIR}, named by ${lockstep_named_by}, does not work: \
+${Torch_NOT_FOUND_MESSAGE}")
+    return()
+  endif()
 endif()
 # MKL's imported target would put junk run paths into every program.
 if(TARGET caffe2::mkl)
@@ -59,7 +77,7 @@ endif()
 # not, so that a tool that uses no tensor does not pay 0.2 s to load it. A CUDA build registers its kernels
 # from static initialisers and does need the forced form.
 if(NOT TARGET Lockstep::torch)
-  add_library(Lockstep::torch INTERFACE IMPORTED)
+  add_library(Lockstep::torch INTERFACE IMPORTED GLOBAL)
   set_target_properties(Lockstep::torch PROPERTIES
     INTERFACE_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}"
     INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}")
@@ -70,7 +88,6 @@ if(NOT TARGET Lockstep::torch)
     target_link_libraries(Lockstep::torch INTERFACE stdc++ -Wl,--no-as-needed,${LOCKSTEP_TORCH_CUDA},--as-needed
       ${lockstep_torch_root}/lib/libtorch_cpu.so ${lockstep_torch_root}/lib/libc10_cuda.so
       ${lockstep_torch_root}/lib/libc10.so)
-    target_link_options(Lockstep::torch INTERFACE -Wl,-rpath,${lockstep_torch_root}/lib)
   else()
     target_link_libraries(Lockstep::torch INTERFACE stdc++ torch_cpu c10)
   endif()

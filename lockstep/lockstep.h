@@ -1,8 +1,12 @@
-// All of Lockstep's public interface. A source that wants to compile quickly includes the rooms' own headers
-// instead.
+// All of Lockstep's public interface: what this includes is installed, nothing else. A source that should
+// compile quickly includes single headers instead.
 #pragma once
 
+#include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/device_mesh.h"
@@ -43,6 +47,13 @@
 #include "lockstep/parallel/sync_module_states.h"
 #include "lockstep/state/state_dict.h"
 #include "lockstep/text/bert_tokenizer.h"
+#include "lockstep/text/build_vocab.h"
 #include "lockstep/timeline/timeline.h"
+#include "lockstep/trainer/all_ranks.h"
+#include "lockstep/trainer/flags.h"
+#include "lockstep/trainer/predictions.h"
+#include "lockstep/trainer/text_classification.h"
 #include "lockstep/trainer/trainer.h"
 #include "lockstep/trainer/training_arguments.h"
+#include "lockstep/trainer/training_log.h"
+#include "lockstep/trainer/training_plan.h"

@@ -17,6 +17,7 @@
 #include "tools/bench/limit.h"
 #include "tools/bench/open_mpi.h"
 #include "tools/bench/report.h"
+#include "tools/programs.h"
 #include "tools/subcommands.h"
 
 namespace lockstep::tools {
@@ -265,7 +266,7 @@ class Benchmark {
   shm::DType dtype_;
   int cores_;
   std::vector<size_t> sizes_;
-  std::filesystem::path programs_ = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  std::filesystem::path programs_ = programs_directory();
   Engines engines_;
   std::vector<Contestant> contestants_;
   Result result_;

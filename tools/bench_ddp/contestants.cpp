@@ -20,6 +20,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/timeline/parts_folder.h"
 #include "tools/bench/spread.h"
+#include "tools/programs.h"
 
 namespace lockstep::bench_ddp {
 namespace {
@@ -163,7 +164,7 @@ std::vector<Contestant> contestants_of(const Options& options) {
 }
 
 Sample measure(const Options& options, const Contestant& contestant) {
-  const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
+  const fs::path programs = tools::programs_directory();
   const HeldSignals signals;
   const Scratch scratch;
   std::vector<std::string> command;

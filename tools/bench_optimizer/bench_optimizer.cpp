@@ -20,6 +20,7 @@
 #include "lockstep/base/json.h"
 #include "tools/bench/busy.h"
 #include "tools/bench/spread.h"
+#include "tools/programs.h"
 #include "tools/subcommands.h"
 
 namespace lockstep::tools {
@@ -58,7 +59,7 @@ Spread times_faster(const Result& result, const std::string& way, bool clips) {
 }
 
 Result measure_with(const OptimizerBench& options, int ranks) {
-  const std::string programs = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
+  const std::string programs = tools::programs_directory().string();
   const std::string command = fmt::format(
       "'{0}/lockrun' --standalone --prefix off --nproc-per-node {1} '{0}/lockstep-bench-optimizer-rank' {2} "
       "{3}",

@@ -1,0 +1,58 @@
+"""The checkout inside a stranger's project, and in an editor."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+from installed import BUILD, CMAKE, HERE, SOURCE, run
+
+
+class StrangersProjectTest(unittest.TestCase):
+    def test_fetch_content_and_add_subdirectory(self):
+        # Kept between runs: most of the time goes into building one of our libraries.
+        for way in ("add_subdirectory", "FetchContent"):
+            with self.subTest(way):
+                build = BUILD / "tests/stranger" / way
+                run(CMAKE, "-G", "Ninja", "-S", HERE / "stranger", "-B", build, f"-DWAY={way}", f"-DLOCKSTEP_CHECKOUT={SOURCE}",
+                    f"-DFETCHCONTENT_SOURCE_DIR_LOCKSTEP={SOURCE}", "-DCMAKE_DISABLE_FIND_PACKAGE_Arrow=ON",
+                    "-DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON", "-DLOCKSTEP_ARROW_DIR=/nowhere", "-DCMAKE_BUILD_TYPE=Debug",
+                    env={**os.environ, "VIRTUAL_ENV": str(SOURCE / ".venv")})
+                targets = run(CMAKE, "--build", build, "--target", "help")
+                for name in ("lockstep_parallel", "lockrun"):
+                    self.assertIn(f"{name}: phony", targets)
+                for name in ("lockstep_data", "lockstep_tests", "lockstep_python", "toy_ddp", "lockstep"):
+                    self.assertNotIn(f"\n{name}: phony", targets)
+        run(CMAKE, "--build", build, "--target", "stranger")
+        self.assertEqual(run(build / "stranger"), "Lockstep says: a file is missing\n")
+
+    def test_an_unknown_component_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = subprocess.run([CMAKE, "-S", SOURCE, "-B", folder, "-DLOCKSTEP_COMPONENTS=coms"],
+                                    capture_output=True, text=True, timeout=120)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("LOCKSTEP_COMPONENTS names 'coms'; there are: base;", " ".join(result.stderr.split()))
+
+
+class EditorTest(unittest.TestCase):
+    # Built only where a machine has what they need, or by a test as somebody else's project.
+    ELSEWHERE = {"lockstep/comm/backends/nccl.cpp", "tools/bench/mpi_rank.cpp", "tests/install/app/app.cpp",
+                 "tests/install/stranger/stranger.cpp"}
+
+    def test_the_ide_preset_knows_every_source(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run(CMAKE, "--preset", "ide", "-B", folder, cwd=SOURCE)
+            commands = json.loads((pathlib.Path(folder) / "compile_commands.json").read_text())
+        known = {os.path.relpath(entry["file"], SOURCE) for entry in commands}
+        self.assertEqual([name for name in known if name.startswith("..") and "/Unity/" in name], [])
+        sources = {str(path.relative_to(SOURCE)) for folder in ("lockstep", "launcher", "tools", "recipes", "python", "tests")
+                   for path in (SOURCE / folder).rglob("*.cpp")}
+        self.assertEqual(sources - known - self.ELSEWHERE, set())
+        # What precompiled headers would bring is included instead: an editor has none.
+        self.assertEqual([entry["file"] for entry in commands if "cmake_pch" in entry["command"]], [])
+
+
+if __name__ == "__main__":
+    unittest.main()

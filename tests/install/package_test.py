@@ -1,0 +1,69 @@
+"""An outside program finds an installed Lockstep with find_package, whole or in components."""
+
+import os
+import re
+import subprocess
+import unittest
+
+from installed import CMAKE, HERE, SOURCE, InstalledTest, other_libtorch, run
+
+SANITIZE = os.environ["LOCKSTEP_SANITIZE"]
+
+
+class PackageTest(InstalledTest):
+    def configure(self, name, project, *definitions):
+        """Configures an outside project against the installed copy, as somebody who has activated a Python environment."""
+        return subprocess.run(
+            [CMAKE, "-G", "Ninja", "-S", project, "-B", self.work / name, f"-DCMAKE_PREFIX_PATH={self.prefix}",
+             "-DCMAKE_CXX_COMPILER=c++", f"-DCMAKE_CXX_FLAGS={'-fsanitize=' + SANITIZE if SANITIZE else ''}", *definitions],
+            env={**os.environ, "VIRTUAL_ENV": str(SOURCE / ".venv")}, capture_output=True, text=True, timeout=120)
+
+    def build(self, name, *definitions):
+        result = self.configure(name, HERE / "app", *definitions)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        run(CMAKE, "--build", self.work / name)
+        return self.work / name
+
+    def test_readmes_program(self):
+        text = (SOURCE / "README.md").read_text()
+        (self.work / "readme.cpp").write_text(re.search(r"^```cpp\n(.*?)^```", text, re.S | re.M)[1])
+        program = self.build("whole", f"-DREADME_PROGRAM={self.work / 'readme.cpp'}") / "readme"
+        run(self.prefix / "bin/lockrun", "--standalone", "--nproc-per-node", 2, program)
+
+    def test_components_need_neither_arrow_nor_cli11(self):
+        app = self.build("parts", "-DCMAKE_DISABLE_FIND_PACKAGE_Arrow=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON",
+                         "-DLOCKSTEP_ARROW_DIR=/nowhere") / "app"
+        self.assertEqual(run(app), "gradient 2\n")
+        two = run(self.prefix / "bin/lockrun", "--standalone", "--nproc-per-node", 2, "--prefix", "off", app,
+                  env={**os.environ, "OMP_NUM_THREADS": "1"})
+        self.assertEqual(two, "gradient 3\ngradient 3\n")
+
+    def test_an_unknown_component_is_named(self):
+        (self.work / "unknown").mkdir()
+        (self.work / "unknown/CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.25)\nproject(app LANGUAGES CXX)\nfind_package(Lockstep REQUIRED COMPONENTS coms)\n")
+        result = self.configure("unknown-build", self.work / "unknown")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("it has no component 'coms'; there are: ", " ".join(result.stderr.split()))
+
+    def test_another_libtorch_is_refused(self):
+        other = other_libtorch(self.work / "other")
+        for name, project, wanted in (("package", HERE / "app", "this Lockstep was built with LibTorch 2.13"),
+                                      ("checkout", SOURCE, "Lockstep needs LibTorch 2.13 or newer")):
+            with self.subTest(name):
+                result = self.configure("refused-" + name, project, f"-DCMAKE_PREFIX_PATH={self.prefix};{other}")
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn(f"LibTorch 2.9.0 in {other}, named by CMAKE_PREFIX_PATH, cannot be used: {wanted}.",
+                              " ".join(result.stderr.split()))
+
+    def test_the_public_headers_are_what_a_recipe_needs(self):
+        installed = {str(path.relative_to(self.prefix / "include")) for path in (self.prefix / "include").rglob("*.h")}
+        for recipe in (SOURCE / "recipes").rglob("*.[ch]*"):
+            if recipe.suffix in (".cpp", ".h"):
+                included = set(re.findall(r'^#include "(lockstep/.*)"', recipe.read_text(), re.M))
+                self.assertEqual(included - installed, set(), f"{recipe}: not among what lockstep/lockstep.h includes")
+        self.assertEqual([name for name in installed if not name.startswith("lockstep/") or "/shm/" in name], [])
+
+
+if __name__ == "__main__":
+    unittest.main()
