@@ -78,7 +78,9 @@ struct NewGroupOptions {
   std::optional<std::chrono::milliseconds> timeout{};  ///< of its operations; default: the parent group's
 };
 
-/// A set of ranks. Cheap to copy: copies are the same group. One thread at a time per group.
+/// A set of ranks. Cheap to copy: copies are the same group. Thread-safe on the lockstep
+/// backend, as long as all ranks start collectives in the same order; elsewhere one thread at a time per
+/// group.
 ///
 /// Every rank of the group must call the same collectives in the same order. A difference in operation,
 /// dtype, size, root or operator is a MismatchError on all ranks. After any CommError the group refuses

@@ -117,6 +117,7 @@ void ProcessGroup::destroy() const {
   for (const auto& weak : std::exchange(handle_->duplicates, {})) {
     if (const auto duplicate = weak.lock()) ProcessGroup(duplicate).destroy();
   }
+  if (handle_->impl != nullptr) handle_->impl->shutdown();
   handle_->impl.reset();
 }
 

@@ -35,7 +35,8 @@ class ProcessGroup::Impl {
   /// A barrier whose error names every rank that did not come.
   virtual void monitored_barrier(Timeout timeout) = 0;
   virtual void progress() = 0;
-
+  /// destroy(): tells the others, also where works are still held, which go on.
+  virtual void shutdown() {}
   virtual at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) = 0;
   /// Throws ValueError where the ranks share no memory.
   virtual at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) = 0;

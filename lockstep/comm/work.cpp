@@ -73,10 +73,17 @@ bool Work::guarded(const Call& call) {
 }
 
 void Work::wait(OptionalTimeout timeout) {
+  std::exception_ptr too_early;
   guarded([&] {
-    do_wait(timeout ? OptionalTimeout(std::min(*timeout, kLongestTimeout)) : timeout);
-    return true;
+    try {
+      do_wait(timeout ? OptionalTimeout(std::min(*timeout, kLongestTimeout)) : timeout);
+    } catch (const TimeoutError&) {
+      if (!timeout) throw;
+      too_early = std::current_exception();  // the operation may go on: a later call tells
+    }
+    return too_early == nullptr;
   });
+  if (too_early) std::rethrow_exception(too_early);
   if (exception_) std::rethrow_exception(exception_);
 }
 

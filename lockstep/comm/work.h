@@ -21,20 +21,21 @@ namespace lockstep {
 /// that must be copied into a tensor that is not contiguous then stays out.
 ///
 /// On the lockstep backend no thread works in the background. An operation advances, as far as it can without
-/// blocking, inside every later call on its group by this rank: another operation that is started or waited
-/// for, is_completed(), and ProcessGroup::progress(). Arrival is part of the call that starts it: the peers
-/// never wait for a rank that has started and now computes, except to copy from it what its peers' part of a
-/// large operation needs; that, too, the others can do, since what a rank offers lies in shared memory. What
-/// remains for its own call is to receive: copying into its own memory. On Gloo, threads of the engine do the
-/// work.
+/// blocking, inside every later call that starts something in its group, in every wait of this process in any
+/// group, and in is_completed() and ProcessGroup::progress(). Arrival is part of the call that starts it: the
+/// peers never wait for a rank that has started and now computes, except to copy from it what its peers' part
+/// of a large operation needs; that, too, the others can do, since what a rank offers lies in shared memory.
+/// What remains for its own call is to receive: copying into its own memory. On Gloo, threads of the engine
+/// do the work.
 ///
-/// One thread at a time, the one that uses the group.
+/// One thread at a time; other threads may use the group meanwhile.
 class Work {
  public:
   virtual ~Work() = default;
 
-  /// Blocks until the result is in the tensor. timeout: default that of the operation. Throws TimeoutError,
-  /// PeerLostError or MismatchError (see exception()); a deadline that passes breaks the group.
+  /// Blocks until the result is in the tensor. timeout: default that of the operation, whose passing breaks
+  /// the group; after a shorter one TimeoutError is thrown and the operation goes on, so that it can be
+  /// waited for again. Also throws PeerLostError or MismatchError (see exception()).
   void wait(std::optional<std::chrono::milliseconds> timeout = std::nullopt);
   /// Does what can be done now without blocking and says whether the operation has ended, by success or
   /// failure.

@@ -8,8 +8,7 @@
 
 namespace lockstep::shm {
 
-/// Notes what a rank does in one group. No system call. One thread at a time per rank and group; entries of
-/// two groups used by two threads may mix.
+/// Notes what a rank does in one group. No system call. Under the engine's lock.
 class FlightRecorder {
  public:
   FlightRecorder(const Segment& segment, int rank, int area)

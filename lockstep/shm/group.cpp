@@ -19,31 +19,85 @@ class AwaitedOf final : public Awaited {
 
  private:
   Needs needs_;
-  const Operation& operation_;
+  Operation operation_;
 };
 
 }  // namespace
 
-Group::Group(const Segment& segment, int area, std::vector<int> members, int rank, Arena& arena,
-             std::chrono::milliseconds timeout)
-    : members_(std::make_shared<Membership>(segment, area, std::move(members), rank)),
-      arena_(arena),
-      messages_(*members_, arena,
-                segment.group_area(area) + GroupLayout(static_cast<size_t>(size())).channels),
+/// The end of one of a group's operations.
+class Group::AwaitedOperation final : public Awaited {
+ public:
+  AwaitedOperation(const Group& group, Sequence sequence) : group_(group), sequence_(sequence) {}
+  bool needs(int member) const override {
+    if (group_.ended(sequence_)) return false;
+    const Operation& operation = group_.operation(sequence_);
+    if (!group_.has_posted(operation, member)) return true;
+    // A rank that has arrived at an operation by copy has given all it has to give, and may end.
+    if (operation.path != Path::direct && operation.path != Path::windowed) return false;
+    // Any rank may have taken over an unfinished chunk.
+    const bool shared = operation.path == Path::direct && operation.is_sliced();
+    return shared ? !group_.all_done(operation) : !group_.has_done(operation, member);
+  }
+  std::string describe() const override { return shm::describe(group_.operation(sequence_).what, sequence_); }
+  uint64_t sequence() const override { return sequence_; }
+
+ private:
+  const Group& group_;
+  Sequence sequence_;
+};
+
+Group::Group(Node& node, int area, std::vector<int> members, int rank, std::chrono::milliseconds timeout)
+    : engine_(node.engine()),
+      oversubscribed_(node.segment().header().ranks > node.segment().header().cores),
+      members_(std::make_shared<Membership>(node.segment(), node.peers(), area, std::move(members), rank)),
+      arena_(node.arena()),
+      messages_(*members_, engine_, arena_,
+                node.segment().group_area(area) + GroupLayout(static_cast<size_t>(size())).channels),
       timeout_(timeout) {
   const GroupLayout layout(static_cast<size_t>(size()));
-  std::byte* const base = segment.group_area(area);
+  std::byte* const base = node.segment().group_area(area);
   progress_ = reinterpret_cast<MemberProgress*>(base + layout.progress);
   posts_ = reinterpret_cast<Post*>(base + layout.posts);
   slices_ = reinterpret_cast<Slice*>(base + layout.slices);
   staging_ = base + layout.staging;
-  members_->on_broken([this] { give_up_memory(); });
+  members_->on_broken([this] {
+    give_up_memory();
+    engine_.wake_own_threads();
+  });
+  const auto lock = enter();
+  engine_.attach(*this);
 }
 
-Group::~Group() {
+void Group::close() {
+  if (members_->is_copy()) return;
+  const Engine::Lock lock(engine_.mutex());
+  if (!left_) members_->close(issued_ + 1);
+}
+
+void Group::leave() {
+  if (members_->is_copy()) return;
+  const Engine::Lock lock(engine_.mutex());
+  if (std::exchange(left_, true)) return;
+  engine_.detach(*this);
   give_up_memory();
   members_->on_broken({});
   members_->leave();
+  engine_.wake_own_threads();
+}
+
+Engine::Lock Group::enter() const {
+  members_->check_process();
+  return Engine::Lock(engine_.mutex());
+}
+
+void Group::check_usable() {
+  if (left_) throw Error("the process group of this operation was destroyed before the operation had ended");
+  members_->check_broken();
+}
+
+bool Group::has_stopped() const {
+  const auto lock = enter();
+  return left_ || members_->is_broken();
 }
 
 /// The peers may still read or write what operations in flight have in the arena, in windows and in tensors,
@@ -67,6 +121,11 @@ std::function<bool()> Group::unused_by_others() const {
 }
 
 std::byte* Group::allocate(size_t bytes) {
+  const auto lock = enter();
+  return allocate_unlocked(bytes);
+}
+
+std::byte* Group::allocate_unlocked(size_t bytes) {
   try {
     return arena_.allocate(bytes);
   } catch (const Error&) {
@@ -76,10 +135,19 @@ std::byte* Group::allocate(size_t bytes) {
 }
 
 Group::Sequence Group::start_all_reduce(void* data, size_t count, DType dtype, Reduction reduction) {
+  const auto lock = enter();
   return start(begin_reduction(OpKind::all_reduce, data, count, dtype, reduction));
 }
 
+void Group::all_reduce(void* data, size_t count, DType dtype, Reduction reduction,
+                       std::chrono::milliseconds timeout) {
+  const auto lock = enter();
+  wait_for_end(start(begin_reduction(OpKind::all_reduce, data, count, dtype, reduction)), timeout,
+               AfterTimeout::broken);
+}
+
 Group::Sequence Group::start_reduce(void* data, size_t count, DType dtype, Reduction reduction, int root) {
+  const auto lock = enter();
   Operation& operation = begin_reduction(OpKind::reduce, data, count, dtype, reduction);
   operation.what.root = static_cast<uint32_t>(root);
   return start(operation);
@@ -87,6 +155,7 @@ Group::Sequence Group::start_reduce(void* data, size_t count, DType dtype, Reduc
 
 Group::Sequence Group::start_reduce_scatter(const void* input, void* output, size_t count, DType dtype,
                                             Reduction reduction) {
+  const auto lock = enter();
   Operation& operation = begin_reduction(OpKind::reduce_scatter, const_cast<void*>(input),
                                          count * static_cast<size_t>(size()), dtype, reduction);
   operation.output = static_cast<std::byte*>(output);
@@ -95,6 +164,7 @@ Group::Sequence Group::start_reduce_scatter(const void* input, void* output, siz
 
 Group::Sequence Group::start_reduce_parts(void* data, size_t count, DType dtype, Reduction reduction,
                                           const Part* parts, size_t part_count) {
+  const auto lock = enter();
   Operation& operation = begin_reduction(OpKind::reduce_scatter, data, count, dtype, reduction);
   operation.what.root = 1;  // so that it matches no reduce_scatter of blocks
   operation.parts = parts;
@@ -103,16 +173,13 @@ Group::Sequence Group::start_reduce_parts(void* data, size_t count, DType dtype,
 }
 
 Group::Sequence Group::start_exchange(const Exchange& exchange) {
-  Operation& operation = begin(exchange.kind);
-  operation.what.dtype = static_cast<uint8_t>(exchange.dtype);
-  operation.what.root = static_cast<uint32_t>(exchange.root);
-  operation.what.count = exchange.count;
-  operation.what.sent = exchange.sent_bytes;
-  operation.data = static_cast<std::byte*>(const_cast<void*>(exchange.sent));
-  operation.copies = exchange.copies;
-  operation.copy_count = exchange.copy_count;
-  operation.late_copies = exchange.late_copies;
-  return start(operation);
+  const auto lock = enter();
+  return start(begin_exchange(exchange));
+}
+
+void Group::exchange(const Exchange& exchange, std::chrono::milliseconds timeout) {
+  const auto lock = enter();
+  wait_for_end(start(begin_exchange(exchange)), timeout, AfterTimeout::broken);
 }
 
 void Group::broadcast(void* data, size_t count, DType dtype, int root, std::chrono::milliseconds timeout) {
@@ -130,11 +197,26 @@ void Group::broadcast(void* data, size_t count, DType dtype, int root, std::chro
            timeout);
 }
 
-Group::Sequence Group::start_barrier() { return start(begin(OpKind::barrier)); }
+Group::Sequence Group::start_barrier() {
+  const auto lock = enter();
+  return start(begin(OpKind::barrier));
+}
+
+void Group::barrier(std::chrono::milliseconds timeout) {
+  const auto lock = enter();
+  wait_for_end(start(begin(OpKind::barrier)), timeout, AfterTimeout::broken);
+}
 
 void Group::progress() {
-  members_->check_broken();
+  const auto lock = enter();
+  check_usable();
   advance_all(/*help=*/false);
+  engine_.advance_others(*this);
+}
+
+bool Group::has_ended(Sequence sequence) const {
+  const auto lock = enter();
+  return ended(sequence);
 }
 
 bool Group::is_complete(Sequence sequence) {
@@ -144,34 +226,60 @@ bool Group::is_complete(Sequence sequence) {
   return has_ended(sequence);
 }
 
-void Group::wait(Sequence sequence, std::chrono::milliseconds timeout) {
-  if (has_ended(sequence)) return;
-  members_->check_broken();
-  Operation& target = operation(sequence);
-  wait_for(
+void Group::wait(Sequence sequence, std::chrono::milliseconds timeout, AfterTimeout after) {
+  const auto lock = enter();
+  wait_for_end(sequence, timeout, after);
+}
+
+void Group::wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, AfterTimeout after) {
+  if (ended(sequence)) return;
+  check_usable();
+  wait_until(
       [&] {
+        if (ended(sequence)) return true;
         // Most waits are for one operation that somebody has not reached yet: then looking costs one load.
+        const Operation& target = operation(sequence);
         const bool alone = completed_ + 1 == sequence && messages_.is_idle();
         if (alone && target.path == Path::undecided && !all_posted(target)) return false;
         advance_all(/*help=*/true);
-        return target.complete;
+        return ended(sequence);
       },
-      target, timeout);
+      AwaitedOperation(*this, sequence), timeout, after);
 }
 
 void Group::start(PointToPoint::Request& request) {
-  members_->check_broken();
+  const auto lock = enter();
+  check_usable();
   Announcement what{};
   what.kind = request.is_send ? OpKind::send : OpKind::recv;
   what.root = static_cast<uint32_t>(request.peer);
   what.count = request.bytes;
   request.flight_number = members_->recorder().start(what, request.tag, request.bytes);
-  messages_.start(request, request.is_send && oldest_with_window() != nullptr);
+  messages_.start(request, request.is_send && oldest_with_window() != 0);
+  if (!request.complete) engine_.activate(*this);
 }
 
-void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeout) {
+bool Group::has_ended(const PointToPoint::Request& request) const {
+  const auto lock = enter();
+  return request.complete;
+}
+
+bool Group::is_complete(const PointToPoint::Request& request) {
+  if (has_ended(request)) return true;
+  progress();
+  return has_ended(request);
+}
+
+void Group::cancel(const PointToPoint::Request& request) {
+  if (members_->is_copy()) return;
+  const Engine::Lock lock(engine_.mutex());
+  messages_.cancel(request);
+}
+
+void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeout, AfterTimeout after) {
+  const auto lock = enter();
   if (request.complete) return;
-  members_->check_broken();
+  check_usable();
   class AwaitedMessage final : public Awaited {
    public:
     AwaitedMessage(Group& group, const PointToPoint::Request& request) : group_(group), request_(request) {}
@@ -196,86 +304,76 @@ void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeo
     Group& group_;
     const PointToPoint::Request& request_;
   };
-  members_->wait_until(
+  wait_until(
       [&] {
-        advance_all(/*help=*/true);
+        if (!request.complete) advance_all(/*help=*/true);
         return request.complete;
       },
-      AwaitedMessage(*this, request), timeout);
+      AwaitedMessage(*this, request), timeout, after);
 }
 
 template <class Ready>
-void Group::wait_for(Ready ready, const Operation& operation, std::chrono::milliseconds timeout) {
-  class AwaitedOperation final : public Awaited {
-   public:
-    AwaitedOperation(const Group& group, const Operation& operation) : group_(group), operation_(operation) {}
-    bool needs(int member) const override {
-      if (!group_.has_posted(operation_, member)) return true;
-      // A rank that has arrived at an operation by copy has given all it has to give, and may end.
-      if (operation_.path != Path::direct && operation_.path != Path::windowed) return false;
-      // Any rank may have taken over an unfinished chunk.
-      const bool shared = operation_.path == Path::direct && operation_.is_sliced();
-      return shared ? !group_.all_done(operation_) : !group_.has_done(operation_, member);
-    }
-    std::string describe() const override { return shm::describe(operation_.what, operation_.sequence); }
-
-   private:
-    const Group& group_;
-    const Operation& operation_;
-  };
-  members_->wait_until(ready, AwaitedOperation(*this, operation), timeout);
+void Group::wait_until(const Ready& ready, const Awaited& awaited, std::chrono::milliseconds timeout,
+                       AfterTimeout after) {
+  engine_.wait_until(
+      *this, oversubscribed_,
+      [&] {
+        if (left_ || members_->is_broken()) check_usable();  // another thread has left it, or seen it fail
+        return ready();
+      },
+      [&](bool timed_out) {
+        members_->check(awaited, timed_out, timeout, /*breaks=*/after == AfterTimeout::broken);
+      },
+      timeout);
 }
 
-/// The slot is free once everyone has finished with what was in it before.
-void Group::reserve_slot(Sequence sequence) {
-  if (sequence <= kSlots || everyone_consumed(sequence - kSlots)) return;
-  const Operation occupant = operation(sequence);
+/// The next operation's slot is free once everyone has finished with what was in it before.
+void Group::reserve_slot() {
+  const auto is_free = [&] { return issued_ + 1 <= kSlots || everyone_consumed(issued_ + 1 - kSlots); };
+  if (is_free()) return;
+  const Operation occupant = operation(issued_ + 1);
   // Also a member that has given all it has to give may have to end that operation for itself.
   const auto has_not_consumed = [&](int member) {
     return progress_[member].consumed.load(std::memory_order_relaxed) < occupant.sequence;
   };
-  members_->wait_until(
+  wait_until(
       [&] {
         advance_all(/*help=*/true);
-        return everyone_consumed(occupant.sequence);
+        return is_free();
       },
       AwaitedOf(has_not_consumed, occupant), timeout_);
 }
 
-const Operation* Group::oldest_with_window() const {
+/// 0 where there is none.
+Group::Sequence Group::oldest_with_window() const {
   for (Sequence s = completed_ + 1; s <= issued_; ++s) {
-    if (operation(s).window != nullptr) return &operation(s);
+    if (operation(s).window != nullptr) return s;
   }
-  return nullptr;
+  return 0;
 }
 
 /// Memory of this rank's arena. Where it has no room, what was started before and holds some comes first:
 /// operations with windows, then messages that are still to be received.
 std::byte* Group::reserve_window(size_t bytes) {
   while (true) {
-    const Operation* const occupant = oldest_with_window();
+    const Sequence occupant = oldest_with_window();
     const bool messages_hold_some = messages_.holds_memory();
     try {
-      return allocate(bytes);
+      return allocate_unlocked(bytes);
     } catch (const Error&) {
-      if (occupant == nullptr && !messages_hold_some) throw;
+      if (occupant == 0 && !messages_hold_some) throw;
     }
-    if (occupant != nullptr) {
-      wait_for(
-          [&] {
-            advance_all(/*help=*/true);
-            return occupant->complete;
-          },
-          *occupant, timeout_);
+    if (occupant != 0) {
+      wait_for_end(occupant, timeout_, AfterTimeout::broken);
       continue;
     }
     const auto has_not_received = [&](int member) { return messages_.holds_memory_for(member); };
     std::byte* found = nullptr;
-    members_->wait_until(
+    wait_until(
         [&] {
           advance_all(/*help=*/true);
           try {
-            found = allocate(bytes);
+            found = allocate_unlocked(bytes);
           } catch (const Error&) {
             return !messages_.holds_memory();
           }

@@ -9,7 +9,8 @@
 //     buffer and stores the result into everybody's buffer, in chunks that idle ranks take over;
 //   - where a rank's buffer lies outside the segment, its bytes pass through a window in its arena, block by
 //     block.
-// No thread runs in the background: operations advance inside start_*, progress() and wait().
+// No thread runs in the background: operations advance inside start_*, progress() and wait(), of any group of
+// the process.
 #pragma once
 
 #include <array>
@@ -21,34 +22,47 @@
 #include <vector>
 
 #include "lockstep/shm/arena.h"
+#include "lockstep/shm/engine.h"
 #include "lockstep/shm/layout.h"
 #include "lockstep/shm/membership.h"
+#include "lockstep/shm/node.h"
 #include "lockstep/shm/operation.h"
 #include "lockstep/shm/point_to_point.h"
 #include "lockstep/shm/reduce.h"
-#include "lockstep/shm/segment.h"
 
 namespace lockstep::shm {
 
-/// One rank's membership in a group. One thread at a time. Every call may throw TimeoutError, PeerLostError
-/// or MismatchError; after that the group is broken on all ranks and every call repeats the first cause.
-class Group {
+/// What becomes of a group when a wait's time is over.
+enum class AfterTimeout : uint8_t {
+  broken,     ///< broken for all: the caller gives the operation up, whose memory peers may still write
+  unchanged,  ///< nothing: the operation goes on and can be waited for again
+};
+
+/// One rank's membership in a group. Thread-safe; which of two collectives comes first must be the same on
+/// all ranks, so threads that start some at the same time need groups of their own. Every call may throw
+/// TimeoutError, PeerLostError or MismatchError; after that the group is broken on all ranks, but where
+/// AfterTimeout says otherwise, and every call repeats the first cause.
+class Group final : private Driven {
  public:
   /// `members`: the group's ranks as ranks of the segment; `rank`: this one's place among them. `area`: the
   /// group's number in the segment, the same on all members and used by no other living group. Does not
   /// block.
-  Group(const Segment& segment, int area, std::vector<int> members, int rank, Arena& arena,
-        std::chrono::milliseconds timeout);
+  Group(Node& node, int area, std::vector<int> members, int rank, std::chrono::milliseconds timeout);
   Group(const Group&) = delete;
-  /// Leaves: members that still wait for this one are told. What is in flight ends here.
-  ~Group();
+  ~Group() { leave(); }
+  /// This rank starts no further collective, which members that wait for one are told. What is in flight goes
+  /// on.
+  void close();
+  /// Members that still wait for this one are told. What is in flight ends here; later calls throw Error.
+  void leave();
 
   int rank() const { return members_->rank(); }
   int size() const { return members_->size(); }
   std::chrono::milliseconds timeout() const { return timeout_; }
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   int segment_rank_of(int member) const { return members_->segment_rank_of(member); }
-  bool is_broken() const { return members_->is_broken(); }
+  /// Will nothing that is in flight go on any more?
+  bool has_stopped() const;
 
   /// Number of an operation of this group, counted from 1.
   using Sequence = uint64_t;
@@ -92,6 +106,8 @@ class Group {
   Sequence start_barrier();
 
   // The same, blocking.
+  void all_reduce(void* data, size_t count, DType dtype, Reduction reduction,
+                  std::chrono::milliseconds timeout);
   void reduce(void* data, size_t count, DType dtype, Reduction reduction, int root,
               std::chrono::milliseconds timeout) {
     wait(start_reduce(data, count, dtype, reduction, root), timeout);
@@ -100,30 +116,31 @@ class Group {
                       std::chrono::milliseconds timeout) {
     wait(start_reduce_scatter(input, output, count, dtype, reduction), timeout);
   }
-  void exchange(const Exchange& exchange, std::chrono::milliseconds timeout) {
-    wait(start_exchange(exchange), timeout);
-  }
+  void exchange(const Exchange& exchange, std::chrono::milliseconds timeout);
   /// Copies `count` elements of `root` to all.
   void broadcast(void* data, size_t count, DType dtype, int root, std::chrono::milliseconds timeout);
-  void barrier(std::chrono::milliseconds timeout) { wait(start_barrier(), timeout); }
+  void barrier(std::chrono::milliseconds timeout);
 
   /// Starts sending to or receiving from another rank (or any, or itself); see PointToPoint. Does not block.
   void start(PointToPoint::Request& request);
   /// Blocks until the request is complete.
-  void wait(PointToPoint::Request& request, std::chrono::milliseconds timeout);
+  void wait(PointToPoint::Request& request, std::chrono::milliseconds timeout,
+            AfterTimeout after = AfterTimeout::broken);
+  /// progress(), then: is it complete?
+  bool is_complete(const PointToPoint::Request& request);
+  /// Is it, as far as has been seen? Does nothing.
+  bool has_ended(const PointToPoint::Request& request) const;
   /// Ends a request that nobody will wait for.
-  void cancel(const PointToPoint::Request& request) { messages_.cancel(request); }
+  void cancel(const PointToPoint::Request& request);
 
-  /// Does what can be done without blocking for the operations in flight.
+  /// Does what can be done without blocking for the operations in flight, of every group of this process.
   void progress();
   /// Has this rank seen the end of operation `sequence`? Does nothing.
-  bool has_ended(Sequence sequence) const {
-    return sequence <= completed_ || operations_[sequence % kSlots].complete;
-  }
+  bool has_ended(Sequence sequence) const;
   /// progress(), then: has operation `sequence` ended?
   bool is_complete(Sequence sequence);
   /// Blocks until it has, helping others where this rank would only wait.
-  void wait(Sequence sequence, std::chrono::milliseconds timeout);
+  void wait(Sequence sequence, std::chrono::milliseconds timeout, AfterTimeout after = AfterTimeout::broken);
 
   /// Arena::allocate, where messages that have been received keep nothing back.
   std::byte* allocate(size_t bytes);
@@ -131,11 +148,24 @@ class Group {
   void release(std::byte* pointer) { arena_.release(pointer); }
 
  private:
+  // All that follows: with the engine's lock held.
+  /// Takes it; throws in a fork of this rank.
+  Engine::Lock enter() const;
+  void check_usable();
+  bool ended(Sequence sequence) const {
+    return sequence <= completed_ || operations_[sequence % kSlots].complete;
+  }
+  void wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, AfterTimeout after);
+  bool advance_for_others(bool thorough) noexcept override;
+
   // Posting (group_post.cpp).
   /// The next operation, to be filled in and started. Blocks while kSlots are in flight.
   Operation& begin(OpKind kind);
   Operation& begin_reduction(OpKind kind, void* data, size_t count, DType dtype, Reduction reduction);
+  Operation& begin_exchange(const Exchange& exchange);
   Sequence start(Operation& operation);
+  Memory memory_for(const Operation& operation) const;
+  Operation& with_window(const Operation& operation);
   void announce(const Operation& operation);
   void offer(Operation& operation);
   void write_post(const Operation& operation) const;
@@ -154,6 +184,7 @@ class Group {
   void compare(const Operation& operation);
   Path path_of(const Operation& operation) const;
   void finish(Operation& operation);
+  bool is_a_peer_far_ahead(Sequence of) const;
 
   // The work (group_execute.cpp).
   void execute_alone(Operation& operation);
@@ -176,12 +207,15 @@ class Group {
   bool has_result_in_window(const Operation& operation) const;
 
   template <class Ready>
-  void wait_for(Ready ready, const Operation& operation, std::chrono::milliseconds timeout);
+  void wait_until(const Ready& ready, const Awaited& awaited, std::chrono::milliseconds timeout,
+                  AfterTimeout after = AfterTimeout::broken);
+  class AwaitedOperation;
   std::function<bool()> unused_by_others() const;
   void release_later(std::byte* pointer);
   void give_up_memory();
-  void reserve_slot(Sequence sequence);
-  const Operation* oldest_with_window() const;
+  void reserve_slot();
+  std::byte* allocate_unlocked(size_t bytes);
+  Sequence oldest_with_window() const;
   std::byte* reserve_window(size_t bytes);
 
   Operation& operation(Sequence sequence) { return operations_[sequence % kSlots]; }
@@ -195,6 +229,9 @@ class Group {
   /// Byte `offset` of what `member` offers.
   std::byte* address_of(const Operation& operation, int member, size_t offset) const;
 
+  Engine& engine_;
+  bool oversubscribed_;
+  bool left_ = false;
   std::shared_ptr<Membership> members_;  // shared with memory that is released later
   Arena& arena_;
   PointToPoint messages_;

@@ -18,10 +18,40 @@ void Group::advance_all(bool help) {
   Sequence last = completed_;
   while (last != issued_ && operation(last + 1).complete) ++last;
   if (last != completed_) {
+    const bool wakes = is_a_peer_far_ahead(completed_);
     completed_ = last;
     // release: peers may reuse what those operations read.
     progress_[rank()].consumed.store(last, std::memory_order_release);
+    if (wakes) {
+      full_fence();
+      members_->ring_sleepers();
+    }
   }
+}
+
+/// May a peer wait until this rank has consumed operation `of` + 1, whose slot it needs? It has posted as
+/// many as there are slots after that one then; half of them count, so that what this rank cannot see yet
+/// makes no difference: nobody posts the other half and falls asleep while a store of this rank is on its
+/// way. A fence for each operation, which would do too, costs more than this look at lines that lie in the
+/// cache.
+bool Group::is_a_peer_far_ahead(Sequence of) const {
+  const Sequence ahead = of + kSlots / 2;
+  for (int m = 0; m < size(); ++m) {
+    if (m != rank() && post_of(ahead, m).sequence.load(std::memory_order_relaxed) >= ahead) return true;
+  }
+  return false;
+}
+
+bool Group::advance_for_others(bool thorough) noexcept {
+  if (members_->is_broken()) return false;
+  try {
+    if (members_->notice_failure()) return false;
+    if (thorough) messages_.make_room();
+    advance_all(/*help=*/true);
+  } catch (...) {
+    // Whoever waits in this group gets it from the membership.
+  }
+  return completed_ != issued_ || !messages_.is_idle();
 }
 
 bool Group::advance(Operation& operation, bool help) {
@@ -151,6 +181,7 @@ void Group::finish(Operation& operation) {
   }
   if (operation.window != nullptr) arena_.release(std::exchange(operation.window, nullptr));
   operation.complete = true;
+  engine_.wake_own_threads();
   members_->recorder().finish(operation.flight_number);
   // The next post goes into lines that the peers have read: fetch them for writing while there is time (the
   // second where a payload of this size needs it): 0.3 us where one is missing.

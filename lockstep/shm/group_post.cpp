@@ -7,9 +7,9 @@
 namespace lockstep::shm {
 
 Operation& Group::begin(OpKind kind) {
-  members_->check_broken();
+  check_usable();
+  reserve_slot();
   const Sequence sequence = issued_ + 1;
-  reserve_slot(sequence);
   Operation& operation = this->operation(sequence);
   operation = Operation{};
   operation.sequence = sequence;
@@ -28,10 +28,26 @@ Operation& Group::begin_reduction(OpKind kind, void* data, size_t count, DType d
   return operation;
 }
 
-/// `operation`: begin()'s.
-Group::Sequence Group::start(Operation& operation) {
+Operation& Group::begin_exchange(const Exchange& exchange) {
+  Operation& operation = begin(exchange.kind);
+  operation.what.dtype = static_cast<uint8_t>(exchange.dtype);
+  operation.what.root = static_cast<uint32_t>(exchange.root);
+  operation.what.count = exchange.count;
+  operation.what.sent = exchange.sent_bytes;
+  operation.data = static_cast<std::byte*>(const_cast<void*>(exchange.sent));
+  operation.copies = exchange.copies;
+  operation.copy_count = exchange.copy_count;
+  operation.late_copies = exchange.late_copies;
+  return operation;
+}
+
+/// `begun`: begin()'s.
+Group::Sequence Group::start(Operation& begun) {
+  begun.what.memory = memory_for(begun);
+  Operation& operation = begun.what.memory == Memory::window ? with_window(begun) : begun;
   offer(operation);
   issued_ = operation.sequence;
+  engine_.activate(*this);
   write_post(operation);
   // What follows takes its time while the post is on its way to the others.
   operation.flight_number = members_->recorder().start(operation.what, operation.sequence, operation.bytes());
@@ -62,38 +78,52 @@ void Group::write_post(const Operation& operation) const {
   mine.sequence.store(operation.sequence, std::memory_order_release);
 }
 
-/// Puts what this rank sends where the others can read it, or chooses where it will.
-void Group::offer(Operation& operation) {
+/// Where the others will find what this rank sends.
+Memory Group::memory_for(const Operation& operation) const {
   const size_t sent = operation.what.sent;
   const size_t size = operation.bytes();
   const bool common_size = operation.late_copies == nullptr;
-  if (common_size && size <= kInlineBytes) {
-    operation.what.memory = Memory::post;
-    return;
+  if (common_size && size <= kInlineBytes) return Memory::post;
+  if (sent == 0) return Memory::none;
+  const bool registered = arena_.contains(operation.data, sent);
+  const size_t most_staged = registered && operation.is_sliced() ? kStagedReductionBytes : kStagingBytes;
+  if (common_size && size <= most_staged) return Memory::staging;
+  return registered ? Memory::arena : Memory::window;
+}
+
+/// `begun` with a window, for which other threads may start something while this one waits: then it moves on
+/// to the next slot.
+Operation& Group::with_window(const Operation& begun) {
+  Operation moved = begun;
+  moved.window = reserve_window(std::min(moved.what.sent, kWindowBytes));
+  try {
+    Operation& place = begin(moved.what.kind);
+    moved.sequence = place.sequence;
+    place = moved;
+    return place;
+  } catch (...) {
+    arena_.release(moved.window);
+    throw;
   }
+}
+
+/// Puts what this rank sends there.
+void Group::offer(Operation& operation) {
+  if (operation.what.memory == Memory::post) return;
   Slice& slice = slice_of(operation.sequence, rank());
   slice.done.store(0, std::memory_order_relaxed);
   slice.filled.store(0, std::memory_order_relaxed);
   slice.unclaimed.store(0, std::memory_order_relaxed);
-  if (sent == 0) {
-    operation.what.memory = Memory::none;
-    return;
-  }
-  const bool registered = arena_.contains(operation.data, sent);
-  const size_t most_staged = registered && operation.is_sliced() ? kStagedReductionBytes : kStagingBytes;
+  if (operation.what.memory == Memory::none) return;
   std::byte* place = operation.data;
-  if (common_size && size <= most_staged) {
-    operation.what.memory = Memory::staging;
+  if (operation.what.memory == Memory::staging) {
     place = operation.staging = reserve_staging(operation.sequence);
-    std::memcpy(place, operation.data, sent);
-  } else if (registered) {
-    operation.what.memory = Memory::arena;
-  } else {
-    operation.what.memory = Memory::window;
-    place = operation.window = reserve_window(std::min(sent, kWindowBytes));
+    std::memcpy(place, operation.data, operation.what.sent);
+  } else if (operation.what.memory == Memory::window) {
+    place = operation.window;
   }
   operation.what.offset = static_cast<uint64_t>(place - members_->segment().base());
-  slice.unclaimed.store(unclaimed_chunks(slice_of_range({0, size}, rank(), this->size())),
+  slice.unclaimed.store(unclaimed_chunks(slice_of_range({0, operation.bytes()}, rank(), size())),
                         std::memory_order_relaxed);
 }
 

@@ -1,8 +1,8 @@
 // The layout of the segment that the ranks of one node share. This is its only description; a change to
 // anything in this file that a running peer could notice raises kLayoutVersion.
 //
-//   SegmentHeader | RankRecord[ranks] | FlightRing[ranks] | AreaRecord[kMaxGroups] | control areas
-//   [kMaxGroups] | arenas [ranks]
+//   SegmentHeader | RankRecord[ranks] | Doorbell[ranks] | FlightRing[ranks] | AreaRecord[kMaxGroups] |
+//   control areas [kMaxGroups] | arenas [ranks]
 //
 // The segment is sparse: what is not touched costs no memory. Every location is an offset from its start,
 // since each process maps it at an address of its own. All fields that two processes touch are atomics with
@@ -16,9 +16,9 @@
 namespace lockstep::shm {
 
 inline constexpr uint64_t kMagic = 0x31504554534b4c4cULL;
-inline constexpr uint32_t kLayoutVersion = 6;
+inline constexpr uint32_t kLayoutVersion = 7;
 inline constexpr int kMaxRanks = 256;
-inline constexpr int kMaxGroups = 64;
+inline constexpr int kMaxGroups = 512;
 /// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
 inline constexpr size_t kLine = 128;
 inline constexpr size_t kCacheLine = 64;
@@ -55,11 +55,18 @@ enum class RankState : uint32_t {
 
 struct alignas(kLine) RankRecord {
   std::atomic<uint32_t> state;
-  std::atomic<int32_t> pid;
-  std::atomic<int32_t> wait_status;  ///< as from waitpid; valid once state is exited
-  std::atomic<uint32_t> last_kind;   ///< OpKind of the newest operation
-  std::atomic<uint64_t> operations;  ///< operations started so far, over all groups: the launcher's pulse
-  std::atomic<uint64_t> last_bytes;  ///< size of the newest operation
+  std::atomic<int32_t> pid;  ///< 0 -> by the process that joins as this rank: whoever comes first is the rank
+  std::atomic<int32_t> wait_status;     ///< as from waitpid; valid once state is exited
+  std::atomic<uint32_t> last_kind;      ///< OpKind of the newest operation
+  std::atomic<uint64_t> operations;     ///< operations started so far, over all groups: the launcher's pulse
+  std::atomic<uint64_t> last_bytes;     ///< size of the newest operation
+  std::atomic<uint64_t> pid_namespace;  ///< in which `pid` names it
+};
+
+/// What a rank's process sleeps on.
+struct alignas(kLine) Doorbell {
+  std::atomic<uint32_t> sleeping;  ///< threads of it
+  std::atomic<uint32_t> rings;     ///< futex word
 };
 
 struct alignas(4096) SegmentHeader {
@@ -68,6 +75,7 @@ struct alignas(4096) SegmentHeader {
   uint32_t ranks;
   uint64_t total_bytes;
   uint64_t rank_table_offset;
+  uint64_t doorbell_table_offset;
   uint64_t flight_table_offset;
   uint64_t area_table_offset;
   uint64_t group_table_offset;
@@ -165,23 +173,28 @@ struct alignas(kLine) Slice {
 
 /// One message of a channel. `number`, counted from 1 in the channel, is stored last (release) and read first
 /// (acquire). A message that does not fit into the payload is copied block by block into the sender's arena:
-/// block b to place b % places, once the receiver has copied what was there before.
+/// block b to place b % places, once the receiver has copied what was there before. Behind the places, at the
+/// next line, stands its MessageFlow.
 struct alignas(kLine) ChannelEntry {
   std::atomic<uint64_t> number;
   uint64_t bytes;
   uint64_t offset;  ///< in the segment; unused when the bytes travel in the payload
-  uint32_t tag;
-  std::atomic<uint32_t> filled;  ///< release: so many blocks of kBlockBytes have been put there
+  uint64_t tag;
   uint32_t places;
-  std::atomic<uint32_t> taken;  ///< release, by the receiver: it has copied so many blocks
   unsigned char payload[kMessageInlineBytes];
 };
 static_assert(sizeof(ChannelEntry) == kLine);
 
+struct alignas(kLine) MessageFlow {
+  std::atomic<uint32_t> filled;    ///< release: so many blocks of kBlockBytes have been put there
+  std::atomic<uint32_t> taken;     ///< release, by the receiver: it has copied so many
+  std::atomic<uint32_t> received;  ///< release, by the receiver: 1 when it has copied all
+};
+
 /// The messages from one rank to another, in order.
 inline constexpr uint32_t kChannelDepth = 16;
 struct alignas(kLine) Channel {
-  std::atomic<uint64_t> taken;  ///< release, by the receiver: it has copied every message up to this one
+  std::atomic<uint64_t> taken;  ///< release, by the receiver: it no longer needs the entries up to this one
   ChannelEntry entries[kChannelDepth];
 };
 
@@ -194,11 +207,7 @@ enum class MemberState : uint32_t {
 struct alignas(kLine) MemberProgress {
   std::atomic<uint64_t> consumed;  ///< release: this rank has finished with every operation up to here
   std::atomic<MemberState> state;
-};
-
-struct alignas(kLine) MemberDoorbell {
-  std::atomic<uint32_t> sleeping;
-  std::atomic<uint32_t> rings;  ///< futex word
+  std::atomic<uint64_t> closed;  ///< release: it starts no operation from this one on; 0: it may start any
 };
 
 enum class FailureKind : uint32_t { none, timeout, peer_lost, mismatch };
@@ -227,13 +236,12 @@ constexpr size_t round_up(size_t value, size_t unit) { return (value + unit - 1)
 struct GroupLayout {
   explicit constexpr GroupLayout(size_t ranks)
       : progress(sizeof(FailureRecord)),
-        doorbells(progress + ranks * sizeof(MemberProgress)),
-        posts(doorbells + ranks * sizeof(MemberDoorbell)),
+        posts(progress + ranks * sizeof(MemberProgress)),
         slices(posts + kSlots * ranks * sizeof(Post)),
         channels(slices + kSlots * ranks * sizeof(Slice)),
         staging(round_up(channels + ranks * ranks * sizeof(Channel), 4096)),
         total(round_up(staging + ranks * kStagingDepth * kStagingBytes, 4096)) {}
-  size_t progress, doorbells, posts, slices, channels, staging, total;
+  size_t progress, posts, slices, channels, staging, total;
 };
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);

@@ -6,24 +6,21 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/shm/areas.h"
-#include "lockstep/shm/process.h"
+#include "lockstep/shm/engine.h"
 
 namespace lockstep::shm {
 
-Membership::Membership(const Segment& segment, int area, std::vector<int> members, int rank)
+Membership::Membership(const Segment& segment, Peers& peers, int area, std::vector<int> members, int rank)
     : segment_(segment),
+      peers_(peers),
       area_(area),
       generation_(segment.area_record(area).generation.load(std::memory_order_relaxed)),
       members_(std::move(members)),
       rank_(rank),
-      oversubscribed_(segment.header().ranks > segment.header().cores),
       recorder_(segment, segment_rank(), area),
       failure_(reinterpret_cast<FailureRecord*>(segment.group_area(area))),
       progress_(reinterpret_cast<MemberProgress*>(segment.group_area(area) +
-                                                  GroupLayout(members_.size()).progress)),
-      doorbells_(reinterpret_cast<MemberDoorbell*>(segment.group_area(area) +
-                                                   GroupLayout(members_.size()).doorbells)),
-      pidfds_(members_.size()) {}
+                                                  GroupLayout(members_.size()).progress)) {}
 
 void Membership::ring_sleepers() {
   for (int m = 0; m < size(); ++m) {
@@ -31,21 +28,20 @@ void Membership::ring_sleepers() {
   }
 }
 
-void Membership::ring(int member) {
-  if (doorbells_[member].sleeping.load(std::memory_order_relaxed) == 0) return;
-  doorbells_[member].rings.fetch_add(1, std::memory_order_relaxed);
-  futex_wake(doorbells_[member].rings);
-}
+void Membership::ring(int member) { shm::ring(segment_.doorbell(segment_rank_of(member))); }
 
-void Membership::check_broken() {
-  process_.check(rank_);
-  if (broken_) std::rethrow_exception(broken_);
+bool Membership::notice_failure() {
+  if (broken_) return true;
   // acquire: the record is complete.
-  if (failure_->state.load(std::memory_order_acquire) != 2) return;
+  if (failure_->state.load(std::memory_order_acquire) != 2) return false;
   set_broken(failure_->kind,
              "rank " + std::to_string(failure_->reported_by) + " reported: " + failure_->message,
              failure_->lost_rank, failure_->missing);
-  std::rethrow_exception(broken_);
+  return true;
+}
+
+void Membership::check_broken() {
+  if (notice_failure()) std::rethrow_exception(broken_);
 }
 
 void Membership::fail(FailureKind kind, const std::string& message, int lost_rank, const RankSet& missing) {
@@ -76,8 +72,13 @@ void Membership::print_flight_recorder() const {
   }
 }
 
+void Membership::close(uint64_t sequence) {
+  progress_[rank_].closed.store(sequence, std::memory_order_release);
+  full_fence();
+  ring_sleepers();
+}
+
 void Membership::leave() {
-  if (process_.is_copy()) return;
   progress_[rank_].state.store(MemberState::left, std::memory_order_release);
   full_fence();
   ring_sleepers();
@@ -120,26 +121,29 @@ void Membership::set_broken(FailureKind kind, const std::string& message, int lo
   }
 }
 
-void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::milliseconds timeout) {
+void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::milliseconds timeout,
+                       bool breaks) {
   check_broken();
   RankSet missing{};
+  std::vector<int> missing_ranks;
   std::string names;
   for (int m = 0; m < size(); ++m) {
     if (m == rank_ || !awaited.needs(m)) continue;
     std::string how;
     // What a rank did just before it ended counts: look again once it is known to have ended.
-    if (is_gone(m, how) && awaited.needs(m)) {
+    if (is_gone(m, how, awaited.sequence()) && awaited.needs(m)) {
       fail(FailureKind::peer_lost, awaited.describe() + " lost " + describe_peer(m) + ": it " + how, m);
     }
     if (!timed_out) continue;
     missing.insert(m);
+    missing_ranks.push_back(m);
     names += (names.empty() ? "" : ", ") + describe_peer(m);
   }
   if (!timed_out) return;
-  fail(FailureKind::timeout,
-       awaited.describe() + " waited " + std::to_string(timeout.count()) + " ms for " +
-           (names.empty() ? std::string("its peers") : names),
-       -1, missing);
+  const std::string message = awaited.describe() + " waited " + std::to_string(timeout.count()) + " ms for " +
+                              (names.empty() ? std::string("its peers") : names);
+  if (breaks) fail(FailureKind::timeout, message, -1, missing);
+  throw TimeoutError("[lockstep] rank " + std::to_string(rank_) + ": " + message, std::move(missing_ranks));
 }
 
 bool Membership::all_others_are_gone() {
@@ -150,27 +154,15 @@ bool Membership::all_others_are_gone() {
   return true;
 }
 
-bool Membership::is_gone(int member, std::string& how) {
-  const RankInfo info = segment_.rank_info(members_[static_cast<size_t>(member)]);
-  switch (info.state) {
-    case RankState::absent:
-      return false;
-    case RankState::left:
-      how = "has left the job";
-      return true;
-    case RankState::exited:
-      how = describe_wait_status(info.wait_status);
-      return true;
-    case RankState::attached:
-      // acquire: what it did before.
-      if (progress_[member].state.load(std::memory_order_acquire) == MemberState::left) {
-        how = "has left the group";
-        return true;
-      }
-      how = "died";
-      return process_ended(pidfds_[static_cast<size_t>(member)], info.pid);
-  }
-  return false;
+bool Membership::is_gone(int member, std::string& how, uint64_t sequence) {
+  if (peers_.is_gone(members_[static_cast<size_t>(member)], how)) return true;
+  const MemberProgress& progress = progress_[member];
+  // acquire: what it did before.
+  const uint64_t closed = progress.closed.load(std::memory_order_acquire);
+  const bool has_left = progress.state.load(std::memory_order_acquire) == MemberState::left;
+  if (!has_left && (closed == 0 || sequence < closed)) return false;
+  how = "has left the group";
+  return true;
 }
 
 std::string Membership::describe_peer(int member) const {

@@ -21,22 +21,39 @@ const std::shared_ptr<const Segment>& checked(const std::shared_ptr<const Segmen
 
 }  // namespace
 
-Node::Node(int fd, int rank) : Node(std::make_shared<const Segment>(Segment::map(fd)), rank) {}
+Node::Node(int fd, int rank)
+    : Node(std::make_shared<const Segment>(Segment::map(fd)), rank, Engine::of_process()) {}
 
 Node::Node(std::shared_ptr<const Segment> segment, int rank)
-    : segment_(checked(segment, rank)), rank_(rank), arena_(segment_->arena(rank), segment_->arena_bytes()) {
+    : Node(std::move(segment), rank, std::make_shared<Engine>()) {}
+
+Node::Node(std::shared_ptr<const Segment> segment, int rank, std::shared_ptr<Engine> engine)
+    : segment_(checked(segment, rank)),
+      engine_(std::move(engine)),
+      rank_(rank),
+      peers_(*segment_),
+      arena_(segment_->arena(rank), segment_->arena_bytes()) {
   RankRecord& record = segment_->rank_record(rank);
-  record.pid.store(::getpid(), std::memory_order_relaxed);
+  // Whoever is refused must leave no trace: the peers would take its end for this rank's.
+  int32_t nobody = 0;
   uint32_t expected = static_cast<uint32_t>(RankState::absent);
-  if (!record.state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::attached),
-                                            std::memory_order_release)) {
+  const bool is_first = record.pid.compare_exchange_strong(nobody, ::getpid(), std::memory_order_relaxed);
+  if (is_first) record.pid_namespace.store(pid_namespace(), std::memory_order_relaxed);
+  if (!is_first || !record.state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::attached),
+                                                         std::memory_order_release)) {
     throw ValueError("local rank " + std::to_string(rank) +
                      " has joined this job before; a job can be joined once, by one process per rank");
   }
+  const Engine::Lock lock(engine_->mutex());
+  engine_->attach(segment_->doorbell(rank));
 }
 
 Node::~Node() {
   if (process_.is_copy()) return;
+  {
+    const Engine::Lock lock(engine_->mutex());
+    engine_->detach(segment_->doorbell(rank_));
+  }
   uint32_t expected = static_cast<uint32_t>(RankState::attached);
   segment_->rank_record(rank_).state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::left),
                                                              std::memory_order_release);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -9,24 +11,19 @@
 
 namespace lockstep::shm {
 
-PointToPoint::PointToPoint(Membership& members, Arena& arena, std::byte* channels)
+PointToPoint::PointToPoint(Membership& members, Engine& engine, Arena& arena, std::byte* channels)
     : members_(members),
+      engine_(engine),
       arena_(arena),
       channels_(channels),
       outgoing_(static_cast<size_t>(members.size())),
-      incoming_(static_cast<size_t>(members.size())) {
-  for (Outgoing& outgoing : outgoing_) outgoing.scratch.resize(kChannelDepth);
-}
+      incoming_(static_cast<size_t>(members.size())) {}
 
 std::vector<std::byte*> PointToPoint::take_scratch() {
+  release_received();
   std::vector<std::byte*> taken;
-  for (size_t peer = 0; peer < outgoing_.size(); ++peer) {
-    release_taken(static_cast<int>(peer));
-    for (std::byte*& scratch : outgoing_[peer].scratch) {
-      if (scratch != nullptr) taken.push_back(scratch);
-      scratch = nullptr;
-    }
-    outgoing_[peer].in_scratch = 0;
+  for (Outgoing& outgoing : outgoing_) {
+    for (const Scratch& scratch : std::exchange(outgoing.scratch, {})) taken.push_back(scratch.memory);
   }
   return taken;
 }
@@ -72,6 +69,38 @@ void PointToPoint::progress() {
   for (auto it = receiving_.begin(); it != receiving_.end();) {
     it = try_receive(**it) ? receiving_.erase(it) : std::next(it);
   }
+  for (int source = 0; source < members_.size(); ++source) make_room(source);
+}
+
+void PointToPoint::make_room() {
+  for (int source = 0; source < members_.size(); ++source) {
+    look(source);
+    make_room(source);
+  }
+}
+
+void PointToPoint::make_room(int source) {
+  Incoming& incoming = incoming_[static_cast<size_t>(source)];
+  if (incoming.seen - incoming.head + 1 < kChannelDepth) return;
+  const Channel& from = channel(source, members_.rank());
+  for (uint64_t number = incoming.head; number <= incoming.seen; ++number) {
+    if ((incoming.taken >> (number - incoming.head) & 1) != 0) continue;
+    const ChannelEntry& entry = from.entries[number % kChannelDepth];
+    Unexpected& note =
+        incoming.unexpected.emplace_back(Unexpected{entry.tag, entry.bytes, entry.offset, entry.places, {}});
+    if (entry.bytes <= kMessageInlineBytes) std::memcpy(note.payload.data(), entry.payload, entry.bytes);
+  }
+  incoming.taken = 0;
+  leave_entries(source, incoming.seen + 1);
+}
+
+/// What stands in the channel before `head` is not needed any more.
+void PointToPoint::leave_entries(int source, uint64_t head) {
+  incoming_[static_cast<size_t>(source)].head = head;
+  // release: those entries have been read.
+  channel(source, members_.rank()).taken.store(head - 1, std::memory_order_release);
+  full_fence();
+  members_.ring(source);
 }
 
 bool PointToPoint::has_room(int peer) {
@@ -85,21 +114,19 @@ bool PointToPoint::has_room(int peer) {
 bool PointToPoint::try_send(Request& request, bool may_wait_for_memory) {
   if (!has_room(request.peer)) return false;
   Outgoing& outgoing = outgoing_[static_cast<size_t>(request.peer)];
-  if (outgoing.in_scratch > 0) release_taken(request.peer);
+  if (!outgoing.scratch.empty()) release_taken(request.peer);
   Channel& to = channel(members_.rank(), request.peer);
   const uint64_t number = outgoing.sent + 1;
-  const size_t index = number % kChannelDepth;
-  ChannelEntry& entry = to.entries[index];
+  ChannelEntry& entry = to.entries[number % kChannelDepth];
   const bool is_inline = request.bytes <= kMessageInlineBytes;
   if (is_inline) {
     if (request.bytes > 0) std::memcpy(entry.payload, request.data, request.bytes);
   } else {
-    entry.places = reserve(request.bytes, may_wait_for_memory, outgoing.scratch[index]);
-    if (entry.places == 0) return false;
-    ++outgoing.in_scratch;
-    entry.offset = static_cast<uint64_t>(outgoing.scratch[index] - members_.segment().base());
-    entry.filled.store(0, std::memory_order_relaxed);
-    entry.taken.store(0, std::memory_order_relaxed);
+    if (!reserve(request, may_wait_for_memory)) return false;
+    MessageFlow& flow = *new (&flow_of(request)) MessageFlow{};
+    outgoing.scratch.push_back({request.scratch, &flow});
+    entry.offset = static_cast<uint64_t>(request.scratch - members_.segment().base());
+    entry.places = request.places;
   }
   entry.tag = request.tag;
   entry.bytes = request.bytes;
@@ -108,7 +135,7 @@ bool PointToPoint::try_send(Request& request, bool may_wait_for_memory) {
   entry.number.store(number, std::memory_order_release);
   full_fence();
   members_.ring(request.peer);
-  request.message = number;
+  request.is_matched = true;
   if (is_inline) {
     complete(request);
   } else if (!fill(request)) {
@@ -121,47 +148,56 @@ bool PointToPoint::try_send(Request& request, bool may_wait_for_memory) {
   return true;
 }
 
-/// Room for a message in the arena, or for a window that it passes through; returns the blocks of it, or 0
-/// where others have all of the arena for now.
-uint32_t PointToPoint::reserve(size_t bytes, bool may_wait_for_memory, std::byte*& scratch) {
-  const auto blocks = static_cast<uint32_t>((bytes + kBlockBytes - 1) / kBlockBytes);
+/// Room for a message in the arena, or for a window that it passes through; false where others have all of
+/// the arena for now.
+bool PointToPoint::reserve(Request& request, bool may_wait_for_memory) {
+  const auto blocks = static_cast<uint32_t>(request.blocks_in_all());
+  const auto allocate = [&](uint32_t places) {
+    const size_t bytes = std::min(request.bytes, places * kBlockBytes);
+    request.scratch = arena_.allocate(round_up(bytes, kLine) + sizeof(MessageFlow));
+    request.places = places;
+  };
   if (blocks > kWindowBlocks) {
     try {
-      scratch = arena_.allocate(bytes);
-      return blocks;
+      allocate(blocks);
+      return true;
     } catch (const Error&) {
       // The window needs less.
     }
   }
   try {
-    scratch = arena_.allocate(std::min(bytes, kWindowBytes));
-    return std::min(blocks, kWindowBlocks);
+    allocate(std::min(blocks, kWindowBlocks));
+    return true;
   } catch (const Error&) {
     may_wait_for_memory = may_wait_for_memory || holds_memory();
     release_received();
-    if (may_wait_for_memory) return 0;
+    if (may_wait_for_memory) return false;
     throw;
   }
+}
+
+MessageFlow& PointToPoint::flow_of(const Request& request) {
+  const size_t bytes = std::min(request.bytes, request.places * kBlockBytes);
+  return *reinterpret_cast<MessageFlow*>(request.scratch + round_up(bytes, kLine));
 }
 
 /// Copies what has room; true once that is all. The receiver copies a block while the next one is filled, if
 /// it is waiting already.
 bool PointToPoint::fill(Request& request) {
-  ChannelEntry& entry = channel(members_.rank(), request.peer).entries[request.message % kChannelDepth];
-  std::byte* const scratch = members_.segment().base() + entry.offset;
-  const size_t blocks = (request.bytes + kBlockBytes - 1) / kBlockBytes;
+  MessageFlow& flow = flow_of(request);
+  const size_t blocks = request.blocks_in_all();
   const uint32_t before = request.blocks;
   while (request.blocks < blocks) {
     // acquire: the receiver no longer reads what was there.
-    if (request.blocks >= entry.places &&
-        entry.taken.load(std::memory_order_acquire) + entry.places <= request.blocks) {
+    if (request.blocks >= request.places &&
+        flow.taken.load(std::memory_order_acquire) + request.places <= request.blocks) {
       break;
     }
     const size_t begin = request.blocks * kBlockBytes;
-    std::memcpy(scratch + request.blocks % entry.places * kBlockBytes, request.data + begin,
+    std::memcpy(request.scratch + request.blocks % request.places * kBlockBytes, request.data + begin,
                 std::min(kBlockBytes, request.bytes - begin));
     // release: the block's bytes.
-    entry.filled.store(++request.blocks, std::memory_order_release);
+    flow.filled.store(++request.blocks, std::memory_order_release);
   }
   if (request.blocks == before) return false;
   // A receiver that fell asleep in between has seen only some of them.
@@ -173,7 +209,7 @@ bool PointToPoint::fill(Request& request) {
 }
 
 bool PointToPoint::try_receive(Request& request) {
-  if (request.message != 0) return copy_message(request);
+  if (request.is_matched) return copy_message(request);
   if (request.peer != kAnySource) return find_message(request, request.peer) && copy_message(request);
   for (int source = 0; source < members_.size(); ++source) {
     if (find_message(request, source)) return copy_message(request);
@@ -192,66 +228,73 @@ void PointToPoint::look(int source) {
 /// The first message from `source` with the request's tag that no other receive has found.
 bool PointToPoint::find_message(Request& request, int source) {
   Incoming& incoming = incoming_[static_cast<size_t>(source)];
+  for (auto it = incoming.unexpected.begin(); it != incoming.unexpected.end(); ++it) {
+    if (it->tag != request.tag) continue;
+    match(request, source, *it);
+    incoming.unexpected.erase(it);
+    return true;
+  }
   const Channel& from = channel(source, members_.rank());
   for (uint64_t number = incoming.head; number <= incoming.seen; ++number) {
     const ChannelEntry& entry = from.entries[number % kChannelDepth];
     const uint32_t bit = uint32_t{1} << (number - incoming.head);
     if ((incoming.taken & bit) != 0 || entry.tag != request.tag) continue;
-    if (entry.bytes != request.bytes) {
-      members_.fail(FailureKind::mismatch, "recv of " + std::to_string(request.bytes) + " bytes (tag " +
-                                               std::to_string(request.tag) + ") met a message of " +
-                                               std::to_string(entry.bytes) + " bytes from rank " +
-                                               std::to_string(source));
-    }
+    match(request, source, entry);
     incoming.taken |= bit;
-    request.message = number;
-    request.peer = source;
+    uint64_t head = incoming.head;
+    for (; (incoming.taken & 1) != 0; incoming.taken >>= 1) ++head;
+    if (head != incoming.head) leave_entries(source, head);
     return true;
   }
   return false;
 }
 
+/// Takes over what the channel's entry, or the note of it, says.
+template <class Message>
+void PointToPoint::match(Request& request, int source, const Message& message) {
+  if (message.bytes != request.bytes) {
+    members_.fail(FailureKind::mismatch, "recv of " + std::to_string(request.bytes) + " bytes (tag " +
+                                             std::to_string(request.tag) + ") met a message of " +
+                                             std::to_string(message.bytes) + " bytes from rank " +
+                                             std::to_string(source));
+  }
+  request.is_matched = true;
+  request.peer = source;
+  if (request.bytes > kMessageInlineBytes) {
+    request.scratch = members_.segment().base() + message.offset;
+    request.places = message.places;
+  } else if (request.bytes > 0) {
+    std::memcpy(request.data, std::data(message.payload), request.bytes);
+  }
+}
+
 /// Copies what has arrived of the message that was found; true once that is all.
 bool PointToPoint::copy_message(Request& request) {
-  Channel& from = channel(request.peer, members_.rank());
-  ChannelEntry& entry = from.entries[request.message % kChannelDepth];
-  if (request.bytes <= kMessageInlineBytes) {
-    if (request.bytes > 0) std::memcpy(request.data, entry.payload, request.bytes);
-  } else {
-    const std::byte* const bytes = members_.segment().base() + entry.offset;
-    const size_t blocks = (request.bytes + kBlockBytes - 1) / kBlockBytes;
+  if (request.bytes > kMessageInlineBytes) {
+    MessageFlow& flow = flow_of(request);
+    const size_t blocks = request.blocks_in_all();
     const uint32_t before = request.blocks;
     while (request.blocks < blocks) {
       // acquire: the blocks' bytes.
-      const uint32_t filled = entry.filled.load(std::memory_order_acquire);
+      const uint32_t filled = flow.filled.load(std::memory_order_acquire);
       if (filled == request.blocks) break;
-      const uint32_t place = request.blocks % entry.places;
-      const uint32_t together = std::min(filled - request.blocks, entry.places - place);
+      const uint32_t place = request.blocks % request.places;
+      const uint32_t together = std::min(filled - request.blocks, request.places - place);
       const size_t begin = request.blocks * kBlockBytes;
       const size_t end = std::min(begin + together * kBlockBytes, request.bytes);
-      std::memcpy(request.data + begin, bytes + place * kBlockBytes, end - begin);
+      std::memcpy(request.data + begin, request.scratch + place * kBlockBytes, end - begin);
       request.blocks += together;
       // release: those have been read.
-      if (entry.places < blocks) entry.taken.store(request.blocks, std::memory_order_release);
+      if (request.places < blocks) flow.taken.store(request.blocks, std::memory_order_release);
     }
-    if (entry.places < blocks && request.blocks != before) {
+    const bool is_all = request.blocks == blocks;
+    // release: the sender may use the memory for something else.
+    if (is_all) flow.received.store(1, std::memory_order_release);
+    if (is_all || (request.places < blocks && request.blocks != before)) {
       full_fence();
       members_.ring(request.peer);
     }
-    if (request.blocks < blocks) return false;
-  }
-  Incoming& incoming = incoming_[static_cast<size_t>(request.peer)];
-  incoming.done |= uint32_t{1} << (request.message - incoming.head);
-  if ((incoming.done & 1) != 0) {
-    while ((incoming.done & 1) != 0) {
-      incoming.done >>= 1;
-      incoming.taken >>= 1;
-      ++incoming.head;
-    }
-    // release: those messages have been read.
-    from.taken.store(incoming.head - 1, std::memory_order_release);
-    full_fence();
-    members_.ring(request.peer);
+    if (!is_all) return false;
   }
   complete(request);
   return true;
@@ -260,31 +303,26 @@ bool PointToPoint::copy_message(Request& request) {
 void PointToPoint::complete(Request& request) {
   request.complete = true;
   members_.recorder().finish(request.flight_number);
+  engine_.wake_own_threads();
 }
 
 bool PointToPoint::holds_memory() const {
   return std::any_of(outgoing_.begin(), outgoing_.end(),
-                     [](const Outgoing& to) { return to.in_scratch > 0; });
+                     [](const Outgoing& to) { return !to.scratch.empty(); });
 }
 
 void PointToPoint::release_received() {
-  for (int peer = 0; peer < members_.size(); ++peer) {
-    if (outgoing_[static_cast<size_t>(peer)].in_scratch > 0) release_taken(peer);
-  }
+  for (int peer = 0; peer < members_.size(); ++peer) release_taken(peer);
 }
 
 /// Gives back the arena memory of messages that `peer` has copied.
 void PointToPoint::release_taken(int peer) {
-  Outgoing& outgoing = outgoing_[static_cast<size_t>(peer)];
-  // acquire: the receiver has copied those messages.
-  outgoing.known_taken = channel(members_.rank(), peer).taken.load(std::memory_order_acquire);
-  for (size_t i = 0; i < kChannelDepth; ++i) {
-    if (outgoing.scratch[i] == nullptr) continue;
-    const uint64_t newest_there = outgoing.sent - (outgoing.sent - i) % kChannelDepth;
-    if (newest_there > outgoing.known_taken) continue;
-    arena_.release(std::exchange(outgoing.scratch[i], nullptr));
-    --outgoing.in_scratch;
-  }
+  std::erase_if(outgoing_[static_cast<size_t>(peer)].scratch, [&](const Scratch& scratch) {
+    // acquire: the receiver has copied the message.
+    if (scratch.flow->received.load(std::memory_order_acquire) == 0) return false;
+    arena_.release(scratch.memory);
+    return true;
+  });
 }
 
 Channel& PointToPoint::channel(int from, int to) const {

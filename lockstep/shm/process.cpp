@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,6 +25,11 @@ bool process_ended(UniqueFd& pidfd, int pid) {
   }
   pollfd event{pidfd.get(), POLLIN, 0};
   return ::poll(&event, 1, 0) > 0;
+}
+
+uint64_t pid_namespace() {
+  struct stat status {};
+  return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
 RankProcess::RankProcess() : pid_(::getpid()) {

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -27,12 +28,14 @@ size_t physical_memory() {
   return static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
 }
 
-/// What a rank's arena may grow to.
-size_t arena_limit() {
+/// What the arena of each of `ranks` may grow to. Any one may take all memory that a machine with a few ranks
+/// has; many ranks share a multiple of it, since address space has an end too: 128 TiB in all.
+size_t arena_limit(size_t ranks) {
+  constexpr size_t kRanksWithAll = 8;
   constexpr const char* kName = "LOCKSTEP_ARENA_BYTES";
   constexpr int64_t kMost = int64_t{1} << 44;
   const auto bytes = env::get_int(kName);
-  if (!bytes) return physical_memory();
+  if (!bytes) return physical_memory() / std::max(ranks, kRanksWithAll) * kRanksWithAll;
   if (*bytes < 1 || *bytes > kMost) {
     throw ValueError(std::string("environment variable ") + kName + "=" + std::to_string(*bytes) +
                      " must be 1 to " + std::to_string(kMost) + " bytes");
@@ -80,14 +83,16 @@ UniqueFd create_segment(int ranks, size_t arena_bytes, const std::string& name) 
   header.ranks = static_cast<uint32_t>(ranks);
   header.cores = static_cast<uint32_t>(usable_cores());
   header.rank_table_offset = sizeof(SegmentHeader);
-  header.flight_table_offset = header.rank_table_offset + count * sizeof(RankRecord);
+  header.doorbell_table_offset = header.rank_table_offset + count * sizeof(RankRecord);
+  header.flight_table_offset = header.doorbell_table_offset + count * sizeof(Doorbell);
   header.area_table_offset = header.flight_table_offset + count * sizeof(FlightRing);
   header.group_table_offset = round_up(header.area_table_offset + kMaxGroups * sizeof(AreaRecord), 4096);
   header.group_bytes = GroupLayout(count).total;
   header.arena_table_offset =
       round_up(header.group_table_offset + kMaxGroups * header.group_bytes, kHugePage);
-  header.arena_bytes = fit_file_size_limit(
-      round_up(arena_bytes != 0 ? arena_bytes : arena_limit(), kHugePage), count, header.arena_table_offset);
+  header.arena_bytes =
+      fit_file_size_limit(round_up(arena_bytes != 0 ? arena_bytes : arena_limit(count), kHugePage), count,
+                          header.arena_table_offset);
   header.total_bytes = header.arena_table_offset + count * header.arena_bytes;
   if (::getrandom(&header.nonce, sizeof header.nonce, 0) != sizeof header.nonce) fail("getrandom");
 
@@ -147,6 +152,10 @@ RankRecord& Segment::rank_record(int rank) const {
   return reinterpret_cast<RankRecord*>(base_ + header().rank_table_offset)[rank];
 }
 
+Doorbell& Segment::doorbell(int rank) const {
+  return reinterpret_cast<Doorbell*>(base_ + header().doorbell_table_offset)[rank];
+}
+
 FlightRing& Segment::flight_ring(int rank) const {
   return reinterpret_cast<FlightRing*>(base_ + header().flight_table_offset)[rank];
 }
@@ -168,6 +177,7 @@ RankInfo Segment::rank_info(int rank) const {
   RankInfo info;
   info.state = static_cast<RankState>(record.state.load(std::memory_order_acquire));
   info.pid = record.pid.load(std::memory_order_relaxed);
+  info.pid_namespace = record.pid_namespace.load(std::memory_order_relaxed);
   info.wait_status = record.wait_status.load(std::memory_order_relaxed);
   info.operations = record.operations.load(std::memory_order_relaxed);
   if (info.operations > 0) {

@@ -12,15 +12,17 @@ namespace lockstep::shm {
 
 /// Makes the sparse, sealed, unnamed memory file that `ranks` processes of one node share. It has no name and
 /// goes away with its last descriptor and mapping, however the processes end. `arena_bytes` is the most that
-/// one rank can allocate (0: LOCKSTEP_ARENA_BYTES, else as much as the machine has memory; untouched bytes
-/// cost nothing). `name` is what /proc shows of it. The descriptor is close-on-exec. Throws ValueError for a
-/// rank count outside 1..kMaxRanks or a variable that cannot be, Error when the kernel refuses.
+/// one rank can allocate (0: LOCKSTEP_ARENA_BYTES, else as much as the machine has memory, or with more than
+/// 8 ranks 8 times that in all; untouched bytes cost nothing). `name` is what /proc shows of it. The
+/// descriptor is close-on-exec. Throws ValueError for a rank count outside 1..kMaxRanks or a variable that
+/// cannot be, Error when the kernel refuses.
 UniqueFd create_segment(int ranks, size_t arena_bytes = 0, const std::string& name = "lockstep");
 
 /// A snapshot of one rank's record, for reports.
 struct RankInfo {
   RankState state = RankState::absent;
   int pid = 0;
+  uint64_t pid_namespace = 0;  ///< in which `pid` names it
   int wait_status = 0;
   uint64_t operations = 0;
   std::string last_operation;  ///< e.g. "all_reduce of 4096 bytes", empty before the first
@@ -39,6 +41,7 @@ class Segment {
   int ranks() const { return static_cast<int>(header().ranks); }
   const SegmentHeader& header() const { return *reinterpret_cast<const SegmentHeader*>(base_); }
   RankRecord& rank_record(int rank) const;
+  Doorbell& doorbell(int rank) const;
   FlightRing& flight_ring(int rank) const;
   AreaRecord& area_record(int area) const;
   std::byte* group_area(int group) const;

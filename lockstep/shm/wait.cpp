@@ -5,16 +5,26 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+
 namespace lockstep::shm {
 namespace {
 
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449
 #endif
-}
+constexpr size_t kMostWords = 128;
+constexpr uint32_t kFutex32Bits = 2;
+
+/// The kernel's struct futex_waitv, which older headers lack.
+struct Waiter {
+  uint64_t value;
+  uint64_t address;
+  uint32_t flags;
+  uint32_t reserved;
+};
 
 }  // namespace
 
@@ -30,18 +40,25 @@ void futex_wake(std::atomic<uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-bool Backoff::relax_longer() {
-  if (pauses_left_ > 0) {
-    --pauses_left_;
-    pause();
-    return true;
+void futex_wait_any(const std::vector<FutexWord>& words, std::chrono::nanoseconds timeout) {
+  std::vector<Waiter> waiters;
+  for (const FutexWord& word : words) {
+    if (waiters.size() == kMostWords) break;
+    waiters.push_back({word.expected, reinterpret_cast<uint64_t>(word.word), kFutex32Bits, 0});
   }
-  if (yields_left_ > 0) {
-    --yields_left_;
-    ::sched_yield();
-    return true;
+  timespec deadline{};
+  ::clock_gettime(CLOCK_MONOTONIC, &deadline);
+  const int64_t end = deadline.tv_nsec + timeout.count();
+  deadline.tv_sec += end / 1000000000;
+  deadline.tv_nsec = end % 1000000000;
+  const bool all_fit = waiters.size() == words.size();
+  if (all_fit &&
+      (::syscall(SYS_futex_waitv, waiters.data(), waiters.size(), 0, &deadline, CLOCK_MONOTONIC) >= 0 ||
+       errno != ENOSYS)) {
+    return;
   }
-  return false;
+  constexpr std::chrono::nanoseconds kShort = std::chrono::milliseconds(1);
+  futex_wait(*words.front().word, words.front().expected, std::min(timeout, kShort));
 }
 
 }  // namespace lockstep::shm

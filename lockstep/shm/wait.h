@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <vector>
 
 #include "lockstep/base/cores.h"
 
@@ -15,6 +16,23 @@ using Clock = std::chrono::steady_clock;
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds timeout);
 /// Wakes every sleeper on `word`.
 void futex_wake(std::atomic<uint32_t>& word);
+
+struct FutexWord {
+  std::atomic<uint32_t>* word;
+  uint32_t expected;
+};
+/// futex_wait on all of `words` at once, up to 128. A kernel before 5.16 sleeps at most a millisecond
+/// instead.
+void futex_wait_any(const std::vector<FutexWord>& words, std::chrono::nanoseconds timeout);
+
+/// Some tens of nanoseconds for the core's other thread.
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 /// Asks for a cache line that will be written soon and may lie in another core's cache. (The compiler's own
 /// prefetch for writing is one for reading unless it may assume a newer processor.)
@@ -40,14 +58,24 @@ inline void full_fence() {
 /// than cores: a spinning rank would keep the one it waits for from running, so no pauses.
 class Backoff {
  public:
+  enum class Step { look, yield, sleep };
   explicit Backoff(bool oversubscribed)
       : looks_left_(oversubscribed ? 0 : kLooks), pauses_left_(oversubscribed ? 0 : kPauses) {}
-  /// Pauses or yields and returns true; false once it is time to sleep.
-  bool relax() { return looks_left_-- > 0 || relax_longer(); }
+  /// What to do before the next look; has paused already where that is due.
+  Step next() {
+    if (looks_left_ > 0) {
+      --looks_left_;
+      return Step::look;
+    }
+    if (pauses_left_ > 0) {
+      --pauses_left_;
+      pause();
+      return Step::look;
+    }
+    return yields_left_-- > 0 ? Step::yield : Step::sleep;
+  }
 
  private:
-  bool relax_longer();
-
   static constexpr int kLooks = 100;  // without a pause, which alone takes tens of nanoseconds
   static constexpr int kPauses = 5000;
   static constexpr int kYields = 20;

@@ -69,7 +69,7 @@ class Player : FuzzItems {
         make_subgroups();
       }
       pause();
-      while (items_.size() > 24 || (!items_.empty() && chance(own_, 40))) finish_one();
+      while (items_.size() > 40 || (!items_.empty() && chance(own_, 40))) finish_one();
     }
     drain();
     groups_.clear();
@@ -101,9 +101,8 @@ class Player : FuzzItems {
       const auto place = std::find(some.begin(), some.end(), self_.group.rank());
       groups_.push_back(place == some.end()
                             ? nullptr
-                            : std::make_unique<Group>(self_.node.segment(), static_cast<int>(area), some,
-                                                      static_cast<int>(place - some.begin()),
-                                                      self_.node.arena(), kTimeout));
+                            : std::make_unique<Group>(self_.node, static_cast<int>(area), some,
+                                                      static_cast<int>(place - some.begin()), kTimeout));
       members_.push_back(some);
     }
   }
@@ -182,7 +181,7 @@ class Player : FuzzItems {
     const bool from_any = chance(program_, 30);
     const size_t common = std::max<size_t>(8, random_bytes(program_, true));
     std::vector<Message> batch;
-    for (size_t n = between(program_, 1, 22); n > 0; --n) {
+    for (size_t n = chance(program_, 90) ? between(program_, 1, 22) : between(program_, 40, 80); n > 0; --n) {
       Message message{};
       message.from = static_cast<int>(pick(program_, ranks));
       message.to = static_cast<int>(chance(program_, 50) ? ranks - 1 : pick(program_, ranks));
@@ -249,11 +248,9 @@ class Player : FuzzItems {
     }
   }
 
-  /// More than a group has slots for.
+  /// More than a group has slots for, beside what is in flight.
   void burst(Group* group) {
-    drain();
     for (size_t n = between(program_, 70, 140); n > 0; --n) collective(group, true);
-    while (!items_.empty()) finish_one();
   }
 
   void drain() {
@@ -264,11 +261,8 @@ class Player : FuzzItems {
     const auto chosen = items_.begin() + static_cast<ptrdiff_t>(pick(own_, items_.size()));
     const std::unique_ptr<Item> item = std::move(*chosen);
     items_.erase(chosen);
-    const bool one_group = std::all_of(items_.begin(), items_.end(),
-                                       [&](const auto& other) { return other->group == item->group; });
     try {
-      // An operation of another group would not go on inside a wait, and a peer might need it.
-      if (one_group && chance(own_, 60)) {
+      if (chance(own_, 60)) {
         if (item->sequence != 0) {
           item->group->wait(item->sequence, kTimeout);
         } else {

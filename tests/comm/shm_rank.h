@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kTimeout = std::chrono::seconds(30);
 struct Rank {
   template <class Memory>  // a descriptor, or a mapping that threads share
   Rank(Memory&& memory, int rank, std::chrono::milliseconds timeout = kTimeout)
-      : node(memory, rank), group(node.segment(), 0, everyone(node), rank, node.arena(), timeout) {
+      : node(memory, rank), group(node, 0, everyone(node), rank, timeout) {
     node.wait_for_all(kTimeout);
   }
   static std::vector<int> everyone(const Node& node) {

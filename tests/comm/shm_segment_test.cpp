@@ -33,6 +33,18 @@ TEST(SegmentTest, TheEnvironmentLimitsTheArenas) {
   env::set("LOCKSTEP_ARENA_BYTES", std::nullopt);
 }
 
+/// The arenas of many ranks, each as large as the memory of a large machine, would not fit into an address
+/// space.
+TEST(SegmentTest, ManyRanksShareTheAddressSpace) {
+  const auto bytes_of_all = [](int ranks) {
+    return static_cast<size_t>(ranks) * Segment::map(create_segment(ranks).get()).arena_bytes();
+  };
+  const size_t memory =
+      static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  EXPECT_GE(bytes_of_all(2), 2 * memory);
+  EXPECT_LE(bytes_of_all(kMaxRanks), 8 * memory + kMaxRanks * kHugePage);
+}
+
 TEST(SegmentTest, RefusesOtherFiles) {
   const UniqueFd fd(::open("/dev/zero", O_RDWR | O_CLOEXEC));
   EXPECT_THROW(Segment::map(fd.get()), Error);

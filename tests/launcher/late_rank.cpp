@@ -20,7 +20,7 @@ int main(int, char** argv) {
     shm::Node node(static_cast<int>(env::get_int("LOCKSTEP_SEGMENT_FD").value()), rank);
     std::vector<int> members(static_cast<size_t>(node.segment().ranks()));
     std::iota(members.begin(), members.end(), 0);
-    shm::Group group(node.segment(), 0, members, rank, node.arena(), deadline);
+    shm::Group group(node, 0, members, rank, deadline);
     node.wait_for_all(deadline);
     group.barrier(deadline);
     group.barrier(deadline);

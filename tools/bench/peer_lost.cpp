@@ -54,7 +54,7 @@ void run_rank(int segment, int rank, int victim, size_t bytes, Board& board) {
   shm::Node node(segment, rank);
   std::vector<int> everyone(static_cast<size_t>(node.segment().ranks()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  shm::Group group(node.segment(), 0, everyone, rank, node.arena(), kDeadline);
+  shm::Group group(node, 0, everyone, rank, kDeadline);
   node.wait_for_all(kDeadline);
   std::byte* const data = node.arena().allocate(bytes);
   std::memset(data, 0, bytes);

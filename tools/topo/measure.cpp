@@ -60,7 +60,7 @@ double one_way(shm::Group& group, std::byte* data, size_t bytes, int count) {
 Speed measure_as(int segment, int rank) {
   shm::Node node(segment, rank);
   node.wait_for_all(kDeadline);
-  shm::Group group(node.segment(), 0, {0, 1}, rank, node.arena(), kDeadline);
+  shm::Group group(node, 0, {0, 1}, rank, kDeadline);
   std::byte* data = node.arena().allocate(kLarge);
   Speed speed;
   speed.latency_us = one_way(group, data, kSmall, 1000) * 1e6;

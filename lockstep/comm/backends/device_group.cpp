@@ -29,6 +29,10 @@ class DeviceGroup : public ForwardingGroup {
     group_->progress();
     device_->progress();
   }
+  void shutdown() override {
+    group_->shutdown();
+    device_->shutdown();
+  }
   std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
     auto host = group_->new_group(members, timeout);
     auto device = device_->new_group(members, timeout);

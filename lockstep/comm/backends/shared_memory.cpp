@@ -63,6 +63,7 @@ class ShmGroup : public ProcessGroup::Impl {
   void monitored_barrier(Timeout timeout) override { group().barrier(timeout); }
 
   void progress() override { group().progress(); }
+  void shutdown() override { group().close(); }
 
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
     int64_t count = 1;
@@ -276,8 +277,11 @@ int ShmGroup::run(const Collective& collective) {
   switch (collective.kind) {
     case Kind::all_reduce: {
       const at::Tensor& tensor = collective.inputs[0];
-      const Sequence sequence = start_all_reduce(tensor, collective.op);
-      with_shape(tensor, [&] { group().wait(sequence, timeout); });
+      const shm::DType dtype = to_shm(tensor);
+      with_shape(tensor, [&] {
+        group().all_reduce(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(collective.op, dtype),
+                           timeout);
+      });
       return -1;
     }
     case Kind::broadcast: {

@@ -6,16 +6,33 @@ namespace lockstep::backends {
 
 void State::abandon(std::function<bool()> ended, std::shared_ptr<void> held) {
   purge();
+  const std::lock_guard lock(abandoned_mutex);
   abandoned.emplace_back(std::move(ended), std::move(held));
+  abandoned_count.store(abandoned.size(), std::memory_order_relaxed);
 }
 
 void State::abandon(shm::Group::Sequence sequence, std::shared_ptr<void> held) {
-  if (group.has_ended(sequence)) return;
+  if (node->process().is_copy() || group.has_ended(sequence)) return;
   abandon([this, sequence] { return group.has_ended(sequence); }, std::move(held));
 }
 
-void State::purge() {
-  abandoned.remove_if([&](const auto& entry) { return group.is_broken() || entry.first(); });
+void State::purge_slowly() {
+  // What goes may be a tensor of Python's, whose end may want a lock that another thread holds while it is
+  // here.
+  std::list<std::pair<std::function<bool()>, std::shared_ptr<void>>> ended;
+  const std::lock_guard lock(abandoned_mutex);
+  const bool all = group.has_stopped();
+  for (auto it = abandoned.begin(); it != abandoned.end();) {
+    const auto entry = it++;
+    if (all || entry->first()) ended.splice(ended.end(), abandoned, entry);
+  }
+  abandoned_count.store(abandoned.size(), std::memory_order_relaxed);
+}
+
+/// A wait for less than the operation was given leaves the group as it is.
+shm::AfterTimeout after(std::optional<std::chrono::milliseconds> asked,
+                        std::chrono::milliseconds of_operation) {
+  return asked && *asked < of_operation ? shm::AfterTimeout::unchanged : shm::AfterTimeout::broken;
 }
 
 namespace {
@@ -29,7 +46,9 @@ class ShmWork : public Work {
 
  private:
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
-    const auto wait = [&] { state_->group.wait(sequence_, timeout.value_or(timeout_)); };
+    const auto wait = [&] {
+      state_->group.wait(sequence_, timeout.value_or(timeout_), after(timeout, timeout_));
+    };
     if (held_->tensors.empty()) {
       wait();
     } else {
@@ -57,13 +76,14 @@ class ReductionWork : public Work {
                 std::chrono::milliseconds timeout)
       : state_(std::move(state)), sequence_(sequence), tensor_(std::move(tensor)), timeout_(timeout) {}
   ~ReductionWork() override {
-    if (state_->group.has_ended(sequence_)) return;
+    if (state_->node->process().is_copy() || state_->group.has_ended(sequence_)) return;
     state_->abandon(sequence_, std::make_shared<at::Tensor>(std::move(tensor_)));
   }
 
  private:
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
-    with_shape(tensor_, [&] { state_->group.wait(sequence_, timeout.value_or(timeout_)); });
+    with_shape(tensor_,
+               [&] { state_->group.wait(sequence_, timeout.value_or(timeout_), after(timeout, timeout_)); });
   }
   bool poll() override { return state_->group.is_complete(sequence_); }
   std::shared_ptr<State> state_;
@@ -78,21 +98,21 @@ class MessageWork : public Work {
               std::chrono::milliseconds timeout)
       : state_(std::move(state)), message_(std::move(message)), timeout_(timeout) {}
   ~MessageWork() override {
-    if (message_->request.complete) return;
-    state_->abandon([message = message_.get()] { return message->request.complete; }, message_);
+    if (state_->node->process().is_copy() || state_->group.has_ended(message_->request)) return;
+    state_->abandon(
+        [state = state_.get(), message = message_.get()] { return state->group.has_ended(message->request); },
+        message_);
   }
   int source_rank() const override {
-    return message_->request.complete && !message_->request.is_send ? message_->request.peer : -1;
+    return state_->group.has_ended(message_->request) && !message_->request.is_send ? message_->request.peer
+                                                                                    : -1;
   }
 
  private:
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
-    state_->group.wait(message_->request, timeout.value_or(timeout_));
+    state_->group.wait(message_->request, timeout.value_or(timeout_), after(timeout, timeout_));
   }
-  bool poll() override {
-    if (!message_->request.complete) state_->group.progress();
-    return message_->request.complete;
-  }
+  bool poll() override { return state_->group.is_complete(message_->request); }
   std::shared_ptr<State> state_;
   std::shared_ptr<Message> message_;
   std::chrono::milliseconds timeout_;

@@ -3,10 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -39,16 +41,20 @@ struct Message {
 struct State {
   State(std::shared_ptr<shm::Node> node_, int area, std::vector<int> members, int rank,
         std::chrono::milliseconds timeout)
-      : node(std::move(node_)),
-        group(node->segment(), area, std::move(members), rank, node->arena(), timeout) {}
+      : node(std::move(node_)), group(*node, area, std::move(members), rank, timeout) {}
   State(const State&) = delete;
-  /// Something in flight that nobody waits for any more; it goes on all the same.
+  /// Something in flight that nobody waits for any more; it goes on all the same. Thread-safe.
   void abandon(std::function<bool()> ended, std::shared_ptr<void> held);
   void abandon(shm::Group::Sequence sequence, std::shared_ptr<void> held);
-  /// Lets go of what has ended by now.
-  void purge();
+  /// Lets go of what has ended by now. Thread-safe.
+  void purge() {
+    if (abandoned_count.load(std::memory_order_relaxed) > 0) purge_slowly();
+  }
+  void purge_slowly();
   std::shared_ptr<shm::Node> node;
   // Outlives the group, which sees to it that memory which peers may still use is not handed out again.
+  std::mutex abandoned_mutex;
+  std::atomic<size_t> abandoned_count{0};
   std::list<std::pair<std::function<bool()>, std::shared_ptr<void>>> abandoned;
   shm::Group group;
 };

@@ -1,0 +1,199 @@
+// Keeps all groups of a process going. A wait in any of them advances every one, so that two groups cannot
+// hang each other; one lock makes them safe from several threads; a rank sleeps on one doorbell, whoever it
+// waits for.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/shm/layout.h"
+#include "lockstep/shm/wait.h"
+
+namespace lockstep::shm {
+
+/// A mutex that its holder can give to whoever waits for it. It belongs to the thread that makes it, for
+/// which it costs two plain stores, until another thread wants it: from then on it is a mutex as others are.
+class EngineMutex {
+ public:
+  EngineMutex();
+  void lock() {
+    if (owner_ == __builtin_thread_pointer() && lock_as_owner()) return;
+    lock_as_any();
+  }
+  void unlock() {
+    if (owner_ == __builtin_thread_pointer() && owner_inside_.load(std::memory_order_relaxed)) {
+      owner_inside_.store(false, std::memory_order_release);
+    } else if (state_.exchange(kFree, std::memory_order_release) == kWanted) {
+      futex_wake(state_);
+    }
+  }
+  /// Lets a thread that wants it have it, and takes it again.
+  void give_way() {
+    if (wanting_.load(std::memory_order_relaxed) > 0) give_way_slowly();
+  }
+
+ private:
+  enum class Phase : uint8_t {
+    owned,    // no other thread has wanted it
+    sharing,  // one does: the owner no longer takes it as such, but may still be inside
+    shared,
+  };
+  static constexpr uint32_t kFree = 0, kHeld = 1, kWanted = 2;
+  bool lock_as_owner() {
+    owner_inside_.store(true, std::memory_order_relaxed);
+    // Only the compiler is told to keep the order; the processor is told by whoever shares the mutex.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (phase_.load(std::memory_order_relaxed) == Phase::owned) return true;
+    owner_inside_.store(false, std::memory_order_release);
+    return false;
+  }
+  void lock_as_any();
+  void share();
+  void give_way_slowly();
+  void* const owner_;  // the thread that made it, where the system can do what share() needs
+  std::atomic<bool> owner_inside_{false};
+  std::atomic<Phase> phase_;
+  std::atomic<uint32_t> state_{kFree};
+  std::atomic<uint32_t> wanting_{0};  // threads in lock_as_any
+  std::atomic<uint32_t> taken_{0};    // how often it has been got there
+};
+
+/// A group, as the engine sees it. Called with the engine's lock held.
+class Driven {
+ public:
+  /// Does what can be done now without blocking; false where nothing is in flight. Failures are kept for
+  /// whoever asks for the operation. `thorough`: looks also for what nothing in flight here waits for.
+  virtual bool advance_for_others(bool thorough) noexcept = 0;
+
+ protected:
+  ~Driven() = default;
+
+ private:
+  friend class Engine;
+  bool is_active_ = false;
+};
+
+/// One per process; ranks that are threads of one process have one each.
+class Engine {
+ public:
+  Engine() = default;
+  Engine(const Engine&) = delete;
+  /// This process's. A fork of it gets one of its own.
+  static std::shared_ptr<Engine> of_process();
+
+  using Lock = std::lock_guard<EngineMutex>;
+  EngineMutex& mutex() { return mutex_; }
+
+  // With the lock held:
+
+  /// How often a sleeping thread looks whether its peers still live: only that; what they do wakes it.
+  void look_at_peers_every(std::chrono::nanoseconds interval) { look_at_peers_every_ = interval; }
+  void attach(Driven& group) { attached_.push_back(&group); }
+  void detach(Driven& group);
+  /// `bell`: of this process's rank in a segment.
+  void attach(Doorbell& bell) { bells_.push_back(&bell); }
+  void detach(Doorbell& bell) { std::erase(bells_, &bell); }
+  /// Something is in flight in `group`.
+  void activate(Driven& group) {
+    if (group.is_active_) return;
+    group.is_active_ = true;
+    active_.push_back(&group);
+  }
+  /// Something has ended, or failed, that another thread of this process may wait for.
+  void wake_own_threads() {
+    if (sleeping_ > 0) ring_own_bells();
+  }
+  /// Advances what is in flight in other groups than `self`.
+  void advance_others(const Driven& self) {
+    if (active_.size() > 1 || (active_.size() == 1 && active_.front() != &self)) advance_active(self);
+  }
+
+  /// Blocks until `ready()`, which may do work. `check(timed_out)` is called now and then and throws where
+  /// there is no hope any more, or no time. The lock is released while this thread sleeps and where another
+  /// wants it.
+  template <class Ready, class Check>
+  void wait_until(const Driven& self, bool oversubscribed, const Ready& ready, const Check& check,
+                  std::chrono::milliseconds timeout) {
+    if (ready()) return;
+    const Counted waiting(waiting_);
+    // Threads that wait together would take the lock from each other.
+    Backoff backoff(oversubscribed || waiting_ > 1);
+    // The clock is first read when the spin is over: what ends within it never pays for it.
+    Clock::time_point deadline{};
+    while (true) {
+      advance_others(self);
+      mutex_.give_way();
+      if (ready()) return;
+      const Backoff::Step step = backoff.next();
+      if (step == Backoff::Step::look) continue;
+      if (step == Backoff::Step::yield) {
+        yield();
+        continue;
+      }
+      const auto now = Clock::now();
+      if (deadline == Clock::time_point{}) deadline = now + timeout;
+      check(now >= deadline);
+      if (sleep(ready, std::min<std::chrono::nanoseconds>(look_at_peers_every_, deadline - now))) return;
+    }
+  }
+
+ private:
+  struct Counted {
+    explicit Counted(int& count_) : count(count_) { ++count; }
+    Counted(const Counted&) = delete;
+    ~Counted() { --count; }
+    int& count;
+  };
+
+  /// Says that it sleeps, looks once more and sleeps; true where that look found it ready.
+  template <class Ready>
+  bool sleep(const Ready& ready, std::chrono::nanoseconds longest) {
+    const Sleeper sleeper(*this);
+    advance_all_thoroughly();
+    if (ready()) return true;
+    sleeper.wait(longest);
+    return false;
+  }
+
+  /// One thread's sleep on all bells.
+  class Sleeper {
+   public:
+    explicit Sleeper(Engine& engine);
+    Sleeper(const Sleeper&) = delete;
+    ~Sleeper();
+    void wait(std::chrono::nanoseconds longest) const;
+
+   private:
+    Engine& engine_;
+    std::vector<Doorbell*> more_;  // but the first
+    std::vector<uint32_t> more_rings_;
+    Doorbell* first_;
+    uint32_t first_rings_;
+  };
+
+  void advance_active(const Driven& self);
+  void advance_all_thoroughly();
+  void ring_own_bells();
+  void yield();
+
+  EngineMutex mutex_;
+  std::vector<Driven*> attached_, active_;
+  std::vector<Doorbell*> bells_;
+  std::chrono::nanoseconds look_at_peers_every_ = std::chrono::milliseconds(50);
+  int waiting_ = 0;   // threads in wait_until
+  int sleeping_ = 0;  // of them, on the bells
+};
+
+/// Wakes whoever sleeps on `bell`. A sequentially consistent fence must stand between what this rank did and
+/// this call, or a peer that falls asleep in between would miss it.
+inline void ring(Doorbell& bell) {
+  if (bell.sleeping.load(std::memory_order_relaxed) == 0) return;
+  bell.rings.fetch_add(1, std::memory_order_relaxed);
+  futex_wake(bell.rings);
+}
+
+}  // namespace lockstep::shm
