@@ -21,21 +21,6 @@ namespace {
 using torch::optim::AdamWOptions;
 using torch::optim::SGDOptions;
 
-/// Parameters of less than a chunk, of several, and of a part of one.
-struct WideImpl : torch::nn::Module {
-  WideImpl() {
-    net1 = register_module("net1", torch::nn::Linear(10, 130));
-    net2 = register_module("net2", torch::nn::Linear(130, 130));
-    net3 = register_module("net3", torch::nn::Linear(130, 5));
-    fill_with_waves(*this);
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    return net3->forward(net2->forward(net1->forward(x).relu()).relu());
-  }
-  torch::nn::Linear net1{nullptr}, net2{nullptr}, net3{nullptr};
-};
-TORCH_MODULE(Wide);
-
 struct Run {
   std::vector<at::Tensor> parameters;
   std::vector<double> norms;
@@ -156,17 +141,23 @@ void same_bits(const Options& options, double max_norm) {
 
 constexpr double kClips = 0.01, kClipsNothing = 1e9;
 
-void adamw_without_clipping() { same_bits<FusedAdamW>(AdamWOptions(0.05).weight_decay(0.1), 0); }
-void adamw_with_clipping() {
+TEST(FusedZero, AdamwWithoutClipping) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  same_bits<FusedAdamW>(AdamWOptions(0.05).weight_decay(0.1), 0);
+}
+TEST(FusedZero, AdamwWithClipping) {
+  ONLY_IF(world().backend_name() == "lockstep");
   same_bits<FusedAdamW>(AdamWOptions(0.05).weight_decay(0.1).amsgrad(true), kClips);
 }
-void sgd_with_clipping() {
+TEST(FusedZero, SgdWithClipping) {
+  ONLY_IF(world().backend_name() == "lockstep");
   same_bits<FusedSGD>(SGDOptions(0.05).momentum(0.9), kClips);
   same_bits<FusedSGD>(SGDOptions(0.05).momentum(0.9), kClipsNothing);
 }
 
 /// LibTorch's own, which know nothing of slices.
-void other_optimizers_with_and_without_clipping() {
+TEST(FusedZero, OtherOptimizersWithAndWithoutClipping) {
+  ONLY_IF(world().backend_name() == "lockstep");
   using namespace torch::optim;
   for (const double max_norm : {0.0, kClips}) {
     same_bits<torch::optim::SGD>(SGDOptions(0.05).momentum(0.9).nesterov(true).weight_decay(0.1), max_norm);
@@ -178,7 +169,8 @@ void other_optimizers_with_and_without_clipping() {
 }
 
 /// A parameter is no larger to a file, or to another program, than it was.
-void parameters_stay_what_they_are() {
+TEST(FusedZero, ParametersStayWhatTheyAre) {
+  ONLY_IF(world().backend_name() == "lockstep");
   for (const bool shared : {false, true}) {
     Wide model;
     DistributedDataParallel ddp(model);
@@ -201,7 +193,8 @@ void parameters_stay_what_they_are() {
 
 /// Rank 0 is in step() while the others are in backward, with all gradients delivered: nothing moves under
 /// them.
-void no_parameter_changes_under_a_backward_pass() {
+TEST(FusedZero, NoParameterChangesUnderABackwardPass) {
+  ONLY_IF(world().backend_name() == "lockstep");
   for (const bool shared : {false, true}) {
     Wide model;
     DistributedDataParallel ddp(model);
@@ -232,7 +225,8 @@ void no_parameter_changes_under_a_backward_pass() {
 }
 
 /// Parameters that take part now and then, on some ranks or on none, and one that comes later.
-void unused_and_added_parameters() {
+TEST(FusedZero, UnusedAndAddedParameters) {
+  ONLY_IF(world().backend_name() == "lockstep");
   std::vector<at::Tensor> expected;
   for (const int form : {0, 1, 2}) {  // plain, fused, fused and shared
     TwoHeads model;
@@ -266,7 +260,8 @@ void unused_and_added_parameters() {
   }
 }
 
-void wrong_use_of_the_fused_one() {
+TEST(FusedZero, WrongUseOfTheFusedOne) {
+  ONLY_IF(world().backend_name() == "lockstep");
   using Fused = FusedZeroRedundancyOptimizer<FusedAdamW>;
   Wide model;
   DistributedDataParallel ddp(model);
@@ -281,7 +276,8 @@ void wrong_use_of_the_fused_one() {
 
 /// Gradients are dropped or zeroed by the optimizer, through its base class, or by the module; before the
 /// forward or after it.
-void any_zero_grad_will_do() {
+TEST(FusedZero, AnyZeroGradWillDo) {
+  ONLY_IF(world().backend_name() == "lockstep");
   const int own = world().rank();
   Wide model, plain;
   DistributedDataParallel ddp(model), reference(plain);
@@ -316,7 +312,8 @@ void any_zero_grad_will_do() {
 }
 
 /// Afterwards each rank has parameters of its own again.
-void shared_parameters_after_the_optimizer() {
+TEST(FusedZero, SharedParametersAfterTheOptimizer) {
+  ONLY_IF(world().backend_name() == "lockstep");
   Wide model;
   {
     DistributedDataParallel ddp(model);
@@ -332,51 +329,13 @@ void shared_parameters_after_the_optimizer() {
   CHECK_TRUE(world().rank() == 0 || model->net2->weight.equal(before));
 }
 
-void the_fused_one_needs_shared_memory() {
+TEST(FusedZero, TheFusedOneNeedsSharedMemory) {
+  ONLY_IF(world().backend_name() == "gloo");
   Wide model;
   DistributedDataParallel ddp(model);
   check_throws<ValueError>([&] { FusedZeroRedundancyOptimizer<FusedAdamW>(ddp, AdamWOptions(0.1)); },
                            "ZeroRedundancyOptimizer works on any");
 }
 
-/// Run with TORCH_DISTRIBUTED_DEBUG=DETAIL: only the last write is one too many.
-void a_write_outside_step() {
-  Wide model;
-  DistributedDataParallel ddp(model);
-  FusedZeroRedundancyOptimizer<FusedAdamW> fused(ddp, AdamWOptions(0.1), {.shared_parameters = true});
-  for (int step = 0; step < 2; ++step) {
-    fused.zero_grad();
-    toy_loss(ddp, step, world().rank()).backward();
-    fused.clip_grad_norm_(1.0);
-    fused.step();
-  }
-  world().barrier();
-  {
-    const auto writable = fused.writable_parameters();
-    if (world().rank() == 0) model->net2->weight.detach().mul_(0.5);
-  }
-  world().barrier();
-  std::fprintf(stderr, "so far so good\n");
-  world().barrier();
-  if (world().rank() == 1) model->net2->weight.detach().mul_(0.5);
-  world().barrier();
-}
-
 }  // namespace
-
-Cases fused_zero_cases() {
-  return {{"adamw_without_clipping", adamw_without_clipping},
-          {"adamw_with_clipping", adamw_with_clipping},
-          {"sgd_with_clipping", sgd_with_clipping},
-          {"other_optimizers_with_and_without_clipping", other_optimizers_with_and_without_clipping},
-          {"parameters_stay_what_they_are", parameters_stay_what_they_are},
-          {"no_parameter_changes_under_a_backward_pass", no_parameter_changes_under_a_backward_pass},
-          {"unused_and_added_parameters", unused_and_added_parameters},
-          {"wrong_use_of_the_fused_one", wrong_use_of_the_fused_one},
-          {"the_fused_one_needs_shared_memory", the_fused_one_needs_shared_memory},
-          {"any_zero_grad_will_do", any_zero_grad_will_do},
-          {"shared_parameters_after_the_optimizer", shared_parameters_after_the_optimizer},
-          {"a_write_outside_step", a_write_outside_step}};
-}
-
 }  // namespace lockstep::testing

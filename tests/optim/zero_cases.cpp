@@ -2,7 +2,6 @@
 
 #include <ATen/ops/equal.h>
 
-#include "lockstep/base/main.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
@@ -10,7 +9,7 @@
 namespace lockstep::testing {
 namespace {
 
-void wrong_use_is_named() {
+TEST(Zero, WrongUseIsNamed) {
   using torch::optim::AdamWOptions;
   using Zero = ZeroRedundancyOptimizer<FusedAdamW>;
   check_throws<ValueError>([] { Zero(std::vector<at::Tensor>(), AdamWOptions(0.1)); },
@@ -24,7 +23,7 @@ void wrong_use_is_named() {
 
 // Under DistributedDataParallel: what the plain optimizer makes of the same gradients, to the bit, and less
 // state.
-void equals_the_plain_optimizer() {
+TEST(Zero, EqualsThePlainOptimizer) {
   const auto train = [](Toy& toy, torch::optim::Optimizer& optimizer) {
     DistributedDataParallel ddp(toy);
     for (int step = 0; step < 4; ++step) {
@@ -54,27 +53,3 @@ void equals_the_plain_optimizer() {
 
 }  // namespace
 }  // namespace lockstep::testing
-
-int main(int argc, char** argv) {
-  using namespace lockstep::testing;
-  if (argc == 3 && std::string(argv[1]) == "parity") {
-    return lockstep::run_main("zero_cases", [&] {
-      write_parity(argv[2]);
-      return 0;
-    });
-  }
-  Cases all = fused_zero_cases(), cases;
-  all.merge(zero_join_cases());
-  all["wrong_use_is_named"] = wrong_use_is_named;
-  all["equals_the_plain_optimizer"] = equals_the_plain_optimizer;
-  for (const auto& [name, body] : all) {
-    cases[name] = [body = body] {
-      world();
-      body();
-    };
-  }
-  return lockstep::run_main(argv[0], [&] {
-    for (int i = 1; i < argc; ++i) cases.at(argv[i])();
-    return 0;
-  });
-}

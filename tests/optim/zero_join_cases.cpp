@@ -89,7 +89,7 @@ const AdamWOptions& adamw() {
   return options;
 }
 
-void zero_under_join() {
+TEST(Zero, ZeroUnderJoin) {
   for (const bool view : {false, true}) {
     for (const bool gradients_are_views : {true, false}) {
       Toy model;
@@ -101,7 +101,8 @@ void zero_under_join() {
   }
 }
 
-void fused_zero_under_join() {
+TEST(Zero, FusedZeroUnderJoin) {
+  ONLY_IF(world().backend_name() == "lockstep");
   for (const bool shared : {false, true}) {
     for (const bool clips : {false, true}) {
       Toy model;
@@ -115,7 +116,7 @@ void fused_zero_under_join() {
 
 /// A parameter that some steps leave out everywhere is stepped on no rank, and one that is used somewhere on
 /// all.
-void zero_under_join_with_unused_parameters() {
+TEST(Zero, ZeroUnderJoinWithUnusedParameters) {
   const auto train = [](auto& model, auto& ddp, auto& optimizer, int rank) {
     for (int step = 0; step < batches_of(rank); ++step) {
       optimizer.zero_grad();
@@ -148,7 +149,7 @@ void zero_under_join_with_unused_parameters() {
 }
 
 /// Named nowhere, a step would meet ranks that have joined and know nothing of it.
-void a_step_that_join_does_not_know_of() {
+TEST(Zero, AStepThatJoinDoesNotKnowOf) {
   Toy model;
   ToyDdp ddp(model);
   ZeroRedundancyOptimizer<FusedAdamW> optimizer(model->parameters(), adamw());
@@ -164,12 +165,4 @@ void a_step_that_join_does_not_know_of() {
 }
 
 }  // namespace
-
-Cases zero_join_cases() {
-  return {{"zero_under_join", zero_under_join},
-          {"fused_zero_under_join", fused_zero_under_join},
-          {"zero_under_join_with_unused_parameters", zero_under_join_with_unused_parameters},
-          {"a_step_that_join_does_not_know_of", a_step_that_join_does_not_know_of}};
-}
-
 }  // namespace lockstep::testing

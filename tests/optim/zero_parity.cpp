@@ -9,11 +9,12 @@
 
 #include <sstream>
 
+#include "lockstep/base/main.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
-#include "tests/optim/zero_cases.h"
+#include "tests/parallel/ddp_models.h"
 
 namespace lockstep::testing {
 namespace {
@@ -112,8 +113,7 @@ void run(Tensors& out, const std::string& name, Options options, bool view) {
   }
 }
 
-}  // namespace
-
+/// Writes each rank's results into a file of `directory`, named after the rank.
 void write_parity(const std::string& directory) {
   Tensors out;
   run<torch::optim::SGD>(out, "sgd", torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.05), false);
@@ -124,4 +124,14 @@ void write_parity(const std::string& directory) {
   checkpoint::save_safetensors(fmt::format("{}/{}", directory, world().rank()), out);
 }
 
+}  // namespace
 }  // namespace lockstep::testing
+
+/// `zero_parity_runs DIRECTORY`
+int main(int argc, char** argv) {
+  return lockstep::run_main(argv[0], [&] {
+    if (argc != 2) throw lockstep::ValueError("name the directory for the results");
+    lockstep::testing::write_parity(argv[1]);
+    return 0;
+  });
+}

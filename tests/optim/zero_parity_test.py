@@ -89,8 +89,7 @@ class ZeroParityTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as directory:
             mp.start_processes(run_all, (size, directory), nprocs=size, start_method="fork")
             subprocess.run(
-                [f"{BIN}/lockrun", "--standalone", "--nproc-per-node", str(size), f"{TESTS}/zero_cases", "parity",
-                 directory],
+                [f"{BIN}/lockrun", "--standalone", "--nproc-per-node", str(size), f"{TESTS}/zero_parity_runs", directory],
                 check=True, capture_output=True, text=True, timeout=100)
             for rank in range(size):
                 expected, found = torch.load(f"{directory}/{rank}.pt"), load_file(f"{directory}/{rank}")
