@@ -5,9 +5,10 @@
     peer_tests.py test_gather                     only these
     peer_tests.py --start-method spawn ...        ranks as PyTorch starts them: each imports torch anew, in seconds
 
-A test must pass when it passes with Gloo (without --against-gloo: when nothing skips it), or is one of the all_to_all
-tests that only MPI has on the CPU. EXCEPTIONS lists what need not, with the reason; a listed test that passes is a
-failure of the run.
+With --against-gloo a test must pass when it passes with Gloo or is one of the all_to_all tests that only MPI has on the
+CPU. Without it every test of the wheel must end as peer_verdicts.json says, which names all of them: a test that is new,
+gone, or skipped for another reason is a failure of the run (--record writes the file). EXCEPTIONS lists what need not
+pass, with the reason; a listed test that passes is a failure of the run.
 """
 
 import argparse
@@ -36,6 +37,7 @@ import lockstep  # noqa: E402, F401
 
 shipped.BACKEND = os.environ["BACKEND"] = ON
 
+VERDICTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer_verdicts.json")
 TOO_FEW_RANKS = "skipped: Skipped due to small world size."
 
 # Test -> why it need not pass.
@@ -168,7 +170,40 @@ def is_right(name, verdict):
     return (verdict == "passed") != (name in EXCEPTIONS)
 
 
+def read_verdicts():
+    """{test: verdict} of all tests with two ranks."""
+    with open(VERDICTS, encoding="utf-8") as file:
+        return {name: verdict for verdict, names in json.load(file).items() for name in names}
+
+
+def write_verdicts(verdicts):
+    by_verdict = {}
+    for name in sorted(verdicts):
+        by_verdict.setdefault(verdicts[name], []).append(name)
+    with open(VERDICTS, "w", encoding="utf-8") as file:
+        json.dump(by_verdict, file, indent=1, sort_keys=True)
+        file.write("\n")
+
+
+def compare_with_record(world_size, names, options):
+    """Every verdict is the recorded one; a name that only one side has is wrong too."""
+    verdicts = run_on("lockstep", world_size, names, options)
+    if options.record:
+        write_verdicts(verdicts)
+    recorded = read_verdicts()
+    expected = recorded if names == ALL else {name: recorded.get(name, "(not recorded)") for name in names}
+    wrong = {name: (expected.get(name, "(not recorded)"), verdicts.get(name, "(not in the wheel)"))
+             for name in {**expected, **verdicts} if expected.get(name) != verdicts.get(name)}
+    passed = sum(verdict == "passed" for verdict in verdicts.values())
+    print(f"world size {world_size}: {len(verdicts)} tests, {passed} passed, {len(wrong)} not as recorded", flush=True)
+    for name, (before, now) in sorted(wrong.items()):
+        print(f"  {name}: {now}; recorded: {before}", flush=True)
+    return not wrong and passed > 0
+
+
 def compare(world_size, names, options):
+    if not options.against_gloo and world_size == 2:
+        return compare_with_record(world_size, names, options)
     if options.against_gloo:
         gloo = run_on("gloo", world_size, names, options)
         names = [n for n in names if gloo[n] == "passed" or (n.startswith("test_all_to_all") and "cuda" not in n)]
@@ -189,6 +224,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--world-size", type=int, nargs="+", default=[2])
     parser.add_argument("--against-gloo", action="store_true", help="run them with Gloo first")
+    parser.add_argument("--record", action="store_true", help="write peer_verdicts.json from this run")
     parser.add_argument("--jobs", type=int, default=3, help="tests at a time (default 3)")
     parser.add_argument("--start-method", choices=["fork", "spawn"], default="fork", help="of the ranks")
     parser.add_argument("--show-output", action="store_true", help="what the tests print")
