@@ -5,7 +5,7 @@ import re
 import subprocess
 import unittest
 
-from installed import CMAKE, HERE, SOURCE, InstalledTest, other_libtorch, run
+from installed import BUILD, CMAKE, HERE, SOURCE, InstalledTest, other_libtorch, run
 
 SANITIZE = os.environ["LOCKSTEP_SANITIZE"]
 
@@ -37,6 +37,16 @@ class PackageTest(InstalledTest):
         two = run(self.prefix / "bin/lockrun", "--standalone", "--nproc-per-node", 2, "--prefix", "off", app,
                   env={**os.environ, "OMP_NUM_THREADS": "1"})
         self.assertEqual(two, "gradient 3\ngradient 3\n")
+
+    def test_the_prefix_names_no_folder_of_the_checkout(self):
+        places = (str(SOURCE).encode(), str(BUILD).encode())
+        named = [str(path) for path in self.prefix.rglob("*") if path.is_file() and self.is_ours(path)
+                 and any(place in path.read_bytes() for place in places)]
+        self.assertEqual(named, [])
+
+    def is_ours(self, path):
+        """All but what debug information names."""
+        return os.environ["LOCKSTEP_BUILD_TYPE"] == "Release" or path.suffix in (".cmake", ".h", ".py")
 
     def test_an_unknown_component_is_named(self):
         (self.work / "unknown").mkdir()
