@@ -1,4 +1,4 @@
-# One function for each kind of target, so that every room is built with the same flags.
+# One function for each kind of target, so that every module is built with the same flags.
 
 # lockstep_find_package(<name> ...): find_package(... REQUIRED) for something that the libraries of this folder link; who finds
 # the installed module finds it again. What only our programs and tests use needs plain find_package.
