@@ -153,12 +153,11 @@ class InitTest(unittest.TestCase):
         second = {**alone, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
         self.refused(second, "the first rank of this node has not called init() within 500 ms", 1)
 
-
     def test_waiting_opens_no_address_that_others_could_take_first(self):
         first = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
                  "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": f"waits-{os.getpid()}", "TEST_TIMEOUT_MS": "60000"}
         second = {**first, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
-        waiting = subprocess.Popen([CASES, "all_reduce"], env={**CLEAN, **first})
+        waiting = subprocess.Popen([CASES, "--gtest_filter=Collectives.AllReduce"], env={**CLEAN, **first})
         try:
             deadline = time.monotonic() + 60
             while "/memfd:lockstep" not in os.popen(f"ls -l /proc/{waiting.pid}/fd").read():
@@ -166,7 +165,7 @@ class InitTest(unittest.TestCase):
                 time.sleep(0.02)
             with open("/proc/net/unix") as sockets:
                 self.assertNotIn(f"waits-{os.getpid()}", sockets.read())
-            self.check([second], ("all_reduce",))
+            self.check([second], ("Collectives.AllReduce",))
             self.assertEqual(waiting.wait(60), 0)
         finally:
             waiting.kill()
