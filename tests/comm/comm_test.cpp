@@ -43,7 +43,8 @@ TEST(MessagesTest, PrintsTheSameUnderLockrunAndByItself) {
         "reduce"}) {
     EXPECT_NE(own.find(part), std::string::npos) << part << "\nin:\n" << own;
   }
-  EXPECT_NE(output_of("sh -c '! " LOCKSTEP_BIN_DIR "/messages three'").find("three: expected a number from 1 to 256"),
+  EXPECT_NE(output_of("sh -c '! " LOCKSTEP_BIN_DIR "/messages three'")
+                .find("three: expected a number from 1 to 256"),
             std::string::npos);
 }
 

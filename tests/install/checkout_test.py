@@ -30,7 +30,7 @@ class StrangersProjectTest(unittest.TestCase):
 
     def test_an_unknown_component_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
-            result = subprocess.run([CMAKE, "-S", SOURCE, "-B", folder, "-DLOCKSTEP_COMPONENTS=coms"],
+            result = subprocess.run([CMAKE, "-G", "Ninja", "-S", SOURCE, "-B", folder, "-DLOCKSTEP_COMPONENTS=coms"],
                                     capture_output=True, text=True, timeout=120)
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("LOCKSTEP_COMPONENTS names 'coms'; there are: base;", " ".join(result.stderr.split()))
