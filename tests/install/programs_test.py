@@ -6,6 +6,7 @@ import sys
 import unittest
 
 from installed import HERE, SOURCE, InstalledTest, other_libtorch
+from namespaces import in_namespaces
 
 # In a namespace of its own: .venv at another place, an empty folder where the checkout was.
 MOVED_AWAY = 'mount --bind "$1" "$2" && mount -t tmpfs none "$3" && shift 3 && exec "$@"'
@@ -25,10 +26,9 @@ class InstalledProgramsTest(InstalledTest):
         return cls.venv / os.path.relpath(path, sys.prefix)
 
     def start(self, *command, **environment):
-        user = [] if os.geteuid() == 0 else ["-Ur"]
         environment = {"PATH": "/usr/bin:/bin", "HOME": str(self.work), "TMPDIR": str(self.work), **environment}
         return subprocess.run(
-            ["unshare", *user, "-m", "sh", "-c", MOVED_AWAY, "sh", sys.prefix, self.venv, SOURCE, *map(str, command)],
+            [*in_namespaces("-m"), "sh", "-c", MOVED_AWAY, "sh", sys.prefix, self.venv, SOURCE, *map(str, command)],
             cwd=self.work, env={name: str(value) for name, value in environment.items()}, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=120)
 

@@ -6,6 +6,7 @@ import subprocess
 import unittest
 
 from lockrun_support import LOCKRUN, TIMEOUT, LockrunTest, wait_until
+from namespaces import in_namespaces
 
 UNTIL_TOLD = "trap 'exit 0' TERM; touch ready$RANK; while true; do sleep 0.02; done"
 
@@ -50,8 +51,7 @@ class FirstProcessTest(LockrunTest):
     """Process 1 of a PID namespace, as in a container whose entry point is lockrun."""
 
     def start_as_first(self, script, *flags):
-        own = [] if os.geteuid() == 0 else ["-Ur"]
-        command = ["unshare", *own, "-p", "-m", "--fork", "--mount-proc", LOCKRUN, "--nproc-per-node", "2", *flags, "sh", "-c", script]
+        command = [*in_namespaces("-p", "-m", "--fork", "--mount-proc"), LOCKRUN, "--nproc-per-node", "2", *flags, "sh", "-c", script]
         process = subprocess.Popen(command, env=self.environment, cwd=self.directory, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.addCleanup(lambda: (process.kill(), process.stdout.close(), process.stderr.close()))
         return process
