@@ -12,6 +12,8 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr const char* kSlurmStepNodes = "SLURM_STEP_NUM_NODES";
+constexpr const char* kSlurmJobNodes = "SLURM_JOB_NUM_NODES";
+constexpr const char* kPodIndex = "JOB_COMPLETION_INDEX";
 
 Host parse_host(std::string_view entry, const std::string& source) {
   Host host;
@@ -54,6 +56,16 @@ int number(const char* name, int64_t otherwise) {
   return static_cast<int>(env::get_int(name).value_or(otherwise));
 }
 
+/// MASTER_PORT, or `otherwise`.
+uint16_t master_port(int otherwise) {
+  const int port = number(env::kMasterPort, otherwise);
+  if (port < 0 || port > 65535) {
+    throw ValueError(std::string("environment variable ") + env::kMasterPort + "=" + std::to_string(port) +
+                     ": expected a port from 1 to 65535");
+  }
+  return static_cast<uint16_t>(port);
+}
+
 /// The place of machine `rank` of `nodes`, which meet at MASTER_ADDR, where that is set, or at `point`.
 std::optional<ClusterPlace> place_at(int rank, int nodes, const std::optional<job::MeetingPoint>& point,
                                      const char* launcher) {
@@ -69,12 +81,7 @@ std::optional<ClusterPlace> place_at(int rank, int nodes, const std::optional<jo
   place.nodes = nodes;
   place.node_rank = rank;
   place.master_addr = addr ? *addr : point->host;
-  const int port = number(env::kMasterPort, point ? point->port : 0);
-  if (port < 0 || port > 65535) {
-    throw ValueError(std::string("environment variable ") + env::kMasterPort + "=" + std::to_string(port) +
-                     ": expected a port from 1 to 65535");
-  }
-  place.master_port = static_cast<uint16_t>(port);
+  place.master_port = master_port(point ? point->port : 0);
   return place;
 }
 
@@ -119,6 +126,40 @@ std::optional<ClusterPlace> place_from_environment() {
   if (env::get(env::kPmiSize) && env::get(env::kPmiLocalSize)) return place_by_mpiexec();
   if (env::get("KUBERNETES_SERVICE_HOST")) return place_by_pytorch_job();
   return std::nullopt;
+}
+
+std::optional<ClusterPlace> place_in_indexed_job(int nodes, const std::string& master_addr) {
+  const auto index = env::get_int(kPodIndex);
+  if (!index || nodes == 1) return std::nullopt;
+  if (*index < 0 || *index >= nodes) {
+    throw ValueError(std::string("environment variable ") + kPodIndex + "=" + std::to_string(*index) +
+                     " is the number of this machine, and --nnodes is " + std::to_string(nodes) +
+                     ": expected 0 to " + std::to_string(nodes - 1) +
+                     "; set the Job's completions to the same number, or give --node-rank");
+  }
+  ClusterPlace place;
+  place.nodes = nodes;
+  place.node_rank = static_cast<int>(*index);
+  place.master_addr = !master_addr.empty() ? master_addr : env::get(env::kMasterAddr).value_or("");
+  if (place.master_addr.empty()) {
+    throw ValueError(
+        "a Kubernetes Indexed Job does not say where its first pod is; give --master-addr JOB-0.SERVICE, "
+        "where "
+        "SERVICE is the headless service that the pods name as their subdomain, or MASTER_ADDR in the "
+        "environment");
+  }
+  place.master_port = master_port(0);
+  return place;
+}
+
+std::string unused_slurm_nodes() {
+  const int nodes = number(kSlurmJobNodes, 1);
+  if (nodes <= 1 || env::get(env::kSlurmStepId) || env::get(env::kOpenMpiSize) || env::get(env::kPmiSize)) {
+    return "";
+  }
+  return "SLURM gave this job " + std::to_string(nodes) +
+         " nodes, but all ranks run on this one: srun did not start lockrun; use srun --ntasks-per-node=1 "
+         "lockrun ..., or give --standalone for one node";
 }
 
 std::vector<Host> parse_hosts(std::string_view text, const std::string& source) {

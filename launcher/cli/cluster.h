@@ -23,6 +23,15 @@ struct ClusterPlace {
 /// is.
 std::optional<ClusterPlace> place_from_environment();
 
+/// The place of a pod of Kubernetes' Indexed Job with `nodes` pods: JOB_COMPLETION_INDEX is its number. They
+/// meet at `master_addr` or, where that is empty, at MASTER_ADDR. None outside of such a Job. Throws
+/// ValueError when the index is too large, or nothing says where the first pod is.
+std::optional<ClusterPlace> place_in_indexed_job(int nodes, const std::string& master_addr);
+
+/// What to tell a user whose lockrun runs on one of several machines of a SLURM allocation only, because srun
+/// did not start it; else empty.
+std::string unused_slurm_nodes();
+
 struct Host {
   std::string name;
   int slots = 1;

@@ -58,7 +58,8 @@ constexpr Flag kFlags[] = {
      "Who has lockrun's standard input: a rank, all (each gets a copy) or none. The others have /dev/null."},
     {"standalone", "", "", "", kMeeting,
      "One machine and a free port; the rendezvous flags are ignored. The default for one machine."},
-    {"node-rank", "", "R", "0", kMeeting, "Static: number of this machine, from 0."},
+    {"node-rank", "", "R", "0", kMeeting,
+     "Static: number of this machine, from 0. Default in a Kubernetes Indexed Job: JOB_COMPLETION_INDEX."},
     {"master-addr", "", "HOST", "127.0.0.1", kMeeting, "Static: the machine with --node-rank 0."},
     {"master-port", "", "PORT", "", kMeeting,
      "Static: port of the rendezvous there. Default: 29500. On one machine: MASTER_PORT, by default a free "

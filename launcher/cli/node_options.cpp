@@ -91,11 +91,24 @@ void parse_rdzv_conf(const std::string& text, NodeOptions& nodes) {
 }
 
 /// The place that another lockrun, or SLURM, mpirun or Kubernetes gave to this one.
-std::optional<ClusterPlace> find_place(const CommandLine& line, const Machine& machine) {
+std::optional<ClusterPlace> find_place(const CommandLine& line, const Machine& machine, Options& options) {
   if (machine.assigned) return machine.assigned;
+  const NodeOptions& nodes = options.nodes;
+  if (line.given("nnodes") && nodes.min == nodes.max && line.text("rdzv-backend") == "static" &&
+      !line.on("standalone") && !line.given("node-rank")) {
+    const bool elsewhere = line.given("rdzv-endpoint");
+    return place_in_indexed_job(nodes.max,
+                                elsewhere || line.given("master-addr") ? line.text("master-addr") : "");
+  }
   const bool said = line.on("standalone") || line.given("nnodes") || line.given("rdzv-endpoint") ||
                     line.given("master-addr") || line.given("hosts") || line.given("hostfile");
-  return said ? std::nullopt : place_from_environment();
+  if (said) return std::nullopt;
+  auto place = place_from_environment();
+  if (!place) {
+    if (const std::string warning = unused_slurm_nodes(); !warning.empty())
+      options.warnings.push_back(warning);
+  }
+  return place;
 }
 
 /// Horovod's list of hosts, in the order of ranks.
@@ -195,7 +208,7 @@ void parse_node_options(const CommandLine& line, const Machine& machine, Options
   nodes.local_addr = line.text("local-addr");
   if (!machine.assigned) parse_host_list(line, machine, options);
   if (!nodes.hosts.empty()) return;
-  const auto place = find_place(line, machine);
+  const auto place = find_place(line, machine, options);
   if (place) {
     nodes.min = nodes.max = place->nodes;
     if (place->slots > 0) options.nproc_per_node = place->slots;

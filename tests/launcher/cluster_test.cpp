@@ -61,6 +61,37 @@ TEST_F(PlaceTest, MpiexecDoesNotSayWhereTheFirstMachineIs) {
   EXPECT_EQ(place->master_port, 0);
 }
 
+TEST_F(PlaceTest, PodsOfAnIndexedJobAreNumbered) {
+  EXPECT_FALSE(place_in_indexed_job(2, "first"));
+  set("JOB_COMPLETION_INDEX", "1");
+  EXPECT_FALSE(place_in_indexed_job(1, "first"));  // pods with a job each
+  EXPECT_THROW(place_in_indexed_job(2, ""), ValueError);
+  const auto by_flag = place_in_indexed_job(2, "first");
+  ASSERT_TRUE(by_flag);
+  EXPECT_EQ(by_flag->node_rank, 1);
+  EXPECT_EQ(by_flag->master_addr, "first");
+  EXPECT_EQ(by_flag->master_port, 0);
+  set("MASTER_ADDR", "train-0.train");
+  set("MASTER_PORT", "1234");
+  const auto by_variables = place_in_indexed_job(2, "");
+  ASSERT_TRUE(by_variables);
+  EXPECT_EQ(by_variables->master_addr, "train-0.train");
+  EXPECT_EQ(by_variables->master_port, 1234);
+  set("JOB_COMPLETION_INDEX", "2");
+  EXPECT_THROW(place_in_indexed_job(2, "first"), ValueError);
+}
+
+TEST_F(PlaceTest, AnAllocationWithoutSrunUsesOneNode) {
+  EXPECT_EQ(unused_slurm_nodes(), "");
+  set("SLURM_JOB_ID", "12345");
+  set("SLURM_JOB_NUM_NODES", "1");
+  EXPECT_EQ(unused_slurm_nodes(), "");
+  set("SLURM_JOB_NUM_NODES", "2");
+  EXPECT_NE(unused_slurm_nodes().find("SLURM gave this job 2 nodes"), std::string::npos);
+  set("SLURM_STEP_ID", "0");
+  EXPECT_EQ(unused_slurm_nodes(), "");
+}
+
 TEST(ClusterTest, ListsOfHosts) {
   const auto hosts = parse_hosts("# ours\na slots=3 max_slots=4\n\n b\n", "file");
   ASSERT_EQ(hosts.size(), 2u);

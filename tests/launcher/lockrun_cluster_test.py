@@ -75,6 +75,14 @@ class ClusterTest(unittest.TestCase):
                          LOCKSTEP_BACKEND="gloo")
         self.assertIn("ranks 2 to 3 of 4, on 10.77.0.2", err)
 
+    def test_sbatch_without_srun_is_noticed(self):
+        script = self.directory / "script.sh"
+        script.write_text(f"#!/bin/sh\nexec {LOCKRUN} --prefix off true\n")
+        code, _, err = self.run_on_a("sbatch", "--wait", "-N2", "--output=script.out", script)
+        self.assertEqual(code, 0, err)
+        self.assertIn("lockrun: warning: SLURM gave this job 2 nodes, but all ranks run on this one",
+                      (self.directory / "script.out").read_text())
+
     def test_a_failure_under_srun_is_the_steps(self):
         code, _, err = self.run_on_a("srun", "-N2", "--ntasks-per-node=1", LOCKRUN, "sh", "-c", "[ $RANK = 0 ] && exec sleep 60; exit 7")
         self.assertEqual(code, 7, err)

@@ -33,6 +33,30 @@ TEST(OptionsTest, TakesBothSpellings) {
   EXPECT_EQ(parse({"--max_restarts", "2", "--shutdown_timeout", "1.5", "a"}).max_restarts, 2);
 }
 
+TEST(OptionsTest, PodsOfAnIndexedJobNeedNoNodeRank) {
+  env::set("JOB_COMPLETION_INDEX", "1");
+  const NodeOptions pod = parse({"--nnodes=2", "--master-addr", "train-0.train", "a"}).nodes;
+  EXPECT_EQ((std::tuple{pod.max, pod.node_rank, pod.host, pod.port, pod.numbered}),
+            (std::tuple{2, 1, "train-0.train", 29500, true}));
+  EXPECT_EQ(parse({"--nnodes=2", "--rdzv-endpoint", "train-0.train:77", "a"}).nodes.node_rank, 1);
+  EXPECT_EQ(parse({"--nnodes=2", "--node-rank", "0", "a"}).nodes.node_rank, 0);
+  EXPECT_FALSE(parse({"a"}).nodes.several());
+  EXPECT_NE(error_of({"--nnodes=2", "a"}).find("give --master-addr JOB-0.SERVICE"), std::string::npos);
+  EXPECT_NE(error_of({"--nnodes=1:2", "--master-addr", "x", "a"}).find("for MIN:MAX use"), std::string::npos);
+  env::set("JOB_COMPLETION_INDEX", std::nullopt);
+}
+
+TEST(OptionsTest, SlurmsOtherNodesAreNoticed) {
+  env::set("SLURM_JOB_NUM_NODES", "2");
+  const auto warnings = [](const std::vector<const char*>& arguments) {
+    return parse(arguments).warnings.size();
+  };
+  EXPECT_EQ(warnings({"a"}), 1u);
+  EXPECT_EQ(warnings({"--standalone", "a"}), 0u);
+  EXPECT_EQ(warnings({"-H", "a:1,b:1", "a"}), 0u);
+  env::set("SLURM_JOB_NUM_NODES", std::nullopt);
+}
+
 TEST(OptionsTest, EverythingAfterTheTargetBelongsToIt) {
   const Options options =
       parse({"--nproc-per-node", "2", "prog", "--nproc-per-node", "5", "-m", "--", "--x=1", "y"});
