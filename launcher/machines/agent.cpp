@@ -10,6 +10,7 @@
 
 #include "launcher/machines/hosts.h"
 #include "launcher/machines/machine.h"
+#include "launcher/machines/retry_pause.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
@@ -92,7 +93,7 @@ bool Agent::connect(Signals& signals) {
   double next_line = started + kFirstLine;
   std::string why;
   while (!try_to_connect(why)) {
-    wait(0.25, signals);
+    wait(retry_pause(monotonic_seconds() - started), signals);
     if (interrupted_by_) return false;
     const double now = monotonic_seconds();
     if (now >= deadline) throw Error(why + fmt::format("; gave up after {:.0f} s", now - started));

@@ -216,6 +216,21 @@ class AgentsTest(NodesTest):
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(TIMEOUT), 128 + signal.SIGINT)
 
+    def test_machines_that_start_together_meet_at_once(self):
+        quickest = TIMEOUT
+        for _ in range(5):
+            port = free_port()
+            early = self.start("--nnodes", 2, "--node-rank", 1, "--master-port", port, "--rdzv-conf", self.token, "true")
+            time.sleep(0.15)  # it has found nobody
+            with socket.create_server(("127.0.0.1", port)) as late:
+                late.settimeout(TIMEOUT)
+                listening = time.monotonic()
+                late.accept()[0].close()
+                quickest = min(quickest, time.monotonic() - listening)
+            early.kill()
+            early.communicate()
+        self.assertLess(quickest, 0.05)
+
     def test_too_few_machines(self):
         code, _, err = self.run_lockrun("--nnodes", 2, "--master-port", self.port, "--rdzv-conf", self.token + ",join_timeout=1", "true")
         self.assertEqual(code, 1)
