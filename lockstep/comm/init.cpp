@@ -16,6 +16,7 @@
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/backends/c10d_group.h"
 #include "lockstep/comm/backends/device_group.h"
 #include "lockstep/comm/backends/shared_memory.h"
@@ -125,15 +126,36 @@ std::shared_ptr<ProcessGroup::Impl> make_backend(const std::string& name,
   return name == "lockstep" ? make_lockstep(launch, store, timeout) : make_gloo(launch, store, timeout);
 }
 
-std::string backend_of(const InitOptions& options) {
-  std::string name =
-      !options.backend.empty() ? options.backend : env::get("LOCKSTEP_BACKEND").value_or("lockstep");
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+/// The backend that options or environment name; none where nobody has chosen.
+std::optional<std::string> chosen_backend(const InitOptions& options) {
+  auto name = !options.backend.empty() ? std::optional(options.backend) : env::get("LOCKSTEP_BACKEND");
+  if (!name) return std::nullopt;
+  std::transform(name->begin(), name->end(), name->begin(), [](unsigned char c) { return std::tolower(c); });
   const auto available = available_backends();
-  if (std::find(available.begin(), available.end(), name) != available.end()) return name;
-  const bool known = name == "nccl" || name == "mpi" || name == "ucc";
-  throw ValueError("there is no backend \"" + name + "\"" + (known ? " in this build" : "") +
+  if (std::find(available.begin(), available.end(), *name) != available.end()) return name;
+  const bool known = *name == "nccl" || *name == "mpi" || *name == "ucc";
+  throw ValueError("there is no backend \"" + *name + "\"" + (known ? " in this build" : "") +
                    "; choose lockstep (shared memory of one machine) or gloo");
+}
+
+/// Shared memory or, where the ranks share none, Gloo. All ranks decide alike: they know how many they are on
+/// a machine, or have compared what they see of each other's memory.
+std::shared_ptr<ProcessGroup::Impl> make_fitting_backend(const job::LaunchEnvironment& launch,
+                                                         StorePtr& store, std::chrono::milliseconds timeout) {
+  std::string reason;
+  if (launch.world_size != launch.local_world_size) {
+    reason = "the " + std::to_string(launch.world_size) + " ranks are on several machines";
+  } else {
+    try {
+      return make_lockstep(launch, store, timeout);
+    } catch (const NoSharedMemory& error) {
+      reason = "the ranks share no memory (" + error.reason() + ")";
+    }
+  }
+  if (launch.rank == 0) {
+    log::warning(reason + ", so the backend is gloo; LOCKSTEP_BACKEND=gloo chooses it without this line");
+  }
+  return make_gloo(launch, store, timeout);
 }
 
 /// Where options or the init_method tell this process's place, the environment need not.
@@ -179,7 +201,7 @@ job::LaunchEnvironment place_of(const InitOptions& options, const StoreAddress& 
 }
 
 World join_job(const InitOptions& options, const job::LaunchEnvironment& launch, StorePtr store) {
-  const std::string backend = backend_of(options);
+  const auto backend = chosen_backend(options);
   joining_process();
   if (const auto fd = env::get_int(env::kSegmentFd)) {
     // The programs that this one starts are no ranks: they get neither the descriptor nor its name.
@@ -189,7 +211,8 @@ World join_job(const InitOptions& options, const job::LaunchEnvironment& launch,
   }
   begin_job_at(store ? root_of(store) : launch.master_addr + ":" + std::to_string(launch.master_port));
   if (store) store = part_for_job(store, "");
-  auto impl = make_backend(backend, launch, store, options.timeout);
+  auto impl = backend ? make_backend(*backend, launch, store, options.timeout)
+                      : make_fitting_backend(launch, store, options.timeout);
   if (debug_level() == DebugLevel::DETAIL) impl = make_checked(std::move(impl));
   impl = begin_timeline(std::move(impl), launch);
   job_slot().emplace(JoinedJob{
@@ -224,7 +247,7 @@ World init(InitOptions options) {
       StoreAddress::parse(options.init_method.empty() ? "env://" : options.init_method);
   const bool meets_elsewhere = address.scheme != "env";
   const job::LaunchEnvironment launch = place_of(options, address, meets_elsewhere);
-  backend_of(options);  // before the ranks meet
+  chosen_backend(options);  // before the ranks meet
   debug_level();
   StorePtr store;
   if (meets_elsewhere) store = open_store(address, launch.rank, launch.world_size, options.timeout);

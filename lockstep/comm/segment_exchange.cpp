@@ -12,6 +12,7 @@
 #include <functional>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -53,13 +54,10 @@ std::string open_published(const std::string& place, const job::LaunchEnvironmen
   uint64_t nonce = 0;
   text >> pid >> remote_fd >> nonce;
   const std::string who = "rank " + std::to_string(launch.rank);
-  const std::string advice =
-      "; ranks that do not share memory and process numbers (other machines, other containers) need "
-      "--backend gloo";
   fd = open_in_process(pid, remote_fd);
   if (!fd.valid()) {
     return who + ": cannot open the shared segment of local rank 0 (descriptor " + std::to_string(remote_fd) +
-           " of process " + std::to_string(pid) + "): " + std::strerror(errno) + advice;
+           " of process " + std::to_string(pid) + "): " + std::strerror(errno);
   }
   try {
     if (shm::Segment::map(fd.get()).header().nonce == nonce) return "";
@@ -67,7 +65,7 @@ std::string open_published(const std::string& place, const job::LaunchEnvironmen
     // Something else has that number there: another machine or container.
   }
   return who + ": descriptor " + std::to_string(remote_fd) + " of process " + std::to_string(pid) +
-         " is not the segment of local rank 0: the ranks do not share memory" + advice;
+         " is not the segment of local rank 0";
 }
 
 /// Is it a job's of as many ranks, in which this one's place is free?
@@ -105,13 +103,22 @@ UniqueFd find_in_processes(const std::string& name, const job::LaunchEnvironment
   return {};
 }
 
+// What the first rank writes for the others: that all share its memory, or, behind a word, why not.
+constexpr std::string_view kFine = "fine", kApart = "apart ", kLate = "late ";
+
+void check_verdict(const std::string& verdict) {
+  if (verdict == kFine) return;
+  if (verdict.starts_with(kApart)) throw NoSharedMemory(verdict.substr(kApart.size()));
+  throw CommError(verdict.starts_with(kLate) ? verdict.substr(kLate.size())
+                                             : "local rank 0 left no verdict that can be read in the store");
+}
+
 }  // namespace
 
 UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& launch,
                           std::chrono::milliseconds timeout) {
   const std::string key = "lockstep/segment/" + std::to_string(launch.group_rank);
   const auto opened_key = [&](int rank) { return key + "/opened/" + std::to_string(rank); };
-  const std::string kFine = "fine";
   const TimeoutRestored restored(store);
   store.setTimeout(timeout);
   if (launch.local_rank == 0) {
@@ -119,39 +126,36 @@ UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& laun
     const uint64_t nonce = shm::Segment::map(fd.get()).header().nonce;
     store.set(key, std::to_string(::getpid()) + " " + std::to_string(fd.get()) + " " + std::to_string(nonce));
     // The descriptor must stay open until every other rank has its own; and all learn whether all have.
-    std::string verdict = kFine;
+    std::string verdict(kFine);
     const auto deadline = std::chrono::steady_clock::now() + timeout;
-    for (int r = 1; r < launch.local_world_size; ++r) {
-      std::string answer;
+    for (int r = 1; r < launch.local_world_size && !verdict.starts_with(kLate); ++r) {
       try {
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
             deadline - std::chrono::steady_clock::now());
         store.setTimeout(std::max(left, std::chrono::milliseconds(1)));
-        answer = to_text(store.get(opened_key(r)));
+        const std::string answer = to_text(store.get(opened_key(r)));
+        if (answer != kFine && verdict == kFine) verdict = std::string(kApart) + answer;
       } catch (const std::exception&) {
-        answer = "local rank " + std::to_string(r) + " has not called init() within " +
-                 std::to_string(timeout.count()) + " ms";
+        verdict = std::string(kLate) + "local rank " + std::to_string(r) + " has not called init() within " +
+                  std::to_string(timeout.count()) + " ms";
       }
-      if (answer != kFine && verdict == kFine) verdict = answer;
     }
     store.set(key + "/verdict", verdict);
-    if (verdict != kFine) throw CommError(verdict);
+    check_verdict(verdict);
     return fd;
   }
   UniqueFd fd;
   std::string problem, verdict;
   try {
     problem = open_published(to_text(store.get(key)), launch, fd);
-    store.set(opened_key(launch.local_rank), problem.empty() ? kFine : problem);
-    if (problem.empty()) verdict = to_text(store.get(key + "/verdict"));
+    store.set(opened_key(launch.local_rank), problem.empty() ? std::string(kFine) : problem);
+    verdict = to_text(store.get(key + "/verdict"));
   } catch (const std::exception& error) {
     const std::string text = error.what();
     throw CommError("rank " + std::to_string(launch.rank) +
                     ": local rank 0 did not answer in the store: " + text.substr(0, text.find('\n')));
   }
-  // A rank's own problem is certain, whatever else stands in the store.
-  if (!problem.empty()) throw CommError(problem);
-  if (verdict != kFine) throw CommError(verdict);
+  check_verdict(verdict);
   return fd;
 }
 

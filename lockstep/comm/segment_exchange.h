@@ -4,7 +4,9 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <string>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 
 namespace c10d {
@@ -17,10 +19,22 @@ struct LaunchEnvironment;
 
 namespace lockstep {
 
+/// Ranks that met share no memory. Thrown on all of them.
+class NoSharedMemory : public CommError {
+ public:
+  explicit NoSharedMemory(const std::string& reason)
+      : CommError(reason + "; ranks on other machines or in other containers need --backend gloo"),
+        reason_(reason) {}
+  const std::string& reason() const { return reason_; }  ///< what() without the advice
+
+ private:
+  std::string reason_;
+};
+
 /// Through a store, in which no other job has left anything (store_part.h). The node's first rank makes the
 /// segment and publishes where it is; the others open it and compare a random number that only its memory
-/// holds. Throws CommError, on every rank, when one of them does not share memory. Blocks until all ranks of
-/// the node are there.
+/// holds. Throws NoSharedMemory, on every rank, when one of them does not share memory, and CommError when
+/// ranks do not come. Blocks until all ranks of the node are there.
 UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& launch,
                           std::chrono::milliseconds timeout);
 

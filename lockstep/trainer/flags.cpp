@@ -99,7 +99,7 @@ void add_ddp_flags(CommandLine program, TrainingArguments& a) {
   add(program, "--ddp-bucket-cap-mb", a.ddp_bucket_cap_mb, "Size of a gradient bucket, in MiB");
   program.add_option("--ddp-backend", a.ddp_backend, "Backend: lockstep (shared memory) or gloo")
       .type_name("NAME")
-      .default_text("LOCKSTEP_BACKEND, else lockstep");
+      .default_text("LOCKSTEP_BACKEND, else lockstep on one machine and gloo on several");
   program
       .add_option(
           "--ddp-timeout",

@@ -47,7 +47,7 @@ struct TrainingArguments {
   int dataloader_prefetch_factor = 2;
 
   double ddp_bucket_cap_mb = 25;
-  std::string ddp_backend{};  ///< "lockstep", "gloo", or "": LOCKSTEP_BACKEND, else "lockstep"
+  std::string ddp_backend{};  ///< "lockstep", "gloo", or "": as InitOptions::backend
   std::chrono::seconds ddp_timeout{1800};
 
   /// Throws ValueError naming the argument, its value and what is allowed.

@@ -7,6 +7,8 @@ import tempfile
 import time
 import unittest
 
+from namespaces import in_namespaces
+
 CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "collective_cases")
 LOCKRUN = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockrun")
 CLEAN = {name: value for name, value in os.environ.items()
@@ -19,9 +21,9 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run(environments, *cases):
-    """One process for each environment; returns [(exit code, output)]."""
-    ranks = [subprocess.Popen([CASES, "--gtest_filter=" + ":".join(cases)], env={**CLEAN, **environment}, text=True,
+def run(environments, *cases, within=()):
+    """One process for each environment, by the command `within`; returns [(exit code, output)]."""
+    ranks = [subprocess.Popen([*within, CASES, "--gtest_filter=" + ":".join(cases)], env={**CLEAN, **environment}, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for environment in environments]
     results = []
     for process in ranks:
@@ -64,6 +66,21 @@ class InitTest(unittest.TestCase):
         port = str(free_port())
         self.check([{"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
                     for r in range(2)], ("Joining.Place",))
+
+    def test_ranks_that_share_no_memory_take_gloo_unless_a_backend_was_chosen(self):
+        apart = in_namespaces("-p", "-m", "--fork", "--mount-proc", "--kill-child")
+
+        def results(**environment):
+            port = str(free_port())
+            return run([{"RANK": str(r), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **environment}
+                        for r in range(3)], "Joining.Place", "Collectives.AllReduce", within=apart)
+        for rank, (code, output) in enumerate(results()):
+            self.assertEqual(code, 0, output)
+            self.assertIn(f"rank {rank} of 3, local {rank} of 3, node 0, gloo", output)
+            self.assertEqual(output.count("so the backend is gloo"), 1 if rank == 0 else 0, output)
+        for code, output in results(LOCKSTEP_BACKEND="lockstep"):
+            self.assertEqual(code, 1, output)
+            self.assertIn("ranks on other machines or in other containers need --backend gloo", output)
 
     def test_open_mpi(self):
         self.check([{"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_RANK": str(r),

@@ -63,6 +63,7 @@ class HostsTest(NodesTest):
         return [pid for pid in self.processes() if os.readlink(f"/proc/{pid}/ns/pid") == wanted]
 
     def test_static_all_reduce_in_cpp_shares_no_memory(self):
+        del self.environment["LOCKSTEP_BACKEND"]  # Nobody chooses.
         flags = ["--nnodes", 2, "--nproc-per-node", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", self.token,
                  "--prefix", "off"]
         a = self.on("a", *flags, "--node-rank", 0, ALL_REDUCE_RANK)
@@ -77,8 +78,9 @@ class HostsTest(NodesTest):
         addresses = {line.split()[1].split(":")[0] for line in listening.splitlines()[1:] if line.split()[3] == "0A"}
         self.assertEqual(addresses, {"01004D0A"})
         (self.directory / "release").touch()
-        for code, _, err in self.finish(a, b):
+        for node, (code, _, err) in enumerate(self.finish(a, b)):
             self.assertEqual(code, 0, err)
+            self.assertEqual(err.count("the 4 ranks are on several machines, so the backend is gloo"), 1 - node, err)
 
     def test_elastic_all_reduce_of_torchruns_script(self):
         flags = ["--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29777", "--rdzv-id", "job",
