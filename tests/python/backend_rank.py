@@ -1,15 +1,18 @@
-"""A rank of backend_test.py: one case named on the command line, over torch.distributed on the lockstep backend."""
+"""A rank of backend_test.py: the cases named on the command line, over torch.distributed on the lockstep backend."""
 
 import collections
 import datetime
 import os
+import runpy
 import sys
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 
 import lockstep  # noqa: F401  (registers the backend)
+import starts
 
 
 def each(make):
@@ -227,8 +230,35 @@ def killed():
     os._exit(4)
 
 
-if __name__ == "__main__":
-    case = globals()[sys.argv[1]]
-    dist.init_process_group("lockstep")
-    case()
+def timeline():
+    assert "LOCKSTEP_TIMELINE" not in os.environ and "LOCKSTEP_TIMELINE_PARTS" not in os.environ
+    rank, tensor = dist.get_rank(), torch.ones(1000)
+    for _ in range(3):
+        dist.all_reduce(tensor)
+    dist.broadcast(tensor, src=1, group=dist.new_group([0, 1]))
+    dist.recv(tensor, 0) if rank else dist.send(tensor, 1)
+    wrapped = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(100, 100))
+    wrapped(torch.ones(4, 100)).sum().backward()
+
+
+def trained_on(backend):
+    """train_script.py as a user runs it; what it has trained lies in the folder TRAINED. It makes its own group."""
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_script.py")
     dist.destroy_process_group()
+    with mock.patch.object(sys, "argv", [script, "--backend", backend, "--out", os.path.join(os.environ["TRAINED"], backend)]):
+        runpy.run_path(script, run_name="__main__")
+
+
+def trained():
+    trained_on("lockstep")
+    dist.init_process_group("lockstep")
+
+
+def trained_on_gloo():
+    trained_on("gloo")
+    starts.passed("trained_on_gloo")
+    os._exit(0)  # Gloo's tear-down aborts now and then
+
+
+if __name__ == "__main__":
+    starts.run_cases(globals(), lambda: dist.init_process_group("lockstep"), dist.destroy_process_group)
