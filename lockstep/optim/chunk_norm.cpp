@@ -1,10 +1,15 @@
 #include "lockstep/optim/chunk_norm.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/abs.h>
 #include <ATen/ops/view_as_real.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <string>
+
+#include "lockstep/base/error.h"
 
 namespace lockstep::detail {
 namespace {
@@ -29,6 +34,49 @@ double square_sum(const T* values, int64_t count) {
   return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
 }
 
+/// How the values of a chunk, and then those of the chunks, are put together.
+struct Extreme {
+  static bool is(double norm_type) { return std::isinf(norm_type); }
+  /// A value that is not a number stays, as in at::linalg_vector_norm.
+  static double of(double norm_type, double a, double b) {
+    if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<double>::quiet_NaN();
+    return norm_type > 0 ? std::max(a, b) : std::min(a, b);
+  }
+};
+
+template <class T>
+double power_sum(const T* values, int64_t count, double norm_type) {
+  double total = std::fabs(static_cast<double>(values[0]));
+  if (Extreme::is(norm_type)) {
+    for (int64_t i = 1; i < count; ++i) {
+      total = Extreme::of(norm_type, total, std::fabs(static_cast<double>(values[i])));
+    }
+    return total;
+  }
+  total = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double size = std::fabs(static_cast<double>(values[i]));
+    if (norm_type == 0) {
+      total += size == 0 ? 0 : 1;
+    } else {
+      total += norm_type == 1 ? size : std::pow(size, norm_type);
+    }
+  }
+  return total;
+}
+
+template <class T>
+double chunk_sum(const T* values, int64_t count, double norm_type) {
+  return norm_type == 2 ? square_sum(values, count) : power_sum(values, count, norm_type);
+}
+
+/// Elements of any dtype as doubles of the same size: the parts of a complex number will do for squares.
+at::Tensor as_doubles(const at::Tensor& elements, double norm_type) {
+  if (!elements.is_complex()) return elements.to(at::kDouble);
+  const at::Tensor exact = elements.resolve_conj().to(at::kComplexDouble);
+  return norm_type == 2 ? at::view_as_real(exact) : exact.abs();
+}
+
 }  // namespace
 
 at::Tensor in_memory_order(const at::Tensor& tensor) {
@@ -36,7 +84,7 @@ at::Tensor in_memory_order(const at::Tensor& tensor) {
   return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset());
 }
 
-void sum_squares(const at::Tensor& flat, double* sums) {
+void sum_powers(const at::Tensor& flat, double norm_type, double* sums) {
   constexpr int64_t kGrain = 64;
   const int64_t elements = flat.numel();
   at::parallel_for(0, norm_chunks(elements), kGrain, [&](int64_t begin, int64_t end) {
@@ -44,31 +92,41 @@ void sum_squares(const at::Tensor& flat, double* sums) {
       const int64_t first = chunk * kNormChunk;
       const int64_t count = std::min(kNormChunk, elements - first);
       if (flat.scalar_type() == at::kFloat) {
-        sums[chunk] = square_sum(flat.const_data_ptr<float>() + first, count);
+        sums[chunk] = chunk_sum(flat.const_data_ptr<float>() + first, count, norm_type);
       } else {
-        const at::Tensor elements_of_chunk = flat.narrow(0, first, count);
-        const at::Tensor part =
-            (flat.is_complex() ? at::view_as_real(elements_of_chunk.resolve_conj()) : elements_of_chunk)
-                .to(at::kDouble);
-        sums[chunk] = square_sum(part.const_data_ptr<double>(), part.numel());
+        const at::Tensor part = as_doubles(flat.narrow(0, first, count), norm_type);
+        sums[chunk] = chunk_sum(part.const_data_ptr<double>(), part.numel(), norm_type);
       }
     }
   });
 }
 
-double norm_of_chunks(const std::vector<double>& sums, const std::vector<size_t>& chunks) {
+double norm_of_chunks(const std::vector<double>& sums, const std::vector<size_t>& chunks, double norm_type) {
+  if (sums.empty()) return 0;
+  if (Extreme::is(norm_type)) {
+    double total = sums[0];
+    for (const double sum : sums) total = Extreme::of(norm_type, total, sum);
+    return total;
+  }
   std::vector<double> of_tensors;
   size_t next = 0;
   for (const size_t count : chunks) {
     double sum = 0;
     for (const size_t end = next + count; next < end; ++next) sum += sums[next];
     if (std::isnan(sum)) return sum;
-    of_tensors.push_back(sum);
+    of_tensors.push_back(norm_type == 0 && sum > 0 ? 1 : sum);
   }
   std::sort(of_tensors.begin(), of_tensors.end());
   double total = 0;
   for (const double sum : of_tensors) total += sum;
-  return std::sqrt(total);
+  if (norm_type == 2) return std::sqrt(total);
+  return norm_type == 0 || norm_type == 1 ? total : std::pow(total, 1 / norm_type);
+}
+
+void check_norm(double norm, bool error_if_nonfinite) {
+  if (!error_if_nonfinite || std::isfinite(norm)) return;
+  throw Error("clip_grad_norm_: the total norm of the gradients is " + std::to_string(norm) +
+              ", so they cannot be clipped; leave error_if_nonfinite out to scale them all the same");
 }
 
 }  // namespace lockstep::detail

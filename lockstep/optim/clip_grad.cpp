@@ -2,8 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/stack.h>
 
 #include <cmath>
 #include <string>
@@ -26,24 +24,15 @@ std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& parameters) {
 }
 
 double norm_of(const std::vector<at::Tensor>& grads, double norm_type) {
-  if (norm_type != 2.0) {
-    std::vector<at::Tensor> norms;
-    for (const auto& grad : grads) {
-      const auto dtype = grad.is_complex() ? at::kComplexDouble : at::kDouble;
-      norms.push_back(
-          at::linalg_vector_norm(grad, norm_type, std::nullopt, /*keepdim=*/false, dtype).to(at::kCPU));
-    }
-    return norms.empty() ? 0 : at::linalg_vector_norm(at::stack(norms), norm_type).item<double>();
-  }
   std::vector<double> sums;
   std::vector<size_t> chunks;
   for (const auto& grad : grads) {
     const at::Tensor flat = detail::in_memory_order(grad);
     chunks.push_back(static_cast<size_t>(detail::norm_chunks(flat.numel())));
     sums.resize(sums.size() + chunks.back());
-    detail::sum_squares(flat, sums.data() + sums.size() - chunks.back());
+    detail::sum_powers(flat, norm_type, sums.data() + sums.size() - chunks.back());
   }
-  return detail::norm_of_chunks(sums, chunks);
+  return detail::norm_of_chunks(sums, chunks, norm_type);
 }
 
 }  // namespace
@@ -58,10 +47,7 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
   const at::NoGradGuard no_grad;
   const auto grads = gradients(parameters);
   const double norm = norm_of(grads, norm_type);
-  if (error_if_nonfinite && !std::isfinite(norm)) {
-    throw Error("clip_grad_norm_: the total norm of the gradients is " + std::to_string(norm) +
-                ", so they cannot be clipped; leave error_if_nonfinite out to scale them all the same");
-  }
+  detail::check_norm(norm, error_if_nonfinite);
   const double scale = detail::clip_scale(norm, max_norm);
   if (detail::clips(scale) && !grads.empty()) at::_foreach_mul_(grads, scale);
   return norm;

@@ -25,6 +25,13 @@ bool protects(const FusedZeroRedundancyOptimizerOptions& options) {
          options.protect_parameters.value_or(debug_level() == DebugLevel::DETAIL);
 }
 
+/// Parameters without a gradient are chunks of 0 here, which add nothing to these norms.
+void check_norm_type(double norm_type) {
+  if (norm_type >= 0) return;
+  throw ValueError(std::string(kName) + ": norm_type is " + std::to_string(norm_type) +
+                   "; it must be 0 or more, or infinity");
+}
+
 }  // namespace
 
 std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module) {
@@ -238,25 +245,23 @@ void FusedZeroCore::leave_join() {
   if (std::exchange(slices_->has_shadowed, false)) zero_grad();  // of others' passes
 }
 
-double FusedZeroCore::grad_norm() {
-  announce_clip(0, false);
-  return norm_of_gradients();
+double FusedZeroCore::grad_norm(double norm_type) {
+  const Clipping clipping{.norm_type = norm_type, .scales = false};
+  check_norm_type(norm_type);
+  announce_clip(clipping);
+  return clip(clipping);
 }
 
-double FusedZeroCore::clip_grad_norm_(double max_norm) {
-  announce_clip(max_norm, true);
-  return clip(max_norm);
+double FusedZeroCore::clip_grad_norm_(double max_norm, double norm_type, bool error_if_nonfinite) {
+  const Clipping clipping{max_norm, norm_type, true, error_if_nonfinite};
+  check_norm_type(norm_type);
+  announce_clip(clipping);
+  return clip(clipping);
 }
 
-void FusedZeroCore::clip_share(double max_norm, bool scales) {
-  if (scales) {
-    clip(max_norm);
-  } else {
-    norm_of_gradients();
-  }
-}
+void FusedZeroCore::clip_share(const Clipping& clipping) { clip(clipping); }
 
-double FusedZeroCore::norm_of_gradients() {
+double FusedZeroCore::norm_of_gradients(double norm_type) {
   const at::NoGradGuard no_grad;
   take_gradients();
   size_t total = 0;
@@ -266,19 +271,21 @@ double FusedZeroCore::norm_of_gradients() {
     for (const Piece& piece : group) {
       if (!piece.local.grad().defined()) continue;
       const size_t first = places_.at(piece.parameter.unsafeGetTensorImpl()).first_chunk;
-      sum_squares(piece.local.grad(), sums.data() + first + piece.range.begin / kNormChunk);
+      sum_powers(piece.local.grad(), norm_type, sums.data() + first + piece.range.begin / kNormChunk);
     }
   }
   // Each chunk is one rank's and zero elsewhere: the sum has its bits.
   own_group().all_reduce(at::from_blob(sums.data(), {static_cast<int64_t>(total)}, at::kDouble));
   drop_gradients();
-  return norm_of_chunks(sums, chunks_);
+  return norm_of_chunks(sums, chunks_, norm_type);
 }
 
-double FusedZeroCore::clip(double max_norm) {
+double FusedZeroCore::clip(const Clipping& clipping) {
   const at::NoGradGuard no_grad;
-  const double norm = norm_of_gradients();
-  const double scale = clip_scale(norm, max_norm);
+  const double norm = norm_of_gradients(clipping.norm_type);
+  if (!clipping.scales) return norm;
+  check_norm(norm, clipping.error_if_nonfinite);
+  const double scale = clip_scale(norm, clipping.max_norm);
   if (!clips(scale)) return norm;
   std::vector<at::Tensor> gradients;
   take_gradients();

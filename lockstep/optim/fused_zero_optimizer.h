@@ -53,10 +53,11 @@ class FusedZeroCore : public ShardedOptimizer {
  public:
   /// What lockstep::clip_grad_norm_ does to gradients that every rank has in full: scales them by max_norm /
   /// (norm + 1e-6) where that is below 1, and returns their total norm before that; the same bits. Between
-  /// backward and step(), on all ranks; blocks.
-  double clip_grad_norm_(double max_norm);
+  /// backward and step(), on all ranks, with the same arguments; blocks. Throws ValueError for a norm_type
+  /// below 0 and, on all ranks, Error with error_if_nonfinite.
+  double clip_grad_norm_(double max_norm, double norm_type = 2.0, bool error_if_nonfinite = false);
   /// The norm alone.
-  double grad_norm();
+  double grad_norm(double norm_type = 2.0);
   ~FusedZeroCore() override;
   /// While it lives, this rank may write to shared parameters that are protected; what it writes, all see.
   class [[nodiscard]] WritableParameters {
@@ -99,9 +100,9 @@ class FusedZeroCore : public ShardedOptimizer {
   void check_parameters(const torch::nn::Module& module) const;
   void move_group(const torch::optim::OptimizerParamGroup& group);
   void step_share() override;
-  void clip_share(double max_norm, bool scales) override;
-  double norm_of_gradients();
-  double clip(double max_norm);
+  void clip_share(const Clipping& clipping) override;
+  double norm_of_gradients(double norm_type);
+  double clip(const Clipping& clipping);
   void take_gradients();
   void drop_gradients();
   void update();

@@ -168,8 +168,9 @@ torch::Tensor ShardedOptimizer::step(LossClosure closure) {
   return loss;
 }
 
-void ShardedOptimizer::announce_clip(double max_norm, bool scales) {
-  announce(JoinSession::Phase::clip, {max_norm, scales ? 1.0 : 0.0});
+void ShardedOptimizer::announce_clip(const Clipping& clipping) {
+  announce(JoinSession::Phase::clip, {clipping.max_norm, clipping.norm_type, clipping.scales ? 1.0 : 0.0,
+                                      clipping.error_if_nonfinite ? 1.0 : 0.0});
 }
 
 void ShardedOptimizer::announce(JoinSession::Phase phase, std::vector<double> values) {
@@ -188,9 +189,9 @@ void ShardedOptimizer::tell(int source, std::vector<double>& values) const {
 
 void ShardedOptimizer::shadow(const JoinSession::Answer& answer) {
   if (answer.phase == JoinSession::Phase::clip) {
-    std::vector<double> values(2);
+    std::vector<double> values(4);
     tell(answer.highest_active_rank, values);
-    return clip_share(values[0], values[1] != 0);
+    return clip_share({values[0], values[1], values[2] != 0, values[3] != 0});
   }
   std::vector<double> rates = learning_rates();
   tell(answer.highest_active_rank, rates);

@@ -26,6 +26,14 @@ struct Piece {
   ElementRange range;
 };
 
+/// What clip_grad_norm_() was called with; without `scales` only the norm is wanted.
+struct Clipping {
+  double max_norm = 0;
+  double norm_type = 2;
+  bool scales = true;
+  bool error_if_nonfinite = false;
+};
+
 /// Makes `OptimizerT` over some groups.
 using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(const ParamGroups&)>;
 template <class OptimizerT, class Defaults>
@@ -82,10 +90,10 @@ class ShardedOptimizer : public torch::optim::Optimizer, public detail::JoinMemb
   virtual void groups_changed() = 0;
 
   /// Before this rank's clip_grad_norm_(): under join() the ranks that have joined learn of it, as of step().
-  void announce_clip(double max_norm, bool scales);
+  void announce_clip(const detail::Clipping& clipping);
   /// This rank's part of a step, or of a clip_grad_norm_().
   virtual void step_share() = 0;
-  virtual void clip_share(double /*max_norm*/, bool /*scales*/) {}
+  virtual void clip_share(const detail::Clipping& /*clipping*/) {}
 
   /// To be called once by the constructors, when pieces_of works.
   void make_local();

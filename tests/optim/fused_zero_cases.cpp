@@ -6,6 +6,7 @@
 #include <torch/serialize.h>
 
 #include <chrono>
+#include <limits>
 #include <sstream>
 #include <thread>
 
@@ -153,6 +154,36 @@ TEST(FusedZero, SgdWithClipping) {
   ONLY_IF(world().backend_name() == "lockstep");
   same_bits<FusedSGD>(SGDOptions(0.05).momentum(0.9), kClips);
   same_bits<FusedSGD>(SGDOptions(0.05).momentum(0.9), kClipsNothing);
+}
+
+TEST(FusedZero, ClippingByOtherNorms) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  Wide model;
+  DistributedDataParallel ddp(model);
+  FusedZeroRedundancyOptimizer<FusedSGD> fused(ddp, SGDOptions(0.05));
+  Wide plain_model;
+  DistributedDataParallel plain(plain_model);
+  const auto backward = [](auto& of) {
+    of.zero_grad();
+    toy_loss(of, 0, world().rank()).backward();
+  };
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double norm_type : {0.0, 1.0, 2.0, 3.0, infinity}) {
+    backward(ddp);
+    backward(plain);
+    const double expected = clip_grad_norm_(plain_model->parameters(), kClips, norm_type);
+    CHECK_TRUE(expected > 0);
+    CHECK_TRUE(fused.grad_norm(norm_type) == expected);
+    CHECK_TRUE(fused.clip_grad_norm_(kClips, norm_type) == expected);
+  }
+  EXPECT_THROW(fused.clip_grad_norm_(1, -1), ValueError);
+  // One rank's gradient is not finite: all are told, and none is scaled.
+  backward(ddp);
+  at::Tensor gradient = model->parameters().front().grad();
+  const at::Tensor before = model->parameters().back().grad().clone();
+  gradient.fill_(infinity);
+  EXPECT_THROW(fused.clip_grad_norm_(kClips, 2, /*error_if_nonfinite=*/true), Error);
+  CHECK_TRUE(at::equal(model->parameters().back().grad(), before));
 }
 
 /// LibTorch's own, which know nothing of slices.

@@ -154,7 +154,8 @@ TEST(ClipGradNorm, CountsImaginaryParts) {
 }
 
 TEST(ClipGradNorm, HasTheArgumentsOfLibTorchs) {
-  for (const double norm_type : {1.0, 2.0, 3.0, std::numeric_limits<double>::infinity()}) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double norm_type : {-kInfinity, -1.0, 0.0, 0.5, 1.0, 2.0, 3.0, kInfinity}) {
     const at::Tensor ours = at::zeros({3, 4}).requires_grad_(), theirs = at::zeros({3, 4}).requires_grad_();
     ours.mutable_grad() = at::arange(12, at::kFloat).view({3, 4}) - 5;
     theirs.mutable_grad() = ours.grad().clone();

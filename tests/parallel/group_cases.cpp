@@ -5,6 +5,9 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/optim/sgd.h>
 
+#include <filesystem>
+#include <iterator>
+
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/hooks/default_hooks.h"
 #include "lockstep/parallel/join.h"
@@ -277,9 +280,20 @@ TEST(Groups, AnErrorInOneOfTwoPasses) {
   }
 }
 
+size_t count_files(const char* directory) {
+  const auto files = std::filesystem::directory_iterator(directory);
+  return static_cast<size_t>(std::distance(begin(files), end(files)));
+}
+
+/// Nor threads and sockets of it.
 TEST(Groups, WrappedModulesLeaveNoGroup) {
   const int own = world().rank();
+  size_t threads = 0, descriptors = 0;
   for (int round = 0; round < 100; ++round) {
+    if (round == 20) {
+      threads = count_files("/proc/self/task");
+      descriptors = count_files("/proc/self/fd");
+    }
     NormedChoice model;
     convert_sync_batchnorm(*model);
     DistributedDataParallel ddp(model, {.find_unused_parameters = true});
@@ -287,6 +301,8 @@ TEST(Groups, WrappedModulesLeaveNoGroup) {
     ddp(choice_input(round, own), true).sum().backward();
     join({ddp}, [&] { ddp(choice_input(round, own), true).sum().backward(); });
   }
+  EXPECT_LE(count_files("/proc/self/task"), threads);
+  EXPECT_LE(count_files("/proc/self/fd"), descriptors);
 }
 
 /// What a module was wrapped with goes when the program leaves the group.

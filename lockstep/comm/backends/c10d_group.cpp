@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/backends/spare_engines.h"
 
 namespace lockstep::backends {
 namespace {
@@ -61,11 +62,20 @@ std::string first_line(const std::exception& error) {
   throw CommError(text);
 }
 
+std::shared_ptr<Engine> make_engine(const BackendFactory& factory,
+                                    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                    Timeout timeout) {
+  auto engine = std::make_shared<Engine>();
+  engine->backend = factory(store, rank, size, timeout);
+  return engine;
+}
+
 class C10dWorkAdapter : public Work {
  public:
-  C10dWorkAdapter(c10::intrusive_ptr<c10d::Work> work, const std::string& backend, const std::string& what,
-                  Timeout timeout)
-      : work_(std::move(work)),
+  C10dWorkAdapter(std::shared_ptr<Engine> engine, c10::intrusive_ptr<c10d::Work> work,
+                  const std::string& backend, const std::string& what, Timeout timeout)
+      : engine_(std::move(engine)),
+        work_(std::move(work)),
         what_("[" + backend + "] " + what),
         timeout_(timeout),
         is_receive_(what == "recv"),
@@ -73,6 +83,7 @@ class C10dWorkAdapter : public Work {
   /// Gloo forgets a message whose handle goes: one that nobody waits for is kept, with its tensor, until the
   /// end of the process. (Its collectives are kept by their queue.)
   ~C10dWorkAdapter() override {
+    if (work_->isCompleted() && !work_->exception()) ++engine_->ended_well;
     if (!is_message_ || is_success()) return;
     static auto* const kept = new std::vector<c10::intrusive_ptr<c10d::Work>>();
     kept->push_back(work_);
@@ -92,6 +103,7 @@ class C10dWorkAdapter : public Work {
     if (work_->exception()) do_wait(timeout_);
     return true;
   }
+  std::shared_ptr<Engine> engine_;
   c10::intrusive_ptr<c10d::Work> work_;
   std::string what_;
   std::chrono::milliseconds timeout_;
@@ -100,18 +112,20 @@ class C10dWorkAdapter : public Work {
 
 class C10dGroup : public ProcessGroup::Impl {
  public:
-  C10dGroup(BackendFactory factory, c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+  C10dGroup(BackendFactory factory, c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Engine> engine,
             Timeout timeout)
       : factory_(std::move(factory)),
         store_(std::move(store)),
-        backend_(factory_(store_, rank, size, timeout)),
+        engine_(std::move(engine)),
+        backend_(engine_->backend),
         name_(backend_->getBackendName()),
         timeout_(timeout) {}
-  /// Gloo's tear-down aborts the process now and then (a thread destroyed while it runs; seen in 3 of 107
-  /// jobs of Python's too). So the engine is kept, and goes with the process.
   ~C10dGroup() override {
-    static auto* const kept = new std::vector<c10::intrusive_ptr<c10d::Backend>>();
-    kept->push_back(backend_);
+    if (home_ && engine_->begun == engine_->ended_well) {
+      home_->put(number_, std::move(engine_));
+    } else {
+      keep_for_ever(backend_);
+    }
   }
 
   int rank() const override { return backend_->getRank(); }
@@ -128,7 +142,8 @@ class C10dGroup : public ProcessGroup::Impl {
     const char* const what = name_of(collective.kind);
     const at::NoGradGuard no_grad;  // Gloo takes it along to its thread, where it divides for AVG
     try {
-      return std::make_shared<C10dWorkAdapter>(begin(collective), name_, what, collective.timeout);
+      ++engine_->begun;
+      return std::make_shared<C10dWorkAdapter>(engine_, begin(collective), name_, what, collective.timeout);
     } catch (const ValueError&) {
       throw;
     } catch (const std::exception& error) {
@@ -138,8 +153,10 @@ class C10dGroup : public ProcessGroup::Impl {
   void monitored_barrier(Timeout timeout) override {
     c10d::BarrierOptions options;
     options.timeout = timeout;
+    ++engine_->begun;
     try {
       backend_->monitoredBarrier(options, /*waitAllRanks=*/true);
+      ++engine_->ended_well;
     } catch (const std::exception& error) {
       fail("[" + name_ + "] monitored_barrier", error);
     }
@@ -152,21 +169,70 @@ class C10dGroup : public ProcessGroup::Impl {
     needs_shared_memory("empty_common", name_);
   }
   std::shared_ptr<ProcessGroup::Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
-    const std::string prefix = "lockstep/group/" + std::to_string(++groups_made_);
+    const int number = ++groups_made_;
     const auto own = std::find(members.begin(), members.end(), rank());
     if (own == members.end()) return nullptr;
-    return wrap_c10d(factory_, c10::make_intrusive<c10d::PrefixStore>(prefix, store_),
-                     static_cast<int>(own - members.begin()), static_cast<int>(members.size()), timeout);
+    const bool has_all = members.size() == static_cast<size_t>(size());
+    if (has_all) {
+      if (const int spare = SpareEngines::common(all_spares()); spare >= 0) {
+        const std::shared_ptr<Engine> engine = spares_->take(spare);
+        engine->backend->setTimeout(timeout);
+        return duplicate_on(engine, number, timeout);
+      }
+    }
+    const std::shared_ptr<Engine> engine =
+        make_engine(factory_, store_of(number), static_cast<int>(own - members.begin()),
+                    static_cast<int>(members.size()), timeout);
+    if (has_all) return duplicate_on(engine, number, timeout);
+    return std::make_shared<C10dGroup>(factory_, store_of(number), engine, timeout);
   }
 
  private:
   c10::intrusive_ptr<c10d::Work> begin(const Collective& collective);
 
+  c10::intrusive_ptr<c10d::Store> store_of(int group) const {
+    return c10::make_intrusive<c10d::PrefixStore>("lockstep/group/" + std::to_string(group), store_);
+  }
+  std::shared_ptr<ProcessGroup::Impl> duplicate_on(const std::shared_ptr<Engine>& engine, int number,
+                                                   Timeout timeout) {
+    auto made = std::make_shared<C10dGroup>(factory_, store_of(number), engine, timeout);
+    made->home_ = spares_;
+    made->number_ = number;
+    return made;
+  }
+  /// What spare engines each rank has. Blocks until all have said so.
+  std::vector<std::string> all_spares() {
+    const auto key = [](int round, int of) {
+      return "lockstep/spares/" + std::to_string(round) + "/" + std::to_string(of);
+    };
+    const std::string own = spares_->list();
+    store_->set(key(++rounds_, rank()), std::vector<uint8_t>(own.begin(), own.end()));
+    // Who is here has read all of the round before the last.
+    if (rounds_ > 2) store_->deleteKey(key(rounds_ - 2, rank()));
+    std::vector<std::string> keys, lists;
+    for (int each = 0; each < size(); ++each) keys.push_back(key(rounds_, each));
+    try {
+      store_->wait(keys, timeout_);
+    } catch (const std::exception& error) {
+      fail("[" + name_ + "] new_group", error);
+    }
+    for (const std::string& each : keys) {
+      const std::vector<uint8_t> text = store_->get(each);
+      lists.emplace_back(text.begin(), text.end());
+    }
+    return lists;
+  }
+
   BackendFactory factory_;
   c10::intrusive_ptr<c10d::Store> store_;
+  std::shared_ptr<Engine> engine_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::string name_;
-  int groups_made_ = 0;  // the same on all ranks, as all make the same groups
+  // The same on all ranks, as all make the same groups.
+  int groups_made_ = 0, rounds_ = 0;
+  std::shared_ptr<SpareEngines> spares_ = std::make_shared<SpareEngines>();  // of this group's duplicates
+  std::shared_ptr<SpareEngines> home_{};  // where this duplicate's engine goes; its number there
+  int number_ = 0;
   std::chrono::milliseconds timeout_;
 };
 
@@ -231,7 +297,8 @@ c10::intrusive_ptr<c10d::Work> C10dGroup::begin(const Collective& collective) {
 
 std::shared_ptr<ProcessGroup::Impl> wrap_c10d(BackendFactory factory, c10::intrusive_ptr<c10d::Store> store,
                                               int rank, int size, std::chrono::milliseconds timeout) {
-  return std::make_shared<C10dGroup>(std::move(factory), std::move(store), rank, size, timeout);
+  const std::shared_ptr<Engine> engine = make_engine(factory, store, rank, size, timeout);
+  return std::make_shared<C10dGroup>(std::move(factory), std::move(store), engine, timeout);
 }
 
 }  // namespace lockstep::backends

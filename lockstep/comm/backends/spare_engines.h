@@ -1,0 +1,46 @@
+// Engines of LibTorch (Gloo, NCCL) that outlive the groups they were made for, and are used again.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace lockstep::backends {
+
+/// An engine, and whether it is as good as new: what it began it also ended.
+struct Engine {
+  c10::intrusive_ptr<c10d::Backend> backend;
+  std::atomic<int64_t> begun = 0, ended_well = 0;
+};
+
+/// Gloo's tear-down aborts the process now and then (a thread destroyed while it runs; seen in 3 of 107 jobs
+/// of Python's too). So an engine is kept, and goes with the process. Thread-safe.
+void keep_for_ever(c10::intrusive_ptr<c10d::Backend> backend);
+
+/// Engines of one group's duplicates that have gone, by the number that all ranks have for them: the next
+/// duplicate takes one, so that what is made and destroyed in a loop does not pile up threads and sockets.
+/// Thread-safe.
+class SpareEngines {
+ public:
+  SpareEngines() = default;
+  SpareEngines(const SpareEngines&) = delete;
+  ~SpareEngines();
+  void put(int number, std::shared_ptr<Engine> engine);
+  std::shared_ptr<Engine> take(int number);
+  /// "number:operations " of each: ranks that have begun as many operations agree about what comes next.
+  std::string list() const;
+  /// The number of the first that stands in all ranks' lists; -1: none.
+  static int common(const std::vector<std::string>& lists);
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<int, std::shared_ptr<Engine>> engines_;
+};
+
+}  // namespace lockstep::backends
