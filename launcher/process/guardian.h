@@ -7,8 +7,7 @@
 //     or process group it is in. The guardian has a session of its own, so what kills lockrun's process group
 //     does not reach it.
 //   - the guardian dies: the workers get SIGKILL (PR_SET_PDEATHSIG), and what they had started becomes
-//   lockrun's,
-//     which is a sub-reaper too and kills it.
+//     lockrun's, which is a sub-reaper too and kills it.
 // The guardian decides nothing: lockrun tells it which signals to send and when to finish, and hears what
 // happens to the workers. It holds no more than its memory at the fork and has one thread.
 #pragma once

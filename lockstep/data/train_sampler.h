@@ -30,8 +30,7 @@ struct TrainSamplerOptions {
 ///   seed + epoch. The lists are equal in every epoch.
 /// - sequential: equal in every epoch.
 /// - group_by_length: the Trainer draws from each process's global generator, after its DataLoader drew one
-/// 64-bit
-///   number from it. That generator was seeded with the seed, so the lists of the first epoch are equal. What
+///   64-bit number from it. That generator was seeded with the seed, so the lists of the first epoch are equal. What
 ///   later epochs draw depends in Python on every random number (dropout) drawn before, on each rank for
 ///   itself, so ranks may disagree there about the permutation; here, epoch e starts afresh from seed + e. A
 ///   Trainer with a callback that calls torch.manual_seed(seed + epoch) in on_epoch_begin gives equal lists
