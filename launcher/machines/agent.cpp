@@ -43,7 +43,8 @@ Agent::Agent(const Options& options, Hosts* hosts, Say say)
       hosts_(hosts),
       say_(std::move(say)),
       secret_(read_secret(options.nodes)),
-      host_(host_name()) {
+      host_(host_name()),
+      id_(random_id()) {
   if (secret_.empty()) {
     say_("no secret is set: whoever reaches port " + std::to_string(options.nodes.port) +
          " can join the job (--rdzv-conf token_file=FILE)");
@@ -87,12 +88,33 @@ bool Agent::try_to_connect(std::string& why) {
   return false;
 }
 
+bool Agent::greet(Signals& signals) {
+  const double deadline = monotonic_seconds() + kGreetingTimeout;
+  while (!wire_->greeted() && wire_->state() == Wire::State::open && monotonic_seconds() < deadline &&
+         !interrupted_by_) {
+    wait(0.1, signals);
+  }
+  return wire_->greeted();
+}
+
 bool Agent::connect(Signals& signals) {
+  wire_.reset();
+  news_.dropped.clear();
   const double started = monotonic_seconds();
   const double deadline = started + options_.nodes.join_timeout;
   double next_line = started + kFirstLine;
   std::string why;
-  while (!try_to_connect(why)) {
+  while (true) {
+    if (try_to_connect(why)) {
+      if (greet(signals)) break;
+      why = fmt::format(
+          "what listens at {}:{} is no rendezvous of lockrun (torchrun's agents cannot be joined: start "
+          "lockrun on every machine)",
+          options_.nodes.host, options_.nodes.port);
+      // One that was there before may be stopped, or about to end.
+      if (!took_part_ && !interrupted_by_) throw Error(why);
+      wire_.reset();
+    }
     wait(retry_pause(monotonic_seconds() - started), signals);
     if (interrupted_by_) return false;
     const double now = monotonic_seconds();
@@ -101,18 +123,6 @@ bool Agent::connect(Signals& signals) {
       say_(why + fmt::format("; trying for another {:.0f} s", deadline - now));
       next_line = now + kNextLine;
     }
-  }
-  const double greeting_deadline = monotonic_seconds() + kGreetingTimeout;
-  while (!wire_->greeted() && wire_->state() == Wire::State::open &&
-         monotonic_seconds() < greeting_deadline) {
-    wait(0.1, signals);
-    if (interrupted_by_) return false;
-  }
-  if (!wire_->greeted()) {
-    throw Error(
-        fmt::format("what listens at {}:{} is no rendezvous of lockrun (torchrun's agents cannot be joined: "
-                    "start lockrun on every machine)",
-                    options_.nodes.host, options_.nodes.port));
   }
   if (!options_.nodes.local_addr.empty()) {
     address_ = job::resolve(options_.nodes.local_addr, 0, kTryTimeout).front();
@@ -128,6 +138,7 @@ std::optional<Place> Agent::meet(Signals& signals, uint16_t store_port) {
   news_.begin_anew();
   failure_reported_ = false;
   json join = {{"type", "join"},
+               {"id", id_},
                {"run_id", options_.rdzv_id},
                {"host", host_},
                {"address", address_.host()},
@@ -142,6 +153,10 @@ std::optional<Place> Agent::meet(Signals& signals, uint16_t store_port) {
   while (!news_.place && !news_.over) {
     wait(0.5, signals);
     if (interrupted_by_) return std::nullopt;
+    if (const auto lost = loss_to_mend()) {
+      say_(*lost + "; connecting again");
+      return std::nullopt;
+    }
     check_server();
     const double now = monotonic_seconds();
     if (!news_.place && !news_.over && hosts_ != nullptr) {
@@ -160,28 +175,47 @@ std::optional<Place> Agent::meet(Signals& signals, uint16_t store_port) {
       next_line = now + kNextLine;
     }
   }
+  took_part_ = took_part_ || news_.place;
   return news_.place;
 }
 
-std::optional<std::string> Agent::trouble() const {
-  const NodeOptions& nodes = options_.nodes;
-  const std::string there = fmt::format("the rendezvous at {}:{}", nodes.host, nodes.port);
-  if (!news_.refusal.empty()) return "refused by " + there + ": " + news_.refusal;
-  if (!news_.dropped.empty()) return "dropped from the job by " + there + ": " + news_.dropped;
-  if (news_.over) return std::nullopt;
-  switch (wire_->state()) {
-    case Wire::State::open: {
-      const double silent = monotonic_seconds() - heard_;
-      if (silent <= nodes.keep_alive_interval * nodes.keep_alive_max_attempt) return std::nullopt;
-      return there + " was lost: " + no_heartbeat(silent);
-    }
-    case Wire::State::forged:
-      return "refused by " + there + ": its secret is another one; use the same token_file on all machines";
-    case Wire::State::foreign:
-    case Wire::State::closed:
-      return there + " was lost: the connection to it was closed";
+std::string Agent::rendezvous() const {
+  return fmt::format("the rendezvous at {}:{}", options_.nodes.host, options_.nodes.port);
+}
+
+std::optional<std::string> Agent::refusal() const {
+  if (!news_.refusal.empty()) return "refused by " + rendezvous() + ": " + news_.refusal;
+  if (!news_.over && wire_ && wire_->state() == Wire::State::forged) {
+    return "refused by " + rendezvous() +
+           ": its secret is another one; use the same token_file on all machines";
   }
   return std::nullopt;
+}
+
+std::optional<std::string> Agent::loss() const {
+  if (news_.over || !wire_) return std::nullopt;
+  if (!news_.dropped.empty()) return "dropped from the job by " + rendezvous() + ": " + news_.dropped;
+  if (wire_->state() != Wire::State::open) {
+    return rendezvous() + " was lost: the connection to it was closed";
+  }
+  const double silent = monotonic_seconds() - heard_;
+  if (silent <= options_.nodes.keep_alive_interval * options_.nodes.keep_alive_max_attempt)
+    return std::nullopt;
+  return rendezvous() + " was lost: " + no_heartbeat(silent);
+}
+
+std::optional<std::string> Agent::loss_to_mend() const {
+  // The rendezvous counts the loss of a machine that takes part. With a list of hosts it is on this machine.
+  const bool counts = !news_.end_reason && news_.place;
+  const bool may = options_.max_restarts > 0 &&
+                   (!counts || options_.restart_refill > 0 || news_.restarts < options_.max_restarts);
+  if (!took_part_ || !may || hosts_ != nullptr || refusal()) return std::nullopt;
+  return loss();
+}
+
+std::optional<std::string> Agent::trouble() const {
+  const auto refused = refusal();
+  return refused ? refused : loss();
 }
 
 void Agent::check_server() const {
@@ -272,6 +306,7 @@ Verdict Agent::conclude(bool succeeded, Signals& signals) {
       leave(128 + *interrupted_by_);
       return {false, 128 + *interrupted_by_, ""};
     }
+    if (const auto lost = loss_to_mend()) return {true, 0, *lost};
     check_server();
     if (!news_.over && monotonic_seconds() > next_line) {
       say_("the ranks here have ended; waiting for those on the other machines");

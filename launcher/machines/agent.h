@@ -27,16 +27,19 @@ class Agent {
   Agent& operator=(const Agent&) = delete;
   ~Agent();
 
-  /// Connects to the endpoint. Blocks, with a line of progress where it takes long, until it is reached.
-  /// Throws Error after join_timeout, or when the other side is no rendezvous for this job. False when a
-  /// signal in `signals` that ends the job came first: see interrupted_by().
+  /// Connects to the endpoint, again where the connection was lost. Blocks, with a line of progress where it
+  /// takes long, until it is reached. Throws Error after join_timeout, or when the other side is no
+  /// rendezvous for this job. False when a signal in `signals` that ends the job came first: see
+  /// interrupted_by().
   bool connect(Signals& signals);
+  /// False when the connection was lost and a restart is left: then connect() is to be called.
+  bool connected() const { return !loss_to_mend(); }
   /// The address by which this machine reaches the endpoint, or --local-addr: the one that its ranks are to
   /// use.
   const job::Address& address() const { return address_; }
   /// Blocks until a round begins. `store_port`: where this machine would serve the ranks' store. Throws Error
-  /// when too few machines come, or the server refuses or is lost; nothing when a signal came first, or the
-  /// job is over: see verdict().
+  /// when too few machines come, or the server refuses or is lost for good; nothing when a signal came first,
+  /// the connection was lost (see connected()), or the job is over: see conclude().
   std::optional<Place> meet(Signals& signals, uint16_t store_port);
   std::optional<int> interrupted_by() const { return interrupted_by_; }
 
@@ -52,7 +55,7 @@ class Agent {
   void report_resume();
 
   /// Says how the ranks here ended (`succeeded`, or a failure that was reported, or neither), and waits for
-  /// what follows. Throws Error when the server is lost.
+  /// what follows. Throws Error when the server is lost for good.
   Verdict conclude(bool succeeded, Signals& signals);
   /// This machine leaves, because of a signal.
   void leave(int code);
@@ -62,24 +65,33 @@ class Agent {
 
  private:
   bool try_to_connect(std::string& why);
+  bool greet(Signals& signals);
   void receive();
   void wait(double seconds, Signals& signals);
   void handle_signals(Signals& signals);
   void check_server() const;
-  /// Why this machine can take part no longer.
+  /// Why this machine may not take part.
+  std::optional<std::string> refusal() const;
+  /// How the connection was lost.
+  std::optional<std::string> loss() const;
+  /// The same, where a restart is left for which this machine may come back.
+  std::optional<std::string> loss_to_mend() const;
   std::optional<std::string> trouble() const;
+  std::string rendezvous() const;
 
   const Options& options_;
   Hosts* hosts_;
   Say say_;
   std::string secret_;
   std::string host_;
+  std::string id_;  ///< by which the rendezvous knows this lockrun on another connection
   std::optional<RendezvousProcess> server_;
   bool decided_to_serve_ = false;
   std::optional<Wire> wire_;
   job::Address address_{};
   double heard_ = 0, told_ = 0;
   News news_;
+  bool took_part_ = false;  ///< in a round
   bool failure_reported_ = false, left_ = false;
   std::optional<int> interrupted_by_;
 };

@@ -43,6 +43,7 @@ bool Rendezvous::receive(int peer, std::string_view text, double now) {
   const std::string type = text_of(message, "type", 20);
   if (type == "join") {
     Machine machine;
+    machine.id = text_of(message, "id", 64);
     machine.host = text_of(message, "host", 256);
     machine.address = text_of(message, "address", 64);
     machine.store_port = number_of(message, "store_port", 0, 0, 65535);
@@ -104,7 +105,19 @@ std::string Rendezvous::reason_to_refuse(int peer, const Machine& machine) const
   return {};
 }
 
+/// The machine has lost its connection, which it knows before the other side does.
+void Rendezvous::replace(int peer, const std::string& id, double now) {
+  const auto same = std::find_if(machines_.begin(), machines_.end(), [&](const auto& entry) {
+    return entry.first != peer && !id.empty() && entry.second.id == id;
+  });
+  if (same == machines_.end()) return;
+  const int before = same->first;
+  replaced_.push_back(before);
+  lost(before, "its connection was cut", now);
+}
+
 void Rendezvous::join(int peer, const Machine& machine, double now) {
+  replace(peer, machine.id, now);
   const std::string reason = reason_to_refuse(peer, machine);
   if (!reason.empty()) {
     send(peer, dump({{"type", "refused"}, {"reason", reason}}));
@@ -255,7 +268,7 @@ void Rendezvous::end_round(const std::string& reason, double now) {
     if (machine.state == State::waiting) continue;
     // It comes back with a join; until then it is not among those that wait.
     machine.state = State::running;
-    send(peer, dump({{"type", "end"}, {"reason", reason}}));
+    send(peer, dump({{"type", "end"}, {"reason", reason}, {"restarts", restarts_.restarts()}}));
   }
   gather(now);
 }
@@ -277,6 +290,8 @@ void Rendezvous::send_status() {
     }
   }
 }
+
+std::vector<int> Rendezvous::take_replaced() { return std::exchange(replaced_, {}); }
 
 std::vector<std::pair<int, std::string>> Rendezvous::take_messages() { return std::exchange(messages_, {}); }
 

@@ -3,9 +3,11 @@
 //
 // A round begins when enough machines wait and ends when a rank fails, a machine is lost, leaves or joins;
 // then all of them come together again, or the job is over. Messages are JSON objects with a "type":
-//   from a machine: join, failed {what, code}, resume, succeeded, leave {code}, beat, pause (the last for a
-//   while) to a machine:   status {here, least, most}, start {...}, end {reason}, over {reason, code},
+//   from a machine: join {id, ...}, failed {what, code}, resume, succeeded, leave {code}, beat, pause (the
+//   last for a while)
+//   to a machine: status {here, least, most}, start {...}, end {reason, restarts}, over {reason, code},
 //   refused {reason}, beat
+// A machine whose connection was cut may join again on another one; its id says that it is the same.
 #pragma once
 
 #include <map>
@@ -49,6 +51,8 @@ class Rendezvous {
 
   /// Takes the messages to send, in order: peer and text.
   std::vector<std::pair<int, std::string>> take_messages();
+  /// Peers that are on another connection now.
+  std::vector<int> take_replaced();
   bool over() const { return phase_ == Phase::over; }
 
  private:
@@ -56,7 +60,7 @@ class Rendezvous {
   enum class State { waiting, running, succeeded };
   struct Machine {
     State state = State::waiting;
-    std::string host{}, address{};
+    std::string id{}, host{}, address{};
     int store_port = 0, nproc = 1;
     int node_rank = -1;   ///< when numbered
     int group_rank = -1;  ///< of the last round; -1: took part in none
@@ -65,6 +69,7 @@ class Rendezvous {
   };
 
   void join(int peer, const Machine& machine, double now);
+  void replace(int peer, const std::string& id, double now);
   void failed(int peer, const std::string& what, int code, double now);
   void left(int peer, int code, double now);
   std::string reason_to_refuse(int peer, const Machine& machine) const;
@@ -86,6 +91,7 @@ class Rendezvous {
   int arrivals_ = 0, rounds_ = 0;
   std::optional<double> last_call_;
   std::vector<std::pair<int, std::string>> messages_;
+  std::vector<int> replaced_;
 };
 
 }  // namespace lockstep::launcher

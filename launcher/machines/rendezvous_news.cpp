@@ -46,8 +46,10 @@ void News::take(const std::string& text) {
     const std::string type = message.value("type", "");
     if (type == "start") {
       place = place_of(message);
+      restarts = place->restarts;
     } else if (type == "end") {
       end_reason = message.value("reason", "the job begins anew");
+      restarts = message.value("restarts", restarts);
     } else if (type == "over") {
       over = Verdict{false, message.value("code", 1), message.value("reason", "")};
     } else if (type == "refused") {

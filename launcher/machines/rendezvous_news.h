@@ -32,6 +32,7 @@ struct News {
   std::optional<Place> place{};             ///< a round has begun
   std::optional<std::string> end_reason{};  ///< it ends
   std::optional<Verdict> over{};            ///< the job does
+  int restarts = 0;                         ///< so far
   std::string refusal{};                    ///< why this machine may not take part
   std::string dropped{};                    ///< why it takes part no more
   std::string status{};                     ///< who is there while machines are waited for

@@ -152,6 +152,7 @@ void RendezvousServer::watch(double now) {
 }
 
 void RendezvousServer::deliver() {
+  for (const int number : rendezvous_.take_replaced()) peers_.erase(number);
   for (const auto& [number, message] : rendezvous_.take_messages()) {
     const auto found = peers_.find(number);
     if (found == peers_.end()) continue;

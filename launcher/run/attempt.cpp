@@ -104,7 +104,10 @@ class Attempt {
   }
 
   void take_stacks() {
-    if (hangs_.take_stacks(output_)) tell_to_end(SIGTERM, Why::failure);
+    if (!hangs_.take_stacks(output_) || kill_at_ || workers_.running() == 0) return;
+    hung_ = hangs_.end_reason();
+    tell_the_others(hung_);
+    tell_to_end(SIGTERM, Why::failure);
   }
 
   void handle_peers() {
@@ -309,8 +312,14 @@ class Attempt {
     guardian_->send({Command::signal_workers, SIGKILL});
   }
 
+  /// At once: what follows here must not look like the reason there.
+  void tell_the_others(const std::string& failure) {
+    if (job_.agent != nullptr) job_.agent->report_failure("on " + host_name() + ": " + failure, 1);
+  }
+
   void fail(const std::string& error) {
     if (error_.empty()) error_ = error;
+    tell_the_others(error);
     tell_to_end(SIGTERM, Why::failure);
   }
 
@@ -325,8 +334,7 @@ class Attempt {
 
   AttemptResult result() {
     const auto first = first_failure(workers_.results());
-    AttemptResult result{workers_.take_results(), interrupted_by_, ended_by_peers_, hangs_.end_reason(),
-                         error_};
+    AttemptResult result{workers_.take_results(), interrupted_by_, ended_by_peers_, hung_, error_};
     if (!first) return result;
     WorkerResult& culprit = result.workers[*first];
     const int local_rank = static_cast<int>(*first);
@@ -365,6 +373,7 @@ class Attempt {
   bool finished_ = false;
   bool ended_by_peers_ = false;
   std::optional<int> interrupted_by_;
+  std::string hung_;  ///< why --hang-action end has ended the ranks
   std::string error_;
 };
 

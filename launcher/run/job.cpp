@@ -146,6 +146,16 @@ class JobRun {
     return result;
   }
 
+  /// The other machines are told why where it cannot go on.
+  AttemptResult attempt_of_several(Job& job) {
+    try {
+      return attempt(job);
+    } catch (const std::exception& error) {
+      job.agent->report_failure("on " + host_name() + ": " + error.what(), 1);
+      throw;
+    }
+  }
+
   void note_restart(const std::string& reason) {
     const double after = monotonic_seconds() - started_;
     char time[32];
@@ -199,14 +209,21 @@ class JobRun {
       say(signal_name(*agent.interrupted_by()) + " received; this machine leaves the job");
       return 128 + *agent.interrupted_by();
     };
-    if (!agent.connect(signals_)) return interrupted();
-    listener_ = job::listen_on(agent.address());
-    job.environment.interface = job::interface_of(agent.address());
-    job.environment.local_addr = agent.address().host();
     job.agent = &agent;
+    const auto connect = [&] {
+      listener_ = {};
+      if (!agent.connect(signals_)) return false;
+      listener_ = job::listen_on(agent.address());
+      job.environment.interface = job::interface_of(agent.address());
+      job.environment.local_addr = agent.address().host();
+      return true;
+    };
+    if (!connect()) return interrupted();
     while (true) {
+      if (!agent.connected() && !connect()) return interrupted();
       const auto place = agent.meet(signals_, listener_.port);
       if (agent.interrupted_by()) return interrupted();
+      if (!agent.connected()) continue;
       if (place) {
         job::LaunchEnvironment& environment = job.environment;
         environment.restart_count = place->restarts;
@@ -219,7 +236,7 @@ class JobRun {
         note("machine " + std::to_string(place->group_rank) + " of " + std::to_string(place->groups) + ", " +
              range_of_ranks(place->first_rank, options_.nproc_per_node) + " of " +
              std::to_string(place->world_size) + ", on " + agent.address().host());
-        const AttemptResult result = attempt(job);
+        const AttemptResult result = attempt_of_several(job);
         if (result.interrupted_by) {
           const int code = attempt_exit_code(result);
           agent.leave(code != 0 ? code : 128 + *result.interrupted_by);

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -17,8 +18,52 @@ from lockrun_support import LOCKRUN, TIMEOUT, LockrunTest, wait_until
 from two_hosts import TwoHosts, become_root, shared_memory_of
 
 ALL_REDUCE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_rank")
+LATE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "late_rank")
 SCRIPT = pathlib.Path(__file__).with_name("allreduce_script.py")
 LOOP = "echo started $RANK of $WORLD_SIZE in $TORCHELASTIC_RESTART_COUNT; touch up$RANK.$WORLD_SIZE; while [ ! -e release ]; do sleep 0.02; done"
+
+
+class Proxy:
+    """Passes connections to a port of its own on to `port`, until it is told to cut them."""
+
+    def __init__(self, port):
+        self.target = port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.pairs = []
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+                server = socket.create_connection(("127.0.0.1", self.target))
+            except ConnectionRefusedError:
+                client.close()
+                continue
+            except OSError:
+                return
+            self.pairs.append((client, server))
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=self.pump, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def pump(source, sink):
+        try:
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        except OSError:
+            pass
+
+    def cut_the_clients_side(self):
+        for client, _ in self.pairs:
+            client.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self.listener.close()
+        for pair in self.pairs:
+            for end in pair:
+                end.close()
 
 
 def free_port():
@@ -36,6 +81,19 @@ class NodesTest(LockrunTest):
         token.write_text("0123456789abcdef0123456789abcdef\n")
         token.chmod(0o600)
         self.token = f"token_file={token}"
+
+    def those(self, pids, condition):
+        found = []
+        for pid in pids:
+            try:
+                if condition(pid):
+                    found.append(pid)
+            except OSError:  # it has ended
+                pass
+        return found
+
+    def called(self, name, pids):
+        return self.those(pids, lambda pid: pathlib.Path(f"/proc/{pid}/comm").read_text() == name + "\n")
 
     def finish(self, *processes):
         """(exit code, stdout, stderr) of each."""
@@ -60,7 +118,7 @@ class HostsTest(NodesTest):
 
     def processes_of(self, host):
         wanted = os.readlink(f"/proc/{self.two.hosts[host].pid}/ns/pid")
-        return [pid for pid in self.processes() if os.readlink(f"/proc/{pid}/ns/pid") == wanted]
+        return self.those(self.processes(), lambda pid: os.readlink(f"/proc/{pid}/ns/pid") == wanted)
 
     def test_static_all_reduce_in_cpp_shares_no_memory(self):
         del self.environment["LOCKSTEP_BACKEND"]  # Nobody chooses.
@@ -102,6 +160,26 @@ class HostsTest(NodesTest):
         self.assertIn("the machine b (10.77.0.2, rank 1) was lost: no heartbeat for ", err_a)
         self.assertRegex(err_b, r"the rendezvous at 10\.77\.0\.1:29500 was lost: no heartbeat for \d+\.\d s")
 
+    def test_a_machine_that_a_cut_cable_lost_comes_back(self):
+        conf = self.token + ",keep_alive_interval=0.2,keep_alive_max_attempt=3"
+        flags = ["--nnodes", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", conf, "--max-restarts", 1]
+        a = self.on("a", *flags, "--node-rank", 0, "sh", "-c", LOOP)
+        b = self.on("b", *flags, "--node-rank", 1, "sh", "-c", LOOP)
+        for name in ("up0.2", "up1.2"):
+            self.wait_for_file(name)
+            (self.directory / name).unlink()
+        self.two.cut_the_cable()
+        for process in (a, b):
+            while "was lost: no heartbeat for " not in (line := process.stderr.readline()):
+                self.assertNotEqual(line, "")
+        self.two.mend_the_cable()
+        for name in ("up0.2", "up1.2"):
+            self.wait_for_file(name)
+        (self.directory / "release").touch()
+        (code_a, out_a, err_a), (code_b, out_b, err_b) = self.finish(a, b)
+        self.assertEqual((code_a, code_b), (0, 0), err_a + err_b)
+        self.assertEqual([out_a, out_b], [f"started {rank} of 2 in 0\nstarted {rank} of 2 in 1\n" for rank in (0, 1)])
+
     def test_a_machine_that_was_dropped_is_told_why(self):
         conf = self.token + ",keep_alive_interval=0.2,keep_alive_max_attempt=3"
         flags = ["--nnodes", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", conf]
@@ -109,7 +187,7 @@ class HostsTest(NodesTest):
         b = self.on("b", *flags, "--node-rank", 1, "sh", "-c", LOOP)
         self.wait_for_file("up0.2")
         self.wait_for_file("up1.2")
-        (lockrun,) = [pid for pid in self.processes_of("b") if pathlib.Path(f"/proc/{pid}/comm").read_text() == "lockrun\n"]
+        (lockrun,) = self.called("lockrun", self.processes_of("b"))
         os.kill(lockrun, signal.SIGSTOP)
         ((code, _, err),) = self.finish(a)
         self.assertEqual(code, 1, err)
@@ -171,6 +249,63 @@ class AgentsTest(NodesTest):
             self.assertEqual((code, out), (0, "attempt 0\nattempt 1\n"), err)
             self.assertRegex(err, r"1 restart:\n  after \d+\.\d s: rank 1 on \S+ ended with exit code 5 \(restart 1 of 1\)")
 
+    def test_a_machine_whose_connection_was_cut_comes_back(self):
+        # The side that serves does not notice: it is told by the machine that comes on another connection.
+        first = self.static(0, LOOP, "--max-restarts", 1)
+        self.assertTrue(wait_until(lambda: self.listens()))
+        proxy = Proxy(self.port)
+        self.addCleanup(proxy.close)
+        self.port = proxy.port
+        second = self.static(1, LOOP, "--max-restarts", 1)
+        for name in ("up0.2", "up1.2"):
+            self.wait_for_file(name)
+            (self.directory / name).unlink()
+        proxy.cut_the_clients_side()
+        for name in ("up0.2", "up1.2"):
+            self.wait_for_file(name)
+        (self.directory / "release").touch()
+        (code_a, _, err_a), (code_b, out_b, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (0, 0), err_a + err_b)
+        self.assertEqual(out_b, "started 1 of 2 in 0\nstarted 1 of 2 in 1\n")
+        self.assertIn("rank 1) was lost: its connection was cut (restart 1 of 1)", err_a)
+        self.assertIn("was lost: the connection to it was closed", err_b)
+
+    def test_an_error_on_one_machine_is_the_reason_on_all(self):
+        bad = self.directory / "bad"
+        bad.write_bytes(b"\0no program")
+        bad.chmod(0o755)
+        first = self.static(0, LOOP)
+        second = self.start("--nnodes", 2, "--node-rank", 1, "--master-port", self.port, "--rdzv-conf", self.token, bad)
+        (code_a, _, err_a), (code_b, _, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (1, 1), err_a + err_b)
+        self.assertIn(f"lockrun: on {socket.gethostname()}: cannot execute {bad}: Exec format error", err_a)
+
+    def test_a_lockrun_that_cannot_go_on_says_why_to_all(self):
+        # The second attempt finds a file where its logs are to be.
+        script = "[ $RANK = 0 ] && exec sleep 60; rm -r logs/*; touch logs/file; rm -r logs; touch logs; exit 5"
+        first = self.static(0, script, "--max-restarts", 1)
+        second = self.static(1, script, "--max-restarts", 1, "--log-dir", "logs", "--redirects", "3")
+        (code_a, _, err_a), (code_b, _, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (1, 1), err_a + err_b)
+        self.assertRegex(err_a, rf"the job has failed: on {socket.gethostname()}: .*logs")
+        self.assertNotIn("was lost", err_a)
+
+    def test_a_hang_on_one_machine_ends_all(self):
+        ends = ["--hang-timeout", "0.5", "--hang-action", "end", "--shutdown-timeout", 600]
+        # They do not end when they are asked to: the other machine learns of it before.
+        first = self.static(0, f"trap '' TERM; exec {LATE_RANK} 600", *ends, "--nproc-per-node", 2)
+        second = self.static(1, "trap 'touch told; exit' TERM; while :; do sleep 0.02; done", *ends)
+        self.wait_for_file("told")
+        for pid in self.called("late_rank", self.processes()):
+            os.kill(pid, signal.SIGKILL)
+        (code_a, _, err_a), (code_b, _, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (1, 1), err_a + err_b)
+        what = (r"no collective was started for \d s and ranks wait for others: rank 1 is at its 2\. \(barrier of 0 bytes\), "
+                r"while rank 0 is at its 3\. \(barrier of 0 bytes\)")
+        self.assertRegex(err_a, "warning: " + what + r"; ending the job \(--hang-action end\)")
+        self.assertRegex(err_b, rf"lockrun: on {socket.gethostname()}: {what}; ending the ranks here\n")
+        self.assertRegex(err_a, f"the job has failed: on {socket.gethostname()}: {what}\n")
+
     def test_machines_join_and_leave(self):
         first = self.elastic("1:2", LOOP)
         self.wait_for_file("up0.1")
@@ -191,8 +326,7 @@ class AgentsTest(NodesTest):
         self.wait_for_file("up0.2")
         self.wait_for_file("up1.2")
         # The one that serves must live on: it has the server as a child.
-        servers = [pid for pid in self.processes() if pathlib.Path(f"/proc/{pid}/comm").read_text() == "lockrun-rdzv\n"]
-        (server,) = servers
+        (server,) = self.called("lockrun-rdzv", self.processes())
         parent = int(pathlib.Path(f"/proc/{server}/stat").read_text().rsplit(")", 1)[1].split()[1])
         victim, survivor = (second, first) if parent == first.pid else (first, second)
         victim.kill()

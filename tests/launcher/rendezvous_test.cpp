@@ -14,7 +14,7 @@ using nlohmann::json;
 struct Meeting {
   explicit Meeting(RendezvousRules rules) : rules(rules), rendezvous(rules) {}
 
-  void join(int peer, int node_rank = -1, int nproc = 2) {
+  void join(int peer, int node_rank = -1, int nproc = 2, const std::string& id = "") {
     json message = {{"type", "join"},
                     {"run_id", rules.run_id},
                     {"host", "host" + std::to_string(peer)},
@@ -23,6 +23,7 @@ struct Meeting {
                     {"nproc", nproc},
                     {"min", rules.min},
                     {"max", rules.max}};
+    if (!id.empty()) message["id"] = id;
     if (node_rank >= 0) message["node_rank"] = node_rank;
     EXPECT_TRUE(rendezvous.receive(peer, message.dump(), now));
   }
@@ -171,6 +172,23 @@ TEST(RendezvousTest, ALostMachineCountsAsAFailure) {
   strict.rendezvous.lost(2, "no heartbeat for 1.5 s", strict.now);
   EXPECT_EQ(strict.heard()[1].front()["reason"],
             "the machine host2 (10.0.0.2, ranks 2 to 3) was lost: no heartbeat for 1.5 s");
+}
+
+TEST(RendezvousTest, AMachineMayComeBackOnAnotherConnection) {
+  Meeting meeting(fixed(2, 2));
+  meeting.join(1, 0, 2, "first");
+  meeting.join(2, 1, 2, "second");
+  meeting.heard();
+  meeting.join(3, 1, 2, "third");
+  EXPECT_EQ(meeting.heard()[3].front()["reason"], "--node-rank 1 is taken by host2");
+  meeting.join(4, 1, 2, "second");
+  auto heard = meeting.heard();
+  EXPECT_EQ(heard[1].front()["restarts"], 1);
+  EXPECT_EQ(heard[1].front()["reason"],
+            "the machine host2 (10.0.0.2, ranks 2 to 3) was lost: its connection was cut (restart 1 of 2)");
+  EXPECT_EQ(meeting.rendezvous.take_replaced(), std::vector<int>{2});
+  meeting.join(1, 0, 2, "first");
+  EXPECT_EQ(meeting.types(), (Types{{1, "start"}, {4, "start"}}));
 }
 
 TEST(RendezvousTest, TheSecondFailureInQuickSuccessionDelaysTheNextRound) {

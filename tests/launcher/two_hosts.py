@@ -57,6 +57,9 @@ class TwoHosts:
     def cut_the_cable(self):
         self.hosts["b"].run("ip", "link", "set", "lockrun1", "down")
 
+    def mend_the_cable(self):
+        self.hosts["b"].run("ip", "link", "set", "lockrun1", "up")
+
     def stop(self):
         for host in self.hosts.values():
             host.stop()
