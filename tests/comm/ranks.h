@@ -24,7 +24,7 @@ inline std::vector<int> run_processes(int count, const std::function<void(int)>&
   for (int rank = 0; rank < count; ++rank) {
     const pid_t pid = ::fork();
     if (pid == 0) {
-      ::alarm(60);  // a test that hangs must not outlive its runner
+      ::alarm(240);  // a test that hangs must not outlive its runner
       int code = 0;
       try {
         body(rank);
