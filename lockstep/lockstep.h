@@ -30,6 +30,7 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/fused_zero_optimizer.h"
+#include "lockstep/optim/lr_schedule.h"
 #include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/sgd.h"

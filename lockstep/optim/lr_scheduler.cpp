@@ -2,33 +2,152 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
+#include <limits>
+#include <string>
+#include <utility>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+namespace {
 
-SchedulerType scheduler_type(const std::string& name) {
-  if (name == "linear") return SchedulerType::linear;
-  if (name == "cosine") return SchedulerType::cosine;
-  if (name == "constant") return SchedulerType::constant;
-  if (name == "constant_with_warmup") return SchedulerType::constant_with_warmup;
-  throw ValueError("unknown lr scheduler type \"" + name +
-                   "\", expected linear, cosine, constant or constant_with_warmup");
+std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<double> rates;
+  for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
 }
 
-double lr_factor(SchedulerType type, int64_t step, int64_t num_warmup_steps, int64_t num_training_steps) {
-  if (type == SchedulerType::constant) return 1;
-  if (step < num_warmup_steps) {
-    return static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, num_warmup_steps));
+void set_rate(torch::optim::Optimizer& optimizer, size_t group, double rate) {
+  optimizer.param_groups()[group].options().set_lr(rate);
+}
+
+void add_rates(StateDict& state, const char* name, const std::vector<double>& rates) {
+  for (size_t g = 0; g < rates.size(); ++g) {
+    state.scalars[std::string(name) + "." + std::to_string(g)] = rates[g];
   }
-  if (type == SchedulerType::constant_with_warmup) return 1;
-  const auto span = static_cast<double>(std::max<int64_t>(1, num_training_steps - num_warmup_steps));
-  if (type == SchedulerType::linear) {
-    return std::max(0.0, static_cast<double>(num_training_steps - step) / span);
+}
+
+std::vector<double> rates_in(const StateDict& state, const char* who, const char* name, size_t groups) {
+  const std::string extra = std::string(name) + "." + std::to_string(groups);
+  if (state.scalars.contains(extra)) {
+    throw ValueError(std::string(who) + ": the state is that of an optimizer with more than " +
+                     std::to_string(groups) + " parameter groups");
   }
-  const double progress = static_cast<double>(step - num_warmup_steps) / span;
-  return std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * progress)));
+  std::vector<double> rates;
+  for (size_t g = 0; g < groups; ++g) {
+    rates.push_back(state.get<double>(who, std::string(name) + "." + std::to_string(g)));
+  }
+  return rates;
+}
+
+double worst(ReduceLROnPlateauOptions::Mode mode) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return mode == ReduceLROnPlateauOptions::Mode::min ? kInfinity : -kInfinity;
+}
+
+}  // namespace
+
+LRScheduler::LRScheduler(torch::optim::Optimizer& optimizer, LRScheduleOptions options)
+    : optimizer_(optimizer),
+      options_(std::move(options)),
+      default_lr_(optimizer.defaults().get_lr()),
+      base_lrs_(rates_of(optimizer)) {
+  check_lr_schedule(options_, default_lr_);
+  set_rates();
+}
+
+void LRScheduler::step() {
+  ++last_epoch_;
+  set_rates();
+}
+
+void LRScheduler::set_rates() {
+  const double factor = lr_factor(options_, default_lr_, last_epoch_);
+  for (size_t g = 0; g < base_lrs_.size(); ++g) set_rate(optimizer_, g, base_lrs_[g] * factor);
+}
+
+std::vector<double> LRScheduler::get_last_lr() const { return rates_of(optimizer_); }
+
+StateDict LRScheduler::state_dict() const {
+  StateDict state;
+  state.scalars["last_epoch"] = last_epoch_;
+  add_rates(state, "base_lrs", base_lrs_);
+  return state;
+}
+
+void LRScheduler::load_state_dict(const StateDict& state) {
+  const auto last_epoch = state.get<int64_t>("LRScheduler", "last_epoch");
+  base_lrs_ = rates_in(state, "LRScheduler", "base_lrs", base_lrs_.size());
+  last_epoch_ = last_epoch;
+  set_rates();
+}
+
+ReduceLROnPlateau::ReduceLROnPlateau(torch::optim::Optimizer& optimizer, ReduceLROnPlateauOptions options)
+    : optimizer_(optimizer), options_(options), best_(worst(options.mode)) {
+  if (options_.factor >= 1) {
+    throw ValueError("ReduceLROnPlateau: factor is " + std::to_string(options_.factor) +
+                     "; it must be below 1");
+  }
+}
+
+bool ReduceLROnPlateau::is_better(double metric) const {
+  const bool is_relative = options_.threshold_mode == ReduceLROnPlateauOptions::ThresholdMode::rel;
+  const double threshold = options_.threshold;
+  if (options_.mode == ReduceLROnPlateauOptions::Mode::min) {
+    return metric < (is_relative ? best_ * (1 - threshold) : best_ - threshold);
+  }
+  return metric > (is_relative ? best_ * (threshold + 1) : best_ + threshold);
+}
+
+void ReduceLROnPlateau::step(double metric) {
+  ++last_epoch_;
+  if (is_better(metric)) {
+    best_ = metric;
+    num_bad_epochs_ = 0;
+  } else {
+    ++num_bad_epochs_;
+  }
+  if (cooldown_counter_ > 0) {
+    --cooldown_counter_;
+    num_bad_epochs_ = 0;
+  }
+  if (num_bad_epochs_ <= options_.patience) return;
+  reduce();
+  cooldown_counter_ = options_.cooldown;
+  num_bad_epochs_ = 0;
+}
+
+void ReduceLROnPlateau::reduce() {
+  const std::vector<double> rates = rates_of(optimizer_);
+  for (size_t g = 0; g < rates.size(); ++g) {
+    const double reduced = std::max(rates[g] * options_.factor, options_.min_lr);
+    if (rates[g] - reduced > options_.eps) set_rate(optimizer_, g, reduced);
+  }
+}
+
+std::vector<double> ReduceLROnPlateau::get_last_lr() const { return rates_of(optimizer_); }
+
+StateDict ReduceLROnPlateau::state_dict() const {
+  StateDict state;
+  if (std::isfinite(best_)) state.scalars["best"] = best_;  // JSON has no infinity
+  state.scalars["num_bad_epochs"] = num_bad_epochs_;
+  state.scalars["cooldown_counter"] = cooldown_counter_;
+  state.scalars["last_epoch"] = last_epoch_;
+  add_rates(state, "last_lr", rates_of(optimizer_));
+  return state;
+}
+
+void ReduceLROnPlateau::load_state_dict(const StateDict& state) {
+  constexpr const char* kWho = "ReduceLROnPlateau";
+  const auto bad = state.get<int64_t>(kWho, "num_bad_epochs");
+  const auto cooldown = state.get<int64_t>(kWho, "cooldown_counter");
+  const auto last = state.get<int64_t>(kWho, "last_epoch");
+  const std::vector<double> rates = rates_in(state, kWho, "last_lr", rates_of(optimizer_).size());
+  best_ = state.scalars.contains("best") ? state.get<double>(kWho, "best") : worst(options_.mode);
+  num_bad_epochs_ = bad;
+  cooldown_counter_ = cooldown;
+  last_epoch_ = last;
+  for (size_t g = 0; g < rates.size(); ++g) set_rate(optimizer_, g, rates[g]);
 }
 
 }  // namespace lockstep

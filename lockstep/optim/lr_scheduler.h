@@ -1,19 +1,87 @@
-// Learning-rate schedules with warm-up, by transformers' names and formulas.
+// Learning-rate schedulers for any optimizer of LibTorch's, the divided ones included.
 #pragma once
 
+#include <torch/optim/optimizer.h>
+
 #include <cstdint>
-#include <string>
+#include <limits>
+#include <vector>
+
+#include "lockstep/optim/lr_schedule.h"
+#include "lockstep/state/state_dict.h"
 
 namespace lockstep {
 
-/// transformers' SchedulerType: "linear", "cosine", "constant" (no warm-up), "constant_with_warmup".
-enum class SchedulerType { linear, cosine, constant, constant_with_warmup };
+/// Sets the learning rate of every parameter group to its initial one times lr_factor(), as transformers'
+/// get_scheduler and torch's StepLR and MultiStepLR do: at construction for the first step, and in step(),
+/// which is called after the optimizer's, for the next. It has no random state and talks to nobody: on several
+/// ranks each has its own. The optimizer must outlive it. One thread at a time.
+///
+///     lockstep::LRScheduler scheduler(optimizer, {.type = lockstep::SchedulerType::cosine,
+///                                                 .num_warmup_steps = 100, .num_training_steps = 1000});
+///     ...
+///     optimizer.step();
+///     scheduler.step();
+class LRScheduler {
+ public:
+  /// Throws ValueError for options that the type cannot use.
+  LRScheduler(torch::optim::Optimizer& optimizer, LRScheduleOptions options);
+  void step();
+  /// The learning rates that were set last, one a group.
+  std::vector<double> get_last_lr() const;
+  /// The number of steps made.
+  int64_t last_epoch() const { return last_epoch_; }
 
-/// Throws ValueError naming the known types.
-SchedulerType scheduler_type(const std::string& name);
+  /// The number of steps and the initial learning rates; the options are the constructor's.
+  StateDict state_dict() const;
+  /// Goes on from there, and sets the learning rates. Throws ValueError where the number of groups differs.
+  void load_state_dict(const StateDict& state);
 
-/// Factor of the learning rate for the step after `step` finished optimizer steps (0 for the first), as
-/// transformers.get_scheduler's.
-double lr_factor(SchedulerType type, int64_t step, int64_t num_warmup_steps, int64_t num_training_steps);
+ private:
+  void set_rates();
+  torch::optim::Optimizer& optimizer_;
+  LRScheduleOptions options_;
+  double default_lr_;
+  std::vector<double> base_lrs_;
+  int64_t last_epoch_ = 0;
+};
+
+struct ReduceLROnPlateauOptions {
+  enum class Mode { min, max };
+  enum class ThresholdMode { rel, abs };
+  Mode mode = Mode::min;    ///< is the metric better when it is smaller, or when it is larger?
+  double factor = 0.1;      ///< of the learning rate; below 1
+  int64_t patience = 10;    ///< calls of step() without an improvement that are let pass
+  double threshold = 1e-4;  ///< by how much better a metric must be to count,
+  ThresholdMode threshold_mode = ThresholdMode::rel;  ///< as a share of the best one, or as it is
+  int64_t cooldown = 0;                               ///< calls of step() after a reduction that do not count
+  double min_lr = 0;                                  ///< of every group
+  double eps = 1e-8;                                  ///< smaller changes of the learning rate are not made
+};
+
+/// torch.optim.lr_scheduler.ReduceLROnPlateau: multiplies the learning rates by `factor` when a metric has not
+/// become better for more than `patience` calls of step(). On several ranks all must give it the same metric,
+/// or their learning rates differ. The optimizer must outlive it. One thread at a time.
+class ReduceLROnPlateau {
+ public:
+  /// Throws ValueError for a factor of 1 or more.
+  explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer, ReduceLROnPlateauOptions options = {});
+  /// After an evaluation. A metric that is not a number is no improvement.
+  void step(double metric);
+  std::vector<double> get_last_lr() const;
+
+  /// The best metric and the counters, and the learning rates.
+  StateDict state_dict() const;
+  /// Goes on from there, and sets the learning rates. Throws ValueError where the number of groups differs.
+  void load_state_dict(const StateDict& state);
+
+ private:
+  bool is_better(double metric) const;
+  void reduce();
+  torch::optim::Optimizer& optimizer_;
+  ReduceLROnPlateauOptions options_;
+  double best_;
+  int64_t num_bad_epochs_ = 0, cooldown_counter_ = 0, last_epoch_ = 0;
+};
 
 }  // namespace lockstep

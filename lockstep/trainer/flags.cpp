@@ -45,8 +45,13 @@ void add_optimizer_flags(CommandLine program, TrainingArguments& a) {
   program.begin_group("Optimizer");
   add(program, "--learning-rate", a.learning_rate, "Highest learning rate of AdamW");
   add(program, "--lr-scheduler-type", a.lr_scheduler_type,
-      "Schedule: linear, cosine, constant or constant_with_warmup")
+      "Schedule: linear, cosine, cosine_with_restarts, polynomial, constant, constant_with_warmup, "
+      "inverse_sqrt, cosine_with_min_lr, cosine_warmup_with_min_lr, warmup_stable_decay, step or multi_step")
       .type_name("NAME");
+  program
+      .add_option("--lr-scheduler-kwargs", a.lr_scheduler_kwargs,
+                  "Its arguments, as a JSON object: '{\"num_cycles\": 2}'")
+      .type_name("JSON");
   add(program, "--warmup-steps", a.warmup_steps,
       "Optimizer steps until the highest learning rate; below 1: this share of all steps");
   add(program, "--weight-decay", a.weight_decay, "Weight decay; biases and LayerNorm have none");

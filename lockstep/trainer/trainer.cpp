@@ -13,7 +13,7 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/autocast.h"
 #include "lockstep/optim/clip_grad.h"
-#include "lockstep/optim/lr_scheduler.h"
+#include "lockstep/optim/lr_schedule.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/timeline/timeline.h"
 #include "lockstep/trainer/divergence.h"
@@ -46,8 +46,7 @@ struct Run {
   TrainingPlan plan;
   TrainSampler sampler;
   FusedAdamW optimizer;
-  SchedulerType scheduler;
-  int64_t warmup_steps;
+  LRScheduleOptions schedule;
 };
 
 }  // namespace
@@ -147,8 +146,8 @@ void Trainer::Impl::optimizer_step(Run& run) {
   const auto parameters = model.module->parameters();
   const double norm = clips ? clip_grad_norm_(parameters, arguments.max_grad_norm) : grad_norm(parameters);
   if (bad_loss || !std::isfinite(norm)) refuse_divergence(norm);
-  const double lr = arguments.learning_rate *
-                    lr_factor(run.scheduler, state.global_step, run.warmup_steps, run.plan.max_steps);
+  const double lr =
+      arguments.learning_rate * lr_factor(run.schedule, arguments.learning_rate, state.global_step);
   set_lr(run.optimizer, lr);
   run.optimizer.step();
   run.optimizer.zero_grad();
@@ -248,6 +247,8 @@ Run Trainer::Impl::begin_run() {
                          .betas({arguments.adam_beta1, arguments.adam_beta2})
                          .eps(arguments.adam_epsilon)
                          .weight_decay(arguments.weight_decay);
+  LRScheduleOptions schedule;
+  on_all_ranks(group, [&] { schedule = arguments.lr_schedule(plan.max_steps); });
   state = TrainerState();
   state.max_steps = plan.max_steps;
   state.num_train_epochs = plan.num_train_epochs;
@@ -261,8 +262,7 @@ Run Trainer::Impl::begin_run() {
   return {.plan = plan,
           .sampler = std::move(sampler),
           .optimizer = FusedAdamW(weight_decay_groups(*model.module, adamw), adamw),
-          .scheduler = scheduler_type(arguments.lr_scheduler_type),
-          .warmup_steps = arguments.resolved_warmup_steps(plan.max_steps)};
+          .schedule = schedule};
 }
 
 Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::string& prefix,

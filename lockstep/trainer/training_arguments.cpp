@@ -6,7 +6,8 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
-#include "lockstep/optim/lr_scheduler.h"
+#include "lockstep/optim/lr_schedule.h"
+#include "lockstep/trainer/lr_scheduler_kwargs.h"
 
 namespace lockstep {
 namespace {
@@ -41,7 +42,8 @@ void TrainingArguments::validate() const {
   require(adam_beta1 >= 0 && adam_beta1 < 1, "adam_beta1", adam_beta1, "in [0, 1)");
   require(adam_beta2 >= 0 && adam_beta2 < 1, "adam_beta2", adam_beta2, "in [0, 1)");
   require_not_negative("adam_epsilon", adam_epsilon);
-  scheduler_type(lr_scheduler_type);  // throws for an unknown one
+  LRScheduleOptions schedule{.type = scheduler_type(lr_scheduler_type)};
+  read_lr_scheduler_kwargs(lr_scheduler_kwargs, schedule);
   require(logging_steps >= 0, "logging_steps", logging_steps, "0 or more");
   require(eval_steps >= 0, "eval_steps", eval_steps, "0 or more");
   require(dataloader_num_workers >= 0, "dataloader_num_workers", dataloader_num_workers, "0 or more");
@@ -55,6 +57,15 @@ void TrainingArguments::validate() const {
 int64_t TrainingArguments::resolved_warmup_steps(int64_t num_training_steps) const {
   if (warmup_steps >= 1) return static_cast<int64_t>(warmup_steps);
   return static_cast<int64_t>(std::ceil(static_cast<double>(num_training_steps) * warmup_steps));
+}
+
+LRScheduleOptions TrainingArguments::lr_schedule(int64_t num_training_steps) const {
+  LRScheduleOptions schedule{.type = scheduler_type(lr_scheduler_type)};
+  read_lr_scheduler_kwargs(lr_scheduler_kwargs, schedule);
+  schedule.num_warmup_steps = resolved_warmup_steps(num_training_steps);
+  schedule.num_training_steps = num_training_steps;
+  check_lr_schedule(schedule, learning_rate);
+  return schedule;
 }
 
 int64_t TrainingArguments::resolved_logging_steps(int64_t num_training_steps) const {

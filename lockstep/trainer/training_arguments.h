@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lockstep/data/train_sampler.h"
+#include "lockstep/optim/lr_schedule.h"
 
 namespace lockstep {
 
@@ -24,9 +25,10 @@ struct TrainingArguments {
   int64_t max_steps = -1;                   ///< optimizer steps; > 0 overrides num_train_epochs
 
   double learning_rate = 5e-5;
-  std::string lr_scheduler_type = "linear";  ///< linear, cosine, constant or constant_with_warmup
-  double warmup_steps = 0;                   ///< optimizer steps; below 1: this share of all steps
-  double weight_decay = 0;                   ///< not applied to biases and LayerNorm
+  std::string lr_scheduler_type = "linear";  ///< a name of SchedulerType
+  std::string lr_scheduler_kwargs{};  ///< fields of LRScheduleOptions as a JSON object: {"num_cycles": 2}
+  double warmup_steps = 0;            ///< optimizer steps; below 1: this share of all steps
+  double weight_decay = 0;            ///< not applied to biases and LayerNorm
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
@@ -56,6 +58,8 @@ struct TrainingArguments {
   int64_t resolved_logging_steps(int64_t num_training_steps) const;
   /// Optimizer steps between evaluations under IntervalStrategy::STEPS.
   int64_t resolved_eval_steps(int64_t num_training_steps) const;
+  /// The schedule of a run of `num_training_steps`. Throws ValueError for arguments that it cannot use.
+  LRScheduleOptions lr_schedule(int64_t num_training_steps) const;
   /// Whole warm-up steps of a run of `num_training_steps`: a share is rounded up.
   int64_t resolved_warmup_steps(int64_t num_training_steps) const;
 };

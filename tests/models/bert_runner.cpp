@@ -14,7 +14,7 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/autocast.h"
 #include "lockstep/optim/clip_grad.h"
-#include "lockstep/optim/lr_scheduler.h"
+#include "lockstep/optim/lr_schedule.h"
 #include "lockstep/optim/parameter_groups.h"
 
 namespace {
@@ -36,12 +36,13 @@ void add_gradients(const torch::nn::Module& model, Tensors& outputs) {
 void train(models::BertForSequenceClassification model, const Tensors& inputs, Tensors& outputs) {
   const int64_t steps = inputs.at("labels").size(0);
   const double lr = 1e-3;
+  const LRScheduleOptions schedule{.num_warmup_steps = 5, .num_training_steps = steps};
   FusedAdamW optimizer(weight_decay_groups(*model, torch::optim::AdamWOptions(lr).weight_decay(0.1)));
   std::vector<at::Tensor> losses, norms;
   for (int64_t step = 0; step < steps; ++step) {
     Tensors batch;
     for (const auto& [name, tensor] : inputs) batch[name] = tensor[step];
-    set_lr(optimizer, lr * lr_factor(SchedulerType::linear, step, 5, steps));
+    set_lr(optimizer, lr * lr_factor(schedule, lr, step));
     const at::Tensor loss = at::cross_entropy_loss(model(batch_of(batch)), batch.at("labels"));
     optimizer.zero_grad();
     loss.backward();

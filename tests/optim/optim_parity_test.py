@@ -1,5 +1,7 @@
 """FusedAdamW, clipping and schedules against torch's and transformers'."""
+import json
 import os
+import random
 import subprocess
 import tempfile
 import unittest
@@ -109,26 +111,92 @@ class OptimParity(unittest.TestCase):
         ours = self.run_ours("clip", {"g.0": grad}, "1e9")
         torch.testing.assert_close(ours["norm"], grad.double().norm(), rtol=1e-6, atol=0)
 
+    def rates_of_ours(self, mode, asked, count):
+        """A line of learning rates for each line of `asked`: pairs, of two parameter groups."""
+        done = subprocess.run([RUNNER, mode], input=asked, check=True, capture_output=True, text=True)
+        lines = [[float(rate) for rate in line.split()] for line in done.stdout.splitlines()]
+        self.assertEqual(len(lines), count)
+        return [list(zip(rates[::2], rates[1::2])) for rates in lines]
+
+    def check_rates(self, optimizer, ours, steps, step):
+        self.assertEqual(len(ours), steps + 1)
+        for index, rates in enumerate(ours):
+            for rate, group in zip(rates, optimizer.param_groups):
+                self.assertLessEqual(abs(rate - group["lr"]), 1e-12 * max(abs(group["lr"]), 1e-12), f"at {index}")
+            if index < steps:
+                optimizer.step()
+                step(index)
+
+    @staticmethod
+    def two_groups(lr):
+        return torch.optim.SGD([{"params": [torch.zeros(1, requires_grad=True)], "lr": lr},
+                                {"params": [torch.zeros(1, requires_grad=True)], "lr": lr / 10}], lr=lr)
+
     def test_schedules(self):
-        cases = [(name, warmup, steps) for name in ("linear", "cosine", "constant", "constant_with_warmup")
-                 for warmup, steps in ((0, 10), (5, 20), (20, 20), (0, 0), (1, 1), (7, 3))]
-        asked = "".join(f"{name} {warmup} {steps}\n" for name, warmup, steps in cases)
-        done = subprocess.run([RUNNER, "schedule"], input=asked, check=True, capture_output=True, text=True)
-        lines = done.stdout.splitlines()
-        self.assertEqual(len(lines), len(cases))
-        for (name, warmup, steps), line in zip(cases, lines):
-            with self.subTest(name, warmup=warmup, steps=steps):
-                optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-                scheduler = get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=steps)
-                factors = [float(factor) for factor in line.split()]
-                self.assertEqual(len(factors), steps + 3)
-                for factor in factors:
-                    self.assertAlmostEqual(factor, scheduler.get_last_lr()[0], places=14)
-                    optimizer.step()
-                    scheduler.step()
+        lengths = ((0, 10), (5, 20), (20, 20), (0, 0), (1, 1), (7, 3))
+        plain = [(name, warmup, steps, {}) for name in ("linear", "cosine", "constant", "constant_with_warmup",
+                                                        "cosine_with_restarts", "inverse_sqrt")
+                 for warmup, steps in lengths]
+        more = [("cosine", 3, 30, {"num_cycles": 1.25}),
+                ("cosine_with_restarts", 4, 40, {"num_cycles": 3}),
+                ("polynomial", 0, 25, {}), ("polynomial", 5, 25, {"power": 2.5, "lr_end": 1e-4}),
+                ("inverse_sqrt", 5, 50, {"timescale": 12}),
+                ("cosine_with_min_lr", 4, 30, {"min_lr": 1e-3}), ("cosine_with_min_lr", 0, 30, {"min_lr_rate": 0.2}),
+                ("cosine_warmup_with_min_lr", 4, 30, {"min_lr_rate": 0.1}),
+                ("cosine_warmup_with_min_lr", 4, 30, {"min_lr": 1e-3, "warmup_lr_rate": 0.3}),
+                ("warmup_stable_decay", 5, 40, {"num_decay_steps": 10}),
+                ("warmup_stable_decay", 5, 40, {"num_decay_steps": 10, "num_stable_steps": 20, "warmup_type": "cosine",
+                                                "decay_type": "linear", "min_lr_ratio": 0.05}),
+                ("warmup_stable_decay", 5, 40, {"num_decay_steps": 12, "warmup_type": "1-sqrt", "decay_type": "1-sqrt"}),
+                ("step", 0, 30, {"step_size": 7}), ("step", 0, 300, {"step_size": 10, "gamma": 0.9}),
+                ("multi_step", 0, 30, {"milestones": [3, 10, 10, 21], "gamma": 0.5})]
+        for lr in (1.0, 0.05):
+            cases = plain + more
+            asked = "".join(f"{name} {warmup} {steps} {lr} {json.dumps(kwargs)}\n" for name, warmup, steps, kwargs in cases)
+            for (name, warmup, steps, kwargs), ours in zip(cases, self.rates_of_ours("schedule", asked, len(cases))):
+                with self.subTest(name, warmup=warmup, steps=steps, lr=lr, **kwargs):
+                    optimizer = self.two_groups(lr)
+                    if name == "step":
+                        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, **kwargs)
+                    elif name == "multi_step":
+                        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, **kwargs)
+                    else:
+                        scheduler = get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=steps,
+                                                  scheduler_specific_kwargs=kwargs)
+                    self.check_rates(optimizer, ours, steps + 2, lambda _: scheduler.step())
+
+    def test_reduce_lr_on_plateau(self):
+        generator = random.Random(5)
+        cases, asked = [], ""
+        for case in range(40):
+            options = {"mode": generator.choice(["min", "max"]), "factor": generator.choice([0.1, 0.5, 0.9]),
+                       "patience": generator.randrange(4), "threshold": generator.choice([0, 1e-4, 0.05]),
+                       "threshold_mode": generator.choice(["rel", "abs"]), "cooldown": generator.randrange(3),
+                       "min_lr": generator.choice([0, 1e-3])}
+            metrics = [round(generator.uniform(-1, 1) / (1 + i / 10), 3) for i in range(30)]
+            cases.append((options, metrics))
+            asked += " ".join(map(str, [0.05, *options.values(), *metrics])) + "\n"
+        for (options, metrics), ours in zip(cases, self.rates_of_ours("plateau", asked, len(cases))):
+            with self.subTest(**options):
+                optimizer = self.two_groups(0.05)
+                scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **options)
+                self.check_rates(optimizer, ours, len(metrics), lambda i: scheduler.step(metrics[i]))
+
+    def test_wrong_arguments_of_a_schedule(self):
+        for line, expected in (("step 0 10 1", "step_size"), ("multi_step 0 10 1", "milestones"),
+                               ("cosine_with_min_lr 0 10 1", "min_lr"), ("polynomial 0 10 1e-8", "lr_end"),
+                               ("warmup_stable_decay 0 10 1 {\"num_decay_steps\": 11}", "num_training_steps"),
+                               ("cosine 0 10 1 {\"cycles\": 2}", "cycles"), ("cosine 0 10 1 [2]", "JSON object"),
+                               ("step 0 10 1 {\"step_size\": 1.5}", "whole number"),
+                               ("reduce_lr_on_plateau 0 1 1", "ReduceLROnPlateau")):
+            with self.subTest(line):
+                done = subprocess.run([RUNNER, "schedule"], input=line + "\n", capture_output=True, text=True)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(expected, done.stderr)
+                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
 
     def test_unknown_schedule(self):
-        done = subprocess.run([RUNNER, "schedule"], input="square 0 1\n", capture_output=True, text=True)
+        done = subprocess.run([RUNNER, "schedule"], input="square 0 1 1\n", capture_output=True, text=True)
         self.assertEqual(done.returncode, 2)
         self.assertIn("square", done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1)

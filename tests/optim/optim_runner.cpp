@@ -2,12 +2,14 @@
 //   optim_runner adamw INPUTS OUTPUTS AMSGRAD   p.N: first values, g.STEP.N: gradients (absent: none)
 //   optim_runner sgd INPUTS OUTPUTS MOMENTUM[,DAMPENING][n]   the same; n: Nesterov's
 //   optim_runner clip INPUTS OUTPUTS MAX_NORM   g.N: gradients
-//   optim_runner schedule   reads lines "TYPE WARMUP STEPS" and writes a line of factors for each
+//   optim_runner schedule   reads lines "TYPE WARMUP STEPS LR JSON" and writes a line of learning rates for each
+//   optim_runner plateau    likewise for ReduceLROnPlateau
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 
 #include <iostream>
+#include <sstream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
@@ -16,6 +18,7 @@
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/optim/sgd.h"
+#include "lockstep/trainer/lr_scheduler_kwargs.h"
 
 namespace {
 
@@ -99,14 +102,71 @@ Tensors clip(const Tensors& inputs, double max_norm) {
   return outputs;
 }
 
+/// Two groups, the second with a tenth of the first's learning rate.
+torch::optim::SGD two_groups(double lr) {
+  const auto group = [](double rate) {
+    return torch::optim::OptimizerParamGroup({at::zeros({1}).requires_grad_()},
+                                             std::make_unique<torch::optim::SGDOptions>(rate));
+  };
+  return torch::optim::SGD({group(lr), group(lr / 10)}, torch::optim::SGDOptions(lr));
+}
+
+void print_rates(const std::vector<double>& rates) {
+  for (const double rate : rates) std::cout << fmt::format("{:.17g} ", rate);
+}
+
+/// In the middle the scheduler's state goes to a new one over a new optimizer.
+template <class Scheduler, class Options, class Step>
+void print_steps(double lr, const Options& options, int64_t steps, const Step& step) {
+  torch::optim::SGD first = two_groups(lr), second = two_groups(lr);
+  Scheduler before(first, options), after(second, options);
+  Scheduler* scheduler = &before;
+  for (int64_t i = 0; i < steps; ++i) {
+    print_rates(scheduler->get_last_lr());
+    step(*scheduler);
+    if (i != steps / 2) continue;
+    after.load_state_dict({.scalars = StateDict::scalars_from_json(before.state_dict().scalars_to_json())});
+    scheduler = &after;
+  }
+  print_rates(scheduler->get_last_lr());
+  std::cout << '\n';
+}
+
 void print_schedules() {
-  std::string type;
-  int64_t warmup = 0, steps = 0;
-  while (std::cin >> type >> warmup >> steps) {
-    for (int64_t step = 0; step <= steps + 2; ++step) {
-      std::cout << fmt::format("{:.17g} ", lr_factor(scheduler_type(type), step, warmup, steps));
-    }
-    std::cout << '\n';
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    std::istringstream words(line);
+    std::string type, kwargs;
+    LRScheduleOptions options;
+    double lr = 0;
+    words >> type >> options.num_warmup_steps >> options.num_training_steps >> lr;
+    std::getline(words >> std::ws, kwargs);
+    options.type = scheduler_type(type);
+    read_lr_scheduler_kwargs(kwargs, options);
+    print_steps<LRScheduler>(lr, options, options.num_training_steps + 2,
+                             [](auto& scheduler) { scheduler.step(); });
+  }
+}
+
+/// Lines of "LR MODE FACTOR PATIENCE THRESHOLD THRESHOLD_MODE COOLDOWN MIN_LR METRIC..."
+void print_plateaus() {
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    std::istringstream words(line);
+    ReduceLROnPlateauOptions options;
+    double lr = 0;
+    std::string mode, threshold_mode;
+    words >> lr >> mode >> options.factor >> options.patience >> options.threshold >> threshold_mode >>
+        options.cooldown >> options.min_lr;
+    using Options = ReduceLROnPlateauOptions;
+    options.mode = mode == "max" ? Options::Mode::max : Options::Mode::min;
+    options.threshold_mode =
+        threshold_mode == "abs" ? Options::ThresholdMode::abs : Options::ThresholdMode::rel;
+    std::vector<double> metrics;
+    for (double metric = 0; words >> metric;) metrics.push_back(metric);
+    size_t next = 0;
+    print_steps<ReduceLROnPlateau>(lr, options, static_cast<int64_t>(metrics.size()),
+                                   [&](auto& scheduler) { scheduler.step(metrics[next++]); });
   }
 }
 
@@ -115,8 +175,8 @@ void print_schedules() {
 int main(int argc, char** argv) {
   return run_main("optim_runner", [&] {
     const std::string mode = argc > 1 ? argv[1] : "";
-    if (mode == "schedule") {
-      print_schedules();
+    if (mode == "schedule" || mode == "plateau") {
+      mode == "schedule" ? print_schedules() : print_plateaus();
       return 0;
     }
     if (argc != 5) throw ValueError("usage: optim_runner adamw|sgd|clip INPUTS OUTPUTS ARGUMENT");
