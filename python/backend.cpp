@@ -58,23 +58,45 @@ UniqueFd find_segment_of_job(const StorePtr& store, const job::LaunchEnvironment
   return exchange_segment(*part, place, timeout);
 }
 
+/// This process's place in the segment of the group of all ranks, while that group lives.
+std::weak_ptr<shm::Node>& node_of_world() {
+  static std::weak_ptr<shm::Node> node;
+  return node;
+}
+
+std::shared_ptr<shm::Node> join(const UniqueFd& segment, int rank, std::chrono::milliseconds timeout) {
+  auto node = std::make_shared<shm::Node>(segment.get(), rank);
+  node->wait_for_all(timeout);
+  if (env::get_bool(env::kProgressThread).value_or(false)) node->engine().start_progress_thread();
+  return node;
+}
+
 }  // namespace
 
-BackendPtr create_backend(const StorePtr& store, int rank, int size, double timeout, bool is_default) {
+BackendPtr create_backend(const StorePtr& store, int rank, int size, double timeout,
+                          const std::vector<int>& global_ranks) {
   const std::chrono::duration<double> longest = kLongestTimeout, asked{timeout};
   const auto deadline = std::chrono::duration_cast<std::chrono::milliseconds>(std::min(asked, longest));
   job::LaunchEnvironment launch;
   launch.alone = false;
   launch.rank = launch.local_rank = rank;
   launch.world_size = launch.local_world_size = size;
-  const UniqueFd segment = is_default ? find_segment_of_job(store, launch, deadline)
-                                      : exchange_segment(*part_for_group(store), launch, deadline);
-  auto node = std::make_shared<shm::Node>(segment.get(), rank);
-  node->wait_for_all(deadline);
-  std::shared_ptr<ProcessGroup::Impl> group = backends::make_shared_memory(std::move(node), deadline);
+  const bool is_world = global_ranks.empty();
+  std::shared_ptr<ProcessGroup::Impl> group;
+  if (is_world) {
+    auto node = join(find_segment_of_job(store, launch, deadline), rank, deadline);
+    node_of_world() = node;
+    group = backends::make_shared_memory(std::move(node), deadline);
+  } else if (auto world = node_of_world().lock(); world && !world->process().is_copy()) {
+    const int area = exchange_area(*part_for_group(store), world->segment(), rank, size, deadline);
+    group = backends::make_shared_memory(std::move(world), area, global_ranks, rank, deadline);
+  } else {
+    auto node = join(exchange_segment(*part_for_group(store), launch, deadline), rank, deadline);
+    group = backends::make_shared_memory(std::move(node), deadline);
+  }
   if (timeline::is_on()) {
     group = make_traced(std::move(group));
-  } else if (is_default) {
+  } else if (is_world) {
     group = begin_timeline(std::move(group), launch);
   }
   return backends::make_c10d_backend(ProcessGroup(std::move(group)));

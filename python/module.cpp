@@ -2,6 +2,7 @@
 // torch/csrc/utils/pybind.h has more casters than the one needed here, and takes three times as long to
 // compile.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include "lockstep/comm/job_timeline.h"
 #include "python/backend.h"
@@ -11,7 +12,7 @@ PYBIND11_DECLARE_HOLDER_TYPE(T, c10::intrusive_ptr<T>, true)
 PYBIND11_MODULE(_C, module) {
   module.def("create_backend", &lockstep::python::create_backend, pybind11::arg("store"),
              pybind11::arg("rank"), pybind11::arg("size"), pybind11::arg("timeout"),
-             pybind11::arg("is_default"), pybind11::call_guard<pybind11::gil_scoped_release>(),
+             pybind11::arg("global_ranks"), pybind11::call_guard<pybind11::gil_scoped_release>(),
              "Joins the ranks that share `store` in a segment of shared memory; blocks until all are there.");
   module.def(
       "end_timeline", &lockstep::end_timeline, pybind11::call_guard<pybind11::gil_scoped_release>(),

@@ -37,6 +37,7 @@ inline constexpr const char* kSlurmNodeId = "SLURM_NODEID";
 
 // What users set.
 inline constexpr const char* kLogLevel = "LOCKSTEP_LOG_LEVEL";
+inline constexpr const char* kProgressThread = "LOCKSTEP_PROGRESS_THREAD";
 inline constexpr const char* kLockrunRsh = "LOCKRUN_RSH";
 inline constexpr const char* kPythonExec = "PYTHON_EXEC";
 inline constexpr const char* kNoColor = "NO_COLOR";

@@ -48,9 +48,6 @@ Names names_of(Kind kind) {
   return {"unknown", shm::OpKind::none};
 }
 
-// Two enumerations of the same operators, in the same order.
-static_assert(static_cast<int>(ReduceOp::PREMUL_SUM) == static_cast<int>(shm::Reduction::premul_sum));
-
 /// "float32[2, 3]"; without the shape where ranks may differ in it.
 std::string elements_of(const Collective& collective) {
   const at::Tensor* const tensor =
@@ -73,8 +70,7 @@ const char* name_of(Kind kind) { return names_of(kind).name; }
 
 std::string describe(const Collective& collective) {
   const auto [name, kind] = names_of(collective.kind);
-  return shm::describe(name, kind, elements_of(collective), static_cast<shm::Reduction>(collective.op),
-                       collective.root);
+  return shm::describe(name, kind, elements_of(collective), collective.op, collective.root);
 }
 
 }  // namespace lockstep

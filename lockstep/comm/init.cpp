@@ -75,21 +75,24 @@ UniqueFd find_segment(const job::LaunchEnvironment& launch, StorePtr& store,
 }
 
 std::shared_ptr<ProcessGroup::Impl> make_lockstep(const job::LaunchEnvironment& launch, StorePtr& store,
-                                                  std::chrono::milliseconds timeout) {
+                                                  const InitOptions& options) {
   if (launch.world_size != launch.local_world_size) {
     throw ValueError("the lockstep backend joins the ranks of one machine, but the world has " +
                      std::to_string(launch.world_size) + " ranks and this node " +
                      std::to_string(launch.local_world_size) + ": use --backend gloo for several machines");
   }
-  const UniqueFd fd = find_segment(launch, store, timeout);
+  const UniqueFd fd = find_segment(launch, store, options.timeout);
   auto node = std::make_shared<shm::Node>(fd.get(), launch.local_rank);
   if (node->segment().ranks() != launch.local_world_size) {
     throw ValueError(std::string(env::kLocalWorldSize) + "=" + std::to_string(launch.local_world_size) +
                      " but the launcher's segment is for " + std::to_string(node->segment().ranks()) +
                      " ranks");
   }
-  node->wait_for_all(timeout);
-  return backends::make_shared_memory(std::move(node), timeout);
+  node->wait_for_all(options.timeout);
+  if (options.progress_thread.value_or(env::get_bool(env::kProgressThread).value_or(false))) {
+    node->engine().start_progress_thread();
+  }
+  return backends::make_shared_memory(std::move(node), options.timeout);
 }
 
 std::shared_ptr<ProcessGroup::Impl> make_gloo(const job::LaunchEnvironment& launch, StorePtr& store,
@@ -119,11 +122,12 @@ std::shared_ptr<ProcessGroup::Impl> make_nccl(const job::LaunchEnvironment& laun
 
 std::shared_ptr<ProcessGroup::Impl> make_backend(const std::string& name,
                                                  const job::LaunchEnvironment& launch, StorePtr& store,
-                                                 std::chrono::milliseconds timeout) {
+                                                 const InitOptions& options) {
 #ifdef LOCKSTEP_NCCL
-  if (name == "nccl") return make_nccl(launch, store, timeout);
+  if (name == "nccl") return make_nccl(launch, store, options.timeout);
 #endif
-  return name == "lockstep" ? make_lockstep(launch, store, timeout) : make_gloo(launch, store, timeout);
+  if (name == "gloo") return make_gloo(launch, store, options.timeout);
+  return make_lockstep(launch, store, options);
 }
 
 /// The backend that options or environment name; none where nobody has chosen.
@@ -141,13 +145,13 @@ std::optional<std::string> chosen_backend(const InitOptions& options) {
 /// Shared memory or, where the ranks share none, Gloo. All ranks decide alike: they know how many they are on
 /// a machine, or have compared what they see of each other's memory.
 std::shared_ptr<ProcessGroup::Impl> make_fitting_backend(const job::LaunchEnvironment& launch,
-                                                         StorePtr& store, std::chrono::milliseconds timeout) {
+                                                         StorePtr& store, const InitOptions& options) {
   std::string reason;
   if (launch.world_size != launch.local_world_size) {
     reason = "the " + std::to_string(launch.world_size) + " ranks are on several machines";
   } else {
     try {
-      return make_lockstep(launch, store, timeout);
+      return make_lockstep(launch, store, options);
     } catch (const NoSharedMemory& error) {
       reason = "the ranks share no memory (" + error.reason() + ")";
     }
@@ -155,7 +159,7 @@ std::shared_ptr<ProcessGroup::Impl> make_fitting_backend(const job::LaunchEnviro
   if (launch.rank == 0) {
     log::warning(reason + ", so the backend is gloo; LOCKSTEP_BACKEND=gloo chooses it without this line");
   }
-  return make_gloo(launch, store, timeout);
+  return make_gloo(launch, store, options.timeout);
 }
 
 /// Where options or the init_method tell this process's place, the environment need not.
@@ -211,8 +215,8 @@ World join_job(const InitOptions& options, const job::LaunchEnvironment& launch,
   }
   begin_job_at(store ? root_of(store) : launch.master_addr + ":" + std::to_string(launch.master_port));
   if (store) store = part_for_job(store, "");
-  auto impl = backend ? make_backend(*backend, launch, store, options.timeout)
-                      : make_fitting_backend(launch, store, options.timeout);
+  auto impl =
+      backend ? make_backend(*backend, launch, store, options) : make_fitting_backend(launch, store, options);
   if (debug_level() == DebugLevel::DETAIL) impl = make_checked(std::move(impl));
   impl = begin_timeline(std::move(impl), launch);
   job_slot().emplace(JoinedJob{

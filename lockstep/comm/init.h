@@ -4,6 +4,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,9 @@ struct InitOptions {
   /// &world_size= or the environment say.
   int rank = -1;
   int world_size = -1;
+  /// A thread that keeps operations of the "lockstep" backend going while this rank computes, and completes
+  /// the futures of Work::get_future (docs/collectives.md); default: LOCKSTEP_PROGRESS_THREAD, else none.
+  std::optional<bool> progress_thread{};
 };
 
 /// The job as this process sees it: the group of all ranks plus the place of this one.

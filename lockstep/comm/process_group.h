@@ -57,7 +57,7 @@ struct GatherOptions {
 };
 
 struct MessageOptions {
-  int tag = 0;  ///< a receive takes the first message of its own tag; 0 or more
+  int tag = 0;  ///< a receive takes the first message of its own tag; 0 to kMostTag
   std::optional<std::chrono::milliseconds> timeout{};
 };
 

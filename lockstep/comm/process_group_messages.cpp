@@ -23,7 +23,9 @@ void check_peer(const char* what, int rank, int size) {
 }
 
 void check_tag(int tag) {
-  if (tag < 0) throw ValueError("the tag of a message must be 0 or more, not " + std::to_string(tag));
+  if (tag >= 0 && tag <= kMostTag) return;
+  throw ValueError("the tag of a message must be 0 to " + std::to_string(kMostTag) + ", not " +
+                   std::to_string(tag));
 }
 
 Collective send_of(const at::Tensor& dense, int dst, int tag, std::chrono::milliseconds timeout) {

@@ -20,6 +20,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/job/launch_environment.h"
+#include "lockstep/shm/areas.h"
 #include "lockstep/shm/segment.h"
 
 namespace lockstep {
@@ -157,6 +158,34 @@ UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& laun
   }
   check_verdict(verdict);
   return fd;
+}
+
+int exchange_area(c10d::Store& store, const shm::Segment& segment, int rank, int size,
+                  std::chrono::milliseconds timeout) {
+  constexpr const char* kKey = "lockstep/area";
+  const TimeoutRestored restored(store);
+  store.setTimeout(timeout);
+  if (rank == 0) {
+    try {
+      const int area = shm::claim_area(segment, size);
+      store.set(kKey, std::to_string(area));
+      return area;
+    } catch (const Error& error) {
+      store.set(kKey, error.what());
+      throw CommError(error.what());
+    }
+  }
+  std::string answer;
+  try {
+    answer = to_text(store.get(kKey));
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    throw CommError(
+        "rank " + std::to_string(rank) +
+        ": rank 0 of the new group did not answer in the store: " + text.substr(0, text.find('\n')));
+  }
+  if (answer.empty() || answer.find_first_not_of("0123456789") != std::string::npos) throw CommError(answer);
+  return std::stoi(answer);
 }
 
 UniqueFd exchange_segment_locally(const job::LaunchEnvironment& launch, std::chrono::milliseconds timeout) {

@@ -13,6 +13,10 @@ namespace c10d {
 class Store;
 }
 
+namespace lockstep::shm {
+class Segment;
+}
+
 namespace lockstep::job {
 struct LaunchEnvironment;
 }
@@ -37,6 +41,12 @@ class NoSharedMemory : public CommError {
 /// ranks do not come. Blocks until all ranks of the node are there.
 UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& launch,
                           std::chrono::milliseconds timeout);
+
+/// A place in a segment that its ranks have joined, for a group of `size` of them that meet in `store` alone:
+/// the group's rank 0 claims it, the others are told. Throws CommError on all when there is none. Blocks
+/// until rank 0 has called it.
+int exchange_area(c10d::Store& store, const shm::Segment& segment, int rank, int size,
+                  std::chrono::milliseconds timeout);
 
 /// Without a store, for jobs of one node: the first rank names the segment after the job, and the others look
 /// for that name among the open files of this user's processes (/proc). So there is no address that another

@@ -80,42 +80,13 @@ shm::DType to_shm(const at::Tensor& tensor) {
                    c10::toString(tensor.scalar_type()) + ": convert them, or send a view of another dtype");
 }
 
-shm::Reduction to_shm(ReduceOp op, shm::DType dtype) {
-  shm::Reduction reduction = shm::Reduction::sum;
-  switch (op) {
-    case ReduceOp::SUM:
-      break;
-    case ReduceOp::AVG:
-      reduction = shm::Reduction::avg;
-      break;
-    case ReduceOp::PRODUCT:
-      reduction = shm::Reduction::product;
-      break;
-    case ReduceOp::MIN:
-      reduction = shm::Reduction::min;
-      break;
-    case ReduceOp::MAX:
-      reduction = shm::Reduction::max;
-      break;
-    case ReduceOp::BAND:
-      reduction = shm::Reduction::band;
-      break;
-    case ReduceOp::BOR:
-      reduction = shm::Reduction::bor;
-      break;
-    case ReduceOp::BXOR:
-      reduction = shm::Reduction::bxor;
-      break;
-    case ReduceOp::PREMUL_SUM:
-      reduction = shm::Reduction::premul_sum;
-      break;
-  }
-  if (!shm::is_supported(dtype, reduction)) {
+ReduceOp checked(ReduceOp op, shm::DType dtype) {
+  if (!shm::is_supported(dtype, op)) {
     throw ValueError(std::string("a reduction cannot combine ") + shm::dtype_name(dtype) + " by " +
-                     shm::reduction_name(reduction) +
+                     shm::reduction_name(op) +
                      "; AVG and PREMUL_SUM need a floating-point dtype, BAND, BOR and BXOR an integer one");
   }
-  return reduction;
+  return op;
 }
 
 }  // namespace lockstep

@@ -17,7 +17,7 @@ void check_memory(const at::Tensor& tensor);
 shm::DType to_shm(const at::Tensor& tensor);
 /// "float32"; LibTorch's own word for a dtype that this backend does not move.
 std::string dtype_name(at::ScalarType dtype);
-/// Throws ValueError when `dtype` cannot be combined by `op`.
-shm::Reduction to_shm(ReduceOp op, shm::DType dtype);
+/// `op`. Throws ValueError when `dtype` cannot be combined by it.
+ReduceOp checked(ReduceOp op, shm::DType dtype);
 
 }  // namespace lockstep

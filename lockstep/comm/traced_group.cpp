@@ -27,6 +27,12 @@ class TracedWork : public Work {
         bytes_(bytes),
         bucket_(timeline::detail::bucket) {}
   int source_rank() const override { return work_->source_rank(); }
+  Watch watch() const override { return work_->watch(); }
+  bool look(std::optional<std::chrono::milliseconds> waited) override {
+    if (!work_->look(waited)) return false;
+    end(timeline::now());
+    return true;
+  }
 
  private:
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {

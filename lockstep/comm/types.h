@@ -3,16 +3,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
+
+#include "lockstep/shm/reduce_op.h"
 
 namespace lockstep {
 
-/// How a reduction combines the ranks' elements.
-///
-/// SUM, PRODUCT, MIN, MAX: every dtype; of booleans SUM and MAX are "or", PRODUCT and MIN "and". AVG divides
-/// once, after the sum; PREMUL_SUM multiplies each rank's elements by that rank's `premul_factor` (rounding
-/// to the dtype) before the sum: floating-point dtypes only. BAND, BOR, BXOR: integers and booleans. Complex
-/// tensors: SUM, AVG and PREMUL_SUM. Integers wrap around.
-enum class ReduceOp : uint8_t { SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, PREMUL_SUM };
+/// The largest tag that a message of the program's own may have: the next is for all-reduces over messages.
+inline constexpr int kMostTag = std::numeric_limits<int>::max() - 1;
 
 /// How an all-reduce moves the bytes. DIRECT is the backend's own; the others go by messages between two
 /// ranks, on any backend (comm/algorithms/all_reduce.h). AUTO takes what was fastest when it was measured.

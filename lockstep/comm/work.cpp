@@ -19,6 +19,12 @@ class ThenWork : public Work {
   ThenWork(std::shared_ptr<Work> work, std::function<void()> action)
       : work_(std::move(work)), action_(std::move(action)) {}
   int source_rank() const override { return work_->source_rank(); }
+  Watch watch() const override { return work_->watch(); }
+  bool look(OptionalTimeout waited) override {
+    if (!work_->look(waited)) return false;
+    act();
+    return true;
+  }
 
  private:
   void do_wait(OptionalTimeout timeout) override {
@@ -42,6 +48,17 @@ class ThenWork : public Work {
 class AllWork : public Work {
  public:
   explicit AllWork(std::vector<std::shared_ptr<Work>> works) : works_(std::move(works)) {}
+  Watch watch() const override {
+    Watch watch;
+    for (const auto& work : works_) {
+      watch = work->watch();
+      if (!watch) break;
+    }
+    return watch;
+  }
+  bool look(OptionalTimeout waited) override {
+    return std::all_of(works_.begin(), works_.end(), [&](const auto& w) { return w->look(waited); });
+  }
 
  private:
   void do_wait(OptionalTimeout timeout) override {
@@ -60,6 +77,12 @@ class AllWork : public Work {
 
 }  // namespace
 
+/// What a work shares with the thread that watches it.
+struct Work::Shared {
+  std::mutex mutex;
+  c10::intrusive_ptr<c10::ivalue::Future> future;  // until it is completed
+};
+
 template <class Call>
 bool Work::guarded(const Call& call) {
   if (done_) return true;
@@ -72,33 +95,105 @@ bool Work::guarded(const Call& call) {
   return done_;
 }
 
+std::unique_lock<std::mutex> Work::lock() const {
+  return shared_ == nullptr ? std::unique_lock<std::mutex>() : std::unique_lock(shared_->mutex);
+}
+
+template <class Call>
+void Work::exclusively(const Call& call) {
+  if (shared_ == nullptr) return call();
+  auto lock = this->lock();
+  call();
+  complete_future(lock);
+}
+
+void Work::complete_future(std::unique_lock<std::mutex>& lock) {
+  if (!done_ || !shared_->future) return;
+  const auto future = std::move(shared_->future);
+  const auto exception = exception_;
+  const c10::IValue result(result_);
+  lock.unlock();  // callbacks may look at this work
+  if (exception) {
+    future->setError(exception);
+  } else {
+    future->markCompleted(result);
+  }
+}
+
 void Work::wait(OptionalTimeout timeout) {
   std::exception_ptr too_early;
-  guarded([&] {
-    try {
-      do_wait(timeout ? OptionalTimeout(std::min(*timeout, kLongestTimeout)) : timeout);
-    } catch (const TimeoutError&) {
-      if (!timeout) throw;
-      too_early = std::current_exception();  // the operation may go on: a later call tells
-    }
-    return too_early == nullptr;
+  exclusively([&] {
+    guarded([&] {
+      try {
+        do_wait(timeout ? OptionalTimeout(std::min(*timeout, kLongestTimeout)) : timeout);
+      } catch (const TimeoutError&) {
+        if (!timeout) throw;
+        too_early = std::current_exception();  // the operation may go on: a later call tells
+      }
+      return too_early == nullptr;
+    });
   });
   if (too_early) std::rethrow_exception(too_early);
   if (exception_) std::rethrow_exception(exception_);
 }
 
 bool Work::is_completed() {
-  return guarded([&] { return poll(); });
+  bool completed = false;
+  exclusively([&] { completed = guarded([&] { return poll(); }); });
+  return completed;
+}
+
+bool Work::is_success() const {
+  const auto lock = this->lock();
+  return done_ && !exception_;
+}
+
+std::exception_ptr Work::exception() const {
+  const auto lock = this->lock();
+  return exception_;
 }
 
 std::vector<at::Tensor> Work::result() const {
+  const auto lock = this->lock();
   if (exception_) std::rethrow_exception(exception_);
   if (!done_) throw Error("the operation has not ended: wait() for it before you ask for its result");
   return result_;
 }
 
+bool Work::look(OptionalTimeout /*waited*/) { return poll(); }
+
+/// For the thread that watches; true once there is no future left to complete.
+bool Work::look_for_future(OptionalTimeout waited) {
+  std::unique_lock lock(shared_->mutex, std::try_to_lock);
+  if (!lock) return false;  // its user is in a call, which may be a wait
+  if (!shared_->future) return true;
+  if (!guarded([&] { return look(waited); })) return false;
+  complete_future(lock);
+  return true;
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> Work::get_future() {
+  using Clock = std::chrono::steady_clock;
+  if (const auto lock = this->lock(); lock && shared_->future) return shared_->future;
   auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  const Watch watch = is_completed() ? Watch() : this->watch();
+  const std::shared_ptr<Work> self = weak_from_this().lock();
+  if (watch && self) {
+    shared_ = std::make_shared<Shared>();
+    shared_->future = future;
+    watch([self, begin = Clock::now(), checked = Clock::now()]() mutable {
+      // A look at the peers is not for every time that something ends.
+      constexpr std::chrono::milliseconds kCheckEvery{50};
+      const auto now = Clock::now();
+      OptionalTimeout waited;
+      if (now - checked >= kCheckEvery) {
+        checked = now;
+        waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - begin);
+      }
+      return self->look_for_future(waited);
+    });
+    return future;
+  }
   try {
     wait();
     future->markCompleted(c10::IValue(result_));

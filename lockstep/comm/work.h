@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -20,7 +21,8 @@ namespace lockstep {
 /// An operation in progress. Destroying it without wait() is allowed: the operation goes on, but a result
 /// that must be copied into a tensor that is not contiguous then stays out.
 ///
-/// On the lockstep backend no thread works in the background. An operation advances, as far as it can without
+/// On the lockstep backend no thread works in the background unless it is asked for
+/// (InitOptions::progress_thread). An operation advances, as far as it can without
 /// blocking, inside every later call that starts something in its group, in every wait of this process in any
 /// group, and in is_completed() and ProcessGroup::progress(). Arrival is part of the call that starts it: the
 /// peers never wait for a rank that has started and now computes, except to copy from it what its peers' part
@@ -29,7 +31,7 @@ namespace lockstep {
 /// do the work.
 ///
 /// One thread at a time; other threads may use the group meanwhile.
-class Work {
+class Work : public std::enable_shared_from_this<Work> {
  public:
   virtual ~Work() = default;
 
@@ -41,19 +43,27 @@ class Work {
   /// failure.
   bool is_completed();
   /// Has it ended well, as far as wait() and is_completed() have seen?
-  bool is_success() const { return done_ && !exception_; }
+  bool is_success() const;
   /// Why it failed, as far as wait() and is_completed() have seen; null otherwise.
-  std::exception_ptr exception() const { return exception_; }
+  std::exception_ptr exception() const;
   /// The tensors that hold the result. Throws Error before the end has been seen.
   std::vector<at::Tensor> result() const;
-  /// A completed future with the list of result(), for LibTorch's interfaces. Waits for the end first: nobody
-  /// else would complete it. A failure is the future's error.
+  /// A future with the list of result(), for LibTorch's interfaces. A failure is the future's error. With a
+  /// progress thread it is completed by that one, which then runs its callbacks; without, this call waits for
+  /// the end first, since nobody else would complete it.
   c10::intrusive_ptr<c10::ivalue::Future> get_future();
   /// Of a completed receive: the rank that sent. Otherwise -1.
   virtual int source_rank() const { return -1; }
 
   /// For those who make works: what result() returns.
   void set_result(std::vector<at::Tensor> result) { result_ = std::move(result); }
+  /// The same: calls a function again and again from another thread until it returns true. Empty where there
+  /// is no such thread.
+  using Watch = std::function<void(std::function<bool()>)>;
+  virtual Watch watch() const { return {}; }
+  /// What that thread asks: has it ended, as far as can be seen without doing anything? `waited`: for how
+  /// long it has been watched, now and then: throws where the operation cannot end any more, or not in time.
+  virtual bool look(std::optional<std::chrono::milliseconds> waited);
 
  protected:
   virtual void do_wait(std::optional<std::chrono::milliseconds> timeout) = 0;
@@ -61,8 +71,15 @@ class Work {
   virtual bool poll() = 0;
 
  private:
+  struct Shared;
   template <class Call>
   bool guarded(const Call& call);
+  template <class Call>
+  void exclusively(const Call& call);
+  void complete_future(std::unique_lock<std::mutex>& lock);
+  bool look_for_future(std::optional<std::chrono::milliseconds> waited);
+  std::unique_lock<std::mutex> lock() const;
+  std::shared_ptr<Shared> shared_;  // with the thread that watches; null where none does
   bool done_ = false;
   std::exception_ptr exception_;
   std::vector<at::Tensor> result_;

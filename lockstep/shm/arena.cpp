@@ -35,6 +35,17 @@ std::string mebibytes(size_t bytes) { return std::to_string((bytes + (1 << 20) -
 Arena::Arena(std::byte* base, size_t capacity) : base_(base), capacity_(capacity) { free_[0] = capacity; }
 
 std::byte* Arena::allocate(size_t bytes) {
+  Shortage shortage;
+  if (std::byte* const found = find(bytes, shortage)) return found;
+  throw Error(describe(shortage));
+}
+
+std::byte* Arena::try_allocate(size_t bytes) {
+  Shortage shortage;
+  return find(bytes, shortage);
+}
+
+std::byte* Arena::find(size_t bytes, Shortage& shortage) {
   const size_t alignment = bytes >= kPage ? kPage : kLine;
   const size_t size = round_up(std::max<size_t>(bytes, 1), alignment);
   const std::lock_guard lock(mutex_);
@@ -43,15 +54,30 @@ std::byte* Arena::allocate(size_t bytes) {
     const auto [offset, available] = *it;
     const size_t start = round_up(offset, alignment);
     if (start + size > offset + available) continue;
-    populate_to(start + size);
+    if (!populate_to(start + size, shortage)) return nullptr;
     free_.erase(it);
     if (start > offset) free_[offset] = start - offset;
     if (offset + available > start + size) free_[start + size] = offset + available - (start + size);
     used_[start] = size;
     return base_ + start;
   }
-  throw Error("the shared arena of " + mebibytes(capacity_) + " has no room for another " + mebibytes(bytes) +
-              "; raise LOCKSTEP_ARENA_BYTES at the launcher or free tensors made by empty_shared");
+  shortage = {.of = Shortage::Of::arena, .bytes = bytes};
+  return nullptr;
+}
+
+std::string Arena::describe(const Shortage& shortage) const {
+  if (shortage.of == Shortage::Of::arena) {
+    return "the shared arena of " + mebibytes(capacity_) + " has no room for another " +
+           mebibytes(shortage.bytes) +
+           "; raise LOCKSTEP_ARENA_BYTES at the launcher or free tensors made by empty_shared";
+  }
+  std::string why;
+  if (shortage.of == Shortage::Of::allowance) {
+    why = ": only " + mebibytes(shortage.left) + " are left in this control group or on this machine";
+  } else if (shortage.error != EFAULT) {  // how the kernel says that a touch would have been a SIGBUS
+    why = std::string(" (") + std::strerror(shortage.error) + ")";
+  }
+  return "no memory for " + mebibytes(shortage.bytes) + " of shared memory" + why + kRemedy;
 }
 
 void Arena::release(std::byte* pointer) {
@@ -124,37 +150,38 @@ int Arena::huge_page_error() {
   return huge_page_error_;
 }
 
-void Arena::populate_to(size_t end) {
-  if (end <= populated_) return;
+bool Arena::populate_to(size_t end, Shortage& shortage) {
+  if (end <= populated_) return true;
   const size_t target = std::min(round_up(end, kPopulateStep), capacity_);
   const size_t bytes = target - populated_;
-  check_memory(bytes);
+  if (!check_memory(bytes, shortage)) return false;
   while (::madvise(base_ + populated_, bytes, MADV_POPULATE_WRITE) != 0) {
     if (errno == EINTR || errno == EAGAIN) continue;
     // A kernel before 5.14 does not know the call; there the pages come on first touch.
     if (errno == EINVAL) break;
-    // EFAULT is how the kernel says that a touch would have been a SIGBUS.
-    const std::string why = errno == EFAULT ? "" : std::string(" (") + std::strerror(errno) + ")";
-    throw Error("no memory for " + mebibytes(bytes) + " of shared memory" + why + kRemedy);
+    shortage = {.of = Shortage::Of::system, .bytes = bytes, .error = errno};
+    return false;
   }
   use_huge_pages(populated_, target);
   populated_ = target;
+  return true;
 }
 
 /// In a control group that is full the kernel does not refuse pages, it kills a process of the group: so look
 /// before. Only now and then where there is plenty, as the other ranks take some too.
-void Arena::check_memory(size_t bytes) {
+bool Arena::check_memory(size_t bytes, Shortage& shortage) {
   if (bytes <= expected_free_) {
     expected_free_ -= bytes;
-    return;
+    return true;
   }
   const auto room = free_memory();
-  if (!room) return;
+  if (!room) return true;
   if (bytes > *room) {
-    throw Error("no memory for " + mebibytes(bytes) + " of shared memory: only " + mebibytes(*room) +
-                " are left in this control group or on this machine" + kRemedy);
+    shortage = {.of = Shortage::Of::allowance, .bytes = bytes, .left = *room};
+    return false;
   }
   expected_free_ = (*room - bytes) / 8;
+  return true;
 }
 
 /// Large tensors gain 5 to 9 % from huge pages. Whoever gets none (an old kernel, no free ones) goes on with

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,8 @@ class Arena {
   /// At least `bytes` bytes, aligned to a page for a page or more, else to 128. Contents are undefined.
   /// Throws Error with the size needed and the remedy when memory or the arena is exhausted.
   std::byte* allocate(size_t bytes);
+  /// The same; null where they are exhausted.
+  std::byte* try_allocate(size_t bytes);
   /// Gives back what allocate() returned.
   void release(std::byte* pointer);
 
@@ -36,10 +40,20 @@ class Arena {
   int huge_page_error();
 
  private:
+  /// Why there is no memory.
+  struct Shortage {
+    enum class Of : uint8_t { arena, allowance, system };
+    Of of = Of::arena;
+    size_t bytes = 0;  // that are wanted of it
+    size_t left = 0;   // of an allowance
+    int error = 0;     // of the system
+  };
+  std::byte* find(size_t bytes, Shortage& shortage);
+  std::string describe(const Shortage& shortage) const;
   void release_locked(std::byte* pointer);
   void sweep();
-  void populate_to(size_t end);
-  void check_memory(size_t bytes);
+  bool populate_to(size_t end, Shortage& shortage);
+  bool check_memory(size_t bytes, Shortage& shortage);
   void use_huge_pages(size_t begin, size_t end);
 
   std::byte* base_;

@@ -4,7 +4,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <iterator>
 #include <thread>
+#include <utility>
 
 #include "lockstep/shm/process.h"
 
@@ -95,6 +97,51 @@ void Engine::detach(Driven& group) {
   group.is_active_ = false;
 }
 
+void Engine::detach(Doorbell& bell) {
+  std::erase(bells_, &bell);
+  for (Sleeper* const sleeper : sleeping_) sleeper->forget(bell);
+}
+
+/// Nobody joins the thread, which could be the one that ends the last rank. After that it touches nothing but
+/// the engine.
+void Engine::start_progress_thread() {
+  const Lock lock(mutex_);
+  has_progress_thread_.store(true, std::memory_order_relaxed);
+  if (std::exchange(progress_thread_runs_, true)) return;
+  std::thread([self = shared_from_this()] { self->run_progress_thread(); }).detach();
+}
+
+void Engine::run_progress_thread() {
+  constexpr std::chrono::milliseconds kLookEvery{50};
+  const Lock lock(mutex_);
+  while (!bells_.empty()) {
+    const Sleeper sleeper(*this);
+    advance_all_thoroughly();
+    look_at_watched();
+    sleeper.wait(kLookEvery);
+  }
+  progress_thread_runs_ = false;
+  has_progress_thread_.store(false, std::memory_order_relaxed);
+}
+
+void Engine::watch(std::function<bool()> look) {
+  const Lock lock(mutex_);
+  watched_.push_back(std::move(look));
+  wake_own_threads();
+}
+
+/// Without the lock, since they run callbacks of the program and let go of groups. What ends meanwhile rings
+/// the bell that this thread is about to sleep on.
+void Engine::look_at_watched() {
+  if (watched_.empty()) return;
+  auto watched = std::exchange(watched_, {});
+  mutex_.unlock();
+  std::erase_if(watched, [](const auto& look) { return look(); });
+  mutex_.lock();
+  watched_.insert(watched_.begin(), std::make_move_iterator(watched.begin()),
+                  std::make_move_iterator(watched.end()));
+}
+
 void Engine::advance_active(const Driven& self) {
   for (size_t i = 0; i < active_.size();) {
     Driven* const group = active_[i];
@@ -128,7 +175,7 @@ Engine::Sleeper::Sleeper(Engine& engine)
     : engine_(engine),
       first_(engine.bells_.front()),
       first_rings_(first_->rings.load(std::memory_order_relaxed)) {
-  ++engine_.sleeping_;
+  engine_.sleeping_.push_back(this);
   first_->sleeping.fetch_add(1, std::memory_order_relaxed);
   for (size_t i = 1; i < engine_.bells_.size(); ++i) {
     more_.push_back(engine_.bells_[i]);
@@ -140,24 +187,31 @@ Engine::Sleeper::Sleeper(Engine& engine)
 }
 
 Engine::Sleeper::~Sleeper() {
-  --engine_.sleeping_;
-  // A rank may have left its segment meanwhile.
-  const auto wake = [&](Doorbell* bell) {
-    if (std::find(engine_.bells_.begin(), engine_.bells_.end(), bell) != engine_.bells_.end()) {
-      bell->sleeping.fetch_sub(1, std::memory_order_relaxed);
-    }
-  };
-  wake(first_);
-  for (Doorbell* const bell : more_) wake(bell);
+  std::erase(engine_.sleeping_, this);
+  if (first_ != nullptr) first_->sleeping.fetch_sub(1, std::memory_order_relaxed);
+  for (Doorbell* const bell : more_) bell->sleeping.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Engine::Sleeper::forget(const Doorbell& bell) {
+  if (first_ == &bell) first_ = nullptr;
+  for (size_t i = more_.size(); i-- > 0;) {
+    if (more_[i] != &bell) continue;
+    more_.erase(more_.begin() + static_cast<ptrdiff_t>(i));
+    more_rings_.erase(more_rings_.begin() + static_cast<ptrdiff_t>(i));
+  }
 }
 
 void Engine::Sleeper::wait(std::chrono::nanoseconds longest) const {
+  if (first_ == nullptr) return;
+  // As they are now: a bell can be forgotten while this thread sleeps.
+  std::vector<FutexWord> words;
+  if (!more_.empty()) words.push_back({&first_->rings, first_rings_});
+  for (size_t i = 0; i < more_.size(); ++i) words.push_back({&more_[i]->rings, more_rings_[i]});
+  std::atomic<uint32_t>& only = first_->rings;
   engine_.mutex_.unlock();
-  if (more_.empty()) {
-    futex_wait(first_->rings, first_rings_, longest);
+  if (words.empty()) {
+    futex_wait(only, first_rings_, longest);
   } else {
-    std::vector<FutexWord> words{{&first_->rings, first_rings_}};
-    for (size_t i = 0; i < more_.size(); ++i) words.push_back({&more_[i]->rings, more_rings_[i]});
     futex_wait_any(words, longest);
   }
   engine_.mutex_.lock();

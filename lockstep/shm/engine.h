@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -78,7 +79,7 @@ class Driven {
 };
 
 /// One per process; ranks that are threads of one process have one each.
-class Engine {
+class Engine : public std::enable_shared_from_this<Engine> {
  public:
   Engine() = default;
   Engine(const Engine&) = delete;
@@ -88,6 +89,13 @@ class Engine {
   using Lock = std::lock_guard<EngineMutex>;
   EngineMutex& mutex() { return mutex_; }
 
+  /// From now on a thread of its own keeps all groups going too, as long as this process is a rank in a
+  /// segment. It sleeps where nothing happens. For engines that a shared_ptr owns.
+  void start_progress_thread();
+  bool has_progress_thread() const { return has_progress_thread_.load(std::memory_order_relaxed); }
+  /// That thread calls `look` whenever something may have ended, and every 50 ms, until it returns true.
+  void watch(std::function<bool()> look);
+
   // With the lock held:
 
   /// How often a sleeping thread looks whether its peers still live: only that; what they do wakes it.
@@ -96,7 +104,7 @@ class Engine {
   void detach(Driven& group);
   /// `bell`: of this process's rank in a segment.
   void attach(Doorbell& bell) { bells_.push_back(&bell); }
-  void detach(Doorbell& bell) { std::erase(bells_, &bell); }
+  void detach(Doorbell& bell);
   /// Something is in flight in `group`.
   void activate(Driven& group) {
     if (group.is_active_) return;
@@ -105,7 +113,7 @@ class Engine {
   }
   /// Something has ended, or failed, that another thread of this process may wait for.
   void wake_own_threads() {
-    if (sleeping_ > 0) ring_own_bells();
+    if (!sleeping_.empty()) ring_own_bells();
   }
   /// Advances what is in flight in other groups than `self`.
   void advance_others(const Driven& self) {
@@ -166,12 +174,14 @@ class Engine {
     Sleeper(const Sleeper&) = delete;
     ~Sleeper();
     void wait(std::chrono::nanoseconds longest) const;
+    /// This process's rank has left that segment, which may be unmapped soon.
+    void forget(const Doorbell& bell);
 
    private:
     Engine& engine_;
     std::vector<Doorbell*> more_;  // but the first
     std::vector<uint32_t> more_rings_;
-    Doorbell* first_;
+    Doorbell* first_;  // null once forgotten
     uint32_t first_rings_;
   };
 
@@ -179,13 +189,18 @@ class Engine {
   void advance_all_thoroughly();
   void ring_own_bells();
   void yield();
+  void run_progress_thread();
+  void look_at_watched();
 
   EngineMutex mutex_;
   std::vector<Driven*> attached_, active_;
   std::vector<Doorbell*> bells_;
   std::chrono::nanoseconds look_at_peers_every_ = std::chrono::milliseconds(50);
-  int waiting_ = 0;   // threads in wait_until
-  int sleeping_ = 0;  // of them, on the bells
+  int waiting_ = 0;                 // threads in wait_until
+  std::vector<Sleeper*> sleeping_;  // on the bells
+  std::atomic<bool> has_progress_thread_{false};
+  bool progress_thread_runs_ = false;
+  std::vector<std::function<bool()>> watched_;
 };
 
 /// Wakes whoever sleeps on `bell`. A sequentially consistent fence must stand between what this rank did and

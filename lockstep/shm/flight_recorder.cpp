@@ -87,10 +87,10 @@ std::string describe(const Announcement& what, uint64_t sequence) {
   const std::string elements =
       std::string(dtype_name(static_cast<DType>(what.dtype))) + "[" + std::to_string(what.count) + "]";
   return describe(name + " #" + std::to_string(sequence), what.kind, elements,
-                  static_cast<Reduction>(what.reduce_op), static_cast<int>(what.root));
+                  static_cast<ReduceOp>(what.reduce_op), static_cast<int>(what.root));
 }
 
-std::string describe(std::string name, OpKind kind, const std::string& elements, Reduction reduction,
+std::string describe(std::string name, OpKind kind, const std::string& elements, ReduceOp reduction,
                      int root) {
   if (kind == OpKind::barrier) return name;
   std::string text = std::move(name) + " (" + elements;

@@ -33,7 +33,7 @@ std::string describe(const Announcement& what, uint64_t sequence);
 
 /// The same of a collective that is not announced yet. `name`: such as "all_reduce #41"; `elements`: such as
 /// "float32[1024]".
-std::string describe(std::string name, OpKind kind, const std::string& elements, Reduction reduction,
+std::string describe(std::string name, OpKind kind, const std::string& elements, ReduceOp reduction,
                      int root);
 
 }  // namespace lockstep::shm

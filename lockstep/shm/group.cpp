@@ -46,6 +46,32 @@ class Group::AwaitedOperation final : public Awaited {
   Sequence sequence_;
 };
 
+/// The end of one of its messages.
+class Group::AwaitedMessage final : public Awaited {
+ public:
+  AwaitedMessage(Group& group, const PointToPoint::Request& request) : group_(group), request_(request) {}
+  bool needs(int member) const override {
+    const bool could_come_from_it = request_.peer == PointToPoint::kAnySource
+                                        ? group_.members_->all_others_are_gone()
+                                        : request_.peer == member;
+    if (!could_come_from_it) return false;
+    // What a rank sent just before it ended counts.
+    group_.messages_.progress();
+    return !request_.complete;
+  }
+  std::string describe() const override {
+    Announcement what{};
+    what.kind = request_.is_send ? OpKind::send : OpKind::recv;
+    what.root = static_cast<uint32_t>(request_.peer);
+    what.count = request_.bytes;
+    return shm::describe(what, request_.tag);
+  }
+
+ private:
+  Group& group_;
+  const PointToPoint::Request& request_;
+};
+
 Group::Group(Node& node, int area, std::vector<int> members, int rank, std::chrono::milliseconds timeout)
     : engine_(node.engine()),
       oversubscribed_(node.segment().header().ranks > node.segment().header().cores),
@@ -122,31 +148,29 @@ std::function<bool()> Group::unused_by_others() const {
 
 std::byte* Group::allocate(size_t bytes) {
   const auto lock = enter();
-  return allocate_unlocked(bytes);
+  if (std::byte* const found = try_allocate_unlocked(bytes)) return found;
+  return arena_.allocate(bytes);  // which says why not
 }
 
-std::byte* Group::allocate_unlocked(size_t bytes) {
-  try {
-    return arena_.allocate(bytes);
-  } catch (const Error&) {
-    messages_.release_received();
-  }
-  return arena_.allocate(bytes);
+std::byte* Group::try_allocate_unlocked(size_t bytes) {
+  if (std::byte* const found = arena_.try_allocate(bytes)) return found;
+  messages_.release_received();
+  return arena_.try_allocate(bytes);
 }
 
-Group::Sequence Group::start_all_reduce(void* data, size_t count, DType dtype, Reduction reduction) {
+Group::Sequence Group::start_all_reduce(void* data, size_t count, DType dtype, ReduceOp reduction) {
   const auto lock = enter();
   return start(begin_reduction(OpKind::all_reduce, data, count, dtype, reduction));
 }
 
-void Group::all_reduce(void* data, size_t count, DType dtype, Reduction reduction,
+void Group::all_reduce(void* data, size_t count, DType dtype, ReduceOp reduction,
                        std::chrono::milliseconds timeout) {
   const auto lock = enter();
   wait_for_end(start(begin_reduction(OpKind::all_reduce, data, count, dtype, reduction)), timeout,
                AfterTimeout::broken);
 }
 
-Group::Sequence Group::start_reduce(void* data, size_t count, DType dtype, Reduction reduction, int root) {
+Group::Sequence Group::start_reduce(void* data, size_t count, DType dtype, ReduceOp reduction, int root) {
   const auto lock = enter();
   Operation& operation = begin_reduction(OpKind::reduce, data, count, dtype, reduction);
   operation.what.root = static_cast<uint32_t>(root);
@@ -154,7 +178,7 @@ Group::Sequence Group::start_reduce(void* data, size_t count, DType dtype, Reduc
 }
 
 Group::Sequence Group::start_reduce_scatter(const void* input, void* output, size_t count, DType dtype,
-                                            Reduction reduction) {
+                                            ReduceOp reduction) {
   const auto lock = enter();
   Operation& operation = begin_reduction(OpKind::reduce_scatter, const_cast<void*>(input),
                                          count * static_cast<size_t>(size()), dtype, reduction);
@@ -162,7 +186,7 @@ Group::Sequence Group::start_reduce_scatter(const void* input, void* output, siz
   return start(operation);
 }
 
-Group::Sequence Group::start_reduce_parts(void* data, size_t count, DType dtype, Reduction reduction,
+Group::Sequence Group::start_reduce_parts(void* data, size_t count, DType dtype, ReduceOp reduction,
                                           const Part* parts, size_t part_count) {
   const auto lock = enter();
   Operation& operation = begin_reduction(OpKind::reduce_scatter, data, count, dtype, reduction);
@@ -280,36 +304,29 @@ void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeo
   const auto lock = enter();
   if (request.complete) return;
   check_usable();
-  class AwaitedMessage final : public Awaited {
-   public:
-    AwaitedMessage(Group& group, const PointToPoint::Request& request) : group_(group), request_(request) {}
-    bool needs(int member) const override {
-      const bool could_come_from_it = request_.peer == PointToPoint::kAnySource
-                                          ? group_.members_->all_others_are_gone()
-                                          : request_.peer == member;
-      if (!could_come_from_it) return false;
-      // What a rank sent just before it ended counts.
-      group_.messages_.progress();
-      return !request_.complete;
-    }
-    std::string describe() const override {
-      Announcement what{};
-      what.kind = request_.is_send ? OpKind::send : OpKind::recv;
-      what.root = static_cast<uint32_t>(request_.peer);
-      what.count = request_.bytes;
-      return shm::describe(what, request_.tag);
-    }
-
-   private:
-    Group& group_;
-    const PointToPoint::Request& request_;
-  };
   wait_until(
       [&] {
         if (!request.complete) advance_all(/*help=*/true);
         return request.complete;
       },
       AwaitedMessage(*this, request), timeout, after);
+}
+
+bool Group::look(Sequence sequence, std::chrono::milliseconds waited, std::chrono::milliseconds timeout) {
+  const auto lock = enter();
+  if (ended(sequence)) return true;
+  check_usable();
+  members_->check(AwaitedOperation(*this, sequence), waited >= timeout, timeout, /*breaks=*/true);
+  return ended(sequence);
+}
+
+bool Group::look(const PointToPoint::Request& request, std::chrono::milliseconds waited,
+                 std::chrono::milliseconds timeout) {
+  const auto lock = enter();
+  if (request.complete) return true;
+  check_usable();
+  members_->check(AwaitedMessage(*this, request), waited >= timeout, timeout, /*breaks=*/true);
+  return request.complete;
 }
 
 template <class Ready>
@@ -341,7 +358,7 @@ void Group::reserve_slot() {
         advance_all(/*help=*/true);
         return is_free();
       },
-      AwaitedOf(has_not_consumed, occupant), timeout_);
+      AwaitedOf(has_not_consumed, occupant), timeout());
 }
 
 /// 0 where there is none.
@@ -358,28 +375,21 @@ std::byte* Group::reserve_window(size_t bytes) {
   while (true) {
     const Sequence occupant = oldest_with_window();
     const bool messages_hold_some = messages_.holds_memory();
-    try {
-      return allocate_unlocked(bytes);
-    } catch (const Error&) {
-      if (occupant == 0 && !messages_hold_some) throw;
-    }
+    if (std::byte* const found = try_allocate_unlocked(bytes)) return found;
     if (occupant != 0) {
-      wait_for_end(occupant, timeout_, AfterTimeout::broken);
+      wait_for_end(occupant, timeout(), AfterTimeout::broken);
       continue;
     }
+    if (!messages_hold_some) return arena_.allocate(bytes);  // which says why not
     const auto has_not_received = [&](int member) { return messages_.holds_memory_for(member); };
     std::byte* found = nullptr;
     wait_until(
         [&] {
           advance_all(/*help=*/true);
-          try {
-            found = allocate_unlocked(bytes);
-          } catch (const Error&) {
-            return !messages_.holds_memory();
-          }
-          return true;
+          found = try_allocate_unlocked(bytes);
+          return found != nullptr || !messages_.holds_memory();
         },
-        AwaitedOf(has_not_received, operation(issued_ + 1)), timeout_);
+        AwaitedOf(has_not_received, operation(issued_ + 1)), timeout());
     if (found != nullptr) return found;
   }
 }

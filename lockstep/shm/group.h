@@ -9,11 +9,12 @@
 //     buffer and stores the result into everybody's buffer, in chunks that idle ranks take over;
 //   - where a rank's buffer lies outside the segment, its bytes pass through a window in its arena, block by
 //     block.
-// No thread runs in the background: operations advance inside start_*, progress() and wait(), of any group of
-// the process.
+// Operations advance inside start_*, progress() and wait(), of any group of the process; no thread runs in
+// the background unless the engine is told to start one.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -58,8 +59,8 @@ class Group final : private Driven {
 
   int rank() const { return members_->rank(); }
   int size() const { return members_->size(); }
-  std::chrono::milliseconds timeout() const { return timeout_; }
-  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+  std::chrono::milliseconds timeout() const { return timeout_.load(std::memory_order_relaxed); }
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_.store(timeout, std::memory_order_relaxed); }
   int segment_rank_of(int member) const { return members_->segment_rank_of(member); }
   /// Will nothing that is in flight go on any more?
   bool has_stopped() const;
@@ -70,17 +71,17 @@ class Group final : private Driven {
   /// Starts combining `count` elements at `data` of all ranks, in place. Blocks only while kSlots operations
   /// are in flight, or while they, or messages, hold the memory that this one needs. `data` must stay
   /// untouched until wait() or is_complete() has confirmed the end.
-  Sequence start_all_reduce(void* data, size_t count, DType dtype, Reduction reduction);
+  Sequence start_all_reduce(void* data, size_t count, DType dtype, ReduceOp reduction);
   /// The same with the result at `root` alone; the other ranks' `data` has undefined contents afterwards.
-  Sequence start_reduce(void* data, size_t count, DType dtype, Reduction reduction, int root);
+  Sequence start_reduce(void* data, size_t count, DType dtype, ReduceOp reduction, int root);
   /// Combines block r of everybody's `input`, [size() * count] elements, into rank r's `output`, [count].
   Sequence start_reduce_scatter(const void* input, void* output, size_t count, DType dtype,
-                                Reduction reduction);
+                                ReduceOp reduction);
 
   /// The same in place and by choice: combines those elements of everybody's `data`, [count], that this rank
   /// names into its own; its other elements stay as they are. No two ranks may name the same element. `parts`
   /// must live as long as `data`.
-  Sequence start_reduce_parts(void* data, size_t count, DType dtype, Reduction reduction, const Part* parts,
+  Sequence start_reduce_parts(void* data, size_t count, DType dtype, ReduceOp reduction, const Part* parts,
                               size_t part_count);
 
   using Copy = shm::Copy;
@@ -106,13 +107,13 @@ class Group final : private Driven {
   Sequence start_barrier();
 
   // The same, blocking.
-  void all_reduce(void* data, size_t count, DType dtype, Reduction reduction,
+  void all_reduce(void* data, size_t count, DType dtype, ReduceOp reduction,
                   std::chrono::milliseconds timeout);
-  void reduce(void* data, size_t count, DType dtype, Reduction reduction, int root,
+  void reduce(void* data, size_t count, DType dtype, ReduceOp reduction, int root,
               std::chrono::milliseconds timeout) {
     wait(start_reduce(data, count, dtype, reduction, root), timeout);
   }
-  void reduce_scatter(const void* input, void* output, size_t count, DType dtype, Reduction reduction,
+  void reduce_scatter(const void* input, void* output, size_t count, DType dtype, ReduceOp reduction,
                       std::chrono::milliseconds timeout) {
     wait(start_reduce_scatter(input, output, count, dtype, reduction), timeout);
   }
@@ -142,6 +143,12 @@ class Group final : private Driven {
   /// Blocks until it has, helping others where this rank would only wait.
   void wait(Sequence sequence, std::chrono::milliseconds timeout, AfterTimeout after = AfterTimeout::broken);
 
+  /// For whoever watches an operation of which `waited` has passed: has it ended? Throws where it cannot any
+  /// more, and where `timeout` is over. Does not block.
+  bool look(Sequence sequence, std::chrono::milliseconds waited, std::chrono::milliseconds timeout);
+  bool look(const PointToPoint::Request& request, std::chrono::milliseconds waited,
+            std::chrono::milliseconds timeout);
+
   /// Arena::allocate, where messages that have been received keep nothing back.
   std::byte* allocate(size_t bytes);
   /// Arena::release.
@@ -161,7 +168,7 @@ class Group final : private Driven {
   // Posting (group_post.cpp).
   /// The next operation, to be filled in and started. Blocks while kSlots are in flight.
   Operation& begin(OpKind kind);
-  Operation& begin_reduction(OpKind kind, void* data, size_t count, DType dtype, Reduction reduction);
+  Operation& begin_reduction(OpKind kind, void* data, size_t count, DType dtype, ReduceOp reduction);
   Operation& begin_exchange(const Exchange& exchange);
   Sequence start(Operation& operation);
   Memory memory_for(const Operation& operation) const;
@@ -210,11 +217,12 @@ class Group final : private Driven {
   void wait_until(const Ready& ready, const Awaited& awaited, std::chrono::milliseconds timeout,
                   AfterTimeout after = AfterTimeout::broken);
   class AwaitedOperation;
+  class AwaitedMessage;
   std::function<bool()> unused_by_others() const;
   void release_later(std::byte* pointer);
   void give_up_memory();
   void reserve_slot();
-  std::byte* allocate_unlocked(size_t bytes);
+  std::byte* try_allocate_unlocked(size_t bytes);
   Sequence oldest_with_window() const;
   std::byte* reserve_window(size_t bytes);
 
@@ -235,7 +243,7 @@ class Group final : private Driven {
   std::shared_ptr<Membership> members_;  // shared with memory that is released later
   Arena& arena_;
   PointToPoint messages_;
-  std::chrono::milliseconds timeout_;
+  std::atomic<std::chrono::milliseconds> timeout_;  // read and changed without the engine's lock
 
   MemberProgress* progress_;
   Post* posts_;

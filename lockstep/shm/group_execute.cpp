@@ -85,7 +85,7 @@ void Group::reduce_alone(const Operation& operation, size_t first, size_t count,
   for (int m = 0; m < size(); ++m) {
     sources[m] = m == rank() ? operation.data + offset : address_of(operation, m, offset);
   }
-  shm::reduce(static_cast<DType>(operation.what.dtype), static_cast<Reduction>(operation.what.reduce_op),
+  shm::reduce(static_cast<DType>(operation.what.dtype), static_cast<ReduceOp>(operation.what.reduce_op),
               sources, static_cast<size_t>(size()), &destination, 1, count);
 }
 
@@ -133,7 +133,7 @@ void Group::reduce_range(const Operation& operation, Range range) const {
   }
   const bool to_root = !operation.is_all_reduce();
   void* const* const to = to_root ? &destinations[operation.root()] : destinations;
-  shm::reduce(static_cast<DType>(operation.what.dtype), static_cast<Reduction>(operation.what.reduce_op),
+  shm::reduce(static_cast<DType>(operation.what.dtype), static_cast<ReduceOp>(operation.what.reduce_op),
               sources, static_cast<size_t>(size()), to, to_root ? size_t{1} : static_cast<size_t>(size()),
               range.size() / operation.element());
 }

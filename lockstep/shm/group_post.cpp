@@ -18,7 +18,7 @@ Operation& Group::begin(OpKind kind) {
 }
 
 /// What the reductions have in common.
-Operation& Group::begin_reduction(OpKind kind, void* data, size_t count, DType dtype, Reduction reduction) {
+Operation& Group::begin_reduction(OpKind kind, void* data, size_t count, DType dtype, ReduceOp reduction) {
   Operation& operation = begin(kind);
   operation.what.dtype = static_cast<uint8_t>(dtype);
   operation.what.reduce_op = static_cast<uint8_t>(reduction);

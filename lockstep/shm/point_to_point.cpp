@@ -152,28 +152,21 @@ bool PointToPoint::try_send(Request& request, bool may_wait_for_memory) {
 /// the arena for now.
 bool PointToPoint::reserve(Request& request, bool may_wait_for_memory) {
   const auto blocks = static_cast<uint32_t>(request.blocks_in_all());
-  const auto allocate = [&](uint32_t places) {
-    const size_t bytes = std::min(request.bytes, places * kBlockBytes);
-    request.scratch = arena_.allocate(round_up(bytes, kLine) + sizeof(MessageFlow));
-    request.places = places;
+  const auto bytes_of = [&](uint32_t places) {
+    return round_up(std::min(request.bytes, places * kBlockBytes), kLine) + sizeof(MessageFlow);
   };
-  if (blocks > kWindowBlocks) {
-    try {
-      allocate(blocks);
-      return true;
-    } catch (const Error&) {
-      // The window needs less.
-    }
-  }
-  try {
-    allocate(std::min(blocks, kWindowBlocks));
-    return true;
-  } catch (const Error&) {
-    may_wait_for_memory = may_wait_for_memory || holds_memory();
-    release_received();
-    if (may_wait_for_memory) return false;
-    throw;
-  }
+  const auto find = [&](uint32_t places) {
+    request.places = places;
+    request.scratch = arena_.try_allocate(bytes_of(places));
+    return request.scratch != nullptr;
+  };
+  const uint32_t fewest = std::min(blocks, kWindowBlocks);
+  if (find(blocks) || (fewest < blocks && find(fewest))) return true;
+  release_received();
+  if (find(fewest)) return true;
+  if (may_wait_for_memory || holds_memory()) return false;
+  request.scratch = arena_.allocate(bytes_of(fewest));  // which says why not
+  return true;
 }
 
 MessageFlow& PointToPoint::flow_of(const Request& request) {

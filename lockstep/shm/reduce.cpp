@@ -6,7 +6,7 @@
 
 namespace lockstep::shm {
 
-void reduce(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
+void reduce(DType dtype, ReduceOp reduction, const void* const* sources, size_t ranks,
             void* const* destinations, size_t destination_count, size_t count) {
   const auto half = dtype <= DType::bfloat16 ? reduce_floats : reduce_integers;
   half(dtype, reduction, sources, ranks, destinations, destination_count, count);
@@ -22,23 +22,23 @@ const char* dtype_name(DType dtype) {
                                                         : "unknown dtype";
 }
 
-const char* reduction_name(Reduction reduction) {
+const char* reduction_name(ReduceOp reduction) {
   constexpr const char* kNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",       "MAX",
                                     "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
   return static_cast<size_t>(reduction) < std::size(kNames) ? kNames[static_cast<size_t>(reduction)]
                                                             : "unknown";
 }
 
-bool is_supported(DType dtype, Reduction reduction) {
+bool is_supported(DType dtype, ReduceOp reduction) {
   const bool floating = dtype == DType::float32 || dtype == DType::float64 || dtype == DType::float16 ||
                         dtype == DType::bfloat16;
   switch (reduction) {
-    case Reduction::avg:
-    case Reduction::premul_sum:
+    case ReduceOp::AVG:
+    case ReduceOp::PREMUL_SUM:
       return floating;
-    case Reduction::band:
-    case Reduction::bor:
-    case Reduction::bxor:
+    case ReduceOp::BAND:
+    case ReduceOp::BOR:
+    case ReduceOp::BXOR:
       return !floating && dtype <= DType::boolean;
     default:
       return dtype <= DType::boolean;

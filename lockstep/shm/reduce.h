@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lockstep/shm/reduce_op.h"
+
 namespace lockstep::shm {
 
 /// Those after boolean can be moved but not reduced.
@@ -30,22 +32,20 @@ enum class DType : uint8_t {
   float8_e5m2fnuz,
   float8_e8m0fnu
 };
-/// premul_sum adds like sum: who calls it has multiplied before. It has a name of its own so that ranks which
-/// disagree are told.
-enum class Reduction : uint8_t { sum, avg, product, min, max, band, bor, bxor, premul_sum };
 
 constexpr size_t element_size(DType dtype) {
   constexpr uint8_t kBytes[] = {4, 8, 2, 2, 1, 1, 2, 4, 8, 2, 4, 8, 1, 4, 8, 16, 1, 1, 1, 1, 1};
   return kBytes[static_cast<size_t>(dtype)];
 }
 const char* dtype_name(DType dtype);
-const char* reduction_name(Reduction reduction);
+const char* reduction_name(ReduceOp reduction);
 /// AVG and PREMUL_SUM need a floating-point dtype (an integer has no exact mean), the bitwise ones an integer
 /// or boolean. Those after boolean have none.
-bool is_supported(DType dtype, Reduction reduction);
+bool is_supported(DType dtype, ReduceOp reduction);
 
 /// For every i in [0, count): combines sources[0][i] .. sources[ranks-1][i] and stores the result in every
-/// destinations[d][i]. Sources and destinations may be the same buffers.
+/// destinations[d][i]; PREMUL_SUM adds like SUM: who calls it has multiplied before. Sources and destinations
+/// may be the same buffers.
 ///
 /// Sums and products are a balanced binary tree over the ranks, split at the largest power of two below their
 /// number:
@@ -53,7 +53,7 @@ bool is_supported(DType dtype, Reduction reduction);
 /// divides the sum once; float16 and bfloat16 are rounded once, at the end (to nearest, ties to even). So the
 /// bits depend on nothing but the values. MIN and MAX return NaN where any rank has one.
 /// Of booleans, sum and max are "or", product and min are "and".
-void reduce(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
+void reduce(DType dtype, ReduceOp reduction, const void* const* sources, size_t ranks,
             void* const* destinations, size_t destination_count, size_t count);
 
 }  // namespace lockstep::shm

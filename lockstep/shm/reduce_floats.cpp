@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace lockstep::shm {
 namespace HWY_NAMESPACE {
 
-void ReduceFloats(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
+void ReduceFloats(DType dtype, ReduceOp reduction, const void* const* sources, size_t ranks,
                   void* const* destinations, size_t destination_count, size_t count) {
   switch (dtype) {
     case DType::float32:
@@ -38,7 +38,7 @@ namespace lockstep::shm {
 
 HWY_EXPORT(ReduceFloats);
 
-void reduce_floats(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
+void reduce_floats(DType dtype, ReduceOp reduction, const void* const* sources, size_t ranks,
                    void* const* destinations, size_t destination_count, size_t count) {
   HWY_DYNAMIC_DISPATCH(ReduceFloats)
   (dtype, reduction, sources, ranks, destinations, destination_count, count);

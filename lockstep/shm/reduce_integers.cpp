@@ -13,14 +13,14 @@ namespace lockstep::shm {
 namespace HWY_NAMESPACE {
 
 template <class Unsigned, class Signed>
-void run_unsigned(Reduction reduction, const void* const* sources, size_t ranks, void* const* destinations,
+void run_unsigned(ReduceOp reduction, const void* const* sources, size_t ranks, void* const* destinations,
                   size_t destination_count, size_t count) {
   const auto* from = reinterpret_cast<const Unsigned* const*>(sources);
   const auto* to = reinterpret_cast<Unsigned* const*>(destinations);
   switch (reduction) {
-    case Reduction::min:
+    case ReduceOp::MIN:
       return run<Native<Unsigned>, Min, 0>(from, ranks, to, destination_count, count, false);
-    case Reduction::max:
+    case ReduceOp::MAX:
       return run<Native<Unsigned>, Max, 0>(from, ranks, to, destination_count, count, false);
     default:
       return run_type<Native<Signed>>(reduction, sources, ranks, destinations, destination_count, count);
@@ -28,24 +28,24 @@ void run_unsigned(Reduction reduction, const void* const* sources, size_t ranks,
 }
 
 /// The same for every dtype: bits do not know what they stand for. False for another reduction.
-bool run_bitwise(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
+bool run_bitwise(DType dtype, ReduceOp reduction, const void* const* sources, size_t ranks,
                  void* const* destinations, size_t destination_count, size_t count) {
   if (dtype == DType::boolean) {
-    if (reduction == Reduction::sum || reduction == Reduction::max) reduction = Reduction::bor;
-    if (reduction == Reduction::product || reduction == Reduction::min) reduction = Reduction::band;
+    if (reduction == ReduceOp::SUM || reduction == ReduceOp::MAX) reduction = ReduceOp::BOR;
+    if (reduction == ReduceOp::PRODUCT || reduction == ReduceOp::MIN) reduction = ReduceOp::BAND;
   }
   using Bytes = Native<uint8_t>;
   const auto* from = reinterpret_cast<const uint8_t* const*>(sources);
   const auto* to = reinterpret_cast<uint8_t* const*>(destinations);
   const size_t bytes = count * element_size(dtype);
   switch (reduction) {
-    case Reduction::band:
+    case ReduceOp::BAND:
       run<Bytes, And, 0>(from, ranks, to, destination_count, bytes, false);
       return true;
-    case Reduction::bor:
+    case ReduceOp::BOR:
       run<Bytes, Or, 0>(from, ranks, to, destination_count, bytes, false);
       return true;
-    case Reduction::bxor:
+    case ReduceOp::BXOR:
       run<Bytes, Xor, 0>(from, ranks, to, destination_count, bytes, false);
       return true;
     default:
@@ -53,10 +53,10 @@ bool run_bitwise(DType dtype, Reduction reduction, const void* const* sources, s
   }
 }
 
-void ReduceIntegers(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
+void ReduceIntegers(DType dtype, ReduceOp reduction, const void* const* sources, size_t ranks,
                     void* const* destinations, size_t destination_count, size_t count) {
   const bool may_be_bitwise =
-      dtype == DType::boolean || (reduction >= Reduction::band && reduction <= Reduction::bxor);
+      dtype == DType::boolean || (reduction >= ReduceOp::BAND && reduction <= ReduceOp::BXOR);
   if (may_be_bitwise &&
       run_bitwise(dtype, reduction, sources, ranks, destinations, destination_count, count)) {
     return;
@@ -96,7 +96,7 @@ namespace lockstep::shm {
 
 HWY_EXPORT(ReduceIntegers);
 
-void reduce_integers(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
+void reduce_integers(DType dtype, ReduceOp reduction, const void* const* sources, size_t ranks,
                      void* const* destinations, size_t destination_count, size_t count) {
   HWY_DYNAMIC_DISPATCH(ReduceIntegers)
   (dtype, reduction, sources, ranks, destinations, destination_count, count);

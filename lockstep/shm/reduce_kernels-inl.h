@@ -249,31 +249,31 @@ void run(const typename Type::Stored* const* sources, size_t ranks,
 }
 
 template <class Type>
-void run_type(Reduction reduction, const void* const* sources, size_t ranks, void* const* destinations,
+void run_type(ReduceOp reduction, const void* const* sources, size_t ranks, void* const* destinations,
               size_t destination_count, size_t count) {
   using Stored = typename Type::Stored;
   const auto* from = reinterpret_cast<const Stored* const*>(sources);
   const auto* to = reinterpret_cast<Stored* const*>(destinations);
-  const bool average = reduction == Reduction::avg;
+  const bool average = reduction == ReduceOp::AVG;
   switch (reduction) {
-    case Reduction::sum:
-    case Reduction::avg:
-    case Reduction::premul_sum:
+    case ReduceOp::SUM:
+    case ReduceOp::AVG:
+    case ReduceOp::PREMUL_SUM:
       if constexpr (std::is_same_v<Type, Native<float>>) {
         if (ranks == 2) return run<Type, Sum, 2>(from, ranks, to, destination_count, count, average);
         if (ranks == 4) return run<Type, Sum, 4>(from, ranks, to, destination_count, count, average);
         if (ranks == 8) return run<Type, Sum, 8>(from, ranks, to, destination_count, count, average);
       }
       return run<Type, Sum, 0>(from, ranks, to, destination_count, count, average);
-    case Reduction::product:
+    case ReduceOp::PRODUCT:
       return run<Type, Product, 0>(from, ranks, to, destination_count, count, average);
-    case Reduction::min:
+    case ReduceOp::MIN:
       return run<Type, Min, 0>(from, ranks, to, destination_count, count, average);
-    case Reduction::max:
+    case ReduceOp::MAX:
       return run<Type, Max, 0>(from, ranks, to, destination_count, count, average);
-    case Reduction::band:
-    case Reduction::bor:
-    case Reduction::bxor:
+    case ReduceOp::BAND:
+    case ReduceOp::BOR:
+    case ReduceOp::BXOR:
       return;  // run_bitwise's
   }
 }

@@ -5,9 +5,9 @@
 
 namespace lockstep::shm {
 
-void reduce_floats(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
+void reduce_floats(DType dtype, ReduceOp reduction, const void* const* sources, size_t ranks,
                    void* const* destinations, size_t destination_count, size_t count);
-void reduce_integers(DType dtype, Reduction reduction, const void* const* sources, size_t ranks,
+void reduce_integers(DType dtype, ReduceOp reduction, const void* const* sources, size_t ranks,
                      void* const* destinations, size_t destination_count, size_t count);
 
 }  // namespace lockstep::shm

@@ -28,14 +28,28 @@ size_t physical_memory() {
   return static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
 }
 
+/// What all arenas together may take of an address space, which ends at 128 TiB on most machines. A process
+/// may have several segments mapped, and much else.
+constexpr size_t kMostInAll = size_t{1} << 45;
+
+/// The same where `ulimit -v` leaves less.
+size_t address_space_for_arenas() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kMostInAll;
+  return std::min<size_t>(kMostInAll, limit.rlim_cur / 2);
+}
+
 /// What the arena of each of `ranks` may grow to. Any one may take all memory that a machine with a few ranks
-/// has; many ranks share a multiple of it, since address space has an end too: 128 TiB in all.
+/// has; many ranks share a multiple of it.
 size_t arena_limit(size_t ranks) {
   constexpr size_t kRanksWithAll = 8;
   constexpr const char* kName = "LOCKSTEP_ARENA_BYTES";
   constexpr int64_t kMost = int64_t{1} << 44;
   const auto bytes = env::get_int(kName);
-  if (!bytes) return physical_memory() / std::max(ranks, kRanksWithAll) * kRanksWithAll;
+  if (!bytes) {
+    return std::min(physical_memory() / std::max(ranks, kRanksWithAll) * kRanksWithAll,
+                    address_space_for_arenas() / ranks);
+  }
   if (*bytes < 1 || *bytes > kMost) {
     throw ValueError(std::string("environment variable ") + kName + "=" + std::to_string(*bytes) +
                      " must be 1 to " + std::to_string(kMost) + " bytes");
@@ -90,9 +104,9 @@ UniqueFd create_segment(int ranks, size_t arena_bytes, const std::string& name) 
   header.group_bytes = GroupLayout(count).total;
   header.arena_table_offset =
       round_up(header.group_table_offset + kMaxGroups * header.group_bytes, kHugePage);
-  header.arena_bytes =
-      fit_file_size_limit(round_up(arena_bytes != 0 ? arena_bytes : arena_limit(count), kHugePage), count,
-                          header.arena_table_offset);
+  const size_t asked = round_up(arena_bytes != 0 ? arena_bytes : arena_limit(count), kHugePage);
+  const size_t mappable = kMostInAll / count / kHugePage * kHugePage;
+  header.arena_bytes = fit_file_size_limit(std::min(asked, mappable), count, header.arena_table_offset);
   header.total_bytes = header.arena_table_offset + count * header.arena_bytes;
   if (::getrandom(&header.nonce, sizeof header.nonce, 0) != sizeof header.nonce) fail("getrandom");
 

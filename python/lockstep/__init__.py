@@ -23,16 +23,16 @@ from lockstep import _C  # noqa: E402  (needs torch's libraries in the process)
 __version__ = "@PROJECT_VERSION@"
 
 
-def _create(store, rank, size, timeout):
-    # The first group of a job is that of all its ranks.
-    is_default = not dist.is_initialized()
+def _create(options, _backend_options):
+    ranks = options.global_ranks_in_group  # empty for the group of all ranks
     try:
-        backend = _C.create_backend(store, rank, size, timeout.total_seconds(), is_default)
+        backend = _C.create_backend(options.store, options.group_rank, options.group_size,
+                                    options.timeout.total_seconds(), ranks)
     finally:
         # What this rank starts, a job of its own for one, is no rank of this job.
         os.environ.pop("LOCKSTEP_SEGMENT_FD", None)
         os.environ.pop("LOCKSTEP_SEGMENT_OWNER", None)
-    if is_default and os.environ.pop("LOCKSTEP_TIMELINE", None) is not None:
+    if not ranks and os.environ.pop("LOCKSTEP_TIMELINE", None) is not None:
         os.environ.pop("LOCKSTEP_TIMELINE_PARTS", None)  # what this rank starts is no rank
         atexit.register(_C.end_timeline)
     return backend
@@ -51,7 +51,7 @@ def _instead_of(name):
 
 
 def _register():
-    dist.Backend.register_backend("lockstep", _create, devices=["cpu"])
+    dist.Backend.register_backend("lockstep", _create, extended_api=True, devices=["cpu"])
 
     @_instead_of("monitored_barrier")
     def monitored_barrier(original, group=None, timeout=None, wait_all_ranks=False):

@@ -1,14 +1,18 @@
 // All-reduce by every algorithm, against the specified order of summation written down independently.
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 
 #include <array>
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <random>
 #include <vector>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
 #include "lockstep/comm/algorithms/choice.h"
 #include "tests/ranks/rank_test.h"
 
@@ -159,6 +163,32 @@ TEST(Algorithms, AreChosenByTheEnvironmentWhereTheCallDoesNot) {
   const auto work = world.all_reduce_async(asynchronous);
   work->wait();
   CHECK_TRUE(work->is_completed() && asynchronous.equal(ring));
+}
+
+TEST(Algorithms, NeverMeetMessagesOfTheProgram) {
+  ONLY_IF(lockstep::testing::world().size() > 1);
+  const World world = lockstep::testing::world();
+  const int next = (world.rank() + 1) % world.size();
+  const int previous = (world.rank() + world.size() - 1) % world.size();
+  const std::vector<int> tags = {0, 1, 0x4c4f434b, kMostTag};
+  std::vector<std::shared_ptr<Work>> sends;
+  for (const int tag : tags)
+    sends.push_back(world.isend(at::full({250}, static_cast<float>(tag % 1000)), next, {.tag = tag}));
+  for (const auto algorithm : {RING, TREE, HALVING_DOUBLING}) {
+    const at::Tensor sum = at::ones({500});
+    world.all_reduce(sum, {.algorithm = algorithm});
+    CHECK_TRUE(sum.eq(world.size()).all().item<bool>());
+  }
+  for (const int tag : tags) {
+    const at::Tensor received = at::empty({250});
+    world.recv(received, previous, {.tag = tag});
+    CHECK_TRUE(received.eq(tag % 1000).all().item<bool>());
+  }
+  for (const auto& send : sends) send->wait();
+  const at::Tensor tensor = at::ones({1});
+  lockstep::testing::check_throws<ValueError>([&] { world.send(tensor, next, {.tag = kMostTag + 1}); },
+                                              "must be 0 to 2147483646");
+  lockstep::testing::check_throws<ValueError>([&] { world.irecv(tensor, next, {.tag = -1}); }, "not -1");
 }
 
 }  // namespace

@@ -81,12 +81,12 @@ class FuzzItems {
   void start_reduction(Item& item, size_t kind, uint64_t number, DType dtype, size_t count, int root,
                        uint64_t salt) {
     Group& group = *item.group;
-    constexpr Reduction kReductions[] = {Reduction::sum, Reduction::avg,  Reduction::product,
-                                         Reduction::min, Reduction::max,  Reduction::band,
-                                         Reduction::bor, Reduction::bxor, Reduction::premul_sum};
-    Reduction reduction = kReductions[salt % std::size(kReductions)];
-    const bool inexact = reduction == Reduction::avg && dtype == DType::bfloat16;
-    if (!is_supported(dtype, reduction) || inexact) reduction = Reduction::sum;
+    constexpr ReduceOp kReductions[] = {ReduceOp::SUM, ReduceOp::AVG,  ReduceOp::PRODUCT,
+                                        ReduceOp::MIN, ReduceOp::MAX,  ReduceOp::BAND,
+                                        ReduceOp::BOR, ReduceOp::BXOR, ReduceOp::PREMUL_SUM};
+    ReduceOp reduction = kReductions[salt % std::size(kReductions)];
+    const bool inexact = reduction == ReduceOp::AVG && dtype == DType::bfloat16;
+    if (!is_supported(dtype, reduction) || inexact) reduction = ReduceOp::SUM;
     const Numbers numbers{seed_, number, dtype, reduction, group.size()};
     const size_t element = element_size(dtype);
     const int rank = group.rank();

@@ -58,19 +58,19 @@ void fill_numbers(DType dtype, std::byte* data, size_t count, const F& f) {
   }
 }
 
-inline uint64_t combine(Reduction reduction, uint64_t a, uint64_t b) {
+inline uint64_t combine(ReduceOp reduction, uint64_t a, uint64_t b) {
   switch (reduction) {
-    case Reduction::product:
+    case ReduceOp::PRODUCT:
       return a * b;
-    case Reduction::min:
+    case ReduceOp::MIN:
       return std::min(a, b);
-    case Reduction::max:
+    case ReduceOp::MAX:
       return std::max(a, b);
-    case Reduction::band:
+    case ReduceOp::BAND:
       return a & b;
-    case Reduction::bor:
+    case ReduceOp::BOR:
       return a | b;
-    case Reduction::bxor:
+    case ReduceOp::BXOR:
       return a ^ b;
     default:
       return a + b;
@@ -81,11 +81,11 @@ inline uint64_t combine(Reduction reduction, uint64_t a, uint64_t b) {
 struct Numbers {
   uint64_t seed, number;
   DType dtype;
-  Reduction reduction;
+  ReduceOp reduction;
   int ranks;
   uint64_t given(uint64_t key, size_t i) const {
     const uint32_t digit = digits(key, i) >> 28;
-    return reduction == Reduction::product ? 1 + (digit & 1) : digit;
+    return reduction == ReduceOp::PRODUCT ? 1 + (digit & 1) : digit;
   }
   void give(std::byte* data, size_t count, int rank) const {
     const uint64_t key = key_of(seed, number, rank);
@@ -98,7 +98,7 @@ struct Numbers {
     fill_numbers(dtype, expected.data(), count, [&](size_t i) -> double {
       uint64_t value = given(keys[0], first + i);
       for (size_t r = 1; r < keys.size(); ++r) value = combine(reduction, value, given(keys[r], first + i));
-      if (reduction != Reduction::avg) return static_cast<double>(value);
+      if (reduction != ReduceOp::AVG) return static_cast<double>(value);
       return dtype == DType::float32 ? static_cast<float>(value) / static_cast<float>(ranks)
                                      : static_cast<double>(value) / ranks;
     });

@@ -7,9 +7,12 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/device_mesh.h"
 #include "lockstep/comm/objects.h"
@@ -33,6 +36,8 @@ std::vector<at::Tensor> empties(int count, at::IntArrayRef sizes) {
 
 /// Every second element of a tensor twice as large: results must be copied home.
 at::Tensor strided(int64_t count) { return at::zeros({count, 2}).select(1, 1); }
+
+bool has_progress_thread() { return env::get_bool(env::kProgressThread).value_or(false); }
 
 TEST(Groups, AsyncForms) {
   const World world = lockstep::testing::world();
@@ -135,7 +140,9 @@ TEST(Groups, Works) {
   work->wait();
   work->wait(std::chrono::milliseconds(1));  // it has ended: no deadline can pass
   const auto future = world.all_reduce_async(of(world.rank(), 5))->get_future();
-  CHECK_TRUE(future->completed() && !future->hasError());
+  if (!has_progress_thread()) CHECK_TRUE(future->completed());
+  future->wait();
+  CHECK_TRUE(!future->hasError());
   CHECK_TRUE(future->value().toTensorVector().size() == 1);
   if (world.backend_name() != "lockstep") return;
   // A handle lives on after its group's end; nobody need wait for another, large as its tensor may be.
@@ -415,6 +422,58 @@ TEST(Groups, LateForASum) {
       throw std::runtime_error("no \"" + std::string(part) + "\" in: " + message);
   }
   destroy();
+}
+
+/// Until `condition`, without a call of Lockstep.
+void sleep_until(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!condition()) {
+    CHECK_TRUE(std::chrono::steady_clock::now() < deadline);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TEST(ProgressThread, CompletesFuturesAndServesReceivers) {
+  ONLY_IF(has_progress_thread() && world().backend_name() == "lockstep");
+  const World world = lockstep::testing::world();
+  const int self = world.rank(), size = world.size();
+  const at::Tensor large = at::full({int64_t{4} << 20}, self == 0 ? 3.0 : 0.0);
+  const at::Tensor strided = at::full({300, 2}, self).select(1, 0);
+  const at::Tensor received = at::empty({50000});
+  const auto send = world.isend(at::full({50000}, static_cast<float>(self)), (self + 1) % size);
+  std::atomic<int> ended = 0;
+  std::vector<std::shared_ptr<Work>> works = {world.broadcast_async(large, {.src = 0}),
+                                              world.all_reduce_async(strided),
+                                              world.irecv(received, (self + size - 1) % size)};
+  for (auto& work : works) {
+    const auto future = work->get_future();
+    if (!future->completed()) CHECK_TRUE(work->get_future().get() == future.get() || future->completed());
+    future->addCallback([&](c10::ivalue::Future& done) { ended += done.hasError() ? 0 : 1; });
+    work.reset();  // nobody waits for it
+  }
+  sleep_until([&] { return ended == 3; });
+  CHECK_TRUE(large.eq(3.0).all().item<bool>());
+  CHECK_TRUE(strided.eq(size * (size - 1) / 2).all().item<bool>());
+  CHECK_TRUE(received.eq((self + size - 1) % size).all().item<bool>());
+  send->wait();
+  world.barrier();
+}
+
+TEST(ProgressThread, TellsFuturesOfFailures) {
+  ONLY_IF(has_progress_thread() && world().backend_name() == "lockstep" && world().size() > 1);
+  const World world = lockstep::testing::world();
+  std::vector<int> everyone;
+  for (int r = 0; r < world.size(); ++r) everyone.push_back(r);
+  const ProcessGroup group = world.new_group(everyone, {.timeout = std::chrono::milliseconds(300)});
+  if (world.rank() == 0) {
+    const auto work = group.all_reduce_async(of(0, 10));
+    const auto future = work->get_future();
+    sleep_until([&] { return future->completed(); });
+    CHECK_TRUE(future->hasError());
+    CHECK_TRUE(future->tryRetrieveErrorMessage().find("waited 300 ms") != std::string::npos);
+    check_throws<TimeoutError>([&] { work->wait(); }, "waited 300 ms");
+  }
+  world.barrier();
 }
 
 }  // namespace

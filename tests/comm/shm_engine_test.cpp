@@ -1,10 +1,17 @@
 // What the groups and the threads of one process are to each other: none may keep another from going on.
 #include <gtest/gtest.h>
 
+#include <sched.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <list>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -68,7 +75,7 @@ TEST_P(EngineTest, AWaitInOneGroupAdvancesTheOthers) {
     const auto first = another_group(self), second = another_group(self);
     for (int round = 0; round < 20; ++round) {
       std::vector<float> data(kLargeCount, 1.0F), sent(kLargeCount, 3.0F), received(kLargeCount);
-      const auto sequence = first->start_all_reduce(data.data(), kLargeCount, DType::float32, Reduction::sum);
+      const auto sequence = first->start_all_reduce(data.data(), kLargeCount, DType::float32, ReduceOp::SUM);
       const int next = (self.group.rank() + 1) % self.group.size();
       const int previous = (self.group.rank() + self.group.size() - 1) % self.group.size();
       Message sending = message(true, next, 1, sent), receiving = message(false, previous, 1, received);
@@ -95,7 +102,7 @@ TEST_P(EngineTest, ALateRankWakesThoseThatWaitForSlots) {
       if (self.group.rank() == self.group.size() - 1) std::this_thread::sleep_for(20ms);
       std::vector<Group::Sequence> started;
       for (auto& buffer : data) {
-        started.push_back(self.group.start_all_reduce(buffer.data(), count, DType::float32, Reduction::sum));
+        started.push_back(self.group.start_all_reduce(buffer.data(), count, DType::float32, ReduceOp::SUM));
       }
       for (const auto sequence : started) self.group.wait(sequence, kTimeout);
       for (const auto& buffer : data) ASSERT_EQ(buffer.back(), static_cast<float>(self.group.size()));
@@ -128,7 +135,7 @@ void many_threads(Group& messages, Group& collectives, int rounds) {
     }
     for (int i = 0; i < rounds; ++i) {
       std::vector<float> data(i % 10 == 0 ? kLargeCount : size_t{100}, 1.0F);
-      collectives.all_reduce(data.data(), data.size(), DType::float32, Reduction::sum, kTimeout);
+      collectives.all_reduce(data.data(), data.size(), DType::float32, ReduceOp::SUM, kTimeout);
       ASSERT_EQ(data.back(), static_cast<float>(collectives.size()));
     }
   });
@@ -149,6 +156,72 @@ TEST_P(EngineTest, RanksAsThreads) {
     const auto other = another_group(self);
     many_threads(self.group, *other, 20);
   });
+}
+
+/// What the sender of a large broadcast still has to do, it does while it calls nothing: it comes back only
+/// once all have received.
+TEST_P(EngineTest, AProgressThreadServesWhileItsRankComputes) {
+  constexpr size_t kCount = size_t{4} << 20;
+  struct Shared {
+    std::atomic<int> received, done;
+  };
+  void* const memory =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto& shared = *new (memory) Shared{};
+  as_processes([&](Rank& self) {
+    self.node.engine().start_progress_thread();
+    EXPECT_TRUE(self.node.engine().has_progress_thread());
+    std::vector<float> data(kCount, self.group.rank() == 0 ? 7.0F : 0.0F);
+    const size_t bytes = data.size() * sizeof(float);
+    const bool is_root = self.group.rank() == 0;
+    const Copy copy{0, 0, data.data(), bytes};
+    const auto sequence = self.group.start_exchange({.kind = OpKind::broadcast,
+                                                     .dtype = DType::float32,
+                                                     .count = kCount,
+                                                     .sent = data.data(),
+                                                     .sent_bytes = is_root ? bytes : 0,
+                                                     .copies = &copy,
+                                                     .copy_count = is_root ? 0U : 1U});
+    std::atomic<bool> looked{false};
+    self.node.engine().watch([&] {
+      if (!self.group.look(sequence, 0ms, kTimeout)) return false;
+      looked = true;
+      return true;
+    });
+    const auto deadline = Clock::now() + kTimeout;
+    if (!is_root) {
+      self.group.wait(sequence, kTimeout);
+      ++shared.received;
+    }
+    while (is_root && shared.received < GetParam() - 1 && Clock::now() < deadline) ::usleep(1000);
+    while (!looked && Clock::now() < deadline) ::usleep(1000);
+    if (is_root) EXPECT_EQ(shared.received, GetParam() - 1);
+    EXPECT_TRUE(looked);
+    EXPECT_EQ(data.back(), 7.0F);
+    // Until the others no longer need this rank's calls.
+    ++shared.done;
+    while (shared.done < GetParam() && Clock::now() < deadline) ::usleep(1000);
+  });
+  ::munmap(memory, sizeof(Shared));
+}
+
+/// It goes with the last rank of its process, and a later one starts another.
+TEST(ProgressThreadTest, EndsWithItsRank) {
+  for (int round = 0; round < 3; ++round) {
+    const UniqueFd segment = create_segment(1, kArenaBytes);
+    Rank self(segment.get(), 0);
+    self.node.engine().start_progress_thread();
+    self.node.engine().start_progress_thread();
+    self.group.barrier(kTimeout);
+    ::usleep(round * 30000);  // also while the thread of the round before has not seen its end
+  }
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+  };
+  const auto deadline = Clock::now() + kTimeout;
+  while (threads() > 1 && Clock::now() < deadline) ::usleep(1000);
+  EXPECT_EQ(threads(), 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, EngineTest, ::testing::Values(1, 2, 4),
@@ -205,13 +278,13 @@ TEST(LeavingTest, IsToldAlsoWithAnOperationInFlight) {
     const auto group = another_group(self);
     float value = 1;
     if (rank == 0) {
-      const auto sequence = group->start_all_reduce(&value, 1, DType::float32, Reduction::sum);
+      const auto sequence = group->start_all_reduce(&value, 1, DType::float32, ReduceOp::SUM);
       self.group.barrier(kTimeout);
       group->leave();
       EXPECT_THROW(group->barrier(kTimeout), lockstep::Error);
       EXPECT_NO_THROW(static_cast<void>(group->has_ended(sequence)));
     } else {
-      group->all_reduce(&value, 1, DType::float32, Reduction::sum, kTimeout);
+      group->all_reduce(&value, 1, DType::float32, ReduceOp::SUM, kTimeout);
       self.group.barrier(kTimeout);
       EXPECT_THROW(group->barrier(kTimeout), PeerLostError);
     }
@@ -225,7 +298,7 @@ TEST(LeavingTest, AClosedGroupEndsWhatIsInFlight) {
     Rank self(segment.get(), rank);
     const auto group = another_group(self);
     std::vector<float> data(kLargeCount, 1.0F);
-    const auto sequence = group->start_all_reduce(data.data(), data.size(), DType::float32, Reduction::sum);
+    const auto sequence = group->start_all_reduce(data.data(), data.size(), DType::float32, ReduceOp::SUM);
     if (rank == 0) group->close();
     self.group.barrier(kTimeout);
     group->wait(sequence, kTimeout);
@@ -242,7 +315,7 @@ TEST(ShortWaitTest, LeavesTheGroupAsItIs) {
     std::vector<float> data(kLargeCount, 1.0F), received(4);
     if (rank == 0) {
       const auto sequence =
-          self.group.start_all_reduce(data.data(), data.size(), DType::float32, Reduction::sum);
+          self.group.start_all_reduce(data.data(), data.size(), DType::float32, ReduceOp::SUM);
       Message receive = message(false, 1, 0, received);
       self.group.start(receive);
       EXPECT_THROW(self.group.wait(sequence, 20ms, AfterTimeout::unchanged), TimeoutError);
@@ -253,7 +326,7 @@ TEST(ShortWaitTest, LeavesTheGroupAsItIs) {
       EXPECT_EQ(received.front(), 2.0F);
     } else {
       while (self.node.segment().rank_record(0).last_bytes.load() != 1) std::this_thread::sleep_for(1ms);
-      self.group.all_reduce(data.data(), data.size(), DType::float32, Reduction::sum, kTimeout);
+      self.group.all_reduce(data.data(), data.size(), DType::float32, ReduceOp::SUM, kTimeout);
       std::vector<float> sent(4, 2.0F);
       pass(self.group, message(true, 0, 0, sent));
     }
@@ -300,6 +373,43 @@ TEST(PeersTest, WhoLivesInAnotherPidNamespaceIsNotTakenForDead) {
   EXPECT_FALSE(Peers(segment).is_gone(1, how));
   segment.mark_exited(1, 0);
   EXPECT_TRUE(Peers(segment).is_gone(1, how));
+}
+
+/// Ranks in containers of their own, on one machine: neither sees the other's process. Rank 1 is late and
+/// idle for longer than a look at the peers takes, and its end without a word is a matter of the deadline.
+TEST(PeersTest, RanksInDifferentPidNamespaces) {
+  const int probe = ::fork();
+  if (probe == 0) ::_exit(::unshare(CLONE_NEWPID) == 0 ? 0 : errno);
+  int refused = 0;
+  ::waitpid(probe, &refused, 0);
+  if (refused != 0) GTEST_SKIP() << "no PID namespace can be made: " << std::strerror(WEXITSTATUS(refused));
+  const UniqueFd segment = create_segment(2, kArenaBytes);
+  const auto body = [&](int rank) {
+    Rank self(segment.get(), rank);
+    {
+      const Engine::Lock lock(self.node.engine().mutex());
+      self.node.engine().look_at_peers_every(5ms);
+    }
+    ASSERT_NE(self.node.segment().rank_info(0).pid_namespace, self.node.segment().rank_info(1).pid_namespace);
+    for (const size_t count : {size_t{10}, kLargeCount}) {
+      if (rank == 1) std::this_thread::sleep_for(200ms);
+      std::vector<float> data(count, 1.0F);
+      self.group.all_reduce(data.data(), count, DType::float32, ReduceOp::SUM, kTimeout);
+      ASSERT_EQ(data.back(), 2.0F);
+    }
+    self.group.barrier(kTimeout);
+    if (rank == 1) ::_exit(0);  // without leaving
+    EXPECT_THROW(self.group.barrier(300ms), TimeoutError);
+  };
+  expect_all_succeed(run_processes(2, [&](int rank) {
+    ASSERT_EQ(::unshare(CLONE_NEWPID), 0);
+    // The namespace ends with its first process. The numbers in it, 2 and 3, are such as the other lacks.
+    expect_all_succeed(run_processes(1, [&](int) {
+      expect_all_succeed(run_processes(1 + rank, [&](int n) {
+        if (n == rank) body(rank);
+      }));
+    }));
+  }));
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ TEST(ShmGroupFailureTest, AKilledRankIsNamedOnAllOthers) {
     std::vector<float> data(100000);
     const auto start = Clock::now();
     const std::string message = message_of<PeerLostError>([&] {
-      self.group.wait(self.group.start_all_reduce(data.data(), data.size(), DType::float32, Reduction::sum),
+      self.group.wait(self.group.start_all_reduce(data.data(), data.size(), DType::float32, ReduceOp::SUM),
                       kTimeout);
     });
     EXPECT_LT(Clock::now() - start, 10s);
@@ -112,7 +112,7 @@ TEST(ShmGroupFailureTest, AnAbsentRankIsNamedAtTheDeadline) {
       return;
     }
     expect_contains(message_of<TimeoutError>([&] {
-                      self.group.wait(self.group.start_all_reduce(&value, 1, DType::int32, Reduction::max),
+                      self.group.wait(self.group.start_all_reduce(&value, 1, DType::int32, ReduceOp::MAX),
                                       300ms);
                     }),
                     "all_reduce #1 (int32[1], MAX) waited 300 ms for rank 1 (pid ");
@@ -171,7 +171,7 @@ TEST(ShmGroupFailureTest, DifferentCallsAreToldToAll) {
     Rank self(segment.get(), rank);
     std::vector<float> data(rank == 2 ? 11 : 10);
     const std::string message = message_of<MismatchError>([&] {
-      self.group.wait(self.group.start_all_reduce(data.data(), data.size(), DType::float32, Reduction::sum),
+      self.group.wait(self.group.start_all_reduce(data.data(), data.size(), DType::float32, ReduceOp::SUM),
                       kTimeout);
     });
     expect_contains(
@@ -229,7 +229,7 @@ void exchange(Group& group, OpKind kind, bool sends, bool receives, int root,
 
 void reduce_of(Group& group, size_t count, std::chrono::milliseconds timeout) {
   std::vector<float> data(count, 1.0F);
-  group.wait(group.start_all_reduce(data.data(), count, DType::float32, Reduction::sum), timeout);
+  group.wait(group.start_all_reduce(data.data(), count, DType::float32, ReduceOp::SUM), timeout);
 }
 
 const std::vector<Collective>& collectives() {
@@ -242,12 +242,12 @@ const std::vector<Collective>& collectives() {
       {"reduce",
        [](Group& g, ms t) {
          std::vector<float> data(kLarge);
-         g.reduce(data.data(), kLarge, DType::float32, Reduction::max, 0, t);
+         g.reduce(data.data(), kLarge, DType::float32, ReduceOp::MAX, 0, t);
        }},
       {"reduce_scatter",
        [](Group& g, ms t) {
          std::vector<float> input(kRanks * kLarge), output(kLarge);
-         g.reduce_scatter(input.data(), output.data(), kLarge, DType::float32, Reduction::sum, t);
+         g.reduce_scatter(input.data(), output.data(), kLarge, DType::float32, ReduceOp::SUM, t);
        }},
       {"broadcast_from_victim",
        [](Group& g, ms t) {
@@ -383,7 +383,7 @@ TEST(FlightRecorderTest, KeepsTheLastOperationsOfEachRank) {
     Rank self(segment.get(), rank);
     std::vector<float> data(1000);
     for (int n = 0; n < 50; ++n) self.group.barrier(kTimeout);
-    self.group.wait(self.group.start_all_reduce(data.data(), 1000, DType::float32, Reduction::avg), kTimeout);
+    self.group.wait(self.group.start_all_reduce(data.data(), 1000, DType::float32, ReduceOp::AVG), kTimeout);
     self.group.broadcast(data.data(), 10, DType::bfloat16, 1, kTimeout);
     self.group.barrier(kTimeout);
     for (int other = 0; other < 2; ++other) {
@@ -412,7 +412,7 @@ TEST(ShmAreasTest, AreUsedAgainAndStartEmpty) {
       }
       Group pair(self.node, static_cast<int>(area), members, rank == members[0] ? 0 : 1, kTimeout);
       std::vector<float> data(static_cast<size_t>(round) * 40, static_cast<float>(rank));
-      pair.wait(pair.start_all_reduce(data.data(), data.size(), DType::float32, Reduction::sum), kTimeout);
+      pair.wait(pair.start_all_reduce(data.data(), data.size(), DType::float32, ReduceOp::SUM), kTimeout);
       for (const float value : data) ASSERT_EQ(value, static_cast<float>(members[0] + members[1]));
     }
     self.group.barrier(kTimeout);
@@ -456,7 +456,7 @@ TEST(ShmAreasTest, RanksAsThreads) {
       // Rank 1 leaves without this call.
       std::vector<float> data(kLarge);
       EXPECT_THROW(
-          group.wait(group.start_all_reduce(data.data(), kLarge, DType::float32, Reduction::sum), kTimeout),
+          group.wait(group.start_all_reduce(data.data(), kLarge, DType::float32, ReduceOp::SUM), kTimeout),
           CommError);
     }
     self.group.barrier(kTimeout);

@@ -42,7 +42,7 @@ float value_of(int rank, size_t i, uint32_t salt) {
   return std::uniform_real_distribution<float>(-1e3F, 1e3F)(generator);
 }
 
-void check_float_sum(Rank& self, float* data, size_t count, Reduction reduction, uint32_t salt) {
+void check_float_sum(Rank& self, float* data, size_t count, ReduceOp reduction, uint32_t salt) {
   const auto ranks = static_cast<size_t>(self.group.size());
   for (size_t i = 0; i < count; ++i) data[i] = value_of(self.group.rank(), i, salt);
   self.group.wait(self.group.start_all_reduce(data, count, DType::float32, reduction), kTimeout);
@@ -51,7 +51,7 @@ void check_float_sum(Rank& self, float* data, size_t count, Reduction reduction,
     std::vector<float> values(ranks);
     for (size_t r = 0; r < ranks; ++r) values[r] = value_of(static_cast<int>(r), i, salt);
     float expected = tree_sum(values, 0, ranks);
-    if (reduction == Reduction::avg) expected /= static_cast<float>(ranks);
+    if (reduction == ReduceOp::AVG) expected /= static_cast<float>(ranks);
     wrong += std::memcmp(&expected, &data[i], sizeof expected) != 0;
   }
   EXPECT_EQ(wrong, 0u) << "of " << count << " elements at " << ranks << " ranks";
@@ -62,8 +62,8 @@ void sums_of_all_sizes(Rank& self) {
   for (const size_t count : {1, 3, 24, 25, 63, 1000, 4096, 4097, 40001, 300007}) {
     std::vector<float> outside(count);
     float* inside = self.allocate<float>(count);
-    check_float_sum(self, outside.data(), count, Reduction::sum, 7);
-    check_float_sum(self, inside, count, Reduction::avg, 11);
+    check_float_sum(self, outside.data(), count, ReduceOp::SUM, 7);
+    check_float_sum(self, inside, count, ReduceOp::AVG, 11);
     self.node.arena().release(reinterpret_cast<std::byte*>(inside));
   }
 }
@@ -91,14 +91,14 @@ TEST_P(ShmGroupTest, AnySplitIntoOperationsGivesTheSameBits) {
     constexpr size_t kCount = 60000;
     std::vector<float> whole(kCount), parts(kCount);
     for (size_t i = 0; i < kCount; ++i) parts[i] = whole[i] = value_of(rank, i, 3);
-    self.group.wait(self.group.start_all_reduce(whole.data(), kCount, DType::float32, Reduction::avg),
+    self.group.wait(self.group.start_all_reduce(whole.data(), kCount, DType::float32, ReduceOp::AVG),
                     kTimeout);
     std::minstd_rand generator(5);
     std::vector<Group::Sequence> started;
     for (size_t begin = 0; begin < kCount;) {
       const size_t count = std::min<size_t>(1 + generator() % 9000, kCount - begin);
       started.push_back(
-          self.group.start_all_reduce(parts.data() + begin, count, DType::float32, Reduction::avg));
+          self.group.start_all_reduce(parts.data() + begin, count, DType::float32, ReduceOp::AVG));
       begin += count;
     }
     for (const auto sequence : started) self.group.wait(sequence, kTimeout);
@@ -109,8 +109,8 @@ TEST_P(ShmGroupTest, AnySplitIntoOperationsGivesTheSameBits) {
 template <class T>
 void check_min_max_sum(Rank& self, DType dtype) {
   for (const size_t count : {5, 777, 30000}) {
-    for (const Reduction reduction : {Reduction::min, Reduction::max, Reduction::sum, Reduction::product,
-                                      Reduction::band, Reduction::bor, Reduction::bxor}) {
+    for (const ReduceOp reduction : {ReduceOp::MIN, ReduceOp::MAX, ReduceOp::SUM, ReduceOp::PRODUCT,
+                                     ReduceOp::BAND, ReduceOp::BOR, ReduceOp::BXOR}) {
       if (!is_supported(dtype, reduction)) continue;
       std::vector<T> data(count);
       const auto value = [](int rank, size_t i) {
@@ -135,16 +135,16 @@ void check_min_max_sum(Rank& self, DType dtype) {
         T expected = value(0, i);
         for (int r = 1; r < self.group.size(); ++r) {
           const T other = value(r, i);
-          if (reduction == Reduction::min) expected = std::min(expected, other);
-          if (reduction == Reduction::max) expected = std::max(expected, other);
-          if (reduction == Reduction::sum) expected = static_cast<T>(expected + other);
+          if (reduction == ReduceOp::MIN) expected = std::min(expected, other);
+          if (reduction == ReduceOp::MAX) expected = std::max(expected, other);
+          if (reduction == ReduceOp::SUM) expected = static_cast<T>(expected + other);
           if constexpr (std::is_integral_v<T>) {
-            if (reduction == Reduction::band) expected = static_cast<T>(expected & other);
-            if (reduction == Reduction::bor) expected = static_cast<T>(expected | other);
-            if (reduction == Reduction::bxor) expected = static_cast<T>(expected ^ other);
+            if (reduction == ReduceOp::BAND) expected = static_cast<T>(expected & other);
+            if (reduction == ReduceOp::BOR) expected = static_cast<T>(expected | other);
+            if (reduction == ReduceOp::BXOR) expected = static_cast<T>(expected ^ other);
           }
         }
-        if (reduction == Reduction::product) {
+        if (reduction == ReduceOp::PRODUCT) {
           std::vector<T> values;
           for (int r = 0; r < self.group.size(); ++r) values.push_back(value(r, i));
           expected = tree(values, 0, values.size(), wrapping);
@@ -174,7 +174,7 @@ TEST_P(ShmGroupTest, ReducesEveryDtype) {
 TEST_P(ShmGroupTest, MinAndMaxKeepNaN) {
   as_processes([&](int rank) {
     Rank self(fd(), rank);
-    for (const Reduction reduction : {Reduction::min, Reduction::max}) {
+    for (const ReduceOp reduction : {ReduceOp::MIN, ReduceOp::MAX}) {
       float data[3] = {1.0F, rank == self.group.size() - 1 ? std::nanf("") : 2.0F, 3.0F};
       self.group.wait(self.group.start_all_reduce(data, 3, DType::float32, reduction), kTimeout);
       EXPECT_TRUE(std::isnan(data[1]));
@@ -195,7 +195,7 @@ TEST_P(ShmGroupTest, Bfloat16IsAddedInFloat32AndRoundedOnce) {
     };
     std::vector<uint16_t> data(kCount);
     for (size_t i = 0; i < kCount; ++i) data[i] = bits(rank, i);
-    self.group.wait(self.group.start_all_reduce(data.data(), kCount, DType::bfloat16, Reduction::sum),
+    self.group.wait(self.group.start_all_reduce(data.data(), kCount, DType::bfloat16, ReduceOp::SUM),
                     kTimeout);
     size_t wrong = 0;
     for (size_t i = 0; i < kCount; ++i) {
@@ -238,7 +238,7 @@ TEST_P(ShmGroupTest, ReducesToEveryRoot) {
       for (const size_t count : {2, 999, 50001}) {
         std::vector<float> data(count);
         for (size_t i = 0; i < count; ++i) data[i] = value_of(rank, i, 31);
-        self.group.reduce(data.data(), count, DType::float32, Reduction::sum, root, kTimeout);
+        self.group.reduce(data.data(), count, DType::float32, ReduceOp::SUM, root, kTimeout);
         for (size_t i = 0; i < count && rank == root; ++i) {
           std::vector<float> values;
           for (int r = 0; r < self.group.size(); ++r) values.push_back(value_of(r, i, 31));
@@ -256,8 +256,8 @@ TEST_P(ShmGroupTest, ReduceScatterIsABlockOfTheSum) {
     for (const size_t count : {0, 1, 333, 40000}) {
       std::vector<float> whole(ranks * count), block(count);
       for (size_t i = 0; i < whole.size(); ++i) whole[i] = value_of(rank, i, 37);
-      self.group.reduce_scatter(whole.data(), block.data(), count, DType::float32, Reduction::avg, kTimeout);
-      self.group.wait(self.group.start_all_reduce(whole.data(), whole.size(), DType::float32, Reduction::avg),
+      self.group.reduce_scatter(whole.data(), block.data(), count, DType::float32, ReduceOp::AVG, kTimeout);
+      self.group.wait(self.group.start_all_reduce(whole.data(), whole.size(), DType::float32, ReduceOp::AVG),
                       kTimeout);
       EXPECT_TRUE(std::equal(block.begin(), block.end(), whole.begin() + static_cast<int64_t>(count) * rank));
     }
@@ -377,7 +377,7 @@ TEST_P(ShmGroupTest, ManyMoreOperationsInFlightThanSlots) {
     for (size_t n = 0; n < kOperations; ++n) {
       data.emplace_back(1 + n * 37 % 9000, static_cast<float>(n));
       started.push_back(
-          self.group.start_all_reduce(data[n].data(), data[n].size(), DType::float32, Reduction::sum));
+          self.group.start_all_reduce(data[n].data(), data[n].size(), DType::float32, ReduceOp::SUM));
       if (rank == 0 && n % 100 == 0) std::this_thread::sleep_for(1ms);
     }
     for (size_t n = kOperations; n-- > 0;) self.group.wait(started[n], kTimeout);

@@ -42,11 +42,11 @@ TEST_P(ShmMemoryTest, BuffersInsideAndOutsideTheSegmentMix) {
       for (int who = 0; who < 3; ++who) {
         float* const data = (rank + who) % 3 == 0 ? inside : outside.data();
         fill(data, count, rank);
-        self.group.wait(self.group.start_all_reduce(data, count, DType::float32, Reduction::sum), kTimeout);
+        self.group.wait(self.group.start_all_reduce(data, count, DType::float32, ReduceOp::SUM), kTimeout);
         for (size_t i = 0; i < count; ++i) ASSERT_EQ(data[i], sum_of(ranks, i)) << i << " of " << count;
         const int root = who % ranks;
         fill(data, count, rank);
-        self.group.reduce(data, count, DType::float32, Reduction::sum, root, kTimeout);
+        self.group.reduce(data, count, DType::float32, ReduceOp::SUM, root, kTimeout);
         for (size_t i = 0; i < count && rank == root; ++i) ASSERT_EQ(data[i], sum_of(ranks, i)) << i;
         fill(data, count, rank);
         self.group.broadcast(data, count, DType::float32, root, kTimeout);
@@ -66,7 +66,7 @@ TEST_P(ShmMemoryTest, LargeMessagesNeedLittleOfTheArena) {
     const size_t count = 600000 * ranks;  // 2.4 MB a rank and more: no arena holds it
     std::vector<float> data(count), output(count / ranks);
     fill(data.data(), count, rank);
-    self.group.reduce_scatter(data.data(), output.data(), count / ranks, DType::float32, Reduction::sum,
+    self.group.reduce_scatter(data.data(), output.data(), count / ranks, DType::float32, ReduceOp::SUM,
                               kTimeout);
     const size_t first = static_cast<size_t>(rank) * output.size();
     for (size_t i = 0; i < output.size(); ++i) {
@@ -91,9 +91,9 @@ TEST_P(ShmMemoryTest, LargeMessagesNeedLittleOfTheArena) {
     }
     // Two at a time.
     const auto half = count / 2;
-    const auto a = self.group.start_all_reduce(data.data(), half, DType::float32, Reduction::sum);
+    const auto a = self.group.start_all_reduce(data.data(), half, DType::float32, ReduceOp::SUM);
     const auto b =
-        self.group.start_all_reduce(data.data() + half, count - half, DType::float32, Reduction::sum);
+        self.group.start_all_reduce(data.data() + half, count - half, DType::float32, ReduceOp::SUM);
     self.group.wait(b, kTimeout);
     self.group.wait(a, kTimeout);
     for (size_t i = 0; i < count; ++i) ASSERT_EQ(data[i], sum_of(self.group.size(), i)) << i;
@@ -111,7 +111,7 @@ TEST_P(ShmMemoryTest, WhatFindsNoRoomInTheArenaWaitsForWhatWasStartedBefore) {
     std::vector<Group::Sequence> started;
     for (auto& tensor : data) {
       fill(tensor.data(), kCount, rank);
-      started.push_back(self.group.start_all_reduce(tensor.data(), kCount, DType::float32, Reduction::sum));
+      started.push_back(self.group.start_all_reduce(tensor.data(), kCount, DType::float32, ReduceOp::SUM));
     }
     // Each rank in an order of its own.
     for (size_t i = 0; i < kOperations; ++i) {
@@ -123,7 +123,7 @@ TEST_P(ShmMemoryTest, WhatFindsNoRoomInTheArenaWaitsForWhatWasStartedBefore) {
     EXPECT_EQ(self.node.arena().bytes_in_use(), 0u);
     // Where nothing that was started before holds it, waiting would help nobody.
     self.node.arena().allocate(kHugePage);
-    EXPECT_THROW(self.group.start_all_reduce(data[0].data(), kCount, DType::float32, Reduction::sum), Error);
+    EXPECT_THROW(self.group.start_all_reduce(data[0].data(), kCount, DType::float32, ReduceOp::SUM), Error);
   }));
 }
 
@@ -158,14 +158,13 @@ TEST(ShmMemory, DoesNotGrowOverManyCalls) {
     const auto call_all = [&](int times) {
       for (int i = 0; i < times; ++i) {
         for (const size_t count : {1, 16, 300, 3000}) {
-          self.group.wait(self.group.start_all_reduce(data.data(), count, DType::float32, Reduction::max),
+          self.group.wait(self.group.start_all_reduce(data.data(), count, DType::float32, ReduceOp::MAX),
                           kTimeout);
         }
         if (i % 100 == 0) {
           self.group.broadcast(data.data(), data.size(), DType::float32, 0, kTimeout);
           self.group.wait(
-              self.group.start_all_reduce(data.data(), data.size(), DType::float32, Reduction::max),
-              kTimeout);
+              self.group.start_all_reduce(data.data(), data.size(), DType::float32, ReduceOp::MAX), kTimeout);
         }
         self.group.barrier(kTimeout);
       }

@@ -204,7 +204,7 @@ void larger_than_the_arena(Group& group) {
   group.wait(send, kTimeout);
   group.barrier(kTimeout);
   std::vector<int64_t> data(300000, 1);
-  group.wait(group.start_all_reduce(data.data(), data.size(), DType::int64, Reduction::sum), kTimeout);
+  group.wait(group.start_all_reduce(data.data(), data.size(), DType::int64, ReduceOp::SUM), kTimeout);
   EXPECT_EQ(data, std::vector<int64_t>(data.size(), group.size()));
   group.release(group.allocate(kHugePage - 200000));
   group.barrier(kTimeout);

@@ -29,7 +29,7 @@ template <class T>
 using Buffers = std::vector<std::vector<T>>;
 
 template <class T>
-std::vector<T> reduced(DType dtype, Reduction reduction, Buffers<T> buffers) {
+std::vector<T> reduced(DType dtype, ReduceOp reduction, Buffers<T> buffers) {
   std::vector<const void*> sources;
   for (const std::vector<T>& buffer : buffers) sources.push_back(buffer.data());
   std::vector<T> result(kCount);
@@ -42,8 +42,8 @@ bool is_nan_of_half(uint16_t bits) { return (bits & 0x7FFF) > 0x7C00; }
 
 template <class T>
 void expect_the_same_everywhere(DType dtype, const Buffers<T>& buffers) {
-  for (const Reduction reduction : {Reduction::sum, Reduction::avg, Reduction::product, Reduction::min,
-                                    Reduction::max, Reduction::band, Reduction::bxor}) {
+  for (const ReduceOp reduction : {ReduceOp::SUM, ReduceOp::AVG, ReduceOp::PRODUCT, ReduceOp::MIN,
+                                   ReduceOp::MAX, ReduceOp::BAND, ReduceOp::BXOR}) {
     if (!is_supported(dtype, reduction)) continue;
     use_only(0);
     const std::vector<T> expected = reduced(dtype, reduction, buffers);
@@ -97,7 +97,7 @@ TEST(ReduceTest, HalvesAreConvertedExactlyOnEveryInstructionSet) {
     for (uint32_t i = 0; i < kCount; ++i) buffers[0][i] = static_cast<uint16_t>(first + i);
     for (const int64_t target : targets()) {
       use_only(target);
-      const auto found = reduced(DType::float16, Reduction::max, buffers);
+      const auto found = reduced(DType::float16, ReduceOp::MAX, buffers);
       for (uint32_t i = 0; i < kCount; ++i) {
         const uint16_t bits = buffers[0][i];
         if (is_nan_of_half(bits)) {

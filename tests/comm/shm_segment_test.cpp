@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/shm/arena.h"
 #include "lockstep/shm/node.h"
+#include "tests/comm/ranks.h"
 
 namespace lockstep::shm {
 namespace {
@@ -45,6 +47,24 @@ TEST(SegmentTest, ManyRanksShareTheAddressSpace) {
   EXPECT_LE(bytes_of_all(kMaxRanks), 8 * memory + kMaxRanks * kHugePage);
 }
 
+TEST(SegmentTest, ArenasThatNoAddressSpaceHoldsAreSmaller) {
+  const UniqueFd fd = create_segment(96, size_t{1} << 40);
+  const Segment segment = Segment::map(fd.get());
+  EXPECT_LE(96 * segment.arena_bytes(), size_t{1} << 45);
+  EXPECT_GT(segment.arena_bytes(), size_t{256} << 30);
+  Segment::map(fd.get());  // a job inside a job has another
+}
+
+TEST(SegmentTest, ArenasFitUnderALimitOfAddressSpace) {
+  const auto statuses = testing::run_processes(1, [](int) {
+    const rlimit limit{size_t{16} << 30, size_t{16} << 30};
+    ASSERT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
+    const Segment segment = Segment::map(create_segment(2).get());
+    EXPECT_GE(segment.arena_bytes(), size_t{1} << 30);
+  });
+  EXPECT_EQ(statuses[0], 0);
+}
+
 TEST(SegmentTest, RefusesOtherFiles) {
   const UniqueFd fd(::open("/dev/zero", O_RDWR | O_CLOEXEC));
   EXPECT_THROW(Segment::map(fd.get()), Error);
@@ -66,6 +86,10 @@ TEST(ArenaTest, ReusesWhatIsReleased) {
   std::byte* const first = arena.allocate(3 << 20);
   std::byte* const second = arena.allocate(4 << 20);
   EXPECT_THROW(arena.allocate(3 << 20), Error);
+  EXPECT_EQ(arena.try_allocate(3 << 20), nullptr);
+  std::byte* const third = arena.try_allocate(1 << 20);
+  EXPECT_EQ(third, second + (4 << 20));
+  arena.release(third);
   arena.release(first);
   arena.release(second);
   EXPECT_EQ(arena.bytes_in_use(), 0u);

@@ -74,6 +74,48 @@ def again():
             time.sleep(0.3)
 
 
+def address_space():
+    """Of this process, in bytes."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmSize:"))
+
+
+def many_groups():
+    """Hundreds of groups live at once in the job's own memory, and make room for as many others."""
+    dist.init_process_group("lockstep", timeout=DEADLINE)
+    ranks = list(range(dist.get_world_size()))
+    for turn in range(3):
+        before = address_space()
+        groups = [dist.new_group([*ranks[turn:], *ranks[:turn]], timeout=DEADLINE) for _ in range(200)]
+        assert address_space() - before < 1 << 30, "each group has mapped memory of its own"
+        tensors = [torch.tensor([float(i + dist.get_rank())]) for i in range(len(groups))]
+        works = [dist.all_reduce(t, group=g, async_op=True) for t, g in zip(tensors, groups)]
+        for work in reversed(works):
+            work.wait()
+        assert [t.item() for t in tensors] == [2.0 * i + 1 for i in range(len(groups))]
+        for group in groups:
+            dist.destroy_process_group(group)
+        del groups, works
+        told("many_groups", f"turn {turn}")
+    dist.destroy_process_group()
+
+
+def progress_thread():
+    """A rank that calls nothing serves its peers, and its futures are completed, where it has asked for that."""
+    dist.init_process_group("lockstep", timeout=DEADLINE)
+    tensor = torch.full((16 << 20,), 5.0 if dist.get_rank() == 0 else 0.0)
+    work = dist.broadcast(tensor, src=0, async_op=True)
+    ended = []
+    future = work.get_future().then(lambda done: ended.append(done.value()[0][-1].item()))
+    deadline = time.monotonic() + 60
+    while not ended and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ended == [5.0], ended
+    future.wait()
+    told("progress_thread", "progress")
+    dist.destroy_process_group()
+
+
 def restarted():
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     if attempt == 1 and os.environ["RANK"] == "0":

@@ -44,12 +44,18 @@ class Jobs(unittest.TestCase):
     @classmethod
     @functools.cache
     def under_lockrun(cls):
-        return Job(lambda *cases: lockrun(*cases, FOLDER=cls.folder), "nested", "nested_launcher", "nested_after_init", "again")
+        return Job(lambda *cases: lockrun(*cases, FOLDER=cls.folder), "nested", "nested_launcher", "nested_after_init", "again",
+                   "many_groups")
+
+    @classmethod
+    @functools.cache
+    def with_a_progress_thread(cls):
+        return Job(lambda *cases: lockrun(*cases, LOCKSTEP_PROGRESS_THREAD="1"), "progress_thread", "again")
 
     @classmethod
     @functools.cache
     def under_torchrun(cls):
-        return Job(lambda *cases: starts.torchrun("--max-restarts", "1", RANK, *cases), "again", "restarted")
+        return Job(lambda *cases: starts.torchrun("--max-restarts", "1", RANK, *cases), "again", "many_groups", "restarted")
 
     def check(self, job, case, *names):
         self.assertEqual(job.cases.failures[case], "")
@@ -66,8 +72,15 @@ class Jobs(unittest.TestCase):
         self.check(self.under_lockrun(), "nested_launcher", "inner 0", "inner 1")
 
     def test_init_and_destroy_four_times(self):
-        for job in (self.under_lockrun(), self.under_torchrun()):
+        for job in (self.under_lockrun(), self.under_torchrun(), self.with_a_progress_thread()):
             self.check(job, "again", *(f"turn {t}" for t in range(4)))
+
+    def test_hundreds_of_groups(self):
+        for job in (self.under_lockrun(), self.under_torchrun()):
+            self.check(job, "many_groups", *(f"turn {t}" for t in range(3)))
+
+    def test_a_progress_thread_completes_futures(self):
+        self.check(self.with_a_progress_thread(), "progress_thread", "progress")
 
     def test_a_restart_with_the_store_of_the_first_attempt(self):
         self.check(self.under_torchrun(), "restarted", "attempt 0", "attempt 1")

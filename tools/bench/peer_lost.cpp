@@ -60,9 +60,8 @@ void run_rank(int segment, int rank, int victim, size_t bytes, Board& board) {
   std::memset(data, 0, bytes);
   try {
     while (true) {
-      group.wait(
-          group.start_all_reduce(data, bytes / sizeof(float), shm::DType::float32, shm::Reduction::sum),
-          kDeadline);
+      group.wait(group.start_all_reduce(data, bytes / sizeof(float), shm::DType::float32, ReduceOp::SUM),
+                 kDeadline);
       place.calls.fetch_add(1, std::memory_order_relaxed);
     }
   } catch (const PeerLostError& error) {

@@ -12,7 +12,6 @@ namespace lockstep::algorithms {
 namespace {
 
 using shm::DType;
-using shm::Reduction;
 
 size_t largest_power_below(size_t n) {
   size_t power = 1;
@@ -33,13 +32,13 @@ struct Part {
 
 class AllReduce {
  public:
-  AllReduce(Transport& transport, void* data, size_t count, DType dtype, Reduction reduction)
+  AllReduce(Transport& transport, void* data, size_t count, DType dtype, ReduceOp reduction)
       : transport_(transport),
         data_(static_cast<std::byte*>(data)),
         count_(count),
         dtype_(dtype),
         reduction_(reduction),
-        pairwise_(reduction == Reduction::avg ? Reduction::sum : reduction),
+        pairwise_(reduction == ReduceOp::AVG ? ReduceOp::SUM : reduction),
         element_(shm::element_size(dtype)),
         rank_(transport.rank()),
         size_(transport.size()) {}
@@ -231,7 +230,7 @@ class AllReduce {
   }
   /// Makes the average of a sum.
   void finish(Part part) {
-    if (reduction_ != Reduction::avg) return;
+    if (reduction_ != ReduceOp::AVG) return;
     if (dtype_ == DType::float64) return divide<double>(at(part), part.count, size_);
     divide<float>(at(part), part.count, size_);
   }
@@ -240,7 +239,7 @@ class AllReduce {
   std::byte* data_;
   size_t count_;
   DType dtype_;
-  Reduction reduction_, pairwise_;
+  ReduceOp reduction_, pairwise_;
   size_t element_;
   int rank_, size_;
 };
@@ -248,7 +247,7 @@ class AllReduce {
 }  // namespace
 
 void all_reduce(Transport& transport, AllReduceAlgorithm algorithm, void* data, size_t count, DType dtype,
-                Reduction reduction, int ranks_per_node) {
+                ReduceOp reduction, int ranks_per_node) {
   AllReduce run(transport, data, count, dtype, reduction);
   switch (algorithm) {
     case AllReduceAlgorithm::REDUCE_BROADCAST:

@@ -27,7 +27,7 @@ class Transport {
 /// whenever they are repeated. All but the first two round after every addition: convert half-precision
 /// numbers to fp32 first. algorithm: neither AUTO nor DIRECT. ranks_per_node: of HIERARCHICAL.
 void all_reduce(Transport& transport, AllReduceAlgorithm algorithm, void* data, size_t count,
-                shm::DType dtype, shm::Reduction reduction, int ranks_per_node);
+                shm::DType dtype, ReduceOp reduction, int ranks_per_node);
 
 /// What is sent at a time where an algorithm can work in pieces.
 inline constexpr size_t kPieceBytes = 256 * 1024;

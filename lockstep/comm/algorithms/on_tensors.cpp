@@ -11,8 +11,8 @@
 namespace lockstep::algorithms {
 namespace {
 
-/// Away from the tags that a program may use for its own messages under way.
-constexpr int kTag = 0x4c4f434b;
+/// The program's own messages have smaller ones.
+constexpr int kTag = kMostTag + 1;
 /// More in one message would need as much memory of whoever buffers it.
 constexpr size_t kMostBytes = size_t{1} << 20;
 
@@ -62,7 +62,7 @@ void all_reduce(ProcessGroup::Impl& group, AllReduceAlgorithm algorithm, const a
   const shm::DType dtype = to_shm(work);
   GroupTransport transport(group, timeout);
   all_reduce(transport, algorithm, work.mutable_data_ptr(), static_cast<size_t>(work.numel()), dtype,
-             to_shm(op, dtype), ranks_per_node(group.size()));
+             checked(op, dtype), ranks_per_node(group.size()));
   if (widen) tensor.detach().copy_(work);
 }
 

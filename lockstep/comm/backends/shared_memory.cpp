@@ -95,14 +95,14 @@ class ShmGroup : public ProcessGroup::Impl {
     const shm::DType dtype = to_shm(tensor);
     return reduction_work(
         state_,
-        group().start_reduce(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(op, dtype), dst),
+        group().start_reduce(tensor.mutable_data_ptr(), count_of(tensor), dtype, checked(op, dtype), dst),
         tensor, timeout);
   }
   WorkPtr start_reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op,
                                Timeout timeout) {
     const shm::DType dtype = to_shm(input);
     return work(group().start_reduce_scatter(input.const_data_ptr(), output.mutable_data_ptr(),
-                                             count_of(output), dtype, to_shm(op, dtype)),
+                                             count_of(output), dtype, checked(op, dtype)),
                 {output, input}, timeout);
   }
   WorkPtr start_reduce_parts(const at::Tensor& tensor, std::span<const TensorPart> parts, ReduceOp op,
@@ -114,7 +114,7 @@ class ShmGroup : public ProcessGroup::Impl {
       held->parts.push_back({static_cast<size_t>(part.first), static_cast<size_t>(part.count)});
     }
     const Sequence sequence =
-        group().start_reduce_parts(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(op, dtype),
+        group().start_reduce_parts(tensor.mutable_data_ptr(), count_of(tensor), dtype, checked(op, dtype),
                                    held->parts.data(), held->parts.size());
     return collective_work(state_, sequence, std::move(held), timeout);
   }
@@ -173,7 +173,7 @@ class ShmGroup : public ProcessGroup::Impl {
 
   Sequence start_all_reduce(const at::Tensor& tensor, ReduceOp op) {
     const shm::DType dtype = to_shm(tensor);
-    return group().start_all_reduce(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(op, dtype));
+    return group().start_all_reduce(tensor.mutable_data_ptr(), count_of(tensor), dtype, checked(op, dtype));
   }
   WorkPtr work(Sequence sequence, std::vector<at::Tensor> tensors, Timeout timeout) {
     auto held = std::make_shared<Held>();
@@ -279,7 +279,7 @@ int ShmGroup::run(const Collective& collective) {
       const at::Tensor& tensor = collective.inputs[0];
       const shm::DType dtype = to_shm(tensor);
       with_shape(tensor, [&] {
-        group().all_reduce(tensor.mutable_data_ptr(), count_of(tensor), dtype, to_shm(collective.op, dtype),
+        group().all_reduce(tensor.mutable_data_ptr(), count_of(tensor), dtype, checked(collective.op, dtype),
                            timeout);
       });
       return -1;
@@ -427,9 +427,8 @@ std::shared_ptr<ProcessGroup::Impl> ShmGroup::new_group(const std::vector<int>& 
   for (const int member : members) in_segment.push_back(group().segment_rank_of(member));
   const auto own = std::find(members.begin(), members.end(), rank());
   if (own == members.end()) return nullptr;
-  return std::make_shared<ShmGroup>(
-      std::make_shared<State>(state_->node, static_cast<int>(area), std::move(in_segment),
-                              static_cast<int>(own - members.begin()), timeout));
+  return make_shared_memory(state_->node, static_cast<int>(area), std::move(in_segment),
+                            static_cast<int>(own - members.begin()), timeout);
 }
 
 }  // namespace
@@ -439,8 +438,14 @@ std::shared_ptr<ProcessGroup::Impl> make_shared_memory(std::shared_ptr<shm::Node
   std::vector<int> everyone(static_cast<size_t>(node->segment().ranks()));
   std::iota(everyone.begin(), everyone.end(), 0);
   const int rank = node->rank();
+  return make_shared_memory(std::move(node), shm::kWorldArea, std::move(everyone), rank, timeout);
+}
+
+std::shared_ptr<ProcessGroup::Impl> make_shared_memory(std::shared_ptr<shm::Node> node, int area,
+                                                       std::vector<int> members, int rank,
+                                                       std::chrono::milliseconds timeout) {
   return std::make_shared<ShmGroup>(
-      std::make_shared<State>(std::move(node), shm::kWorldArea, std::move(everyone), rank, timeout));
+      std::make_shared<State>(std::move(node), area, std::move(members), rank, timeout));
 }
 
 }  // namespace lockstep::backends

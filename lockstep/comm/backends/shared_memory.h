@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "lockstep/comm/process_group_impl.h"
 #include "lockstep/shm/node.h"
@@ -10,6 +11,12 @@ namespace lockstep::backends {
 
 /// The group of all ranks of `node`. Does not block.
 std::shared_ptr<ProcessGroup::Impl> make_shared_memory(std::shared_ptr<shm::Node> node,
+                                                       std::chrono::milliseconds timeout);
+
+/// A group of some of them, ranks of the node in the order of the group; `rank`: this one's place among them.
+/// `area`: where the group lives in the segment, claimed for all of them. Does not block.
+std::shared_ptr<ProcessGroup::Impl> make_shared_memory(std::shared_ptr<shm::Node> node, int area,
+                                                       std::vector<int> members, int rank,
                                                        std::chrono::milliseconds timeout);
 
 }  // namespace lockstep::backends

@@ -1,6 +1,7 @@
 #include "lockstep/comm/backends/shared_memory_works.h"
 
 #include <optional>
+#include <utility>
 
 namespace lockstep::backends {
 
@@ -37,12 +38,25 @@ shm::AfterTimeout after(std::optional<std::chrono::milliseconds> asked,
 
 namespace {
 
+/// The engine's progress thread, where there is one.
+Work::Watch watch_by(const State& state) {
+  if (!state.node->engine().has_progress_thread()) return {};
+  return [&engine = state.node->engine()](std::function<bool()> look) { engine.watch(std::move(look)); };
+}
+
 class ShmWork : public Work {
  public:
   ShmWork(std::shared_ptr<State> state, shm::Group::Sequence sequence, std::shared_ptr<Held> held,
           std::chrono::milliseconds timeout)
       : state_(std::move(state)), sequence_(sequence), held_(std::move(held)), timeout_(timeout) {}
   ~ShmWork() override { state_->abandon(sequence_, std::move(held_)); }
+  Watch watch() const override { return watch_by(*state_); }
+  bool look(std::optional<std::chrono::milliseconds> waited) override {
+    const bool ended =
+        waited ? state_->group.look(sequence_, *waited, timeout_) : state_->group.has_ended(sequence_);
+    if (ended) check();
+    return ended;
+  }
 
  private:
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
@@ -79,6 +93,10 @@ class ReductionWork : public Work {
     if (state_->node->process().is_copy() || state_->group.has_ended(sequence_)) return;
     state_->abandon(sequence_, std::make_shared<at::Tensor>(std::move(tensor_)));
   }
+  Watch watch() const override { return watch_by(*state_); }
+  bool look(std::optional<std::chrono::milliseconds> waited) override {
+    return waited ? state_->group.look(sequence_, *waited, timeout_) : state_->group.has_ended(sequence_);
+  }
 
  private:
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
@@ -102,6 +120,11 @@ class MessageWork : public Work {
     state_->abandon(
         [state = state_.get(), message = message_.get()] { return state->group.has_ended(message->request); },
         message_);
+  }
+  Watch watch() const override { return watch_by(*state_); }
+  bool look(std::optional<std::chrono::milliseconds> waited) override {
+    const auto& request = message_->request;
+    return waited ? state_->group.look(request, *waited, timeout_) : state_->group.has_ended(request);
   }
   int source_rank() const override {
     return state_->group.has_ended(message_->request) && !message_->request.is_send ? message_->request.peer
