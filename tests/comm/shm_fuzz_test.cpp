@@ -1,7 +1,7 @@
 // Random programs of collectives and messages. Every rank derives the same program from a seed, starts its
 // operations, pauses and waits in an order of its own, and checks each result at once, since all contents are
 // functions of the seed. What an operation no longer needs is overwritten at once: a peer that still reads it
-// would see that.
+// would see that. Some ranks have a progress thread; some have several threads that play a program each.
 //
 // LOCKSTEP_FUZZ_SEED: the first program's seed. LOCKSTEP_FUZZ_PROGRAMS: how many, at each number of ranks.
 #include <gtest/gtest.h>
@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <exception>
 #include <map>
 #include <memory>
 #include <random>
@@ -49,9 +50,11 @@ struct AnySource {
 /// One rank's course through a program.
 class Player : FuzzItems {
  public:
-  Player(Rank& self, uint64_t seed)
-      : FuzzItems(seed, self.group.rank(), self.node.segment().arena_bytes() <= kHugePage),
-        self_(self),
+  /// `world`: a group of all ranks, for this player alone.
+  Player(Node& node, Group& world, uint64_t seed)
+      : FuzzItems(seed, world.rank(), node.segment().arena_bytes() <= kHugePage),
+        node_(node),
+        world_(world),
         program_(seed) {}
 
   void play(int steps) {
@@ -73,7 +76,7 @@ class Player : FuzzItems {
     }
     drain();
     groups_.clear();
-    self_.group.barrier(kTimeout);
+    world_.barrier(kTimeout);
   }
 
  private:
@@ -82,26 +85,25 @@ class Player : FuzzItems {
   /// The world or a subgroup; null where this rank is no member of it.
   Group* pick_group() {
     place_ = pick(program_, members_.size());
-    return place_ == 0 ? &self_.group : groups_[place_ - 1].get();
+    return place_ == 0 ? &world_ : groups_[place_ - 1].get();
   }
 
   /// Subgroups of random ranks in random order take the place of those there were.
   void make_subgroups() {
     drain();
     groups_.clear();
-    const auto everyone = Rank::everyone(self_.node);
+    const auto everyone = Rank::everyone(node_);
     members_ = {everyone};
     for (size_t n = small_arena_ ? 0 : pick(program_, 3); n > 0; --n) {
       auto some = everyone;
       std::shuffle(some.begin(), some.end(), program_);
       some.resize(between(program_, 1, some.size()));
-      int64_t area =
-          self_.group.rank() == 0 ? claim_area(self_.node.segment(), static_cast<int>(some.size())) : 0;
-      self_.group.broadcast(&area, 1, DType::int64, 0, kTimeout);
-      const auto place = std::find(some.begin(), some.end(), self_.group.rank());
+      int64_t area = world_.rank() == 0 ? claim_area(node_.segment(), static_cast<int>(some.size())) : 0;
+      world_.broadcast(&area, 1, DType::int64, 0, kTimeout);
+      const auto place = std::find(some.begin(), some.end(), world_.rank());
       groups_.push_back(place == some.end()
                             ? nullptr
-                            : std::make_unique<Group>(self_.node, static_cast<int>(area), some,
+                            : std::make_unique<Group>(node_, static_cast<int>(area), some,
                                                       static_cast<int>(place - some.begin()), kTimeout));
       members_.push_back(some);
     }
@@ -122,7 +124,7 @@ class Player : FuzzItems {
 
   std::string place_text() const {
     return "seed " + std::to_string(seed_) + ", step " + std::to_string(step_) + ", rank " +
-           std::to_string(self_.group.rank()) + " of " + std::to_string(self_.group.size()) + ", group " +
+           std::to_string(world_.rank()) + " of " + std::to_string(world_.size()) + ", group " +
            std::to_string(place_);
   }
 
@@ -280,7 +282,7 @@ class Player : FuzzItems {
   void poll(const Item& item) {
     const auto deadline = Clock::now() + kTimeout;
     while (!item.is_done()) {
-      self_.group.progress();
+      world_.progress();
       for (const auto& group : groups_) {
         if (group != nullptr) group->progress();
       }
@@ -289,7 +291,8 @@ class Player : FuzzItems {
     }
   }
 
-  Rank& self_;
+  Node& node_;
+  Group& world_;
   Random program_;  // the same on all ranks
   int step_ = 0;
   uint64_t number_ = 0;  // of operations and messages, in the program
@@ -298,6 +301,32 @@ class Player : FuzzItems {
   std::vector<std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<Item>> items_;
 };
+
+/// A program for each of several threads, which share the rank's engine, its arena and the control areas.
+void play_in_threads(Rank& self, uint64_t seed, size_t threads, int steps) {
+  std::vector<std::unique_ptr<Group>> worlds;
+  for (size_t t = 0; t < threads; ++t) {
+    int64_t area = self.group.rank() == 0 ? claim_area(self.node.segment(), self.group.size()) : 0;
+    self.group.broadcast(&area, 1, DType::int64, 0, kTimeout);
+    worlds.push_back(std::make_unique<Group>(self.node, static_cast<int>(area), Rank::everyone(self.node),
+                                             self.group.rank(), kTimeout));
+  }
+  std::vector<std::exception_ptr> failures(threads);
+  std::vector<std::thread> players;
+  for (size_t t = 0; t < threads; ++t) {
+    players.emplace_back([&, t] {
+      try {
+        Player(self.node, *worlds[t], seed * 100 + t).play(steps);
+      } catch (...) {
+        failures[t] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& player : players) player.join();
+  for (const auto& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+}
 
 /// Stops random ranks for some milliseconds, until all have left: that must do no more than delay.
 void stop_and_continue(int fd, uint64_t seed) {
@@ -342,9 +371,24 @@ TEST_P(FuzzTest, RandomPrograms) {
       if (seed % 5 == 1) ::sched_setaffinity(0, sizeof core, &core);
       if (seed % 5 == 2 && rank % 2 == 1) ::setpriority(PRIO_PROCESS, 0, 15);
       Rank self(segment.get(), rank);
-      Player(self, seed).play(25);
+      if ((seed + static_cast<uint64_t>(rank)) % 4 == 0) self.node.engine().start_progress_thread();
+      Player(self.node, self.group, seed).play(25);
     });
     testing::expect_all_succeed(statuses);
+    if (HasFailure()) FAIL() << "at " << ranks << " ranks: LOCKSTEP_FUZZ_SEED=" << seed << " repeats it";
+  }
+}
+
+TEST_P(FuzzTest, ProgramsInThreads) {
+  const int ranks = GetParam();
+  for (uint64_t seed = first_seed(); seed < first_seed() + number_of_programs(1); ++seed) {
+    const size_t threads = 2 + seed % 3;
+    const UniqueFd segment = create_segment(ranks, threads * kArenaBytes);
+    testing::expect_all_succeed(testing::run_processes(ranks, [&](int rank) {
+      Rank self(segment.get(), rank);
+      if ((seed + static_cast<uint64_t>(rank)) % 3 == 0) self.node.engine().start_progress_thread();
+      play_in_threads(self, seed, threads, 12);
+    }));
     if (HasFailure()) FAIL() << "at " << ranks << " ranks: LOCKSTEP_FUZZ_SEED=" << seed << " repeats it";
   }
 }
@@ -356,7 +400,12 @@ TEST_P(FuzzTest, RanksAsThreads) {
     const auto segment = std::make_shared<const Segment>(Segment::map(fd.get()));
     testing::run_threads(GetParam(), [&](int rank) {
       Rank self(segment, rank);
-      Player(self, seed).play(20);
+      if ((seed + static_cast<uint64_t>(rank)) % 4 == 0) self.node.engine().start_progress_thread();
+      if (seed % 2 == 0) {
+        play_in_threads(self, seed, 2, 10);
+      } else {
+        Player(self.node, self.group, seed).play(20);
+      }
     });
     if (HasFailure()) FAIL() << "at " << GetParam() << " ranks: LOCKSTEP_FUZZ_SEED=" << seed << " repeats it";
   }
