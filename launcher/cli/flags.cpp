@@ -77,8 +77,12 @@ constexpr Flag kFlags[] = {
      "Address of this machine that the others use. Default: the one by which it reaches the endpoint."},
     {"shutdown-timeout", "", "SECONDS", "30", kWatching,
      "Time that ranks have to end after SIGTERM, before SIGKILL. Also TORCH_ELASTIC_SHUTDOWN_TIMEOUT."},
+    {"leftover-timeout", "", "SECONDS", "0.5", kWatching,
+     "Time that processes which ranks have started and left behind have to end by themselves, and as long "
+     "again "
+     "after SIGTERM, before SIGKILL. Ctrl-C kills them at once."},
     {"hang-timeout", "", "SECONDS", "60", kWatching,
-     "Warn of ranks that start no collective while others wait for them; 0: never."},
+     "Warn of ranks for which others wait so long, in init() or in a collective; 0: never."},
     {"hang-action", "", "WHAT", "warn", kWatching,
      "What follows: warn, or end: end the job as after a failure.", "warn end"},
     {"signals-to-handle", "", "LIST", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", kWatching,

@@ -213,6 +213,8 @@ Options parse_options(int argc, const char* const* argv, const Machine& machine)
   options.binding = parse_binding(line.text("numa-binding"));
   options.virtual_local_rank = line.on("virtual-local-rank");
   options.shutdown_timeout = parse_shutdown_timeout(line);
+  options.leftover_timeout = parse_number<double>("leftover-timeout", line.text("leftover-timeout"), 0,
+                                                  "a number of seconds, 0 or more");
   options.hang_timeout =
       parse_number<double>("hang-timeout", line.text("hang-timeout"), 0, "a number of seconds, 0 or more");
   options.end_hung = line.text("hang-action") == "end";

@@ -43,7 +43,9 @@ struct Options {
   Binding binding = Binding::none;
   bool virtual_local_rank = false;
   double shutdown_timeout = 30;  ///< seconds between the polite signal and SIGKILL
-  double hang_timeout = 60;      ///< seconds without progress before a warning; 0: never
+  double leftover_timeout =
+      0.5;  ///< seconds; for what ranks leave behind, before SIGTERM and again before SIGKILL
+  double hang_timeout = 60;  ///< seconds without progress before a warning; 0: never
   bool end_hung = false;
   std::vector<int> signals{};  ///< that are passed on as the request to end
   bool torchrun_exit_code = false;

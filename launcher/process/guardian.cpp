@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -21,9 +22,6 @@
 namespace lockstep::launcher {
 namespace {
 
-/// How long left-over processes may take to end by themselves, and then after SIGTERM. Python's helpers clean
-/// up after their parent is gone, which takes a moment.
-constexpr double kLeftoverGrace = 0.5;
 constexpr double kKillTimeout = 30;
 
 void remove_scratch(const std::string& directory) {
@@ -170,6 +168,7 @@ class GuardianProcess {
       ::waitpid(store_, nullptr, 0);
     }
     int ended = 0;
+    // Python's helpers clean up after their parent is gone, which takes a moment.
     if (!wait_for_children()) {
       const std::vector<pid_t> left = job::children();
       ended = static_cast<int>(left.size());
@@ -188,15 +187,26 @@ class GuardianProcess {
     ::_exit(0);
   }
 
-  /// Reaps children for kLeftoverGrace at most; true when there are none.
-  static bool wait_for_children() {
-    const double deadline = monotonic_seconds() + kLeftoverGrace;
+  /// Reaps children for the time that they have, or until lockrun hurries; true when there are none.
+  bool wait_for_children() {
+    constexpr int kShortest = 2, kLongest = 50;  // milliseconds between two looks
+    const double deadline = monotonic_seconds() + plan_.leftover_timeout;
+    int pause = kShortest;
     while (true) {
       const pid_t pid = ::waitpid(-1, nullptr, WNOHANG);
       if (pid < 0 && errno == ECHILD) return true;
-      if (monotonic_seconds() > deadline) return false;
-      if (pid == 0) ::usleep(2000);
+      if (hurries_ || monotonic_seconds() > deadline) return false;
+      if (pid > 0) continue;
+      pollfd wait{socket_, POLLIN, 0};
+      if (::poll(&wait, 1, pause) > 0) read_while_finishing();
+      pause = std::min(2 * pause, kLongest);
     }
+  }
+
+  void read_while_finishing() {
+    Command command{};
+    if (::recv(socket_, &command, sizeof command, 0) != sizeof command) end_orphaned();
+    hurries_ = hurries_ || command.kind == Command::finish;
   }
 
   void kill_all() const {
@@ -220,7 +230,8 @@ class GuardianProcess {
   int socket_;
   std::vector<pid_t> pids_;
   pid_t store_ = -1;
-  UniqueFd scratch_;  ///< locked, so that others see that it is in use
+  bool hurries_ = false;  ///< left-over processes have no more time
+  UniqueFd scratch_;      ///< locked, so that others see that it is in use
 };
 
 }  // namespace

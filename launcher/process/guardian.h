@@ -30,7 +30,7 @@ struct Command {
   enum Kind : int {
     signal_workers,  ///< `signal` to the process group of every running worker
     start_store,
-    finish,  ///< end what is left over and exit
+    finish,  ///< end what is left over and exit; the second time: at once
   };
   Kind kind;
   int signal;
@@ -61,6 +61,8 @@ struct GuardianPlan {
   std::optional<job::ProcessSpec> store;  ///< not startable without
   std::string scratch_directory;          ///< made at the start and removed in the end; empty: none
   std::vector<std::string> directories;   ///< to be made in it
+  double leftover_timeout =
+      0;  ///< seconds for left-over processes to end by themselves, and again after SIGTERM
   const JobCgroup* cgroup = nullptr;  ///< that the workers are in, if any; must live as long as the guardian
   sigset_t worker_mask;
   std::vector<int> lockrun_fds;  ///< lockrun's own ends of the workers' pipes, not to be kept open

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <filesystem>
@@ -22,16 +23,19 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "lockrun_";
 constexpr size_t kIdLength = 36;  ///< of a random identifier
-/// A directory is made before it is locked.
-constexpr double kYoungest = 60;
+/// A directory has this at the end of its name until it is locked.
+constexpr std::string_view kNew = ".new";
+constexpr double kOldestNew = 60;  ///< seconds; whoever made one that is older was killed
 
 /// Whether `path` is a scratch directory of this user whose guardian is dead.
 bool is_left(const fs::path& path) {
   const std::string name = path.filename();
   struct stat status {};
-  if (!name.starts_with(kPrefix) || name.size() != kPrefix.size() + kIdLength) return false;
+  const bool is_new = name.ends_with(kNew);
+  if (!name.starts_with(kPrefix) || name.size() != kPrefix.size() + kIdLength + (is_new ? kNew.size() : 0))
+    return false;
   if (::lstat(path.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != ::getuid() ||
-      wall_seconds() - static_cast<double>(status.st_mtime) < kYoungest) {
+      (is_new && wall_seconds() - static_cast<double>(status.st_mtime) < kOldestNew)) {
     return false;
   }
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
@@ -63,9 +67,15 @@ std::string scratch_name(const std::string& parent, const std::string& id) {
 
 UniqueFd make_scratch(const std::string& path) {
   UniqueFd fd;
-  if (::mkdir(path.c_str(), 0700) != 0) return fd;
-  fd.reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::string fresh = path + std::string(kNew);
+  if (::mkdir(fresh.c_str(), 0700) != 0) return fd;
+  fd.reset(::open(fresh.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (fd.valid()) ::flock(fd.get(), LOCK_SH | LOCK_NB);
+  if (fd.valid() && ::rename(fresh.c_str(), path.c_str()) == 0) return fd;
+  const int error = errno;
+  ::rmdir(fresh.c_str());
+  fd.reset();
+  errno = error;
   return fd;
 }
 

@@ -36,6 +36,7 @@ class Attempt {
                 make_directories_of(job)),
         null_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
         hangs_(job.options.hang_timeout, job.options.end_hung, job.environment.rank,
+               !job.options.nodes.several(),
                job.options.logs.wanted() ? attempt_directory(job) + "/stacks.txt" : ""),
         workers_(job.options.nproc_per_node, job.environment.rank) {}
 
@@ -262,7 +263,12 @@ class Attempt {
 
   void end_by(int signal) {
     interrupted_by_ = signal;  // no restart follows, even if it comes when all have ended
-    if (workers_.running() == 0) return;
+    if (workers_.running() == 0) {
+      if (signal != SIGINT) return;
+      output_.message("lockrun: SIGINT received; killing what the ranks have left behind");
+      guardian_->send({Command::finish, 0});
+      return;
+    }
     output_.message(fmt::format("lockrun: {} received and passed on; the ranks have {:g} s to end{}",
                                 signal_name(signal), job_.options.shutdown_timeout,
                                 signal == SIGINT ? " (Ctrl-C again kills them)" : ""));

@@ -83,6 +83,7 @@ AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigs
   for (int i = 0; i < environment.local_world_size; ++i) {
     plan.guardian.directories.push_back(rank_directory(job, i));
   }
+  plan.guardian.leftover_timeout = job.options.leftover_timeout;
   plan.guardian.cgroup = cgroup;
   plan.guardian.worker_mask = worker_mask;
   plan.guardian.lockrun_fds = output.read_ends();

@@ -4,6 +4,7 @@
 
 #include "launcher/output/log_file.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/shm/process.h"
 
 namespace lockstep::launcher {
 
@@ -19,8 +20,12 @@ void HangReport::look(const shm::Segment& segment, const std::vector<WorkerResul
   output.message("lockrun: warning: " + hang->text +
                  (may_end_ ? "; ending the job (--hang-action end)" : ""));
   std::vector<StackTarget> targets;
-  for (const WorkerResult& worker : workers) {
-    if (!worker.ended && worker.pid > 0) targets.push_back({worker.rank, worker.pid});
+  for (size_t i = 0; i < workers.size(); ++i) {
+    if (workers[i].ended || workers[i].pid <= 0) continue;
+    // What lockrun has started may be a wrapper of the process that joined.
+    const bool known =
+        ranks[i].state == shm::RankState::attached && ranks[i].pid_namespace == shm::pid_namespace();
+    targets.push_back({workers[i].rank, known ? ranks[i].pid : workers[i].pid});
   }
   stacks_.emplace(targets);
 }

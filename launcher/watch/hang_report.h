@@ -17,9 +17,10 @@ namespace lockstep::launcher {
 class HangReport {
  public:
   /// `timeout`: --hang-timeout in seconds; `ends_the_job`: --hang-action end; `first_rank`: this machine's;
-  /// `stacks_path`: the file for the ranks' stacks; empty: they go to standard error.
-  HangReport(double timeout, bool ends_the_job, int first_rank, std::string stacks_path)
-      : watch_(timeout, first_rank), may_end_(ends_the_job), stacks_path_(std::move(stacks_path)) {}
+  /// `is_all`: there are no other machines; `stacks_path`: the file for the ranks' stacks; empty: they go to
+  /// standard error.
+  HangReport(double timeout, bool ends_the_job, int first_rank, bool is_all, std::string stacks_path)
+      : watch_(timeout, first_rank, is_all), may_end_(ends_the_job), stacks_path_(std::move(stacks_path)) {}
 
   /// Seconds until look() wants to be called again; negative: never.
   double interval() const { return watch_.interval(); }

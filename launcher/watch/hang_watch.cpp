@@ -3,14 +3,49 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace lockstep::launcher {
 namespace {
 
-std::string place_of(int rank, const shm::RankInfo& info) {
-  return info.operations == 0
-             ? fmt::format("rank {} has started none", rank)
-             : fmt::format("rank {} is at its {}. ({})", rank, info.operations, info.last_operation);
+using Ranks = std::vector<int>;
+
+/// "rank 3" or "ranks 3, 4".
+std::string names(const Ranks& ranks, int first_rank) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(first_rank + rank);
+  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
+}
+
+const char* verb(const Ranks& ranks) { return ranks.size() == 1 ? "waits" : "wait"; }
+
+std::string ordinal(uint64_t number) {
+  const uint64_t tens = number % 100 / 10, ones = tens == 1 ? 0 : number % 10;
+  return std::to_string(number) + (ones == 1 ? "st" : ones == 2 ? "nd" : ones == 3 ? "rd" : "th");
+}
+
+std::string where(const shm::RankInfo& info) {
+  if (info.operations == 0) return "before the first operation";
+  return fmt::format("in the {} operation ({})", ordinal(info.operations), info.last_operation);
+}
+
+std::string newest(const Ranks& ranks, const shm::RankInfo& info) {
+  const char* have = ranks.size() == 1 ? "has" : "have";
+  if (info.operations == 0) return fmt::format("which {} started none", have);
+  return fmt::format("which {} started {} (the last: {})", have, info.operations, info.last_operation);
+}
+
+/// Ranks at the same place together, those with most operations first.
+std::vector<Ranks> by_place(const Ranks& chosen, const std::vector<shm::RankInfo>& ranks) {
+  std::map<std::pair<uint64_t, std::string>, Ranks, std::greater<>> places;
+  for (const int rank : chosen) {
+    const shm::RankInfo& info = ranks[static_cast<size_t>(rank)];
+    places[{info.operations, info.last_operation}].push_back(rank);
+  }
+  std::vector<Ranks> groups;
+  for (auto& [place, group] : places) groups.push_back(std::move(group));
+  return groups;
 }
 
 }  // namespace
@@ -19,36 +54,70 @@ double HangWatch::interval() const { return timeout_ > 0 ? std::clamp(timeout_ /
 
 std::optional<Hang> HangWatch::look(const std::vector<shm::RankInfo>& ranks, double now) {
   if (timeout_ <= 0) return std::nullopt;
-  std::vector<uint64_t> operations;
-  for (const shm::RankInfo& rank : ranks) operations.push_back(rank.operations);
-  if (operations != operations_) {
-    operations_ = std::move(operations);
+  std::vector<Progress> progress;
+  for (const shm::RankInfo& rank : ranks) progress.push_back({rank.state, rank.operations});
+  std::optional<Hang> hang;
+  if (progress != progress_) {
+    progress_ = std::move(progress);
     since_ = now;
     told_ = false;
-    return std::nullopt;
+  } else if (!told_ && now - since_ >= timeout_) {
+    hang = find(ranks, now - since_);
+    told_ = hang.has_value();
   }
-  if (told_ || now - since_ < timeout_) return std::nullopt;
-  const auto takes_part = [](const shm::RankInfo& rank) { return rank.state == shm::RankState::attached; };
-  uint64_t most = 0;
-  for (const shm::RankInfo& rank : ranks) {
-    if (takes_part(rank)) most = std::max(most, rank.operations);
-  }
-  Hang hang;
-  std::string late, waiting;
+  waited_.clear();
+  for (const shm::RankInfo& rank : ranks) waited_.push_back(rank.waits);
+  return hang;
+}
+
+std::optional<Hang> HangWatch::find(const std::vector<shm::RankInfo>& ranks, double quiet) const {
+  Ranks absent, waiting, busy;
   for (size_t i = 0; i < ranks.size(); ++i) {
-    if (!takes_part(ranks[i])) continue;
-    const int rank = first_rank_ + static_cast<int>(i);
-    if (ranks[i].operations < most) {
-      hang.late.push_back(static_cast<int>(i));
-      late += (late.empty() ? "" : ", ") + place_of(rank, ranks[i]);
-    } else if (waiting.empty()) {
-      waiting = place_of(rank, ranks[i]);
+    if (ranks[i].state == shm::RankState::absent) {
+      absent.push_back(static_cast<int>(i));
+    } else if (ranks[i].state == shm::RankState::attached) {
+      // Twice in a row: a rank that moves bytes sleeps now and then, too.
+      (ranks[i].waits && waited_[i] ? waiting : busy).push_back(static_cast<int>(i));
     }
   }
-  if (hang.late.empty()) return std::nullopt;
-  told_ = true;
-  hang.text = fmt::format("no collective was started for {:.0f} s and ranks wait for others: {}, while {}",
-                          now - since_, late, waiting);
+  const auto info = [&](const Ranks& group) -> const shm::RankInfo& {
+    return ranks[static_cast<size_t>(group.front())];
+  };
+  if (!absent.empty()) {  // init() returns nowhere before all have called it
+    Ranks there = waiting;
+    there.insert(there.end(), busy.begin(), busy.end());
+    if (there.empty()) return std::nullopt;
+    std::sort(there.begin(), there.end());
+    return Hang{absent, fmt::format("{} {} in init() for {}, which {} not called it for {:.0f} s",
+                                    names(there, first_rank_), verb(there), names(absent, first_rank_),
+                                    absent.size() == 1 ? "has" : "have", quiet)};
+  }
+  if (waiting.empty()) return std::nullopt;
+  const auto places = by_place(waiting, ranks);
+  const uint64_t most = info(places.front()).operations;
+  Hang hang;
+  hang.text = fmt::format("no collective was started for {:.0f} s", quiet);
+  for (const int rank : busy) {
+    if (ranks[static_cast<size_t>(rank)].operations < most) hang.late.push_back(rank);
+  }
+  if (!busy.empty()) {
+    if (hang.late.empty()) return std::nullopt;  // a message that nobody has asked for yet, say
+    hang.text += fmt::format(": {} {} {} for ", names(places.front(), first_rank_), verb(places.front()),
+                             where(info(places.front())));
+    const char* between = "";
+    for (const Ranks& group : by_place(hang.late, ranks)) {
+      hang.text += fmt::format("{}{}, {}", between, names(group, first_rank_), newest(group, info(group)));
+      between = "; and for ";
+    }
+    return hang;
+  }
+  if (places.size() == 1 && !is_all_) return std::nullopt;  // for a rank elsewhere, perhaps
+  hang.text += is_all_ ? " and all ranks wait" : " and all ranks of this machine wait";
+  const char* between = ": ";
+  for (const Ranks& group : places) {
+    hang.text += fmt::format("{}{} {}", between, names(group, first_rank_), where(info(group)));
+    between = "; ";
+  }
   return hang;
 }
 

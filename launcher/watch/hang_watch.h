@@ -1,4 +1,4 @@
-// Notices ranks that start no collective while others wait for them. Pure: no effects.
+// Notices ranks that others wait for, in init() or in a collective. Pure: no effects.
 #pragma once
 
 #include <optional>
@@ -10,27 +10,40 @@
 namespace lockstep::launcher {
 
 struct Hang {
-  std::vector<int> late;  ///< local ranks that are behind
+  std::vector<int> late;  ///< local ranks that the others wait for; empty: all wait
   std::string text;       ///< who is where, one line
 };
 
 class HangWatch {
  public:
-  /// `timeout`: seconds without progress; 0: never. `first_rank`: rank of local rank 0.
-  HangWatch(double timeout, int first_rank) : timeout_(timeout), first_rank_(first_rank) {}
+  /// `timeout`: seconds without progress; 0: never. `first_rank`: rank of local rank 0. `is_all`: the job has
+  /// no ranks elsewhere.
+  HangWatch(double timeout, int first_rank, bool is_all)
+      : timeout_(timeout), first_rank_(first_rank), is_all_(is_all) {}
 
   /// How often to look, in seconds; negative: never.
   double interval() const;
-  /// Given every local rank's record at `now`: a hang, told once until there is progress again. Ranks that
-  /// take part in no collective, or have left, are not watched.
+  /// Given every local rank's record at `now`: a hang, told once until there is progress again. Where nobody
+  /// waits there is none, however long it takes. Ranks that have left are not watched, nor are any before the
+  /// first of them has reached init().
   std::optional<Hang> look(const std::vector<shm::RankInfo>& ranks, double now);
   /// Nobody had a chance to make progress until now.
   void forgive(double now) { since_ = now; }
 
  private:
+  /// What changes when a rank makes progress.
+  struct Progress {
+    shm::RankState state;
+    uint64_t operations;
+    bool operator==(const Progress&) const = default;
+  };
+  std::optional<Hang> find(const std::vector<shm::RankInfo>& ranks, double quiet) const;
+
   double timeout_;
   int first_rank_;
-  std::vector<uint64_t> operations_;
+  bool is_all_;
+  std::vector<Progress> progress_;
+  std::vector<bool> waited_;  ///< at the look before
   double since_ = 0;
   bool told_ = false;
 };

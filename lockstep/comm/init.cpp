@@ -26,6 +26,7 @@
 #include "lockstep/comm/segment_exchange.h"
 #include "lockstep/comm/store.h"
 #include "lockstep/comm/store_part.h"
+#include "lockstep/comm/watched_group.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/job/own_address.h"
 #include "lockstep/shm/node.h"
@@ -95,8 +96,21 @@ std::shared_ptr<ProcessGroup::Impl> make_lockstep(const job::LaunchEnvironment& 
   return backends::make_shared_memory(std::move(node), options.timeout);
 }
 
+/// Where the launcher looks for this rank's signs of life; none where no launcher of ours does.
+std::shared_ptr<shm::Pulse> find_pulse(const job::LaunchEnvironment& launch) {
+  if (!launch.segment_fd) return nullptr;
+  try {
+    const UniqueFd segment = inherited_segment(*launch.segment_fd);
+    return std::make_shared<shm::Pulse>(segment.get(), launch.local_rank);
+  } catch (const Error& error) {
+    log::debug(std::string("the launcher cannot watch this rank: ") + error.what());
+    return nullptr;
+  }
+}
+
 std::shared_ptr<ProcessGroup::Impl> make_gloo(const job::LaunchEnvironment& launch, StorePtr& store,
                                               std::chrono::milliseconds timeout) {
+  auto pulse = find_pulse(launch);
   if (!store) {
     store =
         launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>()) : launchers_store(launch, timeout);
@@ -105,7 +119,8 @@ std::shared_ptr<ProcessGroup::Impl> make_gloo(const job::LaunchEnvironment& laun
                                                          std::chrono::milliseconds deadline) {
     return backends::make_gloo(where, rank, size, deadline, host);
   };
-  return backends::wrap_c10d(factory, store, launch.rank, launch.world_size, timeout);
+  auto group = backends::wrap_c10d(factory, store, launch.rank, launch.world_size, timeout);
+  return pulse ? make_watched(std::move(group), std::move(pulse)) : group;
 }
 
 #ifdef LOCKSTEP_NCCL

@@ -33,17 +33,7 @@ Node::Node(std::shared_ptr<const Segment> segment, int rank, std::shared_ptr<Eng
       rank_(rank),
       peers_(*segment_),
       arena_(segment_->arena(rank), segment_->arena_bytes()) {
-  RankRecord& record = segment_->rank_record(rank);
-  // Whoever is refused must leave no trace: the peers would take its end for this rank's.
-  int32_t nobody = 0;
-  uint32_t expected = static_cast<uint32_t>(RankState::absent);
-  const bool is_first = record.pid.compare_exchange_strong(nobody, ::getpid(), std::memory_order_relaxed);
-  if (is_first) record.pid_namespace.store(pid_namespace(), std::memory_order_relaxed);
-  if (!is_first || !record.state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::attached),
-                                                         std::memory_order_release)) {
-    throw ValueError("local rank " + std::to_string(rank) +
-                     " has joined this job before; a job can be joined once, by one process per rank");
-  }
+  segment_->attach(rank);
   const Engine::Lock lock(engine_->mutex());
   engine_->attach(segment_->doorbell(rank));
 }
@@ -54,9 +44,7 @@ Node::~Node() {
     const Engine::Lock lock(engine_->mutex());
     engine_->detach(segment_->doorbell(rank_));
   }
-  uint32_t expected = static_cast<uint32_t>(RankState::attached);
-  segment_->rank_record(rank_).state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::left),
-                                                             std::memory_order_release);
+  segment_->leave(rank_);
 }
 
 void Node::wait_for_all(std::chrono::milliseconds timeout) const {

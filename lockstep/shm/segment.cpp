@@ -17,6 +17,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/shm/process.h"
 #include "lockstep/shm/wait.h"
 
 namespace lockstep::shm {
@@ -194,12 +195,37 @@ RankInfo Segment::rank_info(int rank) const {
   info.pid_namespace = record.pid_namespace.load(std::memory_order_relaxed);
   info.wait_status = record.wait_status.load(std::memory_order_relaxed);
   info.operations = record.operations.load(std::memory_order_relaxed);
+  info.waits = doorbell(rank).sleeping.load(std::memory_order_relaxed) > 0;
   if (info.operations > 0) {
     const auto kind = static_cast<OpKind>(record.last_kind.load(std::memory_order_relaxed));
     info.last_operation = std::string(op_name(kind)) + " of " +
                           std::to_string(record.last_bytes.load(std::memory_order_relaxed)) + " bytes";
   }
   return info;
+}
+
+void Segment::attach(int rank) const {
+  if (rank < 0 || rank >= ranks()) {
+    throw ValueError("local rank " + std::to_string(rank) + " does not exist in a shared segment for " +
+                     std::to_string(ranks()) + " ranks");
+  }
+  RankRecord& record = rank_record(rank);
+  // Whoever is refused must leave no trace: the peers would take its end for this rank's.
+  int32_t nobody = 0;
+  uint32_t expected = static_cast<uint32_t>(RankState::absent);
+  const bool is_first = record.pid.compare_exchange_strong(nobody, ::getpid(), std::memory_order_relaxed);
+  if (is_first) record.pid_namespace.store(pid_namespace(), std::memory_order_relaxed);
+  if (!is_first || !record.state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::attached),
+                                                         std::memory_order_release)) {
+    throw ValueError("local rank " + std::to_string(rank) +
+                     " has joined this job before; a job can be joined once, by one process per rank");
+  }
+}
+
+void Segment::leave(int rank) const {
+  uint32_t expected = static_cast<uint32_t>(RankState::attached);
+  rank_record(rank).state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::left),
+                                                  std::memory_order_release);
 }
 
 void Segment::mark_exited(int rank, int wait_status) const {

@@ -27,6 +27,7 @@ struct RankInfo {
   uint64_t pid_namespace = 0;  ///< in which `pid` names it
   int wait_status = 0;
   uint64_t operations = 0;
+  bool waits = false;          ///< a thread of it sleeps until a peer does something
   std::string last_operation;  ///< e.g. "all_reduce of 4096 bytes", empty before the first
 };
 
@@ -52,6 +53,11 @@ class Segment {
   std::byte* base() const { return base_; }
 
   RankInfo rank_info(int rank) const;
+  /// Called by the process that is `rank` from now on. Throws ValueError when the segment has no such rank,
+  /// or it has joined before.
+  void attach(int rank) const;
+  /// Called by that process when it has left in good order.
+  void leave(int rank) const;
   /// Called by the launcher when the process of `rank` has ended; peers that wait for it learn it at once.
   void mark_exited(int rank, int wait_status) const;
 

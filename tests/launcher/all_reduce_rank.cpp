@@ -1,4 +1,5 @@
-// A C++ rank: one all-reduce over LOCKSTEP_BACKEND, then it waits for `release` in its directory.
+// A C++ rank: an all-reduce over LOCKSTEP_BACKEND, for which rank 1 waits until `late` is gone from its
+// directory. Then it waits for `release` there.
 #include <ATen/ops/full.h>
 
 #include <chrono>
@@ -13,6 +14,9 @@
 int main() {
   return lockstep::run_main("all_reduce_rank", [] {
     auto world = lockstep::init({.timeout = std::chrono::seconds(60)});
+    for (int i = 0; i < 3000 && world.rank() == 1 && std::filesystem::exists("late"); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
     const auto tensor = at::full({1000}, world.rank() + 1.0);
     world.all_reduce(tensor);
     std::printf("rank %d of %d sum %g\n", world.rank(), world.size(), tensor[999].item<double>());

@@ -127,8 +127,6 @@ class KillTest(LockrunTest):
         self.pid = process.pid
         # Nobody is left to end the grandchildren in sessions of their own but the next lockrun.
         self.assertTrue(wait_until(lambda: len(self.processes()) == FAMILY_SIZE - RANKS), self.processes())
-        for path in self.scratch.iterdir():
-            os.utime(path, (0, 0))  # it leaves what is less than a minute old
         process = self.start("--nproc-per-node", 1, "sh", "-c", "touch next; while [ ! -e go ]; do sleep 0.02; done")
         self.wait_for_file("next")
         self.assertTrue(wait_until(lambda: len(self.processes()) <= 4, 10), self.processes())  # its own, and a sleep
@@ -166,6 +164,31 @@ class KillTest(LockrunTest):
         self.assertEqual(code, 0)
         self.assertIn("ended 2 left-over processes", err)
         self.assertEqual(self.processes(), [])
+
+    LEFT_OVER = "setsid sh -c 'trap \"touch told\" TERM; touch left; while [ ! -e told ]; do sleep 0.02; done' & while [ ! -e left ]; do sleep 0.02; done"
+
+    def test_left_over_processes_have_the_time_that_is_asked_for(self):
+        process = self.start("--leftover-timeout", "600", "sh", "-c", self.LEFT_OVER)
+        self.wait_for_file("left")
+        self.assertTrue(wait_until(lambda: self.children_of(process.pid) and len(self.children_of(self.guardian_of(process))) == 1))
+        self.assertRaises(subprocess.TimeoutExpired, process.wait, 1.5)  # the default's 0.5 s and SIGTERM would end it
+        self.assertFalse((self.directory / "told").exists())
+        (self.directory / "told").touch()
+        self.assertEqual(process.wait(TIMEOUT), 0)
+        self.assertNotIn("left-over", process.stderr.read())
+
+    def test_left_over_processes_end_with_lockrun_and_at_ctrl_c(self):
+        for number in (signal.SIGKILL, signal.SIGINT):
+            with self.subTest(number):
+                (self.directory / "left").unlink(missing_ok=True)
+                process = self.start("--leftover-timeout", "600", "sh", "-c", self.LEFT_OVER)
+                self.wait_for_file("left")
+                # The guardian, lockrun, the left-over process and its sleep: no rank.
+                self.assertTrue(wait_until(lambda: len(self.processes()) <= 4))
+                time.sleep(0.2)
+                process.send_signal(number)
+                self.assertEqual(process.wait(TIMEOUT), -number if number == signal.SIGKILL else 128 + number)
+                self.assert_all_gone()
 
 
 class SignalTest(LockrunTest):

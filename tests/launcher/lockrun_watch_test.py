@@ -9,6 +9,7 @@ import unittest
 from lockrun_support import TIMEOUT, LockrunTest
 
 LATE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "late_rank")
+ALL_REDUCE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_rank")
 RECORDED = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "recorded_rank")
 
 
@@ -17,10 +18,30 @@ class HangTest(LockrunTest):
         # Rank 1 comes 10 s late to the third barrier: the stacks take a tool their time.
         code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "1", LATE_RANK, "10")
         self.assertEqual(code, 0, err)
-        self.assertRegex(err, r"lockrun: warning: no collective was started for \d s and ranks wait for others: rank 1 is at "
-                              r"its 2\. \(barrier of 0 bytes\), while rank 0 is at its 3\. \(barrier of 0 bytes\)\n")
+        self.assertRegex(err, r"lockrun: warning: no collective was started for \d s: rank 0 waits in the 3rd operation "
+                              r"\(barrier of 0 bytes\) for rank 1, which has started 2 \(the last: barrier of 0 bytes\)\n")
         self.assertIn("lockrun: where the ranks are:\nrank 0 (pid", err)
         self.assertRegex(err, r"  thread \d+ \(late_rank\): state S, in the kernel at \S+")
+
+    def test_a_rank_that_has_not_called_init_is_named(self):
+        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "0.5", "--hang-action", "end",
+                                        "sh", "-c", f"[ $RANK = 1 ] && exec sleep 600; exec {LATE_RANK} 0")
+        self.assertEqual(code, 1, err)
+        self.assertRegex(err, r"lockrun: warning: rank 0 waits in init\(\) for rank 1, which has not called it for \d s; ending")
+        self.assertRegex(err, r"rank 1 \(pid \d+\)\n  thread \d+ \(sleep\): state S")
+
+    def test_ranks_on_gloo_are_watched(self):
+        for name in "late", "release":
+            (self.directory / name).touch()
+        self.environment["LOCKSTEP_BACKEND"] = "gloo"
+        process = self.start("--nproc-per-node", 2, "--hang-timeout", "1", ALL_REDUCE_RANK)
+        warning = next(line for line in process.stderr if "no collective" in line)
+        self.assertRegex(warning, r"no collective was started for \d s: rank 0 waits in the 1st operation "
+                                  r"\(all_reduce of 4000 bytes\) for rank 1, which has started none\n")
+        (self.directory / "late").unlink()
+        out, err = process.communicate(timeout=TIMEOUT)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(sorted(out.splitlines()), ["[rank 0]: rank 0 of 2 sum 3", "[rank 1]: rank 1 of 2 sum 3"])
 
     def test_the_job_ends_only_if_asked(self):
         code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "0.5", "--hang-action", "end",

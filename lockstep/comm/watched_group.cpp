@@ -1,0 +1,103 @@
+#include "lockstep/comm/watched_group.h"
+
+#include <utility>
+
+#include "lockstep/comm/forwarding_group.h"
+
+namespace lockstep {
+namespace {
+
+using Waiting = shm::Pulse::Waiting;
+
+shm::OpKind kind_of(Collective::Kind kind) {
+  switch (kind) {
+    case Collective::Kind::all_reduce:
+      return shm::OpKind::all_reduce;
+    case Collective::Kind::reduce:
+      return shm::OpKind::reduce;
+    case Collective::Kind::reduce_scatter:
+    case Collective::Kind::reduce_parts:
+      return shm::OpKind::reduce_scatter;
+    case Collective::Kind::broadcast:
+      return shm::OpKind::broadcast;
+    case Collective::Kind::scatter:
+      return shm::OpKind::scatter;
+    case Collective::Kind::gather:
+      return shm::OpKind::gather;
+    case Collective::Kind::all_gather:
+    case Collective::Kind::all_gather_parts:
+      return shm::OpKind::all_gather;
+    case Collective::Kind::all_to_all:
+      return shm::OpKind::all_to_all;
+    case Collective::Kind::barrier:
+      return shm::OpKind::barrier;
+    case Collective::Kind::send:
+      return shm::OpKind::send;
+    case Collective::Kind::recv:
+      return shm::OpKind::recv;
+  }
+  return shm::OpKind::none;
+}
+
+class WatchedWork : public Work {
+ public:
+  WatchedWork(std::shared_ptr<Work> work, std::shared_ptr<shm::Pulse> pulse)
+      : work_(std::move(work)), pulse_(std::move(pulse)) {}
+  int source_rank() const override { return work_->source_rank(); }
+
+ private:
+  void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
+    const Waiting waiting(*pulse_);
+    work_->wait(timeout);
+  }
+  bool poll() override {
+    if (!work_->is_completed()) return false;
+    if (work_->exception()) std::rethrow_exception(work_->exception());
+    return true;
+  }
+
+  std::shared_ptr<Work> work_;
+  std::shared_ptr<shm::Pulse> pulse_;
+};
+
+class WatchedGroup : public ForwardingGroup {
+ public:
+  WatchedGroup(std::shared_ptr<Impl> group, std::shared_ptr<shm::Pulse> pulse)
+      : ForwardingGroup(std::move(group)), pulse_(std::move(pulse)) {}
+
+  WorkPtr start(const Collective& collective) override {
+    note(collective);
+    return std::make_shared<WatchedWork>(group_->start(collective), pulse_);
+  }
+  int run(const Collective& collective) override {
+    note(collective);
+    const Waiting waiting(*pulse_);
+    return group_->run(collective);
+  }
+  void monitored_barrier(Timeout timeout) override {
+    note({.kind = Collective::Kind::barrier});
+    const Waiting waiting(*pulse_);
+    group_->monitored_barrier(timeout);
+  }
+  std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
+    auto made = group_->new_group(members, timeout);
+    return made ? make_watched(std::move(made), pulse_) : nullptr;
+  }
+
+ private:
+  void note(const Collective& collective) {
+    const at::Tensor* const tensor = collective.tensor();
+    pulse_->start(kind_of(collective.kind), tensor == nullptr ? 0 : tensor->nbytes());
+  }
+
+  std::shared_ptr<shm::Pulse> pulse_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup::Impl> make_watched(std::shared_ptr<ProcessGroup::Impl> group,
+                                                 std::shared_ptr<shm::Pulse> pulse) {
+  return std::make_shared<WatchedGroup>(std::move(group), std::move(pulse));
+}
+
+}  // namespace lockstep
