@@ -46,7 +46,7 @@ std::string fate(const WorkerResult& worker, const WorkerResult& first) {
   if (worker.wait_status == 0) return "ended with exit code 0";
   std::string how = how_it_ended(worker);
   if (how.starts_with("was ")) how.erase(0, 4);
-  if (worker.by_passed_signal) return how;
+  if (worker.by_passed_signal || asks_to_be_resumed(worker.wait_status)) return how;
   if (worker.told_to_end) return how + " after lockrun's request to end";
   return fmt::format("{} {:.3f} s later, probably as a consequence", how,
                      worker.ended_after - first.ended_after);

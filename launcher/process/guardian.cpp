@@ -26,7 +26,7 @@ constexpr double kKillTimeout = 30;
 
 void remove_scratch(const std::string& directory) {
   std::error_code ignored;
-  if (!directory.empty()) std::filesystem::remove_all(directory, ignored);
+  std::filesystem::remove_all(directory, ignored);
 }
 
 /// The guardian's side; lives in the guardian's process only.
@@ -48,9 +48,7 @@ class GuardianProcess {
     const int signals = ::signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
     for (const int fd : plan_.lockrun_fds) ::close(fd);
     if (make_directories()) start_workers();
-    if (!plan_.scratch_directory.empty()) {
-      sweep_scratch(std::filesystem::path(plan_.scratch_directory).parent_path().string());
-    }
+    sweep_scratch(std::filesystem::path(plan_.scratch_directory).parent_path().string());
     while (true) {
       pollfd waits[] = {{socket_, POLLIN, 0}, {signals, POLLIN, 0}};
       ::poll(waits, 2, -1);
@@ -65,10 +63,8 @@ class GuardianProcess {
  private:
   /// Here and not in lockrun, which may be killed at any time: this process lives on and removes them.
   bool make_directories() {
-    const std::string& scratch = plan_.scratch_directory;
-    if (scratch.empty()) return true;
-    scratch_ = make_scratch(scratch);
-    int error = scratch_.valid() ? 0 : errno;
+    scratch_ = make_scratch(plan_.scratch_directory);
+    int error = scratch_.valid() || plan_.directories.empty() ? 0 : errno;
     for (const std::string& directory : plan_.directories) {
       std::error_code failure;
       if (error == 0) std::filesystem::create_directories(directory, failure);

@@ -59,8 +59,8 @@ inline constexpr int kStore = -1;
 struct GuardianPlan {
   std::vector<job::ProcessSpec> workers;  ///< by local rank
   std::optional<job::ProcessSpec> store;  ///< not startable without
-  std::string scratch_directory;          ///< made at the start and removed in the end; empty: none
-  std::vector<std::string> directories;   ///< to be made in it
+  std::string scratch_directory;          ///< made at the start and removed in the end
+  std::vector<std::string> directories;   ///< to be made in it; empty: the job can do without it
   double leftover_timeout =
       0;  ///< seconds for left-over processes to end by themselves, and again after SIGTERM
   const JobCgroup* cgroup = nullptr;  ///< that the workers are in, if any; must live as long as the guardian

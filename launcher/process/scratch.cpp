@@ -12,7 +12,6 @@
 #include <string_view>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 
@@ -43,7 +42,7 @@ bool is_left(const fs::path& path) {
 }
 
 void kill_ranks_of(const fs::path& scratch) {
-  const std::string mark = std::string(env::kErrorFile) + "=" + scratch.string() + "/";
+  const std::string mark = scratch_mark(scratch.string());
   std::error_code error;
   for (const auto& entry : fs::directory_iterator("/proc", error)) {
     const std::string name = entry.path().filename();
@@ -64,6 +63,8 @@ void kill_ranks_of(const fs::path& scratch) {
 std::string scratch_name(const std::string& parent, const std::string& id) {
   return (fs::path(parent) / (std::string(kPrefix) + id)).string();
 }
+
+std::string scratch_mark(const std::string& path) { return "LOCKRUN_SCRATCH=" + path; }
 
 UniqueFd make_scratch(const std::string& path) {
   UniqueFd fd;

@@ -55,7 +55,7 @@ class Attempt {
  private:
   static std::string make_directories_of(const Job& job) {
     // Those that are not kept are the guardian's to make, so that it removes them however lockrun ends.
-    for (int i = 0; i < job.options.nproc_per_node && job.scratch_directory.empty(); ++i) {
+    for (int i = 0; i < job.options.nproc_per_node && job.options.logs.wanted(); ++i) {
       make_directories(rank_directory(job, i));
     }
     return attempt_directory(job);

@@ -26,7 +26,7 @@ struct Job {
   const job::Listener& listener;
   std::string store_path;
   std::string directory{};          ///< of all attempts: error files, logs
-  std::string scratch_directory{};  ///< made and removed by the guardian; empty when logs are kept
+  std::string scratch_directory{};  ///< made and removed by the guardian; `directory`, unless logs are kept
   std::vector<CpuSet> cores{};      ///< by local rank; empty: not bound
   Agent* agent = nullptr;           ///< the way to the job's other machines; none on one machine
   Hosts* hosts = nullptr;  ///< the lockruns that this one has started on other machines; none: no list

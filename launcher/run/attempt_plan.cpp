@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "launcher/machines/hosts.h"
+#include "launcher/process/scratch.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -56,6 +57,9 @@ AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigs
     told.error_file = error_file(job, local_rank);
     plan.outputs.push_back(output.add_worker(told.rank));
     job::ProcessSpec spec{job.program.path, job.program.argv, told.to_env(job.inherited_environment)};
+    std::erase_if(spec.environment,
+                  [](const std::string& entry) { return entry.starts_with(scratch_mark("")); });
+    spec.environment.push_back(scratch_mark(job.scratch_directory));
     for (size_t i = 1; i < spec.argv.size(); ++i) put_local_rank(spec.argv[i], local_rank);
     if (job.options.pass_local_rank) {
       spec.argv.insert(spec.argv.begin() + static_cast<std::ptrdiff_t>(job.program.first_argument),
@@ -80,7 +84,7 @@ AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigs
   }
   if (job.listener.fd.valid()) plan.guardian.store = plan_store(job, null_fd);
   plan.guardian.scratch_directory = job.scratch_directory;
-  for (int i = 0; i < environment.local_world_size; ++i) {
+  for (int i = 0; i < environment.local_world_size && !job.options.logs.wanted(); ++i) {
     plan.guardian.directories.push_back(rank_directory(job, i));
   }
   plan.guardian.leftover_timeout = job.options.leftover_timeout;

@@ -57,7 +57,7 @@ std::string dry_run_text(const Job& job, const Machine& machine) {
       if ((redirected & stream) != 0) out += fmt::format(", {} to a log", name);
       if ((teed & stream) != 0) out += fmt::format(", {} to the console and a log", name);
     }
-    if (options.stdin_all || options.stdin_rank == first_rank + i) out += ", standard input";
+    if (options.stdin_all || (known && options.stdin_rank == first_rank + i)) out += ", standard input";
     out += '\n';
   }
   if (options.logs.wanted()) {

@@ -44,14 +44,16 @@ class RunDirectory {
     base = std::filesystem::absolute(base).lexically_normal();
     if (kept_) make_directories(base);
     const std::filesystem::path place(base);
-    path_ = kept_ ? make_unique_directory(place / run_id) : scratch_name(base, random_id());
+    scratch_ = scratch_name(std::filesystem::absolute(temporary_directory()).lexically_normal(), random_id());
+    path_ = kept_ ? make_unique_directory(place / run_id) : scratch_;
   }
   const std::string& path() const { return path_; }
+  const std::string& scratch() const { return scratch_; }  ///< where what is not kept is
   bool kept() const { return kept_; }
 
  private:
   bool kept_;
-  std::string path_;
+  std::string path_, scratch_;
 };
 
 std::vector<std::string> own_environment() {
@@ -104,11 +106,8 @@ class JobRun {
           " for each rank, its share of " + std::to_string(machine_.cores) + " cores; set it to choose");
     }
     const RunDirectory directory(options_.logs, run_id);
-    if (directory.kept()) {
-      say("logs are in " + directory.path());
-    } else {
-      job.scratch_directory = directory.path();
-    }
+    if (directory.kept()) say("logs are in " + directory.path());
+    job.scratch_directory = directory.scratch();
     job.directory = directory.path();
     const timeline::JobParts timeline(run_id);
     job.environment.timeline_parts = timeline.folder().string();

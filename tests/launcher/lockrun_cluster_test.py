@@ -83,6 +83,29 @@ class ClusterTest(unittest.TestCase):
         self.assertIn("lockrun: warning: SLURM gave this job 2 nodes, but all ranks run on this one",
                       (self.directory / "script.out").read_text())
 
+    def test_the_recipe_requeues_the_job(self):
+        page = (pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"]) / "docs/lockrun.md").read_text()
+        recipe = page[page.index("    #!/bin/bash\n    #SBATCH"):page.index("SLURM sends SIGTERM")]
+        program = self.directory / "program"
+        program.write_text("#!/bin/sh\n[ $SLURM_RESTART_COUNT ] && { echo resumed $RANK of $WORLD_SIZE; exit; }\n"
+                           "trap 'exit 75' TERM; touch up$RANK; while :; do sleep 0.05; done\n")
+        program.chmod(0o755)
+        script = self.directory / "recipe.sh"
+        lines = "\n".join(line[4:] for line in recipe.splitlines())
+        script.write_text(lines.replace("srun lockrun", f"srun {LOCKRUN} --prefix off").replace("--nproc-per-node 4", "--nproc-per-node 2"))
+        batch = subprocess.Popen(self.two.hosts["a"].command("env", "-C", self.directory, "sbatch", "--wait", "--job-name=recipe",
+                                 "--open-mode=append", "--output=recipe.out", script), env=self.environment)
+        for rank in range(4):
+            self.assertTrue(wait_until((self.directory / f"up{rank}").exists))
+        code, _, err = self.run_on_a_beside("scancel", "--signal=TERM", "--name=recipe")  # as --signal=TERM@120 does
+        self.assertEqual(code, 0, err)
+        out = self.directory / "recipe.out"
+        # SLURM starts a requeued job after two minutes at the earliest, unless it is told to.
+        resumed = wait_until(lambda: self.run_on_a_beside("sh", "-c", "scontrol update JobId=$(squeue -h -n recipe -o %i) StartTime=now; true") and
+                             out.read_text().count("resumed") == 4, 60)
+        self.assertTrue(resumed, out.read_text())
+        self.assertEqual(batch.wait(TIMEOUT), 0, out.read_text())
+
     def test_a_failure_under_srun_is_the_steps(self):
         code, _, err = self.run_on_a("srun", "-N2", "--ntasks-per-node=1", LOCKRUN, "sh", "-c", "[ $RANK = 0 ] && exec sleep 60; exit 7")
         self.assertEqual(code, 7, err)

@@ -17,8 +17,8 @@ RANKS, FAMILY_SIZE = 2, 2 * 3
 
 
 class KillTest(LockrunTest):
-    def start_family(self):
-        process = self.start("--nproc-per-node", RANKS, "--shutdown-timeout", "20", "sh", "-c", FAMILY)
+    def start_family(self, *flags):
+        process = self.start("--nproc-per-node", RANKS, "--shutdown-timeout", "20", *flags, "sh", "-c", FAMILY)
         for rank in range(RANKS):
             self.wait_for_file(f"ready{rank}")
         self.assertTrue(wait_until(lambda: len(self.processes()) == FAMILY_SIZE + 2), self.processes())
@@ -118,7 +118,13 @@ class KillTest(LockrunTest):
         self.assertNotIn("lockrun-", result.stdout)
 
     def test_the_next_lockrun_sweeps_what_the_killed_have_left(self):
-        process = self.start_family()
+        self.check_the_sweep()
+
+    def test_the_next_lockrun_sweeps_where_logs_are_kept(self):
+        self.check_the_sweep("--log-dir", self.directory / "logs")
+
+    def check_the_sweep(self, *flags):
+        process = self.start_family(*flags)
         guardian = self.guardian_of(process)
         os.kill(guardian, signal.SIGSTOP)
         process.kill()

@@ -300,8 +300,8 @@ class AgentsTest(NodesTest):
             os.kill(pid, signal.SIGKILL)
         (code_a, _, err_a), (code_b, _, err_b) = self.finish(first, second)
         self.assertEqual((code_a, code_b), (1, 1), err_a + err_b)
-        what = (r"no collective was started for \d s and ranks wait for others: rank 1 is at its 2\. \(barrier of 0 bytes\), "
-                r"while rank 0 is at its 3\. \(barrier of 0 bytes\)")
+        what = (r"no collective was started for \d s: rank 0 waits in the 3rd operation \(barrier of 0 bytes\) for rank 1, "
+                r"which has started 2 \(the last: barrier of 0 bytes\)")
         self.assertRegex(err_a, "warning: " + what + r"; ending the job \(--hang-action end\)")
         self.assertRegex(err_b, rf"lockrun: on {socket.gethostname()}: {what}; ending the ranks here\n")
         self.assertRegex(err_a, f"the job has failed: on {socket.gethostname()}: {what}\n")

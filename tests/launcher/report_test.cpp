@@ -50,6 +50,12 @@ TEST(ReportTest, NamesTheCulpritAndTheOthersFate) {
             "  ranks 2 and 3: killed by SIGTERM after lockrun's request to end");
 }
 
+TEST(ReportTest, ARankThatAskedToBeResumedIsNoConsequence) {
+  const std::string report =
+      failure_report({result(0, exit_status(75), 2.4), result(1, exit_status(4), 2.5)}, 1, "n");
+  EXPECT_TRUE(report.ends_with("\n  rank 0: ended with exit code 75")) << report;
+}
+
 TEST(ReportTest, ASignalThatLockrunPassedOnBlamesNoRank) {
   std::vector<WorkerResult> workers = {result(0, SIGUSR1, 2.5), result(1, SIGUSR1, 2.501)};
   for (WorkerResult& worker : workers) worker.by_passed_signal = true;

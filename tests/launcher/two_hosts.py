@@ -20,7 +20,8 @@ def become_root():
 class Host:
     def __init__(self, name):
         self.name = name
-        script = f"hostname {name}; mount -t tmpfs tmpfs /dev/shm; ip link set lo up; echo ready; exec sleep 1000"
+        # The first process must reap orphans: SLURM waits for a job's last process, zombies included.
+        script = f"hostname {name}; mount -t tmpfs tmpfs /dev/shm; ip link set lo up; echo ready; sleep 1000 & wait"
         self.holder = subprocess.Popen([*in_namespaces(*OF_A_HOST), "--kill-child", "sh", "-c", script],
                                        stdout=subprocess.PIPE, text=True)
         if self.holder.stdout.readline() != "ready\n":
