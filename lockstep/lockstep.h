@@ -27,6 +27,8 @@
 #include "lockstep/ops/convolution.h"
 #include "lockstep/ops/embedding.h"
 #include "lockstep/ops/linear.h"
+#include "lockstep/metrics/classification.h"
+#include "lockstep/metrics/regression.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/fused_zero_optimizer.h"

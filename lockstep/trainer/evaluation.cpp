@@ -1,6 +1,7 @@
 #include "lockstep/trainer/evaluation.h"
 
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cstring>
@@ -29,19 +30,16 @@ std::vector<int64_t> by_length(const Dataset& dataset) {
 
 // What one rank finds in its share.
 struct Share {
-  double loss_sum = 0;
-  ConfusionMatrix confusion;
-  std::string rows{};  // of each sample its number and its logits
+  double loss_sum = 0, samples = 0;  // with labels
+  std::string rows{};                // of each sample its number and its logits
 };
 
 void add_batch(const at::Tensor& logits, const std::vector<int64_t>& indices, const Batch& batch,
-               bool keep_logits, Share& share) {
+               std::span<const std::shared_ptr<Metric>> metrics, bool keep_logits, Share& share) {
   if (batch.labels.defined()) {
     share.loss_sum += at::cross_entropy_loss(logits, batch.labels, {}, at::Reduction::Sum).item<double>();
-    const auto predicted = logits.argmax(1);
-    for (int64_t i = 0; i < predicted.numel(); ++i) {
-      share.confusion.add(batch.labels.const_data_ptr<int64_t>()[i], predicted.const_data_ptr<int64_t>()[i]);
-    }
+    share.samples += static_cast<double>(batch.labels.numel());
+    for (const auto& metric : metrics) metric->update(logits, batch.labels);
   }
   if (!keep_logits) return;
   const auto* row = static_cast<const char*>(logits.const_data_ptr());
@@ -72,6 +70,7 @@ at::Tensor gather_logits(const std::string& rows, int64_t size, int64_t num_labe
 
 EvaluationResult evaluate_classifier(const Dataset& dataset, const Forward& forward,
                                      const TrainingArguments& arguments, int64_t num_labels,
+                                     std::span<const std::shared_ptr<Metric>> metrics,
                                      const ProcessGroup& group, bool keep_logits) {
   if (dataset.size < 1) throw ValueError("the dataset to evaluate is empty; give at least one sample");
   const auto order = by_length(dataset);
@@ -85,7 +84,8 @@ EvaluationResult evaluate_classifier(const Dataset& dataset, const Forward& forw
       {.batch_size = arguments.per_device_eval_batch_size,
        .num_workers = arguments.dataloader_num_workers,
        .prefetch_factor = arguments.dataloader_prefetch_factor});
-  Share share{.confusion = ConfusionMatrix(num_labels)};
+  Share share;
+  for (const auto& metric : metrics) metric->reset();
   const at::NoGradGuard no_grad;
   while (const auto numbered = loader.next()) {
     at::Tensor logits;
@@ -93,18 +93,17 @@ EvaluationResult evaluate_classifier(const Dataset& dataset, const Forward& forw
       const AutocastGuard autocast(arguments.bf16);
       logits = forward(numbered->second);
     }
-    add_batch(logits.to(at::kFloat).contiguous(), numbered->first, numbered->second, keep_logits, share);
+    add_batch(logits.to(at::kFloat).contiguous(), numbered->first, numbered->second, metrics, keep_logits,
+              share);
   }
 
-  // Counts are exact in float64, so one collective carries loss and counts.
-  const auto sums = at::empty({num_labels * num_labels + 1}, at::kDouble);
-  auto* values = sums.mutable_data_ptr<double>();
-  values[0] = share.loss_sum;
-  std::copy(share.confusion.counts().begin(), share.confusion.counts().end(), values + 1);
+  const auto sums = at::tensor({share.loss_sum, share.samples}, at::kDouble);
   group.all_reduce(sums);
-  EvaluationResult result{
-      .loss = values[0] / static_cast<double>(dataset.size),
-      .confusion = ConfusionMatrix(num_labels, std::vector<int64_t>(values + 1, values + sums.numel()))};
+  EvaluationResult result{.has_labels = sums[1].item<double>() > 0};
+  if (result.has_labels) {
+    result.loss = sums[0].item<double>() / static_cast<double>(dataset.size);
+    result.metrics = compute(metrics, group);
+  }
   if (keep_logits) result.logits = gather_logits(share.rows, dataset.size, num_labels, group);
   return result;
 }

@@ -10,6 +10,7 @@
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/train_sampler.h"
+#include "lockstep/metrics/classification.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/autocast.h"
 #include "lockstep/optim/clip_grad.h"
@@ -269,22 +270,24 @@ Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::s
                                             bool keep_logits) {
   const auto begin = Clock::now();
   model.module->eval();
-  const auto result =
-      evaluate_classifier(dataset, model.eval_forward, arguments, options.num_labels, group, keep_logits);
+  const auto result = evaluate_classifier(dataset, model.eval_forward, arguments, options.num_labels,
+                                          options.metrics, group, keep_logits);
   const double runtime = seconds_since(begin);
   seconds_evaluating += runtime;
-  if (result.confusion.total() == 0) return {result.logits, {}};
+  if (!result.has_labels) return {result.logits, {}};
 
-  const double accuracy = result.confusion.accuracy();
-  const double f1 = result.confusion.f1();
   const int64_t batch = arguments.per_device_eval_batch_size * group.size();
-  Metrics metrics{{prefix + "_loss", result.loss}, {prefix + "_accuracy", accuracy}, {prefix + "_f1", f1}};
+  Metrics metrics{{prefix + "_loss", result.loss}};
+  std::string shown = fmt::format("loss {:.4f}", result.loss);
+  for (size_t m = 0; m < options.metrics.size(); ++m) {
+    metrics[prefix + "_" + options.metrics[m]->name()] = result.metrics[m];
+    shown += fmt::format("  {} {:.4f}", options.metrics[m]->name(), result.metrics[m]);
+  }
   add_speed(metrics, prefix, runtime, static_cast<double>(dataset.size),
             static_cast<double>((dataset.size + batch - 1) / batch));
   log(metrics);
   const std::string when = state.max_steps > 0 ? fmt::format(" after epoch {:.2f}", state.epoch) : "";
-  bar.message(fmt::format("{}{}: loss {:.4f}  accuracy {:.4f}  f1 {:.4f}  ({} samples, {:.1f} s)", prefix,
-                          when, result.loss, accuracy, f1, dataset.size, runtime));
+  bar.message(fmt::format("{}{}: {}  ({} samples, {:.1f} s)", prefix, when, shown, dataset.size, runtime));
   return {result.logits, metrics};
 }
 
@@ -293,6 +296,9 @@ Trainer::Trainer(TrainableModel model, TrainingArguments arguments, ProcessGroup
   arguments.validate();
   if (arguments.eval_strategy != IntervalStrategy::NO && options.eval_dataset.size == 0) {
     throw ValueError("eval_strategy is set but there is no validation set; give one, or set it to no");
+  }
+  if (options.metrics.empty()) {
+    options.metrics = {accuracy(), f1({.average = options.num_labels == 2 ? "binary" : "macro"})};
   }
   Terminal terminal = detect_terminal();
   if (arguments.disable_tqdm) terminal.columns = 0;

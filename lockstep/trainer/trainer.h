@@ -5,8 +5,10 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/metrics/metric.h"
 #include "lockstep/trainer/dataset.h"
 #include "lockstep/trainer/trainer_state.h"
 #include "lockstep/trainer/training_arguments.h"
@@ -38,6 +40,9 @@ struct TrainerOptions {
   Dataset train_dataset{};  ///< may be empty when train() is not called
   Dataset eval_dataset{};   ///< may be empty when eval_strategy is NO
   int64_t num_labels = 2;
+  /// What evaluate() computes beside the loss. Default: accuracy, and F1: of label 1 where there are two labels,
+  /// else the mean over the labels (macro). The Trainer resets and updates them.
+  std::vector<std::shared_ptr<Metric>> metrics{};
   /// Called with the optimizer step (from 1) and this rank's sample numbers of each of its micro-batches.
   std::function<void(int64_t step, const std::vector<int64_t>& indices)> on_samples{};
 };
@@ -61,7 +66,7 @@ class Trainer {
   /// output_dir holds another run (output_dir.h), each as on_all_ranks does.
   Metrics train();
 
-  /// Loss, accuracy, F1 (metrics.h) and speed over each sample of `dataset` exactly once, under
+  /// Loss, metrics and speed over each sample of `dataset` exactly once, under
   /// "<prefix>_loss" and so on, and epoch; also logged.
   Metrics evaluate(const Dataset& dataset, const std::string& prefix = "eval");
 

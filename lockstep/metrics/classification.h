@@ -1,0 +1,50 @@
+// Metrics of classifiers and of models of text.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lockstep/metrics/metric.h"
+
+namespace lockstep {
+
+/// All of these take scores (logits or probabilities) of shape [..., classes] and labels of shape [...]; those
+/// without top_k and perplexity also take the predicted classes themselves, in the labels' shape. Of equal
+/// scores the lower class counts as the higher one. Labels that are `ignore_index` are left out. Values over no
+/// sample are 0. update() throws ValueError for a label that is no class.
+struct AccuracyOptions {
+  int64_t ignore_index = -100;
+};
+/// "accuracy": the share of right predictions.
+std::shared_ptr<Metric> accuracy(AccuracyOptions options = {});
+
+struct TopKAccuracyOptions {
+  int64_t k = 5;
+  int64_t ignore_index = -100;
+};
+/// "top_5_accuracy": the share of samples whose label is among the k classes of the highest scores.
+std::shared_ptr<Metric> top_k_accuracy(TopKAccuracyOptions options = {});
+
+struct PrecisionRecallOptions {
+  /// "binary": of the class pos_label, where there are two; "macro": the mean over the classes that occur as
+  /// label or prediction; "weighted": their mean, weighted by how often each is the label; "micro": over all
+  /// decisions, which for one label a sample is the accuracy. A class without a denominator counts as 0.
+  std::string average = "binary";
+  int64_t pos_label = 1;
+  int64_t ignore_index = -100;
+};
+/// "precision", "recall" and "f1", as scikit-learn's with zero_division=0. Throw ValueError for an unknown
+/// average; binary ones in update() for a class that is neither 0 nor 1.
+std::shared_ptr<Metric> precision(PrecisionRecallOptions options = {});
+std::shared_ptr<Metric> recall(PrecisionRecallOptions options = {});
+std::shared_ptr<Metric> f1(PrecisionRecallOptions options = {});
+
+struct PerplexityOptions {
+  int64_t ignore_index = -100;
+};
+/// "perplexity": exp of the mean negative log-probability of the labels, from logits, as torchmetrics'. Whoever
+/// predicts the next token shifts the labels. Infinity over no token.
+std::shared_ptr<Metric> perplexity(PerplexityOptions options = {});
+
+}  // namespace lockstep

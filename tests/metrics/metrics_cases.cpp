@@ -1,0 +1,42 @@
+// Metrics over ranks.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+
+#include "lockstep/metrics/classification.h"
+#include "lockstep/metrics/regression.h"
+#include "tests/ranks/rank_test.h"
+
+namespace lockstep::testing {
+namespace {
+
+TEST(Metrics, RanksAddTheirs) {
+  const std::vector<std::shared_ptr<Metric>> over_ranks = {accuracy(), f1({.average = "macro"}), perplexity(),
+                                                           pearson()};
+  const std::vector<std::shared_ptr<Metric>> alone = {accuracy(), f1({.average = "macro"}), perplexity(),
+                                                      pearson()};
+  const auto generator = at::detail::createCPUGenerator(5);
+  const auto feed = [&](const auto& metrics, const at::Tensor& scores, const at::Tensor& labels) {
+    for (size_t m = 0; m < 3; ++m) metrics[m]->update(scores, labels);
+    metrics[3]->update(scores.select(1, 0), labels);
+  };
+  // Unequal shares; rank 0 has none where there are others. Only rank 1's samples have the last class.
+  for (int rank = 0; rank < world().size(); ++rank) {
+    const int64_t samples = world().size() == 1 ? 7 : 5 * rank;
+    const at::Tensor scores = at::rand({samples, 6}, generator, at::kDouble);
+    const at::Tensor labels = at::randint(0, rank == 1 ? 6 : 4, {samples}, generator, at::kLong);
+    feed(alone, scores, labels);
+    if (rank == world().rank()) feed(over_ranks, scores, labels);
+  }
+  const std::vector<double> values = compute(over_ranks, world());
+  for (size_t m = 0; m < values.size(); ++m) {
+    EXPECT_NEAR(values[m], alone[m]->compute(), 1e-12) << alone[m]->name();
+    EXPECT_EQ(over_ranks[m]->compute(world()), values[m]);
+  }
+  // The same bits on all ranks.
+  const std::string own(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
+  for (const std::string& other : world().all_gather_bytes(own)) EXPECT_EQ(other, own);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
