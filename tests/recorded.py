@@ -28,7 +28,7 @@ def hash_of(*parts):
 
 def pins():
     """{package: version} of the Python packages that deps/ names."""
-    lines = "".join((TESTS.parent / "deps" / name).read_text() for name in ("requirements.txt", "requirements-test.txt"))
+    lines = "".join((TESTS.parent / "deps" / name).read_text() for name in ("requirements.txt", "requirements-test.txt", "requirements-record.txt"))
     return dict(line.split("==") for line in lines.splitlines() if "==" in line and not line.startswith("#"))
 
 
@@ -68,7 +68,10 @@ class Record:
         if not RECORD:
             print(f"{self.path.name}: {key} is not recorded for these inputs: asking the peer", file=sys.stderr)
         self.computed.add(key)
-        self.values[key] = [inputs, compute()]
+        try:
+            self.values[key] = [inputs, compute()]
+        except ImportError as error:
+            raise SystemExit(f"{error}: .venv/bin/python -m pip install -r deps/requirements-record.txt") from error
         if RECORD:
             self.write()
         return self.values[key][1]
