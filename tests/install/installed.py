@@ -22,7 +22,7 @@ def run(*command, **options):
 
 def other_libtorch(directory):
     """A LibTorch of another version, as far as anybody looks into it before using it."""
-    for file in ("lib/libtorch_cpu.so", "lib/libc10.so", "share/cmake/Torch/TorchConfig.cmake"):
+    for file in ("lib/libtorch_cpu.so", "lib/libtorch_cuda.so", "lib/libc10.so", "share/cmake/Torch/TorchConfig.cmake"):
         (directory / file).parent.mkdir(parents=True, exist_ok=True)
         (directory / file).touch()
     (directory / "share/cmake/Torch/TorchConfigVersion.cmake").write_text('set(PACKAGE_VERSION "2.9.0")\n')
