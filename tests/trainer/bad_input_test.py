@@ -1,12 +1,39 @@
 """Every mistake is one line that names the thing, a non-zero exit, and nothing written: alone and on two ranks."""
 import json
+import os
 import pathlib
 import re
 import shutil
+import socket
+import struct
+import subprocess
 import tempfile
 import unittest
 
 import tiny
+
+
+class ManyRuns:
+    """bert_classify in copies of one process (classify_many.cpp)."""
+
+    def __init__(self):
+        self.process = subprocess.Popen([pathlib.Path(os.environ["LOCKSTEP_TEST_BIN_DIR"]) / "classify_many"],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, folder, arguments, ranks):
+        """([exit code of each rank], [its standard error])"""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        words = [ranks or 0, port, folder, *tiny.command(arguments)[1:]]
+        self.process.stdin.write("\t".join(map(str, words)) + "\n")
+        self.process.stdin.flush()
+        codes = [int(code) for code in self.process.stdout.readline().split()]
+        return codes, [(folder / f"{rank}.err").read_text() for rank in range(len(codes))]
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait(60)
+        self.process.stdout.close()
 
 
 class BadInputTest(unittest.TestCase):
@@ -15,17 +42,23 @@ class BadInputTest(unittest.TestCase):
         cls.dir = pathlib.Path(tempfile.mkdtemp(prefix="lockstep_bad_input_"))
         cls.model = tiny.make_model(cls.dir / "model")
         cls.train = tiny.write_csv(cls.dir / "train.csv", tiny.make_rows(20, seed=1))
+        cls.many = ManyRuns()
+        cls.addClassCleanup(cls.many.end)
 
     @classmethod
     def tearDownClass(cls):
         shutil.rmtree(cls.dir)
+
+    def setUp(self):
+        self.launched = set()
 
     def file(self, name, text):
         (self.dir / name).write_text(text)
         return self.dir / name
 
     def check(self, expected, ranks=(None, 2), **changes):
-        """bert_classify with a good command line but for `changes` fails with one line that matches `expected`."""
+        """bert_classify with a good command line but for `changes` fails with one line that matches `expected`. The first in
+        each test is started as a user does."""
         flags = {"--model-name-or-path": self.model, "--train-file": self.train, "--max-steps": 2}
         for key, value in changes.items():
             flag = "--" + key.replace("_", "-")
@@ -33,19 +66,35 @@ class BadInputTest(unittest.TestCase):
             if value is not None:
                 flags[flag] = value
         for count in ranks:
-            output = pathlib.Path(tempfile.mkdtemp(dir=self.dir)) / "out"
-            done = tiny.run({"--output-dir": output, **flags}, count)
-            self.assertNotEqual(done.returncode, 0, done.stdout)
-            said = [line for line in (done.stdout + done.stderr).splitlines()
-                    if re.match(r"(\[rank \d+\]: )?bert_classify: error: ", line)]
-            self.assertEqual(len(said), 1, done.stderr)
-            self.assertRegex(said[0], expected)
-            if count is None:
-                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            folder = pathlib.Path(tempfile.mkdtemp(dir=self.dir))
+            arguments = {"--output-dir": folder / "out", **flags}
+            if count in self.launched:
+                self.check_copies(expected, folder, arguments, count)
             else:
-                self.assertIn("[rank 0]", said[0])
-            written = [path.name for path in output.rglob("*")] if output.exists() else []
+                self.check_launched(expected, arguments, count)
+            self.launched.add(count)
+            written = [path.name for path in (folder / "out").rglob("*")] if (folder / "out").exists() else []
             self.assertEqual(written, [])
+
+    def check_launched(self, expected, arguments, count):
+        done = tiny.run(arguments, count)
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        said = [line for line in (done.stdout + done.stderr).splitlines()
+                if re.match(r"(\[rank \d+\]: )?bert_classify: error: ", line)]
+        self.assertEqual(len(said), 1, done.stderr)
+        self.assertRegex(said[0], expected)
+        if count is None:
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        else:
+            self.assertIn("[rank 0]", said[0])
+
+    def check_copies(self, expected, folder, arguments, count):
+        codes, errors = self.many.run(folder, arguments, count)
+        self.assertEqual(len(codes), count or 1)
+        self.assertNotIn(0, codes, errors)
+        self.assertRegex(errors[0], r"^bert_classify: error: .*\n$")
+        self.assertRegex(errors[0], expected)
+        self.assertEqual(errors[1:], [""] * (len(codes) - 1))
 
     def test_flags(self):
         self.check("learning_rate is -1; it must be 0 or more", learning_rate=-1)
@@ -134,13 +183,14 @@ class BadInputTest(unittest.TestCase):
 
     def test_diverged_loss(self):
         # The embedding of a word that only the last row has is NaN, so only rank 1 of two meets it.
-        import safetensors.torch
-
         bad = shutil.copytree(self.model, self.dir / "nan")
-        tensors = safetensors.torch.load_file(bad / "model.safetensors")
-        vocab = (bad / "vocab.txt").read_text().split()
-        tensors["bert.embeddings.word_embeddings.weight"][vocab.index("quite")] = float("nan")
-        safetensors.torch.save_file(tensors, bad / "model.safetensors", {"format": "pt"})
+        data = bytearray((bad / "model.safetensors").read_bytes())
+        (header,) = struct.unpack("<Q", data[:8])
+        words = json.loads(data[8:8 + header])["bert.embeddings.word_embeddings.weight"]
+        row = 4 * words["shape"][1]
+        at = 8 + header + words["data_offsets"][0] + row * (bad / "vocab.txt").read_text().split().index("quite")
+        data[at:at + row] = struct.pack("<f", float("nan")) * words["shape"][1]
+        (bad / "model.safetensors").write_bytes(data)
         train = self.file("nan.csv", "text,label\n" + "good film,0\nbad film,1\n" * 2 + "good film,0\nquite bad,1\n")
         done = tiny.run({"--model-name-or-path": bad, "--train-file": train, "--output-dir": self.dir / "nan_out",
                          "--per-device-train-batch-size": 1, "--train-sampling-strategy": "sequential"}, ranks=2)
