@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -10,6 +11,8 @@ SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 BUILD = pathlib.Path(os.environ["LOCKSTEP_BUILD_DIR"])
 CMAKE = os.environ["LOCKSTEP_CMAKE"]
 HERE = pathlib.Path(__file__).parent
+# Where the compiler's cache is there, what an earlier run has compiled from the same sources comes from it.
+CACHED = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
 
 
 def run(*command, **options):

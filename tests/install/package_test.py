@@ -5,7 +5,7 @@ import re
 import subprocess
 import unittest
 
-from installed import BUILD, CMAKE, HERE, SOURCE, InstalledTest, other_libtorch, run
+from installed import BUILD, CACHED, CMAKE, HERE, SOURCE, InstalledTest, other_libtorch, run
 
 SANITIZE = os.environ["LOCKSTEP_SANITIZE"]
 
@@ -19,9 +19,10 @@ class PackageTest(InstalledTest):
             env={**os.environ, "VIRTUAL_ENV": str(SOURCE / ".venv")}, capture_output=True, text=True, timeout=120)
 
     def build(self, name, *definitions):
-        result = self.configure(name, HERE / "app", *definitions)
+        result = self.configure(name, HERE / "app", *CACHED, *definitions)
         self.assertEqual(result.returncode, 0, result.stderr)
-        run(CMAKE, "--build", self.work / name)
+        # The folder has another name in each run.
+        run(CMAKE, "--build", self.work / name, env={**os.environ, "CCACHE_BASEDIR": str(self.work), "CCACHE_NOHASHDIR": "1"})
         return self.work / name
 
     def test_readmes_program(self):
