@@ -12,7 +12,7 @@
 namespace lockstep::testing {
 namespace {
 
-constexpr unsigned kCaseSeconds = 120;
+constexpr unsigned kCaseSeconds = 300;
 
 using ::testing::TestInfo;
 using ::testing::TestPartResult;
