@@ -17,7 +17,7 @@ inline constexpr const char* kOnlyIf = "only if ";
 /// without that variable no file is written and GoogleTest prints as usual. A failure ends the process at the
 /// end of its case, if it is a rank or keeps a journal: a rank that failed leaves its peers at once, and
 /// nothing that a failed case leaves behind can disturb the next case. run_cases.py then starts the cases
-/// that are left. A case that takes longer than two minutes ends the process by SIGALRM.
+/// that are left. A case that takes longer than five minutes ends the process by SIGALRM.
 ///
 /// `check` runs after each case that has passed; what it throws makes the case a failed one.
 void keep_journal(const std::function<void()>& check = [] {});
