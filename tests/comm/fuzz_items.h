@@ -56,7 +56,7 @@ struct Item {
   std::vector<int64_t> splits, table;
   std::function<std::vector<Copy>()> late_copies;
   std::function<void(Item&)> check;
-  bool is_done() const { return sequence != 0 ? group->has_ended(sequence) : request.complete; }
+  bool is_done() const { return sequence != 0 ? group->has_ended(sequence) : group->has_ended(request); }
 };
 
 /// Starts a rank's collectives.

@@ -208,6 +208,11 @@ TEST_P(EngineTest, AProgressThreadServesWhileItsRankComputes) {
 
 /// It goes with the last rank of its process, and a later one starts another.
 TEST(ProgressThreadTest, EndsWithItsRank) {
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
+  };
+  std::thread([] {}).join();  // with the first thread a sanitizer starts one of its own
+  const auto before = threads();
   for (int round = 0; round < 3; ++round) {
     const UniqueFd segment = create_segment(1, kArenaBytes);
     Rank self(segment.get(), 0);
@@ -216,12 +221,9 @@ TEST(ProgressThreadTest, EndsWithItsRank) {
     self.group.barrier(kTimeout);
     ::usleep(round * 30000);  // also while the thread of the round before has not seen its end
   }
-  const auto threads = [] {
-    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {});
-  };
   const auto deadline = Clock::now() + kTimeout;
-  while (threads() > 1 && Clock::now() < deadline) ::usleep(1000);
-  EXPECT_EQ(threads(), 1);
+  while (threads() > before && Clock::now() < deadline) ::usleep(1000);
+  EXPECT_LE(threads(), before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, EngineTest, ::testing::Values(1, 2, 4),
