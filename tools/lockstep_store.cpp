@@ -126,6 +126,9 @@ int serve(int argc, char** argv) {
         "expected the number of a listening socket; this program is started by lockrun");
   }
   ::signal(SIGPIPE, SIG_IGN);  // a stranger may hang up before its answer
+  // What is sent to all processes of a job (systemd, SLURM) asks the ranks to save: they still need the store. lockrun's
+  // guardian ends it, by SIGKILL.
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
   const Log log;
   c10d::TCPStoreOptions options;
   const Place place = place_of(fd);

@@ -24,12 +24,9 @@ constexpr Flag kFlags[] = {
      "--node-rank where the rendezvous is static), or name them in --hosts."},
     {"max-restarts", "", "N", "0", kJob, "How often all ranks are started again after a failure."},
     {"restart-delay", "", "SECONDS", "1", kJob,
-     "The first restart is immediate. From a second failure within 60 s on the restart waits so long, and "
-     "twice as long "
-     "after each further one, 60 s at most. 0: never."},
+     "The first restart is immediate. After a second failure within 60 s the restart waits this long, and twice as long after each further one, at most 60 s. 0: never wait."},
     {"restart-refill", "", "TIME", "0", kJob,
-     "A restart counts for this long (90, 30m, 1h), so that a job that runs for weeks does not use them up. "
-     "0: for ever."},
+     "A restart stops counting after this time (90, 30m, 1h), so that a job that runs for weeks does not run out of restarts. 0: it always counts."},
     {"role", "", "NAME", "default", kJob, "Label of the ranks (ROLE_NAME)."},
     {"numa-binding", "", "HOW", "", kJob,
      "Bind each rank to cores, near its GPU where there are GPUs: node: those of a NUMA node; socket: those "
@@ -41,7 +38,8 @@ constexpr Flag kFlags[] = {
     {"num-proc", "np", "N", "", kJob, "Horovod's: ranks on all hosts together."},
     {"hosts", "H", "HOST:SLOTS,...", "", kJob,
      "Horovod's: the machines and the ranks on each; lockrun is started on the others through ssh."},
-    {"hostfile", "", "FILE", "", kJob, "As --hosts: a line `HOST slots=N` for each machine."},
+    {"hostfile", "", "FILE", "", kJob,
+     "Like --hosts, from a file with a line `HOST slots=N` for each machine."},
     {"ssh-port", "", "PORT", "", kJob,
      "For --hosts: port of the machines' ssh. LOCKRUN_RSH names another command than ssh, and its flags."},
     {"ssh-identity-file", "", "FILE", "", kJob, "For --hosts: ssh's key."},
@@ -55,7 +53,7 @@ constexpr Flag kFlags[] = {
     {"start-method", "", "NAME", "spawn", kProgram, "Accepted; a fresh process is executed in any case.",
      "spawn fork forkserver"},
     {"stdin", "", "WHO", "0", kProgram,
-     "Who has lockrun's standard input: a rank, all (each gets a copy) or none. The others have /dev/null."},
+     "Who reads lockrun's standard input: a rank, all (each gets a copy) or none. The others have /dev/null."},
     {"standalone", "", "", "", kMeeting,
      "One machine and a free port; the rendezvous flags are ignored. The default for one machine."},
     {"node-rank", "", "R", "0", kMeeting,
@@ -69,22 +67,19 @@ constexpr Flag kFlags[] = {
     {"rdzv-endpoint", "", "HOST:PORT", "", kMeeting,
      "Where machines meet: one of them, which serves the rendezvous. Default port: 29400."},
     {"rdzv-id", "", "ID", "none", kMeeting,
-     "Name of the run (TORCHELASTIC_RUN_ID). Default with --standalone: a random one."},
+     "Name of the run (TORCHELASTIC_RUN_ID). With --standalone: a random one."},
     {"rdzv-conf", "", "K=V,...", "", kMeeting,
-     "token_file: file with a secret that all agents share; join_timeout=600, last_call_timeout=30, "
-     "keep_alive_interval=5, keep_alive_max_attempt=3 (seconds, but the last); is_host=true|false."},
+     "token_file: file with a secret that all agents share; join_timeout=600, last_call_timeout=30, keep_alive_interval=5 (seconds); keep_alive_max_attempt=3; is_host=true|false."},
     {"local-addr", "", "ADDRESS", "", kMeeting,
      "Address of this machine that the others use. Default: the one by which it reaches the endpoint."},
     {"shutdown-timeout", "", "SECONDS", "30", kWatching,
-     "Time that ranks have to end after SIGTERM, before SIGKILL. Also TORCH_ELASTIC_SHUTDOWN_TIMEOUT."},
+     "Time that ranks have to end after SIGTERM, before SIGKILL. TORCH_ELASTIC_SHUTDOWN_TIMEOUT sets it too."},
     {"leftover-timeout", "", "SECONDS", "0.5", kWatching,
-     "Time that processes which ranks have started and left behind have to end by themselves, and as long "
-     "again "
-     "after SIGTERM, before SIGKILL. Ctrl-C kills them at once."},
+     "Time that processes which ranks leave behind have to end by themselves, and again after SIGTERM, before SIGKILL. Ctrl-C kills them at once."},
     {"hang-timeout", "", "SECONDS", "60", kWatching,
-     "Warn of ranks for which others wait so long, in init() or in a collective; 0: never."},
+     "Warn when ranks wait this long for others, in init() or in a collective. 0: never."},
     {"hang-action", "", "WHAT", "warn", kWatching,
-     "What follows: warn, or end: end the job as after a failure.", "warn end"},
+     "What lockrun does then: warn, or end (the job ends as after a failure).", "warn end"},
     {"signals-to-handle", "", "LIST", "SIGTERM,SIGINT,SIGHUP,SIGQUIT", kWatching,
      "Signals that lockrun passes on as the request to end. SIGUSR1 and SIGUSR2 are passed on in any case, "
      "and "
@@ -94,7 +89,7 @@ constexpr Flag kFlags[] = {
     {"monitor-interval", "", "SECONDS", "0.1", kWatching,
      "Accepted; lockrun is told of events and does not poll."},
     {"event-log-handler", "", "NAME", "null", kWatching,
-     "Accepted: null. Events are lines on standard error."},
+     "Accepted if it is null. Events are lines on standard error."},
     {"prefix", "", "WHEN", "auto", kOutput,
      "Begin each line of output with [rank N]: off, on, color, or auto: with several ranks, in colour on a "
      "terminal.",

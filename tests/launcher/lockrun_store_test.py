@@ -65,6 +65,22 @@ class StoreTest(LockrunTest):
         self.assertNotIn("frame #", err)
         self.assertEqual(err.count("lockstep-store: warning: MASTER_PORT had a connection that no rank makes"), 1, err)
 
+    def test_a_signal_to_all_processes_does_not_end_the_store(self):
+        # As systemd and some of SLURM's plug-ins send it. The ranks may need the store while they save.
+        (self.directory / "signalled.py").write_text(
+            "import os, pathlib, socket, sys, time\n"
+            "socket.create_connection(('127.0.0.1', int(os.environ['MASTER_PORT']))).close()\n"
+            "def store():\n"
+            "    for pid in pathlib.Path(f'/proc/{os.getppid()}/task/{os.getppid()}/children').read_text().split():\n"
+            "        status = dict(line.split(':', 1) for line in open(f'/proc/{pid}/status'))\n"
+            "        if status['Name'].strip() == 'lockstep-store' and int(status['SigIgn'], 16) >> 12 & 1: return int(pid)  # SIGPIPE\n"
+            "while not store(): time.sleep(0.02)\n"
+            "time.sleep(0.1)\n"
+            "os.kill(store(), 15)\n"
+            "os.execv(sys.executable, [sys.executable, sys.argv[1]])\n")
+        code, out, err = self.run_lockrun("--nproc-per-node", 1, "--prefix", "off", "signalled.py", SCRIPT)
+        self.assertEqual((code, out), (0, "rank 0 of 1 sum 1.0 attempt 0\n"), err)
+
     def test_a_taken_port_is_named(self):
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
