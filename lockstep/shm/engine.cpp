@@ -115,7 +115,7 @@ void Engine::run_progress_thread() {
   constexpr std::chrono::milliseconds kLookEvery{50};
   const Lock lock(mutex_);
   while (!bells_.empty()) {
-    const Sleeper sleeper(*this);
+    const Sleeper sleeper(*this, /*waits=*/false);
     advance_all_thoroughly();
     look_at_watched();
     sleeper.wait(kLookEvery);
@@ -171,16 +171,19 @@ void Engine::yield() {
   mutex_.lock();
 }
 
-Engine::Sleeper::Sleeper(Engine& engine)
+Engine::Sleeper::Sleeper(Engine& engine, bool waits)
     : engine_(engine),
       first_(engine.bells_.front()),
+      waits_(waits ? 1 : 0),
       first_rings_(first_->rings.load(std::memory_order_relaxed)) {
   engine_.sleeping_.push_back(this);
   first_->sleeping.fetch_add(1, std::memory_order_relaxed);
+  first_->waiting.fetch_add(waits_, std::memory_order_relaxed);
   for (size_t i = 1; i < engine_.bells_.size(); ++i) {
     more_.push_back(engine_.bells_[i]);
     more_rings_.push_back(more_.back()->rings.load(std::memory_order_relaxed));
     more_.back()->sleeping.fetch_add(1, std::memory_order_relaxed);
+    more_.back()->waiting.fetch_add(waits_, std::memory_order_relaxed);
   }
   // Pairs with the fence before ring(): either the peer sees the sleeper, or the sleeper what the peer did.
   full_fence();
@@ -188,8 +191,12 @@ Engine::Sleeper::Sleeper(Engine& engine)
 
 Engine::Sleeper::~Sleeper() {
   std::erase(engine_.sleeping_, this);
-  if (first_ != nullptr) first_->sleeping.fetch_sub(1, std::memory_order_relaxed);
-  for (Doorbell* const bell : more_) bell->sleeping.fetch_sub(1, std::memory_order_relaxed);
+  const auto leave = [&](Doorbell& bell) {
+    bell.sleeping.fetch_sub(1, std::memory_order_relaxed);
+    bell.waiting.fetch_sub(waits_, std::memory_order_relaxed);
+  };
+  if (first_ != nullptr) leave(*first_);
+  for (Doorbell* const bell : more_) leave(*bell);
 }
 
 void Engine::Sleeper::forget(const Doorbell& bell) {

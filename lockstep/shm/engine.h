@@ -160,17 +160,17 @@ class Engine : public std::enable_shared_from_this<Engine> {
   /// Says that it sleeps, looks once more and sleeps; true where that look found it ready.
   template <class Ready>
   bool sleep(const Ready& ready, std::chrono::nanoseconds longest) {
-    const Sleeper sleeper(*this);
+    const Sleeper sleeper(*this, /*waits=*/true);
     advance_all_thoroughly();
     if (ready()) return true;
     sleeper.wait(longest);
     return false;
   }
 
-  /// One thread's sleep on all bells.
+  /// One thread's sleep on all bells. `waits`: for an operation to end.
   class Sleeper {
    public:
-    explicit Sleeper(Engine& engine);
+    Sleeper(Engine& engine, bool waits);
     Sleeper(const Sleeper&) = delete;
     ~Sleeper();
     void wait(std::chrono::nanoseconds longest) const;
@@ -182,6 +182,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
     std::vector<Doorbell*> more_;  // but the first
     std::vector<uint32_t> more_rings_;
     Doorbell* first_;  // null once forgotten
+    uint32_t waits_;   // 1 or 0
     uint32_t first_rings_;
   };
 

@@ -16,7 +16,7 @@
 namespace lockstep::shm {
 
 inline constexpr uint64_t kMagic = 0x31504554534b4c4cULL;
-inline constexpr uint32_t kLayoutVersion = 7;
+inline constexpr uint32_t kLayoutVersion = 8;
 inline constexpr int kMaxRanks = 256;
 inline constexpr int kMaxGroups = 512;
 /// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
@@ -66,7 +66,9 @@ struct alignas(kLine) RankRecord {
 /// What a rank's process sleeps on.
 struct alignas(kLine) Doorbell {
   std::atomic<uint32_t> sleeping;  ///< threads of it
-  std::atomic<uint32_t> rings;     ///< futex word
+  std::atomic<uint32_t>
+      waiting;  ///< those among them that wait for an operation to end: what a launcher watches
+  std::atomic<uint32_t> rings;  ///< futex word
 };
 
 struct alignas(4096) SegmentHeader {

@@ -25,12 +25,12 @@ class Pulse {
   /// While one lives, a thread of this rank waits for its peers.
   class Waiting {
    public:
-    explicit Waiting(Pulse& pulse) : sleeping_(pulse.segment_.doorbell(pulse.rank_).sleeping) { ++sleeping_; }
+    explicit Waiting(Pulse& pulse) : waiting_(pulse.segment_.doorbell(pulse.rank_).waiting) { ++waiting_; }
     Waiting(const Waiting&) = delete;
-    ~Waiting() { --sleeping_; }
+    ~Waiting() { --waiting_; }
 
    private:
-    std::atomic<uint32_t>& sleeping_;
+    std::atomic<uint32_t>& waiting_;
   };
 
  private:

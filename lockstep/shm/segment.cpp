@@ -195,7 +195,7 @@ RankInfo Segment::rank_info(int rank) const {
   info.pid_namespace = record.pid_namespace.load(std::memory_order_relaxed);
   info.wait_status = record.wait_status.load(std::memory_order_relaxed);
   info.operations = record.operations.load(std::memory_order_relaxed);
-  info.waits = doorbell(rank).sleeping.load(std::memory_order_relaxed) > 0;
+  info.waits = doorbell(rank).waiting.load(std::memory_order_relaxed) > 0;
   if (info.operations > 0) {
     const auto kind = static_cast<OpKind>(record.last_kind.load(std::memory_order_relaxed));
     info.last_operation = std::string(op_name(kind)) + " of " +

@@ -27,7 +27,7 @@ struct RankInfo {
   uint64_t pid_namespace = 0;  ///< in which `pid` names it
   int wait_status = 0;
   uint64_t operations = 0;
-  bool waits = false;          ///< a thread of it sleeps until a peer does something
+  bool waits = false;          ///< a thread of it sleeps until an operation ends
   std::string last_operation;  ///< e.g. "all_reduce of 4096 bytes", empty before the first
 };
 

@@ -1,7 +1,8 @@
-// A rank of the shared-memory core that comes to three barriers; rank 1 comes argv[1] seconds late to the
-// third.
+// A rank of the shared-memory core that comes to three barriers; rank 1 comes argv[1] seconds late to the third, or
+// as soon as there is a file `go`.
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -24,7 +25,10 @@ int main(int, char** argv) {
     node.wait_for_all(deadline);
     group.barrier(deadline);
     group.barrier(deadline);
-    if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(std::atoi(argv[1])));
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(std::atoi(argv[1]));
+    while (rank == 1 && std::chrono::steady_clock::now() < end && !std::filesystem::exists("go")) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
     group.barrier(deadline);
     return 0;
   });

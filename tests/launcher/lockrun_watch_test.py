@@ -15,9 +15,14 @@ RECORDED = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "recorded_rank")
 
 class HangTest(LockrunTest):
     def test_the_rank_that_others_wait_for_is_named(self):
-        # Rank 1 comes 10 s late to the third barrier: the stacks take a tool their time.
-        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "1", LATE_RANK, "10")
-        self.assertEqual(code, 0, err)
+        process = self.start("--nproc-per-node", 2, "--hang-timeout", "1", LATE_RANK, "600")
+        err = ""
+        while "rank 1 (pid" not in err:  # the stacks take a tool its time
+            self.assertTrue(line := process.stderr.readline(), err)
+            err += line
+        (self.directory / "go").touch()
+        err += process.communicate(timeout=TIMEOUT)[1]
+        self.assertEqual(process.returncode, 0, err)
         self.assertRegex(err, r"lockrun: warning: no collective was started for \d s: rank 0 waits in the 3rd operation "
                               r"\(barrier of 0 bytes\) for rank 1, which has started 2 \(the last: barrier of 0 bytes\)\n")
         self.assertIn("lockrun: where the ranks are:\nrank 0 (pid", err)
@@ -31,9 +36,15 @@ class HangTest(LockrunTest):
         self.assertRegex(err, r"rank 1 \(pid \d+\)\n  thread \d+ \(sleep\): state S")
 
     def test_ranks_on_gloo_are_watched(self):
+        self.check_that_a_late_rank_is_named(LOCKSTEP_BACKEND="gloo")
+
+    def test_the_sleep_of_a_progress_thread_is_no_waiting(self):
+        self.check_that_a_late_rank_is_named(LOCKSTEP_PROGRESS_THREAD="1")
+
+    def check_that_a_late_rank_is_named(self, **environment):
         for name in "late", "release":
             (self.directory / name).touch()
-        self.environment["LOCKSTEP_BACKEND"] = "gloo"
+        self.environment.update(environment)
         process = self.start("--nproc-per-node", 2, "--hang-timeout", "1", ALL_REDUCE_RANK)
         warning = next(line for line in process.stderr if "no collective" in line)
         self.assertRegex(warning, r"no collective was started for \d s: rank 0 waits in the 1st operation "
@@ -98,7 +109,7 @@ class SignalsToHandleTest(LockrunTest):
     LOOP = "trap 'echo got; exit 0' USR1; touch ready; while true; do sleep 0.02; done"
 
     def test_sigusr1_ends_nothing_by_default(self):
-        process = self.start("sh", "-c", "trap 'touch got' USR1; touch ready; while [ ! -e go ]; do sleep 0.02; done")
+        process = self.start("sh", "-c", "trap 'touch got' USR1; touch ready; while [ ! -e go ]; do sleep 0.02; done; true")
         self.wait_for_file("ready")
         process.send_signal(signal.SIGUSR1)
         self.wait_for_file("got")
