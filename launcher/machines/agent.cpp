@@ -22,15 +22,9 @@ using nlohmann::json;
 
 constexpr double kFirstLine = 2.5;  ///< seconds of trouble before it is told
 constexpr double kNextLine = 30;
-constexpr double kTryTimeout = 2;
+constexpr double kLookUpTimeout = 2;
 constexpr double kGreetingTimeout = 3;
 constexpr double kVerdictTimeout = 3;  ///< for what the rendezvous says of a lockrun that has ended
-
-/// What has to be so for the rendezvous to be reachable.
-const char* where_to_look(const Options& options) {
-  if (options.assigned) return "this is the address by which this machine reaches that one (--master-addr)";
-  return options.nodes.numbered ? "lockrun runs there with --node-rank 0" : "lockrun runs there";
-}
 
 std::string dump(const json& message) {
   return dump_json(message, {.ensure_ascii = true, .replace_invalid_utf8 = true});
@@ -44,7 +38,8 @@ Agent::Agent(const Options& options, Hosts* hosts, Say say)
       say_(std::move(say)),
       secret_(read_secret(options.nodes)),
       host_(host_name()),
-      id_(random_id()) {
+      id_(random_id()),
+      search_(options, secret_) {
   if (secret_.empty()) {
     say_("no secret is set: whoever reaches port " + std::to_string(options.nodes.port) +
          " can join the job (--rdzv-conf token_file=FILE)");
@@ -53,39 +48,7 @@ Agent::Agent(const Options& options, Hosts* hosts, Say say)
 
 Agent::~Agent() {
   wire_.reset();
-  if (server_) server_->let_finish(news_.over ? 5 : left_ ? 1 : 0);
-}
-
-bool Agent::try_to_connect(std::string& why) {
-  const NodeOptions& nodes = options_.nodes;
-  std::vector<job::Address> addresses;
-  try {
-    addresses = job::resolve(nodes.host, nodes.port, kTryTimeout);
-  } catch (const Error& error) {
-    why =
-        fmt::format("cannot find the address of {}: {}; check the name, and that this machine can look it up",
-                    nodes.host, error.what());
-    return false;
-  }
-  if (!decided_to_serve_) {
-    decided_to_serve_ = true;
-    const UniqueFd listener = listen_if_due(nodes, addresses);
-    if (listener.valid()) server_.emplace(listener, options_, secret_);
-  }
-  for (const job::Address& address : addresses) {
-    try {
-      UniqueFd fd = job::connect_to(address, kTryTimeout / static_cast<double>(addresses.size()));
-      address_ = job::local_address(fd.get());
-      wire_.emplace(std::move(fd), Wire::Side::client, secret_);
-      heard_ = monotonic_seconds();
-      return true;
-    } catch (const Error& error) {
-      why = fmt::format(
-          "cannot reach the rendezvous at {}:{} ({}): {}; check that {} and that no firewall is in between",
-          nodes.host, nodes.port, address.host(), error.what(), where_to_look(options_));
-    }
-  }
-  return false;
+  search_.let_finish(news_.over ? 5 : left_ ? 1 : 0);
 }
 
 bool Agent::greet(Signals& signals) {
@@ -98,34 +61,50 @@ bool Agent::greet(Signals& signals) {
 }
 
 bool Agent::connect(Signals& signals) {
+  if (took_part_) {
+    // What the loss counts as is told to those that did not see it.
+    const bool lost_in_round = news_.place && !news_.end_reason && news_.moved.empty();
+    restarts_ = std::max(restarts_, news_.restarts + (lost_in_round ? 1 : 0));
+    search_.begin_anew(last_, id_, address_);
+  }
   wire_.reset();
-  news_.dropped.clear();
+  news_.begin_anew();
   const double started = monotonic_seconds();
   const double deadline = started + options_.nodes.join_timeout;
   double next_line = started + kFirstLine;
   std::string why;
   while (true) {
-    if (try_to_connect(why)) {
+    UniqueFd fd = search_.next(why);
+    if (fd.valid()) {
+      address_ = job::local_address(fd.get());
+      wire_.emplace(std::move(fd), Wire::Side::client, secret_);
+      heard_ = monotonic_seconds();
       if (greet(signals)) break;
-      why = fmt::format(
-          "what listens at {}:{} is no rendezvous of lockrun (torchrun's agents cannot be joined: start "
-          "lockrun on every machine)",
-          options_.nodes.host, options_.nodes.port);
-      // One that was there before may be stopped, or about to end.
-      if (!took_part_ && !interrupted_by_) throw Error(why);
       wire_.reset();
+      if (interrupted_by_) return false;
+      why = fmt::format(
+          "what listens at {} is no rendezvous of lockrun (torchrun's agents cannot be joined: start "
+          "lockrun on every machine)",
+          search_.where());
+      // One that was there before may be stopped, or about to end.
+      if (!took_part_) throw Error(why);
+      continue;
+    }
+    if (search_.take_succeeded()) {
+      say_(fmt::format("the rendezvous is served here now, at {}:{}", address_.host(), options_.nodes.port));
+      continue;
     }
     wait(retry_pause(monotonic_seconds() - started), signals);
     if (interrupted_by_) return false;
     const double now = monotonic_seconds();
     if (now >= deadline) throw Error(why + fmt::format("; gave up after {:.0f} s", now - started));
-    if (now >= next_line - kTryTimeout / 4) {
+    if (now >= next_line - 0.5) {
       say_(why + fmt::format("; trying for another {:.0f} s", deadline - now));
       next_line = now + kNextLine;
     }
   }
   if (!options_.nodes.local_addr.empty()) {
-    address_ = job::resolve(options_.nodes.local_addr, 0, kTryTimeout).front();
+    address_ = job::resolve(options_.nodes.local_addr, 0, kLookUpTimeout).front();
     if (!job::is_local(address_)) {
       throw Error("--local-addr " + options_.nodes.local_addr + ": this machine has no such address");
     }
@@ -147,6 +126,16 @@ std::optional<Place> Agent::meet(Signals& signals, uint16_t store_port) {
                {"min", nodes.min},
                {"max", nodes.max}};
   if (nodes.numbered) join["node_rank"] = nodes.node_rank;
+  join["serving"] = search_.serves();
+  join["serves"] = !nodes.numbered && nodes.is_host.value_or(true);
+  if (took_part_) {
+    join["round"] = last_.round;
+    join["machines"] = last_.machines;
+    join["restarts"] = restarts_;
+    join["server_is_gone"] = search_.server_is_gone();
+    join["same_place"] = search_.is_where_it_was();
+    join["instance"] = last_.instance;
+  }
   wire_->send(dump(join));
   const double started = monotonic_seconds();
   double next_line = started + kFirstLine, failed_at = 0;
@@ -175,13 +164,14 @@ std::optional<Place> Agent::meet(Signals& signals, uint16_t store_port) {
       next_line = now + kNextLine;
     }
   }
-  took_part_ = took_part_ || news_.place;
+  if (news_.place) {
+    took_part_ = true;
+    last_ = {news_.place->round, news_.place->groups, news_.place->instance, news_.place->heirs};
+  }
   return news_.place;
 }
 
-std::string Agent::rendezvous() const {
-  return fmt::format("the rendezvous at {}:{}", options_.nodes.host, options_.nodes.port);
-}
+std::string Agent::rendezvous() const { return "the rendezvous at " + search_.where(); }
 
 std::optional<std::string> Agent::refusal() const {
   if (!news_.refusal.empty()) return "refused by " + rendezvous() + ": " + news_.refusal;
@@ -194,6 +184,7 @@ std::optional<std::string> Agent::refusal() const {
 
 std::optional<std::string> Agent::loss() const {
   if (news_.over || !wire_) return std::nullopt;
+  if (!news_.moved.empty()) return rendezvous() + " ends: " + news_.moved;
   if (!news_.dropped.empty()) return "dropped from the job by " + rendezvous() + ": " + news_.dropped;
   if (wire_->state() != Wire::State::open) {
     return rendezvous() + " was lost: the connection to it was closed";
@@ -206,9 +197,10 @@ std::optional<std::string> Agent::loss() const {
 
 std::optional<std::string> Agent::loss_to_mend() const {
   // The rendezvous counts the loss of a machine that takes part. With a list of hosts it is on this machine.
-  const bool counts = !news_.end_reason && news_.place;
-  const bool may = options_.max_restarts > 0 &&
-                   (!counts || options_.restart_refill > 0 || news_.restarts < options_.max_restarts);
+  const bool counts = !news_.end_reason && news_.place && news_.moved.empty();
+  const bool left = options_.max_restarts > 0 &&
+                    (!counts || options_.restart_refill > 0 || news_.restarts < options_.max_restarts);
+  const bool may = left || !news_.moved.empty();
   if (!took_part_ || !may || hosts_ != nullptr || refusal()) return std::nullopt;
   return loss();
 }
@@ -281,13 +273,13 @@ std::optional<std::string> Agent::take_end_request() {
 }
 
 void Agent::report_failure(const std::string& what, int code) {
-  if (failure_reported_ || news_.end_reason || news_.over) return;
+  if (!may_report()) return;
   failure_reported_ = true;
   wire_->send(dump({{"type", "failed"}, {"what", what}, {"code", std::clamp(code, 1, 255)}}));
 }
 
 void Agent::report_resume() {
-  if (failure_reported_ || news_.end_reason || news_.over) return;
+  if (!may_report()) return;
   failure_reported_ = true;
   wire_->send(kResume);
 }

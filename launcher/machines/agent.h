@@ -1,4 +1,4 @@
-// This machine's part in a job of several: finds the rendezvous, or serves it, and follows what it says.
+// This machine's part in a job of several: joins the rendezvous and follows what it says.
 #pragma once
 
 #include <functional>
@@ -6,8 +6,8 @@
 #include <string>
 
 #include "launcher/cli/options.h"
-#include "launcher/machines/rendezvous_host.h"
 #include "launcher/machines/rendezvous_news.h"
+#include "launcher/machines/rendezvous_search.h"
 #include "launcher/machines/wire.h"
 #include "launcher/process/signals.h"
 #include "lockstep/job/address.h"
@@ -64,12 +64,15 @@ class Agent {
   void resumed();
 
  private:
-  bool try_to_connect(std::string& why);
   bool greet(Signals& signals);
   void receive();
   void wait(double seconds, Signals& signals);
   void handle_signals(Signals& signals);
   void check_server() const;
+  /// Whether what happens here may still end the round: nothing else has.
+  bool may_report() const {
+    return !failure_reported_ && !news_.end_reason && !news_.over && news_.moved.empty();
+  }
   /// Why this machine may not take part.
   std::optional<std::string> refusal() const;
   /// How the connection was lost.
@@ -85,13 +88,14 @@ class Agent {
   std::string secret_;
   std::string host_;
   std::string id_;  ///< by which the rendezvous knows this lockrun on another connection
-  std::optional<RendezvousProcess> server_;
-  bool decided_to_serve_ = false;
+  RendezvousSearch search_;
   std::optional<Wire> wire_;
   job::Address address_{};
   double heard_ = 0, told_ = 0;
   News news_;
   bool took_part_ = false;  ///< in a round
+  LastRound last_{};
+  int restarts_ = 0;  ///< that this machine knows of
   bool failure_reported_ = false, left_ = false;
   std::optional<int> interrupted_by_;
 };

@@ -11,6 +11,9 @@ namespace {
 
 using nlohmann::json;
 
+/// So many machines may serve when others are lost.
+constexpr size_t kMostHeirs = 8;
+
 /// A string of at most `most` printable bytes; anything else is replaced.
 std::string text_of(const json& message, const char* key, size_t most) {
   const auto found = message.find(key);
@@ -44,6 +47,7 @@ bool Rendezvous::receive(int peer, std::string_view text, double now) {
   if (type == "join") {
     Machine machine;
     machine.id = text_of(message, "id", 64);
+    if (machine.id.empty()) machine.id = "peer " + std::to_string(peer);
     machine.host = text_of(message, "host", 256);
     machine.address = text_of(message, "address", 64);
     machine.store_port = number_of(message, "store_port", 0, 0, 65535);
@@ -66,10 +70,25 @@ bool Rendezvous::receive(int peer, std::string_view text, double now) {
                                       "; use the same flags on all machines"}}));
       return true;
     }
-    join(peer, machine, now);
+    machine.round = number_of(message, "round", 0, 0, 1 << 30);
+    const auto flag = [&](const char* key) { return message.value(key, json()) == json(true); };
+    machine.serves = flag("serves");
+    machine.serving = flag("serving");
+    // Where that one served this one does, so that one has ended.
+    const bool replaced = flag("same_place") && text_of(message, "instance", 64) != rules_.instance;
+    join(peer, machine,
+         {number_of(message, "machines", 0, 0, 1 << 20), number_of(message, "restarts", 0, 0, 1 << 20),
+          flag("server_is_gone") || replaced},
+         now);
     return true;
   }
-  if (type == "beat" || type == "pause") return true;
+  if (type == "ask") {
+    const bool same = text_of(message, "run_id", 1024) == rules_.run_id &&
+                      text_of(message, "instance", 64) != rules_.instance;
+    if (same && !over()) send(peer, std::string(kYes));
+    return true;
+  }
+  if (type == "beat" || type == "pause" || moved()) return true;
   if (!machines_.contains(peer)) return false;
   if (type == "failed") {
     failed(peer, text_of(message, "what", 1024), number_of(message, "code", 1, 1, 255), now);
@@ -108,15 +127,41 @@ std::string Rendezvous::reason_to_refuse(int peer, const Machine& machine) const
 /// The machine has lost its connection, which it knows before the other side does.
 void Rendezvous::replace(int peer, const std::string& id, double now) {
   const auto same = std::find_if(machines_.begin(), machines_.end(), [&](const auto& entry) {
-    return entry.first != peer && !id.empty() && entry.second.id == id;
+    return entry.first != peer && entry.second.id == id;
   });
   if (same == machines_.end()) return;
   const int before = same->first;
   replaced_.push_back(before);
-  lost(before, "its connection was cut", now);
+  lost(before, "its connection was cut", false, now);
 }
 
-void Rendezvous::join(int peer, const Machine& machine, double now) {
+std::string Rendezvous::question() const {
+  return dump({{"type", "ask"}, {"run_id", rules_.run_id}, {"instance", rules_.instance}});
+}
+
+void Rendezvous::move(const std::string& reason) {
+  if (over()) return;
+  moved_ = reason;
+  for (const auto& entry : machines_) send(entry.first, dump({{"type", "moved"}, {"reason", reason}}));
+}
+
+void Rendezvous::inherit(int round, const Past& past, double now) {
+  if (round > rounds_) {
+    inherited_ = true;
+    rounds_ = round;
+    members_ = static_cast<size_t>(past.machines);
+    gone_.clear();
+  }
+  if (!inherited_ || round < rounds_) return;
+  if (past.server_is_gone) gone_.insert("the one that served");
+  restarts_.inherit(past.restarts, now);
+}
+
+void Rendezvous::join(int peer, const Machine& machine, const Past& past, double now) {
+  if (!moved_.empty()) {
+    send(peer, dump({{"type", "moved"}, {"reason", moved_}}));
+    return;
+  }
   replace(peer, machine.id, now);
   const std::string reason = reason_to_refuse(peer, machine);
   if (!reason.empty()) {
@@ -135,6 +180,8 @@ void Rendezvous::join(int peer, const Machine& machine, double now) {
     for (const auto& entry : machines_) members += entry.second.state != State::waiting ? 1 : 0;
     if (members < static_cast<size_t>(rules_.max)) end_round(machine.host + " joins the job", now);
   }
+  if (phase_ == Phase::gathering && !rules_.numbered) inherit(machine.round, past, now);
+  gone_.erase(machine.id);
   gather(now);
   send_status();
 }
@@ -160,13 +207,14 @@ void Rendezvous::count_failure(const std::string& reason, int code, double now) 
             now);
 }
 
-void Rendezvous::lost(int peer, const std::string& how, double now) {
+void Rendezvous::lost(int peer, const std::string& how, bool closed, double now) {
   const auto found = machines_.find(peer);
   if (found == machines_.end()) return;
   const bool counts = takes_part(peer) && found->second.state == State::running;
   const Machine machine = found->second;
+  if (closed && machine.round == rounds_) gone_.insert(machine.id);
   machines_.erase(found);
-  if (phase_ == Phase::over) return;
+  if (over()) return;
   if (counts) {
     count_failure("the machine " + machine.host + " (" + machine.address + ", " +
                       range_of_ranks(machine.first_rank, machine.nproc) + ") was lost: " + how,
@@ -180,9 +228,17 @@ void Rendezvous::lost(int peer, const std::string& how, double now) {
 void Rendezvous::left(int peer, int code, double now) {
   const bool counts = takes_part(peer);
   const std::string host = machines_[peer].host;
+  const bool serving = machines_[peer].serving;
+  if (machines_[peer].round == rounds_) gone_.insert(machines_[peer].id);
   machines_.erase(peer);
   if (phase_ == Phase::over) return;
-  if (counts && machines_.size() >= static_cast<size_t>(rules_.min)) {
+  const bool may_go_on = machines_.size() >= static_cast<size_t>(rules_.min);
+  const auto serves = [](const auto& entry) { return entry.second.serves; };
+  if (serving && may_go_on && !rules_.numbered && std::any_of(machines_.begin(), machines_.end(), serves)) {
+    move(host + ", which serves it, leaves the job");
+    return;
+  }
+  if (counts && may_go_on) {
     end_round(host + " leaves the job", now);
   } else if (counts || rules_.numbered) {
     finish(host + " was told to leave the job", code);
@@ -197,15 +253,35 @@ size_t Rendezvous::waiting() const {
   }));
 }
 
+/// Those that wait and were in the last round.
+size_t Rendezvous::veterans() const {
+  return static_cast<size_t>(std::count_if(machines_.begin(), machines_.end(), [&](const auto& entry) {
+    return entry.second.state == State::waiting && entry.second.round == rounds_;
+  }));
+}
+
+/// So many of those that were in the last round have to be here.
+size_t Rendezvous::least() const {
+  if (rules_.numbered || rounds_ == 0) return 0;
+  const size_t living = members_ - std::min(members_, gone_.size());
+  return inherited_ ? living / 2 + 1 : (living + 1) / 2;
+}
+
+bool Rendezvous::enough() const {
+  return waiting() >= static_cast<size_t>(rules_.min) && (least() == 0 || veterans() >= least());
+}
+
 void Rendezvous::gather(double now) {
-  if (phase_ != Phase::gathering) return;
+  if (phase_ != Phase::gathering || !moved_.empty()) return;
   const size_t here = waiting();
-  if (here < static_cast<size_t>(rules_.min)) {
+  if (!enough()) {
     last_call_.reset();
     return;
   }
-  // In later rounds those that are left go on at once: a machine that comes back joins them.
-  const bool all_back = rounds_ > 0 && here == machines_.size();
+  // In later rounds those that are left go on at once: a machine that comes back joins them. Where another
+  // one served before, all others are waited for.
+  const bool all_back =
+      rounds_ > 0 && here == machines_.size() && (!inherited_ || veterans() + 1 >= members_);
   if (!last_call_) last_call_ = now + rules_.last_call_timeout;
   if (now < not_before_) return;
   if (here >= static_cast<size_t>(rules_.max) || all_back || now >= *last_call_) start_round();
@@ -234,11 +310,18 @@ void Rendezvous::start_round() {
   last_call_.reset();
   phase_ = Phase::running;
   ++rounds_;
+  inherited_ = false;
+  members_ = members.size();
+  gone_.clear();
   int world_size = 0;
+  json heirs = json::array();
   json hosts = json::array();
   for (const int peer : members) {
     world_size += machines_[peer].nproc;
     hosts.push_back(machines_[peer].host);
+    const Machine& machine = machines_[peer];
+    if (machine.serves && !rules_.numbered && heirs.size() < kMostHeirs)
+      heirs.push_back({{"id", machine.id}, {"address", machine.address}});
   }
   const Machine& first = machines_[members.front()];
   int first_rank = 0;
@@ -247,6 +330,7 @@ void Rendezvous::start_round() {
     machine.state = State::running;
     machine.group_rank = static_cast<int>(i);
     machine.first_rank = first_rank;
+    machine.round = rounds_;
     send(members[i], dump({{"type", "start"},
                            {"round", rounds_},
                            {"restarts", restarts_.restarts()},
@@ -256,7 +340,9 @@ void Rendezvous::start_round() {
                            {"world_size", world_size},
                            {"master_addr", first.address},
                            {"master_port", first.store_port},
-                           {"hosts", hosts}}));
+                           {"hosts", hosts},
+                           {"instance", rules_.instance},
+                           {"heirs", heirs}}));
     first_rank += machine.nproc;
   }
 }
@@ -286,7 +372,8 @@ void Rendezvous::send_status() {
   for (const auto& entry : machines_) here.push_back(entry.second.host);
   for (const auto& [peer, machine] : machines_) {
     if (machine.state == State::waiting) {
-      send(peer, dump({{"type", "status"}, {"here", here}, {"least", rules_.min}, {"most", rules_.max}}));
+      const int least_here = std::max(rules_.min, static_cast<int>(least()));
+      send(peer, dump({{"type", "status"}, {"here", here}, {"least", least_here}, {"most", rules_.max}}));
     }
   }
 }

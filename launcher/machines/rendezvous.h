@@ -3,15 +3,20 @@
 //
 // A round begins when enough machines wait and ends when a rank fails, a machine is lost, leaves or joins;
 // then all of them come together again, or the job is over. Messages are JSON objects with a "type":
-//   from a machine: join {id, ...}, failed {what, code}, resume, succeeded, leave {code}, beat, pause (the
+//   from a machine: join {id, ...}, ask, failed {what, code}, resume, succeeded, leave {code}, beat, pause (the
 //   last for a while)
 //   to a machine: status {here, least, most}, start {...}, end {reason, restarts}, over {reason, code},
-//   refused {reason}, beat
+//   refused {reason}, moved {reason}, yes, beat
 // A machine whose connection was cut may join again on another one; its id says that it is the same.
+//
+// When the machine that serves is lost, another one serves (rendezvous_search.h). Those that come then tell of
+// the last round. It goes on only with more than half of the machines that were in it and may live, and the
+// one that served goes on only with half of them, so that two parts of a cut network never both do.
 #pragma once
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,6 +32,7 @@ struct RendezvousRules {
   bool numbered = true;
   RestartRules restarts{};
   double last_call_timeout = 30;  ///< seconds
+  std::string instance{};         ///< random, of this rendezvous
 };
 
 // Messages that are the same every time.
@@ -34,6 +40,7 @@ inline constexpr std::string_view kBeat = R"({"type":"beat"})";    ///< both way
 inline constexpr std::string_view kPause = R"({"type":"pause"})";  ///< before a machine is suspended
 inline constexpr std::string_view kSucceeded = R"({"type":"succeeded"})";
 inline constexpr std::string_view kResume = R"({"type":"resume"})";
+inline constexpr std::string_view kYes = R"({"type":"yes"})";  ///< it is, and open
 /// To a machine that is dropped, and why.
 std::string dropped_message(const std::string& reason);
 
@@ -44,8 +51,13 @@ class Rendezvous {
   /// A message of machine `peer` (a number that the caller gives). False when it makes no sense: then the
   /// peer is to be dropped, as by lost(). beat and pause are for whoever watches the connections.
   bool receive(int peer, std::string_view message, double now);
-  /// The connection to `peer` has ended, for the reason `how` ("no heartbeat for 15.0 s").
-  void lost(int peer, const std::string& how, double now);
+  /// The connection to `peer` has ended, for the reason `how` ("no heartbeat for 15.0 s"). `closed`: by the
+  /// other side, so that the lockrun there has ended.
+  void lost(int peer, const std::string& how, bool closed, double now);
+  /// What to ask another rendezvous: whether it is one for this job. It answers kYes or nothing.
+  std::string question() const;
+  /// Another rendezvous goes on with the job: all machines are sent there.
+  void move(const std::string& reason);
   /// Lets time pass; returns seconds until it wants to be called again, or a negative number.
   double tick(double now);
 
@@ -53,7 +65,8 @@ class Rendezvous {
   std::vector<std::pair<int, std::string>> take_messages();
   /// Peers that are on another connection now.
   std::vector<int> take_replaced();
-  bool over() const { return phase_ == Phase::over; }
+  bool moved() const { return !moved_.empty(); }
+  bool over() const { return phase_ == Phase::over || !moved_.empty(); }
 
  private:
   enum class Phase { gathering, running, over };
@@ -66,15 +79,27 @@ class Rendezvous {
     int group_rank = -1;  ///< of the last round; -1: took part in none
     int first_rank = 0;   ///< there
     int arrival = 0;
+    bool serves = false;   ///< the rendezvous, if it has to
+    bool serving = false;  ///< this one
+    int round = 0;         ///< the last one in which it took part
+  };
+  /// What a machine tells of a round that another rendezvous has begun.
+  struct Past {
+    int machines = 0, restarts = 0;
+    bool server_is_gone = false;
   };
 
-  void join(int peer, const Machine& machine, double now);
+  void join(int peer, const Machine& machine, const Past& past, double now);
+  void inherit(int round, const Past& past, double now);
   void replace(int peer, const std::string& id, double now);
   void failed(int peer, const std::string& what, int code, double now);
   void left(int peer, int code, double now);
   std::string reason_to_refuse(int peer, const Machine& machine) const;
   bool takes_part(int peer) const;
   size_t waiting() const;
+  size_t veterans() const;
+  size_t least() const;
+  bool enough() const;
   void gather(double now);
   void start_round();
   void end_round(const std::string& reason, double now);
@@ -92,6 +117,11 @@ class Rendezvous {
   std::optional<double> last_call_;
   std::vector<std::pair<int, std::string>> messages_;
   std::vector<int> replaced_;
+  std::string moved_;  ///< why; empty: it has not
+  // Of the last round.
+  bool inherited_ = false;  ///< another rendezvous has begun it
+  size_t members_ = 0;
+  std::set<std::string> gone_;  ///< ids of those that certainly do not live
 };
 
 }  // namespace lockstep::launcher

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "launcher/machines/machine.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
@@ -19,17 +20,20 @@ namespace {
 
 constexpr double kLookUpTimeout = 2;
 
-ServerSettings settings_of(const Options& options, const std::string& secret) {
+ServerSettings settings_of(const Options& options, const std::string& secret, bool in_place) {
   const NodeOptions& nodes = options.nodes;
   return {{options.rdzv_id,
            nodes.min,
            nodes.max,
            nodes.numbered,
            {options.max_restarts, options.restart_delay, options.restart_refill},
-           nodes.last_call_timeout},
+           nodes.last_call_timeout,
+           random_id()},
           secret,
           nodes.keep_alive_interval,
-          nodes.keep_alive_max_attempt};
+          nodes.keep_alive_max_attempt,
+          in_place ? nodes.host : "",
+          nodes.port};
 }
 
 }  // namespace
@@ -78,8 +82,10 @@ UniqueFd listen_if_due(const NodeOptions& nodes, const std::vector<job::Address>
 }
 
 RendezvousProcess::RendezvousProcess(const UniqueFd& listener, const Options& options,
-                                     const std::string& secret)
-    : pid_(start_rendezvous_server(listener, settings_of(options, secret))) {}
+                                     const std::string& secret, bool in_place)
+    : pid_(start_rendezvous_server(listener, settings_of(options, secret, in_place))) {}
+
+bool RendezvousProcess::has_ended() { return ::waitpid(pid_, nullptr, WNOHANG) != 0; }
 
 RendezvousProcess::~RendezvousProcess() {
   const double deadline = monotonic_seconds() + patience_;

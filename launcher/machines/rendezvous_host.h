@@ -24,14 +24,18 @@ UniqueFd listen_if_due(const NodeOptions& nodes, const std::vector<job::Address>
 /// The process that serves.
 class RendezvousProcess {
  public:
-  /// Starts it. The calling process must have a single thread. Throws Error.
-  RendezvousProcess(const UniqueFd& listener, const Options& options, const std::string& secret);
+  /// Starts it. `in_place`: it takes the place of a lost one, until the endpoint answers again. The calling
+  /// process must have a single thread. Throws Error.
+  RendezvousProcess(const UniqueFd& listener, const Options& options, const std::string& secret,
+                    bool in_place = false);
   RendezvousProcess(const RendezvousProcess&) = delete;
   RendezvousProcess& operator=(const RendezvousProcess&) = delete;
   /// It ends by itself once everybody knows that the job is over: waits for that as long as
   /// let_finish() said, and kills it then.
   ~RendezvousProcess();
 
+  /// It has ended by itself, or was killed.
+  bool has_ended();
   void let_finish(double seconds) { patience_ = seconds; }
 
  private:

@@ -32,10 +32,18 @@ Place place_of(const json& message) {
   place.world_size = message.value("world_size", 1);
   place.master_addr = message.value("master_addr", "");
   place.master_port = message.value("master_port", uint16_t{0});
+  place.instance = message.value("instance", "");
+  for (const auto& heir : message.value("heirs", json::array())) {
+    place.heirs.push_back({heir.value("id", ""), heir.value("address", "")});
+  }
   return place;
 }
 
 }  // namespace
+
+bool may_succeed(const LastRound& last, bool server_is_gone) {
+  return 2 * (last.machines - 1) > last.machines - (server_is_gone ? 1 : 0);
+}
 
 std::string no_heartbeat(double seconds) { return fmt::format("no heartbeat for {:.1f} s", seconds); }
 
@@ -56,6 +64,8 @@ void News::take(const std::string& text) {
       refusal = message.value("reason", "no reason given");
     } else if (type == "dropped") {
       dropped = message.value("reason", "no reason given");
+    } else if (type == "moved") {
+      moved = message.value("reason", "no reason given");
     } else if (type == "status") {
       status = status_text(message);
     }
@@ -67,6 +77,8 @@ void News::take(const std::string& text) {
 void News::begin_anew() {
   place.reset();
   end_reason.reset();
+  dropped.clear();
+  moved.clear();
 }
 
 }  // namespace lockstep::launcher

@@ -38,6 +38,8 @@ constexpr int kMostLines = 20;
 RendezvousServer::RendezvousServer(int listener, ServerSettings settings)
     : listener_(listener), settings_(std::move(settings)), rendezvous_(settings_.rules) {
   ::fcntl(listener_, F_SETFL, O_NONBLOCK);
+  if (!settings_.home.empty())
+    home_.emplace(settings_.home, settings_.home_port, settings_.secret, rendezvous_.question());
 }
 
 bool RendezvousServer::done() const {
@@ -58,7 +60,8 @@ void RendezvousServer::log(const std::string& text) {
 
 void RendezvousServer::serve_once(double seconds) {
   PollSet polls;
-  polls.add(listener_, POLLIN, [this] { accept_one(); });
+  if (!rendezvous_.moved()) polls.add(listener_, POLLIN, [this] { accept_one(); });
+  if (home_) polls.add(home_->fd(), POLLIN, [this] { go_home(); });
   for (const auto& [number, peer] : peers_) {
     const int events = POLLIN | (peer.wire.wants_to_write() ? POLLOUT : 0);
     polls.add(peer.wire.fd(), static_cast<short>(events), [this, number = number] { handle(number); });
@@ -70,7 +73,9 @@ void RendezvousServer::serve_once(double seconds) {
   watch(monotonic_seconds());
   rendezvous_.tick(monotonic_seconds());
   deliver();
-  if (rendezvous_.over() && over_at_ == 0) over_at_ = monotonic_seconds();
+  if (!rendezvous_.over() || over_at_ != 0) return;
+  over_at_ = monotonic_seconds();
+  if (rendezvous_.moved()) ::shutdown(listener_, SHUT_RD);  // who comes now is to be refused
 }
 
 /// A machine introduces itself at once, so it is the others that wait long. Of those the address with the
@@ -130,7 +135,9 @@ void RendezvousServer::drop(int number, const std::string& why) {
   if (!why.empty()) log((known ? "dropped " : "refused ") + found->second.name + ": " + why);
   if (known) found->second.wire.send(dropped_message(why));
   peers_.erase(found);
-  if (known) rendezvous_.lost(number, why.empty() ? "its connection was closed" : why, monotonic_seconds());
+  const bool closed = why.empty();
+  if (known)
+    rendezvous_.lost(number, closed ? "its connection was closed" : why, closed, monotonic_seconds());
 }
 
 void RendezvousServer::watch(double now) {
@@ -149,6 +156,13 @@ void RendezvousServer::watch(double now) {
     }
   }
   for (const auto& [number, why] : gone) drop(number, why);
+}
+
+void RendezvousServer::go_home() {
+  home_.reset();
+
+  rendezvous_.move("the one at " + settings_.home + ":" + std::to_string(settings_.home_port) +
+                   " answers again");
 }
 
 void RendezvousServer::deliver() {
@@ -173,8 +187,10 @@ pid_t start_rendezvous_server(const UniqueFd& listener, const ServerSettings& se
   ::getrlimit(RLIMIT_NOFILE, &files);
   files.rlim_cur = std::min(files.rlim_max, std::max(files.rlim_cur, kMostFiles));
   ::setrlimit(RLIMIT_NOFILE, &files);
-  RendezvousServer server(listener.get(), settings);
-  while (!server.done()) server.serve_once(std::min(1.0, settings.keep_alive_interval / 2));
+  {
+    RendezvousServer server(listener.get(), settings);
+    while (!server.done()) server.serve_once(std::min(1.0, settings.keep_alive_interval / 2));
+  }
   ::_exit(0);
 }
 

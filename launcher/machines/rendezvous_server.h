@@ -3,9 +3,12 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
+#include "launcher/machines/home_watch.h"
 #include "launcher/machines/rendezvous.h"
 #include "launcher/machines/wire.h"
 #include "lockstep/base/fd.h"
@@ -17,6 +20,8 @@ struct ServerSettings {
   std::string secret{};
   double keep_alive_interval = 5;  ///< seconds
   int keep_alive_max_attempt = 3;
+  std::string home{};  ///< host that is to serve again once it can; empty: this one serves for good
+  uint16_t home_port = 0;
 };
 
 class RendezvousServer {
@@ -40,12 +45,14 @@ class RendezvousServer {
   void handle(int number);
   void drop(int number, const std::string& why);
   void watch(double now);
+  void go_home();
   void deliver();
   void log(const std::string& text);
 
   int listener_;
   ServerSettings settings_;
   Rendezvous rendezvous_;
+  std::optional<HomeWatch> home_;
   std::map<int, Peer> peers_;
   int next_number_ = 0;
   double over_at_ = 0;

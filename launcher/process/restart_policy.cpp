@@ -21,4 +21,10 @@ std::optional<double> RestartPolicy::after_failure(double now) {
   return next_delay_;
 }
 
+void RestartPolicy::inherit(int restarts, double now) {
+  if (restarts <= restarts_) return;
+  for (; restarts_ < restarts; ++restarts_) counted_.push_back(now);
+  last_failure_ = now;
+}
+
 }  // namespace lockstep::launcher

@@ -20,6 +20,8 @@ class RestartPolicy {
   /// not. The first restart is immediate. After a second failure within 60 s of the one before the wait is
   /// `delay`, and twice as long with each further one, 60 s at most.
   std::optional<double> after_failure(double now);
+  /// There have been `restarts` already, which somebody else counted. Fewer than so far change nothing.
+  void inherit(int restarts, double now);
   /// So far.
   int restarts() const { return restarts_; }
 

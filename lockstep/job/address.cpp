@@ -148,18 +148,24 @@ UniqueFd connect_to(const Address& address, double timeout) {
   if (!fd.valid()) throw Error(std::strerror(errno));
   const int yes = 1;
   ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0 &&
-      errno != EINPROGRESS)
-    throw Error(std::strerror(errno));
-  pollfd wait{fd.get(), POLLOUT, 0};
-  const int ready = ::poll(&wait, 1, static_cast<int>(timeout * 1000));
-  int error = ETIMEDOUT;
-  socklen_t size = sizeof error;
-  if (ready > 0) ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  if (error != 0) throw Error(ready > 0 ? std::strerror(error) : "no answer");
+  int error = 0;
+  bool answered = true;
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0)
+    error = errno;
+  if (error == EINPROGRESS) {
+    pollfd wait{fd.get(), POLLOUT, 0};
+    answered = ::poll(&wait, 1, static_cast<int>(timeout * 1000)) > 0;
+    socklen_t size = sizeof error;
+    if (answered) ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  }
   // Where nobody listens at a port of the ephemeral range, the kernel may connect a socket with itself.
-  const Address own = local_address(fd.get()), other = peer_address(fd.get());
-  if (own.port() == other.port() && own.host() == other.host()) throw Error(std::strerror(ECONNREFUSED));
+  if (error == 0 && answered) {
+    const Address own = local_address(fd.get()), other = peer_address(fd.get());
+    if (own.port() == other.port() && own.host() == other.host()) error = ECONNREFUSED;
+  }
+  if (!answered) throw Error("no answer");
+  if (error == ECONNREFUSED) throw RefusedError(std::strerror(error));
+  if (error != 0) throw Error(std::strerror(error));
   return fd;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep::job {
@@ -29,6 +30,12 @@ std::vector<Address> look_up(const std::string& host, uint16_t port);
 /// The same in a child process, so that it blocks for `timeout` seconds at most. For processes with a single
 /// thread.
 std::vector<Address> resolve(const std::string& host, uint16_t port, double timeout);
+
+/// The machine answers, and nobody listens there.
+class RefusedError : public Error {
+ public:
+  using Error::Error;
+};
 
 /// A socket connected to `address`. Throws Error with the system's reason, after `timeout` seconds at most.
 UniqueFd connect_to(const Address& address, double timeout);

@@ -24,6 +24,7 @@ struct Meeting {
                     {"min", rules.min},
                     {"max", rules.max}};
     if (!id.empty()) message["id"] = id;
+    message.update(past);
     if (node_rank >= 0) message["node_rank"] = node_rank;
     EXPECT_TRUE(rendezvous.receive(peer, message.dump(), now));
   }
@@ -49,6 +50,7 @@ struct Meeting {
 
   RendezvousRules rules;
   Rendezvous rendezvous;
+  json past = json::object();  ///< what machines that join tell of an earlier round
   double now = 100;
 };
 
@@ -158,7 +160,7 @@ TEST(RendezvousTest, ALostMachineCountsAsAFailure) {
   meeting.join(1);
   meeting.join(2);
   meeting.heard();
-  meeting.rendezvous.lost(1, "its connection was closed", meeting.now);
+  meeting.rendezvous.lost(1, "its connection was closed", true, meeting.now);
   EXPECT_EQ(meeting.types(), (Types{{2, "end"}}));
   meeting.join(2);
   auto heard = meeting.heard();
@@ -169,7 +171,7 @@ TEST(RendezvousTest, ALostMachineCountsAsAFailure) {
   strict.join(1, 0);
   strict.join(2, 1);
   strict.heard();
-  strict.rendezvous.lost(2, "no heartbeat for 1.5 s", strict.now);
+  strict.rendezvous.lost(2, "no heartbeat for 1.5 s", false, strict.now);
   EXPECT_EQ(strict.heard()[1].front()["reason"],
             "the machine host2 (10.0.0.2, ranks 2 to 3) was lost: no heartbeat for 1.5 s");
 }
@@ -189,6 +191,138 @@ TEST(RendezvousTest, AMachineMayComeBackOnAnotherConnection) {
   EXPECT_EQ(meeting.rendezvous.take_replaced(), std::vector<int>{2});
   meeting.join(1, 0, 2, "first");
   EXPECT_EQ(meeting.types(), (Types{{1, "start"}, {4, "start"}}));
+}
+
+/// Five machines were in round 7, which another rendezvous had begun, after 2 restarts.
+json round_of_five(bool server_is_gone = false) {
+  return {{"round", 7}, {"machines", 5}, {"restarts", 3}, {"server_is_gone", server_is_gone}};
+}
+
+TEST(RendezvousTest, AnotherOneGoesOnWithMoreThanHalf) {
+  Meeting meeting(elastic(1, 5, 3));
+  meeting.past = round_of_five();
+  meeting.join(1);
+  meeting.join(2);
+  meeting.rendezvous.tick(meeting.now + 1000);
+  EXPECT_TRUE(meeting.heard().empty()) << "the other three may live, with the one that served";
+  meeting.join(3);
+  EXPECT_TRUE(meeting.heard().empty()) << "the fourth may come at once";
+  meeting.join(4);
+  auto heard = meeting.heard();
+  EXPECT_EQ(heard[1].front()["round"], 8);
+  EXPECT_EQ(heard[1].front()["restarts"], 3);
+  meeting.tell(1, {{"type", "failed"}, {"what", "rank 0"}, {"code", 9}});
+  EXPECT_EQ(meeting.heard()[1].front()["code"], 9) << "no restart was left";
+}
+
+TEST(RendezvousTest, WhatCertainlyDoesNotLiveIsNotCounted) {
+  Meeting meeting(elastic(1, 2, 3));
+  meeting.past = {{"round", 1}, {"machines", 2}, {"restarts", 1}};
+  meeting.join(1);
+  meeting.rendezvous.tick(meeting.now + 1000);
+  EXPECT_TRUE(meeting.heard().empty());
+  meeting.past["server_is_gone"] = true;
+  meeting.join(1);
+  EXPECT_EQ(meeting.types(), (Types{{1, "start"}}));
+}
+
+TEST(RendezvousTest, ANewOneAtTheSameAddressKnowsThatTheOldOneIsGone) {
+  Meeting meeting(elastic(1, 2, 3));
+  meeting.past = {
+      {"round", 1}, {"machines", 2}, {"restarts", 1}, {"same_place", true}, {"instance", "the old one"}};
+  meeting.join(1);
+  EXPECT_EQ(meeting.types(), (Types{{1, "start"}}));
+}
+
+TEST(RendezvousTest, ANewcomerIsNotAmongTheHalf) {
+  Meeting meeting(elastic(1, 5, 3));
+  meeting.past = round_of_five(true);
+  meeting.join(1);
+  meeting.join(2);
+  meeting.past = json::object();
+  meeting.join(3);
+  meeting.join(4);
+  meeting.rendezvous.tick(meeting.now + 1000);
+  EXPECT_TRUE(meeting.heard().empty());
+}
+
+TEST(RendezvousTest, TheOneThatServedGoesOnWithHalf) {
+  Meeting meeting(elastic(1, 4, 3));
+  for (const int peer : {1, 2, 3, 4}) meeting.join(peer);
+  meeting.heard();
+  meeting.rendezvous.lost(4, "no heartbeat for 15.0 s", false, meeting.now);
+  meeting.rendezvous.lost(3, "no heartbeat for 15.0 s", false, meeting.now);
+  meeting.rendezvous.lost(2, "no heartbeat for 15.0 s", false, meeting.now);
+  EXPECT_EQ(meeting.heard().size(), 3u);
+  meeting.join(1);
+  meeting.rendezvous.tick(meeting.now + 1000);
+  EXPECT_EQ(meeting.types(), Types{});
+  meeting.join(5);
+  meeting.rendezvous.tick(meeting.now + 2000);
+  EXPECT_EQ(meeting.types(), Types{}) << "the other three may go on elsewhere";
+  meeting.past = {{"round", 1}, {"machines", 4}};
+  meeting.join(2);
+  EXPECT_EQ(meeting.types(), (Types{{1, "start"}, {2, "start"}, {5, "start"}}));
+}
+
+TEST(RendezvousTest, ItSaysWhoMayServeNext) {
+  Meeting meeting(elastic(3, 3));
+  meeting.past = {{"serves", true}};
+  meeting.join(1, -1, 2, "one");
+  meeting.join(2, -1, 2, "two");
+  meeting.past = {{"serves", false}};
+  meeting.join(3, -1, 2, "three");
+  EXPECT_EQ(meeting.heard()[3].front()["heirs"],
+            (json{{{"id", "one"}, {"address", "10.0.0.1"}}, {{"id", "two"}, {"address", "10.0.0.2"}}}));
+}
+
+TEST(RendezvousTest, TheJobMovesToARendezvousThatAnswersYes) {
+  RendezvousRules rules = elastic(1, 2);
+  rules.instance = "another";
+  Meeting meeting(elastic(1, 2)), other(rules);
+  meeting.join(1);
+  EXPECT_TRUE(other.rendezvous.receive(9, meeting.rendezvous.question(), other.now));
+  EXPECT_EQ(other.types(), (Types{{9, "yes"}}));
+  meeting.rendezvous.move("there is another one");
+  EXPECT_EQ(meeting.types(), (Types{{1, "moved"}}));
+  EXPECT_TRUE(meeting.rendezvous.over());
+  meeting.join(2);
+  EXPECT_EQ(meeting.types(), (Types{{2, "moved"}}));
+  meeting.tell(1, {{"type", "failed"}, {"what", "the ranks were ended"}, {"code", 1}});
+  EXPECT_EQ(meeting.types(), Types{});
+  // That one has moved itself.
+  EXPECT_TRUE(meeting.rendezvous.receive(8, other.rendezvous.question(), meeting.now));
+  EXPECT_EQ(meeting.types(), Types{});
+  rules.run_id = "another job's";
+  Meeting stranger(rules);
+  EXPECT_TRUE(stranger.rendezvous.receive(9, other.rendezvous.question(), stranger.now));
+  EXPECT_EQ(stranger.types(), Types{});
+  Meeting self(rules);
+  EXPECT_TRUE(self.rendezvous.receive(9, self.rendezvous.question(), self.now));
+  EXPECT_EQ(self.types(), Types{}) << "it is the one that asks";
+}
+
+TEST(RendezvousTest, AMachineThatGoesToTheOtherOneIsNotLost) {
+  Meeting meeting(elastic(2, 2));
+  meeting.join(1);
+  meeting.join(2);
+  meeting.heard();
+  meeting.rendezvous.move("there is another one");
+  meeting.heard();
+  meeting.rendezvous.lost(1, "its connection was closed", true, meeting.now);
+  EXPECT_EQ(meeting.types(), Types{});
+}
+
+TEST(RendezvousTest, TheMachineThatServesLeaves) {
+  Meeting meeting(elastic(1, 2));
+  meeting.past = {{"serves", true}, {"serving", true}};
+  meeting.join(1);
+  meeting.past = {{"serves", true}};
+  meeting.join(2);
+  meeting.heard();
+  meeting.tell(1, {{"type", "leave"}, {"code", 143}});
+  EXPECT_EQ(meeting.heard()[2].front(),
+            (json{{"type", "moved"}, {"reason", "host1, which serves it, leaves the job"}}));
 }
 
 TEST(RendezvousTest, TheSecondFailureInQuickSuccessionDelaysTheNextRound) {
@@ -247,7 +381,7 @@ TEST(RendezvousTest, AnyMessageIsSurvived) {
     meeting.now += 0.1;
     if (!meeting.rendezvous.receive(peer, message.dump(-1, ' ', false, json::error_handler_t::replace),
                                     meeting.now)) {
-      meeting.rendezvous.lost(peer, "nonsense", meeting.now);
+      meeting.rendezvous.lost(peer, "nonsense", true, meeting.now);
     }
     meeting.rendezvous.tick(meeting.now);
     for (const auto& entry : meeting.rendezvous.take_messages()) EXPECT_TRUE(json::accept(entry.second));

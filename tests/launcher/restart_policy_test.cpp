@@ -29,6 +29,15 @@ TEST(RestartPolicyTest, WithoutADelayEachIsImmediate) {
   EXPECT_EQ(policy.after_failure(1e9), std::nullopt);  // they are not given back
 }
 
+TEST(RestartPolicyTest, WhatOthersCountedCounts) {
+  RestartPolicy policy({.most = 3, .delay = 1});
+  policy.inherit(2, 100);
+  policy.inherit(1, 100);
+  EXPECT_EQ(policy.restarts(), 2);
+  EXPECT_EQ(policy.after_failure(101), Delay(1));
+  EXPECT_EQ(policy.after_failure(102), std::nullopt);
+}
+
 TEST(RestartPolicyTest, ARefillGivesRestartsBack) {
   RestartPolicy policy({.most = 2, .refill = 3600});
   EXPECT_TRUE(policy.after_failure(0));

@@ -1,4 +1,4 @@
-"""Two hosts on this machine: network, mount, IPC, PID and host-name namespaces of their own, joined by a cable."""
+"""Two or three hosts on this machine: network, mount, IPC, PID and host-name namespaces of their own, joined by a cable."""
 
 import os
 import pathlib
@@ -63,6 +63,32 @@ class TwoHosts:
 
     def stop(self):
         for host in self.hosts.values():
+            host.stop()
+
+
+class ThreeHosts:
+    """a is 10.77.0.1, b 10.77.0.2 and c 10.77.0.3, joined by a switch."""
+
+    def __init__(self):
+        self.switch = Host("switch")
+        self.hosts = {name: Host(name) for name in "abc"}
+        self.switch.run("ip", "link", "add", "bridge", "type", "bridge")
+        self.switch.run("ip", "link", "set", "bridge", "up")
+        for number, (name, host) in enumerate(self.hosts.items(), 1):
+            subprocess.run(["ip", "link", "add", "cable", "netns", str(host.pid), "type", "veth", "peer", "name", f"port{name}",
+                            "netns", str(self.switch.pid)], check=True)
+            self.switch.run("ip", "link", "set", f"port{name}", "up", "master", "bridge")
+            host.run("ip", "address", "add", f"10.77.0.{number}/24", "dev", "cable")
+            host.run("ip", "link", "set", "cable", "up")
+
+    def cut_the_cable_of(self, host):
+        self.hosts[host].run("ip", "link", "set", "cable", "down")
+
+    def mend_the_cable_of(self, host):
+        self.hosts[host].run("ip", "link", "set", "cable", "up")
+
+    def stop(self):
+        for host in [*self.hosts.values(), self.switch]:
             host.stop()
 
 
