@@ -57,7 +57,8 @@ TEST(Metrics, CorrelationKeepsItsDigitsFarFromZero) {
   for (const double x : {1.0, 2.0, 3.0, 5.0}) {
     metric->update(at::full({1}, 1e9 + x, at::kDouble), at::full({1}, 1e9 + x * x, at::kDouble));
   }
-  EXPECT_NEAR(metric->compute(), 0.9814896185992756, 1e-7);  // scipy.stats.pearsonr([1, 2, 3, 5], [1, 4, 9, 25])
+  EXPECT_NEAR(metric->compute(), 0.9814896185992756,
+              1e-7);  // scipy.stats.pearsonr([1, 2, 3, 5], [1, 4, 9, 25])
   EXPECT_TRUE(std::isnan(of(pearson(), at::zeros({3}), at::tensor({1.0, 2.0, 3.0}))));
 }
 
