@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "lockstep/shm/reduce_op.h"
+#include "lockstep/base/reduce_op.h"
 
 namespace lockstep {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lockstep/shm/reduce_op.h"
+#include "lockstep/base/reduce_op.h"
 
 namespace lockstep::shm {
 
