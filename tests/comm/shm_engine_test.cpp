@@ -380,8 +380,10 @@ TEST(PeersTest, WhoLivesInAnotherPidNamespaceIsNotTakenForDead) {
 /// Ranks in containers of their own, on one machine: neither sees the other's process. Rank 1 is late and
 /// idle for longer than a look at the peers takes, and its end without a word is a matter of the deadline.
 TEST(PeersTest, RanksInDifferentPidNamespaces) {
+  // Who is not root needs a user namespace around it.
+  const int kinds = ::geteuid() == 0 ? CLONE_NEWPID : CLONE_NEWUSER | CLONE_NEWPID;
   const int probe = ::fork();
-  if (probe == 0) ::_exit(::unshare(CLONE_NEWPID) == 0 ? 0 : errno);
+  if (probe == 0) ::_exit(::unshare(kinds) == 0 ? 0 : errno);
   int refused = 0;
   ::waitpid(probe, &refused, 0);
   if (refused != 0) GTEST_SKIP() << "no PID namespace can be made: " << std::strerror(WEXITSTATUS(refused));
@@ -404,7 +406,7 @@ TEST(PeersTest, RanksInDifferentPidNamespaces) {
     EXPECT_THROW(self.group.barrier(300ms), TimeoutError);
   };
   expect_all_succeed(run_processes(2, [&](int rank) {
-    ASSERT_EQ(::unshare(CLONE_NEWPID), 0);
+    ASSERT_EQ(::unshare(kinds), 0);
     // The namespace ends with its first process. The numbers in it, 2 and 3, are such as the other lacks.
     expect_all_succeed(run_processes(1, [&](int) {
       expect_all_succeed(run_processes(1 + rank, [&](int n) {

@@ -27,7 +27,8 @@ class TorchrunTest(unittest.TestCase):
     def test_ranks_of_other_machines_are_refused(self):
         by_hand = subprocess.run(
             [CASES, "--gtest_filter=Collectives.AllReduce"],
-            env={**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
+            env={**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                 "LOCKSTEP_BACKEND": "lockstep"},
             capture_output=True, text=True, timeout=60)
         self.assertEqual(by_hand.returncode, 2)
         self.assertIn("the lockstep backend joins the ranks of one machine", by_hand.stderr)
