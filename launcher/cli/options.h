@@ -42,10 +42,9 @@ struct Options {
   std::string role = "default";
   Binding binding = Binding::none;
   bool virtual_local_rank = false;
-  double shutdown_timeout = 30;  ///< seconds between the polite signal and SIGKILL
-  double leftover_timeout =
-      0.5;  ///< seconds; for what ranks leave behind, before SIGTERM and again before SIGKILL
-  double hang_timeout = 60;  ///< seconds without progress before a warning; 0: never
+  double shutdown_timeout = 30;   ///< seconds between the polite signal and SIGKILL
+  double leftover_timeout = 0.5;  ///< seconds for what ranks leave behind, before SIGTERM and before SIGKILL
+  double hang_timeout = 60;       ///< seconds without progress before a warning; 0: never
   bool end_hung = false;
   std::vector<int> signals{};  ///< that are passed on as the request to end
   bool torchrun_exit_code = false;

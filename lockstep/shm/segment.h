@@ -15,9 +15,8 @@ namespace lockstep::shm {
 /// one rank can allocate (0: LOCKSTEP_ARENA_BYTES, else as much as the machine has memory, with more than
 /// 8 ranks 8 times that in all, and half of `ulimit -v` where there is one; untouched bytes cost nothing). It
 /// is less where all ranks together would need more than 32 TiB of addresses. `name` is what /proc shows of
-/// it. The
-/// descriptor is close-on-exec. Throws ValueError for a rank count outside 1..kMaxRanks or a variable that
-/// cannot be, Error when the kernel refuses.
+/// it. The descriptor is close-on-exec. Throws ValueError for a rank count outside 1..kMaxRanks or a variable
+/// that cannot be, Error when the kernel refuses.
 UniqueFd create_segment(int ranks, size_t arena_bytes = 0, const std::string& name = "lockstep");
 
 /// A snapshot of one rank's record, for reports.
