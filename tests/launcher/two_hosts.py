@@ -12,9 +12,12 @@ OF_A_HOST = ("-n", "-m", "-i", "-p", "-u", "--fork", "--mount-proc")
 
 
 def become_root():
-    """Without privileges: starts this script anew as root of a user namespace, where hosts can be made."""
+    """Without privileges: starts this script anew as root of a user namespace, where hosts can be made.
+
+    Its network is one of its own, since only there a user may lay cables; tests that use no hosts need its loopback.
+    """
     if os.geteuid() != 0 and refusal(*OF_A_HOST) is None:
-        os.execvp("unshare", ["unshare", "-Ur", "-n", sys.executable, *sys.argv])
+        os.execvp("unshare", ["unshare", "-Ur", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, *sys.argv])
 
 
 class Host:
