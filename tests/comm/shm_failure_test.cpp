@@ -291,6 +291,21 @@ struct Fault {
 
 class FaultTest : public ::testing::TestWithParam<Fault> {};
 
+// Until a signal has killed or stopped it.
+void wait_until_gone(pid_t pid) {
+  for (int n = 0; n < 10'000; ++n) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    std::string stat;
+    std::getline(file, stat);
+    const size_t name_ends = stat.rfind(')');
+    if (name_ends == std::string::npos ||
+        std::string("ZXT").find(stat.at(name_ends + 2)) != std::string::npos)
+      return;
+    std::this_thread::sleep_for(1ms);
+  }
+  ADD_FAILURE() << "process " << pid << " is still running";
+}
+
 TEST_P(FaultTest, IsReportedOnEveryOtherRank) {
   const Fault fault = GetParam();
   const Collective& collective = collectives()[fault.collective];
@@ -317,7 +332,7 @@ TEST_P(FaultTest, IsReportedOnEveryOtherRank) {
       killer.join();
       return;
     }
-    if (rank == 0 && fault.inside) std::this_thread::sleep_for(100ms);
+    if (rank == 0 && fault.inside) wait_until_gone(victim);
     const auto begin = Clock::now();
     const auto attempt = [&] {
       collective.call(self.group, timeout);

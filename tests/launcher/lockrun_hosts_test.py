@@ -188,9 +188,9 @@ class HostsTest(LockrunTest):
 
     def test_all_are_suspended_and_go_on(self):
         process = self.on("a", "-H", f"{A}:1,{B}:1", "--rdzv-conf", "keep_alive_interval=0.1,keep_alive_max_attempt=2", "sh", "-c",
-                          "touch up$RANK; while [ ! -e release ]; do echo >> ticks$RANK; sleep 0.02; done")
+                          "while [ ! -e release ]; do echo >> ticks$RANK; sleep 0.02; done")
         for rank in range(2):
-            self.wait_for_file(f"up{rank}")
+            self.wait_for_file(f"ticks{rank}")
         (other,) = self.lockruns()["b"]
         process.send_signal(signal.SIGTSTP)
 
