@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/shm/flight_recorder.h"
+#include "lockstep/shm/paths/paths.h"
 
 namespace lockstep::shm {
 namespace {
@@ -31,12 +32,7 @@ class Group::AwaitedOperation final : public Awaited {
   bool needs(int member) const override {
     if (group_.ended(sequence_)) return false;
     const Operation& operation = group_.operation(sequence_);
-    if (!group_.has_posted(operation, member)) return true;
-    // A rank that has arrived at an operation by copy has given all it has to give, and may end.
-    if (operation.path != Path::direct && operation.path != Path::windowed) return false;
-    // Any rank may have taken over an unfinished chunk.
-    const bool shared = operation.path == Path::direct && operation.is_sliced();
-    return shared ? !group_.all_done(operation) : !group_.has_done(operation, member);
+    return !group_.board_.has_posted(operation, member) || paths::needs(group_.board_, operation, member);
   }
   std::string describe() const override { return shm::describe(group_.operation(sequence_).what, sequence_); }
   uint64_t sequence() const override { return sequence_; }
@@ -76,16 +72,11 @@ Group::Group(Node& node, int area, std::vector<int> members, int rank, std::chro
     : engine_(node.engine()),
       oversubscribed_(node.segment().header().ranks > node.segment().header().cores),
       members_(std::make_shared<Membership>(node.segment(), node.peers(), area, std::move(members), rank)),
+      board_(*members_),
       arena_(node.arena()),
       messages_(*members_, engine_, arena_,
                 node.segment().group_area(area) + GroupLayout(static_cast<size_t>(size())).channels),
       timeout_(timeout) {
-  const GroupLayout layout(static_cast<size_t>(size()));
-  std::byte* const base = node.segment().group_area(area);
-  progress_ = reinterpret_cast<MemberProgress*>(base + layout.progress);
-  posts_ = reinterpret_cast<Post*>(base + layout.posts);
-  slices_ = reinterpret_cast<Slice*>(base + layout.slices);
-  staging_ = base + layout.staging;
   members_->on_broken([this] {
     give_up_memory();
     engine_.wake_own_threads();
@@ -264,7 +255,7 @@ void Group::wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, A
         // Most waits are for one operation that somebody has not reached yet: then looking costs one load.
         const Operation& target = operation(sequence);
         const bool alone = completed_ + 1 == sequence && messages_.is_idle();
-        if (alone && target.path == Path::undecided && !all_posted(target)) return false;
+        if (alone && !target.has_path() && !board_.all_posted(target)) return false;
         advance_all(/*help=*/true);
         return ended(sequence);
       },
@@ -346,13 +337,13 @@ void Group::wait_until(const Ready& ready, const Awaited& awaited, std::chrono::
 
 /// The next operation's slot is free once everyone has finished with what was in it before.
 void Group::reserve_slot() {
-  const auto is_free = [&] { return issued_ + 1 <= kSlots || everyone_consumed(issued_ + 1 - kSlots); };
+  const auto is_free = [&] {
+    return issued_ + 1 <= kSlots || board_.everyone_consumed(issued_ + 1 - kSlots);
+  };
   if (is_free()) return;
   const Operation occupant = operation(issued_ + 1);
   // Also a member that has given all it has to give may have to end that operation for itself.
-  const auto has_not_consumed = [&](int member) {
-    return progress_[member].consumed.load(std::memory_order_relaxed) < occupant.sequence;
-  };
+  const auto has_not_consumed = [&](int member) { return !board_.has_consumed(member, occupant.sequence); };
   wait_until(
       [&] {
         advance_all(/*help=*/true);
@@ -392,26 +383,6 @@ std::byte* Group::reserve_window(size_t bytes) {
         AwaitedOf(has_not_received, operation(issued_ + 1)), timeout());
     if (found != nullptr) return found;
   }
-}
-
-std::byte* Group::address_of(const Operation& operation, int member, size_t offset) const {
-  Post& post = post_of(operation.sequence, member);
-  if (operation.path == Path::inlined) return post.payload(post.what.sent) + offset;
-  const size_t in_memory = post.what.memory == Memory::window ? offset % kWindowBytes : offset;
-  return members_->segment().base() + post.what.offset + in_memory;
-}
-
-Range intersection(Range a, Range b) {
-  const size_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-
-Range slice_of_range(Range whole, int member, int size) {
-  const size_t lines = (whole.size() + kLine - 1) / kLine;
-  const auto start = [&](size_t m) {
-    return std::min(whole.begin + lines * m / static_cast<size_t>(size) * kLine, whole.end);
-  };
-  return {start(static_cast<size_t>(member)), start(static_cast<size_t>(member) + 1)};
 }
 
 }  // namespace lockstep::shm

@@ -2,13 +2,8 @@
 // processes or, under a thread sanitizer, threads.
 //
 // How an operation runs. Each rank announces it in its post of the operation's slot (arrival: a store, never
-// a wait). When all posts are there they are compared, and then
-//   - up to kInlineBytes travel inside the posts and up to kStagingBytes in staging buffers: every rank reads
-//     all of them and is done, one synchronisation in all;
-//   - a larger reduction runs in place in the segment: each rank owns a slice, reduces it from everybody's
-//     buffer and stores the result into everybody's buffer, in chunks that idle ranks take over;
-//   - where a rank's buffer lies outside the segment, its bytes pass through a window in its arena, block by
-//     block.
+// a wait). When all posts are there they are compared, and then it takes one of four paths: inlined in the
+// posts, staged, direct in the segment, or through windows (paths/).
 // Operations advance inside start_*, progress() and wait(), of any group of the process; no thread runs in
 // the background unless the engine is told to start one.
 #pragma once
@@ -27,7 +22,8 @@
 #include "lockstep/shm/layout.h"
 #include "lockstep/shm/membership.h"
 #include "lockstep/shm/node.h"
-#include "lockstep/shm/operation.h"
+#include "lockstep/shm/paths/board.h"
+#include "lockstep/shm/paths/operation.h"
 #include "lockstep/shm/point_to_point.h"
 #include "lockstep/shm/reduce.h"
 
@@ -171,47 +167,17 @@ class Group final : private Driven {
   Operation& begin_reduction(OpKind kind, void* data, size_t count, DType dtype, ReduceOp reduction);
   Operation& begin_exchange(const Exchange& exchange);
   Sequence start(Operation& operation);
-  Memory memory_for(const Operation& operation) const;
   Operation& with_window(const Operation& operation);
   void announce(const Operation& operation);
-  void offer(Operation& operation);
   void write_post(const Operation& operation) const;
-  std::byte* reserve_staging(Sequence sequence);
-  bool everyone_consumed(Sequence sequence);
 
   // Advancing (group_advance.cpp).
   void advance_all(bool help);
   /// Advances one operation; `help`: also take over other ranks' chunks. True once it is complete.
   bool advance(Operation& operation, bool help);
-  bool all_posted(const Operation& operation) const;
-  bool has_posted(const Operation& operation, int member) const;
-  bool all_done(const Operation& operation) const;
-  bool has_done(const Operation& operation, int member) const;
-  bool waits_for(const Operation& operation, int member) const;
   void compare(const Operation& operation);
-  Path path_of(const Operation& operation) const;
   void finish(Operation& operation);
   bool is_a_peer_far_ahead(Sequence of) const;
-
-  // The work (group_execute.cpp).
-  void execute_alone(Operation& operation);
-  void reduce_alone(const Operation& operation, size_t first, size_t count, void* destination) const;
-  void reduce_own_blocks(const Operation& operation, Range within) const;
-  void reduce_chunks(const Operation& operation, int owner, bool from_back);
-  void reduce_range(const Operation& operation, Range range) const;
-  void acknowledge(const Operation& operation);
-  /// The copies that this rank makes, which are asked for only now.
-  std::pair<const Copy*, size_t> copies_of(Operation& operation);
-
-  // The windowed path (group_window.cpp).
-  void begin_windows(Operation& operation);
-  bool advance_windows(Operation& operation);
-  bool fill_block(Operation& operation);
-  bool process_block(Operation& operation);
-  bool empty_block(Operation& operation);
-  uint32_t blocks_of(const Operation& operation, int member) const;
-  uint32_t blocks_done_by_all(const Operation& operation) const;
-  bool has_result_in_window(const Operation& operation) const;
 
   template <class Ready>
   void wait_until(const Ready& ready, const Awaited& awaited, std::chrono::milliseconds timeout,
@@ -228,34 +194,19 @@ class Group final : private Driven {
 
   Operation& operation(Sequence sequence) { return operations_[sequence % kSlots]; }
   const Operation& operation(Sequence sequence) const { return operations_[sequence % kSlots]; }
-  Post& post_of(Sequence sequence, int member) const {
-    return posts_[(sequence % kSlots) * static_cast<size_t>(size()) + static_cast<size_t>(member)];
-  }
-  Slice& slice_of(Sequence sequence, int member) const {
-    return slices_[(sequence % kSlots) * static_cast<size_t>(size()) + static_cast<size_t>(member)];
-  }
-  /// Byte `offset` of what `member` offers.
-  std::byte* address_of(const Operation& operation, int member, size_t offset) const;
 
   Engine& engine_;
   bool oversubscribed_;
   bool left_ = false;
   std::shared_ptr<Membership> members_;  // shared with memory that is released later
+  Board board_;
   Arena& arena_;
   PointToPoint messages_;
   std::atomic<std::chrono::milliseconds> timeout_;  // read and changed without the engine's lock
 
-  MemberProgress* progress_;
-  Post* posts_;
-  Slice* slices_;
-  std::byte* staging_;
-
   std::array<Operation, kSlots> operations_;
-  std::array<std::vector<Copy>, kSlots> late_copies_;  // what operations were told late
   Sequence issued_ = 0;
-  Sequence completed_ = 0;       // this rank has finished with every operation up to here
-  Sequence known_consumed_ = 0;  // and this is what it last read of everybody's
-  std::array<Sequence, kHotStaging> staging_used_by_{};
+  Sequence completed_ = 0;  // this rank has finished with every operation up to here
 };
 
 }  // namespace lockstep::shm

@@ -1,8 +1,8 @@
 // How a rank arrives at an operation.
 #include <algorithm>
-#include <cstring>
 
 #include "lockstep/shm/group.h"
+#include "lockstep/shm/paths/paths.h"
 
 namespace lockstep::shm {
 
@@ -43,11 +43,11 @@ Operation& Group::begin_exchange(const Exchange& exchange) {
 
 /// `begun`: begin()'s.
 Group::Sequence Group::start(Operation& begun) {
-  begun.what.memory = memory_for(begun);
+  begun.what.memory = paths::memory_for(begun, arena_);
   Operation& operation = begun.what.memory == Memory::window ? with_window(begun) : begun;
-  offer(operation);
   issued_ = operation.sequence;
   engine_.activate(*this);
+  paths::offer(board_, operation);
   write_post(operation);
   // What follows takes its time while the post is on its way to the others.
   operation.flight_number = members_->recorder().start(operation.what, operation.sequence, operation.bytes());
@@ -64,31 +64,15 @@ Group::Sequence Group::start(Operation& begun) {
 /// not change places, or a peer that falls asleep just now would sleep through the last arrival.
 void Group::announce(const Operation& operation) {
   full_fence();
-  if (operation.complete || all_posted(operation)) members_->ring_sleepers();
+  if (operation.complete || board_.all_posted(operation)) members_->ring_sleepers();
 }
 
 /// All stores in one go: a peer that already polls the line would take it away in between.
 void Group::write_post(const Operation& operation) const {
-  Post& mine = post_of(operation.sequence, rank());
-  if (operation.what.memory == Memory::post && operation.what.sent > 0) {
-    std::memcpy(mine.payload(operation.what.sent), operation.data, operation.what.sent);
-  }
+  Post& mine = board_.post_of(operation.sequence, rank());
   mine.what = operation.what;
   // release: what this rank offers, its slice and the announcement are written.
   mine.sequence.store(operation.sequence, std::memory_order_release);
-}
-
-/// Where the others will find what this rank sends.
-Memory Group::memory_for(const Operation& operation) const {
-  const size_t sent = operation.what.sent;
-  const size_t size = operation.bytes();
-  const bool common_size = operation.late_copies == nullptr;
-  if (common_size && size <= kInlineBytes) return Memory::post;
-  if (sent == 0) return Memory::none;
-  const bool registered = arena_.contains(operation.data, sent);
-  const size_t most_staged = registered && operation.is_sliced() ? kStagedReductionBytes : kStagingBytes;
-  if (common_size && size <= most_staged) return Memory::staging;
-  return registered ? Memory::arena : Memory::window;
 }
 
 /// `begun` with a window, for which other threads may start something while this one waits: then it moves on
@@ -105,48 +89,6 @@ Operation& Group::with_window(const Operation& begun) {
     arena_.release(moved.window);
     throw;
   }
-}
-
-/// Puts what this rank sends there.
-void Group::offer(Operation& operation) {
-  if (operation.what.memory == Memory::post) return;
-  Slice& slice = slice_of(operation.sequence, rank());
-  slice.done.store(0, std::memory_order_relaxed);
-  slice.filled.store(0, std::memory_order_relaxed);
-  slice.unclaimed.store(0, std::memory_order_relaxed);
-  if (operation.what.memory == Memory::none) return;
-  std::byte* place = operation.data;
-  if (operation.what.memory == Memory::staging) {
-    place = operation.staging = reserve_staging(operation.sequence);
-    std::memcpy(place, operation.data, operation.what.sent);
-  } else if (operation.what.memory == Memory::window) {
-    place = operation.window;
-  }
-  operation.what.offset = static_cast<uint64_t>(place - members_->segment().base());
-  slice.unclaimed.store(unclaimed_chunks(slice_of_range({0, operation.bytes()}, rank(), size())),
-                        std::memory_order_relaxed);
-}
-
-std::byte* Group::reserve_staging(Sequence sequence) {
-  size_t index = sequence % kHotStaging;
-  if (everyone_consumed(staging_used_by_[index])) {
-    staging_used_by_[index] = sequence;
-  } else {
-    index = kHotStaging + sequence % kSlots;  // free, since the slot is
-  }
-  return staging_ + (static_cast<size_t>(rank()) * kStagingDepth + index) * kStagingBytes;
-}
-
-bool Group::everyone_consumed(Sequence sequence) {
-  if (sequence <= known_consumed_) return true;
-  Sequence least = completed_;
-  for (int m = 0; m < size(); ++m) {
-    // acquire: that rank has read everything of the operations it reports as consumed.
-    const Sequence theirs = progress_[m].consumed.load(std::memory_order_acquire);
-    least = std::min(least, theirs);
-  }
-  known_consumed_ = least;
-  return sequence <= known_consumed_;
 }
 
 }  // namespace lockstep::shm

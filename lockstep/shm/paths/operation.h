@@ -1,4 +1,4 @@
-// A collective under way, as one rank sees it. Used by Group alone.
+// A collective under way, as one rank sees it.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,8 @@ struct Part {
   size_t first, count;
 };
 
-/// How the bytes go from rank to rank. Follows from all posts, so that every rank takes the same.
+/// How the bytes go from rank to rank. Follows from all posts, so that every rank takes the same. Each has a
+/// file of its own.
 enum class Path : uint8_t {
   undecided,
   inlined,   ///< in the posts
@@ -62,23 +63,10 @@ struct Operation {
   bool is_all_reduce() const { return what.kind == OpKind::all_reduce; }
   /// Reduced together by all ranks, each a slice.
   bool is_sliced() const { return is_all_reduce() || what.kind == OpKind::reduce; }
+  /// Does a reduction by slices end with all of the result in `rank`'s data?
+  bool leaves_result_at(int rank) const { return is_all_reduce() || (is_sliced() && root() == rank); }
   int root() const { return static_cast<int>(what.root); }
+  bool has_path() const { return path != Path::undecided; }
 };
-
-/// A part of a buffer, in bytes.
-struct Range {
-  size_t begin, end;
-  size_t size() const { return end - begin; }
-};
-
-/// What both contain; empty where that is nothing.
-Range intersection(Range a, Range b);
-
-/// The part of `whole` that falls to `member` of `size` ranks: whole lines.
-Range slice_of_range(Range whole, int member, int size);
-
-/// Chunks that a slice of `bytes` is reduced in, and none of them claimed yet, as Slice keeps it.
-size_t chunk_count(size_t bytes);
-uint64_t unclaimed_chunks(Range slice);
 
 }  // namespace lockstep::shm
