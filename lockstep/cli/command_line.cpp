@@ -360,6 +360,14 @@ void CommandLine::add_other_name(const std::string& name, const std::string& fla
   app_->add_option_function<std::string>(name, refuse)->expected(0, 1)->group("");
 }
 
+void CommandLine::add_refused_flag(const std::string& name, const std::string& reason) {
+  if (app_->get_option_no_throw(name) != nullptr) return;
+  const auto refuse = [name, reason](const std::string&) {
+    throw ValueError(name + " is not supported: " + reason);
+  };
+  app_->add_option_function<std::string>(name, refuse)->expected(0, 1)->group("");
+}
+
 void CommandLine::add_example(const std::string& meaning, const std::string& command) {
   app_->footer(app_->get_footer() + meaning + "\n" + command + "\n");
 }

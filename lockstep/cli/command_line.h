@@ -71,6 +71,9 @@ class CommandLine {
   void add_flag(const std::string& name, bool& value, const std::string& description);
   /// What other programs call `flag`: refused with the advice to use that one.
   void add_other_name(const std::string& name, const std::string& flag);
+  /// A flag that users know from other programs and that this one does not have: refused with the reason. A
+  /// flag of that name that the program has already stays.
+  void add_refused_flag(const std::string& name, const std::string& reason);
 
   /// An example for --help: what it does, and the words to type.
   void add_example(const std::string& meaning, const std::string& command);

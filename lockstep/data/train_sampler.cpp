@@ -32,6 +32,18 @@ TrainSamplingStrategy parse_train_sampling_strategy(const std::string& name) {
       "unknown train_sampling_strategy '{}'; expected random, sequential or group_by_length", name));
 }
 
+const char* name_of(TrainSamplingStrategy strategy) {
+  switch (strategy) {
+    case TrainSamplingStrategy::random:
+      return "random";
+    case TrainSamplingStrategy::sequential:
+      return "sequential";
+    case TrainSamplingStrategy::group_by_length:
+      return "group_by_length";
+  }
+  return "unknown";
+}
+
 TrainSampler::TrainSampler(int64_t dataset_size, TrainSamplerOptions options, std::vector<int64_t> lengths)
     : dataset_size_(dataset_size), options_(options), lengths_(std::move(lengths)) {
   if (dataset_size < 1) {

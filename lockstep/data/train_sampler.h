@@ -12,6 +12,7 @@ enum class TrainSamplingStrategy { random, sequential, group_by_length };
 
 /// Throws ValueError that lists the names when `name` is none of random, sequential, group_by_length.
 TrainSamplingStrategy parse_train_sampling_strategy(const std::string& name);
+const char* name_of(TrainSamplingStrategy strategy);
 
 struct TrainSamplerOptions {
   TrainSamplingStrategy strategy = TrainSamplingStrategy::random;

@@ -65,4 +65,18 @@ void check_lr_schedule(const LRScheduleOptions& options, double lr);
 /// first), as the peers' schedulers have it. Of options that check_lr_schedule accepts.
 double lr_factor(const LRScheduleOptions& options, double lr, int64_t step);
 
+/// The arguments of ReduceLROnPlateau (lr_scheduler.h), with torch's names and defaults.
+struct ReduceLROnPlateauOptions {
+  enum class Mode { min, max };
+  enum class ThresholdMode { rel, abs };
+  Mode mode = Mode::min;    ///< is the metric better when it is smaller, or when it is larger?
+  double factor = 0.1;      ///< of the learning rate; below 1
+  int64_t patience = 10;    ///< calls of step() without an improvement that are let pass
+  double threshold = 1e-4;  ///< by how much better a metric must be to count,
+  ThresholdMode threshold_mode = ThresholdMode::rel;  ///< as a share of the best one, or as it is
+  int64_t cooldown = 0;                               ///< calls of step() after a reduction that do not count
+  double min_lr = 0;                                  ///< of every group
+  double eps = 1e-8;                                  ///< smaller changes of the learning rate are not made
+};
+
 }  // namespace lockstep

@@ -22,12 +22,13 @@ RampType ramp_type(const std::string& name) {
       fmt::format("\"{}\" is no type of warm-up or decay; it may be linear, cosine or 1-sqrt", name));
 }
 
-using Setter = std::function<void(LRScheduleOptions&, const nlohmann::json&)>;
+template <class Options>
+using Setters = std::map<std::string, std::function<void(Options&, const nlohmann::json&)>>;
 
 /// Of a number, whole or not as the field is.
-template <class Field>
-Setter number(Field LRScheduleOptions::*field) {
-  return [field](LRScheduleOptions& options, const nlohmann::json& value) {
+template <class Options, class Field>
+auto number(Field Options::*field) {
+  return [field](Options& options, const nlohmann::json& value) {
     if constexpr (std::is_same_v<Field, int64_t> || std::is_same_v<Field, std::optional<int64_t>>) {
       if (!value.is_number_integer()) throw ValueError("expected a whole number");
       options.*field = value.get<int64_t>();
@@ -38,9 +39,21 @@ Setter number(Field LRScheduleOptions::*field) {
   };
 }
 
-const std::map<std::string, Setter>& setters() {
+/// Of one of two words.
+template <class Options, class Field>
+auto choice(Field Options::*field, const char* first_name, Field first, const char* second_name,
+            Field second) {
+  return [=](Options& options, const nlohmann::json& value) {
+    if (value != first_name && value != second_name) {
+      throw ValueError(fmt::format("expected \"{}\" or \"{}\"", first_name, second_name));
+    }
+    options.*field = value == first_name ? first : second;
+  };
+}
+
+const Setters<LRScheduleOptions>& setters(const LRScheduleOptions&) {
   using O = LRScheduleOptions;
-  static const std::map<std::string, Setter> all = {
+  static const Setters<O> all = {
       {"num_cycles", number(&O::num_cycles)},
       {"power", number(&O::power)},
       {"lr_end", number(&O::lr_end)},
@@ -63,9 +76,29 @@ const std::map<std::string, Setter>& setters() {
   return all;
 }
 
-}  // namespace
+const Setters<ReduceLROnPlateauOptions>& setters(const ReduceLROnPlateauOptions&) {
+  using O = ReduceLROnPlateauOptions;
+  static const Setters<O> all = {
+      {"mode", choice(&O::mode, "min", O::Mode::min, "max", O::Mode::max)},
+      {"factor",
+       [](O& options, const auto& value) {
+         number (&O::factor)(options, value);
+         if (options.factor >= 1) throw ValueError("expected less than 1");
+       }},
+      {"patience", number(&O::patience)},
+      {"threshold", number(&O::threshold)},
+      {"threshold_mode",
+       choice(&O::threshold_mode, "rel", O::ThresholdMode::rel, "abs", O::ThresholdMode::abs)},
+      {"cooldown", number(&O::cooldown)},
+      {"min_lr", number(&O::min_lr)},
+      {"eps", number(&O::eps)},
+  };
+  return all;
+}
 
-void read_lr_scheduler_kwargs(const std::string& json, LRScheduleOptions& options) {
+/// `owner`: who has these arguments, for errors.
+template <class Options>
+void read_object(const std::string& json, const char* owner, Options& options) {
   if (json.empty()) return;
   const nlohmann::json given = parse_json(json);
   if (!given.is_object()) {
@@ -74,12 +107,13 @@ void read_lr_scheduler_kwargs(const std::string& json, LRScheduleOptions& option
                     "{{\"num_cycles\": 2}}",
                     json));
   }
+  const auto& known_setters = setters(options);
   for (const auto& [name, value] : given.items()) {
-    const auto setter = setters().find(name);
-    if (setter == setters().end()) {
+    const auto setter = known_setters.find(name);
+    if (setter == known_setters.end()) {
       std::string known;
-      for (const auto& each : setters()) known += (known.empty() ? "" : ", ") + each.first;
-      throw ValueError(fmt::format("lr_scheduler_kwargs: no schedule has \"{}\"; known are {}", name, known));
+      for (const auto& each : known_setters) known += (known.empty() ? "" : ", ") + each.first;
+      throw ValueError(fmt::format("lr_scheduler_kwargs: {} has \"{}\"; known are {}", owner, name, known));
     }
     try {
       setter->second(options, value);
@@ -88,6 +122,16 @@ void read_lr_scheduler_kwargs(const std::string& json, LRScheduleOptions& option
           fmt::format("lr_scheduler_kwargs: \"{}\" is {}: {}", name, dump_json(value), error.what()));
     }
   }
+}
+
+}  // namespace
+
+void read_lr_scheduler_kwargs(const std::string& json, LRScheduleOptions& options) {
+  read_object(json, "no schedule", options);
+}
+
+void read_lr_scheduler_kwargs(const std::string& json, ReduceLROnPlateauOptions& options) {
+  read_object(json, "reduce_lr_on_plateau never", options);
 }
 
 }  // namespace lockstep

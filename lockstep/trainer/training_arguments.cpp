@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <type_traits>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/lr_schedule.h"
@@ -12,51 +15,100 @@
 namespace lockstep {
 namespace {
 
+bool is_share_or_number(double value) { return value > 0 && (value <= 1 || value == std::floor(value)); }
+
+bool is_share_or_steps(double value) { return value >= 0 && (value < 1 || value == std::floor(value)); }
+
 template <class T>
-void require(bool ok, const char* name, const T& value, const char* expected) {
-  if (!ok) throw ValueError(fmt::format("{} is {}; it must be {}", name, value, expected));
+std::string text_of(const T& value) {
+  if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
+    return fmt::format("{}", value);
+  } else if constexpr (std::is_same_v<T, std::chrono::seconds>) {
+    return fmt::format("{}", value.count());
+  } else {
+    return "what it is";  // of the other types every value is allowed
+  }
 }
 
 template <class T>
-void require_positive(const char* name, T value) {
-  require(value >= 1, name, value, "1 or more");
+bool is_finite(const T& value) {
+  if constexpr (std::is_floating_point_v<T>) return std::isfinite(value);
+  return true;
 }
 
-void require_not_negative(const char* name, double value) {
-  require(std::isfinite(value) && value >= 0, name, value, "0 or more");
+void check_fields(const TrainingArguments& a){
+#define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help)              \
+  {                                                                                               \
+    [[maybe_unused]] const auto& value = a.name;                                                  \
+    if (!is_finite(value) || !(ok)) {                                                             \
+      throw ValueError(fmt::format("{} is {}; it must be {}", #name, text_of(a.name), expected)); \
+    }                                                                                             \
+  }
+#include "lockstep/trainer/training_arguments.inc"
+}
+
+/// "a=1, b=2" as pairs.
+std::vector<std::pair<std::string, std::string>> read_pairs(std::string text) {
+  std::erase(text, ' ');
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string pair = text.substr(at, end - at);
+    const size_t equals = pair.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw ValueError("optim_args is " + text + "; it must be NAME=VALUE, or several with commas between");
+    }
+    pairs.emplace_back(pair.substr(0, equals), pair.substr(equals + 1));
+    at = end + 1;
+  }
+  return pairs;
+}
+
+double read_number(const std::string& name, const std::string& text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const bool is_number = std::from_chars(text.data(), end, value).ptr == end && !text.empty();
+  if (!is_number || !std::isfinite(value) || value < 0) {
+    throw ValueError(fmt::format("optim_args: {} is {}; it must be 0 or more", name, text));
+  }
+  return value;
+}
+
+bool read_bool(const std::string& name, std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (text == "true" || text == "1" || text == "yes") return true;
+  if (text == "false" || text == "0" || text == "no") return false;
+  throw ValueError(fmt::format("optim_args: {} is {}; it must be true or false", name, text));
 }
 
 }  // namespace
 
 void TrainingArguments::validate() const {
-  require_positive("per_device_train_batch_size", per_device_train_batch_size);
-  require_positive("per_device_eval_batch_size", per_device_eval_batch_size);
-  require_positive("gradient_accumulation_steps", gradient_accumulation_steps);
-  require(max_steps == -1 || max_steps > 0, "max_steps", max_steps, "1 or more, or -1 for num_train_epochs");
-  require(std::isfinite(num_train_epochs) && (num_train_epochs > 0 || max_steps > 0), "num_train_epochs",
-          num_train_epochs, "above 0");
-  require_not_negative("learning_rate", learning_rate);
-  require_not_negative("warmup_steps", warmup_steps);
-  require_not_negative("weight_decay", weight_decay);
-  require_not_negative("max_grad_norm", max_grad_norm);
-  require(adam_beta1 >= 0 && adam_beta1 < 1, "adam_beta1", adam_beta1, "in [0, 1)");
-  require(adam_beta2 >= 0 && adam_beta2 < 1, "adam_beta2", adam_beta2, "in [0, 1)");
-  require_not_negative("adam_epsilon", adam_epsilon);
-  LRScheduleOptions schedule{.type = scheduler_type(lr_scheduler_type)};
-  read_lr_scheduler_kwargs(lr_scheduler_kwargs, schedule);
-  require(logging_steps >= 0, "logging_steps", logging_steps, "0 or more");
-  require(eval_steps >= 0, "eval_steps", eval_steps, "0 or more");
-  require(dataloader_num_workers >= 0, "dataloader_num_workers", dataloader_num_workers, "0 or more");
-  require_positive("dataloader_prefetch_factor", dataloader_prefetch_factor);
-  require(ddp_bucket_cap_mb > 0, "ddp_bucket_cap_mb", ddp_bucket_cap_mb, "above 0");
-  require(ddp_backend.empty() || ddp_backend == "lockstep" || ddp_backend == "gloo", "ddp_backend",
-          ddp_backend, "lockstep or gloo");
-  require(ddp_timeout.count() >= 1, "ddp_timeout", ddp_timeout.count(), "1 second or more");
+  check_fields(*this);
+  optimizer_arguments();
+  if (reduces_lr_on_plateau()) {
+    plateau_options();
+    if (eval_strategy == IntervalStrategy::NO && val_check_interval == 0) {
+      throw ValueError(
+          "lr_scheduler_type is reduce_lr_on_plateau, which follows a metric of the evaluation; set "
+          "eval_strategy to steps or epoch");
+    }
+  } else {
+    LRScheduleOptions schedule{.type = scheduler_type(lr_scheduler_type)};
+    read_lr_scheduler_kwargs(lr_scheduler_kwargs, schedule);
+  }
 }
 
 int64_t TrainingArguments::resolved_warmup_steps(int64_t num_training_steps) const {
   if (warmup_steps >= 1) return static_cast<int64_t>(warmup_steps);
   return static_cast<int64_t>(std::ceil(static_cast<double>(num_training_steps) * warmup_steps));
+}
+
+ReduceLROnPlateauOptions TrainingArguments::plateau_options() const {
+  ReduceLROnPlateauOptions options;
+  read_lr_scheduler_kwargs(lr_scheduler_kwargs, options);
+  return options;
 }
 
 LRScheduleOptions TrainingArguments::lr_schedule(int64_t num_training_steps) const {
@@ -69,12 +121,51 @@ LRScheduleOptions TrainingArguments::lr_schedule(int64_t num_training_steps) con
 }
 
 int64_t TrainingArguments::resolved_logging_steps(int64_t num_training_steps) const {
-  if (logging_steps > 0) return logging_steps;
-  return std::clamp<int64_t>(num_training_steps / 10, 1, 500);
+  if (logging_steps >= 1) return static_cast<int64_t>(logging_steps);
+  if (logging_steps == 0) return std::clamp<int64_t>(num_training_steps / 10, 1, 500);
+  return static_cast<int64_t>(std::ceil(static_cast<double>(num_training_steps) * logging_steps));
 }
 
 int64_t TrainingArguments::resolved_eval_steps(int64_t num_training_steps) const {
-  return eval_steps > 0 ? eval_steps : resolved_logging_steps(num_training_steps);
+  if (eval_steps >= 1) return static_cast<int64_t>(eval_steps);
+  if (eval_steps == 0) return resolved_logging_steps(num_training_steps);
+  return static_cast<int64_t>(std::ceil(static_cast<double>(num_training_steps) * eval_steps));
+}
+
+OptimizerArguments TrainingArguments::optimizer_arguments() const {
+  OptimizerArguments options;
+  for (const auto& [name, value] : read_pairs(optim_args)) {
+    if (name == "weight_decay") {
+      throw ValueError("optim_args has weight_decay, which is an argument of its own: set weight_decay");
+    }
+    if (optim != "sgd") {
+      throw ValueError(fmt::format("optim_args has {}, but {} takes none; sgd takes some", name, optim));
+    }
+    if (name == "momentum") {
+      options.momentum = read_number(name, value);
+    } else if (name == "dampening") {
+      options.dampening = read_number(name, value);
+    } else if (name == "nesterov") {
+      options.nesterov = read_bool(name, value);
+    } else {
+      throw ValueError(fmt::format("optim_args has {}; sgd takes momentum, dampening and nesterov", name));
+    }
+  }
+  if (options.nesterov && (options.momentum <= 0 || options.dampening != 0)) {
+    throw ValueError("optim_args: nesterov needs a momentum above 0 and no dampening");
+  }
+  return options;
+}
+
+std::optional<std::chrono::seconds> TrainingArguments::time_limit() const { return parse_duration(max_time); }
+
+std::string TrainingArguments::best_metric() const {
+  if (metric_for_best_model.empty()) return "eval_loss";
+  return metric_for_best_model.starts_with("eval_") ? metric_for_best_model : "eval_" + metric_for_best_model;
+}
+
+bool TrainingArguments::best_metric_is_greatest() const {
+  return greater_is_better.value_or(!best_metric().ends_with("loss"));
 }
 
 IntervalStrategy parse_interval_strategy(const std::string& flag, const std::string& text) {
@@ -82,6 +173,44 @@ IntervalStrategy parse_interval_strategy(const std::string& flag, const std::str
   if (text == "steps") return IntervalStrategy::STEPS;
   if (text == "epoch") return IntervalStrategy::EPOCH;
   throw ValueError(fmt::format("{} is {}; it must be no, steps or epoch", flag, text));
+}
+
+const char* name_of(IntervalStrategy strategy) {
+  switch (strategy) {
+    case IntervalStrategy::NO:
+      return "no";
+    case IntervalStrategy::STEPS:
+      return "steps";
+    case IntervalStrategy::EPOCH:
+      return "epoch";
+  }
+  return "unknown";
+}
+
+std::optional<std::chrono::seconds> parse_duration(std::string_view text) {
+  std::vector<int64_t> parts;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (true) {
+    int64_t part = 0;
+    const auto [stop, error] = std::from_chars(at, end, part);
+    constexpr int64_t kMost = int64_t{1} << 40;  // so that the sum does not overflow
+    if (error != std::errc() || part < 0 || part > kMost) return std::nullopt;
+    parts.push_back(part);
+    if (stop == end) break;
+    if (*stop != ':') return std::nullopt;
+    at = stop + 1;
+  }
+  if (parts.size() != 1 && parts.size() != 4) return std::nullopt;
+  int64_t seconds = parts.back();
+  if (parts.size() == 4) seconds += 60 * (parts[2] + 60 * (parts[1] + 24 * parts[0]));
+  return seconds > 0 ? std::optional(std::chrono::seconds(seconds)) : std::nullopt;
+}
+
+int64_t limited_batches(double limit, int64_t batches) {
+  if (limit > 1) return std::min(batches, static_cast<int64_t>(std::min(limit, 1e18)));
+  const auto share = static_cast<int64_t>(limit * static_cast<double>(batches));
+  return std::min(batches, std::max<int64_t>(share, 1));
 }
 
 }  // namespace lockstep

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "lockstep/data/train_sampler.h"
 #include "lockstep/optim/lr_schedule.h"
@@ -13,44 +15,18 @@ namespace lockstep {
 
 enum class IntervalStrategy : uint8_t { NO, STEPS, EPOCH };
 
-/// transformers.TrainingArguments, the part that is supported.
+/// TrainingArguments.optim_args, for sgd.
+struct OptimizerArguments {
+  double momentum = 0, dampening = 0;
+  bool nesterov = false;
+};
+
+/// transformers.TrainingArguments, the part that is supported, and what Lightning's users know. Every field
+/// with its type, default and meaning stands in training_arguments.inc, and as a page in
+/// docs/training_arguments.md.
 struct TrainingArguments {
-  std::filesystem::path output_dir = "trainer_output";
-  bool overwrite_output_dir = false;  ///< train although output_dir holds another run
-
-  int64_t per_device_train_batch_size = 8;  ///< samples per rank and micro-batch
-  int64_t per_device_eval_batch_size = 8;
-  int64_t gradient_accumulation_steps = 1;  ///< micro-batches per optimizer step
-  double num_train_epochs = 3;              ///< may be a fraction
-  int64_t max_steps = -1;                   ///< optimizer steps; > 0 overrides num_train_epochs
-
-  double learning_rate = 5e-5;
-  std::string lr_scheduler_type = "linear";  ///< a name of SchedulerType
-  std::string lr_scheduler_kwargs{};  ///< fields of LRScheduleOptions as a JSON object: {"num_cycles": 2}
-  double warmup_steps = 0;            ///< optimizer steps; below 1: this share of all steps
-  double weight_decay = 0;            ///< not applied to biases and LayerNorm
-  double adam_beta1 = 0.9;
-  double adam_beta2 = 0.999;
-  double adam_epsilon = 1e-8;
-  double max_grad_norm = 1.0;  ///< 0: no clipping
-  bool bf16 = false;           ///< autocast of the forward pass to bfloat16
-
-  IntervalStrategy logging_strategy = IntervalStrategy::STEPS;
-  int64_t logging_steps = 0;  ///< 0: every 500, and a short run so that it logs ten times or more
-  bool logging_first_step = false;
-  bool disable_tqdm = false;  ///< no live progress bar
-  IntervalStrategy eval_strategy = IntervalStrategy::NO;
-  int64_t eval_steps = 0;  ///< 0: as logging_steps
-
-  uint64_t seed = 42;
-  TrainSamplingStrategy train_sampling_strategy = TrainSamplingStrategy::random;
-  bool dataloader_drop_last = false;
-  int dataloader_num_workers = 0;  ///< threads
-  int dataloader_prefetch_factor = 2;
-
-  double ddp_bucket_cap_mb = 25;
-  std::string ddp_backend{};  ///< "lockstep", "gloo", or "": as InitOptions::backend
-  std::chrono::seconds ddp_timeout{1800};
+#define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help) type name = preset;
+#include "lockstep/trainer/training_arguments.inc"
 
   /// Throws ValueError naming the argument, its value and what is allowed.
   void validate() const;
@@ -58,13 +34,45 @@ struct TrainingArguments {
   int64_t resolved_logging_steps(int64_t num_training_steps) const;
   /// Optimizer steps between evaluations under IntervalStrategy::STEPS.
   int64_t resolved_eval_steps(int64_t num_training_steps) const;
+  /// Whether lr_scheduler_type is reduce_lr_on_plateau, which follows a metric: it has no lr_schedule().
+  bool reduces_lr_on_plateau() const { return lr_scheduler_type == "reduce_lr_on_plateau"; }
+  /// The arguments of ReduceLROnPlateau. Throws ValueError for lr_scheduler_kwargs that it does not have.
+  ReduceLROnPlateauOptions plateau_options() const;
   /// The schedule of a run of `num_training_steps`. Throws ValueError for arguments that it cannot use.
   LRScheduleOptions lr_schedule(int64_t num_training_steps) const;
   /// Whole warm-up steps of a run of `num_training_steps`: a share is rounded up.
   int64_t resolved_warmup_steps(int64_t num_training_steps) const;
+  /// optim_args. Throws ValueError for those that `optim` does not take.
+  OptimizerArguments optimizer_arguments() const;
+  /// max_time; nothing: no limit.
+  std::optional<std::chrono::seconds> time_limit() const;
+  /// data_seed or, without one, seed.
+  uint64_t sampling_seed() const { return data_seed.value_or(seed); }
+  /// metric_for_best_model as evaluate() returns it, "eval_loss" by default.
+  std::string best_metric() const;
+  /// greater_is_better or, without it, whether best_metric() is no loss.
+  bool best_metric_is_greatest() const;
 };
 
 /// "no", "steps" or "epoch"; ValueError naming `flag` otherwise.
 IntervalStrategy parse_interval_strategy(const std::string& flag, const std::string& text);
+const char* name_of(IntervalStrategy strategy);
+
+/// "DD:HH:MM:SS", or a number of seconds; nothing for any other text and for no time at all.
+std::optional<std::chrono::seconds> parse_duration(std::string_view text);
+
+/// How many of `batches` a limit such as limit_train_batches leaves: that share of them, rounded down but at
+/// least one, or above 1 that number of them.
+int64_t limited_batches(double limit, int64_t batches);
+
+/// The arguments as transformers writes training_args.json: all fields of training_arguments.inc, in its order,
+/// two spaces a level; null where transformers has None.
+std::string to_json(const TrainingArguments& arguments);
+
+/// Reads what to_json() or transformers wrote. Fields that `text` lacks keep their defaults; those of
+/// transformers that are not supported may be there with a value that changes nothing, such as their default.
+/// Throws ValueError that begins with `source`, the file's name, for any other value of those (with the
+/// reason), for an unknown field (with the nearest name), a wrong type or a value that is not allowed.
+TrainingArguments training_arguments_from_json(std::string_view text, const std::string& source);
 
 }  // namespace lockstep

@@ -100,59 +100,5 @@ TEST(DealEpoch, DropLastLeavesWholeBatches) {
   EXPECT_FALSE(epoch.last_is_substitute);
 }
 
-TEST(TrainingArguments, WarmupStepsBelowOneAreAShare) {
-  TrainingArguments given;
-  EXPECT_EQ(given.resolved_warmup_steps(252), 0);
-  given.warmup_steps = 0.1;
-  EXPECT_EQ(given.resolved_warmup_steps(252), 26);
-  given.warmup_steps = 30;
-  EXPECT_EQ(given.resolved_warmup_steps(252), 30);
-}
-
-TEST(TrainingArguments, AShortRunLogsTenTimesUnlessToldOtherwise) {
-  TrainingArguments given;
-  for (const int64_t steps : {10, 39, 100, 4999}) {
-    EXPECT_GE(steps / given.resolved_logging_steps(steps), 10) << steps;
-  }
-  EXPECT_EQ(given.resolved_logging_steps(3), 1);
-  EXPECT_EQ(given.resolved_logging_steps(100000), 500);
-  EXPECT_EQ(given.resolved_eval_steps(39), 3);
-  given.logging_steps = 500;
-  EXPECT_EQ(given.resolved_logging_steps(39), 500);
-  EXPECT_EQ(given.resolved_eval_steps(39), 500);
-  given.eval_steps = 7;
-  EXPECT_EQ(given.resolved_eval_steps(39), 7);
-}
-
-TEST(TrainingArguments, BadValuesAreNamed) {
-  const auto message = [](auto change) {
-    TrainingArguments given;
-    change(given);
-    try {
-      given.validate();
-    } catch (const ValueError& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
-  };
-  EXPECT_EQ(message([](auto&) {}), "no error");
-  EXPECT_EQ(message([](auto& a) { a.per_device_train_batch_size = 0; }),
-            "per_device_train_batch_size is 0; it must be 1 or more");
-  EXPECT_EQ(message([](auto& a) {
-              a.lr_scheduler_type = "square";
-            }).find("unknown lr scheduler type \"square\", expected linear, cosine, "),
-            0);
-  EXPECT_EQ(message([](auto& a) {
-              a.lr_scheduler_kwargs = "{\"cycles\": 2}";
-            }).find("lr_scheduler_kwargs: no schedule has \"cycles\"; known are decay_type, "),
-            0);
-  EXPECT_EQ(message([](auto& a) { a.max_steps = 0; }),
-            "max_steps is 0; it must be 1 or more, or -1 for num_train_epochs");
-  EXPECT_EQ(message([](auto& a) { a.learning_rate = -1; }), "learning_rate is -1; it must be 0 or more");
-  EXPECT_EQ(message([](auto& a) { a.ddp_backend = "nccl"; }),
-            "ddp_backend is nccl; it must be lockstep or gloo");
-  EXPECT_THROW(parse_interval_strategy("eval_strategy", "always"), ValueError);
-}
-
 }  // namespace
 }  // namespace lockstep

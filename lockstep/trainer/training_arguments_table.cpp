@@ -1,0 +1,63 @@
+#include "lockstep/trainer/training_arguments_table.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "lockstep/cli/nearest.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* SHOWN = nullptr;  // as the table calls it
+
+std::vector<ArgumentRow> make_rows() {
+  std::vector<ArgumentRow> rows;
+  const char* group = "";
+#define LOCKSTEP_ARGUMENT_GROUP(title) group = title;
+#define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help) \
+  rows.push_back({#name, group, preset_text, expected, word, help});
+#include "lockstep/trainer/training_arguments.inc"
+  return rows;
+}
+
+constexpr RefusedArgument kRefused[] = {
+#define LOCKSTEP_REFUSED(name, harmless, reason) {#name, harmless, reason},
+#include "lockstep/trainer/training_arguments.inc"
+};
+
+constexpr DifferentDefault kDifferent[] = {
+#define LOCKSTEP_DIFFERENT_DEFAULT(name, theirs, reason) {#name, theirs, reason},
+#include "lockstep/trainer/training_arguments.inc"
+};
+
+constexpr OtherArgumentName kOtherNames[] = {
+#define LOCKSTEP_OTHER_NAME(other, name) {#other, #name},
+#include "lockstep/trainer/training_arguments.inc"
+};
+
+}  // namespace
+
+std::span<const ArgumentRow> training_argument_rows() {
+  static const std::vector<ArgumentRow> rows = make_rows();
+  return rows;
+}
+
+std::span<const RefusedArgument> refused_training_arguments() { return kRefused; }
+std::span<const DifferentDefault> different_training_defaults() { return kDifferent; }
+std::span<const OtherArgumentName> other_training_argument_names() { return kOtherNames; }
+
+std::string nearest_training_argument(std::string_view name) {
+  for (const auto& [other, its_name] : kOtherNames) {
+    if (name == other) return its_name;
+  }
+  std::vector<std::string> words;
+  for (const auto& row : training_argument_rows()) words.emplace_back(row.name);
+  for (const auto& refused : kRefused) words.emplace_back(refused.name);
+  for (auto& word : words) std::replace(word.begin(), word.end(), '_', '-');  // as nearest_word wants them
+  std::string nearest = nearest_word(name, words);
+  std::replace(nearest.begin(), nearest.end(), '-', '_');
+  return nearest;
+}
+
+}  // namespace lockstep

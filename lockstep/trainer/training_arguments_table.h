@@ -1,0 +1,47 @@
+// The rows of training_arguments.inc as values, for errors, flags and the page of documentation.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace lockstep {
+
+/// A field of TrainingArguments.
+struct ArgumentRow {
+  const char* name;
+  const char* group;        ///< heading in --help
+  const char* preset_text;  ///< the default in words; nullptr: as it is
+  const char* expected;     ///< what is allowed; empty: all of its type
+  const char* word;         ///< what --help calls the value; empty: by type
+  const char* help;
+};
+
+/// A field of transformers' that is not supported.
+struct RefusedArgument {
+  const char* name;
+  const char* harmless;  ///< values that change nothing, a JSON array; first transformers' default
+  const char* reason;
+};
+
+/// A supported field whose default is not transformers'.
+struct DifferentDefault {
+  const char* name;
+  const char* theirs;  ///< as JSON
+  const char* reason;
+};
+
+struct OtherArgumentName {
+  const char* other;
+  const char* name;
+};
+
+std::span<const ArgumentRow> training_argument_rows();
+std::span<const RefusedArgument> refused_training_arguments();
+std::span<const DifferentDefault> different_training_defaults();
+std::span<const OtherArgumentName> other_training_argument_names();
+
+/// The field that `name` was probably meant to be, supported or not; empty when none is near.
+std::string nearest_training_argument(std::string_view name);
+
+}  // namespace lockstep
