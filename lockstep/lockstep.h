@@ -8,6 +8,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/checkpoint/module_file.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/comm/device_mesh.h"

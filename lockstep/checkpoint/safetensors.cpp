@@ -50,20 +50,32 @@ at::ScalarType scalar_type(const std::string& dtype) {
   throw Error("no tensor type for the dtype " + dtype);  // the header's check knows the same names
 }
 
+/// nullptr: the format has no such type.
+const char* word_of(at::ScalarType type) {
+  for (const auto& [word, its_type] : scalar_types) {
+    if (type == its_type) return word;
+  }
+  return nullptr;
+}
+
 SafetensorsEntry describe(const std::string& name, const at::Tensor& tensor) {
   if (name == "__metadata__") throw ValueError("a tensor cannot be named __metadata__ in a safetensors file");
   if (!tensor.defined()) throw ValueError("tensor " + name + " is undefined, so it cannot be saved");
   if (tensor.layout() != at::kStrided) {
     throw ValueError("tensor " + name + " is not dense, so a safetensors file cannot hold it");
   }
-  for (const auto& [word, type] : scalar_types) {
-    if (tensor.scalar_type() == type) return {name, word, tensor.sizes().vec()};
-  }
+  if (const char* const word = word_of(tensor.scalar_type())) return {name, word, tensor.sizes().vec()};
   throw ValueError(fmt::format("tensor {} has type {}, which a safetensors file cannot hold", name,
                                c10::toString(tensor.scalar_type())));
 }
 
 }  // namespace
+
+std::string dtype_of(const at::Tensor& tensor) {
+  if (const char* const word = word_of(tensor.scalar_type())) return word;
+  throw ValueError(
+      fmt::format("type {} is none that a safetensors file can hold", c10::toString(tensor.scalar_type())));
+}
 
 SafetensorsReader::SafetensorsReader(const std::filesystem::path& path)
     : file_(path.string()), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {

@@ -45,6 +45,9 @@ class SafetensorsReader {
   SafetensorsHeader header_;
 };
 
+/// The format's word for the tensor's dtype: F32, BF16, I64, ... Throws ValueError where it has none.
+std::string dtype_of(const at::Tensor& tensor);
+
 /// All tensors of `path`. Throws FileError as SafetensorsReader does.
 SafetensorsFile load_safetensors(const std::filesystem::path& path);
 

@@ -7,9 +7,10 @@ import unittest
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, load_model, save_file, save_model
 
-COPY = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "safetensors_copy")
+BIN = os.environ["LOCKSTEP_TEST_BIN_DIR"]
+COPY = os.path.join(BIN, "safetensors_copy")
 
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64]
@@ -28,6 +29,18 @@ def tensors_of_all_types():
     tensors["complex"] = torch.randn(4, dtype=torch.complex64)
     tensors['odd "name" \u00e9 \u4e2d'] = torch.arange(6.0)
     return tensors
+
+
+class TiedModule(torch.nn.Module):
+    """tests/checkpoint/tied_module.h"""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(7, 3)
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.decoder = torch.nn.Linear(3, 7, bias=False)
+        self.decoder.weight = self.embedding.weight
+        self.register_buffer("small", torch.randn(2, 2).to(torch.bfloat16))
 
 
 def copy(source, target):
@@ -70,6 +83,20 @@ class SafetensorsParity(unittest.TestCase):
         save_file({}, self.path("a"))
         self.assertEqual(copy(self.path("a"), self.path("b")).returncode, 0)
         self.assertEqual(load_file(self.path("b")), {})
+
+    def test_modules_go_both_ways(self):
+        torch.manual_seed(1)
+        ours, theirs = TiedModule(), TiedModule()
+        ours.norm(torch.randn(4, 3))  # other statistics than new ones
+        save_model(ours, self.path("a"))
+        done = subprocess.run([os.path.join(BIN, "module_copy"), self.path("a"), self.path("b")], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(load_model(theirs, self.path("b")), (set(), []))
+        for name, tensor in ours.state_dict().items():
+            self.assertTrue(torch.equal(theirs.state_dict()[name], tensor), name)
+        with safe_open(self.path("a"), "pt") as a, safe_open(self.path("b"), "pt") as b:
+            self.assertEqual(set(a.keys()), set(b.keys()))
+            self.assertEqual({**a.metadata(), "format": "pt"}, b.metadata())
 
     def test_both_refuse_the_same_damage(self):
         def header(entries):

@@ -1,0 +1,37 @@
+// The parameters and buffers of a module as a safetensors file, under the module's own names.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+/// Writes all parameters and buffers of `module` to `path`, under the names of named_parameters() and
+/// named_buffers(). Python's safetensors.torch.load_model reads the file into a module with the same names. A
+/// tensor with several names (tied weights) is written once, under the first name in alphabetical order; the
+/// file's metadata say the others. A failure leaves the old file or none. Throws FileError, and ValueError for
+/// a tensor that the format cannot hold. Blocks. On several ranks, one of them calls it.
+void save_module(const torch::nn::Module& module, const std::filesystem::path& path);
+
+struct LoadOptions {
+  bool strict = true;  ///< whether missing and unexpected tensors are an error
+};
+
+struct LoadResult {
+  std::vector<std::string> missing;     ///< tensors of the module that the file lacks; they are as before
+  std::vector<std::string> unexpected;  ///< tensors of the file that the module lacks
+};
+
+/// Copies the tensors of the safetensors file `path` into the parameters and buffers of `module`, which keep
+/// their memory and devices. Any name of a tensor with several will do. Throws FileError for a file that cannot
+/// be read; ValueError that names file and tensors for another shape or dtype and, when strict, for missing and
+/// unexpected ones, all in one error: then the module is as before. Blocks.
+LoadResult load_module(torch::nn::Module& module, const std::filesystem::path& path,
+                       LoadOptions options = {});
+
+}  // namespace lockstep
