@@ -1,8 +1,13 @@
 // A rank of the shared-memory core, as tests use it.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <chrono>
+#include <exception>
+#include <functional>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,5 +39,22 @@ struct Rank {
   Node node;
   Group group;
 };
+
+/// What the Error says that `call` throws.
+template <class Error>
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another error: ") + error.what();
+  }
+  return "no error";
+}
+
+inline void expect_contains(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks\n" << part;
+}
 
 }  // namespace lockstep::shm
