@@ -5,30 +5,23 @@
 
 #include <algorithm>
 #include <csignal>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "launcher/machines/hosts.h"
 #include "launcher/machines/machine.h"
+#include "launcher/machines/messages.h"
 #include "launcher/machines/retry_pause.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/base/json.h"
 
 namespace lockstep::launcher {
 namespace {
-
-using nlohmann::json;
 
 constexpr double kFirstLine = 2.5;  ///< seconds of trouble before it is told
 constexpr double kNextLine = 30;
 constexpr double kLookUpTimeout = 2;
 constexpr double kGreetingTimeout = 3;
 constexpr double kVerdictTimeout = 3;  ///< for what the rendezvous says of a lockrun that has ended
-
-std::string dump(const json& message) {
-  return dump_json(message, {.ensure_ascii = true, .replace_invalid_utf8 = true});
-}
 
 }  // namespace
 
@@ -112,31 +105,31 @@ bool Agent::connect(Signals& signals) {
   return true;
 }
 
-std::optional<Place> Agent::meet(Signals& signals, uint16_t store_port) {
+std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port) {
   const NodeOptions& nodes = options_.nodes;
   news_.begin_anew();
   failure_reported_ = false;
-  json join = {{"type", "join"},
-               {"id", id_},
-               {"run_id", options_.rdzv_id},
-               {"host", host_},
-               {"address", address_.host()},
-               {"store_port", store_port},
-               {"nproc", options_.nproc_per_node},
-               {"min", nodes.min},
-               {"max", nodes.max}};
-  if (nodes.numbered) join["node_rank"] = nodes.node_rank;
-  join["serving"] = search_.serves();
-  join["serves"] = !nodes.numbered && nodes.is_host.value_or(true);
+  message::Join join;
+  join.id = id_;
+  join.run_id = options_.rdzv_id;
+  join.host = host_;
+  join.address = address_.host();
+  join.store_port = store_port;
+  join.nproc = options_.nproc_per_node;
+  join.min = nodes.min;
+  join.max = nodes.max;
+  if (nodes.numbered) join.node_rank = nodes.node_rank;
+  join.serving = search_.serves();
+  join.serves = !nodes.numbered && nodes.is_host.value_or(true);
   if (took_part_) {
-    join["round"] = last_.round;
-    join["machines"] = last_.machines;
-    join["restarts"] = restarts_;
-    join["server_is_gone"] = search_.server_is_gone();
-    join["same_place"] = search_.is_where_it_was();
-    join["instance"] = last_.instance;
+    join.round = last_.round;
+    join.machines = last_.machines;
+    join.restarts = restarts_;
+    join.server_is_gone = search_.server_is_gone();
+    join.same_place = search_.is_where_it_was();
+    join.instance = last_.instance;
   }
-  wire_->send(dump(join));
+  send(join);
   const double started = monotonic_seconds();
   double next_line = started + kFirstLine, failed_at = 0;
   while (!news_.place && !news_.over) {
@@ -237,7 +230,7 @@ void Agent::handle_signals(Signals& signals) {
 }
 
 void Agent::suspended() {
-  if (wire_) wire_->send(kPause);
+  if (wire_) send(message::Pause());
 }
 
 void Agent::resumed() {
@@ -251,11 +244,13 @@ double Agent::tick() {
   const double now = monotonic_seconds();
   if (now >= told_ + interval) {
     told_ = now;
-    wire_->send(kBeat);
+    send(message::Beat());
   }
   wire_->flush();
   return std::max(0.01, told_ + interval - now);
 }
+
+void Agent::send(const Message& message) { wire_->send(to_text(message)); }
 
 void Agent::receive() {
   for (const std::string& message : wire_->receive()) {
@@ -275,18 +270,18 @@ std::optional<std::string> Agent::take_end_request() {
 void Agent::report_failure(const std::string& what, int code) {
   if (!may_report()) return;
   failure_reported_ = true;
-  wire_->send(dump({{"type", "failed"}, {"what", what}, {"code", std::clamp(code, 1, 255)}}));
+  send(message::Failed{what, std::clamp(code, 1, 255)});
 }
 
 void Agent::report_resume() {
   if (!may_report()) return;
   failure_reported_ = true;
-  wire_->send(kResume);
+  send(message::Resume());
 }
 
 Verdict Agent::conclude(bool succeeded, Signals& signals) {
   if (succeeded) {
-    wire_->send(kSucceeded);
+    send(message::Succeeded());
   } else {
     report_failure("lockrun on " + host_ + " could not go on", 1);
   }
@@ -310,7 +305,7 @@ Verdict Agent::conclude(bool succeeded, Signals& signals) {
 
 void Agent::leave(int code) {
   left_ = true;
-  if (wire_) wire_->send(dump({{"type", "leave"}, {"code", code}}));
+  if (wire_) send(message::Leave{code});
 }
 
 }  // namespace lockstep::launcher

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "launcher/cli/options.h"
+#include "launcher/machines/messages.h"
 #include "launcher/machines/rendezvous_news.h"
 #include "launcher/machines/rendezvous_search.h"
 #include "launcher/machines/wire.h"
@@ -40,7 +41,7 @@ class Agent {
   /// Blocks until a round begins. `store_port`: where this machine would serve the ranks' store. Throws Error
   /// when too few machines come, or the server refuses or is lost for good; nothing when a signal came first,
   /// the connection was lost (see connected()), or the job is over: see conclude().
-  std::optional<Place> meet(Signals& signals, uint16_t store_port);
+  std::optional<message::Start> meet(Signals& signals, uint16_t store_port);
   std::optional<int> interrupted_by() const { return interrupted_by_; }
 
   // While ranks run.
@@ -65,6 +66,7 @@ class Agent {
 
  private:
   bool greet(Signals& signals);
+  void send(const Message& message);
   void receive();
   void wait(double seconds, Signals& signals);
   void handle_signals(Signals& signals);

@@ -7,7 +7,7 @@
 #include <csignal>
 #include <utility>
 
-#include "launcher/machines/rendezvous.h"
+#include "launcher/machines/messages.h"
 #include "launcher/machines/wire.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -26,8 +26,9 @@ bool answers(const job::Address& address, const std::string& secret, const std::
   while (wire.state() == Wire::State::open && monotonic_seconds() < deadline) {
     pollfd wait{wire.fd(), POLLIN, 0};
     ::poll(&wait, 1, 100);
-    for (const std::string& message : wire.receive()) {
-      if (message == kYes) return true;
+    for (const std::string& text : wire.receive()) {
+      const auto message = parse_message(text);
+      if (message && std::holds_alternative<message::Yes>(*message)) return true;
     }
     wire.flush();
   }

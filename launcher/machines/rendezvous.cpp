@@ -1,124 +1,53 @@
 #include "launcher/machines/rendezvous.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
-
 #include "launcher/output/report.h"
-#include "lockstep/base/json.h"
 
 namespace lockstep::launcher {
 namespace {
 
-using nlohmann::json;
-
 /// So many machines may serve when others are lost.
 constexpr size_t kMostHeirs = 8;
 
-/// A string of at most `most` printable bytes; anything else is replaced.
-std::string text_of(const json& message, const char* key, size_t most) {
-  const auto found = message.find(key);
-  std::string text = found != message.end() && found->is_string() ? found->get<std::string>() : "";
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
-  }
-  return text.substr(0, most);
-}
-
-int number_of(const json& message, const char* key, int absent, int least, int most) {
-  const auto found = message.find(key);
-  if (found == message.end() || !found->is_number_integer()) return absent;
-  return static_cast<int>(std::clamp<int64_t>(found->get<int64_t>(), least, most));
-}
-
-std::string dump(const json& message) {
-  return dump_json(message, {.ensure_ascii = true, .replace_invalid_utf8 = true});
-}
-
 }  // namespace
 
-std::string dropped_message(const std::string& reason) {
-  return dump({{"type", "dropped"}, {"reason", reason}});
-}
-
-bool Rendezvous::receive(int peer, std::string_view text, double now) {
-  const json message = parse_json(text);
-  if (!message.is_object()) return false;
-  const std::string type = text_of(message, "type", 20);
-  if (type == "join") {
-    Machine machine;
-    machine.id = text_of(message, "id", 64);
-    if (machine.id.empty()) machine.id = "peer " + std::to_string(peer);
-    machine.host = text_of(message, "host", 256);
-    machine.address = text_of(message, "address", 64);
-    machine.store_port = number_of(message, "store_port", 0, 0, 65535);
-    machine.nproc = number_of(message, "nproc", 0, 0, 4096);
-    machine.node_rank = number_of(message, "node_rank", -1, -1, 1 << 20);
-    if (machine.nproc == 0 || machine.store_port == 0) return false;
-    if (text_of(message, "run_id", 1024) != rules_.run_id) {
-      send(peer, dump({{"type", "refused"},
-                       {"reason", "the rendezvous there is for --rdzv-id " + rules_.run_id + ", not " +
-                                      text_of(message, "run_id", 256)}}));
-      return true;
-    }
-    if (number_of(message, "min", 0, 0, 1 << 20) != rules_.min ||
-        number_of(message, "max", 0, 0, 1 << 20) != rules_.max ||
-        (machine.node_rank >= 0) != rules_.numbered) {
-      send(peer, dump({{"type", "refused"},
-                       {"reason", "the rendezvous there has --nnodes " + std::to_string(rules_.min) + ":" +
-                                      std::to_string(rules_.max) + " and --rdzv-backend " +
-                                      (rules_.numbered ? "static" : "c10d") +
-                                      "; use the same flags on all machines"}}));
-      return true;
-    }
-    machine.round = number_of(message, "round", 0, 0, 1 << 30);
-    const auto flag = [&](const char* key) { return message.value(key, json()) == json(true); };
-    machine.serves = flag("serves");
-    machine.serving = flag("serving");
-    // Where that one served this one does, so that one has ended.
-    const bool replaced = flag("same_place") && text_of(message, "instance", 64) != rules_.instance;
-    join(peer, machine,
-         {number_of(message, "machines", 0, 0, 1 << 20), number_of(message, "restarts", 0, 0, 1 << 20),
-          flag("server_is_gone") || replaced},
-         now);
+bool Rendezvous::receive(int peer, const Message& said, double now) {
+  if (const auto* join = std::get_if<message::Join>(&said)) {
+    if (join->nproc == 0 || join->store_port == 0) return false;
+    this->join(peer, *join, now);
     return true;
   }
-  if (type == "ask") {
-    const bool same = text_of(message, "run_id", 1024) == rules_.run_id &&
-                      text_of(message, "instance", 64) != rules_.instance;
-    if (same && !over()) send(peer, std::string(kYes));
+  if (const auto* ask = std::get_if<message::Ask>(&said)) {
+    answer(peer, *ask);
     return true;
   }
-  if (type == "beat" || type == "pause" || moved()) return true;
+  if (std::holds_alternative<message::Beat>(said) || std::holds_alternative<message::Pause>(said) || moved())
+    return true;
   if (!machines_.contains(peer)) return false;
-  if (type == "failed") {
-    failed(peer, text_of(message, "what", 1024), number_of(message, "code", 1, 1, 255), now);
-  } else if (type == "resume") {
-    if (takes_part(peer))
-      finish("a rank on " + machines_[peer].host + " asked to be resumed later", kResumeCode);
-  } else if (type == "leave") {
-    left(peer, number_of(message, "code", 1, 0, 255), now);
-  } else if (type == "succeeded") {
-    if (phase_ == Phase::running && machines_[peer].state == State::running) {
-      machines_[peer].state = State::succeeded;
-      const auto runs = [](const auto& entry) { return entry.second.state == State::running; };
-      if (std::none_of(machines_.begin(), machines_.end(), runs)) finish("", 0);
-    }
+  if (const auto* failure = std::get_if<message::Failed>(&said)) {
+    failed(peer, *failure, now);
+  } else if (std::holds_alternative<message::Resume>(said)) {
+    resume(peer);
+  } else if (std::holds_alternative<message::Succeeded>(said)) {
+    succeeded(peer);
+  } else if (const auto* leave = std::get_if<message::Leave>(&said)) {
+    left(peer, leave->code, now);
   } else {
     return false;
   }
   return true;
 }
 
-std::string Rendezvous::reason_to_refuse(int peer, const Machine& machine) const {
+std::string Rendezvous::reason_to_refuse(int peer, const message::Join& join) const {
   if (phase_ == Phase::over) return "the job there is over";
   if (!rules_.numbered) return {};
-  if (machine.node_rank >= rules_.max) {
-    return "--node-rank " + std::to_string(machine.node_rank) + " is not below --nnodes " +
+  if (join.node_rank >= rules_.max) {
+    return "--node-rank " + std::to_string(join.node_rank) + " is not below --nnodes " +
            std::to_string(rules_.max);
   }
   for (const auto& [other, known] : machines_) {
-    if (other != peer && known.node_rank == machine.node_rank) {
-      return "--node-rank " + std::to_string(machine.node_rank) + " is taken by " + known.host;
+    if (other != peer && known.node_rank == join.node_rank) {
+      return "--node-rank " + std::to_string(join.node_rank) + " is taken by " + known.host;
     }
   }
   return {};
@@ -135,53 +64,84 @@ void Rendezvous::replace(int peer, const std::string& id, double now) {
   lost(before, "its connection was cut", false, now);
 }
 
-std::string Rendezvous::question() const {
-  return dump({{"type", "ask"}, {"run_id", rules_.run_id}, {"instance", rules_.instance}});
+message::Ask Rendezvous::question() const { return {rules_.run_id, rules_.instance}; }
+
+void Rendezvous::answer(int peer, const message::Ask& ask) {
+  if (ask.run_id == rules_.run_id && ask.instance != rules_.instance && !over()) send(peer, message::Yes());
 }
 
 void Rendezvous::move(const std::string& reason) {
   if (over()) return;
   moved_ = reason;
-  for (const auto& entry : machines_) send(entry.first, dump({{"type", "moved"}, {"reason", reason}}));
+  for (const auto& entry : machines_) send(entry.first, message::Moved{reason});
 }
 
-void Rendezvous::inherit(int round, const Past& past, double now) {
-  if (round > rounds_) {
+void Rendezvous::inherit(const message::Join& join, double now) {
+  if (join.round > rounds_) {
     inherited_ = true;
-    rounds_ = round;
-    members_ = static_cast<size_t>(past.machines);
+    rounds_ = join.round;
+    members_ = static_cast<size_t>(join.machines);
     gone_.clear();
   }
-  if (!inherited_ || round < rounds_) return;
-  if (past.server_is_gone) gone_.insert("the one that served");
-  restarts_.inherit(past.restarts, now);
+  if (!inherited_ || join.round < rounds_) return;
+  // Where that one served this one does, so that one has ended.
+  const bool replaced = join.same_place && join.instance != rules_.instance;
+  if (join.server_is_gone || replaced) gone_.insert("the one that served");
+  restarts_.inherit(join.restarts, now);
 }
 
-void Rendezvous::join(int peer, const Machine& machine, const Past& past, double now) {
-  if (!moved_.empty()) {
-    send(peer, dump({{"type", "moved"}, {"reason", moved_}}));
+void Rendezvous::join(int peer, const message::Join& join, double now) {
+  if (join.run_id != rules_.run_id) {
+    send(peer, message::Refused{"the rendezvous there is for --rdzv-id " + rules_.run_id + ", not " +
+                                join.run_id.substr(0, 256)});
     return;
   }
-  replace(peer, machine.id, now);
-  const std::string reason = reason_to_refuse(peer, machine);
-  if (!reason.empty()) {
-    send(peer, dump({{"type", "refused"}, {"reason", reason}}));
+  if (join.min != rules_.min || join.max != rules_.max || (join.node_rank >= 0) != rules_.numbered) {
+    send(peer, message::Refused{"the rendezvous there has --nnodes " + std::to_string(rules_.min) + ":" +
+                                std::to_string(rules_.max) + " and --rdzv-backend " +
+                                (rules_.numbered ? "static" : "c10d") +
+                                "; use the same flags on all machines"});
+    return;
+  }
+  message::Join known = join;
+  if (known.id.empty()) known.id = "peer " + std::to_string(peer);
+  take_in(peer, known, now);
+}
+
+void Rendezvous::take_in(int peer, const message::Join& join, double now) {
+  if (!moved_.empty()) {
+    send(peer, message::Moved{moved_});
+    return;
+  }
+  replace(peer, join.id, now);
+  if (const std::string reason = reason_to_refuse(peer, join); !reason.empty()) {
+    send(peer, message::Refused{reason});
     return;
   }
   const auto known = machines_.find(peer);
   if (known == machines_.end()) {
-    machines_[peer] = machine;
-    machines_[peer].arrival = arrivals_++;
+    Member member;
+    member.id = join.id;
+    member.host = join.host;
+    member.address = join.address;
+    member.store_port = join.store_port;
+    member.nproc = join.nproc;
+    member.node_rank = join.node_rank;
+    member.arrival = arrivals_++;
+    member.serves = join.serves;
+    member.serving = join.serving;
+    member.round = join.round;
+    machines_[peer] = member;
   } else {
     known->second.state = State::waiting;
   }
   if (phase_ == Phase::running) {
     size_t members = 0;
     for (const auto& entry : machines_) members += entry.second.state != State::waiting ? 1 : 0;
-    if (members < static_cast<size_t>(rules_.max)) end_round(machine.host + " joins the job", now);
+    if (members < static_cast<size_t>(rules_.max)) end_round(join.host + " joins the job", now);
   }
-  if (phase_ == Phase::gathering && !rules_.numbered) inherit(machine.round, past, now);
-  gone_.erase(machine.id);
+  if (phase_ == Phase::gathering && !rules_.numbered) inherit(join, now);
+  gone_.erase(join.id);
   gather(now);
   send_status();
 }
@@ -191,8 +151,20 @@ bool Rendezvous::takes_part(int peer) const {
   return phase_ == Phase::running && found != machines_.end() && found->second.state != State::waiting;
 }
 
-void Rendezvous::failed(int peer, const std::string& what, int code, double now) {
-  if (takes_part(peer)) count_failure(what, code, now);
+void Rendezvous::failed(int peer, const message::Failed& failure, double now) {
+  if (takes_part(peer)) count_failure(failure.what, failure.code, now);
+}
+
+void Rendezvous::resume(int peer) {
+  if (takes_part(peer))
+    finish("a rank on " + machines_[peer].host + " asked to be resumed later", kResumeCode);
+}
+
+void Rendezvous::succeeded(int peer) {
+  if (phase_ != Phase::running || machines_[peer].state != State::running) return;
+  machines_[peer].state = State::succeeded;
+  const auto runs = [](const auto& entry) { return entry.second.state == State::running; };
+  if (std::none_of(machines_.begin(), machines_.end(), runs)) finish("", 0);
 }
 
 void Rendezvous::count_failure(const std::string& reason, int code, double now) {
@@ -211,7 +183,7 @@ void Rendezvous::lost(int peer, const std::string& how, bool closed, double now)
   const auto found = machines_.find(peer);
   if (found == machines_.end()) return;
   const bool counts = takes_part(peer) && found->second.state == State::running;
-  const Machine machine = found->second;
+  const Member machine = found->second;
   if (closed && machine.round == rounds_) gone_.insert(machine.id);
   machines_.erase(found);
   if (over()) return;
@@ -300,8 +272,8 @@ void Rendezvous::start_round() {
   }
   // Numbered machines keep their number; others keep their order, newcomers last.
   std::sort(members.begin(), members.end(), [&](int a, int b) {
-    const Machine &left = machines_[a], &right = machines_[b];
-    const auto key = [](const Machine& m) {
+    const Member &left = machines_[a], &right = machines_[b];
+    const auto key = [](const Member& m) {
       return std::make_tuple(m.node_rank, m.group_rank < 0, m.group_rank, m.arrival);
     };
     return key(left) < key(right);
@@ -313,37 +285,30 @@ void Rendezvous::start_round() {
   inherited_ = false;
   members_ = members.size();
   gone_.clear();
-  int world_size = 0;
-  json heirs = json::array();
-  json hosts = json::array();
+  const Member& first = machines_[members.front()];
+  message::Start start;
+  start.round = rounds_;
+  start.restarts = restarts_.restarts();
+  start.groups = static_cast<int>(members.size());
+  start.master_addr = first.address;
+  start.master_port = static_cast<uint16_t>(first.store_port);
+  start.instance = rules_.instance;
+  start.world_size = 0;
   for (const int peer : members) {
-    world_size += machines_[peer].nproc;
-    hosts.push_back(machines_[peer].host);
-    const Machine& machine = machines_[peer];
-    if (machine.serves && !rules_.numbered && heirs.size() < kMostHeirs)
-      heirs.push_back({{"id", machine.id}, {"address", machine.address}});
+    const Member& machine = machines_[peer];
+    start.world_size += machine.nproc;
+    if (machine.serves && !rules_.numbered && start.heirs.size() < kMostHeirs)
+      start.heirs.push_back({machine.id, machine.address});
   }
-  const Machine& first = machines_[members.front()];
-  int first_rank = 0;
-  for (size_t i = 0; i < members.size(); ++i) {
-    Machine& machine = machines_[members[i]];
+  for (const int peer : members) {
+    Member& machine = machines_[peer];
     machine.state = State::running;
-    machine.group_rank = static_cast<int>(i);
-    machine.first_rank = first_rank;
+    machine.group_rank = start.group_rank;
+    machine.first_rank = start.first_rank;
     machine.round = rounds_;
-    send(members[i], dump({{"type", "start"},
-                           {"round", rounds_},
-                           {"restarts", restarts_.restarts()},
-                           {"group_rank", machine.group_rank},
-                           {"groups", members.size()},
-                           {"first_rank", first_rank},
-                           {"world_size", world_size},
-                           {"master_addr", first.address},
-                           {"master_port", first.store_port},
-                           {"hosts", hosts},
-                           {"instance", rules_.instance},
-                           {"heirs", heirs}}));
-    first_rank += machine.nproc;
+    send(peer, start);
+    ++start.group_rank;
+    start.first_rank += machine.nproc;
   }
 }
 
@@ -354,32 +319,27 @@ void Rendezvous::end_round(const std::string& reason, double now) {
     if (machine.state == State::waiting) continue;
     // It comes back with a join; until then it is not among those that wait.
     machine.state = State::running;
-    send(peer, dump({{"type", "end"}, {"reason", reason}, {"restarts", restarts_.restarts()}}));
+    send(peer, message::End{reason, restarts_.restarts()});
   }
   gather(now);
 }
 
 void Rendezvous::finish(const std::string& reason, int code) {
   phase_ = Phase::over;
-  for (const auto& entry : machines_) {
-    send(entry.first, dump({{"type", "over"}, {"reason", reason}, {"code", code}}));
-  }
+  for (const auto& entry : machines_) send(entry.first, message::Over{reason, code});
 }
 
 void Rendezvous::send_status() {
   if (phase_ == Phase::over) return;
-  json here = json::array();
-  for (const auto& entry : machines_) here.push_back(entry.second.host);
+  message::Status status{{}, std::max(rules_.min, static_cast<int>(least())), rules_.max};
+  for (const auto& entry : machines_) status.here.push_back(entry.second.host);
   for (const auto& [peer, machine] : machines_) {
-    if (machine.state == State::waiting) {
-      const int least_here = std::max(rules_.min, static_cast<int>(least()));
-      send(peer, dump({{"type", "status"}, {"here", here}, {"least", least_here}, {"most", rules_.max}}));
-    }
+    if (machine.state == State::waiting) send(peer, status);
   }
 }
 
 std::vector<int> Rendezvous::take_replaced() { return std::exchange(replaced_, {}); }
 
-std::vector<std::pair<int, std::string>> Rendezvous::take_messages() { return std::exchange(messages_, {}); }
+std::vector<std::pair<int, Message>> Rendezvous::take_messages() { return std::exchange(messages_, {}); }
 
 }  // namespace lockstep::launcher

@@ -2,12 +2,7 @@
 // machine fails, leaves or comes. Pure: messages in, messages out.
 //
 // A round begins when enough machines wait and ends when a rank fails, a machine is lost, leaves or joins;
-// then all of them come together again, or the job is over. Messages are JSON objects with a "type":
-//   from a machine: join {id, ...}, ask, failed {what, code}, resume, succeeded, leave {code}, beat, pause (the
-//   last for a while)
-//   to a machine: status {here, least, most}, start {...}, end {reason, restarts}, over {reason, code},
-//   refused {reason}, moved {reason}, yes, beat
-// A machine whose connection was cut may join again on another one; its id says that it is the same.
+// then all of them come together again, or the job is over. A machine whose connection was cut may join again on another one; its id says that it is the same.
 //
 // When the machine that serves is lost, another one serves (rendezvous_search.h). Those that come then tell of
 // the last round. It goes on only with more than half of the machines that were in it and may live, and the
@@ -18,10 +13,10 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "launcher/machines/messages.h"
 #include "launcher/process/restart_policy.h"
 
 namespace lockstep::launcher {
@@ -35,34 +30,25 @@ struct RendezvousRules {
   std::string instance{};         ///< random, of this rendezvous
 };
 
-// Messages that are the same every time.
-inline constexpr std::string_view kBeat = R"({"type":"beat"})";    ///< both ways
-inline constexpr std::string_view kPause = R"({"type":"pause"})";  ///< before a machine is suspended
-inline constexpr std::string_view kSucceeded = R"({"type":"succeeded"})";
-inline constexpr std::string_view kResume = R"({"type":"resume"})";
-inline constexpr std::string_view kYes = R"({"type":"yes"})";  ///< it is, and open
-/// To a machine that is dropped, and why.
-std::string dropped_message(const std::string& reason);
-
 class Rendezvous {
  public:
   explicit Rendezvous(RendezvousRules rules) : rules_(std::move(rules)), restarts_(rules_.restarts) {}
 
   /// A message of machine `peer` (a number that the caller gives). False when it makes no sense: then the
-  /// peer is to be dropped, as by lost(). beat and pause are for whoever watches the connections.
-  bool receive(int peer, std::string_view message, double now);
+  /// peer is to be dropped, as by lost(). Beat and Pause are for whoever watches the connections.
+  bool receive(int peer, const Message& message, double now);
   /// The connection to `peer` has ended, for the reason `how` ("no heartbeat for 15.0 s"). `closed`: by the
   /// other side, so that the lockrun there has ended.
   void lost(int peer, const std::string& how, bool closed, double now);
-  /// What to ask another rendezvous: whether it is one for this job. It answers kYes or nothing.
-  std::string question() const;
+  /// What to ask another rendezvous: whether it is one for this job. It answers Yes or nothing.
+  message::Ask question() const;
   /// Another rendezvous goes on with the job: all machines are sent there.
   void move(const std::string& reason);
   /// Lets time pass; returns seconds until it wants to be called again, or a negative number.
   double tick(double now);
 
-  /// Takes the messages to send, in order: peer and text.
-  std::vector<std::pair<int, std::string>> take_messages();
+  /// Takes the messages to send, in order: peer and message.
+  std::vector<std::pair<int, Message>> take_messages();
   /// Peers that are on another connection now.
   std::vector<int> take_replaced();
   bool moved() const { return !moved_.empty(); }
@@ -71,7 +57,7 @@ class Rendezvous {
  private:
   enum class Phase { gathering, running, over };
   enum class State { waiting, running, succeeded };
-  struct Machine {
+  struct Member {
     State state = State::waiting;
     std::string id{}, host{}, address{};
     int store_port = 0, nproc = 1;
@@ -83,18 +69,17 @@ class Rendezvous {
     bool serving = false;  ///< this one
     int round = 0;         ///< the last one in which it took part
   };
-  /// What a machine tells of a round that another rendezvous has begun.
-  struct Past {
-    int machines = 0, restarts = 0;
-    bool server_is_gone = false;
-  };
 
-  void join(int peer, const Machine& machine, const Past& past, double now);
-  void inherit(int round, const Past& past, double now);
+  void join(int peer, const message::Join& join, double now);
+  void take_in(int peer, const message::Join& join, double now);
+  void inherit(const message::Join& join, double now);
+  void answer(int peer, const message::Ask& ask);
   void replace(int peer, const std::string& id, double now);
-  void failed(int peer, const std::string& what, int code, double now);
+  void failed(int peer, const message::Failed& failure, double now);
+  void resume(int peer);
+  void succeeded(int peer);
   void left(int peer, int code, double now);
-  std::string reason_to_refuse(int peer, const Machine& machine) const;
+  std::string reason_to_refuse(int peer, const message::Join& join) const;
   bool takes_part(int peer) const;
   size_t waiting() const;
   size_t veterans() const;
@@ -106,16 +91,16 @@ class Rendezvous {
   void finish(const std::string& reason, int code);
   void count_failure(const std::string& reason, int code, double now);
   void send_status();
-  void send(int peer, std::string message) { messages_.emplace_back(peer, std::move(message)); }
+  void send(int peer, Message message) { messages_.emplace_back(peer, std::move(message)); }
 
   RendezvousRules rules_;
   Phase phase_ = Phase::gathering;
-  std::map<int, Machine> machines_;
+  std::map<int, Member> machines_;
   RestartPolicy restarts_;
   double not_before_ = 0;  ///< no round starts
   int arrivals_ = 0, rounds_ = 0;
   std::optional<double> last_call_;
-  std::vector<std::pair<int, std::string>> messages_;
+  std::vector<std::pair<int, Message>> messages_;
   std::vector<int> replaced_;
   std::string moved_;  ///< why; empty: it has not
   // Of the last round.

@@ -1,42 +1,16 @@
 #include "launcher/machines/rendezvous_news.h"
 
 #include <fmt/format.h>
-
-#include <nlohmann/json.hpp>
-
-#include "lockstep/base/json.h"
+#include <fmt/ranges.h>
 
 namespace lockstep::launcher {
 namespace {
 
-using nlohmann::json;
-
-std::string status_text(const json& message) {
-  std::string here;
-  const json hosts = message.value("here", json::array());
-  for (const auto& host : hosts) {
-    here += (here.empty() ? "" : ", ") + (host.is_string() ? host.get<std::string>() : "?");
-  }
-  const int least = message.value("least", 1), most = message.value("most", 1);
-  return fmt::format("{} of {} here ({})", hosts.size(),
-                     least == most ? std::to_string(least) : fmt::format("{} to {}", least, most), here);
-}
-
-Place place_of(const json& message) {
-  Place place;
-  place.round = message.value("round", 1);
-  place.restarts = message.value("restarts", 0);
-  place.group_rank = message.value("group_rank", 0);
-  place.groups = message.value("groups", 1);
-  place.first_rank = message.value("first_rank", 0);
-  place.world_size = message.value("world_size", 1);
-  place.master_addr = message.value("master_addr", "");
-  place.master_port = message.value("master_port", uint16_t{0});
-  place.instance = message.value("instance", "");
-  for (const auto& heir : message.value("heirs", json::array())) {
-    place.heirs.push_back({heir.value("id", ""), heir.value("address", "")});
-  }
-  return place;
+std::string status_text(const message::Status& status) {
+  const auto& [here, least, most] = status;
+  return fmt::format("{} of {} here ({})", here.size(),
+                     least == most ? std::to_string(least) : fmt::format("{} to {}", least, most),
+                     fmt::join(here, ", "));
 }
 
 }  // namespace
@@ -47,30 +21,26 @@ bool may_succeed(const LastRound& last, bool server_is_gone) {
 
 std::string no_heartbeat(double seconds) { return fmt::format("no heartbeat for {:.1f} s", seconds); }
 
-void News::take(const std::string& text) {
-  const json message = parse_json(text);
-  if (!message.is_object()) return;
-  try {
-    const std::string type = message.value("type", "");
-    if (type == "start") {
-      place = place_of(message);
-      restarts = place->restarts;
-    } else if (type == "end") {
-      end_reason = message.value("reason", "the job begins anew");
-      restarts = message.value("restarts", restarts);
-    } else if (type == "over") {
-      over = Verdict{false, message.value("code", 1), message.value("reason", "")};
-    } else if (type == "refused") {
-      refusal = message.value("reason", "no reason given");
-    } else if (type == "dropped") {
-      dropped = message.value("reason", "no reason given");
-    } else if (type == "moved") {
-      moved = message.value("reason", "no reason given");
-    } else if (type == "status") {
-      status = status_text(message);
-    }
-  } catch (const json::exception&) {
+void News::take(std::string_view text) {
+  const auto message = parse_message(text);
+  if (!message) {
     refusal = "it sent a message that makes no sense";
+  } else if (const auto* start = std::get_if<message::Start>(&*message)) {
+    place = *start;
+    restarts = start->restarts;
+  } else if (const auto* end = std::get_if<message::End>(&*message)) {
+    end_reason = end->reason;
+    restarts = end->restarts;
+  } else if (const auto* ending = std::get_if<message::Over>(&*message)) {
+    over = Verdict{false, ending->code, ending->reason};
+  } else if (const auto* refused = std::get_if<message::Refused>(&*message)) {
+    refusal = refused->reason;
+  } else if (const auto* drop = std::get_if<message::Dropped>(&*message)) {
+    dropped = drop->reason;
+  } else if (const auto* move = std::get_if<message::Moved>(&*message)) {
+    moved = move->reason;
+  } else if (const auto* waiting = std::get_if<message::Status>(&*message)) {
+    status = status_text(*waiting);
   }
 }
 

@@ -33,7 +33,7 @@ void RendezvousSearch::begin_anew(const LastRound& last, const std::string& own_
   places_.clear();
   server_is_gone_ = false;
   const auto turn =
-      std::find_if(last.heirs.begin(), last.heirs.end(), [&](const Heir& heir) { return heir.id == own_id; });
+      std::find_if(last.heirs.begin(), last.heirs.end(), [&](const message::Heir& heir) { return heir.id == own_id; });
   serves_at_.reset();
   if (turn != last.heirs.end()) {
     serves_at_ = monotonic_seconds() + kTurn * static_cast<double>(turn - last.heirs.begin());
@@ -91,7 +91,7 @@ void RendezvousSearch::list_places(std::string& why) {
   if (!endpoint_.empty()) serve_at_endpoint();
   for (const job::Address& address : endpoint_) add(address);
   if (lost_) add(*lost_);
-  for (const Heir& heir : last_.heirs) {
+  for (const message::Heir& heir : last_.heirs) {
     try {
       add(job::resolve(heir.address, nodes.port, kTryTimeout).front());
     } catch (const Error&) {

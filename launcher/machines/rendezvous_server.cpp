@@ -39,7 +39,8 @@ RendezvousServer::RendezvousServer(int listener, ServerSettings settings)
     : listener_(listener), settings_(std::move(settings)), rendezvous_(settings_.rules) {
   ::fcntl(listener_, F_SETFL, O_NONBLOCK);
   if (!settings_.home.empty())
-    home_.emplace(settings_.home, settings_.home_port, settings_.secret, rendezvous_.question());
+    home_.emplace(settings_.home, settings_.home_port, settings_.secret,
+                  to_text(rendezvous_.question()));
 }
 
 bool RendezvousServer::done() const {
@@ -111,10 +112,11 @@ void RendezvousServer::handle(int number) {
   Peer& peer = found->second;
   peer.wire.flush();
   const double now = monotonic_seconds();
-  for (const std::string& message : peer.wire.receive()) {
+  for (const std::string& text : peer.wire.receive()) {
+    const auto message = parse_message(text);
     peer.heard = now;
-    peer.paused = message == kPause;
-    if (!rendezvous_.receive(number, message, now))
+    peer.paused = message && std::holds_alternative<message::Pause>(*message);
+    if (!message || !rendezvous_.receive(number, *message, now))
       return drop(number, "it sent a message that makes no sense");
   }
   switch (peer.wire.state()) {
@@ -133,7 +135,7 @@ void RendezvousServer::drop(int number, const std::string& why) {
   const auto found = peers_.find(number);
   const bool known = found->second.wire.authenticated();
   if (!why.empty()) log((known ? "dropped " : "refused ") + found->second.name + ": " + why);
-  if (known) found->second.wire.send(dropped_message(why));
+  if (known) found->second.wire.send(to_text(message::Dropped{why}));
   peers_.erase(found);
   const bool closed = why.empty();
   if (known)
@@ -152,7 +154,7 @@ void RendezvousServer::watch(double now) {
       gone.emplace_back(number, no_heartbeat(now - peer.heard));
     } else if (now > peer.told + settings_.keep_alive_interval) {
       peer.told = now;
-      peer.wire.send(kBeat);
+      peer.wire.send(to_text(message::Beat()));
     }
   }
   for (const auto& [number, why] : gone) drop(number, why);
@@ -171,7 +173,7 @@ void RendezvousServer::deliver() {
     const auto found = peers_.find(number);
     if (found == peers_.end()) continue;
     found->second.told = monotonic_seconds();
-    found->second.wire.send(message);
+    found->second.wire.send(to_text(message));
   }
 }
 

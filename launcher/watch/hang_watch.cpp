@@ -11,13 +11,6 @@ namespace {
 
 using Ranks = std::vector<int>;
 
-/// "rank 3" or "ranks 3, 4".
-std::string names(const Ranks& ranks, int first_rank) {
-  std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(first_rank + rank);
-  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
-}
-
 const char* verb(const Ranks& ranks) { return ranks.size() == 1 ? "waits" : "wait"; }
 
 std::string ordinal(uint64_t number) {
@@ -56,28 +49,46 @@ std::optional<Hang> HangWatch::look(const std::vector<shm::RankInfo>& ranks, dou
   if (timeout_ <= 0) return std::nullopt;
   std::vector<Progress> progress;
   for (const shm::RankInfo& rank : ranks) progress.push_back({rank.state, rank.operations});
-  std::optional<Hang> hang;
   if (progress != progress_) {
     progress_ = std::move(progress);
     since_ = now;
     told_ = false;
-  } else if (!told_ && now - since_ >= timeout_) {
-    hang = find(ranks, now - since_);
-    told_ = hang.has_value();
   }
-  waited_.clear();
-  for (const shm::RankInfo& rank : ranks) waited_.push_back(rank.waits);
+  looked_at_ = now;
+  seen_ = ranks;
+  waited_.resize(ranks.size());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    // Twice in a row: a rank that moves bytes sleeps now and then, too.
+    seen_[i].waits = ranks[i].waits && waited_[i];
+    waited_[i] = ranks[i].waits;
+  }
+  if (told_ || now - since_ < timeout_) return std::nullopt;
+  auto hang = find_hang(seen_, first_rank_, is_all_, now - since_);
+  told_ = hang.has_value();
   return hang;
 }
 
-std::optional<Hang> HangWatch::find(const std::vector<shm::RankInfo>& ranks, double quiet) const {
+std::optional<QuietRanks> HangWatch::quiet() const {
+  const double seconds = looked_at_ - since_;
+  if (timeout_ <= 0 || told_ || seen_.empty() || seconds < timeout_) return std::nullopt;
+  return QuietRanks{seconds, seen_};
+}
+
+std::string names_of_ranks(const Ranks& ranks, int first_rank) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(first_rank + rank);
+  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
+}
+
+std::optional<Hang> find_hang(const std::vector<shm::RankInfo>& ranks, int first_rank, bool is_all,
+                              double quiet) {
+  const auto names = [&](const Ranks& some) { return names_of_ranks(some, first_rank); };
   Ranks absent, waiting, busy;
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i].state == shm::RankState::absent) {
       absent.push_back(static_cast<int>(i));
     } else if (ranks[i].state == shm::RankState::attached) {
-      // Twice in a row: a rank that moves bytes sleeps now and then, too.
-      (ranks[i].waits && waited_[i] ? waiting : busy).push_back(static_cast<int>(i));
+      (ranks[i].waits ? waiting : busy).push_back(static_cast<int>(i));
     }
   }
   const auto info = [&](const Ranks& group) -> const shm::RankInfo& {
@@ -89,7 +100,7 @@ std::optional<Hang> HangWatch::find(const std::vector<shm::RankInfo>& ranks, dou
     if (there.empty()) return std::nullopt;
     std::sort(there.begin(), there.end());
     return Hang{absent, fmt::format("{} {} in init() for {}, which {} not called it for {:.0f} s",
-                                    names(there, first_rank_), verb(there), names(absent, first_rank_),
+                                    names(there), verb(there), names(absent),
                                     absent.size() == 1 ? "has" : "have", quiet)};
   }
   if (waiting.empty()) return std::nullopt;
@@ -102,20 +113,20 @@ std::optional<Hang> HangWatch::find(const std::vector<shm::RankInfo>& ranks, dou
   }
   if (!busy.empty()) {
     if (hang.late.empty()) return std::nullopt;  // a message that nobody has asked for yet, say
-    hang.text += fmt::format(": {} {} {} for ", names(places.front(), first_rank_), verb(places.front()),
+    hang.text += fmt::format(": {} {} {} for ", names(places.front()), verb(places.front()),
                              where(info(places.front())));
     const char* between = "";
     for (const Ranks& group : by_place(hang.late, ranks)) {
-      hang.text += fmt::format("{}{}, {}", between, names(group, first_rank_), newest(group, info(group)));
+      hang.text += fmt::format("{}{}, {}", between, names(group), newest(group, info(group)));
       between = "; and for ";
     }
     return hang;
   }
-  if (places.size() == 1 && !is_all_) return std::nullopt;  // for a rank elsewhere, perhaps
-  hang.text += is_all_ ? " and all ranks wait" : " and all ranks of this machine wait";
+  if (places.size() == 1 && !is_all) return std::nullopt;  // for a rank elsewhere, perhaps
+  hang.text += is_all ? " and all ranks wait" : " and all ranks of this machine wait";
   const char* between = ": ";
   for (const Ranks& group : places) {
-    hang.text += fmt::format("{}{} {}", between, names(group, first_rank_), where(info(group)));
+    hang.text += fmt::format("{}{} {}", between, names(group), where(info(group)));
     between = "; ";
   }
   return hang;

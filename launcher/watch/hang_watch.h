@@ -10,8 +10,23 @@
 namespace lockstep::launcher {
 
 struct Hang {
-  std::vector<int> late;  ///< local ranks that the others wait for; empty: all wait
+  std::vector<int> late;  ///< indexes of the ranks that the others wait for; empty: all wait
   std::string text;       ///< who is where, one line
+};
+
+/// The hang of ranks that have made no progress for `quiet` seconds; none where nobody waits, or it is not
+/// known for whom. `first_rank`: rank of the first; `is_all`: the job has no others.
+std::optional<Hang> find_hang(const std::vector<shm::RankInfo>& ranks, int first_rank, bool is_all,
+                              double quiet);
+
+/// "rank 3" or "ranks 3, 4": `ranks` are indexes, the first of them is rank `first_rank`.
+std::string names_of_ranks(const std::vector<int>& ranks, int first_rank);
+
+/// Ranks of one machine that have made no progress for --hang-timeout and have no hang among themselves: for
+/// a comparison with those of the other machines.
+struct QuietRanks {
+  double seconds = 0;
+  std::vector<shm::RankInfo> ranks{};  ///< `waits`: twice in a row
 };
 
 class HangWatch {
@@ -27,6 +42,8 @@ class HangWatch {
   /// waits there is none, however long it takes. Ranks that have left are not watched, nor are any before the
   /// first of them has reached init().
   std::optional<Hang> look(const std::vector<shm::RankInfo>& ranks, double now);
+  /// What the last look() saw, where it was quiet and there was no hang to tell of.
+  std::optional<QuietRanks> quiet() const;
   /// Nobody had a chance to make progress until now.
   void forgive(double now) { since_ = now; }
 
@@ -37,14 +54,14 @@ class HangWatch {
     uint64_t operations;
     bool operator==(const Progress&) const = default;
   };
-  std::optional<Hang> find(const std::vector<shm::RankInfo>& ranks, double quiet) const;
 
   double timeout_;
   int first_rank_;
   bool is_all_;
   std::vector<Progress> progress_;
-  std::vector<bool> waited_;  ///< at the look before
-  double since_ = 0;
+  std::vector<bool> waited_;        ///< at the look before
+  std::vector<shm::RankInfo> seen_;  ///< at the last one; `waits`: at the one before, too
+  double since_ = 0, looked_at_ = 0;
   bool told_ = false;
 };
 

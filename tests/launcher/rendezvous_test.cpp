@@ -26,14 +26,21 @@ struct Meeting {
     if (!id.empty()) message["id"] = id;
     message.update(past);
     if (node_rank >= 0) message["node_rank"] = node_rank;
-    EXPECT_TRUE(rendezvous.receive(peer, message.dump(), now));
+    tell(peer, message);
   }
-  void tell(int peer, const json& message) { EXPECT_TRUE(rendezvous.receive(peer, message.dump(), now)); }
+  bool receive(int peer, const std::string& text) {
+    const auto message = parse_message(text);
+    return message && rendezvous.receive(peer, *message, now);
+  }
+  void tell(int peer, const json& message) { EXPECT_TRUE(receive(peer, message.dump())); }
+  void ask(int peer, const Rendezvous& another) {
+    EXPECT_TRUE(rendezvous.receive(peer, another.question(), now));
+  }
   /// The messages since the last call, "status" left out.
   std::map<int, std::vector<json>> heard() {
     std::map<int, std::vector<json>> result;
-    for (const auto& [peer, text] : rendezvous.take_messages()) {
-      const json message = json::parse(text);
+    for (const auto& [peer, said] : rendezvous.take_messages()) {
+      const json message = json::parse(to_text(said));
       if (message["type"] != "status") result[peer].push_back(message);
     }
     return result;
@@ -96,7 +103,7 @@ TEST(RendezvousTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(meeting.types(), (Types{{5, "refused"}}));
   for (const char* text :
        {"", "[]", "{}", R"({"type":3})", R"({"type":"join"})", R"({"type":"succeeded"})"}) {
-    EXPECT_FALSE(meeting.rendezvous.receive(9, text, 1)) << text;
+    EXPECT_FALSE(meeting.receive(9, text)) << text;
   }
 }
 
@@ -281,7 +288,7 @@ TEST(RendezvousTest, TheJobMovesToARendezvousThatAnswersYes) {
   rules.instance = "another";
   Meeting meeting(elastic(1, 2)), other(rules);
   meeting.join(1);
-  EXPECT_TRUE(other.rendezvous.receive(9, meeting.rendezvous.question(), other.now));
+  other.ask(9, meeting.rendezvous);
   EXPECT_EQ(other.types(), (Types{{9, "yes"}}));
   meeting.rendezvous.move("there is another one");
   EXPECT_EQ(meeting.types(), (Types{{1, "moved"}}));
@@ -291,14 +298,14 @@ TEST(RendezvousTest, TheJobMovesToARendezvousThatAnswersYes) {
   meeting.tell(1, {{"type", "failed"}, {"what", "the ranks were ended"}, {"code", 1}});
   EXPECT_EQ(meeting.types(), Types{});
   // That one has moved itself.
-  EXPECT_TRUE(meeting.rendezvous.receive(8, other.rendezvous.question(), meeting.now));
+  meeting.ask(8, other.rendezvous);
   EXPECT_EQ(meeting.types(), Types{});
   rules.run_id = "another job's";
   Meeting stranger(rules);
-  EXPECT_TRUE(stranger.rendezvous.receive(9, other.rendezvous.question(), stranger.now));
+  stranger.ask(9, other.rendezvous);
   EXPECT_EQ(stranger.types(), Types{});
   Meeting self(rules);
-  EXPECT_TRUE(self.rendezvous.receive(9, self.rendezvous.question(), self.now));
+  self.ask(9, self.rendezvous);
   EXPECT_EQ(self.types(), Types{}) << "it is the one that asks";
 }
 
@@ -379,12 +386,11 @@ TEST(RendezvousTest, AnyMessageIsSurvived) {
     for (int k = 0; k < 2; ++k) message[keys[random() % keys.size()]] = values[random() % values.size()];
     const int peer = static_cast<int>(random() % 5);
     meeting.now += 0.1;
-    if (!meeting.rendezvous.receive(peer, message.dump(-1, ' ', false, json::error_handler_t::replace),
-                                    meeting.now)) {
+    if (!meeting.receive(peer, message.dump(-1, ' ', false, json::error_handler_t::replace))) {
       meeting.rendezvous.lost(peer, "nonsense", true, meeting.now);
     }
     meeting.rendezvous.tick(meeting.now);
-    for (const auto& entry : meeting.rendezvous.take_messages()) EXPECT_TRUE(json::accept(entry.second));
+    for (const auto& entry : meeting.rendezvous.take_messages()) EXPECT_TRUE(parse_message(to_text(entry.second)));
     if (meeting.rendezvous.over()) meeting.rendezvous = Rendezvous(meeting.rules);
   }
 }

@@ -1,0 +1,149 @@
+// What machines and their rendezvous tell each other: JSON objects with a "type". They are worded here only,
+// for both sides. Pure.
+//
+// Anything may come from outside: texts are cut and cleaned when they are read, numbers brought into their
+// range, and what is missing or of another kind has its default.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace lockstep::launcher::message {
+
+// From a machine.
+
+/// It wants to take part, now or again.
+struct Join {
+  static constexpr std::string_view kType = "join";
+  std::string id{};  ///< the same on another connection
+  std::string run_id{}, host{}, address{};
+  int store_port = 0, nproc = 0;
+  int min = 0, max = 0;  ///< --nnodes
+  int node_rank = -1;    ///< static only
+  bool serves = false;   ///< the rendezvous, if it has to
+  bool serving = false;  ///< this one
+  // Of the last round in which it took part, with another rendezvous perhaps; 0: there was none.
+  int round = 0, machines = 0, restarts = 0;
+  bool server_is_gone = false;  ///< the one that served certainly does not any more
+  bool same_place = false;      ///< it served where this one does
+  std::string instance{};       ///< of the rendezvous there
+};
+
+/// From another rendezvous: whether this one is open, and for the same job. The answer is Yes or none.
+struct Ask {
+  static constexpr std::string_view kType = "ask";
+  std::string run_id{}, instance{};
+};
+
+/// Its ranks are ending.
+struct Failed {
+  static constexpr std::string_view kType = "failed";
+  std::string what{};
+  int code = 1;
+};
+
+/// A rank has ended with kResumeCode.
+struct Resume {
+  static constexpr std::string_view kType = "resume";
+};
+
+struct Succeeded {
+  static constexpr std::string_view kType = "succeeded";
+};
+
+struct Leave {
+  static constexpr std::string_view kType = "leave";
+  int code = 1;
+};
+
+/// It is silent from now on, for a while.
+struct Pause {
+  static constexpr std::string_view kType = "pause";
+};
+
+/// A sign of life, both ways.
+struct Beat {
+  static constexpr std::string_view kType = "beat";
+};
+
+// To a machine.
+
+/// Who is there while machines are waited for.
+struct Status {
+  static constexpr std::string_view kType = "status";
+  std::vector<std::string> here{};
+  int least = 1, most = 1;
+};
+
+/// A machine that may serve the rendezvous when the one that does is lost.
+struct Heir {
+  std::string id{}, address{};
+};
+
+/// A round begins: what it gives to this machine.
+struct Start {
+  static constexpr std::string_view kType = "start";
+  int round = 1;
+  int restarts = 0;
+  int group_rank = 0, groups = 1;
+  int first_rank = 0, world_size = 1;
+  std::string master_addr{};
+  uint16_t master_port = 0;
+  std::string instance{};  ///< of the rendezvous
+  std::vector<Heir> heirs{};
+};
+
+/// The round ends, another one follows.
+struct End {
+  static constexpr std::string_view kType = "end";
+  std::string reason{};
+  int restarts = 0;  ///< so far
+};
+
+/// The job ends.
+struct Over {
+  static constexpr std::string_view kType = "over";
+  std::string reason{};
+  int code = 1;
+};
+
+/// This machine may not take part.
+struct Refused {
+  static constexpr std::string_view kType = "refused";
+  std::string reason{};
+};
+
+/// It takes part no more.
+struct Dropped {
+  static constexpr std::string_view kType = "dropped";
+  std::string reason{};
+};
+
+/// Another one serves the job.
+struct Moved {
+  static constexpr std::string_view kType = "moved";
+  std::string reason{};
+};
+
+struct Yes {
+  static constexpr std::string_view kType = "yes";
+};
+
+}  // namespace lockstep::launcher::message
+
+namespace lockstep::launcher {
+
+using Message = std::variant<message::Join, message::Ask, message::Failed, message::Resume,
+                             message::Succeeded, message::Leave, message::Pause, message::Beat,
+                             message::Status, message::Start, message::End, message::Over, message::Refused,
+                             message::Dropped, message::Moved, message::Yes>;
+
+std::string to_text(const Message& message);
+/// None where `text` is no message.
+std::optional<Message> parse_message(std::string_view text);
+
+}  // namespace lockstep::launcher
