@@ -1,0 +1,173 @@
+"""Rounds of a job on several machines: its ranks' numbers, how it ends on all of them, machines that come and go."""
+
+import pathlib
+import signal
+import socket
+import threading
+import time
+import unittest
+
+from lockrun_support import wait_until
+from nodes_support import LOOP, AgentsTest
+
+
+class Proxy:
+    """Passes connections to a port of its own on to `port`, until it is told to cut them."""
+
+    def __init__(self, port):
+        self.target = port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.pairs = []
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+                server = socket.create_connection(("127.0.0.1", self.target))
+            except ConnectionRefusedError:
+                client.close()
+                continue
+            except OSError:
+                return
+            self.pairs.append((client, server))
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=self.pump, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def pump(source, sink):
+        try:
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        except OSError:
+            pass
+
+    def cut_the_clients_side(self):
+        for client, _ in self.pairs:
+            client.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self.listener.close()
+        for pair in self.pairs:
+            for end in pair:
+                end.close()
+
+
+class RoundsTest(AgentsTest):
+    def test_ranks_are_numbered_over_machines(self):
+        script = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE"
+        first = self.static(0, script, "--nproc-per-node", 1)
+        second = self.static(1, script, "--nproc-per-node", 2, "--prefix", "off")
+        (code_a, out_a, err_a), (code_b, out_b, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (0, 0), err_a + err_b)
+        self.assertEqual((out_a, sorted(out_b.splitlines())), ("0 0 3 1 0 2\n", ["1 0 3 2 1 2", "2 1 3 2 1 2"]))
+
+    def test_the_first_failure_ends_all_with_its_code(self):
+        first = self.static(0, LOOP)
+        second = self.static(1, "while [ ! -e up0.2 ]; do sleep 0.02; done; exit 7")
+        (code_a, _, err_a), (code_b, _, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (7, 7), err_a + err_b)
+        self.assertRegex(err_a, r"the job has failed: rank 1 on \S+ ended with exit code 7\n")
+        self.assertIn("rank 1 failed: it ended with exit code 7", err_b)
+
+    def test_a_failure_restarts_all(self):
+        script = ("echo attempt $TORCHELASTIC_RESTART_COUNT; touch said$RANK; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit;"
+                  "[ $RANK = 0 ] && exec sleep 60; while [ ! -e said0 ]; do sleep 0.02; done; exit 5")
+        results = self.finish(*[self.static(rank, script, "--max-restarts", 1) for rank in range(2)])
+        for code, out, err in results:
+            self.assertEqual((code, out), (0, "attempt 0\nattempt 1\n"), err)
+            self.assertRegex(err, r"1 restart:\n  after \d+\.\d s: rank 1 on \S+ ended with exit code 5 \(restart 1 of 1\)")
+
+    def test_a_machine_whose_connection_was_cut_comes_back(self):
+        # The side that serves does not notice: it is told by the machine that comes on another connection.
+        first = self.static(0, LOOP, "--max-restarts", 1)
+        self.assertTrue(wait_until(lambda: self.listens()))
+        proxy = Proxy(self.port)
+        self.addCleanup(proxy.close)
+        self.port = proxy.port
+        second = self.static(1, LOOP, "--max-restarts", 1)
+        for name in ("up0.2", "up1.2"):
+            self.wait_for_file(name)
+            (self.directory / name).unlink()
+        proxy.cut_the_clients_side()
+        for name in ("up0.2", "up1.2"):
+            self.wait_for_file(name)
+        (self.directory / "release").touch()
+        (code_a, _, err_a), (code_b, out_b, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (0, 0), err_a + err_b)
+        self.assertEqual(out_b, "started 1 of 2 in 0\nstarted 1 of 2 in 1\n")
+        self.assertIn("rank 1) was lost: its connection was cut (restart 1 of 1)", err_a)
+        self.assertIn("was lost: the connection to it was closed", err_b)
+
+    def test_an_error_on_one_machine_is_the_reason_on_all(self):
+        bad = self.directory / "bad"
+        bad.write_bytes(b"\0no program")
+        bad.chmod(0o755)
+        first = self.static(0, LOOP)
+        second = self.start("--nnodes", 2, "--node-rank", 1, "--master-port", self.port, "--rdzv-conf", self.token, bad)
+        (code_a, _, err_a), (code_b, _, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (1, 1), err_a + err_b)
+        self.assertIn(f"lockrun: on {socket.gethostname()}: cannot execute {bad}: Exec format error", err_a)
+
+    def test_a_lockrun_that_cannot_go_on_says_why_to_all(self):
+        # The second attempt finds a file where its logs are to be.
+        script = "[ $RANK = 0 ] && exec sleep 60; rm -r logs/*; touch logs/file; rm -r logs; touch logs; exit 5"
+        first = self.static(0, script, "--max-restarts", 1)
+        second = self.static(1, script, "--max-restarts", 1, "--log-dir", "logs", "--redirects", "3")
+        (code_a, _, err_a), (code_b, _, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (1, 1), err_a + err_b)
+        self.assertRegex(err_a, rf"the job has failed: on {socket.gethostname()}: .*logs")
+        self.assertNotIn("was lost", err_a)
+
+    def test_machines_join_and_leave(self):
+        first = self.elastic("1:2", LOOP)
+        self.wait_for_file("up0.1")
+        second = self.elastic("1:2", LOOP)
+        self.wait_for_file("up0.2")
+        self.wait_for_file("up1.2")
+        (self.directory / "up0.1").unlink()
+        second.terminate()
+        self.wait_for_file("up0.1")
+        (self.directory / "release").touch()
+        (code_a, out, err_a), (code_b, _, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (0, 128 + signal.SIGTERM), err_a + err_b)
+        self.assertRegex(out, r"(?s)0 of 1 in 0\n.*0 of 2 in 0\n.*0 of 1 in 0\n")
+        self.assertRegex(err_a, r"joins the job\n(.*\n)*.*leaves the job")
+
+    def test_a_killed_machine_is_replaced_by_another(self):
+        first = self.elastic("2:2", LOOP, "--max-restarts", 1)
+        second = self.elastic("2:2", LOOP, "--max-restarts", 1)
+        self.wait_for_file("up0.2")
+        self.wait_for_file("up1.2")
+        # The one that serves must live on: it has the server as a child.
+        (server,) = self.called("lockrun-rdzv", self.processes())
+        parent = int(pathlib.Path(f"/proc/{server}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        victim, survivor = (second, first) if parent == first.pid else (first, second)
+        victim.kill()
+        victim.communicate()
+        third = self.elastic("2:2", "echo third $RANK in $TORCHELASTIC_RESTART_COUNT; touch release", "--max-restarts", 1)
+        (code_a, _, err_a), (code_b, out_b, err_b) = self.finish(survivor, third)
+        self.assertEqual((code_a, code_b), (0, 0), err_a + err_b)
+        self.assertEqual(out_b, "third 1 in 1\n")
+        self.assertRegex(err_a, r"the machine \S+ \(127\.0\.0\.1, rank \d\) was lost: its connection was closed")
+
+    def test_a_suspended_machine_is_not_lost(self):
+        conf = self.token + ",keep_alive_interval=0.1,keep_alive_max_attempt=2"
+        first = self.static(0, LOOP, conf=conf)
+        second = self.static(1, LOOP, conf=conf)
+        self.wait_for_file("up0.2")
+        self.wait_for_file("up1.2")
+        for process in (second, first):  # the one that serves, too
+            process.send_signal(signal.SIGTSTP)
+            self.assertTrue(wait_until(lambda: pathlib.Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"))
+            time.sleep(1)
+            process.send_signal(signal.SIGCONT)
+        (self.directory / "release").touch()
+        (code, _, err), (code_b, _, err_b) = self.finish(first, second)
+        self.assertEqual((code, code_b), (0, 0), err + err_b)
+        self.assertNotIn("no heartbeat", err + err_b)
+
+
+if __name__ == "__main__":
+    unittest.main()
