@@ -12,7 +12,7 @@ class SuccessionTest(OnHosts):
     def elastic(self, host, nnodes, *flags):
         conf = self.token + ",keep_alive_interval=0.5,keep_alive_max_attempt=6"
         return self.on(host, "--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29400", "--rdzv-conf", conf,
-                       "--max-restarts", 1, *flags, "sh", "-c", LOOP)
+                       *(flags or ["--max-restarts", 1]), "sh", "-c", LOOP)
 
     def wait_for_ranks(self, count):
         for rank in range(count):
@@ -34,8 +34,7 @@ class SuccessionTest(OnHosts):
         a = self.elastic("a", "1:2")
         b = self.elastic("b", "1:2")
         self.wait_for_ranks(2)
-        for pid in self.called("lockrun", self.processes_of("a")):
-            os.kill(pid, signal.SIGKILL)
+        self.signal_lockrun("a", signal.SIGKILL)
         a.communicate()
         self.wait_for_ranks(1)
         again = self.elastic("a", "1:2")  # it knows the endpoint only
@@ -47,19 +46,38 @@ class SuccessionTest(OnHosts):
         self.assertIn("the one at 10.77.0.1:29400 answers again", err_b)
         self.assertRegex(err_b, r"2 restarts:\n")
 
-    def test_the_one_that_serves_leaves(self):
-        self.hosts(TwoHosts)
-        a = self.elastic("a", "1:2")
-        b = self.elastic("b", "1:2")
+    def signal_lockrun(self, host, number):
+        for pid in self.called("lockrun", self.processes_of(host)):
+            os.kill(pid, number)
+
+    def test_the_one_that_serves_is_killed_and_so_is_its_successor(self):
+        self.hosts(ThreeHosts)
+        machines = {host: self.elastic(host, "1:3", "--max-restarts", 2) for host in "abc"}
+        self.wait_for_ranks(3)
+        self.signal_lockrun("a", signal.SIGKILL)
         self.wait_for_ranks(2)
-        for pid in self.called("lockrun", self.processes_of("a")):
-            os.kill(pid, signal.SIGTERM)
+        successor, last = sorted("bc", key=lambda host: not self.called("lockrun-rdzv", self.processes_of(host)))
+        self.signal_lockrun(successor, signal.SIGKILL)
+        self.wait_for_ranks(1)
+        machines.pop("a").communicate()
+        lines = machines.pop(successor).communicate()[0].splitlines()
+        ((out,), (err,)) = self.release(machines[last])
+        self.assertEqual(sorted([lines[1].replace("started ", ""), out[1]]), ["0 of 2 in 1", "1 of 2 in 1"])
+        self.assertEqual(out[2:], ["0 of 1 in 2"])
+        self.assertRegex(err, r"2 restarts:\n")
+
+    def test_the_one_that_serves_leaves(self):
+        self.hosts(ThreeHosts)
+        a, b, c = [self.elastic(host, "1:3") for host in "abc"]
+        self.wait_for_ranks(3)
+        self.signal_lockrun("a", signal.SIGTERM)
         ((code, _, err),) = self.finish(a)
         self.assertEqual(code, 128 + signal.SIGTERM, err)
-        self.wait_for_ranks(1)
-        ((out_b,), (err_b,)) = self.release(b)
-        self.assertEqual(out_b[1:], ["0 of 1 in 0"])
-        self.assertIn("a, which serves it, leaves the job", err_b)
+        self.wait_for_ranks(2)
+        (out_b, out_c), errs = self.release(b, c)
+        self.assertEqual(sorted([*out_b[1:], *out_c[1:]]), ["0 of 2 in 0", "1 of 2 in 0"])
+        for err in errs:
+            self.assertIn("a, which serves it, leaves the job", err)
 
     def test_only_the_larger_part_of_a_cut_network_goes_on(self):
         self.hosts(ThreeHosts)
