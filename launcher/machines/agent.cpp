@@ -109,6 +109,7 @@ std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port)
   const NodeOptions& nodes = options_.nodes;
   news_.begin_anew();
   failure_reported_ = false;
+  quiet_reported_.clear();
   message::Join join;
   join.id = id_;
   join.run_id = options_.rdzv_id;
@@ -271,6 +272,17 @@ void Agent::report_failure(const std::string& what, int code) {
   if (!may_report()) return;
   failure_reported_ = true;
   send(message::Failed{what, std::clamp(code, 1, 255)});
+}
+
+void Agent::report_quiet(const std::optional<QuietRanks>& quiet) {
+  const std::string report = quiet ? to_text(message::Quiet{0, quiet->ranks}) : "";
+  if (report == quiet_reported_) return;
+  quiet_reported_ = report;
+  if (quiet) {
+    send(message::Quiet{quiet->seconds, quiet->ranks});
+  } else {
+    send(message::Progress());
+  }
 }
 
 void Agent::report_resume() {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "launcher/cli/options.h"
 #include "launcher/machines/messages.h"
@@ -11,6 +12,7 @@
 #include "launcher/machines/rendezvous_search.h"
 #include "launcher/machines/wire.h"
 #include "launcher/process/signals.h"
+#include "launcher/watch/hang_watch.h"
 #include "lockstep/job/address.h"
 
 namespace lockstep::launcher {
@@ -52,6 +54,10 @@ class Agent {
   /// called.
   std::optional<std::string> take_end_request();
   void report_failure(const std::string& what, int code);
+  /// That the ranks here are quiet; none: they are not. Sends what is new.
+  void report_quiet(const std::optional<QuietRanks>& quiet);
+  /// A hang of which the rendezvous has told, once. To call after take_end_request().
+  std::optional<message::Hang> take_hang() { return std::exchange(news_.hang, std::nullopt); }
   /// A rank here has ended with kResumeCode: the job ends, to be resumed later.
   void report_resume();
 
@@ -97,7 +103,8 @@ class Agent {
   News news_;
   bool took_part_ = false;  ///< in a round
   LastRound last_{};
-  int restarts_ = 0;  ///< that this machine knows of
+  int restarts_ = 0;            ///< that this machine knows of
+  std::string quiet_reported_;  ///< its ranks; empty: they are not quiet
   bool failure_reported_ = false, left_ = false;
   std::optional<int> interrupted_by_;
 };

@@ -1,6 +1,7 @@
 #include "launcher/machines/messages.h"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 #include <utility>
@@ -26,6 +27,7 @@ class Writer {
     out_[key] = value;
   }
   void flag(const char* key, bool value) { out_[key] = value; }
+  void seconds(const char* key, double value) { out_[key] = value; }
   template <class Element, class Describe>
   void list(const char* key, const std::vector<Element>& values, const Describe& describe_one) {
     json& array = out_[key] = json::array();
@@ -54,6 +56,10 @@ class Reader {
   void flag(const char* key, bool& value) {
     const json* const found = find(key);
     if (found != nullptr && found->is_boolean()) value = found->get<bool>();
+  }
+  void seconds(const char* key, double& value) {
+    const json* const found = find(key);
+    if (found != nullptr && found->is_number()) value = std::clamp(found->get<double>(), 0.0, 1e9);
   }
   template <class Element, class Describe>
   void list(const char* key, std::vector<Element>& values, const Describe& describe_one) {
@@ -118,6 +124,33 @@ void describe(message::Failed& failed, IO& io) {
 template <class IO>
 void describe(message::Leave& leave, IO& io) {
   io.number("code", leave.code, 0, 255);
+}
+
+template <class IO>
+void describe(message::Quiet& quiet, IO& io) {
+  io.seconds("seconds", quiet.seconds);
+  io.list("ranks", quiet.ranks, [](auto& rank, auto& element) {
+    auto state = static_cast<uint32_t>(rank.state);
+    auto operations = static_cast<int64_t>(rank.operations);
+    auto waits = rank.waits;
+    auto last = rank.last_operation;
+    element.number("state", state, uint32_t{0}, static_cast<uint32_t>(shm::RankState::exited));
+    element.number("operations", operations, int64_t{0}, std::numeric_limits<int64_t>::max());
+    element.flag("waits", waits);
+    element.text("last", last, kHost);
+    if constexpr (!std::is_const_v<std::remove_reference_t<decltype(rank)>>) {
+      rank.state = static_cast<shm::RankState>(state);
+      rank.operations = static_cast<uint64_t>(operations);
+      rank.waits = waits;
+      rank.last_operation = last;
+    }
+  });
+}
+
+template <class IO>
+void describe(message::Hang& hang, IO& io) {
+  io.text("text", hang.text, kReason);
+  io.flag("is_culprit", hang.is_culprit);
 }
 
 template <class IO>

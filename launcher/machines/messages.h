@@ -12,6 +12,8 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/shm/segment.h"
+
 namespace lockstep::launcher::message {
 
 // From a machine.
@@ -58,6 +60,18 @@ struct Succeeded {
 struct Leave {
   static constexpr std::string_view kType = "leave";
   int code = 1;
+};
+
+/// No rank there makes progress, and there is no hang among them.
+struct Quiet {
+  static constexpr std::string_view kType = "quiet";
+  double seconds = 0;                  ///< so far
+  std::vector<shm::RankInfo> ranks{};  ///< of the machine; state, operations, waits and last_operation
+};
+
+/// After Quiet: they go on, or are ending.
+struct Progress {
+  static constexpr std::string_view kType = "progress";
 };
 
 /// It is silent from now on, for a while.
@@ -111,6 +125,13 @@ struct Over {
   int code = 1;
 };
 
+/// Ranks wait for others, on this machine or elsewhere.
+struct Hang {
+  static constexpr std::string_view kType = "hang";
+  std::string text{};       ///< who waits for whom, one line
+  bool is_culprit = false;  ///< this machine has the first of the late ranks; where all wait, rank 0
+};
+
 /// This machine may not take part.
 struct Refused {
   static constexpr std::string_view kType = "refused";
@@ -137,10 +158,11 @@ struct Yes {
 
 namespace lockstep::launcher {
 
-using Message = std::variant<message::Join, message::Ask, message::Failed, message::Resume,
-                             message::Succeeded, message::Leave, message::Pause, message::Beat,
-                             message::Status, message::Start, message::End, message::Over, message::Refused,
-                             message::Dropped, message::Moved, message::Yes>;
+using Message =
+    std::variant<message::Join, message::Ask, message::Failed, message::Resume, message::Succeeded,
+                 message::Leave, message::Quiet, message::Progress, message::Pause, message::Beat,
+                 message::Status, message::Start, message::End, message::Over, message::Hang,
+                 message::Refused, message::Dropped, message::Moved, message::Yes>;
 
 std::string to_text(const Message& message);
 /// None where `text` is no message.

@@ -1,7 +1,10 @@
 #include "launcher/machines/rendezvous.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include "launcher/output/report.h"
+#include "launcher/watch/hang_watch.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -32,6 +35,11 @@ bool Rendezvous::receive(int peer, const Message& said, double now) {
     succeeded(peer);
   } else if (const auto* leave = std::get_if<message::Leave>(&said)) {
     left(peer, leave->code, now);
+  } else if (const auto* quiet = std::get_if<message::Quiet>(&said)) {
+    return be_quiet(peer, *quiet, now);
+  } else if (std::holds_alternative<message::Progress>(said)) {
+    machines_[peer].quiet_since.reset();
+    hang_told_ = false;
   } else {
     return false;
   }
@@ -97,10 +105,10 @@ void Rendezvous::join(int peer, const message::Join& join, double now) {
     return;
   }
   if (join.min != rules_.min || join.max != rules_.max || (join.node_rank >= 0) != rules_.numbered) {
-    send(peer, message::Refused{"the rendezvous there has --nnodes " + std::to_string(rules_.min) + ":" +
-                                std::to_string(rules_.max) + " and --rdzv-backend " +
-                                (rules_.numbered ? "static" : "c10d") +
-                                "; use the same flags on all machines"});
+    send(peer,
+         message::Refused{"the rendezvous there has --nnodes " + std::to_string(rules_.min) + ":" +
+                          std::to_string(rules_.max) + " and --rdzv-backend " +
+                          (rules_.numbered ? "static" : "c10d") + "; use the same flags on all machines"});
     return;
   }
   message::Join known = join;
@@ -197,6 +205,55 @@ void Rendezvous::lost(int peer, const std::string& how, bool closed, double now)
   }
 }
 
+bool Rendezvous::be_quiet(int peer, const message::Quiet& quiet, double now) {
+  Member& machine = machines_[peer];
+  if (quiet.ranks.size() != static_cast<size_t>(machine.nproc)) return false;
+  machine.quiet_since = now - quiet.seconds;
+  machine.ranks = quiet.ranks;
+  look_for_hang(now);
+  return true;
+}
+
+void Rendezvous::look_for_hang(double now) {
+  if (phase_ != Phase::running || hang_told_) return;
+  std::vector<std::pair<int, const Member*>> members;
+  std::vector<shm::RankInfo> ranks;
+  double since = 0;
+  for (const auto& [peer, machine] : machines_) {
+    if (machine.state == State::waiting) continue;
+    members.emplace_back(peer, &machine);
+    const auto first = static_cast<size_t>(machine.first_rank), count = static_cast<size_t>(machine.nproc);
+    shm::RankInfo left;
+    left.state = shm::RankState::left;
+    ranks.resize(std::max(ranks.size(), first + count), left);
+    if (machine.state == State::succeeded) continue;
+    if (!machine.quiet_since) return;
+    since = std::max(since, *machine.quiet_since);
+    std::copy(machine.ranks.begin(), machine.ranks.end(), ranks.begin() + machine.first_rank);
+  }
+  const auto hang = find_hang(ranks, 0, true, now - since);
+  if (!hang) return;
+  hang_told_ = true;
+  std::sort(members.begin(), members.end(),
+            [](const auto& a, const auto& b) { return a.second->first_rank < b.second->first_rank; });
+  message::Hang told{hang->text};
+  int culprit = members.front().first;
+  for (const auto& [peer, machine] : members) {
+    std::vector<int> late;
+    for (const int rank : hang->late) {
+      if (rank >= machine->first_rank && rank < machine->first_rank + machine->nproc) late.push_back(rank);
+    }
+    if (late.empty()) continue;
+    if (late.front() == hang->late.front()) culprit = peer;
+    told.text +=
+        fmt::format("; {} {} on {}", names_of_ranks(late, 0), late.size() == 1 ? "is" : "are", machine->host);
+  }
+  for (const auto& [peer, machine] : members) {
+    told.is_culprit = peer == culprit;
+    send(peer, told);
+  }
+}
+
 void Rendezvous::left(int peer, int code, double now) {
   const bool counts = takes_part(peer);
   const std::string host = machines_[peer].host;
@@ -281,6 +338,7 @@ void Rendezvous::start_round() {
   if (members.size() > static_cast<size_t>(rules_.max)) members.resize(static_cast<size_t>(rules_.max));
   last_call_.reset();
   phase_ = Phase::running;
+  hang_told_ = false;
   ++rounds_;
   inherited_ = false;
   members_ = members.size();
@@ -306,6 +364,7 @@ void Rendezvous::start_round() {
     machine.group_rank = start.group_rank;
     machine.first_rank = start.first_rank;
     machine.round = rounds_;
+    machine.quiet_since.reset();
     send(peer, start);
     ++start.group_rank;
     start.first_rank += machine.nproc;

@@ -4,6 +4,9 @@
 // A round begins when enough machines wait and ends when a rank fails, a machine is lost, leaves or joins;
 // then all of them come together again, or the job is over. A machine whose connection was cut may join again on another one; its id says that it is the same.
 //
+// Where no machine's ranks make progress and none has found a hang among its own, all of them together are
+// looked at for one.
+//
 // When the machine that serves is lost, another one serves (rendezvous_search.h). Those that come then tell of
 // the last round. It goes on only with more than half of the machines that were in it and may live, and the
 // one that served goes on only with half of them, so that two parts of a cut network never both do.
@@ -68,6 +71,9 @@ class Rendezvous {
     bool serves = false;   ///< the rendezvous, if it has to
     bool serving = false;  ///< this one
     int round = 0;         ///< the last one in which it took part
+    // While its ranks make no progress.
+    std::optional<double> quiet_since{};
+    std::vector<shm::RankInfo> ranks{};
   };
 
   void join(int peer, const message::Join& join, double now);
@@ -79,6 +85,8 @@ class Rendezvous {
   void resume(int peer);
   void succeeded(int peer);
   void left(int peer, int code, double now);
+  bool be_quiet(int peer, const message::Quiet& quiet, double now);
+  void look_for_hang(double now);
   std::string reason_to_refuse(int peer, const message::Join& join) const;
   bool takes_part(int peer) const;
   size_t waiting() const;
@@ -97,7 +105,8 @@ class Rendezvous {
   Phase phase_ = Phase::gathering;
   std::map<int, Member> machines_;
   RestartPolicy restarts_;
-  double not_before_ = 0;  ///< no round starts
+  bool hang_told_ = false;  ///< since the last progress
+  double not_before_ = 0;   ///< no round starts
   int arrivals_ = 0, rounds_ = 0;
   std::optional<double> last_call_;
   std::vector<std::pair<int, Message>> messages_;

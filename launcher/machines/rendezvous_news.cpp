@@ -33,6 +33,8 @@ void News::take(std::string_view text) {
     restarts = end->restarts;
   } else if (const auto* ending = std::get_if<message::Over>(&*message)) {
     over = Verdict{false, ending->code, ending->reason};
+  } else if (const auto* found = std::get_if<message::Hang>(&*message)) {
+    hang = *found;
   } else if (const auto* refused = std::get_if<message::Refused>(&*message)) {
     refusal = refused->reason;
   } else if (const auto* drop = std::get_if<message::Dropped>(&*message)) {
@@ -47,6 +49,7 @@ void News::take(std::string_view text) {
 void News::begin_anew() {
   place.reset();
   end_reason.reset();
+  hang.reset();
   dropped.clear();
   moved.clear();
 }

@@ -15,9 +15,9 @@ std::string no_heartbeat(double seconds);
 
 /// What a machine knows of the last round when it has lost the rendezvous.
 struct LastRound {
-  int round = 0;              ///< 0: there was none
-  int machines = 0;           ///< that took part
-  std::string instance{};     ///< of the rendezvous
+  int round = 0;                       ///< 0: there was none
+  int machines = 0;                    ///< that took part
+  std::string instance{};              ///< of the rendezvous
   std::vector<message::Heir> heirs{};  ///< in the order in which they are to serve
 };
 
@@ -37,6 +37,7 @@ struct News {
   std::optional<message::Start> place{};    ///< a round has begun
   std::optional<std::string> end_reason{};  ///< it ends
   std::optional<Verdict> over{};            ///< the job does
+  std::optional<message::Hang> hang{};      ///< of all machines' ranks, not yet told of
   int restarts = 0;                         ///< so far
   std::string refusal{};                    ///< why this machine may not take part
   std::string dropped{};                    ///< why it takes part no more

@@ -32,8 +32,8 @@ void RendezvousSearch::begin_anew(const LastRound& last, const std::string& own_
   at_ = 0;
   places_.clear();
   server_is_gone_ = false;
-  const auto turn =
-      std::find_if(last.heirs.begin(), last.heirs.end(), [&](const message::Heir& heir) { return heir.id == own_id; });
+  const auto turn = std::find_if(last.heirs.begin(), last.heirs.end(),
+                                 [&](const message::Heir& heir) { return heir.id == own_id; });
   serves_at_.reset();
   if (turn != last.heirs.end()) {
     serves_at_ = monotonic_seconds() + kTurn * static_cast<double>(turn - last.heirs.begin());

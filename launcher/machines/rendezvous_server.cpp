@@ -39,8 +39,7 @@ RendezvousServer::RendezvousServer(int listener, ServerSettings settings)
     : listener_(listener), settings_(std::move(settings)), rendezvous_(settings_.rules) {
   ::fcntl(listener_, F_SETFL, O_NONBLOCK);
   if (!settings_.home.empty())
-    home_.emplace(settings_.home, settings_.home_port, settings_.secret,
-                  to_text(rendezvous_.question()));
+    home_.emplace(settings_.home, settings_.home_port, settings_.secret, to_text(rendezvous_.question()));
 }
 
 bool RendezvousServer::done() const {

@@ -96,7 +96,10 @@ class Attempt {
     polls.wait(next_deadline());
     if (job_.agent != nullptr) handle_peers();  // silence says something too
     if (kill_at_ && monotonic_seconds() >= *kill_at_) kill_the_slow();
-    if (!kill_at_ && workers_.running() > 0) hangs_.look(segment_, workers_.results(), output_);
+    if (!kill_at_ && workers_.running() > 0) {
+      const bool looked = hangs_.look(segment_, workers_.results(), output_);
+      if (looked && job_.agent != nullptr) job_.agent->report_quiet(hangs_.quiet());
+    }
   }
 
   void start_store() {
@@ -107,16 +110,31 @@ class Attempt {
   void take_stacks() {
     if (!hangs_.take_stacks(output_) || kill_at_ || workers_.running() == 0) return;
     hung_ = hangs_.end_reason();
-    tell_the_others(hung_);
+    if (hung_ == jobs_hang_) {
+      job_.agent->report_failure(hung_, 1);
+    } else {
+      tell_the_others(hung_);
+    }
     tell_to_end(SIGTERM, Why::failure);
   }
 
   void handle_peers() {
     const auto reason = job_.agent->take_end_request();
-    if (!reason || kill_at_ || workers_.running() == 0) return;
+    const auto hang = job_.agent->take_hang();
+    if (kill_at_ || workers_.running() == 0) return;
+    if (hang) tell_of_hang(*hang);
+    if (!reason) return;
     ended_by_peers_ = true;
     output_.message("lockrun: " + *reason + "; ending the ranks here");
     tell_to_end(SIGTERM, Why::failure);
+  }
+
+  /// A hang of ranks of several machines. Where one console shows what all say, only one says it.
+  void tell_of_hang(const message::Hang& hang) {
+    const bool one_console = job_.options.assigned || job_.hosts != nullptr;
+    jobs_hang_ = hang.text;
+    hangs_.tell(hang.text, hang.is_culprit || !one_console, hang.is_culprit, segment_, workers_.results(),
+                output_);
   }
 
   void handle_events() {
@@ -308,6 +326,7 @@ class Attempt {
     why_ = why;
     told_at_ = monotonic_seconds();
     kill_at_ = told_at_ + job_.options.shutdown_timeout;
+    if (job_.agent != nullptr) job_.agent->report_quiet(std::nullopt);
     guardian_->send({Command::signal_workers, signal});
   }
 
@@ -379,7 +398,8 @@ class Attempt {
   bool finished_ = false;
   bool ended_by_peers_ = false;
   std::optional<int> interrupted_by_;
-  std::string hung_;  ///< why --hang-action end has ended the ranks
+  std::string jobs_hang_;  ///< of ranks of several machines, as the rendezvous has told it
+  std::string hung_;       ///< why --hang-action end has ended the ranks
   std::string error_;
 };
 

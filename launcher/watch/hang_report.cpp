@@ -7,18 +7,32 @@
 #include "lockstep/shm/process.h"
 
 namespace lockstep::launcher {
+namespace {
 
-void HangReport::look(const shm::Segment& segment, const std::vector<WorkerResult>& workers, Output& output) {
-  const double now = monotonic_seconds();
-  if (watch_.interval() < 0 || now < looked_at_ + watch_.interval()) return;
-  looked_at_ = now;
+std::vector<shm::RankInfo> records(const shm::Segment& segment, size_t count) {
   std::vector<shm::RankInfo> ranks;
-  for (size_t i = 0; i < workers.size(); ++i) ranks.push_back(segment.rank_info(static_cast<int>(i)));
-  const auto hang = watch_.look(ranks, now);
-  if (!hang) return;
-  if (may_end_) end_reason_ = hang->text;
-  output.message("lockrun: warning: " + hang->text +
-                 (may_end_ ? "; ending the job (--hang-action end)" : ""));
+  for (size_t i = 0; i < count; ++i) ranks.push_back(segment.rank_info(static_cast<int>(i)));
+  return ranks;
+}
+
+}  // namespace
+
+bool HangReport::look(const shm::Segment& segment, const std::vector<WorkerResult>& workers, Output& output) {
+  const double now = monotonic_seconds();
+  if (watch_.interval() < 0 || now < looked_at_ + watch_.interval()) return false;
+  looked_at_ = now;
+  const auto hang = watch_.look(records(segment, workers.size()), now);
+  if (hang) tell(hang->text, true, true, segment, workers, output);
+  return true;
+}
+
+void HangReport::tell(const std::string& text, bool is_said_here, bool ends_here, const shm::Segment& segment,
+                      const std::vector<WorkerResult>& workers, Output& output) {
+  if (may_end_ && ends_here) end_reason_ = text;
+  if (is_said_here) {
+    output.message("lockrun: warning: " + text + (may_end_ ? "; ending the job (--hang-action end)" : ""));
+  }
+  const auto ranks = records(segment, workers.size());
   std::vector<StackTarget> targets;
   for (size_t i = 0; i < workers.size(); ++i) {
     if (workers[i].ended || workers[i].pid <= 0) continue;
@@ -40,7 +54,7 @@ bool HangReport::take_stacks(Output& output) {
   } else {
     output.message("lockrun: where the ranks are:\n" + text.substr(0, text.find_last_not_of('\n') + 1));
   }
-  return may_end_;
+  return !end_reason_.empty();
 }
 
 }  // namespace lockstep::launcher

@@ -24,8 +24,15 @@ class HangReport {
 
   /// Seconds until look() wants to be called again; negative: never.
   double interval() const { return watch_.interval(); }
-  /// Compares the ranks' records, if it is time to.
-  void look(const shm::Segment& segment, const std::vector<WorkerResult>& workers, Output& output);
+  /// Compares the ranks' records, if it is time to; false: it is not.
+  bool look(const shm::Segment& segment, const std::vector<WorkerResult>& workers, Output& output);
+  /// The ranks here, where they make no progress and look() has found no hang among them.
+  std::optional<QuietRanks> quiet() const { return watch_.quiet(); }
+  /// Tells of a hang that the ranks of several machines have, in the words `text`: in a line, if
+  /// `is_said_here`, and of where the ranks here are. `ends_here`: where --hang-action end is given, it is this
+  /// machine that ends the job.
+  void tell(const std::string& text, bool is_said_here, bool ends_here, const shm::Segment& segment,
+            const std::vector<WorkerResult>& workers, Output& output);
   /// Nobody had a chance to make progress until `now`.
   void forgive(double now) { watch_.forgive(now); }
 

@@ -99,9 +99,9 @@ std::optional<Hang> find_hang(const std::vector<shm::RankInfo>& ranks, int first
     there.insert(there.end(), busy.begin(), busy.end());
     if (there.empty()) return std::nullopt;
     std::sort(there.begin(), there.end());
-    return Hang{absent, fmt::format("{} {} in init() for {}, which {} not called it for {:.0f} s",
-                                    names(there), verb(there), names(absent),
-                                    absent.size() == 1 ? "has" : "have", quiet)};
+    return Hang{absent,
+                fmt::format("{} {} in init() for {}, which {} not called it for {:.0f} s", names(there),
+                            verb(there), names(absent), absent.size() == 1 ? "has" : "have", quiet)};
   }
   if (waiting.empty()) return std::nullopt;
   const auto places = by_place(waiting, ranks);

@@ -59,7 +59,7 @@ class HangWatch {
   int first_rank_;
   bool is_all_;
   std::vector<Progress> progress_;
-  std::vector<bool> waited_;        ///< at the look before
+  std::vector<bool> waited_;         ///< at the look before
   std::vector<shm::RankInfo> seen_;  ///< at the last one; `waits`: at the one before, too
   double since_ = 0, looked_at_ = 0;
   bool told_ = false;

@@ -5,7 +5,8 @@ import signal
 import socket
 import unittest
 
-from nodes_support import LATE_RANK, AgentsTest
+from nodes_support import ALL_REDUCE_RANK, LATE_RANK, AgentsTest, OnHosts
+from two_hosts import TwoHosts, become_root
 
 
 class OneMachineTest(AgentsTest):
@@ -26,5 +27,59 @@ class OneMachineTest(AgentsTest):
         self.assertRegex(err_a, f"the job has failed: on {socket.gethostname()}: {what}\n")
 
 
+class OneRankPerMachineTest(OnHosts):
+    """No machine sees a hang by itself: the rendezvous compares their ranks."""
+
+    WHAT = (r"no collective was started for \d+ s: rank 0 waits in the 1st operation \(all_reduce of 4000 bytes\) "
+            r"for rank 1, which has started none; rank 1 is on b")
+
+    def setUp(self):
+        super().setUp()
+        self.two = TwoHosts()
+        self.addCleanup(self.two.stop)
+        for name in "late", "release":
+            (self.directory / name).touch()
+        # The real one needs seconds for LibTorch's symbols.
+        (self.directory / "eu-stack").write_text("#!/bin/sh\n")
+        (self.directory / "eu-stack").chmod(0o755)
+        self.environment["PATH"] = f"{self.directory}:{os.environ['PATH']}"
+
+    def start_both(self, *flags):
+        return [self.on(host, "--nnodes", 2, "--master-addr", "10.77.0.1", "--node-rank", node, "--rdzv-conf", self.token, "--prefix", "off",
+                        "--hang-timeout", 1, *flags, ALL_REDUCE_RANK) for node, host in enumerate("ab")]
+
+    def read_until(self, process, text):
+        err = ""
+        while text not in err:
+            self.assertTrue(line := process.stderr.readline(), err)
+            err += line
+        return err
+
+    def test_the_late_rank_and_its_machine_are_named_on_all(self):
+        machines = self.start_both()
+        for rank, process in enumerate(machines):
+            err = self.read_until(process, f"\nrank {rank} (pid")
+            self.assertRegex(err, rf"lockrun: warning: {self.WHAT}\n")
+            self.assertIn("lockrun: where the ranks are:\n", err)
+        (self.directory / "late").unlink()
+        for rank, (code, out, err) in enumerate(self.finish(*machines)):
+            self.assertEqual((code, out), (0, f"rank {rank} of 2 sum 3\n"), err)
+
+    def test_the_job_ends_if_asked(self):
+        for code, _, err in self.finish(*self.start_both("--hang-action", "end")):
+            self.assertEqual(code, 1, err)
+            self.assertRegex(err, rf"lockrun: warning: {self.WHAT}; ending the job \(--hang-action end\)\n")
+            self.assertRegex(err, rf"the job has failed: {self.WHAT}\n")
+
+    def test_a_rank_that_has_not_called_init_is_named(self):
+        flags = ["--nnodes", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", self.token, "--hang-timeout", 1, "--hang-action", "end"]
+        a = self.on("a", *flags, "--node-rank", 0, ALL_REDUCE_RANK)
+        b = self.on("b", *flags, "--node-rank", 1, "sleep", 600)
+        for code, _, err in self.finish(a, b):
+            self.assertEqual(code, 1, err)
+            self.assertRegex(err, r"rank 0 waits in init\(\) for rank 1, which has not called it for \d+ s; rank 1 is on b; ending the job")
+
+
 if __name__ == "__main__":
+    become_root()
     unittest.main()

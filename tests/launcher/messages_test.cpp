@@ -6,19 +6,28 @@ namespace lockstep::launcher {
 namespace {
 
 TEST(MessagesTest, AreReadAsTheyWereWritten) {
+  shm::RankInfo info;
+  info.state = shm::RankState::attached;
+  info.operations = 7;
+  info.waits = true;
+  info.last_operation = "barrier of 0 bytes";
   const std::vector<Message> all = {
-      message::Join{.id = "i", .run_id = "r", .host = "h", .address = "10.0.0.1", .store_port = 1, .nproc = 2},
+      message::Join{
+          .id = "i", .run_id = "r", .host = "h", .address = "10.0.0.1", .store_port = 1, .nproc = 2},
       message::Ask{"r", "i"},
       message::Failed{"rank 3", 9},
       message::Resume(),
       message::Succeeded(),
       message::Leave{143},
+      message::Quiet{61.5, {info, {}}},
+      message::Progress(),
       message::Pause(),
       message::Beat(),
       message::Status{{"a", "b"}, 1, 3},
       message::Start{.round = 3, .world_size = 4, .master_port = 29500, .heirs = {{"i", "10.0.0.1"}}},
       message::End{"a joins", 2},
       message::Over{"rank 3", 0},
+      message::Hang{"rank 0 waits", true},
       message::Refused{"no"},
       message::Dropped{"no"},
       message::Moved{"there"},
@@ -43,7 +52,10 @@ TEST(MessagesTest, WhatComesFromOutsideIsBroughtIntoItsRange) {
   EXPECT_EQ(join.node_rank, -1);
   EXPECT_FALSE(join.serves);
   EXPECT_EQ(join.id, "");
-  EXPECT_EQ(std::get<message::Start>(parse_message(R"({"type":"start","heirs":[5,{"id":"x"}]})").value()).heirs[1].id, "x");
+  EXPECT_EQ(std::get<message::Start>(parse_message(R"({"type":"start","heirs":[5,{"id":"x"}]})").value())
+                .heirs[1]
+                .id,
+            "x");
   for (const char* text : {"", "{", "[]", "{}", "null", R"({"type":3})", R"({"type":"another"})"}) {
     EXPECT_FALSE(parse_message(text)) << text;
   }

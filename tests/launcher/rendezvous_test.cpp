@@ -367,17 +367,83 @@ TEST(RendezvousTest, ARankThatAsksToBeResumedEndsTheJobWithoutARestart) {
   EXPECT_TRUE(meeting.rendezvous.over());
 }
 
+json rank_at(int operations, bool waits) {
+  return {{"state", 1}, {"operations", operations}, {"waits", waits}, {"last", "barrier of 0 bytes"}};
+}
+json quiet(int seconds, const std::vector<json>& ranks) {
+  return {{"type", "quiet"}, {"seconds", seconds}, {"ranks", ranks}};
+}
+
+TEST(RendezvousTest, RanksThatWaitForOthersElsewhereHang) {
+  Meeting meeting(fixed(3));
+  for (const int peer : {1, 2, 3}) meeting.join(peer, peer - 1, peer == 2 ? 2 : 1);
+  meeting.heard();
+  meeting.tell(1, quiet(100, {rank_at(3, true)}));
+  meeting.tell(2, quiet(61, {rank_at(3, true), rank_at(2, false)}));
+  EXPECT_EQ(meeting.types(), Types{}) << "the third makes progress";
+  meeting.now += 2;
+  meeting.tell(3, quiet(80, {rank_at(2, false)}));
+  auto heard = meeting.heard();
+  for (const int peer : {1, 2, 3}) {
+    EXPECT_EQ(
+        heard[peer].front()["text"],
+        "no collective was started for 63 s: ranks 0, 1 wait in the 3rd operation (barrier of 0 bytes) for "
+        "ranks 2, 3, which have started 2 (the last: barrier of 0 bytes); rank 2 is on host2; rank 3 is on "
+        "host3");
+    EXPECT_EQ(heard[peer].front()["is_culprit"], peer == 2);
+  }
+  meeting.tell(3, quiet(90, {rank_at(2, true)}));
+  EXPECT_EQ(meeting.types(), Types{}) << "told twice";
+  meeting.tell(2, {{"type", "progress"}});
+  meeting.tell(3, quiet(90, {rank_at(2, false)}));
+  EXPECT_EQ(meeting.types(), Types{});
+  meeting.tell(2, quiet(61, {rank_at(3, true), rank_at(3, true)}));
+  EXPECT_EQ(meeting.types(), (Types{{1, "hang"}, {2, "hang"}, {3, "hang"}})) << "another one";
+}
+
+TEST(RendezvousTest, AMachineThatHasEndedDoesNotHang) {
+  Meeting meeting(fixed(2));
+  meeting.join(1, 0, 1);
+  meeting.join(2, 1, 1);
+  meeting.heard();
+  meeting.tell(1, quiet(61, {rank_at(3, true)}));
+  meeting.tell(1, {{"type", "progress"}});
+  meeting.tell(1, {{"type", "succeeded"}});
+  meeting.tell(2, quiet(61, {rank_at(3, false)}));
+  EXPECT_EQ(meeting.types(), Types{}) << "nobody waits";
+  meeting.tell(2, quiet(62, {rank_at(3, true)}));
+  EXPECT_EQ(
+      meeting.heard()[2].front()["text"],
+      "no collective was started for 62 s and all ranks wait: rank 1 in the 3rd operation (barrier of 0 bytes)");
+}
+
 TEST(RendezvousTest, AnyMessageIsSurvived) {
   // What a member that knows the secret, but is out of its mind, may send.
   std::mt19937 random(3);
-  const std::vector<json> values = {
-      nullptr,          true,           -1,       1e300,       1 << 30, "",     "id", "join", "\xff\xfe",
-      json::array({1}), json::object(), "failed", "succeeded", "leave", "beat", 2};
-  const std::vector<std::string> keys = {"type", "run_id", "host",      "address", "store_port", "nproc",
-                                         "min",  "max",    "node_rank", "what",    "code"};
+  const std::vector<json> values = {nullptr,
+                                    true,
+                                    -1,
+                                    1e300,
+                                    1 << 30,
+                                    "",
+                                    "id",
+                                    "join",
+                                    "\xff\xfe",
+                                    json::array({1}),
+                                    json::object(),
+                                    "failed",
+                                    "succeeded",
+                                    "leave",
+                                    "beat",
+                                    "quiet",
+                                    "progress",
+                                    2};
+  const std::vector<std::string> keys = {"type",  "run_id", "host",   "address",   "store_port",
+                                         "nproc", "min",    "max",    "node_rank", "what",
+                                         "code",  "ranks",  "seconds"};
   Meeting meeting(elastic(1, 3, 1000000));
   for (int i = 0; i < 20000; ++i) {
-    json message = {{"type", values[7 + random() % 8]},
+    json message = {{"type", values[7 + random() % 10]},
                     {"run_id", "id"},
                     {"store_port", 5},
                     {"nproc", 1},
@@ -390,7 +456,8 @@ TEST(RendezvousTest, AnyMessageIsSurvived) {
       meeting.rendezvous.lost(peer, "nonsense", true, meeting.now);
     }
     meeting.rendezvous.tick(meeting.now);
-    for (const auto& entry : meeting.rendezvous.take_messages()) EXPECT_TRUE(parse_message(to_text(entry.second)));
+    for (const auto& entry : meeting.rendezvous.take_messages())
+      EXPECT_TRUE(parse_message(to_text(entry.second)));
     if (meeting.rendezvous.over()) meeting.rendezvous = Rendezvous(meeting.rules);
   }
 }
