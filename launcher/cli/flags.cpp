@@ -1,8 +1,11 @@
 #include "launcher/cli/flags.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 
+#include "launcher/cli/node_options.h"
 #include "lockstep/cli/nearest.h"
 
 namespace lockstep::launcher {
@@ -15,7 +18,12 @@ constexpr std::string_view kWatching = "Watching";
 constexpr std::string_view kOutput = "Output";
 constexpr std::string_view kOther = "Other";
 
-constexpr Flag kFlags[] = {
+const std::string kMasterPortHelp =
+    fmt::format("Static: port of the rendezvous there. Default: {}. On one machine: MASTER_PORT, by default a free port.", kStaticPort);
+const std::string kEndpointHelp = fmt::format(
+    "Where machines meet: one of them, which serves the rendezvous. Default port: {}.", kDynamicPort);
+
+const Flag kFlags[] = {
     {"nproc-per-node", "", "N", "1", kJob,
      "Ranks to start on this machine: a number; cpu: one per usable core; gpu: one per GPU; auto: gpu if "
      "there is one, else cpu."},
@@ -60,16 +68,16 @@ constexpr Flag kFlags[] = {
      "Static: number of this machine, from 0. Default in a Kubernetes Indexed Job: JOB_COMPLETION_INDEX."},
     {"master-addr", "", "HOST", "127.0.0.1", kMeeting, "Static: the machine with --node-rank 0."},
     {"master-port", "", "PORT", "", kMeeting,
-     "Static: port of the rendezvous there. Default: 29500. On one machine: MASTER_PORT, by default a free "
-     "port."},
+     kMasterPortHelp},
     {"rdzv-backend", "", "NAME", "static", kMeeting,
      "static: numbered machines; c10d: machines that come and go, without numbers."},
     {"rdzv-endpoint", "", "HOST:PORT", "", kMeeting,
-     "Where machines meet: one of them, which serves the rendezvous. Default port: 29400."},
+     kEndpointHelp},
     {"rdzv-id", "", "ID", "none", kMeeting,
      "Name of the run (TORCHELASTIC_RUN_ID). With --standalone: a random one."},
-    {"rdzv-conf", "", "K=V,...", "", kMeeting,
-     "token_file: file with a secret that all agents share; join_timeout=600, last_call_timeout=30, keep_alive_interval=5 (seconds); keep_alive_max_attempt=3; is_host=true|false."},
+    {"rdzv-conf", "", "K=V,...",
+     "join_timeout=600, last_call_timeout=30, keep_alive_interval=5, keep_alive_max_attempt=3", kMeeting,
+     "token_file: file with a secret that all machines share; join_timeout, last_call_timeout and keep_alive_interval in seconds; keep_alive_max_attempt; is_host=true|false. A key that is not given keeps its default."},
     {"local-addr", "", "ADDRESS", "", kMeeting,
      "Address of this machine that the others use. Default: the one by which it reaches the endpoint."},
     {"shutdown-timeout", "", "SECONDS", "30", kWatching,

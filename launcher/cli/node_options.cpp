@@ -4,6 +4,7 @@
 
 #include "launcher/cli/cluster.h"
 #include "launcher/cli/command_line.h"
+#include "launcher/cli/flags.h"
 #include "launcher/cli/numbers.h"
 #include "launcher/cli/options.h"
 #include "lockstep/base/error.h"
@@ -12,7 +13,6 @@
 namespace lockstep::launcher {
 namespace {
 
-constexpr uint16_t kStaticPort = 29500, kDynamicPort = 29400;
 constexpr const char* kPort = "a port from 0 to 65535";
 
 struct Endpoint {
@@ -56,6 +56,10 @@ void parse_rdzv_conf(const std::string& text, NodeOptions& nodes) {
   constexpr const char* seconds = "a number of seconds";
   size_t at = 0;
   while (at < text.size()) {
+    if (text[at] == ' ') {
+      ++at;
+      continue;
+    }
     const size_t comma = std::min(text.find(',', at), text.size());
     const std::string entry = text.substr(at, comma - at);
     at = comma + 1;
@@ -202,7 +206,8 @@ void parse_node_options(const CommandLine& line, const Machine& machine, Options
         "; use c10d with --rdzv-endpoint HOST:PORT, where HOST is one of the machines");
   }
   parse_nnodes(line, nodes);
-  parse_rdzv_conf(line.text("rdzv-conf"), nodes);
+  parse_rdzv_conf(std::string(find_flag("rdzv-conf")->preset), nodes);
+  if (line.given("rdzv-conf")) parse_rdzv_conf(line.text("rdzv-conf"), nodes);
   options.standalone = line.on("standalone");
   options.rdzv_id = options.standalone ? "" : line.text("rdzv-id");
   nodes.local_addr = line.text("local-addr");

@@ -14,6 +14,9 @@ class CommandLine;
 struct Machine;
 struct Options;
 
+/// Ports of the rendezvous where none is given: of a static one, and of c10d.
+inline constexpr uint16_t kStaticPort = 29500, kDynamicPort = 29400;
+
 struct NodeOptions {
   int min = 1, max = 1;
   bool numbered = true;  ///< static rendezvous: every machine has a number
@@ -25,11 +28,11 @@ struct NodeOptions {
   std::string secret{};      ///< that the lockrun which starts those on other machines has chosen
   std::optional<bool>
       is_host{};  ///< whether this machine serves the rendezvous; none: if `host` is its address
-  // Seconds.
-  double join_timeout = 600;      ///< for the endpoint, and for the least number of machines
-  double last_call_timeout = 30;  ///< for more than the least number
-  double keep_alive_interval = 5;
-  int keep_alive_max_attempt = 3;  ///< as many missed, and a machine counts as lost
+  // --rdzv-conf, in seconds.
+  double join_timeout = 0;       ///< for the endpoint, and for the least number of machines
+  double last_call_timeout = 0;  ///< for more than the least number
+  double keep_alive_interval = 0;
+  int keep_alive_max_attempt = 0;  ///< as many missed, and a machine counts as lost
   // A list of hosts, on which this lockrun starts others.
   std::vector<Host> hosts{};     ///< those that get ranks, in the order of ranks; empty: there is no list
   std::optional<size_t> here{};  ///< this machine's place in it

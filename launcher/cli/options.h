@@ -30,21 +30,22 @@ struct LogOptions {
   bool wanted() const;
 };
 
+/// Of a lockrun. The defaults of flags stand in their table (flags.h) only.
 struct Options {
   int nproc_per_node = 1;
   bool standalone = false;
   NodeOptions nodes{};
-  std::string rdzv_id = "none";
+  std::string rdzv_id{};
   uint16_t master_port = 0;  ///< on one machine; 0: any free port
   int max_restarts = 0;
-  double restart_delay = 1;   ///< seconds
+  double restart_delay = 0;   ///< seconds; 0: never wait
   double restart_refill = 0;  ///< seconds; 0: none
-  std::string role = "default";
+  std::string role{};
   Binding binding = Binding::none;
   bool virtual_local_rank = false;
-  double shutdown_timeout = 30;   ///< seconds between the polite signal and SIGKILL
-  double leftover_timeout = 0.5;  ///< seconds for what ranks leave behind, before SIGTERM and before SIGKILL
-  double hang_timeout = 60;       ///< seconds without progress before a warning; 0: never
+  double shutdown_timeout = 0;  ///< seconds between the polite signal and SIGKILL
+  double leftover_timeout = 0;  ///< seconds for what ranks leave behind, before SIGTERM and before SIGKILL
+  double hang_timeout = 0;      ///< seconds without progress before a warning; 0: never
   bool end_hung = false;
   std::vector<int> signals{};  ///< that are passed on as the request to end
   bool torchrun_exit_code = false;

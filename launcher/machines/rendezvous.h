@@ -29,7 +29,7 @@ struct RendezvousRules {
   int min = 1, max = 1;
   bool numbered = true;
   RestartRules restarts{};
-  double last_call_timeout = 30;  ///< seconds
+  double last_call_timeout = 0;  ///< seconds
   std::string instance{};         ///< random, of this rendezvous
 };
 

@@ -18,8 +18,8 @@ namespace lockstep::launcher {
 struct ServerSettings {
   RendezvousRules rules{};
   std::string secret{};
-  double keep_alive_interval = 5;  ///< seconds
-  int keep_alive_max_attempt = 3;
+  double keep_alive_interval = 0;  ///< seconds
+  int keep_alive_max_attempt = 0;
   std::string home{};  ///< host that is to serve again once it can; empty: this one serves for good
   uint16_t home_port = 0;
 };

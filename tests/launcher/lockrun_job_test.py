@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import re
 import subprocess
 import sys
 import unittest
@@ -230,6 +232,16 @@ class ExitTest(LockrunTest):
         code, out, _ = self.run_lockrun("--help")
         self.assertEqual(code, 0)
         self.assertTrue(out.startswith("Usage: lockrun"))
+
+    def test_the_page_names_the_defaults_of_the_help(self):
+        text = " ".join(self.run_lockrun("--help")[1].split())
+        page = " ".join((pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"]) / "docs/lockrun.md").read_text().split())
+        named = re.findall(r"`--([a-z-]+)` \(([0-9.]+) s\)", page)
+        self.assertGreater(len(named), 3)
+        for flag, value in named:
+            self.assertRegex(text.partition(f"--{flag} ")[2], rf"\A(?:(?! --).)*?Default: {re.escape(value)}\. ", flag)
+        for key, value in re.findall(r"`([a-z_]+_timeout)` \(([0-9.]+) s\)", page):
+            self.assertIn(f" {key}={value}", text)
 
 
 if __name__ == "__main__":

@@ -118,6 +118,7 @@ TEST(OptionsTest, SeveralMachinesNeedAMeetingPoint) {
           .nodes;
   EXPECT_EQ((std::tuple{elastic.min, elastic.max, elastic.host, elastic.port, elastic.numbered}),
             (std::tuple{1, 4, std::string("::1"), uint16_t{77}, false}));
+  EXPECT_EQ(elastic.join_timeout, 600) << "the others keep their defaults";
   EXPECT_EQ((std::tuple{elastic.token_file, elastic.last_call_timeout, elastic.is_host}),
             (std::tuple{std::string("/t"), 2.5, std::optional<bool>(true)}));
   EXPECT_EQ(parse({"--nnodes=2:3", "--rdzv-backend=c10d", "--rdzv-endpoint=far", "a"}).nodes.port, 29400);

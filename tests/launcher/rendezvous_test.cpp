@@ -68,7 +68,12 @@ RendezvousRules fixed(int machines, int max_restarts = 0) {
       .run_id = "id", .min = machines, .max = machines, .numbered = true, .restarts = {.most = max_restarts}};
 }
 RendezvousRules elastic(int min, int max, int max_restarts = 0) {
-  return {.run_id = "id", .min = min, .max = max, .numbered = false, .restarts = {.most = max_restarts}};
+  return {.run_id = "id",
+          .min = min,
+          .max = max,
+          .numbered = false,
+          .restarts = {.most = max_restarts},
+          .last_call_timeout = 30};
 }
 
 TEST(RendezvousTest, NumberedMachinesGetRanksInTheirOrder) {
