@@ -4,13 +4,13 @@
 
 #include "launcher/cli/help.h"
 #include "launcher/cli/options.h"
+#include "launcher/machines/assignment.h"
 #include "launcher/machines/machine.h"
-#include "launcher/machines/remote_command.h"
 #include "launcher/output/sink.h"
 #include "launcher/process/first_process.h"
 #include "launcher/process/signals.h"
+#include "launcher/run/assigned_job.h"
 #include "launcher/run/job.h"
-#include "launcher/run/remote_agent.h"
 #include "lockstep/base/main.h"
 #include "lockstep/cli/help.h"
 
@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
   leave_process_1_to_a_parent();
   return lockstep::run_main("lockrun", [&] {
     const Machine machine = inspect_machine();
-    if (argc == 2 && std::string_view(argv[1]) == kAgentFlag) return run_as_agent(machine);
+    if (argc == 2 && std::string_view(argv[1]) == kAssignedFlag) return run_assigned_job(machine);
     const Options options = parse_options(argc, argv, machine);
     if (options.help) {
       std::fputs(help_text(lockstep::help_columns()).c_str(), stdout);

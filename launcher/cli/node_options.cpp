@@ -5,7 +5,6 @@
 #include "launcher/cli/cluster.h"
 #include "launcher/cli/command_line.h"
 #include "launcher/cli/flags.h"
-#include "launcher/cli/numbers.h"
 #include "launcher/cli/options.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"

@@ -7,7 +7,6 @@
 
 #include "launcher/cli/command_line.h"
 #include "launcher/cli/flags.h"
-#include "launcher/cli/numbers.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
@@ -68,6 +69,30 @@ std::vector<std::string> environment_to_send(const std::vector<std::string>& env
     if (!stays) sent.push_back(entry);
   }
   return sent;
+}
+
+std::string quoted(const std::string& word) {
+  constexpr const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%";
+  if (!word.empty() && word.find_first_not_of(plain) == word.npos) return word;
+  std::string out = "'";
+  for (const char c : word) out += c == '\'' ? "'\\''" : std::string(1, c);
+  return out + "'";
+}
+
+std::vector<std::string> remote_command(const NodeOptions& nodes, const std::string& rsh, const Host& host,
+                                        const std::string& lockrun) {
+  std::vector<std::string> words;
+  std::istringstream given(rsh);
+  for (std::string word; given >> word;) words.push_back(word);
+  if (words.empty()) {
+    words = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20"};
+    if (nodes.ssh_port != 0) words.insert(words.end(), {"-p", std::to_string(nodes.ssh_port)});
+    if (!nodes.ssh_identity.empty()) words.insert(words.end(), {"-i", nodes.ssh_identity});
+    words.emplace_back("--");
+  }
+  words.push_back(host.name);
+  words.push_back("exec " + quoted(lockrun) + " " + kAssignedFlag);
+  return words;
 }
 
 }  // namespace lockstep::launcher

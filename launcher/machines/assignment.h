@@ -1,4 +1,4 @@
-// What a lockrun tells the one that it has started on another machine, through that one's standard streams.
+// How a lockrun starts one on another machine, and what it tells that one through its standard streams. Pure.
 //
 // The started one says kGreeting on its standard output. Then its standard input brings the length of the
 // assignment as a line, the assignment, and lines "signal N" for as long as the job runs. Its end means that
@@ -11,12 +11,12 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/cli/cluster.h"
+#include "launcher/cli/node_options.h"
 
 namespace lockstep::launcher {
 
 /// With the number of this protocol.
-inline constexpr std::string_view kGreeting = "lockrun agent 1";
+inline constexpr std::string_view kGreeting = "lockrun, assigned 1";
 
 struct Assignment {
   std::vector<std::string> arguments{};    ///< of lockrun, as they were typed there
@@ -36,5 +36,16 @@ Assignment parse_assignment(std::string_view bytes);
 /// Those of `environment` that the other machine is to have too: all but what belongs to a machine or a
 /// login.
 std::vector<std::string> environment_to_send(const std::vector<std::string>& environment);
+
+/// The flag with which a lockrun starts one elsewhere. Not for people, so it is not in the table of flags.
+inline constexpr const char* kAssignedFlag = "--assigned";
+
+/// `word` as one would type it in a shell.
+std::string quoted(const std::string& word);
+
+/// The command that starts the lockrun at `lockrun` on `host`: ssh, which asks nothing, or `rsh` (the words
+/// of LOCKRUN_RSH; empty: ssh), then the host and the command there.
+std::vector<std::string> remote_command(const NodeOptions& nodes, const std::string& rsh, const Host& host,
+                                        const std::string& lockrun);
 
 }  // namespace lockstep::launcher

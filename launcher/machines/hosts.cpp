@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "launcher/machines/remote_command.h"
 #include "launcher/output/report.h"
 #include "launcher/process/program.h"
 #include "lockstep/base/clock.h"

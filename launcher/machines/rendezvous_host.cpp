@@ -72,7 +72,7 @@ UniqueFd listen_if_due(const NodeOptions& nodes, const std::vector<job::Address>
   }
   UniqueFd listener = job::listen_at(address);
   if (!listener.valid()) {
-    // Another agent on this machine may serve already.
+    // Another lockrun of this machine may serve already.
     if (!must && errno == EADDRINUSE) return {};
     throw Error(
         fmt::format("cannot serve the rendezvous at {}:{}: {}; choose another port, the same on all machines",

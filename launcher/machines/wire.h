@@ -1,4 +1,4 @@
-// Authenticated messages between lockrun's agents over a socket.
+// Authenticated messages between lockruns over a socket.
 //
 // Both sides greet with 8 bytes of name and version and 16 random ones. Then frames: length (4 bytes, big
 // endian), HMAC-SHA256 (32 bytes), body. The key is derived from the shared secret; the code covers the

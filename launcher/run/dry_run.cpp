@@ -4,8 +4,8 @@
 
 #include <filesystem>
 
+#include "launcher/machines/assignment.h"
 #include "launcher/machines/machine.h"
-#include "launcher/machines/remote_command.h"
 #include "launcher/run/hosts_job.h"
 
 namespace lockstep::launcher {

@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <memory>
 
-#include "launcher/machines/remote_command.h"
 #include "launcher/machines/rendezvous_host.h"
 #include "launcher/output/report.h"
 #include "lockstep/base/env.h"

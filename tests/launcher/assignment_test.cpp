@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "launcher/machines/remote_command.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
@@ -47,14 +46,14 @@ TEST(RemoteCommandTest, IsSshThatAsksNothing) {
   NodeOptions nodes;
   EXPECT_EQ(remote_command(nodes, "", {"b"}, "/opt/lockrun"),
             (Words{"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "--", "b",
-                   "exec /opt/lockrun --agent"}));
+                   "exec /opt/lockrun --assigned"}));
   nodes.ssh_port = 2222;
   nodes.ssh_identity = "key";
   EXPECT_EQ(remote_command(nodes, "", {"me@b"}, "/my programs/lockrun"),
             (Words{"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-p", "2222", "-i", "key", "--",
-                   "me@b", "exec '/my programs/lockrun' --agent"}));
+                   "me@b", "exec '/my programs/lockrun' --assigned"}));
   EXPECT_EQ(remote_command(nodes, "kubectl exec -i", {"pod"}, "/l"),
-            (Words{"kubectl", "exec", "-i", "pod", "exec /l --agent"}));
+            (Words{"kubectl", "exec", "-i", "pod", "exec /l --assigned"}));
 }
 
 TEST(RemoteCommandTest, WordsAreQuotedAsForAShell) {

@@ -20,7 +20,7 @@ case $2 in
   10.77.0.1) pid=$SSH_PID_A ;;
   10.77.0.2) pid=$SSH_PID_B ;;
   refused) echo "ssh: connect to host refused port 22: Connection refused" >&2; exit 255 ;;
-  empty) exec sh -c 'exec /nowhere/lockrun --agent' ;;
+  empty) exec sh -c 'exec /nowhere/lockrun --assigned' ;;
   noisy) echo "Welcome to noisy"; echo "Last login: never"; pid=$SSH_PID_B ;;
 esac
 exec nsenter -t $pid -n -m -i -p -u env -i HOME=/ PATH=/usr/bin:/bin LOCKRUN_TEST_MARKER=$LOCKRUN_TEST_MARKER sh -c "$3"
@@ -76,7 +76,7 @@ class HostsTest(LockrunTest):
                 line = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:  # gone meanwhile
                 continue
-            if b"nsenter" in line and b"--agent" in line:
+            if b"nsenter" in line and b"--assigned" in line:
                 found.append(pid)
         (ssh,) = found
         return ssh
@@ -95,7 +95,7 @@ class HostsTest(LockrunTest):
         self.assertEqual(sorted(out.splitlines()), [
             f"[rank {rank}]: {rank} {rank % 2} 4 {'ab'[rank // 2]} two words it's mine {self.directory} a 'b'" for rank in range(4)])
         # The secret, and what was typed, are nobody else's business.
-        self.assertEqual(self.log.read_text().splitlines(), ["-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "--", B, f"exec {LOCKRUN} --agent"])
+        self.assertEqual(self.log.read_text().splitlines(), ["-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "--", B, f"exec {LOCKRUN} --assigned"])
         self.assertNotIn("no secret is set", err)
 
     def test_the_secret_is_in_no_environment_and_on_no_command_line(self):
@@ -249,7 +249,7 @@ class HostsTest(LockrunTest):
         code, out, err = self.run_on("a", "--hostfile", "hosts", "--ssh-port", 2222, "--dry-run", "true")
         self.assertEqual(code, 0, err)
         self.assertIn(f"  {A}: rank 0, this machine\n  {B}: ranks 1 to 2, by: ssh -o BatchMode=yes -o ConnectTimeout=20 -p 2222 -- {B} "
-                      f"'exec {LOCKRUN} --agent'\n", out)
+                      f"'exec {LOCKRUN} --assigned'\n", out)
         self.assertFalse(self.log.exists())
         code, out, err = self.run_on("a", "--hostfile", "hosts", "--prefix", "off", "sh", "-c", "echo $RANK $(hostname)")
         self.assertEqual((code, sorted(out.splitlines())), (0, ["0 a", "1 b", "2 b"]), err)

@@ -1,4 +1,4 @@
-#include "launcher/run/remote_agent.h"
+#include "launcher/run/assigned_job.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -45,7 +45,7 @@ Assignment receive_assignment(std::string& rest) {
     pollfd wait{0, POLLIN, 0};
     const double left = deadline - monotonic_seconds();
     if (left <= 0 || (::poll(&wait, 1, static_cast<int>(left * 1000) + 1) == 1 && !read_more(text))) {
-      throw Error("no assignment came on standard input; lockrun --agent is for lockrun --hosts to start");
+      throw Error("no assignment came on standard input; lockrun --assigned is for lockrun --hosts to start");
     }
     const size_t end = text.find('\n');
     if (begin != 0 || end == text.npos) continue;
@@ -60,7 +60,7 @@ Assignment receive_assignment(std::string& rest) {
 }
 
 /// Lives in a process of its own.
-[[noreturn]] void listen_to(pid_t agent, std::string text) {
+[[noreturn]] void listen_for(pid_t lockrun, std::string text) {
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
@@ -72,12 +72,12 @@ Assignment receive_assignment(std::string& rest) {
     for (size_t end = text.find('\n'); end != text.npos; end = text.find('\n')) {
       int signal = 0;
       if (text.starts_with(word)) std::from_chars(text.data() + word.size(), text.data() + end, signal);
-      if (signal > 0) ::kill(agent, signal);
+      if (signal > 0) ::kill(lockrun, signal);
       text.erase(0, end + 1);
     }
   } while (read_more(text));
   // The other lockrun is dead: the guardian here ends all that this one has started.
-  ::kill(agent, SIGKILL);
+  ::kill(lockrun, SIGKILL);
   ::_exit(0);
 }
 
@@ -85,9 +85,9 @@ Assignment receive_assignment(std::string& rest) {
 class Listening {
  public:
   explicit Listening(const std::string& rest) {
-    const pid_t agent = ::getpid();
+    const pid_t lockrun = ::getpid();
     pid_ = job::fork_helper("lockrun-link");
-    if (pid_ == 0) listen_to(agent, rest);
+    if (pid_ == 0) listen_for(lockrun, rest);
     // Standard input is the listener's.
     const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (!null.valid() || ::dup2(null.get(), 0) != 0) throw Error("cannot open /dev/null");
@@ -105,7 +105,7 @@ class Listening {
 
 }  // namespace
 
-int run_as_agent(const Machine& machine) {
+int run_assigned_job(const Machine& machine) {
   const std::string greeting = std::string(kGreeting) + "\n";
   if (::write(1, greeting.data(), greeting.size()) != static_cast<ssize_t>(greeting.size())) {
     throw Error("standard output cannot be written");
