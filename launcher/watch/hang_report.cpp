@@ -41,7 +41,7 @@ void HangReport::tell(const std::string& text, bool is_said_here, bool ends_here
         ranks[i].state == shm::RankState::attached && ranks[i].pid_namespace == shm::pid_namespace();
     targets.push_back({workers[i].rank, known ? ranks[i].pid : workers[i].pid});
   }
-  stacks_.emplace(targets);
+  if (!stacks_) stacks_.emplace(targets);  // to end it early may leave a rank stopped
 }
 
 bool HangReport::take_stacks(Output& output) {

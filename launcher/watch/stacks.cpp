@@ -48,13 +48,13 @@ void put_threads(int fd, pid_t pid) {
   }
 }
 
-/// Runs a tool with its output on `fd`; false when there is no such tool.
-bool run_tool(int fd, const std::vector<std::string>& command) {
+/// Runs a tool with its output on `fd`, 10 s at most. Returns its wait status.
+int run_tool(int fd, const std::vector<std::string>& command) {
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   const pid_t pid = ::fork();
-  if (pid < 0) return false;
+  if (pid < 0) return 127 << 8;
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int null = ::open("/dev/null", O_RDWR);
@@ -70,7 +70,28 @@ bool run_tool(int fd, const std::vector<std::string>& command) {
     if (monotonic_seconds() > deadline) ::kill(pid, SIGKILL);
     ::usleep(5000);
   }
-  return WIFEXITED(status) && WEXITSTATUS(status) != 127;
+  return status;
+}
+
+bool is_stopped(pid_t pid) {
+  const std::string stat = first_line("/proc/" + std::to_string(pid) + "/stat");
+  const size_t name_end = stat.rfind(") ");
+  return name_end != stat.npos && stat.compare(name_end + 2, 1, "T") == 0;
+}
+
+/// The frames of `pid`, by the first tool that can tell them; false when there is none.
+bool put_frames(int fd, pid_t pid) {
+  const std::string number = std::to_string(pid);
+  const bool was_stopped = is_stopped(pid);
+  for (const std::vector<std::string>& tool :
+       {std::vector<std::string>{"eu-stack", "-p", number},
+        std::vector<std::string>{"gdb", "-batch", "-p", number, "-ex", "thread apply all bt"}}) {
+    const int status = run_tool(fd, tool);
+    // A tool that dies while it looks at a process leaves that one stopped.
+    if (WIFSIGNALED(status) && !was_stopped) ::kill(pid, SIGCONT);
+    if (WIFEXITED(status) && WEXITSTATUS(status) != 127) return true;
+  }
+  return false;
 }
 
 void put_stacks(int fd, const std::vector<StackTarget>& targets) {
@@ -78,8 +99,7 @@ void put_stacks(int fd, const std::vector<StackTarget>& targets) {
     const std::string pid = std::to_string(target.pid);
     put(fd, "rank " + std::to_string(target.rank) + " (pid " + pid + ")\n");
     put_threads(fd, target.pid);
-    if (!run_tool(fd, {"eu-stack", "-p", pid}) &&
-        !run_tool(fd, {"gdb", "-batch", "-p", pid, "-ex", "thread apply all bt"})) {
+    if (!put_frames(fd, target.pid)) {
       put(fd, "  (its own frames: install elfutils, for eu-stack, or gdb)\n");
     }
   }

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import sys
 import time
 import unittest
 
@@ -11,6 +12,15 @@ from lockrun_support import TIMEOUT, LockrunTest
 LATE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "late_rank")
 ALL_REDUCE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_rank")
 RECORDED = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "recorded_rank")
+
+# As a tool that is killed while it reads the stacks of a process.
+ATTACH_AND_DIE = """
+import ctypes, os, pathlib, signal, sys
+PTRACE_ATTACH = 16
+if ctypes.CDLL(None).ptrace(PTRACE_ATTACH, int(sys.argv[2]), None, None) == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+pathlib.Path("refused").touch()
+"""
 
 
 class HangTest(LockrunTest):
@@ -53,6 +63,25 @@ class HangTest(LockrunTest):
         out, err = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 0, err)
         self.assertEqual(sorted(out.splitlines()), ["[rank 0]: rank 0 of 2 sum 3", "[rank 1]: rank 1 of 2 sum 3"])
+
+    def test_a_tool_that_dies_leaves_no_rank_stopped(self):
+        tools = {"eu-stack": f"#!{sys.executable}\n{ATTACH_AND_DIE}", "gdb": "#!/bin/sh\n"}
+        for name, text in tools.items():
+            (self.directory / name).write_text(text)
+            (self.directory / name).chmod(0o755)
+        self.environment["PATH"] = f"{self.directory}:{os.environ['PATH']}"
+        process = self.start("--nproc-per-node", 2, "--hang-timeout", "0.5", LATE_RANK, "600")
+        err = ""
+        while "\nrank 1 (pid" not in err:
+            self.assertTrue(line := process.stderr.readline(), err)
+            err += line
+        if (self.directory / "refused").exists():
+            process.kill()
+            process.communicate()
+            self.skipTest("no right to trace processes")
+        (self.directory / "go").touch()
+        err += process.communicate(timeout=TIMEOUT)[1]
+        self.assertEqual(process.returncode, 0, err)
 
     def test_the_job_ends_only_if_asked(self):
         code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "0.5", "--hang-action", "end",
