@@ -44,6 +44,7 @@ class InstalledProgramsTest(InstalledTest):
         jobs = {
             "lockrun": (*two, "true"),
             "lockstep": ("--help",),
+            "bert_by_hand": ("--help",),
             "bert_classify": ("--help",),
             "toy_ddp": (),
             "messages": (2,),
