@@ -32,6 +32,7 @@
 #include "lockstep/ops/linear.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad.h"
+#include "lockstep/optim/ema.h"
 #include "lockstep/optim/fused_zero_optimizer.h"
 #include "lockstep/optim/lr_schedule.h"
 #include "lockstep/optim/lr_scheduler.h"

@@ -132,6 +132,23 @@ class OptimParity(unittest.TestCase):
         return torch.optim.SGD([{"params": [torch.zeros(1, requires_grad=True)], "lr": lr},
                                 {"params": [torch.zeros(1, requires_grad=True)], "lr": lr / 10}], lr=lr)
 
+    def test_average_of_weights(self):
+        for decay in (0.0, 0.9, 0.9999, 1.0):
+            torch.manual_seed(0)
+            module = torch.nn.ParameterList(torch.zeros(shape, dtype=torch.float64) for shape in SHAPES)
+            peer = torch.optim.swa_utils.AveragedModel(
+                module, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay))
+            tensors, expected = {}, {}
+            for step in range(9):
+                for i, parameter in enumerate(module):
+                    tensors[f"v.{step}.{i}"] = parameter.data = torch.randn(SHAPES[i], dtype=torch.float64)
+                peer.update_parameters(module)
+                expected.update({f"a.{step}.{i}": average.detach().clone() for i, average in enumerate(peer.module)})
+            ours = self.run_ours("ema", tensors, str(decay))
+            self.assertEqual(set(ours), set(expected))
+            for name, average in expected.items():
+                torch.testing.assert_close(ours[name], average, rtol=1e-12, atol=0)
+
     def test_schedules(self):
         lengths = ((0, 10), (5, 20), (20, 20), (0, 0), (1, 1), (7, 3))
         plain = [(name, warmup, steps, {}) for name in ("linear", "cosine", "constant", "constant_with_warmup",

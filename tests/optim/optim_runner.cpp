@@ -2,10 +2,12 @@
 //   optim_runner adamw INPUTS OUTPUTS AMSGRAD   p.N: first values, g.STEP.N: gradients (absent: none)
 //   optim_runner sgd INPUTS OUTPUTS MOMENTUM[,DAMPENING][n]   the same; n: Nesterov's
 //   optim_runner clip INPUTS OUTPUTS MAX_NORM   g.N: gradients
+//   optim_runner ema INPUTS OUTPUTS DECAY   v.STEP.N: the parameters' values at each step
 //   optim_runner schedule   reads lines "TYPE WARMUP STEPS LR JSON" and writes a line of learning rates for each
 //   optim_runner plateau    likewise for ReduceLROnPlateau
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 
 #include <iostream>
@@ -16,6 +18,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad.h"
+#include "lockstep/optim/ema.h"
 #include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/trainer/lr_scheduler_kwargs.h"
@@ -102,6 +105,36 @@ Tensors clip(const Tensors& inputs, double max_norm) {
   return outputs;
 }
 
+/// The average after every step: a.STEP.N. In the middle its state goes to a new one.
+Tensors ema(const Tensors& inputs, double decay) {
+  torch::nn::Module module;
+  for (size_t i = 0; inputs.contains(fmt::format("v.0.{}", i)); ++i) {
+    module.register_parameter(fmt::format("p{}", i), at::zeros_like(inputs.at(fmt::format("v.0.{}", i))));
+  }
+  ExponentialMovingAverage before(module, decay), after(module, decay);
+  ExponentialMovingAverage* average = &before;
+  Tensors outputs;
+  for (int step = 0; inputs.contains(fmt::format("v.{}.0", step)); ++step) {
+    const auto parameters = module.parameters();
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      parameters[i].copy_(inputs.at(fmt::format("v.{}.{}", step, i)));
+    }
+    average->update();
+    {
+      const auto averaged = average->use();
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        outputs[fmt::format("a.{}.{}", step, i)] = parameters[i].detach().clone();
+      }
+    }
+    if (step == 3) {
+      after.load_state_dict(before.state_dict());
+      average = &after;
+    }
+  }
+  return outputs;
+}
+
 /// Two groups, the second with a tenth of the first's learning rate.
 torch::optim::SGD two_groups(double lr) {
   const auto group = [](double rate) {
@@ -179,10 +212,11 @@ int main(int argc, char** argv) {
       mode == "schedule" ? print_schedules() : print_plateaus();
       return 0;
     }
-    if (argc != 5) throw ValueError("usage: optim_runner adamw|sgd|clip INPUTS OUTPUTS ARGUMENT");
+    if (argc != 5) throw ValueError("usage: optim_runner adamw|sgd|ema|clip INPUTS OUTPUTS ARGUMENT");
     const Tensors inputs = checkpoint::load_safetensors(argv[2]).tensors;
     checkpoint::save_safetensors(argv[3], mode == "adamw" ? adamw(inputs, std::stoi(argv[4]) != 0)
                                           : mode == "sgd" ? sgd(inputs, argv[4])
+                                          : mode == "ema" ? ema(inputs, std::stod(argv[4]))
                                                           : clip(inputs, std::stod(argv[4])));
     return 0;
   });

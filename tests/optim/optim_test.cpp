@@ -12,6 +12,7 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/serialize.h>
 
@@ -23,6 +24,7 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/autocast.h"
 #include "lockstep/optim/clip_grad.h"
+#include "lockstep/optim/ema.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/optim/sgd.h"
 
@@ -194,6 +196,39 @@ TEST(FusedOptimizers, AStepBetweenForwardAndBackwardIsAnError) {
   };
   step_between([](const at::Tensor& p) { return FusedSGD({p}, torch::optim::SGDOptions(0.1)); });
   step_between([](const at::Tensor& p) { return FusedAdamW({p}, torch::optim::AdamWOptions(0.1)); });
+}
+
+TEST(ExponentialMovingAverage, IsUsedForAScopeAndTheWeightsComeBack) {
+  torch::nn::Linear module(3, 2);
+  ExponentialMovingAverage average(*module, 0.5);
+  average.update();
+  const at::Tensor first = module->weight.detach().clone();
+  const void* const memory = module->weight.const_data_ptr();
+  {
+    const at::NoGradGuard no_grad;
+    module->weight.add_(2);
+  }
+  average.update();
+  const at::Tensor last = module->weight.detach().clone();
+  {
+    const auto averaged = average.use();
+    EXPECT_TRUE(at::allclose(module->weight, first + 1));
+    EXPECT_TRUE(module->weight.requires_grad());
+    EXPECT_THROW(average.update(), Error);
+    EXPECT_THROW(const auto again = average.use(), Error);
+    EXPECT_THROW(average.state_dict(), Error);
+  }
+  EXPECT_TRUE(module->weight.equal(last));
+  EXPECT_EQ(module->weight.const_data_ptr(), memory);
+  EXPECT_EQ(average.num_updates(), 2);
+}
+
+TEST(ExponentialMovingAverage, RefusesWhatDoesNotFit) {
+  torch::nn::Linear module(3, 2), other(4, 2);
+  EXPECT_THROW(ExponentialMovingAverage(*module, 1.5), ValueError);
+  ExponentialMovingAverage average(*module, 0.5), theirs(*other, 0.5);
+  EXPECT_THROW(average.load_state_dict(theirs.state_dict()), ValueError);
+  EXPECT_THROW(average.load_state_dict({}), ValueError);
 }
 
 TEST(AutocastGuard, SetsBfloat16ForItsScopeAndNests) {

@@ -1,0 +1,87 @@
+#include "lockstep/optim/ema.h"
+
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn/module.h>
+
+#include <set>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+ExponentialMovingAverage::ExponentialMovingAverage(const torch::nn::Module& module, double decay)
+    : decay_(decay) {
+  if (!(decay >= 0 && decay <= 1)) {
+    throw ValueError(fmt::format("ExponentialMovingAverage: decay is {}; it must be in [0, 1]", decay));
+  }
+  std::set<const c10::TensorImpl*> seen;
+  for (const auto& item : module.named_parameters()) {
+    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;  // tied
+    names_.push_back(item.key());
+    parameters_.push_back(item.value().detach());
+    averages_.push_back(parameters_.back().clone());
+  }
+}
+
+void ExponentialMovingAverage::refuse_swapped(const char* call) const {
+  if (!is_swapped_) return;
+  throw Error(
+      fmt::format("ExponentialMovingAverage: {} while the module has the average; swap() back before", call));
+}
+
+void ExponentialMovingAverage::update() {
+  refuse_swapped("update()");
+  const at::NoGradGuard no_grad;
+  if (parameters_.empty()) return;
+  if (num_updates_++ == 0) {
+    at::_foreach_copy_(averages_, parameters_);
+  } else {
+    at::_foreach_lerp_(averages_, parameters_, 1 - decay_);
+  }
+}
+
+void ExponentialMovingAverage::swap() {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor parameter = parameters_[i].clone();
+    parameters_[i].copy_(averages_[i]);
+    averages_[i].copy_(parameter);
+  }
+  is_swapped_ = !is_swapped_;
+}
+
+ExponentialMovingAverage::Use ExponentialMovingAverage::use() {
+  refuse_swapped("use()");
+  return Use(*this);
+}
+
+StateDict ExponentialMovingAverage::state_dict() const {
+  refuse_swapped("state_dict()");
+  StateDict state;
+  for (size_t i = 0; i < names_.size(); ++i) state.tensors[names_[i]] = averages_[i];
+  state.scalars["num_updates"] = num_updates_;
+  return state;
+}
+
+void ExponentialMovingAverage::load_state_dict(const StateDict& state) {
+  refuse_swapped("load_state_dict()");
+  const auto num_updates = state.get<int64_t>("ExponentialMovingAverage", "num_updates");
+  std::vector<at::Tensor> found;
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const auto tensor = state.tensors.find(names_[i]);
+    if (tensor == state.tensors.end() || tensor->second.sizes() != averages_[i].sizes()) {
+      throw ValueError(fmt::format("ExponentialMovingAverage: the state has no {} of shape [{}]", names_[i],
+                                   fmt::join(averages_[i].sizes(), ", ")));
+    }
+    found.push_back(tensor->second);
+  }
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < found.size(); ++i) averages_[i].copy_(found[i]);
+  num_updates_ = num_updates;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,81 @@
+// An exponential moving average of a module's weights.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/state/state_dict.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace lockstep {
+
+/// The average of the parameters of a module, as torch.optim.swa_utils.AveragedModel with
+/// get_ema_multi_avg_fn(decay) has it: the first update() takes the parameters as they are, each later one makes
+/// average = decay * average + (1 - decay) * parameter. Buffers are not averaged. It needs as much memory as the
+/// parameters. It talks to nobody: on several ranks each has its own, and they stay equal as the parameters do.
+/// Not for parameters that ranks share (FusedZeroRedundancyOptimizerOptions::shared_parameters). The module must
+/// outlive it. One thread at a time.
+///
+///     lockstep::ExponentialMovingAverage average(*model, 0.999);
+///     for (...) {
+///       ...
+///       optimizer.step();
+///       average.update();
+///     }
+///     {
+///       const auto averaged = average.use();  // the module computes with the average, as long as this lives
+///       evaluate(model);
+///     }
+class ExponentialMovingAverage {
+ public:
+  /// decay: in [0, 1]; ValueError otherwise. Starts with the parameters as they are.
+  ExponentialMovingAverage(const torch::nn::Module& module, double decay);
+  ExponentialMovingAverage(const ExponentialMovingAverage&) = delete;
+  ExponentialMovingAverage& operator=(const ExponentialMovingAverage&) = delete;
+
+  /// Takes in the parameters, after a step of the optimizer. Throws Error while the module has the average.
+  void update();
+  int64_t num_updates() const { return num_updates_; }
+
+  /// Exchanges the values of the parameters and of the average; called twice, nothing has happened. The
+  /// parameters keep their memory.
+  void swap();
+  bool is_swapped() const { return is_swapped_; }
+
+  /// Gives the parameters their own values back when it dies.
+  class Use {
+   public:
+    explicit Use(ExponentialMovingAverage& average) : average_(average) { average_.swap(); }
+    ~Use() { average_.swap(); }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    ExponentialMovingAverage& average_;
+  };
+  /// swap() for a scope. Throws Error while the module has the average already.
+  [[nodiscard]] Use use();
+
+  /// The average under the parameters' names, and num_updates. The tensors share memory with the average.
+  /// Throws Error while the module has the average.
+  StateDict state_dict() const;
+  /// Goes on from there. Throws ValueError that names the parameter that is missing or of another shape; Error
+  /// while the module has the average.
+  void load_state_dict(const StateDict& state);
+
+ private:
+  void refuse_swapped(const char* call) const;
+  double decay_;
+  std::vector<std::string> names_{};
+  std::vector<at::Tensor> parameters_{}, averages_{};
+  int64_t num_updates_ = 0;
+  bool is_swapped_ = false;
+};
+
+}  // namespace lockstep
