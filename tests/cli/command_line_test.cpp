@@ -27,6 +27,8 @@ std::string message(const std::vector<const char*>& words, Values* values = null
     program.add_option("--name", into.name, "Name").one_of({"a", "b"});
     program.add_other_name("--fp16", "--bf16");
     program.add_other_name("--lr", "--learning-rate");
+    program.add_refused_flag("--fast-math", "sums have one order");
+    program.add_refused_flag("--name", "names are not known");
   };
   try {
     return parse_command_line("program", "Does it", add, static_cast<int>(argv.size()), argv.data()) ? ""
@@ -52,6 +54,15 @@ TEST(CommandLine, OtherProgramsNamesAreAnswered) {
   EXPECT_EQ(message({"--fp16"}), "unknown flag --fp16; did you mean --bf16?");
   EXPECT_EQ(message({"--fp16", "--name", "a"}), "unknown flag --fp16; did you mean --bf16?");
   EXPECT_EQ(message({"--lr", "0.1"}), "unknown flag --lr; did you mean --learning-rate?");
+}
+
+TEST(CommandLine, AFlagThatIsKnownButNotSupportedIsRefusedWithTheReason) {
+  for (const auto& words : std::vector<std::vector<const char*>>{
+           {"--fast-math"}, {"--fast_math", "true"}, {"--fast-math=1", "--name", "a"}}) {
+    EXPECT_EQ(message(words), "--fast-math is not supported: sums have one order");
+  }
+  EXPECT_EQ(message({"--fast-mat"}), "unknown flag --fast-mat; see program --help");
+  EXPECT_EQ(message({"--name", "a"}), "");  // the program's own
 }
 
 TEST(CommandLine, MistakesAreNamed) {
