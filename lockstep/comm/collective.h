@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/comm/types.h"
+#include "lockstep/shm/layout.h"
 
 namespace lockstep {
 
@@ -52,8 +53,46 @@ struct Collective {
   const at::Tensor* tensor() const;
 };
 
-/// "all_reduce"
-const char* name_of(Collective::Kind kind);
+/// What a kind is called, and the operation of the core that flight recorders and a launcher's watch take it
+/// for.
+struct KindNames {
+  const char* name;
+  shm::OpKind core;
+};
+
+constexpr KindNames names_of(Collective::Kind kind) {
+  using Kind = Collective::Kind;
+  using shm::OpKind;
+  switch (kind) {
+    case Kind::all_reduce:
+      return {"all_reduce", OpKind::all_reduce};
+    case Kind::reduce:
+      return {"reduce", OpKind::reduce};
+    case Kind::reduce_scatter:
+      return {"reduce_scatter", OpKind::reduce_scatter};
+    case Kind::reduce_parts:
+      return {"reduce_parts", OpKind::reduce_scatter};
+    case Kind::broadcast:
+      return {"broadcast", OpKind::broadcast};
+    case Kind::scatter:
+      return {"scatter", OpKind::scatter};
+    case Kind::gather:
+      return {"gather", OpKind::gather};
+    case Kind::all_gather:
+      return {"all_gather", OpKind::all_gather};
+    case Kind::all_gather_parts:
+      return {"all_gather_parts", OpKind::all_gather};
+    case Kind::all_to_all:
+      return {"all_to_all", OpKind::all_to_all};
+    case Kind::barrier:
+      return {"barrier", OpKind::barrier};
+    case Kind::send:
+      return {"send", OpKind::send};
+    case Kind::recv:
+      return {"recv", OpKind::recv};
+  }
+  return {"unknown", OpKind::none};
+}
 
 /// What must be the same on every rank, as the flight recorder writes it: "all_reduce (float32[2, 3], SUM)".
 std::string describe(const Collective& collective);

@@ -68,7 +68,7 @@ class TracedGroup : public ForwardingGroup {
     if (!timeline::is_on()) return group_->start(collective);
     look_for_ends();
     const int64_t begin = timeline::now();
-    auto work = std::make_shared<TracedWork>(group_->start(collective), name_of(collective.kind), begin,
+    auto work = std::make_shared<TracedWork>(group_->start(collective), names_of(collective.kind).name, begin,
                                              bytes_of(collective));
     in_progress_.push_back(work);
     return work;
@@ -76,7 +76,7 @@ class TracedGroup : public ForwardingGroup {
   /// A blocking collective is one span; a message has its wait apart.
   int run(const Collective& collective) override {
     if (collective.is_message()) return Impl::run(collective);
-    recorded(name_of(collective.kind), bytes_of(collective), [&] { group_->run(collective); });
+    recorded(names_of(collective.kind).name, bytes_of(collective), [&] { group_->run(collective); });
     return -1;
   }
   void monitored_barrier(Timeout timeout) override {

@@ -9,36 +9,6 @@ namespace {
 
 using Waiting = shm::Pulse::Waiting;
 
-shm::OpKind kind_of(Collective::Kind kind) {
-  switch (kind) {
-    case Collective::Kind::all_reduce:
-      return shm::OpKind::all_reduce;
-    case Collective::Kind::reduce:
-      return shm::OpKind::reduce;
-    case Collective::Kind::reduce_scatter:
-    case Collective::Kind::reduce_parts:
-      return shm::OpKind::reduce_scatter;
-    case Collective::Kind::broadcast:
-      return shm::OpKind::broadcast;
-    case Collective::Kind::scatter:
-      return shm::OpKind::scatter;
-    case Collective::Kind::gather:
-      return shm::OpKind::gather;
-    case Collective::Kind::all_gather:
-    case Collective::Kind::all_gather_parts:
-      return shm::OpKind::all_gather;
-    case Collective::Kind::all_to_all:
-      return shm::OpKind::all_to_all;
-    case Collective::Kind::barrier:
-      return shm::OpKind::barrier;
-    case Collective::Kind::send:
-      return shm::OpKind::send;
-    case Collective::Kind::recv:
-      return shm::OpKind::recv;
-  }
-  return shm::OpKind::none;
-}
-
 class WatchedWork : public Work {
  public:
   WatchedWork(std::shared_ptr<Work> work, std::shared_ptr<shm::Pulse> pulse)
@@ -87,7 +57,7 @@ class WatchedGroup : public ForwardingGroup {
  private:
   void note(const Collective& collective) {
     const at::Tensor* const tensor = collective.tensor();
-    pulse_->start(kind_of(collective.kind), tensor == nullptr ? 0 : tensor->nbytes());
+    pulse_->start(names_of(collective.kind).core, tensor == nullptr ? 0 : tensor->nbytes());
   }
 
   std::shared_ptr<shm::Pulse> pulse_;

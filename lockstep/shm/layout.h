@@ -104,6 +104,14 @@ enum class OpKind : uint8_t {
   recv
 };
 
+constexpr const char* op_name(OpKind kind) {
+  constexpr const char* kNames[] = {"nothing",        "barrier",    "all_reduce", "reduce",
+                                    "reduce_scatter", "broadcast",  "scatter",    "gather",
+                                    "all_gather",     "all_to_all", "send",       "recv"};
+  constexpr size_t kCount = sizeof(kNames) / sizeof(kNames[0]);
+  return static_cast<size_t>(kind) < kCount ? kNames[static_cast<size_t>(kind)] : "unknown";
+}
+
 /// An operation in a rank's flight recorder.
 struct alignas(64) FlightEntry {
   std::atomic<uint64_t> number;     ///< among the rank's operations, from 1; 0: empty. Stored last (release).

@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "lockstep/base/env.h"
@@ -241,14 +240,6 @@ std::string describe_wait_status(int wait_status) {
            (name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(WTERMSIG(wait_status)));
   }
   return "ended with exit code " + std::to_string(WEXITSTATUS(wait_status));
-}
-
-const char* op_name(OpKind kind) {
-  constexpr const char* kNames[] = {"nothing",        "barrier",    "all_reduce", "reduce",
-                                    "reduce_scatter", "broadcast",  "scatter",    "gather",
-                                    "all_gather",     "all_to_all", "send",       "recv"};
-  if (static_cast<size_t>(kind) < std::size(kNames)) return kNames[static_cast<size_t>(kind)];
-  return "unknown";
 }
 
 }  // namespace lockstep::shm

@@ -68,6 +68,5 @@ class Segment {
 
 /// "ended with exit code 3" or "was killed by SIGKILL" for a status as from waitpid.
 std::string describe_wait_status(int wait_status);
-const char* op_name(OpKind kind);
 
 }  // namespace lockstep::shm

@@ -139,7 +139,7 @@ class C10dGroup : public ProcessGroup::Impl {
   }
 
   WorkPtr start(const Collective& collective) override {
-    const char* const what = name_of(collective.kind);
+    const char* const what = names_of(collective.kind).name;
     const at::NoGradGuard no_grad;  // Gloo takes it along to its thread, where it divides for AVG
     try {
       ++engine_->begun;
@@ -286,11 +286,10 @@ c10::intrusive_ptr<c10d::Work> C10dGroup::begin(const Collective& collective) {
     case Collective::Kind::recv:
       return collective.root < 0 ? backend_->recvAnysource(outputs, collective.tag)
                                  : backend_->recv(outputs, collective.root, collective.tag);
-    case Collective::Kind::reduce_parts:
-    case Collective::Kind::all_gather_parts:
+    default:  // these backends have no others
       break;
   }
-  needs_shared_memory(name_of(collective.kind), name_);
+  needs_shared_memory(names_of(collective.kind).name, name_);
 }
 
 }  // namespace
