@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lockstep/comm/types.h"
-#include "lockstep/shm/reduce.h"
+#include "lockstep/shm/reduce/reduce.h"
 
 namespace lockstep {
 

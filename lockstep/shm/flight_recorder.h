@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lockstep/shm/reduce.h"
+#include "lockstep/shm/reduce/reduce.h"
 #include "lockstep/shm/segment.h"
 
 namespace lockstep::shm {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/shm/group.h"
+#include "lockstep/shm/group/group.h"
 #include "tests/comm/fuzz_values.h"
 
 namespace lockstep::shm {

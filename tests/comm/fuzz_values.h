@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "lockstep/shm/reduce.h"
+#include "lockstep/shm/reduce/reduce.h"
 
 namespace lockstep::shm {
 

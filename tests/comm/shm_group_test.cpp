@@ -1,5 +1,5 @@
 // The collectives of one node over real processes, and over threads for the thread sanitizer.
-#include "lockstep/shm/group.h"
+#include "lockstep/shm/group/group.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/shm/group.h"
+#include "lockstep/shm/group/group.h"
 #include "lockstep/shm/node.h"
 #include "tests/comm/ranks.h"
 

@@ -1,5 +1,5 @@
 // The arithmetic of reductions, on every instruction set that this machine has.
-#include "lockstep/shm/reduce.h"
+#include "lockstep/shm/reduce/reduce.h"
 
 #include <gtest/gtest.h>
 #include <hwy/targets.h>

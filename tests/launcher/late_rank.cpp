@@ -10,7 +10,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/main.h"
-#include "lockstep/shm/group.h"
+#include "lockstep/shm/group/group.h"
 #include "lockstep/shm/node.h"
 
 int main(int, char** argv) {

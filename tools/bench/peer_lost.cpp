@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "lockstep/shm/group.h"
+#include "lockstep/shm/group/group.h"
 #include "lockstep/shm/node.h"
 #include "tools/bench/busy.h"
 #include "tools/bench/collective.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/fd.h"
-#include "lockstep/shm/reduce.h"
+#include "lockstep/shm/reduce/reduce.h"
 #include "tools/bench/collective.h"
 
 namespace lockstep::bench {

@@ -14,7 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
-#include "lockstep/shm/group.h"
+#include "lockstep/shm/group/group.h"
 #include "lockstep/shm/node.h"
 
 namespace lockstep::topo {

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "lockstep/comm/types.h"
-#include "lockstep/shm/reduce.h"
+#include "lockstep/shm/reduce/reduce.h"
 
 namespace lockstep::algorithms {
 

@@ -16,7 +16,7 @@
 #include "lockstep/comm/backends/shared_memory_works.h"
 #include "lockstep/comm/shm_tensor.h"
 #include "lockstep/shm/areas.h"
-#include "lockstep/shm/group.h"
+#include "lockstep/shm/group/group.h"
 
 namespace lockstep::backends {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/work.h"
-#include "lockstep/shm/group.h"
+#include "lockstep/shm/group/group.h"
 #include "lockstep/shm/node.h"
 
 namespace lockstep::backends {

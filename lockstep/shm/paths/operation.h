@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/shm/layout.h"
-#include "lockstep/shm/reduce.h"
+#include "lockstep/shm/reduce/reduce.h"
 
 namespace lockstep::shm {
 

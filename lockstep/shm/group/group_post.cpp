@@ -1,7 +1,7 @@
 // How a rank arrives at an operation.
 #include <algorithm>
 
-#include "lockstep/shm/group.h"
+#include "lockstep/shm/group/group.h"
 #include "lockstep/shm/paths/paths.h"
 
 namespace lockstep::shm {

@@ -1,4 +1,4 @@
-#include "lockstep/shm/point_to_point.h"
+#include "lockstep/shm/group/point_to_point.h"
 
 #include <algorithm>
 #include <cstring>

@@ -19,13 +19,13 @@
 
 #include "lockstep/shm/arena.h"
 #include "lockstep/shm/engine.h"
+#include "lockstep/shm/group/point_to_point.h"
 #include "lockstep/shm/layout.h"
 #include "lockstep/shm/membership.h"
 #include "lockstep/shm/node.h"
 #include "lockstep/shm/paths/board.h"
 #include "lockstep/shm/paths/operation.h"
-#include "lockstep/shm/point_to_point.h"
-#include "lockstep/shm/reduce.h"
+#include "lockstep/shm/reduce/reduce.h"
 
 namespace lockstep::shm {
 

@@ -1,10 +1,10 @@
 // Reductions as vectors, for the sources that are compiled once for each instruction set (Highway's
 // foreach_target), which include this once for each. Several sources, since one takes too long.
-#if defined(LOCKSTEP_COMM_SHM_REDUCE_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef LOCKSTEP_COMM_SHM_REDUCE_KERNELS_INL_H_
-#undef LOCKSTEP_COMM_SHM_REDUCE_KERNELS_INL_H_
+#if defined(LOCKSTEP_SHM_REDUCE_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LOCKSTEP_SHM_REDUCE_KERNELS_INL_H_
+#undef LOCKSTEP_SHM_REDUCE_KERNELS_INL_H_
 #else
-#define LOCKSTEP_COMM_SHM_REDUCE_KERNELS_INL_H_
+#define LOCKSTEP_SHM_REDUCE_KERNELS_INL_H_
 #endif
 
 #include <hwy/highway.h>
@@ -15,7 +15,7 @@
 #include <type_traits>
 
 #include "lockstep/shm/layout.h"
-#include "lockstep/shm/reduce_kernels.h"
+#include "lockstep/shm/reduce/reduce_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::shm {

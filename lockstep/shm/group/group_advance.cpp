@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "lockstep/shm/flight_recorder.h"
-#include "lockstep/shm/group.h"
+#include "lockstep/shm/group/group.h"
 #include "lockstep/shm/paths/paths.h"
 
 namespace lockstep::shm {

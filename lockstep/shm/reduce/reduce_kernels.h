@@ -1,7 +1,7 @@
 // The two halves of reduce(), by kind of dtype.
 #pragma once
 
-#include "lockstep/shm/reduce.h"
+#include "lockstep/shm/reduce/reduce.h"
 
 namespace lockstep::shm {
 

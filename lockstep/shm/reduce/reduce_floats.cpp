@@ -3,11 +3,11 @@
 // fewer compile faster.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lockstep/shm/reduce_floats.cpp"
+#define HWY_TARGET_INCLUDE "lockstep/shm/reduce/reduce_floats.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 //
-#include "lockstep/shm/reduce_kernels-inl.h"
+#include "lockstep/shm/reduce/reduce_kernels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::shm {

@@ -1,4 +1,4 @@
-#include "lockstep/shm/group.h"
+#include "lockstep/shm/group/group.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,8 +1,8 @@
-#include "lockstep/shm/reduce.h"
+#include "lockstep/shm/reduce/reduce.h"
 
 #include <iterator>
 
-#include "lockstep/shm/reduce_kernels.h"
+#include "lockstep/shm/reduce/reduce_kernels.h"
 
 namespace lockstep::shm {
 

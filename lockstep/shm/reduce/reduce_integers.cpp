@@ -2,11 +2,11 @@
 // Machines that train have AVX2: one variant for older ones is enough, and fewer compile faster.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "lockstep/shm/reduce_integers.cpp"
+#define HWY_TARGET_INCLUDE "lockstep/shm/reduce/reduce_integers.cpp"
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 //
-#include "lockstep/shm/reduce_kernels-inl.h"
+#include "lockstep/shm/reduce/reduce_kernels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lockstep::shm {
