@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "lockstep/base/env.h"
-#include "lockstep/comm/traced_group.h"
+#include "lockstep/comm/backends/traced_group.h"
 #include "lockstep/timeline/parts_folder.h"
 #include "lockstep/timeline/recorder.h"
 #include "lockstep/timeline/timeline.h"

@@ -12,8 +12,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/algorithms/choice.h"
 #include "lockstep/comm/algorithms/on_tensors.h"
-#include "lockstep/comm/process_group_arguments.h"
-#include "lockstep/comm/process_group_impl.h"
+#include "lockstep/comm/group/process_group_arguments.h"
+#include "lockstep/comm/group/process_group_impl.h"
 
 namespace lockstep {
 namespace {

@@ -7,12 +7,13 @@ import unittest
 
 SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 # The names, and the backends. The members of ProcessGroup name the kind that each of them starts.
-LISTS = {"lockstep/comm/collective.h", "lockstep/comm/backends/shared_memory.cpp", "lockstep/comm/backends/c10d_group.cpp"}
+NAMES = "lockstep/comm/group/collective.h"
+LISTS = {NAMES, "lockstep/comm/backends/shared_memory.cpp", "lockstep/comm/backends/c10d_group.cpp"}
 
 
 class CollectiveKindsTest(unittest.TestCase):
     def test_kinds_are_told_apart_in_the_documented_files_only(self):
-        kinds = re.search(r"enum class Kind : uint8_t \{(.*?)\};", (SOURCE / "lockstep/comm/collective.h").read_text(), re.DOTALL)
+        kinds = re.search(r"enum class Kind : uint8_t \{(.*?)\};", (SOURCE / NAMES).read_text(), re.DOTALL)
         names = re.findall(r"^ +([a-z_]+),", kinds.group(1), re.MULTILINE)
         self.assertIn("all_to_all", names)
         case = re.compile(r"case (?:Collective::)?Kind::(?:" + "|".join(names) + r"):")

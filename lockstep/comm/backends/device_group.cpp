@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "lockstep/comm/forwarding_group.h"
+#include "lockstep/comm/backends/forwarding_group.h"
 
 namespace lockstep::backends {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/comm/process_group_arguments.h"
+#include "lockstep/comm/group/process_group_arguments.h"
 
 #include <sstream>
 #include <string>

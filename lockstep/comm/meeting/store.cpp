@@ -1,4 +1,4 @@
-#include "lockstep/comm/store.h"
+#include "lockstep/comm/meeting/store.h"
 
 #include <charconv>
 #include <filesystem>

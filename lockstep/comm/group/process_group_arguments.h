@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/collective.h"
+#include "lockstep/comm/group/collective.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {

@@ -1,8 +1,8 @@
-#include "lockstep/comm/watched_group.h"
+#include "lockstep/comm/backends/watched_group.h"
 
 #include <utility>
 
-#include "lockstep/comm/forwarding_group.h"
+#include "lockstep/comm/backends/forwarding_group.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/comm/collective.h"
+#include "lockstep/comm/group/collective.h"
 
 #include <sstream>
 

@@ -9,8 +9,8 @@
 
 #include "lockstep/base/cgroup.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/group/process_group_impl.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/process_group_impl.h"
 
 namespace lockstep {
 namespace {

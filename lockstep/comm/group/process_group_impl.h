@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/collective.h"
+#include "lockstep/comm/group/collective.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {

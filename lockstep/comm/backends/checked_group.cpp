@@ -1,4 +1,4 @@
-#include "lockstep/comm/checked_group.h"
+#include "lockstep/comm/backends/checked_group.h"
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros_like.h>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/forwarding_group.h"
+#include "lockstep/comm/backends/forwarding_group.h"
 
 namespace lockstep {
 namespace {

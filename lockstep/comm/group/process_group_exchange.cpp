@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/group/process_group_arguments.h"
+#include "lockstep/comm/group/process_group_impl.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/process_group_arguments.h"
-#include "lockstep/comm/process_group_impl.h"
 
 namespace lockstep {
 

@@ -1,10 +1,10 @@
-#include "lockstep/comm/traced_group.h"
+#include "lockstep/comm/backends/traced_group.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <utility>
 
-#include "lockstep/comm/forwarding_group.h"
+#include "lockstep/comm/backends/forwarding_group.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep {

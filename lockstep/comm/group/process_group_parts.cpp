@@ -1,7 +1,7 @@
 // ProcessGroup: collectives on parts of a tensor, and memory that all ranks have in common.
 #include "lockstep/base/error.h"
+#include "lockstep/comm/group/process_group_impl.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/comm/process_group_impl.h"
 
 namespace lockstep {
 
