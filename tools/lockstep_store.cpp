@@ -100,6 +100,7 @@ class Log {
     constexpr std::string_view mark = "[c10d] ";
     const size_t at = line.find(mark);
     if (at == line.npos) return;  // of a stack trace
+    if (line.find("hostname of the client socket") != line.npos) return;  // a rank's: its address has no name
     ++count_;
     const double now = lockstep::monotonic_seconds();
     if (said_at_ && now < *said_at_ + kQuiet) return;
