@@ -117,6 +117,19 @@ class HostsTest(LockrunTest):
         _, err = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 0, err)
 
+    def test_a_hang_of_both_machines_is_told_once(self):
+        stub = self.directory / "bin" / "eu-stack"
+        stub.write_text("#!/bin/sh\n")
+        stub.chmod(0o755)
+        (self.directory / "late").touch()
+        code, _, err = self.run_on("a", "-H", f"{A}:1,{B}:1", "--hang-timeout", 1, "--hang-action", "end",
+                                   os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_rank"))
+        self.assertEqual(code, 1, err)
+        self.assertRegex(err, r"lockrun on 10\.77\.0\.2: warning: no collective was started for \d+ s: rank 0 waits .* for rank 1, .*; rank 1 is on b; ending")
+        self.assertEqual(err.count("; ending the job (--hang-action end)"), 1, err)
+        for rank in range(2):
+            self.assertIn(f"\nrank {rank} (pid ", err)
+
     def test_a_list_without_this_machine(self):
         code, out, err = self.run_on("a", "-H", f"{B}:2", "sh", "-c", "echo $RANK of $WORLD_SIZE on $(hostname); echo complaint >&2; exit 7")
         self.assertEqual(code, 7, err)
