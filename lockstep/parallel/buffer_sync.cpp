@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "lockstep/parallel/bucket_plan.h"
+#include "lockstep/parallel/pass/bucket_plan.h"
 
 namespace lockstep {
 

@@ -15,10 +15,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/parallel/checks/device_check.h"
+#include "lockstep/parallel/checks/module_check.h"
 #include "lockstep/parallel/ddp_debug.h"
-#include "lockstep/parallel/device_check.h"
-#include "lockstep/parallel/module_check.h"
-#include "lockstep/parallel/reducer.h"
+#include "lockstep/parallel/reducer/reducer.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/timeline/timeline.h"
 

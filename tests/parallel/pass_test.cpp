@@ -2,9 +2,9 @@
 // ranks.
 #include <gtest/gtest.h>
 
-#include "lockstep/parallel/open_passes.h"
-#include "lockstep/parallel/pass.h"
-#include "lockstep/parallel/pass_report.h"
+#include "lockstep/parallel/pass/open_passes.h"
+#include "lockstep/parallel/pass/pass.h"
+#include "lockstep/parallel/pass/pass_report.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/module_check.h"
+#include "lockstep/parallel/checks/module_check.h"
 
 #include <sstream>
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/open_passes.h"
+#include "lockstep/parallel/pass/open_passes.h"
 
 #include <utility>
 

@@ -14,9 +14,9 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/bucket_slot_hook.h"
-#include "lockstep/parallel/module_check.h"
-#include "lockstep/parallel/reducer.h"
+#include "lockstep/parallel/checks/module_check.h"
+#include "lockstep/parallel/reducer/bucket_slot_hook.h"
+#include "lockstep/parallel/reducer/reducer.h"
 
 namespace lockstep {
 namespace {

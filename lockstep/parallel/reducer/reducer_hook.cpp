@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/reducer.h"
+#include "lockstep/parallel/reducer/reducer.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/device_check.h"
+#include "lockstep/parallel/checks/device_check.h"
 
 #include <algorithm>
 

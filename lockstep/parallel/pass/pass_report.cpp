@@ -1,4 +1,4 @@
-#include "lockstep/parallel/pass_report.h"
+#include "lockstep/parallel/pass/pass_report.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/device_streams.h"
+#include "lockstep/parallel/reducer/device_streams.h"
 
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

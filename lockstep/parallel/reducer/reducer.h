@@ -20,11 +20,11 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/bucket_plan.h"
 #include "lockstep/parallel/comm_hook.h"
-#include "lockstep/parallel/device_streams.h"
-#include "lockstep/parallel/pass.h"
-#include "lockstep/parallel/pass_report.h"
+#include "lockstep/parallel/pass/bucket_plan.h"
+#include "lockstep/parallel/pass/pass.h"
+#include "lockstep/parallel/pass/pass_report.h"
+#include "lockstep/parallel/reducer/device_streams.h"
 
 namespace torch::autograd {
 struct Node;

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/reducer.h"
+#include "lockstep/parallel/reducer/reducer.h"
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/sub.h>
@@ -16,7 +16,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/debug_level.h"
-#include "lockstep/parallel/open_passes.h"
+#include "lockstep/parallel/pass/open_passes.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep {

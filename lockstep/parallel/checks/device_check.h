@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/parallel/ddp_core.h"
-#include "lockstep/parallel/reducer.h"
+#include "lockstep/parallel/reducer/reducer.h"
 
 namespace lockstep::detail {
 

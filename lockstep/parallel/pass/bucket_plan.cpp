@@ -1,4 +1,4 @@
-#include "lockstep/parallel/bucket_plan.h"
+#include "lockstep/parallel/pass/bucket_plan.h"
 
 #include <algorithm>
 #include <map>
