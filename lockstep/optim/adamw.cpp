@@ -7,7 +7,7 @@
 #include <map>
 
 #include "lockstep/base/error.h"
-#include "lockstep/optim/fused.h"
+#include "lockstep/optim/memory/fused.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/optim/chunk_norm.h"
+#include "lockstep/optim/memory/chunk_norm.h"
 
 namespace lockstep {
 namespace {

@@ -12,8 +12,8 @@
 #include "lockstep/base/log.h"
 #include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/init.h"
-#include "lockstep/optim/chunk_norm.h"
-#include "lockstep/optim/parameter_memory.h"
+#include "lockstep/optim/memory/chunk_norm.h"
+#include "lockstep/optim/memory/parameter_memory.h"
 
 namespace lockstep::detail {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
-#include "lockstep/optim/chunk_norm.h"
+#include "lockstep/optim/memory/chunk_norm.h"
 
 namespace lockstep::detail {
 namespace {

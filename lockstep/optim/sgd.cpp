@@ -3,7 +3,7 @@
 #include <ATen/ops/_fused_sgd.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/optim/fused.h"
+#include "lockstep/optim/memory/fused.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep {

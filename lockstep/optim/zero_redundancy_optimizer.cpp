@@ -5,7 +5,7 @@
 #include <map>
 
 #include "lockstep/comm/init.h"
-#include "lockstep/optim/parameter_memory.h"
+#include "lockstep/optim/memory/parameter_memory.h"
 
 namespace lockstep::detail {
 namespace {

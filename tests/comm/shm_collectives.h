@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "lockstep/shm/group.h"
+#include "lockstep/shm/group/group.h"
 
 namespace lockstep::shm {
 

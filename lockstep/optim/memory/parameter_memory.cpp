@@ -1,4 +1,4 @@
-#include "lockstep/optim/parameter_memory.h"
+#include "lockstep/optim/memory/parameter_memory.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>

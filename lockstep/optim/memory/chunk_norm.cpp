@@ -1,4 +1,4 @@
-#include "lockstep/optim/chunk_norm.h"
+#include "lockstep/optim/memory/chunk_norm.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/abs.h>
