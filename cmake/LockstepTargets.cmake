@@ -61,24 +61,59 @@ function(lockstep_compile_options target)
   endif()
 endfunction()
 
-# lockstep_sources(<target> [PCH] [TEST] SOURCES ... [WITHOUT_TORCH ...] [LIBS ...] [HEADERS ...]): what the functions below have
-# in common. PCH: SOURCES see LibTorch's headers. WITHOUT_TORCH: sources of such a target that do not: they compile faster,
-# and a program that uses only them does not load LibTorch. HEADERS: targets of which only the headers are used.
+# lockstep_sees_torch(<file> <result>): does it include a header of LibTorch, directly or by headers of ours? As its includes
+# are when CMake runs.
+function(lockstep_sees_torch file result)
+  get_property(sees GLOBAL PROPERTY LOCKSTEP_SEES_TORCH_${file})
+  if("${sees}" STREQUAL "")
+    set(sees NO)
+    file(STRINGS ${file} lines REGEX "^#include [<\"]")
+    foreach(line IN LISTS lines)
+      if(line MATCHES "^#include [<\"](ATen|c10|torch)/")
+        set(sees YES)
+      elseif(line MATCHES "^#include \"([^\"]+)\"" AND EXISTS ${PROJECT_SOURCE_DIR}/${CMAKE_MATCH_1})
+        lockstep_sees_torch(${PROJECT_SOURCE_DIR}/${CMAKE_MATCH_1} sees)
+      endif()
+      if(sees)
+        break()
+      endif()
+    endforeach()
+    set_property(GLOBAL PROPERTY LOCKSTEP_SEES_TORCH_${file} ${sees})
+  endif()
+  set(${result} ${sees} PARENT_SCOPE)
+endfunction()
+
+# lockstep_sources(<target> [PCH] [TEST] SOURCES ... [LIBS ...] [HEADERS ...]): what the functions below have in common. PCH: some
+# sources see LibTorch's headers. Those that do not are compiled apart: that is faster, and a program that uses only them does
+# not load LibTorch. HEADERS: targets of which only the headers are used.
 function(lockstep_sources target)
-  cmake_parse_arguments(arg "PCH;TEST" "" "SOURCES;WITHOUT_TORCH;LIBS;HEADERS" ${ARGN})
+  cmake_parse_arguments(arg "PCH;TEST" "" "SOURCES;LIBS;HEADERS" ${ARGN})
   set(test)
   if(arg_TEST)
     set(test TEST)
   endif()
-  target_sources(${target} PRIVATE ${arg_SOURCES})
   lockstep_private_headers(${target} ${arg_HEADERS})
-  if(arg_PCH)
-    lockstep_compile_options(${target} HEADER torch ${test})
-  else()
+  if(NOT arg_PCH)
+    target_sources(${target} PRIVATE ${arg_SOURCES})
     lockstep_compile_options(${target} HEADER plain ${test})
+    return()
   endif()
-  if(arg_WITHOUT_TORCH)
-    add_library(${target}_without_torch OBJECT ${arg_WITHOUT_TORCH})
+  set(plain)
+  foreach(source IN LISTS arg_SOURCES)
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} OUTPUT_VARIABLE file)
+    set(sees YES)  # what is generated
+    if(EXISTS ${file})
+      lockstep_sees_torch(${file} sees)
+    endif()
+    if(sees)
+      target_sources(${target} PRIVATE ${source})
+    else()
+      list(APPEND plain ${source})
+    endif()
+  endforeach()
+  lockstep_compile_options(${target} HEADER torch ${test})
+  if(plain)
+    add_library(${target}_without_torch OBJECT ${plain})
     target_include_directories(${target}_without_torch PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(${target}_without_torch PRIVATE ${arg_LIBS})
     lockstep_private_headers(${target}_without_torch ${arg_HEADERS})
@@ -96,10 +131,10 @@ function(lockstep_not_built name reason)
   endif()
 endfunction()
 
-# lockstep_library(<name> [PCH] SOURCES ... [WITHOUT_TORCH ...] [LIBS ...] [PRIVATE_LIBS ...] [HEADERS ...])  ->  static
+# lockstep_library(<name> [PCH] SOURCES ... [LIBS ...] [PRIVATE_LIBS ...] [HEADERS ...])  ->  static
 # library lockstep_<name>, exported as Lockstep::<name>.
 function(lockstep_library name)
-  cmake_parse_arguments(arg "PCH" "" "SOURCES;WITHOUT_TORCH;LIBS;PRIVATE_LIBS;HEADERS" ${ARGN})
+  cmake_parse_arguments(arg "PCH" "" "SOURCES;LIBS;PRIVATE_LIBS;HEADERS" ${ARGN})
   add_library(lockstep_${name} STATIC)
   add_library(Lockstep::${name} ALIAS lockstep_${name})
   set_target_properties(lockstep_${name} PROPERTIES EXPORT_NAME ${name})
@@ -112,12 +147,12 @@ function(lockstep_library name)
     set(pch PCH)
     set(private lockstep_torch_fmt)
   endif()
-  lockstep_sources(lockstep_${name} ${pch} SOURCES ${arg_SOURCES} WITHOUT_TORCH ${arg_WITHOUT_TORCH}
+  lockstep_sources(lockstep_${name} ${pch} SOURCES ${arg_SOURCES}
                    LIBS ${arg_LIBS} ${arg_PRIVATE_LIBS} HEADERS ${arg_HEADERS})
   lockstep_export(lockstep_${name} ${name} LIBS ${arg_LIBS} ${arg_PRIVATE_LIBS} ${private})
 endfunction()
 
-# lockstep_program(<name> [STANDALONE] [PCH] SOURCES ... [WITHOUT_TORCH ...] [LIBS ...])  ->  build/bin/<name>, installed.
+# lockstep_program(<name> [STANDALONE] [PCH] SOURCES ... [LIBS ...])  ->  build/bin/<name>, installed.
 # STANDALONE: it needs neither LibTorch nor Arrow. Any other is installed into libexec, and bin/<name> finds the two and starts
 # it (tools/start).
 function(lockstep_program name)
