@@ -53,4 +53,15 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
   return norm;
 }
 
+double scale_and_clip_grad_norm_(const std::vector<at::Tensor>& parameters, double scale, double max_norm) {
+  const at::NoGradGuard no_grad;
+  const auto grads = gradients(parameters);
+  const double norm = std::abs(scale) * norm_of(grads, 2);
+  if (!std::isfinite(norm)) return norm;
+  const double clip = max_norm > 0 ? detail::clip_scale(norm, max_norm) : 1;
+  const double factor = detail::clips(clip) ? scale * clip : scale;
+  if (factor != 1 && !grads.empty()) at::_foreach_mul_(grads, factor);
+  return norm;
+}
+
 }  // namespace lockstep

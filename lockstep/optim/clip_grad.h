@@ -20,4 +20,9 @@ double grad_norm(const std::vector<at::Tensor>& parameters, double norm_type = 2
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0,
                        bool error_if_nonfinite = false);
 
+/// Multiplies the gradients in place by `scale`, then clips them to `max_norm` (0: not) as clip_grad_norm_ does,
+/// all in one pass over them, and returns their 2-norm before clipping. A norm that is not finite leaves them as
+/// they are.
+double scale_and_clip_grad_norm_(const std::vector<at::Tensor>& parameters, double scale, double max_norm);
+
 }  // namespace lockstep

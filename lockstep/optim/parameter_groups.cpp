@@ -1,7 +1,12 @@
 #include "lockstep/optim/parameter_groups.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
+#include <regex>
+
+#include "lockstep/base/error.h"
 
 namespace lockstep {
 
@@ -21,23 +26,72 @@ bool takes_weight_decay(const std::string& name) {
   return true;
 }
 
-std::vector<torch::optim::OptimizerParamGroup> weight_decay_groups(
-    const torch::nn::Module& module, const torch::optim::AdamWOptions& options) {
-  std::vector<at::Tensor> decayed, plain;
-  for (const auto& item : module.named_parameters()) {
-    if (!item.value().requires_grad()) continue;
-    (takes_weight_decay(item.key()) ? decayed : plain).push_back(item.value());
+template <class Options>
+std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const torch::nn::Module& module,
+                                                                const Options& options,
+                                                                const std::vector<ParameterRule>& rules) {
+  std::vector<std::regex> patterns;
+  for (const auto& rule : rules) {
+    try {
+      patterns.emplace_back(rule.pattern);
+    } catch (const std::regex_error& error) {
+      throw ValueError(
+          fmt::format("the parameter rule \"{}\" is no regular expression: {}", rule.pattern, error.what()));
+    }
+  }
+  struct Group {
+    bool decays;  // by its name
+    double learning_rate, weight_decay;
+    std::vector<at::Tensor> parameters{};
+  };
+  std::vector<Group> found;
+  std::vector<bool> fits(rules.size());
+  for (const bool decays : {true, false}) {
+    for (const auto& item : module.named_parameters()) {
+      if (!item.value().requires_grad() || takes_weight_decay(item.key()) != decays) continue;
+      Group wanted{.decays = decays,
+                   .learning_rate = options.lr(),
+                   .weight_decay = decays ? options.weight_decay() : 0};
+      for (size_t r = 0; r < rules.size(); ++r) {
+        if (!std::regex_search(item.key(), patterns[r])) continue;
+        fits[r] = true;
+        wanted.learning_rate = rules[r].learning_rate.value_or(wanted.learning_rate);
+        wanted.weight_decay = rules[r].weight_decay.value_or(wanted.weight_decay);
+        break;
+      }
+      auto group = std::find_if(found.begin(), found.end(), [&](const Group& other) {
+        return other.decays == wanted.decays && other.learning_rate == wanted.learning_rate &&
+               other.weight_decay == wanted.weight_decay;
+      });
+      if (group == found.end()) group = found.insert(found.end(), wanted);
+      group->parameters.push_back(item.value());
+    }
+  }
+  for (size_t r = 0; r < rules.size(); ++r) {
+    if (!fits[r]) {
+      throw ValueError(
+          fmt::format("the parameter rule \"{}\" fits no parameter, or only such as an earlier rule "
+                      "fits; look at the names in named_parameters()",
+                      rules[r].pattern));
+    }
   }
   std::vector<torch::optim::OptimizerParamGroup> groups;
-  if (!decayed.empty()) {
-    groups.emplace_back(std::move(decayed), std::make_unique<torch::optim::AdamWOptions>(options));
-  }
-  if (!plain.empty()) {
-    auto without = std::make_unique<torch::optim::AdamWOptions>(options);
-    without->weight_decay(0);
-    groups.emplace_back(std::move(plain), std::move(without));
+  for (auto& group : found) {
+    auto own = std::make_unique<Options>(options);
+    own->lr(group.learning_rate);
+    own->weight_decay(group.weight_decay);
+    groups.emplace_back(std::move(group.parameters), std::move(own));
   }
   return groups;
 }
+template std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const torch::nn::Module&,
+                                                                         const torch::optim::AdamOptions&,
+                                                                         const std::vector<ParameterRule>&);
+template std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const torch::nn::Module&,
+                                                                         const torch::optim::AdamWOptions&,
+                                                                         const std::vector<ParameterRule>&);
+template std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const torch::nn::Module&,
+                                                                         const torch::optim::SGDOptions&,
+                                                                         const std::vector<ParameterRule>&);
 
 }  // namespace lockstep

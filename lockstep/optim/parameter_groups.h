@@ -1,9 +1,12 @@
-// Which parameters take weight decay, by Hugging Face's rule.
+// Which parameters take weight decay, by Hugging Face's rule, and which learning rate, by rules of the user's.
 #pragma once
 
 #include <torch/nn/module.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,9 +16,21 @@ namespace lockstep {
 /// or belongs to a normalization: the Trainer's rule for names.
 bool takes_weight_decay(const std::string& name);
 
-/// Two groups for AdamW, in the order of `module`'s parameters: with `options`, and with weight decay 0.
-/// Parameters that need no gradient are left out; a group without parameters is too.
-std::vector<torch::optim::OptimizerParamGroup> weight_decay_groups(const torch::nn::Module& module,
-                                                                   const torch::optim::AdamWOptions& options);
+/// Options of the parameters whose names hold a match of `pattern`, a regular expression (ECMAScript).
+struct ParameterRule {
+  std::string pattern;
+  std::optional<double> learning_rate{};
+  std::optional<double> weight_decay{};
+};
+
+/// Groups for an optimizer with `options`, each with its learning rate and weight decay, in the order in which
+/// `module`'s parameters first need them; a rule of weight decay goes before takes_weight_decay. Parameters
+/// that need no gradient are left out. Without rules there are up to two groups: with `options`, and with
+/// weight decay 0. Throws ValueError for a rule that is no regular expression or fits no parameter.
+/// Defined for AdamOptions, AdamWOptions and SGDOptions.
+template <class Options>
+std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const torch::nn::Module& module,
+                                                                const Options& options,
+                                                                const std::vector<ParameterRule>& rules = {});
 
 }  // namespace lockstep

@@ -1,10 +1,10 @@
 #include "lockstep/trainer/evaluation.h"
 
-#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -12,13 +12,14 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/optim/autocast.h"
+#include "lockstep/trainer/gather_rows.h"
 
 namespace lockstep {
 namespace {
 
 // Longest first, so that batches need little padding and the ranks get equal work.
-std::vector<int64_t> by_length(const Dataset& dataset) {
-  std::vector<int64_t> order(static_cast<size_t>(dataset.size));
+std::vector<int64_t> by_length(const Dataset& dataset, int64_t size) {
+  std::vector<int64_t> order(static_cast<size_t>(size));
   std::iota(order.begin(), order.end(), 0);
   if (!dataset.lengths.empty()) {
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
@@ -30,51 +31,56 @@ std::vector<int64_t> by_length(const Dataset& dataset) {
 
 // What one rank finds in its share.
 struct Share {
-  double loss_sum = 0, samples = 0;  // with labels
-  std::string rows{};                // of each sample its number and its logits
+  double loss_sum = 0, count = 0;  // with labels
+  std::vector<NumberedRows> outputs{}, labels{};
 };
 
-void add_batch(const at::Tensor& logits, const std::vector<int64_t>& indices, const Batch& batch,
-               std::span<const std::shared_ptr<Metric>> metrics, bool keep_logits, Share& share) {
-  if (batch.labels.defined()) {
-    share.loss_sum += at::cross_entropy_loss(logits, batch.labels, {}, at::Reduction::Sum).item<double>();
-    share.samples += static_cast<double>(batch.labels.numel());
-    for (const auto& metric : metrics) metric->update(logits, batch.labels);
-  }
-  if (!keep_logits) return;
-  const auto* row = static_cast<const char*>(logits.const_data_ptr());
-  const size_t row_bytes = sizeof(float) * static_cast<size_t>(logits.size(1));
-  for (const int64_t index : indices) {
-    share.rows.append(reinterpret_cast<const char*>(&index), sizeof(index));
-    share.rows.append(row, row_bytes);
-    row += row_bytes;
-  }
+at::Tensor in_full_precision(const at::Tensor& outputs) {
+  const bool is_low = outputs.scalar_type() == at::kBFloat16 || outputs.scalar_type() == at::kHalf;
+  return (is_low ? outputs.to(at::kFloat) : outputs).contiguous();
 }
 
-at::Tensor gather_logits(const std::string& rows, int64_t size, int64_t num_labels,
-                         const ProcessGroup& group) {
-  const auto logits = at::empty({size, num_labels}, at::kFloat);
-  const size_t row_bytes = sizeof(float) * static_cast<size_t>(num_labels);
-  for (const auto& part : group.all_gather_bytes(rows)) {
-    for (size_t at = 0; at < part.size(); at += sizeof(int64_t) + row_bytes) {
-      int64_t index = 0;
-      std::memcpy(&index, part.data() + at, sizeof(index));
-      std::memcpy(logits.mutable_data_ptr<float>() + index * num_labels, part.data() + at + sizeof(index),
-                  row_bytes);
+Loss run(detail::StepEngine& engine, const Batch& batch, bool bf16) {
+  const AutocastGuard autocast(bf16);
+  if (engine.has_forward() && detail::label_name(batch).empty())
+    return {.sum = {}, .outputs = engine.forward(batch)};
+  return engine.compute_loss(batch);
+}
+
+void add_batch(Loss loss, const std::vector<int64_t>& numbers, const EvaluationOptions& options,
+               Share& share) {
+  const bool needs_outputs = options.keep_outputs || !options.metrics.empty();
+  if (needs_outputs && !loss.outputs.defined()) {
+    throw ValueError(
+        fmt::format("compute_loss gave no outputs; {} needs them: return Loss{{.sum, .count, .outputs, "
+                    ".labels}}",
+                    options.metrics.empty() ? "predict()" : "the metric " + options.metrics[0]->name()));
+  }
+  if (loss.outputs.defined()) loss.outputs = in_full_precision(loss.outputs);
+  if (loss.sum.defined()) {
+    share.loss_sum += loss.sum.item<double>();
+    share.count += loss.count;
+    for (const auto& metric : options.metrics) {
+      if (!loss.labels.defined()) {
+        throw ValueError(
+            fmt::format("compute_loss gave no labels; the metric {} needs them", metric->name()));
+      }
+      metric->update(loss.outputs, loss.labels);
     }
   }
-  return logits;
+  if (!options.keep_outputs) return;
+  share.outputs.push_back({.numbers = numbers, .rows = loss.outputs});
+  if (loss.labels.defined()) share.labels.push_back({.numbers = numbers, .rows = loss.labels});
 }
 
 }  // namespace
 
-EvaluationResult evaluate_classifier(const Dataset& dataset, const Forward& forward,
-                                     const TrainingArguments& arguments, int64_t num_labels,
-                                     std::span<const std::shared_ptr<Metric>> metrics,
-                                     const ProcessGroup& group, bool keep_logits) {
+EvaluationResult evaluate_model(const Dataset& dataset, detail::StepEngine& engine,
+                                const TrainingArguments& arguments, const ProcessGroup& group,
+                                const EvaluationOptions& options) {
   if (dataset.size < 1) throw ValueError("the dataset to evaluate is empty; give at least one sample");
-  const auto order = by_length(dataset);
-  auto indices = evaluation_indices(dataset.size, group.size(), group.rank());
+  const auto order = by_length(dataset, options.size);
+  auto indices = evaluation_indices(options.size, group.size(), group.rank());
   for (auto& index : indices) index = order[static_cast<size_t>(index)];
 
   using Numbered = std::pair<std::vector<int64_t>, Batch>;
@@ -85,26 +91,26 @@ EvaluationResult evaluate_classifier(const Dataset& dataset, const Forward& forw
        .num_workers = arguments.dataloader_num_workers,
        .prefetch_factor = arguments.dataloader_prefetch_factor});
   Share share;
-  for (const auto& metric : metrics) metric->reset();
-  const at::NoGradGuard no_grad;
-  while (const auto numbered = loader.next()) {
-    at::Tensor logits;
-    {
-      const AutocastGuard autocast(arguments.bf16);
-      logits = forward(numbered->second);
+  for (const auto& metric : options.metrics) metric->reset();
+  {
+    const at::NoGradGuard no_grad;
+    while (const auto numbered = loader.next()) {
+      add_batch(run(engine, numbered->second, arguments.bf16), numbered->first, options, share);
     }
-    add_batch(logits.to(at::kFloat).contiguous(), numbered->first, numbered->second, metrics, keep_logits,
-              share);
   }
 
-  const auto sums = at::tensor({share.loss_sum, share.samples}, at::kDouble);
+  const auto sums =
+      at::tensor({share.loss_sum, share.count, static_cast<double>(share.labels.size())}, at::kDouble);
   group.all_reduce(sums);
   EvaluationResult result{.has_labels = sums[1].item<double>() > 0};
   if (result.has_labels) {
-    result.loss = sums[0].item<double>() / static_cast<double>(dataset.size);
-    result.metrics = compute(metrics, group);
+    result.loss = sums[0].item<double>() / sums[1].item<double>();
+    result.metrics = compute(options.metrics, group);
   }
-  if (keep_logits) result.logits = gather_logits(share.rows, dataset.size, num_labels, group);
+  if (options.keep_outputs) {
+    result.outputs = gather_rows(share.outputs, options.size, group);
+    if (sums[2].item<double>() > 0) result.labels = gather_rows(share.labels, options.size, group);
+  }
   return result;
 }
 

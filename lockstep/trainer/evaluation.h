@@ -1,34 +1,38 @@
-// Running a classifier over a dataset, each sample exactly once over all ranks.
+// Running a model over a dataset, each sample exactly once over all ranks.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/metrics/metric.h"
-#include "lockstep/trainer/dataset.h"
+#include "lockstep/trainer/step_engine.h"
 #include "lockstep/trainer/training_arguments.h"
 
 namespace lockstep {
 
-/// How to run the model: batch in, logits [samples, labels] out.
-using Forward = std::function<at::Tensor(const Batch&)>;
+struct EvaluationOptions {
+  int64_t size = 0;  ///< of the dataset, how many samples from its beginning
+  std::span<const std::shared_ptr<Metric>> metrics{};
+  bool keep_outputs = false;
+};
 
 struct EvaluationResult {
   bool has_labels = false;
-  double loss = 0;                ///< mean cross entropy over all samples
+  double loss = 0;                ///< (the sum of all losses) / (the sum of all counts)
   std::vector<double> metrics{};  ///< the values of those that were given, over all samples
-  at::Tensor logits{};            ///< float32 [size, labels] in the dataset's order, where asked for
+  at::Tensor outputs{};           ///< on rank 0, in the dataset's order, where asked for
+  at::Tensor labels{};            ///< likewise
 };
 
-/// Runs `forward` without gradients over this rank's share of `dataset`, samples of similar length together,
-/// and adds up over the ranks; the result is equal on all. Loss and metrics stay empty for a dataset without
-/// labels. Only sums travel, unless `keep_logits`. Throws ValueError for an empty dataset. Blocks.
-EvaluationResult evaluate_classifier(const Dataset& dataset, const Forward& forward,
-                                     const TrainingArguments& arguments, int64_t num_labels,
-                                     std::span<const std::shared_ptr<Metric>> metrics,
-                                     const ProcessGroup& group, bool keep_logits = false);
+/// Runs `engine` without gradients over this rank's share of `dataset`, samples of similar length together,
+/// and adds up over the ranks; loss and metrics are equal on all. They stay empty for a dataset without labels.
+/// Only sums travel, unless outputs are kept. Throws ValueError for an empty dataset, and for a metric without
+/// the outputs that it needs. Blocks.
+EvaluationResult evaluate_model(const Dataset& dataset, detail::StepEngine& engine,
+                                const TrainingArguments& arguments, const ProcessGroup& group,
+                                const EvaluationOptions& options);
 
 }  // namespace lockstep

@@ -1,27 +1,36 @@
 #include "lockstep/trainer/trainer.h"
 
+#include <ATen/Context.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/random_key.h"
+#include "lockstep/checkpoint/module_file.h"
 #include "lockstep/comm/all_ranks.h"
+#include "lockstep/comm/objects.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/train_sampler.h"
-#include "lockstep/metrics/classification.h"
-#include "lockstep/optim/adamw.h"
 #include "lockstep/optim/autocast.h"
 #include "lockstep/optim/clip_grad.h"
-#include "lockstep/optim/lr_schedule.h"
-#include "lockstep/optim/parameter_groups.h"
+#include "lockstep/optim/ema.h"
+#include "lockstep/optim/lr_scheduler.h"
+#include "lockstep/parallel/sync_module_states.h"
 #include "lockstep/timeline/timeline.h"
 #include "lockstep/trainer/divergence.h"
 #include "lockstep/trainer/evaluation.h"
-#include "lockstep/trainer/output_dir.h"
-#include "lockstep/trainer/progress_bar.h"
-#include "lockstep/trainer/training_log.h"
+#include "lockstep/trainer/flow.h"
+#include "lockstep/trainer/optimizer_choice.h"
+#include "lockstep/trainer/output/module_summary.h"
+#include "lockstep/trainer/output/output_dir.h"
+#include "lockstep/trainer/output/progress_bar.h"
+#include "lockstep/trainer/output/training_log.h"
 #include "lockstep/trainer/training_plan.h"
 
 namespace lockstep {
@@ -46,48 +55,91 @@ void add_speed(Metrics& metrics, const std::string& split, double runtime, doubl
 struct Run {
   TrainingPlan plan;
   TrainSampler sampler;
-  FusedAdamW optimizer;
-  LRScheduleOptions schedule;
+  std::optional<LRScheduler> scheduler{};
+  std::optional<ReduceLROnPlateau> plateau{};
+  double learning_rate() const {
+    return scheduler ? scheduler->get_last_lr().front() : plateau->get_last_lr().front();
+  }
+};
+
+// What all ranks together have found in a step.
+struct StepTotals {
+  double loss_sum = 0, count = 0;
+  bool time_is_over = false;
 };
 
 }  // namespace
 
 struct Trainer::Impl {
-  TrainableModel model;
-  TrainingArguments arguments;
-  ProcessGroup group;
-  TrainerOptions options;
+  Impl(detail::TrainerParts given, bool shows, Terminal terminal)
+      : parts(std::move(given)),
+        arguments(parts.arguments),
+        group(parts.group),
+        module(parts.engine->module()),
+        bar(shows, terminal) {}
+
+  detail::TrainerParts parts;
+  const TrainingArguments& arguments;
+  const ProcessGroup& group;
+  torch::nn::Module& module;
   ProgressBar bar;
   TrainerState state{};
+  TrainerControl control{};
   Progress progress{};
   std::optional<LineFile> log_file{};
   Metrics last_evaluation{};
+  int64_t last_evaluation_step = -1;
+  bool owns_optimizer = false;
   bool has_trained = false;  // what output_dir holds is this Trainer's own
+  std::optional<ExponentialMovingAverage> ema{};
+  std::vector<std::shared_ptr<TrainerCallback>>
+      callbacks{};  // the user's, after the default flow while training
 
-  double loss_since_log = 0;  // this rank's share of the sum of the steps' mean losses
+  double loss_since_log = 0, total_loss = 0;  // sums of the steps' mean losses
   int64_t last_logged_step = 0;
-  double total_loss = 0;  // of all ranks
-  int64_t samples_done = 0;
   double seconds_evaluating = 0;
-  std::optional<double> bad_loss{};  // of this rank in this step, not finite
   Clock::time_point start{};
 
+  void call(detail::CallbackEvent event, const Metrics* metrics = nullptr, Metrics* logs = nullptr);
   Run begin_run();
+  void begin_schedule(Run& run);
   void run_epoch(Run& run, int64_t epoch);
-  void accumulate(const std::vector<Batch>& micro_batches, int64_t step_samples, bool last_is_substitute);
-  void backward(const Batch& batch, double weight);
-  void optimizer_step(Run& run);
-  void refuse_divergence(double norm);
-  void after_step(const TrainingPlan& plan);
-  double drain_loss();
-  Prediction evaluate(const Dataset& dataset, const std::string& prefix, bool keep_logits);
+  void check(const Loss& loss) const;
+  StepTotals accumulate(const std::vector<Batch>& micro_batches, int64_t step_samples,
+                        bool last_is_substitute);
+  void optimizer_step(Run& run, const StepTotals& totals, int64_t step_samples);
+  void refuse_divergence(double own_loss, double norm);
+  void note_progress(const TrainingPlan& plan, int64_t samples);
+  void agree_on_control();
+  void log_and_evaluate(Run& run);
+  int64_t evaluation_size(const Dataset& dataset) const;
+  Prediction evaluate(const Dataset& dataset, const std::string& prefix, bool keep_outputs);
+  Metrics user_metrics(const EvaluationResult& result, const std::string& prefix) const;
   void log(Metrics values);
+  void save_model(const std::filesystem::path& directory);
   void begin_output();
   void open_log();
+  bool writes() const { return group.rank() == 0 && arguments.fast_dev_run == 0; }
 };
 
+#define EVENT(name) \
+  detail::CallbackEvent { &TrainerCallback::name, #name }
+
+void Trainer::Impl::call(detail::CallbackEvent event, const Metrics* metrics, Metrics* logs) {
+  CallbackContext context{.args = arguments,
+                          .state = state,
+                          .control = control,
+                          .model = module,
+                          .optimizer = parts.optimizer.get(),
+                          .group = group,
+                          .progress = progress,
+                          .metrics = metrics,
+                          .logs = logs};
+  detail::call_callbacks(callbacks, event, context);
+}
+
 void Trainer::Impl::begin_output() {
-  if (group.rank() != 0) return;
+  if (!writes()) return;
   if (!has_trained) check_output_dir(arguments.output_dir, arguments.overwrite_output_dir);
   has_trained = true;
   begin_output_dir(arguments.output_dir);
@@ -95,94 +147,124 @@ void Trainer::Impl::begin_output() {
 }
 
 void Trainer::Impl::open_log() {
-  if (group.rank() != 0) return;
   make_directory(arguments.output_dir);
   log_file.emplace(arguments.output_dir / "log.jsonl", false);
 }
 
 void Trainer::Impl::log(Metrics values) {
   state.log_history.push_back({.values = std::move(values), .epoch = state.epoch, .step = state.global_step});
+  call(EVENT(on_log), nullptr, &state.log_history.back().values);
+  if (!writes()) return;
   if (!log_file) open_log();
-  if (log_file) log_file->append(to_json_line(state.log_history.back()));
+  log_file->append(to_json_line(state.log_history.back()));
 }
 
-// Forward and backward of one micro-batch; `weight` multiplies the sum of its samples' losses.
-void Trainer::Impl::backward(const Batch& batch, double weight) {
-  at::Tensor logits;
-  {
-    const AutocastGuard autocast(arguments.bf16);
-    logits = model.train_forward(batch);
-  }
-  const auto loss = at::cross_entropy_loss(logits.to(at::kFloat), batch.labels, {}, at::Reduction::Sum);
-  const auto value = loss.item<double>();
-  if (!std::isfinite(value)) bad_loss = value;  // refuse_divergence() tells the user, on all ranks together
-  loss_since_log += value * weight;
-  // DistributedDataParallel averages over the ranks; what is wanted is the sum of the ranks' shares.
-  (loss * (weight * group.size())).backward();
+void Trainer::Impl::check(const Loss& loss) const {
+  const auto refuse = [](const char* what) {
+    throw ValueError(
+        fmt::format("compute_loss gave {}; it must give the sum of the losses as a scalar that was "
+                    "computed from the model's parameters, and what the sum is over",
+                    what));
+  };
+  if (!loss.sum.defined()) refuse("no sum");
+  if (loss.sum.numel() != 1) refuse("a sum that is no scalar");
+  if (!loss.sum.requires_grad()) refuse("a sum without a gradient");
+  if (!std::isfinite(loss.count) || loss.count < 0) refuse("a count that is negative or no number");
 }
 
-void Trainer::Impl::accumulate(const std::vector<Batch>& micro_batches, int64_t step_samples,
-                               bool last_is_substitute) {
+// Forward and backward of a step's micro-batches. Gradients are left as those of the sum of the losses over
+// `step_samples`: where losses are counted by sample, that is already what the optimizer wants.
+StepTotals Trainer::Impl::accumulate(const std::vector<Batch>& micro_batches, int64_t step_samples,
+                                     bool last_is_substitute) {
+  double loss_sum = 0, count = 0;
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     const bool last = i + 1 == micro_batches.size();
-    const auto guard = last ? nullptr : model.no_sync();
-    backward(micro_batches[i], last && last_is_substitute ? 0.0 : 1.0 / static_cast<double>(step_samples));
+    const bool counts = !(last && last_is_substitute);
+    const auto guard = last ? nullptr : parts.engine->no_sync();
+    at::manual_seed(random_key(
+        {arguments.seed, static_cast<uint64_t>(group.rank()), static_cast<uint64_t>(state.global_step), i}));
+    Loss loss;
+    {
+      const AutocastGuard autocast(arguments.bf16);
+      loss = parts.engine->compute_loss(micro_batches[i]);
+    }
+    check(loss);
+    if (counts) {
+      loss_sum += loss.sum.item<double>();
+      count += loss.count;
+    }
+    (loss.sum * (counts ? parts.engine->divisor() / static_cast<double>(step_samples) : 0.0)).backward();
+    if (!last) call(EVENT(on_substep_end));
   }
+  const auto limit = arguments.time_limit();
+  const bool time_is_over = limit && Clock::now() - start > *limit;
+  const at::Tensor sums = at::tensor({loss_sum, count, time_is_over ? 1.0 : 0.0}, at::kDouble);
+  group.all_reduce(sums);
+  const auto* total = sums.const_data_ptr<double>();
+  if (!std::isfinite(total[0])) refuse_divergence(loss_sum, 0);
+  return {.loss_sum = total[0], .count = total[1], .time_is_over = total[2] > 0};
 }
 
-// The average of gradients that are not finite is not finite on any rank: so all come here in the same step.
-void Trainer::Impl::refuse_divergence(double norm) {
+// A sum over the ranks that is not finite is so on all: all come here in the same step.
+void Trainer::Impl::refuse_divergence(double own_loss, double norm) {
   const auto refuse = [&](const char* what, double value) {
-    throw Error(divergence_text(what, value, state.global_step + 1, group.rank(), *model.module));
+    throw Error(divergence_text(what, value, state.global_step + 1, group.rank(), module));
   };
-  if (std::isfinite(norm)) refuse("the loss", *bad_loss);
   on_all_ranks(group, [&] {
-    if (bad_loss) refuse("the loss", *bad_loss);
+    if (!std::isfinite(own_loss)) refuse("the loss", own_loss);
   });
-  on_all_ranks(group, [&] { refuse("the norm of the gradients", norm); });
+  on_all_ranks(group, [&] {
+    refuse(std::isfinite(norm) ? "the sum of the ranks' losses" : "the norm of the gradients",
+           std::isfinite(norm) ? HUGE_VAL : norm);
+  });
 }
 
-void Trainer::Impl::optimizer_step(Run& run) {
-  const bool clips = arguments.max_grad_norm > 0;
-  const auto parameters = model.module->parameters();
-  const double norm = clips ? clip_grad_norm_(parameters, arguments.max_grad_norm) : grad_norm(parameters);
-  if (bad_loss || !std::isfinite(norm)) refuse_divergence(norm);
-  const double lr =
-      arguments.learning_rate * lr_factor(run.schedule, arguments.learning_rate, state.global_step);
-  set_lr(run.optimizer, lr);
-  run.optimizer.step();
-  run.optimizer.zero_grad();
-  progress.grad_norm = norm;
-  progress.learning_rate = lr;
+void Trainer::Impl::optimizer_step(Run& run, const StepTotals& totals, int64_t step_samples) {
+  const auto parameters = module.parameters();
+  // From a mean over samples to one over what the losses count.
+  const double factor = totals.count > 0 ? static_cast<double>(step_samples) / totals.count : 1;
+  progress.grad_norm = scale_and_clip_grad_norm_(parameters, factor, arguments.max_grad_norm);
+  if (!std::isfinite(*progress.grad_norm)) refuse_divergence(0, *progress.grad_norm);
+  progress.learning_rate = run.learning_rate();
+  call(EVENT(on_pre_optimizer_step));
+  parts.optimizer->step();
+  call(EVENT(on_optimizer_step));
+  if (run.scheduler) run.scheduler->step();
+  module.zero_grad();
+  if (ema) ema->update();
+  const double loss = totals.count > 0 ? totals.loss_sum / totals.count : 0;
+  loss_since_log += loss;
+  total_loss += loss;
 }
 
-// Mean loss over the global batches since the last call, from the shares of all ranks.
-double Trainer::Impl::drain_loss() {
-  const auto sum = at::scalar_tensor(loss_since_log, at::kDouble);
-  group.all_reduce(sum);
-  loss_since_log = 0;
-  const int64_t steps = state.global_step - last_logged_step;
-  last_logged_step = state.global_step;
-  total_loss += sum.item<double>();
-  return steps == 0 ? 0.0 : sum.item<double>() / static_cast<double>(steps);
-}
-
-// Progress, logging and evaluation, as Hugging Face's DefaultFlowCallback times them.
-void Trainer::Impl::after_step(const TrainingPlan& plan) {
+void Trainer::Impl::note_progress(const TrainingPlan& plan, int64_t samples) {
   const double seconds = seconds_since(start) - seconds_evaluating;
-  const int64_t step = state.global_step;
-  progress.step = step;
+  progress.step = state.global_step;
   progress.epoch = state.epoch;
-  progress.samples_per_second = static_cast<double>(samples_done) / seconds;
-  progress.seconds_left = seconds / static_cast<double>(step) * static_cast<double>(plan.max_steps - step);
+  progress.samples_done += samples;
+  progress.samples_per_second = static_cast<double>(progress.samples_done) / seconds;
+  progress.seconds_left = seconds / static_cast<double>(state.global_step) *
+                          static_cast<double>(plan.max_steps - state.global_step);
+}
 
-  const bool epoch_ends = step % plan.update_steps_per_epoch == 0 || step == plan.max_steps;
-  const auto due = [&](IntervalStrategy strategy, int64_t interval) {
-    return strategy == IntervalStrategy::EPOCH ? epoch_ends
-                                               : strategy == IntervalStrategy::STEPS && step % interval == 0;
-  };
-  if (due(arguments.logging_strategy, state.logging_steps) || (arguments.logging_first_step && step == 1)) {
-    progress.loss = drain_loss();
+// A flag that a callback sets on one rank only is set on all.
+void Trainer::Impl::agree_on_control() {
+  if (parts.callbacks.empty() || group.size() == 1) return;
+  bool* const flags[] = {&control.should_training_stop, &control.should_epoch_stop, &control.should_save,
+                         &control.should_evaluate, &control.should_log};
+  int64_t bits = 0;
+  for (size_t f = 0; f < std::size(flags); ++f) bits |= static_cast<int64_t>(*flags[f]) << f;
+  const at::Tensor all = at::tensor({bits}, at::kLong);
+  group.all_reduce(all, {.op = ReduceOp::BOR});
+  for (size_t f = 0; f < std::size(flags); ++f) *flags[f] = ((all.item<int64_t>() >> f) & 1) != 0;
+}
+
+void Trainer::Impl::log_and_evaluate(Run& run) {
+  agree_on_control();
+  if (std::exchange(control.should_log, false) && state.global_step > last_logged_step) {
+    progress.loss = loss_since_log / static_cast<double>(state.global_step - last_logged_step);
+    loss_since_log = 0;
+    last_logged_step = state.global_step;
     log({{"loss", *progress.loss},
          {"grad_norm", *progress.grad_norm},
          {"learning_rate", *progress.learning_rate}});
@@ -190,66 +272,90 @@ void Trainer::Impl::after_step(const TrainingPlan& plan) {
   } else {
     bar.update(progress);
   }
-  const bool last_by_steps = arguments.eval_strategy == IntervalStrategy::STEPS && step == plan.max_steps;
-  if (due(arguments.eval_strategy, state.eval_steps) || last_by_steps) {
-    Metrics metrics = evaluate(options.eval_dataset, "eval", false).metrics;
-    model.module->train();
-    if (step == plan.max_steps) {
-      last_evaluation = std::move(metrics);
-      last_evaluation["epoch"] = state.epoch;
+  if (std::exchange(control.should_evaluate, false) && parts.eval_dataset.size > 0) {
+    last_evaluation = evaluate(parts.eval_dataset, "eval", false).metrics;
+    last_evaluation["epoch"] = state.epoch;
+    last_evaluation_step = state.global_step;
+    module.train();
+    if (run.plateau) {
+      const auto found = last_evaluation.find(arguments.best_metric());
+      if (found == last_evaluation.end()) {
+        throw ValueError(fmt::format("metric_for_best_model is {}, which the evaluation does not have",
+                                     arguments.metric_for_best_model));
+      }
+      run.plateau->step(found->second);
     }
   }
+  if (std::exchange(control.should_save, false)) save_model(arguments.output_dir);
 }
 
 void Trainer::Impl::run_epoch(Run& run, int64_t epoch) {
   const auto& plan = run.plan;
   run.sampler.set_epoch(epoch);
+  control.should_epoch_stop = false;
+  call(EVENT(on_epoch_begin));
   const int64_t batch_size = arguments.per_device_train_batch_size;
-  const auto dealt = deal_epoch(run.sampler.indices(), group.size(), group.rank(), batch_size,
-                                arguments.dataloader_drop_last);
-  Loader<Batch> loader(dealt.indices, options.train_dataset.collate,
+  auto order = run.sampler.indices();
+  if (plan.is_limited) order.resize(static_cast<size_t>(plan.samples_per_epoch));
+  const auto dealt =
+      deal_epoch(order, group.size(), group.rank(), batch_size, arguments.dataloader_drop_last);
+  Loader<Batch> loader(dealt.indices, parts.train_dataset.collate,
                        {.batch_size = batch_size,
                         .num_workers = arguments.dataloader_num_workers,
                         .prefetch_factor = arguments.dataloader_prefetch_factor});
   int64_t micro_batches_done = 0;
-  for (int64_t i = 0; i < plan.update_steps_per_epoch && state.global_step < plan.max_steps; ++i) {
+  for (int64_t i = 0;
+       i < plan.update_steps_per_epoch && !control.should_training_stop && !control.should_epoch_stop; ++i) {
     std::vector<Batch> micro_batches;
     {
       const timeline::Span span("data", timeline::Kind::data);
       for (int64_t k = 0; k < plan.micro_batches_of(i); ++k) micro_batches.push_back(*loader.next());
     }
     const bool epoch_ends = i + 1 == plan.update_steps_per_epoch;
-    if (options.on_samples) {
+    if (parts.on_samples) {
       const auto first = dealt.indices.begin() + micro_batches_done * batch_size;
       const auto last = epoch_ends ? dealt.indices.end() - (dealt.last_is_substitute ? 1 : 0)
                                    : first + plan.micro_batches_of(i) * batch_size;
-      options.on_samples(state.global_step + 1, {first, last});
+      parts.on_samples(state.global_step + 1, {first, last});
     }
-    accumulate(micro_batches, plan.samples_of(i), epoch_ends && dealt.last_is_substitute);
-    optimizer_step(run);
+    call(EVENT(on_step_begin));
+    const auto totals = accumulate(micro_batches, plan.samples_of(i), epoch_ends && dealt.last_is_substitute);
+    optimizer_step(run, totals, plan.samples_of(i));
     micro_batches_done += plan.micro_batches_of(i);
     ++state.global_step;
     state.epoch = static_cast<double>(epoch) +
                   static_cast<double>(micro_batches_done) / static_cast<double>(plan.micro_batches_per_epoch);
-    samples_done += plan.samples_of(i);
-    after_step(plan);
+    note_progress(plan, plan.samples_of(i));
+    if (totals.time_is_over) control.should_training_stop = true;
+    call(EVENT(on_step_end));
+    log_and_evaluate(run);
+  }
+  call(EVENT(on_epoch_end));
+  log_and_evaluate(run);
+}
+
+void Trainer::Impl::begin_schedule(Run& run) {
+  auto& optimizer = *parts.optimizer;
+  if (arguments.reduces_lr_on_plateau()) {
+    auto options = arguments.plateau_options();
+    options.mode = arguments.best_metric_is_greatest() ? ReduceLROnPlateauOptions::Mode::max
+                                                       : ReduceLROnPlateauOptions::Mode::min;
+    run.plateau.emplace(optimizer, options);
+  } else {
+    run.scheduler.emplace(optimizer, arguments.lr_schedule(run.plan.max_steps));
   }
 }
 
 Run Trainer::Impl::begin_run() {
-  const auto plan = plan_training(options.train_dataset.size, group.size(), arguments);
-  TrainSampler sampler(options.train_dataset.size,
-                       {.strategy = arguments.train_sampling_strategy,
-                        .batch_size = arguments.per_device_train_batch_size,
-                        .gradient_accumulation_steps = arguments.gradient_accumulation_steps,
-                        .seed = arguments.seed},
-                       options.train_dataset.lengths);
-  const auto adamw = torch::optim::AdamWOptions(arguments.learning_rate)
-                         .betas({arguments.adam_beta1, arguments.adam_beta2})
-                         .eps(arguments.adam_epsilon)
-                         .weight_decay(arguments.weight_decay);
-  LRScheduleOptions schedule;
-  on_all_ranks(group, [&] { schedule = arguments.lr_schedule(plan.max_steps); });
+  const auto plan = plan_training(parts.train_dataset.size, group.size(), arguments);
+  const bool keeps_order = arguments.overfit_batches > 0;
+  TrainSampler sampler(
+      parts.train_dataset.size,
+      {.strategy = keeps_order ? TrainSamplingStrategy::sequential : arguments.train_sampling_strategy,
+       .batch_size = arguments.per_device_train_batch_size,
+       .gradient_accumulation_steps = arguments.gradient_accumulation_steps,
+       .seed = arguments.sampling_seed()},
+      parts.train_dataset.lengths);
   state = TrainerState();
   state.max_steps = plan.max_steps;
   state.num_train_epochs = plan.num_train_epochs;
@@ -257,57 +363,144 @@ Run Trainer::Impl::begin_run() {
   state.logging_steps = arguments.resolved_logging_steps(plan.max_steps);
   state.eval_steps = arguments.resolved_eval_steps(plan.max_steps);
   progress = Progress();
-  last_evaluation.clear();
   progress.total_steps = plan.max_steps;
+  control = TrainerControl();
+  last_evaluation.clear();
+  last_evaluation_step = -1;
+  loss_since_log = total_loss = seconds_evaluating = 0;
+  last_logged_step = 0;
   on_all_ranks(group, [&] { begin_output(); });
-  return {.plan = plan,
-          .sampler = std::move(sampler),
-          .optimizer = FusedAdamW(weight_decay_groups(*model.module, adamw), adamw),
-          .schedule = schedule};
+  Run run{.plan = plan, .sampler = std::move(sampler)};
+  if (!parts.optimizer || owns_optimizer) {
+    parts.optimizer = make_optimizer(arguments, module, parts.parameter_rules, group);
+    owns_optimizer = true;
+  }
+  on_all_ranks(group, [&] { begin_schedule(run); });
+  if (arguments.ema_decay > 0) ema.emplace(module, arguments.ema_decay);
+  callbacks = parts.callbacks;
+  callbacks.insert(callbacks.begin(), std::make_shared<DefaultFlow>(plan));
+  return run;
+}
+
+int64_t Trainer::Impl::evaluation_size(const Dataset& dataset) const {
+  const int64_t batch = arguments.per_device_eval_batch_size * group.size();
+  const int64_t batches = (dataset.size + batch - 1) / batch;
+  int64_t wanted = limited_batches(arguments.limit_eval_batches, batches);
+  for (const int64_t limit : {arguments.fast_dev_run, arguments.overfit_batches}) {
+    if (limit > 0) wanted = std::min(wanted, limit);
+  }
+  return std::min(dataset.size, wanted * batch);
+}
+
+Metrics Trainer::Impl::user_metrics(const EvaluationResult& result, const std::string& prefix) const {
+  nlohmann::json found = nlohmann::json::object();
+  on_all_ranks(group, [&] {
+    if (group.rank() == 0) found = parts.compute_metrics(result.outputs, result.labels);
+  });
+  Metrics metrics;
+  found = broadcast_object(group, found);
+  for (const auto& [name, value] : found.items()) {
+    // What is no finite number travels as null.
+    metrics[name.starts_with(prefix + "_") ? name : prefix + "_" + name] =
+        value.is_number() ? value.get<double>() : std::nan("");
+  }
+  return metrics;
 }
 
 Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::string& prefix,
-                                            bool keep_logits) {
+                                            bool keep_outputs) {
   const auto begin = Clock::now();
-  model.module->eval();
-  const auto result = evaluate_classifier(dataset, model.eval_forward, arguments, options.num_labels,
-                                          options.metrics, group, keep_logits);
+  const int64_t size = evaluation_size(dataset);
+  module.eval();
+  const bool gathers = keep_outputs || static_cast<bool>(parts.compute_metrics);
+  EvaluationResult result;
+  {
+    std::optional<ExponentialMovingAverage::Use> averaged;
+    if (ema) averaged.emplace(*ema);
+    result = evaluate_model(dataset, *parts.engine, arguments, group,
+                            {.size = size, .metrics = parts.metrics, .keep_outputs = gathers});
+  }
   const double runtime = seconds_since(begin);
   seconds_evaluating += runtime;
-  if (!result.has_labels) return {result.logits, {}};
+  Prediction prediction{.outputs = result.outputs, .labels = result.labels};
+  if (!result.has_labels) return prediction;
 
   const int64_t batch = arguments.per_device_eval_batch_size * group.size();
-  Metrics metrics{{prefix + "_loss", result.loss}};
+  auto& metrics = prediction.metrics;
+  metrics[prefix + "_loss"] = result.loss;
   std::string shown = fmt::format("loss {:.4f}", result.loss);
-  for (size_t m = 0; m < options.metrics.size(); ++m) {
-    metrics[prefix + "_" + options.metrics[m]->name()] = result.metrics[m];
-    shown += fmt::format("  {} {:.4f}", options.metrics[m]->name(), result.metrics[m]);
+  for (size_t m = 0; m < parts.metrics.size(); ++m) {
+    metrics[prefix + "_" + parts.metrics[m]->name()] = result.metrics[m];
+    shown += fmt::format("  {} {:.4f}", parts.metrics[m]->name(), result.metrics[m]);
   }
-  add_speed(metrics, prefix, runtime, static_cast<double>(dataset.size),
-            static_cast<double>((dataset.size + batch - 1) / batch));
+  if (parts.compute_metrics) {
+    for (const auto& [name, value] : user_metrics(result, prefix)) {
+      metrics[name] = value;
+      shown += fmt::format("  {} {:.4f}", name.substr(prefix.size() + 1), value);
+    }
+  }
+  add_speed(metrics, prefix, runtime, static_cast<double>(size),
+            static_cast<double>((size + batch - 1) / batch));
   log(metrics);
   const std::string when = state.max_steps > 0 ? fmt::format(" after epoch {:.2f}", state.epoch) : "";
-  bar.message(fmt::format("{}{}: {}  ({} samples, {:.1f} s)", prefix, when, shown, dataset.size, runtime));
-  return {result.logits, metrics};
+  bar.message(fmt::format("{}{}: {}  ({} samples, {:.1f} s)", prefix, when, shown, size, runtime));
+  if (keep_outputs) {
+    call(EVENT(on_predict), &metrics);
+  } else {
+    call(EVENT(on_evaluate), &metrics);
+  }
+  return prediction;
 }
 
-Trainer::Trainer(TrainableModel model, TrainingArguments arguments, ProcessGroup group,
-                 TrainerOptions options) {
-  arguments.validate();
-  if (arguments.eval_strategy != IntervalStrategy::NO && options.eval_dataset.size == 0) {
+void Trainer::Impl::save_model(const std::filesystem::path& directory) {
+  {
+    std::optional<ExponentialMovingAverage::Use> averaged;
+    if (ema) averaged.emplace(*ema);
+    on_all_ranks(group, [&] {
+      if (group.rank() != 0) return;
+      make_directory(directory);
+      if (parts.save) {
+        parts.save(directory);
+      } else {
+        save_module(module, directory / "model.safetensors");
+      }
+    });
+  }
+  call(EVENT(on_save));
+}
+
+void detail::check_trainer(const TrainingArguments& arguments, bool has_compute_loss, bool has_forward,
+                           const Dataset& train_dataset, const Dataset& eval_dataset) {
+  if (!has_compute_loss && !has_forward) {
+    throw ValueError("the Trainer has neither compute_loss nor forward; give one");
+  }
+  if (has_compute_loss && arguments.label_smoothing_factor > 0) {
+    throw ValueError(
+        "label_smoothing_factor has no effect on a compute_loss; give it to cross_entropy_sum() there");
+  }
+  const bool evaluates = arguments.eval_strategy != IntervalStrategy::NO ||
+                         arguments.val_check_interval > 0 || arguments.eval_on_start;
+  if (evaluates && eval_dataset.size == 0) {
     throw ValueError("eval_strategy is set but there is no validation set; give one, or set it to no");
   }
-  if (options.metrics.empty()) {
-    options.metrics = {accuracy(), f1({.average = options.num_labels == 2 ? "binary" : "macro"})};
+  for (const auto* dataset : {&train_dataset, &eval_dataset}) {
+    if (dataset->size > 0 && !dataset->collate)
+      throw ValueError("a dataset has samples but no collate function");
   }
+}
+
+Trainer::Trainer(detail::TrainerParts parts) {
   Terminal terminal = detect_terminal();
-  if (arguments.disable_tqdm) terminal.columns = 0;
-  const bool shows = group.rank() == 0;
-  impl_.reset(new Impl{.model = std::move(model),
-                       .arguments = std::move(arguments),
-                       .group = std::move(group),
-                       .options = std::move(options),
-                       .bar = ProgressBar(shows, terminal)});
+  if (parts.arguments.disable_tqdm) terminal.columns = 0;
+  const bool shows = parts.group.rank() == 0;
+  impl_.reset(new Impl(std::move(parts), shows, terminal));
+  Impl& self = *impl_;
+  if (self.group.size() > 1 && self.parts.train_dataset.size == 0) {
+    sync_module_states(self.module, {.process_group = self.group});
+  }
+  if (self.arguments.model_summary) self.bar.message(module_summary(self.module));
+  self.callbacks = self.parts.callbacks;
+  self.call(EVENT(on_init_end));
 }
 
 Trainer::~Trainer() = default;
@@ -315,15 +508,24 @@ Trainer::~Trainer() = default;
 Metrics Trainer::train() {
   Impl& self = *impl_;
   Run run = self.begin_run();
-  self.model.module->train();
+  self.module.train();
   self.start = Clock::now();
-  for (int64_t epoch = 0; epoch < run.plan.num_train_epochs; ++epoch) self.run_epoch(run, epoch);
+  self.call(EVENT(on_train_begin));
+  if (self.arguments.eval_on_start) {
+    self.evaluate(self.parts.eval_dataset, "eval", false);
+    self.module.train();
+  }
+  for (int64_t epoch = 0; epoch < run.plan.num_train_epochs && !self.control.should_training_stop; ++epoch) {
+    self.run_epoch(run, epoch);
+  }
   self.bar.finish();
-  self.drain_loss();
   const auto steps = static_cast<double>(self.state.global_step);
   Metrics metrics{{"train_loss", self.total_loss / steps}, {"epoch", self.state.epoch}, {"total_flos", 0}};
-  add_speed(metrics, "train", seconds_since(self.start), static_cast<double>(self.samples_done), steps);
+  add_speed(metrics, "train", seconds_since(self.start), static_cast<double>(self.progress.samples_done),
+            steps);
   self.log(metrics);
+  self.call(EVENT(on_train_end));
+  self.callbacks = self.parts.callbacks;
   return metrics;
 }
 
@@ -333,12 +535,24 @@ Metrics Trainer::evaluate(const Dataset& dataset, const std::string& prefix) {
   return metrics;
 }
 
+Metrics Trainer::evaluate() { return evaluate(impl_->parts.eval_dataset); }
+
 Trainer::Prediction Trainer::predict(const Dataset& dataset, const std::string& prefix) {
   return impl_->evaluate(dataset, prefix, true);
 }
 
-Metrics Trainer::last_evaluation() const { return impl_->last_evaluation; }
+void Trainer::save_model(const std::filesystem::path& directory) { impl_->save_model(directory); }
+
+void Trainer::log(Metrics values) { impl_->log(std::move(values)); }
+
+Metrics Trainer::last_evaluation() const {
+  return impl_->last_evaluation_step == impl_->state.global_step ? impl_->last_evaluation : Metrics();
+}
 
 const TrainerState& Trainer::state() const { return impl_->state; }
+
+const TrainingArguments& Trainer::args() const { return impl_->arguments; }
+
+torch::optim::Optimizer* Trainer::optimizer() { return impl_->parts.optimizer.get(); }
 
 }  // namespace lockstep

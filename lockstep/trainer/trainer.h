@@ -1,61 +1,131 @@
-// The training loop: Hugging Face's Trainer over DistributedDataParallel.
+// The training loop: Hugging Face's Trainer for any module, on one rank or many.
 #pragma once
 
 #include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/metrics/metric.h"
-#include "lockstep/trainer/dataset.h"
+#include "lockstep/optim/parameter_groups.h"
+#include "lockstep/trainer/callback.h"
+#include "lockstep/trainer/loss.h"
+#include "lockstep/trainer/step_engine.h"
 #include "lockstep/trainer/trainer_state.h"
 #include "lockstep/trainer/training_arguments.h"
 
 namespace lockstep {
 
-/// A classifier as the Trainer uses it: batches in, logits [samples, labels] out.
-struct TrainableModel {
-  std::shared_ptr<torch::nn::Module> module;
-  std::function<at::Tensor(const Batch&)> train_forward;  ///< averages gradients in backward
-  std::function<at::Tensor(const Batch&)> eval_forward;   ///< of this rank alone
-  /// Guard under which forward and backward leave gradients unaveraged.
-  std::function<std::shared_ptr<void>()> no_sync;
-};
-
-/// Binds a DistributedDataParallel, which must outlive the result, and `call(module, batch)`, which runs one
-/// forward.
-template <class Ddp, class Call>
-TrainableModel trainable(Ddp& ddp, Call call) {
-  return {.module = ddp.module().ptr(),
-          .train_forward = [&ddp, call](const Batch& batch) { return call(ddp, batch); },
-          .eval_forward = [&ddp, call](const Batch& batch) { return call(ddp.module(), batch); },
-          .no_sync = [&ddp]() -> std::shared_ptr<void> {
-            return std::shared_ptr<void>(new auto(ddp.no_sync()));
-          }};
-}
-
+/// What a Trainer is given beside module and arguments. compute_loss or forward is needed.
+template <class M>
 struct TrainerOptions {
   Dataset train_dataset{};  ///< may be empty when train() is not called
-  Dataset eval_dataset{};   ///< may be empty when eval_strategy is NO
-  int64_t num_labels = 2;
-  /// What evaluate() computes beside the loss. Default: accuracy, and F1: of label 1 where there are two labels,
-  /// else the mean over the labels (macro). The Trainer resets and updates them.
+  Dataset eval_dataset{};   ///< may be empty when there is no evaluation in training
+  /// The losses of a batch as a sum and a count, and with metrics the outputs and labels (loss.h). Called with
+  /// gradients in training and without in evaluation.
+  std::function<Loss(TrainedModel<M>&, const Batch&)> compute_loss{};
+  /// The model's outputs. Needed by predict() for batches without a tensor "labels" or "label"; and without
+  /// compute_loss, whose place then takes cross entropy with label_smoothing_factor.
+  std::function<at::Tensor(TrainedModel<M>&, const Batch&)> forward{};
+  /// What evaluate() computes beside the loss. The Trainer resets and updates them.
   std::vector<std::shared_ptr<Metric>> metrics{};
-  /// Called with the optimizer step (from 1) and this rank's sample numbers of each of its micro-batches.
+  /// The same, of all outputs and labels in the dataset's order, on rank 0; the other ranks get its result.
+  std::function<Metrics(const at::Tensor& outputs, const at::Tensor& labels)> compute_metrics{};
+  std::vector<std::shared_ptr<TrainerCallback>> callbacks{};
+  /// In place of the one that `optim` names; over this module's parameters. Its learning rates are the
+  /// schedule's initial ones.
+  std::shared_ptr<torch::optim::Optimizer> optimizer{};
+  /// Learning rates and weight decay of parameters by their names; the first rule that fits a name counts.
+  std::vector<ParameterRule> parameter_rules{};
+  /// How save_model() writes the model into a directory, on rank 0; default: model.safetensors.
+  std::function<void(const std::filesystem::path& directory)> save{};
+  /// Called with the optimizer step (from 1) and this rank's sample numbers of its micro-batches.
   std::function<void(int64_t step, const std::vector<int64_t>& indices)> on_samples{};
 };
 
+namespace detail {
+
+/// TrainerOptions without what the engine takes.
+struct TrainerParts {
+  std::unique_ptr<StepEngine> engine;
+  TrainingArguments arguments;
+  ProcessGroup group;
+  Dataset train_dataset, eval_dataset;
+  std::vector<std::shared_ptr<Metric>> metrics;
+  std::function<Metrics(const at::Tensor&, const at::Tensor&)> compute_metrics;
+  std::vector<std::shared_ptr<TrainerCallback>> callbacks;
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  std::vector<ParameterRule> parameter_rules;
+  std::function<void(const std::filesystem::path&)> save;
+  std::function<void(int64_t, const std::vector<int64_t>&)> on_samples;
+};
+
+/// Throws ValueError for arguments and options that cannot work together.
+void check_trainer(const TrainingArguments& arguments, bool has_compute_loss, bool has_forward,
+                   const Dataset& train_dataset, const Dataset& eval_dataset);
+
+template <class M>
+TrainerParts make_parts(M module, TrainingArguments arguments, ProcessGroup group,
+                        TrainerOptions<M> options) {
+  arguments.validate();
+  detail::check_trainer(arguments, static_cast<bool>(options.compute_loss),
+                        static_cast<bool>(options.forward), options.train_dataset, options.eval_dataset);
+  if (!options.compute_loss) {
+    options.compute_loss = [forward = options.forward, smoothing = arguments.label_smoothing_factor](
+                               TrainedModel<M>& model, const Batch& batch) {
+      return detail::default_loss(forward(model, batch), batch, smoothing);
+    };
+  }
+  auto engine = std::make_unique<detail::ModuleEngine<M>>(
+      std::move(module), std::move(options.compute_loss), std::move(options.forward), group,
+      detail::ddp_options(arguments, group, options.train_dataset.size > 0));
+  return {.engine = std::move(engine),
+          .arguments = std::move(arguments),
+          .group = std::move(group),
+          .train_dataset = std::move(options.train_dataset),
+          .eval_dataset = std::move(options.eval_dataset),
+          .metrics = std::move(options.metrics),
+          .compute_metrics = std::move(options.compute_metrics),
+          .callbacks = std::move(options.callbacks),
+          .optimizer = std::move(options.optimizer),
+          .parameter_rules = std::move(options.parameter_rules),
+          .save = std::move(options.save),
+          .on_samples = std::move(options.on_samples)};
+}
+
+}  // namespace detail
+
 /// Trains, evaluates and predicts, on all ranks of `group` together: every rank makes the same calls. All
-/// methods block. The gradient of a step is that of the mean loss over all samples of the global batch,
-/// whatever the number of ranks, of micro-batches and of samples in the last batch.
+/// methods block; one thread at a time. The gradient of a step is that of (the sum of all losses) / (the sum of
+/// all counts), over all ranks and micro-batches, whatever their sizes.
+///
+///     lockstep::Trainer trainer(net, args, world, {
+///         .train_dataset = train, .eval_dataset = test,
+///         .compute_loss = [](auto& net, const lockstep::Batch& b) {
+///           return lockstep::cross_entropy_sum(net(b["image"]), b["label"]); },
+///         .metrics = {lockstep::accuracy()}});
+///     trainer.train();
+///
+/// Before the forward of every micro-batch the default generator of random numbers is seeded with
+/// random_key({seed, rank, step, micro-batch}), so that dropout does not depend on what was drawn before.
 ///
 /// Rank 0 shows progress on standard error and writes output_dir/log.jsonl.
 class Trainer {
  public:
-  /// Throws ValueError when the arguments cannot work (TrainingArguments::validate).
-  Trainer(TrainableModel model, TrainingArguments arguments, ProcessGroup group, TrainerOptions options);
+  /// `module`: as DistributedDataParallel takes it; shared with the caller. With several ranks and a training
+  /// set all must come here together. Throws ValueError when arguments and options cannot work.
+  template <class M>
+  Trainer(M module, TrainingArguments arguments, ProcessGroup group,
+          TrainerOptions<std::type_identity_t<M>> options)
+      : Trainer(detail::make_parts(std::move(module), std::move(arguments), std::move(group),
+                                   std::move(options))) {}
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -66,25 +136,38 @@ class Trainer {
   /// output_dir holds another run (output_dir.h), each as on_all_ranks does.
   Metrics train();
 
-  /// Loss, metrics and speed over each sample of `dataset` exactly once, under
-  /// "<prefix>_loss" and so on, and epoch; also logged.
+  /// Loss, metrics and speed over each sample of `dataset` exactly once, under "<prefix>_loss" and so on, and
+  /// epoch; also logged. Without a dataset: of eval_dataset. Throws ValueError for an empty one.
   Metrics evaluate(const Dataset& dataset, const std::string& prefix = "eval");
+  Metrics evaluate();
 
   struct Prediction {
-    at::Tensor logits;  ///< float32 [size, labels] in the dataset's order
-    Metrics metrics;    ///< as evaluate() returns and logs them; empty for a dataset without labels
+    at::Tensor outputs;  ///< [size, ...] in the dataset's order, on rank 0; undefined on the others. Where
+                         ///< outputs differ in shape they are filled up with -100 at their ends.
+    at::Tensor labels;   ///< likewise; undefined for a dataset without labels
+    Metrics metrics;     ///< as evaluate() returns and logs them; empty for a dataset without labels
   };
-  /// Logits of every sample, on every rank, and metrics where there are labels.
+  /// Outputs of every sample, and metrics where there are labels.
   Prediction predict(const Dataset& dataset, const std::string& prefix = "test");
+
+  /// Writes the model on rank 0: TrainerOptions::save, by default <directory>/model.safetensors. Throws
+  /// FileError. With ema_decay the averaged weights.
+  void save_model(const std::filesystem::path& directory);
+  /// Adds an entry to the log: state().log_history and, on rank 0, output_dir/log.jsonl.
+  void log(Metrics values);
 
   /// The metrics of the evaluation that train() made after its last step, as evaluate() returns them; empty
   /// when it made none there.
   Metrics last_evaluation() const;
 
   const TrainerState& state() const;
+  const TrainingArguments& args() const;
+  /// Of the last train(); null before.
+  torch::optim::Optimizer* optimizer();
 
  private:
   struct Impl;
+  explicit Trainer(detail::TrainerParts parts);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -41,12 +41,20 @@ TrainingPlan plan_training(int64_t num_samples, int world_size, const TrainingAr
                     "ranks has {}; lower per_device_train_batch_size",
                     num_samples, world_size, global_batch));
   }
+  int64_t wanted = limited_batches(arguments.limit_train_batches, plan.micro_batches_per_epoch);
+  for (const int64_t limit : {arguments.fast_dev_run, arguments.overfit_batches}) {
+    if (limit > 0) wanted = std::min(wanted, limit);
+  }
+  plan.is_limited = wanted < plan.micro_batches_per_epoch;
+  plan.micro_batches_per_epoch = wanted;
+  plan.samples_per_epoch = std::min(plan.samples_per_epoch, wanted * global_batch);
   plan.update_steps_per_epoch =
       divide_up(plan.micro_batches_per_epoch, arguments.gradient_accumulation_steps);
   plan.max_steps = arguments.max_steps > 0
                        ? arguments.max_steps
                        : static_cast<int64_t>(std::ceil(arguments.num_train_epochs *
                                                         static_cast<double>(plan.update_steps_per_epoch)));
+  if (arguments.fast_dev_run > 0) plan.max_steps = std::min(plan.max_steps, plan.update_steps_per_epoch);
   plan.num_train_epochs = divide_up(plan.max_steps, plan.update_steps_per_epoch);
   return plan;
 }

@@ -17,6 +17,7 @@ struct TrainingPlan {
   int64_t num_train_epochs = 0;         ///< epochs begun
   int64_t total_train_batch_size = 0;   ///< samples per optimizer step
   int64_t gradient_accumulation_steps = 1;
+  bool is_limited = false;  ///< an epoch has its first samples_per_epoch samples only (limit_train_batches)
 
   /// Micro-batches of update step `step` of an epoch; the last one of an epoch may have fewer.
   int64_t micro_batches_of(int64_t step) const;

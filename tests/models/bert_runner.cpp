@@ -37,7 +37,7 @@ void train(models::BertForSequenceClassification model, const Tensors& inputs, T
   const int64_t steps = inputs.at("labels").size(0);
   const double lr = 1e-3;
   const LRScheduleOptions schedule{.num_warmup_steps = 5, .num_training_steps = steps};
-  FusedAdamW optimizer(weight_decay_groups(*model, torch::optim::AdamWOptions(lr).weight_decay(0.1)));
+  FusedAdamW optimizer(parameter_groups(*model, torch::optim::AdamWOptions(lr).weight_decay(0.1)));
   std::vector<at::Tensor> losses, norms;
   for (int64_t step = 0; step < steps; ++step) {
     Tensors batch;

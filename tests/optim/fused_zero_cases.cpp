@@ -56,7 +56,7 @@ void check_equal(const std::vector<at::Tensor>& found, const std::vector<at::Ten
 constexpr int kSteps = 4;
 
 std::vector<torch::optim::OptimizerParamGroup> groups_of(const Wide& model, const AdamWOptions& options) {
-  return weight_decay_groups(*model, options);
+  return parameter_groups(*model, options);
 }
 template <class Options>
 std::vector<torch::optim::OptimizerParamGroup> groups_of(const Wide& model, const Options& /*options*/) {

@@ -44,14 +44,14 @@ TEST(ParameterGroups, FollowTheTrainersRule) {
 TEST(ParameterGroups, LeaveOutFrozenParametersAndEmptyGroups) {
   const torch::nn::Linear linear(3, 2);
   const auto options = torch::optim::AdamWOptions(0.5).weight_decay(0.1);
-  auto groups = weight_decay_groups(*linear, options);
+  auto groups = parameter_groups(*linear, options);
   ASSERT_EQ(groups.size(), 2u);
   EXPECT_EQ(groups[0].params()[0].sizes(), linear->weight.sizes());
   EXPECT_EQ(static_cast<torch::optim::AdamWOptions&>(groups[0].options()).weight_decay(), 0.1);
   EXPECT_EQ(static_cast<torch::optim::AdamWOptions&>(groups[1].options()).weight_decay(), 0);
   EXPECT_EQ(groups[1].options().get_lr(), 0.5);
   linear->bias.requires_grad_(false);
-  EXPECT_EQ(weight_decay_groups(*linear, options).size(), 1u);
+  EXPECT_EQ(parameter_groups(*linear, options).size(), 1u);
 }
 
 // A gradient in another memory layout than its parameter gives the same step.

@@ -12,7 +12,7 @@
 #include <vector>
 
 #define main bert_classify_main
-#include "recipes/bert_classify/main.cpp"
+#include "recipes/bert_classify.cpp"
 #undef main
 
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/trainer/progress_line.h"
+#include "lockstep/trainer/output/progress_line.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-#include "lockstep/trainer/text_classification.h"
+#include "lockstep/tasks/text_classification.h"
 
-#include "lockstep/trainer/predictions.h"
+#include "lockstep/tasks/predictions.h"
 
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>

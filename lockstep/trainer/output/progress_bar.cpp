@@ -1,4 +1,4 @@
-#include "lockstep/trainer/progress_bar.h"
+#include "lockstep/trainer/output/progress_bar.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/trainer/progress_line.h"
+#include "lockstep/trainer/output/progress_line.h"
 
 namespace lockstep {
 

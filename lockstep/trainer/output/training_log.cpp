@@ -1,4 +1,4 @@
-#include "lockstep/trainer/training_log.h"
+#include "lockstep/trainer/output/training_log.h"
 
 #include <fcntl.h>
 #include <unistd.h>

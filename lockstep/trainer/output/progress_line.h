@@ -11,6 +11,7 @@ namespace lockstep {
 struct Progress {
   int64_t step = 0;
   int64_t total_steps = 0;
+  int64_t samples_done = 0;  ///< of all ranks together
   double epoch = 0;
   std::optional<double> loss{};  ///< mean of the global batches since it was last logged
   std::optional<double> learning_rate{};

@@ -1,10 +1,10 @@
-#include "lockstep/trainer/summary.h"
+#include "lockstep/trainer/output/summary.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 
-#include "lockstep/trainer/progress_line.h"
+#include "lockstep/trainer/output/progress_line.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/trainer/text_classification.h"
+#include "lockstep/tasks/text_classification.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -155,8 +155,11 @@ Dataset text_dataset(const TextTable& table, const TextColumns& columns, const B
   const PadOptions padding{.pad_token_id = tokenizer.pad_token_id()};
   dataset.collate = [samples, padding](const std::vector<int64_t>& indices) {
     auto padded = pad_batch(samples->encodings, samples->labels, indices, padding);
-    return Batch{.inputs = {padded.input_ids, padded.token_type_ids, padded.attention_mask},
-                 .labels = padded.labels};
+    Batch batch{{"input_ids", padded.input_ids},
+                {"token_type_ids", padded.token_type_ids},
+                {"attention_mask", padded.attention_mask}};
+    if (padded.labels.defined()) batch.set("labels", padded.labels);
+    return batch;
   };
   return dataset;
 }

@@ -1,4 +1,4 @@
-#include "lockstep/trainer/predictions.h"
+#include "lockstep/tasks/predictions.h"
 
 #include <ATen/core/Tensor.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/trainer/output_dir.h"
+#include "lockstep/trainer/output/output_dir.h"
 
 #include <string>
 #include <system_error>
@@ -6,7 +6,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
-#include "lockstep/trainer/training_log.h"
+#include "lockstep/trainer/output/training_log.h"
 
 namespace lockstep {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/data/dataset.h"
 #include "lockstep/data/text_table.h"
 #include "lockstep/text/bert_tokenizer.h"
-#include "lockstep/trainer/dataset.h"
 
 namespace lockstep {
 
@@ -36,8 +36,8 @@ struct TextColumns {
   std::optional<std::string> label{};  ///< none: samples without labels
 };
 
-/// Tokenizes `table` now, and pads each batch to its longest sample when it is made. A Batch's inputs are
-/// input_ids, token_type_ids and attention_mask, int64 [samples, length]. Throws ValueError for missing
+/// Tokenizes `table` now, and pads each batch to its longest sample when it is made. A Batch holds
+/// input_ids, token_type_ids and attention_mask, int64 [samples, length], and labels, int64 [samples]. Throws ValueError for missing
 /// columns and bad labels.
 Dataset text_dataset(const TextTable& table, const TextColumns& columns, const BertTokenizer& tokenizer,
                      size_t max_seq_length, const std::vector<std::string>& labels);

@@ -1,0 +1,54 @@
+// Samples and batches: tensors by name.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+/// Some samples as tensors by name, such as "image" and "label"; every tensor's first dimension counts samples.
+/// Copies share the tensors' memory.
+class Batch {
+ public:
+  Batch() = default;
+  Batch(std::initializer_list<std::pair<const std::string, at::Tensor>> tensors) : tensors_(tensors) {}
+
+  /// Throws ValueError that lists the names there are.
+  const at::Tensor& operator[](const std::string& name) const;
+  bool contains(const std::string& name) const { return tensors_.contains(name); }
+  /// Adds a tensor, or takes the place of the one of that name.
+  void set(const std::string& name, at::Tensor tensor) { tensors_[name] = std::move(tensor); }
+  /// Samples; 0 for a batch without tensors.
+  int64_t size() const;
+  /// Every tensor there; those that are there already are shared.
+  Batch to(at::Device device) const;
+
+  auto begin() const { return tensors_.begin(); }
+  auto end() const { return tensors_.end(); }
+
+ private:
+  std::map<std::string, at::Tensor> tensors_{};
+};
+
+/// A fixed number of samples, made into batches by number.
+struct Dataset {
+  int64_t size = 0;
+  std::vector<int64_t> lengths{};  ///< one per sample, for group_by_length; may be empty
+  /// Makes a batch. Called from the loader's threads, so it must be thread-safe.
+  std::function<Batch(const std::vector<int64_t>& indices)> collate{};
+};
+
+/// The samples of tensors in memory, whose first dimension counts them: torch.utils.data.TensorDataset with
+/// names. Throws ValueError for no tensor, an undefined one, and sizes that differ.
+///
+///     const auto train = lockstep::tensor_dataset({{"image", images}, {"label", labels}});
+Dataset tensor_dataset(const Batch& tensors);
+
+}  // namespace lockstep

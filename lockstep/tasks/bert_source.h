@@ -1,0 +1,38 @@
+// Where a BERT classifier comes from: its flags, its vocabulary, its weights.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lockstep/cli/command_line.h"
+#include "lockstep/models/bert.h"
+#include "lockstep/text/bert_tokenizer.h"
+
+namespace lockstep {
+
+/// --model-name-or-path, --model-config, --tokenizer-name and the dropouts.
+struct BertSource {
+  std::filesystem::path model_name_or_path, tokenizer_name;
+  std::string model_config;
+  double hidden_dropout = -1, attention_dropout = -1;  ///< negative: the model's
+
+  void add_flags(CommandLine program);
+  /// Throws ValueError for flags that do not fit together.
+  void check(bool trains) const;
+
+  /// The labels of a model that was trained before; empty for a new one. Throws FileError.
+  std::vector<std::string> known_labels() const;
+  /// From --tokenizer-name or the model's directory; where neither is given, `vocabulary`. Throws FileError.
+  BertTokenizer load_tokenizer(const std::filesystem::path& vocabulary) const;
+  bool needs_vocabulary() const { return model_name_or_path.empty() && tokenizer_name.empty(); }
+  /// New weights come from torch's default generator. Throws FileError and ValueError.
+  models::BertForSequenceClassification load_model(const std::vector<std::string>& labels,
+                                                   const BertTokenizer& tokenizer,
+                                                   const std::filesystem::path& vocabulary) const;
+};
+
+/// "11.2 M parameters".
+std::string parameters_in_words(const torch::nn::Module& module);
+
+}  // namespace lockstep

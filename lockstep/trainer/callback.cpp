@@ -1,0 +1,115 @@
+#include "lockstep/trainer/callback.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+class EarlyStopping : public TrainerCallback {
+ public:
+  explicit EarlyStopping(EarlyStoppingOptions options) : options_(std::move(options)) {
+    if (options_.patience < 1) {
+      throw ValueError(
+          fmt::format("early_stopping: patience is {}; it must be 1 or more", options_.patience));
+    }
+  }
+  std::string name() const override { return "early_stopping"; }
+
+  void on_train_begin(CallbackContext& context) override {
+    if (context.args.eval_strategy == IntervalStrategy::NO && context.args.val_check_interval == 0) {
+      throw ValueError("early stopping needs evaluations; set eval_strategy to steps or epoch");
+    }
+    best_.reset();
+    waited_ = 0;
+  }
+
+  void on_evaluate(CallbackContext& context) override {
+    std::string metric = options_.metric.empty() ? context.args.best_metric() : options_.metric;
+    if (!metric.starts_with("eval_")) metric.insert(0, "eval_");
+    const auto found = context.metrics->find(metric);
+    if (found == context.metrics->end()) {
+      if (!context.metrics->empty() && !context.metrics->begin()->first.starts_with("eval_")) return;
+      throw ValueError(
+          fmt::format("the evaluation has no metric {}; it has {}", metric, names(*context.metrics)));
+    }
+    const bool greater = options_.greater_is_better.value_or(
+        context.args.greater_is_better.value_or(!metric.ends_with("loss")));
+    const double gain = best_ ? (greater ? found->second - *best_ : *best_ - found->second) : 0;
+    if (!best_ || gain > options_.threshold) {
+      waited_ = 0;
+    } else if (++waited_ >= options_.patience) {
+      context.control.should_training_stop = true;
+    }
+    if (!best_ || gain > 0) best_ = found->second;
+  }
+
+ private:
+  static std::string names(const Metrics& metrics) {
+    std::string all;
+    for (const auto& [key, value] : metrics) all += (all.empty() ? "" : ", ") + key;
+    return all;
+  }
+  EarlyStoppingOptions options_;
+  std::optional<double> best_{};
+  int waited_ = 0;
+};
+
+class Throughput : public TrainerCallback {
+ public:
+  std::string name() const override { return "throughput"; }
+  void on_train_begin(CallbackContext&) override {
+    last_ = Clock::now();
+    last_step_ = last_samples_ = 0;
+  }
+  void on_log(CallbackContext& context) override {
+    const int64_t steps = context.state.global_step - last_step_;
+    if (!context.logs->contains("loss") || steps == 0) return;
+    const auto now = Clock::now();
+    const double seconds = std::chrono::duration<double>(now - last_).count();
+    (*context.logs)["steps_per_second"] = static_cast<double>(steps) / seconds;
+    (*context.logs)["samples_per_second"] =
+        static_cast<double>(context.progress.samples_done - last_samples_) / seconds;
+    last_ = now;
+    last_step_ = context.state.global_step;
+    last_samples_ = context.progress.samples_done;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point last_{};
+  int64_t last_step_ = 0, last_samples_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<TrainerCallback> early_stopping(EarlyStoppingOptions options) {
+  return std::make_shared<EarlyStopping>(std::move(options));
+}
+
+std::shared_ptr<TrainerCallback> throughput() { return std::make_shared<Throughput>(); }
+
+void detail::call_callbacks(const std::vector<std::shared_ptr<TrainerCallback>>& callbacks,
+                            CallbackEvent event, CallbackContext& context) {
+  for (const auto& callback : callbacks) {
+    try {
+      ((*callback).*event.call)(context);
+    } catch (const CommError&) {
+      throw;
+    } catch (const ReportedError&) {
+      throw;
+    } catch (const ValueError& error) {
+      throw ValueError(
+          fmt::format("the callback {} failed in {}: {}", callback->name(), event.name, error.what()));
+    } catch (const std::exception& error) {
+      throw Error(
+          fmt::format("the callback {} failed in {}: {}", callback->name(), event.name, error.what()));
+    }
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,62 @@
+#include "lockstep/trainer/loss.h"
+
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/nan_to_num.h>
+#include <fmt/format.h>
+
+#include <sstream>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+std::string shape_of(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << tensor.sizes();
+  return text.str();
+}
+
+}  // namespace
+
+Loss cross_entropy_sum(const at::Tensor& logits, const at::Tensor& labels, CrossEntropyOptions options) {
+  if (logits.dim() != labels.dim() + 1 ||
+      logits.sizes().slice(0, static_cast<size_t>(labels.dim())) != labels.sizes()) {
+    throw ValueError(
+        fmt::format("cross_entropy_sum got logits of shape {} and labels of shape {}; it takes [..., "
+                    "classes] and [...]",
+                    shape_of(logits), shape_of(labels)));
+  }
+  const bool is_low = logits.scalar_type() == at::kBFloat16 || logits.scalar_type() == at::kHalf;
+  const at::Tensor rows = (is_low ? logits.to(at::kFloat) : logits).reshape({-1, logits.size(-1)});
+  const at::Tensor flat = labels.reshape({-1});
+  return {.sum = at::cross_entropy_loss(rows, flat, {}, at::Reduction::Sum, options.ignore_index,
+                                        options.label_smoothing),
+          .count = static_cast<double>((flat != options.ignore_index).sum().item<int64_t>()),
+          .outputs = logits.detach(),
+          .labels = labels};
+}
+
+Loss mse_sum(const at::Tensor& outputs, const at::Tensor& labels) {
+  if (outputs.sizes() != labels.sizes()) {
+    throw ValueError(
+        fmt::format("mse_sum got outputs of shape {} and labels of shape {}; they must be the same",
+                    shape_of(outputs), shape_of(labels)));
+  }
+  return {.sum = at::mse_loss(outputs, labels, at::Reduction::Sum),
+          .count = static_cast<double>(labels.numel()),
+          .outputs = outputs.detach(),
+          .labels = labels};
+}
+
+Loss from_mean(const at::Tensor& mean, double count, at::Tensor outputs, at::Tensor labels) {
+  // A mean over nothing is not a number, and stays one when it is multiplied by 0.
+  return {.sum = count == 0 ? at::nan_to_num(mean, 0.0, 0.0, 0.0) * 0 : mean * count,
+          .count = count,
+          .outputs = std::move(outputs),
+          .labels = std::move(labels)};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,118 @@
+// What runs the forward and backward passes of a step: the module alone, or DistributedDataParallel.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/trainer/loss.h"
+#include "lockstep/trainer/training_arguments.h"
+
+namespace lockstep {
+
+/// The user's module as compute_loss gets it: called, it runs the module's forward, through
+/// DistributedDataParallel where there are several ranks. `M`: as DistributedDataParallel's.
+template <class M>
+class TrainedModel {
+ public:
+  TrainedModel(M module, const std::optional<DistributedDataParallelOptions>& ddp)
+      : module_(std::move(module)) {
+    if (ddp) ddp_.emplace(module_, *ddp);
+  }
+  template <class... Args>
+  auto operator()(Args&&... args) {
+    if (ddp_) return (*ddp_)(std::forward<Args>(args)...);
+    if constexpr (std::is_same_v<M, torch::nn::AnyModule>) {
+      return module_.forward(std::forward<Args>(args)...);
+    } else {
+      return module_->forward(std::forward<Args>(args)...);
+    }
+  }
+  /// The module itself: its own functions and members. Forward passes go through operator().
+  auto* operator->() { return pointer().get(); }
+  M& module() { return module_; }
+  DistributedDataParallel<M>* ddp() { return ddp_ ? &*ddp_ : nullptr; }
+  auto pointer() const {
+    if constexpr (requires { module_.ptr(); }) {
+      return module_.ptr();
+    } else {
+      return module_;
+    }
+  }
+
+ private:
+  M module_;
+  std::optional<DistributedDataParallel<M>> ddp_{};
+};
+
+namespace detail {
+
+/// One process's part in a step. Another way to run steps (replicas on several devices) is another engine.
+class StepEngine {
+ public:
+  virtual ~StepEngine() = default;
+  virtual torch::nn::Module& module() = 0;
+  /// Of a training step with gradients, of an evaluation without.
+  virtual Loss compute_loss(const Batch& batch) = 0;
+  virtual bool has_forward() const = 0;
+  /// The model's outputs for a batch without labels.
+  virtual at::Tensor forward(const Batch& batch) = 0;
+  /// While the result lives, backward leaves gradients on this rank.
+  virtual std::shared_ptr<void> no_sync() = 0;
+  /// Backward divides gradients by this: averaging, where a sum is wanted.
+  virtual double divisor() const = 0;
+};
+
+template <class M>
+class ModuleEngine : public StepEngine {
+ public:
+  using ComputeLoss = std::function<Loss(TrainedModel<M>&, const Batch&)>;
+  using Forward = std::function<at::Tensor(TrainedModel<M>&, const Batch&)>;
+
+  ModuleEngine(M module, ComputeLoss compute_loss, Forward forward, const ProcessGroup& group,
+               const std::optional<DistributedDataParallelOptions>& ddp)
+      : model_(std::move(module), ddp),
+        module_(model_.pointer()),
+        compute_loss_(std::move(compute_loss)),
+        forward_(std::move(forward)),
+        divisor_(ddp ? group.size() : 1) {}
+
+  torch::nn::Module& module() override { return *module_; }
+  Loss compute_loss(const Batch& batch) override { return compute_loss_(model_, batch); }
+  bool has_forward() const override { return static_cast<bool>(forward_); }
+  at::Tensor forward(const Batch& batch) override { return forward_(model_, batch); }
+  std::shared_ptr<void> no_sync() override {
+    if (model_.ddp() == nullptr) return nullptr;
+    return std::shared_ptr<void>(new auto(model_.ddp()->no_sync()));
+  }
+  double divisor() const override { return divisor_; }
+
+ private:
+  TrainedModel<M> model_;
+  std::shared_ptr<torch::nn::Module> module_;
+  ComputeLoss compute_loss_;
+  Forward forward_;
+  double divisor_;
+};
+
+/// How `arguments` want their DistributedDataParallel; nothing where there is one rank, or nothing to train.
+/// Then parameters and buffers of rank 0 have been copied to all. Called by all ranks; blocks.
+std::optional<DistributedDataParallelOptions> ddp_options(const TrainingArguments& arguments,
+                                                          const ProcessGroup& group, bool trains);
+
+/// compute_loss where the user gives forward alone: cross entropy of the outputs and the tensor "label" or
+/// "labels".
+Loss default_loss(const at::Tensor& outputs, const Batch& batch, double label_smoothing);
+/// The name of the batch's labels; empty without any.
+std::string label_name(const Batch& batch);
+
+}  // namespace detail
+}  // namespace lockstep

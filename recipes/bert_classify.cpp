@@ -1,0 +1,98 @@
+// Fine-tunes a BERT-type model to classify texts, evaluates it and labels new texts; on one process, or on
+// many under lockrun or torchrun.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <optional>
+
+#include "lockstep/metrics/classification.h"
+#include "lockstep/tasks/bert_source.h"
+#include "lockstep/tasks/predictions.h"
+#include "lockstep/tasks/recipe.h"
+#include "lockstep/tasks/text_files.h"
+#include "lockstep/text/build_vocab.h"
+
+namespace {
+
+using namespace lockstep;
+
+class BertClassify : public Recipe {
+  BertSource source;
+  TextFiles files;
+  std::optional<BertTokenizer> tokenizer;
+  models::BertForSequenceClassification model{nullptr};
+
+  std::filesystem::path vocabulary() const { return args.output_dir / "vocab.txt"; }
+
+  void add_flags(CommandLine program) override {
+    program.add_example(
+        "Fine-tune on two ranks and evaluate",
+        "lockrun --nproc-per-node 2 bert_classify --model-name-or-path DIR --train-file train.csv "
+        "--validation-file validation.csv --output-dir out");
+    program.add_example(
+        "Label new texts with the result",
+        "bert_classify --model-name-or-path out --do-predict --test-file new.csv --output-dir new");
+    source.add_flags(program);
+    files.add_flags(program);
+  }
+
+  void check_flags() override {
+    source.check(!files.train_file.empty());
+    files.check(args);
+  }
+
+  void read() override {
+    files.read(source.known_labels());
+    if (files.train) train_size = static_cast<int64_t>(files.train->size());
+  }
+
+  void prepare() override {
+    if (source.needs_vocabulary())
+      write_vocab(vocabulary(), build_vocab(files.train->column(files.text_column)));
+  }
+
+  void load() override {
+    tokenizer.emplace(source.load_tokenizer(vocabulary()));
+    model = source.load_model(files.labels, *tokenizer, vocabulary());
+    const int64_t positions = model->config().max_position_embeddings;
+    train = files.dataset(files.train, *tokenizer, positions);
+    validation = files.dataset(files.validation, *tokenizer, positions);
+    test = files.dataset(files.test, *tokenizer, positions);
+  }
+
+  std::string about() const override {
+    return fmt::format("{}, labels {}", parameters_in_words(*model), fmt::join(files.labels, ", "));
+  }
+
+  std::unique_ptr<Trainer> make_trainer(const ProcessGroup& world, OnSamples on_samples) override {
+    TrainerOptions<models::BertForSequenceClassification> options{
+        .train_dataset = train,
+        .eval_dataset = validation,
+        .forward =
+            [](auto& net, const Batch& batch) {
+              return net(
+                  models::BertBatch{batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]});
+            },
+        .metrics = {accuracy(), f1({.average = files.labels.size() == 2 ? "binary" : "macro"})},
+        .save =
+            [this](const std::filesystem::path& directory) {
+              models::save_bert_classifier(model, directory);
+              tokenizer->save(directory);
+            },
+        .on_samples = std::move(on_samples)};
+    return std::make_unique<Trainer>(model, args, world, std::move(options));
+  }
+
+  void write_predictions(const Trainer::Prediction& prediction) override {
+    lockstep::write_predictions(args.output_dir / "predictions.jsonl", prediction.outputs, files.labels);
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  BertClassify recipe;
+  return lockstep::run_recipe(
+      "bert_classify", "Fine-tunes a BERT-type model to classify texts, evaluates it and labels new texts",
+      recipe, argc, argv);
+}
