@@ -369,13 +369,17 @@ Run Trainer::Impl::begin_run() {
   last_evaluation_step = -1;
   loss_since_log = total_loss = seconds_evaluating = 0;
   last_logged_step = 0;
-  on_all_ranks(group, [&] { begin_output(); });
+  on_all_ranks(group, [&] {
+    if (!arguments.reduces_lr_on_plateau())
+      arguments.lr_schedule(plan.max_steps);  // a mistake is told before files are touched
+    begin_output();
+  });
   Run run{.plan = plan, .sampler = std::move(sampler)};
   if (!parts.optimizer || owns_optimizer) {
     parts.optimizer = make_optimizer(arguments, module, parts.parameter_rules, group);
     owns_optimizer = true;
   }
-  on_all_ranks(group, [&] { begin_schedule(run); });
+  begin_schedule(run);
   if (arguments.ema_decay > 0) ema.emplace(module, arguments.ema_decay);
   callbacks = parts.callbacks;
   callbacks.insert(callbacks.begin(), std::make_shared<DefaultFlow>(plan));
