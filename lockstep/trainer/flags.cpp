@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "lockstep/base/error.h"
-#include "lockstep/trainer/training_arguments_table.h"
+#include "lockstep/trainer/arguments/training_arguments_table.h"
 
 namespace lockstep {
 namespace {

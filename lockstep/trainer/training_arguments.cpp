@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/lr_schedule.h"
-#include "lockstep/trainer/lr_scheduler_kwargs.h"
+#include "lockstep/trainer/arguments/lr_scheduler_kwargs.h"
 
 namespace lockstep {
 namespace {

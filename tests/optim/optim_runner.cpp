@@ -21,7 +21,7 @@
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/optim/sgd.h"
-#include "lockstep/trainer/lr_scheduler_kwargs.h"
+#include "lockstep/trainer/arguments/lr_scheduler_kwargs.h"
 
 namespace {
 

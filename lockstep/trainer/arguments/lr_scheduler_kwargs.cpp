@@ -1,4 +1,4 @@
-#include "lockstep/trainer/lr_scheduler_kwargs.h"
+#include "lockstep/trainer/arguments/lr_scheduler_kwargs.h"
 
 #include <fmt/format.h>
 

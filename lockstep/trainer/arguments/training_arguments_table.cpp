@@ -1,4 +1,4 @@
-#include "lockstep/trainer/training_arguments_table.h"
+#include "lockstep/trainer/arguments/training_arguments_table.h"
 
 #include <algorithm>
 #include <array>
