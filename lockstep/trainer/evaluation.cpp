@@ -114,4 +114,12 @@ EvaluationResult evaluate_model(const Dataset& dataset, detail::StepEngine& engi
   return result;
 }
 
+void try_evaluation(const Dataset& dataset, detail::StepEngine& engine, const TrainingArguments& arguments,
+                    std::span<const std::shared_ptr<Metric>> metrics) {
+  const at::NoGradGuard no_grad;
+  Share share;
+  add_batch(run(engine, dataset.collate({0}), arguments.bf16), {0}, {.size = 1, .metrics = metrics}, share);
+  for (const auto& metric : metrics) metric->reset();
+}
+
 }  // namespace lockstep

@@ -35,4 +35,9 @@ EvaluationResult evaluate_model(const Dataset& dataset, detail::StepEngine& engi
                                 const TrainingArguments& arguments, const ProcessGroup& group,
                                 const EvaluationOptions& options);
 
+/// Runs `engine` over the first sample of `dataset`, and gives the metrics what came out: what does not fit together
+/// is an error before training, not after its first epoch. Does not communicate.
+void try_evaluation(const Dataset& dataset, detail::StepEngine& engine, const TrainingArguments& arguments,
+                    std::span<const std::shared_ptr<Metric>> metrics);
+
 }  // namespace lockstep

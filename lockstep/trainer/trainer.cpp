@@ -511,6 +511,12 @@ Trainer::~Trainer() = default;
 
 Metrics Trainer::train() {
   Impl& self = *impl_;
+  if (self.parts.eval_dataset.size > 0 && !self.parts.metrics.empty()) {
+    self.module.eval();
+    on_all_ranks(self.group, [&] {
+      try_evaluation(self.parts.eval_dataset, *self.parts.engine, self.arguments, self.parts.metrics);
+    });
+  }
   Run run = self.begin_run();
   self.module.train();
   self.start = Clock::now();

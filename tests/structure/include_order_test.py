@@ -7,7 +7,6 @@ import unittest
 
 SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 MOST_SUBJECTS = 15  # a header and its source are one
-EXCEPTIONS = {"lockstep/trainer"}  # to be divided
 
 
 def folders():
@@ -51,8 +50,7 @@ class IncludeOrderTest(unittest.TestCase):
                 folder, _, file = name.rpartition("/")
                 subjects.setdefault(folder, set()).add(file.rpartition(".")[0])
         self.assertIn("lockstep/comm/backends", subjects)
-        too_many = {folder: len(names) for folder, names in subjects.items()
-                    if len(names) > MOST_SUBJECTS and folder not in EXCEPTIONS}
+        too_many = {folder: len(names) for folder, names in subjects.items() if len(names) > MOST_SUBJECTS}
         self.assertEqual({}, too_many)
 
 
