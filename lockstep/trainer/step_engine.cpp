@@ -14,6 +14,13 @@ std::optional<DistributedDataParallelOptions> ddp_options(const TrainingArgument
                                         .find_unused_parameters = arguments.ddp_find_unused_parameters};
 }
 
+Batch at_module(const Batch& batch, const torch::nn::Module& module) {
+  for (const auto& parameter : module.parameters()) {
+    return parameter.device().is_cpu() ? batch : batch.to(parameter.device());
+  }
+  return batch;
+}
+
 std::string label_name(const Batch& batch) {
   for (const char* name : {"labels", "label"}) {
     if (batch.contains(name)) return name;

@@ -71,6 +71,9 @@ class StepEngine {
   virtual double divisor() const = 0;
 };
 
+/// `batch` on the device of the module's parameters.
+Batch at_module(const Batch& batch, const torch::nn::Module& module);
+
 template <class M>
 class ModuleEngine : public StepEngine {
  public:
@@ -86,9 +89,9 @@ class ModuleEngine : public StepEngine {
         divisor_(ddp ? group.size() : 1) {}
 
   torch::nn::Module& module() override { return *module_; }
-  Loss compute_loss(const Batch& batch) override { return compute_loss_(model_, batch); }
+  Loss compute_loss(const Batch& batch) override { return compute_loss_(model_, at_module(batch, *module_)); }
   bool has_forward() const override { return static_cast<bool>(forward_); }
-  at::Tensor forward(const Batch& batch) override { return forward_(model_, batch); }
+  at::Tensor forward(const Batch& batch) override { return forward_(model_, at_module(batch, *module_)); }
   std::shared_ptr<void> no_sync() override {
     if (model_.ddp() == nullptr) return nullptr;
     return std::shared_ptr<void>(new auto(model_.ddp()->no_sync()));

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/base/random_key.h"
 #include "lockstep/checkpoint/module_file.h"
 #include "lockstep/comm/all_ranks.h"
@@ -143,6 +144,7 @@ void Trainer::Impl::begin_output() {
   if (!has_trained) check_output_dir(arguments.output_dir, arguments.overwrite_output_dir);
   has_trained = true;
   begin_output_dir(arguments.output_dir);
+  write_file_atomically(arguments.output_dir / "training_args.json", to_json(arguments));
   open_log();
 }
 

@@ -21,8 +21,9 @@ void check_output_dir(const std::filesystem::path& directory, bool overwrite) {
 
 void begin_output_dir(const std::filesystem::path& directory) {
   make_directory(directory);
-  for (const char* name : {"log.jsonl", "trainer_state.json", "train_results.json", "eval_results.json",
-                           "test_results.json", "all_results.json", "predictions.jsonl"}) {
+  for (const char* name :
+       {"log.jsonl", "trainer_state.json", "training_args.json", "train_results.json", "eval_results.json",
+        "test_results.json", "all_results.json", "predictions.jsonl"}) {
     std::error_code error;
     std::filesystem::remove(directory / name, error);
     if (error) throw FileError("cannot remove " + (directory / name).string() + ": " + error.message());
