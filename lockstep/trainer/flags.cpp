@@ -1,7 +1,6 @@
 #include "lockstep/trainer/flags.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <type_traits>
 
@@ -24,16 +23,6 @@ std::chrono::seconds parse_seconds(const std::string& flag, const std::string& t
     throw ValueError(flag + " is " + text + "; it must be a whole number of seconds");
   }
   return std::chrono::seconds(seconds);
-}
-
-/// As transformers' scripts take it.
-bool parse_bool(const std::string& flag, std::string text) {
-  const std::string given = text;
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (text == "true" || text == "yes" || text == "1") return true;
-  if (text == "false" || text == "no" || text == "0") return false;
-  throw ValueError(flag + " is " + given + "; it must be true or false");
 }
 
 /// An option whose text `parse(flag, text)` turns into `value`.

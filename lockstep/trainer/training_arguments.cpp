@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <type_traits>
@@ -74,14 +75,6 @@ double read_number(const std::string& name, const std::string& text) {
   return value;
 }
 
-bool read_bool(const std::string& name, std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (text == "true" || text == "1" || text == "yes") return true;
-  if (text == "false" || text == "0" || text == "no") return false;
-  throw ValueError(fmt::format("optim_args: {} is {}; it must be true or false", name, text));
-}
-
 }  // namespace
 
 void TrainingArguments::validate() const {
@@ -146,7 +139,7 @@ OptimizerArguments TrainingArguments::optimizer_arguments() const {
     } else if (name == "dampening") {
       options.dampening = read_number(name, value);
     } else if (name == "nesterov") {
-      options.nesterov = read_bool(name, value);
+      options.nesterov = parse_bool("optim_args: " + name, value);
     } else {
       throw ValueError(fmt::format("optim_args has {}; sgd takes momentum, dampening and nesterov", name));
     }
@@ -185,6 +178,15 @@ const char* name_of(IntervalStrategy strategy) {
       return "epoch";
   }
   return "unknown";
+}
+
+bool parse_bool(const std::string& name, const std::string& text) {
+  std::string lower = text;
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (lower == "true" || lower == "yes" || lower == "1") return true;
+  if (lower == "false" || lower == "no" || lower == "0") return false;
+  throw ValueError(fmt::format("{} is {}; it must be true or false", name, text));
 }
 
 std::optional<std::chrono::seconds> parse_duration(std::string_view text) {

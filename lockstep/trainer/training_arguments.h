@@ -58,6 +58,9 @@ struct TrainingArguments {
 IntervalStrategy parse_interval_strategy(const std::string& flag, const std::string& text);
 const char* name_of(IntervalStrategy strategy);
 
+/// "true" or "false", in any case, or yes, no, 1 or 0; ValueError naming `name` otherwise.
+bool parse_bool(const std::string& name, const std::string& text);
+
 /// "DD:HH:MM:SS", or a number of seconds; nothing for any other text and for no time at all.
 std::optional<std::chrono::seconds> parse_duration(std::string_view text);
 

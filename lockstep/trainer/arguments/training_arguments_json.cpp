@@ -42,7 +42,8 @@ json value_of(std::string_view name, const T& value) {
     return value ? json(*value) : json();
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (value.empty() && is_nullable(name)) return {};
-    return is_object(name) ? parse_json(value) : json(value);
+    const json object = is_object(name) ? parse_json(value) : json();
+    return object.is_object() ? object : json(value);
   } else if constexpr (std::is_same_v<T, std::filesystem::path>) {
     return value.string();
   } else if constexpr (std::is_same_v<T, std::chrono::seconds>) {
