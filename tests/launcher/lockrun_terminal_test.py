@@ -107,7 +107,8 @@ class TerminalTest(LockrunTest):
         self.addCleanup(os.close, self.terminal)
         self.type(b"$LOCKRUN --nproc-per-node 2 sh -c 'echo rank$((1+1))ready; while true; do date +%N > beat$RANK; sleep 0.02; done'\n")
         self.read_until(b"rank2ready")
-        self.wait_for_file("beat1")
+        for rank in range(2):
+            self.wait_for_file(f"beat{rank}")
         self.type(b"\x1a")
         self.read_until(b"Stopped")
 
