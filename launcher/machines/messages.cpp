@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 // The longest texts, in bytes.
-constexpr size_t kReason = 1 << 16, kWhat = 1024, kRunId = 1024, kHost = 256, kId = 64;
+constexpr size_t kReason = 1 << 16, kWhat = 1 << 14, kRunId = 1024, kHost = 256, kId = 64;
 constexpr int kMany = 1 << 20;
 
 class Writer {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <utility>
 
 #include "launcher/machines/agent.h"
 #include "launcher/machines/hosts.h"
@@ -17,6 +18,7 @@
 #include "launcher/process/poll_set.h"
 #include "launcher/run/attempt_plan.h"
 #include "launcher/watch/hang_report.h"
+#include "launcher/watch/stacks.h"
 #include "launcher/watch/workers.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -108,7 +110,9 @@ class Attempt {
   }
 
   void take_stacks() {
-    if (!hangs_.take_stacks(output_) || kill_at_ || workers_.running() == 0) return;
+    const bool ends = hangs_.take_stacks(output_);
+    warn_of_stops();
+    if (!ends || kill_at_ || workers_.running() == 0) return;
     hung_ = hangs_.end_reason();
     if (hung_ == jobs_hang_) {
       job_.agent->report_failure(hung_, 1);
@@ -181,7 +185,8 @@ class Attempt {
         handle_exit(event);
         break;
       case Event::stopped:
-        if (event.monotonic > resumed_at_ && !suspending_) warn_of_stop(event);
+        if (event.monotonic > resumed_at_ && !suspending_) stopped_.push_back(event);
+        warn_of_stops();
         break;
       case Event::continued:
       case Event::finished:
@@ -244,11 +249,16 @@ class Attempt {
              : "lockstep-store, which serves MASTER_PORT, " + shm::describe_wait_status(event.status));
   }
 
-  void warn_of_stop(const Event& event) {
-    output_.message(
-        fmt::format("lockrun: warning: rank {} (pid {}) was stopped by {}; the others will wait for it "
-                    "(kill -CONT {} continues it)",
-                    workers_.of(event).rank, event.pid, signal_name(event.status), event.pid));
+  /// A tool that reads the stacks of ranks may stop one for a moment.
+  void warn_of_stops() {
+    if (hangs_.fd() >= 0) return;
+    for (const Event& event : std::exchange(stopped_, {})) {
+      if (!is_stopped(event.pid)) continue;
+      output_.message(
+          fmt::format("lockrun: warning: rank {} (pid {}) was stopped by {}; the others will wait for it "
+                      "(kill -CONT {} continues it)",
+                      workers_.of(event).rank, event.pid, signal_name(event.status), event.pid));
+    }
   }
 
   void handle_signals() {
@@ -392,6 +402,7 @@ class Attempt {
   std::vector<int> ending_signals_;  ///< that have come
   std::vector<int> passed_on_;       ///< the other signals that have
   std::deque<UniqueFd> pidfds_;      ///< of the running workers; a handler refers to its element
+  std::vector<Event> stopped_;       ///< ranks, not told of yet
   double resumed_at_ = 0;
   bool suspending_ = false;
   bool store_started_ = false;

@@ -73,12 +73,6 @@ int run_tool(int fd, const std::vector<std::string>& command) {
   return status;
 }
 
-bool is_stopped(pid_t pid) {
-  const std::string stat = first_line("/proc/" + std::to_string(pid) + "/stat");
-  const size_t name_end = stat.rfind(") ");
-  return name_end != stat.npos && stat.compare(name_end + 2, 1, "T") == 0;
-}
-
 /// The frames of `pid`, by the first tool that can tell them; false when there is none.
 bool put_frames(int fd, pid_t pid) {
   const std::string number = std::to_string(pid);
@@ -106,6 +100,12 @@ void put_stacks(int fd, const std::vector<StackTarget>& targets) {
 }
 
 }  // namespace
+
+bool is_stopped(pid_t pid) {
+  const std::string stat = first_line("/proc/" + std::to_string(pid) + "/stat");
+  const size_t name_end = stat.rfind(") ");
+  return name_end != stat.npos && stat.compare(name_end + 2, 1, "T") == 0;
+}
 
 StackDump::StackDump(const std::vector<StackTarget>& targets) {
   int ends[2];

@@ -15,6 +15,9 @@ struct StackTarget {
   pid_t pid;
 };
 
+/// Whether a signal has stopped that process.
+bool is_stopped(pid_t pid);
+
 /// Gathers stacks in a child process, so that nobody waits for it; what it finds is read from fd().
 class StackDump {
  public:

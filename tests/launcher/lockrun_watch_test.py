@@ -82,6 +82,7 @@ class HangTest(LockrunTest):
         (self.directory / "go").touch()
         err += process.communicate(timeout=TIMEOUT)[1]
         self.assertEqual(process.returncode, 0, err)
+        self.assertNotIn("was stopped", err)
 
     def test_the_job_ends_only_if_asked(self):
         code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "0.5", "--hang-action", "end",
