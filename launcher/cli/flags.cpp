@@ -18,8 +18,9 @@ constexpr std::string_view kWatching = "Watching";
 constexpr std::string_view kOutput = "Output";
 constexpr std::string_view kOther = "Other";
 
-const std::string kMasterPortHelp =
-    fmt::format("Static: port of the rendezvous there. Default: {}. On one machine: MASTER_PORT, by default a free port.", kStaticPort);
+const std::string kMasterPortHelp = fmt::format(
+    "Static: port of the rendezvous there. Default: {}. On one machine: MASTER_PORT, by default a free port.",
+    kStaticPort);
 const std::string kEndpointHelp = fmt::format(
     "Where machines meet: one of them, which serves the rendezvous. Default port: {}.", kDynamicPort);
 
@@ -67,12 +68,10 @@ const Flag kFlags[] = {
     {"node-rank", "", "R", "0", kMeeting,
      "Static: number of this machine, from 0. Default in a Kubernetes Indexed Job: JOB_COMPLETION_INDEX."},
     {"master-addr", "", "HOST", "127.0.0.1", kMeeting, "Static: the machine with --node-rank 0."},
-    {"master-port", "", "PORT", "", kMeeting,
-     kMasterPortHelp},
+    {"master-port", "", "PORT", "", kMeeting, kMasterPortHelp},
     {"rdzv-backend", "", "NAME", "static", kMeeting,
      "static: numbered machines; c10d: machines that come and go, without numbers."},
-    {"rdzv-endpoint", "", "HOST:PORT", "", kMeeting,
-     kEndpointHelp},
+    {"rdzv-endpoint", "", "HOST:PORT", "", kMeeting, kEndpointHelp},
     {"rdzv-id", "", "ID", "none", kMeeting,
      "Name of the run (TORCHELASTIC_RUN_ID). With --standalone: a random one."},
     {"rdzv-conf", "", "K=V,...",

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "launcher/cli/arguments.h"
 #include "launcher/cli/cluster.h"
-#include "launcher/cli/command_line.h"
 #include "launcher/cli/flags.h"
 #include "launcher/cli/options.h"
 #include "lockstep/base/error.h"
@@ -41,7 +41,7 @@ Endpoint parse_endpoint(const std::string& flag, const std::string& text) {
   return endpoint;
 }
 
-void parse_nnodes(const CommandLine& line, NodeOptions& nodes) {
+void parse_nnodes(const Arguments& line, NodeOptions& nodes) {
   const std::string text = line.text("nnodes");
   const char* expected = "a number of machines, or MIN:MAX";
   const size_t colon = text.find(':');
@@ -94,7 +94,7 @@ void parse_rdzv_conf(const std::string& text, NodeOptions& nodes) {
 }
 
 /// The place that another lockrun, or SLURM, mpirun or Kubernetes gave to this one.
-std::optional<ClusterPlace> find_place(const CommandLine& line, const Machine& machine, Options& options) {
+std::optional<ClusterPlace> find_place(const Arguments& line, const Machine& machine, Options& options) {
   if (machine.assigned) return machine.assigned;
   const NodeOptions& nodes = options.nodes;
   if (line.given("nnodes") && nodes.min == nodes.max && line.text("rdzv-backend") == "static" &&
@@ -115,7 +115,7 @@ std::optional<ClusterPlace> find_place(const CommandLine& line, const Machine& m
 }
 
 /// Horovod's list of hosts, in the order of ranks.
-void parse_host_list(const CommandLine& line, const Machine& machine, Options& options) {
+void parse_host_list(const Arguments& line, const Machine& machine, Options& options) {
   NodeOptions& nodes = options.nodes;
   const bool hosts = line.given("hosts"), hostfile = line.given("hostfile");
   if (hosts && hostfile) throw ValueError("--hosts and --hostfile contradict each other; give one of them");
@@ -154,7 +154,7 @@ void parse_host_list(const CommandLine& line, const Machine& machine, Options& o
 }
 
 /// A single machine needs no rendezvous; only the port counts.
-uint16_t single_machine_port(const CommandLine& line, bool standalone) {
+uint16_t single_machine_port(const Arguments& line, bool standalone) {
   uint16_t port = 0;
   if (line.given("master-port"))
     port = parse_number<uint16_t>("master-port", line.text("master-port"), 0, kPort);
@@ -166,7 +166,7 @@ uint16_t single_machine_port(const CommandLine& line, bool standalone) {
   return named != 0 ? named : port;
 }
 
-void parse_endpoint_of_several(const CommandLine& line, const std::optional<ClusterPlace>& place,
+void parse_endpoint_of_several(const Arguments& line, const std::optional<ClusterPlace>& place,
                                NodeOptions& nodes) {
   const std::string endpoint = line.text("rdzv-endpoint");
   const uint16_t usual = nodes.numbered ? kStaticPort : kDynamicPort;
@@ -195,7 +195,7 @@ void parse_endpoint_of_several(const CommandLine& line, const std::optional<Clus
 
 }  // namespace
 
-void parse_node_options(const CommandLine& line, const Machine& machine, Options& options) {
+void parse_node_options(const Arguments& line, const Machine& machine, Options& options) {
   NodeOptions& nodes = options.nodes;
   const std::string backend = line.text("rdzv-backend");
   if (backend != "static" && backend != "c10d") {

@@ -10,7 +10,7 @@
 
 namespace lockstep::launcher {
 
-class CommandLine;
+class Arguments;
 struct Machine;
 struct Options;
 
@@ -44,6 +44,6 @@ struct NodeOptions {
 
 /// Reads the flags about machines into `options` (nodes, nproc_per_node for lists of hosts, rdzv_id,
 /// master_port, warnings). Throws ValueError.
-void parse_node_options(const CommandLine& line, const Machine& machine, Options& options);
+void parse_node_options(const Arguments& line, const Machine& machine, Options& options);
 
 }  // namespace lockstep::launcher

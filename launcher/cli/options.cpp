@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "launcher/cli/command_line.h"
+#include "launcher/cli/arguments.h"
 #include "launcher/cli/flags.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
@@ -65,7 +65,7 @@ std::vector<int> parse_streams(const std::string& flag, const std::string& text,
   return streams;
 }
 
-LogOptions parse_logs(const CommandLine& line, int ranks) {
+LogOptions parse_logs(const Arguments& line, int ranks) {
   LogOptions logs;
   logs.directory = line.text("log-dir");
   logs.none = logs.directory == "/dev/null";
@@ -101,7 +101,7 @@ Binding parse_binding(const std::string& text) {
   return text == "core-complex" ? Binding::core_complex : Binding::none;
 }
 
-double parse_shutdown_timeout(const CommandLine& line) {
+double parse_shutdown_timeout(const Arguments& line) {
   const char* expected = "a number of seconds, 0 or more";
   if (!line.given("shutdown-timeout")) {
     if (const auto text = env::get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")) {
@@ -141,7 +141,7 @@ void parse_stdin(const std::string& text, Options& options) {
   }
 }
 
-void refuse_contradictions(const CommandLine& line) {
+void refuse_contradictions(const Arguments& line) {
   const auto both = [&](const char* a, const char* b, const char* reason) {
     if (!line.given(a) || !line.given(b)) return;
     throw ValueError(std::string("--") + a + " and --" + b + " contradict each other" + reason);
@@ -186,7 +186,7 @@ bool LogOptions::wanted() const {
 }
 
 Options parse_options(int argc, const char* const* argv, const Machine& machine) {
-  const CommandLine line(argc, argv);
+  const Arguments line(argc, argv);
   Options options;
   options.help = line.on("help");
   options.version = line.on("version");

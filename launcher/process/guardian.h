@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/process/cgroup.h"
+#include "launcher/process/job_cgroup.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/job/child_process.h"
 

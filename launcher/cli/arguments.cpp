@@ -1,4 +1,4 @@
-#include "launcher/cli/command_line.h"
+#include "launcher/cli/arguments.h"
 
 #include <algorithm>
 
@@ -46,7 +46,7 @@ void check_choice(const Flag& flag, const std::string& text) {
 
 }  // namespace
 
-CommandLine::CommandLine(int argc, const char* const* argv) {
+Arguments::Arguments(int argc, const char* const* argv) {
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   size_t at = 0;
   while (at < words.size() && words[at].size() > 1 && words[at].front() == '-') {
@@ -60,7 +60,7 @@ CommandLine::CommandLine(int argc, const char* const* argv) {
   take_environment();
 }
 
-size_t CommandLine::take_flag(const std::vector<std::string>& words, size_t at) {
+size_t Arguments::take_flag(const std::vector<std::string>& words, size_t at) {
   const std::string& word = words[at];
   const size_t equals = word.find('=');
   std::string_view value;
@@ -93,11 +93,9 @@ size_t CommandLine::take_flag(const std::vector<std::string>& words, size_t at) 
   return at + 1;
 }
 
-void CommandLine::take(std::string_view flag, std::string text) {
-  texts_[std::string(flag)] = std::move(text);
-}
+void Arguments::take(std::string_view flag, std::string text) { texts_[std::string(flag)] = std::move(text); }
 
-void CommandLine::take_environment() {
+void Arguments::take_environment() {
   for (const Flag& flag : flags()) {
     if (given(flag.name)) continue;
     const std::string variable = environment_name(flag);
@@ -112,7 +110,7 @@ void CommandLine::take_environment() {
   }
 }
 
-std::string CommandLine::text(std::string_view flag) const {
+std::string Arguments::text(std::string_view flag) const {
   const auto found = texts_.find(std::string(flag));
   return found != texts_.end() ? found->second : std::string(find_flag(flag)->preset);
 }

@@ -27,12 +27,12 @@ Number parse_number(const std::string& flag, const std::string& text, Number lea
 }
 
 /// What was typed, with PET_* variables and the table's defaults behind it.
-class CommandLine {
+class Arguments {
  public:
   /// Parses argv[1..]: flags in both spellings (--a-b, --a_b), with the value in the same word or the next
   /// one, up to the first word that is no flag: the target, whose arguments are its own. Throws ValueError
   /// with one line that names the flag and what to do.
-  CommandLine(int argc, const char* const* argv);
+  Arguments(int argc, const char* const* argv);
 
   /// By the command line or the environment.
   bool given(std::string_view flag) const { return texts_.contains(std::string(flag)); }

@@ -1,4 +1,4 @@
-#include "launcher/process/cgroup.h"
+#include "launcher/process/job_cgroup.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
