@@ -99,7 +99,7 @@ class Log {
   void take_line(const std::string& line) {
     constexpr std::string_view mark = "[c10d] ";
     const size_t at = line.find(mark);
-    if (at == line.npos) return;  // of a stack trace
+    if (at == line.npos) return;                                          // of a stack trace
     if (line.find("hostname of the client socket") != line.npos) return;  // a rank's: its address has no name
     ++count_;
     const double now = lockstep::monotonic_seconds();

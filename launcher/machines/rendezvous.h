@@ -30,7 +30,7 @@ struct RendezvousRules {
   bool numbered = true;
   RestartRules restarts{};
   double last_call_timeout = 0;  ///< seconds
-  std::string instance{};         ///< random, of this rendezvous
+  std::string instance{};        ///< random, of this rendezvous
 };
 
 class Rendezvous {

@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "lockstep/base/main.h"
-#include "lockstep/trainer/training_arguments.h"
 #include "lockstep/trainer/arguments/training_arguments_table.h"
+#include "lockstep/trainer/training_arguments.h"
 
 namespace {
 

@@ -9,8 +9,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
-#include "lockstep/trainer/training_arguments.h"
 #include "lockstep/trainer/arguments/training_arguments_table.h"
+#include "lockstep/trainer/training_arguments.h"
 
 namespace lockstep {
 namespace {
