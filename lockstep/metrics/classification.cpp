@@ -2,13 +2,13 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_log_softmax.h>
+#include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <span>
-#include <sstream>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -16,16 +16,10 @@
 namespace lockstep {
 namespace {
 
-std::string shape_of(const at::Tensor& tensor) {
-  std::ostringstream text;
-  text << tensor.sizes();
-  return text.str();
-}
-
 [[noreturn]] void refuse(const std::string& metric, const at::Tensor& outputs, const at::Tensor& labels,
                          const char* expected) {
   throw ValueError(fmt::format("the metric {} got outputs of shape {} and labels of shape {}; it takes {}",
-                               metric, shape_of(outputs), shape_of(labels), expected));
+                               metric, c10::str(outputs.sizes()), c10::str(labels.sizes()), expected));
 }
 
 /// Rows of scores and their labels, without those to be ignored.

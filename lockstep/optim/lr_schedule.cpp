@@ -145,7 +145,8 @@ SchedulerType scheduler_type(const std::string& name) {
     throw ValueError(
         "\"reduce_lr_on_plateau\" follows a metric and no steps: use lockstep::ReduceLROnPlateau");
   }
-  throw ValueError("unknown lr scheduler type \"" + name + "\", expected " + known);
+  throw ValueError("unknown lr scheduler type \"" + name + "\", expected " + known +
+                   ", or for the Trainer reduce_lr_on_plateau");
 }
 
 std::string name_of(SchedulerType type) {

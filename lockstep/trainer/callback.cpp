@@ -1,9 +1,10 @@
 #include "lockstep/trainer/callback.h"
 
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cmath>
+#include <iterator>
 
 #include "lockstep/base/error.h"
 
@@ -92,6 +93,17 @@ std::shared_ptr<TrainerCallback> early_stopping(EarlyStoppingOptions options) {
 }
 
 std::shared_ptr<TrainerCallback> throughput() { return std::make_shared<Throughput>(); }
+
+void detail::agree_on(TrainerControl& control, const ProcessGroup& group) {
+  if (group.size() == 1) return;
+  bool* const flags[] = {&control.should_training_stop, &control.should_epoch_stop, &control.should_save,
+                         &control.should_evaluate, &control.should_log};
+  int64_t bits = 0;
+  for (size_t f = 0; f < std::size(flags); ++f) bits |= static_cast<int64_t>(*flags[f]) << f;
+  const at::Tensor all = at::tensor({bits}, at::kLong);
+  group.all_reduce(all, {.op = ReduceOp::BOR});
+  for (size_t f = 0; f < std::size(flags); ++f) *flags[f] = ((all.item<int64_t>() >> f) & 1) != 0;
+}
 
 void detail::call_callbacks(const std::vector<std::shared_ptr<TrainerCallback>>& callbacks,
                             CallbackEvent event, CallbackContext& context) {

@@ -89,5 +89,8 @@ struct CallbackEvent {
 void call_callbacks(const std::vector<std::shared_ptr<TrainerCallback>>& callbacks, CallbackEvent event,
                     CallbackContext& context);
 
+/// Sets on all ranks the flags that one has set. Called by all; blocks.
+void agree_on(TrainerControl& control, const ProcessGroup& group);
+
 }  // namespace detail
 }  // namespace lockstep

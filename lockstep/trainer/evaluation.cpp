@@ -5,10 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/all_ranks.h"
+#include "lockstep/comm/objects.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/optim/autocast.h"
@@ -27,6 +30,10 @@ std::vector<int64_t> by_length(const Dataset& dataset, int64_t size) {
     });
   }
   return order;
+}
+
+bool gathers(const EvaluationOptions& options) {
+  return options.keep_outputs || static_cast<bool>(options.compute_metrics);
 }
 
 // What one rank finds in its share.
@@ -49,12 +56,14 @@ Loss run(detail::StepEngine& engine, const Batch& batch, bool bf16) {
 
 void add_batch(Loss loss, const std::vector<int64_t>& numbers, const EvaluationOptions& options,
                Share& share) {
-  const bool needs_outputs = options.keep_outputs || !options.metrics.empty();
+  const bool needs_outputs = gathers(options) || !options.metrics.empty();
   if (needs_outputs && !loss.outputs.defined()) {
     throw ValueError(
         fmt::format("compute_loss gave no outputs; {} needs them: return Loss{{.sum, .count, .outputs, "
                     ".labels}}",
-                    options.metrics.empty() ? "predict()" : "the metric " + options.metrics[0]->name()));
+                    !options.metrics.empty()  ? "the metric " + options.metrics[0]->name()
+                    : options.compute_metrics ? "compute_metrics"
+                                              : "predict()"));
   }
   if (loss.outputs.defined()) loss.outputs = in_full_precision(loss.outputs);
   if (loss.sum.defined()) {
@@ -68,9 +77,21 @@ void add_batch(Loss loss, const std::vector<int64_t>& numbers, const EvaluationO
       metric->update(loss.outputs, loss.labels);
     }
   }
-  if (!options.keep_outputs) return;
+  if (!gathers(options)) return;
   share.outputs.push_back({.numbers = numbers, .rows = loss.outputs});
   if (loss.labels.defined()) share.labels.push_back({.numbers = numbers, .rows = loss.labels});
+}
+
+Metrics compute_on_rank_0(const EvaluationOptions& options, const EvaluationResult& result,
+                          const ProcessGroup& group) {
+  nlohmann::json found = nlohmann::json::object();
+  on_all_ranks(group, [&] {
+    if (group.rank() == 0) found = options.compute_metrics(result.outputs, result.labels);
+  });
+  found = broadcast_object(group, found);
+  Metrics metrics;
+  for (const auto& [name, value] : found.items()) metrics[name] = value.get<double>();
+  return metrics;
 }
 
 }  // namespace
@@ -107,10 +128,12 @@ EvaluationResult evaluate_model(const Dataset& dataset, detail::StepEngine& engi
     result.loss = sums[0].item<double>() / sums[1].item<double>();
     result.metrics = compute(options.metrics, group);
   }
-  if (options.keep_outputs) {
+  if (gathers(options)) {
     result.outputs = gather_rows(share.outputs, options.size, group);
     if (sums[2].item<double>() > 0) result.labels = gather_rows(share.labels, options.size, group);
   }
+  if (options.compute_metrics && result.has_labels)
+    result.computed = compute_on_rank_0(options, result, group);
   return result;
 }
 

@@ -1,6 +1,7 @@
 // Running a model over a dataset, each sample exactly once over all ranks.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/metrics/metric.h"
 #include "lockstep/trainer/step_engine.h"
+#include "lockstep/trainer/trainer_state.h"
 #include "lockstep/trainer/training_arguments.h"
 
 namespace lockstep {
@@ -17,12 +19,15 @@ struct EvaluationOptions {
   int64_t size = 0;  ///< of the dataset, how many samples from its beginning
   std::span<const std::shared_ptr<Metric>> metrics{};
   bool keep_outputs = false;
+  /// Of all outputs and labels, on rank 0; what it throws is told once.
+  std::function<Metrics(const at::Tensor& outputs, const at::Tensor& labels)> compute_metrics{};
 };
 
 struct EvaluationResult {
   bool has_labels = false;
   double loss = 0;                ///< (the sum of all losses) / (the sum of all counts)
   std::vector<double> metrics{};  ///< the values of those that were given, over all samples
+  Metrics computed{};             ///< what compute_metrics gave
   at::Tensor outputs{};           ///< on rank 0, in the dataset's order, where asked for
   at::Tensor labels{};            ///< likewise
 };

@@ -27,7 +27,9 @@ void DefaultFlow::on_step_end(CallbackContext& context) {
                                  : static_cast<int64_t>(args.val_check_interval));
     if ((args.val_check_interval <= 1 ? in_epoch : step) % interval == 0) control.should_evaluate = true;
   }
-  if (args.fast_dev_run > 0 && is_last) control.should_evaluate = true;
+  if (args.fast_dev_run > 0 && is_last && args.eval_strategy != IntervalStrategy::EPOCH) {
+    control.should_evaluate = true;
+  }
   if (is_last) control.should_training_stop = true;
 }
 

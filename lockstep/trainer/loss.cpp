@@ -3,31 +3,21 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/nan_to_num.h>
+#include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 
-#include <sstream>
 #include <utility>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep {
-namespace {
-
-std::string shape_of(const at::Tensor& tensor) {
-  std::ostringstream text;
-  text << tensor.sizes();
-  return text.str();
-}
-
-}  // namespace
-
 Loss cross_entropy_sum(const at::Tensor& logits, const at::Tensor& labels, CrossEntropyOptions options) {
   if (logits.dim() != labels.dim() + 1 ||
       logits.sizes().slice(0, static_cast<size_t>(labels.dim())) != labels.sizes()) {
     throw ValueError(
         fmt::format("cross_entropy_sum got logits of shape {} and labels of shape {}; it takes [..., "
                     "classes] and [...]",
-                    shape_of(logits), shape_of(labels)));
+                    c10::str(logits.sizes()), c10::str(labels.sizes())));
   }
   const bool is_low = logits.scalar_type() == at::kBFloat16 || logits.scalar_type() == at::kHalf;
   const at::Tensor rows = (is_low ? logits.to(at::kFloat) : logits).reshape({-1, logits.size(-1)});
@@ -43,7 +33,7 @@ Loss mse_sum(const at::Tensor& outputs, const at::Tensor& labels) {
   if (outputs.sizes() != labels.sizes()) {
     throw ValueError(
         fmt::format("mse_sum got outputs of shape {} and labels of shape {}; they must be the same",
-                    shape_of(outputs), shape_of(labels)));
+                    c10::str(outputs.sizes()), c10::str(labels.sizes())));
   }
   return {.sum = at::mse_loss(outputs, labels, at::Reduction::Sum),
           .count = static_cast<double>(labels.numel()),

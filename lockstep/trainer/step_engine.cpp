@@ -14,11 +14,9 @@ std::optional<DistributedDataParallelOptions> ddp_options(const TrainingArgument
                                         .find_unused_parameters = arguments.ddp_find_unused_parameters};
 }
 
-Batch at_module(const Batch& batch, const torch::nn::Module& module) {
-  for (const auto& parameter : module.parameters()) {
-    return parameter.device().is_cpu() ? batch : batch.to(parameter.device());
-  }
-  return batch;
+at::Device device_of(const torch::nn::Module& module) {
+  const auto parameters = module.parameters();
+  return parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();
 }
 
 std::string label_name(const Batch& batch) {

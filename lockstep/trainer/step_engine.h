@@ -71,8 +71,8 @@ class StepEngine {
   virtual double divisor() const = 0;
 };
 
-/// `batch` on the device of the module's parameters.
-Batch at_module(const Batch& batch, const torch::nn::Module& module);
+/// Where the module's parameters are; the CPU for a module without any.
+at::Device device_of(const torch::nn::Module& module);
 
 template <class M>
 class ModuleEngine : public StepEngine {
@@ -84,14 +84,15 @@ class ModuleEngine : public StepEngine {
                const std::optional<DistributedDataParallelOptions>& ddp)
       : model_(std::move(module), ddp),
         module_(model_.pointer()),
+        device_(device_of(*module_)),
         compute_loss_(std::move(compute_loss)),
         forward_(std::move(forward)),
         divisor_(ddp ? group.size() : 1) {}
 
   torch::nn::Module& module() override { return *module_; }
-  Loss compute_loss(const Batch& batch) override { return compute_loss_(model_, at_module(batch, *module_)); }
+  Loss compute_loss(const Batch& batch) override { return compute_loss_(model_, here(batch)); }
   bool has_forward() const override { return static_cast<bool>(forward_); }
-  at::Tensor forward(const Batch& batch) override { return forward_(model_, at_module(batch, *module_)); }
+  at::Tensor forward(const Batch& batch) override { return forward_(model_, here(batch)); }
   std::shared_ptr<void> no_sync() override {
     if (model_.ddp() == nullptr) return nullptr;
     return std::shared_ptr<void>(new auto(model_.ddp()->no_sync()));
@@ -99,8 +100,11 @@ class ModuleEngine : public StepEngine {
   double divisor() const override { return divisor_; }
 
  private:
+  Batch here(const Batch& batch) const { return device_.is_cpu() ? batch : batch.to(device_); }
+
   TrainedModel<M> model_;
   std::shared_ptr<torch::nn::Module> module_;
+  at::Device device_;
   ComputeLoss compute_loss_;
   Forward forward_;
   double divisor_;

@@ -1,21 +1,17 @@
 #include "lockstep/trainer/trainer.h"
 
 #include <ATen/Context.h>
-#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/file.h"
 #include "lockstep/base/random_key.h"
 #include "lockstep/checkpoint/module_file.h"
 #include "lockstep/comm/all_ranks.h"
-#include "lockstep/comm/objects.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/train_sampler.h"
 #include "lockstep/optim/autocast.h"
@@ -29,8 +25,9 @@
 #include "lockstep/trainer/flow.h"
 #include "lockstep/trainer/optimizer_choice.h"
 #include "lockstep/trainer/output/module_summary.h"
-#include "lockstep/trainer/output/output_dir.h"
 #include "lockstep/trainer/output/progress_bar.h"
+#include "lockstep/trainer/output/run_log.h"
+#include "lockstep/trainer/output/summary.h"
 #include "lockstep/trainer/output/training_log.h"
 #include "lockstep/trainer/training_plan.h"
 
@@ -43,19 +40,11 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-double round_to(double value, double scale) { return std::round(value * scale) / scale; }
-
-// Hugging Face's speed_metrics, with its rounding.
-void add_speed(Metrics& metrics, const std::string& split, double runtime, double samples, double steps) {
-  metrics[split + "_runtime"] = round_to(runtime, 1e4);
-  metrics[split + "_samples_per_second"] = round_to(samples / runtime, 1e3);
-  metrics[split + "_steps_per_second"] = round_to(steps / runtime, 1e3);
-}
-
 // What one call of train() works with.
 struct Run {
   TrainingPlan plan;
   TrainSampler sampler;
+  std::vector<at::Tensor> parameters;
   std::optional<LRScheduler> scheduler{};
   std::optional<ReduceLROnPlateau> plateau{};
   double learning_rate() const {
@@ -77,21 +66,22 @@ struct Trainer::Impl {
         arguments(parts.arguments),
         group(parts.group),
         module(parts.engine->module()),
-        bar(shows, terminal) {}
+        bar(shows, terminal),
+        run_log(arguments.output_dir, shows && arguments.fast_dev_run == 0) {}
 
   detail::TrainerParts parts;
   const TrainingArguments& arguments;
   const ProcessGroup& group;
   torch::nn::Module& module;
   ProgressBar bar;
+  RunLog run_log;
   TrainerState state{};
   TrainerControl control{};
   Progress progress{};
-  std::optional<LineFile> log_file{};
   Metrics last_evaluation{};
   int64_t last_evaluation_step = -1;
   bool owns_optimizer = false;
-  bool has_trained = false;  // what output_dir holds is this Trainer's own
+  std::vector<double> given_rates{};  // of the user's optimizer, before the first training
   std::optional<ExponentialMovingAverage> ema{};
   std::vector<std::shared_ptr<TrainerCallback>>
       callbacks{};  // the user's, after the default flow while training
@@ -111,16 +101,12 @@ struct Trainer::Impl {
   void optimizer_step(Run& run, const StepTotals& totals, int64_t step_samples);
   void refuse_divergence(double own_loss, double norm);
   void note_progress(const TrainingPlan& plan, int64_t samples);
-  void agree_on_control();
   void log_and_evaluate(Run& run);
   int64_t evaluation_size(const Dataset& dataset) const;
   Prediction evaluate(const Dataset& dataset, const std::string& prefix, bool keep_outputs);
-  Metrics user_metrics(const EvaluationResult& result, const std::string& prefix) const;
   void log(Metrics values);
   void save_model(const std::filesystem::path& directory);
-  void begin_output();
-  void open_log();
-  bool writes() const { return group.rank() == 0 && arguments.fast_dev_run == 0; }
+  void try_before_training();
 };
 
 #define EVENT(name) \
@@ -139,26 +125,10 @@ void Trainer::Impl::call(detail::CallbackEvent event, const Metrics* metrics, Me
   detail::call_callbacks(callbacks, event, context);
 }
 
-void Trainer::Impl::begin_output() {
-  if (!writes()) return;
-  if (!has_trained) check_output_dir(arguments.output_dir, arguments.overwrite_output_dir);
-  has_trained = true;
-  begin_output_dir(arguments.output_dir);
-  write_file_atomically(arguments.output_dir / "training_args.json", to_json(arguments));
-  open_log();
-}
-
-void Trainer::Impl::open_log() {
-  make_directory(arguments.output_dir);
-  log_file.emplace(arguments.output_dir / "log.jsonl", false);
-}
-
 void Trainer::Impl::log(Metrics values) {
   state.log_history.push_back({.values = std::move(values), .epoch = state.epoch, .step = state.global_step});
   call(EVENT(on_log), nullptr, &state.log_history.back().values);
-  if (!writes()) return;
-  if (!log_file) open_log();
-  log_file->append(to_json_line(state.log_history.back()));
+  run_log.append(state.log_history.back());
 }
 
 void Trainer::Impl::check(const Loss& loss) const {
@@ -222,10 +192,9 @@ void Trainer::Impl::refuse_divergence(double own_loss, double norm) {
 }
 
 void Trainer::Impl::optimizer_step(Run& run, const StepTotals& totals, int64_t step_samples) {
-  const auto parameters = module.parameters();
   // From a mean over samples to one over what the losses count.
   const double factor = totals.count > 0 ? static_cast<double>(step_samples) / totals.count : 1;
-  progress.grad_norm = scale_and_clip_grad_norm_(parameters, factor, arguments.max_grad_norm);
+  progress.grad_norm = scale_and_clip_grad_norm_(run.parameters, factor, arguments.max_grad_norm);
   if (!std::isfinite(*progress.grad_norm)) refuse_divergence(0, *progress.grad_norm);
   progress.learning_rate = run.learning_rate();
   call(EVENT(on_pre_optimizer_step));
@@ -249,20 +218,8 @@ void Trainer::Impl::note_progress(const TrainingPlan& plan, int64_t samples) {
                           static_cast<double>(plan.max_steps - state.global_step);
 }
 
-// A flag that a callback sets on one rank only is set on all.
-void Trainer::Impl::agree_on_control() {
-  if (parts.callbacks.empty() || group.size() == 1) return;
-  bool* const flags[] = {&control.should_training_stop, &control.should_epoch_stop, &control.should_save,
-                         &control.should_evaluate, &control.should_log};
-  int64_t bits = 0;
-  for (size_t f = 0; f < std::size(flags); ++f) bits |= static_cast<int64_t>(*flags[f]) << f;
-  const at::Tensor all = at::tensor({bits}, at::kLong);
-  group.all_reduce(all, {.op = ReduceOp::BOR});
-  for (size_t f = 0; f < std::size(flags); ++f) *flags[f] = ((all.item<int64_t>() >> f) & 1) != 0;
-}
-
 void Trainer::Impl::log_and_evaluate(Run& run) {
-  agree_on_control();
+  if (!parts.callbacks.empty()) detail::agree_on(control, group);
   if (std::exchange(control.should_log, false) && state.global_step > last_logged_step) {
     progress.loss = loss_since_log / static_cast<double>(state.global_step - last_logged_step);
     loss_since_log = 0;
@@ -282,7 +239,7 @@ void Trainer::Impl::log_and_evaluate(Run& run) {
     if (run.plateau) {
       const auto found = last_evaluation.find(arguments.best_metric());
       if (found == last_evaluation.end()) {
-        throw ValueError(fmt::format("metric_for_best_model is {}, which the evaluation does not have",
+        throw ValueError(fmt::format("metric_for_best_model is {}, which compute_metrics does not give",
                                      arguments.metric_for_best_model));
       }
       run.plateau->step(found->second);
@@ -336,6 +293,26 @@ void Trainer::Impl::run_epoch(Run& run, int64_t epoch) {
   log_and_evaluate(run);
 }
 
+// What would else be found after the first epoch.
+void Trainer::Impl::try_before_training() {
+  if (parts.eval_dataset.size == 0) return;
+  if (!parts.metrics.empty()) {
+    module.eval();
+    try_evaluation(parts.eval_dataset, *parts.engine, arguments, parts.metrics);
+  }
+  if (!arguments.reduces_lr_on_plateau() || parts.compute_metrics) return;
+  std::string names = "eval_loss";
+  bool found = arguments.best_metric() == names;
+  for (const auto& metric : parts.metrics) {
+    found |= arguments.best_metric() == "eval_" + metric->name();
+    names += ", eval_" + metric->name();
+  }
+  if (!found) {
+    throw ValueError(fmt::format("metric_for_best_model is {}; the evaluation has {}",
+                                 arguments.metric_for_best_model, names));
+  }
+}
+
 void Trainer::Impl::begin_schedule(Run& run) {
   auto& optimizer = *parts.optimizer;
   if (arguments.reduces_lr_on_plateau()) {
@@ -374,12 +351,19 @@ Run Trainer::Impl::begin_run() {
   on_all_ranks(group, [&] {
     if (!arguments.reduces_lr_on_plateau())
       arguments.lr_schedule(plan.max_steps);  // a mistake is told before files are touched
-    begin_output();
+    run_log.begin(arguments);
   });
-  Run run{.plan = plan, .sampler = std::move(sampler)};
+  Run run{.plan = plan, .sampler = std::move(sampler), .parameters = module.parameters()};
   if (!parts.optimizer || owns_optimizer) {
     parts.optimizer = make_optimizer(arguments, module, parts.parameter_rules, group);
     owns_optimizer = true;
+  } else {
+    // The schedule of another training begins where that of the first did.
+    auto& groups = parts.optimizer->param_groups();
+    for (size_t g = 0; g < groups.size(); ++g) {
+      if (g == given_rates.size()) given_rates.push_back(groups[g].options().get_lr());
+      groups[g].options().set_lr(given_rates[g]);
+    }
   }
   begin_schedule(run);
   if (arguments.ema_decay > 0) ema.emplace(module, arguments.ema_decay);
@@ -398,38 +382,28 @@ int64_t Trainer::Impl::evaluation_size(const Dataset& dataset) const {
   return std::min(dataset.size, wanted * batch);
 }
 
-Metrics Trainer::Impl::user_metrics(const EvaluationResult& result, const std::string& prefix) const {
-  nlohmann::json found = nlohmann::json::object();
-  on_all_ranks(group, [&] {
-    if (group.rank() == 0) found = parts.compute_metrics(result.outputs, result.labels);
-  });
-  Metrics metrics;
-  found = broadcast_object(group, found);
-  for (const auto& [name, value] : found.items()) {
-    // What is no finite number travels as null.
-    metrics[name.starts_with(prefix + "_") ? name : prefix + "_" + name] =
-        value.is_number() ? value.get<double>() : std::nan("");
-  }
-  return metrics;
-}
-
 Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::string& prefix,
                                             bool keep_outputs) {
   const auto begin = Clock::now();
   const int64_t size = evaluation_size(dataset);
   module.eval();
-  const bool gathers = keep_outputs || static_cast<bool>(parts.compute_metrics);
   EvaluationResult result;
   {
     std::optional<ExponentialMovingAverage::Use> averaged;
     if (ema) averaged.emplace(*ema);
     result = evaluate_model(dataset, *parts.engine, arguments, group,
-                            {.size = size, .metrics = parts.metrics, .keep_outputs = gathers});
+                            {.size = size,
+                             .metrics = parts.metrics,
+                             .keep_outputs = keep_outputs,
+                             .compute_metrics = parts.compute_metrics});
   }
   const double runtime = seconds_since(begin);
   seconds_evaluating += runtime;
   Prediction prediction{.outputs = result.outputs, .labels = result.labels};
-  if (!result.has_labels) return prediction;
+  if (!result.has_labels) {
+    if (keep_outputs) call(EVENT(on_predict), &prediction.metrics);
+    return prediction;
+  }
 
   const int64_t batch = arguments.per_device_eval_batch_size * group.size();
   auto& metrics = prediction.metrics;
@@ -439,11 +413,9 @@ Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::s
     metrics[prefix + "_" + parts.metrics[m]->name()] = result.metrics[m];
     shown += fmt::format("  {} {:.4f}", parts.metrics[m]->name(), result.metrics[m]);
   }
-  if (parts.compute_metrics) {
-    for (const auto& [name, value] : user_metrics(result, prefix)) {
-      metrics[name] = value;
-      shown += fmt::format("  {} {:.4f}", name.substr(prefix.size() + 1), value);
-    }
+  for (const auto& [name, value] : result.computed) {
+    metrics[name.starts_with(prefix + "_") ? name : prefix + "_" + name] = value;
+    shown += fmt::format("  {} {:.4f}", name, value);
   }
   add_speed(metrics, prefix, runtime, static_cast<double>(size),
             static_cast<double>((size + batch - 1) / batch));
@@ -513,12 +485,7 @@ Trainer::~Trainer() = default;
 
 Metrics Trainer::train() {
   Impl& self = *impl_;
-  if (self.parts.eval_dataset.size > 0 && !self.parts.metrics.empty()) {
-    self.module.eval();
-    on_all_ranks(self.group, [&] {
-      try_evaluation(self.parts.eval_dataset, *self.parts.engine, self.arguments, self.parts.metrics);
-    });
-  }
+  on_all_ranks(self.group, [&] { self.try_before_training(); });
   Run run = self.begin_run();
   self.module.train();
   self.start = Clock::now();
@@ -566,5 +533,7 @@ const TrainerState& Trainer::state() const { return impl_->state; }
 const TrainingArguments& Trainer::args() const { return impl_->arguments; }
 
 torch::optim::Optimizer* Trainer::optimizer() { return impl_->parts.optimizer.get(); }
+
+#undef EVENT
 
 }  // namespace lockstep

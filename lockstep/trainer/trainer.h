@@ -142,10 +142,11 @@ class Trainer {
   Metrics evaluate();
 
   struct Prediction {
-    at::Tensor outputs;  ///< [size, ...] in the dataset's order, on rank 0; undefined on the others. Where
-                         ///< outputs differ in shape they are filled up with -100 at their ends.
-    at::Tensor labels;   ///< likewise; undefined for a dataset without labels
-    Metrics metrics;     ///< as evaluate() returns and logs them; empty for a dataset without labels
+    at::Tensor
+        outputs;  ///< float32 or int64 [size, ...] in the dataset's order, on rank 0; undefined on the others. Where
+                  ///< outputs differ in shape they are filled up with -100 at their ends.
+    at::Tensor labels;  ///< likewise; undefined for a dataset without labels
+    Metrics metrics;    ///< as evaluate() returns and logs them; empty for a dataset without labels
   };
   /// Outputs of every sample, and metrics where there are labels.
   Prediction predict(const Dataset& dataset, const std::string& prefix = "test");

@@ -231,6 +231,21 @@ TEST(Optimizers, AreTheOnesThatAreNamed) {
   }
 }
 
+TEST(Optimizers, AnotherTrainingBeginsItsScheduleAnew) {
+  const SharedFolder folder;
+  auto args = plain_arguments(folder);
+  args.lr_scheduler_type = "linear";
+  args.per_device_train_batch_size = 4;
+  Net net = make_net();
+  const auto own = std::make_shared<torch::optim::SGD>(net->parameters(), 0.1);
+  Trainer trainer(net, args, world(),
+                  {.train_dataset = points(24), .compute_loss = net_loss, .optimizer = own});
+  for (int training = 0; training < 2; ++training) {
+    trainer.train();
+    EXPECT_EQ(trainer.state().log_history.front().values.at("learning_rate"), 0.1);
+  }
+}
+
 TEST(Optimizers, RulesGiveParametersTheirOwnLearningRate) {
   const SharedFolder folder;
   const auto args = plain_arguments(folder);
@@ -263,6 +278,17 @@ TEST(Optimizers, TheRateFallsOnAPlateau) {
     if (entry.values.contains("learning_rate")) rates.push_back(entry.values.at("learning_rate"));
   }
   EXPECT_EQ(rates, (std::vector<double>{1e-9, 1e-9, 5e-10}));
+
+  args.metric_for_best_model = "beauty";
+  const auto run = [&] {
+    Trainer(net, args, world(), {.train_dataset = data, .eval_dataset = data, .compute_loss = net_loss})
+        .train();
+  };
+  if (world().size() == 1) {
+    check_throws<ValueError>(run, "metric_for_best_model is beauty; the evaluation has eval_loss");
+  } else {
+    check_throws<ReportedError>(run, "");
+  }
 }
 
 TEST(Optimizers, AnAverageOfTheWeightsIsWhatIsEvaluated) {
@@ -448,6 +474,17 @@ TEST(Callbacks, EventsComeInTransformersOrder) {
     EXPECT_EQ(saved.tensors.size(), 4U);
     EXPECT_TRUE(at::equal(saved.tensors.at("first.weight"), net->first->weight));
   }
+}
+
+TEST(Callbacks, APredictionWithoutLabelsIsAnEventToo) {
+  const SharedFolder folder;
+  const auto recorder = std::make_shared<Recorder>();
+  Net net = make_net();
+  Trainer trainer(
+      net, plain_arguments(folder), world(),
+      {.forward = [](auto& model, const Batch& b) { return model(b["x"]); }, .callbacks = {recorder}});
+  trainer.predict(tensor_dataset({{"x", points(5).collate({0, 1, 2, 3, 4})["x"]}}));
+  EXPECT_EQ(recorder->events, "init_end predict ");
 }
 
 // What one rank asks for, all do.

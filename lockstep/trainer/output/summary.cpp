@@ -15,7 +15,15 @@ std::string counted(double count, const char* noun) {
   return fmt::format("{:.10g} {}{}", std::round(count * 100) / 100, noun, count == 1 ? "" : "s");
 }
 
+double round_to(double value, double scale) { return std::round(value * scale) / scale; }
+
 }  // namespace
+
+void add_speed(Metrics& metrics, const std::string& split, double runtime, double samples, double steps) {
+  metrics[split + "_runtime"] = round_to(runtime, 1e4);
+  metrics[split + "_samples_per_second"] = round_to(samples / runtime, 1e3);
+  metrics[split + "_steps_per_second"] = round_to(steps / runtime, 1e3);
+}
 
 std::string summary_line(const std::string& split, const Metrics& metrics) {
   const std::string prefix = split + "_";

@@ -7,6 +7,10 @@
 
 namespace lockstep {
 
+/// Adds <split>_runtime (s), <split>_samples_per_second and <split>_steps_per_second: Hugging Face's
+/// speed_metrics, with its rounding.
+void add_speed(Metrics& metrics, const std::string& split, double runtime, double samples, double steps);
+
 /// The results of one split as a line: "eval   loss 0.4100  accuracy 0.8824  f1 0.8800  (103.2 samples/s)".
 /// `metrics`: as Trainer::train, evaluate and predict return them, with the prefix `split`. Loss first, then
 /// by name.

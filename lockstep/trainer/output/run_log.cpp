@@ -1,0 +1,28 @@
+#include "lockstep/trainer/output/run_log.h"
+
+#include "lockstep/base/file.h"
+#include "lockstep/trainer/output/output_dir.h"
+
+namespace lockstep {
+
+void RunLog::begin(const TrainingArguments& arguments) {
+  if (!writes_) return;
+  if (!is_own_) check_output_dir(output_dir_, arguments.overwrite_output_dir);
+  is_own_ = true;
+  begin_output_dir(output_dir_);
+  write_file_atomically(output_dir_ / "training_args.json", to_json(arguments));
+  open();
+}
+
+void RunLog::append(const LogEntry& entry) {
+  if (!writes_) return;
+  if (!file_) open();
+  file_->append(to_json_line(entry));
+}
+
+void RunLog::open() {
+  make_directory(output_dir_);
+  file_.emplace(output_dir_ / "log.jsonl", false);
+}
+
+}  // namespace lockstep

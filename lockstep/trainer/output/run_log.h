@@ -1,0 +1,32 @@
+// What a run writes while it goes: its arguments and its log, in output_dir.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "lockstep/trainer/output/training_log.h"
+#include "lockstep/trainer/trainer_state.h"
+#include "lockstep/trainer/training_arguments.h"
+
+namespace lockstep {
+
+/// On a rank that does not write (`writes` false) its functions do nothing.
+class RunLog {
+ public:
+  RunLog(std::filesystem::path output_dir, bool writes)
+      : output_dir_(std::move(output_dir)), writes_(writes) {}
+  /// A training begins: throws ValueError where output_dir holds another run than this object's (output_dir.h),
+  /// removes what an earlier one left, writes training_args.json. Throws FileError.
+  void begin(const TrainingArguments& arguments);
+  /// A line in log.jsonl. Throws FileError.
+  void append(const LogEntry& entry);
+
+ private:
+  void open();
+  std::filesystem::path output_dir_;
+  bool writes_;
+  bool is_own_ = false;
+  std::optional<LineFile> file_{};
+};
+
+}  // namespace lockstep
