@@ -96,6 +96,16 @@ Metrics compute_on_rank_0(const EvaluationOptions& options, const EvaluationResu
 
 }  // namespace
 
+int64_t evaluation_size(int64_t size, int world_size, const TrainingArguments& arguments) {
+  const int64_t batch = arguments.per_device_eval_batch_size * world_size;
+  const int64_t batches = (size + batch - 1) / batch;
+  int64_t wanted = limited_batches(arguments.limit_eval_batches, batches);
+  for (const int64_t limit : {arguments.fast_dev_run, arguments.overfit_batches}) {
+    if (limit > 0) wanted = std::min(wanted, limit);
+  }
+  return std::min(size, wanted * batch);
+}
+
 EvaluationResult evaluate_model(const Dataset& dataset, detail::StepEngine& engine,
                                 const TrainingArguments& arguments, const ProcessGroup& group,
                                 const EvaluationOptions& options) {

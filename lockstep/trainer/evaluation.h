@@ -15,6 +15,10 @@
 
 namespace lockstep {
 
+/// How many of `size` samples an evaluation takes: limit_eval_batches, fast_dev_run and overfit_batches count
+/// batches of per_device_eval_batch_size on every rank.
+int64_t evaluation_size(int64_t size, int world_size, const TrainingArguments& arguments);
+
 struct EvaluationOptions {
   int64_t size = 0;  ///< of the dataset, how many samples from its beginning
   std::span<const std::shared_ptr<Metric>> metrics{};

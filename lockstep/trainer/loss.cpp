@@ -6,6 +6,7 @@
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -47,6 +48,19 @@ Loss from_mean(const at::Tensor& mean, double count, at::Tensor outputs, at::Ten
           .count = count,
           .outputs = std::move(outputs),
           .labels = std::move(labels)};
+}
+
+void check_for_training(const Loss& loss) {
+  const auto refuse = [](const char* what) {
+    throw ValueError(
+        fmt::format("compute_loss gave {}; it must give the sum of the losses as a scalar that was "
+                    "computed from the model's parameters, and what the sum is over",
+                    what));
+  };
+  if (!loss.sum.defined()) refuse("no sum");
+  if (loss.sum.numel() != 1) refuse("a sum that is no scalar");
+  if (!loss.sum.requires_grad()) refuse("a sum without a gradient");
+  if (!std::isfinite(loss.count) || loss.count < 0) refuse("a count that is negative or no number");
 }
 
 }  // namespace lockstep

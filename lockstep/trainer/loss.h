@@ -32,4 +32,7 @@ Loss mse_sum(const at::Tensor& outputs, const at::Tensor& labels);
 /// For a model that returns a mean: the sum is mean * count.
 Loss from_mean(const at::Tensor& mean, double count, at::Tensor outputs = {}, at::Tensor labels = {});
 
+/// Throws ValueError for what backward cannot start from: no scalar, no gradient, a count that is none.
+void check_for_training(const Loss& loss);
+
 }  // namespace lockstep

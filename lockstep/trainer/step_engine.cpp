@@ -33,4 +33,24 @@ Loss default_loss(const at::Tensor& outputs, const Batch& batch, double label_sm
   return cross_entropy_sum(outputs, batch[name], {.label_smoothing = label_smoothing});
 }
 
+void check_trainer(const TrainingArguments& arguments, bool has_compute_loss, bool has_forward,
+                   const Dataset& train_dataset, const Dataset& eval_dataset) {
+  if (!has_compute_loss && !has_forward) {
+    throw ValueError("the Trainer has neither compute_loss nor forward; give one");
+  }
+  if (has_compute_loss && arguments.label_smoothing_factor > 0) {
+    throw ValueError(
+        "label_smoothing_factor has no effect on a compute_loss; give it to cross_entropy_sum() there");
+  }
+  const bool evaluates = arguments.eval_strategy != IntervalStrategy::NO ||
+                         arguments.val_check_interval > 0 || arguments.eval_on_start;
+  if (evaluates && eval_dataset.size == 0) {
+    throw ValueError("eval_strategy is set but there is no validation set; give one, or set it to no");
+  }
+  for (const auto* dataset : {&train_dataset, &eval_dataset}) {
+    if (dataset->size > 0 && !dataset->collate)
+      throw ValueError("a dataset has samples but no collate function");
+  }
+}
+
 }  // namespace lockstep::detail

@@ -121,5 +121,9 @@ Loss default_loss(const at::Tensor& outputs, const Batch& batch, double label_sm
 /// The name of the batch's labels; empty without any.
 std::string label_name(const Batch& batch);
 
+/// Throws ValueError for arguments and options that cannot work together.
+void check_trainer(const TrainingArguments& arguments, bool has_compute_loss, bool has_forward,
+                   const Dataset& train_dataset, const Dataset& eval_dataset);
+
 }  // namespace detail
 }  // namespace lockstep

@@ -95,14 +95,12 @@ struct Trainer::Impl {
   Run begin_run();
   void begin_schedule(Run& run);
   void run_epoch(Run& run, int64_t epoch);
-  void check(const Loss& loss) const;
   StepTotals accumulate(const std::vector<Batch>& micro_batches, int64_t step_samples,
                         bool last_is_substitute);
   void optimizer_step(Run& run, const StepTotals& totals, int64_t step_samples);
   void refuse_divergence(double own_loss, double norm);
   void note_progress(const TrainingPlan& plan, int64_t samples);
   void log_and_evaluate(Run& run);
-  int64_t evaluation_size(const Dataset& dataset) const;
   Prediction evaluate(const Dataset& dataset, const std::string& prefix, bool keep_outputs);
   void log(Metrics values);
   void save_model(const std::filesystem::path& directory);
@@ -131,19 +129,6 @@ void Trainer::Impl::log(Metrics values) {
   run_log.append(state.log_history.back());
 }
 
-void Trainer::Impl::check(const Loss& loss) const {
-  const auto refuse = [](const char* what) {
-    throw ValueError(
-        fmt::format("compute_loss gave {}; it must give the sum of the losses as a scalar that was "
-                    "computed from the model's parameters, and what the sum is over",
-                    what));
-  };
-  if (!loss.sum.defined()) refuse("no sum");
-  if (loss.sum.numel() != 1) refuse("a sum that is no scalar");
-  if (!loss.sum.requires_grad()) refuse("a sum without a gradient");
-  if (!std::isfinite(loss.count) || loss.count < 0) refuse("a count that is negative or no number");
-}
-
 // Forward and backward of a step's micro-batches. Gradients are left as those of the sum of the losses over
 // `step_samples`: where losses are counted by sample, that is already what the optimizer wants.
 StepTotals Trainer::Impl::accumulate(const std::vector<Batch>& micro_batches, int64_t step_samples,
@@ -160,7 +145,7 @@ StepTotals Trainer::Impl::accumulate(const std::vector<Batch>& micro_batches, in
       const AutocastGuard autocast(arguments.bf16);
       loss = parts.engine->compute_loss(micro_batches[i]);
     }
-    check(loss);
+    check_for_training(loss);
     if (counts) {
       loss_sum += loss.sum.item<double>();
       count += loss.count;
@@ -372,20 +357,10 @@ Run Trainer::Impl::begin_run() {
   return run;
 }
 
-int64_t Trainer::Impl::evaluation_size(const Dataset& dataset) const {
-  const int64_t batch = arguments.per_device_eval_batch_size * group.size();
-  const int64_t batches = (dataset.size + batch - 1) / batch;
-  int64_t wanted = limited_batches(arguments.limit_eval_batches, batches);
-  for (const int64_t limit : {arguments.fast_dev_run, arguments.overfit_batches}) {
-    if (limit > 0) wanted = std::min(wanted, limit);
-  }
-  return std::min(dataset.size, wanted * batch);
-}
-
 Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::string& prefix,
                                             bool keep_outputs) {
   const auto begin = Clock::now();
-  const int64_t size = evaluation_size(dataset);
+  const int64_t size = evaluation_size(dataset.size, group.size(), arguments);
   module.eval();
   EvaluationResult result;
   {
@@ -445,26 +420,6 @@ void Trainer::Impl::save_model(const std::filesystem::path& directory) {
     });
   }
   call(EVENT(on_save));
-}
-
-void detail::check_trainer(const TrainingArguments& arguments, bool has_compute_loss, bool has_forward,
-                           const Dataset& train_dataset, const Dataset& eval_dataset) {
-  if (!has_compute_loss && !has_forward) {
-    throw ValueError("the Trainer has neither compute_loss nor forward; give one");
-  }
-  if (has_compute_loss && arguments.label_smoothing_factor > 0) {
-    throw ValueError(
-        "label_smoothing_factor has no effect on a compute_loss; give it to cross_entropy_sum() there");
-  }
-  const bool evaluates = arguments.eval_strategy != IntervalStrategy::NO ||
-                         arguments.val_check_interval > 0 || arguments.eval_on_start;
-  if (evaluates && eval_dataset.size == 0) {
-    throw ValueError("eval_strategy is set but there is no validation set; give one, or set it to no");
-  }
-  for (const auto* dataset : {&train_dataset, &eval_dataset}) {
-    if (dataset->size > 0 && !dataset->collate)
-      throw ValueError("a dataset has samples but no collate function");
-  }
 }
 
 Trainer::Trainer(detail::TrainerParts parts) {

@@ -67,10 +67,6 @@ struct TrainerParts {
   std::function<void(int64_t, const std::vector<int64_t>&)> on_samples;
 };
 
-/// Throws ValueError for arguments and options that cannot work together.
-void check_trainer(const TrainingArguments& arguments, bool has_compute_loss, bool has_forward,
-                   const Dataset& train_dataset, const Dataset& eval_dataset);
-
 template <class M>
 TrainerParts make_parts(M module, TrainingArguments arguments, ProcessGroup group,
                         TrainerOptions<M> options) {
