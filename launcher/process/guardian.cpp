@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -13,6 +14,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "launcher/process/scratch.h"
@@ -23,6 +25,36 @@ namespace lockstep::launcher {
 namespace {
 
 constexpr double kKillTimeout = 30;
+
+/// Tells in which order children have died: waitpid() returns those that it finds dead in the order of their start,
+/// so a guardian that had to wait for a core would blame the wrong rank. Without pidfds (before Linux 5.3, or no
+/// descriptors left) it says nothing.
+class DeathOrder {
+ public:
+  void add(pid_t pid) {
+    UniqueFd fd = job::open_pidfd(pid);
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = static_cast<uint64_t>(pid)}};
+    if (fd.valid() && ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0) pidfds_[pid] = std::move(fd);
+  }
+
+  /// The dead among the children added, the first to die first. Each is named once.
+  std::vector<pid_t> take() {
+    std::vector<epoll_event> events(pidfds_.size());
+    if (events.empty()) return {};
+    // epoll's list of what is ready is in the order in which it became ready.
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+    std::vector<pid_t> dead;
+    for (int i = 0; i < count; ++i) {
+      dead.push_back(static_cast<pid_t>(events[static_cast<size_t>(i)].data.u64));
+      pidfds_.erase(dead.back());
+    }
+    return dead;
+  }
+
+ private:
+  UniqueFd epoll_{::epoll_create1(EPOLL_CLOEXEC)};
+  std::map<pid_t, UniqueFd> pidfds_;
+};
 
 void remove_scratch(const std::string& directory) {
   std::error_code ignored;
@@ -78,6 +110,7 @@ class GuardianProcess {
     for (size_t i = 0; i < plan_.workers.size(); ++i) {
       const job::StartedProcess started = job::start_process(plan_.workers[i], plan_.worker_mask);
       pids_[i] = started.pid;
+      if (started.pid > 0) deaths_.add(started.pid);
       const int process = static_cast<int>(i);
       if (started.error != 0) {
         report({Event::start_failed, process, 0, started.error, monotonic_seconds()});
@@ -128,25 +161,32 @@ class GuardianProcess {
 
   /// Passes on what happened to workers; orphans that were adopted are only reaped.
   void reap() {
+    int status = 0;
+    for (const pid_t pid : deaths_.take()) {
+      if (::waitpid(pid, &status, WNOHANG) == pid) pass_on(pid, status);
+    }
     while (true) {
-      int status = 0;
       const pid_t pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED);
       if (pid <= 0) return;
-      const int process = process_of(pid);
-      if (process == kUnknown) continue;
-      Event event{Event::exited, process, pid, status, monotonic_seconds()};
-      if (WIFSTOPPED(status)) {
-        event.kind = Event::stopped;
-        event.status = WSTOPSIG(status);
-      } else if (WIFCONTINUED(status)) {
-        event.kind = Event::continued;
-      } else if (process == kStore) {
-        store_ = -1;
-      } else {
-        pids_[static_cast<size_t>(process)] = 0;
-      }
-      report(event);
+      pass_on(pid, status);
     }
+  }
+
+  void pass_on(pid_t pid, int status) {
+    const int process = process_of(pid);
+    if (process == kUnknown) return;
+    Event event{Event::exited, process, pid, status, monotonic_seconds()};
+    if (WIFSTOPPED(status)) {
+      event.kind = Event::stopped;
+      event.status = WSTOPSIG(status);
+    } else if (WIFCONTINUED(status)) {
+      event.kind = Event::continued;
+    } else if (process == kStore) {
+      store_ = -1;
+    } else {
+      pids_[static_cast<size_t>(process)] = 0;
+    }
+    report(event);
   }
 
   static constexpr int kUnknown = -2;
@@ -225,6 +265,7 @@ class GuardianProcess {
   const GuardianPlan& plan_;
   int socket_;
   std::vector<pid_t> pids_;
+  DeathOrder deaths_;
   pid_t store_ = -1;
   bool hurries_ = false;  ///< left-over processes have no more time
   UniqueFd scratch_;      ///< locked, so that others see that it is in use

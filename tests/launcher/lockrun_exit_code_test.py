@@ -99,6 +99,22 @@ class ExitCodeTest(LockrunTest):
         self.assertEqual(code, 6, err)
         self.assertIn("it ended with exit code 6", err)
 
+    def test_the_first_to_die_is_blamed_however_late_that_is_seen(self):
+        script = ("touch ready$RANK; while [ ! -e go ]; do sleep 0.02; done; [ $RANK = 1 ] && kill -9 $$;"
+                  "until grep -q '^State:.Z' /proc/$(cat pid1)/status; do sleep 0.02; done; exit 1")
+        process = self.start_ranks("echo $$ > pid$RANK;" + script, ranks=3)
+        ranks = [int((self.directory / f"pid{rank}").read_text()) for rank in range(3)]
+        (guardian,) = [int(pid) for pid in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        for pid in (process.pid, guardian):  # as if no core were left for them
+            os.kill(pid, signal.SIGSTOP)
+        (self.directory / "go").touch()
+        wait_until(lambda: all("\nState:\tZ" in pathlib.Path(f"/proc/{pid}/status").read_text() for pid in ranks))
+        for pid in (guardian, process.pid):
+            os.kill(pid, signal.SIGCONT)
+        code, err = self.end(process)
+        self.assertEqual(code, 137, err)
+        self.assertIn("rank 1 failed first: it was ended by SIGKILL", err)
+
     def test_a_hang_that_ends_the_job_is_its_reason(self):
         code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "0.5", "--hang-action", "end",
                                         "--max-restarts", 1, LATE_RANK, "600")
