@@ -374,7 +374,7 @@ Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::s
   }
   const double runtime = seconds_since(begin);
   seconds_evaluating += runtime;
-  Prediction prediction{.outputs = result.outputs, .labels = result.labels};
+  Prediction prediction{.outputs = result.outputs, .labels = result.labels, .metrics = {}};
   if (!result.has_labels) {
     if (keep_outputs) call(EVENT(on_predict), &prediction.metrics);
     return prediction;
