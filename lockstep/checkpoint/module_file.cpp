@@ -74,7 +74,8 @@ std::string misfit(const SafetensorsEntry& entry, const at::Tensor& tensor) {
 
 }  // namespace
 
-void save_module(const torch::nn::Module& module, const std::filesystem::path& path) {
+std::pair<std::map<std::string, at::Tensor>, std::map<std::string, std::string>> checkpoint::module_tensors(
+    const torch::nn::Module& module) {
   std::map<std::string, at::Tensor> tensors;
   std::map<std::string, std::string> metadata;
   for (const auto& [names, tensor] : tensors_of(module)) {
@@ -82,6 +83,11 @@ void save_module(const torch::nn::Module& module, const std::filesystem::path& p
     for (size_t i = 1; i < names.size(); ++i) metadata.emplace(names[i], names.front());
   }
   metadata["format"] = "pt";
+  return {std::move(tensors), std::move(metadata)};
+}
+
+void save_module(const torch::nn::Module& module, const std::filesystem::path& path) {
+  const auto [tensors, metadata] = checkpoint::module_tensors(module);
   checkpoint::save_safetensors(path, tensors, metadata);
 }
 

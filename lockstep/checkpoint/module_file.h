@@ -1,8 +1,12 @@
 // The parameters and buffers of a module as a safetensors file, under the module's own names.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <filesystem>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace torch::nn {
@@ -10,6 +14,14 @@ class Module;
 }
 
 namespace lockstep {
+
+namespace checkpoint {
+
+/// What save_module() writes: tensors by name, and the file's metadata. They share the module's memory.
+std::pair<std::map<std::string, at::Tensor>, std::map<std::string, std::string>> module_tensors(
+    const torch::nn::Module& module);
+
+}  // namespace checkpoint
 
 /// Writes all parameters and buffers of `module` to `path`, under the names of named_parameters() and
 /// named_buffers(). Python's safetensors.torch.load_model reads the file into a module with the same names. A

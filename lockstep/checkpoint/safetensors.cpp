@@ -1,8 +1,10 @@
 #include "lockstep/checkpoint/safetensors.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -69,7 +72,36 @@ SafetensorsEntry describe(const std::string& name, const at::Tensor& tensor) {
                                c10::toString(tensor.scalar_type())));
 }
 
+// Any other byte in a bool is undefined behaviour for whoever reads it.
+void check_bools(const void* data, uint64_t bytes, const std::string& tensor, const std::string& file) {
+  const auto* values = static_cast<const uint8_t*>(data);
+  if (std::any_of(values, values + bytes, [](uint8_t value) { return value > 1; })) {
+    throw FileError(fmt::format("{}: tensor {:?}: a BOOL value is neither 0 nor 1", file, tensor));
+  }
+}
+
 }  // namespace
+
+void check_can_be_saved(const std::string& name, const at::Tensor& tensor) { describe(name, tensor); }
+
+std::vector<SafetensorsEntry> safetensors_entries(const std::map<std::string, at::Tensor>& tensors) {
+  std::vector<SafetensorsEntry> entries;
+  entries.reserve(tensors.size());
+  for (const auto& [name, tensor] : tensors) entries.push_back(describe(name, tensor));
+  std::sort(entries.begin(), entries.end(), stands_before);
+  return entries;
+}
+
+std::string safetensors_head(std::vector<SafetensorsEntry>& entries,
+                             const std::map<std::string, std::string>& metadata) {
+  const std::string header = format_safetensors_header(entries, metadata);
+  const uint64_t bytes = header.size();
+  if (bytes > max_header_bytes) {
+    throw ValueError(fmt::format("the header of a safetensors file would have {} bytes, over the limit of {}",
+                                 bytes, max_header_bytes));
+  }
+  return std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + header;
+}
 
 std::string dtype_of(const at::Tensor& tensor) {
   if (const char* const word = word_of(tensor.scalar_type())) return word;
@@ -84,7 +116,8 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path)
     throw FileError(fmt::format("cannot open {}: {}", file_, std::strerror(errno)));
   }
   if (!S_ISREG(status.st_mode)) throw FileError("cannot read " + file_ + ": it is not a regular file");
-  const auto file_bytes = static_cast<uint64_t>(status.st_size);
+  file_bytes_ = static_cast<uint64_t>(status.st_size);
+  const uint64_t file_bytes = file_bytes_;
   uint64_t header_bytes = 0;
   if (file_bytes < sizeof header_bytes) {
     throw FileError(fmt::format("{}: truncated: {} bytes are no safetensors file", file_, file_bytes));
@@ -135,13 +168,29 @@ void SafetensorsReader::read_into(const SafetensorsEntry& entry, at::Tensor& des
   TORCH_INTERNAL_ASSERT(bytes == destination.nbytes());
   read_bytes(destination.data_ptr(), bytes, data_start_ + entry.begin,
              fmt::format("tensor {:?}", entry.name));
-  // Any other byte in a bool is undefined behaviour for whoever reads it.
-  if (destination.scalar_type() == at::kBool) {
-    const auto* values = static_cast<const uint8_t*>(destination.data_ptr());
-    if (std::any_of(values, values + bytes, [](uint8_t value) { return value > 1; })) {
-      throw FileError(fmt::format("{}: tensor {:?}: a BOOL value is neither 0 nor 1", file_, entry.name));
+  if (destination.scalar_type() == at::kBool) check_bools(destination.data_ptr(), bytes, entry.name, file_);
+}
+
+std::map<std::string, at::Tensor> SafetensorsReader::map() const {
+  void* const start =
+      ::mmap(nullptr, file_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd_.get(), 0);
+  if (start == MAP_FAILED) throw FileError(fmt::format("cannot map {}: {}", file_, std::strerror(errno)));
+  const std::shared_ptr<void> mapping(start,
+                                      [bytes = file_bytes_](void* memory) { ::munmap(memory, bytes); });
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& entry : entries()) {
+    const at::ScalarType type = scalar_type(entry.dtype);
+    void* const data = static_cast<char*>(start) + data_start_ + entry.begin;
+    const bool is_aligned = reinterpret_cast<uintptr_t>(data) % c10::elementSize(type) == 0;
+    if (entry.begin == entry.end || !is_aligned) {  // not where another writer has aligned nothing
+      tensors[entry.name] = read(entry);
+      continue;
     }
+    if (type == at::kBool) check_bools(data, entry.end - entry.begin, entry.name, file_);
+    tensors[entry.name] = at::from_blob(
+        data, entry.shape, [mapping](void*) {}, at::TensorOptions().dtype(type));
   }
+  return tensors;
 }
 
 SafetensorsFile load_safetensors(const std::filesystem::path& path) {
@@ -154,19 +203,10 @@ SafetensorsFile load_safetensors(const std::filesystem::path& path) {
 
 void save_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
                       const std::map<std::string, std::string>& metadata) {
-  std::vector<SafetensorsEntry> entries;
-  entries.reserve(tensors.size());
-  for (const auto& [name, tensor] : tensors) entries.push_back(describe(name, tensor));
-  std::sort(entries.begin(), entries.end(), stands_before);
-  const std::string header = format_safetensors_header(entries, metadata);
-  if (header.size() > max_header_bytes) {
-    throw ValueError(fmt::format("the header of {} would have {} bytes, over the limit of {}", path.string(),
-                                 header.size(), max_header_bytes));
-  }
-  const uint64_t header_bytes = header.size();
+  std::vector<SafetensorsEntry> entries = safetensors_entries(tensors);
+  const std::string head = safetensors_head(entries, metadata);
   write_file_atomically(path, [&](const auto& append) {
-    append(std::string_view(reinterpret_cast<const char*>(&header_bytes), sizeof header_bytes));
-    append(header);
+    append(head);
     for (const auto& entry : entries) {
       const at::Tensor tensor = tensors.at(entry.name).detach().cpu().contiguous();
       append(std::string_view(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()));

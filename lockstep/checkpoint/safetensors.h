@@ -36,17 +36,31 @@ class SafetensorsReader {
   /// into its memory where that is possible. Throws FileError.
   void read_into(const SafetensorsEntry& entry, at::Tensor& destination) const;
 
+  /// All tensors, in a private mapping of the file: read from it when they are touched; a write to one changes
+  /// neither the file nor what others see. The mapping lives as long as one of them. Throws FileError.
+  std::map<std::string, at::Tensor> map() const;
+
  private:
   void read_bytes(void* destination, uint64_t bytes, uint64_t offset, const std::string& what) const;
 
   std::string file_;
   UniqueFd fd_;
-  uint64_t data_start_ = 0;
+  uint64_t file_bytes_ = 0, data_start_ = 0;
   SafetensorsHeader header_;
 };
 
 /// The format's word for the tensor's dtype: F32, BF16, I64, ... Throws ValueError where it has none.
 std::string dtype_of(const at::Tensor& tensor);
+
+/// Throws ValueError where a safetensors file cannot hold `tensor`.
+void check_can_be_saved(const std::string& name, const at::Tensor& tensor);
+
+/// The entries of a file of `tensors`, in the order of their data; the offsets are safetensors_head()'s to fill
+/// in. Throws ValueError as check_can_be_saved() does.
+std::vector<SafetensorsEntry> safetensors_entries(const std::map<std::string, at::Tensor>& tensors);
+/// What stands before the data: the header with its length. Fills in the offsets of `entries`.
+std::string safetensors_head(std::vector<SafetensorsEntry>& entries,
+                             const std::map<std::string, std::string>& metadata);
 
 /// All tensors of `path`. Throws FileError as SafetensorsReader does.
 SafetensorsFile load_safetensors(const std::filesystem::path& path);

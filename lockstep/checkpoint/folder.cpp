@@ -1,0 +1,185 @@
+#include "lockstep/checkpoint/folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/checkpoint/manifest.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view name_start = "checkpoint-";
+constexpr std::string_view temporary_end = ".tmp";    // being written
+constexpr std::string_view replaced_end = ".old";     // a new one of that step takes its name
+constexpr std::string_view removed_end = ".removed";  // being removed
+constexpr const char* latest_temporary = ".latest.tmp";
+
+fs::path hidden(const fs::path& folder, int64_t step, std::string_view end) {
+  return folder / fmt::format(".{}{}", checkpoint_name(step), end);
+}
+
+/// The step in ".checkpoint-<step>`end`".
+std::optional<int64_t> step_of_hidden(std::string_view name, std::string_view end) {
+  if (!name.starts_with('.') || !name.ends_with(end)) return std::nullopt;
+  return step_of(name.substr(1, name.size() - 1 - end.size()));
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
+}
+
+/// Why the directory does not count; empty: it does.
+std::string refusal(const fs::path& path, int64_t step) {
+  try {
+    const Manifest manifest = read_manifest(path);
+    if (manifest.step != step) {
+      return fmt::format("{} has the name of step {}, but was saved at step {}", path.string(), step,
+                         manifest.step);
+    }
+    verify_files(path, manifest);
+    return {};
+  } catch (const FileError& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{}", name_start, step); }
+
+std::optional<int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(name_start)) return std::nullopt;
+  const std::string_view digits = name.substr(name_start.size());
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc() || end != digits.data() + digits.size() || step < 0) return std::nullopt;
+  if (checkpoint_name(step) != name) return std::nullopt;  // checkpoint-007
+  return step;
+}
+
+fs::path temporary_directory(const fs::path& folder, int64_t step) {
+  return hidden(folder, step, temporary_end);
+}
+
+void publish(Files& files, const fs::path& folder, int64_t step) {
+  const fs::path final = folder / checkpoint_name(step), temporary = temporary_directory(folder, step);
+  if (is_there(temporary)) {
+    if (is_there(final)) {
+      remove_replaced(files, folder, step);
+      files.rename(final, hidden(folder, step, replaced_end));
+    }
+    files.rename(temporary, final);
+  }
+  files.sync_directory(folder);
+}
+
+void remove_replaced(Files& files, const fs::path& folder, int64_t step) {
+  remove_tree(files, hidden(folder, step, replaced_end));
+}
+
+void restore_replaced(Files& files, const fs::path& folder, int64_t step) {
+  const fs::path final = folder / checkpoint_name(step), old = hidden(folder, step, replaced_end);
+  if (!is_there(old)) return;
+  if (!is_there(final)) {
+    files.rename(old, final);
+    files.sync_directory(folder);
+  } else if (refusal(final, step).empty() || !refusal(old, step).empty()) {
+    files.sync_directory(folder);  // the name of the successor survives before this one goes
+    remove_tree(files, old);
+  } else {
+    remove_tree(files, final);
+    files.rename(old, final);
+    files.sync_directory(folder);
+  }
+}
+
+void point_to(Files& files, const fs::path& folder, int64_t step) {
+  write_synced(files, folder / latest_temporary, checkpoint_name(step) + "\n");
+  files.rename(folder / latest_temporary, folder / latest_name);
+  files.sync_directory(folder);
+}
+
+void prune(Files& files, const fs::path& folder, int64_t step, int limit, const std::set<std::string>& kept) {
+  if (limit <= 0) return;
+  std::vector<int64_t> steps;  // the first is the first to go
+  for (const auto& entry : files.list(folder)) {
+    if (const auto found = step_of(entry.name)) steps.push_back(*found);
+  }
+  std::sort(steps.begin(), steps.end(),
+            [&](int64_t a, int64_t b) { return (a > step) != (b > step) ? a > step : a < b; });
+  auto left = static_cast<int64_t>(steps.size());
+  for (const int64_t each : steps) {
+    if (left <= limit) break;
+    if (each == step || kept.contains(checkpoint_name(each))) continue;
+    const fs::path removed = hidden(folder, each, removed_end);
+    remove_tree(files, removed);
+    files.rename(folder / checkpoint_name(each), removed);
+    files.sync_directory(folder);  // so that no half-removed one has the name
+    remove_tree(files, removed);
+    --left;
+  }
+}
+
+void clean(Files& files, const fs::path& folder) {
+  for (const auto& entry : files.list(folder)) {
+    const fs::path path = folder / entry.name;
+    if (entry.name == latest_temporary) files.remove(path);
+    if (step_of_hidden(entry.name, temporary_end) || step_of_hidden(entry.name, removed_end)) {
+      remove_tree(files, path);
+    }
+    if (const auto step = step_of_hidden(entry.name, replaced_end)) restore_replaced(files, folder, *step);
+  }
+}
+
+std::vector<Candidate> candidates(const fs::path& folder) {
+  std::vector<Candidate> named, replaced;
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) return {};
+  for (const auto& entry : posix_files()->list(folder)) {
+    if (const auto step = step_of(entry.name)) named.push_back({folder / entry.name, *step});
+    if (const auto step = step_of_hidden(entry.name, replaced_end)) {
+      replaced.push_back({folder / entry.name, *step});
+    }
+  }
+  named.insert(named.end(), replaced.begin(), replaced.end());
+  std::stable_sort(named.begin(), named.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.step > b.step; });
+  return named;
+}
+
+std::optional<Candidate> find_latest(const fs::path& folder, const OnRefused& on_refused) {
+  std::optional<Candidate> found;
+  for (const auto& candidate : candidates(folder)) {
+    const std::string reason = refusal(candidate.path, candidate.step);
+    if (reason.empty()) {
+      found = candidate;
+      break;
+    }
+    on_refused(candidate.path, reason);
+  }
+  const fs::path pointer = folder / latest_name;
+  if (!is_there(pointer)) return found;
+  std::string text;
+  try {
+    text = read_file(pointer);
+  } catch (const FileError& failure) {
+    on_refused(pointer, failure.what());
+    return found;
+  }
+  const std::string expected = found ? checkpoint_name(found->step) : "";
+  if (text != expected + "\n") {
+    on_refused(pointer, fmt::format("{} says {:?}; {}", pointer.string(), text,
+                                    found ? "the newest complete checkpoint is " + expected
+                                          : "there is no complete checkpoint"));
+  }
+  return found;
+}
+
+}  // namespace lockstep::checkpoint
