@@ -113,7 +113,7 @@ class ExitCodeTest(LockrunTest):
             os.kill(pid, signal.SIGCONT)
         code, err = self.end(process)
         self.assertEqual(code, 137, err)
-        self.assertIn("rank 1 failed first: it was ended by SIGKILL", err)
+        self.assertIn("rank 1 failed first: it was killed by SIGKILL", err)
 
     def test_a_hang_that_ends_the_job_is_its_reason(self):
         code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "0.5", "--hang-action", "end",
