@@ -31,6 +31,7 @@ struct LoaderEngine::State {
   int64_t next_to_make = 0;
   int64_t next_to_give = 0;
   std::map<int64_t, Result> made;
+  int64_t being_made = 0;
   bool stopping = false;
   std::vector<std::thread> workers;
 
@@ -57,16 +58,16 @@ struct LoaderEngine::State {
   void work() {
     std::unique_lock lock(mutex);
     while (true) {
-      room.wait(lock, [&] {
-        return stopping || next_to_make == num_batches || next_to_make < next_to_give + ahead;
-      });
-      if (stopping || next_to_make == num_batches) return;
+      room.wait(lock, [&] { return stopping || next_to_make < std::min(num_batches, next_to_give + ahead); });
+      if (stopping) return;
       const int64_t number = next_to_make++;
+      ++being_made;
       lock.unlock();
       auto result = make_batch(number);
       lock.lock();
+      --being_made;
       made.emplace(number, std::move(result));
-      if (number == next_to_give) ready.notify_one();
+      if (number == next_to_give || being_made == 0) ready.notify_one();
     }
   }
 
@@ -117,5 +118,29 @@ std::shared_ptr<void> LoaderEngine::next() {
 }
 
 int64_t LoaderEngine::num_batches() const { return state_->num_batches; }
+int64_t LoaderEngine::batch_size() const { return state_->batch_size; }
+int64_t LoaderEngine::next_batch() const { return state_->next_to_give; }
+
+void LoaderEngine::go_to(int64_t batch) {
+  {
+    std::unique_lock lock(state_->mutex);
+    state_->next_to_make = state_->num_batches;  // no new ones
+    state_->ready.wait(lock, [&] { return state_->being_made == 0; });
+    state_->made.clear();
+    state_->next_to_make = state_->next_to_give = batch;
+  }
+  state_->room.notify_all();
+}
+
+int64_t batch_of_state(const StateDict& state, int64_t batch_size, int64_t num_batches) {
+  const auto samples = state.get<int64_t>("Loader::load_state_dict", "samples");
+  if (samples % batch_size != 0 || samples < 0 || samples / batch_size > num_batches) {
+    throw ValueError(
+        fmt::format("Loader::load_state_dict: the state is {} samples into its pass; this loader "
+                    "has {} batches of {}",
+                    samples, num_batches, batch_size));
+  }
+  return samples / batch_size;
+}
 
 }  // namespace lockstep::detail

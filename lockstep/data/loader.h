@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/state/state_dict.h"
+
 namespace lockstep {
 
 struct LoaderOptions {
@@ -29,11 +31,17 @@ class LoaderEngine {
   LoaderEngine& operator=(LoaderEngine&&) noexcept;
   std::shared_ptr<void> next();  ///< null after the last
   int64_t num_batches() const;
+  int64_t batch_size() const;
+  int64_t next_batch() const;  ///< the number of the batch that next() gives
+  void go_to(int64_t batch);
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// The number of the batch at which a loader's state stands.
+int64_t batch_of_state(const StateDict& state, int64_t batch_size, int64_t num_batches);
 
 }  // namespace detail
 
@@ -61,6 +69,14 @@ class Loader {
   /// Of the whole pass; the last one is shorter when batch_size does not divide the indices, or left out by
   /// drop_last.
   int64_t num_batches() const { return engine_.num_batches(); }
+
+  /// How many samples next() has given: for a checkpoint in the middle of a pass.
+  StateDict state_dict() const { return {{}, {{"samples", engine_.next_batch() * engine_.batch_size()}}}; }
+  /// Goes on there, in a loader of the same indices; batches that were made ahead are dropped. Throws
+  /// ValueError for a position that is not between two batches of this loader. Blocks until none is being made.
+  void load_state_dict(const StateDict& state) {
+    engine_.go_to(detail::batch_of_state(state, engine_.batch_size(), engine_.num_batches()));
+  }
 
  private:
   static detail::LoaderEngine::Make make(Collate collate) {

@@ -47,12 +47,19 @@ int64_t DistributedSampler::num_samples() const {
 std::vector<int64_t> DistributedSampler::indices() const {
   std::vector<int64_t> all;
   if (options_.shuffle) {
-    all = random_indices(dataset_size_, options_.seed + static_cast<uint64_t>(epoch_));
+    all = random_indices(dataset_size_, options_.seed + static_cast<uint64_t>(position_.epoch));
   } else {
     all.resize(static_cast<size_t>(dataset_size_));
     std::iota(all.begin(), all.end(), 0);
   }
-  return every_nth(all, num_samples() * options_.num_replicas, options_.rank, options_.num_replicas);
+  return position_.rest_of(
+      every_nth(all, num_samples() * options_.num_replicas, options_.rank, options_.num_replicas),
+      options_.num_replicas);
+}
+
+void DistributedSampler::load_state_dict(const StateDict& state) {
+  position_.load("DistributedSampler::load_state_dict", state, dataset_size_, options_.seed,
+                 options_.num_replicas);
 }
 
 std::vector<int64_t> random_indices(int64_t dataset_size, uint64_t seed) {

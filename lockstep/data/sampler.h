@@ -4,6 +4,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/data/epoch_position.h"
+#include "lockstep/state/state_dict.h"
+
 namespace lockstep {
 
 struct DistributedSamplerOptions {
@@ -21,16 +24,26 @@ class DistributedSampler {
  public:
   /// Throws ValueError for an empty dataset, no replicas, or a rank outside [0, num_replicas - 1].
   DistributedSampler(int64_t dataset_size, DistributedSamplerOptions options);
-  /// Chooses the permutation of the next indices(). The same epoch gives the same list.
-  void set_epoch(int64_t epoch) { epoch_ = epoch; }
-  int64_t num_samples() const;  ///< per rank
-  /// This rank's num_samples() indices for the epoch.
+  /// Chooses the permutation of the next indices(). The same epoch gives the same list; another one begins at
+  /// its first sample.
+  void set_epoch(int64_t epoch) { position_.set_epoch(epoch); }
+  int64_t num_samples() const;  ///< per rank, of a whole epoch
+  /// This rank's indices for the epoch: num_samples(), without those that advance() has passed.
   std::vector<int64_t> indices() const;
+
+  /// Each rank has used that many samples, of a batch for example: the state says so, for a checkpoint in the
+  /// middle of an epoch.
+  void advance(int64_t samples) { position_.samples += samples * options_.num_replicas; }
+  /// The epoch and the position in it, equal on all ranks.
+  StateDict state_dict() const { return position_.save(dataset_size_, options_.seed); }
+  /// Goes on there: indices() are those that are left of the epoch, also with another number of ranks. Throws
+  /// ValueError for another data set or seed, and where the ranks cannot divide what is left in the same way.
+  void load_state_dict(const StateDict& state);
 
  private:
   int64_t dataset_size_;
   DistributedSamplerOptions options_;
-  int64_t epoch_ = 0;
+  detail::EpochPosition position_{};
 };
 
 /// torch.randperm(dataset_size) with a torch.Generator seeded with `seed`: one epoch of a RandomSampler.

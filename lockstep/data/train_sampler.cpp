@@ -63,7 +63,7 @@ TrainSampler::TrainSampler(int64_t dataset_size, TrainSamplerOptions options, st
 }
 
 std::vector<int64_t> TrainSampler::indices() const {
-  const uint64_t seed = options_.seed + static_cast<uint64_t>(epoch_);
+  const uint64_t seed = options_.seed + static_cast<uint64_t>(position_.epoch);
   std::vector<int64_t> order;
   switch (options_.strategy) {
     case TrainSamplingStrategy::random:
@@ -78,7 +78,14 @@ std::vector<int64_t> TrainSampler::indices() const {
                                      generator_after_data_loader(seed));
       break;
   }
-  return batch_shard(order, options_.batch_size, options_.num_replicas, options_.rank, options_.drop_last);
+  return position_.rest_of(
+      batch_shard(order, options_.batch_size, options_.num_replicas, options_.rank, options_.drop_last),
+      options_.num_replicas);
+}
+
+void TrainSampler::load_state_dict(const StateDict& state) {
+  position_.load("TrainSampler::load_state_dict", state, dataset_size_, options_.seed,
+                 options_.num_replicas * options_.batch_size);
 }
 
 }  // namespace lockstep

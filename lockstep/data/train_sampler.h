@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/data/epoch_position.h"
+#include "lockstep/state/state_dict.h"
+
 namespace lockstep {
 
 /// TrainingArguments.train_sampling_strategy.
@@ -42,15 +45,26 @@ class TrainSampler {
   /// an empty dataset, a batch size, accumulation or replica count below 1, a rank outside [0, num_replicas -
   /// 1], or lengths that do not match the dataset.
   TrainSampler(int64_t dataset_size, TrainSamplerOptions options, std::vector<int64_t> lengths = {});
-  void set_epoch(int64_t epoch) { epoch_ = epoch; }
-  /// This rank's indices for the epoch.
+  /// Another epoch begins at its first sample.
+  void set_epoch(int64_t epoch) { position_.set_epoch(epoch); }
+  /// This rank's indices for the epoch, without those that advance() has passed.
   std::vector<int64_t> indices() const;
+
+  /// Each rank has used that many samples: whole batches, but for the last of an epoch. The state says so, for
+  /// a checkpoint in the middle of an epoch.
+  void advance(int64_t samples) { position_.samples += samples * options_.num_replicas; }
+  /// The epoch and the position in it, equal on all ranks.
+  StateDict state_dict() const { return position_.save(dataset_size_, options_.seed); }
+  /// Goes on there: indices() are those that are left of the epoch, also with another number of ranks or
+  /// another batch size. Throws ValueError for another data set or seed, and where num_replicas x batch_size
+  /// does not divide the position. Not for another batch size with group_by_length, whose order depends on it.
+  void load_state_dict(const StateDict& state);
 
  private:
   int64_t dataset_size_;
   TrainSamplerOptions options_;
   std::vector<int64_t> lengths_;
-  int64_t epoch_ = 0;
+  detail::EpochPosition position_{};
 };
 
 }  // namespace lockstep

@@ -140,5 +140,26 @@ TEST(Loader, RefusesWhatCannotWork) {
   EXPECT_THROW(Loader<int>(first(3), nullptr), ValueError);
 }
 
+TEST_P(LoaderWithWorkers, GoesOnWhereItsStateWas) {
+  const auto same = [](const Indices& indices) { return indices; };
+  const LoaderOptions options{.batch_size = 4, .num_workers = GetParam()};
+  for (const int given : {0, 1, 3, 6}) {
+    Loader<Indices> first_loader(first(22), same, options), second(first(22), same, options);
+    for (int i = 0; i < given; ++i) first_loader.next();
+    const StateDict state = first_loader.state_dict();
+    EXPECT_EQ(state.get<int64_t>("test", "samples"), given * 4);
+    second.next();  // batches are being made ahead
+    second.load_state_dict(state);
+    for (int i = given; i < 6; ++i) EXPECT_EQ(second.next(), first_loader.next()) << given;
+    EXPECT_FALSE(second.next());
+    second.load_state_dict({{}, {{"samples", int64_t{20}}}});
+    EXPECT_EQ(second.next(), (Indices{20, 21}));
+  }
+  Loader<Indices> loader(first(22), same, options);
+  EXPECT_THROW(loader.load_state_dict({{}, {{"samples", int64_t{6}}}}), ValueError);
+  EXPECT_THROW(loader.load_state_dict({{}, {{"samples", int64_t{28}}}}), ValueError);
+  EXPECT_EQ(loader.next(), first(4));
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -57,5 +57,47 @@ TEST(EvaluationIndices, TakingOneFromEachRankInTurnRestoresTheOrder) {
   EXPECT_THROW(evaluation_indices(4, 2, 2), ValueError);
 }
 
+TEST(DistributedSampler, GoesOnInTheMiddleOfAnEpochWithAnyNumberOfRanks) {
+  constexpr int64_t size = 48;
+  for (const int before : {1, 2, 4}) {
+    for (const int after : {1, 2, 3, 4}) {
+      std::vector<int64_t> seen;
+      StateDict state;
+      for (int rank = 0; rank < before; ++rank) {
+        DistributedSampler sampler(size, {.num_replicas = before, .rank = rank, .seed = 7});
+        sampler.set_epoch(2);
+        const auto all = sampler.indices();
+        const int64_t used = 24 / before;
+        for (int64_t i = 0; i < used; i += 2) sampler.advance(2);
+        seen.insert(seen.end(), all.begin(), all.begin() + used);
+        EXPECT_EQ(sampler.indices(), std::vector<int64_t>(all.begin() + used, all.end()));
+        state = sampler.state_dict();
+      }
+      for (int rank = 0; rank < after; ++rank) {
+        DistributedSampler sampler(size, {.num_replicas = after, .rank = rank, .seed = 7});
+        sampler.load_state_dict(state);
+        sampler.set_epoch(2);  // as a loop over epochs does
+        const auto rest = sampler.indices();
+        EXPECT_EQ(rest.size(), 24 / after);
+        seen.insert(seen.end(), rest.begin(), rest.end());
+        sampler.set_epoch(3);
+        EXPECT_EQ(sampler.indices().size(), static_cast<size_t>(size / after));
+      }
+      std::sort(seen.begin(), seen.end());
+      for (int64_t i = 0; i < size; ++i) EXPECT_EQ(seen[static_cast<size_t>(i)], i) << before << after;
+    }
+  }
+}
+
+TEST(DistributedSampler, RefusesTheStateOfAnotherOrder) {
+  DistributedSampler sampler(10, {.num_replicas = 2, .seed = 1});
+  sampler.advance(1);
+  const StateDict state = sampler.state_dict();
+  EXPECT_THROW(DistributedSampler(11, {.seed = 1}).load_state_dict(state), ValueError);
+  EXPECT_THROW(DistributedSampler(10, {.seed = 2}).load_state_dict(state), ValueError);
+  EXPECT_THROW(DistributedSampler(10, {.num_replicas = 3, .seed = 1}).load_state_dict(state), ValueError);
+  EXPECT_NO_THROW(DistributedSampler(10, {.num_replicas = 1, .seed = 1}).load_state_dict(state));
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -25,6 +27,41 @@ TEST(TrainSampler, RefusesWhatCannotWork) {
   EXPECT_THROW(TrainSampler(8, {.num_replicas = 2, .rank = 2}), ValueError);
   EXPECT_THROW(TrainSampler(8, {.strategy = TrainSamplingStrategy::group_by_length}), ValueError);
   EXPECT_THROW(TrainSampler(3, {.strategy = TrainSamplingStrategy::group_by_length}, {1, 2}), ValueError);
+}
+
+TEST(TrainSampler, GoesOnInTheMiddleOfAnEpochWithAnyNumberOfRanks) {
+  struct Division {
+    int replicas;
+    int64_t batch_size;
+  };
+  for (const Division before : {Division{1, 8}, Division{2, 4}, Division{4, 2}}) {
+    for (const Division after : {Division{1, 4}, Division{2, 4}, Division{8, 1}}) {
+      std::vector<int64_t> seen;
+      StateDict state;
+      for (int rank = 0; rank < before.replicas; ++rank) {
+        TrainSampler sampler(
+            64, {.batch_size = before.batch_size, .num_replicas = before.replicas, .rank = rank});
+        sampler.set_epoch(1);
+        const auto all = sampler.indices();
+        const int64_t used = 3 * before.batch_size;
+        for (int i = 0; i < 3; ++i) sampler.advance(before.batch_size);
+        seen.insert(seen.end(), all.begin(), all.begin() + used);
+        EXPECT_EQ(sampler.indices(), std::vector<int64_t>(all.begin() + used, all.end()));
+        state = sampler.state_dict();
+      }
+      for (int rank = 0; rank < after.replicas; ++rank) {
+        TrainSampler sampler(64,
+                             {.batch_size = after.batch_size, .num_replicas = after.replicas, .rank = rank});
+        sampler.load_state_dict(state);
+        sampler.set_epoch(1);
+        const auto rest = sampler.indices();
+        seen.insert(seen.end(), rest.begin(), rest.end());
+      }
+      std::sort(seen.begin(), seen.end());
+      ASSERT_EQ(seen.size(), 64);
+      for (int64_t i = 0; i < 64; ++i) EXPECT_EQ(seen[static_cast<size_t>(i)], i);
+    }
+  }
 }
 
 }  // namespace

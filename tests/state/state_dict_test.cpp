@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/state/counters.h"
+#include "lockstep/state/stateful.h"
 
 namespace lockstep {
 namespace {
@@ -41,6 +43,21 @@ TEST(StateDict, ScalarsGoThroughJson) {
   EXPECT_EQ(StateDict::scalars_from_json(state.scalars_to_json()), state.scalars);
   EXPECT_THROW(StateDict::scalars_from_json("[1]"), ValueError);
   EXPECT_THROW(StateDict::scalars_from_json("{\"a\": [1]}"), ValueError);
+}
+
+TEST(Counters, AreSavedAndLoadedInPlace) {
+  Counters saved, loaded;
+  saved["epoch"] = 2;
+  saved["step"] = int64_t{1} << 40;
+  int64_t& step = loaded["step"];
+  loaded["other"] = 5;
+  loaded.load_state_dict(saved.state_dict());
+  EXPECT_EQ(step, int64_t{1} << 40);
+  EXPECT_EQ(loaded["epoch"], 2);
+  EXPECT_EQ(loaded["other"], 0);
+  EXPECT_THROW(loaded.load_state_dict({{}, {{"step", 0.5}}}), ValueError);
+  EXPECT_EQ(step, int64_t{1} << 40);
+  static_assert(Stateful<Counters> && !Stateful<int>);
 }
 
 }  // namespace

@@ -1,0 +1,27 @@
+// Where a sampler is: the epoch, and how far in it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/state/state_dict.h"
+
+namespace lockstep::detail {
+
+/// What the samplers' states have in common. `samples` counts those of all ranks together, so that another
+/// number of ranks can go on from there.
+struct EpochPosition {
+  int64_t epoch = 0, samples = 0;
+
+  void set_epoch(int64_t next);
+  StateDict save(int64_t dataset_size, uint64_t seed) const;
+  /// `granularity`: how many samples the ranks take together at a time. Throws ValueError that begins with
+  /// `who` for another data set or seed, or a position between two such.
+  void load(std::string_view who, const StateDict& state, int64_t dataset_size, uint64_t seed,
+            int64_t granularity);
+  /// A rank's `indices` of the epoch without those that it has passed.
+  std::vector<int64_t> rest_of(std::vector<int64_t> indices, int num_replicas) const;
+};
+
+}  // namespace lockstep::detail
