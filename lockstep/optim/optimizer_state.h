@@ -7,9 +7,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/optim/zero_partition.h"
+#include "lockstep/state/state_dict.h"
 
 namespace lockstep::detail {
 
@@ -27,9 +29,42 @@ void merge_state(std::unique_ptr<ParamState>& whole, const ParamState& part, con
 std::string optimizer_bytes(const torch::optim::Optimizer& optimizer);
 void read_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes);
 
+/// Elements `range` of parameter number `number`, counted over all groups; `local` is what an optimizer holds
+/// of it: the parameter itself, or a flat tensor.
+struct StatePiece {
+  size_t number;
+  at::Tensor parameter, local;
+  ElementRange range;
+};
+
+/// The options of all groups as scalars "param_groups.<group>.<option>", and their numbers of parameters; and
+/// the opposite, which throws ValueError where the groups differ.
+void save_options(const std::vector<torch::optim::OptimizerParamGroup>& groups, StateDict& to);
+void load_options(std::vector<torch::optim::OptimizerParamGroup>& groups, const StateDict& from);
+/// The state that `optimizer` holds of `pieces`, under "state.<number>.<name>"; of a part of a parameter with
+/// scalars "begin" and "end", its elements in the order of memory.
+void save_pieces(const torch::optim::Optimizer& optimizer, const std::vector<StatePiece>& pieces,
+                 StateDict& to);
+/// Gives `optimizer`, in place of the state that it has, that of `pieces` out of all `parts` together.
+void load_pieces(torch::optim::Optimizer& optimizer, const std::vector<StatePiece>& pieces,
+                 const std::vector<StateDict>& parts);
+
 }  // namespace lockstep::detail
 
 namespace lockstep {
+
+/// The options and the state of SGD, Adam, AdamW, Adagrad or RMSprop, ours and LibTorch's: scalars
+/// "param_groups.<group>.<option>" and "state.<parameter>.step", tensors "state.<parameter>.<name>" with
+/// PyTorch's names, where parameters are counted over all groups. The tensors share memory with the optimizer's.
+/// Of a divided optimizer: this rank's part; all ranks' parts are its state. Throws ValueError for any other
+/// class. Not collective.
+StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer);
+
+/// Gives `optimizer`, which has the same groups of parameters, those options and that state, as copies.
+/// `parts`: the one state of an optimizer, or those of all ranks of a divided one; `optimizer` may be divided
+/// otherwise, or not at all. Throws ValueError for other groups or a part that is missing, and for another
+/// class. Not collective.
+void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const std::vector<StateDict>& parts);
 
 struct BroadcastOptimizerStateOptions {
   int src = 0;  ///< the rank whose state all get

@@ -146,6 +146,34 @@ void ShardedOptimizer::load_state_dict(const Optimizer& plain) {
   }
 }
 
+std::vector<StatePiece> ShardedOptimizer::own_state_pieces() const {
+  std::vector<StatePiece> pieces;
+  size_t before = 0;  // parameters of the groups before
+  for (size_t g = 0; g < own_.size(); ++g) {
+    const std::vector<at::Tensor>& parameters = param_groups_[g].params();
+    for (const Piece& piece : own_[g]) {
+      size_t index = 0;
+      while (!parameters[index].is_same(piece.parameter)) ++index;
+      pieces.push_back({before + index, piece.parameter, piece.local, piece.range});
+    }
+    before += parameters.size();
+  }
+  return pieces;
+}
+
+StateDict ShardedOptimizer::shard_state_dict() const {
+  StateDict state;
+  save_options(param_groups_, state);
+  save_pieces(*local_, own_state_pieces(), state);
+  return state;
+}
+
+void ShardedOptimizer::load_shards(const std::vector<StateDict>& parts) {
+  load_options(param_groups_, parts.front());
+  sync_options();
+  load_pieces(*local_, own_state_pieces(), parts);
+}
+
 void ShardedOptimizer::enter_join(std::shared_ptr<JoinSession> session, int index) {
   join_ = std::move(session);
   join_index_ = index;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/zero_partition.h"
 #include "lockstep/parallel/join_session.h"
 
@@ -62,6 +63,10 @@ class ShardedOptimizer : public torch::optim::Optimizer, public detail::JoinMemb
   /// same groups, such as another rank's state_dict() or a plain optimizer that was loaded from a file. Not
   /// collective. Throws ValueError when the groups differ.
   void load_state_dict(const torch::optim::Optimizer& plain);
+  /// optimizer_state_dict() and load_optimizer_state_dict() (optimizer_state.h) of this rank's part; `parts`:
+  /// those of all ranks that have saved, however many, or a plain optimizer's state. Not collective.
+  StateDict shard_state_dict() const;
+  void load_shards(const std::vector<StateDict>& parts);
   /// Adds parameters; called by all ranks, with the same group. Blocks.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
@@ -111,6 +116,7 @@ class ShardedOptimizer : public torch::optim::Optimizer, public detail::JoinMemb
   std::vector<double> learning_rates() const;
   detail::ParamGroups groups_over(const std::vector<std::vector<detail::Piece>>& pieces) const;
   detail::ParamGroups whole_groups() const;
+  std::vector<detail::StatePiece> own_state_pieces() const;
   void take_state(const torch::optim::Optimizer& shard,
                   const std::vector<std::vector<detail::Piece>>& pieces);
 
