@@ -30,28 +30,39 @@ std::string Checkpoint::read_text(const std::string& file) const {
   return read_file(path_ / file);
 }
 
-Checkpoint::Tensors Checkpoint::read_tensors(const std::string& stem) const {
-  std::set<std::string> parts;
-  if (has(tensors_file(stem))) {
-    parts.insert(tensors_file(stem));
-  } else if (has(index_file(stem))) {
-    const nlohmann::json index = parse_json(read_text(index_file(stem)));
-    if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
-      throw FileError((path_ / index_file(stem)).string() + " has no weight_map");
-    }
-    for (const auto& [name, part] : index["weight_map"].items()) {
-      if (part.is_string()) parts.insert(part.get<std::string>());
-    }
-  } else {
+std::vector<fs::path> Checkpoint::files_of(const std::string& stem) const {
+  if (has(tensors_file(stem))) return {path_ / tensors_file(stem)};
+  if (!has(index_file(stem)))
     throw FileError(fmt::format("{} has no {}", path_.string(), tensors_file(stem)));
+  const nlohmann::json index = parse_json(read_text(index_file(stem)));
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+    throw FileError((path_ / index_file(stem)).string() + " has no weight_map");
   }
+  std::set<fs::path> parts;
+  for (const auto& [name, part] : index["weight_map"].items()) {
+    const std::string file = part.is_string() ? part.get<std::string>() : "";
+    if (!has(file)) {
+      throw FileError(fmt::format("{}: {} is in {:?}, which is no file of the checkpoint",
+                                  (path_ / index_file(stem)).string(), name, file));
+    }
+    parts.insert(path_ / file);
+  }
+  return {parts.begin(), parts.end()};
+}
+
+Checkpoint::Tensors Checkpoint::read_tensors(const std::string& stem) const {
   Tensors all;
-  for (const auto& part : parts) {
-    const SafetensorsReader reader(path_ / part);
+  for (const auto& file : files_of(stem)) {
+    const SafetensorsReader reader(file);
     all.tensors.merge(reader.map());
     all.metadata.insert(reader.metadata().begin(), reader.metadata().end());
   }
   return all;
+}
+
+LoadResult Checkpoint::load_module(const std::string& stem, torch::nn::Module& module,
+                                   LoadOptions options) const {
+  return lockstep::load_module(module, files_of(stem), options);
 }
 
 StateDict Checkpoint::read_state(const std::string& stem) const {

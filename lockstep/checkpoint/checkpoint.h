@@ -8,9 +8,12 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/module_file.h"
 #include "lockstep/state/state_dict.h"
 
 namespace lockstep::checkpoint {
@@ -40,10 +43,14 @@ class Checkpoint {
   /// All tensors of `stem`.safetensors, or of its shards. They lie in private mappings of the files, which
   /// are read when a tensor is touched: a write to one changes neither file nor checkpoint.
   Tensors read_tensors(const std::string& stem) const;
+  /// Reads what Snapshot::add_module() has saved into the memory of `module`, as lockstep::load_module() does,
+  /// with its errors.
+  LoadResult load_module(const std::string& stem, torch::nn::Module& module, LoadOptions options = {}) const;
   /// What Snapshot::add_state() was given; its tensors as read_tensors() gives them.
   StateDict read_state(const std::string& stem) const;
 
  private:
+  std::vector<std::filesystem::path> files_of(const std::string& stem) const;
   std::filesystem::path path_;
   Manifest manifest_;
 };
@@ -59,7 +66,7 @@ Checkpoint open(const std::filesystem::path& path, OpenOptions options = {});
 
 /// The newest complete checkpoint in `folder`, verified, whether or not the file `latest` names it; nullopt:
 /// there is none. `on_refused` is called for each newer one, with what is wrong with it, and for a `latest`
-/// that names another one; default: a warning in the log. Blocks.
+/// that names none of these; default: a warning in the log. Blocks.
 std::optional<Checkpoint> latest(const std::filesystem::path& folder, OnRefused on_refused = {});
 
 }  // namespace lockstep::checkpoint

@@ -156,12 +156,14 @@ std::vector<Candidate> candidates(const fs::path& folder) {
 
 std::optional<Candidate> find_latest(const fs::path& folder, const OnRefused& on_refused) {
   std::optional<Candidate> found;
+  std::set<std::string> refused;
   for (const auto& candidate : candidates(folder)) {
     const std::string reason = refusal(candidate.path, candidate.step);
     if (reason.empty()) {
       found = candidate;
       break;
     }
+    refused.insert(checkpoint_name(candidate.step) + "\n");
     on_refused(candidate.path, reason);
   }
   const fs::path pointer = folder / latest_name;
@@ -174,7 +176,7 @@ std::optional<Candidate> find_latest(const fs::path& folder, const OnRefused& on
     return found;
   }
   const std::string expected = found ? checkpoint_name(found->step) : "";
-  if (text != expected + "\n") {
+  if (text != expected + "\n" && !refused.contains(text)) {
     on_refused(pointer, fmt::format("{} says {:?}; {}", pointer.string(), text,
                                     found ? "the newest complete checkpoint is " + expected
                                           : "there is no complete checkpoint"));

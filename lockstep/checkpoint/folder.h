@@ -59,7 +59,7 @@ std::vector<Candidate> candidates(const std::filesystem::path& folder);
 using OnRefused = std::function<void(const std::filesystem::path& path, const std::string& reason)>;
 
 /// The newest directory of `folder` whose manifest and files are as they were written, whatever the file
-/// `latest` says; nullopt: none. Every newer one is refused, and so is a `latest` that names another one. Reads
+/// `latest` says; nullopt: none. Every newer one is refused, and so is a `latest` that names none of these. Reads
 /// all files of what it looks at. Blocks.
 std::optional<Candidate> find_latest(const std::filesystem::path& folder, const OnRefused& on_refused);
 

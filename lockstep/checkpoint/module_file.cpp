@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <list>
 #include <map>
 
 #include "lockstep/base/error.h"
@@ -92,20 +93,33 @@ void save_module(const torch::nn::Module& module, const std::filesystem::path& p
 }
 
 LoadResult load_module(torch::nn::Module& module, const std::filesystem::path& path, LoadOptions options) {
-  const SafetensorsReader reader(path);
-  std::map<std::string, const SafetensorsEntry*> entries;
-  for (const auto& entry : reader.entries()) entries.emplace(entry.name, &entry);
+  return load_module(module, std::vector{path}, options);
+}
+
+LoadResult load_module(torch::nn::Module& module, const std::vector<std::filesystem::path>& paths,
+                       LoadOptions options) {
+  if (paths.empty()) throw ValueError("load_module: no file was given");
+  struct Place {
+    const SafetensorsReader* reader;
+    const SafetensorsEntry* entry;
+  };
+  std::list<SafetensorsReader> readers;
+  std::map<std::string, Place> entries;
+  for (const auto& path : paths) {
+    const auto& reader = readers.emplace_back(path);
+    for (const auto& entry : reader.entries()) entries.insert_or_assign(entry.name, Place{&reader, &entry});
+  }
 
   LoadResult result;
   std::vector<std::string> problems;
-  std::vector<std::pair<const SafetensorsEntry*, at::Tensor>> found;
+  std::vector<std::pair<Place, at::Tensor>> found;
   for (const auto& [names, tensor] : tensors_of(module)) {
     const size_t found_before = found.size();
     for (const auto& name : names) {
       const auto entry = entries.find(name);
       if (entry == entries.end()) continue;
       found.emplace_back(entry->second, tensor);
-      if (auto problem = misfit(*entry->second, tensor); !problem.empty()) {
+      if (auto problem = misfit(*entry->second.entry, tensor); !problem.empty()) {
         problems.push_back(std::move(problem));
       }
       entries.erase(entry);
@@ -119,10 +133,13 @@ LoadResult load_module(torch::nn::Module& module, const std::filesystem::path& p
     problems.push_back("unexpected: " + list_of(result.unexpected));
   }
   if (!problems.empty()) {
-    throw ValueError(fmt::format("{} does not fit the module: {}", path.string(), fmt::join(problems, "; ")));
+    const std::string file =
+        paths.size() == 1 ? paths.front().string()
+                          : fmt::format("{} and {} more files", paths.front().string(), paths.size() - 1);
+    throw ValueError(fmt::format("{} does not fit the module: {}", file, fmt::join(problems, "; ")));
   }
   const at::NoGradGuard no_grad;
-  for (auto& [entry, tensor] : found) reader.read_into(*entry, tensor);
+  for (auto& [place, tensor] : found) place.reader->read_into(*place.entry, tensor);
   return result;
 }
 

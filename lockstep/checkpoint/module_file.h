@@ -45,5 +45,8 @@ struct LoadResult {
 /// unexpected ones, all in one error: then the module is as before. Blocks.
 LoadResult load_module(torch::nn::Module& module, const std::filesystem::path& path,
                        LoadOptions options = {});
+/// The same for a module whose tensors are divided among several files (shards).
+LoadResult load_module(torch::nn::Module& module, const std::vector<std::filesystem::path>& paths,
+                       LoadOptions options = {});
 
 }  // namespace lockstep

@@ -1,12 +1,16 @@
-// A directory for one test case.
+// A directory for one test case, and how long it waits for a Writer.
 #pragma once
 
 #include <stdlib.h>
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 
 namespace lockstep {
+
+/// Even where many tests run at once.
+inline constexpr std::chrono::minutes write_deadline{5};
 
 class TemporaryFolder {
  public:

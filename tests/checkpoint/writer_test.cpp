@@ -20,10 +20,6 @@ namespace lockstep::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using namespace std::chrono_literals;
-
-constexpr auto deadline = 60s;
-
 /// Every test case has its folder, which does not exist yet.
 class WriterTest : public testing::Test {
  protected:
@@ -39,7 +35,7 @@ class WriterTest : public testing::Test {
 
 using Names = std::vector<std::string>;
 
-Snapshot snapshot_of(const Writer& writer, int64_t value) {
+Snapshot small_snapshot(const Writer& writer, int64_t value) {
   Snapshot snapshot = writer.snapshot();
   snapshot.add_tensors("model.safetensors", {{"w", at::full({3}, value)}});
   snapshot.add_text("trainer_state.json", "{}");
@@ -47,10 +43,10 @@ Snapshot snapshot_of(const Writer& writer, int64_t value) {
 }
 
 void save(Writer& writer, int64_t step, std::set<std::string> kept = {}) {
-  writer.begin(step, snapshot_of(writer, step));
-  ASSERT_EQ(writer.wait(deadline).state, WriterState::written) << writer.status().error;
+  writer.begin(step, small_snapshot(writer, step));
+  ASSERT_EQ(writer.wait(write_deadline).state, WriterState::written) << writer.status().error;
   writer.commit(std::move(kept));
-  ASSERT_EQ(writer.wait(deadline).state, WriterState::idle) << writer.status().error;
+  ASSERT_EQ(writer.wait(write_deadline).state, WriterState::idle) << writer.status().error;
   EXPECT_EQ(writer.status().warning, "");
 }
 
@@ -80,10 +76,10 @@ TEST_F(WriterTest, WhatIsSavedIsRead) {
   snapshot.add_text("config.json", "{\"a\": 1}\n");
   state.tensors["exp_avg"].zero_();  // the snapshot is a copy
   writer.begin(7, std::move(snapshot));
-  ASSERT_EQ(writer.wait(deadline).state, WriterState::written) << writer.status().error;
+  ASSERT_EQ(writer.wait(write_deadline).state, WriterState::written) << writer.status().error;
   EXPECT_FALSE(latest(folder));
   writer.commit();
-  ASSERT_EQ(writer.wait(deadline).state, WriterState::idle) << writer.status().error;
+  ASSERT_EQ(writer.wait(write_deadline).state, WriterState::idle) << writer.status().error;
 
   EXPECT_EQ(names(), (Names{"checkpoint-7", "latest"}));
   EXPECT_EQ(read_file(folder / "latest"), "checkpoint-7\n");
@@ -124,9 +120,9 @@ TEST_F(WriterTest, LargeFilesAreShardedAsTransformersDoes) {
   Snapshot snapshot = writer.snapshot();
   snapshot.add_tensors("model.safetensors", tensors);
   writer.begin(1, std::move(snapshot));
-  writer.wait(deadline);
+  writer.wait(write_deadline);
   writer.commit();
-  ASSERT_EQ(writer.wait(deadline).state, WriterState::idle) << writer.status().error;
+  ASSERT_EQ(writer.wait(write_deadline).state, WriterState::idle) << writer.status().error;
   const auto checkpoint = *latest(folder);
   EXPECT_TRUE(checkpoint.has("model-00001-of-00004.safetensors"));
   EXPECT_EQ(load_safetensors(checkpoint.path() / "model-00001-of-00004.safetensors").tensors.size(), 1);
@@ -148,13 +144,13 @@ TEST_F(WriterTest, TwoRanksWriteOneCheckpoint) {
     snapshot.add_text("rng_state_1.json", "1");
     return snapshot;
   }());
-  ASSERT_EQ(second.wait(deadline).state, WriterState::written);
-  first.begin(4, snapshot_of(first, 4));
-  ASSERT_EQ(first.wait(deadline).state, WriterState::written);
+  ASSERT_EQ(second.wait(write_deadline).state, WriterState::written);
+  first.begin(4, small_snapshot(first, 4));
+  ASSERT_EQ(first.wait(write_deadline).state, WriterState::written);
   second.commit();
   EXPECT_EQ(second.status().state, WriterState::idle);
   first.commit();
-  ASSERT_EQ(first.wait(deadline).state, WriterState::idle) << first.status().error;
+  ASSERT_EQ(first.wait(write_deadline).state, WriterState::idle) << first.status().error;
   const auto checkpoint = *latest(folder);
   EXPECT_EQ(checkpoint.world_size(), 2);
   EXPECT_EQ(checkpoint.read_text("rng_state_1.json"), "1");
@@ -166,20 +162,20 @@ TEST_F(WriterTest, TwoRanksWriteOneCheckpoint) {
 
 TEST_F(WriterTest, ARankThatHasNotWrittenAndOneFileOfTwoRanksAreErrors) {
   Writer first(folder, 0, 2), second(folder, 1, 2);
-  first.begin(4, snapshot_of(first, 4));
-  ASSERT_EQ(first.wait(deadline).state, WriterState::written);
+  first.begin(4, small_snapshot(first, 4));
+  ASSERT_EQ(first.wait(write_deadline).state, WriterState::written);
   first.commit();
-  EXPECT_EQ(first.wait(deadline).state, WriterState::failed);
+  EXPECT_EQ(first.wait(write_deadline).state, WriterState::failed);
   EXPECT_NE(first.status().error.find(".rank-1.json"), std::string::npos) << first.status().error;
   first.discard();
   EXPECT_TRUE(names().empty());
 
-  first.begin(4, snapshot_of(first, 4));
-  ASSERT_EQ(first.wait(deadline).state, WriterState::written);
-  second.begin(4, snapshot_of(second, 4));
-  ASSERT_EQ(second.wait(deadline).state, WriterState::written);
+  first.begin(4, small_snapshot(first, 4));
+  ASSERT_EQ(first.wait(write_deadline).state, WriterState::written);
+  second.begin(4, small_snapshot(second, 4));
+  ASSERT_EQ(second.wait(write_deadline).state, WriterState::written);
   first.commit();
-  EXPECT_EQ(first.wait(deadline).state, WriterState::failed);
+  EXPECT_EQ(first.wait(write_deadline).state, WriterState::failed);
   EXPECT_NE(first.status().error.find("each file is one rank's"), std::string::npos) << first.status().error;
   second.discard();
   first.discard();
@@ -208,9 +204,9 @@ TEST_F(WriterTest, ASecondSaveOfAStepReplacesTheFirst) {
   Snapshot snapshot = writer.snapshot();
   snapshot.add_text("other.json", "2");
   writer.begin(3, std::move(snapshot));
-  writer.wait(deadline);
+  writer.wait(write_deadline);
   writer.commit();
-  ASSERT_EQ(writer.wait(deadline).state, WriterState::idle) << writer.status().error;
+  ASSERT_EQ(writer.wait(write_deadline).state, WriterState::idle) << writer.status().error;
   EXPECT_EQ(names(), (Names{"checkpoint-3", "latest"}));
   EXPECT_TRUE(latest(folder)->has("other.json"));
   EXPECT_FALSE(latest(folder)->has("trainer_state.json"));
@@ -225,16 +221,12 @@ TEST_F(WriterTest, ADamagedOneIsRefusedByNameAndTheOneBeforeIsUsed) {
   const auto checkpoint = latest(folder, refusals.call());
   ASSERT_TRUE(checkpoint);
   EXPECT_EQ(checkpoint->step(), 10);
-  ASSERT_EQ(refusals.all.size(), 3);
+  ASSERT_EQ(refusals.all.size(), 2);
   EXPECT_NE(refusals.all[0].find("checkpoint-30/model.safetensors is damaged: its hash is"),
             std::string::npos)
       << refusals.all[0];
   EXPECT_NE(refusals.all[1].find("checkpoint-20/trainer_state.json: No such file"), std::string::npos)
       << refusals.all[1];
-  EXPECT_NE(refusals.all[2].find("latest says \"checkpoint-30\\n\"; the newest complete checkpoint is "
-                                 "checkpoint-10"),
-            std::string::npos)
-      << refusals.all[2];
   EXPECT_THROW(open(folder / "checkpoint-30"), FileError);
   EXPECT_NO_THROW(open(folder / "checkpoint-30", {.verify = false}));
 }
@@ -242,6 +234,14 @@ TEST_F(WriterTest, ADamagedOneIsRefusedByNameAndTheOneBeforeIsUsed) {
 TEST_F(WriterTest, TheLatestFileIsNotNeeded) {
   Writer writer(folder, 0, 1);
   for (const int64_t step : {10, 20}) save(writer, step);
+  std::ofstream(folder / "latest") << "checkpoint-10\n";
+  Refusals refusals;
+  EXPECT_EQ(latest(folder, refusals.call())->step(), 20);
+  ASSERT_EQ(refusals.all.size(), 1);
+  EXPECT_NE(refusals.all[0].find("latest says \"checkpoint-10\\n\"; the newest complete checkpoint is "
+                                 "checkpoint-20"),
+            std::string::npos)
+      << refusals.all[0];
   fs::remove(folder / "latest");
   EXPECT_EQ(latest(folder)->step(), 20);
   EXPECT_FALSE(latest(temporary.path() / "nothing"));
@@ -255,7 +255,7 @@ TEST_F(WriterTest, MemoryIsUsedAgain) {
     snapshot.add_tensors("model.safetensors", {{"w", large}});
     const char* memory = snapshot.files().front().data.memory.get();
     writer.begin(1, std::move(snapshot));
-    writer.wait(deadline);
+    writer.wait(write_deadline);
     writer.discard();
     return memory;
   };
@@ -266,10 +266,10 @@ TEST_F(WriterTest, MemoryIsUsedAgain) {
 TEST_F(WriterTest, AtMostOneIsInFlightAndTheOrderOfCallsIsChecked) {
   Writer writer(folder, 0, 1);
   EXPECT_THROW(writer.commit(), Error);
-  writer.begin(1, snapshot_of(writer, 1));
-  EXPECT_THROW(writer.begin(2, snapshot_of(writer, 2)), Error);
+  writer.begin(1, small_snapshot(writer, 1));
+  EXPECT_THROW(writer.begin(2, small_snapshot(writer, 2)), Error);
   writer.discard();
-  EXPECT_THROW(writer.begin(-1, snapshot_of(writer, 2)), ValueError);
+  EXPECT_THROW(writer.begin(-1, small_snapshot(writer, 2)), ValueError);
   EXPECT_THROW(Writer(folder, 2, 2), ValueError);
   Snapshot snapshot;
   snapshot.add_text("a.json", "");

@@ -1,0 +1,95 @@
+// Checkpoints of a loop of one's own: save(), load(), and latest() (checkpoint.h).
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <torch/optim/optimizer.h>
+
+#include <chrono>
+#include <concepts>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/files.h"
+#include "lockstep/checkpoint/snapshot.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/state/stateful.h"
+
+namespace lockstep::checkpoint {
+
+enum class SavedBy {
+  first_rank,  ///< what is equal on all ranks; all load it
+  each_rank,   ///< what differs between them; needs as many ranks when it is loaded
+};
+
+/// Something with a name to be saved and loaded; it must live as long as the Part. Its file is
+/// `name`.safetensors. Implicitly made of a pair:
+///
+///     lockstep::checkpoint::save("run/checkpoint-100", {{"model", model}, {"optimizer", optimizer}});
+class Part {
+ public:
+  /// Parameters and buffers under the module's names, as save_module() writes them.
+  Part(std::string name, torch::nn::Module& module);
+  template <class M>
+  Part(std::string name, const torch::nn::ModuleHolder<M>& module)
+      : Part(std::move(name), static_cast<torch::nn::Module&>(*module.ptr())) {}
+  template <std::derived_from<torch::nn::Module> M>
+  Part(std::string name, const std::shared_ptr<M>& module)
+      : Part(std::move(name), static_cast<torch::nn::Module&>(*module)) {}
+  /// As optimizer_state_dict() knows it; of a divided one, each rank saves its part, and any number of ranks
+  /// can load them.
+  Part(std::string name, torch::optim::Optimizer& optimizer);
+  template <Stateful T>
+  Part(std::string name, T& thing, SavedBy saved_by = SavedBy::first_rank)
+      : Part(
+            std::move(name), saved_by, [&thing] { return thing.state_dict(); },
+            [&thing](const StateDict& state) { thing.load_state_dict(state); }) {}
+
+  const std::string& name() const { return name_; }
+  /// Adds what this rank saves of it.
+  void add_to(Snapshot& snapshot, int rank, int world_size) const;
+  /// Throws FileError for what the checkpoint lacks, and the errors of whom it belongs to.
+  void load_from(const Checkpoint& checkpoint, int rank, int world_size) const;
+
+ private:
+  Part(std::string name, SavedBy saved_by, std::function<StateDict()> save,
+       std::function<void(const StateDict&)> load);
+  std::string name_;
+  std::function<void(Snapshot&, int rank, int world_size)> add_;
+  std::function<void(const Checkpoint&, int rank, int world_size)> load_;
+};
+
+struct SaveOptions {
+  /// The ranks that save together; default: the group that lockstep::init() made, else this process alone.
+  std::optional<ProcessGroup> process_group{};
+  int save_total_limit = 0;      ///< WriterOptions::save_total_limit
+  std::set<std::string> kept{};  ///< names that the limit spares: "checkpoint-100"
+  uint64_t max_shard_bytes = 5'000'000'000;
+  std::shared_ptr<Files> files = posix_files();
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);  ///< of writing, and of publishing
+};
+
+/// Saves `parts` as the checkpoint `directory`, whose name is checkpoint-<step>: whole or not at all (writer.h).
+/// When it returns, the checkpoint survives a crash. Called by all ranks of the group, with the same
+/// arguments and a folder that they share; blocks. Throws FileError on all ranks when one cannot write; ValueError
+/// for another name. Old checkpoints that cannot be removed are a warning in the log.
+void save(const std::filesystem::path& directory, const std::vector<Part>& parts, SaveOptions options = {});
+
+struct LoadPartsOptions {
+  std::optional<ProcessGroup> process_group{};  ///< as SaveOptions::process_group
+};
+
+/// Loads every one of `parts`. Not collective: each rank calls it. Throws FileError for what the checkpoint
+/// lacks, ValueError for what does not fit; then some parts may be loaded. Blocks.
+void load(const Checkpoint& checkpoint, const std::vector<Part>& parts, LoadPartsOptions options = {});
+/// The same, of a directory that is verified first.
+void load(const std::filesystem::path& directory, const std::vector<Part>& parts,
+          LoadPartsOptions options = {});
+
+}  // namespace lockstep::checkpoint
