@@ -74,10 +74,11 @@ class BertClassify : public Recipe {
                   models::BertBatch{batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]});
             },
         .metrics = {accuracy(), f1({.average = files.labels.size() == 2 ? "binary" : "macro"})},
-        .save =
-            [this](const std::filesystem::path& directory) {
-              models::save_bert_classifier(model, directory);
-              tokenizer->save(directory);
+        .model_files =
+            [this] {
+              auto files = tokenizer->files();
+              files["config.json"] = model->config().to_json();
+              return files;
             },
         .on_samples = std::move(on_samples)};
     return std::make_unique<Trainer>(model, args, world, std::move(options));

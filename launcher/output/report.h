@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/job/stop_signals.h"
+
 namespace lockstep::launcher {
 
 struct WorkerResult {
@@ -29,7 +31,7 @@ std::string range_of_ranks(int first, int count);
 
 /// The exit code of a rank that has saved its work and wants to be started again later (EX_TEMPFAIL), as
 /// schedulers requeue jobs by it. It is no failure.
-inline constexpr int kResumeCode = 75;
+using job::kResumeCode;
 bool asks_to_be_resumed(int wait_status);
 
 /// Whether a rank that was sent `signal` ended in a way of its own: not well, not by that signal, not by

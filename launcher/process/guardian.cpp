@@ -34,7 +34,8 @@ class DeathOrder {
   void add(pid_t pid) {
     UniqueFd fd = job::open_pidfd(pid);
     epoll_event event{.events = EPOLLIN, .data = {.u64 = static_cast<uint64_t>(pid)}};
-    if (fd.valid() && ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0) pidfds_[pid] = std::move(fd);
+    if (fd.valid() && ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0)
+      pidfds_[pid] = std::move(fd);
   }
 
   /// The dead among the children added, the first to die first. Each is named once.
@@ -135,7 +136,10 @@ class GuardianProcess {
     switch (command.kind) {
       case Command::signal_workers:
         for (const pid_t pid : pids_) {
-          if (pid > 0) signal_group(pid, command.signal);
+          if (pid <= 0) continue;
+          // Of two equal signals that wait a process gets the first one.
+          if (command.value != 0) ::sigqueue(pid, command.signal, {.sival_int = command.value});
+          signal_group(pid, command.signal);
         }
         break;
       case Command::start_store:

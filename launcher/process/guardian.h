@@ -34,6 +34,7 @@ struct Command {
   };
   Kind kind;
   int signal;
+  int value = 0;  ///< that the signal carries to the workers themselves; 0: none
 };
 
 /// From the guardian to lockrun.

@@ -22,6 +22,7 @@
 #include "launcher/watch/workers.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/stop_signals.h"
 #include "lockstep/shm/segment.h"
 
 namespace lockstep::launcher {
@@ -337,7 +338,7 @@ class Attempt {
     told_at_ = monotonic_seconds();
     kill_at_ = told_at_ + job_.options.shutdown_timeout;
     if (job_.agent != nullptr) job_.agent->report_quiet(std::nullopt);
-    guardian_->send({Command::signal_workers, signal});
+    guardian_->send({Command::signal_workers, signal, why == Why::failure ? job::kPeerHasFailed : 0});
   }
 
   void kill_the_slow() {

@@ -163,6 +163,10 @@ void BertConfig::check() const {
 }
 
 void BertConfig::save(const std::filesystem::path& config_json) const {
+  write_file_atomically(config_json, to_json());
+}
+
+std::string BertConfig::to_json() const {
   json id2label = json::object();
   json label2id = json::object();
   for (size_t id = 0; id < labels.size(); ++id) {
@@ -189,7 +193,7 @@ void BertConfig::save(const std::filesystem::path& config_json) const {
       {"id2label", id2label},
       {"label2id", label2id},
   };
-  write_file_atomically(config_json, dump_json(object, {.indent = 2}) + "\n");
+  return dump_json(object, {.indent = 2}) + "\n";
 }
 
 void check_vocab_fits(const BertConfig& config, int64_t tokenizer_vocab_size,

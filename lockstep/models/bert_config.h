@@ -32,6 +32,8 @@ struct BertConfig {
   static BertConfig from_file(const std::filesystem::path& config_json);
   /// Writes atomically. Throws FileError.
   void save(const std::filesystem::path& config_json) const;
+  /// The text of config.json.
+  std::string to_json() const;
   /// Throws ValueError naming the field whose value cannot work.
   void check() const;
 };

@@ -1,5 +1,6 @@
 #include "lockstep/state/state_dict.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
@@ -7,6 +8,9 @@
 
 namespace lockstep {
 namespace {
+
+/// JSON has no numbers for these.
+const char* name_of(double value) { return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
 
 template <class Map>
 void add_prefixed(std::string_view prefix, const Map& from, Map& to) {
@@ -35,6 +39,11 @@ T StateDict::get(std::string_view who, const std::string& name) const {
   if (const T* value = std::get_if<T>(&found->second)) return *value;
   if constexpr (std::is_same_v<T, double>) {
     if (const auto* value = std::get_if<int64_t>(&found->second)) return static_cast<double>(*value);
+    if (const auto* text = std::get_if<std::string>(&found->second)) {
+      for (const double value : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+        if (*text == name_of(value)) return value;
+      }
+    }
   }
   throw ValueError(std::string(who) + ": \"" + name + "\" of the state is of another type than expected");
 }
@@ -56,7 +65,12 @@ StateDict StateDict::part(std::string_view prefix) const {
 std::string StateDict::scalars_to_json() const {
   nlohmann::json object = nlohmann::json::object();
   for (const auto& [name, scalar] : scalars) {
-    std::visit([&](const auto& value) { object[name] = value; }, scalar);
+    const auto* number = std::get_if<double>(&scalar);
+    if (number != nullptr && !std::isfinite(*number)) {
+      object[name] = name_of(*number);
+    } else {
+      std::visit([&](const auto& value) { object[name] = value; }, scalar);
+    }
   }
   return dump_json(object);
 }

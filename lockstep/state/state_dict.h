@@ -19,7 +19,8 @@ struct StateDict {
   std::map<std::string, at::Tensor> tensors{};
   std::map<std::string, Scalar> scalars{};
 
-  /// The scalar of that name. T: bool, int64_t, double (an integer will do) or std::string. Throws ValueError
+  /// The scalar of that name. T: bool, int64_t, double (an integer will do, and "inf", "-inf" and "nan", as which
+  /// scalars_to_json() writes what JSON has no number for) or std::string. Throws ValueError
   /// that begins with `who` where there is none, or one of another type.
   template <class T>
   T get(std::string_view who, const std::string& name) const;

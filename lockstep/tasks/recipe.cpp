@@ -106,7 +106,7 @@ int run(const char* name, const char* description, Recipe& recipe, int argc, cha
     if (mistake) throw *mistake;
     recipe.read();
     if (recipe.train_size > 0) {
-      if (world.rank() == 0) check_output_dir(recipe.args.output_dir, recipe.args.overwrite_output_dir);
+      if (world.rank() == 0) check_output_dir(recipe.args);
       plan_training(recipe.train_size, world.size(), recipe.args);
     }
     if (world.rank() == 0) {

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/text/added_tokens.h"
 #include "lockstep/text/char_walk.h"
 #include "lockstep/text/tokenizer_spec.h"
@@ -221,7 +222,12 @@ int64_t BertTokenizer::vocab_size() const { return impl_->vocab_size; }
 int64_t BertTokenizer::pad_token_id() const { return impl_->special.pad; }
 
 void BertTokenizer::save(const std::filesystem::path& directory) const {
-  write_tokenizer_files(directory, impl_->spec);
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) throw FileError("cannot create directory " + directory.string() + ": " + error.message());
+  for (const auto& [name, text] : files()) write_file_atomically(directory / name, text);
 }
+
+std::map<std::string, std::string> BertTokenizer::files() const { return tokenizer_files(impl_->spec); }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,6 +51,8 @@ class BertTokenizer {
   /// Writes vocab.txt, tokenizer.json and tokenizer_config.json, so that transformers' AutoTokenizer loads
   /// them and gives the same ids. Makes `directory` when it is missing. Throws FileError.
   void save(const std::filesystem::path& directory) const;
+  /// What save() writes: texts by file name.
+  std::map<std::string, std::string> files() const;
 
  private:
   struct Impl;

@@ -373,14 +373,10 @@ TokenizerSpec read_tokenizer_directory(const std::filesystem::path& directory) {
   return spec;
 }
 
-void write_tokenizer_files(const std::filesystem::path& directory, const TokenizerSpec& spec) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) throw FileError("cannot create directory " + directory.string() + ": " + error.message());
-  write_file_atomically(directory / "vocab.txt", vocab_txt(spec));
-  write_file_atomically(directory / "tokenizer.json", dump_json(tokenizer_json(spec), {.indent = 2}) + "\n");
-  write_file_atomically(directory / "tokenizer_config.json",
-                        dump_json(tokenizer_config_json(spec), {.indent = 2}) + "\n");
+std::map<std::string, std::string> tokenizer_files(const TokenizerSpec& spec) {
+  return {{"vocab.txt", vocab_txt(spec)},
+          {"tokenizer.json", dump_json(tokenizer_json(spec), {.indent = 2}) + "\n"},
+          {"tokenizer_config.json", dump_json(tokenizer_config_json(spec), {.indent = 2}) + "\n"}};
 }
 
 }  // namespace lockstep::text

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -51,7 +52,7 @@ TokenizerSpec read_tokenizer_directory(const std::filesystem::path& directory);
 /// Makes the special tokens that are in the vocabulary, and not yet added tokens, added tokens.
 void add_special_tokens(TokenizerSpec& spec);
 
-/// Writes vocab.txt, tokenizer.json and tokenizer_config.json into `directory`, which is made when missing.
-void write_tokenizer_files(const std::filesystem::path& directory, const TokenizerSpec& spec);
+/// The texts of vocab.txt, tokenizer.json and tokenizer_config.json, by name.
+std::map<std::string, std::string> tokenizer_files(const TokenizerSpec& spec);
 
 }  // namespace lockstep::text

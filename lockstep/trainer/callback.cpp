@@ -49,6 +49,18 @@ class EarlyStopping : public TrainerCallback {
     if (!best_ || gain > 0) best_ = found->second;
   }
 
+  StateDict state_dict() const override {
+    StateDict state;
+    state.scalars["waited"] = int64_t{waited_};
+    if (best_) state.scalars["best"] = *best_;
+    return state;
+  }
+  void load_state_dict(const StateDict& state) override {
+    waited_ = static_cast<int>(state.get<int64_t>("early_stopping", "waited"));
+    best_.reset();
+    if (state.scalars.contains("best")) best_ = state.get<double>("early_stopping", "best");
+  }
+
  private:
   static std::string names(const Metrics& metrics) {
     std::string all;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/state/state_dict.h"
 #include "lockstep/trainer/output/progress_line.h"
 #include "lockstep/trainer/trainer_state.h"
 #include "lockstep/trainer/training_arguments.h"
@@ -20,7 +21,7 @@ namespace lockstep {
 struct TrainerControl {
   bool should_training_stop = false;  ///< after this step
   bool should_epoch_stop = false;     ///< the next epoch begins after this step
-  bool should_save = false;           ///< write the model into output_dir, after this step
+  bool should_save = false;           ///< a checkpoint, after this step
   bool should_evaluate = false;       ///< after this step
   bool should_log = false;            ///< after this step
 };
@@ -63,6 +64,11 @@ class TrainerCallback {
   virtual void on_predict(CallbackContext&) {}
   virtual void on_save(CallbackContext&) {}
   virtual void on_log(CallbackContext&) {}
+
+  /// What it needs to go on where it stopped: saved with every checkpoint by rank 0, and given back to all ranks after
+  /// on_train_begin() of a training that resumes.
+  virtual StateDict state_dict() const { return {}; }
+  virtual void load_state_dict(const StateDict& /*state*/) {}
 };
 
 struct EarlyStoppingOptions {

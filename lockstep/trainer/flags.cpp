@@ -41,6 +41,10 @@ CommandOption add_option(CommandLine program, const ArgumentRow& row, IntervalSt
   return add_parsed(program, row, value, parse_interval_strategy, "WHEN", name_of(value));
 }
 
+CommandOption add_option(CommandLine program, const ArgumentRow& row, SaveStrategy& value) {
+  return add_parsed(program, row, value, parse_save_strategy, "WHEN", name_of(value));
+}
+
 CommandOption add_option(CommandLine program, const ArgumentRow& row, TrainSamplingStrategy& value) {
   const auto parse = [](const std::string&, const std::string& text) {
     return parse_train_sampling_strategy(text);

@@ -30,6 +30,10 @@ void DefaultFlow::on_step_end(CallbackContext& context) {
   if (args.fast_dev_run > 0 && is_last && args.eval_strategy != IntervalStrategy::EPOCH) {
     control.should_evaluate = true;
   }
+  if (args.save_strategy == SaveStrategy::STEPS && args.saves() &&
+      (every(context.state.save_steps) || is_last)) {
+    control.should_save = true;
+  }
   if (is_last) control.should_training_stop = true;
 }
 
@@ -39,6 +43,7 @@ void DefaultFlow::on_epoch_end(CallbackContext& context) {
   if (args.eval_strategy == IntervalStrategy::EPOCH && context.state.epoch >= args.eval_delay) {
     context.control.should_evaluate = true;
   }
+  if (args.save_strategy == SaveStrategy::EPOCH && args.saves()) context.control.should_save = true;
 }
 
 }  // namespace lockstep

@@ -6,7 +6,9 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -44,8 +46,9 @@ struct TrainerOptions {
   std::shared_ptr<torch::optim::Optimizer> optimizer{};
   /// Learning rates and weight decay of parameters by their names; the first rule that fits a name counts.
   std::vector<ParameterRule> parameter_rules{};
-  /// How save_model() writes the model into a directory, on rank 0; default: model.safetensors.
-  std::function<void(const std::filesystem::path& directory)> save{};
+  /// What save_model() and checkpoints have beside model.safetensors: texts by file name, such as config.json.
+  /// Called on rank 0.
+  std::function<std::map<std::string, std::string>()> model_files{};
   /// Called with the optimizer step (from 1) and this rank's sample numbers of its micro-batches.
   std::function<void(int64_t step, const std::vector<int64_t>& indices)> on_samples{};
 };
@@ -63,7 +66,7 @@ struct TrainerParts {
   std::vector<std::shared_ptr<TrainerCallback>> callbacks;
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   std::vector<ParameterRule> parameter_rules;
-  std::function<void(const std::filesystem::path&)> save;
+  std::function<std::map<std::string, std::string>()> model_files;
   std::function<void(int64_t, const std::vector<int64_t>&)> on_samples;
 };
 
@@ -92,7 +95,7 @@ TrainerParts make_parts(M module, TrainingArguments arguments, ProcessGroup grou
           .callbacks = std::move(options.callbacks),
           .optimizer = std::move(options.optimizer),
           .parameter_rules = std::move(options.parameter_rules),
-          .save = std::move(options.save),
+          .model_files = std::move(options.model_files),
           .on_samples = std::move(options.on_samples)};
 }
 
@@ -126,10 +129,14 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Runs all steps. Returns train_loss, train_runtime (s), train_samples_per_second, train_steps_per_second,
+  /// Runs all steps; with resume_from_checkpoint those that are left, which then give the bits of an undisturbed
+  /// run (docs/checkpoints.md). Returns train_loss, train_runtime (s), train_samples_per_second, train_steps_per_second,
   /// epoch, and total_flos, which is 0 (operations are not counted; Hugging Face's files have the key).
   /// Throws Error naming step and rank when a loss or a gradient is not finite, and ValueError when
   /// output_dir holds another run (output_dir.h), each as on_all_ranks does.
+  ///
+  /// Unless save_strategy is no, SIGTERM, SIGUSR1 and SIGINT end it after the step that runs: when a checkpoint is
+  /// saved it throws ReportedError, with which run_main() exits with 75, or 130 after SIGINT.
   Metrics train();
 
   /// Loss, metrics and speed over each sample of `dataset` exactly once, under "<prefix>_loss" and so on, and
@@ -142,12 +149,12 @@ class Trainer {
         outputs;  ///< float32 or int64 [size, ...] in the dataset's order, on rank 0; undefined on the others. Where
                   ///< outputs differ in shape they are filled up with -100 at their ends.
     at::Tensor labels;  ///< likewise; undefined for a dataset without labels
-    Metrics metrics;    ///< as evaluate() returns and logs them; empty for a dataset without labels
+    Metrics metrics{};  ///< as evaluate() returns and logs them; empty for a dataset without labels
   };
   /// Outputs of every sample, and metrics where there are labels.
   Prediction predict(const Dataset& dataset, const std::string& prefix = "test");
 
-  /// Writes the model on rank 0: TrainerOptions::save, by default <directory>/model.safetensors. Throws
+  /// Writes <directory>/model.safetensors (module_file.h) and TrainerOptions::model_files on rank 0. Throws
   /// FileError. With ema_decay the averaged weights.
   void save_model(const std::filesystem::path& directory);
   /// Adds an entry to the log: state().log_history and, on rank 0, output_dir/log.jsonl.

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lockstep {
@@ -29,11 +31,16 @@ struct TrainerState {
   int64_t logging_steps = 500;
   int64_t eval_steps = 500;
   int64_t save_steps = 500;
+  std::optional<double> best_metric{};        ///< TrainingArguments::best_metric()'s best value so far
+  std::optional<int64_t> best_global_step{};  ///< the step of the evaluation that gave it
+  std::string best_model_checkpoint{};        ///< that step's checkpoint; empty: it has none
   std::vector<LogEntry> log_history;
 };
 
 /// The text of trainer_state.json: keys sorted, two spaces, a new line at the end.
 std::string to_json(const TrainerState& state);
+/// Reads what to_json() or transformers wrote. Throws ValueError that begins with `source`.
+TrainerState trainer_state_from_json(std::string_view text, const std::string& source);
 /// One entry as a line of JSON, without the new line.
 std::string to_json_line(const LogEntry& entry);
 

@@ -26,6 +26,8 @@ std::string text_of(const T& value) {
     return fmt::format("{}", value);
   } else if constexpr (std::is_same_v<T, std::chrono::seconds>) {
     return fmt::format("{}", value.count());
+  } else if constexpr (std::is_same_v<T, std::optional<uint64_t>>) {
+    return value ? fmt::format("{}", *value) : "none";
   } else {
     return "what it is";  // of the other types every value is allowed
   }
@@ -80,9 +82,19 @@ double read_number(const std::string& name, const std::string& text) {
 void TrainingArguments::validate() const {
   check_fields(*this);
   optimizer_arguments();
+  const char* const needs_best = load_best_model_at_end                ? "load_best_model_at_end"
+                                 : save_strategy == SaveStrategy::BEST ? "save_strategy best"
+                                                                       : nullptr;
+  if (needs_best != nullptr && !evaluates()) {
+    throw ValueError(
+        fmt::format("{} needs evaluations during training; set eval_strategy to steps or epoch", needs_best));
+  }
+  if (load_best_model_at_end && save_strategy == SaveStrategy::NO) {
+    throw ValueError("load_best_model_at_end loads a checkpoint, but save_strategy is no");
+  }
   if (reduces_lr_on_plateau()) {
     plateau_options();
-    if (eval_strategy == IntervalStrategy::NO && val_check_interval == 0) {
+    if (!evaluates()) {
       throw ValueError(
           "lr_scheduler_type is reduce_lr_on_plateau, which follows a metric of the evaluation; set "
           "eval_strategy to steps or epoch");
@@ -123,6 +135,11 @@ int64_t TrainingArguments::resolved_eval_steps(int64_t num_training_steps) const
   if (eval_steps >= 1) return static_cast<int64_t>(eval_steps);
   if (eval_steps == 0) return resolved_logging_steps(num_training_steps);
   return static_cast<int64_t>(std::ceil(static_cast<double>(num_training_steps) * eval_steps));
+}
+
+int64_t TrainingArguments::resolved_save_steps(int64_t num_training_steps) const {
+  if (save_steps >= 1) return static_cast<int64_t>(save_steps);
+  return static_cast<int64_t>(std::ceil(static_cast<double>(num_training_steps) * save_steps));
 }
 
 OptimizerArguments TrainingArguments::optimizer_arguments() const {
@@ -176,6 +193,28 @@ const char* name_of(IntervalStrategy strategy) {
       return "steps";
     case IntervalStrategy::EPOCH:
       return "epoch";
+  }
+  return "unknown";
+}
+
+SaveStrategy parse_save_strategy(const std::string& flag, const std::string& text) {
+  for (const auto strategy :
+       {SaveStrategy::NO, SaveStrategy::STEPS, SaveStrategy::EPOCH, SaveStrategy::BEST}) {
+    if (text == name_of(strategy)) return strategy;
+  }
+  throw ValueError(fmt::format("{} is {}; it must be no, steps, epoch or best", flag, text));
+}
+
+const char* name_of(SaveStrategy strategy) {
+  switch (strategy) {
+    case SaveStrategy::NO:
+      return "no";
+    case SaveStrategy::STEPS:
+      return "steps";
+    case SaveStrategy::EPOCH:
+      return "epoch";
+    case SaveStrategy::BEST:
+      return "best";
   }
   return "unknown";
 }

@@ -14,6 +14,7 @@
 namespace lockstep {
 
 enum class IntervalStrategy : uint8_t { NO, STEPS, EPOCH };
+enum class SaveStrategy : uint8_t { NO, STEPS, EPOCH, BEST };
 
 /// TrainingArguments.optim_args, for sgd.
 struct OptimizerArguments {
@@ -34,6 +35,12 @@ struct TrainingArguments {
   int64_t resolved_logging_steps(int64_t num_training_steps) const;
   /// Optimizer steps between evaluations under IntervalStrategy::STEPS.
   int64_t resolved_eval_steps(int64_t num_training_steps) const;
+  /// Optimizer steps between checkpoints under SaveStrategy::STEPS.
+  int64_t resolved_save_steps(int64_t num_training_steps) const;
+  /// Whether train() evaluates.
+  bool evaluates() const { return eval_strategy != IntervalStrategy::NO || val_check_interval > 0; }
+  /// Whether train() saves checkpoints.
+  bool saves() const { return save_strategy != SaveStrategy::NO && fast_dev_run == 0; }
   /// Whether lr_scheduler_type is reduce_lr_on_plateau, which follows a metric: it has no lr_schedule().
   bool reduces_lr_on_plateau() const { return lr_scheduler_type == "reduce_lr_on_plateau"; }
   /// The arguments of ReduceLROnPlateau. Throws ValueError for lr_scheduler_kwargs that it does not have.
@@ -57,6 +64,9 @@ struct TrainingArguments {
 /// "no", "steps" or "epoch"; ValueError naming `flag` otherwise.
 IntervalStrategy parse_interval_strategy(const std::string& flag, const std::string& text);
 const char* name_of(IntervalStrategy strategy);
+/// "no", "steps", "epoch" or "best"; ValueError naming `flag` otherwise.
+SaveStrategy parse_save_strategy(const std::string& flag, const std::string& text);
+const char* name_of(SaveStrategy strategy);
 
 /// "true" or "false", in any case, or yes, no, 1 or 0; ValueError naming `name` otherwise.
 bool parse_bool(const std::string& name, const std::string& text);

@@ -468,7 +468,7 @@ TEST(Callbacks, EventsComeInTransformersOrder) {
   EXPECT_EQ(
       recorder->events,
       "init_end train_begin epoch_begin step_begin substep_end pre_optimizer_step optimizer_step step_end "
-      "log epoch_end log evaluate log train_end log predict save ");
+      "log save epoch_end log evaluate log train_end log predict save ");
   if (world().rank() == 0) {
     const auto saved = checkpoint::load_safetensors(folder.path / "saved/model.safetensors");
     EXPECT_EQ(saved.tensors.size(), 4U);

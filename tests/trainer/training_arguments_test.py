@@ -113,7 +113,8 @@ class TrainingArgumentsTest(unittest.TestCase):
 
         given = {"output_dir": "somewhere", "learning_rate": 3e-4, "max_steps": 7, "logging_steps": 10, "bf16": False,
                  "lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 2}, "limit_train_batches": 0.5,
-                 "train_sampling_strategy": "group_by_length", "ddp_timeout": 60}
+                 "train_sampling_strategy": "group_by_length", "ddp_timeout": 60, "save_strategy": "best", "save_total_limit": 3,
+                 "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 10, "metric_for_best_model": "f1", "greater_is_better": True}
         ours = self.read_fields(json.dumps(given))
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             file.write(json.dumps(ours))
@@ -128,7 +129,8 @@ class TrainingArgumentsTest(unittest.TestCase):
         given = dict(self.tables["defaults"], max_time="01:02:03:04", greater_is_better=True, data_seed=2**63 + 1,
                      optim="sgd", optim_args="momentum=0.9", metric_for_best_model="f1", ddp_backend="gloo",
                      lr_scheduler_kwargs={"num_cycles": 2}, ddp_broadcast_buffers=False, val_check_interval=0.25,
-                     fast_dev_run=1, train_sampling_strategy="sequential", logging_strategy="epoch", adam_epsilon=1e-9)
+                     fast_dev_run=1, save_strategy="epoch", save_total_limit=2, load_best_model_at_end=True, eval_strategy="epoch",
+                     save_failure="retry", resume_from_checkpoint="auto", save_only_model=True, save_steps=0.5, train_sampling_strategy="sequential", logging_strategy="epoch", adam_epsilon=1e-9)
         self.assertEqual(self.read_fields(json.dumps(given)), given)
         self.assertEqual(self.read_fields(json.dumps(self.tables["defaults"])), self.tables["defaults"])
         self.assertEqual(self.read_fields("{}"), self.tables["defaults"])
@@ -137,7 +139,13 @@ class TrainingArgumentsTest(unittest.TestCase):
     def test_mistakes_name_the_file_and_the_argument(self):
         for text, expected in (
                 ('{"fp16": true}', "fp16 is true, which is not supported: there is no gradient scaler; use bf16"),
-                ('{"save_steps": 100}', "save_steps is 100, which is not supported: checkpoints are not supported yet"),
+                ('{"save_on_each_node": true}', "save_on_each_node is true, which is not supported: all ranks write into one directory"),
+                ('{"save_steps": 0}', "save_steps is 0; it must be above 0"),
+                ('{"save_total_limit": 0}', "save_total_limit is 0; it must be 1 or more"),
+                ('{"save_strategy": "always"}', "save_strategy is always; it must be no, steps, epoch or best"),
+                ('{"load_best_model_at_end": true}', "load_best_model_at_end needs evaluations during training"),
+                ('{"load_best_model_at_end": true, "eval_strategy": "epoch", "save_strategy": "no"}',
+                 "load_best_model_at_end loads a checkpoint, but save_strategy is no"),
                 ('{"report_to": ["wandb"]}', r'report_to is \["wandb"\], which is not supported: there are no trackers yet'),
                 ('{"learning_rat": 1}', r"unknown argument learning_rat; did you mean learning_rate\?"),
                 ('{"warmup_ratio": 0.1}', r"unknown argument warmup_ratio; did you mean warmup_steps\?"),

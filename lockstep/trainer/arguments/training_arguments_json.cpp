@@ -109,6 +109,8 @@ void read_value(std::string_view name, const json& value, T& field) {
     const auto text = value.get<std::string>();
     if constexpr (std::is_same_v<T, IntervalStrategy>) {
       field = parse_interval_strategy(std::string(name), text);
+    } else if constexpr (std::is_same_v<T, SaveStrategy>) {
+      field = parse_save_strategy(std::string(name), text);
     } else if constexpr (std::is_same_v<T, TrainSamplingStrategy>) {
       field = parse_train_sampling_strategy(text);
     } else {

@@ -5,11 +5,17 @@
 
 namespace lockstep {
 
-void RunLog::begin(const TrainingArguments& arguments) {
+void RunLog::begin(const TrainingArguments& arguments, const std::vector<LogEntry>* resumed) {
   if (!writes_) return;
-  if (!is_own_) check_output_dir(output_dir_, arguments.overwrite_output_dir);
+  if (!is_own_) check_output_dir(arguments);
   is_own_ = true;
-  begin_output_dir(output_dir_);
+  begin_output_dir(arguments, resumed != nullptr);
+  if (resumed != nullptr) {
+    std::string lines;
+    for (const auto& entry : *resumed) lines += to_json_line(entry) + "\n";
+    file_.reset();
+    write_file_atomically(output_dir_ / "log.jsonl", lines);
+  }
   write_file_atomically(output_dir_ / "training_args.json", to_json(arguments));
   open();
 }

@@ -1,0 +1,66 @@
+#include "lockstep/job/stop_signals.h"
+
+#include <atomic>
+#include <iterator>
+#include <mutex>
+
+namespace lockstep {
+namespace {
+
+constexpr int kSignals[] = {SIGTERM, SIGUSR1, SIGINT};
+
+std::atomic<int> received{0}, interrupts{0};
+static_assert(std::atomic<int>::is_always_lock_free);  // a signal handler stores it
+
+struct Caught {
+  bool is_caught = false;
+  struct sigaction before {};
+};
+std::mutex mutex;
+int users = 0;
+Caught caught[std::size(kSignals)];
+
+void note(int signal, siginfo_t* info, void* /*context*/) {
+  const bool peer_has_failed = info->si_code == SI_QUEUE && info->si_value.sival_int == job::kPeerHasFailed;
+  const bool is_second = signal == SIGINT && interrupts.fetch_add(1, std::memory_order_relaxed) > 0;
+  if (peer_has_failed || is_second) {
+    struct sigaction fatal {};
+    fatal.sa_handler = SIG_DFL;
+    ::sigaction(signal, &fatal, nullptr);
+    ::raise(signal);  // it is blocked until the handler returns
+    return;
+  }
+  int none = 0;
+  received.compare_exchange_strong(none, signal, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  const std::lock_guard lock(mutex);
+  if (users++ > 0) return;
+  received = interrupts = 0;
+  for (size_t i = 0; i < std::size(kSignals); ++i) {
+    struct sigaction now {};
+    ::sigaction(kSignals[i], nullptr, &now);
+    caught[i] = {.is_caught = (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL, .before = now};
+    if (!caught[i].is_caught) continue;
+    struct sigaction ours {};
+    ours.sa_sigaction = note;
+    ours.sa_flags = SA_SIGINFO | SA_RESTART;
+    ::sigaction(kSignals[i], &ours, nullptr);
+  }
+}
+
+StopSignals::~StopSignals() {
+  const std::lock_guard lock(mutex);
+  if (--users > 0) return;
+  for (size_t i = 0; i < std::size(kSignals); ++i) {
+    if (caught[i].is_caught) ::sigaction(kSignals[i], &caught[i].before, nullptr);
+  }
+  received = 0;
+}
+
+int stop_signal() { return received.load(std::memory_order_relaxed); }
+
+}  // namespace lockstep

@@ -1,0 +1,40 @@
+// Signals that ask a rank to save its work and end.
+#pragma once
+
+#include <csignal>
+
+namespace lockstep {
+
+/// While one lives, SIGTERM, SIGUSR1 (what SLURM's --signal is often set to) and the first SIGINT do not end the
+/// process but are noted, for the program to save its work and end. A second SIGINT kills, and so does SIGTERM
+/// when it comes from lockrun because another rank has failed: then there is nobody left to agree with.
+/// A signal that is ignored, or has a handler already, is left alone.
+///
+/// Process-wide, and may be nested; signal handlers are those of before when the last one dies. Thread-safe.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+};
+
+/// The first such signal that this process has received, or 0. It stays until the last StopSignals dies. One
+/// load.
+int stop_signal();
+
+namespace job {
+
+/// A rank that exits with it is to be resumed later: for lockrun that is no failure (EX_TEMPFAIL of sysexits.h).
+inline constexpr int kResumeCode = 75;
+
+/// What lockrun's SIGTERM carries (sigqueue) when it ends a rank because of a failure.
+inline constexpr int kPeerHasFailed = 0x6c6b;
+
+}  // namespace job
+
+/// What a program exits with that `signal` has stopped and that has saved its work: 130 after SIGINT, as shells
+/// expect, otherwise kResumeCode.
+constexpr int stop_exit_code(int signal) { return signal == SIGINT ? 130 : job::kResumeCode; }
+
+}  // namespace lockstep

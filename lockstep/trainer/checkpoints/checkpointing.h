@@ -1,0 +1,62 @@
+// The checkpoints of a training: written beside it, and complete when all ranks have written.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "lockstep/checkpoint/writer.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/trainer/training_arguments.h"
+
+namespace lockstep {
+
+/// Used by all ranks alike, except that each has its own files in a snapshot. The ranks tell each other how far they are
+/// in an all-reduce that the training makes in every step anyway: numbers() are this rank's part, advance() takes
+/// the sums.
+class Checkpointing {
+ public:
+  using Tell = std::function<void(const std::string& line)>;
+
+  /// Makes output_dir. `tell` shows a line to the user, on rank 0. Throws FileError, and ValueError naming the ranks that
+  /// do not see rank 0's output_dir, as on_all_ranks does. Blocks.
+  Checkpointing(const TrainingArguments& arguments, const ProcessGroup& group, Tell tell);
+
+  static constexpr size_t kNumbers = 3;
+  std::array<double, kNumbers> numbers() const;
+  /// Where a rank has failed: throws FileError as on_all_ranks does when save_failure is stop, otherwise says so and goes
+  /// on. Throws CommError.
+  void advance(const double* sums);
+
+  /// For the next checkpoint's files, when the one before is complete or given up. Blocks until then; throws as
+  /// advance() does.
+  checkpoint::Snapshot snapshot();
+  /// Writes them in the background. `kept`: checkpoints that stay whatever save_total_limit.
+  void begin(int64_t step, checkpoint::Snapshot snapshot, std::set<std::string> kept);
+  /// Blocks until nothing is in flight. Throws as advance() does, and FileError as on_all_ranks does when the last
+  /// checkpoint could not be saved.
+  void finish();
+
+ private:
+  enum class Phase { idle, writing, committing };
+  void wait(bool gives_up);
+  void fail();
+  std::string failure() const;
+  void check_that_all_see_it();
+
+  ProcessGroup group_;
+  std::string on_failure_;
+  Tell tell_;
+  std::optional<checkpoint::Writer> writer_{};
+  Phase phase_ = Phase::idle;
+  int64_t step_ = -1;
+  std::set<std::string> kept_{};
+  bool gives_up_ = false;          ///< a failed save is not tried again
+  bool has_told_ = false;          ///< that this save is tried again
+  std::string last_failure_{};     ///< of the newest checkpoint, on all ranks; empty: it did not fail
+};
+
+}  // namespace lockstep

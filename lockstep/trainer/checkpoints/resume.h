@@ -1,0 +1,67 @@
+// Where a training that resumes goes on, and whether it may.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/state/state_dict.h"
+#include "lockstep/trainer/trainer_state.h"
+#include "lockstep/trainer/training_arguments.h"
+#include "lockstep/trainer/training_plan.h"
+
+namespace lockstep {
+
+/// How far a training is, and what its steps are made of. The same on all ranks.
+struct TrainingPosition {
+  int64_t epoch = 0;              ///< that runs
+  int64_t update_steps_done = 0;  ///< in it
+  double loss_since_log = 0, total_loss = 0;
+  int64_t last_logged_step = 0;
+
+  int64_t world_size = 1;
+  int64_t total_train_batch_size = 0;
+  int64_t update_steps_per_epoch = 0;
+  int64_t samples_per_epoch = 0;
+  int64_t dataset_size = 0;
+  // What the order of samples was made with, whatever the number of ranks now.
+  int64_t sampler_batch_size = 0, sampler_accumulation_steps = 0;
+
+  StateDict state_dict() const;
+  static TrainingPosition from(const StateDict& state);
+};
+
+struct ResumePoint {
+  checkpoint::Checkpoint checkpoint;
+  TrainerState state;
+  StateDict training;  ///< training_state: the position, and what callbacks and the EMA need
+  TrainingPosition position;
+};
+
+/// The checkpoint that resume_from_checkpoint names, verified once; nullopt: the training begins at its start. Called by all
+/// ranks. Throws FileError and ValueError as on_all_ranks does. Blocks.
+std::optional<ResumePoint> find_resume_point(const TrainingArguments& arguments, const ProcessGroup& group);
+
+/// With another number of ranks than `position`'s: changes gradient_accumulation_steps so that a step has as many samples as
+/// before. Returns what was changed, for the user; empty: nothing. Throws ValueError where that cannot be, or where
+/// the training set has another size. Pure.
+std::string adapt_to(const TrainingPosition& position, int world_size, int64_t dataset_size,
+                     TrainingArguments& arguments);
+/// Throws ValueError where an epoch of `plan` has other steps or samples than `position`'s.
+void check_plan(const TrainingPosition& position, const TrainingPlan& plan);
+
+/// What in `arguments` would give another run than the one that wrote `saved`, a training_args.json: "learning_rate 5e-05
+/// -> 0.0001, ..."; empty: nothing.
+std::string changed_arguments(const std::string& saved, const TrainingArguments& arguments);
+
+/// Copies the checkpoint's model into `module`. Throws ValueError that names the tensors which are missing, unexpected or of
+/// another shape; then the module is as before.
+void load_model(torch::nn::Module& module, const checkpoint::Checkpoint& checkpoint);
+
+}  // namespace lockstep

@@ -1,0 +1,304 @@
+"""Checkpoints of a training: killed at any moment and resumed, it ends with the bits of an undisturbed run.
+
+LOCKSTEP_TEST_RUNS=100 resume_test.py    100 killed runs instead of 3
+"""
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import namespaces
+import tiny
+from killed_rank_test import processes_with
+
+TIMEOUT = 120
+RUNS = int(os.environ.get("LOCKSTEP_TEST_RUNS", 3))
+STEPS = 78  # 203 samples, 2 ranks of 4, 3 epochs
+
+
+def without_times(entries):
+    return [{name: value for name, value in entry.items() if "runtime" not in name and "per_second" not in name}
+            for entry in entries]
+
+
+def log(output):
+    return without_times(tiny.json_lines(output / "log.jsonl"))
+
+
+def digest(output):
+    return hashlib.sha256((output / "model.safetensors").read_bytes()).hexdigest()
+
+
+def checkpoints(output):
+    return sorted((int(path.name.split("-")[1]) for path in output.glob("checkpoint-*")), reverse=True)
+
+
+class ResumeTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.shared = pathlib.Path(tempfile.mkdtemp(prefix="lockstep_resume_"))
+        cls.addClassCleanup(shutil.rmtree, cls.shared)
+        tiny.make_model(cls.shared / "model")
+        tiny.write_csv(cls.shared / "train.csv", tiny.make_rows(203, 1))
+        tiny.write_csv(cls.shared / "validation.csv", tiny.make_rows(61, 2))
+        cls.undisturbed = {}
+
+    def setUp(self):
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="lockstep_resume_"))
+        self.addCleanup(shutil.rmtree, self.directory)
+        self.output = self.directory / "out"
+
+    def flags(self, output=None, **changes):
+        flags = {"model_name_or_path": self.shared / "model", "train_file": self.shared / "train.csv",
+                 "validation_file": self.shared / "validation.csv", "output_dir": output or self.output,
+                 "num_train_epochs": 3, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "eval_strategy": "steps",
+                 "eval_steps": 10, "logging_steps": 3, "save_steps": 7, "disable_tqdm": True, **changes}
+        return {"--" + name.replace("_", "-"): value for name, value in flags.items() if value is not None}
+
+    def run_to_end(self, ranks=2, **changes):
+        done = tiny.run(self.flags(**changes), ranks, timeout=TIMEOUT)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def fails(self, expected, ranks=2, code=2, **changes):
+        done = tiny.run(self.flags(**changes), ranks, timeout=TIMEOUT)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        self.assertRegex(done.stderr, expected)
+        self.assertEqual(done.stderr.count("error:"), 1, done.stderr)
+
+    def undisturbed_run(self, ranks=2, **changes):
+        """(digest, log) of a run from start to end."""
+        key = (ranks, *sorted(changes.items()))
+        if key not in self.undisturbed:
+            output = self.shared / f"undisturbed{len(self.undisturbed)}"
+            self.run_to_end(ranks, output=output, **changes)
+            self.undisturbed[key] = (digest(output), log(output))
+        return self.undisturbed[key]
+
+    def start(self, ranks=2, **changes):
+        marker = f"LOCKSTEP_TEST_MARKER={self.directory.name}"
+        job = subprocess.Popen(tiny.command(self.flags(**changes), ranks), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, env={**os.environ, marker.split("=")[0]: marker.split("=")[1]})
+        self.addCleanup(lambda: job.poll() is None and job.kill())
+        return job, marker
+
+    def wait_for_step(self, job, step):
+        """Until the log of the running job has an entry of that step, or the job has ended."""
+        deadline = time.monotonic() + TIMEOUT
+        path = self.output / "log.jsonl"
+        while job.poll() is None:
+            self.assertLess(time.monotonic(), deadline)
+            if path.exists() and re.search(rf'"step":({"|".join(map(str, range(step, STEPS + 1)))})}}\n', path.read_text()):
+                return
+            time.sleep(0.002)
+
+    def kill_something(self, job, marker, what):
+        if what == "lockrun":
+            return job.kill()
+        ours = processes_with(marker)
+        ranks = [pid for pid, environment in ours.items() if any(entry.startswith(b"RANK=") for entry in environment)]
+        guardians = [pid for pid in ours if pid not in ranks and pid != job.pid]
+        for pid in (guardians if what == "guardian" else ranks)[:1]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def check_same_bits(self, **changes):
+        weights, entries = self.undisturbed_run(**changes)
+        self.assertEqual(digest(self.output), weights)
+        self.assertEqual(log(self.output), entries)
+        self.assertEqual([path.name for path in self.output.iterdir() if path.name.startswith(".")], [])
+
+    def killed_and_resumed(self, draw, **changes):
+        step = 0
+        while True:
+            job, marker = self.start(resume_from_checkpoint="auto", **changes)
+            step = min(STEPS, step + draw.randrange(3, 40, 3))
+            self.wait_for_step(job, step)
+            time.sleep(draw.uniform(0, 0.02))  # somewhere in a step, a save or an evaluation
+            if job.poll() is None and step < STEPS:
+                self.kill_something(job, marker, draw.choice(("rank", "rank", "lockrun", "guardian")))
+            out, _ = job.communicate(timeout=TIMEOUT)
+            if job.returncode == 0:
+                return
+            self.assertNotRegex(out, "damaged|cannot be resumed|could not be saved")
+
+    def test_killed_at_any_moment(self):
+        for seed in range(RUNS):
+            with self.subTest(seed=seed):
+                shutil.rmtree(self.output, ignore_errors=True)
+                self.killed_and_resumed(random.Random(seed))
+                self.check_same_bits()
+
+    def test_killed_with_a_divided_optimizer_an_average_and_accumulation(self):
+        for changes in ({"zero_redundancy_optimizer": True}, {"ema_decay": 0.9, "save_total_limit": 2},
+                        {"gradient_accumulation_steps": 3, "save_strategy": "epoch", "eval_strategy": "epoch", "eval_steps": None,
+                         "lr_scheduler_type": "reduce_lr_on_plateau", "optim": "sgd", "optim_args": "momentum=0.9"}):
+            with self.subTest(**changes):
+                shutil.rmtree(self.output, ignore_errors=True)
+                self.killed_and_resumed(random.Random(7), **changes)
+                self.check_same_bits(**changes)
+
+    def stop(self, number, code, step=12, **changes):
+        """Signals lockrun when that step has been logged."""
+        job, _ = self.start(**changes)
+        self.wait_for_step(job, step)
+        job.send_signal(number)
+        out, _ = job.communicate(timeout=TIMEOUT)
+        self.assertEqual(job.returncode, code, out)
+        (step,) = re.findall(r"stopped by \S+.* after step (\d+); checkpoint-\1 is saved", out)
+        self.assertEqual(checkpoints(self.output)[0], int(step))
+        self.assertEqual((self.output / "latest").read_text(), f"checkpoint-{step}\n")
+        return out
+
+    def test_pre_empted_again_and_again(self):
+        for number, step in ((signal.SIGTERM, 12), (signal.SIGUSR1, 30)):
+            out = self.stop(number, 75, step, resume_from_checkpoint="auto", save_steps=1000)
+            self.assertEqual(out.count("is saved"), 1)
+            self.assertNotIn("failed", out)
+        self.run_to_end(resume_from_checkpoint="auto", save_steps=1000)
+        self.check_same_bits()
+
+    def test_interrupted(self):
+        self.stop(signal.SIGINT, 130)
+
+    def test_alone_without_a_launcher(self):
+        job, _ = self.start(ranks=None)
+        self.wait_for_step(job, 12)
+        job.send_signal(signal.SIGTERM)
+        out, _ = job.communicate(timeout=TIMEOUT)
+        self.assertEqual(job.returncode, 75, out)
+        self.run_to_end(ranks=None, resume_from_checkpoint="latest")
+        self.check_same_bits(ranks=None)
+
+    def test_a_rank_whose_peer_has_died_neither_agrees_nor_saves(self):
+        job, marker = self.start(save_steps=1000, num_train_epochs=1000)
+        self.wait_for_step(job, 12)
+        stopped, killed = [pid for pid, environment in processes_with(marker).items()
+                           if any(entry.startswith(b"RANK=") for entry in environment)]
+        os.kill(killed, signal.SIGKILL)
+        out, _ = job.communicate(timeout=20)  # far below lockrun's 30 s for ranks that are saving
+        self.assertEqual(job.returncode, 137, out)
+        self.assertEqual(checkpoints(self.output), [])
+        self.assertNotIn("is saved", out)
+
+    def test_another_number_of_ranks(self):
+        # Without dropout, whose random numbers belong to the ranks.
+        model = shutil.copytree(self.shared / "model", self.directory / "model")
+        config = json.loads((model / "config.json").read_text())
+        config.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        (model / "config.json").write_text(json.dumps(config))
+        samples = self.directory / "samples"
+        changes = {"model_name_or_path": model, "log_sample_ids": samples}
+        self.run_to_end(output=self.directory / "whole", **changes)
+        expected = self.steps_of(samples)
+        for ranks, divided in ((1, None), (4, True)):
+            with self.subTest(ranks=ranks):
+                shutil.rmtree(self.output, ignore_errors=True)
+                self.stop(signal.SIGTERM, 75, zero_redundancy_optimizer=True, **changes)
+                done = self.steps_of(samples)
+                changes_now = {"zero_redundancy_optimizer": divided, "resume_from_checkpoint": "latest",
+                               "per_device_train_batch_size": 4 if ranks == 1 else 2}
+                out = self.run_to_end(ranks, **{**changes, **changes_now})
+                if ranks == 1:
+                    self.assertIn("1 rank instead of 2: gradient_accumulation_steps is 2, so that a step has 8 samples as before", out)
+                resumed = self.steps_of(samples)
+                self.assertEqual(set(done) & set(resumed), set())
+                self.assertEqual({**done, **resumed}, expected)
+                for ours, whole in zip(log(self.output), log(self.directory / "whole")):
+                    self.assertEqual(ours["step"], whole["step"])
+                    for name in ours.keys() & {"loss", "eval_loss"}:
+                        self.assertAlmostEqual(ours[name], whole[name], delta=1e-3)
+
+    def steps_of(self, path):
+        """Step -> the samples of all ranks in it."""
+        steps = {}
+        for line in tiny.json_lines(path):
+            steps.setdefault(line["step"], set()).update(line["ids"])
+        return steps
+
+    def test_what_cannot_be_resumed_is_refused_by_name(self):
+        self.fails(r"--resume-from-checkpoint latest: \S+/out has no complete checkpoint; give auto to begin at the start",
+                   resume_from_checkpoint="latest")
+        self.run_to_end(max_steps=14, num_train_epochs=None)
+        self.fails(r"--output-dir \S+/out holds another run \(checkpoint-14\); .* or --resume-from-checkpoint latest to continue it")
+        resume = {"resume_from_checkpoint": "latest"}
+        self.fails(r"the checkpoint's steps have 8 samples; 3 ranks with .* make 12; choose", ranks=3, **resume)
+        self.fails(r"the checkpoint's steps have 8 samples; 2 ranks with .* make 16", gradient_accumulation_steps=2, **resume)
+        other = tiny.write_csv(self.directory / "other.csv", tiny.make_rows(64, 1))
+        self.fails(r"trained on 203 samples, but the training set has 64", train_file=other, **resume)
+        self.fails(r"holds another run", resume_from_checkpoint=self.directory / "nosuch")
+        self.fails(r"/nosuch", resume_from_checkpoint=self.directory / "nosuch", output=self.directory / "new", code=1)
+        self.run_to_end(output=self.directory / "model_only", save_only_model=True, max_steps=7, num_train_epochs=None)
+        self.fails(r"checkpoint-7 cannot be resumed from: it holds the model alone",
+                   resume_from_checkpoint=self.directory / "model_only/checkpoint-7", output=self.directory / "new")
+        self.assertEqual(checkpoints(self.output), [14, 7])
+
+    def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(self):
+        self.stop(signal.SIGTERM, 75)
+        newest, before = checkpoints(self.output)[:2]
+        with open(self.output / f"checkpoint-{newest}/optimizer.safetensors", "r+b") as file:
+            file.seek(3000)
+            byte = file.read(1)
+            file.seek(3000)
+            file.write(bytes([byte[0] ^ 1]))
+        out = self.run_to_end(resume_from_checkpoint="latest", learning_rate=2e-3)
+        self.assertRegex(out, rf"checkpoint-{newest} is not used: .*optimizer.safetensors is damaged")
+        self.assertIn(f"resuming from {self.output}/checkpoint-{before}, step {before}/{STEPS}", out)
+        self.assertIn("learning_rate 0.001 -> 0.002", out)
+        self.check_same_bits()  # the optimizer's learning rate is the checkpoint's
+
+    def test_the_best_model_at_the_end(self):
+        out = self.run_to_end(load_best_model_at_end=True, metric_for_best_model="accuracy", save_total_limit=1,
+                              save_steps=1000, max_steps=45, num_train_epochs=None)
+        evaluations = {entry["step"]: entry["eval_accuracy"] for entry in log(self.output) if "eval_accuracy" in entry}
+        evaluations.pop(None, None)
+        training = {step: value for step, value in evaluations.items() if step % 10 == 0 or step == 45}
+        best = max(training, key=lambda step: (training[step], -step))  # the first of equal ones
+        self.assertIn(f"loaded the best model, {self.output}/checkpoint-{best}: eval_accuracy", out)
+        self.assertEqual(digest(self.output), digest(self.output / f"checkpoint-{best}"))
+        self.assertEqual(checkpoints(self.output), sorted({best, 45}, reverse=True)[:2])
+        state = json.loads((self.output / "trainer_state.json").read_text())
+        self.assertEqual((state["best_global_step"], state["best_metric"], state["best_model_checkpoint"]),
+                         (best, training[best], str(self.output / f"checkpoint-{best}")))
+
+    def test_only_the_best(self):
+        self.run_to_end(save_strategy="best", max_steps=45, num_train_epochs=None)
+        best, saved = None, []
+        for entry in log(self.output):
+            if "eval_loss" in entry and (best is None or entry["eval_loss"] < best):
+                best = entry["eval_loss"]
+                saved.append(entry["step"])
+        self.assertEqual(checkpoints(self.output), sorted(set(saved), reverse=True))
+
+    def test_a_full_disk(self):
+        mount = self.directory / "small"
+        mount.mkdir()
+        prefix = namespaces.in_namespaces("-m")
+        for policy, code in (("stop", 1), ("continue", 1)):
+            with self.subTest(policy):
+                line = " ".join(tiny.command(self.flags(output=mount / "out", save_failure=policy), 2))
+                done = subprocess.run([*prefix, "sh", "-c", f"mount -t tmpfs -o size=1200k none {mount} && {line}; code=$?;"
+                                       f"ls -a {mount}/out; exit $code"],
+                                      capture_output=True, text=True, timeout=TIMEOUT)
+                out = done.stdout + done.stderr
+                self.assertEqual(done.returncode, code, out)
+                self.assertRegex(out, r"checkpoint-\d+ could not be saved: .*No space left on device")
+                self.assertEqual("training goes on" in out, policy == "continue", out)
+                self.assertEqual(out.count("error: "), 1, out)
+                self.assertNotRegex(out, r"(?m)^\.checkpoint")
+                if policy == "continue":
+                    self.assertIn("the last checkpoint, checkpoint-78, could not be saved", out)
+
+
+if __name__ == "__main__":
+    unittest.main()
