@@ -66,6 +66,7 @@
 #include "lockstep/tasks/text_files.h"
 #include "lockstep/text/bert_tokenizer.h"
 #include "lockstep/text/build_vocab.h"
+#include "lockstep/text/word_level.h"
 #include "lockstep/timeline/timeline.h"
 #include "lockstep/trainer/callback.h"
 #include "lockstep/trainer/flags.h"
