@@ -28,6 +28,8 @@
 #include "lockstep/data/train_sampler.h"
 #include "lockstep/metrics/classification.h"
 #include "lockstep/metrics/regression.h"
+#include "lockstep/metrics/text_metric.h"
+#include "lockstep/metrics/text_scores.h"
 #include "lockstep/models/bert.h"
 #include "lockstep/models/model_directory.h"
 #include "lockstep/models/resnet.h"

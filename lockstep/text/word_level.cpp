@@ -88,7 +88,8 @@ struct WordLevelTokenizer::Impl {
     tokens[static_cast<size_t>(id)] = Token{token, is_special};
   }
   const Token* token(int64_t id) const {
-    if (id < 0 || id >= static_cast<int64_t>(tokens.size()) || !tokens[static_cast<size_t>(id)]) return nullptr;
+    if (id < 0 || id >= static_cast<int64_t>(tokens.size()) || !tokens[static_cast<size_t>(id)])
+      return nullptr;
     return &*tokens[static_cast<size_t>(id)];
   }
 
@@ -186,7 +187,8 @@ std::optional<std::string> WordLevelTokenizer::id_to_token(int64_t id) const {
 void WordLevelTokenizer::save(const std::filesystem::path& path) const {
   std::error_code error;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
-  if (error) throw FileError("cannot create directory " + path.parent_path().string() + ": " + error.message());
+  if (error)
+    throw FileError("cannot create directory " + path.parent_path().string() + ": " + error.message());
   write_file_atomically(path, word_level_json(impl_->spec));
 }
 

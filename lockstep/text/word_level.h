@@ -29,7 +29,8 @@ class WordLevelTokenizer {
   /// equally frequent: what tokenizers' WordLevelTrainer gives. Throws ValueError for a text that
   /// is not UTF-8, a special token that is empty or named twice, an unk_token that is none of them, or a
   /// vocab_size too small for them.
-  static WordLevelTokenizer train(std::span<const std::string> texts, const TrainWordLevelOptions& options = {});
+  static WordLevelTokenizer train(std::span<const std::string> texts,
+                                  const TrainWordLevelOptions& options = {});
   /// From tokenizer.json. Throws FileError naming file and field, also for what this tokenizer does not do: a
   /// normalizer, truncation, padding, a post_processor, a decoder, another pre_tokenizer than Whitespace.
   static WordLevelTokenizer from_file(const std::filesystem::path& path);

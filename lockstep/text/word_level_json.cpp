@@ -39,8 +39,8 @@ WordLevelSpec read_word_level_json(const std::filesystem::path& path) {
   spec.vocab = read_vocab(model["vocab"]);
   spec.unk_token = model["unk_token"].string();
   const auto id_of = [&](const std::string& token) {
-    const auto found =
-        std::find_if(spec.vocab.begin(), spec.vocab.end(), [&](const auto& entry) { return entry.first == token; });
+    const auto found = std::find_if(spec.vocab.begin(), spec.vocab.end(),
+                                    [&](const auto& entry) { return entry.first == token; });
     return found == spec.vocab.end() ? -1 : found->second;
   };
   if (id_of(spec.unk_token) < 0) model["unk_token"].fail("is not in the vocabulary: " + spec.unk_token);
@@ -67,12 +67,14 @@ WordLevelSpec read_word_level_json(const std::filesystem::path& path) {
 }
 
 std::string word_level_json(const WordLevelSpec& spec) {
-  const auto list = [](const auto& items, const char* open, const char* close, const char* end, const auto& render) {
+  const auto list = [](const auto& items, const char* open, const char* close, const char* end,
+                       const auto& render) {
     std::string json = open;
     for (const auto& item : items) json += (&item == &*items.begin() ? "\n" : ",\n") + render(item);
     return json + (items.empty() ? close : std::string("\n") + end + close);
   };
-  std::string json = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": ";
+  std::string json =
+      "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": ";
   json += list(spec.added_tokens, "[", "]", "  ", added_token_json);
   json += ",\n  \"normalizer\": null,\n  \"pre_tokenizer\": {\n    \"type\": \"Whitespace\"\n  },\n";
   json += "  \"post_processor\": null,\n  \"decoder\": null,\n";

@@ -12,8 +12,8 @@
 
 namespace {
 
-using nlohmann::json;
 using lockstep::WordLevelTokenizer;
+using nlohmann::json;
 
 int run(const std::vector<std::string>& arguments) {
   const std::string& what = arguments.at(0);

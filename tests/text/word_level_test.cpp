@@ -90,13 +90,12 @@ TEST(WordLevel, RefusesFilesThatItDoesNotUnderstand) {
             "model.unk_token is not in the vocabulary: <unk>");
   EXPECT_EQ(change("\"cat\": 6", "\"cat\": 5"), "model.vocab.the has the id of another token");
   EXPECT_EQ(change("\"cat\": 6", "\"cat\": -6"), "model.vocab.cat is not a token's id (0 to 16777215)");
-  EXPECT_EQ(change("\"id\": 3,", "\"id\": 4,"),
-            "added_tokens[3] gives [EOS] the id 4, but the vocabulary 3");
+  EXPECT_EQ(change("\"id\": 3,", "\"id\": 4,"), "added_tokens[3] gives [EOS] the id 4, but the vocabulary 3");
   EXPECT_EQ(change("\"[EOS]\": 3", "\"end\": 3"),
             "added_tokens[3] gives [EOS] the id 3 of the vocabulary's end");
   directory.write("tokenizer.json", "{");
-  EXPECT_TRUE(error_of([&] { WordLevelTokenizer::from_file(path); })
-                  .starts_with(path.string() + " is not JSON: "));
+  EXPECT_TRUE(
+      error_of([&] { WordLevelTokenizer::from_file(path); }).starts_with(path.string() + " is not JSON: "));
 }
 
 }  // namespace
