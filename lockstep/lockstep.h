@@ -24,6 +24,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/data/pad_batch.h"
 #include "lockstep/data/sampler.h"
+#include "lockstep/data/split.h"
 #include "lockstep/data/text_table.h"
 #include "lockstep/data/train_sampler.h"
 #include "lockstep/metrics/classification.h"
