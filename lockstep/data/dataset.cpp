@@ -51,4 +51,21 @@ Dataset tensor_dataset(const Batch& tensors) {
           }};
 }
 
+Dataset subset(const Dataset& dataset, std::vector<int64_t> indices) {
+  Dataset part{.size = static_cast<int64_t>(indices.size()), .lengths = {}, .collate = {}};
+  for (const int64_t index : indices) {
+    if (index < 0 || index >= dataset.size) {
+      throw ValueError(fmt::format("subset: there is no sample {}; the dataset has {}", index, dataset.size));
+    }
+    if (!dataset.lengths.empty()) part.lengths.push_back(dataset.lengths[static_cast<size_t>(index)]);
+  }
+  part.collate = [collate = dataset.collate, all = std::move(indices)](const std::vector<int64_t>& chosen) {
+    std::vector<int64_t> originals;
+    originals.reserve(chosen.size());
+    for (const int64_t index : chosen) originals.push_back(all.at(static_cast<size_t>(index)));
+    return collate(originals);
+  };
+  return part;
+}
+
 }  // namespace lockstep

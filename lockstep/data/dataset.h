@@ -51,4 +51,11 @@ struct Dataset {
 ///     const auto train = lockstep::tensor_dataset({{"image", images}, {"label", labels}});
 Dataset tensor_dataset(const Batch& tensors);
 
+/// Some samples of `dataset`, in the order of `indices`, which may repeat: torch.utils.data.Subset. Throws
+/// ValueError for an index that is no sample.
+///
+///     const auto split = lockstep::train_test_split(all.size, .1, 42);
+///     const auto train = lockstep::subset(all, split.train), test = lockstep::subset(all, split.test);
+Dataset subset(const Dataset& dataset, std::vector<int64_t> indices);
+
 }  // namespace lockstep

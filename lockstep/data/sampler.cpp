@@ -1,9 +1,12 @@
 #include "lockstep/data/sampler.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/multinomial.h>
 #include <ATen/ops/randperm.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "lockstep/base/error.h"
@@ -68,6 +71,34 @@ std::vector<int64_t> random_indices(int64_t dataset_size, uint64_t seed) {
       at::randperm(dataset_size, at::detail::createCPUGenerator(seed), at::TensorOptions(at::kLong));
   const auto* data = permutation.const_data_ptr<int64_t>();
   return {data, data + dataset_size};
+}
+
+std::vector<int64_t> weighted_random_indices(const std::vector<double>& weights, int64_t num_samples,
+                                             bool replacement, uint64_t seed) {
+  constexpr size_t kMostWeights = 1 << 24;  // at::multinomial's
+  if (num_samples < 1) {
+    throw ValueError(fmt::format("weighted sampling of {} samples; expected at least one", num_samples));
+  }
+  if (weights.empty() || weights.size() > kMostWeights) {
+    throw ValueError(
+        fmt::format("weighted sampling with {} weights; expected 1 to {}", weights.size(), kMostWeights));
+  }
+  int64_t possible = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (!(weights[i] >= 0) || std::isinf(weights[i])) {
+      throw ValueError(fmt::format("the weight of sample {} is {}; expected 0 or more", i, weights[i]));
+    }
+    possible += weights[i] > 0 ? 1 : 0;
+  }
+  if (possible < (replacement ? 1 : num_samples)) {
+    throw ValueError(fmt::format("{} of {} weights are above 0, which is too few to draw {} samples{}",
+                                 possible, weights.size(), num_samples,
+                                 replacement ? "" : " without replacement"));
+  }
+  const at::Tensor drawn = at::multinomial(at::tensor(weights, at::kDouble), num_samples, replacement,
+                                           at::detail::createCPUGenerator(seed));
+  const auto* data = drawn.const_data_ptr<int64_t>();
+  return {data, data + num_samples};
 }
 
 std::vector<int64_t> evaluation_indices(int64_t dataset_size, int num_replicas, int rank) {

@@ -50,6 +50,13 @@ class DistributedSampler {
 /// Throws ValueError for a negative size.
 std::vector<int64_t> random_indices(int64_t dataset_size, uint64_t seed);
 
+/// One epoch of torch.utils.data.WeightedRandomSampler(weights, num_samples, replacement) with a torch.Generator
+/// seeded with `seed`: sample i is drawn with a probability in proportion to weights[i]. Without replacement none is
+/// drawn twice. Throws ValueError for num_samples below 1, no weights or more than 2^24, a weight that is negative
+/// or not finite, weights that are all 0, and, without replacement, fewer weights above 0 than num_samples.
+std::vector<int64_t> weighted_random_indices(const std::vector<double>& weights, int64_t num_samples,
+                                             bool replacement, uint64_t seed);
+
 /// Every index of the dataset on exactly one rank: never pads, never drops. For evaluation. Rank r gets r,
 /// r + num_replicas, ...: sample i is the (i / num_replicas)-th of rank i % num_replicas, so results gathered
 /// from the ranks are restored to input order by taking one from each rank in turn. A rank's list may be

@@ -13,9 +13,9 @@ void append(std::string& bytes, const void* from, size_t count) {
   bytes.append(static_cast<const char*>(from), count);
 }
 
-std::string pack(std::span<const std::shared_ptr<Metric>> metrics) {
+std::string pack(std::span<const MetricBase* const> metrics) {
   std::string bytes;
-  for (const auto& metric : metrics) {
+  for (const MetricBase* metric : metrics) {
     const uint64_t length = metric->state().size();
     append(bytes, &length, sizeof length);
     append(bytes, metric->state().data(), length * sizeof(double));
@@ -24,7 +24,7 @@ std::string pack(std::span<const std::shared_ptr<Metric>> metrics) {
 }
 
 /// The next state of `bytes`, which gets shorter by it.
-Metric::State unpack(std::string_view& bytes) {
+MetricBase::State unpack(std::string_view& bytes) {
   const auto take = [&](void* to, size_t count) {
     if (bytes.size() < count) throw ValueError("the ranks compute different metrics; give all the same list");
     std::memcpy(to, bytes.data(), count);
@@ -32,33 +32,39 @@ Metric::State unpack(std::string_view& bytes) {
   };
   uint64_t length = 0;
   take(&length, sizeof length);
-  Metric::State state(std::min<size_t>(length, bytes.size() / sizeof(double)));
+  MetricBase::State state(std::min<size_t>(length, bytes.size() / sizeof(double)));
   take(state.data(), length * sizeof(double));
   return state;
 }
 
 }  // namespace
 
-void Metric::merge(State& into, const State& other) const {
+void MetricBase::merge(State& into, const State& other) const {
   into.resize(std::max(into.size(), other.size()));
   for (size_t i = 0; i < other.size(); ++i) into[i] += other[i];
 }
 
-double Metric::compute(const ProcessGroup& group) const {
-  // Borrowed: nothing of it is kept.
-  const std::shared_ptr<Metric> self(std::shared_ptr<void>(), const_cast<Metric*>(this));
-  return lockstep::compute(std::span(&self, 1), group).front();
+double MetricBase::compute(const ProcessGroup& group) const {
+  const MetricBase* const self = this;
+  return compute_all(std::span(&self, 1), group).front();
 }
 
-std::vector<double> compute(std::span<const std::shared_ptr<Metric>> metrics, const ProcessGroup& group) {
+std::vector<double> MetricBase::compute_all(std::span<const MetricBase* const> metrics,
+                                            const ProcessGroup& group) {
   const std::vector<std::string> packed = group.all_gather_bytes(pack(metrics));
-  std::vector<Metric::State> totals(metrics.size());
+  std::vector<State> totals(metrics.size());
   for (std::string_view bytes : packed) {
     for (size_t m = 0; m < metrics.size(); ++m) metrics[m]->merge(totals[m], unpack(bytes));
   }
   std::vector<double> values;
   for (size_t m = 0; m < metrics.size(); ++m) values.push_back(metrics[m]->value_of(totals[m]));
   return values;
+}
+
+std::vector<double> compute(std::span<const std::shared_ptr<Metric>> metrics, const ProcessGroup& group) {
+  std::vector<const MetricBase*> all;
+  for (const auto& metric : metrics) all.push_back(metric.get());
+  return Metric::compute_all(all, group);
 }
 
 }  // namespace lockstep

@@ -12,21 +12,16 @@
 
 namespace lockstep {
 
-/// A value over all samples that update() was given, on this rank or on all. Derive from it for a metric of
-/// your own: a name, update(), value_of() and, where states do not simply add up, merge(). One thread at a
-/// time.
-class Metric {
+/// What every metric has: a value over all samples that it was given, on this rank or on all. One thread at a time.
+class MetricBase {
  public:
   /// What value_of() needs of the samples seen. States of different lengths may meet: what is missing at the
   /// end counts as 0.
   using State = std::vector<double>;
 
-  virtual ~Metric() = default;
+  virtual ~MetricBase() = default;
   /// The key under which it is logged, without "eval_".
   virtual std::string name() const = 0;
-  /// Takes in a batch: what the model gave, and what is right. Throws ValueError that names the metric for
-  /// tensors that do not fit together.
-  virtual void update(const at::Tensor& outputs, const at::Tensor& labels) = 0;
   /// Of the samples that this rank has seen. Does not communicate.
   double compute() const { return value_of(state_); }
   /// Of the samples that all ranks of `group` have seen. Called by all of them; blocks. The same bits on all.
@@ -39,7 +34,19 @@ class Metric {
   /// Adds `other` to `into`: elementwise, unless a metric says otherwise.
   virtual void merge(State& into, const State& other) const;
   virtual double value_of(const State& state) const = 0;
+  /// compute(group) of several in one exchange.
+  static std::vector<double> compute_all(std::span<const MetricBase* const> metrics,
+                                         const ProcessGroup& group);
   State state_{};
+};
+
+/// A metric of tensors. Derive from it for one of your own: a name, update(), value_of() and, where states do
+/// not simply add up, merge(). Metrics of texts: text_metric.h.
+class Metric : public MetricBase {
+ public:
+  /// Takes in a batch: what the model gave, and what is right. Throws ValueError that names the metric for
+  /// tensors that do not fit together.
+  virtual void update(const at::Tensor& outputs, const at::Tensor& labels) = 0;
 
  private:
   friend std::vector<double> compute(std::span<const std::shared_ptr<Metric>> metrics,

@@ -2,102 +2,23 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <set>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
+#include "lockstep/text/tokenizer_field.h"
 #include "lockstep/text/tokenizer_spec.h"
-#include "lockstep/text/utf8.h"
 
 namespace lockstep::text {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxId = 16'777'215;  // vocab.txt has a line for every id
-
-// A value inside a file, with the way to it for errors.
-class Field {
- public:
-  Field(const std::filesystem::path& path, const Json& json, std::string name = "")
-      : path_(path), json_(json), name_(std::move(name)) {}
-
-  [[noreturn]] void fail(const std::string& what) const {
-    throw FileError(path_.string() + ": " + (name_.empty() ? "the file" : name_) + " " + what);
-  }
-  const Json& json() const { return json_; }
-  bool is_null() const { return json_.is_null(); }
-  bool has(const char* key) const {
-    return json_.is_object() && json_.contains(key) && !json_[key].is_null();
-  }
-  Field operator[](const char* key) const {
-    if (!json_.is_object() || !json_.contains(key)) fail(std::string("has no \"") + key + "\"");
-    return {path_, json_[key], name_.empty() ? key : name_ + "." + key};
-  }
-  Field operator[](size_t index) const {
-    return {path_, json_[index], name_ + "[" + std::to_string(index) + "]"};
-  }
-  size_t size() const {
-    if (!json_.is_array()) fail("is not a list");
-    return json_.size();
-  }
-  std::string string() const {
-    if (!json_.is_string()) fail("is not a string");
-    return json_.get<std::string>();
-  }
-  bool is(const char* text) const { return json_.is_string() && json_.get_ref<const std::string&>() == text; }
-  bool boolean() const {
-    if (!json_.is_boolean()) fail("is neither true nor false");
-    return json_.get<bool>();
-  }
-  int32_t id() const {
-    if (!json_.is_number_integer() || json_.get<int64_t>() < 0 || json_.get<int64_t>() > kMaxId) {
-      fail("is not a token's id (0 to " + std::to_string(kMaxId) + ")");
-    }
-    return json_.get<int32_t>();
-  }
-  std::optional<bool> optional_boolean() const { return is_null() ? std::nullopt : std::optional(boolean()); }
-  void expect_type(const char* type) const {
-    if (!has("type") || !(*this)["type"].is(type)) {
-      fail(std::string("is not a ") + type + ", which BERT's tokenizer has");
-    }
-  }
-
- private:
-  const std::filesystem::path& path_;
-  const Json& json_;
-  std::string name_;
-};
-
-Json parse(const std::filesystem::path& path) {
-  const std::string content = read_file(path);
-  if (find_invalid_utf8(content) != std::string::npos) throw FileError(path.string() + " is not UTF-8");
-  try {
-    return Json::parse(content);
-  } catch (const Json::parse_error& error) {
-    throw FileError(path.string() + " is not JSON: " + error.what());
-  }
-}
-
-AddedToken read_added_token(const Field& field, int32_t id) {
-  AddedToken token;
-  token.content = field["content"].string();
-  token.id = id;
-  const auto flag = [&](const char* key) { return field.has(key) && field[key].boolean(); };
-  token.lstrip = flag("lstrip");
-  token.rstrip = flag("rstrip");
-  token.normalized = flag("normalized");
-  token.special = flag("special");
-  if (token.content.empty()) field["content"].fail("is empty");
-  if (flag("single_word"))
-    field["single_word"].fail("is true, which is not supported; write the token as a word");
-  return token;
-}
+constexpr const char* kTokenizer = "BERT's tokenizer";
 
 // Adds `token` unless there is one with its content. One that is in the vocabulary has its id there.
-void merge_added_token(TokenizerSpec& spec, const AddedToken& token, const Field& field) {
+void merge_added_token(TokenizerSpec& spec, const AddedToken& token, const JsonField& field) {
   for (const auto& known : spec.added_tokens) {
     if (known.content == token.content) return;
   }
@@ -114,50 +35,41 @@ void merge_added_token(TokenizerSpec& spec, const AddedToken& token, const Field
   spec.added_tokens.push_back(token);
 }
 
-void read_model(const Field& model, TokenizerSpec& spec) {
-  if (model.has("type")) model.expect_type("WordPiece");
+void read_model(const JsonField& model, TokenizerSpec& spec) {
+  if (model.has("type")) model.expect_type("WordPiece", kTokenizer);
   spec.unk_token = model["unk_token"].string();
   spec.continuing_subword_prefix = model["continuing_subword_prefix"].string();
-  const Field max_chars = model["max_input_chars_per_word"];
+  const JsonField max_chars = model["max_input_chars_per_word"];
   if (!max_chars.json().is_number_unsigned() || max_chars.json().get<uint64_t>() > 1'000'000) {
     max_chars.fail("is not a number of characters");
   }
   spec.max_input_chars_per_word = max_chars.json().get<size_t>();
-  const Field vocab = model["vocab"];
-  if (!vocab.json().is_object() || vocab.json().empty()) vocab.fail("is not an object of tokens and ids");
-  std::set<int32_t> ids;
-  for (const auto& [token, value] : vocab.json().items()) {
-    const Field field(spec.source, value, "model.vocab." + token);
-    if (!ids.insert(field.id()).second) field.fail("has the id of another token");
-    spec.vocab.emplace_back(token, field.id());
-  }
-  std::sort(spec.vocab.begin(), spec.vocab.end(),
-            [](const auto& a, const auto& b) { return a.second < b.second; });
+  spec.vocab = read_vocab(model["vocab"]);
 }
 
 // One part of a template: "[CLS]:0" or "A:0".
-std::string template_part(const Field& part) {
+std::string template_part(const JsonField& part) {
   const bool special = part.has("SpecialToken");
-  const Field piece = part[special ? "SpecialToken" : "Sequence"];
+  const JsonField piece = part[special ? "SpecialToken" : "Sequence"];
   return (special ? "special " : "text ") + piece["id"].string() + " " + dump_json(piece["type_id"].json());
 }
 
-void read_post_processor(const Field& processor, TokenizerSpec& spec) {
+void read_post_processor(const JsonField& processor, TokenizerSpec& spec) {
   if (processor.is_null()) return;  // the peer's BertTokenizer then uses its own, BERT's
   if (processor["type"].is("BertProcessing")) {
     spec.cls_token = processor["cls"][size_t{0}].string();
     spec.sep_token = processor["sep"][size_t{0}].string();
     return;
   }
-  processor.expect_type("TemplateProcessing");
-  const Field single = processor["single"];
-  const Field pair = processor["pair"];
+  processor.expect_type("TemplateProcessing", kTokenizer);
+  const JsonField single = processor["single"];
+  const JsonField pair = processor["pair"];
   if (single.size() == 3 && single[size_t{0}].has("SpecialToken") && single[2].has("SpecialToken")) {
     spec.cls_token = single[size_t{0}]["SpecialToken"]["id"].string();
     spec.sep_token = single[2]["SpecialToken"]["id"].string();
   }
   const std::string cls = "special " + spec.cls_token + " 0", sep = "special " + spec.sep_token;
-  const auto expect = [](const Field& field, const std::vector<std::string>& parts) {
+  const auto expect = [](const JsonField& field, const std::vector<std::string>& parts) {
     bool equal = field.size() == parts.size();
     for (size_t i = 0; equal && i < parts.size(); ++i) equal = template_part(field[i]) == parts[i];
     if (!equal) field.fail("is not BERT's: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] with B of type 1");
@@ -167,9 +79,9 @@ void read_post_processor(const Field& processor, TokenizerSpec& spec) {
 }
 
 // A token's name: a string, or an object with its content.
-void read_token_name(const Field& config, const char* key, std::string& name) {
+void read_token_name(const JsonField& config, const char* key, std::string& name) {
   if (!config.has(key)) return;
-  const Field field = config[key];
+  const JsonField field = config[key];
   name = field.json().is_object() ? field["content"].string() : field.string();
 }
 
@@ -181,7 +93,7 @@ void take_setting(const char* name, const T& given, T& setting, std::string& cha
 }
 
 // The settings of tokenizer_config.json; the names of those that change, where `settings_win`.
-std::string read_config(const Field& config, bool settings_win, TokenizerSpec& spec) {
+std::string read_config(const JsonField& config, bool settings_win, TokenizerSpec& spec) {
   std::string changed;
   if (settings_win) {
     if (config.has("do_lower_case")) {
@@ -207,15 +119,15 @@ std::string read_config(const Field& config, bool settings_win, TokenizerSpec& s
   return changed;
 }
 
-void read_config_added_tokens(const Field& config, TokenizerSpec& spec) {
+void read_config_added_tokens(const JsonField& config, TokenizerSpec& spec) {
   if (!config.has("added_tokens_decoder")) return;
-  const Field tokens = config["added_tokens_decoder"];
+  const JsonField tokens = config["added_tokens_decoder"];
   if (!tokens.json().is_object()) tokens.fail("is not an object");
   for (const auto& [key, value] : tokens.json().items()) {
-    const Field field = tokens[key.c_str()];
+    const JsonField field = tokens[key];
     const Json id = parse_json(key);
     merge_added_token(
-        spec, read_added_token(field, Field(spec.source, id, "added_tokens_decoder." + key).id()), field);
+        spec, read_added_token(field, JsonField(spec.source, id, "added_tokens_decoder." + key).id()), field);
   }
 }
 
@@ -315,22 +227,22 @@ std::string vocab_txt(const TokenizerSpec& spec) {
 }  // namespace
 
 TokenizerSpec read_tokenizer_json(const std::filesystem::path& path) {
-  const Json json = parse(path);
+  const Json json = parse_json_file(path);
   TokenizerSpec spec;
   spec.source = path;
-  const Field file(spec.source, json);
+  const JsonField file(spec.source, json);
   read_model(file["model"], spec);
 
-  const Field normalizer = file["normalizer"];
-  normalizer.expect_type("BertNormalizer");
+  const JsonField normalizer = file["normalizer"];
+  normalizer.expect_type("BertNormalizer", kTokenizer);
   spec.clean_text = normalizer["clean_text"].boolean();
   spec.tokenize_chinese_chars = normalizer["handle_chinese_chars"].boolean();
   spec.strip_accents = normalizer["strip_accents"].optional_boolean();
   spec.do_lower_case = normalizer["lowercase"].boolean();
-  file["pre_tokenizer"].expect_type("BertPreTokenizer");
+  file["pre_tokenizer"].expect_type("BertPreTokenizer", kTokenizer);
   read_post_processor(file["post_processor"], spec);
 
-  const Field added = file["added_tokens"];
+  const JsonField added = file["added_tokens"];
   for (size_t i = 0; i < added.size(); ++i) {
     merge_added_token(spec, read_added_token(added[i], added[i]["id"].id()), added[i]);
   }
@@ -355,8 +267,8 @@ TokenizerSpec read_tokenizer_directory(const std::filesystem::path& directory) {
     read_vocab_txt(vocab, spec);
   }
   if (std::filesystem::exists(config_path)) {
-    const Json json = parse(config_path);
-    const Field config(config_path, json);
+    const Json json = parse_json_file(config_path);
+    const JsonField config(config_path, json);
     const std::string tokenizer_class =
         config.has("tokenizer_class") ? config["tokenizer_class"].string() : "BertTokenizer";
     // These classes take everything from tokenizer.json; BERT's own take these settings from here.

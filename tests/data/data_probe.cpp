@@ -6,6 +6,7 @@
 #include "lockstep/base/main.h"
 #include "lockstep/data/batch_shard.h"
 #include "lockstep/data/sampler.h"
+#include "lockstep/data/split.h"
 #include "lockstep/data/text_table.h"
 #include "lockstep/data/train_sampler.h"
 
@@ -45,6 +46,22 @@ json text_table(const json& q) {
   return {{"names", table.column_names()}, {"columns", columns}};
 }
 
+SplitSize split_size(const json& size) {
+  return size.is_number_integer() ? SplitSize(size.get<int64_t>()) : SplitSize(size.get<double>());
+}
+
+json two_sides(const json& q) {
+  const auto split = train_test_split(q.at("size").get<int64_t>(), split_size(q.at("test_size")),
+                                      q.at("seed").get<uint64_t>());
+  return {split.train, split.test};
+}
+
+json parts(const json& q) {
+  std::vector<SplitSize> lengths;
+  for (const json& length : q.at("lengths")) lengths.push_back(split_size(length));
+  return random_split(q.at("size").get<int64_t>(), lengths, q.at("seed").get<uint64_t>());
+}
+
 json answer(const json& q) {
   const std::string ask = q.at("ask");
   if (ask == "distributed_sampler") return distributed_sampler(q);
@@ -57,6 +74,15 @@ json answer(const json& q) {
   if (ask == "batch_shard") {
     return batch_shard(q.at("indices").get<std::vector<int64_t>>(), q.at("batch_size"), q.at("num_replicas"),
                        q.at("rank"), q.at("drop_last"));
+  }
+  if (ask == "train_test_split") return two_sides(q);
+  if (ask == "random_split") return parts(q);
+  if (ask == "shuffle") {
+    return shuffled_indices(q.at("size").get<int64_t>(), q.at("seed").get<uint64_t>());
+  }
+  if (ask == "weighted") {
+    return weighted_random_indices(q.at("weights").get<std::vector<double>>(), q.at("num_samples"),
+                                   q.at("replacement"), q.at("seed").get<uint64_t>());
   }
   throw std::runtime_error("data_probe: unknown question " + ask);
 }

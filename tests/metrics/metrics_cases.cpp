@@ -5,6 +5,8 @@
 
 #include "lockstep/metrics/classification.h"
 #include "lockstep/metrics/regression.h"
+#include "lockstep/metrics/text_metric.h"
+#include "lockstep/metrics/text_scores.h"
 #include "tests/ranks/rank_test.h"
 
 namespace lockstep::testing {
@@ -36,6 +38,27 @@ TEST(Metrics, RanksAddTheirs) {
   // The same bits on all ranks.
   const std::string own(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
   for (const std::string& other : world().all_gather_bytes(own)) EXPECT_EQ(other, own);
+}
+
+TEST(Metrics, ScoresOfTextsAreThoseOfAllRanksTexts) {
+  const std::vector<std::shared_ptr<TextMetric>> metrics = {bleu(), chrf(), torchmetrics_bleu(),
+                                                            char_error_rate(), word_error_rate()};
+  std::vector<std::string> hypotheses, references;
+  for (int pair = 0; pair < 20; ++pair) {
+    const std::string words = "one two three four " + std::to_string(pair * pair) + " five, six.";
+    hypotheses.push_back(words.substr(0, words.size() - static_cast<size_t>(pair)));
+    references.push_back(words + " the end");
+    if (pair % world().size() != world().rank()) continue;
+    for (const auto& metric : metrics) metric->update(hypotheses.back(), references.back());
+  }
+  const std::vector<double> values = compute(metrics, world());
+  EXPECT_EQ(values, (std::vector<double>{
+                        corpus_bleu(hypotheses, references), corpus_chrf(hypotheses, references),
+                        torchmetrics_bleu(hypotheses, references), char_error_rate(hypotheses, references),
+                        word_error_rate(hypotheses, references)}));
+  EXPECT_GT(values[0], 0);
+  EXPECT_LT(values[0], 100);
+  EXPECT_EQ(metrics[0]->compute(world()), values[0]);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""Writes unicode_tables.inc: what the peer's Unicode tables say, asked of the peer for every code point.
+"""Writes unicode_tables.inc and word_characters.inc: what the peer's Unicode tables say, asked of the peer for every code point.
 
 Hugging Face's tokenizers carries Unicode tables of different ages (its lowercase mapping is newer than its
 punctuation), so no single Unicode version, and no system library, gives the same ids. Run with the Python of
@@ -13,7 +13,7 @@ import unicodedata
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
-OUTPUT = pathlib.Path(__file__).with_name("unicode_tables.inc")
+FOLDER = pathlib.Path(__file__).parent
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 HANGUL = range(0xAC00, 0xAC00 + 11172)
 # A mark of combining class 240 before and one of class 1 after: a mark between them is reordered, a starter is not.
@@ -81,6 +81,21 @@ def ask_peer():
     return peer
 
 
+def ask_whitespace_splitter():
+    """Code points of words, and those between words, of the pre-tokenizer Whitespace. All others are punctuation."""
+    split = pre_tokenizers.Whitespace().pre_tokenize_str
+    found = dict(word=[], space=[])
+    for code in CODE_POINTS:
+        words = [word for word, _ in split(f"a{chr(code)}b")]
+        if words == ["a", "b"]:
+            found["space"].append(code)
+        elif words == [f"a{chr(code)}b"]:
+            found["word"].append(code)
+        else:
+            assert words == ["a", chr(code), "b"], hex(code)
+    return found
+
+
 def representative_marks(nfd):
     """One mark of every combining class, by class: marks that the peer sorts too (a mark's class never changes)."""
     result = {}
@@ -124,26 +139,33 @@ def lower_runs(mapping):
     return result
 
 
-def render(peer):
-    lines = [
-        f"// Written by tables/generate.py from tokenizers {tokenizers.__version__}. Do not edit.",
-        "// Hangul syllables, which decompose by a formula, are left out.",
-        "",
-    ]
+class Tables:
+    """The text of a file of tables."""
 
-    def table(kind, name, comment, rows):
-        cells = ["{" + ", ".join(cell(v) for v in row) + "}" for row in rows]
-        lines.extend([f"/// {comment}", f"inline constexpr {kind} {name}[] = {{"])
+    def __init__(self, *comments):
+        head = f"// Written by tables/generate.py from tokenizers {tokenizers.__version__}. Do not edit."
+        self.lines = [head, *(f"// {comment}" for comment in comments), ""]
+
+    def add(self, kind, name, comment, rows):
+        def cell(value):
+            return str(value) if -256 < value < 256 else f"{value:#x}"
+
+        self.lines.extend([f"/// {comment}", f"inline constexpr {kind} {name}[] = {{"])
         line = "   "
-        for text in cells:
+        for text in ("{" + ", ".join(cell(v) for v in row) + "}" for row in rows):
             if len(line) + len(text) + 2 > 118:
-                lines.append(line)
+                self.lines.append(line)
                 line = "   "
             line += f" {text},"
-        lines.extend([line, "};", ""])
+        self.lines.extend([line, "};", ""])
 
-    def cell(value):
-        return str(value) if -256 < value < 256 else f"{value:#x}"
+    def text(self):
+        return "\n".join(self.lines[:-1]) + "\n"
+
+
+def render(peer):
+    tables = Tables("Hangul syllables, which decompose by a formula, are left out.")
+    table = tables.add
 
     def sequences(mapping):
         return [[code] + out for code, out in sorted(mapping.items())]
@@ -164,18 +186,27 @@ def render(peer):
     table("MarkClass", "kSurvivingMarks", "Kept by strip_accents, but sorted by this combining class.",
           sorted(peer["surviving_mark"].items()))
     table("Sequence", "kStripped", "What strip_accents leaves of a decomposed character.", sequences(peer["stripped"]))
-    return "\n".join(lines[:-1]) + "\n"
+    return tables.text()
+
+
+def render_splitter(found):
+    tables = Tables()
+    tables.add("CodeRange", "kWordCharacters", "Part of a word.", ranges(found["word"]))
+    tables.add("CodeRange", "kSpaces", "Between words.", ranges(found["space"]))
+    return tables.text()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit 1 when the committed table differs")
     check = parser.parse_args().check
-    text = render(ask_peer())
-    if not check:
-        OUTPUT.write_text(text)
-    elif OUTPUT.read_text() != text:
-        sys.exit(f"{OUTPUT} is not what this version of tokenizers says; run {__file__}")
+    texts = {"unicode_tables.inc": render(ask_peer()), "word_characters.inc": render_splitter(ask_whitespace_splitter())}
+    for name, text in texts.items():
+        path = FOLDER / name
+        if not check:
+            path.write_text(text)
+        elif path.read_text() != text:
+            sys.exit(f"{path} is not what this version of tokenizers says; run {__file__}")
 
 
 if __name__ == "__main__":
