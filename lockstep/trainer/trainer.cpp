@@ -25,9 +25,9 @@
 #include "lockstep/trainer/flow.h"
 #include "lockstep/trainer/optimizer_choice.h"
 #include "lockstep/trainer/output/module_summary.h"
-#include "lockstep/trainer/output/progress_bar.h"
 #include "lockstep/trainer/output/run_log.h"
 #include "lockstep/trainer/output/summary.h"
+#include "lockstep/trainer/output/training_bar.h"
 #include "lockstep/trainer/output/training_log.h"
 #include "lockstep/trainer/training_plan.h"
 
@@ -73,7 +73,7 @@ struct Trainer::Impl {
   const TrainingArguments& arguments;
   const ProcessGroup& group;
   torch::nn::Module& module;
-  ProgressBar bar;
+  TrainingBar bar;
   RunLog run_log;
   TrainerState state{};
   TrainerControl control{};
