@@ -4,7 +4,9 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <memory>
+#include <string>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
@@ -48,10 +50,21 @@ spdlog::logger& logger() {
   return *instance;
 }
 
+std::atomic<LineWriter> line_writer{nullptr};
+
 }  // namespace
 
 void set_level(Level level) { logger().set_level(to_spdlog(level)); }
 
-void write(Level level, std::string_view message) { logger().log(to_spdlog(level), "{}", message); }
+void set_line_writer(LineWriter writer) { line_writer = writer; }
+
+void write(Level level, std::string_view message) {
+  const auto spdlog_level = to_spdlog(level);
+  const LineWriter writer = line_writer;
+  if (writer == nullptr) return logger().log(spdlog_level, "{}", message);
+  if (!logger().should_log(spdlog_level)) return;
+  const auto name = spdlog::level::to_string_view(spdlog_level);
+  writer("[lockstep] " + std::string(name.data(), name.size()) + ": " + std::string(message));
+}
 
 }  // namespace lockstep::log

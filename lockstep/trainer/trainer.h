@@ -19,6 +19,7 @@
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/trainer/callback.h"
 #include "lockstep/trainer/loss.h"
+#include "lockstep/trainer/output/tracking.h"
 #include "lockstep/trainer/step_engine.h"
 #include "lockstep/trainer/trainer_state.h"
 #include "lockstep/trainer/training_arguments.h"
@@ -76,6 +77,7 @@ TrainerParts make_parts(M module, TrainingArguments arguments, ProcessGroup grou
   arguments.validate();
   detail::check_trainer(arguments, static_cast<bool>(options.compute_loss),
                         static_cast<bool>(options.forward), options.train_dataset, options.eval_dataset);
+  options.callbacks = with_tracking(std::move(options.callbacks), arguments);
   if (!options.compute_loss) {
     options.compute_loss = [forward = options.forward, smoothing = arguments.label_smoothing_factor](
                                TrainedModel<M>& model, const Batch& batch) {
@@ -115,7 +117,8 @@ TrainerParts make_parts(M module, TrainingArguments arguments, ProcessGroup grou
 /// Before the forward of every micro-batch the default generator of random numbers is seeded with
 /// random_key({seed, rank, step, micro-batch}), so that dropout does not depend on what was drawn before.
 ///
-/// Rank 0 shows progress on standard error and writes output_dir/log.jsonl.
+/// Rank 0 shows progress on standard error and writes output_dir/log.jsonl; report_to names trackers that get
+/// the same entries (output/tracking.h).
 class Trainer {
  public:
   /// `module`: as DistributedDataParallel takes it; shared with the caller. With several ranks and a training

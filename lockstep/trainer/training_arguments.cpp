@@ -11,6 +11,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/lr_schedule.h"
+#include "lockstep/tracking/report_to.h"
+#include "lockstep/tracking/run_id.h"
 #include "lockstep/trainer/arguments/lr_scheduler_kwargs.h"
 
 namespace lockstep {

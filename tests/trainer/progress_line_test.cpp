@@ -23,20 +23,12 @@ Progress halfway() {
           .seconds_left = 61};
 }
 
-TEST(ProgressLine, Durations) {
-  EXPECT_EQ(format_duration(0), "0:00");
-  EXPECT_EQ(format_duration(59.6), "1:00");
-  EXPECT_EQ(format_duration(754), "12:34");
-  EXPECT_EQ(format_duration(3723), "1:02:03");
-  EXPECT_EQ(format_duration(-5), "0:00");
-}
-
-TEST(ProgressLine, WideBarShowsEverything) {
+TEST(TrainingLine, WideBarShowsEverything) {
   EXPECT_EQ(render_bar(halfway(), 80, false),
             " 50% |##########..........|  step 50/100  loss 0.6931  1:01 left  53.2 samples/s");
 }
 
-TEST(ProgressLine, BarNeverExceedsTheColumns) {
+TEST(TrainingLine, BarNeverExceedsTheColumns) {
   for (const bool unicode : {false, true}) {
     for (int64_t step = 0; step <= 100; ++step) {
       for (int width = 1; width <= 200; ++width) {
@@ -48,14 +40,14 @@ TEST(ProgressLine, BarNeverExceedsTheColumns) {
   }
 }
 
-TEST(ProgressLine, NarrowBarGivesUpSpeedThenTimeThenLoss) {
+TEST(TrainingLine, NarrowBarGivesUpSpeedThenTimeThenLoss) {
   EXPECT_EQ(render_bar(halfway(), 60, false), " 50% |########........|  step 50/100  loss 0.6931  1:01 left");
   EXPECT_EQ(render_bar(halfway(), 45, false), " 50% |######......|  step 50/100  loss 0.6931");
   EXPECT_EQ(render_bar(halfway(), 30, false), " 50% |#####.....|  step 50/100");
   EXPECT_EQ(render_bar(halfway(), 20, false), " 50%  step 50/100");
 }
 
-TEST(ProgressLine, UnicodeBarFillsByEighths) {
+TEST(TrainingLine, UnicodeBarFillsByEighths) {
   Progress progress{.step = 1, .total_steps = 16};
   const std::string bar = render_bar(progress, 4 + 3 + 8 + 2 + 9, true);
   EXPECT_EQ(bar, "  6% |▌       |  step 1/16");
@@ -63,7 +55,7 @@ TEST(ProgressLine, UnicodeBarFillsByEighths) {
   EXPECT_NE(render_bar(progress, 60, true).find("█|"), std::string::npos);
 }
 
-TEST(ProgressLine, UnknownsAreLeftOut) {
+TEST(TrainingLine, UnknownsAreLeftOut) {
   EXPECT_EQ(render_log_line({.step = 0, .total_steps = 10}), "step 0/10 (0%)  epoch 0.00");
   EXPECT_EQ(
       render_log_line(halfway()),

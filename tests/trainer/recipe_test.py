@@ -216,7 +216,7 @@ class RecipeTest(unittest.TestCase):
                 break
         os.close(master)
         self.assertEqual(job.wait(timeout=60), 0, shown)
-        bars = [text for text in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", shown.decode()))
+        bars = [text for text in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()))
                 if "%" in text]
         self.assertGreater(len(bars), 1)
         for bar in bars:

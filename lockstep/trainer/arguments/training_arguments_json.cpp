@@ -28,6 +28,19 @@ bool is_nullable(std::string_view name) { return name != "optim" && name != "lr_
 /// A text that is a JSON object in the file.
 bool is_object(std::string_view name) { return name == "lr_scheduler_kwargs"; }
 
+/// A text with commas that is a list in the file.
+bool is_list(std::string_view name) { return name == "report_to"; }
+
+json list_of(std::string_view text) {
+  json list = json::array();
+  while (true) {
+    const size_t comma = text.find(',');
+    list.push_back(std::string(text.substr(0, comma)));
+    if (comma == std::string_view::npos) return list;
+    text.remove_prefix(comma + 1);
+  }
+}
+
 /// A number that is written as null, so that transformers reads the file: it refuses others there.
 bool is_none(std::string_view name, double value) {
   return (name == "eval_steps" && value == 0) || (name == "dataloader_prefetch_factor" && value == 2);
@@ -42,6 +55,7 @@ json value_of(std::string_view name, const T& value) {
     return value ? json(*value) : json();
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (value.empty() && is_nullable(name)) return {};
+    if (is_list(name) && value != "none" && value != "all") return list_of(value);
     const json object = is_object(name) ? parse_json(value) : json();
     return object.is_object() ? object : json(value);
   } else if constexpr (std::is_same_v<T, std::filesystem::path>) {
@@ -104,6 +118,15 @@ void read_value(std::string_view name, const json& value, T& field) {
     field = T(seconds);
   } else if (is_object(name) && value.is_object()) {
     if constexpr (std::is_same_v<T, std::string>) field = value.empty() ? "" : dump_json(value);
+  } else if (is_list(name) && value.is_array()) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      field.clear();
+      for (const auto& each : value) {
+        if (!each.is_string()) refuse_type("a list of texts");
+        field += (field.empty() ? "" : ",") + each.get<std::string>();
+      }
+      if (field.empty()) field = "none";
+    }
   } else {
     if (!value.is_string()) refuse_type("a text");
     const auto text = value.get<std::string>();

@@ -59,7 +59,8 @@ bool changes_nothing(const std::string& name) {
                                               "ddp_backend",
                                               "ddp_timeout",
                                               "zero_redundancy_optimizer",
-                                              "max_time"};
+                                              "max_time",
+                                              "project"};
   return names.contains(name) || name.starts_with("report_") || name.starts_with("run_");
 }
 

@@ -1,4 +1,4 @@
-// The text that shows how far a run is. Pure; progress_bar.h puts it on the terminal.
+// The text that shows how far a training is. Pure; training_bar.h puts it on the terminal.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,6 @@ struct Progress {
   std::optional<double> samples_per_second{};  ///< of all ranks together
   std::optional<double> seconds_left{};
 };
-
-/// "0:07", "12:34" or "1:02:03".
-std::string format_duration(double seconds);
 
 /// A bar of at most `columns` columns: percentage, bar, step/total, loss, samples/s, time left. What is least
 /// needed goes first when it is narrow; without `unicode` it is drawn with '#'.

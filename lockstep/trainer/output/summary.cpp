@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "lockstep/trainer/output/progress_line.h"
+#include "lockstep/tracking/progress/progress_line.h"
 
 namespace lockstep {
 namespace {

@@ -13,7 +13,7 @@
 #include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/trainer/checkpoints/checkpointing.h"
 #include "lockstep/trainer/checkpoints/training_files.h"
-#include "lockstep/trainer/output/progress_bar.h"
+#include "lockstep/trainer/output/training_bar.h"
 #include "lockstep/trainer/output/run_log.h"
 #include "lockstep/trainer/trainer.h"
 #include "lockstep/trainer/training_plan.h"
@@ -64,7 +64,7 @@ struct Trainer::Impl {
   const TrainingArguments& arguments;
   const ProcessGroup& group;
   torch::nn::Module& module;
-  ProgressBar bar;
+  TrainingBar bar;
   RunLog run_log;
   std::optional<Checkpointing> checkpoints{};  // of the training that runs
   int64_t last_saved_step = -1;

@@ -1,0 +1,39 @@
+#include "lockstep/tracking/formats/crc32.h"
+
+#include <array>
+
+namespace lockstep {
+namespace {
+
+using Table = std::array<uint32_t, 256>;
+
+constexpr Table make_table(uint32_t reversed_polynomial) {
+  Table table{};
+  for (uint32_t byte = 0; byte < table.size(); ++byte) {
+    uint32_t rest = byte;
+    for (int bit = 0; bit < 8; ++bit) rest = (rest >> 1) ^ ((rest & 1) != 0 ? reversed_polynomial : 0);
+    table[byte] = rest;
+  }
+  return table;
+}
+
+constexpr Table kIeee = make_table(0xEDB88320);
+constexpr Table kCastagnoli = make_table(0x82F63B78);
+
+uint32_t checksum(const Table& table, std::string_view bytes, uint32_t before) {
+  uint32_t sum = ~before;
+  for (const char c : bytes) sum = table[(sum ^ static_cast<unsigned char>(c)) & 0xFF] ^ (sum >> 8);
+  return ~sum;
+}
+
+}  // namespace
+
+uint32_t crc32(std::string_view bytes, uint32_t before) { return checksum(kIeee, bytes, before); }
+
+uint32_t masked_crc32c(std::string_view bytes) {
+  constexpr uint32_t kMask = 0xA282EAD8;
+  const uint32_t sum = checksum(kCastagnoli, bytes, 0);
+  return ((sum >> 15) | (sum << 17)) + kMask;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,51 @@
+#include "lockstep/tracking/formats/record_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+
+namespace lockstep {
+
+RecordFile::RecordFile(std::filesystem::path path, std::string_view content)
+    : path_(std::move(path)), size_(content.size()) {
+  if (path_.has_parent_path()) {
+    std::error_code error;
+    std::filesystem::create_directories(path_.parent_path(), error);
+    if (error) {
+      throw FileError("cannot create directory " + path_.parent_path().string() + ": " + error.message());
+    }
+  }
+  write_file_atomically(path_, content);
+  fd_.reset(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (!fd_.valid()) throw FileError("cannot open " + path_.string() + ": " + std::strerror(errno));
+}
+
+void RecordFile::append(std::string_view record) {
+  size_t written = 0;
+  while (written < record.size()) {
+    const ssize_t count = ::write(fd_.get(), record.data() + written, record.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int cause = errno;
+      // Half a record at the end would hide what a resumed run writes behind it.
+      if (::ftruncate(fd_.get(), static_cast<off_t>(size_)) != 0) {
+        throw FileError("cannot write and cannot shorten " + path_.string() + ": " + std::strerror(cause));
+      }
+      throw FileError("cannot write " + path_.string() + ": " + std::strerror(cause));
+    }
+    written += static_cast<size_t>(count);
+  }
+  size_ += record.size();
+}
+
+std::string read_file_or_nothing(const std::filesystem::path& path) {
+  return std::filesystem::exists(path) ? read_file(path) : std::string();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,99 @@
+#include "lockstep/tracking/progress/live_line.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <mutex>
+
+#include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
+#include "lockstep/base/log.h"
+
+namespace lockstep {
+namespace {
+
+bool locale_is_utf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    auto value = env::get(name);
+    if (!value) continue;
+    std::transform(value->begin(), value->end(), value->begin(),
+                   [](unsigned char c) { return std::toupper(c); });
+    return value->find("UTF-8") != std::string::npos || value->find("UTF8") != std::string::npos;
+  }
+  return false;
+}
+
+int window_columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+// What is on the screen. Objects that live as long as the program may write when others are gone already.
+struct Screen {
+  std::mutex mutex;
+  const LiveLine* owner = nullptr;
+  std::string drawn;
+};
+Screen& screen() {
+  static auto* const instance = new Screen;
+  return *instance;
+}
+
+// One write, so that ranks that share the terminal do not cut into it.
+void write_stderr(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+// Without wrapping at the edge; whatever stands behind and below is cleared; the cursor goes back to the
+// beginning, where a terminal that wraps old lines anew when its width changes will keep it.
+std::string drawing(const std::string& line) { return "\r\x1b[?7l" + line + "\x1b[J\x1b[?7h\r"; }
+
+}  // namespace
+
+Terminal detect_terminal() {
+  Terminal terminal;
+  terminal.unicode = locale_is_utf8();
+  if (const auto columns = env::get_int(env::kTerminalColumns)) {
+    terminal.columns = static_cast<int>(std::clamp<int64_t>(*columns, 0, 1000));
+  } else if (isatty(STDERR_FILENO) == 1 && env::get(env::kTerm) != "dumb") {
+    terminal.columns = window_columns();
+    terminal.is_window = true;
+  }
+  return terminal;
+}
+
+LiveLine::~LiveLine() { finish(); }
+
+void LiveLine::draw(const std::function<std::string(int columns)>& render) {
+  if (!can_be_live()) return;
+  const int columns = terminal_.is_window ? window_columns() : terminal_.columns;
+  const std::string line = render(columns - 1);
+  const std::lock_guard lock(screen().mutex);
+  screen().owner = this;
+  screen().drawn = line;
+  log::set_line_writer(print_above);
+  write_stderr(drawing(line));
+}
+
+void LiveLine::finish() {
+  const std::lock_guard lock(screen().mutex);
+  if (screen().owner != this) return;
+  write_stderr(drawing(screen().drawn) + "\n");
+  screen().owner = nullptr;
+  log::set_line_writer(nullptr);
+}
+
+void LiveLine::print_above(std::string_view text) {
+  const std::lock_guard lock(screen().mutex);
+  if (screen().owner == nullptr) {
+    write_stderr(std::string(text) + "\n");
+  } else {
+    write_stderr("\r\x1b[J" + std::string(text) + "\n" + drawing(screen().drawn));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,189 @@
+#include "lockstep/trainer/output/tracking.h"
+
+#include <sys/resource.h>
+
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
+#include "lockstep/base/json.h"
+#include "lockstep/base/log.h"
+#include "lockstep/comm/objects.h"
+#include "lockstep/tracking/report_to.h"
+#include "lockstep/tracking/trackers.h"
+
+namespace lockstep {
+namespace {
+
+/// transformers' rewrite_logs.
+std::string tracked_name(const std::string& name) {
+  for (const char* split : {"eval", "test"}) {
+    const std::string prefix = std::string(split) + "_";
+    if (name.starts_with(prefix)) return std::string(split) + "/" + name.substr(prefix.size());
+  }
+  return "train/" + name;
+}
+
+TrackedSettings settings_of(const CallbackContext& context) {
+  TrackedSettings settings;
+  const nlohmann::json arguments = parse_json(to_json(context.args));
+  for (const auto& [name, value] : arguments.items()) {
+    if (value.is_boolean()) {
+      settings[name] = value.get<bool>();
+    } else if (value.is_number_integer()) {
+      settings[name] = value.get<int64_t>();
+    } else if (value.is_number()) {
+      settings[name] = value.get<double>();
+    } else if (value.is_string()) {
+      settings[name] = value.get<std::string>();
+    } else if (!value.is_null()) {
+      settings[name] = dump_json(value);
+    }
+  }
+  int64_t parameters = 0;
+  for (const auto& parameter : context.model.parameters()) parameters += parameter.numel();
+  settings["parameters"] = parameters;
+  settings["world_size"] = int64_t{context.group.size()};
+  return settings;
+}
+
+/// The id of rank 0's run. A file that cannot be read or written costs the id at the next start, no more.
+std::string choose_run_id(const TrainingArguments& arguments, bool is_resumed) {
+  const auto file = arguments.output_dir / "run_id";
+  std::string id = arguments.run_id;
+  try {
+    if (id.empty() && (is_resumed || env::get_int(env::kRestartCount).value_or(0) > 0))
+      id = read_run_id(file);
+    if (id.empty()) id = make_run_id();
+    write_run_id(file, id);
+  } catch (const std::exception& error) {
+    log::warning(std::string("the run id is not kept for a restart: ") + error.what());
+    if (id.empty()) id = make_run_id();
+  }
+  return id;
+}
+
+std::string default_name(const TrainingArguments& arguments) {
+  if (!arguments.run_name.empty()) return arguments.run_name;
+  const auto path = arguments.output_dir.lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+/// What this process has used since it was last asked.
+class Usage {
+ public:
+  Usage() { read(); }
+  void add_to(TrackedValues& values) {
+    const double seconds = seconds_, processor = processor_;
+    read();
+    constexpr double kKibibyte = 1024, kMegabyte = 1e6;
+    if (seconds_ > seconds) values["rank/cpu_load"] = (processor_ - processor) / (seconds_ - seconds);
+    values["rank/peak_memory_mb"] = peak_ * kKibibyte / kMegabyte;
+  }
+
+ private:
+  void read() {
+    const auto seconds_in = [](const timeval& time) {
+      return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+    };
+    rusage used{};
+    ::getrusage(RUSAGE_SELF, &used);
+    processor_ = seconds_in(used.ru_utime) + seconds_in(used.ru_stime);
+    peak_ = static_cast<double>(used.ru_maxrss);
+    seconds_ = monotonic_seconds();
+  }
+  double seconds_ = 0, processor_ = 0, peak_ = 0;
+};
+
+class Tracking : public TrainerCallback {
+ public:
+  /// Without `trackers` those that report_to names.
+  Tracking(std::optional<std::vector<std::shared_ptr<Tracker>>> trackers, TrackingOptions options)
+      : given_(std::move(trackers)), options_(options) {}
+  ~Tracking() override { finish(); }
+  std::string name() const override { return "tracking"; }
+
+  void on_train_begin(CallbackContext& context) override {
+    finish();
+    if (context.args.fast_dev_run > 0) return;
+    const int rank = context.group.rank(), size = context.group.size();
+    const bool all = options_.all_ranks && size > 1;
+    if (rank != 0 && !all) return;
+    const int64_t step = context.state.global_step;
+    TrackedRun run;
+    if (rank == 0) run.id = choose_run_id(context.args, step > 0);
+    if (all) run.id = broadcast_object(context.group, run.id).get<std::string>();
+    run.name = default_name(context.args);
+    run.world_size = size;
+    if (all) run = run_of_rank(run, rank, size);
+    if (step > 0) run.resume_step = step;
+    trackers_.emplace(given_ ? *given_ : make_trackers(context.args, run));
+    trackers_->start(run);
+    trackers_->config(settings_of(context));
+    if (all) usage_.emplace();
+  }
+
+  void on_log(CallbackContext& context) override {
+    if (!trackers_) return;
+    TrackedValues values;
+    for (const auto& [name, value] : *context.logs) values[tracked_name(name)] = value;
+    values["train/epoch"] = context.state.epoch;
+    if (usage_) usage_->add_to(values);
+    trackers_->log(context.state.global_step, values);
+    if (context.logs->contains("train_runtime")) {
+      trackers_->summary(TrackedSettings(context.logs->begin(), context.logs->end()));
+    }
+  }
+
+  void on_train_end(CallbackContext&) override { has_ended_ = true; }
+
+ private:
+  static std::vector<std::shared_ptr<Tracker>> make_trackers(const TrainingArguments& arguments,
+                                                             const TrackedRun& run) {
+    std::vector<std::shared_ptr<Tracker>> made;
+    const auto kinds = parse_report_to(arguments.report_to);
+    for (const auto& kind : kinds.value()) {
+      made.push_back(
+          make_tracker(kind, run, {.directory = arguments.output_dir, .project = arguments.project}));
+    }
+    return made;
+  }
+
+  void finish() {
+    if (trackers_ && has_ended_) trackers_->finish(std::uncaught_exceptions() > 0 ? 1 : 0);
+    trackers_.reset();
+    has_ended_ = false;
+  }
+
+  std::optional<std::vector<std::shared_ptr<Tracker>>> given_;
+  TrackingOptions options_;
+  std::optional<Trackers> trackers_{};
+  std::optional<Usage> usage_{};
+  bool has_ended_ = false;
+};
+
+}  // namespace
+
+std::shared_ptr<TrainerCallback> tracking(std::vector<std::shared_ptr<Tracker>> trackers,
+                                          TrackingOptions options) {
+  return std::make_shared<Tracking>(std::move(trackers), options);
+}
+
+std::vector<std::shared_ptr<TrainerCallback>> detail::with_tracking(
+    std::vector<std::shared_ptr<TrainerCallback>> callbacks, const TrainingArguments& arguments) {
+  const auto kinds = parse_report_to(arguments.report_to);
+  if (kinds && !kinds->empty()) {
+    callbacks.push_back(std::make_shared<Tracking>(
+        std::nullopt, TrackingOptions{.all_ranks = arguments.report_ranks == "all"}));
+  }
+  return callbacks;
+}
+
+}  // namespace lockstep

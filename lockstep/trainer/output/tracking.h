@@ -1,0 +1,37 @@
+// The log of a training as trackers get it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/tracking/tracker.h"
+#include "lockstep/trainer/callback.h"
+
+namespace lockstep {
+
+struct TrackingOptions {
+  /// Every rank tracks, under a run of its own (run_of_rank), with its processor load and its peak memory beside
+  /// the values that all ranks share. Otherwise rank 0 does.
+  bool all_ranks = false;
+};
+
+/// Gives `trackers` every entry of the log, under transformers' names for trackers: "loss" is "train/loss",
+/// "eval_loss" is "eval/loss"; with epoch, and optimizer steps as the step. Their config is the training's
+/// arguments with world_size and parameters, their summary the values that train() returns. The run's id is
+/// run_id; without one, that of output_dir/run_id where the job was restarted or the training resumed, and
+/// otherwise a new one, which that file then holds. A training that begins at a later step than 0 is resumed
+/// there. Ranks that do not track may be given trackers too; they are not used.
+///
+/// The run ends with the Trainer, so that it has what is evaluated after train(); without the end of a train()
+/// it counts as crashed.
+std::shared_ptr<TrainerCallback> tracking(std::vector<std::shared_ptr<Tracker>> trackers,
+                                          TrackingOptions options = {});
+
+namespace detail {
+
+/// The user's callbacks, and behind them one for the trackers that report_to names.
+std::vector<std::shared_ptr<TrainerCallback>> with_tracking(
+    std::vector<std::shared_ptr<TrainerCallback>> callbacks, const TrainingArguments& arguments);
+
+}  // namespace detail
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+// A training's progress on standard error: a live bar on a terminal, a line at every logging step elsewhere.
+#pragma once
+
+#include <chrono>
+#include <string_view>
+
+#include "lockstep/tracking/progress/live_line.h"
+#include "lockstep/trainer/output/progress_line.h"
+
+namespace lockstep {
+
+/// One run's display. With `enabled` false (ranks other than 0) it writes nothing.
+class TrainingBar {
+ public:
+  TrainingBar(bool enabled, Terminal terminal) : enabled_(enabled), line_(terminal) {}
+
+  /// Redraws the bar, at most ten times a second; writes nothing without a terminal.
+  void update(const Progress& progress);
+  /// A logging step: redraws the bar at once, or writes one line without a terminal.
+  void log(const Progress& progress);
+  /// Writes a line that stays, above the bar.
+  void message(std::string_view text);
+  /// Leaves the bar as it is and goes to the next line.
+  void finish() { line_.finish(); }
+
+ private:
+  void draw(const Progress& progress);
+
+  bool enabled_;
+  LiveLine line_;
+  std::chrono::steady_clock::time_point last_drawn_{};
+};
+
+}  // namespace lockstep

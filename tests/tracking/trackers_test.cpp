@@ -1,0 +1,175 @@
+#include "lockstep/tracking/trackers.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/tracking/csv_tracker.h"
+#include "lockstep/tracking/report_to.h"
+#include "lockstep/tracking/run_id.h"
+#include "lockstep/tracking/wandb_tracker.h"
+
+namespace lockstep {
+namespace {
+
+class TrackersTest : public ::testing::Test {
+ protected:
+  TrackersTest() {
+    std::string pattern = ::testing::TempDir() + "/lockstep_trackers_XXXXXX";
+    directory = ::mkdtemp(pattern.data());
+  }
+  ~TrackersTest() override { std::filesystem::remove_all(directory); }
+  std::filesystem::path directory;
+};
+
+struct Refusing : Tracker {
+  explicit Refusing(std::string text) : text(std::move(text)) {}
+  std::string name() const override { return "refusing"; }
+  void start(const TrackedRun&) override {}
+  void log(int64_t, const TrackedValues&) override { throw Error(text); }
+  std::string text;
+};
+
+struct Counting : Tracker {
+  std::string name() const override { return "counting"; }
+  void start(const TrackedRun& run) override { id = run.id; }
+  void log(int64_t, const TrackedValues& values) override { logged += values.size(); }
+  void finish(int code) override { exit_code = code; }
+  std::string id;
+  size_t logged = 0;
+  int exit_code = -1;
+};
+
+TEST_F(TrackersTest, OneThatFailsIsLeftOutWithAWarning) {
+  auto counting = std::make_shared<Counting>();
+  Trackers trackers({std::make_shared<Refusing>("no connection"), counting});
+  trackers.start({.id = "some"});
+  ::testing::internal::CaptureStderr();
+  trackers.log(1, {{"a", 1}, {"b", 2}});
+  trackers.log(2, {{"a", 1}});
+  EXPECT_EQ(
+      ::testing::internal::GetCapturedStderr(),
+      "[lockstep] warning: tracking by refusing ends: no connection. The training goes on. Other trackers that "
+      "fail for this reason end without a warning\n");
+  trackers.finish(3);
+  EXPECT_EQ(counting->id, "some");
+  EXPECT_EQ(counting->logged, 3u);
+  EXPECT_EQ(counting->exit_code, 3);
+}
+
+size_t lines_of(const std::string& text) {
+  return static_cast<size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+// A limit on the size of files refuses a write in the middle, as a full disk does.
+TEST_F(TrackersTest, AFullDiskEndsTrackingWithOneWarning) {
+  const TrackedRun run{.id = "full"};
+  std::vector<std::shared_ptr<Tracker>> list;
+  for (const char* kind : {"tensorboard", "wandb", "jsonl", "csv"}) {
+    list.push_back(make_tracker(kind, run, {.directory = directory}));
+  }
+  Trackers trackers(std::move(list));
+  trackers.start(run);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{.rlim_cur = 20000, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  ::testing::internal::CaptureStderr();
+  for (int64_t step = 1; step <= 2000; ++step) trackers.log(step, {{"loss", 0.5}});
+  trackers.finish();
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_TRUE(trackers.empty());
+  EXPECT_EQ(lines_of(said), 1u) << said;
+  EXPECT_NE(said.find("cannot write " + directory.string()), std::string::npos) << said;
+  EXPECT_NE(said.find("File too large"), std::string::npos) << said;
+  // What is there ends with a whole record.
+  const std::string lines = read_file(directory / "metrics.jsonl");
+  EXPECT_GT(lines_of(lines), 100u);
+  EXPECT_TRUE(lines.ends_with("}\n"));
+  EXPECT_TRUE(read_file(directory / "metrics.csv").ends_with(",0.5\n"));
+}
+
+TEST_F(TrackersTest, ADirectoryThatCannotBeMadeIsAWarning) {
+  std::ofstream(directory / "file") << "in the way";
+  const TrackedRun run{.id = "id"};
+  Trackers trackers({make_tracker("csv", run, {.directory = directory / "file"})});
+  ::testing::internal::CaptureStderr();
+  trackers.start(run);
+  trackers.log(1, {{"loss", 1}});
+  EXPECT_EQ(lines_of(::testing::internal::GetCapturedStderr()), 1u);
+}
+
+TEST_F(TrackersTest, RunIds) {
+  EXPECT_NE(make_run_id(), make_run_id());
+  EXPECT_EQ(make_run_id().size(), 8u);
+  EXPECT_EQ(read_run_id(directory / "run_id"), "");
+  write_run_id(directory / "run_id", "my-run_1");
+  EXPECT_EQ(read_run_id(directory / "run_id"), "my-run_1");
+  for (const std::string wrong : {"", "a/b", "..", "a b", "ä"}) {
+    EXPECT_THROW(check_run_id(wrong), ValueError) << wrong;
+    EXPECT_THROW(Trackers({}).start({.id = wrong}), ValueError) << wrong;
+  }
+}
+
+TEST_F(TrackersTest, NamesOfColumnsMayHoldAnything) {
+  const auto path = directory / "odd.csv";
+  const auto row_without_time = [&](size_t line) {
+    std::istringstream file(read_file(path));
+    std::string row;
+    for (size_t l = 0; l <= line; ++l) std::getline(file, row);
+    const size_t time = row.find(',');
+    return row.substr(0, time) + row.substr(row.find(',', time + 1));
+  };
+  {
+    CsvTracker csv(path);
+    csv.start({.id = "a"});
+    csv.log(1, {{"a,b", 1}, {"say \"hi\"", 2}});
+    csv.log(2, {{"plain", 3}});
+  }
+  EXPECT_TRUE(read_file(path).starts_with("step,time,\"a,b\",\"say \"\"hi\"\"\",plain\n"));
+  EXPECT_EQ(row_without_time(1), "1,1,2,");
+  EXPECT_EQ(row_without_time(2), "2,,,3");
+  CsvTracker csv(path);
+  csv.start({.id = "a", .resume_step = 1});
+  csv.log(2, {{"plain", 4}, {"a,b", 5}});
+  EXPECT_TRUE(read_file(path).starts_with("step,time,\"a,b\",\"say \"\"hi\"\"\",plain\n"));
+  EXPECT_EQ(row_without_time(1), "1,1,2,");
+  EXPECT_EQ(row_without_time(2), "2,5,,4");
+}
+
+TEST_F(TrackersTest, WandbMetricsAreChecked) {
+  WandbTracker wandb({.directory = directory});
+  wandb.start({.id = "a"});
+  wandb.define_metric("train/*", {.summary = "max"});
+  EXPECT_THROW(wandb.define_metric("loss", {.summary = "best"}), ValueError);
+  EXPECT_TRUE(wandb.directory().filename().string().ends_with("-a"));
+}
+
+TEST_F(TrackersTest, OtherRunsInTheDirectoryAreLeftAlone) {
+  const auto track = [&](const std::string& id, std::optional<int64_t> resume) {
+    const TrackedRun run{.id = id, .resume_step = resume};
+    WandbTracker wandb({.directory = directory});
+    wandb.start(run);
+    wandb.log(1, {{"loss", 1}});
+    return wandb.directory();
+  };
+  // "b" is also the end of "a-b".
+  const auto longer = track("a-b", std::nullopt);
+  const auto shorter = track("b", 0);
+  EXPECT_NE(longer, shorter);
+  EXPECT_EQ(track("b", 0), shorter);
+  EXPECT_EQ(track("a-b", 1), longer);
+}
+
+}  // namespace
+}  // namespace lockstep
