@@ -53,17 +53,23 @@ TEST(AdaptTo, KeepsTheSamplesOfAStepWithAnotherNumberOfRanks) {
   arguments.per_device_train_batch_size = 8;
   EXPECT_EQ(adapt_to(position(), 4, 200, arguments), "");
   EXPECT_EQ(arguments.gradient_accumulation_steps, 1);
-  EXPECT_EQ(adapt_to(position(), 2, 200, arguments),
-            "2 ranks instead of 4: gradient_accumulation_steps is 2, so that a step has 32 samples as before");
+  EXPECT_EQ(
+      adapt_to(position(), 2, 200, arguments),
+      "2 ranks instead of 4: gradient_accumulation_steps is 2, so that a step has 32 samples as before");
   EXPECT_EQ(arguments.gradient_accumulation_steps, 2);
   EXPECT_EQ(adapt_to(position(), 2, 200, arguments), "");
-  EXPECT_NE(message([&] { adapt_to(position(), 3, 200, arguments); }).find("choose a per-device batch size that divides them"),
+  EXPECT_NE(message([&] {
+              adapt_to(position(), 3, 200, arguments);
+            }).find("choose a per-device batch size that divides them"),
             std::string::npos);
-  EXPECT_NE(message([&] { adapt_to(position(), 4, 200, arguments); }).find("the checkpoint's steps have 32 samples; 4 ranks with "
-                                                                          "--per-device-train-batch-size 8 and "
-                                                                          "--gradient-accumulation-steps 2 make 64"),
+  EXPECT_NE(message([&] { adapt_to(position(), 4, 200, arguments); })
+                .find("the checkpoint's steps have 32 samples; 4 ranks with "
+                      "--per-device-train-batch-size 8 and "
+                      "--gradient-accumulation-steps 2 make 64"),
             std::string::npos);
-  EXPECT_NE(message([&] { adapt_to(position(), 2, 199, arguments); }).find("trained on 200 samples, but the training set has 199"),
+  EXPECT_NE(message([&] {
+              adapt_to(position(), 2, 199, arguments);
+            }).find("trained on 200 samples, but the training set has 199"),
             std::string::npos);
 }
 
@@ -114,7 +120,10 @@ TEST(NoteBest, AMissingMetricIsAnErrorWhereItIsNeeded) {
   TrainerState state;
   EXPECT_FALSE(note_best(state, arguments, {{"eval_loss", 1}}));
   arguments.load_best_model_at_end = true;
-  EXPECT_NE(message([&] { note_best(state, arguments, {{"eval_loss", 1}}); }).find("eval_f1"), std::string::npos);
+  EXPECT_NE(message([&] {
+              note_best(state, arguments, {{"eval_loss", 1}});
+            }).find("eval_f1"),
+            std::string::npos);
 }
 
 TEST(TrainerStateJson, IsReadAsItWasWritten) {
@@ -124,7 +133,8 @@ TEST(TrainerStateJson, IsReadAsItWasWritten) {
   state.best_metric = 0.1;
   state.best_global_step = 5;
   state.best_model_checkpoint = "out/checkpoint-5";
-  state.log_history.push_back({.values = {{"loss", 0.1 + 0.2}, {"pearson", std::nan("")}}, .epoch = 0.25, .step = 3});
+  state.log_history.push_back(
+      {.values = {{"loss", 0.1 + 0.2}, {"pearson", std::nan("")}}, .epoch = 0.25, .step = 3});
   const auto read = trainer_state_from_json(to_json(state), "x");
   EXPECT_EQ(to_json(read), to_json(state));
   EXPECT_EQ(read.log_history[0].values.at("loss"), 0.1 + 0.2);

@@ -11,16 +11,16 @@ namespace lockstep {
 bool note_best(TrainerState& state, const TrainingArguments& arguments, const Metrics& evaluation) {
   const auto found = evaluation.find(arguments.best_metric());
   if (found == evaluation.end()) {
-    const bool is_needed = arguments.load_best_model_at_end || arguments.save_strategy == SaveStrategy::BEST ||
-                           arguments.reduces_lr_on_plateau();
+    const bool is_needed = arguments.load_best_model_at_end ||
+                           arguments.save_strategy == SaveStrategy::BEST || arguments.reduces_lr_on_plateau();
     if (!is_needed) return false;
     throw ValueError(fmt::format("metric_for_best_model is {}, which the evaluation does not give",
                                  arguments.best_metric()));
   }
   const double value = found->second;
   if (std::isnan(value)) return false;
-  if (state.best_metric && (arguments.best_metric_is_greatest() ? value <= *state.best_metric
-                                                                : value >= *state.best_metric)) {
+  if (state.best_metric &&
+      (arguments.best_metric_is_greatest() ? value <= *state.best_metric : value >= *state.best_metric)) {
     return false;
   }
   state.best_metric = value;

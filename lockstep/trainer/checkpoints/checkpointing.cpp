@@ -72,17 +72,17 @@ void Checkpointing::check_that_all_see_it() {
   }
   on_all_ranks(group_, [&] {
     if (blind.empty()) return;
-    throw ValueError(fmt::format("checkpoints need an --output-dir that all ranks share, but rank {} {} not see rank 0's "
-                                 "{}; choose a directory on a shared file system, or give --save-strategy no",
-                                 fmt::join(blind, ", "), blind.size() == 1 ? "does" : "do", folder.string()));
+    throw ValueError(
+        fmt::format("checkpoints need an --output-dir that all ranks share, but rank {} {} not see rank 0's "
+                    "{}; choose a directory on a shared file system, or give --save-strategy no",
+                    fmt::join(blind, ", "), blind.size() == 1 ? "does" : "do", folder.string()));
   });
 }
 
 std::array<double, Checkpointing::kNumbers> Checkpointing::numbers() const {
   if (phase_ == Phase::idle) return {};
   const auto status = writer_->status();
-  const bool failed =
-      status.state == WriterState::failed || (gives_up_ && !status.error.empty());
+  const bool failed = status.state == WriterState::failed || (gives_up_ && !status.error.empty());
   return {status.state == WriterState::written ? 1.0 : 0.0, failed ? 1.0 : 0.0,
           status.state == WriterState::committing ? 1.0 : 0.0};
 }
@@ -100,8 +100,8 @@ void Checkpointing::advance(const double* sums) {
   } else if (const auto status = writer_->status();
              !has_told_ && status.state != WriterState::failed && !status.error.empty()) {
     has_told_ = true;
-    log::error(
-        fmt::format("{} is not saved yet and is tried again: {}", checkpoint::checkpoint_name(step_), status.error));
+    log::error(fmt::format("{} is not saved yet and is tried again: {}", checkpoint::checkpoint_name(step_),
+                           status.error));
   }
 }
 
@@ -151,8 +151,8 @@ void Checkpointing::finish() {
   wait(false);
   on_all_ranks(group_, [&] {
     if (last_failure_.empty()) return;
-    throw FileError(fmt::format("the last checkpoint, {}, could not be saved: {}", checkpoint::checkpoint_name(step_),
-                                last_failure_));
+    throw FileError(fmt::format("the last checkpoint, {}, could not be saved: {}",
+                                checkpoint::checkpoint_name(step_), last_failure_));
   });
 }
 

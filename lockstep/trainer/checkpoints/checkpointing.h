@@ -54,9 +54,9 @@ class Checkpointing {
   Phase phase_ = Phase::idle;
   int64_t step_ = -1;
   std::set<std::string> kept_{};
-  bool gives_up_ = false;          ///< a failed save is not tried again
-  bool has_told_ = false;          ///< that this save is tried again
-  std::string last_failure_{};     ///< of the newest checkpoint, on all ranks; empty: it did not fail
+  bool gives_up_ = false;       ///< a failed save is not tried again
+  bool has_told_ = false;       ///< that this save is tried again
+  std::string last_failure_{};  ///< of the newest checkpoint, on all ranks; empty: it did not fail
 };
 
 }  // namespace lockstep

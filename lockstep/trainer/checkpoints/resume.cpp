@@ -69,9 +69,10 @@ checkpoint::Checkpoint choose(const TrainingArguments& arguments) {
   if (wanted != "latest" && wanted != "auto") return checkpoint::open(wanted);
   auto found = checkpoint::latest(arguments.output_dir);
   if (!found) {
-    throw ValueError(fmt::format("--resume-from-checkpoint latest: {} has no complete checkpoint; give auto to begin "
-                                 "at the start where there is none",
-                                 arguments.output_dir.string()));
+    throw ValueError(
+        fmt::format("--resume-from-checkpoint latest: {} has no complete checkpoint; give auto to begin "
+                    "at the start where there is none",
+                    arguments.output_dir.string()));
   }
   return std::move(*found);
 }
@@ -108,9 +109,11 @@ std::optional<ResumePoint> find_resume_point(const TrainingArguments& arguments,
   on_all_ranks(group, [&] {
     auto checkpoint = checkpoint::open(path, {.verify = false});  // rank 0 has done so
     if (!checkpoint.has_tensors("training_state")) {
-      throw ValueError(fmt::format("{} cannot be resumed from: it holds the model alone (save_only_model)", path));
+      throw ValueError(
+          fmt::format("{} cannot be resumed from: it holds the model alone (save_only_model)", path));
     }
-    auto state = trainer_state_from_json(checkpoint.read_text("trainer_state.json"), path + "/trainer_state.json");
+    auto state =
+        trainer_state_from_json(checkpoint.read_text("trainer_state.json"), path + "/trainer_state.json");
     StateDict training = checkpoint.read_state("training_state");
     const auto position = TrainingPosition::from(training.part("position"));
     point.emplace(ResumePoint{std::move(checkpoint), std::move(state), std::move(training), position});
@@ -121,8 +124,9 @@ std::optional<ResumePoint> find_resume_point(const TrainingArguments& arguments,
 std::string adapt_to(const TrainingPosition& position, int world_size, int64_t dataset_size,
                      TrainingArguments& arguments) {
   if (dataset_size != position.dataset_size) {
-    throw ValueError(fmt::format("the checkpoint's run trained on {} samples, but the training set has {}; resume with the same one",
-                                 position.dataset_size, dataset_size));
+    throw ValueError(fmt::format(
+        "the checkpoint's run trained on {} samples, but the training set has {}; resume with the same one",
+        position.dataset_size, dataset_size));
   }
   const int64_t micro_batch = arguments.per_device_train_batch_size * world_size;
   if (micro_batch * arguments.gradient_accumulation_steps == position.total_train_batch_size) return {};
@@ -131,14 +135,16 @@ std::string adapt_to(const TrainingPosition& position, int world_size, int64_t d
     throw ValueError(fmt::format(
         "the checkpoint's steps have {} samples; {} rank{} with --per-device-train-batch-size {} and "
         "--gradient-accumulation-steps {} make {}{}",
-        position.total_train_batch_size, world_size, world_size == 1 ? "" : "s", arguments.per_device_train_batch_size,
-        arguments.gradient_accumulation_steps, micro_batch * arguments.gradient_accumulation_steps,
+        position.total_train_batch_size, world_size, world_size == 1 ? "" : "s",
+        arguments.per_device_train_batch_size, arguments.gradient_accumulation_steps,
+        micro_batch * arguments.gradient_accumulation_steps,
         other_ranks ? "; choose a per-device batch size that divides them" : ""));
   }
   arguments.gradient_accumulation_steps = position.total_train_batch_size / micro_batch;
-  return fmt::format("{} rank{} instead of {}: gradient_accumulation_steps is {}, so that a step has {} samples as before",
-                     world_size, world_size == 1 ? "" : "s", position.world_size, arguments.gradient_accumulation_steps,
-                     position.total_train_batch_size);
+  return fmt::format(
+      "{} rank{} instead of {}: gradient_accumulation_steps is {}, so that a step has {} samples as before",
+      world_size, world_size == 1 ? "" : "s", position.world_size, arguments.gradient_accumulation_steps,
+      position.total_train_batch_size);
 }
 
 void check_plan(const TrainingPosition& position, const TrainingPlan& plan) {
@@ -149,7 +155,8 @@ void check_plan(const TrainingPosition& position, const TrainingPlan& plan) {
   throw ValueError(fmt::format(
       "an epoch of the checkpoint's run has {} steps and {} samples, with these arguments it has {} and {}; resume with "
       "its number of ranks, and its limit_train_batches, overfit_batches and dataloader_drop_last",
-      position.update_steps_per_epoch, position.samples_per_epoch, plan.update_steps_per_epoch, plan.samples_per_epoch));
+      position.update_steps_per_epoch, position.samples_per_epoch, plan.update_steps_per_epoch,
+      plan.samples_per_epoch));
 }
 
 std::string changed_arguments(const std::string& saved, const TrainingArguments& arguments) {
@@ -174,7 +181,8 @@ void load_model(torch::nn::Module& module, const checkpoint::Checkpoint& checkpo
       problems.push_back(name + " is missing");
     } else if (found->second.sizes() != tensor.sizes()) {
       problems.push_back(fmt::format("{} has shape [{}], the module's [{}]", name,
-                                     fmt::join(found->second.sizes(), ", "), fmt::join(tensor.sizes(), ", ")));
+                                     fmt::join(found->second.sizes(), ", "),
+                                     fmt::join(tensor.sizes(), ", ")));
     } else {
       copies.emplace_back(tensor, found->second);
     }
@@ -185,7 +193,8 @@ void load_model(torch::nn::Module& module, const checkpoint::Checkpoint& checkpo
     constexpr size_t kMost = 8;
     const size_t more = problems.size() > kMost ? problems.size() - kMost : 0;
     if (more > 0) problems.resize(kMost);
-    throw ValueError(fmt::format("{} does not fit the module: {}{}", checkpoint.path().string(), fmt::join(problems, "; "),
+    throw ValueError(fmt::format("{} does not fit the module: {}{}", checkpoint.path().string(),
+                                 fmt::join(problems, "; "),
                                  more > 0 ? fmt::format("; and {} more", more) : std::string()));
   }
   const at::NoGradGuard no_grad;

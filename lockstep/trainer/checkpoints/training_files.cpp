@@ -77,8 +77,8 @@ void load_average(const CheckpointedTraining& training, const ResumePoint& from)
 
 }  // namespace
 
-void add_files(const CheckpointedTraining& training, const TrainerState& state, const TrainingPosition& position,
-               checkpoint::Snapshot& snapshot) {
+void add_files(const CheckpointedTraining& training, const TrainerState& state,
+               const TrainingPosition& position, checkpoint::Snapshot& snapshot) {
   const int rank = training.group.rank();
   const bool is_first = rank == 0;
   if (is_first) {
@@ -99,7 +99,8 @@ void add_files(const CheckpointedTraining& training, const TrainerState& state, 
     snapshot.add_state("optimizer", optimizer_state_dict(training.optimizer));
   }
   // Each rank's own: an evaluation uses them as its last forward pass left them.
-  if (const auto buffers = buffers_of(training.module); training.group.size() > 1 && !buffers.tensors.empty()) {
+  if (const auto buffers = buffers_of(training.module);
+      training.group.size() > 1 && !buffers.tensors.empty()) {
     snapshot.add_state(of_rank("buffers", rank), buffers);
   }
 }
@@ -117,7 +118,8 @@ void load_files(const CheckpointedTraining& training, const ResumePoint& from) {
   if (checkpoint.has_tensors("optimizer")) {
     optimizer.push_back(checkpoint.read_state("optimizer"));
   } else {
-    for (int r = 0; r < checkpoint.world_size(); ++r) optimizer.push_back(checkpoint.read_state(of_rank("optimizer", r)));
+    for (int r = 0; r < checkpoint.world_size(); ++r)
+      optimizer.push_back(checkpoint.read_state(of_rank("optimizer", r)));
   }
   load_optimizer_state_dict(training.optimizer, optimizer);
 

@@ -32,8 +32,8 @@ struct CheckpointedTraining {
 /// model_files, trainer_state.json, training_args.json and, unless save_only_model, scheduler.json, training_state.safetensors and
 /// optimizer.safetensors. Each rank's, where it has something of its own: its share of a divided optimizer's state,
 /// its buffers.
-void add_files(const CheckpointedTraining& training, const TrainerState& state, const TrainingPosition& position,
-               checkpoint::Snapshot& snapshot);
+void add_files(const CheckpointedTraining& training, const TrainerState& state,
+               const TrainingPosition& position, checkpoint::Snapshot& snapshot);
 
 /// The opposite, on every rank. Throws FileError and ValueError.
 void load_files(const CheckpointedTraining& training, const ResumePoint& from);

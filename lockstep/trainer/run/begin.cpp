@@ -75,7 +75,8 @@ Run Trainer::Impl::plan_run(const std::optional<ResumePoint>& resumed) {
        .gradient_accumulation_steps = position.sampler_accumulation_steps,
        .seed = arguments.sampling_seed()},
       parts.train_dataset.lengths);
-  return {.plan = plan, .sampler = std::move(sampler), .position = position, .parameters = module.parameters()};
+  return {
+      .plan = plan, .sampler = std::move(sampler), .position = position, .parameters = module.parameters()};
 }
 
 void Trainer::Impl::begin_state(const Run& run, const std::optional<ResumePoint>& resumed) {
@@ -149,8 +150,9 @@ void Trainer::Impl::resume(Run& run, const ResumePoint& from) {
                           state.max_steps));
   const auto changes = changed_arguments(from.checkpoint.read_text("training_args.json"), arguments);
   if (!changes.empty()) {
-    bar.message("warning: arguments differ from the checkpoint's run, whose optimizer and schedule keep theirs: " +
-                changes);
+    bar.message(
+        "warning: arguments differ from the checkpoint's run, whose optimizer and schedule keep theirs: " +
+        changes);
   }
 }
 

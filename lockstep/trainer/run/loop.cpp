@@ -53,16 +53,19 @@ StepTotals Trainer::Impl::accumulate(const std::vector<Batch>& micro_batches, in
   const bool time_is_over = limit && Clock::now() - start > *limit;
   const int signal = stop_signal();
   const auto saving = checkpoints ? checkpoints->numbers() : std::array<double, Checkpointing::kNumbers>();
-  const at::Tensor sums = at::tensor({loss_sum, count, time_is_over ? 1.0 : 0.0, signal == SIGINT ? 1.0 : 0.0,
-                                      signal != 0 && signal != SIGINT ? 1.0 : 0.0, saving[0], saving[1], saving[2]},
-                                     at::kDouble);
+  const at::Tensor sums =
+      at::tensor({loss_sum, count, time_is_over ? 1.0 : 0.0, signal == SIGINT ? 1.0 : 0.0,
+                  signal != 0 && signal != SIGINT ? 1.0 : 0.0, saving[0], saving[1], saving[2]},
+                 at::kDouble);
   group.all_reduce(sums);
   const auto* total = sums.const_data_ptr<double>();
   if (!std::isfinite(total[0])) refuse_divergence(loss_sum, 0);
   return {.loss_sum = total[0],
           .count = total[1],
           .time_is_over = total[2] > 0,
-          .stop_signal = total[4] > 0 ? SIGTERM : total[3] > 0 ? SIGINT : 0,
+          .stop_signal = total[4] > 0   ? SIGTERM
+                         : total[3] > 0 ? SIGINT
+                                        : 0,
           .checkpoint = {total[5], total[6], total[7]}};
 }
 
@@ -203,8 +206,9 @@ void Trainer::Impl::end_run(int stop_signal) {
   checkpoints->finish();
   bar.finish();
   const char* const name = stop_signal == SIGINT ? "SIGINT" : "SIGTERM or SIGUSR1";
-  const std::string text = fmt::format("stopped by {} after step {}; {} is saved: --resume-from-checkpoint auto continues",
-                                       name, state.global_step, checkpoint::checkpoint_name(state.global_step));
+  const std::string text =
+      fmt::format("stopped by {} after step {}; {} is saved: --resume-from-checkpoint auto continues", name,
+                  state.global_step, checkpoint::checkpoint_name(state.global_step));
   bar.message(text);
   call(LOCKSTEP_EVENT(on_train_end));
   throw ReportedError(text, stop_exit_code(stop_signal));

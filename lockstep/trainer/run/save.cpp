@@ -46,9 +46,10 @@ void Trainer::Impl::end_checkpoints() {
   checkpoints->finish();
   checkpoints.reset();
   if (!arguments.load_best_model_at_end || state.best_model_checkpoint.empty()) return;
-  on_all_ranks(group, [&] { load_model(module, checkpoint::open(state.best_model_checkpoint, {.verify = false})); });
-  bar.message(fmt::format("loaded the best model, {}: {} {:.6g}", state.best_model_checkpoint, arguments.best_metric(),
-                          *state.best_metric));
+  on_all_ranks(group,
+               [&] { load_model(module, checkpoint::open(state.best_model_checkpoint, {.verify = false})); });
+  bar.message(fmt::format("loaded the best model, {}: {} {:.6g}", state.best_model_checkpoint,
+                          arguments.best_metric(), *state.best_metric));
 }
 
 }  // namespace lockstep

@@ -13,8 +13,8 @@
 #include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/trainer/checkpoints/checkpointing.h"
 #include "lockstep/trainer/checkpoints/training_files.h"
-#include "lockstep/trainer/output/training_bar.h"
 #include "lockstep/trainer/output/run_log.h"
+#include "lockstep/trainer/output/training_bar.h"
 #include "lockstep/trainer/trainer.h"
 #include "lockstep/trainer/training_plan.h"
 
@@ -93,7 +93,7 @@ struct Trainer::Impl {
   CheckpointedTraining checkpointed(detail::Run& run);
   void run_epoch(detail::Run& run, int64_t epoch);
   detail::StepTotals accumulate(const std::vector<Batch>& micro_batches, int64_t step_samples,
-                        bool last_is_substitute);
+                                bool last_is_substitute);
   void optimizer_step(detail::Run& run, const detail::StepTotals& totals, int64_t step_samples);
   void refuse_divergence(double own_loss, double norm);
   void note_progress(const TrainingPlan& plan, int64_t samples);

@@ -1,0 +1,159 @@
+// Checkpoints of a user's own module: saved, stopped and resumed by the Trainer.
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/stop_requested.h"
+#include "tests/trainer/trainer_cases.h"
+
+namespace lockstep::testing {
+namespace {
+
+/// With buffers, and with dropout from LibTorch's own generator.
+struct NormNetImpl : torch::nn::Module {
+  NormNetImpl()
+      : first(register_module("first", torch::nn::Linear(3, 8))),
+        norm(register_module("norm", torch::nn::BatchNorm1d(8))),
+        second(register_module("second", torch::nn::Linear(8, 4))) {
+    to(at::kDouble);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return second(at::dropout(norm(first(x)).relu(), 0.3, is_training()));
+  }
+  torch::nn::Linear first;
+  torch::nn::BatchNorm1d norm;
+  torch::nn::Linear second;
+};
+TORCH_MODULE(NormNet);
+
+Loss loss_of(TrainedModel<NormNet>& net, const Batch& batch) {
+  return cross_entropy_sum(net(batch["x"]), batch["label"]);
+}
+
+TrainingArguments arguments_for(const SharedFolder& folder, const std::string& name) {
+  auto args = plain_arguments(folder);
+  args.output_dir = folder.path / name;
+  args.learning_rate = 0.1;
+  args.optim_args = "momentum=0.9";
+  args.lr_scheduler_type = "cosine";
+  args.num_train_epochs = 3;
+  args.per_device_train_batch_size = 2;
+  args.gradient_accumulation_steps = 2;
+  args.eval_strategy = IntervalStrategy::STEPS;
+  args.eval_steps = 2;
+  args.logging_steps = 1;
+  args.save_steps = 4;
+  args.ema_decay = 0.9;
+  return args;
+}
+
+struct Outcome {
+  std::vector<at::Tensor> tensors;
+  std::vector<Metrics> log;
+};
+
+/// Trains to the end.
+Outcome train(const TrainingArguments& args, uint64_t seed,
+              std::vector<std::shared_ptr<TrainerCallback>> callbacks = {}) {
+  at::manual_seed(seed);
+  NormNet net;
+  const Dataset data = points(22 * world().size());
+  callbacks.push_back(early_stopping({.patience = 1000}));
+  Trainer trainer(net, args, world(),
+                  {.train_dataset = data, .eval_dataset = data, .compute_loss = loss_of, .callbacks = callbacks});
+  trainer.train();
+  Outcome outcome;
+  for (const auto& parameter : net->parameters()) outcome.tensors.push_back(parameter.detach());
+  for (const auto& buffer : net->buffers()) outcome.tensors.push_back(buffer);
+  for (auto entry : trainer.state().log_history) {
+    std::erase_if(entry.values, [](const auto& value) {
+      return value.first.find("runtime") != std::string::npos || value.first.find("per_second") != std::string::npos;
+    });
+    outcome.log.push_back(entry.values);
+  }
+  return outcome;
+}
+
+void expect_same(const Outcome& a, const Outcome& b) {
+  ASSERT_EQ(a.tensors.size(), b.tensors.size());
+  for (size_t i = 0; i < a.tensors.size(); ++i) EXPECT_TRUE(at::equal(a.tensors[i], b.tensors[i])) << i;
+  EXPECT_EQ(a.log, b.log);
+}
+
+TEST(Resume, FromAnyCheckpointGivesTheSameBits) {
+  const SharedFolder folder;
+  auto args = arguments_for(folder, "whole");
+  const Outcome whole = train(args, 1);
+  for (const int step : {4, 8, 16}) {
+    SCOPED_TRACE(step);
+    args.output_dir = folder.path / ("from" + std::to_string(step));
+    args.resume_from_checkpoint = (folder.path / "whole" / ("checkpoint-" + std::to_string(step))).string();
+    expect_same(train(args, 100 + static_cast<uint64_t>(step)), whole);  // from other weights
+  }
+}
+
+/// Signals one rank, in the middle of a step.
+struct Signal : TrainerCallback {
+  Signal(int64_t step, int signal) : step(step), signal(signal) {}
+  std::string name() const override { return "signal"; }
+  void on_substep_end(CallbackContext& context) override {
+    const bool is_last = context.group.rank() == context.group.size() - 1;
+    if (is_last && context.state.global_step + 1 == step) ::raise(signal);
+  }
+  int64_t step;
+  int signal;
+};
+
+TEST(Resume, ASignalToOneRankStopsAllWithACheckpoint) {
+  const SharedFolder folder;
+  const Outcome whole = train(arguments_for(folder, "whole"), 1);
+  auto args = arguments_for(folder, "stopped");
+  args.save_steps = 1000;
+  args.resume_from_checkpoint = "auto";
+  for (const auto& [step, signal, code] :
+       {std::tuple(3, SIGTERM, 75), std::tuple(7, SIGINT, 130), std::tuple(8, SIGUSR1, 75)}) {
+    SCOPED_TRACE(step);
+    try {
+      // Only the first begins with its own weights.
+      train(args, step == 3 ? 1 : static_cast<uint64_t>(step), {std::make_shared<Signal>(step, signal)});
+      ADD_FAILURE() << "it did not stop";
+    } catch (const ReportedError& error) {
+      EXPECT_EQ(error.exit_code(), code);
+      EXPECT_NE(std::string(error.what()).find("checkpoint-" + std::to_string(step) + " is saved"), std::string::npos)
+          << error.what();
+    }
+    world().barrier();
+    EXPECT_TRUE(std::filesystem::exists(args.output_dir / ("checkpoint-" + std::to_string(step)) / "manifest.json"));
+  }
+  expect_same(train(args, 9), whole);
+}
+
+TEST(Resume, AModelOfAnotherShapeIsRefusedAndLeftAlone) {
+  const SharedFolder folder;
+  auto args = arguments_for(folder, "whole");
+  args.max_steps = 4;
+  train(args, 1);
+  Net other(3, 5);
+  args.output_dir = folder.path / "other";
+  args.resume_from_checkpoint = (folder.path / "whole/checkpoint-4").string();
+  const Dataset data = points(22 * world().size());
+  Trainer trainer(other, args, world(), {.train_dataset = data, .eval_dataset = data, .compute_loss = net_loss});
+  const at::Tensor started = weights_of(*other).clone();
+  EXPECT_THROW(trainer.train(), Error);
+  EXPECT_TRUE(at::equal(weights_of(*other), started));
+}
+
+TEST(StopRequested, IsTheSameOnAllRanks) {
+  EXPECT_EQ(stop_requested(world()), 0);
+  if (world().rank() == world().size() - 1) ::raise(SIGUSR1);
+  EXPECT_EQ(stop_requested(world()), SIGUSR1);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
