@@ -1,7 +1,6 @@
 // Fine-tunes a BERT-type model to classify texts, evaluates it and labels new texts; on one process, or on
 // many under lockrun or torchrun.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <optional>
 
@@ -61,7 +60,7 @@ class BertClassify : public Recipe {
   }
 
   std::string about() const override {
-    return fmt::format("{}, labels {}", parameters_in_words(*model), fmt::join(files.labels, ", "));
+    return fmt::format("{}, {}", parameters_in_words(*model), files.about());
   }
 
   std::unique_ptr<Trainer> make_trainer(const ProcessGroup& world, OnSamples on_samples) override {

@@ -132,6 +132,19 @@ const std::vector<std::string>& TextTable::column(const std::string& name) const
   return columns_[static_cast<size_t>(found - names_.begin())];
 }
 
+TextTable TextTable::select(const std::vector<int64_t>& rows) const {
+  TextTable some(source_, names_, std::vector<std::vector<std::string>>(columns_.size()));
+  for (const int64_t row : rows) {
+    if (row < 0 || row >= static_cast<int64_t>(size())) {
+      throw ValueError(fmt::format("{}: there is no row {}; it has {}", source_.string(), row, size()));
+    }
+    for (size_t i = 0; i < columns_.size(); ++i)
+      some.columns_[i].push_back(columns_[i][static_cast<size_t>(row)]);
+    some.source_rows_.push_back(source_row(static_cast<size_t>(row)));
+  }
+  return some;
+}
+
 TextTable read_text_table(const std::filesystem::path& path) {
   const char delimiter = delimiter_of(path);
   std::string content = read_file(path);

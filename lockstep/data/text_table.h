@@ -1,6 +1,7 @@
 // Columns of text read from CSV or TSV files.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -19,11 +20,16 @@ class TextTable {
   /// Throws ValueError that names the file, the missing column and the columns that are there.
   const std::vector<std::string>& column(const std::string& name) const;
   const std::filesystem::path& source() const { return source_; }
+  /// Some rows, in this order. Throws ValueError for a row that is not there.
+  TextTable select(const std::vector<int64_t>& rows) const;
+  /// The place of a row in the table that select() began with: its place in the file.
+  size_t source_row(size_t row) const { return source_rows_.empty() ? row : source_rows_[row]; }
 
  private:
   std::filesystem::path source_;
   std::vector<std::string> names_;
   std::vector<std::vector<std::string>> columns_;
+  std::vector<size_t> source_rows_{};  // empty: every row has its own place
 };
 
 /// Reads a file with a header line: .csv by commas, .tsv and .txt by tabs. Quoting is RFC 4180's: a field may

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <unordered_map>
@@ -53,7 +54,8 @@ size_t line_of(const TextTable& table, size_t row) {
                             const std::string& expected) {
   const auto& label = table.column(column)[row];
   throw ValueError(fmt::format("{}:{}: label \"{}\" in column {} is unknown; expected {}",
-                               table.source().string(), line_of(table, row), label, column, expected));
+                               table.source().string(), line_of(table, table.source_row(row)), label, column,
+                               expected));
 }
 
 }  // namespace
@@ -103,6 +105,31 @@ std::vector<std::string> choose_labels(const std::vector<std::string>& given,
   return std::is_permutation(found.begin(), found.end(), known.begin(), known.end()) ? known : found;
 }
 
+TextTable with_labels(const TextTable& table, const std::string& column,
+                      const std::vector<std::string>& labels, bool expect_all) {
+  const auto& values = table.column(column);
+  std::vector<int64_t> rows;
+  for (size_t row = 0; row < values.size(); ++row) {
+    if (std::find(labels.begin(), labels.end(), values[row]) != labels.end()) {
+      rows.push_back(static_cast<int64_t>(row));
+    }
+  }
+  std::vector<std::string> missing;
+  for (const auto& label : labels) {
+    if (std::find(values.begin(), values.end(), label) == values.end()) missing.push_back(label);
+  }
+  if (rows.empty() || (expect_all && !missing.empty())) {
+    const std::set<std::string> there(values.begin(), values.end());
+    const auto shown = std::vector<std::string>(
+        there.begin(),
+        std::next(there.begin(), std::min<std::ptrdiff_t>(20, static_cast<std::ptrdiff_t>(there.size()))));
+    throw ValueError(fmt::format("{}: no row has the label {} in column {}; there are {}{}",
+                                 table.source().string(), fmt::join(missing, " or "), column,
+                                 fmt::join(shown, ", "), there.size() > shown.size() ? ", ..." : ""));
+  }
+  return table.select(rows);
+}
+
 std::vector<int64_t> label_ids(const TextTable& table, const std::string& column,
                                const std::vector<std::string>& labels) {
   std::unordered_map<std::string, int64_t> id_of;
@@ -134,7 +161,7 @@ std::vector<int64_t> label_ids(const TextTable& table, const std::string& column
 }
 
 Dataset text_dataset(const TextTable& table, const TextColumns& columns, const BertTokenizer& tokenizer,
-                     size_t max_seq_length, const std::vector<std::string>& labels) {
+                     size_t max_seq_length, const std::vector<std::string>& labels, bool pad_to_max_length) {
   const auto& texts = table.column(columns.text);
   const auto* pairs = columns.text_pair ? &table.column(*columns.text_pair) : nullptr;
   // Shared by all copies of the function that makes batches, and never changed afterwards.
@@ -152,7 +179,10 @@ Dataset text_dataset(const TextTable& table, const TextColumns& columns, const B
         texts[row], pairs ? std::optional<std::string_view>((*pairs)[row]) : std::nullopt, max_seq_length));
     dataset.lengths.push_back(static_cast<int64_t>(samples->encodings.back().input_ids.size()));
   }
-  const PadOptions padding{.pad_token_id = tokenizer.pad_token_id()};
+  // No sample is longer than max_seq_length, so the only multiple of it is itself.
+  const PadOptions padding{
+      .pad_token_id = tokenizer.pad_token_id(),
+      .pad_to_multiple_of = pad_to_max_length ? static_cast<int64_t>(max_seq_length) : 1};
   dataset.collate = [samples, padding](const std::vector<int64_t>& indices) {
     auto padded = pad_batch(samples->encodings, samples->labels, indices, padding);
     Batch batch{{"input_ids", padded.input_ids},

@@ -25,6 +25,12 @@ std::vector<std::string> choose_labels(const std::vector<std::string>& given,
                                        const std::vector<std::string>& known,
                                        const std::optional<TextTable>& train, const std::string& column);
 
+/// The rows of `table` whose label is one of `labels`, letter by letter. Throws ValueError naming the file, the
+/// labels that are there and what was expected where there is no such row; with `expect_all` also where one of
+/// `labels` has none.
+TextTable with_labels(const TextTable& table, const std::string& column,
+                      const std::vector<std::string>& labels, bool expect_all = false);
+
 /// The id of every row's label: its place in `labels` by name, else by number. Throws ValueError naming file,
 /// line, the label and what was expected.
 std::vector<int64_t> label_ids(const TextTable& table, const std::string& column,
@@ -36,10 +42,12 @@ struct TextColumns {
   std::optional<std::string> label{};  ///< none: samples without labels
 };
 
-/// Tokenizes `table` now, and pads each batch to its longest sample when it is made. A Batch holds
+/// Tokenizes `table` now, and pads each batch to its longest sample when it is made, with `pad_to_max_length` to
+/// max_seq_length. A Batch holds
 /// input_ids, token_type_ids and attention_mask, int64 [samples, length], and labels, int64 [samples]. Throws ValueError for missing
 /// columns and bad labels.
 Dataset text_dataset(const TextTable& table, const TextColumns& columns, const BertTokenizer& tokenizer,
-                     size_t max_seq_length, const std::vector<std::string>& labels);
+                     size_t max_seq_length, const std::vector<std::string>& labels,
+                     bool pad_to_max_length = false);
 
 }  // namespace lockstep

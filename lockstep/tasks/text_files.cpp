@@ -1,12 +1,34 @@
 #include "lockstep/tasks/text_files.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+
+namespace {
+
+// "0.1": a share; "500": so many.
+SplitSize split_size(const std::string& text) {
+  const char* const end = text.data() + text.size();
+  int64_t count = 0;
+  if (const auto parsed = std::from_chars(text.data(), end, count);
+      parsed.ec == std::errc() && parsed.ptr == end) {
+    if (count > 0) return count;
+  } else {
+    double share = 0;
+    const auto number = std::from_chars(text.data(), end, share);
+    if (number.ec == std::errc() && number.ptr == end && share > 0 && share < 1) return share;
+  }
+  throw ValueError(
+      fmt::format("--validation-split is {}; expected a share between 0 and 1 or a number of rows", text));
+}
+
+}  // namespace
 
 void TextFiles::add_flags(CommandLine program) {
   program.begin_group("Data");
@@ -15,6 +37,12 @@ void TextFiles::add_flags(CommandLine program) {
       .add_option("--validation-file", validation_file,
                   "Evaluated after training, and during it as --eval-strategy says")
       .type_name("FILE");
+  program
+      .add_option(
+          "--validation-split", [this](const std::string& text) { validation_split = split_size(text); },
+          "Instead of a --validation-file: this share of the training file, as 0.1, or so many of its rows")
+      .type_name("SIZE");
+  program.add_option("--split-seed", split_seed, "Seed of --validation-split").default_text("42");
   program.add_option("--test-file", test_file, "Labelled with --do-predict").type_name("FILE");
   program.add_flag("--do-predict", do_predict, "Write OUTPUT_DIR/predictions.jsonl for --test-file.");
   program.add_option("--text-column", text_column, "Column of the text").with_default();
@@ -22,8 +50,15 @@ void TextFiles::add_flags(CommandLine program) {
   program.add_option("--label-column", label_column, "Column of the label: numbers or names").with_default();
   program.add_option("--label-names", label_names, "Names of the labels by number, with commas between")
       .with_commas();
+  program
+      .add_option(
+          "--keep-labels", keep_labels,
+          "Leave out rows with other labels, but for --test-file. A new classifier has these, in this order")
+      .with_commas();
   program.add_option("--max-seq-length", max_seq_length, "Longer texts are cut to this many tokens")
       .default_text("128, or what the model takes");
+  program.add_flag("--pad-to-max-length", pad_to_max_length,
+                   "Pad every batch to --max-seq-length, not to its longest text.");
 }
 
 void TextFiles::check(const TrainingArguments& args) const {
@@ -33,8 +68,20 @@ void TextFiles::check(const TrainingArguments& args) const {
   if (do_predict == test_file.empty()) {
     throw ValueError("--do-predict and --test-file belong together; give both or neither");
   }
-  if (args.eval_strategy != IntervalStrategy::NO && validation_file.empty()) {
-    throw ValueError("--eval-strategy needs a --validation-file");
+  if (args.eval_strategy != IntervalStrategy::NO && validation_file.empty() && !validation_split) {
+    throw ValueError("--eval-strategy needs a --validation-file or a --validation-split");
+  }
+  if (validation_split && (train_file.empty() || !validation_file.empty())) {
+    throw ValueError(
+        "--validation-split divides the --train-file and takes the place of a --validation-file");
+  }
+  if (split_seed && !validation_split) throw ValueError("--split-seed is for --validation-split; give both");
+  if (!keep_labels.empty() && !label_names.empty()) {
+    throw ValueError("--keep-labels and --label-names both name the labels; give one of them");
+  }
+  if (keep_labels.size() == 1) {
+    throw ValueError(
+        fmt::format("--keep-labels keeps {} only; a classifier needs two labels or more", keep_labels[0]));
   }
 }
 
@@ -45,7 +92,41 @@ void TextFiles::read(const std::vector<std::string>& known) {
   open(train_file, train);
   open(validation_file, validation);
   open(test_file, test);
-  labels = choose_labels(label_names, known, train, label_column);
+  if (!keep_labels.empty()) leave_out_labels();
+  std::vector<std::string> given = label_names;
+  if (train && !keep_labels.empty()) {
+    // A trained classifier keeps its order.
+    const bool are_known =
+        std::is_permutation(keep_labels.begin(), keep_labels.end(), known.begin(), known.end());
+    given = are_known ? known : keep_labels;
+  }
+  labels = choose_labels(given, known, train, label_column);
+  if (validation_split) split_train();
+}
+
+void TextFiles::leave_out_labels() {
+  if (train) {
+    rows_before_ = train->size();
+    train = with_labels(*train, label_column, keep_labels, true);
+    rows_kept_ = train->size();
+  }
+  if (validation) validation = with_labels(*validation, label_column, keep_labels);
+}
+
+void TextFiles::split_train() {
+  try {
+    const auto rows =
+        train_test_split(static_cast<int64_t>(train->size()), *validation_split, split_seed.value_or(42));
+    validation = train->select(rows.test);
+    train = train->select(rows.train);
+  } catch (const ValueError& error) {
+    throw ValueError(fmt::format("--validation-split of {}: {}", train_file.string(), error.what()));
+  }
+}
+
+std::string TextFiles::about() const {
+  const std::string names = fmt::format("labels {}", fmt::join(labels, ", "));
+  return rows_before_ == 0 ? names : fmt::format("{} ({} of {} rows)", names, rows_kept_, rows_before_);
 }
 
 Dataset TextFiles::dataset(const std::optional<TextTable>& table, const BertTokenizer& tokenizer,
@@ -60,7 +141,7 @@ Dataset TextFiles::dataset(const std::optional<TextTable>& table, const BertToke
   if (!text_pair_column.empty()) columns.text_pair = text_pair_column;
   const bool is_test = test && &*test == &*table;
   if (!is_test || table->has_column(label_column)) columns.label = label_column;
-  return text_dataset(*table, columns, tokenizer, length, labels);
+  return text_dataset(*table, columns, tokenizer, length, labels, pad_to_max_length);
 }
 
 }  // namespace lockstep

@@ -109,7 +109,13 @@ class BadInputTest(unittest.TestCase):
         self.check("--max-steps many: expected a whole number", max_steps="many")
         self.check("unknown lr scheduler type", lr_scheduler_type="square")
         self.check("schedule step needs a step_size of 1 or more", lr_scheduler_type="step")
-        self.check("--eval-strategy needs a --validation-file", eval_strategy="epoch")
+        self.check("--eval-strategy needs a --validation-file or a --validation-split", eval_strategy="epoch")
+        self.check("--validation-split is 1.5; expected a share between 0 and 1 or a number of rows", validation_split=1.5)
+        self.check("--validation-split is half; expected", validation_split="half")
+        self.check("--validation-split divides the --train-file and takes the place of", validation_split=.1, validation_file=self.train)
+        self.check("--split-seed is for --validation-split", split_seed=1)
+        self.check("--keep-labels keeps positive only", keep_labels="positive")
+        self.check("--keep-labels and --label-names both name the labels", keep_labels="a,b", label_names="a,b")
         self.check("sometimes; it must be no, steps or epoch", eval_strategy="sometimes")
         self.check("--do-predict and --test-file belong together", do_predict=True)
         self.check("nothing to do", train_file=None)
@@ -134,6 +140,16 @@ class BadInputTest(unittest.TestCase):
         self.check(r'validation\.csv:3: label "2"', validation_file=self.file("validation.csv", "text,label\na,0\nb,2\n"))
         self.check("one label", train_file=self.file("one.csv", "text,label\na,0\nb,0\n"))
         self.check("named twice", label_names="positive,positive")
+
+    def test_kept_labels_and_splits(self):
+        names = self.file("kept.csv", "text,label\ngood,positive\nbad,negative\nso,neutral\n")
+        self.check(r"kept\.csv: no row has the label postive in column label; there are negative, neutral, positive",
+                   train_file=names, keep_labels="postive,negative")
+        self.check(r"validation\.csv: no row has the label positive or negative in column label; there are 0, 1", train_file=names,
+                   keep_labels="positive,negative", validation_file=self.file("validation.csv", "text,label\na,0\nb,1\n"))
+        self.check(r"--validation-split of .*train\.csv: test_size=20; expected a whole number from 1 to 19", validation_split=20)
+        self.check(r"--validation-split of .*kept\.csv: test_size=0.9 of 2 samples leaves none to train on", train_file=names,
+                   keep_labels="positive,negative", validation_split=.9)
 
     def test_sizes(self):
         few = self.file("few.csv", "text,label\na,0\nb,1\n")

@@ -1,6 +1,7 @@
 """bert_classify as real processes: equal to transformers' Trainer, whatever the number of ranks."""
 import fcntl
 import json
+import math
 import os
 import pathlib
 import pty
@@ -156,6 +157,28 @@ class RecipeTest(unittest.TestCase):
                                          gradient_accumulation_steps=steps)
             self.assert_same_history(accumulated, large, leave_out=["epoch"])
             self.assertEqual([entry["epoch"] for entry in accumulated[4:15:5]], [1.0, 2.0, 3.0])
+
+    def test_kept_labels_and_a_split_are_those_of_python(self):
+        """Rows with other labels leave, then the rest is divided: the runs equal those on files that NumPy's generator has divided."""
+        import numpy
+
+        rows = tiny.make_rows(75, seed=1)
+        mixed = rows[:]
+        for at in range(0, 90, 9):
+            mixed.insert(at, ("a plot and a scene.", "neutral"))
+        order = numpy.random.default_rng(2**32 + 7).permutation(len(rows))
+        count = math.ceil(.25 * len(rows))
+        expected = self.train_run("divided", train_file=tiny.write_csv(self.dir / "rest.csv", [rows[i] for i in order[count:]]),
+                                  validation_file=tiny.write_csv(self.dir / "part.csv", [rows[i] for i in order[:count]]), eval_strategy="epoch")
+        flags = self.arguments("kept", train_file=tiny.write_csv(self.dir / "mixed.csv", mixed), keep_labels="positive,negative",
+                               validation_split=.25, split_seed=2**32 + 7, eval_strategy="epoch")
+        del flags["--label-names"]
+        for more, ranks, tolerance in (({}, None, 0), ({"--pad-to-max-length": True}, None, 1e-5), ({"--per-device-train-batch-size": 8}, 2, 1e-4)):
+            done = tiny.run({**flags, **more, "--overwrite-output-dir": True}, ranks)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn("labels positive, negative (75 of 85 rows)", done.stdout)
+            self.assert_same_history(tiny.history(self.dir / "kept"), expected, tolerance=tolerance)
+        self.assertEqual(json.loads((self.dir / "kept/config.json").read_text())["id2label"], {"0": "positive", "1": "negative"})
 
     def test_group_by_length_and_workers_see_every_sample_once(self):
         log = self.dir / "grouped.jsonl"

@@ -52,6 +52,19 @@ TEST(Labels, IdsByNameElseByNumber) {
   EXPECT_EQ(label_ids(table({"1", "5"}), "label", {"5", "1"}), (std::vector<int64_t>{1, 0}));
 }
 
+TEST(Labels, RowsWithOthersAreLeftOut) {
+  const TextTable all("memory.csv", {"text", "label"},
+                      {{"a", "b", "c", "d", "e"}, {"good", "so", "bad", "good", "so"}});
+  const TextTable kept = with_labels(all, "label", {"bad", "good"}, true);
+  EXPECT_EQ(kept.column("text"), (Labels{"a", "c", "d"}));
+  EXPECT_EQ(kept.source_row(2), 3u);
+  EXPECT_EQ(kept.select({2, 0}).source_row(0), 3u);
+  EXPECT_EQ(with_labels(all, "label", {"bad", "great"}).size(), 1u);
+  EXPECT_THROW(with_labels(all, "label", {"bad", "great"}, true), ValueError);
+  EXPECT_THROW(with_labels(all, "label", {"great"}), ValueError);
+  EXPECT_THROW(kept.select({3}), ValueError);
+}
+
 TEST(Predictions, OneLineARowWithTheLikeliestLabel) {
   std::string pattern = (std::filesystem::temp_directory_path() / "lockstep-trainer.XXXXXX").string();
   ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
