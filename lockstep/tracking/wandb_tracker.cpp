@@ -144,7 +144,7 @@ void for_items(std::string_view body, Use use) {
       }
       const bool is_json = each.tag() == item::kValueJson;
       const auto view = each.get_view();
-      (is_json ? json : name) = {view.data(), view.size()};
+      (is_json ? json : name) = std::string_view(view.data(), view.size());
     }
     use(name, json);
   }
