@@ -63,6 +63,7 @@
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/parallel/sync_module_states.h"
 #include "lockstep/state/counters.h"
+#include "lockstep/state/random_state.h"
 #include "lockstep/state/state_dict.h"
 #include "lockstep/state/stateful.h"
 #include "lockstep/tasks/bert_source.h"

@@ -30,6 +30,10 @@ std::optional<int64_t> step_of_hidden(std::string_view name, std::string_view en
   return step_of(name.substr(1, name.size() - 1 - end.size()));
 }
 
+bool is_probe(std::string_view name) {
+  return name.starts_with(probe_start) && name.size() == probe_start.size() + 6;
+}
+
 bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::exists(fs::symlink_status(path, error));
@@ -130,7 +134,7 @@ void prune(Files& files, const fs::path& folder, int64_t step, int limit, const 
 void clean(Files& files, const fs::path& folder) {
   for (const auto& entry : files.list(folder)) {
     const fs::path path = folder / entry.name;
-    if (entry.name == latest_temporary) files.remove(path);
+    if (entry.name == latest_temporary || is_probe(entry.name)) files.remove(path);
     if (step_of_hidden(entry.name, temporary_end) || step_of_hidden(entry.name, removed_end)) {
       remove_tree(files, path);
     }

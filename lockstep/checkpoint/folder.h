@@ -22,6 +22,9 @@ std::optional<int64_t> step_of(std::string_view name);
 /// The file in the folder that names the newest checkpoint.
 inline constexpr const char* latest_name = "latest";
 
+/// What the name of check_shared_folder()'s file begins with; six characters follow.
+inline constexpr std::string_view probe_start = ".shared-";
+
 /// Where the ranks write the checkpoint of `step` before it has its name.
 std::filesystem::path temporary_directory(const std::filesystem::path& folder, int64_t step);
 

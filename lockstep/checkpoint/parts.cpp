@@ -1,8 +1,14 @@
 #include "lockstep/checkpoint/parts.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <stdlib.h>
+
+#include <cerrno>
+#include <cstring>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/fd.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/writer.h"
 #include "lockstep/comm/init.h"
@@ -153,6 +159,38 @@ void save(const std::filesystem::path& directory, const std::vector<Part>& parts
                  wait_for(*writer, options.timeout);
                }));
   if (const std::string warning = writer->status().warning; !warning.empty()) log::warning(warning);
+}
+
+void check_shared_folder(const std::filesystem::path& folder, const ProcessGroup& group) {
+  const Place place = place_in(group);
+  const std::shared_ptr<Files> files = posix_files();
+  std::string probe;
+  throw_on_all(place, error_of([&] {
+                 make_directories(*files, folder);
+                 if (place.rank != 0) return;
+                 // Its name is new, so that no cache of a network file system knows that it is not there.
+                 std::string name = (folder / (std::string(probe_start) + "XXXXXX")).string();
+                 const UniqueFd file(::mkstemp(name.data()));
+                 if (!file.valid()) {
+                   throw FileError(
+                       fmt::format("cannot create a file in {}: {}", folder.string(), std::strerror(errno)));
+                 }
+                 probe = std::filesystem::path(name).filename().string();
+               }));
+  if (!place.group) return files->remove(folder / probe);
+  probe = place.group->broadcast_bytes(probe);
+  const bool sees_it = std::filesystem::exists(folder / probe);
+  const std::vector<std::string> seen = place.group->all_gather_bytes(sees_it ? "yes" : "no");
+  if (place.rank == 0) files->remove(folder / probe);
+  std::vector<size_t> without;
+  for (size_t rank = 0; rank < seen.size(); ++rank) {
+    if (seen[rank] != "yes") without.push_back(rank);
+  }
+  if (without.empty()) return;
+  throw FileError(
+      fmt::format("{} is not one folder for all ranks: rank {} do{} not see what rank 0 has written "
+                  "there; checkpoints need a file system that all machines share",
+                  folder.string(), fmt::join(without, ", "), without.size() == 1 ? "es" : ""));
 }
 
 void load(const Checkpoint& checkpoint, const std::vector<Part>& parts, LoadPartsOptions options) {

@@ -81,6 +81,11 @@ struct SaveOptions {
 /// for another name. Old checkpoints that cannot be removed are a warning in the log.
 void save(const std::filesystem::path& directory, const std::vector<Part>& parts, SaveOptions options = {});
 
+/// Finds out before a training whether all ranks of `group` see one `folder`, which is made where it does not
+/// exist. Throws FileError on all ranks that names those that do not see what rank 0 has written. Called by all
+/// ranks; blocks.
+void check_shared_folder(const std::filesystem::path& folder, const ProcessGroup& group);
+
 struct LoadPartsOptions {
   std::optional<ProcessGroup> process_group{};  ///< as SaveOptions::process_group
 };

@@ -157,6 +157,12 @@ Manifest Writer::Impl::join_parts() const {
   Manifest all{.step = status.step, .world_size = world_size};
   for (int each = 0; each < world_size; ++each) {
     const fs::path path = temporary() / part_name(each);
+    if (!fs::exists(path)) {
+      throw FileError(
+          fmt::format("{} is missing: rank {} has not written, or into another folder; all ranks "
+                      "need one that they share",
+                      path.string(), each));
+    }
     const Manifest part = parse_manifest(files.read(path), path.string());
     if (part.step != all.step || part.world_size != all.world_size) {
       throw FileError(fmt::format("{} is of step {} with {} ranks; expected step {} with {} ranks",

@@ -66,7 +66,9 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  /// An empty snapshot in the memory of those before.
+  /// An empty snapshot in the memory of those before. One that is dropped leaves its memory too: fill one before
+  /// the training, and the first save is as fast as the others. While a write is in flight its memory is not
+  /// there, and the snapshot takes more.
   Snapshot snapshot() const;
 
   /// Starts to write `snapshot`. Throws Error unless idle.

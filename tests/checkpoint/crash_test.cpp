@@ -240,7 +240,7 @@ class CrashTest : public testing::Test {
       }
       if (best_returned) open(folder / best);
       const int64_t number = found ? number_of(*found) : -1;
-      if (seen_.size() % 8 == 0) {
+      if (seen_.size() % 16 == 0) {
         there_.clear();
         go_on(folder, found, number);
         fs::remove_all(root);

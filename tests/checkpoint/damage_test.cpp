@@ -310,10 +310,11 @@ TEST_F(DamageTest, WhatAKilledRunHasLeftIsRemovedByRankZeroAlone) {
   overwrite(folder / ".checkpoint-30.tmp" / "model.safetensors", "half");
   fs::create_directories(folder / ".checkpoint-5.removed");
   overwrite(folder / ".latest.tmp", "checkpoint-30");
+  overwrite(folder / ".shared-aB3dE6", "");
   overwrite(folder / ".mine", "");
   fs::rename(folder / "checkpoint-20", folder / ".checkpoint-20.old");
   { const Writer other(folder, 1, 2); }
-  EXPECT_EQ(hidden().size(), 5);
+  EXPECT_EQ(hidden().size(), 6);
   EXPECT_EQ(latest(folder, [](const fs::path&, const std::string&) {})->step(), 20);
   const Writer writer(folder, 0, 2);
   EXPECT_EQ(hidden(), std::vector<std::string>{".mine"});

@@ -258,5 +258,18 @@ TEST(Parts, AFailureOnOneRankIsAnErrorOnAllAndLeavesNothing) {
   CHECK_TRUE(fs::is_empty(folder / "run"));
 }
 
+TEST(Parts, AFolderThatIsNotSharedIsFoundOut) {
+  ONLY_IF(world().size() > 1);
+  const SharedFolder folder;
+  const auto is_left_empty = [&] { return world().rank() != 0 || fs::is_empty(folder / "run"); };
+  checkpoint::check_shared_folder(folder / "run", world());
+  CHECK_TRUE(is_left_empty());
+  const bool elsewhere = world().rank() == world().size() - 1;
+  check_throws<FileError>(
+      [&] { checkpoint::check_shared_folder(folder / (elsewhere ? "other" : "run"), world()); },
+      "is not one folder for all ranks: rank " + std::to_string(world().size() - 1) + " does not see");
+  CHECK_TRUE(is_left_empty());
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -1,10 +1,14 @@
 #include "lockstep/state/state_dict.h"
 
+#include <ATen/Context.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/state/counters.h"
+#include "lockstep/state/random_state.h"
 #include "lockstep/state/stateful.h"
 
 namespace lockstep {
@@ -58,6 +62,19 @@ TEST(Counters, AreSavedAndLoadedInPlace) {
   EXPECT_THROW(loaded.load_state_dict({{}, {{"step", 0.5}}}), ValueError);
   EXPECT_EQ(step, int64_t{1} << 40);
   static_assert(Stateful<Counters> && !Stateful<int>);
+}
+
+TEST(RandomState, DrawsTheSameAgain) {
+  RandomState random;
+  at::rand({3});
+  at::randn({1});  // leaves a second normal number in the generator
+  const StateDict state = random.state_dict();
+  const at::Tensor first = at::randn({17}), uniform = at::rand({5});
+  at::manual_seed(5);
+  random.load_state_dict(state);
+  EXPECT_TRUE(at::randn({17}).equal(first));
+  EXPECT_TRUE(at::rand({5}).equal(uniform));
+  EXPECT_THROW(random.load_state_dict({}), ValueError);
 }
 
 }  // namespace
