@@ -15,7 +15,8 @@ namespace {
 using namespace lockstep;
 
 /// Microseconds of each call.
-std::vector<double> measure(const std::string& kinds, const std::string& directory, int64_t steps, int values) {
+std::vector<double> measure(const std::string& kinds, const std::string& directory, int64_t steps,
+                            int values) {
   const TrackedRun run{.id = "cost"};
   std::vector<std::shared_ptr<Tracker>> list;
   const auto named = parse_report_to(kinds);
@@ -32,7 +33,8 @@ std::vector<double> measure(const std::string& kinds, const std::string& directo
     }
     const auto begin = std::chrono::steady_clock::now();
     trackers.log(step, logged);
-    micros.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+    micros.push_back(
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
   }
   trackers.finish();
   if (trackers.empty()) throw std::runtime_error("tracking has ended early");
