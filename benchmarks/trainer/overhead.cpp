@@ -31,7 +31,8 @@ models::BertBatch inputs(const Batch& batch) {
 }
 
 Dataset dataset_of(const Samples& samples) {
-  return {.size = static_cast<int64_t>(samples.texts.size()), .collate = [&](const std::vector<int64_t>& indices) {
+  return {.size = static_cast<int64_t>(samples.texts.size()),
+          .collate = [&](const std::vector<int64_t>& indices) {
             const PaddedBatch padded = pad_batch(samples.texts, samples.labels, indices);
             return Batch{{"input_ids", padded.input_ids},
                          {"token_type_ids", padded.token_type_ids},
@@ -63,7 +64,8 @@ TrainingArguments arguments(int64_t steps) {
   args.logging_steps = 1e6;
   args.disable_tqdm = true;
   args.overwrite_output_dir = true;
-  args.output_dir = std::filesystem::temp_directory_path() / fmt::format("lockstep-trainer-overhead-{}", ::getpid());
+  args.output_dir =
+      std::filesystem::temp_directory_path() / fmt::format("lockstep-trainer-overhead-{}", ::getpid());
   return args;
 }
 
@@ -82,7 +84,8 @@ double with_trainer(models::BertForSequenceClassification& model, const Samples&
 double by_hand(models::BertForSequenceClassification& model, const Samples& samples, int64_t steps) {
   const TrainingArguments args = arguments(steps);
   model->train();
-  FusedAdamW optimizer(parameter_groups(*model, torch::optim::AdamWOptions(args.learning_rate).weight_decay(0)));
+  FusedAdamW optimizer(
+      parameter_groups(*model, torch::optim::AdamWOptions(args.learning_rate).weight_decay(0)));
   LRScheduler scheduler(optimizer, {.type = SchedulerType::linear, .num_training_steps = steps});
   const Dataset data = dataset_of(samples);
   TrainSampler sampler(data.size, {.batch_size = kBatch, .seed = args.seed});

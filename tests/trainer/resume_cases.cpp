@@ -65,15 +65,17 @@ Outcome train(const TrainingArguments& args, uint64_t seed,
   NormNet net;
   const Dataset data = points(22 * world().size());
   callbacks.push_back(early_stopping({.patience = 1000}));
-  Trainer trainer(net, args, world(),
-                  {.train_dataset = data, .eval_dataset = data, .compute_loss = loss_of, .callbacks = callbacks});
+  Trainer trainer(
+      net, args, world(),
+      {.train_dataset = data, .eval_dataset = data, .compute_loss = loss_of, .callbacks = callbacks});
   trainer.train();
   Outcome outcome;
   for (const auto& parameter : net->parameters()) outcome.tensors.push_back(parameter.detach());
   for (const auto& buffer : net->buffers()) outcome.tensors.push_back(buffer);
   for (auto entry : trainer.state().log_history) {
     std::erase_if(entry.values, [](const auto& value) {
-      return value.first.find("runtime") != std::string::npos || value.first.find("per_second") != std::string::npos;
+      return value.first.find("runtime") != std::string::npos ||
+             value.first.find("per_second") != std::string::npos;
     });
     outcome.log.push_back(entry.values);
   }
@@ -125,11 +127,13 @@ TEST(Resume, ASignalToOneRankStopsAllWithACheckpoint) {
       ADD_FAILURE() << "it did not stop";
     } catch (const ReportedError& error) {
       EXPECT_EQ(error.exit_code(), code);
-      EXPECT_NE(std::string(error.what()).find("checkpoint-" + std::to_string(step) + " is saved"), std::string::npos)
+      EXPECT_NE(std::string(error.what()).find("checkpoint-" + std::to_string(step) + " is saved"),
+                std::string::npos)
           << error.what();
     }
     world().barrier();
-    EXPECT_TRUE(std::filesystem::exists(args.output_dir / ("checkpoint-" + std::to_string(step)) / "manifest.json"));
+    EXPECT_TRUE(
+        std::filesystem::exists(args.output_dir / ("checkpoint-" + std::to_string(step)) / "manifest.json"));
   }
   expect_same(train(args, 9), whole);
 }
@@ -143,7 +147,8 @@ TEST(Resume, AModelOfAnotherShapeIsRefusedAndLeftAlone) {
   args.output_dir = folder.path / "other";
   args.resume_from_checkpoint = (folder.path / "whole/checkpoint-4").string();
   const Dataset data = points(22 * world().size());
-  Trainer trainer(other, args, world(), {.train_dataset = data, .eval_dataset = data, .compute_loss = net_loss});
+  Trainer trainer(other, args, world(),
+                  {.train_dataset = data, .eval_dataset = data, .compute_loss = net_loss});
   const at::Tensor started = weights_of(*other).clone();
   EXPECT_THROW(trainer.train(), Error);
   EXPECT_TRUE(at::equal(weights_of(*other), started));

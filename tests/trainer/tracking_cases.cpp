@@ -29,7 +29,8 @@ struct Noting : Tracker {
   std::optional<int> ended{};
 };
 
-std::vector<int64_t> train(const TrainingArguments& args, std::vector<std::shared_ptr<TrainerCallback>> callbacks) {
+std::vector<int64_t> train(const TrainingArguments& args,
+                           std::vector<std::shared_ptr<TrainerCallback>> callbacks) {
   Trainer trainer(Net(), args, world(),
                   {.train_dataset = points(64), .compute_loss = net_loss, .callbacks = std::move(callbacks)});
   trainer.train();
