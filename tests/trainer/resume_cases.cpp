@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/stop_requested.h"
 #include "tests/trainer/trainer_cases.h"
 
 namespace lockstep::testing {
@@ -152,12 +151,6 @@ TEST(Resume, AModelOfAnotherShapeIsRefusedAndLeftAlone) {
   const at::Tensor started = weights_of(*other).clone();
   EXPECT_THROW(trainer.train(), Error);
   EXPECT_TRUE(at::equal(weights_of(*other), started));
-}
-
-TEST(StopRequested, IsTheSameOnAllRanks) {
-  EXPECT_EQ(stop_requested(world()), 0);
-  if (world().rank() == world().size() - 1) ::raise(SIGUSR1);
-  EXPECT_EQ(stop_requested(world()), SIGUSR1);
 }
 
 }  // namespace
