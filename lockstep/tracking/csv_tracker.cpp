@@ -59,8 +59,8 @@ std::vector<std::string> take_header(std::string_view& file) {
   return {};
 }
 
-/// The whole rows of steps up to `last`.
-std::string kept_rows(std::string_view rows, size_t fields, int64_t last) {
+/// The whole rows that stay.
+std::string kept_rows(std::string_view rows, size_t fields, KeptRecords records) {
   std::string kept;
   while (true) {
     const size_t end = rows.find('\n');
@@ -70,7 +70,7 @@ std::string kept_rows(std::string_view rows, size_t fields, int64_t last) {
     const auto [rest, error] = std::from_chars(row.data(), row.data() + row.size(), step);
     const bool is_row = error == std::errc() && rest != row.data() + row.size() && *rest == ',';
     const auto commas = static_cast<size_t>(std::count(row.begin(), row.end(), ','));
-    if (is_row && step <= last && commas + 1 == fields) kept += rows.substr(0, end + 1);
+    if (is_row && commas + 1 == fields && records.keep(step)) kept += rows.substr(0, end + 1);
     rows.remove_prefix(end + 1);
   }
 }
@@ -86,7 +86,7 @@ void CsvTracker::start(const TrackedRun& run) {
     std::string_view rest = file;
     auto header = take_header(rest);
     if (header.size() >= 2 && header[0] == "step" && header[1] == "time") {
-      rows = kept_rows(rest, header.size(), *run.resume_step);
+      rows = kept_rows(rest, header.size(), KeptRecords(run));
       columns_.assign(header.begin() + 2, header.end());
     }
   }

@@ -14,20 +14,20 @@ namespace {
 
 constexpr std::string_view kStep = "{\"step\": ";
 
-/// Whether a line, without its end, is whole and of a step up to `last`.
-bool is_kept(std::string_view line, int64_t last) {
+/// Whether a line, without its end, is whole and stays.
+bool is_kept(std::string_view line, KeptRecords& records) {
   if (!line.starts_with(kStep) || !line.ends_with('}')) return false;
   int64_t step = 0;
   const auto [end, error] = std::from_chars(line.data() + kStep.size(), line.data() + line.size(), step);
-  return error == std::errc() && *end == ',' && step <= last;
+  return error == std::errc() && *end == ',' && records.keep(step);
 }
 
-std::string kept_lines(std::string_view lines, int64_t last) {
+std::string kept_lines(std::string_view lines, KeptRecords records) {
   std::string kept;
   while (true) {
     const size_t end = lines.find('\n');
     if (end == std::string_view::npos) return kept;  // what follows is no whole line
-    if (is_kept(lines.substr(0, end), last)) kept += lines.substr(0, end + 1);
+    if (is_kept(lines.substr(0, end), records)) kept += lines.substr(0, end + 1);
     lines.remove_prefix(end + 1);
   }
 }
@@ -42,7 +42,7 @@ void JsonLinesTracker::start(const TrackedRun& run) {
   ended_.reset();
   settings_.clear();
   results_.clear();
-  file_ = RecordFile(path_, run.resume_step ? kept_lines(read_file_or_nothing(path_), *run.resume_step) : "");
+  file_ = RecordFile(path_, run.resume_step ? kept_lines(read_file_or_nothing(path_), KeptRecords(run)) : "");
   write_run_file();
 }
 

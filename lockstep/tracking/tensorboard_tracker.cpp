@@ -164,11 +164,12 @@ void TensorBoardTracker::start(const TrackedRun& run) {
   const auto path = find_file(directory_, run.id, started_);
   std::string kept;
   if (run.resume_step) {
+    KeptRecords records(run);
     read_event_records(read_file_or_nothing(path), [&](std::string_view bytes) {
       const auto [step, tag] = parts_of(bytes);
       if (tag == kStartTag) session_start_ = bytes;
       const bool ends_or_begins = tag == kStartTag || tag == kEndTag || tag == kSummaryTag;
-      if (ends_or_begins || step > *run.resume_step) return;
+      if (ends_or_begins || (!tag.empty() && !records.keep(step))) return;
       append_event_record(kept, bytes);
       last_step_ = std::max(last_step_, step);
     });
@@ -214,6 +215,7 @@ void TensorBoardTracker::write_settings() {
 }
 
 void TensorBoardTracker::log(int64_t step, const TrackedValues& values) {
+  if (values.empty()) return;
   write_settings();
   summary_.clear();
   pbf_writer writer(summary_);

@@ -31,6 +31,24 @@ struct TrackedRun {
   /// Steps that a checkpoint holds. Records of later steps are cut off; log() goes on behind the earlier ones.
   /// Without it the run begins anew, and replaces what it has written under this id.
   std::optional<int64_t> resume_step{};
+  /// Of the records of resume_step itself only the first so many stay: those that were there when the checkpoint
+  /// was written. Default: all.
+  std::optional<int64_t> resume_step_records{};
+};
+
+/// Which records a resumed run keeps. Ask for each in the order of the file.
+class KeptRecords {
+ public:
+  explicit KeptRecords(const TrackedRun& run) : run_(run) {}
+  /// Whether the next record, which is of this step, stays. Throws std::bad_optional_access without resume_step.
+  bool keep(int64_t step) {
+    if (step != run_.resume_step.value()) return step < *run_.resume_step;
+    return !run_.resume_step_records || ++of_last_step_ <= *run_.resume_step_records;
+  }
+
+ private:
+  const TrackedRun& run_;
+  int64_t of_last_step_ = 0;
 };
 
 /// `run` as one of several ranks that are tracked side by side: rank 3 of "r" is "r-rank3", in the group "r".

@@ -158,8 +158,8 @@ std::optional<double> number_of(std::string_view json) {
   return value;
 }
 
-std::optional<int64_t> step_of(std::string_view body) {
-  std::optional<int64_t> step;
+int64_t step_of(std::string_view body) {
+  int64_t step = 0;
   for_items(body, [&](std::string_view name, std::string_view json) {
     if (name == kGlobalStep) step = static_cast<int64_t>(number_of(json).value_or(0));
   });
@@ -220,10 +220,11 @@ void WandbTracker::note_kept_row(std::string_view row) {
   });
 }
 
-// What a row's summary and other records without a step mean is what was known at the last row before them.
-std::string WandbTracker::kept_records(const std::string& file, int64_t last_step) {
+// A summary stays if the row before it does.
+std::string WandbTracker::kept_records(const std::string& file) {
   std::string kept = wandb_log_header();
-  int64_t step = 0;
+  KeptRecords rows(run_);
+  bool row_is_kept = true;
   read_wandb_records(file, [&](std::string_view bytes) {
     int64_t number = 0;
     bool is_kept = true;
@@ -235,8 +236,8 @@ std::string WandbTracker::kept_records(const std::string& file, int64_t last_ste
         const bool is_row = reader.tag() == record::kHistory;
         const auto view = reader.get_view();
         const std::string_view body(view.data(), view.size());
-        step = step_of(body).value_or(step);
-        is_kept = step <= last_step;
+        if (is_row) row_is_kept = rows.keep(step_of(body));
+        is_kept = row_is_kept;
         if (is_row && is_kept) note_kept_row(body);
       } else if (reader.tag() == record::kMetric) {
         pbf_reader metric_reader = reader.get_message();
@@ -261,7 +262,7 @@ void WandbTracker::start(const TrackedRun& tracked) {
   run_directory_ = find_run_directory(options_.directory / "wandb", run_.id, started_);
   const auto path = run_directory_ / ("run-" + run_.id + ".wandb");
   std::string kept = wandb_log_header();
-  if (run_.resume_step) kept = kept_records(read_file_or_nothing(path), *run_.resume_step);
+  if (run_.resume_step) kept = kept_records(read_file_or_nothing(path));
   const bool is_new = kept == wandb_log_header();
   file_ = RecordFile(path, kept);
   std::error_code error;

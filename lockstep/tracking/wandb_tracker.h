@@ -64,7 +64,7 @@ class WandbTracker : public Tracker {
     WandbMetric metric;
   };
 
-  std::string kept_records(const std::string& file, int64_t last_step);
+  std::string kept_records(const std::string& file);
   void note_kept_row(std::string_view history);
   void add_record(int field, std::string_view body);
   void write_records();

@@ -284,6 +284,21 @@ class TrackingTest(unittest.TestCase):
         tags = [value.tag for event in self.events() for value in event.summary.value]
         self.assertEqual((tags.count("_hparams_/session_start_info"), tags.count("_hparams_/session_end_info")), (1, 1))
 
+    def test_of_the_resumed_steps_records_only_those_stay_that_the_checkpoint_has(self):
+        self.track(to=15, end="kill", expect=-9)
+        # Step 10 has two records, of the loss and of the accuracy.
+        for records, evaluated in ((2, [5, 10]), (1, [5]), (0, [5])):
+            self.track(**{"from": 11}, to=10, resume=10, records=records, end="kill", expect=-9)
+            lines = [json.loads(line) for line in (self.dir / "metrics.jsonl").read_text().splitlines()]
+            with open(self.dir / "metrics.csv", newline="") as file:
+                table = list(csv.DictReader(file))
+            rows = rows_of(records_of(self.wandb_file()))
+            self.assertEqual([line["step"] for line in lines if "eval/accuracy" in line], evaluated)
+            self.assertEqual([int(row["step"]) for row in table if row["eval/accuracy"]], evaluated)
+            self.assertEqual([row["global_step"] for row in rows if "eval/accuracy" in row], evaluated)
+            self.assertEqual([event.step for event in self.accumulated().Scalars("eval/accuracy")], evaluated)
+            self.assert_steps(range(1, 11 if records > 0 else 10))
+
     def test_a_run_that_begins_anew_replaces_its_first_part(self):
         self.track(to=15)
         self.track(to=4)

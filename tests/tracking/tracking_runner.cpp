@@ -1,5 +1,5 @@
 // For tracking_peers_test.py: tracks a run of made-up numbers. Arguments are NAME=VALUE.
-//   dir, id, kinds (as --report-to), from and to (steps), resume (steps kept), rank and ranks,
+//   dir, id, kinds (as --report-to), from and to (steps), resume (steps kept), records (kept of the last of them), rank and ranks,
 //   end: finish, fail (exit code 1), kill (SIGKILL), wait (for a line on standard input, then finish)
 #include <signal.h>
 #include <unistd.h>
@@ -41,6 +41,7 @@ int run(int argc, char** argv) {
     tracked = run_of_rank(tracked, std::stoi(given["rank"]), std::stoi(given["ranks"]));
   }
   if (given.contains("resume")) tracked.resume_step = std::stoll(given["resume"]);
+  if (given.contains("records")) tracked.resume_step_records = std::stoll(given["records"]);
   std::vector<std::shared_ptr<Tracker>> list;
   const auto kinds = parse_report_to(given["kinds"]);
   for (const auto& kind : kinds.value()) {

@@ -33,28 +33,51 @@ class TrackingTest(unittest.TestCase):
     def run_file(self, name="metrics"):
         return json.loads((self.out / f"{name}.run.json").read_text())
 
+    def expected(self):
+        """[(step, {name: value})] by the log."""
+        entries = []
+        for entry in tiny.json_lines(self.out / "log.jsonl"):
+            step, epoch = entry.pop("step"), entry.pop("epoch")
+            names = {name: "eval/" + name[5:] if name.startswith("eval_") else "train/" + name for name in entry}
+            entries.append((step, {**{names[name]: value for name, value in entry.items()}, "train/epoch": epoch}))
+        return entries
+
+    def lines(self):
+        return [(line.pop("step"), line) for line in tiny.json_lines(self.out / "metrics.jsonl") if line.pop("time") > 0]
+
+    def rows(self):
+        with open(self.out / "metrics.csv", newline="") as file:
+            return [(int(row["step"]), {name: float(value) for name, value in row.items() if value and name not in ("step", "time")})
+                    for row in csv.DictReader(file)]
+
+    def test_a_resumed_training_has_every_entry_once(self):
+        flags = {"--report-to": "all", "--save-steps": 2, "--eval-steps": 2, "--eval-strategy": "steps"}
+        self.train(flags)
+        run = self.run_file()["id"]
+        expected = self.expected()
+        self.assertEqual((self.lines(), self.rows()), (expected, expected))
+        saved = sorted(int(path.name.split("-")[1]) for path in self.out.glob("checkpoint-*"))
+        self.assertGreaterEqual(len(saved), 2)
+        for step in (saved[-1], saved[0]):
+            self.train({**flags, "--resume-from-checkpoint": self.out / f"checkpoint-{step}"})
+            expected = self.expected()
+            self.assertEqual((self.lines(), self.rows()), (expected, expected), step)
+            self.assertEqual(self.run_file()["id"], run)
+            self.assertEqual([step for step, values in expected if "train/loss" in values], [1, 2, 3, 4, 5])
+        self.assertEqual(len(list(self.out.glob("tensorboard/*/events*")) + list(self.out.glob("wandb/*/*.wandb"))), 2)
+
     def test_every_entry_of_the_log_arrives_everywhere(self):
         from tensorboard.backend.event_processing import event_accumulator
         from wandb.proto import wandb_internal_pb2
         from wandb.sdk.internal import datastore
 
         self.train({"--report-to": "all", "--run-name": "a name", "--run-id": "my-run", "--project": "mine"})
-        expected = []  # (step, {name: value})
-        for entry in tiny.json_lines(self.out / "log.jsonl"):
-            step, epoch = entry.pop("step"), entry.pop("epoch")
-            names = {name: "eval/" + name[5:] if name.startswith("eval_") else "train/" + name for name in entry}
-            expected.append((step, {**{names[name]: value for name, value in entry.items()}, "train/epoch": epoch}))
+        expected = self.expected()
         # Steps of 8 samples, two evaluations (after the epoch and at the end, unless the first will do) and the summary.
         self.assertGreaterEqual(len(expected), 7)
 
-        lines = tiny.json_lines(self.out / "metrics.jsonl")
-        self.assertEqual([(line.pop("step"), line) for line in lines if line.pop("time") > 0], expected)
-
-        with open(self.out / "metrics.csv", newline="") as file:
-            rows = list(csv.DictReader(file))
-        self.assertEqual([(int(row["step"]), {name: float(value) for name, value in row.items() if value and name not in ("step", "time")})
-                          for row in rows], expected)
-
+        self.assertEqual(self.lines(), expected)
+        self.assertEqual(self.rows(), expected)
         board = event_accumulator.EventAccumulator(str(self.out / "tensorboard/my-run"))
         board.Reload()
         losses = [(step, values["train/loss"]) for step, values in expected if "train/loss" in values]

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
@@ -123,7 +124,12 @@ class Tracking : public TrainerCallback {
     run.name = default_name(context.args);
     run.world_size = size;
     if (all) run = run_of_rank(run, rank, size);
-    if (step > 0) run.resume_step = step;
+    if (step > 0) {
+      run.resume_step = step;
+      const auto& history = context.state.log_history;
+      run.resume_step_records = std::count_if(history.begin(), history.end(),
+                                              [&](const LogEntry& entry) { return entry.step == step; });
+    }
     trackers_.emplace(given_ ? *given_ : make_trackers(context.args, run));
     trackers_->start(run);
     trackers_->config(settings_of(context));
