@@ -21,6 +21,7 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/spawn.h"
+#include "lockstep/comm/stop_requested.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/pad_batch.h"

@@ -2,17 +2,11 @@
 
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <thread>
-#include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/file.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/folder.h"
+#include "lockstep/checkpoint/parts.h"
 #include "lockstep/comm/all_ranks.h"
 
 namespace lockstep {
@@ -21,8 +15,7 @@ namespace {
 using checkpoint::WriterState;
 using namespace std::chrono_literals;
 
-constexpr auto kLook = 200ms;        // between two looks at the other ranks, while waiting
-constexpr auto kVisibleAfter = 10s;  // a network file system may show a new file late
+constexpr auto kLook = 200ms;  // between two looks at the other ranks, while waiting
 
 }  // namespace
 
@@ -40,43 +33,9 @@ Checkpointing::Checkpointing(const TrainingArguments& arguments, const ProcessGr
   on_all_ranks(group, [&] {
     if (group.rank() != 0) make();
   });
-  if (group.size() > 1) check_that_all_see_it();
-}
-
-void Checkpointing::check_that_all_see_it() {
-  namespace fs = std::filesystem;
-  const fs::path& folder = writer_->folder();
-  const fs::path file = folder / ".seen-by-all-ranks";
-  std::string content;
-  on_all_ranks(group_, [&] {
-    if (group_.rank() != 0) return;
-    content = fmt::format("{} {}", ::getpid(), std::chrono::system_clock::now().time_since_epoch().count());
-    write_file_atomically(file, content);
-  });
-  content = group_.broadcast_bytes(content);
-  std::error_code ignored;
-  const auto is_there = [&] { return fs::exists(file, ignored) && read_file(file) == content; };
-  const auto deadline = std::chrono::steady_clock::now() + kVisibleAfter;
-  bool sees = is_there();
-  while (!sees && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(kLook);
-    sees = is_there();
+  if (group.size() > 1) {
+    on_all_ranks(group, [&] { checkpoint::check_shared_folder(arguments.output_dir, group); });
   }
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
-  const auto answers = group_.all_gather_bytes(sees ? "" : host);
-  if (group_.rank() == 0) fs::remove(file, ignored);
-  std::vector<std::string> blind;
-  for (size_t r = 0; r < answers.size(); ++r) {
-    if (!answers[r].empty()) blind.push_back(fmt::format("{} (on {})", r, answers[r]));
-  }
-  on_all_ranks(group_, [&] {
-    if (blind.empty()) return;
-    throw ValueError(
-        fmt::format("checkpoints need an --output-dir that all ranks share, but rank {} {} not see rank 0's "
-                    "{}; choose a directory on a shared file system, or give --save-strategy no",
-                    fmt::join(blind, ", "), blind.size() == 1 ? "does" : "do", folder.string()));
-  });
 }
 
 std::array<double, Checkpointing::kNumbers> Checkpointing::numbers() const {

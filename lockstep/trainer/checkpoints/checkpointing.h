@@ -21,7 +21,7 @@ class Checkpointing {
  public:
   using Tell = std::function<void(const std::string& line)>;
 
-  /// Makes output_dir. `tell` shows a line to the user, on rank 0. Throws FileError, and ValueError naming the ranks that
+  /// Makes output_dir. `tell` shows a line to the user, on rank 0. Throws FileError, also naming the ranks that
   /// do not see rank 0's output_dir, as on_all_ranks does. Blocks.
   Checkpointing(const TrainingArguments& arguments, const ProcessGroup& group, Tell tell);
 
@@ -45,7 +45,6 @@ class Checkpointing {
   void wait(bool gives_up);
   void fail();
   std::string failure() const;
-  void check_that_all_see_it();
 
   ProcessGroup group_;
   std::string on_failure_;
