@@ -13,6 +13,8 @@ void add_bench_optimizer(CommandLine bench, Action& action);
 /// `lockstep bench peer-lost`; called by add_bench.
 void add_bench_peer_lost(CommandLine bench, Action& action);
 void add_checkpoint(CommandLine app, Action& action);
+/// `lockstep checkpoint convert`; called by add_checkpoint.
+void add_checkpoint_convert(CommandLine checkpoint, Action& action);
 void add_data(CommandLine app, Action& action);
 void add_env(CommandLine app, Action& action);
 void add_timeline(CommandLine app, Action& action);

@@ -30,10 +30,7 @@ bool is_same(const at::Tensor& a, const at::Tensor& b) {
 }
 
 /// In alphabetical order of the first names.
-std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
-  std::map<std::string, at::Tensor> all;
-  for (const auto& item : module.named_parameters()) all.emplace(item.key(), item.value());
-  for (const auto& item : module.named_buffers()) all.emplace(item.key(), item.value());
+std::vector<NamedTensor> with_all_names(const std::map<std::string, at::Tensor>& all) {
   std::vector<NamedTensor> tensors;
   std::multimap<const void*, size_t> by_memory;
   for (const auto& [name, tensor] : all) {
@@ -50,6 +47,24 @@ std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
     }
   }
   return tensors;
+}
+
+std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
+  std::map<std::string, at::Tensor> all;
+  for (const auto& item : module.named_parameters()) all.emplace(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) all.emplace(item.key(), item.value());
+  return with_all_names(all);
+}
+
+checkpoint::TensorsOfFile each_once(const std::vector<NamedTensor>& all) {
+  checkpoint::TensorsOfFile once;
+  auto& [tensors, metadata] = once;
+  for (const auto& [names, tensor] : all) {
+    tensors.emplace(names.front(), tensor);
+    for (size_t i = 1; i < names.size(); ++i) metadata.emplace(names[i], names.front());
+  }
+  metadata["format"] = "pt";
+  return once;
 }
 
 /// "a, b and 7 more"
@@ -75,16 +90,12 @@ std::string misfit(const SafetensorsEntry& entry, const at::Tensor& tensor) {
 
 }  // namespace
 
-std::pair<std::map<std::string, at::Tensor>, std::map<std::string, std::string>> checkpoint::module_tensors(
-    const torch::nn::Module& module) {
-  std::map<std::string, at::Tensor> tensors;
-  std::map<std::string, std::string> metadata;
-  for (const auto& [names, tensor] : tensors_of(module)) {
-    tensors.emplace(names.front(), tensor);
-    for (size_t i = 1; i < names.size(); ++i) metadata.emplace(names[i], names.front());
-  }
-  metadata["format"] = "pt";
-  return {std::move(tensors), std::move(metadata)};
+checkpoint::TensorsOfFile checkpoint::module_tensors(const torch::nn::Module& module) {
+  return each_once(tensors_of(module));
+}
+
+checkpoint::TensorsOfFile checkpoint::tensors_once(const std::map<std::string, at::Tensor>& tensors) {
+  return each_once(with_all_names(tensors));
 }
 
 void save_module(const torch::nn::Module& module, const std::filesystem::path& path) {

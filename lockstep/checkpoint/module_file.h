@@ -17,9 +17,13 @@ namespace lockstep {
 
 namespace checkpoint {
 
-/// What save_module() writes: tensors by name, and the file's metadata. They share the module's memory.
-std::pair<std::map<std::string, at::Tensor>, std::map<std::string, std::string>> module_tensors(
-    const torch::nn::Module& module);
+/// Tensors by name, and the file's metadata.
+using TensorsOfFile = std::pair<std::map<std::string, at::Tensor>, std::map<std::string, std::string>>;
+
+/// What save_module() writes. The tensors share the module's memory.
+TensorsOfFile module_tensors(const torch::nn::Module& module);
+/// The same for `tensors`, of which some may share all of their memory: those are written once.
+TensorsOfFile tensors_once(const std::map<std::string, at::Tensor>& tensors);
 
 }  // namespace checkpoint
 

@@ -53,6 +53,7 @@ class InstalledProgramsTest(InstalledTest):
             "lockstep-bench-ddp-peer.py": None,
             "lockstep-bench-optimizer-rank": None,
             "lockstep-bench-mpi": None,
+            "lockstep-checkpoint-convert": None,
             "lockstep-store": None,
         }
         for program in sorted(path.name for path in binaries.iterdir()):

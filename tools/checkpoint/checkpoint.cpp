@@ -1,4 +1,4 @@
-// `lockstep checkpoint`: looks at checkpoints and verifies them, without LibTorch.
+// `lockstep checkpoint`: looks at checkpoints and verifies them, without LibTorch; converting is in convert.cpp.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
@@ -183,8 +183,8 @@ struct CheckpointArguments {
 
 void add_checkpoint(CommandLine app, Action& action) {
   auto arguments = std::make_shared<CheckpointArguments>();
-  auto command =
-      app.add_subcommand("checkpoint", "Looks at checkpoints and verifies them (docs/checkpoints.md)");
+  auto command = app.add_subcommand("checkpoint",
+                                    "Looks at checkpoints, verifies and converts them (docs/checkpoints.md)");
   command.require_subcommand();
 
   auto list_command = command.add_subcommand(
@@ -211,6 +211,8 @@ void add_checkpoint(CommandLine app, Action& action) {
       .required();
   inspect_command.callback(
       [arguments, &action] { action = [arguments] { return inspect(arguments->directory); }; });
+
+  add_checkpoint_convert(command, action);
 }
 
 }  // namespace lockstep::tools
