@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/job/stop_signals.h"
 #include "tests/trainer/trainer_cases.h"
 
 namespace lockstep::testing {
@@ -135,6 +136,18 @@ TEST(Resume, ASignalToOneRankStopsAllWithACheckpoint) {
         std::filesystem::exists(args.output_dir / ("checkpoint-" + std::to_string(step)) / "manifest.json"));
   }
   expect_same(train(args, 9), whole);
+}
+
+TEST(Resume, WithoutCheckpointsASignalIsLeftToWhoCaughtIt) {
+  const SharedFolder folder;
+  auto args = arguments_for(folder, "whole");
+  const Outcome whole = train(args, 1);
+  const StopSignals caught;
+  ::raise(SIGTERM);
+  args.output_dir = folder.path / "unsaved";
+  args.save_strategy = SaveStrategy::NO;
+  expect_same(train(args, 1), whole);
+  EXPECT_EQ(stop_signal(), SIGTERM);
 }
 
 TEST(Resume, AModelOfAnotherShapeIsRefusedAndLeftAlone) {

@@ -51,7 +51,8 @@ StepTotals Trainer::Impl::accumulate(const std::vector<Batch>& micro_batches, in
   }
   const auto limit = arguments.time_limit();
   const bool time_is_over = limit && Clock::now() - start > *limit;
-  const int signal = stop_signal();
+  // Without checkpoints there is nothing to stop with; what a loop around this one has caught is its own.
+  const int signal = checkpoints ? stop_signal() : 0;
   const auto saving = checkpoints ? checkpoints->numbers() : std::array<double, Checkpointing::kNumbers>();
   const at::Tensor sums =
       at::tensor({loss_sum, count, time_is_over ? 1.0 : 0.0, signal == SIGINT ? 1.0 : 0.0,
