@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,6 +15,7 @@
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/comm/all_ranks.h"
+#include "lockstep/job/stop_signals.h"
 #include "lockstep/trainer/flags.h"
 #include "lockstep/trainer/output/output_dir.h"
 #include "lockstep/trainer/output/summary.h"
@@ -43,7 +45,15 @@ Recipe::OnSamples sample_log(const std::filesystem::path& path, int rank) {
   };
 }
 
-void work(Recipe& recipe, const World& world, const std::filesystem::path& log_sample_ids) {
+/// The signal by which any rank has been asked to stop; all ranks call it.
+int agreed_stop_signal(const World& world) {
+  const auto signal = at::scalar_tensor(stop_signal(), at::kLong);
+  world.all_reduce(signal, {.op = ReduceOp::MAX});
+  return signal.item<int>();
+}
+
+/// Returns the program's exit code.
+int work(Recipe& recipe, const World& world, const std::filesystem::path& log_sample_ids) {
   const auto& args = recipe.args;
   const bool main_rank = world.rank() == 0;
   const auto trainer = recipe.make_trainer(world, sample_log(log_sample_ids, world.rank()));
@@ -56,6 +66,9 @@ void work(Recipe& recipe, const World& world, const std::filesystem::path& log_s
     summary.push_back(summary_line(split, metrics));
   };
   const bool trains = recipe.train.size > 0;
+  // A signal that comes after the last step waits until everything is saved. It is never deleted where nothing
+  // but the process's end follows, in which a signal would look like a failure.
+  const StopSignals* const signals = trains && args.saves() ? new StopSignals : nullptr;
   if (trains) {
     save("train", trainer->train());
     if (args.fast_dev_run == 0) trainer->save_model(args.output_dir);
@@ -67,11 +80,13 @@ void work(Recipe& recipe, const World& world, const std::filesystem::path& log_s
     save("eval", last.empty() ? trainer->evaluate(recipe.validation) : last);
   }
   if (recipe.test.size > 0) {
+    if (const int signal = signals == nullptr ? 0 : agreed_stop_signal(world)) return stop_exit_code(signal);
+    delete signals;
     const auto prediction = trainer->predict(recipe.test);
     save("test", prediction.metrics);
     if (main_rank) recipe.write_predictions(prediction);
   }
-  if (!main_rank) return;
+  if (!main_rank) return 0;
   if (trains) {
     if (writes) save_trainer_state(trainer->state(), args.output_dir);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
@@ -79,6 +94,7 @@ void work(Recipe& recipe, const World& world, const std::filesystem::path& log_s
   }
   for (const auto& line : summary) fmt::print("  {}\n", line);
   if (trains && writes) fmt::print("model saved in {}\n", args.output_dir.string());
+  return 0;
 }
 
 int run(const char* name, const char* description, Recipe& recipe, int argc, char** argv) {
@@ -120,8 +136,7 @@ int run(const char* name, const char* description, Recipe& recipe, int argc, cha
     recipe.load();
   });
   if (world.rank() == 0) print_start(recipe, world);
-  work(recipe, world, log_sample_ids);
-  return 0;
+  return work(recipe, world, log_sample_ids);
 }
 
 }  // namespace

