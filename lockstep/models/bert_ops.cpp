@@ -1,19 +1,12 @@
 #include "lockstep/models/bert_ops.h"
 
-#include <ATen/ops/baddbmm.h>
-#include <ATen/ops/bmm.h>
-#include <ATen/ops/dropout.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/relu.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
-#include <ATen/ops/softmax.h>
 #include <ATen/ops/tanh.h>
-#include <ATen/ops/zeros.h>
 
 #include <array>
-#include <cmath>
 #include <utility>
 
 #include "lockstep/models/bert_config.h"
@@ -42,26 +35,6 @@ Activation find_activation(const std::string& name) {
   return nullptr;
 }
 
-// [batch * length, width] -> [batch, heads, length, width / heads]
-at::Tensor split_heads(const at::Tensor& x, int64_t batch, int64_t heads) {
-  return x.view({batch, x.size(0) / batch, heads, x.size(1) / heads}).transpose(1, 2);
-}
-
-// LibTorch's fused kernel does not know dropout, and its fallback makes more passes than this.
-at::Tensor attention_with_dropout(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                  const at::Tensor& bias, double p) {
-  const int64_t batch = q.size(0), heads = q.size(1), length = k.size(2), head_size = q.size(3);
-  const auto flat = [&](const at::Tensor& x) { return x.reshape({batch * heads, x.size(2), head_size}); };
-  const double scale = 1 / std::sqrt(static_cast<double>(head_size));
-  const at::Tensor added = bias.defined()
-                               ? bias.expand({batch, heads, 1, length}).reshape({batch * heads, 1, length})
-                               : at::zeros({1, 1, 1}, q.options());
-  const at::Tensor scores =
-      at::baddbmm(added, flat(q), flat(k).transpose(1, 2), bias.defined() ? 1 : 0, scale);
-  const at::Tensor weights = dropout(at::softmax(scores, -1), p);
-  return at::bmm(weights, flat(v)).view({batch, heads, q.size(2), head_size});
-}
-
 }  // namespace
 
 bool is_known_activation(const std::string& name) { return find_activation(name) != nullptr; }
@@ -70,8 +43,6 @@ at::Tensor linear_activation(const at::Tensor& x, const at::Tensor& weight, cons
                              const std::string& activation) {
   return find_activation(activation)(ops::linear(x, weight, bias));
 }
-
-at::Tensor dropout(const at::Tensor& x, double p) { return p > 0 ? at::dropout(x, p, true) : x; }
 
 at::Tensor dropout_add_layer_norm(const at::Tensor& x, const at::Tensor& residual, double p,
                                   const at::Tensor& weight, const at::Tensor& bias, double eps) {
@@ -90,9 +61,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   };
   const at::Tensor queries = first_only ? split_heads(q, layout.batch, heads) : grid(q);
   const at::Tensor keys = grid(k), values = grid(v);
-  const std::optional<at::Tensor> mask = layout.bias.defined() ? std::optional(layout.bias) : std::nullopt;
-  const at::Tensor mixed = p > 0 ? attention_with_dropout(queries, keys, values, layout.bias, p)
-                                 : at::scaled_dot_product_attention(queries, keys, values, mask);
+  const at::Tensor mixed = dot_product_attention(queries, keys, values, layout.bias, false, p);
   const at::Tensor joined = mixed.transpose(1, 2).reshape({-1, q.size(1)});
   return first_only || !layout.rows.defined() ? joined : take_rows(joined, layout.rows);
 }

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "lockstep/models/attention.h"
 #include "lockstep/models/token_layout.h"
 
 namespace lockstep::models {
@@ -12,9 +13,6 @@ namespace lockstep::models {
 /// x W^T + b, then the activation: [n, in] -> [n, out].
 at::Tensor linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                              const std::string& activation);
-
-/// Zeroes with probability p and scales the rest by 1 / (1 - p); p = 0 returns x.
-at::Tensor dropout(const at::Tensor& x, double p);
 
 /// LayerNorm(dropout(x) + residual) over the last dimension.
 at::Tensor dropout_add_layer_norm(const at::Tensor& x, const at::Tensor& residual, double p,

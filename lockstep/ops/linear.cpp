@@ -61,17 +61,17 @@ bool is_plain_matrix(const at::Tensor& tensor, int64_t dimensions) {
 }  // namespace
 
 at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias) {
-  if (!is_plain_matrix(input, 2) || !is_plain_matrix(weight, 2) || !is_plain_matrix(bias, 1) ||
-      bias.size(0) != weight.size(0) || has_tangent(input, weight, bias) ||
-      at::autocast::is_autocast_enabled(at::kCPU)) {
-    return at::linear(input, weight, bias);
+  const bool bias_fits = !bias.defined() || (is_plain_matrix(bias, 1) && bias.size(0) == weight.size(0));
+  if (!is_plain_matrix(input, 2) || !is_plain_matrix(weight, 2) || !bias_fits ||
+      has_tangent(input, weight, bias) || at::autocast::is_autocast_enabled(at::kCPU)) {
+    return at::linear(input, weight, bias.defined() ? std::optional(bias) : std::nullopt);
   }
   at::Tensor output;
   {
     const at::AutoDispatchBelowADInplaceOrView below;
-    output = at::addmm(bias, input, weight.t());
+    output = bias.defined() ? at::addmm(bias, input, weight.t()) : at::mm(input, weight.t());
   }
-  if (needs_gradient(input, weight, bias)) {
+  if (needs_gradient(input, weight) || (bias.defined() && needs_gradient(bias))) {
     auto node = c10::make_intrusive<LinearBackward>();
     if (weight.requires_grad()) node->keep_input(input);
     if (input.requires_grad()) node->keep_weight(weight);

@@ -2,6 +2,7 @@
 #include "lockstep/ops/convolution.h"
 #include "lockstep/ops/embedding.h"
 #include "lockstep/ops/linear.h"
+#include "lockstep/ops/std_layer_norm.h"
 
 #include <ATen/ops/_make_dual.h>
 #include <ATen/ops/_unpack_dual.h>
@@ -159,6 +160,41 @@ TEST(Linear, KeepsWhatItsGradientsNeed) {
   const at::Tensor third = linear(x, frozen, bias).sum();
   change(x);
   EXPECT_NO_THROW(third.backward());
+}
+
+TEST(Linear, WorksWithoutABias) {
+  const at::Tensor x = variable({5, 7}), weight = variable({3, 7});
+  const at::Tensor ours = ops::linear(x, weight, at::Tensor()), theirs = at::linear(x, weight);
+  expect_close(ours, theirs, "output");
+  const at::Tensor direction = at::randn({5, 3});
+  expect_close(gradient_of(ours, x, direction), gradient_of(theirs, x, direction), "gradient of the input");
+  expect_close(gradient_of(ours, weight, direction), gradient_of(theirs, weight, direction),
+               "gradient of the weight");
+}
+
+TEST(StdLayerNorm, EqualsWhatItIsMadeOf) {
+  at::manual_seed(3);
+  const auto numbers = at::TensorOptions().dtype(at::kDouble);
+  for (const double eps : {1e-6, .3}) {  // the larger one shows in the gradients
+    for (const int64_t width : {2, 5, 48}) {
+      const at::Tensor x = at::randn({6, width}, numbers).mul_(.5).requires_grad_();
+      const at::Tensor alpha = at::randn({width}, numbers).requires_grad_(),
+                       bias = at::randn({width}, numbers).requires_grad_();
+      const at::Tensor theirs = alpha * (x - x.mean(-1, true)) / (x.std(-1, true, true) + eps) + bias;
+      const at::Tensor ours = std_layer_norm(x, alpha, bias, eps);
+      EXPECT_TRUE(ours.allclose(theirs, 1e-12, 1e-12));
+      const at::Tensor direction = at::randn({6, width}, numbers);
+      for (const at::Tensor& input : {x, alpha, bias}) {
+        EXPECT_TRUE(
+            gradient_of(ours, input, direction).allclose(gradient_of(theirs, input, direction), 1e-9, 1e-9));
+      }
+    }
+  }
+  const at::Tensor rows = at::full({2, 4}, 3.F), ones = at::ones({4});
+  EXPECT_TRUE(std_layer_norm(rows, ones, ones, 1e-6).equal(at::ones({2, 4})));  // equal values: no deviation
+  const at::Tensor x = variable({2, 4});
+  EXPECT_THROW(gradient_of(std_layer_norm(x, ones, ones, 1e-6), x, at::ones({2, 4}), /*create_graph=*/true),
+               c10::Error);
 }
 
 TEST(ForwardMode, TangentsPassThrough) {
