@@ -1,0 +1,261 @@
+#include "lockstep/vision/picture_dataset.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/random_key.h"
+
+namespace lockstep::vision {
+namespace {
+
+/// Numbers that follow from a key: the n-th depends on the key and n alone.
+class Draws {
+ public:
+  explicit Draws(uint64_t key) : key_(key) {}
+  uint64_t next() { return random_key({key_, count_++}); }
+  /// In [0, 1), 53 random bits.
+  double uniform() { return static_cast<double>(next() >> 11U) * 0x1p-53; }
+  double uniform(double least, double most) { return least + uniform() * (most - least); }
+  /// In [0, bound): `bound` is small, so the bias of a product's upper half is below 2^-50.
+  int64_t below(int64_t bound) {
+    return static_cast<int64_t>((static_cast<unsigned __int128>(next()) * static_cast<uint64_t>(bound)) >>
+                                64U);
+  }
+
+ private:
+  uint64_t key_, count_ = 0;
+};
+
+/// What a byte of each channel becomes.
+using Table = std::array<std::array<float, 256>, 3>;
+
+// As torchvision computes it in float32: times 1/255, minus the mean, by the deviation.
+Table byte_table(const PictureTransforms& transforms, bool normalizes) {
+  Table table{};
+  for (size_t c = 0; c < 3; ++c) {
+    const auto mean = static_cast<float>(transforms.mean[c]), std = static_cast<float>(transforms.std[c]);
+    for (size_t value = 0; value < 256; ++value) {
+      const float scaled = static_cast<float>(value) * static_cast<float>(1.0 / 255.0);
+      table[c][value] = normalizes ? (scaled - mean) / std : scaled;
+    }
+  }
+  return table;
+}
+
+/// One row of a crop: source pixel `left + x` becomes target pixel x, or its mirror image; 0 outside.
+void convert_row(const uint8_t* source, int64_t left, int64_t width, bool flips, const float* table,
+                 float* target) {
+  const int64_t begin = std::clamp<int64_t>(-left, 0, width),
+                end = std::clamp<int64_t>(width - left, 0, width);
+  if (flips) {
+    float* const last = target + width - 1;
+    for (int64_t x = 0; x < begin; ++x) last[-x] = table[0];
+    for (int64_t x = begin; x < end; ++x) last[-x] = table[source[left + x]];
+    for (int64_t x = end; x < width; ++x) last[-x] = table[0];
+  } else {
+    std::fill(target, target + begin, table[0]);
+    for (int64_t x = begin; x < end; ++x) target[x] = table[source[left + x]];
+    std::fill(target + end, target + width, table[0]);
+  }
+}
+
+void convert(const Pixels& pixels, const DrawnTransform& drawn, int64_t padding, const Table& table,
+             float* target) {
+  const int64_t height = pixels.height, width = pixels.width;
+  for (int64_t c = 0; c < 3; ++c) {
+    const uint8_t* const plane = pixels.data + (pixels.channels == 1 ? 0 : c) * height * width;
+    const float* const values = table[static_cast<size_t>(c)].data();
+    for (int64_t y = 0; y < height; ++y, target += width) {
+      const int64_t row = y + drawn.crop.top - padding;
+      if (row < 0 || row >= height) {
+        std::fill(target, target + width, values[0]);
+      } else {
+        convert_row(plane + row * width, drawn.crop.left - padding, width, drawn.flips, values, target);
+      }
+    }
+  }
+}
+
+/// [3, size, size] of bytes, rounded as torchvision rounds resized uint8 pictures.
+std::vector<uint8_t> resized(const Pixels& pixels, const PictureTransforms& transforms) {
+  at::Tensor image = at::empty({1, 3, pixels.height, pixels.width}, at::kFloat);
+  const int64_t plane = pixels.height * pixels.width;
+  for (int64_t c = 0; c < 3; ++c) {
+    const uint8_t* const source = pixels.data + (pixels.channels == 1 ? 0 : c) * plane;
+    std::copy(source, source + plane, image.mutable_data_ptr<float>() + c * plane);
+  }
+  const auto bytes = resize(image, transforms.size, transforms.size, transforms.antialias)
+                         .round_()
+                         .clamp_(0, 255)
+                         .to(at::kByte)
+                         .contiguous();
+  return {bytes.const_data_ptr<uint8_t>(), bytes.const_data_ptr<uint8_t>() + bytes.numel()};
+}
+
+bool changes_colours(const PictureTransforms& t) {
+  return t.brightness > 0 || t.contrast > 0 || t.saturation > 0 || t.hue > 0;
+}
+
+/// Applies the jitter's operations in every picture's own order: in turn the first of each, the second of each ...
+at::Tensor jitter(at::Tensor images, const std::vector<DrawnTransform>& drawn, const PictureTransforms& t) {
+  const std::array<bool, 4> wanted{t.brightness > 0, t.contrast > 0, t.saturation > 0, t.hue > 0};
+  for (size_t turn = 0; turn < 4; ++turn) {
+    for (uint8_t operation = 0; operation < 4; ++operation) {
+      if (!wanted[operation]) continue;
+      std::vector<int64_t> rows;
+      std::vector<double> factors;
+      for (size_t i = 0; i < drawn.size(); ++i) {
+        if (drawn[i].order[turn] != operation) continue;
+        rows.push_back(static_cast<int64_t>(i));
+        factors.push_back(
+            std::array{drawn[i].brightness, drawn[i].contrast, drawn[i].saturation, drawn[i].hue}[operation]);
+      }
+      if (rows.empty()) continue;
+      const auto index = at::tensor(rows, at::kLong);
+      const auto chosen = at::index_select(images, 0, index);
+      images.index_copy_(0, index,
+                         operation == 0   ? adjust_brightness(chosen, factors)
+                         : operation == 1 ? adjust_contrast(chosen, factors)
+                         : operation == 2 ? adjust_saturation(chosen, factors)
+                                          : adjust_hue(chosen, factors));
+    }
+  }
+  return images;
+}
+
+class Maker {
+  std::shared_ptr<const PictureSet> pictures_;
+  PictureDatasetOptions options_;
+  bool in_tensors_;  // what a table of bytes cannot do
+  Table table_;
+
+ public:
+  Maker(std::shared_ptr<const PictureSet> pictures, PictureDatasetOptions options)
+      : pictures_(std::move(pictures)),
+        options_(std::move(options)),
+        in_tensors_(options_.transforms.rotation_degrees > 0 || changes_colours(options_.transforms)),
+        table_(byte_table(options_.transforms, !in_tensors_)) {}
+
+  Batch operator()(const std::vector<int64_t>& indices) const {
+    const auto& transforms = options_.transforms;
+    const int64_t epoch = options_.epoch ? options_.epoch->load() : 0;
+    std::vector<DrawnTransform> drawn;
+    std::vector<int64_t> labels;
+    at::Tensor images;
+    int64_t size_of_one = 0, height = transforms.size, width = transforms.size;
+    for (size_t i = 0; i < indices.size(); ++i) {
+      const int64_t index = indices[i];
+      try {
+        Pixels pixels = pictures_->pixels(index);
+        std::vector<uint8_t> other_size;
+        if (transforms.size > 0 && (pixels.height != transforms.size || pixels.width != transforms.size)) {
+          other_size = resized(pixels, transforms);
+          pixels = {.channels = 3,
+                    .height = transforms.size,
+                    .width = transforms.size,
+                    .data = other_size.data(),
+                    .owner = {}};
+        }
+        if (i == 0) {
+          height = pixels.height;
+          width = pixels.width;
+          size_of_one = 3 * height * width;
+          images = at::empty({static_cast<int64_t>(indices.size()), 3, height, width}, at::kFloat);
+        }
+        if (pixels.height != height || pixels.width != width) {
+          throw ValueError(
+              fmt::format("{}: it has {} x {} pixels, others of its batch {} x {}; give one size for all",
+                          pictures_->source(index), pixels.width, pixels.height, width, height));
+        }
+        drawn.push_back(draw_transform(transforms, options_.seed, epoch, index));
+        convert(pixels, drawn.back(), transforms.crop_padding, table_,
+                images.mutable_data_ptr<float>() + static_cast<int64_t>(i) * size_of_one);
+        labels.push_back(pictures_->label(index));
+      } catch (const FileError& error) {
+        throw FileError(fmt::format("{} (sample {})", error.what(), index));
+      } catch (const ValueError& error) {
+        throw ValueError(fmt::format("{} (sample {})", error.what(), index));
+      }
+    }
+    if (in_tensors_) images = in_tensors(std::move(images), drawn);
+    return {{"image", std::move(images)}, {"label", at::tensor(labels, at::kLong)}};
+  }
+
+ private:
+  at::Tensor in_tensors(at::Tensor images, const std::vector<DrawnTransform>& drawn) const {
+    const auto& transforms = options_.transforms;
+    if (transforms.rotation_degrees > 0) {
+      std::vector<double> angles;
+      for (const auto& one : drawn) angles.push_back(one.angle);
+      images = rotate(images, angles, transforms.rotation_interpolation);
+    }
+    if (changes_colours(transforms)) images = jitter(std::move(images), drawn, transforms);
+    return normalize(images, transforms.mean, transforms.std);
+  }
+};
+
+void expect(bool holds, const char* name, double value, const char* expected) {
+  if (!holds) throw ValueError(fmt::format("{} is {}; expected {}", name, value, expected));
+}
+
+}  // namespace
+
+PictureTransforms without_random(const PictureTransforms& transforms) {
+  return {.size = transforms.size,
+          .antialias = transforms.antialias,
+          .mean = transforms.mean,
+          .std = transforms.std};
+}
+
+void check_transforms(const PictureTransforms& t) {
+  expect(t.size >= 0, "size", static_cast<double>(t.size), "0 or more");
+  expect(t.crop_padding >= 0, "crop_padding", static_cast<double>(t.crop_padding), "0 or more");
+  expect(t.flip_probability >= 0 && t.flip_probability <= 1, "flip_probability", t.flip_probability,
+         "0 to 1");
+  expect(t.rotation_degrees >= 0 && t.rotation_degrees <= 180, "rotation_degrees", t.rotation_degrees,
+         "0 to 180");
+  expect(t.brightness >= 0, "brightness", t.brightness, "0 or more");
+  expect(t.contrast >= 0, "contrast", t.contrast, "0 or more");
+  expect(t.saturation >= 0, "saturation", t.saturation, "0 or more");
+  expect(t.hue >= 0 && t.hue <= .5, "hue", t.hue, "0 to 0.5");
+  for (const double std : t.std) expect(std > 0, "std", std, "above 0");
+}
+
+DrawnTransform draw_transform(const PictureTransforms& transforms, uint64_t seed, int64_t epoch,
+                              int64_t sample) {
+  Draws draws(random_key({seed, static_cast<uint64_t>(epoch), static_cast<uint64_t>(sample)}));
+  DrawnTransform drawn;
+  if (transforms.crop_padding > 0) {
+    drawn.crop.top = draws.below(2 * transforms.crop_padding + 1);
+    drawn.crop.left = draws.below(2 * transforms.crop_padding + 1);
+  }
+  if (transforms.flip_probability > 0) drawn.flips = draws.uniform() < transforms.flip_probability;
+  if (transforms.rotation_degrees > 0)
+    drawn.angle = draws.uniform(-transforms.rotation_degrees, transforms.rotation_degrees);
+  if (!changes_colours(transforms)) return drawn;
+  const auto factor = [&](double x) { return x > 0 ? draws.uniform(std::max(0.0, 1 - x), 1 + x) : 1.0; };
+  drawn.brightness = factor(transforms.brightness);
+  drawn.contrast = factor(transforms.contrast);
+  drawn.saturation = factor(transforms.saturation);
+  drawn.hue = transforms.hue > 0 ? draws.uniform(-transforms.hue, transforms.hue) : 0.0;
+  for (size_t last = 3; last > 0; --last)
+    std::swap(drawn.order[last],
+              drawn.order[static_cast<size_t>(draws.below(static_cast<int64_t>(last) + 1))]);
+  return drawn;
+}
+
+Dataset picture_dataset(std::shared_ptr<const PictureSet> pictures, PictureDatasetOptions options) {
+  check_transforms(options.transforms);
+  const int64_t size = pictures->size();
+  return {.size = size, .lengths = {}, .collate = Maker(std::move(pictures), std::move(options))};
+}
+
+}  // namespace lockstep::vision

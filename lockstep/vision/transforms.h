@@ -1,0 +1,46 @@
+// Transforms of batches of pictures, each picture with parameters of its own: torchvision.transforms.v2 on float tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace lockstep::vision {
+
+/// All of these take float32 (or float64) [n, 3, height, width] with values in [0, 1] and return a new tensor; with equal
+/// parameters the values are those of the function of torchvision 0.28 that the comment names, to 1e-6. Parameters by
+/// picture: as many as there are pictures, else ValueError. Thread-safe.
+
+/// resize(size=[height, width], antialias=...), bilinear.
+at::Tensor resize(const at::Tensor& images, int64_t height, int64_t width, bool antialias = true);
+
+/// Where a crop's upper left corner lies in the padded picture, in pixels.
+struct CropPosition {
+  int64_t top = 0, left = 0;
+};
+/// pad(padding), zeros, then crop(top, left, height, width). Throws ValueError for a crop that is not inside.
+at::Tensor crop(const at::Tensor& images, int64_t padding, std::span<const CropPosition> positions,
+                int64_t height, int64_t width);
+
+/// horizontal_flip, of the pictures whose number in `flipped` is not 0.
+at::Tensor horizontal_flip(const at::Tensor& images, std::span<const uint8_t> flipped);
+
+enum class Interpolation : uint8_t { nearest, bilinear };
+/// rotate(angle), counter-clockwise, in degrees, about the centre; what is uncovered is 0.
+at::Tensor rotate(const at::Tensor& images, std::span<const double> angles,
+                  Interpolation interpolation = Interpolation::nearest);
+
+/// adjust_brightness, adjust_contrast and adjust_saturation; factors of 0 or more, 1 changes nothing.
+at::Tensor adjust_brightness(const at::Tensor& images, std::span<const double> factors);
+at::Tensor adjust_contrast(const at::Tensor& images, std::span<const double> factors);
+at::Tensor adjust_saturation(const at::Tensor& images, std::span<const double> factors);
+/// adjust_hue; factors in [-.5, .5], 0 changes nothing. In float32.
+at::Tensor adjust_hue(const at::Tensor& images, std::span<const double> factors);
+
+/// normalize(mean, std), by channel. Throws ValueError for a standard deviation of 0.
+at::Tensor normalize(const at::Tensor& images, const std::array<double, 3>& mean,
+                     const std::array<double, 3>& std);
+
+}  // namespace lockstep::vision
