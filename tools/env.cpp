@@ -6,7 +6,6 @@
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
-#include <sys/utsname.h>
 #include <torch/version.h>
 #include <unistd.h>
 
@@ -29,15 +28,11 @@
 #include "lockstep/base/json.h"
 #include "lockstep/shm/layout.h"
 #include "lockstep/shm/node.h"
+#include "lockstep/tracking/environment.h"
 #include "tools/subcommands.h"
-
-extern char** environ;
 
 namespace lockstep::tools {
 namespace {
-
-/// Name and value, in the order of showing.
-using Facts = std::vector<std::pair<std::string, std::string>>;
 
 #ifdef __clang__
 constexpr const char* kCompiler = "clang++ " __clang_version__;
@@ -62,25 +57,8 @@ std::string chosen(const char* path) {
   return from == line.npos || to == line.npos ? line : line.substr(from + 1, to - from - 1);
 }
 
-/// What stands behind `key` in a file of "key : value" lines.
-std::string entry_of(const char* path, const std::string& key) {
-  try {
-    const std::string text = read_file(path);
-    const size_t at = text.find("\n" + key);
-    const size_t from = at == text.npos ? 0 : at + 1;
-    if (at == text.npos && !text.starts_with(key)) return "not known";
-    const size_t begin = text.find_first_not_of(" \t", text.find_first_of(":=", from) + 1);
-    std::string value = text.substr(begin, text.find('\n', begin) - begin);
-    if (value.size() > 1 && value.front() == '"') value = value.substr(1, value.size() - 2);
-    return value;
-  } catch (const FileError&) {
-    return "not known";
-  }
-}
-
-/// An entry of /proc/meminfo.
-std::string memory(const char* key) {
-  const std::string text = entry_of("/proc/meminfo", key);
+std::string available_memory() {
+  const std::string text = fact_in("/proc/meminfo", "MemAvailable");
   double kilobytes = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), kilobytes);
   return parsed.ec == std::errc() ? fmt::format("{:.1f} GiB", kilobytes / (1 << 20)) : text;
@@ -135,7 +113,7 @@ std::string huge_pages_in_arena() {
     const UniqueFd segment = shm::create_segment(1, kBytes);
     shm::Node node(segment.get(), 0);
     node.arena().allocate(kBytes);
-    const std::string mapped = entry_of("/proc/self/smaps_rollup", "ShmemPmdMapped");
+    const std::string mapped = fact_in("/proc/self/smaps_rollup", "ShmemPmdMapped");
     const int error = node.arena().huge_page_error();
     const std::string refused = error == 0 ? "" : std::string(", refused: ") + std::strerror(error);
     return fmt::format("{} of {} kB by MADV_COLLAPSE{}", mapped, kBytes / 1024, refused);
@@ -202,43 +180,30 @@ std::string libtorch_at_run_time() {
   return text.substr(0, text.find('\n'));
 }
 
-Facts machine_facts() {
-  utsname system{};
-  ::uname(&system);
-  return {{"lockstep", LOCKSTEP_VERSION},
-          {"segment layout", std::to_string(shm::kLayoutVersion)},
-          {"git revision", LOCKSTEP_GIT_REVISION},
-          {"libtorch headers", TORCH_VERSION},
-          {"libtorch at run time", libtorch_at_run_time()},
-          {"compiler", kCompiler},
-          {"system", entry_of("/etc/os-release", "PRETTY_NAME")},
-          {"kernel", std::string(system.sysname) + " " + system.release + " " + system.machine},
-          {"processor", entry_of("/proc/cpuinfo", "model name")},
-          {"cores", fmt::format("{} usable of {} online", usable_cores(), ::sysconf(_SC_NPROCESSORS_ONLN))},
-          {"memory", memory("MemTotal") + ", " + memory("MemAvailable") + " available"},
-          {"control group", "memory " + cgroup_memory() + ", processor " + cgroup_cores() + ", processes " +
-                                cgroup_processes()},
-          {"/dev/shm", space("/dev/shm")},
-          {"temporary files", space(env::get(env::kTmpdir).value_or("/tmp").c_str())},
-          {"huge pages", chosen("/sys/kernel/mm/transparent_hugepage/enabled") + ", shared memory " +
-                             chosen("/sys/kernel/mm/transparent_hugepage/shmem_enabled")},
-          {"huge pages granted", huge_pages_in_arena()},
-          {"nvidia driver", line_of("/proc/driver/nvidia/version", "none")},
-          {"interfaces", interfaces()},
-          {"ptrace_scope", line_of("/proc/sys/kernel/yama/ptrace_scope", "none (no Yama)")},
-          {"open files", limit_of(RLIMIT_NOFILE)},
-          {"locked memory", limit_of(RLIMIT_MEMLOCK) + " bytes"}};
-}
-
-bool matters(const std::string& name) {
-  constexpr const char* kBeginnings[] = {
-      "LOCKSTEP_", "PET_",  "TORCH", "OMP_",    "MKL_",  "KMP_",   "GLOO_",      "NCCL_",   "CUDA_",
-      "SLURM_",    "OMPI_", "PMI",   "MASTER_", "ROLE_", "GROUP_", "LD_PRELOAD", "MALLOC_", env::kPythonExec};
-  constexpr const char* kNames[] = {env::kRank, env::kLocalRank, env::kWorldSize, env::kLocalWorldSize,
-                                    env::kTmpdir};
-  return std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
-                     [&](const char* beginning) { return name.starts_with(beginning); }) ||
-         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+Facts all_machine_facts() {
+  Facts facts = {{"lockstep", LOCKSTEP_VERSION},
+                 {"segment layout", std::to_string(shm::kLayoutVersion)},
+                 {"git revision", LOCKSTEP_GIT_REVISION},
+                 {"libtorch headers", TORCH_VERSION},
+                 {"libtorch at run time", libtorch_at_run_time()},
+                 {"compiler", kCompiler}};
+  for (auto& fact : machine_facts()) facts.push_back(std::move(fact));
+  const Facts more = {
+      {"memory available", available_memory()},
+      {"control group",
+       "memory " + cgroup_memory() + ", processor " + cgroup_cores() + ", processes " + cgroup_processes()},
+      {"/dev/shm", space("/dev/shm")},
+      {"temporary files", space(env::get(env::kTmpdir).value_or("/tmp").c_str())},
+      {"huge pages", chosen("/sys/kernel/mm/transparent_hugepage/enabled") + ", shared memory " +
+                         chosen("/sys/kernel/mm/transparent_hugepage/shmem_enabled")},
+      {"huge pages granted", huge_pages_in_arena()},
+      {"nvidia driver", line_of("/proc/driver/nvidia/version", "none")},
+      {"interfaces", interfaces()},
+      {"ptrace_scope", line_of("/proc/sys/kernel/yama/ptrace_scope", "none (no Yama)")},
+      {"open files", limit_of(RLIMIT_NOFILE)},
+      {"locked memory", limit_of(RLIMIT_MEMLOCK) + " bytes"}};
+  facts.insert(facts.end(), more.begin(), more.end());
+  return facts;
 }
 
 Facts rank_facts() {
@@ -246,15 +211,7 @@ Facts rank_facts() {
   if (::getcwd(directory, sizeof directory) == nullptr) directory[0] = '?';
   Facts facts = {
       {"pid", std::to_string(::getpid())}, {"bound to cores", affinity()}, {"directory", directory}};
-  Facts variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const std::string name = text.substr(0, text.find('='));
-    const bool secret =
-        name.find("TOKEN") != name.npos || name.find("KEY") != name.npos || name.find("SECRET") != name.npos;
-    if (matters(name)) variables.emplace_back(name, secret ? "(not shown)" : text.substr(name.size() + 1));
-  }
-  std::sort(variables.begin(), variables.end());
+  const Facts variables = variable_facts();
   facts.insert(facts.end(), variables.begin(), variables.end());
   return facts;
 }
@@ -265,7 +222,7 @@ std::string quoted(const std::string& text) { return dump_json(text, {.replace_i
 int show(bool as_json) {
   const auto rank = env::get_int(env::kRank);
   Facts facts;
-  if (rank.value_or(0) == 0) facts = machine_facts();
+  if (rank.value_or(0) == 0) facts = all_machine_facts();
   const Facts own = rank_facts();
   facts.insert(facts.end(), own.begin(), own.end());
   if (as_json) {

@@ -17,6 +17,7 @@ void add_checkpoint(CommandLine app, Action& action);
 void add_checkpoint_convert(CommandLine checkpoint, Action& action);
 void add_data(CommandLine app, Action& action);
 void add_env(CommandLine app, Action& action);
+void add_report(CommandLine app, Action& action);
 void add_timeline(CommandLine app, Action& action);
 void add_tokenize(CommandLine app, Action& action);
 void add_topo(CommandLine app, Action& action);

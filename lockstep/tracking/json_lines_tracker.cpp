@@ -6,6 +6,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/file.h"
+#include "lockstep/tracking/environment.h"
 #include "lockstep/tracking/formats/json_text.h"
 #include "lockstep/tracking/formats/wall_time.h"
 
@@ -42,6 +43,8 @@ void JsonLinesTracker::start(const TrackedRun& run) {
   ended_.reset();
   settings_.clear();
   results_.clear();
+  environment_.clear();
+  for (auto& [name, value] : run_facts()) environment_[name] = std::move(value);
   file_ = RecordFile(path_, run.resume_step ? kept_lines(read_file_or_nothing(path_), KeptRecords(run)) : "");
   write_run_file();
 }
@@ -138,6 +141,7 @@ void JsonLinesTracker::write_run_file() {
   add("exit_code", ended_ ? TrackedSetting(int64_t{exit_code_}) : TrackedSetting(std::nan("")));
   add_object("config", settings_);
   add_object("summary", results_);
+  add_object("environment", environment_);
   std::filesystem::path path = path_;
   write_file_atomically(path.replace_extension(".run.json"), text + "\n}\n");
 }

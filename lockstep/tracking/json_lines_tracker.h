@@ -10,7 +10,7 @@ namespace lockstep {
 
 /// A line for every log(), text and histogram; `time` is in seconds since 1970. A number that is not finite is
 /// null. Beside "metrics.jsonl" stands "metrics.run.json": id, name, group, rank, world_size, start and end of
-/// the run, settings, results, exit code (null until finish()).
+/// the run, settings, results, environment (run_facts()), exit code (null until finish()).
 class JsonLinesTracker : public Tracker {
  public:
   explicit JsonLinesTracker(std::filesystem::path path) : path_(std::move(path)) {}
@@ -33,7 +33,7 @@ class JsonLinesTracker : public Tracker {
   RecordFile file_;
   std::string line_;
   TrackedRun run_;
-  TrackedSettings settings_{}, results_{};
+  TrackedSettings settings_{}, results_{}, environment_{};
   double started_ = 0;
   std::optional<double> ended_{};
   int exit_code_ = 0;

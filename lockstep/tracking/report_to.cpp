@@ -34,6 +34,14 @@ std::optional<std::vector<std::string>> parse_report_to(std::string_view text) {
   return kinds;
 }
 
+std::string tracked_name(const std::string& name) {
+  for (const char* split : {"eval", "test"}) {
+    const std::string prefix = std::string(split) + "_";
+    if (name.starts_with(prefix)) return std::string(split) + "/" + name.substr(prefix.size());
+  }
+  return "train/" + name;
+}
+
 std::shared_ptr<Tracker> make_tracker(const std::string& kind, const TrackedRun& run,
                                       const ReportOptions& options) {
   const std::string stem = run.rank == 0 ? "metrics" : "metrics-rank" + std::to_string(run.rank);

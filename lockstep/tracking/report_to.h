@@ -1,4 +1,4 @@
-// Names of trackers, as --report-to takes them.
+// Names of trackers, as --report-to takes them, and of what they are given.
 #pragma once
 
 #include <filesystem>
@@ -15,6 +15,10 @@ namespace lockstep {
 /// The kinds that "tensorboard,csv" names, in this order: tensorboard, wandb, jsonl, csv. "all" is all of them,
 /// "none" and "" none. Nothing for any other text.
 std::optional<std::vector<std::string>> parse_report_to(std::string_view text);
+
+/// The name under which trackers get a value of a Trainer's log: transformers' rewrite_logs. "loss" is
+/// "train/loss", "eval_loss" is "eval/loss".
+std::string tracked_name(const std::string& name);
 
 /// Where the trackers of make_tracker() write.
 struct ReportOptions {

@@ -60,8 +60,8 @@ void begin_output_dir(const TrainingArguments& arguments, bool resumes) {
   make_directory(directory);
   if (resumes) return;
   for (const char* name :
-       {"log.jsonl", "trainer_state.json", "training_args.json", "train_results.json", "eval_results.json",
-        "test_results.json", "all_results.json", "predictions.jsonl"}) {
+       {"log.jsonl", "trainer_state.json", "training_args.json", "environment.json", "train_results.json",
+        "eval_results.json", "test_results.json", "all_results.json", "predictions.jsonl"}) {
     remove_whole(directory / name);
   }
   if (!arguments.overwrite_output_dir) return;

@@ -1,9 +1,24 @@
 #include "lockstep/trainer/output/run_log.h"
 
+#include <torch/version.h>
+
+#include <nlohmann/json.hpp>
+
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
+#include "lockstep/tracking/environment.h"
 #include "lockstep/trainer/output/output_dir.h"
 
 namespace lockstep {
+namespace {
+
+std::string environment_text() {
+  nlohmann::json environment = {{"libtorch", TORCH_VERSION}};
+  for (const auto& [name, value] : run_facts()) environment[name] = value;
+  return dump_json(environment, {.indent = 2, .replace_invalid_utf8 = true}) + "\n";
+}
+
+}  // namespace
 
 void RunLog::begin(const TrainingArguments& arguments, const std::vector<LogEntry>* resumed) {
   if (!writes_) return;
@@ -17,6 +32,7 @@ void RunLog::begin(const TrainingArguments& arguments, const std::vector<LogEntr
     write_file_atomically(output_dir_ / "log.jsonl", lines);
   }
   write_file_atomically(output_dir_ / "training_args.json", to_json(arguments));
+  write_file_atomically(output_dir_ / "environment.json", environment_text());
   open();
 }
 

@@ -17,7 +17,7 @@ class RunLog {
   RunLog(std::filesystem::path output_dir, bool writes)
       : output_dir_(std::move(output_dir)), writes_(writes) {}
   /// A training begins: throws ValueError where output_dir holds another run than this object's (output_dir.h),
-  /// removes what an earlier one left, writes training_args.json. With `resumed`, the log of the run that goes on,
+  /// removes what an earlier one left, writes training_args.json and environment.json. With `resumed`, the log of the run that goes on,
   /// log.jsonl has those entries and no later ones. Throws FileError.
   void begin(const TrainingArguments& arguments, const std::vector<LogEntry>* resumed = nullptr);
   /// A line in log.jsonl. Throws FileError.

@@ -23,15 +23,6 @@
 namespace lockstep {
 namespace {
 
-/// transformers' rewrite_logs.
-std::string tracked_name(const std::string& name) {
-  for (const char* split : {"eval", "test"}) {
-    const std::string prefix = std::string(split) + "_";
-    if (name.starts_with(prefix)) return std::string(split) + "/" + name.substr(prefix.size());
-  }
-  return "train/" + name;
-}
-
 TrackedSettings settings_of(const CallbackContext& context) {
   TrackedSettings settings;
   const nlohmann::json arguments = parse_json(to_json(context.args));

@@ -1,0 +1,164 @@
+"""`lockstep report` as users call it: a page that needs nothing else, of one run and of several."""
+
+import html.parser
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+BIN = os.environ["LOCKSTEP_BIN_DIR"]
+
+
+def report(*arguments):
+    return subprocess.run([f"{BIN}/lockstep", "report", *map(str, arguments)], capture_output=True, text=True, timeout=60)
+
+
+class Page(html.parser.HTMLParser):
+    """Elements and attributes of a page, and what #data holds."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.references, self.open, self.data = [], [], None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in ("meta", "input", "link", "br", "img"):
+            self.open.append((tag, dict(attributes)))
+        self.references += [value for name, value in attributes if name in ("src", "href", "data", "srcset", "action")]
+        assert tag not in ("link", "img", "iframe", "object", "embed"), tag
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag, tag
+
+    def handle_data(self, text):
+        if self.open and self.open[-1][1].get("id") == "data":
+            self.data = json.loads(text)
+
+
+class ReportCommand(unittest.TestCase):
+    def setUp(self):
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="lockstep_report_"))
+        self.addCleanup(shutil.rmtree, self.dir)
+
+    def make_run(self, name, rate, steps=40, values=1):
+        run = self.dir / name
+        run.mkdir()
+        with open(run / "metrics.jsonl", "w") as file:
+            for step in range(1, steps + 1):
+                extra = "".join(f', "train/value_{v}": {step % (v + 2)}' for v in range(values - 1))
+                file.write(f'{{"step": {step}, "time": {1790000000 + step / 4}, "train/loss": {rate / step}{extra}}}\n')
+                if step % 20 == 0:
+                    file.write(f'{{"step": {step}, "time": {1790000000 + step / 4}, "eval/accuracy": {step / 100}}}\n')
+        facts = {"id": f"{name}-id", "name": name, "world_size": 2, "started": 1790000000.0, "ended": 1790000100.0, "exit_code": 0,
+                 "config": {"learning_rate": rate, "optim": "sgd"}, "summary": {"train_samples_per_second": 12.5},
+                 "environment": {"processor": "a processor"}}
+        (run / "metrics.run.json").write_text(json.dumps(facts))
+        return run
+
+    def page_of(self, path):
+        text = path.read_text()
+        page = Page(text)
+        self.assertTrue(all(reference.startswith("#") for reference in page.references), page.references)
+        self.assertEqual(set(re.findall(r"https?://[^\s'\"<]*", text)), {"http://www.w3.org/2000/svg"})  # a name, not an address
+        self.assertNotIn("@import", text)
+        self.assertNotIn("url(http", text)
+        self.assertLess(path.stat().st_size, 5_000_000)
+        return page.data
+
+    def test_one_run(self):
+        run = self.make_run("first", 0.5)
+        (run / "trainer_state.json").write_text(json.dumps({"best_model_checkpoint": "elsewhere/checkpoint-20"}))
+        (run / "checkpoint-20").mkdir()
+        (run / "checkpoint-20" / "model.safetensors").write_bytes(b"x" * 1000)
+        done = report(run)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        (data,) = self.page_of(run / "report.html")["runs"]
+        self.assertEqual((data["name"], data["status"], data["ranks"], data["steps"]), ("first", "finished", 2, 40))
+        self.assertEqual(data["arguments"], {"learning_rate": "0.5", "optim": "sgd"})
+        self.assertEqual(data["environment"], {"processor": "a processor"})
+        self.assertEqual(data["results"], {"train_samples_per_second": 12.5})
+        series = {each["name"]: each for each in data["series"]}
+        self.assertEqual(set(series), {"train/loss", "eval/accuracy", "steps_per_second"})
+        self.assertEqual(series["train/loss"]["mean"][0], 0.5)
+        self.assertEqual(data["axes"][series["train/loss"]["axis"]]["step"], list(range(1, 41)))
+        self.assertEqual(series["eval/accuracy"]["greatest"], [0.4, 40])
+        self.assertTrue(all(value == 4 for value in series["steps_per_second"]["mean"]))
+        (saved,) = data["checkpoints"]
+        self.assertEqual((saved["step"], saved["bytes"], saved["best"]), (20, 1000, True))
+        self.assertIn("manifest.json", saved["problem"])  # an incomplete one is said to be so
+
+    def test_several_runs_side_by_side(self):
+        runs = [self.make_run("first", 0.5), self.make_run("second", 0.25)]
+        done = report(*runs, "--output", self.dir / "both.html", "--title", "two & more")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        data = self.page_of(self.dir / "both.html")
+        self.assertEqual([run["name"] for run in data["runs"]], ["first", "second"])
+        self.assertEqual([run["arguments"]["learning_rate"] for run in data["runs"]], ["0.5", "0.25"])
+        self.assertIn("<title>two &amp; more</title>", (self.dir / "both.html").read_text())
+
+    def test_a_million_points_are_less_than_5_mb(self):
+        run = self.make_run("large", 1, steps=10_000, values=100)
+        done = report(run)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        (data,) = self.page_of(run / "report.html")["runs"]
+        self.assertGreaterEqual(data["points"], 1_000_000)
+        self.assertGreaterEqual(min(len(each["mean"]) for each in data["series"] if each["name"].startswith("train/")), 150)
+
+    def test_ranks_that_track_have_curves_of_their_own(self):
+        run = self.make_run("ranks", 1)
+        for rank, name in ((0, "metrics.jsonl"), (1, "metrics-rank1.jsonl")):
+            with open(run / name, "a") as file:
+                for step in (50, 60):
+                    file.write(json.dumps({"step": step, "time": 1790000020, "train/loss": 1, "rank/cpu_load": 0.5 + rank}) + "\n")
+        self.assertEqual(report(run).returncode, 0)
+        (data,) = self.page_of(run / "report.html")["runs"]
+        self.assertEqual([(each["rank"], each["last"]) for each in data["series"] if each["name"] == "rank/cpu_load"], [(0, 0.5), (1, 1.5)])
+        self.assertEqual(len([each for each in data["series"] if each["name"] == "train/loss"]), 1)
+
+    def test_where_the_time_goes(self):
+        run = self.make_run("timed", 1)
+        spans = [("data", 0, 1000), ("forward", 1000, 2000), ("backward", 3000, 4000), ("wait", 6000, 1000), ("optimizer", 7000, 500)]
+        events = [{"ph": "X", "pid": 0, "tid": 0, "cat": kind, "name": kind, "ts": begin, "dur": length} for kind, begin, length in spans]
+        (run / "timeline.json").write_text(json.dumps({"traceEvents": events}))
+        self.assertEqual(report(run).returncode, 0)
+        (data,) = self.page_of(run / "report.html")["runs"]
+        (parts,) = data["time"]
+        self.assertEqual(dict(parts["parts"]), {"data": 1, "forward": 2, "backward": 3, "optimizer": 0.5, "communication": 1, "other": 0})
+
+    def test_what_is_no_run_is_refused(self):
+        for directory, expected in ((self.dir / "none", "no such directory"), (self.dir, "metrics.jsonl")):
+            done = report(directory)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(str(directory), done.stderr)
+            self.assertIn(expected, done.stderr)
+        empty = self.dir / "empty"
+        empty.mkdir()
+        (empty / "metrics.jsonl").write_text("")
+        self.assertIn("nothing has been logged yet", report(empty).stderr)
+        run = self.make_run("first", 1)
+        self.assertIn("--timeline", report(run, "--timeline", "a", "--timeline", "b").stderr)
+        (run / "timeline.json").write_text("{")
+        done = report(run)
+        self.assertIn("timeline.json", done.stderr)
+        self.assertFalse((run / "report.html").exists())
+
+    @unittest.skipUnless(shutil.which("chromium"), "chromium is not installed")
+    def test_a_browser_draws_the_curves(self):
+        runs = [self.make_run("first", 0.5), self.make_run("second", 0.25)]
+        page = self.dir / "both.html"
+        self.assertEqual(report(*runs, "--output", page).returncode, 0)
+        page.write_text(page.read_text().replace("<script>\n'use strict'", "<script>onerror = m => document.title = 'failed: ' + m</script><script>\n'use strict'"))
+        done = subprocess.run(["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.dir}/profile",
+                               "--window-size=1280,3000", "--virtual-time-budget=5000", "--dump-dom", f"file://{page}"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(re.search("<title>(.*?)</title>", done.stdout).group(1), "first, second")
+        charts = re.findall('<div class="card chart">(.*?)</svg>', done.stdout, re.DOTALL)
+        self.assertEqual([chart.count('<path d="M') for chart in charts], [2, 2, 2])
+        self.assertIn("<small>1 of 2 differ</small>", re.sub("<style>.*?</style>", "", done.stdout, flags=re.DOTALL))
+
+
+if __name__ == "__main__":
+    unittest.main()

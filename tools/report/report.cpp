@@ -1,0 +1,75 @@
+// `lockstep report`: runs as one page of HTML.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "tools/report/page.h"
+#include "tools/report/run_directory.h"
+#include "tools/subcommands.h"
+
+namespace lockstep::tools {
+namespace {
+
+struct ReportOptions {
+  std::vector<std::string> directories;
+  std::vector<std::string> timelines;
+  std::string output, title;
+  int points = 1500;
+};
+
+int run_report(const ReportOptions& options) {
+  if (options.timelines.size() > options.directories.size()) {
+    throw ValueError(
+        fmt::format("--timeline is given {} times for {} runs; give one for each run, in their order",
+                    options.timelines.size(), options.directories.size()));
+  }
+  std::vector<RunDirectory> runs;
+  for (size_t r = 0; r < options.directories.size(); ++r) {
+    runs.push_back(read_run_directory(options.directories[r],
+                                      r < options.timelines.size() ? options.timelines[r] : std::string()));
+  }
+  std::filesystem::path output = options.output;
+  if (output.empty()) output = runs.size() == 1 ? runs[0].path / "report.html" : "report.html";
+  size_t points = 0;
+  for (const auto& run : runs) points += run.points();
+  const std::string page = report_page(
+      std::move(runs),
+      {.title = options.title, .generated = wall_seconds(), .points = static_cast<size_t>(options.points)});
+  write_file_atomically(output, page);
+  fmt::print("{}: {} values, {:.1f} MB\n", output.string(), points, static_cast<double>(page.size()) / 1e6);
+  return 0;
+}
+
+}  // namespace
+
+void add_report(CommandLine app, Action& action) {
+  auto options = std::make_shared<ReportOptions>();
+  auto command = app.add_subcommand(
+      "report", "Makes one page of HTML, without references, of a run or of several side by side");
+  command
+      .add_option("run_dir", options->directories, "Directory of a run (--output-dir); several are compared")
+      .required();
+  command
+      .add_option("--output", options->output,
+                  "Page to write (default: RUN_DIR/report.html; of several ./report.html)")
+      .type_name("FILE");
+  command.add_option("--title", options->title, "Title (default: names of the runs)").type_name("TEXT");
+  command
+      .add_option(
+          "--timeline", options->timelines,
+          "File of LOCKSTEP_TIMELINE of the first run, the second, ... (default: RUN_DIR/timeline.json)")
+      .type_name("FILE");
+  command
+      .add_option("--points", options->points,
+                  "Most points of a curve; fewer where the page would exceed 5 MB")
+      .in_range(10, 100000)
+      .with_default();
+  command.callback([options, &action] { action = [options] { return run_report(*options); }; });
+}
+
+}  // namespace lockstep::tools

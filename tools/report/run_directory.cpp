@@ -1,0 +1,255 @@
+#include "tools/report/run_directory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
+#include "lockstep/checkpoint/folder.h"
+#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/tracking/report_to.h"
+#include "tools/report/history.h"
+#include "tools/timeline/summary.h"
+#include "tools/timeline/trace.h"
+
+namespace lockstep::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+/// An object, empty where there is no such file or it holds something else: what lies beside the history may be
+/// missing or half of another program's.
+json object_in(const fs::path& path) {
+  if (!fs::exists(path)) return json::object();
+  json found = parse_json(read_file(path));
+  return found.is_object() ? found : json::object();
+}
+
+std::string text_of(const json& value) {
+  return value.is_string() ? value.get<std::string>() : dump_json(value, {.replace_invalid_utf8 = true});
+}
+
+void add_texts(const json& object, Texts& texts) {
+  if (!object.is_object()) return;
+  for (const auto& [name, value] : object.items()) {
+    if (!value.is_null()) texts[name] = text_of(value);
+  }
+}
+
+std::string string_of(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+std::optional<double> number_of(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
+}
+
+/// What only one rank knows of itself. The rest of what it has logged is what rank 0 has logged.
+bool is_own(const std::string& name) { return name.starts_with("rank/") || name.starts_with("train/time_"); }
+
+void add_ranks(RunDirectory& run, const std::string& extension) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(run.path, ignored)) {
+    const std::string file = entry.path().filename().string();
+    const std::string start = "metrics-rank";
+    if (!file.starts_with(start) || entry.path().extension() != extension) continue;
+    const std::string digits = entry.path().stem().string().substr(start.size());
+    if (digits.empty() || digits.size() > 6 || digits.find_first_not_of("0123456789") != digits.npos)
+      continue;
+    History history =
+        (extension == ".csv"
+             ? read_csv_history(entry.path())
+             : read_json_lines(entry.path(),
+                               [](const std::string& name) { return is_own(name) ? name : ""; }))
+            .history;
+    std::erase_if(history.series, [](const auto& named) { return !is_own(named.first); });
+    if (!history.series.empty()) run.ranks[std::stoi(digits)] = std::move(history);
+  }
+}
+
+void read_history(RunDirectory& run) {
+  const auto take = [&](ReadHistory read, const fs::path& file) {
+    run.ranks[0] = std::move(read.history);
+    run.damaged_lines = read.damaged_lines;
+    run.source = file.filename().string();
+  };
+  const fs::path lines = run.path / "metrics.jsonl", table = run.path / "metrics.csv",
+                 log = run.path / "log.jsonl";
+  if (fs::exists(lines)) {
+    take(read_json_lines(lines), lines);
+    add_ranks(run, ".jsonl");
+  } else if (fs::exists(table)) {
+    take(read_csv_history(table), table);
+    add_ranks(run, ".csv");
+  } else if (fs::exists(log)) {
+    take(read_json_lines(log, tracked_name), log);
+  } else {
+    throw FileError(run.path.string() +
+                    " holds no run: it has none of metrics.jsonl, metrics.csv (--report-to jsonl,csv) and "
+                    "log.jsonl (a Trainer's); give the --output-dir of a run");
+  }
+  if (run.ranks[0].steps.empty()) {
+    throw FileError((run.path / run.source).string() +
+                    ": nothing has been logged yet; lower --logging-steps, or wait for the first entry");
+  }
+}
+
+/// A value that stands in one record only is a result, not a curve.
+void move_results(RunDirectory& run) {
+  auto& series = run.ranks[0].series;
+  for (auto at = series.begin(); at != series.end();) {
+    const std::string name = at->first.starts_with("train/train_") ? at->first.substr(6) : at->first;
+    const bool is_result = name.starts_with("train_") || name == "train/total_flos";
+    if (!is_result) {
+      ++at;
+      continue;
+    }
+    run.results[name] = at->second.values.back();
+    at = series.erase(at);
+  }
+}
+
+void read_facts(RunDirectory& run) {
+  const json facts = object_in(run.path / "metrics.run.json");
+  run.name = string_of(facts, "name");
+  run.id = string_of(facts, "id");
+  run.world_size = static_cast<int>(number_of(facts, "world_size").value_or(1));
+  run.started = number_of(facts, "started");
+  run.ended = number_of(facts, "ended");
+  if (!facts.empty()) {
+    const auto exit_code = number_of(facts, "exit_code");
+    run.status = !run.ended              ? "not finished"
+                 : exit_code.value_or(0) ? "failed, exit code " + std::to_string(static_cast<int>(*exit_code))
+                                         : "finished";
+  }
+  add_texts(object_in(run.path / "training_args.json"), run.arguments);
+  if (facts.contains("config")) add_texts(facts["config"], run.arguments);
+  add_texts(object_in(run.path / "environment.json"), run.environment);
+  if (facts.contains("environment")) add_texts(facts["environment"], run.environment);
+  if (run.arguments.contains("world_size") && run.world_size == 1) {
+    run.world_size = std::atoi(run.arguments["world_size"].c_str());
+  }
+  for (const json& results : {object_in(run.path / "all_results.json"), facts.value("summary", json())}) {
+    if (!results.is_object()) continue;
+    for (const auto& [name, value] : results.items()) {
+      if (value.is_number()) run.results[name] = value.get<double>();
+    }
+  }
+  const auto& times = run.ranks[0].times;
+  if (!times.empty()) {
+    // A resumed run started with its first record, not with its last part.
+    run.started = run.started ? std::min(*run.started, times.front()) : times.front();
+    if (!run.ended) run.ended = times.back();
+  }
+  if (!run.name.empty()) return;
+  const auto path = fs::absolute(run.path).lexically_normal();
+  run.name = (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+uint64_t bytes_in(const fs::path& folder) {
+  uint64_t bytes = 0;
+  std::error_code ignored;
+  for (const auto& entry : fs::recursive_directory_iterator(folder, ignored)) {
+    if (entry.is_regular_file(ignored)) bytes += entry.file_size(ignored);
+  }
+  return bytes;
+}
+
+double modified(const fs::path& path) {
+  std::error_code error;
+  const auto time = fs::last_write_time(path, error);
+  if (error) return 0;
+  return std::chrono::duration<double>(std::chrono::file_clock::to_sys(time).time_since_epoch()).count();
+}
+
+void read_checkpoints(RunDirectory& run) {
+  const auto found = checkpoint::candidates(run.path);
+  json state = object_in(run.path / "trainer_state.json");
+  if (state.empty() && !found.empty()) state = object_in(found.front().path / "trainer_state.json");
+  const std::string best = fs::path(string_of(state, "best_model_checkpoint")).filename().string();
+  for (const auto& candidate : found) {
+    SavedCheckpoint saved{.name = candidate.path.filename().string(), .step = candidate.step};
+    try {
+      const auto manifest = checkpoint::read_manifest(candidate.path);
+      for (const auto& [file, entry] : manifest.files) saved.bytes += entry.bytes;
+      saved.world_size = manifest.world_size;
+      saved.written = modified(candidate.path / checkpoint::manifest_name);
+    } catch (const Error& error) {
+      saved.bytes = bytes_in(candidate.path);
+      saved.written = modified(candidate.path);
+      saved.problem = error.what();
+    }
+    saved.is_best = !best.empty() && saved.name == best;
+    run.checkpoints.push_back(std::move(saved));
+  }
+  std::reverse(run.checkpoints.begin(), run.checkpoints.end());
+}
+
+TimeParts parts_of(const TraceRank& rank) {
+  const Intervals blocked = united(rank.of({"wait", "collective"}));
+  Intervals known = blocked;
+  TimeParts parts{.rank = rank.name, .source = "timeline"};
+  const auto steps = static_cast<double>(std::max<size_t>(rank.of({"backward"}).size(), 1));
+  for (const char* category : {"data", "forward", "backward", "optimizer"}) {
+    const Intervals spans = united(rank.of({category}));
+    known.insert(known.end(), spans.begin(), spans.end());
+    parts.parts.emplace_back(category, (length(spans) - length(intersection(spans, blocked))) / 1e3 / steps);
+  }
+  parts.parts.emplace_back("communication", length(blocked) / 1e3 / steps);
+  const double rest = summarise(rank).span - length(united(known));
+  parts.parts.emplace_back("other", std::max(rest, 0.0) / 1e3 / steps);
+  return parts;
+}
+
+/// What `--report-performance` has logged.
+void add_logged_times(RunDirectory& run) {
+  const std::string start = "train/time_", end = "_ms";
+  for (const auto& [number, history] : run.ranks) {
+    TimeParts parts{.rank = "rank " + std::to_string(number), .source = "log"};
+    for (const char* part : {"data", "forward", "backward", "optimizer", "communication", "other"}) {
+      const auto found = history.series.find(start + part + end);
+      if (found == history.series.end() || found->second.values.empty()) continue;
+      const auto& values = found->second.values;
+      double sum = 0;
+      for (const double value : values) sum += value;
+      parts.parts.emplace_back(part, sum / static_cast<double>(values.size()));
+    }
+    if (!parts.parts.empty()) run.time_parts.push_back(std::move(parts));
+  }
+}
+
+}  // namespace
+
+size_t RunDirectory::points() const {
+  size_t number = 0;
+  for (const auto& [rank, history] : ranks) {
+    for (const auto& [name, series] : history.series) number += series.values.size();
+  }
+  return number;
+}
+
+RunDirectory read_run_directory(const fs::path& path, const fs::path& timeline) {
+  if (!fs::is_directory(path)) {
+    throw FileError(path.string() + ": there is no such directory; give the --output-dir of a run");
+  }
+  RunDirectory run{.path = path};
+  read_history(run);
+  move_results(run);
+  read_facts(run);
+  read_checkpoints(run);
+  const fs::path trace = timeline.empty() ? path / "timeline.json" : timeline;
+  if (!timeline.empty() || fs::exists(trace)) {
+    for (const auto& [pid, rank] : read_trace({trace}).ranks) run.time_parts.push_back(parts_of(rank));
+  } else {
+    add_logged_times(run);
+  }
+  return run;
+}
+
+}  // namespace lockstep::tools
