@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "tools/data/libreoffice_help.h"
 #include "tools/data/sentiment.h"
 #include "tools/subcommands.h"
 
@@ -103,6 +104,21 @@ int make_sentiment(const SentimentArguments& arguments) {
   return 0;
 }
 
+void add_libreoffice_help(CommandLine data, Action& action) {
+  auto help = data.add_subcommand(
+      "libreoffice-help",
+      "LibreOffice's help in two languages -> train, validation and test, each as two files of aligned lines");
+  const auto arguments = std::make_shared<LibreOfficeHelpArguments>();
+  help.add_option("--languages", arguments->languages, "Two languages, source first: en-US,it")
+      .required()
+      .with_commas();
+  help.add_option("--output-dir", arguments->output_dir, "Directory to write to").required().type_name("DIR");
+  help.add_option("--input", arguments->input,
+                  "Directory with unpacked packages, in place of fetching them with apt-get")
+      .type_name("DIR");
+  help.callback([&action, arguments] { action = [arguments] { return make_libreoffice_help(*arguments); }; });
+}
+
 }  // namespace
 
 void add_data(CommandLine app, Action& action) {
@@ -127,6 +143,7 @@ void add_data(CommandLine app, Action& action) {
       .add_option("--min-rating", arguments->min_rating, "Leave out sentences rated nearer to 0 than this")
       .with_default();
   sentiment.callback([&action, arguments] { action = [arguments] { return make_sentiment(*arguments); }; });
+  add_libreoffice_help(data, action);
 }
 
 }  // namespace lockstep::tools
