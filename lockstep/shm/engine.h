@@ -71,7 +71,8 @@ class Driven {
   virtual bool advance_for_others(bool thorough) noexcept = 0;
 
  protected:
-  ~Driven() = default;
+  virtual ~Driven() =
+      default;  // virtual for g++ 12, which takes the friend below for one that could delete through it
 
  private:
   friend class Engine;

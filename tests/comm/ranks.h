@@ -13,6 +13,13 @@
 #include <thread>
 #include <vector>
 
+// For tests of how much memory or address space something takes: the sanitizer takes many times as much itself.
+#if defined(__SANITIZE_THREAD__)
+#define SKIP_UNDER_THREAD_SANITIZER() GTEST_SKIP() << "the thread sanitizer maps memory of its own"
+#else
+#define SKIP_UNDER_THREAD_SANITIZER() static_cast<void>(0)
+#endif
+
 namespace lockstep::testing {
 
 /// Forks `count` processes that run `body(rank)` and returns their wait statuses. A rank in which an

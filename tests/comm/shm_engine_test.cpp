@@ -196,7 +196,9 @@ TEST_P(EngineTest, AProgressThreadServesWhileItsRankComputes) {
     }
     while (is_root && shared.received < GetParam() - 1 && Clock::now() < deadline) ::usleep(1000);
     while (!looked && Clock::now() < deadline) ::usleep(1000);
-    if (is_root) EXPECT_EQ(shared.received, GetParam() - 1);
+    if (is_root) {
+      EXPECT_EQ(shared.received, GetParam() - 1);
+    }
     EXPECT_TRUE(looked);
     EXPECT_EQ(data.back(), 7.0F);
     // Until the others no longer need this rank's calls.
@@ -305,7 +307,9 @@ TEST(LeavingTest, AClosedGroupEndsWhatIsInFlight) {
     self.group.barrier(kTimeout);
     group->wait(sequence, kTimeout);
     EXPECT_EQ(data.back(), 2.0F);
-    if (rank == 1) EXPECT_THROW(group->barrier(kTimeout), PeerLostError);
+    if (rank == 1) {
+      EXPECT_THROW(group->barrier(kTimeout), PeerLostError);
+    }
     self.group.barrier(kTimeout);
   }));
 }

@@ -151,6 +151,7 @@ Footprint footprint() {
 }
 
 TEST(ShmMemory, DoesNotGrowOverManyCalls) {
+  SKIP_UNDER_THREAD_SANITIZER();
   const UniqueFd fd = create_segment(2, kArenaBytes);
   expect_all_succeed(run_processes(2, [&](int rank) {
     Rank self(fd.get(), rank);
@@ -206,6 +207,7 @@ TEST(ShmMemory, ExhaustedMemoryIsAnErrorAndNoSignal) {
 }
 
 TEST(ShmMemory, MoreThanTheMachineOrItsGroupHasIsRefusedBeforeTheKernelKills) {
+  SKIP_UNDER_THREAD_SANITIZER();
   constexpr size_t kBytes = size_t{1} << 46;
   void* const memory = ::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);

@@ -48,6 +48,7 @@ TEST(SegmentTest, ManyRanksShareTheAddressSpace) {
 }
 
 TEST(SegmentTest, ArenasThatNoAddressSpaceHoldsAreSmaller) {
+  SKIP_UNDER_THREAD_SANITIZER();
   const UniqueFd fd = create_segment(96, size_t{1} << 40);
   const Segment segment = Segment::map(fd.get());
   EXPECT_LE(96 * segment.arena_bytes(), size_t{1} << 45);
@@ -56,6 +57,7 @@ TEST(SegmentTest, ArenasThatNoAddressSpaceHoldsAreSmaller) {
 }
 
 TEST(SegmentTest, ArenasFitUnderALimitOfAddressSpace) {
+  SKIP_UNDER_THREAD_SANITIZER();
   const auto statuses = testing::run_processes(1, [](int) {
     const rlimit limit{size_t{16} << 30, size_t{16} << 30};
     ASSERT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
