@@ -26,10 +26,29 @@ class PackageTest(InstalledTest):
         return self.work / name
 
     def test_readmes_program(self):
-        text = (SOURCE / "README.md").read_text()
-        (self.work / "readme.cpp").write_text(re.search(r"^```cpp\n(.*?)^```", text, re.S | re.M)[1])
-        program = self.build("whole", f"-DREADME_PROGRAM={self.work / 'readme.cpp'}") / "readme"
-        run(self.prefix / "bin/lockrun", "--standalone", "--nproc-per-node", 2, program)
+        """The README's program and CMakeLists.txt, with the commands as they stand there."""
+        text = (SOURCE / "README.md").read_text().split("## Your own program")[1]
+        blocks = dict(re.findall(r"^```(cpp|cmake)\n(.*?)^```", text, re.S | re.M))
+        install, build = re.findall(r"^```sh\n(.*?)^```", text, re.S | re.M)
+        program, = re.findall(r"^add_executable\(\w+ (\S+)\)", blocks["cmake"], re.M)
+        folder = self.work / "readme"
+        folder.mkdir()
+        (folder / program).write_text(blocks["cpp"])
+        (folder / "CMakeLists.txt").write_text(blocks["cmake"])
+        # $HOME/lockstep is the copy that is installed already.
+        (self.work / "lockstep").symlink_to(self.prefix)
+        build_line, install_line, *environment = install.splitlines()
+        self.assertEqual((build_line, install_line), ("scripts/build", "cmake --install build --prefix $HOME/lockstep"))
+        script = "\n".join(["set -e", f"cd '{SOURCE}'", *environment, f"cd '{folder}'", build])
+        variables = {"HOME": str(self.work), "CXX": "c++", "CCACHE_BASEDIR": str(self.work), "CCACHE_NOHASHDIR": "1",
+                     "CXXFLAGS": f"-fsanitize={SANITIZE}" if SANITIZE else "", "OMP_NUM_THREADS": "1"}
+        if CACHED:
+            variables["CMAKE_CXX_COMPILER_LAUNCHER"] = "ccache"
+            variables["CCACHE_DIR"] = os.environ.get("CCACHE_DIR", os.path.expanduser("~/.cache/ccache"))
+        output = run("bash", "-c", script, env={**os.environ, **variables})
+        expected, = re.findall(r"^It prints `(.*)`", text, re.M)
+        self.assertIn(expected, output)
+        self.assertTrue((folder / "spirals.safetensors").exists())
 
     def test_components_need_neither_arrow_nor_cli11(self):
         app = self.build("parts", "-DCMAKE_DISABLE_FIND_PACKAGE_Arrow=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON",
