@@ -22,8 +22,8 @@ int main(int argc, char** argv) {
     std::puts("lockstep " LOCKSTEP_VERSION " (" LOCKSTEP_GIT_REVISION ")");
     return 0;
   }
-  return run_subcommands(
-      "lockstep", "Measures, inspects and prepares: the tools around training",
-      {add_bench, add_checkpoint, add_data, add_env, add_report, add_timeline, add_tokenize, add_topo, add_version}, argc,
-      argv);
+  return run_subcommands("lockstep", "Measures, inspects and prepares: the tools around training",
+                         {add_bench, add_checkpoint, add_data, add_env, add_report, add_timeline,
+                          add_tokenize, add_topo, add_version},
+                         argc, argv);
 }
