@@ -2,7 +2,6 @@
 
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
-#include <ATen/ops/dropout.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/softmax.h>
@@ -10,6 +9,8 @@
 
 #include <cmath>
 #include <limits>
+
+#include "lockstep/ops/dropout.h"
 
 namespace lockstep::models {
 namespace {
@@ -30,13 +31,11 @@ at::Tensor attention_with_dropout(const at::Tensor& q, const at::Tensor& k, cons
   }
   const at::Tensor scores = at::baddbmm(added.defined() ? added : at::zeros({1, 1, 1}, q.options()), flat(q),
                                         flat(k).transpose(1, 2), added.defined() ? 1 : 0, scale);
-  const at::Tensor weights = dropout(at::softmax(scores, -1), p);
+  const at::Tensor weights = ops::dropout(at::softmax(scores, -1), p);
   return at::bmm(weights, flat(v)).view({batch, heads, q.size(2), head_size});
 }
 
 }  // namespace
-
-at::Tensor dropout(const at::Tensor& x, double p) { return p > 0 ? at::dropout(x, p, true) : x; }
 
 at::Tensor split_heads(const at::Tensor& x, int64_t batch, int64_t heads) {
   return x.view({batch, x.size(0) / batch, heads, x.size(1) / heads}).transpose(1, 2);

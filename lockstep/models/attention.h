@@ -5,9 +5,6 @@
 
 namespace lockstep::models {
 
-/// Zeroes with probability p and scales the rest by 1 / (1 - p); p = 0 returns x.
-at::Tensor dropout(const at::Tensor& x, double p);
-
 /// [batch * length, width] -> [batch, heads, length, width / heads], a view.
 at::Tensor split_heads(const at::Tensor& x, int64_t batch, int64_t heads);
 

@@ -3,6 +3,7 @@
 #include "lockstep/models/bert_init.h"
 #include "lockstep/models/bert_layers.h"
 #include "lockstep/models/bert_ops.h"
+#include "lockstep/ops/dropout.h"
 
 namespace lockstep::models {
 
@@ -37,7 +38,7 @@ std::shared_ptr<torch::nn::Module> BertForSequenceClassificationImpl::clone(
 
 at::Tensor BertForSequenceClassificationImpl::forward(const BertBatch& batch) {
   const double p = config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;
-  const at::Tensor pooled = dropout(bert_->forward(batch, config_), is_training() ? p : 0);
+  const at::Tensor pooled = ops::dropout(bert_->forward(batch, config_), is_training() ? p : 0);
   return linear(*classifier_, pooled).to(at::kFloat);
 }
 

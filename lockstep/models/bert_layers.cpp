@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/models/bert_ops.h"
+#include "lockstep/ops/dropout.h"
 #include "lockstep/ops/linear.h"
 
 namespace lockstep::models {
@@ -66,7 +67,7 @@ at::Tensor BertEmbeddingsImpl::forward(const BertBatch& batch, const TokenLayout
     x = (x.view({layout.batch, layout.length, -1}) + positions).view({layout.tokens, -1});
   }
   x = at::layer_norm(x, {config.hidden_size}, layer_norm_->weight, layer_norm_->bias, config.layer_norm_eps);
-  return dropout(x, is_training() ? config.hidden_dropout_prob : 0);
+  return ops::dropout(x, is_training() ? config.hidden_dropout_prob : 0);
 }
 
 BertLayerImpl::BertLayerImpl(const BertConfig& config) {

@@ -170,6 +170,7 @@ std::shared_ptr<torch::nn::Module> Conv2dImpl::clone(const std::optional<torch::
           .groups(options.groups())
           .bias(options.bias())
           .padding_mode(options.padding_mode()));
+  if (copy->weight.scalar_type() != weight.scalar_type()) copy->to(weight.scalar_type());
   copy->weight.copy_(weight);
   copy->weight.requires_grad_(weight.requires_grad());
   if (bias.defined()) copy->bias.copy_(bias).requires_grad_(bias.requires_grad());

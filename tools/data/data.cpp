@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "tools/data/lexical_nli.h"
 #include "tools/data/libreoffice_help.h"
 #include "tools/data/sentiment.h"
 #include "tools/subcommands.h"
@@ -75,6 +76,14 @@ void print_counts(const SentimentCorpus& corpus, const std::vector<Part>& parts)
   for (const auto& [split, name] : split_names) line("all", split, name);
 }
 
+void write_splits(const std::filesystem::path& directory,
+                  const std::vector<std::pair<std::string, std::string>>& csv_of_split) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) throw FileError(fmt::format("cannot create {}: {}", directory.string(), error.message()));
+  for (const auto& [name, csv] : csv_of_split) write_file_atomically(directory / (name + ".csv"), csv);
+}
+
 int make_sentiment(const SentimentArguments& arguments) {
   SentimentCorpus corpus(arguments.min_rating);
   const auto parts = choose_parts(arguments);
@@ -89,19 +98,71 @@ int make_sentiment(const SentimentArguments& arguments) {
                       arguments.min_rating, name));
     }
   }
-  std::error_code error;
-  std::filesystem::create_directories(arguments.output_dir, error);
-  if (error) {
-    throw FileError(fmt::format("cannot create {}: {}", arguments.output_dir.string(), error.message()));
-  }
-  for (const auto& [split, name] : split_names) {
-    write_file_atomically(arguments.output_dir / fmt::format("{}.csv", name),
-                          sentiment_csv(corpus.split(split)));
-  }
+  std::vector<std::pair<std::string, std::string>> files;
+  for (const auto& [split, name] : split_names) files.emplace_back(name, sentiment_csv(corpus.split(split)));
+  write_splits(arguments.output_dir, files);
   print_counts(corpus, parts);
   fmt::print("left out: {} neutral (rating nearer to 0 than {}), {} duplicates\nwritten to {}\n",
              corpus.neutral(), arguments.min_rating, corpus.duplicates(), arguments.output_dir.string());
   return 0;
+}
+
+struct LexicalArguments {
+  std::filesystem::path input = "/usr/share/wordnet", output_dir;
+  size_t pairs_per_label = 0;
+};
+
+int make_lexical_nli(const LexicalArguments& arguments) {
+  std::array<std::vector<LexicalPair>, 3> splits;
+  for (const std::string part : {"noun", "verb"}) {
+    const auto path = arguments.input / ("data." + part);
+    if (!std::filesystem::exists(path)) {
+      throw FileError(fmt::format(
+          "{} is not there; WordNet's files are in Debian's package wordnet-base (apt-get install "
+          "wordnet-base), or give their directory as --input",
+          path.string()));
+    }
+    const auto synsets = parse_synsets(read_file(path), path.string());
+    for (auto& pair : lexical_pairs(synsets, part, arguments.pairs_per_label)) {
+      splits[static_cast<size_t>(split_of(pair.synset))].push_back(std::move(pair));
+    }
+  }
+  std::vector<std::pair<std::string, std::string>> files;
+  std::string table = fmt::format("{:12}{:>12}{:>10}{:>15}{:>8}\n", "split", "entailment", "neutral",
+                                  "contradiction", "rows");
+  for (const auto& [split, name] : split_names) {
+    const auto& pairs = splits[static_cast<size_t>(split)];
+    if (pairs.empty()) throw ValueError(fmt::format("too few pairs: nothing is left for {}.csv", name));
+    const auto count = [&](std::string_view label) {
+      return std::count_if(pairs.begin(), pairs.end(), [&](const auto& pair) { return pair.label == label; });
+    };
+    table += fmt::format("{:12}{:>12}{:>10}{:>15}{:>8}\n", name, count("entailment"), count("neutral"),
+                         count("contradiction"), pairs.size());
+    files.emplace_back(name, lexical_csv(pairs));
+  }
+  write_splits(arguments.output_dir, files);
+  fmt::print("{}generated from a lexicon, not written by people: WordNet, {}\nwritten to {}\n", table,
+             arguments.input.string(), arguments.output_dir.string());
+  return 0;
+}
+
+void add_lexical_nli(CommandLine data, Action& action) {
+  auto lexical = data.add_subcommand(
+      "lexical-nli",
+      "Pairs of words, generated from WordNet -> train.csv, validation.csv, test.csv (premise, hypothesis, label, "
+      "synset): a hypernym is entailment, an antonym contradiction, a sister term neutral");
+  const auto words = std::make_shared<LexicalArguments>();
+  lexical
+      .add_option("--input", words->input,
+                  "Directory with data.noun and data.verb, as of Debian's wordnet-base")
+      .with_default()
+      .type_name("DIR");
+  lexical.add_option("--output-dir", words->output_dir, "Directory to write to").required().type_name("DIR");
+  lexical
+      .add_option("--pairs-per-label", words->pairs_per_label,
+                  "Pairs of each label and part of speech at most; 0: as many as there are of the rarest")
+      .with_default();
+  lexical.callback([&action, words] { action = [words] { return make_lexical_nli(*words); }; });
 }
 
 void add_libreoffice_help(CommandLine data, Action& action) {
@@ -144,6 +205,7 @@ void add_data(CommandLine app, Action& action) {
       .with_default();
   sentiment.callback([&action, arguments] { action = [arguments] { return make_sentiment(*arguments); }; });
   add_libreoffice_help(data, action);
+  add_lexical_nli(data, action);
 }
 
 }  // namespace lockstep::tools

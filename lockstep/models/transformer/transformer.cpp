@@ -11,6 +11,7 @@
 #include "lockstep/models/attention.h"
 #include "lockstep/models/model_directory.h"
 #include "lockstep/models/transformer/transformer_layers.h"
+#include "lockstep/ops/dropout.h"
 #include "lockstep/ops/embedding.h"
 
 namespace lockstep::models {
@@ -104,7 +105,7 @@ at::Tensor TransformerImpl::embed(const at::Tensor& ids, const TokenLayout& layo
     x = (x.view({layout.batch, layout.length, -1}) + positions.narrow(1, 0, layout.length))
             .view({layout.tokens, -1});
   }
-  return dropout(x, dropout_now());
+  return ops::dropout(x, dropout_now());
 }
 
 EncodedSource TransformerImpl::encode(const at::Tensor& source_ids) {

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "lockstep/models/attention.h"
+#include "lockstep/ops/dropout.h"
 #include "lockstep/ops/linear.h"
 #include "lockstep/ops/std_layer_norm.h"
 
@@ -85,7 +86,7 @@ FeedForward::FeedForward(const TransformerConfig& config) {
 }
 
 at::Tensor FeedForward::operator()(const at::Tensor& x, double p) const {
-  return (*linear_2)(dropout(at::relu((*linear_1)(x)), p));
+  return (*linear_2)(ops::dropout(at::relu((*linear_1)(x)), p));
 }
 
 EncoderLayer::EncoderLayer(const TransformerConfig& config) {
@@ -98,8 +99,8 @@ at::Tensor EncoderLayer::operator()(const at::Tensor& input, const TokenLayout& 
                                     const TransformerConfig& config, double p) const {
   at::Tensor normed = (*norms[0])(input);
   at::Tensor x =
-      input + dropout((*self_attention)(normed, layout, normed, layout, false, config.num_heads, p), p);
-  return x + dropout((*feed_forward)((*norms[1])(x), p), p);
+      input + ops::dropout((*self_attention)(normed, layout, normed, layout, false, config.num_heads, p), p);
+  return x + ops::dropout((*feed_forward)((*norms[1])(x), p), p);
 }
 
 DecoderLayer::DecoderLayer(const TransformerConfig& config) {
@@ -114,9 +115,9 @@ at::Tensor DecoderLayer::operator()(const at::Tensor& input, const TokenLayout& 
                                     const TransformerConfig& config, double p) const {
   const int64_t heads = config.num_heads;
   at::Tensor normed = (*norms[0])(input);
-  at::Tensor x = input + dropout((*self_attention)(normed, layout, normed, layout, true, heads, p), p);
-  x = x + dropout((*cross_attention)((*norms[1])(x), layout, memory, memory_layout, false, heads, p), p);
-  return x + dropout((*feed_forward)((*norms[2])(x), p), p);
+  at::Tensor x = input + ops::dropout((*self_attention)(normed, layout, normed, layout, true, heads, p), p);
+  x = x + ops::dropout((*cross_attention)((*norms[1])(x), layout, memory, memory_layout, false, heads, p), p);
+  return x + ops::dropout((*feed_forward)((*norms[2])(x), p), p);
 }
 
 template <class Layer>

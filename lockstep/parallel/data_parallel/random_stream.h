@@ -1,0 +1,33 @@
+// The random numbers of a replica.
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace lockstep {
+
+/// What dropout in lockstep::ops draws from on this thread: a replica's own generator inside a forward of
+/// DataParallel; empty elsewhere, which means torch's default generator. The default generator is one per
+/// process: replicas that draw from it, as torch::nn::Dropout does, get their numbers in the order in which
+/// their threads happen to ask.
+const std::optional<at::Generator>& replica_generator();
+
+/// replica_generator() of this thread while it lives.
+class ReplicaGeneratorGuard {
+ public:
+  explicit ReplicaGeneratorGuard(at::Generator generator);
+  ~ReplicaGeneratorGuard();
+  ReplicaGeneratorGuard(const ReplicaGeneratorGuard&) = delete;
+  ReplicaGeneratorGuard& operator=(const ReplicaGeneratorGuard&) = delete;
+
+ private:
+  std::optional<at::Generator> previous_;
+};
+
+/// A forward of DataParallel in training mode draws `key`, one random64(), from torch's default generator, and
+/// seeds replica r's generator with this: at::manual_seed() before a step fixes all replicas' numbers.
+uint64_t replica_seed(uint64_t key, int replica);
+
+}  // namespace lockstep

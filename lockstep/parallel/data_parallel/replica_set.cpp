@@ -1,0 +1,436 @@
+#include "lockstep/parallel/data_parallel/replica_set.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <mutex>
+#include <sstream>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/data_parallel/random_stream.h"
+#include "lockstep/parallel/data_parallel/scatter_gather.h"
+#include "lockstep/parallel/sync_batch_norm.h"
+
+namespace lockstep::detail {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Adds the time of a scope.
+class Timed {
+ public:
+  explicit Timed(std::chrono::nanoseconds& sum) : sum_(sum) {}
+  ~Timed() { sum_ += Clock::now() - start_; }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  std::chrono::nanoseconds& sum_;
+  Clock::time_point start_ = Clock::now();
+};
+
+std::string in_words(const std::string& name, const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << name << " " << tensor.sizes() << " " << c10::toString(tensor.scalar_type());
+  return text.str();
+}
+
+template <class Dict>
+void check_same(const char* what, const Dict& mine, const Dict& theirs) {
+  for (size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
+    const std::string a = i < mine.size() ? in_words(mine[i].key(), mine[i].value()) : "none";
+    const std::string b = i < theirs.size() ? in_words(theirs[i].key(), theirs[i].value()) : "none";
+    if (a != b) {
+      throw ValueError("DataParallel: the replicas differ: replica 0 has " + std::string(what) + " " + a +
+                       ", another has " + b + "; a factory must make the same module each time");
+    }
+  }
+}
+
+int checked_replicas(const DataParallelOptions& options) {
+  if (options.replicas < 1) {
+    throw ValueError("DataParallel: replicas is " + std::to_string(options.replicas) +
+                     "; at least 1 is needed");
+  }
+  if (options.dim < 0) {
+    throw ValueError("DataParallel: dim is " + std::to_string(options.dim) +
+                     "; count it from the front, from 0");
+  }
+  return options.replicas;
+}
+
+int threads_of(const DataParallelOptions& options) {
+  return options.threads_per_replica > 0 ? options.threads_per_replica
+                                         : std::max(1, at::get_num_threads() / checked_replicas(options));
+}
+
+}  // namespace
+
+void check_replica(const torch::nn::Module& module, const torch::nn::Module& replica) {
+  check_same("parameter", module.named_parameters(), replica.named_parameters());
+  check_same("buffer", module.named_buffers(), replica.named_buffers());
+}
+
+void share_memory(const at::Tensor& parameter, at::Tensor& with) {
+  const bool requires_grad = parameter.requires_grad();
+  with.set_data(parameter.variable_data());
+  if (with.requires_grad() != requires_grad) with.set_requires_grad(requires_grad);
+  // So that autograd notices in every replica when a parameter is changed between forward and backward.
+  with.unsafeGetTensorImpl()->set_version_counter(parameter.unsafeGetTensorImpl()->version_counter());
+}
+
+std::shared_ptr<torch::nn::Module> clone_module(const torch::nn::Module& module) {
+  try {
+    return module.clone();
+  } catch (const c10::Error& error) {
+    throw ValueError(
+        "DataParallel: " + module.name() +
+        " cannot be cloned: derive it from torch::nn::Cloneable, or give DataParallel a factory, a "
+        "function that makes the module (" +
+        std::string(error.what_without_backtrace()) + ")");
+  }
+}
+
+void keep_random_state(const std::function<void()>& make) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const at::Tensor before = generator.get_state();
+  make();
+  generator.set_state(before);
+}
+
+ReplicaSet::ReplicaSet(std::vector<std::shared_ptr<torch::nn::Module>> modules,
+                       const DataParallelOptions& options)
+    : options_(options),
+      modules_(std::move(modules)),
+      threads_(checked_replicas(options) == 1 ? 0 : options.replicas, threads_of(options)) {
+  for (const auto& module : modules_) {
+    if (module != modules_.front()) check_replica(*modules_.front(), *module);
+    submodules_.push_back(module->modules());
+    parameters_.push_back(module->parameters());
+    buffers_.push_back(module->buffers());
+    generators_.push_back(at::detail::createCPUGenerator());
+  }
+  for (const auto& submodule : submodules_.front()) {
+    const auto* norm = dynamic_cast<const BatchNormImpl*>(submodule.get());
+    if (norm == nullptr || !norm->process_group() || options_.replicas == 1) continue;
+    throw ValueError(
+        "DataParallel: a synchronised batch normalisation waits for other ranks, which replicas in one process "
+        "are not; wrap the module in DistributedDataParallel, or leave its normalisations unsynchronised");
+  }
+}
+
+Shards ReplicaSet::scatter(const FoundTensors& inputs) {
+  const Timed timed(times_.scatter);
+  Shards shards;
+  shards.whole = inputs.tensors;
+  const int64_t rows = batch_rows(inputs, options_.dim);
+  shards.is_divided = rows >= 0;
+  shards.sizes = rows < 0 ? std::vector<int64_t>(static_cast<size_t>(options_.replicas), 1)
+                          : chunk_sizes(rows, options_.replicas);
+  const bool with_gradients = c10::GradMode::is_enabled();
+  const at::NoGradGuard no_grad;
+  shards.parts = split_tensors(inputs.tensors, shards.sizes, options_.dim);
+  for (size_t t = 0; t < shards.whole.size(); ++t) {
+    const bool wants = with_gradients && shards.whole[t].defined() && shards.whole[t].requires_grad();
+    if (wants) shards.wanting.push_back(t);
+    for (auto& part : shards.parts) {
+      if (!part[t].defined() || !with_gradients) continue;
+      // The graph behind the batch is the caller's thread's: a replica's ends here.
+      part[t] = part[t].detach();
+      if (wants) part[t].set_requires_grad(true);
+    }
+  }
+  return shards;
+}
+
+/// Replicas take over what the user has done to the module.
+void ReplicaSet::follow_module() {
+  const at::NoGradGuard no_grad;
+  bool changed = gradients_.empty();
+  for (size_t r = 1; r < modules_.size(); ++r) {
+    for (size_t m = 0; m < submodules_[r].size(); ++m) {
+      const bool training = submodules_[0][m]->is_training();
+      if (submodules_[r][m]->is_training() != training) submodules_[r][m]->train(training);
+    }
+    for (size_t p = 0; p < parameters_[r].size(); ++p) {
+      const at::Tensor& mine = parameters_[0][p];
+      at::Tensor& theirs = parameters_[r][p];
+      const bool is_shared =
+          mine.const_data_ptr() == theirs.const_data_ptr() && mine.strides() == theirs.strides() &&
+          mine.scalar_type() == theirs.scalar_type() && mine.requires_grad() == theirs.requires_grad();
+      if (is_shared && mine.numel() > 0) continue;
+      if (!mine.is_cpu()) {
+        throw ValueError(
+            "DataParallel: the module lies on " + mine.device().str() +
+            ", and replicas run on the CPU; for GPUs take DistributedDataParallel, with one process "
+            "each");
+      }
+      if (!is_shared) changed = true;
+      share_memory(mine, theirs);
+    }
+    // Unseen by autograd, as the update of statistics in a forward is: one backward may follow two forwards.
+    const at::AutoDispatchBelowADInplaceOrView below;
+    for (size_t b = 0; b < buffers_[r].size(); ++b) buffers_[r][b].copy_(buffers_[0][b]);
+  }
+  if (changed) lay_out();
+}
+
+void ReplicaSet::lay_out() {
+  gradients_.clear();
+  const BucketPlan plan = plan_replica_buckets(parameters_.front());
+  for (const auto& parameters : parameters_) {
+    gradients_.push_back(std::make_unique<ReplicaGradients>(parameters, plan));
+  }
+}
+
+void ReplicaSet::seed_streams() {
+  const bool any = std::any_of(submodules_.front().begin(), submodules_.front().end(),
+                               [](const auto& module) { return module->is_training(); });
+  if (!any) return;
+  uint64_t key = 0;
+  {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    key = at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+  }
+  for (size_t r = 0; r < generators_.size(); ++r) {
+    generators_[r].set_current_seed(replica_seed(key, static_cast<int>(r)));
+  }
+}
+
+void ReplicaSet::forward(int count, const std::function<void(int)>& work) {
+  ++times_.forwards;
+  {
+    const Timed timed(times_.replicate);
+    follow_module();
+    seed_streams();
+  }
+  const Timed timed(times_.forward);
+  const at::ThreadLocalState state;
+  threads_.run(count, "forward", [&](int replica) {
+    const at::ThreadLocalStateGuard as_the_caller(state);
+    const ReplicaGeneratorGuard stream(generators_[static_cast<size_t>(replica)]);
+    work(replica);
+  });
+}
+
+/// In the caller's graph it stands for the graphs of all replicas.
+class ReplicaSet::Backward final : public torch::autograd::Node {
+ public:
+  Backward(std::shared_ptr<ReplicaSet> set, Shards shards, std::vector<FoundTensors> outputs, Join join)
+      : shards(std::move(shards)), outputs(std::move(outputs)), join(join), set_(std::move(set)) {}
+  std::string name() const override { return "lockstep::DataParallelBackward"; }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (c10::GradMode::is_enabled()) {
+      throw Error("DataParallel: create_graph is not supported: replicas' gradients are not differentiable");
+    }
+    if (outputs.empty()) {
+      throw Error(
+          "DataParallel: backward through the same output a second time; call backward with retain_graph the "
+          "first time");
+    }
+    return set_->backward(*this, gradients, torch::autograd::get_current_graph_task_keep_graph());
+  }
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    outputs.clear();
+    shards.parts.clear();
+  }
+
+  Shards shards;
+  std::vector<FoundTensors> outputs;  // of each replica
+  Join join;
+
+ private:
+  std::shared_ptr<ReplicaSet> set_;
+};
+
+namespace {
+
+/// Of a mean over all samples, given the means of each replica's: 1 where all have as many.
+double weight_of(const Shards& shards, size_t part) {
+  int64_t rows = 0;
+  for (const int64_t size : shards.sizes) rows += size;
+  if (rows == 0) return 1;
+  return static_cast<double>(shards.sizes[part] * shards.count()) / static_cast<double>(rows);
+}
+
+at::Tensor weighted(const at::Tensor& value, double weight) { return weight == 1 ? value : value * weight; }
+
+at::Tensor mean_of(const Shards& shards, const std::vector<at::Tensor>& losses) {
+  std::vector<at::Tensor> parts;
+  for (size_t r = 0; r < losses.size(); ++r) {
+    if (losses[r].numel() != 1) {
+      throw ValueError("DataParallel: a replica's loss must be one number, and replica " + std::to_string(r) +
+                       " returned " + std::to_string(losses[r].numel()) +
+                       "; let forward return the mean over its samples");
+    }
+    parts.push_back(weighted(losses[r].reshape({}), weight_of(shards, r)));
+  }
+  return parts.size() == 1 ? parts.front() : tree_sum(parts) / static_cast<double>(parts.size());
+}
+
+/// The part of an output's gradient that is replica `part`'s.
+at::Tensor part_of(const at::Tensor& gradient, const std::vector<FoundTensors>& outputs, size_t part,
+                   size_t t, int64_t dim) {
+  const at::Tensor& output = outputs[part].tensors[t];
+  if (output.dim() == 0) return gradient.select(0, static_cast<int64_t>(part));
+  int64_t begin = 0;
+  for (size_t before = 0; before < part; ++before) begin += outputs[before].tensors[t].size(dim);
+  return gradient.narrow(dim, begin, output.size(dim));
+}
+
+}  // namespace
+
+std::vector<at::Tensor> ReplicaSet::gather(Shards shards, std::vector<FoundTensors> outputs, Join join) {
+  const Timed timed(times_.gather);
+  check_alike(outputs);
+  const size_t count = outputs.front().tensors.size();
+  std::vector<at::Tensor> joined(count);
+  std::vector<bool> requires_grad(count);
+  {
+    const at::NoGradGuard no_grad;
+    for (size_t t = 0; t < count; ++t) {
+      std::vector<at::Tensor> parts;
+      for (const FoundTensors& output : outputs) {
+        parts.push_back(output.tensors[t]);
+        if (parts.back().defined() && parts.back().requires_grad()) requires_grad[t] = true;
+      }
+      if (join == Join::mean) {
+        joined[t] = mean_of(shards, parts);
+      } else {
+        joined[t] = join_tensors(parts, options_.dim);
+      }
+    }
+  }
+  const bool any = std::find(requires_grad.begin(), requires_grad.end(), true) != requires_grad.end();
+  if (!any || !c10::GradMode::is_enabled()) return joined;
+  torch::autograd::variable_list wanting;
+  for (const size_t t : shards.wanting) wanting.push_back(shards.whole[t]);
+  shards.whole.clear();
+  auto node = c10::make_intrusive<Backward>(shared_from_this(), std::move(shards), std::move(outputs), join);
+  node->set_next_edges(torch::autograd::collect_next_edges(wanting));
+  for (size_t t = 0; t < count; ++t) {
+    if (requires_grad[t]) {
+      torch::autograd::set_history(joined[t], node);
+    } else {
+      node->add_input_metadata(torch::autograd::Node::undefined_input());
+    }
+  }
+  return joined;
+}
+
+/// What the module's gradients hold goes aside: it is not to be added once for each replica.
+std::vector<at::Tensor> ReplicaSet::take_held() {
+  std::vector<at::Tensor> held(parameters_.front().size());
+  for (size_t p = 0; p < held.size(); ++p) {
+    at::Tensor& gradient = parameters_.front()[p].mutable_grad();
+    if (!gradient.defined()) continue;
+    const at::Tensor& view = gradients_.front()->view(p);
+    held[p] =
+        view.defined() && !gradient.is_sparse() && gradient.is_alias_of(view) ? gradient.clone() : gradient;
+    gradient.reset();
+  }
+  return held;
+}
+
+/// Leaves the sum in the module's gradients and nothing in the other replicas'.
+void ReplicaSet::settle(int count, bool averages, const std::vector<at::Tensor>& held) {
+  for (size_t p = 0; p < held.size(); ++p) {
+    bool is_used = false;
+    std::vector<at::Tensor> sparse;
+    for (size_t r = 0; r < static_cast<size_t>(count); ++r) {
+      if (!gradients_[r]->has_gradient(p)) continue;
+      is_used = true;
+      const at::Tensor& gradient = parameters_[r][p].grad();
+      if (gradient.defined() && gradient.is_sparse()) sparse.push_back(gradient);
+    }
+    at::Tensor& gradient = parameters_.front()[p].mutable_grad();
+    if (!sparse.empty()) {
+      gradient = averages && count > 1 ? tree_sum(sparse) / count : tree_sum(sparse);
+    } else if (is_used) {
+      gradient = gradients_.front()->view(p);
+    } else {
+      gradient.reset();
+    }
+    for (size_t r = 1; r < parameters_.size(); ++r) parameters_[r][p].mutable_grad().reset();
+    if (!held[p].defined()) continue;
+    if (!gradient.defined()) {
+      gradient = held[p];
+    } else if (gradient.is_sparse()) {
+      gradient = held[p] + gradient;
+    } else {
+      gradient.add_(held[p]);
+    }
+  }
+}
+
+std::vector<at::Tensor> ReplicaSet::backward(const Backward& pass, const std::vector<at::Tensor>& gradients,
+                                             bool keep_graph) {
+  ++times_.backwards;
+  const int count = pass.shards.count();
+  const bool averages = pass.join == Join::mean;
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> held = take_held();
+  try {
+    const Timed timed(times_.backward);
+    const at::ThreadLocalState state;
+    threads_.run(count, "backward", [&](int replica) {
+      const at::ThreadLocalStateGuard as_the_caller(state);
+      const auto r = static_cast<size_t>(replica);
+      torch::autograd::variable_list outputs, theirs;
+      for (size_t t = 0; t < gradients.size(); ++t) {
+        const at::Tensor& output = pass.outputs[r].tensors[t];
+        if (!gradients[t].defined() || !output.defined() || !output.requires_grad()) continue;
+        outputs.push_back(output);
+        theirs.push_back(averages ? weighted(gradients[t], weight_of(pass.shards, r)).reshape(output.sizes())
+                                  : part_of(gradients[t], pass.outputs, r, t, options_.dim));
+      }
+      gradients_[r]->begin();
+      if (!outputs.empty()) torch::autograd::backward(outputs, theirs, keep_graph);
+      gradients_[r]->end(true);
+    });
+  } catch (...) {
+    for (const auto& of_replica : gradients_) of_replica->end(false);
+    for (size_t p = 0; p < held.size(); ++p) parameters_.front()[p].mutable_grad() = held[p];
+    throw;
+  }
+  const Timed timed(times_.reduce);
+  if (count > 1) {
+    threads_.run(count, "the sum of gradients",
+                 [&](int part) { reduce_buckets(gradients_, count, averages, part, count); });
+  }
+  settle(count, averages, held);
+  std::vector<at::Tensor> results;
+  for (const size_t t : pass.shards.wanting) {
+    std::vector<at::Tensor> parts;
+    bool any = false;
+    for (const auto& part : pass.shards.parts) {
+      at::Tensor gradient = part[t].grad();
+      any = any || gradient.defined();
+      parts.push_back(gradient.defined() ? gradient : at::zeros_like(part[t]));
+      part[t].mutable_grad().reset();
+    }
+    if (!any) {
+      results.emplace_back();
+      continue;
+    }
+    const bool is_divided = pass.shards.is_divided && parts.front().dim() > 0;
+    at::Tensor whole = is_divided ? at::cat(parts, options_.dim) : tree_sum(parts);
+    results.push_back(averages && count > 1 ? whole / count : whole);
+  }
+  return results;
+}
+
+}  // namespace lockstep::detail
