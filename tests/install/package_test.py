@@ -37,8 +37,9 @@ class PackageTest(InstalledTest):
         (folder / "CMakeLists.txt").write_text(blocks["cmake"])
         # $HOME/lockstep is the copy that is installed already.
         (self.work / "lockstep").symlink_to(self.prefix)
-        build_line, install_line, *environment = install.splitlines()
-        self.assertEqual((build_line, install_line), ("scripts/build", "cmake --install build --prefix $HOME/lockstep"))
+        *installing, activate, path = install.splitlines()
+        self.assertEqual(installing, ["scripts/setup", "scripts/build", "cmake --install build --prefix $HOME/lockstep"])
+        environment = [activate, path]
         script = "\n".join(["set -e", f"cd '{SOURCE}'", *environment, f"cd '{folder}'", build])
         variables = {"HOME": str(self.work), "CXX": "c++", "CCACHE_BASEDIR": str(self.work), "CCACHE_NOHASHDIR": "1",
                      "CXXFLAGS": f"-fsanitize={SANITIZE}" if SANITIZE else "", "OMP_NUM_THREADS": "1"}
