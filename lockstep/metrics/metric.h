@@ -31,6 +31,7 @@ class MetricBase {
   const State& state() const { return state_; }
 
  protected:
+  friend class MetricOfTexts;  // text_metric.cpp
   /// Adds `other` to `into`: elementwise, unless a metric says otherwise.
   virtual void merge(State& into, const State& other) const;
   virtual double value_of(const State& state) const = 0;

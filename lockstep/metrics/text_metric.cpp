@@ -1,5 +1,7 @@
 #include "lockstep/metrics/text_metric.h"
 
+#include <utility>
+
 #include "lockstep/base/error.h"
 #include "lockstep/metrics/text_counts.h"
 
@@ -20,6 +22,30 @@ class ScoreMetric : public TextMetric {
 };
 
 }  // namespace
+
+class MetricOfTexts : public Metric {
+ public:
+  using TextsOf = std::function<Texts(const at::Tensor&, const at::Tensor&)>;
+  MetricOfTexts(std::shared_ptr<TextMetric> metric, TextsOf texts)
+      : metric_(std::move(metric)), texts_(std::move(texts)) {}
+  std::string name() const override { return metric_->name(); }
+  void update(const at::Tensor& outputs, const at::Tensor& labels) override {
+    const auto [hypotheses, references] = texts_(outputs, labels);
+    metric_->reset();
+    metric_->update(hypotheses, references);
+    metric_->merge(state_, metric_->state());
+  }
+
+ private:
+  void merge(State& into, const State& other) const override { metric_->merge(into, other); }
+  double value_of(const State& state) const override { return metric_->value_of(state); }
+  std::shared_ptr<TextMetric> metric_;
+  TextsOf texts_;
+};
+
+std::shared_ptr<Metric> metric_of_texts(std::shared_ptr<TextMetric> metric, MetricOfTexts::TextsOf texts) {
+  return std::make_shared<MetricOfTexts>(std::move(metric), std::move(texts));
+}
 
 void TextMetric::update(std::span<const std::string> hypotheses, std::span<const std::string> references) {
   text_counts::check_sizes(name(), hypotheses.size(), references.size());

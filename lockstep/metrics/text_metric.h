@@ -2,10 +2,12 @@
 // give.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/metrics/metric.h"
@@ -28,6 +30,14 @@ class TextMetric : public MetricBase {
 /// The values of several metrics in one exchange. Called by all ranks with the same metrics in the same order;
 /// blocks.
 std::vector<double> compute(std::span<const std::shared_ptr<TextMetric>> metrics, const ProcessGroup& group);
+
+/// Hypotheses and references.
+using Texts = std::pair<std::vector<std::string>, std::vector<std::string>>;
+/// `metric` as one of tensors, for a Trainer: `texts` makes texts of a batch's outputs and labels. Every update()
+/// calls it. `metric` is this one's alone.
+std::shared_ptr<Metric> metric_of_texts(
+    std::shared_ptr<TextMetric> metric,
+    std::function<Texts(const at::Tensor& outputs, const at::Tensor& labels)> texts);
 
 /// "bleu": corpus_bleu.
 std::shared_ptr<TextMetric> bleu();

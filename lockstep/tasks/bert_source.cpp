@@ -81,10 +81,4 @@ models::BertForSequenceClassification BertSource::load_model(const std::vector<s
   return model;
 }
 
-std::string parameters_in_words(const torch::nn::Module& module) {
-  int64_t parameters = 0;
-  for (const auto& parameter : module.parameters()) parameters += parameter.numel();
-  return fmt::format("{:.1f} M parameters", static_cast<double>(parameters) / 1e6);
-}
-
 }  // namespace lockstep

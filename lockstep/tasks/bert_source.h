@@ -32,7 +32,4 @@ struct BertSource {
                                                    const std::filesystem::path& vocabulary) const;
 };
 
-/// "11.2 M parameters".
-std::string parameters_in_words(const torch::nn::Module& module);
-
 }  // namespace lockstep

@@ -141,6 +141,12 @@ int run(const char* name, const char* description, Recipe& recipe, int argc, cha
 
 }  // namespace
 
+std::string parameters_in_words(const torch::nn::Module& module) {
+  int64_t parameters = 0;
+  for (const auto& parameter : module.parameters()) parameters += parameter.numel();
+  return fmt::format("{:.1f} M parameters", static_cast<double>(parameters) / 1e6);
+}
+
 int run_recipe(const char* name, const char* description, Recipe& recipe, int argc, char** argv) {
   keep_freed_memory();  // a step's tensors return in the next
   return run_main(name, [&] { return run(name, description, recipe, argc, argv); });

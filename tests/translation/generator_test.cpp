@@ -105,6 +105,10 @@ TEST(Generator, TranslationsDoNotDependOnBatchPaddingOrCache) {
     EXPECT_EQ(ids_of(generator.generate_all(sources, 3, options)), ids_of(together));
     options.use_cache = false;
     EXPECT_EQ(ids_of(generator.generate(sources, options)), ids_of(together));
+    for (const auto& source : sources) {
+      const auto alone = generator.generate({source}, {.num_beams = beams}).sentences[0];
+      EXPECT_LE(alone.ids.size(), std::min<size_t>(2 * source.size() + 10, 48));
+    }
   }
 }
 

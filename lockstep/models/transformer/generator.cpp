@@ -8,6 +8,7 @@
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/topk.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,6 +26,7 @@ namespace {
 // The sentence that is decoded in one place of the state; drop() of both keeps them in step.
 struct Place {
   size_t sentence = 0;
+  size_t most_tokens = 0;
   std::vector<std::vector<int64_t>> ids;  ///< of each beam
   std::vector<double> scores;             ///< sums of logarithms
   std::vector<Generated> ended;
@@ -49,16 +51,20 @@ class EvalMode {
 
 class Search {
  public:
-  Search(DecoderState& state, size_t sentences, const GenerateOptions& options, int64_t most_tokens,
+  /// `most_tokens`: of each sentence.
+  Search(DecoderState& state, const GenerateOptions& options, const std::vector<size_t>& most_tokens,
          int64_t pad_token_id)
       : state_(state),
         options_(options),
-        most_tokens_(most_tokens),
         pad_token_id_(pad_token_id),
         beams_(static_cast<size_t>(options.num_beams)) {
-    result_.sentences.resize(sentences);
-    for (size_t i = 0; i < sentences; ++i) {
-      Place place{.sentence = i, .ids = std::vector<std::vector<int64_t>>(beams_), .scores = {}, .ended = {}};
+    result_.sentences.resize(most_tokens.size());
+    for (size_t i = 0; i < most_tokens.size(); ++i) {
+      Place place{.sentence = i,
+                  .most_tokens = most_tokens[i],
+                  .ids = std::vector<std::vector<int64_t>>(beams_),
+                  .scores = {},
+                  .ended = {}};
       place.scores.assign(beams_, -std::numeric_limits<double>::infinity());
       place.scores[0] = 0;  // all beams are the same before the first token
       places_.push_back(std::move(place));
@@ -67,17 +73,17 @@ class Search {
 
   GenerateResult run() {
     at::Tensor ids = at::full({rows()}, options_.start_token_id, at::kLong);
-    for (int64_t length = 1; !places_.empty(); ++length) {
+    for (length_ = 1; !places_.empty(); ++length_) {
       result_.row_steps += rows();
       const at::Tensor logits = state_.step(ids);
       logits.select(1, pad_token_id_).fill_(-std::numeric_limits<float>::infinity());  // no word
-      const bool last = length == most_tokens_;
-      ids = beams_ == 1 ? greedy(logits, last) : beam(logits, last);
+      ids = beams_ == 1 ? greedy(logits) : beam(logits);
     }
     return std::move(result_);
   }
 
  private:
+  bool is_last(const Place& place) const { return length_ >= place.most_tokens; }
   int64_t rows() const { return static_cast<int64_t>(places_.size() * beams_); }
 
   Generated ended(std::vector<int64_t> ids, double score, bool finished) const {
@@ -107,7 +113,7 @@ class Search {
     return order;
   }
 
-  at::Tensor greedy(const at::Tensor& logits, bool last) {
+  at::Tensor greedy(const at::Tensor& logits) {
     const at::Tensor next = logits.argmax(-1);
     const at::Tensor chance =
         logits.gather(1, next.unsqueeze(1)).squeeze(1).sub(at::logsumexp(logits, {1})).to(at::kDouble);
@@ -118,13 +124,13 @@ class Search {
       place.scores[0] += logarithm[i];
       const bool end = id[i] == options_.eos_token_id;
       if (!end) place.ids[0].push_back(id[i]);
-      if (end || last) place.ended.push_back(ended(place.ids[0], place.scores[0], end));
+      if (end || is_last(place)) place.ended.push_back(ended(place.ids[0], place.scores[0], end));
     }
     drop_where([](const Place& place) { return !place.ended.empty(); });
     return next_ids([](const Place& place) { return std::vector<int64_t>{place.ids[0].back()}; });
   }
 
-  at::Tensor beam(const at::Tensor& logits, bool last) {
+  at::Tensor beam(const at::Tensor& logits) {
     const auto sentences = static_cast<int64_t>(places_.size());
     const int64_t vocabulary = logits.size(1), beams = options_.num_beams;
     std::vector<double> before;
@@ -138,11 +144,11 @@ class Search {
     const int64_t candidates = values.size(1);
     std::vector<std::vector<int64_t>> origins;
     for (auto& place : places_) {
-      origins.push_back(choose(place, {value, static_cast<size_t>(candidates)}, index, vocabulary, last));
+      origins.push_back(choose(place, {value, static_cast<size_t>(candidates)}, index, vocabulary));
       value += candidates;
       index += candidates;
     }
-    const auto order = drop_where([&](const Place& place) { return last || place.ended.size() >= beams_; });
+    const auto order = drop_where([&](const Place& place) { return place.ended.size() >= beams_; });
     if (places_.empty()) return {};
     std::vector<int64_t> from;
     for (size_t i = 0; i < order.size(); ++i) {
@@ -159,7 +165,7 @@ class Search {
   // An end of sentence counts where it is among the first num_beams candidates, so that one beam is greedy. Returns the
   // beam that each new one goes on from.
   std::vector<int64_t> choose(Place& place, std::span<const double> scores, const int64_t* index,
-                              int64_t vocabulary, bool last) {
+                              int64_t vocabulary) {
     std::vector<std::vector<int64_t>> ids;
     std::vector<double> sums;
     std::vector<int64_t> origins;
@@ -176,7 +182,7 @@ class Search {
       sums.push_back(scores[c]);
       origins.push_back(origin);
     }
-    if (last || ids.empty()) {
+    if (is_last(place)) {
       for (size_t i = 0; i < ids.size() && place.ended.size() < beams_; ++i)
         place.ended.push_back(ended(ids[i], sums[i], false));
     }
@@ -201,7 +207,8 @@ class Search {
 
   DecoderState& state_;
   const GenerateOptions& options_;
-  int64_t most_tokens_, pad_token_id_;
+  int64_t pad_token_id_;
+  size_t length_ = 0;  ///< tokens of every row, with the one that is being chosen
   size_t beams_;
   std::vector<Place> places_;
   GenerateResult result_;
@@ -232,15 +239,20 @@ GenerateResult Generator::generate(const std::vector<std::vector<int64_t>>& sour
     throw ValueError(fmt::format("max_new_tokens is {}; it must be 0 or more", options.max_new_tokens));
   if (sources.empty()) return {};
   const at::NoGradGuard no_grad;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCPU);
   const EvalMode eval(*model_);
   const auto& config = model_->config();
   const at::Tensor source_ids = pad_ids(sources, config.pad_token_id);
   const auto state = options.use_cache
                          ? cached_decoder(*model_, weights_, model_->encode(source_ids), options.num_beams)
                          : uncached_decoder(*model_, source_ids, options.num_beams);
-  const int64_t most =
-      options.max_new_tokens == 0 ? config.seq_len : std::min(options.max_new_tokens, config.seq_len);
-  return Search(*state, sources.size(), options, most, config.pad_token_id).run();
+  std::vector<size_t> most;
+  for (const auto& source : sources) {
+    const auto wanted =
+        options.max_new_tokens > 0 ? options.max_new_tokens : 2 * static_cast<int64_t>(source.size()) + 10;
+    most.push_back(static_cast<size_t>(std::min(wanted, config.seq_len)));
+  }
+  return Search(*state, options, most, config.pad_token_id).run();
 }
 
 GenerateResult Generator::generate_all(const std::vector<std::vector<int64_t>>& sources, int64_t batch_size,

@@ -14,10 +14,12 @@ namespace lockstep::models {
 struct GenerateOptions {
   int64_t start_token_id = 2;
   int64_t eos_token_id = 3;
-  int64_t max_new_tokens = 0;  ///< end of sentence included; 0: as many as the model has positions
-  int64_t num_beams = 1;       ///< 1: greedy
-  double length_penalty = 1;   ///< finished beams compare by score / length^length_penalty
-  bool use_cache = true;       ///< false computes every token so far again; the translations are the same
+  /// End of sentence included. 0: twice as many as the sentence's source has ids, and ten; at most the model's
+  /// positions.
+  int64_t max_new_tokens = 0;
+  int64_t num_beams = 1;      ///< 1: greedy
+  double length_penalty = 1;  ///< finished beams compare by score / length^length_penalty
+  bool use_cache = true;      ///< false computes every token so far again; the translations are the same
 };
 
 struct Generated {
