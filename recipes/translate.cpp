@@ -193,6 +193,8 @@ class Translate : public Recipe {
     if (!validation_pairs.pairs.empty()) {
       validation_ids = encoded(validation_pairs);
       validation = translation_dataset(validation_ids, tokenizers.special, 0);
+    } else {
+      args.eval_strategy = IntervalStrategy::NO;  // --validation-split 0 asks for that
     }
     train_size = train.size;
   }

@@ -1,0 +1,72 @@
+#include "lockstep/tasks/sentence_pairs.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/token_batches.h"
+
+namespace lockstep {
+namespace {
+
+TEST(BatchesByTokens, HoldEachSampleOnceAndLittlePadding) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 1000; ++i) lengths.push_back(1 + (i * 37) % 60);
+  lengths.push_back(500);  // longer than a batch: alone
+  const auto batches = batches_by_tokens(lengths, 256);
+  std::vector<int> seen(lengths.size());
+  int64_t cells = 0, tokens = 0;
+  for (const auto& batch : batches) {
+    int64_t longest = 0;
+    for (const int64_t sample : batch) {
+      ++seen[static_cast<size_t>(sample)];
+      longest = std::max(longest, lengths[static_cast<size_t>(sample)]);
+      tokens += lengths[static_cast<size_t>(sample)];
+    }
+    const auto size = static_cast<int64_t>(batch.size()) * longest;
+    EXPECT_TRUE(size <= 256 || batch.size() == 1) << size;
+    cells += size;
+  }
+  EXPECT_EQ(seen, std::vector<int>(lengths.size(), 1));
+  EXPECT_LT(static_cast<double>(cells), 1.05 * static_cast<double>(tokens));
+  EXPECT_THROW(batches_by_tokens({1}, 0), ValueError);
+  EXPECT_TRUE(batches_by_tokens({}, 8).empty());
+}
+
+TEST(Detokenize, WritesAsPeopleDo) {
+  EXPECT_EQ(detokenize("l ' albero , che ( forse ) cresce ."), "l'albero, che (forse) cresce.");
+  EXPECT_EQ(detokenize("don ' t say \" no \" : and / or"), "don't say \"no\": and/or");
+  EXPECT_EQ(detokenize("SUM () is File - Open"), "SUM() is File - Open");
+  EXPECT_EQ(detokenize(""), "");
+}
+
+TEST(TranslationDataset, MakesTheOriginalsBatches) {
+  const std::vector<std::string> texts = {"a b c", "a b", "b c d"};
+  const auto tokenizer = WordLevelTokenizer::train(texts, {.min_frequency = 1});
+  const auto special = SpecialTokens::of(tokenizer, "t.json");
+  SentencePairs pairs{.source_file = "s",
+                      .target_file = "t",
+                      .pairs = {{.source = "a b c", .target = "b", .line = 1},
+                                {.source = "a [EOS] zzz", .target = "c d a", .line = 2}}};
+  const auto encoded =
+      std::make_shared<EncodedPairs>(encode_pairs(pairs, tokenizer, tokenizer, special, {.seq_len = 9}));
+  const auto id = [&](const char* token) { return *tokenizer.token_to_id(token); };
+  const Dataset dataset = translation_dataset(encoded, special, 0, 10);
+  ASSERT_EQ(dataset.size, 2);
+  EXPECT_EQ(dataset.lengths, (std::vector<int64_t>{5, 5}));
+  const Batch batch = dataset.collate({0, 1});
+  const auto row = [](const at::Tensor& ids, int64_t i) {
+    const at::Tensor one = ids[i].contiguous();
+    return std::vector<int64_t>(one.const_data_ptr<int64_t>(), one.const_data_ptr<int64_t>() + one.size(0));
+  };
+  EXPECT_EQ(row(batch["source_ids"], 1),
+            (std::vector<int64_t>{2, id("a"), 0, 0, 3}));  // no end of sentence inside
+  EXPECT_EQ(row(batch["target_ids"], 0), (std::vector<int64_t>{2, id("b"), 1, 1}));
+  EXPECT_EQ(row(batch["labels"], 0), (std::vector<int64_t>{id("b"), 3, 1, 1}));
+  EXPECT_EQ(row(batch["sample"].unsqueeze(0), 0), (std::vector<int64_t>{10, 11}));
+  const Dataset by_tokens = translation_dataset(encoded, special, 10);
+  ASSERT_EQ(by_tokens.size, 1);
+  EXPECT_EQ(by_tokens.collate({0})["source_ids"].size(0), 2);
+}
+
+}  // namespace
+}  // namespace lockstep
