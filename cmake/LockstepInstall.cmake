@@ -3,8 +3,8 @@ set(lockstep_config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
 
 # Of the headers those that a user includes by lockstep/lockstep.h, and what they include.
 install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")
-set(includes \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")")
-install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/InstallHeaders.cmake)
+set(includes \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")" COMPONENT dev)
+install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/InstallHeaders.cmake COMPONENT dev)
 
 # Where LibTorch and Arrow lie, unless that is in this checkout, which an installed Lockstep does not need.
 set(LOCKSTEP_PLACES)
@@ -29,7 +29,7 @@ get_property(LOCKSTEP_ARROW_VERSION GLOBAL PROPERTY LOCKSTEP_ARROW_VERSION)
 get_property(lockstep_modules GLOBAL PROPERTY LOCKSTEP_MODULES)
 set(LOCKSTEP_MODULE_TABLE "set(lockstep_modules ${lockstep_modules})\n")
 foreach(module IN LISTS lockstep_modules)
-  install(EXPORT LockstepTargets-${module} NAMESPACE Lockstep:: DESTINATION ${lockstep_config_dir})
+  install(EXPORT LockstepTargets-${module} NAMESPACE Lockstep:: DESTINATION ${lockstep_config_dir} COMPONENT dev)
   foreach(what links packages)
     string(TOUPPER LOCKSTEP_${what}_ property)
     get_property(list GLOBAL PROPERTY ${property}${module})
@@ -42,4 +42,6 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/LockstepConfig.cmake.i
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
         cmake/LockstepTorch.cmake cmake/LockstepArrow.cmake cmake/LockstepWheel.cmake
-        DESTINATION ${lockstep_config_dir})
+        cmake/LockstepPrecompile.cmake
+        DESTINATION ${lockstep_config_dir} COMPONENT dev)
+include(LockstepPackages)

@@ -16,7 +16,8 @@ function(lockstep_export target module)
   set_property(GLOBAL PROPERTY LOCKSTEP_LINKS_${module} ${links})
   set_property(GLOBAL PROPERTY LOCKSTEP_PACKAGES_${module} ${lockstep_packages})
   if(LOCKSTEP_INSTALL)
-    install(TARGETS ${target} EXPORT LockstepTargets-${module} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    install(TARGETS ${target} EXPORT LockstepTargets-${module}
+            ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
   endif()
 endfunction()
 
@@ -153,7 +154,7 @@ function(lockstep_library name)
 endfunction()
 
 # lockstep_program(<name> [STANDALONE] [PCH] SOURCES ... [LIBS ...])  ->  build/bin/<name>, installed.
-# STANDALONE: it needs neither LibTorch nor Arrow. Any other is installed into libexec, and bin/<name> finds the two and starts
+# Of the package lockstep-tools (LockstepPackages.cmake). STANDALONE: it needs neither LibTorch nor Arrow. Any other is installed into libexec, and bin/<name> finds the two and starts
 # it (tools/start).
 function(lockstep_program name)
   cmake_parse_arguments(arg "STANDALONE" "" "LIBS" ${ARGN})
@@ -164,9 +165,9 @@ function(lockstep_program name)
     return()
   endif()
   if(arg_STANDALONE)
-    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
   else()
-    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/lockstep)
-    install(PROGRAMS $<TARGET_FILE:lockstep_start> DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME ${name})
+    install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/lockstep COMPONENT tools)
+    install(PROGRAMS $<TARGET_FILE:lockstep_start> DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME ${name} COMPONENT tools)
   endif()
 endfunction()

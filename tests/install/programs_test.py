@@ -93,8 +93,8 @@ class InstalledProgramsTest(InstalledTest):
     def test_absence_is_one_clear_line(self):
         code, error = self.outcome()
         self.assertEqual(code, 1)
-        self.assertRegex(error, r"^LibTorch 2\.13 was not found \(libtorch_(cpu|cuda)\.so\): activate a Python environment that has "
-                                r"torch 2\.13, or set LOCKSTEP_TORCH_DIR to the directory of LibTorch\b")
+        self.assertRegex(error, r"^LibTorch 2\.13 was not found \(libtorch_(cpu|cuda)\.so\): run `pip install torch==2\.13\.\*` in a Python "
+                                r"environment and activate it, or set LOCKSTEP_TORCH_DIR to the directory of LibTorch\b")
         code, error = self.outcome(LOCKSTEP_TORCH_DIR="/nowhere", VIRTUAL_ENV=self.venv)
         self.assertEqual(code, 1)
         self.assertRegex(error, r"^LOCKSTEP_TORCH_DIR=/nowhere holds no LibTorch 2\.13 \(libtorch_(cpu|cuda)\.so\)\n$")
