@@ -136,9 +136,9 @@ std::optional<fs::path> directory_to_add(const Package& package, const Needs& ne
   pythons.insert(pythons.end(), {"/usr", "/usr/local"});
   if (const auto place = search.in_pythons(pythons)) return place;
   if (search.refused().empty() && ::dlopen(files.front().c_str(), RTLD_LAZY) != nullptr) return std::nullopt;
-  throw FileError(called + " was not found (" + files.front() + "): run `pip install " +
-                  package.wheel + "==" + package.version + ".*` in a Python environment and activate it, or set " + package.variable +
-                  " to the directory of " + package.name + search.refused());
+  throw FileError(called + " was not found (" + files.front() + "): run `pip install " + package.wheel +
+                  "==" + package.version + ".*` in a Python environment and activate it, or set " +
+                  package.variable + " to the directory of " + package.name + search.refused());
 }
 
 }  // namespace lockstep::start
