@@ -46,8 +46,9 @@ class BertClassify : public Recipe {
   }
 
   void prepare() override {
-    if (source.needs_vocabulary())
-      write_vocab(vocabulary(), build_vocab(files.train->column(files.text_column)));
+    if (!source.needs_vocabulary()) return;
+    const auto texts = files.train->column(files.text_column);
+    write_vocab(vocabulary(), build_vocab({texts.begin(), texts.end()}));
   }
 
   void load() override {

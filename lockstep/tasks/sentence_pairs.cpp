@@ -12,8 +12,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/data/split.h"
-#include "lockstep/data/text_encoding.h"
 #include "lockstep/data/token_batches.h"
+#include "lockstep/tables/text_encoding.h"
 
 namespace lockstep {
 namespace {

@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kMaxLabels = 10000;
 
 // "1", and "1.0" too: so pandas writes whole numbers of a column that had empty cells once.
-std::optional<int64_t> whole_number(const std::string& text) {
+std::optional<int64_t> whole_number(std::string_view text) {
   int64_t value = 0;
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, value);
@@ -33,40 +33,21 @@ std::optional<int64_t> whole_number(const std::string& text) {
   return value;
 }
 
-// The line of the table's file on which data row `row` begins. Only errors need it, so the file is read
-// again.
-size_t line_of(const TextTable& table, size_t row) {
-  const std::string content = read_file(table.source());
-  size_t records = 0;  // begun so far; the header is the first
-  size_t line = 1;
-  bool quoted = false;
-  bool at_line_start = true;
-  for (const char c : content) {
-    if (at_line_start && !quoted && c != '\n' && c != '\r' && records++ == row + 1) break;
-    if (c == '"') quoted = !quoted;
-    at_line_start = c == '\n';
-    if (at_line_start) ++line;
-  }
-  return line;
-}
-
 [[noreturn]] void bad_label(const TextTable& table, const std::string& column, size_t row,
                             const std::string& expected) {
-  const auto& label = table.column(column)[row];
-  throw ValueError(fmt::format("{}:{}: label \"{}\" in column {} is unknown; expected {}",
-                               table.source().string(), line_of(table, table.source_row(row)), label, column,
-                               expected));
+  throw ValueError(fmt::format("{}: label \"{}\" in column {} is unknown; expected {}", table.place(row),
+                               table.column(column)[row], column, expected));
 }
 
 }  // namespace
 
 std::vector<std::string> infer_labels(const TextTable& table, const std::string& column) {
-  const auto& values = table.column(column);
+  const auto values = table.column(column);
   std::set<std::string> distinct;
   int64_t greatest = -1;
   const bool numbers = whole_number(values.front()).has_value();
   for (size_t row = 0; row < values.size(); ++row) {
-    distinct.insert(values[row]);
+    distinct.emplace(values[row]);
     if (!numbers) {
       if (values[row].empty()) bad_label(table, column, row, "a name");
       continue;
@@ -107,7 +88,7 @@ std::vector<std::string> choose_labels(const std::vector<std::string>& given,
 
 TextTable with_labels(const TextTable& table, const std::string& column,
                       const std::vector<std::string>& labels, bool expect_all) {
-  const auto& values = table.column(column);
+  const auto values = table.column(column);
   std::vector<int64_t> rows;
   for (size_t row = 0; row < values.size(); ++row) {
     if (std::find(labels.begin(), labels.end(), values[row]) != labels.end()) {
@@ -139,11 +120,11 @@ std::vector<int64_t> label_ids(const TextTable& table, const std::string& column
           fmt::format("label \"{}\" is named twice; every label needs a name of its own", labels[id]));
     }
   }
-  const auto& values = table.column(column);
+  const auto values = table.column(column);
   std::vector<int64_t> ids;
   ids.reserve(values.size());
   for (size_t row = 0; row < values.size(); ++row) {
-    const auto named = id_of.find(values[row]);
+    const auto named = id_of.find(std::string(values[row]));
     if (named != id_of.end()) {
       ids.push_back(named->second);
       continue;
@@ -162,8 +143,9 @@ std::vector<int64_t> label_ids(const TextTable& table, const std::string& column
 
 Dataset text_dataset(const TextTable& table, const TextColumns& columns, const BertTokenizer& tokenizer,
                      size_t max_seq_length, const std::vector<std::string>& labels, bool pad_to_max_length) {
-  const auto& texts = table.column(columns.text);
-  const auto* pairs = columns.text_pair ? &table.column(*columns.text_pair) : nullptr;
+  const auto texts = table.column(columns.text);
+  std::optional<TextColumn> pairs;
+  if (columns.text_pair) pairs = table.column(*columns.text_pair);
   // Shared by all copies of the function that makes batches, and never changed afterwards.
   struct Samples {
     std::vector<Encoding> encodings;

@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/text_table.h"
+#include "lockstep/tables/text_table.h"
 #include "lockstep/text/bert_tokenizer.h"
 
 namespace lockstep {
 
 /// The labels of a training file's column, by id. Whole numbers (in the first row, hence in all): as many as
 /// the greatest says, called LABEL_0, LABEL_1, ... as Hugging Face does. Names: sorted. Throws ValueError
-/// naming file and line for a label that does not fit, and for a column with a single label.
+/// naming file and line (record) for a label that does not fit, and for a column with a single label.
 std::vector<std::string> infer_labels(const TextTable& table, const std::string& column);
 
 /// The labels of a run: `given` if any; else `known`, those of the model, if `train` is absent or has the

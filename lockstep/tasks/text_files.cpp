@@ -32,7 +32,10 @@ SplitSize split_size(const std::string& text) {
 
 void TextFiles::add_flags(CommandLine program) {
   program.begin_group("Data");
-  program.add_option("--train-file", train_file, "CSV or TSV file with a header line").type_name("FILE");
+  program
+      .add_option("--train-file", train_file,
+                  "CSV or TSV with a header line, JSON lines (.jsonl), Parquet or Arrow")
+      .type_name("FILE");
   program
       .add_option("--validation-file", validation_file,
                   "Evaluated after training, and during it as --eval-strategy says")
@@ -57,6 +60,12 @@ void TextFiles::add_flags(CommandLine program) {
       .with_commas();
   program.add_option("--max-seq-length", max_seq_length, "Longer texts are cut to this many tokens")
       .default_text("128, or what the model takes");
+  program.add_flag("--skip-bad-rows", skip_bad_rows, "Leave out rows that cannot be read, and count them.");
+  program
+      .add_option("--data-cache-dir", data_cache_dir,
+                  "Keep the tables there as Arrow files that all ranks map: for data larger than memory")
+      .type_name("DIR")
+      .default_text("tables are in memory");
   program.add_flag("--pad-to-max-length", pad_to_max_length,
                    "Pad every batch to --max-seq-length, not to its longest text.");
 }
@@ -86,12 +95,9 @@ void TextFiles::check(const TrainingArguments& args) const {
 }
 
 void TextFiles::read(const std::vector<std::string>& known) {
-  const auto open = [](const std::filesystem::path& file, auto& table) {
-    if (!file.empty()) table = read_text_table(file);
-  };
-  open(train_file, train);
-  open(validation_file, validation);
-  open(test_file, test);
+  if (!train_file.empty()) train = read_table(train_file, false);
+  if (!validation_file.empty()) validation = read_table(validation_file, false);
+  if (!test_file.empty()) test = read_table(test_file, true);
   if (!keep_labels.empty()) leave_out_labels();
   std::vector<std::string> given = label_names;
   if (train && !keep_labels.empty()) {
@@ -102,6 +108,16 @@ void TextFiles::read(const std::vector<std::string>& known) {
   }
   labels = choose_labels(given, known, train, label_column);
   if (validation_split) split_train();
+}
+
+TextTable TextFiles::read_table(const std::filesystem::path& file, bool is_test) const {
+  TextTableOptions options{
+      .columns = {text_column}, .skip_bad_rows = skip_bad_rows, .cache_dir = data_cache_dir};
+  if (!text_pair_column.empty()) options.columns.push_back(text_pair_column);
+  const auto there = is_test ? table_columns(file) : std::vector<std::string>{label_column};
+  const bool has_label = std::find(there.begin(), there.end(), label_column) != there.end();
+  if (has_label) options.columns.push_back(label_column);
+  return read_text_table(file, options);
 }
 
 void TextFiles::leave_out_labels() {
@@ -125,8 +141,15 @@ void TextFiles::split_train() {
 }
 
 std::string TextFiles::about() const {
-  const std::string names = fmt::format("labels {}", fmt::join(labels, ", "));
-  return rows_before_ == 0 ? names : fmt::format("{} ({} of {} rows)", names, rows_kept_, rows_before_);
+  auto about = fmt::format("labels {}", fmt::join(labels, ", "));
+  if (rows_before_ > 0) about += fmt::format(" ({} of {} rows)", rows_kept_, rows_before_);
+  for (const auto* table : {&train, &validation, &test}) {
+    if (!*table || (*table)->skipped_rows() == 0 || (table == &validation && validation_split)) continue;
+    about += fmt::format("\nleft out {} bad row{} of {}; the first: {}", (*table)->skipped_rows(),
+                         (*table)->skipped_rows() == 1 ? "" : "s", (*table)->source().string(),
+                         (*table)->first_skipped());
+  }
+  return about;
 }
 
 Dataset TextFiles::dataset(const std::optional<TextTable>& table, const BertTokenizer& tokenizer,

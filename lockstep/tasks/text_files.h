@@ -8,7 +8,7 @@
 
 #include "lockstep/cli/command_line.h"
 #include "lockstep/data/split.h"
-#include "lockstep/data/text_table.h"
+#include "lockstep/tables/text_table.h"
 #include "lockstep/tasks/text_classification.h"
 #include "lockstep/trainer/training_arguments.h"
 
@@ -23,6 +23,8 @@ struct TextFiles {
   std::optional<size_t> split_seed;
   std::optional<size_t> max_seq_length;
   bool pad_to_max_length = false;
+  bool skip_bad_rows = false;
+  std::filesystem::path data_cache_dir;
   bool do_predict = false;
 
   void add_flags(CommandLine program);
@@ -34,7 +36,7 @@ struct TextFiles {
   /// Reads the tables, leaves out rows whose labels are not kept (but of the test table), chooses the labels
   /// (`known` are the model's) and splits the training table. Throws FileError and ValueError.
   void read(const std::vector<std::string>& known);
-  /// The labels, and how many rows of the training file were kept.
+  /// The labels, how many rows of the training file were kept, and how many bad rows were left out.
   std::string about() const;
   /// One of the three tables as a dataset; empty for a table that is not there. `positions`: the most tokens that
   /// the model takes. Throws ValueError.
@@ -42,6 +44,7 @@ struct TextFiles {
                   int64_t positions) const;
 
  private:
+  TextTable read_table(const std::filesystem::path& file, bool is_test) const;
   void leave_out_labels();
   void split_train();
   size_t rows_before_ = 0, rows_kept_ = 0;  // of the training file

@@ -55,7 +55,7 @@ std::vector<std::pair<std::string, size_t>> ranked(const Counts& counts) {
 
 }  // namespace
 
-std::vector<std::string> build_vocab(const std::vector<std::string>& texts, BuildVocabOptions options) {
+std::vector<std::string> build_vocab(const std::vector<std::string_view>& texts, BuildVocabOptions options) {
   const auto& table =
       CharTable::get({.strip_accents = options.do_lower_case, .lowercase = options.do_lower_case});
   Counter counter;

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lockstep {
@@ -16,7 +17,8 @@ struct BuildVocabOptions {
 /// Tokens in the order of their ids: [PAD] [UNK] [CLS] [SEP] [MASK], the characters of the texts (each also
 /// as a continuation, "##x"), then whole words, most frequent first. Words are BertTokenizer's words. The
 /// result depends on the texts alone.
-std::vector<std::string> build_vocab(const std::vector<std::string>& texts, BuildVocabOptions options = {});
+std::vector<std::string> build_vocab(const std::vector<std::string_view>& texts,
+                                     BuildVocabOptions options = {});
 
 /// Writes a vocab.txt that BertTokenizer::from_file reads. Atomic; throws FileError.
 void write_vocab(const std::filesystem::path& path, const std::vector<std::string>& tokens);

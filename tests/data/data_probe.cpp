@@ -7,7 +7,6 @@
 #include "lockstep/data/batch_shard.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/split.h"
-#include "lockstep/data/text_table.h"
 #include "lockstep/data/train_sampler.h"
 
 namespace {
@@ -39,13 +38,6 @@ json train_sampler(const json& q) {
   return sampler.indices();
 }
 
-json text_table(const json& q) {
-  const auto table = read_text_table(q.at("path").get<std::string>());
-  json columns = json::array();
-  for (const auto& name : table.column_names()) columns.push_back(table.column(name));
-  return {{"names", table.column_names()}, {"columns", columns}};
-}
-
 SplitSize split_size(const json& size) {
   return size.is_number_integer() ? SplitSize(size.get<int64_t>()) : SplitSize(size.get<double>());
 }
@@ -66,7 +58,6 @@ json answer(const json& q) {
   const std::string ask = q.at("ask");
   if (ask == "distributed_sampler") return distributed_sampler(q);
   if (ask == "train_sampler") return train_sampler(q);
-  if (ask == "text_table") return text_table(q);
   if (ask == "length_grouped_indices") {
     return length_grouped_indices(q.at("lengths").get<std::vector<int64_t>>(), q.at("batch_size"),
                                   q.at("seed").get<uint64_t>());

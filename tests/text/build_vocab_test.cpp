@@ -23,8 +23,8 @@ TEST(BuildVocab, SizeIsALimit) {
 }
 
 TEST(BuildVocab, TheTokenizerReadsItAndKnowsEveryWordOfTheTexts) {
-  const std::vector<std::string> texts = {"a good film, a very good film",
-                                          "na\xC3\xAFve caf\xC3\xA9s in T\xC5\x8Dky\xC5\x8D"};
+  const std::vector<std::string_view> texts = {"a good film, a very good film",
+                                               "na\xC3\xAFve caf\xC3\xA9s in T\xC5\x8Dky\xC5\x8D"};
   const TemporaryDirectory directory;
   const auto path = directory.path() / "vocab.txt";
   write_vocab(path, build_vocab(texts));

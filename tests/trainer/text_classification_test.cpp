@@ -56,9 +56,10 @@ TEST(Labels, RowsWithOthersAreLeftOut) {
   const TextTable all("memory.csv", {"text", "label"},
                       {{"a", "b", "c", "d", "e"}, {"good", "so", "bad", "good", "so"}});
   const TextTable kept = with_labels(all, "label", {"bad", "good"}, true);
-  EXPECT_EQ(kept.column("text"), (Labels{"a", "c", "d"}));
-  EXPECT_EQ(kept.source_row(2), 3u);
-  EXPECT_EQ(kept.select({2, 0}).source_row(0), 3u);
+  const auto texts = kept.column("text");
+  EXPECT_EQ(Labels(texts.begin(), texts.end()), (Labels{"a", "c", "d"}));
+  EXPECT_EQ(kept.place(2), "memory.csv: record 4");
+  EXPECT_EQ(kept.select({2, 0}).place(0), "memory.csv: record 4");
   EXPECT_EQ(with_labels(all, "label", {"bad", "great"}).size(), 1u);
   EXPECT_THROW(with_labels(all, "label", {"bad", "great"}, true), ValueError);
   EXPECT_THROW(with_labels(all, "label", {"great"}), ValueError);

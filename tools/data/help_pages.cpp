@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/text_encoding.h"
+#include "lockstep/tables/text_encoding.h"
 
 namespace lockstep::tools {
 namespace {

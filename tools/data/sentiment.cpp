@@ -10,7 +10,7 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/text_encoding.h"
+#include "lockstep/tables/text_encoding.h"
 #include "tools/data/csv_row.h"
 
 namespace lockstep::tools {

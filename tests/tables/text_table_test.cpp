@@ -1,9 +1,9 @@
-#include "lockstep/data/text_table.h"
+#include "lockstep/tables/text_table.h"
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/text_encoding.h"
+#include "lockstep/tables/text_encoding.h"
 
 namespace lockstep {
 namespace {
@@ -11,7 +11,8 @@ namespace {
 TEST(TextTable, NamesTheColumnsThatAreThere) {
   const TextTable table("reviews.csv", {"text", "label"}, {{"a", "b"}, {"0", "1"}});
   EXPECT_EQ(table.size(), 2u);
-  EXPECT_EQ(table.column("label"), (std::vector<std::string>{"0", "1"}));
+  const auto labels = table.column("label");
+  EXPECT_EQ(std::vector<std::string>(labels.begin(), labels.end()), (std::vector<std::string>{"0", "1"}));
   EXPECT_TRUE(table.has_column("text"));
   EXPECT_FALSE(table.has_column("Text"));
   try {
@@ -25,6 +26,18 @@ TEST(TextTable, NamesTheColumnsThatAreThere) {
 TEST(TextTable, RefusesColumnsOfDifferentLength) {
   EXPECT_THROW(TextTable("t.csv", {"a", "b"}, {{"1"}, {}}), ValueError);
   EXPECT_THROW(TextTable("t.csv", {"a", "b"}, {{"1"}}), ValueError);
+}
+
+TEST(TextTable, SelectsRowsOfSelections) {
+  const TextTable table("t.csv", {"a"}, {{"0", "1", "2", "3"}});
+  const auto some = table.select({3, 1, 1}).select({2, 0});
+  EXPECT_EQ(some.size(), 2u);
+  EXPECT_EQ(some.column("a")[0], "1");
+  EXPECT_EQ(some.column("a")[1], "3");
+  EXPECT_EQ(some.place(1), "t.csv: record 4");
+  EXPECT_EQ(table.select({}).size(), 0u);
+  EXPECT_THROW(some.select({2}), ValueError);
+  EXPECT_THROW(some.select({-1}), ValueError);
 }
 
 TEST(TextEncoding, FindsTheFirstByteThatIsNotUtf8) {

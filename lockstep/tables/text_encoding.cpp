@@ -1,10 +1,11 @@
-#include "lockstep/data/text_encoding.h"
+#include "lockstep/tables/text_encoding.h"
 
 #include <fmt/format.h>
 #include <utf8proc.h>
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 
 #include "lockstep/base/error.h"
 
@@ -22,6 +23,14 @@ constexpr std::array<uint16_t, 32> windows_1252 = {
 size_t valid_utf8_prefix(std::string_view bytes) {
   size_t at = 0;
   while (at < bytes.size()) {
+    if (at + sizeof(uint64_t) <= bytes.size()) {  // eight bytes of ASCII at a time
+      uint64_t eight = 0;
+      std::memcpy(&eight, bytes.data() + at, sizeof eight);
+      if ((eight & 0x8080808080808080u) == 0) {
+        at += sizeof eight;
+        continue;
+      }
+    }
     if (static_cast<unsigned char>(bytes[at]) < 0x80) {
       ++at;
       continue;

@@ -1,0 +1,31 @@
+// What happens to rows that cannot be read: an error that names them, or a count.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace lockstep::tables {
+
+class BadRows {
+ public:
+  BadRows(std::filesystem::path path, bool skip) : path_(std::move(path)), skip_(skip) {}
+
+  /// `record` counts from 0; line and column where there are any (0, ""). Throws FileError unless rows are skipped.
+  void add(int64_t record, int64_t line, std::string_view column, std::string_view what);
+  const std::filesystem::path& path() const { return path_; }
+  int64_t count() const { return count_; }
+  const std::string& first() const { return first_; }
+
+ private:
+  std::filesystem::path path_;
+  bool skip_;
+  int64_t count_ = 0;
+  std::string first_{};
+};
+
+/// A value as messages show it: in quotes, cut when it is long, on one line.
+std::string shown(std::string_view value);
+
+}  // namespace lockstep::tables

@@ -1,0 +1,125 @@
+#include <gtest/gtest.h>
+
+#include "lockstep/tables/csv_scan.h"
+#include "lockstep/tables/json_scan.h"
+
+namespace lockstep::tables {
+namespace {
+
+TEST(CsvScan, FindsRecordsAndTheirLines) {
+  const auto scan = scan_csv("a,b\n\n\"x\ny\",\"q\"\"q\"\r\n1,2,3\rlast", ',', 1, true);
+  ASSERT_EQ(scan.records.size(), 4u);
+  EXPECT_EQ(scan.records[0].line, 1);
+  EXPECT_EQ(scan.records[1].line, 3);
+  EXPECT_EQ(scan.records[1].fields, 2);
+  EXPECT_EQ(scan.records[2].line, 5);
+  EXPECT_EQ(scan.records[2].fields, 3);
+  EXPECT_EQ(scan.records[3].line, 6);
+  EXPECT_EQ(scan.records[3].fields, 1);
+  EXPECT_FALSE(scan.open_quote);
+}
+
+// What a scan says of a text must not depend on where blocks end.
+TEST(CsvScan, IsTheSameForEveryDivisionIntoBlocks) {
+  const std::string text = "a,b\r\n\"x\r\n\"\"y\",1\r\n\r\n,\n\"\",\"\"\r\"z\"z,5\" d\nend,\"e\"\"";
+  const auto whole = scan_csv(text + "\"", ',', 1, true);
+  ASSERT_FALSE(whole.open_quote);
+  const std::string all = text + "\"";
+  for (size_t cut = 0; cut <= all.size(); ++cut) {
+    auto first = scan_csv(std::string_view(all).substr(0, cut), ',', 1, false);
+    const auto rest = scan_csv(std::string_view(all).substr(first.consumed), ',', first.line, true);
+    for (auto record : rest.records) {
+      record.begin += first.consumed;
+      record.end += first.consumed;
+      first.records.push_back(record);
+    }
+    ASSERT_EQ(first.records.size(), whole.records.size()) << cut;
+    for (size_t i = 0; i < whole.records.size(); ++i) {
+      EXPECT_EQ(first.records[i].begin, whole.records[i].begin) << cut;
+      EXPECT_EQ(first.records[i].end, whole.records[i].end) << cut;
+      EXPECT_EQ(first.records[i].line, whole.records[i].line) << cut;
+      EXPECT_EQ(first.records[i].fields, whole.records[i].fields) << cut;
+    }
+  }
+}
+
+TEST(CsvScan, TellsOfAQuoteThatIsNeverClosed) {
+  const auto scan = scan_csv("a\n\"b\nc", ',', 7, true);
+  EXPECT_EQ(scan.records.size(), 1u);
+  EXPECT_EQ(scan.open_quote, 8);
+  EXPECT_FALSE(scan_csv("a\n\"b\nc", ',', 7, false).open_quote);
+}
+
+TEST(JsonScan, FindsTheValues) {
+  JsonScanner scanner({"text", "label", "none"});
+  EXPECT_EQ(
+      scanner.scan(
+          R"( { "label" : -1.5e3 , "x\u0041" : [1, {"label": 2}], "t\u0065xt":"a\"\u00e9\ud83d\ude00" } )"),
+      "");
+  EXPECT_EQ(scanner.values()[0].kind, JsonKind::STRING);
+  EXPECT_EQ(scanner.values()[1].kind, JsonKind::FLOAT);
+  EXPECT_EQ(scanner.values()[1].text, "-1.5e3");
+  EXPECT_EQ(scanner.values()[2].kind, JsonKind::MISSING);
+  EXPECT_EQ(scanner.names(), (std::vector<std::string>{"label", "xA", "text"}));
+  EXPECT_EQ(scanner.unknown_key(), "xA");
+  EXPECT_EQ(scanner.scan("{}"), "");
+  EXPECT_TRUE(scanner.names().empty());
+}
+
+TEST(JsonScan, RefusesWhatIsNotOneObject) {
+  JsonScanner scanner({"a"});
+  for (const char* line : {"",
+                           "[]",
+                           "[{\"a\":1}]",
+                           "1",
+                           "{",
+                           "{\"a\"}",
+                           "{\"a\":}",
+                           "{\"a\":1,}",
+                           "{a:1}",
+                           "{\"a\":01}",
+                           "{\"a\":1.}",
+                           "{\"a\":+1}",
+                           "{\"a\":.5}",
+                           "{\"a\":1e}",
+                           "{\"a\":NaN}",
+                           "{\"a\":tru}",
+                           "{\"a\":'x'}",
+                           "{\"a\":\"x}",
+                           "{\"a\":\"\\x\"}",
+                           "{\"a\":\"\\u12g4\"}",
+                           "{\"a\":\"\\ud800\"}",
+                           "{\"a\":\"\\udc00\"}",
+                           "{\"a\":\"\\ud800\\u0041\"}",
+                           "{\"a\":\"tab\there\"}",
+                           "{\"a\":1} {\"a\":2}",
+                           "{\"a\":1} x",
+                           "{\"a\":[1,]}",
+                           "{\"a\":[1}",
+                           "{\"a\":{\"b\"}}",
+                           "{\"a\":1,\"a\":2}",
+                           "{\"a\":1,\"\\u0061\":2}",
+                           "{\"a\":-}",
+                           "{\"a\":1 \"b\":2}"}) {
+    EXPECT_NE(scanner.scan(line), "") << line;
+  }
+  EXPECT_EQ(scanner.scan("{\"a\":1} {\"a\":2}"), "two objects on one line; expected one");
+  EXPECT_EQ(scanner.scan("{\"b\":1,\"a\":1,\"b\":2}"), "the key 'b' stands twice");
+}
+
+TEST(JsonScan, RefusesDeepNestingAndManyEqualKeys) {
+  JsonScanner scanner({"a"});
+  const auto nested = [](size_t depth) {
+    return "{\"a\":" + std::string(depth, '[') + std::string(depth, ']') + "}";
+  };
+  EXPECT_EQ(scanner.scan(nested(99)), "");
+  EXPECT_EQ(scanner.scan(nested(100)), "nested more than 100 deep");
+  EXPECT_EQ(scanner.scan(nested(1000000)), "nested more than 100 deep");
+  std::string many = "{";
+  for (int i = 0; i < 50000; ++i) many += "\"k" + std::to_string(i) + "\":0,";
+  EXPECT_EQ(scanner.scan(many + "\"z\":1}"), "");
+  EXPECT_EQ(scanner.scan(many + "\"k77\":1}"), "the key 'k77' stands twice");
+}
+
+}  // namespace
+}  // namespace lockstep::tables
