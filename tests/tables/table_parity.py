@@ -8,6 +8,7 @@ import random
 import tempfile
 import unittest
 
+import pandas
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.ipc
@@ -203,10 +204,6 @@ class TableParity(unittest.TestCase):
         self.assertEqual(everything["columns"][-1][0], str(table["date"][0].as_py()))
 
     def test_pandas_files(self):
-        try:
-            import pandas
-        except ImportError:
-            self.skipTest("pandas is not installed")
         draw = random.Random(9)
         frame = pandas.DataFrame({"text": [draw.choice(NASTY) for _ in range(500)],
                                   "label": [draw.randint(0, 3) for _ in range(500)],

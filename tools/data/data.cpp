@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "tools/data/fetch.h"
 #include "tools/data/lexical_nli.h"
 #include "tools/data/libreoffice_help.h"
 #include "tools/data/sentiment.h"
@@ -185,6 +186,7 @@ void add_libreoffice_help(CommandLine data, Action& action) {
 void add_data(CommandLine app, Action& action) {
   auto data = app.add_subcommand("data", "Makes data sets ready for training");
   data.require_subcommand();
+  add_fetch(data, action);
 
   auto sentiment = data.add_subcommand(
       "sentiment",
