@@ -97,6 +97,7 @@
 #include "lockstep/trainer/loss.h"
 #include "lockstep/trainer/output/module_summary.h"
 #include "lockstep/trainer/output/output_dir.h"
+#include "lockstep/trainer/output/performance.h"
 #include "lockstep/trainer/output/summary.h"
 #include "lockstep/trainer/output/tracking.h"
 #include "lockstep/trainer/output/training_log.h"

@@ -1,5 +1,6 @@
 // `lockstep tokenize`: JSON lines of texts in, JSON lines of token ids out.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -17,6 +18,7 @@
 #include "lockstep/base/json.h"
 #include "lockstep/text/bert_tokenizer.h"
 #include "lockstep/text/utf8.h"
+#include "lockstep/tracking/progress/progress_bar.h"
 #include "tools/subcommands.h"
 
 namespace lockstep::tools {
@@ -88,8 +90,16 @@ int tokenize(const Options& options) {
   std::ios::sync_with_stdio(false);
   std::istream& input = from_stdin ? std::cin : file;
 
+  ProgressBar bar({.total = from_stdin ? 0 : static_cast<int64_t>(std::filesystem::file_size(options.input)),
+                   .label = "tokenize",
+                   .unit = "B",
+                   .enabled = !from_stdin && ::isatty(STDOUT_FILENO) == 0,
+                   .leave = false,
+                   .delay = std::chrono::seconds(1)});
+  int64_t done = 0;
   std::string bytes;
   for (size_t number = 1; std::getline(input, bytes); ++number) {
+    bar.update(done += static_cast<int64_t>(bytes.size()) + 1);
     std::string output;
     try {
       const Line line = parse(bytes);

@@ -14,6 +14,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/memory/chunk_norm.h"
 #include "lockstep/optim/memory/parameter_memory.h"
+#include "lockstep/timeline/totals.h"
 
 namespace lockstep::detail {
 namespace {
@@ -324,6 +325,7 @@ void FusedZeroCore::update() {
   for (const Memory& memory : memory_) {
     works.push_back(ranks.all_gather_parts_async(memory.flat, memory.parts));
   }
+  const timeline::Counted counted(timeline::Kind::wait);
   for (const std::shared_ptr<Work>& work : works) work->wait();
 }
 

@@ -6,6 +6,7 @@
 
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/memory/parameter_memory.h"
+#include "lockstep/timeline/totals.h"
 
 namespace lockstep::detail {
 namespace {
@@ -115,6 +116,7 @@ void ZeroRedundancyCore::broadcast_parameters() const {
       for (const at::Tensor& parameter : group) send(parameter);
     }
   }
+  const timeline::Counted counted(timeline::Kind::wait);
   for (const std::shared_ptr<Work>& work : works) work->wait();
 }
 

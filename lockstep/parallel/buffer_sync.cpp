@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/parallel/pass/bucket_plan.h"
+#include "lockstep/timeline/totals.h"
 
 namespace lockstep {
 
@@ -32,6 +33,7 @@ BufferSync::BufferSync(ProcessGroup group, std::vector<at::Tensor> buffers)
 }
 
 void BufferSync::broadcast(int source) {
+  const timeline::Counted counted(timeline::Kind::collective);
   if (!packed_.defined()) return;
   const at::NoGradGuard no_grad;
   if (sent_) std::exchange(sent_, nullptr)->wait();

@@ -16,6 +16,7 @@
 #include "lockstep/base/memory.h"
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/job/stop_signals.h"
+#include "lockstep/tracking/progress/progress_bar.h"
 #include "lockstep/trainer/flags.h"
 #include "lockstep/trainer/output/output_dir.h"
 #include "lockstep/trainer/output/summary.h"
@@ -58,12 +59,12 @@ int work(Recipe& recipe, const World& world, const std::filesystem::path& log_sa
   const bool main_rank = world.rank() == 0;
   const auto trainer = recipe.make_trainer(world, sample_log(log_sample_ids, world.rank()));
   const auto started = std::chrono::steady_clock::now();
-  std::vector<std::string> summary;
+  std::vector<std::pair<std::string, Metrics>> summary;
   const bool writes = main_rank && args.fast_dev_run == 0;
   const auto save = [&](const std::string& split, const Metrics& metrics) {
     if (!main_rank || metrics.empty()) return;
     if (writes) save_metrics(args.output_dir, split, metrics);
-    summary.push_back(summary_line(split, metrics));
+    summary.emplace_back(split, metrics);
   };
   const bool trains = recipe.train.size > 0;
   // A signal that comes after the last step waits until everything is saved. It is never deleted where nothing
@@ -92,7 +93,7 @@ int work(Recipe& recipe, const World& world, const std::filesystem::path& log_sa
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
     fmt::print("{}\n", length_of_run(trainer->state(), seconds.count()));
   }
-  for (const auto& line : summary) fmt::print("  {}\n", line);
+  if (!summary.empty()) fmt::print("{}\n", summary_table(summary));
   if (trains && writes) fmt::print("model saved in {}\n", args.output_dir.string());
   return 0;
 }
@@ -117,7 +118,10 @@ int run(const char* name, const char* description, Recipe& recipe, int argc, cha
     mistake = error;
   }
   auto world = init({.backend = mistake ? "" : recipe.args.ddp_backend, .timeout = recipe.args.ddp_timeout});
-  if (world.rank() != 0) log::set_level(log::Level::error);
+  if (world.rank() != 0) {
+    log::set_level(log::Level::error);
+    disable_progress_bars();
+  }
   on_all_ranks(world, [&] {
     if (mistake) throw *mistake;
     recipe.read();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <iterator>
 #include <memory>
 #include <set>
@@ -13,12 +14,14 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/data/pad_batch.h"
+#include "lockstep/tracking/progress/progress_bar.h"
 
 namespace lockstep {
 namespace {
 
 // More labels than this are a mistake in the choice of the column.
 constexpr int64_t kMaxLabels = 10000;
+constexpr auto kBarDelay = std::chrono::seconds(1);
 
 // "1", and "1.0" too: so pandas writes whole numbers of a column that had empty cells once.
 std::optional<int64_t> whole_number(std::string_view text) {
@@ -156,10 +159,13 @@ Dataset text_dataset(const TextTable& table, const TextColumns& columns, const B
 
   Dataset dataset;
   dataset.size = static_cast<int64_t>(texts.size());
+  ProgressBar bar(
+      {.total = dataset.size, .label = "tokenize", .unit = "texts", .leave = false, .delay = kBarDelay});
   for (size_t row = 0; row < texts.size(); ++row) {
     samples->encodings.push_back(tokenizer.encode(
         texts[row], pairs ? std::optional<std::string_view>((*pairs)[row]) : std::nullopt, max_seq_length));
     dataset.lengths.push_back(static_cast<int64_t>(samples->encodings.back().input_ids.size()));
+    bar.advance();
   }
   // No sample is longer than max_seq_length, so the only multiple of it is itself.
   const PadOptions padding{

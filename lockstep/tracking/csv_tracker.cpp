@@ -130,7 +130,7 @@ void CsvTracker::widen() {
     content.append(rows.substr(0, end)).append(commas).append("\n");
     rows.remove_prefix(end + 1);
   }
-  file_ = RecordFile(path_, content);
+  file_.replace(content);
 }
 
 void CsvTracker::finish(int /*exit_code*/) { file_.close(); }

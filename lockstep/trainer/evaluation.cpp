@@ -127,6 +127,7 @@ EvaluationResult evaluate_model(const Dataset& dataset, detail::StepEngine& engi
     const at::NoGradGuard no_grad;
     while (const auto numbered = loader.next()) {
       add_batch(run(engine, numbered->second, arguments.bf16), numbered->first, options, share);
+      if (options.on_batch) options.on_batch();
     }
   }
 

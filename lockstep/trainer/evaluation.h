@@ -25,6 +25,8 @@ struct EvaluationOptions {
   bool keep_outputs = false;
   /// Of all outputs and labels, on rank 0; what it throws is told once.
   std::function<Metrics(const at::Tensor& outputs, const at::Tensor& labels)> compute_metrics{};
+  /// Called after each of this rank's batches.
+  std::function<void()> on_batch{};
 };
 
 struct EvaluationResult {

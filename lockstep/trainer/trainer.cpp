@@ -10,6 +10,8 @@
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/job/stop_signals.h"
 #include "lockstep/parallel/sync_module_states.h"
+#include "lockstep/timeline/totals.h"
+#include "lockstep/tracking/progress/progress_bar.h"
 #include "lockstep/trainer/evaluation.h"
 #include "lockstep/trainer/output/module_summary.h"
 #include "lockstep/trainer/output/summary.h"
@@ -40,6 +42,7 @@ void Trainer::Impl::log(Metrics values) {
 
 Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::string& prefix,
                                             bool keep_outputs) {
+  const timeline::Uncounted uncounted;
   const auto begin = Clock::now();
   const int64_t size = evaluation_size(dataset.size, group.size(), arguments);
   module.eval();
@@ -47,11 +50,19 @@ Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::s
   {
     std::optional<ExponentialMovingAverage::Use> averaged;
     if (ema) averaged.emplace(*ema);
+    const int64_t rank_batch = arguments.per_device_eval_batch_size;
+    ProgressBar eval_bar({.total = ((size + group.size() - 1) / group.size() + rank_batch - 1) / rank_batch,
+                          .label = prefix,
+                          .unit = "batches",
+                          .enabled = shows_bars,
+                          .leave = false,
+                          .terminal = bars_terminal});
     result = evaluate_model(dataset, *parts.engine, arguments, group,
                             {.size = size,
                              .metrics = parts.metrics,
                              .keep_outputs = keep_outputs,
-                             .compute_metrics = parts.compute_metrics});
+                             .compute_metrics = parts.compute_metrics,
+                             .on_batch = [&] { eval_bar.advance(); }});
   }
   const double runtime = seconds_since(begin);
   seconds_evaluating += runtime;

@@ -120,5 +120,40 @@ TEST(ProgressBarTest, LoggedLinesStandAboveTheBar) {
   EXPECT_TRUE(said.ends_with("\x1b[J\x1b[?7h\r\n[lockstep] warning: after\n")) << said;
 }
 
+TEST(ProgressBarTest, ABarThatDoesNotStayIsTakenAway) {
+  ::testing::internal::CaptureStderr();
+  {
+    ProgressBar bar({.total = 2, .label = "eval", .leave = false, .terminal = Terminal{.columns = 60}});
+    bar.advance();
+  }
+  const std::string live = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(live.find("eval"), live.npos);
+  EXPECT_TRUE(live.ends_with("\r\x1b[J")) << live;
+  ::testing::internal::CaptureStderr();
+  { ProgressBar bar({.total = 2, .leave = false, .terminal = Terminal()}); }
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(ProgressBarTest, WhatTakesLittleTimeShowsNothing) {
+  ::testing::internal::CaptureStderr();
+  {
+    ProgressBar bar(
+        {.total = 2, .leave = false, .delay = std::chrono::hours(1), .terminal = Terminal{.columns = 60}});
+    bar.advance(2);
+  }
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+// In a process of its own, as there is no way back.
+TEST(ProgressBarDeathTest, AllBarsOfAProcessCanBeDisabled) {
+  EXPECT_EXIT(
+      {
+        disable_progress_bars();
+        { ProgressBar bar({.total = 1, .terminal = Terminal()}); }
+        std::exit(0);
+      },
+      testing::ExitedWithCode(0), "^$");
+}
+
 }  // namespace
 }  // namespace lockstep

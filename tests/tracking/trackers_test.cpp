@@ -171,5 +171,36 @@ TEST_F(TrackersTest, OtherRunsInTheDirectoryAreLeftAlone) {
   EXPECT_EQ(track("a-b", 1), longer);
 }
 
+// A young file and one that is large already.
+TEST_F(TrackersTest, NewColumnsKeepAllRows) {
+  const auto path = directory / "grows.csv";
+  CsvTracker csv(path);
+  csv.start({.id = "a"});
+  int64_t step = 0;
+  const auto log_rows = [&](int64_t rows, const std::string& name) {
+    for (int64_t i = 0; i < rows; ++i) {
+      ++step;
+      csv.log(step, {{name, 0.123456789 + static_cast<double>(step)}});
+    }
+  };
+  log_rows(1, "first");
+  log_rows(100, "second");
+  log_rows(3000, "third");
+  log_rows(2, "fourth");
+  csv.finish(0);
+  std::istringstream file(read_file(path));
+  std::string row;
+  std::getline(file, row);
+  EXPECT_EQ(row, "step,time,first,second,third,fourth");
+  int64_t rows = 0;
+  while (std::getline(file, row)) {
+    EXPECT_TRUE(row.starts_with(std::to_string(++rows) + ","));
+    EXPECT_EQ(std::count(row.begin(), row.end(), ','), 5) << row;
+  }
+  EXPECT_EQ(rows, step);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory), {}),
+            1);  // nothing is left beside it
+}
+
 }  // namespace
 }  // namespace lockstep

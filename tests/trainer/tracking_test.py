@@ -4,6 +4,7 @@ import csv
 import json
 import pathlib
 import shutil
+import subprocess
 import tempfile
 import unittest
 
@@ -128,6 +129,35 @@ class TrackingTest(unittest.TestCase):
         shutil.rmtree(self.out)
         self.train({})
         self.assertEqual(self.files(), [])
+
+    def test_performance_is_logged_if_asked(self):
+        self.train({"--report-to": "jsonl", "--report-performance": True, "--report-ranks": "all", "--gradient-accumulation-steps": 2}, ranks=2)
+        parts = [f"train/time_{part}_ms" for part in ("data", "forward", "backward", "optimizer", "communication", "other")]
+        by_rank = []
+        for name in ("metrics", "metrics-rank1"):
+            lines = [line for line in tiny.json_lines(self.out / f"{name}.jsonl") if "train/loss" in line]
+            self.assertEqual(len(lines), 2)  # 40 samples, 2 ranks, 2 micro-batches of 8
+            for line in lines:
+                self.assertTrue(all(line[part] >= 0 for part in parts), line)
+                for part in ("forward", "backward", "optimizer"):
+                    self.assertGreater(line[f"train/time_{part}_ms"], 0)
+                # The parts are the whole.
+                self.assertAlmostEqual(sum(line[part] for part in parts), 1000 / line["train/steps_per_second"], delta=1e-6 * 1000 / line["train/steps_per_second"])
+                # Each text has 6 tokens or more, [CLS] and [SEP] among them.
+                self.assertGreater(line["train/tokens_per_second"], 5 * line["train/samples_per_second"])
+                self.assertGreater(line["train/memory_mb_rank1"], 1)
+                self.assertGreaterEqual(line["train/cpu_load_rank0"], 0)
+            by_rank.append(lines)
+        for first, second in zip(*by_rank):  # what is of all ranks is equal
+            for name in ("cpu_load_rank0", "memory_mb_rank0", "memory_mb_rank1"):
+                self.assertEqual(first["train/" + name], second["train/" + name])
+        self.assertNotEqual([line[parts[1]] for line in by_rank[0]], [line[parts[1]] for line in by_rank[1]])
+        done = subprocess.run([str(tiny.BIN / "lockstep"), "report", self.out], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        shutil.rmtree(self.out)
+        self.train({"--report-to": "jsonl", "--report-performance": True})
+        lines = [line for line in tiny.json_lines(self.out / "metrics.jsonl") if "train/loss" in line]
+        self.assertTrue(all(line["train/time_forward_ms"] > 0 and "train/cpu_load_rank0" in line for line in lines))
 
     def test_a_restarted_job_keeps_its_run(self):
         self.train({"--report-to": "jsonl"})

@@ -348,7 +348,8 @@ function addCharts(node, wanted) {
   }
   node.append(grid);
 }
-const of = title => names.filter(name => section(name) === title);
+const of = title => names.filter(name => section(name) === title)
+  .sort((a, b) => title === 'Curves' ? 0 : a.startsWith('eval/') - b.startsWith('eval/'));
 
 function statusNode(run) {
   const kind = run.status === 'finished' ? 'good' : run.status.startsWith('failed') ? 'bad' : run.status ? 'wait' : '';
@@ -391,7 +392,7 @@ function overview() {
     return;
   }
   const columns = ['train/loss', ...evalNames.slice(0, 4)].filter(name => groups.has(name));
-  const table = make('table', {class: 'facts'});
+  const table = make('table', {class: 'facts runs'});
   table.append(make('thead', {}, make('tr', {}, make('th', {}, 'Run'), make('th', {}, 'Status'), make('th', {}, 'Started'), make('th', {class: 'number'}, 'Duration'),
     make('th', {class: 'number'}, 'Steps'), make('th', {class: 'number'}, 'Ranks'),
     ...columns.map(name => make('th', {class: 'number'}, `${direction(name) ? 'Best ' : ''}${name}`)), make('th', {class: 'number'}, 'Throughput'))));

@@ -100,6 +100,28 @@ void read_history(RunDirectory& run) {
   }
 }
 
+/// "train/cpu_load_rank3" of rank 0's log is rank 3's "rank/cpu_load".
+void deal_to_ranks(RunDirectory& run) {
+  History& log = run.ranks[0];
+  std::map<int, std::map<std::string, Series>> found;
+  for (const char* name : {"cpu_load", "memory_mb"}) {
+    for (int rank = 0;; ++rank) {
+      const auto at = log.series.find("train/" + std::string(name) + "_rank" + std::to_string(rank));
+      if (at == log.series.end()) break;
+      found[rank]["rank/" + std::string(name)] = std::move(at->second);
+      log.series.erase(at);
+    }
+  }
+  for (auto& [rank, series] : found) {
+    // A rank with a log of its own has these there too.
+    History& own = run.ranks.try_emplace(rank, History{.steps = log.steps, .times = log.times}).first->second;
+    if (rank > 0 && own.series.contains("rank/cpu_load")) continue;
+    for (auto& [name, one] : series) {
+      if (own.steps.size() == log.steps.size()) own.series[name] = std::move(one);
+    }
+  }
+}
+
 /// A value that stands in one record only is a result, not a curve.
 void move_results(RunDirectory& run) {
   auto& series = run.ranks[0].series;
@@ -117,7 +139,8 @@ void move_results(RunDirectory& run) {
 
 void read_facts(RunDirectory& run) {
   const json facts = object_in(run.path / "metrics.run.json");
-  run.name = string_of(facts, "name");
+  // The ranks of a job that track have the job's name as their group.
+  run.name = string_of(facts, string_of(facts, "group").empty() ? "name" : "group");
   run.id = string_of(facts, "id");
   run.world_size = static_cast<int>(number_of(facts, "world_size").value_or(1));
   run.started = number_of(facts, "started");
@@ -240,6 +263,7 @@ RunDirectory read_run_directory(const fs::path& path, const fs::path& timeline) 
   }
   RunDirectory run{.path = path};
   read_history(run);
+  deal_to_ranks(run);
   move_results(run);
   read_facts(run);
   read_checkpoints(run);

@@ -18,6 +18,7 @@
 #include "lockstep/comm/debug_level.h"
 #include "lockstep/parallel/pass/open_passes.h"
 #include "lockstep/timeline/timeline.h"
+#include "lockstep/timeline/totals.h"
 
 namespace lockstep {
 namespace {
@@ -382,10 +383,13 @@ void Reducer::finish() {
   const std::vector<at::Tensor> kept = contribute_missing();
   launch_ready_buckets();
   reduce_sparse();
-  if (comm_hook_) {
-    wait_for_hooks();
-  } else {
-    wait_for_buckets();
+  {
+    const timeline::Counted counted(timeline::Kind::wait);
+    if (comm_hook_) {
+      wait_for_hooks();
+    } else {
+      wait_for_buckets();
+    }
   }
   const bool complete = buckets_.empty() || is_zero(buckets_.back().missing);
   if (!complete && !settle(kept)) return;

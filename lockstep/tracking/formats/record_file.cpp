@@ -26,6 +26,31 @@ RecordFile::RecordFile(std::filesystem::path path, std::string_view content)
   if (!fd_.valid()) throw FileError("cannot open " + path_.string() + ": " + std::strerror(errno));
 }
 
+void RecordFile::replace(std::string_view content) {
+  // A crash of the machine may lose what has not reached the disk: a young file has little to lose.
+  constexpr size_t kYoung = size_t{1} << 16;
+  if (content.size() > kYoung) {
+    *this = RecordFile(path_, content);
+    return;
+  }
+  const std::string sibling = (path_.parent_path() / ("." + path_.filename().string() + ".new")).string();
+  RecordFile next;
+  next.path_ = sibling;
+  next.fd_.reset(::open(sibling.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
+  try {
+    if (!next.fd_.valid()) throw FileError("cannot open " + sibling + ": " + std::strerror(errno));
+    next.append(content);
+    if (::rename(sibling.c_str(), path_.c_str()) != 0) {
+      throw FileError("cannot replace " + path_.string() + ": " + std::strerror(errno));
+    }
+  } catch (...) {
+    ::unlink(sibling.c_str());
+    throw;
+  }
+  next.path_ = path_;
+  *this = std::move(next);
+}
+
 void RecordFile::append(std::string_view record) {
   size_t written = 0;
   while (written < record.size()) {

@@ -17,6 +17,9 @@ class RecordFile {
   RecordFile() = default;
   /// Replaces the file by `content`, atomically, and opens it to append. Makes its folder. Throws FileError.
   RecordFile(std::filesystem::path path, std::string_view content);
+  /// Puts `content` in the file's place, whole or not at all as far as a crash of the program goes. It does not wait
+  /// for the disk where there is little of it. Throws FileError.
+  void replace(std::string_view content);
   bool is_open() const { return fd_.valid(); }
   /// Throws FileError; then what was written of the record is taken back.
   void append(std::string_view record);

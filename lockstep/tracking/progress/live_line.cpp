@@ -87,6 +87,14 @@ void LiveLine::finish() {
   log::set_line_writer(nullptr);
 }
 
+void LiveLine::clear() {
+  const std::lock_guard lock(screen().mutex);
+  if (screen().owner != this) return;
+  write_stderr("\r\x1b[J");
+  screen().owner = nullptr;
+  log::set_line_writer(nullptr);
+}
+
 void LiveLine::print_above(std::string_view text) {
   const std::lock_guard lock(screen().mutex);
   if (screen().owner == nullptr) {

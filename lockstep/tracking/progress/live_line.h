@@ -36,6 +36,8 @@ class LiveLine {
   void draw(const std::function<std::string(int columns)>& render);
   /// Leaves the line as it is and goes to the next one.
   void finish();
+  /// Takes the line away.
+  void clear();
 
   /// Writes lines that stay, above whatever line is shown.
   static void print_above(std::string_view text);

@@ -1,6 +1,7 @@
 #include "lockstep/tracking/progress/progress_bar.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "lockstep/tracking/progress/progress_line.h"
 
@@ -10,7 +11,11 @@ namespace {
 constexpr auto kRedrawInterval = std::chrono::milliseconds(100);
 constexpr auto kLongestInterval = std::chrono::minutes(10);
 
+std::atomic<bool> are_disabled{false};
+
 }  // namespace
+
+void disable_progress_bars() { are_disabled = true; }
 
 ProgressBar::ProgressBar(ProgressOptions options)
     : options_(std::move(options)),
@@ -18,7 +23,8 @@ ProgressBar::ProgressBar(ProgressOptions options)
       start_(Clock::now()),
       next_(start_),
       interval_(options_.first_line) {
-  if (!line_.can_be_live()) next_ += interval_;
+  if (are_disabled) options_.enabled = false;
+  next_ += line_.can_be_live() ? Clock::duration(options_.delay) : interval_;
 }
 
 ProgressBar::~ProgressBar() { finish(); }
@@ -83,6 +89,7 @@ void ProgressBar::message(std::string_view text) {
 void ProgressBar::finish() {
   if (finished_ || !options_.enabled) return;
   finished_ = true;
+  if (!options_.leave) return line_.clear();
   show(Clock::now());
   line_.finish();
 }

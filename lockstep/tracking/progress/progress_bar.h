@@ -21,11 +21,18 @@ struct ProgressOptions {
   std::string label{};
   std::string unit = "it";  ///< "B" for bytes, shown as kB, MB and so on
   bool enabled = true;      ///< false, on ranks other than 0: nothing is written
+  bool leave = true;  ///< false: a live bar is taken away at the end, and no line says that it was reached
+  /// On a terminal: nothing is shown before, so that what takes little time shows nothing.
+  std::chrono::milliseconds delay{0};
   /// Default: detect_terminal(). Columns of 0: lines in place of a live bar.
   std::optional<Terminal> terminal{};
   /// Without a terminal: time until the first line. Each line doubles the time until the next, up to 10 min.
   std::chrono::milliseconds first_line = std::chrono::seconds(10);
 };
+
+/// Bars of this process that are made from now on write nothing, as if `enabled` were false. For ranks other than 0.
+/// Thread-safe.
+void disable_progress_bars();
 
 /// On a terminal, one line on standard error, drawn at most ten times a second, which follows the window's
 /// width. Elsewhere, lines at growing intervals, and one at the end. One thread at a time.

@@ -12,6 +12,7 @@ struct Progress {
   int64_t step = 0;
   int64_t total_steps = 0;
   int64_t samples_done = 0;  ///< of all ranks together
+  int64_t tokens_done = 0;   ///< elements of the batches' "input_ids", of all ranks together
   double epoch = 0;
   std::optional<double> loss{};  ///< mean of the global batches since it was last logged
   std::optional<double> learning_rate{};

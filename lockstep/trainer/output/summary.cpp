@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "lockstep/tracking/progress/progress_line.h"
 
@@ -25,17 +27,41 @@ void add_speed(Metrics& metrics, const std::string& split, double runtime, doubl
   metrics[split + "_steps_per_second"] = round_to(steps / runtime, 1e3);
 }
 
-std::string summary_line(const std::string& split, const Metrics& metrics) {
-  const std::string prefix = split + "_";
-  std::string first, others, speed;
-  for (const auto& [key, value] : metrics) {
-    if (!key.starts_with(prefix)) continue;
-    const std::string name = key.substr(prefix.size());
-    if (name == "samples_per_second") speed = fmt::format("  ({:.1f} samples/s)", value);
-    if (is_speed(name)) continue;
-    (name == "loss" ? first : others) += fmt::format("  {} {:.4f}", name, value);
+std::string summary_table(const std::vector<std::pair<std::string, Metrics>>& splits) {
+  constexpr const char* kSpeed = "samples/s";
+  std::vector<std::string> columns;
+  std::vector<std::map<std::string, std::string>> rows;
+  for (const auto& [split, metrics] : splits) {
+    auto& row = rows.emplace_back();
+    for (const auto& [key, value] : metrics) {
+      if (!key.starts_with(split + "_")) continue;
+      const std::string name = key.substr(split.size() + 1);
+      if (name == "samples_per_second") row[kSpeed] = fmt::format("{:.1f}", value);
+      if (is_speed(name)) continue;
+      row[name] = fmt::format("{:.4f}", value);
+      if (std::find(columns.begin(), columns.end(), name) == columns.end()) columns.push_back(name);
+    }
   }
-  return fmt::format("{:5}{}{}{}", split, first, others, speed);
+  std::sort(columns.begin(), columns.end(), [](const std::string& a, const std::string& b) {
+    return std::pair(a != "loss", a) < std::pair(b != "loss", b);
+  });
+  columns.emplace_back(kSpeed);
+  size_t first = 0;
+  for (const auto& split : splits) first = std::max(first, split.first.size());
+  std::string text = splits.empty() ? "" : std::string(first + 2, ' ');
+  const auto width_of = [&](const std::string& column) {
+    size_t width = column.size();
+    for (auto& row : rows) width = std::max(width, row[column].size());
+    return width;
+  };
+  for (const auto& column : columns) {
+    if (!splits.empty()) text += fmt::format("  {:>{}}", column, width_of(column));
+  }
+  for (size_t s = 0; s < splits.size(); ++s) {
+    text += fmt::format("\n  {:{}}", splits[s].first, first);
+    for (const auto& column : columns) text += fmt::format("  {:>{}}", rows[s][column], width_of(column));
+  }
+  return text;
 }
 
 std::string length_of_run(const TrainerState& state, double seconds) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/trainer/trainer_state.h"
 
@@ -11,10 +13,15 @@ namespace lockstep {
 /// speed_metrics, with its rounding.
 void add_speed(Metrics& metrics, const std::string& split, double runtime, double samples, double steps);
 
-/// The results of one split as a line: "eval   loss 0.4100  accuracy 0.8824  f1 0.8800  (103.2 samples/s)".
-/// `metrics`: as Trainer::train, evaluate and predict return them, with the prefix `split`. Loss first, then
-/// by name.
-std::string summary_line(const std::string& split, const Metrics& metrics);
+/// The results of splits as a table, a line each behind one of names, two spaces before it:
+///
+///            loss  accuracy      f1  samples/s
+///     train  0.4523                      101.9
+///     eval   0.4100    0.8824  0.8800     410.3
+///
+/// Each: as Trainer::train, evaluate and predict return it, with the split's name as prefix. Loss first, then by
+/// name. Empty for no splits.
+std::string summary_table(const std::vector<std::pair<std::string, Metrics>>& splits);
 
 /// "39 steps, 3 epochs in 0:12".
 std::string length_of_run(const TrainerState& state, double seconds);

@@ -1,7 +1,5 @@
 #include "lockstep/trainer/output/tracking.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <exception>
@@ -11,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/base/clock.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/json.h"
@@ -19,6 +16,8 @@
 #include "lockstep/comm/objects.h"
 #include "lockstep/tracking/report_to.h"
 #include "lockstep/tracking/trackers.h"
+#include "lockstep/trainer/output/performance.h"
+#include "lockstep/trainer/output/process_usage.h"
 
 namespace lockstep {
 namespace {
@@ -68,32 +67,6 @@ std::string default_name(const TrainingArguments& arguments) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-/// What this process has used since it was last asked.
-class Usage {
- public:
-  Usage() { read(); }
-  void add_to(TrackedValues& values) {
-    const double seconds = seconds_, processor = processor_;
-    read();
-    constexpr double kKibibyte = 1024, kMegabyte = 1e6;
-    if (seconds_ > seconds) values["rank/cpu_load"] = (processor_ - processor) / (seconds_ - seconds);
-    values["rank/peak_memory_mb"] = peak_ * kKibibyte / kMegabyte;
-  }
-
- private:
-  void read() {
-    const auto seconds_in = [](const timeval& time) {
-      return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-    };
-    rusage used{};
-    ::getrusage(RUSAGE_SELF, &used);
-    processor_ = seconds_in(used.ru_utime) + seconds_in(used.ru_stime);
-    peak_ = static_cast<double>(used.ru_maxrss);
-    seconds_ = monotonic_seconds();
-  }
-  double seconds_ = 0, processor_ = 0, peak_ = 0;
-};
-
 class Tracking : public TrainerCallback {
  public:
   /// Without `trackers` those that report_to names.
@@ -132,7 +105,11 @@ class Tracking : public TrainerCallback {
     TrackedValues values;
     for (const auto& [name, value] : *context.logs) values[tracked_name(name)] = value;
     values["train/epoch"] = context.state.epoch;
-    if (usage_) usage_->add_to(values);
+    if (usage_) {
+      const auto used = usage_->since_last();
+      values["rank/cpu_load"] = used.cpu_load;
+      values["rank/peak_memory_mb"] = used.peak_memory_mb;
+    }
     trackers_->log(context.state.global_step, values);
     if (context.logs->contains("train_runtime")) {
       trackers_->summary(TrackedSettings(context.logs->begin(), context.logs->end()));
@@ -162,7 +139,7 @@ class Tracking : public TrainerCallback {
   std::optional<std::vector<std::shared_ptr<Tracker>>> given_;
   TrackingOptions options_;
   std::optional<Trackers> trackers_{};
-  std::optional<Usage> usage_{};
+  std::optional<ProcessUsage> usage_{};
   bool has_ended_ = false;
 };
 
@@ -175,6 +152,7 @@ std::shared_ptr<TrainerCallback> tracking(std::vector<std::shared_ptr<Tracker>> 
 
 std::vector<std::shared_ptr<TrainerCallback>> detail::with_tracking(
     std::vector<std::shared_ptr<TrainerCallback>> callbacks, const TrainingArguments& arguments) {
+  if (arguments.report_performance) callbacks.push_back(performance());
   const auto kinds = parse_report_to(arguments.report_to);
   if (kinds && !kinds->empty()) {
     callbacks.push_back(std::make_shared<Tracking>(

@@ -29,7 +29,7 @@ std::shared_ptr<TrainerCallback> tracking(std::vector<std::shared_ptr<Tracker>> 
 
 namespace detail {
 
-/// The user's callbacks, and behind them one for the trackers that report_to names.
+/// The user's callbacks, and behind them those that report_performance and report_to ask for.
 std::vector<std::shared_ptr<TrainerCallback>> with_tracking(
     std::vector<std::shared_ptr<TrainerCallback>> callbacks, const TrainingArguments& arguments);
 

@@ -1,9 +1,14 @@
 #include "lockstep/trainer/output/training_bar.h"
 
+#include <algorithm>
+
 namespace lockstep {
 namespace {
 
 constexpr auto kRedrawInterval = std::chrono::milliseconds(100);
+constexpr int kFirstLines = 20;
+constexpr int kLinesPerTime = 50;
+constexpr auto kLongestInterval = std::chrono::minutes(10);
 
 }  // namespace
 
@@ -23,9 +28,21 @@ void TrainingBar::log(const Progress& progress) {
   if (!enabled_) return;
   if (line_.can_be_live()) {
     draw(progress);
-  } else {
+  } else if (is_line_due(progress)) {
     LiveLine::print_above(render_log_line(progress));
   }
+}
+
+bool TrainingBar::is_line_due(const Progress& progress) {
+  const auto now = std::chrono::steady_clock::now();
+  if (lines_ == 0) first_line_ = now;
+  const auto interval =
+      std::min<std::chrono::steady_clock::duration>((now - first_line_) / kLinesPerTime, kLongestInterval);
+  const bool last = progress.step == progress.total_steps;
+  if (lines_ >= kFirstLines && !last && now - last_line_ < interval) return false;
+  ++lines_;
+  last_line_ = now;
+  return true;
 }
 
 void TrainingBar::message(std::string_view text) {

@@ -1,4 +1,4 @@
-// A training's progress on standard error: a live bar on a terminal, a line at every logging step elsewhere.
+// A training's progress on standard error: a live bar on a terminal, lines at growing intervals elsewhere.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,8 @@ class TrainingBar {
 
   /// Redraws the bar, at most ten times a second; writes nothing without a terminal.
   void update(const Progress& progress);
-  /// A logging step: redraws the bar at once, or writes one line without a terminal.
+  /// A logging step: redraws the bar at once. Without a terminal it writes a line, the first 20 times and at the
+  /// last step; in between when 2 % of the time since the first have passed since the last one, or 10 minutes.
   void log(const Progress& progress);
   /// Writes a line that stays, above the bar.
   void message(std::string_view text);
@@ -28,7 +29,9 @@ class TrainingBar {
 
   bool enabled_;
   LiveLine line_;
-  std::chrono::steady_clock::time_point last_drawn_{};
+  bool is_line_due(const Progress& progress);
+  std::chrono::steady_clock::time_point last_drawn_{}, first_line_{}, last_line_{};
+  int lines_ = 0;
 };
 
 }  // namespace lockstep

@@ -17,6 +17,7 @@
 #include "lockstep/optim/autocast.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/timeline/timeline.h"
+#include "lockstep/timeline/totals.h"
 #include "lockstep/trainer/checkpoints/best_model.h"
 #include "lockstep/trainer/divergence.h"
 #include "lockstep/trainer/evaluation.h"
@@ -25,11 +26,19 @@
 namespace lockstep {
 using namespace detail;
 
+namespace {
+
+double tokens_in(const Batch& batch) {
+  return batch.contains("input_ids") ? static_cast<double>(batch["input_ids"].numel()) : 0;
+}
+
+}  // namespace
+
 // Forward and backward of a step's micro-batches. Gradients are left as those of the sum of the losses over
 // `step_samples`: where losses are counted by sample, that is already what the optimizer wants.
 StepTotals Trainer::Impl::accumulate(const std::vector<Batch>& micro_batches, int64_t step_samples,
                                      bool last_is_substitute) {
-  double loss_sum = 0, count = 0;
+  double loss_sum = 0, count = 0, tokens = 0;
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     const bool last = i + 1 == micro_batches.size();
     const bool counts = !(last && last_is_substitute);
@@ -38,6 +47,7 @@ StepTotals Trainer::Impl::accumulate(const std::vector<Batch>& micro_batches, in
         {arguments.seed, static_cast<uint64_t>(group.rank()), static_cast<uint64_t>(state.global_step), i}));
     Loss loss;
     {
+      const timeline::Counted counted(timeline::Kind::forward);
       const AutocastGuard autocast(arguments.bf16);
       loss = parts.engine->compute_loss(micro_batches[i]);
     }
@@ -45,7 +55,9 @@ StepTotals Trainer::Impl::accumulate(const std::vector<Batch>& micro_batches, in
     if (counts) {
       loss_sum += loss.sum.item<double>();
       count += loss.count;
+      tokens += tokens_in(micro_batches[i]);
     }
+    const timeline::Counted counted(timeline::Kind::backward);
     (loss.sum * (counts ? parts.engine->divisor() / static_cast<double>(step_samples) : 0.0)).backward();
     if (!last) call(LOCKSTEP_EVENT(on_substep_end));
   }
@@ -56,13 +68,17 @@ StepTotals Trainer::Impl::accumulate(const std::vector<Batch>& micro_batches, in
   const auto saving = checkpoints ? checkpoints->numbers() : std::array<double, Checkpointing::kNumbers>();
   const at::Tensor sums =
       at::tensor({loss_sum, count, time_is_over ? 1.0 : 0.0, signal == SIGINT ? 1.0 : 0.0,
-                  signal != 0 && signal != SIGINT ? 1.0 : 0.0, saving[0], saving[1], saving[2]},
+                  signal != 0 && signal != SIGINT ? 1.0 : 0.0, saving[0], saving[1], saving[2], tokens},
                  at::kDouble);
-  group.all_reduce(sums);
+  {
+    const timeline::Counted counted(timeline::Kind::collective);
+    group.all_reduce(sums);
+  }
   const auto* total = sums.const_data_ptr<double>();
   if (!std::isfinite(total[0])) refuse_divergence(loss_sum, 0);
   return {.loss_sum = total[0],
           .count = total[1],
+          .tokens = total[8],
           .time_is_over = total[2] > 0,
           .stop_signal = total[4] > 0   ? SIGTERM
                          : total[3] > 0 ? SIGINT
@@ -85,6 +101,7 @@ void Trainer::Impl::refuse_divergence(double own_loss, double norm) {
 }
 
 void Trainer::Impl::optimizer_step(Run& run, const StepTotals& totals, int64_t step_samples) {
+  const timeline::Counted counted(timeline::Kind::optimizer);
   // From a mean over samples to one over what the losses count.
   const double factor = totals.count > 0 ? static_cast<double>(step_samples) / totals.count : 1;
   progress.grad_norm = scale_and_clip_grad_norm_(run.parameters, factor, arguments.max_grad_norm);
@@ -101,11 +118,12 @@ void Trainer::Impl::optimizer_step(Run& run, const StepTotals& totals, int64_t s
   run.position.total_loss += loss;
 }
 
-void Trainer::Impl::note_progress(const TrainingPlan& plan, int64_t samples) {
+void Trainer::Impl::note_progress(const TrainingPlan& plan, int64_t samples, double tokens) {
   const double seconds = seconds_since(start) - seconds_evaluating;
   progress.step = state.global_step;
   progress.epoch = state.epoch;
   progress.samples_done += samples;
+  progress.tokens_done += static_cast<int64_t>(tokens);
   progress.samples_per_second = static_cast<double>(progress.samples_done) / seconds;
   progress.seconds_left = seconds / static_cast<double>(state.global_step - first_step) *
                           static_cast<double>(plan.max_steps - state.global_step);
@@ -167,6 +185,7 @@ void Trainer::Impl::run_epoch(Run& run, int64_t epoch) {
     std::vector<Batch> micro_batches;
     {
       const timeline::Span span("data", timeline::Kind::data);
+      const timeline::Counted counted(timeline::Kind::data);
       for (int64_t k = 0; k < plan.micro_batches_of(i); ++k) micro_batches.push_back(*loader.next());
     }
     const bool epoch_ends = i + 1 == plan.update_steps_per_epoch;
@@ -183,7 +202,7 @@ void Trainer::Impl::run_epoch(Run& run, int64_t epoch) {
     ++state.global_step;
     state.epoch = static_cast<double>(epoch) +
                   static_cast<double>(micro_batches_done) / static_cast<double>(plan.micro_batches_per_epoch);
-    note_progress(plan, plan.samples_of(i));
+    note_progress(plan, plan.samples_of(i), totals.tokens);
     ++i;
     if (checkpoints) checkpoints->advance(totals.checkpoint.data());
     if (totals.time_is_over || totals.stop_signal != 0) {

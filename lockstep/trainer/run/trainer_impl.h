@@ -41,7 +41,7 @@ struct Run {
 
 /// What all ranks together have found in a step.
 struct StepTotals {
-  double loss_sum = 0, count = 0;
+  double loss_sum = 0, count = 0, tokens = 0;
   bool time_is_over = false;
   int stop_signal = 0;
   std::array<double, Checkpointing::kNumbers> checkpoint{};
@@ -57,6 +57,8 @@ struct Trainer::Impl {
         arguments(parts.arguments),
         group(parts.group),
         module(parts.engine->module()),
+        shows_bars(shows),
+        bars_terminal(terminal),
         bar(shows, terminal),
         run_log(arguments.output_dir, shows && arguments.fast_dev_run == 0) {}
 
@@ -64,6 +66,8 @@ struct Trainer::Impl {
   const TrainingArguments& arguments;
   const ProcessGroup& group;
   torch::nn::Module& module;
+  const bool shows_bars;
+  const Terminal bars_terminal;
   TrainingBar bar;
   RunLog run_log;
   std::optional<Checkpointing> checkpoints{};  // of the training that runs
@@ -96,7 +100,7 @@ struct Trainer::Impl {
                                 bool last_is_substitute);
   void optimizer_step(detail::Run& run, const detail::StepTotals& totals, int64_t step_samples);
   void refuse_divergence(double own_loss, double norm);
-  void note_progress(const TrainingPlan& plan, int64_t samples);
+  void note_progress(const TrainingPlan& plan, int64_t samples, double tokens);
   void log_and_evaluate(detail::Run& run);
   void evaluate_in_training(detail::Run& run);
   void save_checkpoint(detail::Run& run);

@@ -1,0 +1,95 @@
+#include "lockstep/timeline/totals.h"
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <mutex>
+
+namespace lockstep::timeline {
+namespace {
+
+std::atomic<int> keepers{0};
+std::atomic<bool> is_paused{false};
+
+/// Spans of which one may lie inside another that has not ended yet. More are not kept.
+constexpr size_t kMostOpen = 4096;
+
+struct Sums {
+  std::mutex mutex;
+  std::array<int64_t, 5> nanoseconds{};  // in the order of Totals
+  struct Span {
+    int64_t begin, end;
+  };
+  std::deque<Span> ended;  // in the order of their ends
+};
+Sums& sums() {
+  static auto* const instance = new Sums;
+  return *instance;
+}
+
+/// Its place in Sums::nanoseconds; -1 for what is not added up.
+int part_of(Kind kind) {
+  switch (kind) {
+    case Kind::data:
+      return 0;
+    case Kind::forward:
+      return 1;
+    case Kind::backward:
+      return 2;
+    case Kind::optimizer:
+      return 3;
+    case Kind::wait:
+    case Kind::collective:
+      return 4;
+    default:
+      return -1;
+  }
+}
+
+bool keeps_totals() {
+  return keepers.load(std::memory_order_relaxed) > 0 && !is_paused.load(std::memory_order_relaxed);
+}
+
+void add(Kind kind, int64_t begin, int64_t end) {
+  const int part = part_of(kind);
+  if (part < 0) return;
+  Sums& all = sums();
+  const std::lock_guard lock(all.mutex);
+  int64_t own = end - begin;
+  while (!all.ended.empty() && all.ended.back().begin >= begin) {
+    own -= all.ended.back().end - all.ended.back().begin;
+    all.ended.pop_back();
+  }
+  all.ended.push_back({begin, end});
+  if (all.ended.size() > kMostOpen) all.ended.pop_front();
+  all.nanoseconds[static_cast<size_t>(part)] += own > 0 ? own : 0;  // less than 0: spans of several threads
+}
+
+}  // namespace
+
+KeepTotals::KeepTotals() { keepers.fetch_add(1, std::memory_order_relaxed); }
+
+KeepTotals::~KeepTotals() { keepers.fetch_sub(1, std::memory_order_relaxed); }
+
+Totals totals() {
+  Sums& all = sums();
+  const std::lock_guard lock(all.mutex);
+  const auto seconds = [&](size_t part) { return static_cast<double>(all.nanoseconds[part]) * 1e-9; };
+  return {.data = seconds(0),
+          .forward = seconds(1),
+          .backward = seconds(2),
+          .optimizer = seconds(3),
+          .communication = seconds(4)};
+}
+
+Counted::Counted(Kind kind) : kind_(kind), begin_(keeps_totals() ? now() : 0) {}
+
+Counted::~Counted() {
+  if (begin_ != 0) add(kind_, begin_, now());
+}
+
+Uncounted::Uncounted() { is_paused.store(true, std::memory_order_relaxed); }
+
+Uncounted::~Uncounted() { is_paused.store(false, std::memory_order_relaxed); }
+
+}  // namespace lockstep::timeline
