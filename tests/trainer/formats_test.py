@@ -1,0 +1,112 @@
+"""bert_classify on the same rows in every format: the same training, on one rank and on two, in memory and mapped."""
+
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.ipc
+import pyarrow.parquet
+import tiny
+
+
+class Formats(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.dir = pathlib.Path(tempfile.mkdtemp(prefix="lockstep_formats_"))
+        cls.addClassCleanup(shutil.rmtree, cls.dir)
+        cls.model = tiny.make_model(cls.dir / "model")
+        cls.rows = tiny.make_rows(60, seed=1)
+
+    def put(self, name, rows, numbers=False):
+        """The rows as a file of the format that the name says; labels 0 and 1, as numbers where the format has them."""
+        path = self.dir / name
+        labels = [["positive", "negative"].index(label) if numbers else label for _, label in rows]
+        table = pa.table({"id": list(range(len(rows))), "text": [text for text, _ in rows], "label": labels,
+                          "more": [[1, 2]] * len(rows)})
+        flat = table.drop_columns(["more"])
+        if name.endswith(".csv") or name.endswith(".csv.gz"):
+            pa.csv.write_csv(flat, path) if name.endswith("csv") else self.packed(path, lambda out: pa.csv.write_csv(flat, out))
+        elif name.endswith(".tsv"):
+            pa.csv.write_csv(flat, path, pa.csv.WriteOptions(delimiter="\t"))
+        elif name.endswith(".jsonl"):
+            path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+        elif name.endswith(".parquet"):
+            pa.parquet.write_table(table, path, row_group_size=17)
+        else:
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table, max_chunksize=13)
+        return path
+
+    def packed(self, path, write):
+        with pa.CompressedOutputStream(str(path), "gzip") as out:
+            write(out)
+
+    def run_on(self, train, ranks=None, **more):
+        output = self.dir / "out"
+        flags = {"--model-name-or-path": self.model, "--train-file": train, "--output-dir": output, "--overwrite-output-dir": True,
+                 "--per-device-train-batch-size": 8, "--num-train-epochs": 1, "--logging-steps": 1, "--save-strategy": "no",
+                 "--learning-rate": 1e-3, "--hidden-dropout": 0, "--attention-dropout": 0}
+        flags.update({"--" + key.replace("_", "-"): value for key, value in more.items()})
+        done = tiny.run(flags, ranks)
+        return done, output
+
+    def losses(self, train, ranks=None, **more):
+        done, output = self.run_on(train, ranks, **more)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return [entry["loss"] for entry in tiny.history(output) if "loss" in entry], done.stdout
+
+    def test_all_formats_train_alike(self):
+        by_name, _ = self.losses(self.put("names.csv", self.rows))
+        by_number, _ = self.losses(self.put("numbers.csv", self.rows, numbers=True))
+        self.assertEqual(len(by_name), 8)
+        for end in ("tsv", "csv.gz", "jsonl", "parquet", "arrow"):
+            numbers = end in ("jsonl", "arrow")
+            train = self.put("train." + end, self.rows, numbers)
+            self.assertEqual(self.losses(train)[0], by_number if numbers else by_name, end)
+
+    def test_two_ranks_map_one_table(self):
+        cache = self.dir / "cache"
+        for end in ("csv", "parquet"):
+            train = self.put("pair." + end, self.rows)
+            flags = dict(ranks=2, validation_split=.2, eval_strategy="epoch")
+            memory, _ = self.losses(train, **flags)
+            mapped, _ = self.losses(train, data_cache_dir=cache, **flags)
+            self.assertEqual(memory, mapped)
+        self.assertEqual(len(os.listdir(cache)), 2)
+
+    def test_predictions_without_labels(self):
+        table = pa.table({"text": [text for text, _ in self.rows]})
+        pa.parquet.write_table(table, self.dir / "new.parquet")
+        (self.dir / "new.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text, _ in self.rows))
+        found = []
+        for name in ("new.parquet", "new.jsonl"):
+            done = tiny.run({"--model-name-or-path": self.model, "--do-predict": True, "--test-file": self.dir / name,
+                             "--output-dir": self.dir / "predicted", "--overwrite-output-dir": True,
+                             "--label-names": "positive,negative"})
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            found.append(tiny.json_lines(self.dir / "predicted/predictions.jsonl"))
+        self.assertEqual(len(found[0]), 60)
+        self.assertEqual(*found)
+
+    def test_bad_rows(self):
+        good = "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in self.rows)
+        bad = self.dir / "bad.jsonl"
+        bad.write_text('{"text": "a film", "label": "positive"}\n{"text": "a film"}\n' + good + '{"text": 5, "label": "positive"}\n')
+        for ranks in (None, 2):
+            done, _ = self.run_on(bad, ranks)
+            self.assertNotEqual(done.returncode, 0)
+            message = f"{bad}:2: record 2, column 'label': no such key"
+            self.assertEqual((done.stdout + done.stderr).count(message), 1, done.stdout + done.stderr)
+            whole, _ = self.losses(self.put("whole.csv", [("a film", "positive"), *self.rows]), ranks)
+            losses, said = self.losses(bad, ranks, skip_bad_rows=True)
+            self.assertEqual(losses, whole)
+            self.assertIn(f"left out 2 bad rows of {bad}; the first: {message}\n", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
