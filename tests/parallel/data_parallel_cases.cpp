@@ -1,13 +1,10 @@
 // DataParallel beside DistributedDataParallel on as many ranks: the same parts of a batch, the same bits.
 #include "lockstep/parallel/data_parallel/data_parallel.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
-
-#include <mutex>
 
 #include "lockstep/models/bert.h"
 #include "lockstep/models/resnet.h"
@@ -53,12 +50,6 @@ models::BertBatch part_of(const models::BertBatch& batch, int64_t rank) {
           batch.attention_mask.narrow(0, rank * kEach, kEach)};
 }
 
-uint64_t draw_key() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  return at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
-}
-
 bool is_power_of_two(int n) { return (n & (n - 1)) == 0; }
 
 /// Three steps of AdamW; `step(model, s)` leaves gradients.
@@ -90,7 +81,7 @@ TEST(DataParallel, BertHasTheBitsOfDdp) {
     const auto batch = part_of(texts(s, rows), world.rank());
     const auto target = labels(s, rows).narrow(0, world.rank() * kEach, kEach);
     at::manual_seed(static_cast<uint64_t>(300 + s));
-    at::manual_seed(replica_seed(draw_key(), world.rank()));
+    at::manual_seed(replica_seed(draw_replica_key(), world.rank()));
     at::cross_entropy_loss(ddp(batch), target).backward();
   });
   const auto whole_step = [&](auto& model, int s, const auto& loss_of) {

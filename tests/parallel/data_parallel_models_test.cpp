@@ -79,8 +79,7 @@ TEST(DataParallelModelsTest, EachReplicaHasARandomStreamThatRepeats) {
   }
   // Replica r's numbers are those of a process that is seeded with replica_seed(key, r).
   at::manual_seed(11);
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const uint64_t key = at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
+  const uint64_t key = draw_replica_key();
   const models::BertForSequenceClassification alone(
       std::dynamic_pointer_cast<models::BertForSequenceClassificationImpl>(model->clone()));
   for (int r = 0; r < 4; ++r) {

@@ -26,8 +26,10 @@ class ReplicaGeneratorGuard {
   std::optional<at::Generator> previous_;
 };
 
-/// A forward of DataParallel in training mode draws `key`, one random64(), from torch's default generator, and
-/// seeds replica r's generator with this: at::manual_seed() before a step fixes all replicas' numbers.
+/// A number from torch's default generator. A forward of DataParallel in training mode draws one, and seeds
+/// replica r's generator with replica_seed(key, r): at::manual_seed() before a step fixes all replicas'
+/// numbers. Thread-safe.
+uint64_t draw_replica_key();
 uint64_t replica_seed(uint64_t key, int replica);
 
 }  // namespace lockstep

@@ -197,12 +197,7 @@ void ReplicaSet::seed_streams() {
   const bool any = std::any_of(submodules_.front().begin(), submodules_.front().end(),
                                [](const auto& module) { return module->is_training(); });
   if (!any) return;
-  uint64_t key = 0;
-  {
-    at::Generator generator = at::detail::getDefaultCPUGenerator();
-    const std::lock_guard lock(generator.mutex());
-    key = at::check_generator<at::CPUGeneratorImpl>(generator)->random64();
-  }
+  const uint64_t key = draw_replica_key();
   for (size_t r = 0; r < generators_.size(); ++r) {
     generators_[r].set_current_seed(replica_seed(key, static_cast<int>(r)));
   }
