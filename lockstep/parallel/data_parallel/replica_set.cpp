@@ -127,6 +127,7 @@ ReplicaSet::ReplicaSet(std::vector<std::shared_ptr<torch::nn::Module>> modules,
         "DataParallel: a synchronised batch normalisation waits for other ranks, which replicas in one process "
         "are not; wrap the module in DistributedDataParallel, or leave its normalisations unsynchronised");
   }
+  if (options_.replicas > 1) follow_module();
 }
 
 Shards ReplicaSet::scatter(const FoundTensors& inputs) {
