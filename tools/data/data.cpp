@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "tools/data/fetch.h"
+#include "tools/data/icons32.h"
 #include "tools/data/lexical_nli.h"
 #include "tools/data/libreoffice_help.h"
 #include "tools/data/sentiment.h"
@@ -187,6 +188,7 @@ void add_data(CommandLine app, Action& action) {
   auto data = app.add_subcommand("data", "Makes data sets ready for training");
   data.require_subcommand();
   add_fetch(data, action);
+  add_icons32(data, action);
 
   auto sentiment = data.add_subcommand(
       "sentiment",

@@ -2,19 +2,15 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <system_error>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "tools/data/help_pages.h"
+#include "tools/data/run_program.h"
 
 namespace lockstep::tools {
 namespace {
@@ -23,47 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr std::pair<Split, const char*> split_names[] = {
     {Split::train, "train"}, {Split::validation, "validation"}, {Split::test, "test"}};
-
-/// Removed with all that is in it.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string name = (fs::temp_directory_path() / "lockstep-data.XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr)
-      throw FileError(fmt::format("cannot make {}: {}", name, std::strerror(errno)));
-    path_ = name;
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-/// Runs a program in `directory` and waits for it. Its output goes to our standard error. Throws Error with `help`.
-void run_program(const std::vector<std::string>& words, const fs::path& directory, const std::string& help) {
-  std::vector<char*> arguments;
-  for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
-  const pid_t pid = ::fork();
-  if (pid < 0) throw Error(fmt::format("cannot start {}: {}", words[0], std::strerror(errno)));
-  if (pid == 0) {
-    constexpr int not_found = 127;
-    if (::chdir(directory.c_str()) != 0 || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0) ::_exit(not_found);
-    ::execvp(arguments[0], arguments.data());
-    ::_exit(not_found);
-  }
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    throw Error(fmt::format("{} failed; {}", fmt::join(words, " "), help));
-}
 
 std::string package_of(std::string language) {
   std::transform(language.begin(), language.end(), language.begin(),

@@ -1,0 +1,49 @@
+#include "tools/data/run_program.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::tools {
+
+TemporaryDirectory::TemporaryDirectory(const std::filesystem::path& parent) {
+  const auto place = parent.empty() ? std::filesystem::temp_directory_path() : parent;
+  std::string name = (place / "lockstep-data.XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr)
+    throw FileError(fmt::format("cannot make {}: {}", name, std::strerror(errno)));
+  path_ = name;
+}
+
+TemporaryDirectory::~TemporaryDirectory() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+void run_program(const std::vector<std::string>& words, const std::filesystem::path& directory, const std::string& help) {
+  std::vector<char*> arguments;
+  for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  const pid_t pid = ::fork();
+  if (pid < 0) throw Error(fmt::format("cannot start {}: {}", words[0], std::strerror(errno)));
+  if (pid == 0) {
+    constexpr int not_found = 127;
+    if (::chdir(directory.c_str()) != 0 || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0) ::_exit(not_found);
+    ::execvp(arguments[0], arguments.data());
+    ::_exit(not_found);
+  }
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    throw Error(fmt::format("{} failed; {}", fmt::join(words, " "), help));
+}
+
+}  // namespace lockstep::tools
