@@ -46,6 +46,9 @@ class Recipe {
   Dataset train{}, validation{}, test{};
 };
 
+/// "11.2 M parameters".
+std::string parameters_in_words(const torch::nn::Module& module);
+
 /// main() of a recipe: reads the flags, joins the other ranks, loads, prints what will happen, trains, saves the
 /// model, evaluates on `validation`, predicts `test`, writes the results and the log into args.output_dir, and
 /// prints them. A mistake is told once, by one rank. --log-sample-ids writes which samples each rank used. Returns

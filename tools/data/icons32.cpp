@@ -87,8 +87,9 @@ void download(const fs::path& directory) {
   words.insert(words.end(), kIconPackages.begin(), kIconPackages.end());
   fmt::print("fetching {} packages (about 87 MB)\n", kIconPackages.size());
   std::fflush(stdout);
-  run_program(words, directory,
-              "run apt-get update first; or fetch the packages elsewhere and give their directory: --packages DIR");
+  run_program(
+      words, directory,
+      "run apt-get update first; or fetch the packages elsewhere and give their directory: --packages DIR");
 }
 
 void print_counts(const IconCounts& counts) {
@@ -155,7 +156,8 @@ std::string icon_class(const fs::path& folder) {
     std::string name = part.string();
     if (name == "mimes") name = "mimetypes";  // elementary's word
     has_size |= name == "32x32" || name == "32";
-    if (std::find(kIconClasses.begin(), kIconClasses.end(), name) != kIconClasses.end()) contexts.push_back(name);
+    if (std::find(kIconClasses.begin(), kIconClasses.end(), name) != kIconClasses.end())
+      contexts.push_back(name);
   }
   return has_size && contexts.size() == 1 ? contexts[0] : std::string();
 }
@@ -208,8 +210,9 @@ void add_icons32(CommandLine data, Action& action) {
   icons.add_option("--packages", arguments->packages, "Directory with the packages' .deb files")
       .type_name("DIR")
       .default_text("fetched with apt-get download");
-  icons.add_example("Make a set and train on it",
-                    "lockstep data icons32 --output-dir icons32 && lockrun --nproc-per-node 2 resnet_ddp --data-dir icons32");
+  icons.add_example(
+      "Make a set and train on it",
+      "lockstep data icons32 --output-dir icons32 && lockrun --nproc-per-node 2 resnet_ddp --data-dir icons32");
   icons.callback([&action, arguments] { action = [arguments] { return make_icons32(*arguments); }; });
 }
 

@@ -15,8 +15,9 @@ namespace lockstep::tools {
 
 /// The packages, in the order in which a picture that several hold is taken.
 inline constexpr std::array<const char*, 10> kIconPackages = {
-    "adwaita-icon-theme", "tango-icon-theme", "gnome-icon-theme",          "oxygen-icon-theme",   "mate-icon-theme",
-    "lxde-icon-theme",    "faenza-icon-theme", "elementary-xfce-icon-theme", "gnome-colors-common", "gnome-human-icon-theme"};
+    "adwaita-icon-theme",  "tango-icon-theme",      "gnome-icon-theme",  "oxygen-icon-theme",
+    "mate-icon-theme",     "lxde-icon-theme",       "faenza-icon-theme", "elementary-xfce-icon-theme",
+    "gnome-colors-common", "gnome-human-icon-theme"};
 
 /// The freedesktop icon theme contexts that are classes.
 inline constexpr std::array<const char*, 8> kIconClasses = {"actions", "apps",      "categories", "devices",
@@ -37,8 +38,8 @@ struct IconCounts {
 
 /// Takes the icons of a theme's unpacked package into `target`/{train,test}/CLASS/PACKAGE--NAME.png: 32x32 pixels, on white. Those
 /// whose pixels are in `seen` are left out; symbolic links too. Returns how many were taken. Throws FileError.
-int64_t add_theme(const std::filesystem::path& unpacked, const std::string& package, const std::filesystem::path& target,
-                  std::set<std::string>& seen, IconCounts& counts);
+int64_t add_theme(const std::filesystem::path& unpacked, const std::string& package,
+                  const std::filesystem::path& target, std::set<std::string>& seen, IconCounts& counts);
 
 void add_icons32(CommandLine data, Action& action);
 

@@ -27,7 +27,8 @@ TemporaryDirectory::~TemporaryDirectory() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-void run_program(const std::vector<std::string>& words, const std::filesystem::path& directory, const std::string& help) {
+void run_program(const std::vector<std::string>& words, const std::filesystem::path& directory,
+                 const std::string& help) {
   std::vector<char*> arguments;
   for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);

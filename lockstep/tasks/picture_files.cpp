@@ -1,0 +1,101 @@
+#include "lockstep/tasks/picture_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+// A damaged file is told before training, by one rank. Sets of small pictures keep what is decoded.
+void decode_first(const vision::PictureSet& pictures) {
+  constexpr int64_t kMost = 10'000;
+  for (int64_t i = 0; i < std::min(pictures.size(), kMost); ++i) {
+    try {
+      pictures.pixels(i);
+    } catch (const FileError& error) {
+      throw FileError(fmt::format("{} (sample {})", error.what(), i));
+    }
+  }
+}
+
+}  // namespace
+
+void PictureFiles::add_flags(CommandLine program) {
+  program.begin_group("Pictures");
+  program
+      .add_option(
+          "--data-dir", data_dir,
+          "CIFAR-10, CIFAR-100, MNIST, or folders train and test with a folder of PNG or JPEG files per class")
+      .type_name("DIR")
+      .default_text(".data/cifar10, else .data/icons32");
+  program.add_option("--image-size", image_size, "Pictures of another size are resized to N x N pixels")
+      .not_negative()
+      .default_text("the first picture's");
+  program
+      .add_option("--crop-padding", transforms.crop_padding,
+                  "Random crop after padding by so many pixels; 0: none")
+      .with_default();
+  program.add_option("--flip-probability", transforms.flip_probability, "Share of pictures that are mirrored")
+      .with_default();
+  program.add_option("--rotation", transforms.rotation_degrees, "Random rotation of up to so many degrees")
+      .with_default();
+  program.add_option("--brightness", transforms.brightness, "Random brightness, as torchvision's ColorJitter")
+      .with_default();
+  program.add_option("--contrast", transforms.contrast, "Random contrast, likewise").with_default();
+  program.add_option("--saturation", transforms.saturation, "Random saturation, likewise").with_default();
+  program.add_option("--hue", transforms.hue, "Random hue, likewise").with_default();
+}
+
+void PictureFiles::check() const { vision::check_transforms(transforms); }
+
+void PictureFiles::read() {
+  using vision::PictureSplit;
+  if (data_dir.empty()) {
+    std::error_code ignored;
+    for (const char* const known : {".data/cifar10", ".data/icons32"}) {
+      if (data_dir.empty() && std::filesystem::exists(known, ignored)) data_dir = known;
+    }
+    if (data_dir.empty()) {
+      throw ValueError(
+          "there are no pictures: give --data-dir; or make a set from Debian's packages: lockstep data icons32 "
+          "--output-dir .data/icons32");
+    }
+  }
+  train = open_pictures(data_dir, PictureSplit::train);
+  test = open_pictures(data_dir, PictureSplit::test);
+  if (train->classes() != test->classes()) {
+    throw ValueError(
+        fmt::format("the training pictures in {} have {} classes, the test pictures {}; expected the same "
+                    "folders in both",
+                    data_dir.string(), train->classes().size(), test->classes().size()));
+  }
+  if (image_size == 0) {
+    const auto first = train->pixels(0);
+    if (first.height != first.width) {
+      throw ValueError(fmt::format("{} has {} x {} pixels; give the size that all are to have, --image-size",
+                                   train->source(0), first.width, first.height));
+    }
+    image_size = first.height;
+  }
+  transforms.size = image_size;
+  for (const auto& set : {train, test}) decode_first(*set);
+}
+
+std::string PictureFiles::about() const {
+  return fmt::format("{} + {} pictures of {}x{} pixels in {} classes", train->size(), test->size(),
+                     image_size, image_size, classes().size());
+}
+
+Dataset PictureFiles::train_dataset(uint64_t seed, std::shared_ptr<const std::atomic<int64_t>> epoch) const {
+  return picture_dataset(train, {.transforms = transforms, .seed = seed, .epoch = std::move(epoch)});
+}
+
+Dataset PictureFiles::test_dataset() const {
+  return picture_dataset(test, {.transforms = without_random(transforms)});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,39 @@
+// The pictures of a classification: their flags, sets and transforms.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/cli/command_line.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/vision/picture_dataset.h"
+#include "lockstep/vision/picture_set.h"
+
+namespace lockstep {
+
+/// --data-dir and what happens to its pictures on their way into a batch.
+struct PictureFiles {
+  std::filesystem::path data_dir{};
+  int64_t image_size = 0;  ///< 0: that of the first picture
+  vision::PictureTransforms transforms{.crop_padding = 4, .flip_probability = 0.5};
+
+  void add_flags(CommandLine program);
+  /// Throws ValueError for a transform that cannot be.
+  void check() const;
+
+  std::shared_ptr<vision::PictureSet> train{}, test{};
+  /// Opens both sets; a set without test pictures is an error. Without --data-dir: .data/cifar10 or .data/icons32, whichever
+  /// is there. Decodes the first 10,000 pictures of each, so that damaged ones are told before training. Throws FileError; ValueError where the two have other classes.
+  void read();
+  const std::vector<std::string>& classes() const { return train->classes(); }
+  /// "3439 + 754 pictures of 32x32 pixels in 8 classes"
+  std::string about() const;
+  /// Batches for training, with random transforms of the epoch that `epoch` says, and for evaluation.
+  Dataset train_dataset(uint64_t seed, std::shared_ptr<const std::atomic<int64_t>> epoch) const;
+  Dataset test_dataset() const;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,218 @@
+// Trains a residual network to classify pictures, evaluates it after each epoch and saves a checkpoint; on one process, or
+// on many under lockrun or torchrun.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/folder.h"
+#include "lockstep/metrics/classification.h"
+#include "lockstep/models/resnet.h"
+#include "lockstep/parallel/sync_batch_norm.h"
+#include "lockstep/tasks/epoch_times.h"
+#include "lockstep/tasks/model_weights.h"
+#include "lockstep/tasks/picture_files.h"
+#include "lockstep/tasks/recipe.h"
+
+namespace {
+
+using namespace lockstep;
+using models::ResNetOptions;
+namespace fs = std::filesystem;
+
+constexpr const char* kModelFilename = "resnet_distributed.pth";
+
+/// At the end of training, on rank 0.
+class WritesModel : public TrainerCallback {
+  fs::path file_;
+
+ public:
+  explicit WritesModel(fs::path file) : file_(std::move(file)) {}
+  std::string name() const override { return "model_filename"; }
+  void on_train_end(CallbackContext& context) override {
+    if (context.group.rank() == 0) write_weights(context.model, file_);
+  }
+};
+
+class ResNetDdp : public Recipe {
+  PictureFiles files;
+  std::string stem = "auto", model_filename;
+  int depth = 18;
+  int64_t width = 64, num_classes = 0;
+  bool resume = false, sync_bn = false;
+  int local_rank = 0;
+  std::map<std::string, at::Tensor> weights{};  // that --resume begins with
+  fs::path weights_file{};
+  ResNetOptions options{};
+  models::ResNet model{nullptr};
+  std::shared_ptr<std::atomic<int64_t>> epoch = std::make_shared<std::atomic<int64_t>>(0);
+
+  void add_flags(CommandLine program) override {
+    program.add_example(
+        "Train on two ranks",
+        "lockrun --nproc-per-node 2 resnet_ddp --data-dir cifar-10-batches-bin --model-dir saved_models");
+    program.add_example(
+        "Go on where that stopped",
+        "lockrun --nproc-per-node 2 resnet_ddp --data-dir cifar-10-batches-bin --model-dir saved_models --resume");
+    program.add_option("--num-epochs", args.num_train_epochs, "As --num-train-epochs").with_default();
+    program.add_option("--batch-size", args.per_device_train_batch_size, "As --per-device-train-batch-size")
+        .with_default();
+    program
+        .add_option(
+            "--random-seed", [this](const std::string& text) { args.seed = parse_seed(text); }, "As --seed")
+        .type_name("N")
+        .default_text(std::to_string(args.seed));
+    program.add_option("--model-dir", args.output_dir, "As --output-dir").type_name("DIR").with_default();
+    program
+        .add_option(
+            "--model-filename", model_filename,
+            "File in MODEL_DIR for the weights, as torch.save() writes them or, if it ends so, .safetensors")
+        .type_name("FILE")
+        .default_text(kModelFilename);
+    program.add_flag(
+        "--resume", resume,
+        "Go on from the newest checkpoint in MODEL_DIR or, where there is none or --model-filename is "
+        "given, begin with the weights in that file, with or without \"module.\" in their names.");
+    program.add_option("--local-rank", local_rank,
+                       "Accepted for torch.distributed.launch; the launcher's environment counts");
+    files.add_flags(program);
+    program.begin_group("Model");
+    program.add_option("--stem", stem, "First layers: imagenet (7x7, stride 2, pooling), or cifar (3x3)")
+        .one_of({"auto", "imagenet", "cifar"})
+        .default_text("cifar for up to 64 pixels, or that of the weights");
+    program.add_option("--depth", depth, "Layers: 18 or 34").with_default();
+    program.add_option("--width", width, "Channels of the first layer").with_default();
+    program.add_option("--num-classes", num_classes, "Outputs of the model")
+        .default_text("the pictures' classes");
+    program.add_flag("--sync-bn", sync_bn, "Batch normalisation over the pictures of all ranks.");
+  }
+
+  static uint64_t parse_seed(const std::string& text) {
+    size_t end = 0;
+    try {
+      const uint64_t seed = std::stoull(text, &end);
+      if (end == text.size() && text[0] != '-') return seed;
+    } catch (const std::exception&) {
+    }
+    throw ValueError(fmt::format("--random-seed {}: expected a whole number of 0 or more", text));
+  }
+
+  void check_flags() override {
+    files.check();
+    if (depth != 18 && depth != 34) throw ValueError(fmt::format("--depth is {}; expected 18 or 34", depth));
+    if (resume && !args.resume_from_checkpoint.empty())
+      throw ValueError("--resume and --resume-from-checkpoint exclude each other");
+  }
+
+  void read() override {
+    files.read();
+    train_size = files.train->size();
+    const auto classes = static_cast<int64_t>(files.classes().size());
+    options = {.num_classes = num_classes > 0 ? num_classes : classes, .width = width};
+    if (depth == 34) options.blocks = {3, 4, 6, 3};
+    options.stem = stem == "cifar" || (stem == "auto" && files.image_size <= 64)
+                       ? ResNetOptions::Stem::cifar
+                       : ResNetOptions::Stem::imagenet;
+    if (resume) find_weights();
+    if (options.num_classes < classes) {
+      throw ValueError(fmt::format(
+          "the model has {} outputs{}; the pictures in {} have {} classes", options.num_classes,
+          weights_file.empty() ? "" : " in " + weights_file.string(), files.data_dir.string(), classes));
+    }
+  }
+
+  /// What --resume means: the newest checkpoint, or a file of weights, whose shapes say what was left open.
+  void find_weights() {
+    if (model_filename.empty() && !checkpoint::candidates(args.output_dir).empty()) {
+      args.resume_from_checkpoint = "latest";
+      return;
+    }
+    weights_file = args.output_dir / (model_filename.empty() ? kModelFilename : model_filename);
+    std::error_code ignored;
+    if (!fs::exists(weights_file, ignored)) {
+      throw ValueError(fmt::format("--resume: {} has neither a checkpoint nor {}", args.output_dir.string(),
+                                   weights_file.filename().string()));
+    }
+    weights = read_weights(weights_file);
+    const auto first = weights.find("conv1.weight"), last = weights.find("fc.weight");
+    if (stem == "auto" && first != weights.end() && first->second.dim() == 4)
+      options.stem = first->second.size(3) == 7 ? ResNetOptions::Stem::imagenet : ResNetOptions::Stem::cifar;
+    if (num_classes == 0 && last != weights.end() && last->second.dim() == 2)
+      options.num_classes = last->second.size(0);
+  }
+
+  void load() override {
+    model = models::ResNet(options);
+    if (!weights_file.empty()) load_weights(*model, weights, weights_file.string());
+    weights.clear();
+    train = files.train_dataset(args.sampling_seed(), epoch);
+    validation = files.test_dataset();
+    // What the first batch would find after the first epoch.
+    validation.collate({0});
+  }
+
+  std::string about() const override {
+    return fmt::format("ResNet-{}, {}{}, {}{}", depth, parameters_in_words(*model),
+                       options.stem == ResNetOptions::Stem::cifar ? ", 3x3 stem" : "", files.about(),
+                       weights_file.empty() ? "" : ", weights of " + weights_file.string());
+  }
+
+  std::unique_ptr<Trainer> make_trainer(const ProcessGroup& world, OnSamples on_samples) override {
+    if (sync_bn) convert_sync_batchnorm(*model, world);
+    TrainerOptions<models::ResNet> trainer{
+        .train_dataset = train,
+        .eval_dataset = validation,
+        .forward = [](auto& net, const Batch& batch) { return net(batch["image"]); },
+        .metrics = {accuracy()},
+        .callbacks = {epoch_times(epoch)},
+        // As torch.optim.SGD(model.parameters(), weight_decay=...): biases and normalisations too.
+        .parameter_rules = {{.pattern = ".", .weight_decay = args.weight_decay}},
+        .model_files =
+            [this] {
+              const nlohmann::json config = {
+                  {"architecture", "resnet"},
+                  {"blocks", options.blocks},
+                  {"classes", files.classes()},
+                  {"image_size", files.image_size},
+                  {"num_classes", options.num_classes},
+                  {"stem", options.stem == ResNetOptions::Stem::cifar ? "cifar" : "imagenet"},
+                  {"width", options.width}};
+              return std::map<std::string, std::string>{{"config.json", config.dump(2) + "\n"}};
+            },
+        .on_samples = std::move(on_samples)};
+    if (args.fast_dev_run == 0) {
+      trainer.callbacks.push_back(std::make_shared<WritesModel>(
+          args.output_dir / (model_filename.empty() ? kModelFilename : model_filename)));
+    }
+    return std::make_unique<Trainer>(model, args, world, std::move(trainer));
+  }
+
+ public:
+  /// The settings of the lab's script, but for a schedule and smaller batches.
+  ResNetDdp() {
+    args.num_train_epochs = 5;
+    args.per_device_train_batch_size = 64;
+    args.per_device_eval_batch_size = 128;
+    args.optim = "sgd";
+    args.optim_args = "momentum=0.9";
+    args.learning_rate = 0.1;
+    args.weight_decay = 1e-5;
+    args.max_grad_norm = 0;
+    args.lr_scheduler_type = "cosine";
+    args.eval_strategy = IntervalStrategy::EPOCH;
+    args.save_strategy = SaveStrategy::EPOCH;
+    args.save_total_limit = 2;
+    args.seed = 0;
+    args.output_dir = "saved_models";
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ResNetDdp recipe;
+  return lockstep::run_recipe(
+      "resnet_ddp", "Trains a residual network to classify pictures, and evaluates it after each epoch",
+      recipe, argc, argv);
+}

@@ -1,0 +1,98 @@
+"""Bad pictures, files and flags of resnet_ddp: one clear line, a non-zero exit code, nothing half written."""
+
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+from torchvision_peer import torchvision
+
+import torch
+
+from resnet_runs import run
+from vision_probe import write_icons
+
+
+class BadInput(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.directory = pathlib.Path(temporary.name)
+        self.data, self.output = self.directory / "data", self.directory / "out"
+        write_icons(self.data, each=3, size=12)
+
+    def refused(self, *flags, ranks=2, **options):
+        done = run(self.data, self.output, *flags, ranks=ranks, **options)
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        lines = [line for line in done.stderr.splitlines() if "error" in line and "lockrun" not in line]
+        self.assertEqual(len(lines), 1, done.stderr)
+        self.assertFalse(self.output.exists() and any(path.suffix != ".pth" for path in self.output.iterdir()))
+        return lines[0]
+
+    def test_truncated_batch_files(self):
+        shutil.rmtree(self.data)
+        self.data.mkdir()
+        for i in range(1, 6):
+            with open(self.data / f"data_batch_{i}.bin", "wb") as file:
+                file.truncate(30_730_000 if i != 3 else 30_730_000 - 3073)
+        with open(self.data / "test_batch.bin", "wb") as file:
+            file.truncate(30_730_000)
+        self.assertIn("data_batch_3.bin has 30726927 bytes; expected 30730000 (10000 records of 3073): is it cut off?",
+                      self.refused())
+
+    def test_a_label_outside_the_classes(self):
+        shutil.rmtree(self.data)
+        self.data.mkdir()
+        for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
+            with open(self.data / name, "wb") as file:
+                file.truncate(30_730_000)
+        with open(self.data / "data_batch_5.bin", "r+b") as file:
+            file.seek(3073 * 9999)
+            file.write(b"\x0a")
+        self.assertIn("data_batch_5.bin, record 10000: label 10; expected 0 to 9", self.refused())
+
+    def test_an_empty_class_folder(self):
+        (self.data / "train" / "void").mkdir()
+        self.assertIn("data/train/void has no pictures; expected .png, .jpg or .jpeg files", self.refused())
+
+    def test_classes_that_differ(self):
+        shutil.rmtree(self.data / "test" / "apps")
+        self.assertIn("2 classes, the test pictures 1", self.refused())
+
+    def test_a_picture_that_does_not_decode(self):
+        path = self.data / "train" / "apps" / "apps-001.png"
+        path.write_bytes(path.read_bytes()[:60])
+        line = self.refused()
+        self.assertIn("train/apps/apps-001.png: it is no valid PNG file", line)
+        self.assertIn("(sample 1)", line)
+
+    def test_a_model_of_another_architecture(self):
+        self.output.mkdir()
+        torch.save(torchvision.models.mobilenet_v2(num_classes=10).state_dict(), self.output / "resnet_distributed.pth")
+        line = self.refused("--resume")
+        self.assertIn("resnet_distributed.pth is of another model: conv1.weight is missing", line)
+        self.assertIn("more", line)
+        torch.save(torchvision.models.resnet34(num_classes=10).state_dict(), self.output / "resnet_distributed.pth")
+        self.assertIn("layer1.2.bn1.bias is unexpected", self.refused("--resume", small=False))
+        torch.save(torchvision.models.resnet18(num_classes=1).state_dict(), self.output / "resnet_distributed.pth")
+        line = self.refused("--resume", small=False)
+        self.assertIn("the model has 1 outputs in", line)
+        self.assertIn("have 2 classes", line)
+        (self.output / "resnet_distributed.pth").write_bytes(b"no zip at all")
+        self.assertIn("resnet_distributed.pth", self.refused("--resume"))
+
+    def test_nothing_to_resume_from(self):
+        self.assertIn("has neither a checkpoint nor resnet_distributed.pth", self.refused("--resume"))
+        self.assertIn("has neither a checkpoint nor x.pth", self.refused("--resume", "--model-filename", "x.pth"))
+        self.assertIn("exclude each other", self.refused("--resume", "--resume-from-checkpoint", "latest"))
+
+    def test_flags(self):
+        self.assertIn("--random-seed -1: expected a whole number", self.refused("--random_seed", "-1"))
+        self.assertIn("hue is 0.7; expected 0 to 0.5", self.refused("--hue", 0.7))
+        self.assertIn("--depth is 50; expected 18 or 34", self.refused("--depth", 50))
+        self.assertIn("is no directory", self.refused("--data-dir", "/nowhere"))
+        self.assertIn("--num-classes", self.refused("--num-classes", "x"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,131 @@
+"""resnet_ddp on small pictures: what it writes, resumes from and repeats."""
+
+import os
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+from torchvision_peer import torchvision
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from resnet_runs import log_of, run
+from vision_probe import write_icons
+
+MEAN, STD = torch.tensor([[0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]]).view(2, 3, 1, 1)
+
+
+class ResNetDdp(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(temporary.cleanup)
+        cls.data = pathlib.Path(temporary.name) / "data"
+        cls.paths = write_icons(cls.data, classes=("apps", "devices", "places"), each=9, size=12)
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.directory = pathlib.Path(temporary.name)
+
+    def train(self, name, *flags, data=None, **options):
+        output = self.directory / name
+        done = run(data or self.data, output, *flags, **options)
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
+        return output, done.stdout
+
+    def assert_same_weights(self, a, b):
+        first, second = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
+        self.assertEqual(first.keys(), second.keys())
+        for name in first:
+            self.assertTrue(torch.equal(first[name], second[name]), name)
+
+    def test_the_labs_flags(self):
+        output, text = self.train("out", "--num_epochs", 2, "--learning_rate", 0.05, "--random_seed", 3, "--local_rank", 0,
+                                  "--model_filename", "resnet.pth", "--batch_size", 5)
+        self.assertIn("27 + 27 pictures of 12x12 pixels in 3 classes", text)
+        self.assertIn("6 steps of 10 samples", text)  # 27 samples: 3 steps an epoch
+        for epoch in (1, 2):
+            self.assertRegex(text, rf"epoch {epoch}: [0-9.]+ s on rank 0, [0-9.]+ s on rank 1, [0-9]+ images/s")
+        self.assertRegex(text, r"train .*samples/s")
+        self.assertRegex(text, r"eval .*accuracy 0\.\d+")
+        self.assertEqual({path.name for path in output.glob("checkpoint-*")}, {"checkpoint-3", "checkpoint-6"})
+        self.assertEqual(len([entry for entry in log_of(output) if "eval_accuracy" in entry]), 2)  # each epoch
+        # Python's DistributedDataParallel reads what was written: a gradient-free check of names and values.
+        saved = torch.load(output / "resnet.pth", weights_only=True)
+        own = load_file(output / "model.safetensors")
+        wanted = {"module." + name for name in torchvision.models.resnet18().state_dict()}
+        self.assertEqual(set(saved), {name for name in wanted if not name.endswith("num_batches_tracked")})
+        for name, tensor in saved.items():
+            self.assertTrue(torch.equal(tensor, own[name.removeprefix("module.")]), name)
+
+    def test_a_resumed_run_is_the_undisturbed_one_whatever_the_workers(self):
+        flags = ["--num-epochs", 4, "--rotation", 10, "--hue", 0.1]
+        whole, _ = self.train("whole", *flags)
+        resumed = self.directory / "resumed"
+        shutil.copytree(whole, resumed, ignore=shutil.ignore_patterns("checkpoint-16"))
+        (resumed / "model.safetensors").unlink()
+        (resumed / "latest").write_text("checkpoint-12")
+        _, text = self.train("resumed", *flags, "--resume", "--dataloader-num-workers", 2)
+        self.assertNotIn("epoch 3:", text)
+        self.assertIn("epoch 4:", text)
+        self.assert_same_weights(whole, resumed)
+        other, _ = self.train("other", *flags, "--seed", 1)
+        self.assertNotEqual(*(log_of(output)[0] for output in (whole, other)))
+
+    def peer_loss(self, model):
+        """Of the test pictures, by torchvision's model."""
+        images = torch.stack([torch.from_numpy(np.asarray(Image.open(path)).copy()).permute(2, 0, 1) for path in self.paths["test"]])
+        labels = torch.arange(27) // 9
+        model.eval()
+        with torch.no_grad():
+            outputs = model((images / 255 - MEAN) / STD)
+        return torch.nn.functional.cross_entropy(outputs, labels).item(), (outputs.argmax(1) == labels).float().mean().item()
+
+    def test_resume_takes_weights_of_other_libraries(self):
+        torch.manual_seed(1)
+        model = torchvision.models.resnet18()  # 1000 outputs, as the lab's script leaves it
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                if "running" in name:
+                    buffer.uniform_(0.5, 1.5)
+        state = model.state_dict()
+        wanted, accuracy = self.peer_loss(model)
+        flags = ["--resume", "--eval-on-start", "--max-steps", 1, "--batch-size", 2]
+        for name, save in (("resnet_distributed.pth", lambda path: torch.save({"module." + k: v for k, v in state.items()}, path)),
+                           ("bare.pth", lambda path: torch.save(state, path)),
+                           ("bare.safetensors", lambda path: save_file(state, path))):
+            with self.subTest(name):
+                output = self.directory / ("out-" + name)
+                output.mkdir()
+                save(output / name)
+                more = [] if name == "resnet_distributed.pth" else ["--model-filename", name]
+                _, text = self.train("out-" + name, *flags, *more, small=False)
+                self.assertIn(f"weights of {output / name}", text)
+                first = next(entry for entry in log_of(output) if "eval_loss" in entry)
+                self.assertAlmostEqual(first["eval_loss"], wanted, delta=2e-4 * wanted)
+                self.assertAlmostEqual(first["eval_accuracy"], accuracy, delta=1e-6)
+
+    def test_synchronised_batch_norm_makes_two_ranks_as_one(self):
+        losses = []
+        for ranks, batch, more in ((1, 8, []), (2, 4, ["--sync-bn"]), (2, 4, [])):
+            output, _ = self.train(f"out{len(losses)}", "--batch-size", batch, "--num-epochs", 1, "--logging-steps", 1,
+                                   "--learning-rate", 0.01, *more, ranks=ranks)
+            losses.append([entry["loss"] for entry in log_of(output) if "loss" in entry][:3])
+        # The pictures and their transforms are the same: they depend on seed, epoch and sample alone.
+        np.testing.assert_allclose(losses[0], losses[1], rtol=2e-4)
+        self.assertGreater(np.abs(np.subtract(losses[0], losses[2])).max(), 1e-3)
+
+    def test_bf16_and_stems(self):
+        for flags in (["--bf16"], ["--stem", "imagenet", "--depth", 34, "--image-size", 40], ["--image-size", 20, "--num-classes", 7]):
+            with self.subTest(flags):
+                _, text = self.train("out" + flags[0], "--num-epochs", 1, *flags)
+                self.assertRegex(text, r"eval .*accuracy")
+
+
+if __name__ == "__main__":
+    unittest.main()
