@@ -55,7 +55,4 @@ std::string parameters_in_words(const torch::nn::Module& module);
 /// the exit code.
 int run_recipe(const char* name, const char* description, Recipe& recipe, int argc, char** argv);
 
-/// "11.2 M parameters".
-std::string parameters_in_words(const torch::nn::Module& module);
-
 }  // namespace lockstep
