@@ -144,10 +144,12 @@ class DocsTest(unittest.TestCase):
         for flag in ("-o", "-c"):
             at = words.index(flag)
             del words[at:at + 2]
+        # clang takes designated initialisers in any order; g++, as the standard says, does not.
+        words += ["-Wno-everything", "-Werror=reorder-init-list"] if "clang" in words[0] else ["-w"]
         with tempfile.TemporaryDirectory() as folder:
             source = pathlib.Path(folder) / "examples.cpp"
             source.write_text(text)
-            result = subprocess.run([*words, "-w", "-fsyntax-only", f"-I{SOURCE}", str(source)], cwd=recipe["directory"],
+            result = subprocess.run([*words, "-fsyntax-only", f"-I{SOURCE}", str(source)], cwd=recipe["directory"],
                                     capture_output=True, text=True, timeout=600)
         return "" if result.returncode == 0 else result.stderr
 
