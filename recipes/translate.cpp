@@ -15,6 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/main.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/metrics/text_metric.h"
 #include "lockstep/tasks/recipe.h"
@@ -376,7 +377,10 @@ int run(int argc, char** argv) {
   TranslationOptions options;
   const bool translates =
       given(argc, argv, "--interactive") != nullptr || given(argc, argv, "--input") != nullptr;
-  if (translates) return run_main("translate", [&] { return translate(options, argc, argv); });
+  if (translates) {
+    keep_freed_memory();
+    return run_main("translate", [&] { return translate(options, argc, argv); });
+  }
   Translate recipe(options);
   // What the configuration says is a default for the flags, so it is read before them.
   const char* const config = given(argc, argv, "--config");
@@ -384,8 +388,9 @@ int run(int argc, char** argv) {
     const int code = run_main("translate", [&] { return options.read_config(config, recipe.args), 0; });
     if (code != 0) return code;
   }
-  const bool pairs = given(argc, argv, "--per-device-train-batch-size") != nullptr;
-  if (pairs && given(argc, argv, "--tokens-per-batch") == nullptr) options.tokens_per_batch = 0;
+  options.batch_size_given = given(argc, argv, "--per-device-train-batch-size") != nullptr;
+  if (options.batch_size_given && given(argc, argv, "--tokens-per-batch") == nullptr)
+    options.tokens_per_batch = 0;
   return run_recipe("translate", "Trains a transformer to translate, and translates with it", recipe, argc,
                     argv);
 }

@@ -246,6 +246,8 @@ void TranslationOptions::check(TrainingArguments& args) {
     throw ValueError(fmt::format("--preload is {}; expected latest or the number of an epoch", preload));
   if (!preload.empty() && !args.resume_from_checkpoint.empty())
     throw ValueError("--preload and --resume-from-checkpoint exclude each other; give one");
+  if (tokens_per_batch > 0 && batch_size_given)
+    throw ValueError("--tokens-per-batch and --per-device-train-batch-size exclude each other; give one");
   if (tokens_per_batch > 0) args.per_device_train_batch_size = 1;  // a sample is a whole batch
   auto sizes = model;
   sizes.source_vocab_size = sizes.target_vocab_size = 4;  // not known yet

@@ -26,7 +26,8 @@ struct TranslationOptions {
   // Model
   models::TransformerConfig model;
   int64_t tokens_per_batch = 1024;
-  std::string preload;  ///< empty, latest, or a number
+  bool batch_size_given = false;  ///< --per-device-train-batch-size stands on the command line
+  std::string preload;            ///< empty, latest, or a number
   std::string model_basename = "tmodel_";
   // Validation and translation
   int64_t validation_examples = 2;

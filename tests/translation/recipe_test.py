@@ -143,6 +143,8 @@ class RecipeTest(unittest.TestCase):
         (folder / "train.en").write_bytes(b"")
         self.refused("train.en is empty", "--data-dir", folder)
         self.refused("no data: give --data-dir")
+        self.refused("--tokens-per-batch and --per-device-train-batch-size exclude each other", "--data-dir", self.data,
+                     "--tokens-per-batch", 100, "--per-device-train-batch-size", 4)
         self.refused("are both en", "--data-dir", self.data, "--lang-tgt", "en")
         self.refused("--preload is first; expected latest or the number of an epoch", "--data-dir", self.data, "--preload", "first")
         self.refused("must be even and a multiple of num_heads", "--data-dir", self.data, "--d-model", 33)
