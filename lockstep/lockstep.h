@@ -67,6 +67,7 @@
 #include "lockstep/parallel/hooks/power_sgd_hook.h"
 #include "lockstep/parallel/hooks/quantization_hooks.h"
 #include "lockstep/parallel/join.h"
+#include "lockstep/parallel/logical/logical_ranks.h"
 #include "lockstep/parallel/model_averaging.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/parallel/sync_module_states.h"

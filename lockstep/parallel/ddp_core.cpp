@@ -209,7 +209,7 @@ void DataParallelCore::before_forward() {
 
 void DataParallelCore::synchronise_forward(int source) {
   reducer_->prepare();
-  buffer_sync_->broadcast(source);
+  if (!has_logical_ranks_) buffer_sync_->broadcast(source);
 }
 
 void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
@@ -240,12 +240,49 @@ void DataParallelCore::register_comm_hook(CommHook hook, std::string name) {
   comm_hook_name_ = std::move(name);
 }
 
+void DataParallelCore::use_logical_ranks(int count) {
+  const auto refuse = [](const std::string& what) { throw ValueError("LogicalRanks: " + what); };
+  if (options_.mixed_precision || options_.backward_passes_per_step > 1) {
+    refuse(
+        "a DistributedDataParallel with mixed_precision or backward_passes_per_step has no such order of sums");
+  }
+  if (!options_.broadcast_buffers) {
+    refuse("the module's buffers are logical rank 0's; leave broadcast_buffers true");
+  }
+  for (const auto& item : module_->named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    if (!parameter.requires_grad()) continue;
+    if (!parameter.is_cpu())
+      refuse("parameter " + item.key() + " is on a GPU, whose sums have no fixed order");
+    if (parameter.scalar_type() != at::kFloat && parameter.scalar_type() != at::kDouble) {
+      refuse("parameter " + item.key() + " is " + c10::toString(parameter.scalar_type()) +
+             ", whose gradients would be rounded between the sums; it must be float32 or float64");
+    }
+  }
+  if (!sparse_parameters(*module_).empty()) {
+    refuse("gradients of embeddings with sparse=true have no such order; make them dense (sparse=false)");
+  }
+  for (const auto& child : module_->named_modules()) {
+    const auto* layer = child.value()->as<BatchNormImpl>();
+    if (layer == nullptr || !layer->process_group()) continue;
+    refuse(
+        "SyncBatchNorm " + child.key() +
+        " needs the batches of all logical ranks at once, which a process runs one after another; use BatchNorm, "
+        "whose running statistics are logical rank 0's");
+  }
+  reducer_->average_over_logical_ranks(count);
+  has_logical_ranks_ = true;
+}
+
 void DataParallelCore::call_before_gradients(std::function<void()> call) {
   before_gradients_ = call;
   reducer_->set_begin_hook(std::move(call));
 }
 
 void DataParallelCore::enter_join(std::shared_ptr<JoinSession> session, int index) {
+  if (has_logical_ranks_) {
+    throw ValueError("join: all logical ranks have inputs in every step; give each at least one sample");
+  }
   if (options_.backward_passes_per_step > 1) {
     throw ValueError(
         "join: a model with backward_passes_per_step does not average in every backward pass; use no_sync()");

@@ -103,6 +103,15 @@ class DataParallelCore : public JoinMember {
   void register_comm_hook(CommHook hook, std::string name);
   /// `call` comes before each forward with gradients enabled and at the start of each pass.
   void call_before_gradients(std::function<void()> call);
+  /// From here on gradients are averaged over `count` logical ranks, and buffers are copied by
+  /// broadcast_buffers() alone. Throws ValueError for options that this does not go with.
+  void use_logical_ranks(int count);
+  /// Rank 0's to all ranks. Called by all; blocks.
+  void broadcast_buffers() { buffer_sync_->broadcast(0); }
+  const torch::nn::Module& module() const { return *module_; }
+  const ProcessGroup& group() const { return group_; }
+  const std::vector<at::Tensor>& buffers() const { return buffers_; }
+  Reducer& reducer() { return *reducer_; }
   /// What forward's arguments are converted to, where there is such a dtype.
   std::optional<at::ScalarType> input_dtype() const;
 
@@ -130,6 +139,7 @@ class DataParallelCore : public JoinMember {
   std::shared_ptr<Reducer> reducer_;
   std::unique_ptr<BufferSync> buffer_sync_;
   std::shared_ptr<LowPrecision> low_precision_;
+  bool has_logical_ranks_ = false;
   bool synchronises_ = false;     // the forward under way
   int64_t forwards_in_step_ = 0;  // for backward_passes_per_step
   std::shared_ptr<JoinSession> join_;

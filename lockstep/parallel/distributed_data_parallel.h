@@ -16,6 +16,7 @@
 namespace lockstep {
 
 class Joinable;
+class LogicalRanks;
 template <class OptimizerT>
 class FusedZeroRedundancyOptimizer;
 
@@ -161,6 +162,7 @@ class DistributedDataParallel {
 
  private:
   friend class Joinable;
+  friend class LogicalRanks;
   template <class OptimizerT>
   friend class FusedZeroRedundancyOptimizer;
   template <class OptimizerT>

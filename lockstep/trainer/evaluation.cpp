@@ -82,6 +82,22 @@ void add_batch(Loss loss, const std::vector<int64_t>& numbers, const EvaluationO
   if (loss.labels.defined()) share.labels.push_back({.numbers = numbers, .rows = loss.labels});
 }
 
+void run_share(const Dataset& dataset, std::vector<int64_t> indices, detail::StepEngine& engine,
+               const TrainingArguments& arguments, const EvaluationOptions& options, Share& share) {
+  using Numbered = std::pair<std::vector<int64_t>, Batch>;
+  Loader<Numbered> loader(
+      std::move(indices),
+      [&](const std::vector<int64_t>& numbers) { return Numbered(numbers, dataset.collate(numbers)); },
+      {.batch_size = arguments.per_device_eval_batch_size,
+       .num_workers = arguments.dataloader_num_workers,
+       .prefetch_factor = arguments.dataloader_prefetch_factor});
+  const at::NoGradGuard no_grad;
+  while (const auto numbered = loader.next()) {
+    add_batch(run(engine, numbered->second, arguments.bf16), numbered->first, options, share);
+    if (options.on_batch) options.on_batch();
+  }
+}
+
 Metrics compute_on_rank_0(const EvaluationOptions& options, const EvaluationResult& result,
                           const ProcessGroup& group) {
   nlohmann::json found = nlohmann::json::object();
@@ -111,29 +127,28 @@ EvaluationResult evaluate_model(const Dataset& dataset, detail::StepEngine& engi
                                 const EvaluationOptions& options) {
   if (dataset.size < 1) throw ValueError("the dataset to evaluate is empty; give at least one sample");
   const auto order = by_length(dataset, options.size);
-  auto indices = evaluation_indices(options.size, group.size(), group.rank());
-  for (auto& index : indices) index = order[static_cast<size_t>(index)];
-
-  using Numbered = std::pair<std::vector<int64_t>, Batch>;
-  Loader<Numbered> loader(
-      indices,
-      [&](const std::vector<int64_t>& numbers) { return Numbered(numbers, dataset.collate(numbers)); },
-      {.batch_size = arguments.per_device_eval_batch_size,
-       .num_workers = arguments.dataloader_num_workers,
-       .prefetch_factor = arguments.dataloader_prefetch_factor});
+  auto* const logical = engine.logical_ranks();
+  const std::vector<int> own = logical != nullptr ? logical->own() : std::vector<int>{group.rank()};
+  const int ranks = logical != nullptr ? logical->size() : group.size();
   Share share;
+  std::vector<double> loss_sums, counts;  // of the ranks of this process
   for (const auto& metric : options.metrics) metric->reset();
-  {
-    const at::NoGradGuard no_grad;
-    while (const auto numbered = loader.next()) {
-      add_batch(run(engine, numbered->second, arguments.bf16), numbered->first, options, share);
-      if (options.on_batch) options.on_batch();
-    }
+  for (const int rank : own) {
+    share.loss_sum = share.count = 0;
+    auto indices = evaluation_indices(options.size, ranks, rank);
+    for (auto& index : indices) index = order[static_cast<size_t>(index)];
+    run_share(dataset, std::move(indices), engine, arguments, options, share);
+    loss_sums.push_back(share.loss_sum);
+    counts.push_back(share.count);
   }
 
-  const auto sums =
-      at::tensor({share.loss_sum, share.count, static_cast<double>(share.labels.size())}, at::kDouble);
-  group.all_reduce(sums);
+  const auto sums = at::tensor(
+      {tree_sum(loss_sums), tree_sum(counts), static_cast<double>(share.labels.size())}, at::kDouble);
+  if (logical != nullptr) {
+    logical->all_reduce(sums);
+  } else {
+    group.all_reduce(sums);
+  }
   EvaluationResult result{.has_labels = sums[1].item<double>() > 0};
   if (result.has_labels) {
     result.loss = sums[0].item<double>() / sums[1].item<double>();

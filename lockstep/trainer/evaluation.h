@@ -38,8 +38,8 @@ struct EvaluationResult {
   at::Tensor labels{};            ///< likewise
 };
 
-/// Runs `engine` without gradients over this rank's share of `dataset`, samples of similar length together,
-/// and adds up over the ranks; loss and metrics are equal on all. They stay empty for a dataset without labels.
+/// Runs `engine` without gradients over this rank's share of `dataset` (that of its logical ranks, each in batches of its
+/// own), samples of similar length together, and adds up over the ranks; loss and metrics are equal on all. They stay empty for a dataset without labels.
 /// Only sums travel, unless outputs are kept. Throws ValueError for an empty dataset, and for a metric without
 /// the outputs that it needs. Blocks.
 EvaluationResult evaluate_model(const Dataset& dataset, detail::StepEngine& engine,

@@ -7,7 +7,7 @@ namespace lockstep::detail {
 
 std::optional<DistributedDataParallelOptions> ddp_options(const TrainingArguments& arguments,
                                                           const ProcessGroup& group, bool trains) {
-  if (group.size() == 1 || !trains) return std::nullopt;
+  if (!trains || (group.size() == 1 && arguments.deterministic_world == 0)) return std::nullopt;
   return DistributedDataParallelOptions{.process_group = group,
                                         .bucket_cap_mb = arguments.ddp_bucket_cap_mb,
                                         .broadcast_buffers = arguments.ddp_broadcast_buffers,

@@ -13,6 +13,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/logical/logical_ranks.h"
 #include "lockstep/trainer/loss.h"
 #include "lockstep/trainer/training_arguments.h"
 
@@ -69,6 +70,8 @@ class StepEngine {
   virtual std::shared_ptr<void> no_sync() = 0;
   /// Backward divides gradients by this: averaging, where a sum is wanted.
   virtual double divisor() const = 0;
+  /// What runs the passes of a step in the place of no_sync(), where there are logical ranks; else null.
+  virtual LogicalRanks* logical_ranks() = 0;
 };
 
 /// Where the module's parameters are; the CPU for a module without any.
@@ -81,13 +84,17 @@ class ModuleEngine : public StepEngine {
   using Forward = std::function<at::Tensor(TrainedModel<M>&, const Batch&)>;
 
   ModuleEngine(M module, ComputeLoss compute_loss, Forward forward, const ProcessGroup& group,
-               const std::optional<DistributedDataParallelOptions>& ddp)
+               const std::optional<DistributedDataParallelOptions>& ddp, LogicalRanksOptions logical)
       : model_(std::move(module), ddp),
         module_(model_.pointer()),
         device_(device_of(*module_)),
         compute_loss_(std::move(compute_loss)),
         forward_(std::move(forward)),
-        divisor_(ddp ? group.size() : 1) {}
+        divisor_(ddp ? group.size() : 1) {
+    if (logical.size == 0 || !ddp) return;
+    logical_ranks_.emplace(*model_.ddp(), logical);
+    divisor_ = logical.size;
+  }
 
   torch::nn::Module& module() override { return *module_; }
   Loss compute_loss(const Batch& batch) override { return compute_loss_(model_, here(batch)); }
@@ -98,6 +105,7 @@ class ModuleEngine : public StepEngine {
     return std::shared_ptr<void>(new auto(model_.ddp()->no_sync()));
   }
   double divisor() const override { return divisor_; }
+  LogicalRanks* logical_ranks() override { return logical_ranks_ ? &*logical_ranks_ : nullptr; }
 
  private:
   Batch here(const Batch& batch) const { return device_.is_cpu() ? batch : batch.to(device_); }
@@ -108,10 +116,11 @@ class ModuleEngine : public StepEngine {
   ComputeLoss compute_loss_;
   Forward forward_;
   double divisor_;
+  std::optional<LogicalRanks> logical_ranks_{};
 };
 
-/// How `arguments` want their DistributedDataParallel; nothing where there is one rank, or nothing to train.
-/// Then parameters and buffers of rank 0 have been copied to all. Called by all ranks; blocks.
+/// How `arguments` want their DistributedDataParallel; nothing where there is one rank and no logical ones, or
+/// nothing to train. Then parameters and buffers of rank 0 have been copied to all. Called by all ranks; blocks.
 std::optional<DistributedDataParallelOptions> ddp_options(const TrainingArguments& arguments,
                                                           const ProcessGroup& group, bool trains);
 

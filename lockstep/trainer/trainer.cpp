@@ -44,14 +44,16 @@ Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::s
                                             bool keep_outputs) {
   const timeline::Uncounted uncounted;
   const auto begin = Clock::now();
-  const int64_t size = evaluation_size(dataset.size, group.size(), arguments);
+  const int64_t size = evaluation_size(dataset.size, data_ranks(), arguments);
   module.eval();
   EvaluationResult result;
   {
     std::optional<ExponentialMovingAverage::Use> averaged;
     if (ema) averaged.emplace(*ema);
     const int64_t rank_batch = arguments.per_device_eval_batch_size;
-    ProgressBar eval_bar({.total = ((size + group.size() - 1) / group.size() + rank_batch - 1) / rank_batch,
+    const int ranks = data_ranks();
+    const int64_t of_a_rank = ((size + ranks - 1) / ranks + rank_batch - 1) / rank_batch;
+    ProgressBar eval_bar({.total = of_a_rank * (ranks / group.size()),
                           .label = prefix,
                           .unit = "batches",
                           .enabled = shows_bars,
@@ -72,7 +74,7 @@ Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::s
     return prediction;
   }
 
-  const int64_t batch = arguments.per_device_eval_batch_size * group.size();
+  const int64_t batch = arguments.per_device_eval_batch_size * data_ranks();
   auto& metrics = prediction.metrics;
   metrics[prefix + "_loss"] = result.loss;
   std::string shown = fmt::format("loss {:.4f}", result.loss);

@@ -50,7 +50,7 @@ struct TrainerOptions {
   /// What save_model() and checkpoints have beside model.safetensors: texts by file name, such as config.json.
   /// Called on rank 0.
   std::function<std::map<std::string, std::string>()> model_files{};
-  /// Called with the optimizer step (from 1) and this rank's sample numbers of its micro-batches.
+  /// Called with the optimizer step (from 1) and the sample numbers of this process's micro-batches.
   std::function<void(int64_t step, const std::vector<int64_t>& indices)> on_samples{};
 };
 
@@ -86,7 +86,8 @@ TrainerParts make_parts(M module, TrainingArguments arguments, ProcessGroup grou
   }
   auto engine = std::make_unique<detail::ModuleEngine<M>>(
       std::move(module), std::move(options.compute_loss), std::move(options.forward), group,
-      detail::ddp_options(arguments, group, options.train_dataset.size > 0));
+      detail::ddp_options(arguments, group, options.train_dataset.size > 0),
+      LogicalRanksOptions{.size = arguments.deterministic_world, .seed = arguments.seed});
   return {.engine = std::move(engine),
           .arguments = std::move(arguments),
           .group = std::move(group),
@@ -115,7 +116,9 @@ TrainerParts make_parts(M module, TrainingArguments arguments, ProcessGroup grou
 ///     trainer.train();
 ///
 /// Before the forward of every micro-batch the default generator of random numbers is seeded with
-/// random_key({seed, rank, step, micro-batch}), so that dropout does not depend on what was drawn before.
+/// random_key({seed, rank, step, micro-batch}), so that dropout does not depend on what was drawn before. With
+/// deterministic_world all that a training computes belongs to logical ranks (logical_ranks.h), and its weights have the
+/// same bits on any number of processes (docs/determinism.md).
 ///
 /// Rank 0 shows progress on standard error and writes output_dir/log.jsonl; report_to names trackers that get
 /// the same entries (output/tracking.h).

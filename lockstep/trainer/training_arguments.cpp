@@ -94,6 +94,10 @@ void TrainingArguments::validate() const {
   if (load_best_model_at_end && save_strategy == SaveStrategy::NO) {
     throw ValueError("load_best_model_at_end loads a checkpoint, but save_strategy is no");
   }
+  if (deterministic_world > 0 && !ddp_broadcast_buffers) {
+    throw ValueError(
+        "deterministic_world keeps the buffers of logical rank 0, but ddp_broadcast_buffers is false; leave it true");
+  }
   if (reduces_lr_on_plateau()) {
     plateau_options();
     if (!evaluates()) {

@@ -215,7 +215,7 @@ void Reducer::reset_pass() {
     parameter.gradients = 0;
     if (parameter.is_trainable) ++buckets_[parameter.bucket].pending;
   }
-  pass_ = Pass{.state = pass_.state};
+  pass_ = Pass{.state = pass_.state, .divisor = logical_ranks_};
   if (order_state_ == Order::own) order_.clear();
 }
 
@@ -277,6 +277,7 @@ void Reducer::adopt(Parameter& parameter) {
     // After zero_grad(set_to_none) autograd leaves a tensor of its own: one copy brings it there, unless it
     // was computed there (bucket_slot()).
     if (!is_in_slot(gradient, parameter.view)) copy_to_slot(gradient, parameter);
+    add_kept(parameter);
     // With create_graph the gradient is part of a graph, which must stay.
     if (options_.gradient_as_bucket_view && !gradient.requires_grad()) gradient = parameter.view;
   }
@@ -325,8 +326,9 @@ void Reducer::start_average(Bucket& bucket) {
   const bool by_size = pass_.divisor == 0 || pass_.divisor == group_.size();
   const at::ScalarType dtype = bucket.flat.scalar_type();
   if (!by_size && (dtype == at::kBFloat16 || dtype == at::kHalf)) bucket.wide = bucket.flat.to(at::kFloat);
-  bucket.work = group_.all_reduce_async(bucket.wide.defined() ? bucket.wide : bucket.flat,
-                                        {.op = by_size ? ReduceOp::AVG : ReduceOp::SUM});
+  AllReduceOptions how{.op = by_size ? ReduceOp::AVG : ReduceOp::SUM};
+  if (logical_ranks_ > 0) how.algorithm = tree_algorithm(group_);
+  bucket.work = group_.all_reduce_async(bucket.wide.defined() ? bucket.wide : bucket.flat, how);
 }
 
 /// Where the gradients are not reduced in main memory, or by a hook: nobody waits for a device to learn that
@@ -335,9 +337,9 @@ void Reducer::all_reduce_missing(Bucket& bucket) {
   bucket.missing_work = group_.all_reduce_async(bucket.missing);
 }
 
-/// Ends the pass. `divisor`: 0 outside join(), where buckets are averaged by the reduction itself.
+/// Ends the pass. `divisor`: join()'s; 0 outside.
 void Reducer::end(int divisor) {
-  pass_.divisor = divisor;
+  if (divisor != 0) pass_.divisor = divisor;
   OpenPasses::of_process().leave(this);
   const bool was_cut_short = pass_.state == PassState::torn || pass_.state == PassState::absent;
   take(was_cut_short ? PassEvent::recovery : PassEvent::end);

@@ -25,6 +25,7 @@
 #include "lockstep/parallel/pass/pass.h"
 #include "lockstep/parallel/pass/pass_report.h"
 #include "lockstep/parallel/reducer/device_streams.h"
+#include "lockstep/parallel/reducer/gradient_tree.h"
 
 namespace torch::autograd {
 struct Node;
@@ -44,6 +45,9 @@ struct ReducerOptions {
   bool gradient_as_bucket_view = true;
   bool static_graph = false;
 };
+
+/// The all-reduce of `group`'s backend that adds in the order of shm::reduce.
+AllReduceAlgorithm tree_algorithm(const ProcessGroup& group);
 
 /// What the reducer has seen, for DistributedDataParallel::logging_data().
 struct ReducerStatistics {
@@ -90,6 +94,15 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void set_begin_hook(std::function<void()> hook) { begin_hook_ = std::move(hook); }
   /// Takes part in a pass of the other ranks with zeros; `divisor` as above.
   void shadow_pass(int divisor);
+
+  /// From here on gradients are averaged over `count` logical ranks, of which a process may have several
+  /// (logical_ranks.h), in the order of shm::reduce on any backend. Before the first pass.
+  void average_over_logical_ranks(int count);
+  /// A logical rank's gradients are complete, outside a pass: takes them out of the parameters, for the sum of
+  /// the pass to come. Throws Error naming the parameters that have none, where none may be missing.
+  void keep_gradients();
+  /// Forgets the gradients that were kept and those that the parameters have.
+  void forget_gradients();
 
   /// `hook` takes the place of averaging, in every bucket; sparse gradients are averaged as ever. On all
   /// ranks, before the first pass. Throws Error for a second hook and after a pass.
@@ -149,7 +162,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     bool leaves_at_end = false;  // no bucket leaves before the end
     bool is_timed = false;
     size_t next_bucket = 0;  // the next to leave
-    int divisor = 0;         // 0: the size of the group
+    int divisor = 0;         // 0: the size of the group, within which the reduction itself averages
     std::chrono::steady_clock::time_point start{}, comm_start{};
     int64_t traced_start = 0;  // for the timeline; 0: none is kept
     // Where a gradient is missing somewhere: what each rank has to say (pass_report.h).
@@ -175,6 +188,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void add_hook(size_t parameter);
   at::Tensor offer_slot(size_t parameter, at::ScalarType dtype);  // see bucket_slot()
   void remove_hook(Parameter& parameter);
+  void add_kept(const Parameter& parameter);
   void agree_on_order();
   void lay_out_in_order();
   void verify_trainable() const;
@@ -236,6 +250,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::function<int()> join_hook_;
   std::function<void()> begin_hook_;
   CommHook comm_hook_;
+  int logical_ranks_ = 0;  // 0: a rank is a process
+  GradientTree kept_;      // of this process's logical ranks but the last
 
   Pass pass_;
   std::vector<size_t> order_;  // in which gradients became ready; empty until a pass has ended well

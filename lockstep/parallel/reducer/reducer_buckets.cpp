@@ -1,5 +1,6 @@
 // Where gradients live, and in which order they are expected.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
@@ -111,12 +112,14 @@ void Reducer::add_hook(size_t index) {
 
 at::Tensor Reducer::offer_slot(size_t index, at::ScalarType dtype) {
   Parameter& parameter = parameters_[index];
-  if (pass_.state != PassState::open || is_torn() || !options_.gradient_as_bucket_view ||
+  const bool averages = pass_.state == PassState::open && !is_torn();
+  // Logical ranks add in the same order in a pass and outside.
+  if ((!averages && logical_ranks_ == 0) || !options_.gradient_as_bucket_view ||
       c10::GradMode::is_enabled() || torch::autograd::AnomalyMode::is_enabled()) {
     return {};
   }
   at::Tensor& gradient = parameter.tensor.mutable_grad();
-  if (gradient.defined() || parameter.is_ready || !parameter.fits_slot ||
+  if (gradient.defined() || (averages && parameter.is_ready) || !parameter.fits_slot ||
       parameter.view.scalar_type() != dtype || !parameter.tensor.requires_grad()) {
     return {};
   }
@@ -127,7 +130,7 @@ at::Tensor Reducer::offer_slot(size_t index, at::ScalarType dtype) {
       accumulator.post_hooks().size() > 1 || accumulator.tensor_post_acc_grad_hooks() != nullptr) {
     return {};
   }
-  return gradient = parameter.view;
+  return gradient = averages ? parameter.view : at::empty_like(parameter.view);
 }
 
 void Reducer::remove_hook(Parameter& parameter) {

@@ -16,6 +16,11 @@ void Reducer::register_comm_hook(CommHook hook) {
   if (pass_.state == PassState::open || statistics_.passes > 0) {
     throw Error("DistributedDataParallel: register_comm_hook must be called before the first backward pass");
   }
+  if (logical_ranks_ > 0) {
+    throw Error(
+        "DistributedDataParallel: register_comm_hook: gradients are added in the order of the logical ranks, which a hook "
+        "would change");
+  }
   comm_hook_ = std::move(hook);
   lay_out(make_plan(known_order()));  // buffer() has no gaps
 }

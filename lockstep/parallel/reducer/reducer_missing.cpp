@@ -64,6 +64,7 @@ std::vector<at::Tensor> Reducer::contribute_missing() {
     } else if (!old.is_alias_of(parameter.view)) {
       parameter.view.copy_(old);
     }
+    if (pass_.role == Role::active) add_kept(parameter);
   }
   return kept;
 }

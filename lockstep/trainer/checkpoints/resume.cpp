@@ -15,6 +15,7 @@
 namespace lockstep {
 namespace {
 
+constexpr const char* kThreads = "threads";
 constexpr const char* kWho = "the checkpoint's training_state.safetensors";
 
 /// f(name, field) for each field.
@@ -82,12 +83,14 @@ checkpoint::Checkpoint choose(const TrainingArguments& arguments) {
 StateDict TrainingPosition::state_dict() const {
   StateDict state;
   visit(*this, [&](const char* name, const auto& value) { state.scalars[name] = value; });
+  state.scalars[kThreads] = threads;
   return state;
 }
 
 TrainingPosition TrainingPosition::from(const StateDict& state) {
   TrainingPosition position;
   visit(position, [&]<class T>(const char* name, T& value) { value = state.get<T>(kWho, name); });
+  if (state.scalars.contains(kThreads)) position.threads = state.get<int64_t>(kWho, kThreads);
   return position;
 }
 
@@ -145,6 +148,14 @@ std::string adapt_to(const TrainingPosition& position, int world_size, int64_t d
       "{} rank{} instead of {}: gradient_accumulation_steps is {}, so that a step has {} samples as before",
       world_size, world_size == 1 ? "" : "s", position.world_size, arguments.gradient_accumulation_steps,
       position.total_train_batch_size);
+}
+
+void check_arithmetic(const TrainingPosition& position, const TrainingArguments& arguments, int threads) {
+  if (arguments.deterministic_world == 0 || position.threads == 0 || position.threads == threads) return;
+  throw ValueError(fmt::format(
+      "the checkpoint's run had {} thread{} a process, this one has {}; with deterministic_world, whose sums depend on "
+      "them, set OMP_NUM_THREADS={}",
+      position.threads, position.threads == 1 ? "" : "s", threads, position.threads));
 }
 
 void check_plan(const TrainingPosition& position, const TrainingPlan& plan) {

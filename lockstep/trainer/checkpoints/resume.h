@@ -25,7 +25,8 @@ struct TrainingPosition {
   double loss_since_log = 0, total_loss = 0;
   int64_t last_logged_step = 0;
 
-  int64_t world_size = 1;
+  int64_t world_size = 1;  ///< or, with deterministic_world, logical ranks
+  int64_t threads = 0;     ///< of a process; 0: a checkpoint of an earlier version does not say
   int64_t total_train_batch_size = 0;
   int64_t update_steps_per_epoch = 0;
   int64_t samples_per_epoch = 0;
@@ -53,6 +54,9 @@ std::optional<ResumePoint> find_resume_point(const TrainingArguments& arguments,
 /// the training set has another size. Pure.
 std::string adapt_to(const TrainingPosition& position, int world_size, int64_t dataset_size,
                      TrainingArguments& arguments);
+/// With deterministic_world: throws ValueError where a process has another number of threads than those of `position`'s run,
+/// whose sums would not be repeated.
+void check_arithmetic(const TrainingPosition& position, const TrainingArguments& arguments, int threads);
 /// Throws ValueError where an epoch of `plan` has other steps or samples than `position`'s.
 void check_plan(const TrainingPosition& position, const TrainingPlan& plan);
 

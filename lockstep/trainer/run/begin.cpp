@@ -1,4 +1,5 @@
 // What train() does before its first step.
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <utility>
@@ -45,17 +46,31 @@ void Trainer::Impl::begin_schedule(Run& run) {
   }
 }
 
+/// Among how many ranks samples are divided.
+int Trainer::Impl::data_ranks() const {
+  const auto* logical = parts.engine->logical_ranks();
+  return logical != nullptr ? logical->size() : group.size();
+}
+
 Run Trainer::Impl::plan_run(const std::optional<ResumePoint>& resumed) {
+  const int ranks = data_ranks();
+  on_all_ranks(group, [&] {
+    if (arguments.deterministic_world == 0 || parts.train_dataset.size >= ranks) return;
+    throw ValueError(fmt::format(
+        "the training set has {} sample{}, fewer than the {} logical ranks; lower deterministic_world",
+        parts.train_dataset.size, parts.train_dataset.size == 1 ? "" : "s", ranks));
+  });
   TrainingPosition position;
   if (resumed) {
     position = resumed->position;
     std::string adapted;
     on_all_ranks(group, [&] {
-      adapted = adapt_to(position, group.size(), parts.train_dataset.size, parts.arguments);
+      adapted = adapt_to(position, ranks, parts.train_dataset.size, parts.arguments);
+      check_arithmetic(position, parts.arguments, at::get_num_threads());
     });
     if (!adapted.empty()) bar.message(adapted);
   }
-  const auto plan = plan_training(parts.train_dataset.size, group.size(), arguments);
+  const auto plan = plan_training(parts.train_dataset.size, ranks, arguments);
   if (resumed) {
     on_all_ranks(group, [&] { check_plan(position, plan); });
   } else {
@@ -66,7 +81,13 @@ Run Trainer::Impl::plan_run(const std::optional<ResumePoint>& resumed) {
     position.sampler_batch_size = arguments.per_device_train_batch_size;
     position.sampler_accumulation_steps = arguments.gradient_accumulation_steps;
   }
-  position.world_size = group.size();
+  if (arguments.deterministic_world > 0) {
+    bar.message(
+        fmt::format("{} logical ranks on {} process{}: runs with OMP_NUM_THREADS={} have the same bits",
+                    ranks, group.size(), group.size() == 1 ? "" : "es", at::get_num_threads()));
+  }
+  position.world_size = ranks;
+  position.threads = at::get_num_threads();
   const bool keeps_order = arguments.overfit_batches > 0;
   TrainSampler sampler(
       parts.train_dataset.size,

@@ -12,7 +12,6 @@
 #include "lockstep/base/random_key.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/comm/all_ranks.h"
-#include "lockstep/data/loader.h"
 #include "lockstep/job/stop_signals.h"
 #include "lockstep/optim/autocast.h"
 #include "lockstep/optim/clip_grad.h"
@@ -34,33 +33,57 @@ double tokens_in(const Batch& batch) {
 
 }  // namespace
 
+void Trainer::Impl::run_pass(RankStep& step, int64_t micro_batch, int64_t step_samples) {
+  const bool last = micro_batch + 1 == static_cast<int64_t>(step.micro_batches.size());
+  const bool counts = !(last && step.last_is_substitute);
+  Loss loss;
+  const Batch& batch = step.micro_batches[static_cast<size_t>(micro_batch)];
+  {
+    const timeline::Counted counted(timeline::Kind::forward);
+    const AutocastGuard autocast(arguments.bf16);
+    loss = parts.engine->compute_loss(batch);
+  }
+  check_for_training(loss);
+  if (counts) {
+    step.loss_sum += loss.sum.item<double>();
+    step.count += loss.count;
+    step.tokens += tokens_in(batch);
+  }
+  const timeline::Counted counted(timeline::Kind::backward);
+  (loss.sum * (counts ? parts.engine->divisor() / static_cast<double>(step_samples) : 0.0)).backward();
+}
+
 // Forward and backward of a step's micro-batches. Gradients are left as those of the sum of the losses over
 // `step_samples`: where losses are counted by sample, that is already what the optimizer wants.
-StepTotals Trainer::Impl::accumulate(const std::vector<Batch>& micro_batches, int64_t step_samples,
-                                     bool last_is_substitute) {
-  double loss_sum = 0, count = 0, tokens = 0;
-  for (size_t i = 0; i < micro_batches.size(); ++i) {
-    const bool last = i + 1 == micro_batches.size();
-    const bool counts = !(last && last_is_substitute);
-    const auto guard = last ? nullptr : parts.engine->no_sync();
-    at::manual_seed(random_key(
-        {arguments.seed, static_cast<uint64_t>(group.rank()), static_cast<uint64_t>(state.global_step), i}));
-    Loss loss;
-    {
-      const timeline::Counted counted(timeline::Kind::forward);
-      const AutocastGuard autocast(arguments.bf16);
-      loss = parts.engine->compute_loss(micro_batches[i]);
+StepTotals Trainer::Impl::accumulate(std::vector<RankStep> steps, int64_t step_samples) {
+  const auto global_step = static_cast<uint64_t>(state.global_step);
+  const auto micro_batches = static_cast<int64_t>(steps.front().micro_batches.size());
+  auto* const logical = parts.engine->logical_ranks();
+  if (logical != nullptr) {
+    logical->run_step(global_step, micro_batches, [&](const LogicalPass& pass) {
+      RankStep& step = steps[static_cast<size_t>(pass.rank - logical->own().front())];
+      run_pass(step, pass.micro_batch, step_samples);
+      if (&step != &steps.back() || pass.micro_batch + 1 < micro_batches)
+        call(LOCKSTEP_EVENT(on_substep_end));
+    });
+  } else {
+    for (int64_t i = 0; i < micro_batches; ++i) {
+      const bool last = i + 1 == micro_batches;
+      const auto guard = last ? nullptr : parts.engine->no_sync();
+      at::manual_seed(random_key(
+          {arguments.seed, static_cast<uint64_t>(group.rank()), global_step, static_cast<uint64_t>(i)}));
+      run_pass(steps.front(), i, step_samples);
+      if (!last) call(LOCKSTEP_EVENT(on_substep_end));
     }
-    check_for_training(loss);
-    if (counts) {
-      loss_sum += loss.sum.item<double>();
-      count += loss.count;
-      tokens += tokens_in(micro_batches[i]);
-    }
-    const timeline::Counted counted(timeline::Kind::backward);
-    (loss.sum * (counts ? parts.engine->divisor() / static_cast<double>(step_samples) : 0.0)).backward();
-    if (!last) call(LOCKSTEP_EVENT(on_substep_end));
   }
+  std::vector<double> loss_sums, counts;
+  double tokens = 0;
+  for (const RankStep& step : steps) {
+    loss_sums.push_back(step.loss_sum);
+    counts.push_back(step.count);
+    tokens += step.tokens;
+  }
+  const double loss_sum = tree_sum(loss_sums), count = tree_sum(counts);
   const auto limit = arguments.time_limit();
   const bool time_is_over = limit && Clock::now() - start > *limit;
   // Without checkpoints there is nothing to stop with; what a loop around this one has caught is its own.
@@ -72,7 +95,11 @@ StepTotals Trainer::Impl::accumulate(const std::vector<Batch>& micro_batches, in
                  at::kDouble);
   {
     const timeline::Counted counted(timeline::Kind::collective);
-    group.all_reduce(sums);
+    if (logical != nullptr) {
+      logical->all_reduce(sums);
+    } else {
+      group.all_reduce(sums);
+    }
   }
   const auto* total = sums.const_data_ptr<double>();
   if (!std::isfinite(total[0])) refuse_divergence(loss_sum, 0);
@@ -163,40 +190,62 @@ void Trainer::Impl::evaluate_in_training(Run& run) {
   }
 }
 
+// What this process trains on in the rest of the epoch.
+std::vector<RankData> Trainer::Impl::deal(const Run& run) {
+  const auto& plan = run.plan;
+  const int64_t batch_size = arguments.per_device_train_batch_size;
+  auto order = run.sampler.indices();
+  if (plan.is_limited) order.resize(static_cast<size_t>(plan.samples_per_epoch));
+  const int64_t done = run.position.update_steps_done * plan.gradient_accumulation_steps * batch_size;
+  const auto* logical = parts.engine->logical_ranks();
+  const std::vector<int> own = logical != nullptr ? logical->own() : std::vector<int>{group.rank()};
+  const int loaders = static_cast<int>(own.size());
+  std::vector<RankData> ranks;
+  for (const int rank : own) {
+    auto dealt = deal_epoch(order, data_ranks(), rank, batch_size, arguments.dataloader_drop_last);
+    const auto skipped = std::min<int64_t>(done, static_cast<int64_t>(dealt.indices.size()));
+    Loader<Batch> loader({dealt.indices.begin() + skipped, dealt.indices.end()}, parts.train_dataset.collate,
+                         {.batch_size = batch_size,
+                          .num_workers = (arguments.dataloader_num_workers + loaders - 1) / loaders,
+                          .prefetch_factor = arguments.dataloader_prefetch_factor});
+    ranks.push_back({std::move(dealt), std::move(loader)});
+  }
+  return ranks;
+}
+
 void Trainer::Impl::run_epoch(Run& run, int64_t epoch) {
   const auto& plan = run.plan;
   run.sampler.set_epoch(epoch);
   control.should_epoch_stop = false;
   call(LOCKSTEP_EVENT(on_epoch_begin));
   const int64_t batch_size = arguments.per_device_train_batch_size;
-  auto order = run.sampler.indices();
-  if (plan.is_limited) order.resize(static_cast<size_t>(plan.samples_per_epoch));
-  const auto dealt =
-      deal_epoch(order, group.size(), group.rank(), batch_size, arguments.dataloader_drop_last);
   int64_t micro_batches_done = run.position.update_steps_done * plan.gradient_accumulation_steps;
-  const auto skipped =
-      std::min<int64_t>(micro_batches_done * batch_size, static_cast<int64_t>(dealt.indices.size()));
-  Loader<Batch> loader({dealt.indices.begin() + skipped, dealt.indices.end()}, parts.train_dataset.collate,
-                       {.batch_size = batch_size,
-                        .num_workers = arguments.dataloader_num_workers,
-                        .prefetch_factor = arguments.dataloader_prefetch_factor});
+  auto ranks = deal(run);
   for (auto& i = run.position.update_steps_done;
        i < plan.update_steps_per_epoch && !control.should_training_stop && !control.should_epoch_stop;) {
-    std::vector<Batch> micro_batches;
+    const bool epoch_ends = i + 1 == plan.update_steps_per_epoch;
+    std::vector<RankStep> steps;
     {
       const timeline::Span span("data", timeline::Kind::data);
       const timeline::Counted counted(timeline::Kind::data);
-      for (int64_t k = 0; k < plan.micro_batches_of(i); ++k) micro_batches.push_back(*loader.next());
+      for (auto& [dealt, loader] : ranks) {
+        RankStep& step = steps.emplace_back();
+        step.last_is_substitute = epoch_ends && dealt.last_is_substitute;
+        for (int64_t k = 0; k < plan.micro_batches_of(i); ++k) step.micro_batches.push_back(*loader.next());
+      }
     }
-    const bool epoch_ends = i + 1 == plan.update_steps_per_epoch;
     if (parts.on_samples) {
-      const auto first = dealt.indices.begin() + micro_batches_done * batch_size;
-      const auto last = epoch_ends ? dealt.indices.end() - (dealt.last_is_substitute ? 1 : 0)
-                                   : first + plan.micro_batches_of(i) * batch_size;
-      parts.on_samples(state.global_step + 1, {first, last});
+      std::vector<int64_t> samples;
+      for (const auto& [dealt, loader] : ranks) {
+        const auto first = dealt.indices.begin() + micro_batches_done * batch_size;
+        const auto last = epoch_ends ? dealt.indices.end() - (dealt.last_is_substitute ? 1 : 0)
+                                     : first + plan.micro_batches_of(i) * batch_size;
+        samples.insert(samples.end(), first, last);
+      }
+      parts.on_samples(state.global_step + 1, samples);
     }
     call(LOCKSTEP_EVENT(on_step_begin));
-    const auto totals = accumulate(micro_batches, plan.samples_of(i), epoch_ends && dealt.last_is_substitute);
+    const auto totals = accumulate(std::move(steps), plan.samples_of(i));
     optimizer_step(run, totals, plan.samples_of(i));
     micro_batches_done += plan.micro_batches_of(i);
     ++state.global_step;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/data/loader.h"
 #include "lockstep/data/train_sampler.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/lr_scheduler.h"
@@ -37,6 +38,19 @@ struct Run {
   double learning_rate() const {
     return scheduler ? scheduler->get_last_lr().front() : plateau->get_last_lr().front();
   }
+};
+
+/// What a rank trains on in an epoch. A process has one; where there are logical ranks, its share of those.
+struct RankData {
+  RankEpoch dealt;
+  Loader<Batch> loader;
+};
+
+/// A rank's part in a step.
+struct RankStep {
+  std::vector<Batch> micro_batches{};
+  bool last_is_substitute = false;
+  double loss_sum = 0, count = 0, tokens = 0;  // found by its passes
 };
 
 /// What all ranks together have found in a step.
@@ -96,8 +110,10 @@ struct Trainer::Impl {
   void resume(detail::Run& run, const ResumePoint& from);
   CheckpointedTraining checkpointed(detail::Run& run);
   void run_epoch(detail::Run& run, int64_t epoch);
-  detail::StepTotals accumulate(const std::vector<Batch>& micro_batches, int64_t step_samples,
-                                bool last_is_substitute);
+  int data_ranks() const;
+  std::vector<detail::RankData> deal(const detail::Run& run);
+  detail::StepTotals accumulate(std::vector<detail::RankStep> steps, int64_t step_samples);
+  void run_pass(detail::RankStep& step, int64_t micro_batch, int64_t step_samples);
   void optimizer_step(detail::Run& run, const detail::StepTotals& totals, int64_t step_samples);
   void refuse_divergence(double own_loss, double norm);
   void note_progress(const TrainingPlan& plan, int64_t samples, double tokens);

@@ -1,0 +1,38 @@
+// Trains ResNet-18 on random pictures with the Trainer:
+//   pictures_runner ARGUMENTS
+// ARGUMENTS: a training_args.json, whose output_dir gets the model, buffers included.
+#include <ATen/Context.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include "lockstep/base/file.h"
+#include "lockstep/base/main.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/models/resnet.h"
+#include "lockstep/trainer/trainer.h"
+
+namespace {
+
+using namespace lockstep;
+
+int run(char** argv) {
+  const auto args = training_arguments_from_json(read_file(argv[1]), argv[1]);
+  at::manual_seed(args.seed);
+  models::ResNet model(models::ResNetOptions{.num_classes = 4, .stem = models::ResNetOptions::Stem::cifar});
+  const Dataset pictures =
+      tensor_dataset({{"image", at::randn({45, 3, 8, 8})}, {"label", at::randint(4, {45}, at::kLong)}});
+  auto world = init();
+  Trainer trainer(model, args, world,
+                  {.train_dataset = pictures,
+                   .eval_dataset = pictures,
+                   .forward = [](auto& net, const Batch& batch) { return net(batch["image"]); }});
+  trainer.train();
+  trainer.save_model(args.output_dir);
+  return 0;
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  return lockstep::run_main("pictures_runner", [&] { return run(argv); });
+}
