@@ -1,0 +1,130 @@
+// What LogicalRanks refuse, and steps that are out of the ordinary.
+#include <ATen/ops/equal.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
+
+#include "lockstep/parallel/hooks/default_hooks.h"
+#include "lockstep/parallel/logical/logical_ranks.h"
+#include "lockstep/parallel/sync_batch_norm.h"
+#include "tests/parallel/ddp_models.h"
+
+namespace lockstep::testing {
+namespace {
+
+/// A power of two that any of the numbers of ranks shares, or nothing.
+int logical_size() { return world().size() == 3 ? 0 : 2 * world().size(); }
+
+at::Tensor loss_of(auto& net, int step, int rank) {
+  return at::mse_loss(net(batch_input(step, rank)), batch_target(step, rank));
+}
+
+/// The tree's mean over logical ranks of a bare module's gradients.
+std::vector<at::Tensor> expected_means(Toy& net, int step, int size) {
+  std::vector<std::vector<at::Tensor>> leaves;
+  const auto call = [&](const at::Tensor& x) { return net->forward(x); };
+  for (int rank = 0; rank < size; ++rank) {
+    net->zero_grad();
+    loss_of(call, step, rank).backward();
+    auto& leaf = leaves.emplace_back();
+    for (const at::Tensor& parameter : net->parameters()) {
+      leaf.push_back(parameter.grad().defined() ? parameter.grad() : at::zeros_like(parameter));
+    }
+  }
+  for (; leaves.size() > 1; leaves.resize(leaves.size() / 2)) {
+    for (size_t i = 0; i < leaves.size(); i += 2) {
+      for (size_t p = 0; p < leaves[i].size(); ++p) leaves[i / 2][p] = leaves[i][p] + leaves[i + 1][p];
+    }
+  }
+  for (at::Tensor& sum : leaves[0]) sum = sum / size;
+  return leaves[0];
+}
+
+void expect_means(Toy& model, int step) {
+  Toy alone;
+  for (size_t p = 0; p < model->parameters().size(); ++p) {
+    alone->parameters()[p].requires_grad_(model->parameters()[p].requires_grad());
+  }
+  const auto expected = expected_means(alone, step, logical_size());
+  const auto parameters = model->parameters();
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (!parameters[p].requires_grad()) continue;
+    EXPECT_TRUE(at::equal(parameters[p].grad(), expected[p])) << "step " << step << ", parameter " << p;
+  }
+}
+
+TEST(LogicalRanks, StepsOutOfTheOrdinary) {
+  ONLY_IF(logical_size() > 0);
+  Toy model;
+  DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
+  LogicalRanks ranks(ddp, {.size = logical_size()});
+  const auto run = [&](int step) {
+    ranks.run_step(static_cast<uint64_t>(step), 1,
+                   [&](const LogicalPass& pass) { loss_of(ddp, step, pass.rank).backward(); });
+    expect_means(model, step);
+  };
+  run(0);
+  run(1);  // onto gradients that were not dropped
+  model->zero_grad(/*set_to_none=*/false);
+  run(2);
+  // An exception in a logical rank of every process, in a pass of the reducer and before.
+  for (const bool in_last : {false, true}) {
+    const int failing = in_last ? ranks.own().back() : ranks.own().front();
+    check_throws<std::runtime_error>(
+        [&] {
+          ranks.run_step(3, 1, [&](const LogicalPass& pass) {
+            if (pass.rank == failing) throw std::runtime_error("no more data");
+            loss_of(ddp, 3, pass.rank).backward();
+          });
+        },
+        "no more data");
+    run(4);
+  }
+  model->net1->weight.requires_grad_(false);
+  run(5);
+  model->net1->weight.requires_grad_(true);
+  run(6);
+}
+
+TEST(LogicalRanks, RefusesWhatWouldNotRepeat) {
+  ONLY_IF(logical_size() > 0);
+  const auto refuses = [](auto module, DistributedDataParallelOptions options, const std::string& part) {
+    DistributedDataParallel ddp(module, options);
+    check_throws<ValueError>([&] { LogicalRanks(ddp, {.size = logical_size()}); }, part);
+  };
+  refuses(torch::nn::Sequential(torch::nn::Linear(2, 3), SyncBatchNorm(torch::nn::BatchNormOptions(3))), {},
+          "SyncBatchNorm 1 needs the batches of all logical ranks at once");
+  refuses(torch::nn::Sequential(torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true))), {},
+          "embeddings with sparse=true");
+  Toy low;
+  low->to(at::kBFloat16);
+  refuses(low, {}, "parameter net1.weight is BFloat16");
+  refuses(Toy(), {.broadcast_buffers = false}, "leave broadcast_buffers true");
+  refuses(Toy(), {.backward_passes_per_step = 2}, "backward_passes_per_step");
+
+  Toy model;
+  DistributedDataParallel ddp(model);
+  check_throws<Error>(
+      [&] { LogicalRanks(ddp, {.size = logical_size(), .seed = static_cast<uint64_t>(world().rank())}); },
+      "option seed");
+  LogicalRanks ranks(ddp, {.size = logical_size()});
+  check_throws<Error>([&] { LogicalRanks(ddp, {.size = logical_size()}); }, "make it once");
+  check_throws<Error>([&] { ddp.register_comm_hook(std::nullopt, allreduce_hook); }, "register_comm_hook");
+  check_throws<ValueError>([&] { ranks.run_step(0, 0, [](const LogicalPass&) {}); }, "it needs at least 1");
+}
+
+TEST(LogicalRanks, AParameterThatALogicalRankDoesNotUseIsNamed) {
+  ONLY_IF(logical_size() > 0);
+  TwoHeads model;
+  DistributedDataParallel ddp(model);
+  LogicalRanks ranks(ddp, {.size = logical_size()});
+  check_throws<Error>(
+      [&] {
+        ranks.run_step(0, 1, [&](const LogicalPass&) {
+          std::get<0>(ddp(at::ones({2, 4}))).sum().backward();
+        });
+      },
+      "no gradient for right.weight, right.bias");
+}
+
+}  // namespace
+}  // namespace lockstep::testing
