@@ -189,6 +189,8 @@ class DocsTest(unittest.TestCase):
     def test_commands_have_these_flags(self):
         """Every program of ours in a command is there, and knows the flags that stand behind it."""
         programs = {path.name for path in BIN.iterdir() if not path.name.endswith(".py")}
+        recipes = {path.stem for path in (SOURCE / "recipes").glob("*.cpp")}
+        self.assertEqual(recipes - programs, set(), "build these recipes first")
         wrong, seen = [], 0
         for page in pages():
             for block in blocks_of(page):
