@@ -8,6 +8,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/checkpoint/module_file.h"
 #include "lockstep/comm/all_ranks.h"
+#include "lockstep/job/launch_environment.h"
 #include "lockstep/job/stop_signals.h"
 #include "lockstep/parallel/sync_module_states.h"
 #include "lockstep/timeline/totals.h"
@@ -117,7 +118,8 @@ void Trainer::Impl::save_model(const std::filesystem::path& directory) {
 Trainer::Trainer(detail::TrainerParts parts) {
   Terminal terminal = detect_terminal();
   if (parts.arguments.disable_tqdm) terminal.columns = 0;
-  const bool shows = parts.group.rank() == 0;
+  const bool shows = parts.group.rank() == 0 ||
+                     (parts.arguments.log_on_each_node && job::LaunchEnvironment::from_env().local_rank == 0);
   impl_.reset(new Impl(std::move(parts), shows, terminal));
   Impl& self = *impl_;
   if (self.group.size() > 1 && self.parts.train_dataset.size == 0) {

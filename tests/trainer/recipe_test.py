@@ -7,6 +7,7 @@ import pathlib
 import pty
 import re
 import shutil
+import socket
 import struct
 import subprocess
 import tempfile
@@ -250,6 +251,20 @@ class RecipeTest(unittest.TestCase):
         plain = tiny.run(self.arguments("plain", per_device_train_batch_size=8), ranks=2)
         self.assertNotIn("\r", plain.stderr)
         self.assertEqual(len(re.findall(r"^\[rank 0\]: step \d+/15 .*loss .*samples/s", plain.stderr, re.M)), 15)
+
+    def test_each_node_shows_progress_on_request(self):
+        """Two nodes of one rank each, as a launcher describes them."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        for asked in (False, True):
+            flags = self.arguments(f"nodes-{asked}", per_device_train_batch_size=8, ddp_backend="gloo", **({"log_on_each_node": True} if asked else {}))
+            ranks = [subprocess.Popen(tiny.command(flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={
+                **os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": str(rank),
+                "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}) for rank in range(2)]
+            shown = [rank.communicate(timeout=120)[1] for rank in ranks]
+            self.assertEqual([rank.returncode for rank in ranks], [0, 0], shown)
+            self.assertEqual(["step 15/15" in text for text in shown], [True, asked], shown)
 
     def test_training_from_scratch_makes_its_vocabulary(self):
         output = self.dir / "scratch"

@@ -74,7 +74,7 @@ struct Trainer::Impl {
         shows_bars(shows),
         bars_terminal(terminal),
         bar(shows, terminal),
-        run_log(arguments.output_dir, shows && arguments.fast_dev_run == 0) {}
+        run_log(arguments.output_dir, group.rank() == 0 && arguments.fast_dev_run == 0) {}
 
   detail::TrainerParts parts;
   const TrainingArguments& arguments;
