@@ -184,7 +184,7 @@ class CsvSource : public TableSource {
     }
     auto parsing = arrow::csv::ParseOptions::Defaults();
     parsing.delimiter = delimiter_;
-    parsing.newlines_in_values = true;
+    parsing.newlines_in_values = false;  // for finding the end of a block, which is here that of a record
     std::string changed;
     const bool ends = text.ends_with('\n') || text.ends_with('\r');
     const bool has_mark = text.starts_with(byte_order_mark);  // a value's; Arrow would drop it

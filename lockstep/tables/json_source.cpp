@@ -101,16 +101,19 @@ class JsonSource : public TableSource {
     } while (end == 0);
     const std::string_view text = blocks_.view().substr(0, end);
     const bool clean = wrong_line_bytes(text).empty();
-    std::string good;
+    std::string good;  // the good lines, once one is bad
+    bool all_good = true;
     std::vector<std::vector<std::string_view>> raw(columns_.size());  // numbers and truth values as texts
     for (size_t at = 0; at < text.size(); ++line_) {
       const size_t line_end = std::min(text.find('\n', at), text.size());
       const auto line = text.substr(at, line_end - at);
       at = line_end + 1;
       if (is_blank(line)) continue;
-      if (is_good(line, clean)) {
-        good.append(line);
-        good += '\n';
+      if (!is_good(line, clean)) {
+        if (all_good) good.assign(text.substr(0, static_cast<size_t>(line.data() - text.data())));
+        all_good = false;
+      } else {
+        if (!all_good) good.append(line).append(1, '\n');
         rows.records.push_back(record_);
         rows.lines.push_back(line_);
         for (size_t i = 0; i < columns_.size(); ++i) {
@@ -119,7 +122,7 @@ class JsonSource : public TableSource {
       }
       ++record_;
     }
-    rows.batch = parse(good, raw, rows.records.size());
+    rows.batch = parse(all_good ? text : good, raw, rows.records.size());
     blocks_.consume(end);
     return true;
   }
@@ -237,7 +240,7 @@ class JsonSource : public TableSource {
     return columns_[column].type == ColumnType::STRING && contents_[column] != Content::TEXT;
   }
 
-  std::shared_ptr<arrow::RecordBatch> parse(const std::string& text,
+  std::shared_ptr<arrow::RecordBatch> parse(std::string_view text,
                                             const std::vector<std::vector<std::string_view>>& raw,
                                             size_t rows) const {
     arrow::FieldVector fields, parsed_fields;
@@ -252,8 +255,11 @@ class JsonSource : public TableSource {
       auto parsing = arrow::json::ParseOptions::Defaults();
       parsing.explicit_schema = arrow::schema(parsed_fields);
       parsing.unexpected_field_behavior = arrow::json::UnexpectedFieldBehavior::Ignore;
-      parsed_rows = value_or_throw(arrow::json::ParseOne(parsing, arrow::Buffer::FromString(text)), path_,
-                                   "cannot be read");
+      parsed_rows = value_or_throw(
+          arrow::json::ParseOne(parsing,
+                                std::make_shared<arrow::Buffer>(reinterpret_cast<const uint8_t*>(text.data()),
+                                                                static_cast<int64_t>(text.size()))),
+          path_, "cannot be read");
       if (parsed_rows->num_rows() != static_cast<int64_t>(rows)) {
         throw FileError(fmt::format("{}: before line {} Arrow finds {} rows where {} are", path_.string(),
                                     line_, parsed_rows->num_rows(), rows));
