@@ -61,8 +61,8 @@ void PictureFiles::read() {
     }
     if (data_dir.empty()) {
       throw ValueError(
-          "there are no pictures: give --data-dir; or make a set from Debian's packages: lockstep data icons32 "
-          "--output-dir .data/icons32");
+          "there are no pictures: give --data-dir; or download a set: lockstep data fetch cifar10; or make one from "
+          "Debian's packages: lockstep data icons32 --output-dir .data/icons32");
     }
   }
   train = open_pictures(data_dir, PictureSplit::train);

@@ -22,7 +22,7 @@ namespace {
 
 struct FetchArguments {
   std::string name, part;
-  std::filesystem::path data_dir = "data", catalog;
+  std::filesystem::path data_dir = ".data", catalog;
   bool list = false;
   int retries = 5;
   int stall_timeout = 60;
