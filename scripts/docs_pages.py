@@ -73,7 +73,7 @@ def help_of(program, *words):
 
 def subcommands(text):
     section = re.search(r"^Subcommands:\n(.*?)(?:\n\n|\Z)", text, re.S | re.M)
-    return re.findall(r"^  ([a-z-]+)", section[1], re.M) if section else []
+    return re.findall(r"^  ([a-z0-9-]+)", section[1], re.M) if section else []
 
 
 def flags_page():

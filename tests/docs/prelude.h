@@ -40,6 +40,7 @@ extern lockstep::DistributedSampler sampler;
 extern lockstep::Dataset dataset;
 extern lockstep::TrainingArguments args;
 extern std::vector<Sample> loader;
+extern std::vector<std::vector<int64_t>> sources;
 extern torch::Tensor images, labels, inputs, test_images, test_labels;
 extern std::vector<std::string> lines, hypotheses, references;
 extern std::vector<std::pair<std::string, std::string>> mine;
