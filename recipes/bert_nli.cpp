@@ -7,6 +7,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -224,10 +225,18 @@ double memory_of_job(const World& world) {
   return sum.item<double>() * 1024;
 }
 
+DataParallelTimes difference(DataParallelTimes times, const DataParallelTimes& before) {
+  times.replicate -= before.replicate;
+  times.scatter -= before.scatter;
+  times.gather -= before.gather;
+  times.reduce -= before.reduce;
+  return times;
+}
+
 void report(const Options& o, const World& world, int64_t steps, Seconds time, double memory,
             const Accuracy& accuracy, const DataParallelTimes& times) {
   const int parts = o.strategy == "ddp" ? world.size() : o.strategy == "single" ? 1 : o.replicas;
-  const double seconds = time.count(), speed = static_cast<double>(steps) / seconds;
+  const double seconds = time.count(), speed = static_cast<double>(std::max<int64_t>(steps - 1, 1)) / seconds;
   const auto share = [&](std::chrono::nanoseconds part) { return 100 * Seconds(part).count() / seconds; };
   fmt::print("{:9}{:>6}{:>7}{:>10}{:>8}{:>11}{:>10}{:>10}{:>15}\n", "strategy", "parts", "steps", "time",
              "it/s", "samples/s", "PSS MiB", "accuracy", "mean of ranks");
@@ -258,7 +267,8 @@ void train(Setup& setup, const Options& o, const World& world) {
   const Strategy strategy = make_strategy(o, model);
   FusedAdamW optimizer(model->parameters(), torch::optim::AdamWOptions(o.learning_rate));
   int64_t step = 0;
-  const auto start = std::chrono::steady_clock::now();
+  auto start = std::chrono::steady_clock::now();
+  DataParallelTimes before;
   for (int64_t epoch = 0; epoch < o.epochs; ++epoch) {
     const auto order = random_indices(setup.train.size(), o.seed + static_cast<uint64_t>(epoch));
     auto loader =
@@ -273,14 +283,19 @@ void train(Setup& setup, const Options& o, const World& world) {
       const at::Tensor loss = strategy.loss(*batch);
       loss.backward();
       optimizer.step();
-      if (step % o.log_step != 0) continue;
-      const at::Tensor mean = loss.detach();
-      world.all_reduce(mean, {.op = ReduceOp::AVG});
-      if (world.rank() == 0) fmt::print("step:{}, loss:{}\n", step, mean.item<float>());
+      if (step % o.log_step == 0) {
+        const at::Tensor mean = loss.detach();
+        world.all_reduce(mean, {.op = ReduceOp::AVG});
+        if (world.rank() == 0) fmt::print("step:{}, loss:{}\n", step, mean.item<float>());
+      }
+      if (step > 0) continue;
+      world.barrier();  // the first step, which touches all memory, is not timed
+      before = strategy.times();
+      start = std::chrono::steady_clock::now();
     }
   }
   const Seconds time = std::chrono::steady_clock::now() - start;
-  const DataParallelTimes times = strategy.times();
+  const DataParallelTimes times = difference(strategy.times(), before);
   const double memory = memory_of_job(world);
   const Accuracy accuracy = evaluate(strategy, model, setup.validation, o, world);
   if (world.rank() == 0) report(o, world, step, time, memory, accuracy, times);
