@@ -31,8 +31,9 @@ class FileError : public Error {
 /// nothing and exits with `exit_code`.
 class ReportedError : public Error {
  public:
+  /// `exit_code`: the program's.
   ReportedError(const std::string& message, int exit_code) : Error(message), exit_code_(exit_code) {}
-  int exit_code() const { return exit_code_; }
+  int exit_code() const { return exit_code_; }  ///< with which run_main() ends the program
 
  private:
   int exit_code_;
@@ -48,6 +49,7 @@ class CommError : public Error {
 /// A wait reached its deadline; the message names the operation and the ranks that did not come.
 class TimeoutError : public CommError {
  public:
+  /// `missing_ranks`: within the group, in order.
   explicit TimeoutError(const std::string& message, std::vector<int> missing_ranks = {})
       : CommError(message), missing_ranks_(std::move(missing_ranks)) {}
   /// Ranks, within the group, that did not come, in order; empty where the backend does not tell.
@@ -60,6 +62,7 @@ class TimeoutError : public CommError {
 /// A peer died, or left the group, while others needed it.
 class PeerLostError : public CommError {
  public:
+  /// `rank`: within the group.
   PeerLostError(const std::string& message, int rank) : CommError(message), rank_(rank) {}
   /// Rank, within the group, of the peer that is gone.
   int rank() const { return rank_; }

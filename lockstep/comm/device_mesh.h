@@ -18,18 +18,22 @@ class DeviceMesh {
   DeviceMesh(const ProcessGroup& group, std::vector<int64_t> shape,
              std::vector<std::string> mesh_dim_names = {});
 
-  int ndim() const { return static_cast<int>(shape_.size()); }
-  const std::vector<int64_t>& shape() const { return shape_; }
-  const std::vector<std::string>& mesh_dim_names() const { return names_; }
+  int ndim() const { return static_cast<int>(shape_.size()); }               ///< number of dimensions
+  const std::vector<int64_t>& shape() const { return shape_; }               ///< ranks along each dimension
+  const std::vector<std::string>& mesh_dim_names() const { return names_; }  ///< as given; may be empty
   /// Ranks of the whole mesh, or along dimension `dim`.
   int64_t size() const;
+  /// Ranks along dimension `dim`.
   int64_t size(int dim) const { return shape_.at(checked(dim)); }
   /// This rank's place: one number per dimension.
   const std::vector<int64_t>& get_coordinate() const { return coordinate_; }
+  /// This rank's place along dimension `dim`.
   int get_local_rank(int dim) const { return get_group(dim).rank(); }
+  /// The same by the name of the dimension. Throws ValueError where there is none.
   int get_local_rank(const std::string& name) const { return get_group(name).rank(); }
   /// Its members are ranked by their coordinate along `dim`.
   const ProcessGroup& get_group(int dim = 0) const { return groups_.at(checked(dim)); }
+  /// The same by the name of the dimension. Throws ValueError where there is none.
   const ProcessGroup& get_group(const std::string& name) const;
   /// The rank, in the group that the mesh was made of, at `coordinate`.
   int rank_at(const std::vector<int64_t>& coordinate) const;

@@ -16,6 +16,7 @@ class Store;
 
 namespace lockstep {
 
+/// Options of init().
 struct InitOptions {
   /// "lockstep", "gloo", "nccl" (GPU tensors by NCCL, others by Gloo; docs/gpu.md), or "" for
   /// LOCKSTEP_BACKEND. Where that is unset too: lockstep or, where the ranks share no memory, gloo; rank 0
@@ -29,7 +30,7 @@ struct InitOptions {
   /// This process's place, where the environment does not tell it; -1: as the init_method's ?rank= and
   /// &world_size= or the environment say.
   int rank = -1;
-  int world_size = -1;
+  int world_size = -1;  ///< number of ranks, likewise
   /// A thread that keeps operations of the "lockstep" backend going while this rank computes, and completes
   /// the futures of Work::get_future (docs/collectives.md); default: LOCKSTEP_PROGRESS_THREAD, else none.
   std::optional<bool> progress_thread{};
@@ -38,10 +39,11 @@ struct InitOptions {
 /// The job as this process sees it: the group of all ranks plus the place of this one.
 class World : public ProcessGroup {
  public:
+  /// For init(); programs call that.
   World(ProcessGroup group, int local_rank, int local_world_size, int group_rank);
-  int local_rank() const { return local_rank_; }
-  int local_world_size() const { return local_world_size_; }
-  int group_rank() const { return group_rank_; }  ///< the node's number
+  int local_rank() const { return local_rank_; }              ///< this rank, counted on its machine
+  int local_world_size() const { return local_world_size_; }  ///< ranks on this machine
+  int group_rank() const { return group_rank_; }              ///< the node's number
 
  private:
   int local_rank_, local_world_size_, group_rank_;

@@ -20,60 +20,70 @@ class Backend;
 
 namespace lockstep {
 
+/// Options of all_reduce.
 struct AllReduceOptions {
-  ReduceOp op = ReduceOp::SUM;
+  ReduceOp op = ReduceOp::SUM;                         ///< how elements are combined
   std::optional<std::chrono::milliseconds> timeout{};  ///< default: the group's
   double premul_factor = 1.0;                          ///< of PREMUL_SUM: this rank's
   /// The same on all ranks. Default: LOCKSTEP_ALL_REDUCE_ALGORITHM (such as "ring"), else AUTO.
   std::optional<AllReduceAlgorithm> algorithm{};
 };
 
+/// Options of reduce.
 struct ReduceOptions {
-  int dst = 0;  ///< the rank that gets the result
-  ReduceOp op = ReduceOp::SUM;
-  std::optional<std::chrono::milliseconds> timeout{};
-  double premul_factor = 1.0;  ///< of PREMUL_SUM: this rank's
+  int dst = 0;                                         ///< the rank that gets the result
+  ReduceOp op = ReduceOp::SUM;                         ///< how elements are combined
+  std::optional<std::chrono::milliseconds> timeout{};  ///< default: the group's
+  double premul_factor = 1.0;                          ///< of PREMUL_SUM: this rank's
 };
 
+/// Options of reduce_scatter and its kin.
 struct ReduceScatterOptions {
-  ReduceOp op = ReduceOp::SUM;
-  std::optional<std::chrono::milliseconds> timeout{};
-  double premul_factor = 1.0;  ///< of PREMUL_SUM: this rank's
+  ReduceOp op = ReduceOp::SUM;                         ///< how elements are combined
+  std::optional<std::chrono::milliseconds> timeout{};  ///< default: the group's
+  double premul_factor = 1.0;                          ///< of PREMUL_SUM: this rank's
 };
 
+/// Options of broadcast.
 struct BroadcastOptions {
-  int src = 0;  ///< the rank whose tensor all get
-  std::optional<std::chrono::milliseconds> timeout{};
+  int src = 0;                                         ///< the rank whose tensor all get
+  std::optional<std::chrono::milliseconds> timeout{};  ///< default: the group's
 };
 
+/// Options of scatter.
 struct ScatterOptions {
-  int src = 0;  ///< the rank that has the parts
-  std::optional<std::chrono::milliseconds> timeout{};
+  int src = 0;                                         ///< the rank that has the parts
+  std::optional<std::chrono::milliseconds> timeout{};  ///< default: the group's
 };
 
+/// Options of gather.
 struct GatherOptions {
-  int dst = 0;  ///< the rank that gets them
-  std::optional<std::chrono::milliseconds> timeout{};
+  int dst = 0;                                         ///< the rank that gets them
+  std::optional<std::chrono::milliseconds> timeout{};  ///< default: the group's
 };
 
+/// Options of send and recv.
 struct MessageOptions {
   int tag = 0;  ///< a receive takes the first message of its own tag; 0 to kMostTag
-  std::optional<std::chrono::milliseconds> timeout{};
+  std::optional<std::chrono::milliseconds> timeout{};  ///< default: the group's
 };
 
 /// One of the messages of batch_isend_irecv.
 struct P2POp {
+  /// Direction of the message.
   enum class Kind : uint8_t { isend, irecv };
-  Kind kind;
-  at::Tensor tensor;
-  int peer;
-  int tag = 0;
+  Kind kind;          ///< send or receive
+  at::Tensor tensor;  ///< what is sent, or where the message goes
+  int peer;           ///< the other rank
+  int tag = 0;        ///< a receive takes the first message of its own tag
 };
 
+/// Options of collectives that need no more than a deadline.
 struct CollectiveOptions {
-  std::optional<std::chrono::milliseconds> timeout{};
+  std::optional<std::chrono::milliseconds> timeout{};  ///< default: the group's
 };
 
+/// Options of a new group.
 struct NewGroupOptions {
   std::optional<std::chrono::milliseconds> timeout{};  ///< of its operations; default: the parent group's
 };
@@ -93,15 +103,16 @@ struct NewGroupOptions {
 class ProcessGroup {
  public:
   class Impl;
-  using WorkPtr = std::shared_ptr<Work>;
-  using TensorList = std::vector<at::Tensor>;
+  using WorkPtr = std::shared_ptr<Work>;       ///< an operation in progress
+  using TensorList = std::vector<at::Tensor>;  ///< one tensor per rank, or per operation
 
+  /// For those who add backends; programs get groups from init() and new_group().
   explicit ProcessGroup(std::shared_ptr<Impl> impl, std::vector<int> global_ranks = {});
 
   /// This process's rank in the group; -1 where it is none of its members.
   int rank() const { return handle_->rank; }
-  int size() const { return static_cast<int>(handle_->global_ranks.size()); }
-  bool is_member() const { return rank() >= 0; }
+  int size() const { return static_cast<int>(handle_->global_ranks.size()); }  ///< number of ranks
+  bool is_member() const { return rank() >= 0; }  ///< whether this process is one of the ranks
   /// "lockstep" (shared memory), "gloo" or "nccl".
   const std::string& backend_name() const { return handle_->backend_name; }
   /// The same group for LibTorch's own interfaces.
@@ -115,6 +126,7 @@ class ProcessGroup {
   /// Rank in the job of rank `group_rank` of this group, and the reverse. Throw ValueError where there is
   /// none.
   int get_global_rank(int group_rank) const;
+  /// Rank in this group of rank `global_rank` of the job.
   int get_group_rank(int global_rank) const;
   /// All of them, by group rank.
   const std::vector<int>& global_ranks() const { return handle_->global_ranks; }
@@ -143,24 +155,30 @@ class ProcessGroup {
   /// HALVING_DOUBLING and, on nodes whose sizes are no powers of two, HIERARCHICAL have orders of their own,
   /// always the same. In the asynchronous form an algorithm other than DIRECT runs inside the call.
   void all_reduce(const at::Tensor& tensor, AllReduceOptions options = {}) const;
+  /// all_reduce() without blocking.
   WorkPtr all_reduce_async(const at::Tensor& tensor, AllReduceOptions options = {}) const;
   /// The same for several tensors, of any shapes and dtypes, in flight together.
   void all_reduce_coalesced(const TensorList& tensors, AllReduceOptions options = {}) const;
+  /// all_reduce_coalesced() without blocking.
   WorkPtr all_reduce_coalesced_async(const TensorList& tensors, AllReduceOptions options = {}) const;
   /// Combines `tensor` of all ranks at rank `dst`, in place; elsewhere its contents are undefined afterwards.
   void reduce(const at::Tensor& tensor, ReduceOptions options = {}) const;
+  /// reduce() without blocking.
   WorkPtr reduce_async(const at::Tensor& tensor, ReduceOptions options = {}) const;
   /// Combines everybody's `input` and leaves block r of the result in rank r's `output`. input: size() times
   /// as many elements as output, contiguous blocks in rank order; same dtype.
   void reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
                              ReduceScatterOptions options = {}) const;
+  /// reduce_scatter_tensor() without blocking.
   WorkPtr reduce_scatter_tensor_async(const at::Tensor& output, const at::Tensor& input,
                                       ReduceScatterOptions options = {}) const;
+  /// The same for several pairs of tensors, in flight together.
   void reduce_scatter_tensor_coalesced(const TensorList& outputs, const TensorList& inputs,
                                        ReduceScatterOptions options = {}) const;
   /// The same from one tensor per rank, all of output's shape.
   void reduce_scatter(const at::Tensor& output, const TensorList& inputs,
                       ReduceScatterOptions options = {}) const;
+  /// reduce_scatter() without blocking.
   WorkPtr reduce_scatter_async(const at::Tensor& output, const TensorList& inputs,
                                ReduceScatterOptions options = {}) const;
 
@@ -172,10 +190,12 @@ class ProcessGroup {
 
   /// Copies `tensor` of rank `src` into that of every other.
   void broadcast(const at::Tensor& tensor, BroadcastOptions options = {}) const;
+  /// broadcast() without blocking.
   WorkPtr broadcast_async(const at::Tensor& tensor, BroadcastOptions options = {}) const;
   /// Gives rank r `inputs[r]` of rank `src`. inputs: one tensor of output's shape per rank at `src`, empty
   /// elsewhere.
   void scatter(const at::Tensor& output, const TensorList& inputs, ScatterOptions options = {}) const;
+  /// scatter() without blocking.
   WorkPtr scatter_async(const at::Tensor& output, const TensorList& inputs,
                         ScatterOptions options = {}) const;
   /// Returns, at rank `dst`, `tensor` of every rank; an empty list elsewhere. tensor: same shape on all.
@@ -193,8 +213,10 @@ class ProcessGroup {
   /// The same into one tensor of size() times as many elements, in rank order.
   void all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input,
                               CollectiveOptions options = {}) const;
+  /// all_gather_into_tensor() without blocking.
   WorkPtr all_gather_into_tensor_async(const at::Tensor& output, const at::Tensor& input,
                                        CollectiveOptions options = {}) const;
+  /// The same for several pairs of tensors, in flight together.
   void all_gather_into_tensor_coalesced(const TensorList& outputs, const TensorList& inputs,
                                         CollectiveOptions options = {}) const;
   /// Copies parts[r] of rank r's `tensor` to the same places of this rank's, for every other rank r. tensor:
@@ -210,12 +232,14 @@ class ProcessGroup {
                          const std::vector<int64_t>& output_split_sizes = {},
                          const std::vector<int64_t>& input_split_sizes = {},
                          CollectiveOptions options = {}) const;
+  /// all_to_all_single() without blocking.
   WorkPtr all_to_all_single_async(const at::Tensor& output, const at::Tensor& input,
                                   const std::vector<int64_t>& output_split_sizes = {},
                                   const std::vector<int64_t>& input_split_sizes = {},
                                   CollectiveOptions options = {}) const;
   /// Sends `inputs[r]` to rank r and receives into `outputs[r]` what r sent here. Shapes may differ.
   void all_to_all(const TensorList& outputs, const TensorList& inputs, CollectiveOptions options = {}) const;
+  /// all_to_all() without blocking.
   WorkPtr all_to_all_async(const TensorList& outputs, const TensorList& inputs,
                            CollectiveOptions options = {}) const;
 
@@ -228,6 +252,7 @@ class ProcessGroup {
            MessageOptions options = {}) const;
   /// The same without blocking. The tensor must stay as it is until the Work is complete.
   WorkPtr isend(const at::Tensor& tensor, int dst, MessageOptions options = {}) const;
+  /// recv() without blocking.
   WorkPtr irecv(const at::Tensor& tensor, std::optional<int> src = std::nullopt,
                 MessageOptions options = {}) const;
   /// Starts all of them, in order; no order in which the ranks list theirs can deadlock.
@@ -235,6 +260,7 @@ class ProcessGroup {
 
   /// Returns once every rank has called it.
   void barrier(CollectiveOptions options = {}) const;
+  /// barrier() without blocking.
   WorkPtr barrier_async(CollectiveOptions options = {}) const;
   /// A barrier whose TimeoutError names every rank that did not come in time, on each rank that did (Gloo: on
   /// rank 0).
@@ -252,16 +278,20 @@ class ProcessGroup {
 
   /// Bytes of any length, which may differ between ranks; objects.h has the same for JSON. All block.
   std::string broadcast_bytes(const std::string& bytes, BroadcastOptions options = {}) const;
+  /// The bytes of every rank, by rank.
   std::vector<std::string> all_gather_bytes(const std::string& bytes, CollectiveOptions options = {}) const;
   /// By rank at `dst`, empty elsewhere.
   std::vector<std::string> gather_bytes(const std::string& bytes, GatherOptions options = {}) const;
   /// `bytes`: one per rank at `src`, empty elsewhere.
   std::string scatter_bytes(const std::vector<std::string>& bytes, ScatterOptions options = {}) const;
+  /// Sends bytes to rank `dst`.
   void send_bytes(const std::string& bytes, int dst, MessageOptions options = {}) const;
+  /// What recv_bytes() returns.
   struct ReceivedBytes {
-    std::string bytes;
-    int source;
+    std::string bytes;  ///< the message
+    int source;         ///< the rank that sent it
   };
+  /// Receives bytes from rank `src` or, without one, from any.
   ReceivedBytes recv_bytes(std::optional<int> src = std::nullopt, MessageOptions options = {}) const;
 
   /// For those who add to groups. Throws where there is none: this rank is no member, or has destroyed the

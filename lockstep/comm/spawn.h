@@ -21,13 +21,15 @@ using SpawnFunction = void (*)(int rank, const nlohmann::json& arguments);
 /// Every process of the program makes it known before main() starts.
 class Spawnable {
  public:
+  /// `name`: unique in the program. `function` must live as long as the program.
   Spawnable(const char* name, SpawnFunction function);
-  const char* name() const { return name_; }
+  const char* name() const { return name_; }  ///< as given
 
  private:
   const char* name_;
 };
 
+/// Options of spawn() and start_processes().
 struct SpawnOptions {
   /// Between asking the other ranks to end (SIGTERM) and killing them, once one has failed.
   std::chrono::milliseconds grace = std::chrono::seconds(5);
@@ -36,9 +38,10 @@ struct SpawnOptions {
 /// A rank failed: by an exception, whose message this carries, by its exit code or by a signal.
 class SpawnError : public Error {
  public:
+  /// For spawn(); `wait_status` as from waitpid.
   SpawnError(const std::string& message, int rank, int wait_status)
       : Error(message), rank_(rank), wait_status_(wait_status) {}
-  int rank() const { return rank_; }
+  int rank() const { return rank_; }                ///< the rank that failed first
   int wait_status() const { return wait_status_; }  ///< as from waitpid
 
  private:
@@ -48,9 +51,10 @@ class SpawnError : public Error {
 /// The processes of one spawn. Move-only; the destructor kills what still runs.
 class SpawnContext {
  public:
+  /// Takes over the processes.
   SpawnContext(SpawnContext&&) noexcept;
   ~SpawnContext();
-  const std::vector<pid_t>& pids() const;
+  const std::vector<pid_t>& pids() const;  ///< by rank
   /// Waits until all ranks have ended well and returns true; false at the deadline. When one fails, ends the
   /// others and throws its SpawnError, as does every later call.
   bool join(std::optional<std::chrono::milliseconds> timeout = std::nullopt);
@@ -69,6 +73,7 @@ class SpawnContext {
 /// fails, ends the others and throws its SpawnError. The calling thread's end ends the ranks. Throws Error
 /// where the program ignores SIGCHLD. May be called in a rank, which then starts a job of its own.
 void spawn(const Spawnable& function, int nprocs, const nlohmann::json& arguments, SpawnOptions options = {});
+/// The same without arguments and with default options.
 void spawn(const Spawnable& function, int nprocs);
 
 /// The same without waiting.

@@ -9,12 +9,13 @@
 
 namespace lockstep {
 
+/// Names and meanings are those of torch.utils.data.DistributedSampler's arguments.
 struct DistributedSamplerOptions {
-  int num_replicas = 1;
-  int rank = 0;
-  bool shuffle = true;
-  uint64_t seed = 0;
-  bool drop_last = false;
+  int num_replicas = 1;    ///< number of ranks
+  int rank = 0;            ///< this rank
+  bool shuffle = true;     ///< false: in the order of the data set
+  uint64_t seed = 0;       ///< the same on all ranks
+  bool drop_last = false;  ///< true: drop the samples that do not divide, instead of repeating some
 };
 
 /// torch.utils.data.DistributedSampler: randperm by seed + epoch, padding after the shuffle by repetition

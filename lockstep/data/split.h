@@ -11,9 +11,10 @@ namespace lockstep {
 /// A share of the samples (a floating-point number: .1) or a number of samples (a whole number: 1000).
 using SplitSize = std::variant<double, int64_t>;
 
+/// Sample numbers of the two parts.
 struct TrainTestSplit {
-  std::vector<int64_t> train;
-  std::vector<int64_t> test;
+  std::vector<int64_t> train;  ///< numbers of the training samples
+  std::vector<int64_t> test;   ///< numbers of the test samples
 };
 
 /// Dataset.train_test_split(test_size, seed=seed) of the datasets library: the first samples of

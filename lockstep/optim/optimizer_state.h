@@ -66,6 +66,7 @@ StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 /// class. Not collective.
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const std::vector<StateDict>& parts);
 
+/// Options of broadcast_optimizer_state().
 struct BroadcastOptimizerStateOptions {
   int src = 0;  ///< the rank whose state all get
   /// Default: the group of all ranks that lockstep::init() made.

@@ -49,6 +49,7 @@ concept takes = std::is_same_v<M, torch::nn::AnyModule> || requires(M& module, A
 template <class M>
 class DistributedDataParallel {
  public:
+  /// Called by all ranks of options.process_group (default: all ranks); see above.
   explicit DistributedDataParallel(M module, DistributedDataParallelOptions options = {})
       : module_(std::move(module)),
         core_(std::make_shared<detail::DataParallelCore>(pointer_to(module_), options)) {}
@@ -89,18 +90,27 @@ class DistributedDataParallel {
     });
   }
 
+  /// The wrapped module.
   M& module() { return module_; }
   /// What follows is the module's own: names have no prefix, and what torch::save() writes of the wrapper is
   /// what it writes of the module.
   auto* operator->() { return target_of(module_); }
   const auto* operator->() const { return target_of(module_); }
+  /// As torch::nn::Module's.
   std::vector<at::Tensor> parameters(bool recurse = true) const { return base().parameters(recurse); }
+  /// As torch::nn::Module's.
   auto named_parameters(bool recurse = true) const { return base().named_parameters(recurse); }
+  /// As torch::nn::Module's.
   std::vector<at::Tensor> buffers(bool recurse = true) const { return base().buffers(recurse); }
+  /// As torch::nn::Module's.
   auto named_buffers(bool recurse = true) const { return base().named_buffers(recurse); }
+  /// As torch::nn::Module's.
   void train(bool on = true) { base().train(on); }
+  /// As torch::nn::Module's.
   void eval() { base().eval(); }
+  /// As torch::nn::Module's.
   bool is_training() const { return base().is_training(); }
+  /// As torch::nn::Module's; with false the gradients' memory stays in the buckets.
   void zero_grad(bool set_to_none = true) { base().zero_grad(set_to_none); }
   friend torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                                      const DistributedDataParallel& ddp) {

@@ -9,6 +9,7 @@
 
 namespace lockstep {
 
+/// Options of sync_module_states().
 struct SyncModuleStatesOptions {
   int src = 0;  ///< the rank whose values all get
   /// Default: the group of all ranks that lockstep::init() made.

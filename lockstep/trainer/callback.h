@@ -28,12 +28,12 @@ struct TrainerControl {
 
 /// What a callback sees. References are valid during the call.
 struct CallbackContext {
-  const TrainingArguments& args;
-  const TrainerState& state;
-  TrainerControl& control;
-  torch::nn::Module& model;
+  const TrainingArguments& args;                 ///< the run's arguments
+  const TrainerState& state;                     ///< step, epoch, log
+  TrainerControl& control;                       ///< what the callback asks for
+  torch::nn::Module& model;                      ///< the module, not wrapped
   torch::optim::Optimizer* optimizer = nullptr;  ///< none before training
-  const ProcessGroup& group;
+  const ProcessGroup& group;                     ///< the ranks that train together
   const Progress& progress;          ///< of the last step: its gradients' norm, its learning rate, the speed
   const Metrics* metrics = nullptr;  ///< on_evaluate and on_predict: "eval_loss" and so on
   Metrics* logs = nullptr;           ///< on_log: the entry, to which values may be added
@@ -49,28 +49,45 @@ struct CallbackContext {
 class TrainerCallback {
  public:
   virtual ~TrainerCallback() = default;
+  /// For messages of errors.
   virtual std::string name() const = 0;
+  /// The Trainer is made.
   virtual void on_init_end(CallbackContext&) {}
+  /// train() begins.
   virtual void on_train_begin(CallbackContext&) {}
+  /// train() ends.
   virtual void on_train_end(CallbackContext&) {}
+  /// Before the first step of an epoch.
   virtual void on_epoch_begin(CallbackContext&) {}
+  /// After the last step of an epoch.
   virtual void on_epoch_end(CallbackContext&) {}
+  /// Before an optimizer step.
   virtual void on_step_begin(CallbackContext&) {}
+  /// After each micro-batch of a step but the last.
   virtual void on_substep_end(CallbackContext&) {}
+  /// Gradients are clipped; the optimizer has not run.
   virtual void on_pre_optimizer_step(CallbackContext&) {}
+  /// The optimizer has run; gradients are still there.
   virtual void on_optimizer_step(CallbackContext&) {}
+  /// After an optimizer step.
   virtual void on_step_end(CallbackContext&) {}
+  /// After an evaluation; `metrics` has its result.
   virtual void on_evaluate(CallbackContext&) {}
+  /// After predict(); `metrics` has its result.
   virtual void on_predict(CallbackContext&) {}
+  /// After a checkpoint was begun.
   virtual void on_save(CallbackContext&) {}
+  /// Before an entry of the log is written; `logs` may be added to.
   virtual void on_log(CallbackContext&) {}
 
   /// What it needs to go on where it stopped: saved with every checkpoint by rank 0, and given back to all ranks after
   /// on_train_begin() of a training that resumes.
   virtual StateDict state_dict() const { return {}; }
+  /// The opposite; `state` is what state_dict() returned.
   virtual void load_state_dict(const StateDict& /*state*/) {}
 };
 
+/// Options of early_stopping().
 struct EarlyStoppingOptions {
   int patience = 1;      ///< evaluations in a row without an improvement that end the training
   double threshold = 0;  ///< by how much the metric must be better to count
