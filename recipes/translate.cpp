@@ -5,15 +5,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <fstream>
 #include <iostream>
 #include <memory>
-#include <sstream>
+#include <string>
 #include <string_view>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/file.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/checkpoint/folder.h"
@@ -309,8 +311,9 @@ int translate_lines(Translator& translator, const TranslationOptions& o) {
   if (o.input == "-") {
     lines = lines_of(std::cin);
   } else {
-    std::istringstream content(read_file(o.input));
-    lines = lines_of(content);
+    std::ifstream file(o.input);
+    if (!file) throw FileError("cannot read " + o.input.string() + ": " + std::strerror(errno));
+    lines = lines_of(file);
   }
   std::vector<std::string> translations;
   try {

@@ -84,6 +84,11 @@ Translator::Translator(models::Transformer model, TranslationTokenizers tokenize
 }
 
 Translator Translator::from_directory(const std::filesystem::path& directory) {
+  if (!std::filesystem::is_directory(directory)) {
+    throw FileError(fmt::format(
+        "there is no directory {}; expected one that a training of translate has written (its output_dir)",
+        directory.string()));
+  }
   auto model = models::load_transformer(directory);
   return {std::move(model), TranslationTokenizers::from_directory(directory)};
 }

@@ -214,9 +214,10 @@ class ResumeTest(unittest.TestCase):
     def pre_empted(self, job, draw):
         """Ends the job soon after its first step, as a cluster does that wants the machine back; False where it is done."""
         saved = max(checkpoints(self.output), default=0)
-        self.wait_for_step(job, min(saved + 1, STEPS))
-        time.sleep(draw.uniform(0, PREEMPTED_AFTER))
-        if job.poll() is None:
+        if saved < STEPS:
+            self.wait_for_step(job, saved + 1)
+            time.sleep(draw.uniform(0, PREEMPTED_AFTER))
+        if job.poll() is None and saved < STEPS:
             self.hits["pre-empted"] += 1
             job.send_signal(draw.choice((signal.SIGTERM, signal.SIGUSR1)))
         out, _ = job.communicate(timeout=TIMEOUT)
