@@ -71,8 +71,8 @@ class Driven {
   virtual bool advance_for_others(bool thorough) noexcept = 0;
 
  protected:
-  virtual ~Driven() =
-      default;  // virtual for g++ 12, which takes the friend below for one that could delete through it
+  /// Virtual for g++ 12, which takes the friend below for one that could delete through it.
+  virtual ~Driven() = default;
 
  private:
   friend class Engine;

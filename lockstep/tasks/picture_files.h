@@ -26,7 +26,8 @@ struct PictureFiles {
 
   std::shared_ptr<vision::PictureSet> train{}, test{};
   /// Opens both sets; a set without test pictures is an error. Without --data-dir: .data/cifar10 or .data/icons32, whichever
-  /// is there. Decodes the first 10,000 pictures of each, so that damaged ones are told before training. Throws FileError; ValueError where the two have other classes.
+  /// is there. Decodes the first 10,000 pictures of each, so that damaged ones are reported before
+  /// training. Throws FileError; ValueError where the two have other classes.
   void read();
   const std::vector<std::string>& classes() const { return train->classes(); }
   /// "3439 + 754 pictures of 32x32 pixels in 8 classes"
