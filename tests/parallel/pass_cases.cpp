@@ -116,6 +116,42 @@ TEST(Passes, CollectivesAfterAFailedBackward) {
   }
 }
 
+struct EarlyBomb : torch::autograd::FunctionPreHook {
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& /*gradients*/) override {
+    throw std::runtime_error("boom");
+  }
+};
+
+/// A backward that fails after its last gradient has left nobody waiting: the averages are everybody's, and
+/// other collectives work, after the first pass (whose end agrees on an order of the buckets) as after any.
+TEST(Passes, AnExceptionAfterTheLastGradientHoldsNobodyUp) {
+  const int own = world().rank();
+  for (const int failing : {0, world().size() - 1}) {
+    Toy model, alone;
+    DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
+    const auto expected = average_gradients(
+        *alone, [&](int rank) { return alone->forward(batch_input(0, rank)).pow(2).sum(); });
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      const at::Tensor input = batch_input(0, own).requires_grad_() * 1;
+      if (own == failing) input.grad_fn()->add_tensor_pre_hook(std::make_unique<EarlyBomb>());
+      const at::Tensor loss = ddp(input).pow(2).sum();
+      if (own == failing) {
+        check_throws<std::exception>([&] { loss.backward(); }, "boom");
+      } else {
+        loss.backward();
+      }
+      const at::Tensor one = at::ones({1});
+      world().all_reduce(one);
+      CHECK_TRUE(one.item<int>() == world().size());
+      if (own != failing) check_gradients(*model, expected);
+    }
+    model->zero_grad();
+    toy_loss(ddp, 0, own).backward();
+    check_gradients(*model, expected_toy_gradients(0));
+  }
+}
+
 /// Where a peer's pass waits for something that only this rank can do, recover() does it.
 TEST(Passes, RecoverBeforeOtherCollectives) {
   const int own = world().rank();

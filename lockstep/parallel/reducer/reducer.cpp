@@ -395,7 +395,7 @@ void Reducer::finish() {
   }
   const bool complete = buckets_.empty() || is_zero(buckets_.back().missing);
   if (!complete && !settle(kept)) return;
-  if (order_state_ == Order::own) agree_on_order();
+  if (order_state_ == Order::own) send_order();
   if (pass_.role == Role::joined) {
     if (complete) take_averages();
     return;
@@ -453,7 +453,8 @@ void Reducer::wait_for_buckets() {
 /// Where the gradient is a tensor beside its bucket, it gets the average.
 void Reducer::write_back(Parameter& parameter) {
   at::Tensor& gradient = parameter.tensor.mutable_grad();
-  if (is_in_slot(gradient, parameter.view)) return;
+  // None: of a pass that an exception cut short, whose gradients the program has dropped since.
+  if (!gradient.defined() || is_in_slot(gradient, parameter.view)) return;
   if (!gradient.requires_grad()) {
     gradient.copy_(parameter.view);
     return;

@@ -109,9 +109,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void register_comm_hook(CommHook hook);
 
   const BucketPlan& plan() const { return plan_; }
-  /// Names in the order in which gradients became ready, as of the last rebuild or the first pass.
-  std::vector<std::string> ready_order() const;
-  /// Do all ranks know that order?
+  /// Names in the order in which gradients became ready, as of the last rebuild or the first pass. Waits for
+  /// rank 0's, where that is under way.
+  std::vector<std::string> ready_order();
+  /// Do all ranks know that order, or will they by waiting for rank 0?
   bool has_agreed_order() const { return order_state_ != Order::own; }
   /// The next prepare() lays the buckets out in this order, the same on all ranks. Throws ValueError for a
   /// name that no parameter has.
@@ -154,7 +155,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::unique_ptr<Future> future;
     bool future_is_complete = false;
   };
-  enum class Order : uint8_t { own, agreed, laid_out };  // agreed: it is rank 0's
+  enum class Order : uint8_t { own, sent, agreed, laid_out };  // agreed: it is rank 0's
   struct Pass {
     PassState state = PassState::idle;
     std::weak_ptr<const void> backward{};  // alive while that runs
@@ -189,7 +190,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   at::Tensor offer_slot(size_t parameter, at::ScalarType dtype);  // see bucket_slot()
   void remove_hook(Parameter& parameter);
   void add_kept(const Parameter& parameter);
-  void agree_on_order();
+  void send_order();
+  void take_order();
   void lay_out_in_order();
   void verify_trainable() const;
 
@@ -256,6 +258,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Pass pass_;
   std::vector<size_t> order_;  // in which gradients became ready; empty until a pass has ended well
   Order order_state_ = Order::own;
+  at::Tensor order_message_;  // rank 0's order on its way, padded
+  std::shared_ptr<Work> order_work_;
   bool counts_are_known_ = false;  // static_graph: Parameter::expected
   ReducerStatistics statistics_;
 };

@@ -1,6 +1,7 @@
 // Where gradients live, and in which order they are expected.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
@@ -21,6 +22,8 @@
 
 namespace lockstep {
 namespace {
+
+constexpr int64_t kNoParameter = -1;
 
 /// A tensor in the memory of `flat` at `offset` elements, laid out as `like` where that is dense
 /// (channels_last too).
@@ -233,6 +236,7 @@ void Reducer::lay_out(BucketPlan plan) {
 void Reducer::prepare() {
   // Inside a backward pass (a checkpoint that runs its forward again) everything stays where it is.
   if (torch::autograd::get_current_graph_task_id() != -1) return;
+  take_order();
   for (const Parameter& parameter : parameters_) {
     if (!parameter.view.defined()) continue;
     const at::Tensor &now = parameter.tensor, &then = parameter.view;
@@ -260,14 +264,23 @@ void Reducer::prepare() {
   follow_accumulators();
 }
 
-/// Every rank saw its gradients in some order: rank 0's is everybody's. At the end of a pass, where all ranks
-/// are together; forwards may come in another order on each.
-void Reducer::agree_on_order() {
-  std::string bytes(order_.size() * sizeof(size_t), '\0');
-  std::memcpy(bytes.data(), order_.data(), bytes.size());
-  bytes = group_.broadcast_bytes(bytes);
-  order_.resize(bytes.size() / sizeof(size_t));
-  std::memcpy(order_.data(), bytes.data(), bytes.size());
+/// Every rank saw its gradients in some order: rank 0's is everybody's. It leaves at the end of a pass, where
+/// all ranks are together (forwards may come in another order on each), but nobody waits for it there: a rank
+/// whose backward ended in an exception after its last gradient may not be there yet.
+void Reducer::send_order() {
+  order_message_ = at::full({static_cast<int64_t>(parameters_.size())}, kNoParameter, at::kLong);
+  std::copy(order_.begin(), order_.end(), order_message_.mutable_data_ptr<int64_t>());
+  order_work_ = group_.broadcast_async(order_message_);
+  order_state_ = Order::sent;
+}
+
+/// Waits for rank 0's order, if it has been sent.
+void Reducer::take_order() {
+  if (order_state_ != Order::sent) return;
+  std::exchange(order_work_, nullptr)->wait();
+  const auto* const begin = order_message_.const_data_ptr<int64_t>();
+  order_.assign(begin, std::find(begin, begin + order_message_.numel(), kNoParameter));
+  order_message_.reset();
   order_state_ = Order::agreed;
 }
 
@@ -296,6 +309,7 @@ std::vector<std::string> Reducer::unused_parameters() const {
 }
 
 void Reducer::load_ready_order(const std::vector<std::string>& names) {
+  take_order();
   std::map<std::string_view, size_t> places;
   for (size_t p = 0; p < parameters_.size(); ++p) places[parameters_[p].name] = p;
   std::vector<size_t> order;
@@ -311,7 +325,8 @@ void Reducer::load_ready_order(const std::vector<std::string>& names) {
   order_state_ = Order::agreed;
 }
 
-std::vector<std::string> Reducer::ready_order() const {
+std::vector<std::string> Reducer::ready_order() {
+  take_order();
   std::vector<std::string> names;
   for (const size_t p : order_) names.push_back(parameters_[p].name);
   return names;
