@@ -85,7 +85,7 @@ void ProcessGroup::set_timeout(std::chrono::milliseconds timeout) const {
 
 void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options) const {
   const auto timeout = timeout_or(options.timeout);
-  const auto algorithm = algorithms::resolve(options.algorithm, backend_name(), tensor.nbytes(), size());
+  const auto algorithm = algorithms::resolve(options.algorithm);
   const bool is_direct = algorithm == AllReduceAlgorithm::DIRECT;
   const bool needs_nothing =
       tensor.is_contiguous() && !tensor.is_complex() && options.op != ReduceOp::PREMUL_SUM;
@@ -106,8 +106,7 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options
 }
 
 WorkPtr ProcessGroup::all_reduce_async(const at::Tensor& tensor, AllReduceOptions options) const {
-  if (algorithms::resolve(options.algorithm, backend_name(), tensor.nbytes(), size()) !=
-      AllReduceAlgorithm::DIRECT) {
+  if (algorithms::resolve(options.algorithm) != AllReduceAlgorithm::DIRECT) {
     all_reduce(tensor, options);
     WorkPtr done = all_of({});
     done->set_result({tensor});

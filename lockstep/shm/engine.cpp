@@ -142,6 +142,11 @@ void Engine::look_at_watched() {
                   std::make_move_iterator(watched.end()));
 }
 
+void Engine::add_active(Driven& group) {
+  group.is_active_ = true;
+  active_.push_back(&group);
+}
+
 void Engine::advance_active(const Driven& self) {
   for (size_t i = 0; i < active_.size();) {
     Driven* const group = active_[i];

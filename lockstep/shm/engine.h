@@ -108,9 +108,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void detach(Doorbell& bell);
   /// Something is in flight in `group`.
   void activate(Driven& group) {
-    if (group.is_active_) return;
-    group.is_active_ = true;
-    active_.push_back(&group);
+    if (!group.is_active_) add_active(group);
   }
   /// Something has ended, or failed, that another thread of this process may wait for.
   void wake_own_threads() {
@@ -187,6 +185,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
     uint32_t first_rings_;
   };
 
+  [[gnu::cold]] void add_active(Driven& group);
   void advance_active(const Driven& self);
   void advance_all_thoroughly();
   void ring_own_bells();

@@ -30,18 +30,11 @@ void Membership::ring_sleepers() {
 
 void Membership::ring(int member) { shm::ring(segment_.doorbell(segment_rank_of(member))); }
 
-bool Membership::notice_failure() {
-  if (broken_) return true;
-  // acquire: the record is complete.
-  if (failure_->state.load(std::memory_order_acquire) != 2) return false;
+bool Membership::take_failure() {
   set_broken(failure_->kind,
              "rank " + std::to_string(failure_->reported_by) + " reported: " + failure_->message,
              failure_->lost_rank, failure_->missing);
   return true;
-}
-
-void Membership::check_broken() {
-  if (notice_failure()) std::rethrow_exception(broken_);
 }
 
 void Membership::fail(FailureKind kind, const std::string& message, int lost_rank, const RankSet& missing) {

@@ -74,14 +74,21 @@ class Membership {
   void leave();
 
   /// Learns from a peer that the group is broken; true once it is.
-  bool notice_failure();
+  bool notice_failure() {
+    // acquire: the record is complete.
+    return broken_ || (failure_->state.load(std::memory_order_acquire) == 2 && take_failure());
+  }
   /// Throws the first cause once the group is broken, by whichever rank.
-  void check_broken();
+  void check_broken() {
+    if (notice_failure()) std::rethrow_exception(broken_);
+  }
   /// Breaks the group for all ranks and throws.
   [[noreturn]] void fail(FailureKind kind, const std::string& message, int lost_rank = -1,
                          const RankSet& missing = {});
 
  private:
+  /// Makes the reported failure this rank's, and returns true.
+  [[gnu::cold]] bool take_failure();
   /// As far as operation `sequence` needs it; 0: altogether.
   bool is_gone(int member, std::string& how, uint64_t sequence = 0);
   std::string describe_peer(int member) const;

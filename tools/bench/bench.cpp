@@ -239,7 +239,7 @@ class Benchmark {
       row.backend = contestant.backend;
       row.algorithm = contestant.algorithm;
       if (row.algorithm == "auto") {
-        row.algorithm = algorithms::name_of(algorithms::choose(row.backend, bytes, options_.nproc_per_node));
+        row.algorithm = algorithms::name_of(algorithms::kAutomatic);
         if (collective_ == Collective::all_reduce) row.algorithm = "auto: " + row.algorithm;
       }
       row.p50 = median;

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
-#include <string_view>
 #include <utility>
 
 #include "lockstep/base/env.h"
@@ -24,20 +22,6 @@ constexpr std::array<std::pair<AllReduceAlgorithm, const char*>, 8> kNames = {
      {TREE, "tree"},
      {HALVING_DOUBLING, "halving_doubling"},
      {HIERARCHICAL, "hierarchical"}}};
-
-/// The first row that fits holds. Measured by `lockstep bench all-reduce --algorithm ...` on 2 cores
-/// (docs/performance.md).
-struct Row {
-  std::string_view backend;  ///< "": any
-  int most_ranks;
-  size_t most_bytes;
-  AllReduceAlgorithm algorithm;
-};
-constexpr size_t kAnySize = std::numeric_limits<size_t>::max();
-constexpr int kAnyRanks = std::numeric_limits<int>::max();
-/// On Gloo, TREE and REDUCE_BROADCAST are faster up to 1 MiB where ranks share cores; but the group may have
-/// ranks in Python, which run Gloo's own.
-constexpr std::array<Row, 1> kTable = {{{"", kAnyRanks, kAnySize, DIRECT}}};
 
 }  // namespace
 
@@ -62,22 +46,8 @@ AllReduceAlgorithm algorithm_named(const std::string& name) {
   throw ValueError("there is no all-reduce algorithm \"" + name + "\"; choose one of " + list);
 }
 
-AllReduceAlgorithm choose(const std::string& backend, size_t bytes, int ranks) {
-  return std::find_if(kTable.begin(), kTable.end(),
-                      [&](const Row& row) {
-                        return (row.backend.empty() || row.backend == backend) && ranks <= row.most_ranks &&
-                               bytes <= row.most_bytes;
-                      })
-      ->algorithm;
-}
-
-AllReduceAlgorithm resolve(std::optional<AllReduceAlgorithm> wish, const std::string& backend, size_t bytes,
-                           int ranks) {
-  // Read once: the environment is the job's, and a call takes a fraction of a microsecond.
-  static const AllReduceAlgorithm of_environment =
-      algorithm_named(env::get("LOCKSTEP_ALL_REDUCE_ALGORITHM").value_or("auto"));
-  const AllReduceAlgorithm algorithm = wish.value_or(of_environment);
-  return algorithm == AUTO ? choose(backend, bytes, ranks) : algorithm;
+AllReduceAlgorithm of_environment() {
+  return algorithm_named(env::get("LOCKSTEP_ALL_REDUCE_ALGORITHM").value_or("auto"));
 }
 
 int ranks_per_node(int ranks) {

@@ -17,12 +17,21 @@ std::vector<std::string> names();
 /// Throws ValueError listing the names when there is none such.
 AllReduceAlgorithm algorithm_named(const std::string& name);
 
-/// What AUTO stands for: from a table of measurements that is part of this source. Never AUTO.
-AllReduceAlgorithm choose(const std::string& backend, size_t bytes, int ranks);
+/// What AUTO stands for, on every backend, at every size and number of ranks: it is the fastest on 2 cores
+/// (`lockstep bench all-reduce --algorithm ...`, docs/performance.md). On Gloo, TREE and REDUCE_BROADCAST are faster up to
+/// 1 MiB where ranks share cores; but the group may have ranks in Python, which run Gloo's own.
+inline constexpr AllReduceAlgorithm kAutomatic = AllReduceAlgorithm::DIRECT;
 
-/// What a call uses: its own wish, else the environment's LOCKSTEP_ALL_REDUCE_ALGORITHM, else the table's.
-AllReduceAlgorithm resolve(std::optional<AllReduceAlgorithm> wish, const std::string& backend, size_t bytes,
-                           int ranks);
+/// LOCKSTEP_ALL_REDUCE_ALGORITHM's, or AUTO. Throws ValueError for an unknown name.
+AllReduceAlgorithm of_environment();
+
+/// What a call uses: its own wish, else the environment's as it was at the first call (it is the job's, and a call takes a
+/// fraction of a microsecond), else kAutomatic.
+inline AllReduceAlgorithm resolve(std::optional<AllReduceAlgorithm> wish) {
+  static const AllReduceAlgorithm otherwise = of_environment();
+  const AllReduceAlgorithm algorithm = wish.value_or(otherwise);
+  return algorithm == AllReduceAlgorithm::AUTO ? kAutomatic : algorithm;
+}
 
 /// Ranks that HIERARCHICAL takes as one node: LOCKSTEP_RANKS_PER_NODE, else the launcher's LOCAL_WORLD_SIZE,
 /// else all.

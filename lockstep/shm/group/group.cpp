@@ -336,18 +336,14 @@ void Group::wait_until(const Ready& ready, const Awaited& awaited, std::chrono::
 }
 
 /// The next operation's slot is free once everyone has finished with what was in it before.
-void Group::reserve_slot() {
-  const auto is_free = [&] {
-    return issued_ + 1 <= kSlots || board_.everyone_consumed(issued_ + 1 - kSlots);
-  };
-  if (is_free()) return;
+void Group::wait_for_slot() {
   const Operation occupant = operation(issued_ + 1);
   // Also a member that has given all it has to give may have to end that operation for itself.
   const auto has_not_consumed = [&](int member) { return !board_.has_consumed(member, occupant.sequence); };
   wait_until(
       [&] {
         advance_all(/*help=*/true);
-        return is_free();
+        return is_slot_free();
       },
       AwaitedOf(has_not_consumed, occupant), timeout());
 }

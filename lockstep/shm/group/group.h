@@ -187,7 +187,8 @@ class Group final : private Driven {
   std::function<bool()> unused_by_others() const;
   void release_later(std::byte* pointer);
   void give_up_memory();
-  void reserve_slot();
+  bool is_slot_free() { return issued_ < kSlots || board_.everyone_consumed(issued_ + 1 - kSlots); }
+  void wait_for_slot();
   std::byte* try_allocate_unlocked(size_t bytes);
   Sequence oldest_with_window() const;
   std::byte* reserve_window(size_t bytes);

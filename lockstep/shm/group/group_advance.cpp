@@ -9,7 +9,7 @@
 namespace lockstep::shm {
 
 void Group::advance_all(bool help) {
-  messages_.progress();
+  if (!messages_.is_idle()) messages_.progress();  // a call less where there is no message
   for (Sequence s = completed_ + 1; s <= issued_; ++s) {
     Operation& current = operation(s);
     if (!current.complete && !advance(current, help) && !current.has_path())

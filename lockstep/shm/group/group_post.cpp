@@ -8,7 +8,7 @@ namespace lockstep::shm {
 
 Operation& Group::begin(OpKind kind) {
   check_usable();
-  reserve_slot();
+  if (!is_slot_free()) wait_for_slot();
   const Sequence sequence = issued_ + 1;
   Operation& operation = this->operation(sequence);
   operation = Operation{};

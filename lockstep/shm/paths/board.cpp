@@ -24,8 +24,7 @@ std::byte* Board::reserve_staging(uint64_t sequence) {
   return staging_ + (static_cast<size_t>(rank_) * kStagingDepth + index) * kStagingBytes;
 }
 
-bool Board::everyone_consumed(uint64_t sequence) {
-  if (sequence <= known_consumed_) return true;
+bool Board::look_whether_everyone_consumed(uint64_t sequence) {
   uint64_t least = UINT64_MAX;
   for (int m = 0; m < size_; ++m) {
     // acquire: that rank has read everything of the operations it reports as consumed.

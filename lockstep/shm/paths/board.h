@@ -52,7 +52,9 @@ class Board {
   /// A staging buffer of this rank's that nobody reads any more, for operation `sequence`.
   std::byte* reserve_staging(uint64_t sequence);
   /// Has every rank finished with all operations up to this one?
-  bool everyone_consumed(uint64_t sequence);
+  bool everyone_consumed(uint64_t sequence) {
+    return sequence <= known_consumed_ || look_whether_everyone_consumed(sequence);
+  }
   bool has_consumed(int member, uint64_t sequence) const {
     return progress_[member].consumed.load(std::memory_order_relaxed) >= sequence;
   }
@@ -68,6 +70,7 @@ class Board {
   }
 
  private:
+  bool look_whether_everyone_consumed(uint64_t sequence);
   size_t index(uint64_t sequence, int member) const {
     return (sequence % kSlots) * static_cast<size_t>(size_) + static_cast<size_t>(member);
   }
