@@ -7,6 +7,7 @@ import http.server
 import io
 import json
 import os
+import pty
 import random
 import re
 import signal
@@ -195,6 +196,23 @@ class Fetch(unittest.TestCase):
         run = self.fetch()
         self.is_whole(run)
         self.assertEqual(self.server.requests[1:], [("set.tar.gz", left)])
+
+    def test_a_bar_shows_how_far_it_is(self):
+        self.server.trouble["set.tar.gz"] = ["slow"]
+        terminal, own = pty.openpty()
+        self.addCleanup(os.close, terminal)
+        process = subprocess.Popen(self.command("set"), stdout=subprocess.DEVNULL, stderr=own,
+                                   env={**os.environ, "TERM": "xterm", "LANG": "C.UTF-8"})
+        os.close(own)
+        written, deadline = b"", time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                written += os.read(terminal, 65536)
+            except OSError:  # nobody has it open any more
+                break
+        self.assertEqual(process.wait(10), 0, written)
+        self.assertRegex(written.decode(), r"set\.tar\.gz: +\d+% \|.* k?B/\d+ kB .*B/s")
+        self.assertTrue(written.endswith(b"\x1b[J"), written[-80:])  # and leaves nothing behind
 
     def test_a_cut_connection_goes_on_where_it_was(self):
         self.server.trouble["set.tar.gz"] = ["cut", 503, "cut", "unsized"]

@@ -62,6 +62,20 @@ TEST(ProgressBarTest, WithoutATerminalTheEndIsOneLine) {
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1);
 }
 
+TEST(ProgressBarTest, WhatWasDoneBeforeIsNoPartOfTheRate) {
+  ::testing::internal::CaptureStderr();
+  {
+    ProgressBar bar({.total = 1000000000, .initial = 999999990, .terminal = Terminal()});
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    bar.update(1000000000);
+  }
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(said.starts_with("100%  1000000000/1000000000 it  0:0")) << said;
+  const double rate = std::stod(said.substr(said.rfind("  ")));
+  EXPECT_GT(rate, 0) << said;
+  EXPECT_LE(rate, 10 / 0.02) << said;
+}
+
 TEST(ProgressBarTest, WithoutATerminalALineAppearsWhenItsTimeHasCome) {
   ::testing::internal::CaptureStderr();
   {

@@ -16,11 +16,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
+#include "lockstep/tracking/progress/progress_bar.h"
 
 namespace lockstep::tools {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 [[noreturn]] void fail(const char* what, const std::filesystem::path& path) {
   throw FileError(fmt::format("cannot {} {}: {}", what, path.string(), std::strerror(errno)));
@@ -44,10 +43,7 @@ struct Arriving {
   int64_t have = 0, expected = 0;
   int write_error = 0;
   bool too_long = false;
-  const CatalogFile* file = nullptr;
-  const DownloadOptions* options = nullptr;
-  Clock::time_point begun = Clock::now(), said = Clock::now();
-  int64_t at_begin = 0;
+  ProgressBar* bar = nullptr;
 
   bool take(const char* bytes, size_t size) {
     if (have + static_cast<int64_t>(size) > expected) {
@@ -65,17 +61,8 @@ struct Arriving {
       size -= static_cast<size_t>(n);
       have += n;
     }
-    tell();
+    bar->update(have);
     return true;
-  }
-
-  void tell() {
-    const auto now = Clock::now();
-    if (!options->say || now - said < std::chrono::seconds(5)) return;
-    said = now;
-    const double seconds = std::chrono::duration<double>(now - begun).count();
-    options->say(fmt::format("{}: {} of {} MB, {:.1f} MB/s", file->name, have / 1000000, expected / 1000000,
-                             static_cast<double>(have - at_begin) / seconds / 1e6));
   }
 };
 
@@ -141,7 +128,7 @@ bool may_pass(const Outcome& outcome, bool has_arrived) {
 
 void restart(Arriving& arriving, const std::filesystem::path& part) {
   if (::ftruncate(arriving.fd, 0) != 0 || ::lseek(arriving.fd, 0, SEEK_SET) != 0) fail("write", part);
-  arriving.have = arriving.at_begin = 0;
+  arriving.have = 0;
 }
 
 // Until `part` has all bytes; it may hold some.
@@ -149,14 +136,20 @@ void receive(const CatalogFile& file, const std::filesystem::path& part, const s
              const DownloadOptions& options) {
   const UniqueFd fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (!fd.valid()) fail("write", part);
-  Arriving arriving{
-      .fd = fd.get(), .have = size_of(part), .expected = file.bytes, .file = &file, .options = &options};
-  arriving.at_begin = arriving.have;
+  Arriving arriving{.fd = fd.get(), .have = size_of(part), .expected = file.bytes};
   if (arriving.have > file.bytes) restart(arriving, part);
   if (::lseek(fd.get(), arriving.have, SEEK_SET) < 0) fail("write", part);
   if (arriving.have > 0 && options.say) {
     options.say(fmt::format("{}: going on behind {} MB", file.name, arriving.have / 1000000));
   }
+  int64_t at_begin = arriving.have;
+  ProgressBar bar({.total = file.bytes,
+                   .initial = at_begin,
+                   .label = file.name,
+                   .unit = "B",
+                   .leave = false,
+                   .first_line = std::chrono::seconds(5)});
+  arriving.bar = &bar;
   int failures = 0;
   bool restarted = false;
   while (arriving.have < file.bytes) {
@@ -170,6 +163,7 @@ void receive(const CatalogFile& file, const std::filesystem::path& part, const s
     if (cannot_resume && !restarted) {  // this server sends whole files only
       restarted = true;
       restart(arriving, part);
+      at_begin = 0;
       continue;
     }
     if (arriving.too_long) {
@@ -185,7 +179,7 @@ void receive(const CatalogFile& file, const std::filesystem::path& part, const s
                                   file.bytes, by_hand(file, whole)));
     }
     failures = arriving.have > before ? 1 : failures + 1;
-    if (!may_pass(outcome, arriving.have > arriving.at_begin) || failures > options.retries) {
+    if (!may_pass(outcome, arriving.have > at_begin) || failures > options.retries) {
       if (arriving.have == 0) std::filesystem::remove(part);
       throw FileError(fmt::format("cannot download {}: {}{}", file.url, outcome.what, by_hand(file, whole)));
     }

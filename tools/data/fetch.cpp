@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/tables/folder_lock.h"
+#include "lockstep/tracking/progress/live_line.h"
 #include "tools/data/catalog.h"
 #include "tools/data/download.h"
 #include "tools/data/unpack.h"
@@ -69,7 +70,7 @@ int fetch(const FetchArguments& arguments) {
     if (!is_there()) {
       const DownloadOptions options{.retries = arguments.retries,
                                     .stall_timeout = std::chrono::seconds(arguments.stall_timeout),
-                                    .say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); }};
+                                    .say = LiveLine::print_above};
       std::vector<std::filesystem::path> archives;
       for (const auto& file : entry.files) archives.push_back(download(file, downloads, options));
       const auto unfinished = downloads / "unpacked";

@@ -18,6 +18,7 @@ namespace lockstep {
 
 struct ProgressOptions {
   int64_t total = 0;  ///< 0: not known; then there is no bar, only counts
+  int64_t initial = 0;  ///< so many were done before, as a resumed download's: no part of the rate
   std::string label{};
   std::string unit = "it";  ///< "B" for bytes, shown as kB, MB and so on
   bool enabled = true;      ///< false, on ranks other than 0: nothing is written
