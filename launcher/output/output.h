@@ -50,6 +50,8 @@ class Output {
   bool takes_more() const;
   /// Columns of the terminal that standard error is, or 0.
   int terminal_columns() const { return err_.terminal() ? err_.columns() : 0; }
+  /// Its file, or empty.
+  std::string terminal_name() const { return err_.terminal_name(); }
   /// Whether the local rank's standard error is shown, here and now.
   bool shows_errors_of(int local_rank) const;
   /// Last lines that the local rank wrote to standard error.

@@ -7,7 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <climits>
 
 #include "lockstep/base/clock.h"
 
@@ -38,6 +40,11 @@ Sink::Sink(int fd) : fd_(fd), terminal_(::isatty(fd) == 1) {
 int Sink::columns() const {
   winsize size{};
   return ::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+std::string Sink::terminal_name() const {
+  std::array<char, PATH_MAX> name{};
+  return terminal_ && ::ttyname_r(fd_, name.data(), name.size()) == 0 ? name.data() : "";
 }
 
 void Sink::append(std::string_view bytes) {

@@ -51,7 +51,10 @@ AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigs
   AttemptPlan plan;
   job::LaunchEnvironment environment = job.environment;
   environment.segment_fd = segment_fd;
-  if (const int columns = output.terminal_columns(); columns > 0) environment.terminal_columns = columns;
+  if (const int columns = output.terminal_columns(); columns > 0) {
+    environment.terminal_columns = columns;
+    environment.terminal = output.terminal_name();
+  }
   for (int local_rank = 0; local_rank < environment.local_world_size; ++local_rank) {
     job::LaunchEnvironment told = environment.of_local_rank(local_rank);
     told.error_file = error_file(job, local_rank);

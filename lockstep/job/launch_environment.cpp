@@ -264,6 +264,7 @@ std::vector<std::string> LaunchEnvironment::to_env(const std::vector<std::string
       entries.set_default(name, interface);
     }
   }
+  entries.set_or_remove(env::kTerminal, terminal);
   entries.set_or_remove(env::kTerminalColumns, terminal_columns);
   return entries.take();
 }

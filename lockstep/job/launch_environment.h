@@ -33,7 +33,8 @@ struct LaunchEnvironment {
 
   // Only to_env() looks at these.
   int threads = 0;                        ///< OMP_NUM_THREADS where it is unset; 0: left alone
-  std::optional<int> terminal_columns{};  ///< of the launcher's standard error; none: it is no terminal
+  std::string terminal{};                 ///< file of the launcher's standard error; empty: it is no terminal
+  std::optional<int> terminal_columns{};  ///< of the same, as the ranks start
   bool virtual_local_rank = false;        ///< LOCAL_RANK=0 for all, and one GPU each
   std::string interface {};  ///< network interface that the ranks use where they are not told; empty: any
   std::string signals{};     ///< that the launcher passes on: names with commas between

@@ -69,11 +69,12 @@ TEST(LaunchEnvironmentTest, ReplacesStaleVariablesAndKeepsTheUsers) {
   job.segment_fd = 9;
   const auto environment =
       as_map(job.to_env({"RANK=77", "RANKING=kept", "OMP_NUM_THREADS=3", "LOCKSTEP_SEGMENT_FD=5",
-                         "LOCKSTEP_TERMINAL_COLUMNS=90", "A=b=c"}));
+                         "LOCKSTEP_TERMINAL=/dev/tty1", "LOCKSTEP_TERMINAL_COLUMNS=90", "A=b=c"}));
   EXPECT_EQ(environment.at("RANK"), "2");
   EXPECT_EQ(environment.at("RANKING"), "kept");
   EXPECT_EQ(environment.at("OMP_NUM_THREADS"), "3");
   EXPECT_EQ(environment.at("LOCKSTEP_SEGMENT_FD"), "9");
+  EXPECT_FALSE(environment.contains("LOCKSTEP_TERMINAL"));
   EXPECT_FALSE(environment.contains("LOCKSTEP_TERMINAL_COLUMNS"));
   EXPECT_EQ(environment.at("A"), "b=c");
 }

@@ -85,9 +85,11 @@ class TerminalTest(LockrunTest):
 
     def test_ranks_know_the_terminal(self):
         self.start_on_terminal("--nproc-per-node", 2, sys.executable, "-c",
-                               "import os, sys; print('columns', os.environ['LOCKSTEP_TERMINAL_COLUMNS'], sys.stderr.isatty())")
+                               "import os, sys; print('columns', os.environ['LOCKSTEP_TERMINAL_COLUMNS'], sys.stderr.isatty());"
+                               "fd = os.open(os.environ['LOCKSTEP_TERMINAL'], os.O_RDONLY | os.O_NOCTTY); print('the same', os.get_terminal_size(fd).columns)")
         self.assertEqual(self.end(), 0)
         self.assertEqual(self.screen.count(b"columns 100 False"), 2)
+        self.assertEqual(self.screen.count(b"the same 100"), 2)
 
     def test_programs_write_line_by_line(self):
         # C's library keeps back what goes to a pipe; a rank's lines must appear when they are written.

@@ -93,7 +93,7 @@ class ProgressTerminalTest(unittest.TestCase):
         self.terminal, own = pty.openpty()
         self.addCleanup(os.close, self.terminal)
         self.set_window(columns)
-        kept = {name: value for name, value in os.environ.items() if name not in ("LOCKSTEP_TERMINAL_COLUMNS", "LC_ALL", "LC_CTYPE")}
+        kept = {name: value for name, value in os.environ.items() if name not in ("LOCKSTEP_TERMINAL", "LOCKSTEP_TERMINAL_COLUMNS", "LC_ALL", "LC_CTYPE")}
         self.process = subprocess.Popen([RUNNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=own, text=True,
                                         env={**kept, "TERM": "xterm", "LANG": "C.UTF-8", **environment})
         os.close(own)
@@ -168,6 +168,23 @@ class ProgressTerminalTest(unittest.TestCase):
 
     def test_under_lockrun_its_width_counts(self):
         self.start(100, LOCKSTEP_TERMINAL_COLUMNS="50")
+        self.do("advance")
+        self.assertLess(len(self.bars()[0]), 50)
+
+    def test_under_lockrun_it_follows_the_window(self):
+        terminal, own = pty.openpty()  # lockrun's, which this process itself does not write to
+        self.addCleanup(os.close, terminal)
+        self.addCleanup(os.close, own)
+        for columns in (50, 30, 90):
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            if columns == 50:
+                self.start(100, LOCKSTEP_TERMINAL_COLUMNS="50", LOCKSTEP_TERMINAL=os.ttyname(own))
+            self.do("advance")
+            self.assertLess(len(self.bars()[0]), columns)
+            self.assertGreater(len(self.bars()[0]), columns - 12)
+
+    def test_a_terminal_that_cannot_be_opened_keeps_its_first_width(self):
+        self.start(100, LOCKSTEP_TERMINAL_COLUMNS="50", LOCKSTEP_TERMINAL="/nonexistent")
         self.do("advance")
         self.assertLess(len(self.bars()[0]), 50)
 

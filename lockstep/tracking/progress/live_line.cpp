@@ -1,5 +1,6 @@
 #include "lockstep/tracking/progress/live_line.h"
 
+#include <fcntl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -26,9 +27,21 @@ bool locale_is_utf8() {
   return false;
 }
 
-int window_columns() {
+int window_columns(int fd, int otherwise) {
   winsize size{};
-  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : otherwise;
+}
+
+/// lockrun's terminal, opened once; -1 where it cannot be.
+int launcher_window() {
+  static const int fd = [] {
+    const auto path = env::get(env::kTerminal);
+    const int opened = path ? open(path->c_str(), O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC) : -1;
+    if (opened < 0 || isatty(opened) == 1) return opened;
+    close(opened);
+    return -1;
+  }();
+  return fd;
 }
 
 // What is on the screen. Objects that live as long as the program may write when others are gone already.
@@ -59,9 +72,10 @@ Terminal detect_terminal() {
   terminal.unicode = locale_is_utf8();
   if (const auto columns = env::get_int(env::kTerminalColumns)) {
     terminal.columns = static_cast<int>(std::clamp<int64_t>(*columns, 0, 1000));
+    terminal.window = launcher_window();
   } else if (isatty(STDERR_FILENO) == 1 && env::get(env::kTerm) != "dumb") {
-    terminal.columns = window_columns();
-    terminal.is_window = true;
+    terminal.columns = window_columns(STDERR_FILENO, 80);
+    terminal.window = STDERR_FILENO;
   }
   return terminal;
 }
@@ -70,7 +84,7 @@ LiveLine::~LiveLine() { finish(); }
 
 void LiveLine::draw(const std::function<std::string(int columns)>& render) {
   if (!can_be_live()) return;
-  const int columns = terminal_.is_window ? window_columns() : terminal_.columns;
+  const int columns = terminal_.window >= 0 ? window_columns(terminal_.window, terminal_.columns) : terminal_.columns;
   const std::string line = render(columns - 1);
   const std::lock_guard lock(screen().mutex);
   screen().owner = this;

@@ -11,11 +11,11 @@ namespace lockstep {
 struct Terminal {
   int columns = 0;  ///< 0: no terminal, or none that can show a live line
   bool unicode = false;
-  bool is_window = false;  ///< its width may change: every drawing asks for it
+  int window = -1;  ///< descriptor of a window whose width may change: every drawing asks for it
 };
 
-/// This process's terminal. Under lockrun, whose workers write into pipes, LOCKSTEP_TERMINAL_COLUMNS says how
-/// wide the launcher's own terminal was at the start.
+/// This process's terminal. Under lockrun, whose workers write into pipes, LOCKSTEP_TERMINAL names the launcher's
+/// own terminal, and LOCKSTEP_TERMINAL_COLUMNS says how wide it was at the start.
 Terminal detect_terminal();
 
 /// A line on standard error that leaves nothing behind when the window's width changes: it is cut at the
