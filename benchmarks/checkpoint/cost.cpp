@@ -2,6 +2,8 @@
 //
 //   checkpoint_cost FOLDER [MEGABYTES [ROUNDS]]    prints JSON, in seconds
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -64,6 +66,18 @@ void finish(checkpoint::Writer& writer) {
   if (writer.wait(600s).state != checkpoint::WriterState::idle) throw Error(writer.status().error);
 }
 
+/// Steps of a training that keeps all cores busy. `after_step` is called after each; returns the seconds.
+double train(int steps, const auto& after_step) {
+  const at::Tensor weight = at::full({1024, 1024}, 1e-3);
+  at::Tensor hidden = at::full({1024, 1024}, 1e-3);
+  return seconds_of([&] {
+    for (int step = 0; step < steps; ++step) {
+      hidden = at::mm(hidden, weight);
+      after_step();
+    }
+  });
+}
+
 int run(int argc, char** argv) {
   if (argc < 2) throw ValueError("expected FOLDER [MEGABYTES [ROUNDS]]");
   const std::filesystem::path folder = argv[1];
@@ -73,7 +87,7 @@ int run(int argc, char** argv) {
   size_t bytes = 0;
   for (const auto& [name, tensor] : tensors) bytes += tensor.nbytes();
 
-  std::vector<double> copies, blocked, background, hash_and_write;
+  std::vector<double> copies, blocked, background, hash_and_write, slow_down;
   uint64_t hash = 0;  // printed, so that it is computed
   std::unique_ptr<char[]> target(new char[bytes]);
   const auto copy = [&] {
@@ -86,6 +100,10 @@ int run(int argc, char** argv) {
   copy();  // touches it
   {
     checkpoint::Writer writer(folder, 0, 1, {.save_total_limit = 1});
+    // A training three times as long as writing and hashing, so that a save ends within it.
+    constexpr int kCalibration = 50;
+    const double step_seconds = train(kCalibration, [] {}) / kCalibration;
+    const auto steps = static_cast<int>(3 * static_cast<double>(bytes) / 1e9 / step_seconds) + 1;
     for (int round = -1; round < rounds; ++round) {
       const double copied = seconds_of(copy);
       const double before = processor_seconds();
@@ -112,11 +130,32 @@ int run(int argc, char** argv) {
       }
       const double by_hand = processor_seconds() - peer_before;
       std::filesystem::remove(folder / "by_hand");
+      // The same training with a save in it and without.
+      const auto nothing = [] {};
+      const double plain = train(steps, nothing);
+      const double saving = seconds_of([&] {
+        auto snapshot = writer.snapshot();
+        snapshot.add_tensors("model.safetensors", tensors);
+        writer.begin(1000 + round, std::move(snapshot));
+        bool is_committed = false;
+        train(steps, [&] {
+          if (!is_committed && writer.status().state == checkpoint::WriterState::written) {
+            writer.commit();
+            is_committed = true;
+          }
+        });
+        if (!is_committed) {
+          finish(writer);
+        } else if (writer.wait(600s).state != checkpoint::WriterState::idle) {
+          throw Error(writer.status().error);
+        }
+      });
       if (round < 0) continue;  // touches the snapshot's memory
       copies.push_back(copied);
       blocked.push_back(own);
       background.push_back(all);
       hash_and_write.push_back(by_hand);
+      slow_down.push_back(saving - plain);
     }
   }
   // Loading: every tensor touched, beside reading the file, both from the page cache.
@@ -139,9 +178,9 @@ int run(int argc, char** argv) {
   }
   fmt::print(
       "{{\"bytes\": {}, \"hash\": {}, \"memcpy\": [{}], \"blocked\": [{}], \"background_cpu\": [{}], \"hash_and_write_cpu\": [{}], "
-      "\"load\": [{}], \"read\": [{}]}}\n",
+      "\"slow_down\": [{}], \"load\": [{}], \"read\": [{}]}}\n",
       bytes, hash, fmt::join(copies, ", "), fmt::join(blocked, ", "), fmt::join(background, ", "),
-      fmt::join(hash_and_write, ", "), fmt::join(loads, ", "), fmt::join(reads, ", "));
+      fmt::join(hash_and_write, ", "), fmt::join(slow_down, ", "), fmt::join(loads, ", "), fmt::join(reads, ", "));
   return 0;
 }
 

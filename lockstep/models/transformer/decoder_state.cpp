@@ -6,7 +6,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,8 +13,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/models/attention.h"
+#include "lockstep/models/transformer/decoder_ops.h"
 #include "lockstep/models/transformer/transformer_layers.h"
-#include "lockstep/ops/std_layer_norm.h"
 
 namespace lockstep::models {
 namespace {
@@ -27,7 +26,7 @@ at::Tensor transposed(std::initializer_list<at::Tensor> weights) {
 }
 
 at::Tensor norm(const DecoderWeights::Norm& weights, const at::Tensor& x) {
-  return ops::std_layer_norm(x, weights.alpha, weights.bias, kNormEps);
+  return infer_std_layer_norm(x, weights.alpha, weights.bias, kNormEps);
 }
 
 // Rows of [rows, ...] change places so that the last `count` fill the place of `count` others.
@@ -42,7 +41,6 @@ class CachedDecoder : public DecoderState {
       : weights_(weights),
         heads_(model.config().num_heads),
         head_size_(model.config().d_model / heads_),
-        d_model_(model.config().d_model),
         beams_(beams),
         sentences_(source.layout.batch) {
     const TokenLayout& layout = source.layout;
@@ -123,28 +121,23 @@ class CachedDecoder : public DecoderState {
 
   at::Tensor self_attention(const at::Tensor& qkv, Cache& cache, int64_t rows) {
     const at::Tensor split = qkv.view({rows, 3, heads_, head_size_});
-    cache.keys.narrow(0, 0, rows).select(2, read_).copy_(split.select(1, 1));
-    cache.values.narrow(0, 0, rows).select(2, read_).copy_(split.select(1, 2));
-    const auto used = [&](const at::Tensor& part) { return part.narrow(0, 0, rows).narrow(2, 0, read_ + 1); };
-    return at::scaled_dot_product_attention(split.select(1, 0).unsqueeze(2), used(cache.keys),
-                                            used(cache.values))
-        .transpose(1, 2)
-        .reshape({rows, d_model_});
+    const at::Tensor keys = cache.keys.narrow(0, 0, rows), values = cache.values.narrow(0, 0, rows);
+    keys.select(2, read_).copy_(split.select(1, 1));
+    values.select(2, read_).copy_(split.select(1, 2));
+    return attend(split.select(1, 0), {.keys = keys, .values = values, .count = read_ + 1});
   }
 
   // The rows of a sentence are queries to the same keys.
   at::Tensor cross_attention(const at::Tensor& q, const Cache& cache) {
-    const at::Tensor queries = q.view({sentences_, beams_, heads_, head_size_}).transpose(1, 2);
-    std::optional<at::Tensor> mask;
-    if (source_bias_.defined()) mask = source_bias_.narrow(0, 0, sentences_);
-    return at::scaled_dot_product_attention(queries, cache.source_keys.narrow(0, 0, sentences_),
-                                            cache.source_values.narrow(0, 0, sentences_), mask)
-        .transpose(1, 2)
-        .reshape({sentences_ * beams_, d_model_});
+    return attend(q.view({q.size(0), heads_, head_size_}),
+                  {.keys = cache.source_keys.narrow(0, 0, sentences_),
+                   .values = cache.source_values.narrow(0, 0, sentences_),
+                   .count = cache.source_keys.size(2),
+                   .bias = source_bias_.defined() ? source_bias_.narrow(0, 0, sentences_) : at::Tensor()});
   }
 
   const DecoderWeights& weights_;
-  int64_t heads_, head_size_, d_model_, beams_, sentences_;
+  int64_t heads_, head_size_, beams_, sentences_;
   at::Tensor source_bias_;  ///< [sentences, 1, 1, source length]; undefined: no padding
   std::vector<Cache> caches_;
   int64_t read_ = 0;

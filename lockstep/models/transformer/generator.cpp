@@ -1,6 +1,5 @@
 #include "lockstep/models/transformer/generator.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/gather.h>
@@ -8,6 +7,7 @@
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/topk.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/format.h>
 
@@ -238,7 +238,7 @@ GenerateResult Generator::generate(const std::vector<std::vector<int64_t>>& sour
   if (options.max_new_tokens < 0)
     throw ValueError(fmt::format("max_new_tokens is {}; it must be 0 or more", options.max_new_tokens));
   if (sources.empty()) return {};
-  const at::NoGradGuard no_grad;
+  const c10::InferenceMode no_gradients;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCPU);
   const EvalMode eval(*model_);
   const auto& config = model_->config();
