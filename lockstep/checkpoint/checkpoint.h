@@ -25,20 +25,26 @@ class Checkpoint {
   Checkpoint(std::filesystem::path path, Manifest manifest)
       : path_(std::move(path)), manifest_(std::move(manifest)) {}
 
+  /// The number in the directory's name: optimizer steps where a Trainer has saved it.
   int64_t step() const { return manifest_.step; }
+  /// The directory, as open() was given it.
   const std::filesystem::path& path() const { return path_; }
   std::string name() const { return path_.filename().string(); }  ///< "checkpoint-100"
   int world_size() const { return manifest_.world_size; }         ///< ranks that have written
+  /// Names, sizes and hashes of the files, from manifest.json.
   const Manifest& manifest() const { return manifest_; }
 
+  /// Whether the checkpoint has a file of this name, such as "trainer_state.json".
   bool has(const std::string& file) const { return manifest_.files.contains(file); }
   /// Whether tensors or a state were saved under that name, in one file or several.
   bool has_tensors(const std::string& stem) const;
 
+  /// The content of a text file of the checkpoint. Throws FileError where it has no such file. Blocks.
   std::string read_text(const std::string& file) const;
+  /// What read_tensors() returns.
   struct Tensors {
-    std::map<std::string, at::Tensor> tensors{};
-    std::map<std::string, std::string> metadata{};
+    std::map<std::string, at::Tensor> tensors{};    ///< by name, on the CPU
+    std::map<std::string, std::string> metadata{};  ///< the files' `__metadata__`
   };
   /// All tensors of `stem`.safetensors, or of its shards. They lie in private mappings of the files, which
   /// are read when a tensor is touched: a write to one changes neither file nor checkpoint.
@@ -55,6 +61,7 @@ class Checkpoint {
   Manifest manifest_;
 };
 
+/// How open() reads a checkpoint.
 struct OpenOptions {
   /// Reads every file and compares its hash. Where one rank has done so, the others need not.
   bool verify = true;

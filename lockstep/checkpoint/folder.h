@@ -50,9 +50,10 @@ void prune(Files& files, const std::filesystem::path& folder, int64_t step, int 
 /// folder meanwhile.
 void clean(Files& files, const std::filesystem::path& folder);
 
+/// A directory that may be a checkpoint.
 struct Candidate {
-  std::filesystem::path path;
-  int64_t step = 0;
+  std::filesystem::path path;  ///< the directory
+  int64_t step = 0;            ///< the number in its name
 };
 /// Every checkpoint directory of the folder, complete or not, the newest first; of one step, one that is
 /// about to be replaced last. Empty where there is no folder.

@@ -34,10 +34,12 @@ TensorsOfFile tensors_once(const std::map<std::string, at::Tensor>& tensors);
 /// a tensor that the format cannot hold. Blocks. On several ranks, one of them calls it.
 void save_module(const torch::nn::Module& module, const std::filesystem::path& path);
 
+/// How load_module() treats names that do not match.
 struct LoadOptions {
   bool strict = true;  ///< whether missing and unexpected tensors are an error
 };
 
+/// The names that did not match; both lists are empty after a strict load.
 struct LoadResult {
   std::vector<std::string> missing;     ///< tensors of the module that the file lacks; they are as before
   std::vector<std::string> unexpected;  ///< tensors of the file that the module lacks

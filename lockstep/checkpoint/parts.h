@@ -23,6 +23,7 @@
 
 namespace lockstep::checkpoint {
 
+/// Which ranks write a Part.
 enum class SavedBy {
   first_rank,  ///< what is equal on all ranks; all load it
   each_rank,   ///< what differs between them; needs as many ranks when it is loaded
@@ -36,21 +37,25 @@ class Part {
  public:
   /// Parameters and buffers under the module's names, as save_module() writes them.
   Part(std::string name, torch::nn::Module& module);
+  /// The same for a module holder such as torch::nn::Sequential.
   template <class M>
   Part(std::string name, const torch::nn::ModuleHolder<M>& module)
       : Part(std::move(name), static_cast<torch::nn::Module&>(*module.ptr())) {}
+  /// The same for a std::shared_ptr to a module.
   template <std::derived_from<torch::nn::Module> M>
   Part(std::string name, const std::shared_ptr<M>& module)
       : Part(std::move(name), static_cast<torch::nn::Module&>(*module)) {}
   /// As optimizer_state_dict() knows it; of a divided one, each rank saves its part, and any number of ranks
   /// can load them.
   Part(std::string name, torch::optim::Optimizer& optimizer);
+  /// Anything with state_dict() and load_state_dict(), such as an LRScheduler, a sampler or Counters.
   template <Stateful T>
   Part(std::string name, T& thing, SavedBy saved_by = SavedBy::first_rank)
       : Part(
             std::move(name), saved_by, [&thing] { return thing.state_dict(); },
             [&thing](const StateDict& state) { thing.load_state_dict(state); }) {}
 
+  /// The name in the checkpoint; the file's, without .safetensors.
   const std::string& name() const { return name_; }
   /// Adds what this rank saves of it.
   void add_to(Snapshot& snapshot, int rank, int world_size) const;
@@ -65,17 +70,18 @@ class Part {
   std::function<void(const Checkpoint&, int rank, int world_size)> load_;
 };
 
+/// How save() writes.
 struct SaveOptions {
   /// The ranks that save together; default: the group that lockstep::init() made, else this process alone.
   std::optional<ProcessGroup> process_group{};
-  int save_total_limit = 0;      ///< WriterOptions::save_total_limit
-  std::set<std::string> kept{};  ///< names that the limit spares: "checkpoint-100"
-  uint64_t max_shard_bytes = 5'000'000'000;
-  std::shared_ptr<Files> files = posix_files();
+  int save_total_limit = 0;                      ///< WriterOptions::save_total_limit
+  std::set<std::string> kept{};                  ///< names that the limit spares: "checkpoint-100"
+  uint64_t max_shard_bytes = 5'000'000'000;      ///< SnapshotOptions::max_shard_bytes
+  std::shared_ptr<Files> files = posix_files();  ///< the file system; tests make it fail
   std::chrono::milliseconds timeout = std::chrono::minutes(30);  ///< of writing, and of publishing
 };
 
-/// Saves `parts` as the checkpoint `directory`, whose name is checkpoint-<step>: whole or not at all (writer.h).
+/// Saves `parts` as the checkpoint `directory`, whose name is `checkpoint-<step>`: whole or not at all (writer.h).
 /// When it returns, the checkpoint survives a crash. Called by all ranks of the group, with the same
 /// arguments and a folder that they share; blocks. Throws FileError on all ranks when one cannot write; ValueError
 /// for another name. Old checkpoints that cannot be removed are a warning in the log.
@@ -86,6 +92,7 @@ void save(const std::filesystem::path& directory, const std::vector<Part>& parts
 /// ranks; blocks.
 void check_shared_folder(const std::filesystem::path& folder, const ProcessGroup& group);
 
+/// How load() reads.
 struct LoadPartsOptions {
   std::optional<ProcessGroup> process_group{};  ///< as SaveOptions::process_group
 };

@@ -13,9 +13,10 @@
 
 namespace lockstep::checkpoint {
 
+/// What load_safetensors() returns.
 struct SafetensorsFile {
   std::map<std::string, at::Tensor> tensors;    ///< CPU, contiguous, own memory
-  std::map<std::string, std::string> metadata;  ///< the header's __metadata__
+  std::map<std::string, std::string> metadata;  ///< the header's `__metadata__`
 };
 
 /// An open file whose header is checked; reads single tensors. Methods are const and thread-safe.
@@ -27,6 +28,7 @@ class SafetensorsReader {
 
   /// Name, dtype and shape of every tensor, in the order of their data.
   const std::vector<SafetensorsEntry>& entries() const { return header_.entries; }
+  /// The header's `__metadata__`; empty without one.
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
 
   /// The tensor of `entry`: CPU, contiguous, own memory. Throws FileError.

@@ -21,17 +21,22 @@ namespace lockstep::checkpoint {
 /// Thread-safe.
 class SnapshotMemory {
  public:
+  /// Frees the memory of a Block.
   struct Free {
-    void operator()(char* memory) const;
+    void operator()(char* memory) const;  ///< std::free
   };
+  /// Memory from take(); a dropped block is freed.
   struct Block {
-    std::unique_ptr<char, Free> memory{};
-    size_t bytes = 0;
+    std::unique_ptr<char, Free> memory{};  ///< null for 0 bytes
+    size_t bytes = 0;                      ///< at least what was asked for
   };
 
   SnapshotMemory();
   ~SnapshotMemory();
+  /// Memory for `bytes` bytes, uninitialized: a block that was given back, of about that size, or a new one.
+  /// Throws std::bad_alloc.
   Block take(size_t bytes);
+  /// Keeps the block for a later take(), until trim() or the destructor.
   void give_back(Block block);
   /// Frees what nobody has taken.
   void trim();
@@ -41,6 +46,7 @@ class SnapshotMemory {
   std::unique_ptr<State> state_;
 };
 
+/// Where a Snapshot takes its memory, and how it divides large files.
 struct SnapshotOptions {
   /// A safetensors file with more bytes of tensors than that becomes several and an index, as transformers
   /// writes them: model-00001-of-00002.safetensors, ..., model.safetensors.index.json.
@@ -53,11 +59,16 @@ struct SnapshotOptions {
 /// afterwards. One thread at a time.
 class Snapshot {
  public:
+  /// Without files.
   explicit Snapshot(SnapshotOptions options = {});
+  /// Gives the memory back to SnapshotOptions::memory.
   ~Snapshot();
+  /// `other` has no files afterwards.
   Snapshot(Snapshot&& other) noexcept;
+  /// Exchanges files and options with `other`.
   Snapshot& operator=(Snapshot&& other) noexcept;
 
+  /// `content` as the file `file`.
   void add_text(const std::string& file, std::string content);
   /// `file` ends with ".safetensors". Tensors of other devices and layouts of memory are brought to the CPU in
   /// row-major order. Throws ValueError for a tensor that the format cannot hold.
@@ -71,12 +82,14 @@ class Snapshot {
   /// Of tensors and texts together.
   uint64_t bytes() const;
 
+  /// A file of the snapshot: `head`, and behind it `data`.
   struct File {
-    std::string name;
-    std::string head;  ///< a text, or a safetensors file's header
-    SnapshotMemory::Block data{};
-    size_t data_bytes = 0;
+    std::string name;              ///< without directories
+    std::string head;              ///< a text, or a safetensors file's header
+    SnapshotMemory::Block data{};  ///< the tensors' bytes; empty for a text
+    size_t data_bytes = 0;         ///< how many of data's bytes belong to the file
   };
+  /// In the order in which they were added.
   const std::vector<File>& files() const { return files_; }
 
  private:

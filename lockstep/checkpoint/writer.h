@@ -13,16 +13,18 @@
 
 namespace lockstep::checkpoint {
 
+/// How a Writer writes, and how many checkpoints it keeps.
 struct WriterOptions {
   /// Checkpoints that stay when a new one is complete, the protected ones counted; 0: all. While one is
   /// written there is one more.
   int save_total_limit = 0;
   uint64_t max_shard_bytes = 5'000'000'000;  ///< SnapshotOptions::max_shard_bytes
   int retries = 0;  ///< how often a write or commit that failed is tried again; -1: until discard()
-  std::chrono::milliseconds retry_wait{1000};
-  std::shared_ptr<Files> files = posix_files();
+  std::chrono::milliseconds retry_wait{1000};    ///< between a failed attempt and the next
+  std::shared_ptr<Files> files = posix_files();  ///< the file system; tests make it fail
 };
 
+/// What a Writer is doing.
 enum class WriterState {
   idle,        ///< nothing in flight
   writing,     ///< this rank's files are being written
@@ -31,15 +33,16 @@ enum class WriterState {
   failed,      ///< `error` says why; discard() comes next
 };
 
+/// What Writer::status() returns.
 struct WriterStatus {
-  WriterState state = WriterState::idle;
-  int64_t step = -1;    ///< of the last begin()
+  WriterState state = WriterState::idle;  ///< of this rank; the other ranks' are not known
+  int64_t step = -1;                      ///< of the last begin()
   std::string error{};  ///< when failed, and while a failed write is tried again: the file and the reason
   /// The checkpoint is complete, but `latest` could not be written or an old one not removed. Until begin().
   std::string warning{};
 };
 
-/// Writes checkpoint-<step>/ directories into a folder that all ranks share. Each rank has a Writer and writes
+/// Writes `checkpoint-<step>/` directories into a folder that all ranks share. Each rank has a Writer and writes
 /// its own files; no two have one name. The Writers do not talk to each other: their callers know when all have
 /// written. At most one checkpoint is in flight.
 ///
@@ -50,7 +53,7 @@ struct WriterStatus {
 ///     ... train; once status().state is written on all ranks:
 ///     writer.commit();                               // rank 0 publishes it, in the background too
 ///
-/// The files are written into the hidden directory .checkpoint-<step>.tmp and synced, with the hashes of each
+/// The files are written into the hidden directory `.checkpoint-<step>.tmp` and synced, with the hashes of each
 /// rank's files in a file of its own. commit() makes one manifest of them, syncs the directory, gives it its
 /// name, and syncs the folder; then it writes the file `latest`, and then it removes old checkpoints.
 ///
@@ -81,10 +84,12 @@ class Writer {
   /// All ranks have discarded one step before any begins it again. Blocks.
   void discard();
 
+  /// The state of the write or commit in flight, or of the last one.
   WriterStatus status() const;
   /// Blocks until nothing is being written or committed, or until the timeout; returns status().
   WriterStatus wait(std::chrono::milliseconds timeout) const;
 
+  /// The folder of all checkpoints, as the constructor was given it.
   const std::filesystem::path& folder() const;
 
  private:

@@ -17,11 +17,14 @@ namespace lockstep {
 /// Copies share the tensors' memory.
 class Batch {
  public:
+  /// Without tensors.
   Batch() = default;
+  /// From pairs of a name and a tensor. The shapes are not compared.
   Batch(std::initializer_list<std::pair<const std::string, at::Tensor>> tensors) : tensors_(tensors) {}
 
   /// Throws ValueError that lists the names there are.
   const at::Tensor& operator[](const std::string& name) const;
+  /// Whether there is a tensor of this name.
   bool contains(const std::string& name) const { return tensors_.contains(name); }
   /// Adds a tensor, or takes the place of the one of that name.
   void set(const std::string& name, at::Tensor tensor) { tensors_[name] = std::move(tensor); }
@@ -30,7 +33,9 @@ class Batch {
   /// Every tensor there; those that are there already are shared.
   Batch to(at::Device device) const;
 
+  /// Iterates over pairs of name and tensor, in the alphabetical order of the names.
   auto begin() const { return tensors_.begin(); }
+  /// See begin().
   auto end() const { return tensors_.end(); }
 
  private:
@@ -39,7 +44,7 @@ class Batch {
 
 /// A fixed number of samples, made into batches by number.
 struct Dataset {
-  int64_t size = 0;
+  int64_t size = 0;                ///< number of samples
   std::vector<int64_t> lengths{};  ///< one per sample, for group_by_length; may be empty
   /// Makes a batch. Called from the loader's threads, so it must be thread-safe.
   std::function<Batch(const std::vector<int64_t>& indices)> collate{};

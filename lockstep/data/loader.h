@@ -12,9 +12,10 @@
 
 namespace lockstep {
 
+/// Names and meanings are those of torch.utils.data.DataLoader's arguments.
 struct LoaderOptions {
-  int64_t batch_size = 8;
-  bool drop_last = false;
+  int64_t batch_size = 8;   ///< samples; at least 1
+  bool drop_last = false;   ///< true: leave out the last batch where it is shorter
   int num_workers = 0;      ///< threads; 0: made in the caller
   int prefetch_factor = 2;  ///< batches ready or in work per worker
 };
@@ -53,6 +54,7 @@ int64_t batch_of_state(const StateDict& state, int64_t batch_size, int64_t num_b
 template <class Batch>
 class Loader {
  public:
+  /// Makes a batch of the samples with these numbers. With workers it must be thread-safe.
   using Collate = std::function<Batch(const std::vector<int64_t>&)>;
 
   /// Throws ValueError for a batch_size or prefetch_factor below 1, negative num_workers or no collate.

@@ -18,9 +18,10 @@ struct PaddedBatch {
   at::Tensor labels;          ///< [samples]; undefined when there were none
 };
 
+/// How pad_batch() fills up shorter samples.
 struct PadOptions {
-  int64_t pad_token_id = 0;
-  int64_t pad_to_multiple_of = 1;
+  int64_t pad_token_id = 0;        ///< in input_ids; the other tensors are filled up with 0
+  int64_t pad_to_multiple_of = 1;  ///< the length is a multiple of it; at least 1
 };
 
 /// The samples `indices` of a dataset as one batch, padded on the right to the longest of them, rounded up to

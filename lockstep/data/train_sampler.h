@@ -15,16 +15,18 @@ enum class TrainSamplingStrategy { random, sequential, group_by_length };
 
 /// Throws ValueError that lists the names when `name` is none of random, sequential, group_by_length.
 TrainSamplingStrategy parse_train_sampling_strategy(const std::string& name);
+/// The name that parse_train_sampling_strategy() takes.
 const char* name_of(TrainSamplingStrategy strategy);
 
+/// The arguments of transformers' Trainer that decide which rank sees which sample.
 struct TrainSamplerOptions {
-  TrainSamplingStrategy strategy = TrainSamplingStrategy::random;
-  int64_t batch_size = 8;  ///< per_device_train_batch_size
-  int64_t gradient_accumulation_steps = 1;
-  int num_replicas = 1;
-  int rank = 0;
-  uint64_t seed = 42;  ///< TrainingArguments.data_seed or, without one, seed
-  bool drop_last = false;
+  TrainSamplingStrategy strategy = TrainSamplingStrategy::random;  ///< train_sampling_strategy
+  int64_t batch_size = 8;                                          ///< per_device_train_batch_size
+  int64_t gradient_accumulation_steps = 1;                         ///< only group_by_length depends on it
+  int num_replicas = 1;                                            ///< number of ranks
+  int rank = 0;                                                    ///< this rank
+  uint64_t seed = 42;      ///< TrainingArguments.data_seed or, without one, seed
+  bool drop_last = false;  ///< true: leave out what does not give every rank a full batch
 };
 
 /// The samples that transformers' Trainer gives to one rank under torchrun, in order; cut into slices of

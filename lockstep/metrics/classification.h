@@ -14,34 +14,39 @@ namespace lockstep {
 /// scores the lower class counts as the higher one. Labels that are `ignore_index` are left out. Values over no
 /// sample are 0. update() throws ValueError for a label that is no class.
 struct AccuracyOptions {
-  int64_t ignore_index = -100;
+  int64_t ignore_index = -100;  ///< labels of this value are left out
 };
 /// "accuracy": the share of right predictions.
 std::shared_ptr<Metric> accuracy(AccuracyOptions options = {});
 
+/// Of top_k_accuracy().
 struct TopKAccuracyOptions {
-  int64_t k = 5;
-  int64_t ignore_index = -100;
+  int64_t k = 5;                ///< at least 1
+  int64_t ignore_index = -100;  ///< labels of this value are left out
 };
 /// "top_5_accuracy": the share of samples whose label is among the k classes of the highest scores.
 std::shared_ptr<Metric> top_k_accuracy(TopKAccuracyOptions options = {});
 
+/// Of precision(), recall() and f1().
 struct PrecisionRecallOptions {
   /// "binary": of the class pos_label, where there are two; "macro": the mean over the classes that occur as
   /// label or prediction; "weighted": their mean, weighted by how often each is the label; "micro": over all
   /// decisions, which for one label a sample is the accuracy. A class without a denominator counts as 0.
   std::string average = "binary";
-  int64_t pos_label = 1;
-  int64_t ignore_index = -100;
+  int64_t pos_label = 1;        ///< 0 or 1: the class that "binary" counts
+  int64_t ignore_index = -100;  ///< labels of this value are left out
 };
 /// "precision", "recall" and "f1", as scikit-learn's with zero_division=0. Throw ValueError for an unknown
 /// average; binary ones in update() for a class that is neither 0 nor 1.
 std::shared_ptr<Metric> precision(PrecisionRecallOptions options = {});
+/// See precision().
 std::shared_ptr<Metric> recall(PrecisionRecallOptions options = {});
+/// See precision().
 std::shared_ptr<Metric> f1(PrecisionRecallOptions options = {});
 
+/// Of perplexity().
 struct PerplexityOptions {
-  int64_t ignore_index = -100;
+  int64_t ignore_index = -100;  ///< labels of this value are left out
 };
 /// "perplexity": exp of the mean negative log-probability of the labels, from logits, as torchmetrics'. Whoever
 /// predicts the next token shifts the labels. Infinity over no token.

@@ -14,6 +14,7 @@
 
 namespace lockstep::models {
 
+/// What BertForSequenceClassification reads.
 struct BertBatch {
   at::Tensor input_ids;       ///< int64 [batch, length]
   at::Tensor token_type_ids;  ///< int64 [batch, length]; undefined: all 0
@@ -23,6 +24,8 @@ struct BertBatch {
 class BertModelImpl;
 struct WeightAndBias;
 
+/// transformers' BertForSequenceClassification (Devlin et al., arXiv 1810.04805): encoder, pooler, dropout and a
+/// linear layer, with transformers' names of parameters.
 class BertForSequenceClassificationImpl : public torch::nn::Module {
  public:
   /// Fresh weights from torch's default generator: normal with deviation `initializer_range`, biases 0,
@@ -31,6 +34,7 @@ class BertForSequenceClassificationImpl : public torch::nn::Module {
 
   /// For whoever fills the weights next.
   struct Uninitialized {};
+  /// The weights hold arbitrary values until they are loaded. Throws ValueError for a config that cannot work.
   BertForSequenceClassificationImpl(BertConfig config, Uninitialized);
 
   /// Returns logits, float [batch, labels]. Padding is left out of the computation where the first token of
@@ -39,6 +43,7 @@ class BertForSequenceClassificationImpl : public torch::nn::Module {
   /// A copy with parameters of its own.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
+  /// The sizes, labels and dropout probabilities, as set_dropout() has left them.
   const BertConfig& config() const { return config_; }
 
   /// Probabilities of dropout for what follows, e.g. 0 for exact comparisons; ValueError outside [0, 1).

@@ -18,7 +18,9 @@ class BasicBlockImpl : public torch::nn::Cloneable<BasicBlockImpl> {
  public:
   /// `stride` of the first convolution, in pixels. The shortcut is a 1x1 convolution where shapes differ.
   BasicBlockImpl(int64_t in_channels, int64_t channels, int64_t stride);
+  /// Makes the layers with fresh weights; for clone().
   void reset() override;
+  /// float [batch, in_channels, height, width] -> [batch, channels, height / stride, width / stride], rounded up
   at::Tensor forward(const at::Tensor& input);
 
  private:
@@ -29,11 +31,12 @@ class BasicBlockImpl : public torch::nn::Cloneable<BasicBlockImpl> {
 };
 TORCH_MODULE(BasicBlock);
 
+/// The shape of a ResNet; the defaults are ResNet-18's.
 struct ResNetOptions {
-  int64_t num_classes = 1000;
+  int64_t num_classes = 1000;  ///< logits per picture
   /// `imagenet`: a 7x7 convolution of stride 2 and max pooling, for pictures of about 224 pixels; `cifar`: a
   /// 3x3 convolution of stride 1 alone, for 32 pixels.
-  enum class Stem : uint8_t { imagenet, cifar } stem = Stem::imagenet;
+  enum class Stem : uint8_t { imagenet, cifar } stem = Stem::imagenet;  ///< the first layers
   /// Blocks in each of the four layers: ResNet-18 has {2, 2, 2, 2}, ResNet-34 {3, 4, 6, 3}.
   std::array<int64_t, 4> blocks{2, 2, 2, 2};
   /// Channels of the stem and of the first layer; each further layer has twice as many.
@@ -44,10 +47,13 @@ struct ResNetOptions {
 /// (fan out), as there. Throws ValueError for an option below 1.
 class ResNetImpl : public torch::nn::Cloneable<ResNetImpl> {
  public:
+  /// Fresh weights from torch's default generator.
   explicit ResNetImpl(ResNetOptions options = {});
+  /// Makes the layers with fresh weights; for clone().
   void reset() override;
   /// float [batch, 3, height, width] -> float [batch, num_classes]
   at::Tensor forward(const at::Tensor& input);
+  /// As the constructor was given them.
   const ResNetOptions& options() const { return options_; }
 
  private:

@@ -10,7 +10,9 @@ namespace lockstep::models {
 /// net2.bias.
 class ToyModelImpl : public torch::nn::Cloneable<ToyModelImpl> {
  public:
+  /// Fresh weights from torch's default generator, as torch::nn::Linear's.
   ToyModelImpl() { reset(); }
+  /// Makes the layers with fresh weights; for clone().
   void reset() override;
   /// float [batch, 10] -> float [batch, 5]
   at::Tensor forward(const at::Tensor& input);

@@ -14,8 +14,11 @@ namespace lockstep::ops {
 /// (bucket_slot). Anything else goes the way of torch::nn::Conv2d, and so does what runs under autocast.
 class Conv2dImpl : public torch::nn::Conv2dImpl {
  public:
+  /// Fresh weights as torch::nn::Conv2d's, from torch's default generator.
   explicit Conv2dImpl(const torch::nn::Conv2dOptions& options);
+  /// Makes weight and bias with fresh values; for torch::nn::Cloneable.
   void reset() override;
+  /// A copy with weights of its own, on `device` (default: this one's).
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
   /// [batch, in, height, width] -> [batch, out, ...]

@@ -41,16 +41,19 @@ class ExponentialMovingAverage {
 
   /// Takes in the parameters, after a step of the optimizer. Throws Error while the module has the average.
   void update();
+  /// Calls of update() so far.
   int64_t num_updates() const { return num_updates_; }
 
   /// Exchanges the values of the parameters and of the average; called twice, nothing has happened. The
   /// parameters keep their memory.
   void swap();
+  /// Whether the module has the average now.
   bool is_swapped() const { return is_swapped_; }
 
   /// Gives the parameters their own values back when it dies.
   class Use {
    public:
+    /// Calls swap(); use() is the way to make one.
     explicit Use(ExponentialMovingAverage& average) : average_(average) { average_.swap(); }
     ~Use() { average_.swap(); }
     Use(const Use&) = delete;

@@ -22,6 +22,7 @@
 
 namespace lockstep {
 
+/// Of FusedZeroRedundancyOptimizer; the same on all ranks.
 struct FusedZeroRedundancyOptimizerOptions {
   /// That of the DistributedDataParallel. Default: the group of all ranks that lockstep::init() made.
   std::optional<ProcessGroup> process_group{};
@@ -166,6 +167,9 @@ class FusedZeroRedundancyOptimizer : public detail::FusedZeroCore {
                 "the state of this optimizer cannot be divided by elements; use ZeroRedundancyOptimizer");
 
  public:
+  /// `groups`: all trainable parameters of the module, in groups with options of their own. `defaults`:
+  /// OptimizerT's options. Blocks. Throws ValueError for another backend than "lockstep"
+  /// and for a trained parameter of the module that is in no group.
   template <class M, class Defaults>
   FusedZeroRedundancyOptimizer(DistributedDataParallel<M>& ddp,
                                const std::vector<torch::optim::OptimizerParamGroup>& groups,

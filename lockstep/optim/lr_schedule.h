@@ -28,6 +28,7 @@ enum class SchedulerType {
 
 /// Throws ValueError that lists the types.
 SchedulerType scheduler_type(const std::string& name);
+/// The name that scheduler_type() takes.
 std::string name_of(SchedulerType type);
 
 /// Shapes of a rise or a fall in warmup_stable_decay.
@@ -36,9 +37,9 @@ enum class RampType { linear, cosine, one_minus_sqrt };
 /// The arguments of transformers.get_scheduler and torch's schedulers, with their names and defaults. Those
 /// that the type does not use are ignored.
 struct LRScheduleOptions {
-  SchedulerType type = SchedulerType::linear;
-  int64_t num_warmup_steps = 0;    ///< optimizer steps
-  int64_t num_training_steps = 0;  ///< optimizer steps, with the warm-up's
+  SchedulerType type = SchedulerType::linear;  ///< which schedule
+  int64_t num_warmup_steps = 0;                ///< optimizer steps
+  int64_t num_training_steps = 0;              ///< optimizer steps, with the warm-up's
 
   /// Cosine: waves, default 0.5, which is one fall. cosine_with_restarts: falls, a whole number, default 1.
   std::optional<double> num_cycles{};
@@ -50,9 +51,10 @@ struct LRScheduleOptions {
   std::optional<double> warmup_lr_rate{};     ///< cosine_warmup_with_min_lr: the first factor
   int64_t num_decay_steps = 0;                ///< warmup_stable_decay
   std::optional<int64_t> num_stable_steps{};  ///< likewise; default: what is left of num_training_steps
-  RampType warmup_type = RampType::linear, decay_type = RampType::cosine;  ///< likewise
-  double min_lr_ratio = 0;                                                 ///< likewise
-  int64_t step_size = 0;              ///< step: every so many steps the factor is multiplied by gamma
+  RampType warmup_type = RampType::linear;    ///< likewise: the rise
+  RampType decay_type = RampType::cosine;     ///< likewise: the fall
+  double min_lr_ratio = 0;                    ///< likewise
+  int64_t step_size = 0;                      ///< step: every so many steps the factor is multiplied by gamma
   std::vector<int64_t> milestones{};  ///< multi_step: and here at these steps; one named twice counts twice
   double gamma = 0.1;                 ///< step, multi_step
 };
@@ -67,7 +69,9 @@ double lr_factor(const LRScheduleOptions& options, double lr, int64_t step);
 
 /// The arguments of ReduceLROnPlateau (lr_scheduler.h), with torch's names and defaults.
 struct ReduceLROnPlateauOptions {
+  /// Which metrics are better: smaller ones (a loss) or larger ones (an accuracy).
   enum class Mode { min, max };
+  /// Whether `threshold` is a share of the best metric or an amount.
   enum class ThresholdMode { rel, abs };
   Mode mode = Mode::min;    ///< is the metric better when it is smaller, or when it is larger?
   double factor = 0.1;      ///< of the learning rate; below 1

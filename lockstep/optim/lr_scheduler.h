@@ -26,6 +26,7 @@ class LRScheduler {
  public:
   /// Throws ValueError for options that the type cannot use.
   LRScheduler(torch::optim::Optimizer& optimizer, LRScheduleOptions options);
+  /// After each step of the optimizer: sets the learning rates for the next one.
   void step();
   /// The learning rates that were set last, one a group.
   std::vector<double> get_last_lr() const;
@@ -55,6 +56,7 @@ class ReduceLROnPlateau {
   explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer, ReduceLROnPlateauOptions options = {});
   /// After an evaluation. A metric that is not a number is no improvement.
   void step(double metric);
+  /// The learning rates of the optimizer, one a group.
   std::vector<double> get_last_lr() const;
 
   /// The best metric and the counters, and the learning rates.

@@ -18,9 +18,9 @@ bool takes_weight_decay(const std::string& name);
 
 /// Options of the parameters whose names hold a match of `pattern`, a regular expression (ECMAScript).
 struct ParameterRule {
-  std::string pattern;
-  std::optional<double> learning_rate{};
-  std::optional<double> weight_decay{};
+  std::string pattern;                    ///< a match anywhere in the name counts
+  std::optional<double> learning_rate{};  ///< default: the optimizer's
+  std::optional<double> weight_decay{};   ///< default: the optimizer's, or 0 by takes_weight_decay()
 };
 
 /// Groups for an optimizer with `options`, each with its learning rate and weight decay, in the order in which

@@ -95,6 +95,7 @@ class DistributedDataParallel {
   /// What follows is the module's own: names have no prefix, and what torch::save() writes of the wrapper is
   /// what it writes of the module.
   auto* operator->() { return target_of(module_); }
+  /// The same of a const wrapper.
   const auto* operator->() const { return target_of(module_); }
   /// As torch::nn::Module's.
   std::vector<at::Tensor> parameters(bool recurse = true) const { return base().parameters(recurse); }
@@ -112,11 +113,13 @@ class DistributedDataParallel {
   bool is_training() const { return base().is_training(); }
   /// As torch::nn::Module's; with false the gradients' memory stays in the buckets.
   void zero_grad(bool set_to_none = true) { base().zero_grad(set_to_none); }
+  /// What torch::save() calls: writes the module.
   friend torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                                      const DistributedDataParallel& ddp) {
     ddp.base().save(archive);
     return archive;
   }
+  /// What torch::load() calls: reads the module. Not collective: every rank loads.
   friend torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
                                                     DistributedDataParallel& ddp) {
     ddp.base().load(archive);
@@ -159,6 +162,7 @@ class DistributedDataParallel {
   /// AND backward must both run inside. The next pass outside averages the accumulated gradients.
   class [[nodiscard]] NoSync {
    public:
+    /// For no_sync().
     explicit NoSync(std::shared_ptr<detail::DataParallelCore> core)
         : core_(std::move(core)), previous_(std::exchange(core_->sync, false)) {}
     NoSync(const NoSync&) = delete;
@@ -168,6 +172,7 @@ class DistributedDataParallel {
     std::shared_ptr<detail::DataParallelCore> core_;
     bool previous_;
   };
+  /// Begins a scope without averaging: see NoSync. All ranks use it in the same passes.
   NoSync no_sync() { return NoSync(core_); }
 
  private:

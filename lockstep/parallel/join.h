@@ -26,12 +26,15 @@ struct JoinOptions {
 /// takes them. The optimizer must outlive it.
 class Joinable {
  public:
+  /// A model. Implicit, so that join() takes a list of models and optimizers.
   template <class M>
   Joinable(DistributedDataParallel<M>& ddp) : member_(ddp.core_) {}  // NOLINT: implicit by design
+  /// ZeroRedundancyOptimizer and FusedZeroRedundancyOptimizer.
   template <class Member>
   requires std::is_base_of_v<detail::JoinMember, Member> Joinable(
       Member& member)  // NOLINT: implicit by design
       : member_(std::shared_ptr<void>(), &member) {}
+  /// For join().
   detail::JoinMember& member() const { return *member_; }
 
  private:

@@ -72,14 +72,18 @@ class HierarchicalModelAverager : public ModelAverager {
 /// An optimizer whose parameters `averager` averages after its steps, as Python's PostLocalSGDOptimizer.
 class PostLocalSGDOptimizer {
  public:
+  /// `averager`: a PeriodicModelAverager, a HierarchicalModelAverager or another ModelAverager, which is moved.
   template <class Averager>
   PostLocalSGDOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer, Averager averager)
       : optimizer_(std::move(optimizer)), averager_(std::make_shared<Averager>(std::move(averager))) {}
 
+  /// The optimizer's step, then the averaging where one is due. On all ranks; blocks where it averages.
   void step();
+  /// The optimizer's.
   void zero_grad(bool set_to_none = true) { optimizer_->zero_grad(set_to_none); }
   /// Its save() and load() keep the optimizer's state; averager().step belongs beside it.
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
+  /// The averager; its `step` is to be saved.
   ModelAverager& averager() { return *averager_; }
 
  private:

@@ -22,7 +22,9 @@ class BatchNormImpl : public torch::nn::BatchNormImplBase<2, BatchNormImpl> {
   /// float [batch, channels, ...] -> the same shape. Throws ValueError when there are not at least two values
   /// a channel, over all ranks, in training mode.
   at::Tensor forward(const at::Tensor& input);
+  /// The ranks whose batches count together; std::nullopt: this rank alone. Not collective.
   void set_process_group(std::optional<ProcessGroup> group) { group_ = own_group_ = std::move(group); }
+  /// As set_process_group() has set it.
   const std::optional<ProcessGroup>& process_group() const { return group_; }
   /// Works in `duplicate` of process_group() from now on: see duplicate_sync_batchnorm_groups().
   void use_duplicate(ProcessGroup duplicate) { own_group_ = std::move(duplicate); }
@@ -32,6 +34,7 @@ class BatchNormImpl : public torch::nn::BatchNormImplBase<2, BatchNormImpl> {
              const torch::OrderedDict<std::string, at::Tensor>& buffers);
 
  protected:
+  /// Throws ValueError unless `input` is [batch, num_features, ...].
   void _check_input_dim(const at::Tensor& input) override;
 
  private:
@@ -43,6 +46,7 @@ TORCH_MODULE(BatchNorm);
 /// BatchNorm with a process group from the start: by default the job's.
 class SyncBatchNormImpl : public BatchNormImpl {
  public:
+  /// `group`: default the job's, which lockstep::init() made. Not collective.
   explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
                              std::optional<ProcessGroup> group = std::nullopt);
 };

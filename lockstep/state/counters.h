@@ -17,7 +17,9 @@ namespace lockstep {
 /// References stay valid, also when a state is loaded. One thread at a time.
 class Counters {
  public:
+  /// The counter of this name, which is made where there is none.
   int64_t& operator[](const std::string& name) { return values_[name]; }
+  /// All counters as scalars.
   StateDict state_dict() const;
   /// Those that `state` lacks become 0. Throws ValueError for a value that is no integer.
   void load_state_dict(const StateDict& state);

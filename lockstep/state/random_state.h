@@ -12,6 +12,7 @@ namespace lockstep {
 ///     checkpoint::save(dir, {{"model", model}, {"random", random, checkpoint::SavedBy::each_rank}});
 class RandomState {
  public:
+  /// The generator's state, as one tensor. Thread-safe.
   StateDict state_dict() const;
   /// Throws ValueError for the state of another kind of generator.
   void load_state_dict(const StateDict& state);

@@ -22,11 +22,13 @@ namespace lockstep {
 /// takes whole numbers, FLOAT64 any number.
 enum class ColumnType : uint8_t { STRING, INT64, FLOAT64 };
 
+/// A column to read.
 struct TableColumn {
-  std::string name{};
-  ColumnType type = ColumnType::STRING;
+  std::string name{};                    ///< as the header has it, letter by letter
+  ColumnType type = ColumnType::STRING;  ///< what its values become
 };
 
+/// What a TableReader reads, and how.
 struct TableReaderOptions {
   /// What is read, in this order; empty: all columns, as texts, but for those that hold lists or objects.
   std::vector<TableColumn> columns{};
@@ -44,11 +46,14 @@ struct TableReaderOptions {
 /// threads is safe.
 class TableRows {
  public:
+  /// Number of rows.
   size_t size() const { return records_.size(); }
   /// The values of a column that was asked for as this type, in the rows' order. Throws ValueError for another
   /// name or type. Texts are UTF-8.
   std::vector<std::string_view> strings(const std::string& column) const;
+  /// See strings(). Valid while a copy of these rows lives.
   std::span<const int64_t> int64s(const std::string& column) const;
+  /// See strings(). Valid while a copy of these rows lives.
   std::span<const double> float64s(const std::string& column) const;
   /// Number of a row's record in the file, from 0; the header line is no record, bad and left out rows count.
   int64_t record(size_t row) const { return records_[row]; }
@@ -85,7 +90,9 @@ class TableReader {
   /// there, naming those that are.
   explicit TableReader(const std::filesystem::path& path, TableReaderOptions options = {});
   ~TableReader();
+  /// The reader that was moved from can only be destroyed or assigned to.
   TableReader(TableReader&&) noexcept;
+  /// Likewise.
   TableReader& operator=(TableReader&&) noexcept;
 
   /// All columns of the file. JSON lines: the keys of the first record.

@@ -19,23 +19,28 @@ class TextTable;
 class TextColumn {
  public:
   struct Chunk;  // rows that lie together
+  /// An input iterator over the texts. Valid as long as the TextColumn.
   class iterator {
    public:
-    using iterator_category = std::input_iterator_tag;
-    using value_type = std::string_view;
-    using difference_type = std::ptrdiff_t;
-    using pointer = const std::string_view*;
-    using reference = std::string_view;
+    using iterator_category = std::input_iterator_tag;  ///< for std::iterator_traits
+    using value_type = std::string_view;                ///< for std::iterator_traits
+    using difference_type = std::ptrdiff_t;             ///< for std::iterator_traits
+    using pointer = const std::string_view*;            ///< for std::iterator_traits
+    using reference = std::string_view;                 ///< for std::iterator_traits
+    /// The text of the row. Valid as long as a TextTable with the column.
     std::string_view operator*() const { return (*column_)[row_]; }
+    /// Goes to the next row.
     iterator& operator++() {
       ++row_;
       return *this;
     }
+    /// Goes to the next row; returns the iterator from before.
     iterator operator++(int) {
       auto before = *this;
       ++row_;
       return before;
     }
+    /// Whether both stand at the same row; of iterators over one column.
     bool operator==(const iterator& other) const { return row_ == other.row_; }
 
    private:
@@ -45,10 +50,14 @@ class TextColumn {
     size_t row_;
   };
 
-  size_t size() const;
+  size_t size() const;  ///< rows
+  /// The text of a row, from 0, which must be below size(): it is not checked. Thread-safe.
   std::string_view operator[](size_t row) const;
+  /// The text of row 0; of a column that has rows.
   std::string_view front() const { return (*this)[0]; }
+  /// The first row.
   iterator begin() const { return {this, 0}; }
+  /// Behind the last row.
   iterator end() const { return {this, size()}; }
 
  private:
@@ -60,6 +69,7 @@ class TextColumn {
   size_t column_;
 };
 
+/// What read_text_table() reads, and where it keeps it.
 struct TextTableOptions {
   /// Empty: all columns, but for those that hold lists or objects.
   std::vector<std::string> columns{};
@@ -79,17 +89,21 @@ class TextTable {
   TextTable(std::filesystem::path source, std::vector<std::string> names,
             const std::vector<std::vector<std::string>>& columns);
   size_t size() const;  ///< rows
+  /// In the order of the columns.
   const std::vector<std::string>& column_names() const { return names_; }
+  /// Whether there is a column of this name, letter by letter.
   bool has_column(const std::string& name) const;
   /// Throws ValueError that names the file, the missing column and the columns that are there.
   TextColumn column(const std::string& name) const;
+  /// The file that the texts are from; it stands in messages.
   const std::filesystem::path& source() const { return source_; }
   /// Some rows, in this order. Throws ValueError for a row that is not there.
   TextTable select(const std::vector<int64_t>& rows) const;
   /// Where a row stands in its file, for messages: "train.csv:7", "train.parquet: record 7".
   std::string place(size_t row) const;
-  /// Bad rows of the file that were left out, and what was wrong with the first.
+  /// Number of bad rows of the file that were left out.
   int64_t skipped_rows() const { return skipped_rows_; }
+  /// What was wrong with the first of them; empty if none was left out.
   const std::string& first_skipped() const { return first_skipped_; }
 
  private:

@@ -16,24 +16,29 @@ namespace lockstep {
 
 /// --data-dir and what happens to its pictures on their way into a batch.
 struct PictureFiles {
-  std::filesystem::path data_dir{};
-  int64_t image_size = 0;  ///< 0: that of the first picture
+  std::filesystem::path data_dir{};  ///< see vision::open_pictures(); empty: read() looks for a set
+  int64_t image_size = 0;            ///< pixels of a side; 0: the first picture's
+  /// What happens to training pictures; read() sets `size`.
   vision::PictureTransforms transforms{.crop_padding = 4, .flip_probability = 0.5};
 
+  /// Adds the flags, which write into the members above.
   void add_flags(CommandLine program);
   /// Throws ValueError for a transform that cannot be.
   void check() const;
 
-  std::shared_ptr<vision::PictureSet> train{}, test{};
+  std::shared_ptr<vision::PictureSet> train{};  ///< set by read()
+  std::shared_ptr<vision::PictureSet> test{};   ///< set by read()
   /// Opens both sets; a set without test pictures is an error. Without --data-dir: .data/cifar10 or .data/icons32, whichever
   /// is there. Decodes the first 10,000 pictures of each, so that damaged ones are reported before
   /// training. Throws FileError; ValueError where the two have other classes.
   void read();
+  /// Names of the classes by number; after read().
   const std::vector<std::string>& classes() const { return train->classes(); }
   /// "3439 + 754 pictures of 32x32 pixels in 8 classes"
   std::string about() const;
-  /// Batches for training, with random transforms of the epoch that `epoch` says, and for evaluation.
+  /// Batches for training, with random transforms of the epoch that `epoch` says. After read().
   Dataset train_dataset(uint64_t seed, std::shared_ptr<const std::atomic<int64_t>> epoch) const;
+  /// Batches for evaluation, without random transforms. After read().
   Dataset test_dataset() const;
 };
 

@@ -37,13 +37,16 @@ class Recipe {
   virtual std::string about() const = 0;
   /// `on_samples` is for TrainerOptions.
   using OnSamples = std::function<void(int64_t step, const std::vector<int64_t>& indices)>;
+  /// Makes the Trainer of the model and the datasets, with `args`; all ranks of `world` call it.
   virtual std::unique_ptr<Trainer> make_trainer(const ProcessGroup& world, OnSamples on_samples) = 0;
   /// On rank 0, into args.output_dir; called where `test` has samples.
   virtual void write_predictions(const Trainer::Prediction& /*prediction*/) {}
 
-  TrainingArguments args{};
-  int64_t train_size = 0;  ///< samples, set by read(); 0: nothing is trained
-  Dataset train{}, validation{}, test{};
+  TrainingArguments args{};  ///< set defaults in the constructor; flags change them before check_flags()
+  int64_t train_size = 0;    ///< samples, set by read(); 0: nothing is trained
+  Dataset train{};           ///< set by load(); empty: nothing is trained
+  Dataset validation{};      ///< set by load(); empty: there is no evaluation
+  Dataset test{};            ///< set by load(); empty: there is no prediction
 };
 
 /// "11.2 M parameters".

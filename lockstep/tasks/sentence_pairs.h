@@ -12,15 +12,19 @@
 
 namespace lockstep {
 
-/// Line i + 1 of both files.
+/// A sentence and its translation.
 struct SentencePair {
-  std::string source, target;
-  int64_t line = 0;
+  std::string source;  ///< UTF-8, without the end of the line
+  std::string target;  ///< likewise
+  int64_t line = 0;    ///< of both files, from 1
 };
 
+/// Sentences with their translations, in the order of the files.
 struct SentencePairs {
-  std::filesystem::path source_file, target_file;
-  std::vector<SentencePair> pairs;
+  std::filesystem::path source_file;  ///< stands in messages
+  std::filesystem::path target_file;  ///< stands in messages
+  std::vector<SentencePair> pairs;    ///< in the order of their lines
+  /// Number of pairs.
   int64_t size() const { return static_cast<int64_t>(pairs.size()); }
 };
 
@@ -35,7 +39,10 @@ SentencePairs split_off(SentencePairs& pairs, double share, uint64_t seed);
 
 /// The special tokens of a tokenizer, which a translation model needs.
 struct SpecialTokens {
-  int64_t unknown = 0, padding = 1, start = 2, end = 3;
+  int64_t unknown = 0;  ///< id of [UNK]
+  int64_t padding = 1;  ///< id of [PAD]
+  int64_t start = 2;    ///< id of [SOS]
+  int64_t end = 3;      ///< id of [EOS]
   /// Throws FileError that names `file` and the token it lacks.
   static SpecialTokens of(const WordLevelTokenizer& tokenizer, const std::filesystem::path& file);
 };
@@ -51,6 +58,7 @@ struct EncodedPairs {
   std::vector<int64_t> rows;                  ///< which pair each is
   int64_t dropped = 0;                        ///< pairs that were too long
 };
+/// What encode_pairs() does with long sentences.
 struct EncodeOptions {
   int64_t seq_len = 0;         ///< the model's positions, special tokens included
   bool drop_overlong = false;  ///< leave longer pairs out and count them

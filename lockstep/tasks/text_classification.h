@@ -36,16 +36,16 @@ TextTable with_labels(const TextTable& table, const std::string& column,
 std::vector<int64_t> label_ids(const TextTable& table, const std::string& column,
                                const std::vector<std::string>& labels);
 
+/// Names of a table's columns.
 struct TextColumns {
-  std::string text = "text";
-  std::optional<std::string> text_pair{};
-  std::optional<std::string> label{};  ///< none: samples without labels
+  std::string text = "text";               ///< the text, or the first one of a pair
+  std::optional<std::string> text_pair{};  ///< the second text of a pair; none: single texts
+  std::optional<std::string> label{};      ///< none: samples without labels
 };
 
 /// Tokenizes `table` now, and pads each batch to its longest sample when it is made, with `pad_to_max_length` to
-/// max_seq_length. A Batch holds
-/// input_ids, token_type_ids and attention_mask, int64 [samples, length], and labels, int64 [samples]. Throws ValueError for missing
-/// columns and bad labels.
+/// max_seq_length. A Batch holds input_ids, token_type_ids and attention_mask, int64 [samples, length], and
+/// labels, int64 [samples]. Throws ValueError for missing columns and bad labels.
 Dataset text_dataset(const TextTable& table, const TextColumns& columns, const BertTokenizer& tokenizer,
                      size_t max_seq_length, const std::vector<std::string>& labels,
                      bool pad_to_max_length = false);

@@ -16,23 +16,31 @@ namespace lockstep {
 
 /// --train-file, --validation-file, --test-file and what is in their columns.
 struct TextFiles {
-  std::filesystem::path train_file, validation_file, test_file;
-  std::string text_column = "text", text_pair_column, label_column = "label";
-  std::vector<std::string> label_names, keep_labels;
-  std::optional<SplitSize> validation_split;
-  std::optional<size_t> split_seed;
-  std::optional<size_t> max_seq_length;
-  bool pad_to_max_length = false;
-  bool skip_bad_rows = false;
-  std::filesystem::path data_cache_dir;
-  bool do_predict = false;
+  std::filesystem::path train_file;  ///< CSV, TSV, JSON lines, Parquet or Arrow; empty: nothing is trained
+  std::filesystem::path validation_file;      ///< likewise; empty: validation_split, or no evaluation
+  std::filesystem::path test_file;            ///< likewise; empty: nothing is predicted
+  std::string text_column = "text";           ///< column of the text
+  std::string text_pair_column;               ///< column of a pair's second text; empty: single texts
+  std::string label_column = "label";         ///< column of the label, a number or a name
+  std::vector<std::string> label_names;       ///< names of the labels by number; empty: choose_labels()
+  std::vector<std::string> keep_labels;       ///< rows with other labels are left out; empty: all rows stay
+  std::optional<SplitSize> validation_split;  ///< share or number of training rows that become `validation`
+  std::optional<size_t> split_seed;           ///< of validation_split; default: 42
+  std::optional<size_t> max_seq_length;  ///< tokens; default: 128, or what the model takes if that is less
+  bool pad_to_max_length = false;        ///< pad to max_seq_length, not to a batch's longest text
+  bool skip_bad_rows = false;            ///< leave out rows that cannot be read; otherwise FileError
+  std::filesystem::path data_cache_dir;  ///< TextTableOptions::cache_dir; empty: tables are held in memory
+  bool do_predict = false;               ///< whether test_file is labelled
 
+  /// Adds the flags, which write into the members above.
   void add_flags(CommandLine program);
   /// Throws ValueError for flags that do not fit together.
   void check(const TrainingArguments& args) const;
 
-  std::optional<TextTable> train, validation, test;
-  std::vector<std::string> labels;
+  std::optional<TextTable> train;       ///< set by read(); nothing without the file
+  std::optional<TextTable> validation;  ///< set by read(); nothing without the file and validation_split
+  std::optional<TextTable> test;        ///< set by read(); nothing without the file
+  std::vector<std::string> labels;      ///< set by read(): names of the classes by id
   /// Reads the tables, leaves out rows whose labels are not kept (but of the test table), chooses the labels
   /// (`known` are the model's) and splits the training table. Throws FileError and ValueError.
   void read(const std::vector<std::string>& known);

@@ -12,32 +12,42 @@
 
 namespace lockstep {
 
+/// The flags of the translate recipe beside the TrainingArguments.
 struct TranslationOptions {
+  /// Sets the defaults: greedy translation, as long as the sentence asks for.
   TranslationOptions();
 
   // Data
-  std::filesystem::path data_dir, source_file, target_file, validation_source_file, validation_target_file;
-  std::string lang_src = "en", lang_tgt = "it";
-  double validation_split = 0.1;
-  bool drop_overlong = false;
+  std::filesystem::path data_dir;     ///< has train.LANGUAGE and, if there are, validation.LANGUAGE
+  std::filesystem::path source_file;  ///< sentences to train on, one a line; default: from data_dir
+  std::filesystem::path target_file;  ///< their translations, line by line; default: from data_dir
+  std::filesystem::path validation_source_file;  ///< default: from data_dir; else validation_split
+  std::filesystem::path validation_target_file;  ///< default: from data_dir; else validation_split
+  std::string lang_src = "en";                   ///< language to translate from
+  std::string lang_tgt = "it";                   ///< language to translate into
+  double validation_split = 0.1;  ///< share of the pairs that validate; without validation files
+  bool drop_overlong = false;     ///< leave out and count pairs longer than the model; otherwise an error
   // Tokenizers
-  std::filesystem::path tokenizer_dir;
-  size_t vocab_size = 30'000, min_frequency = 2;
+  std::filesystem::path tokenizer_dir;  ///< has tokenizer_LANGUAGE.json of both; empty: they are trained
+  size_t vocab_size = 30'000;           ///< most words per language, special tokens included
+  size_t min_frequency = 2;             ///< rarer words are unknown
   // Model
-  models::TransformerConfig model;
-  int64_t tokens_per_batch = 1024;
-  bool batch_size_given = false;  ///< --per-device-train-batch-size stands on the command line
-  std::string preload;            ///< empty, latest, or a number
-  std::string model_basename = "tmodel_";
+  models::TransformerConfig model;  ///< its vocabularies are the tokenizers'
+  int64_t tokens_per_batch = 1024;  ///< per rank and micro-batch, with padding; 0: a fixed number of pairs
+  bool batch_size_given = false;    ///< --per-device-train-batch-size stands on the command line
+  std::string preload;              ///< empty, latest, or a number
+  std::string model_basename = "tmodel_";  ///< of an epoch's checkpoint: see epoch_name()
   // Validation and translation
-  int64_t validation_examples = 2;
-  models::GenerateOptions generate;
-  std::filesystem::path model_dir, input;
-  bool interactive = false;
-  int64_t translate_batch_size = 32;
+  int64_t validation_examples = 2;    ///< translations to print after an evaluation
+  models::GenerateOptions generate;   ///< for validation and translation
+  std::filesystem::path model_dir;    ///< trained model to translate with; empty: the output directory
+  std::filesystem::path input;        ///< file whose lines are translated; "-": standard input; empty: none
+  bool interactive = false;           ///< translate lines as they are typed
+  int64_t translate_batch_size = 32;  ///< sentences at a time
 
-  /// The flags of training, and those of translating with a trained model.
+  /// Adds the flags of training.
   void add_training_flags(CommandLine program);
+  /// Adds the flags of translating with a trained model.
   void add_translation_flags(CommandLine program);
 
   /// Reads a file of the original program's keys (batch_size, num_epochs, lr, seq_len, d_model, lang_src, lang_tgt,
@@ -47,6 +57,7 @@ struct TranslationOptions {
   /// Fills in the files of data_dir, and the batch size of a run with tokens_per_batch. Throws ValueError for flags that do
   /// not fit together.
   void check(TrainingArguments& args);
+  /// Whether to translate with a trained model instead of training.
   bool translates() const { return interactive || !input.empty(); }
 };
 

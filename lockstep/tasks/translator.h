@@ -17,17 +17,20 @@ namespace lockstep {
 
 /// The languages of a model and their tokenizers. Immutable after construction.
 struct TranslationTokenizers {
-  std::string source_language, target_language;
-  std::filesystem::path source_file, target_file;
-  std::shared_ptr<const WordLevelTokenizer> source, target;
-  SpecialTokens special;
+  std::string source_language;                       ///< as in tokenizer_file_name(), such as "en"
+  std::string target_language;                       ///< likewise
+  std::filesystem::path source_file;                 ///< where `source` is from; stands in messages
+  std::filesystem::path target_file;                 ///< where `target` is from; stands in messages
+  std::shared_ptr<const WordLevelTokenizer> source;  ///< of the sentences to translate
+  std::shared_ptr<const WordLevelTokenizer> target;  ///< of the translations
+  SpecialTokens special;                             ///< the same of both
 
   /// From tokenizer.json files. Throws FileError where they lack special tokens or disagree about their ids.
   static TranslationTokenizers from_files(const std::filesystem::path& source_file,
                                           const std::string& source_language,
                                           const std::filesystem::path& target_file,
                                           const std::string& target_language);
-  /// Of a model directory, whose translation.json names the languages.
+  /// Of a model directory, whose translation.json names the languages. Throws FileError.
   static TranslationTokenizers from_directory(const std::filesystem::path& directory);
   /// translation.json and the two tokenizers, by name.
   std::map<std::string, std::string> files() const;
@@ -41,8 +44,10 @@ std::string tokenizer_file_name(const std::string& language);
 /// Ids of words as text that people read.
 std::string text_of(const std::vector<int64_t>& ids, const TranslationTokenizers& tokenizers);
 
+/// Translates texts with a trained model. One thread at a time.
 class Translator {
  public:
+  /// Throws FileError where the tokenizers are not the model's.
   Translator(models::Transformer model, TranslationTokenizers tokenizers);
   /// What `translate` has saved, or one of its checkpoints. Throws FileError.
   static Translator from_directory(const std::filesystem::path& directory);
@@ -53,6 +58,7 @@ class Translator {
   /// the text (from 1) that is too long or not UTF-8.
   std::vector<std::string> translate(const std::vector<std::string>& texts, models::GenerateOptions options,
                                      int64_t batch_size);
+  /// As the constructor was given them.
   const TranslationTokenizers& tokenizers() const { return tokenizers_; }
 
  private:

@@ -12,15 +12,17 @@
 
 namespace lockstep {
 
+/// The ids of a text or of a pair of texts.
 struct Encoding {
   std::vector<int64_t> input_ids;       ///< [CLS] A [SEP] or [CLS] A [SEP] B [SEP], not padded
   std::vector<int64_t> token_type_ids;  ///< 0 for the first segment, 1 for the second; same length
 };
 
+/// Names and meanings are those of transformers' BertTokenizer.
 struct BertTokenizerOptions {
   bool do_lower_case = true;            ///< false for cased models
   std::optional<bool> strip_accents{};  ///< default: as do_lower_case
-  bool tokenize_chinese_chars = true;
+  bool tokenize_chinese_chars = true;   ///< every CJK character is a word of its own
 };
 
 /// Immutable after construction: any number of threads may encode with one tokenizer.
@@ -35,7 +37,9 @@ class BertTokenizer {
   /// FileError.
   static BertTokenizer from_directory(const std::filesystem::path& directory);
 
+  /// The tokenizer that was moved from can only be destroyed or assigned to.
   BertTokenizer(BertTokenizer&&) noexcept;
+  /// Likewise.
   BertTokenizer& operator=(BertTokenizer&&) noexcept;
   ~BertTokenizer();
 
@@ -47,6 +51,7 @@ class BertTokenizer {
 
   /// One more than the highest id, added tokens included: the rows that a model's embedding needs.
   int64_t vocab_size() const;
+  /// The id of [PAD], for PadOptions::pad_token_id.
   int64_t pad_token_id() const;
   /// Writes vocab.txt, tokenizer.json and tokenizer_config.json, so that transformers' AutoTokenizer loads
   /// them and gives the same ids. Makes `directory` when it is missing. Throws FileError.

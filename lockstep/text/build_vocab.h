@@ -8,10 +8,11 @@
 
 namespace lockstep {
 
+/// How build_vocab() chooses tokens.
 struct BuildVocabOptions {
-  size_t vocab_size = 8000;  ///< at most; special tokens and characters come first
-  size_t min_frequency = 2;  ///< words that occur less often are left to their characters
-  bool do_lower_case = true;
+  size_t vocab_size = 8000;   ///< at most; special tokens and characters come first
+  size_t min_frequency = 2;   ///< words that occur less often are left to their characters
+  bool do_lower_case = true;  ///< as BertTokenizerOptions::do_lower_case, which must be the same
 };
 
 /// Tokens in the order of their ids: [PAD] [UNK] [CLS] [SEP] [MASK], the characters of the texts (each also

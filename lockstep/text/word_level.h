@@ -12,6 +12,7 @@
 
 namespace lockstep {
 
+/// Names and meanings are those of tokenizers' WordLevelTrainer.
 struct TrainWordLevelOptions {
   size_t vocab_size = 30'000;  ///< at most, special tokens included
   size_t min_frequency = 2;    ///< rarer words are unknown; tokenizers' own default is 0
@@ -20,7 +21,7 @@ struct TrainWordLevelOptions {
   std::string unk_token = "[UNK]";  ///< one of special_tokens
 };
 
-/// Splits a text by \w+|[^\w\s]+ (tokenizers' Whitespace) and gives every word the id that it has in the
+/// Splits a text by `\w+|[^\w\s]+` (tokenizers' Whitespace) and gives every word the id that it has in the
 /// vocabulary, or that of the unknown token. Nothing is normalized: case counts. Immutable after construction:
 /// any number of threads may use one tokenizer.
 class WordLevelTokenizer {
@@ -35,7 +36,9 @@ class WordLevelTokenizer {
   /// normalizer, truncation, padding, a post_processor, a decoder, another pre_tokenizer than Whitespace.
   static WordLevelTokenizer from_file(const std::filesystem::path& path);
 
+  /// The tokenizer that was moved from can only be destroyed or assigned to.
   WordLevelTokenizer(WordLevelTokenizer&&) noexcept;
+  /// Likewise.
   WordLevelTokenizer& operator=(WordLevelTokenizer&&) noexcept;
   ~WordLevelTokenizer();
 
@@ -48,7 +51,9 @@ class WordLevelTokenizer {
 
   /// One more than the highest id: the rows that a model's embedding needs.
   int64_t vocab_size() const;
+  /// The id of a word or a special token; nothing for one that is not in the vocabulary.
   std::optional<int64_t> token_to_id(std::string_view token) const;
+  /// The token of an id; nothing for an id without one.
   std::optional<std::string> id_to_token(int64_t id) const;
 
   /// Writes tokenizer.json, byte for byte as tokenizers' Tokenizer.save() does. Makes the directory when it is

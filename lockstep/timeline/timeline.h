@@ -54,6 +54,7 @@ inline void record(Kind kind, std::string_view name, int64_t begin, int64_t end,
 ///   { lockstep::timeline::Span span("augment"); ... }
 class [[nodiscard]] Span {
  public:
+  /// Starts it. Of `name`, the first kMostNameBytes bytes count.
   explicit Span(std::string_view name, Kind kind = Kind::user) : kind_(kind) {
     if (!is_on()) return;
     size_ = name.copy(name_.data(), name_.size());
@@ -88,6 +89,7 @@ class [[nodiscard]] Pause {
 /// Operations that this thread starts while it lives are for gradient bucket `bucket`.
 class [[nodiscard]] BucketScope {
  public:
+  /// `bucket`: its number, from 0. Not nested: afterwards operations are for no bucket.
   explicit BucketScope(size_t bucket) { detail::bucket = static_cast<int32_t>(bucket); }
   BucketScope(const BucketScope&) = delete;
   BucketScope& operator=(const BucketScope&) = delete;

@@ -15,10 +15,14 @@ namespace lockstep {
 /// as many fields as the header. Texts, histograms, settings and results are left out.
 class CsvTracker : public Tracker {
  public:
+  /// The file, such as "run/metrics.csv"; start() makes it and its folder.
   explicit CsvTracker(std::filesystem::path path) : path_(std::move(path)) {}
-  std::string name() const override { return "csv"; }
+  std::string name() const override { return "csv"; }  ///< "csv"
+  /// Replaces the file; of a resumed run the rows that TrackedRun::resume_step keeps stay.
   void start(const TrackedRun& run) override;
+  /// Adds a row. Values named "step" and "time" are left out; what is not finite is nan, inf or -inf.
   void log(int64_t step, const TrackedValues& values) override;
+  /// Closes the file. The exit code is not written.
   void finish(int exit_code) override;
 
  private:

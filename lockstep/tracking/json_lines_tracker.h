@@ -13,15 +13,22 @@ namespace lockstep {
 /// the run, settings, results, environment (run_facts()), exit code (null until finish()).
 class JsonLinesTracker : public Tracker {
  public:
+  /// The file, such as "run/metrics.jsonl"; start() makes it and its folder.
   explicit JsonLinesTracker(std::filesystem::path path) : path_(std::move(path)) {}
-  std::string name() const override { return "jsonl"; }
+  std::string name() const override { return "jsonl"; }  ///< "jsonl"
+  /// Replaces the file; of a resumed run the lines that TrackedRun::resume_step keeps stay. Writes the .run.json.
   void start(const TrackedRun& run) override;
+  /// {"step": 10, "time": ..., "loss": 0.41}. Values named "step" and "time" are left out.
   void log(int64_t step, const TrackedValues& values) override;
+  /// {"step": 10, "time": ..., "name": "text"}
   void log_text(int64_t step, const std::string& name, std::string_view text) override;
   /// {"step": 10, "time": ..., "name": {"edges": [...], "counts": [...]}}
   void log_histogram(int64_t step, const std::string& name, const Histogram& histogram) override;
+  /// Writes the .run.json anew, with these under "config".
   void config(const TrackedSettings& settings) override;
+  /// Writes the .run.json anew, with these under "summary".
   void summary(const TrackedSettings& results) override;
+  /// Writes the .run.json with the end of the run and the exit code, and closes the file.
   void finish(int exit_code) override;
 
  private:

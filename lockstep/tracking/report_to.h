@@ -22,14 +22,14 @@ std::string tracked_name(const std::string& name);
 
 /// Where the trackers of make_tracker() write.
 struct ReportOptions {
-  std::filesystem::path directory = ".";
-  std::string project = "lockstep";  ///< wandb's
+  std::filesystem::path directory = ".";  ///< is made where it does not exist
+  std::string project = "lockstep";       ///< wandb's
 };
 
-/// The tracker of this kind for `run`: files of rank 0 and of a run of one rank are <directory>/metrics.jsonl
+/// The tracker of this kind for `run`: files of rank 0 and of a run of one rank are `<directory>/metrics.jsonl`
 /// and metrics.csv, those of rank 3 metrics-rank3.jsonl and so on; event files lie in
-/// <directory>/tensorboard/<run id>, the run of Weights & Biases below <directory>/wandb. Throws ValueError for
-/// another kind.
+/// `<directory>/tensorboard/<run id>`, the run of Weights & Biases below `<directory>/wandb`. Throws ValueError
+/// for another kind.
 std::shared_ptr<Tracker> make_tracker(const std::string& kind, const TrackedRun& run,
                                       const ReportOptions& options);
 

@@ -15,14 +15,22 @@ namespace lockstep {
 /// meanwhile shows a resumed run after it is started again.
 class TensorBoardTracker : public Tracker {
  public:
+  /// The directory of this run alone: TensorBoard takes it for one run. start() makes it.
   explicit TensorBoardTracker(std::filesystem::path directory) : directory_(std::move(directory)) {}
-  std::string name() const override { return "tensorboard"; }
+  std::string name() const override { return "tensorboard"; }  ///< "tensorboard"
+  /// Makes the event file; of a resumed run the records that TrackedRun::resume_step keeps stay.
   void start(const TrackedRun& run) override;
+  /// A scalar for each value, as float. Does nothing without values.
   void log(int64_t step, const TrackedValues& values) override;
+  /// A text, which TensorBoard shows as Markdown.
   void log_text(int64_t step, const std::string& name, std::string_view text) override;
+  /// A histogram. Does nothing without counts.
   void log_histogram(int64_t step, const std::string& name, const Histogram& histogram) override;
+  /// The hyperparameters. They are written with the next record, since TensorBoard shows only the first ones.
   void config(const TrackedSettings& settings) override;
+  /// Results, which finish() writes as a table.
   void summary(const TrackedSettings& results) override;
+  /// Writes what is left, and whether the run succeeded (exit code 0); closes the file.
   void finish(int exit_code) override;
 
  private:

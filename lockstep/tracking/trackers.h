@@ -15,14 +15,22 @@ namespace lockstep {
 /// call throws, but start() with ValueError where the run cannot be tracked as it is named.
 class Trackers : public Tracker {
  public:
+  /// They are called in this order.
   explicit Trackers(std::vector<std::shared_ptr<Tracker>> trackers) : trackers_(std::move(trackers)) {}
-  std::string name() const override { return "trackers"; }
+  std::string name() const override { return "trackers"; }  ///< "trackers"
+  /// Throws ValueError for an id that is no file name.
   void start(const TrackedRun& run) override;
+  /// Calls each tracker's.
   void log(int64_t step, const TrackedValues& values) override;
+  /// Calls each tracker's.
   void log_text(int64_t step, const std::string& name, std::string_view text) override;
+  /// Calls each tracker's.
   void log_histogram(int64_t step, const std::string& name, const Histogram& histogram) override;
+  /// Calls each tracker's.
   void config(const TrackedSettings& settings) override;
+  /// Calls each tracker's.
   void summary(const TrackedSettings& results) override;
+  /// Calls each tracker's.
   void finish(int exit_code = 0) override;
   /// Whether none is left.
   bool empty() const { return trackers_.empty(); }

@@ -11,21 +11,22 @@
 
 namespace lockstep {
 
+/// Where a run is written, and the arguments of wandb.init() under their names.
 struct WandbOptions {
-  /// The run lies in <directory>/wandb/offline-run-<date>-<run id>.
+  /// The run lies in `<directory>/wandb/offline-run-<date>-<run id>`.
   std::filesystem::path directory = ".";
-  std::string project = "lockstep";
-  std::string entity{};  ///< user or team; empty: that of whoever uploads it
-  std::string job_type{};
-  std::string notes{};
-  std::vector<std::string> tags{};
+  std::string project = "lockstep";  ///< the project that it is uploaded to
+  std::string entity{};              ///< user or team; empty: that of whoever uploads it
+  std::string job_type{};            ///< such as "train"; empty: none
+  std::string notes{};               ///< a description for people; empty: none
+  std::vector<std::string> tags{};   ///< to find the run by
 };
 
 /// wandb.define_metric's arguments.
 struct WandbMetric {
   std::string step_metric = "global_step";  ///< the x axis
   std::string summary{};  ///< what the summary shows: min, max, mean, first, last or none; empty: the last
-  bool hidden = false;
+  bool hidden = false;    ///< true: no chart of its own
 };
 
 /// Every log() is one row of the history, with its step as "global_step", which is the x axis of all metrics.
@@ -36,14 +37,22 @@ struct WandbMetric {
 /// uploaded.
 class WandbTracker : public Tracker {
  public:
+  /// Writes nothing before start().
   explicit WandbTracker(WandbOptions options = {}) : options_(std::move(options)) {}
-  std::string name() const override { return "wandb"; }
+  std::string name() const override { return "wandb"; }  ///< "wandb"
+  /// Makes the run's directory; of a resumed run the rows that TrackedRun::resume_step keeps stay.
   void start(const TrackedRun& run) override;
+  /// A row of the history; each value also becomes the summary's, as define_metric() says.
   void log(int64_t step, const TrackedValues& values) override;
+  /// A row of the history with a text.
   void log_text(int64_t step, const std::string& name, std::string_view text) override;
+  /// A row of the history with a wandb.Histogram.
   void log_histogram(int64_t step, const std::string& name, const Histogram& histogram) override;
+  /// wandb.config: adds and replaces.
   void config(const TrackedSettings& settings) override;
+  /// wandb.summary: adds and replaces.
   void summary(const TrackedSettings& results) override;
+  /// Writes the exit code, which Weights & Biases shows as finished (0) or failed, and closes the file.
   void finish(int exit_code) override;
 
   /// How a metric is shown; a last '*' stands for all names that begin so. Of several that fit, the last one

@@ -16,6 +16,7 @@ struct Loss {
   at::Tensor labels{};   ///< what the metrics compare them with
 };
 
+/// As torch.nn.functional.cross_entropy's arguments.
 struct CrossEntropyOptions {
   int64_t ignore_index = -100;  ///< labels that do not count
   double label_smoothing = 0;   ///< in [0, 1]: the share of every label that is spread over all classes

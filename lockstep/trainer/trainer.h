@@ -41,6 +41,7 @@ struct TrainerOptions {
   std::vector<std::shared_ptr<Metric>> metrics{};
   /// The same, of all outputs and labels in the dataset's order, on rank 0; the other ranks get its result.
   std::function<Metrics(const at::Tensor& outputs, const at::Tensor& labels)> compute_metrics{};
+  /// Called on all ranks, in this order (callback.h).
   std::vector<std::shared_ptr<TrainerCallback>> callbacks{};
   /// In place of the one that `optim` names; over this module's parameters. Its learning rates are the
   /// schedule's initial ones.
@@ -146,21 +147,23 @@ class Trainer {
   Metrics train();
 
   /// Loss, metrics and speed over each sample of `dataset` exactly once, under "<prefix>_loss" and so on, and
-  /// epoch; also logged. Without a dataset: of eval_dataset. Throws ValueError for an empty one.
+  /// epoch; also logged. Throws ValueError for an empty dataset.
   Metrics evaluate(const Dataset& dataset, const std::string& prefix = "eval");
+  /// The same of TrainerOptions::eval_dataset.
   Metrics evaluate();
 
+  /// What predict() returns.
   struct Prediction {
-    at::Tensor
-        outputs;  ///< float32 or int64 [size, ...] in the dataset's order, on rank 0; undefined on the others. Where
-                  ///< outputs differ in shape they are filled up with -100 at their ends.
+    /// float32 or int64 [size, ...] in the dataset's order, on rank 0; undefined on the others. Where outputs differ
+    /// in shape they are filled up with -100 at their ends.
+    at::Tensor outputs;
     at::Tensor labels;  ///< likewise; undefined for a dataset without labels
     Metrics metrics{};  ///< as evaluate() returns and logs them; empty for a dataset without labels
   };
   /// Outputs of every sample, and metrics where there are labels.
   Prediction predict(const Dataset& dataset, const std::string& prefix = "test");
 
-  /// Writes <directory>/model.safetensors (module_file.h) and TrainerOptions::model_files on rank 0. Throws
+  /// Writes `<directory>/model.safetensors` (module_file.h) and TrainerOptions::model_files on rank 0. Throws
   /// FileError. With ema_decay the averaged weights.
   void save_model(const std::filesystem::path& directory);
   /// Adds an entry to the log: state().log_history and, on rank 0, output_dir/log.jsonl.
@@ -170,7 +173,9 @@ class Trainer {
   /// when it made none there.
   Metrics last_evaluation() const;
 
+  /// Steps, epoch and log so far. Valid while the Trainer lives; the calls above change it.
   const TrainerState& state() const;
+  /// The arguments of the run. Valid while the Trainer lives.
   const TrainingArguments& args() const;
   /// Of the last train(); null before.
   torch::optim::Optimizer* optimizer();

@@ -13,13 +13,16 @@
 
 namespace lockstep {
 
+/// When a training evaluates or logs: never, every so many optimizer steps, or after each epoch.
 enum class IntervalStrategy : uint8_t { NO, STEPS, EPOCH };
+/// When a training saves a checkpoint; BEST: when an evaluation is the best so far.
 enum class SaveStrategy : uint8_t { NO, STEPS, EPOCH, BEST };
 
-/// TrainingArguments.optim_args, for sgd.
+/// TrainingArguments.optim_args, for sgd: torch.optim.SGD's arguments, with its defaults.
 struct OptimizerArguments {
-  double momentum = 0, dampening = 0;
-  bool nesterov = false;
+  double momentum = 0;    ///< factor of the momentum; 0: none
+  double dampening = 0;   ///< of the momentum
+  bool nesterov = false;  ///< needs a momentum above 0 and no dampening
 };
 
 /// transformers.TrainingArguments, the part that is supported, and what Lightning's users know. Every field
@@ -63,9 +66,11 @@ struct TrainingArguments {
 
 /// "no", "steps" or "epoch"; ValueError naming `flag` otherwise.
 IntervalStrategy parse_interval_strategy(const std::string& flag, const std::string& text);
+/// The name that parse_interval_strategy() takes.
 const char* name_of(IntervalStrategy strategy);
 /// "no", "steps", "epoch" or "best"; ValueError naming `flag` otherwise.
 SaveStrategy parse_save_strategy(const std::string& flag, const std::string& text);
+/// The name that parse_save_strategy() takes.
 const char* name_of(SaveStrategy strategy);
 
 /// "true" or "false", in any case, or yes, no, 1 or 0; ValueError naming `name` otherwise.

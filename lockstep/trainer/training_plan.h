@@ -10,13 +10,13 @@ namespace lockstep {
 
 /// The shape of a run, equal on all ranks. A micro-batch is one forward and backward on every rank together.
 struct TrainingPlan {
-  int64_t samples_per_epoch = 0;        ///< without those that dataloader_drop_last leaves out
-  int64_t micro_batches_per_epoch = 0;  ///< Hugging Face's steps_in_epoch
-  int64_t update_steps_per_epoch = 0;   ///< optimizer steps
-  int64_t max_steps = 0;                ///< optimizer steps of the whole run
-  int64_t num_train_epochs = 0;         ///< epochs begun
-  int64_t total_train_batch_size = 0;   ///< samples per optimizer step
-  int64_t gradient_accumulation_steps = 1;
+  int64_t samples_per_epoch = 0;            ///< without those that dataloader_drop_last leaves out
+  int64_t micro_batches_per_epoch = 0;      ///< Hugging Face's steps_in_epoch
+  int64_t update_steps_per_epoch = 0;       ///< optimizer steps
+  int64_t max_steps = 0;                    ///< optimizer steps of the whole run
+  int64_t num_train_epochs = 0;             ///< epochs begun
+  int64_t total_train_batch_size = 0;       ///< samples per optimizer step
+  int64_t gradient_accumulation_steps = 1;  ///< micro-batches per optimizer step
   bool is_limited = false;  ///< an epoch has its first samples_per_epoch samples only (limit_train_batches)
 
   /// Micro-batches of update step `step` of an epoch; the last one of an epoch may have fewer.
@@ -31,7 +31,7 @@ TrainingPlan plan_training(int64_t num_samples, int world_size, const TrainingAr
 /// One rank's samples of one epoch, in the order of use, to be cut into micro-batches of
 /// per_device_train_batch_size.
 struct RankEpoch {
-  std::vector<int64_t> indices;
+  std::vector<int64_t> indices;  ///< sample numbers; one may be another rank's, see last_is_substitute
   /// The last micro-batch has no sample of this rank: it holds one of another rank's, and counts nothing. So
   /// every rank runs every micro-batch, and each sample still counts exactly once.
   bool last_is_substitute = false;

@@ -10,8 +10,10 @@ namespace lockstep::vision {
 
 /// A picture's pixels: uint8 [channels, height, width], one colour after the other, rows from the top.
 struct Picture {
-  int64_t channels = 0, height = 0, width = 0;
-  std::vector<uint8_t> pixels{};
+  int64_t channels = 0;           ///< 3 of decode_picture()
+  int64_t height = 0;             ///< in pixels
+  int64_t width = 0;              ///< in pixels
+  std::vector<uint8_t> pixels{};  ///< channels x height x width values
 };
 
 /// Decodes a PNG or a JPEG file, told apart by its first bytes, into red, green and blue. The pixels are those of

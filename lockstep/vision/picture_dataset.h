@@ -19,11 +19,14 @@ struct PictureTransforms {
   bool antialias = true;  ///< of that
   /// RandomCrop of the same size from a picture with so many black pixels added at each side; 0: none.
   int64_t crop_padding = 0;
-  double flip_probability = 0;  ///< RandomHorizontalFlip
-  double rotation_degrees = 0;  ///< RandomRotation in [-degrees, degrees]
-  Interpolation rotation_interpolation = Interpolation::nearest;
-  /// ColorJitter: factors in [max(0, 1 - x), 1 + x], the hue's shift in [-hue, hue]; in random order.
-  double brightness = 0, contrast = 0, saturation = 0, hue = 0;
+  double flip_probability = 0;                                    ///< RandomHorizontalFlip
+  double rotation_degrees = 0;                                    ///< RandomRotation in [-degrees, degrees]
+  Interpolation rotation_interpolation = Interpolation::nearest;  ///< of rotated pictures
+  /// ColorJitter, the four in random order. The brightness gets a factor in [max(0, 1 - brightness), 1 + brightness];
+  double brightness = 0;
+  double contrast = 0;    ///< likewise the contrast;
+  double saturation = 0;  ///< likewise the saturation;
+  double hue = 0;         ///< the hue is shifted by a part of a turn in [-hue, hue]; at most 0.5
   /// Normalize, of values in [0, 1], by channel; the default is CIFAR-10's.
   std::array<double, 3> mean{0.4914, 0.4822, 0.4465}, std{0.2023, 0.1994, 0.2010};
 };
@@ -36,10 +39,13 @@ void check_transforms(const PictureTransforms& transforms);
 
 /// The part of `transforms` that is drawn for one picture.
 struct DrawnTransform {
-  CropPosition crop{};
-  bool flips = false;
-  double angle = 0;
-  double brightness = 1, contrast = 1, saturation = 1, hue = 0;
+  CropPosition crop{};    ///< in the padded picture
+  bool flips = false;     ///< left and right are exchanged
+  double angle = 0;       ///< of the rotation, in degrees, counter-clockwise
+  double brightness = 1;  ///< factor
+  double contrast = 1;    ///< factor
+  double saturation = 1;  ///< factor
+  double hue = 0;         ///< shift, as part of a turn
   /// ColorJitter's order: 0 brightness, 1 contrast, 2 saturation, 3 hue.
   std::array<uint8_t, 4> order{0, 1, 2, 3};
 };
@@ -49,9 +55,10 @@ struct DrawnTransform {
 DrawnTransform draw_transform(const PictureTransforms& transforms, uint64_t seed, int64_t epoch,
                               int64_t sample);
 
+/// How picture_dataset() makes batches.
 struct PictureDatasetOptions {
-  PictureTransforms transforms{};
-  uint64_t seed = 0;
+  PictureTransforms transforms{};  ///< default: pictures are only normalized
+  uint64_t seed = 0;               ///< of the random transforms; the same on all ranks
   /// The epoch whose transforms are drawn. Whoever trains sets it before each epoch; none: always epoch 0.
   std::shared_ptr<const std::atomic<int64_t>> epoch{};
 };

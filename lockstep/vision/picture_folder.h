@@ -9,6 +9,7 @@
 
 namespace lockstep::vision {
 
+/// How picture_folder() keeps pictures.
 struct PictureFolderOptions {
   /// Decoded pictures are kept, for later epochs, until they fill so much memory; 0: none is.
   int64_t keep_bytes = int64_t{1} << 30;

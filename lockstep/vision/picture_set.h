@@ -11,15 +11,18 @@ namespace lockstep::vision {
 
 /// The pixels of one picture of a set: uint8 [channels, height, width]. The pointer is valid while `owner` lives.
 struct Pixels {
-  int64_t channels = 0, height = 0, width = 0;
-  const uint8_t* data = nullptr;
-  std::shared_ptr<const void> owner{};
+  int64_t channels = 0;                 ///< 3, or 1 of MNIST
+  int64_t height = 0;                   ///< in pixels
+  int64_t width = 0;                    ///< in pixels
+  const uint8_t* data = nullptr;        ///< channels x height x width values, one after the other
+  std::shared_ptr<const void> owner{};  ///< keeps `data` valid
 };
 
 /// Methods are thread-safe.
 class PictureSet {
  public:
   virtual ~PictureSet() = default;
+  /// Number of pictures.
   virtual int64_t size() const = 0;
   /// The names of the classes, in the order of their numbers.
   virtual const std::vector<std::string>& classes() const = 0;
@@ -31,6 +34,7 @@ class PictureSet {
   virtual std::string source(int64_t index) const = 0;
 };
 
+/// Which part of a set: the pictures to train on, or those to test with.
 enum class PictureSplit : uint8_t { train, test };
 
 /// The pictures in `directory`, which holds one of these:

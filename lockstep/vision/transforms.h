@@ -18,7 +18,8 @@ at::Tensor resize(const at::Tensor& images, int64_t height, int64_t width, bool 
 
 /// Where a crop's upper left corner lies in the padded picture, in pixels.
 struct CropPosition {
-  int64_t top = 0, left = 0;
+  int64_t top = 0;   ///< from above
+  int64_t left = 0;  ///< from the left
 };
 /// pad(padding), zeros, then crop(top, left, height, width). Throws ValueError for a crop that is not inside.
 at::Tensor crop(const at::Tensor& images, int64_t padding, std::span<const CropPosition> positions,
@@ -27,6 +28,7 @@ at::Tensor crop(const at::Tensor& images, int64_t padding, std::span<const CropP
 /// horizontal_flip, of the pictures whose number in `flipped` is not 0.
 at::Tensor horizontal_flip(const at::Tensor& images, std::span<const uint8_t> flipped);
 
+/// How rotate() computes a pixel: from the nearest one, or from the four around it.
 enum class Interpolation : uint8_t { nearest, bilinear };
 /// rotate(angle), counter-clockwise, in degrees, about the centre; what is uncovered is 0.
 at::Tensor rotate(const at::Tensor& images, std::span<const double> angles,

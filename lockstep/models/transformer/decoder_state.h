@@ -14,22 +14,32 @@ namespace lockstep::models {
 /// The decoder's weights, laid out for products with few rows: transposed, and those with the same input side by
 /// side. A copy, so later changes of the model do not show.
 struct DecoderWeights {
+  /// Copies the weights that `model` has now.
   explicit DecoderWeights(const TransformerImpl& model);
+  /// A normalization: factor and summand.
   struct Norm {
-    at::Tensor alpha, bias;
+    at::Tensor alpha;  ///< [d_model]
+    at::Tensor bias;   ///< [d_model]
   };
+  /// One layer of the decoder; a product is input [rows, inputs] times weight [inputs, outputs].
   struct Layer {
-    at::Tensor qkv, self_output;              ///< [d_model, 3 d_model], [d_model, d_model]
-    at::Tensor cross_query, cross_key_value;  ///< [d_model, d_model], [d_model, 2 d_model]
-    at::Tensor cross_output;                  ///< [d_model, d_model]
-    at::Tensor in, in_bias, out, out_bias;    ///< [d_model, d_ff], [d_ff, d_model]
-    Norm norms[3];
+    at::Tensor qkv;              ///< self-attention: [d_model, 3 d_model]
+    at::Tensor self_output;      ///< [d_model, d_model]
+    at::Tensor cross_query;      ///< attention to the source: [d_model, d_model]
+    at::Tensor cross_key_value;  ///< [d_model, 2 d_model]
+    at::Tensor cross_output;     ///< [d_model, d_model]
+    at::Tensor in;               ///< feed-forward: [d_model, d_ff]
+    at::Tensor in_bias;          ///< [d_ff]
+    at::Tensor out;              ///< [d_ff, d_model]
+    at::Tensor out_bias;         ///< [d_model]
+    Norm norms[3];               ///< before self-attention, cross-attention and feed-forward
   };
-  std::vector<Layer> layers;
-  Norm norm;
-  at::Tensor projection, projection_bias;  ///< [d_model, vocabulary]
-  at::Tensor embedding;                    ///< [vocabulary, d_model], times sqrt(d_model)
-  at::Tensor positions;                    ///< [seq_len, d_model]
+  std::vector<Layer> layers;   ///< from the first to the last
+  Norm norm;                   ///< after the last layer
+  at::Tensor projection;       ///< [d_model, vocabulary]
+  at::Tensor projection_bias;  ///< [vocabulary]
+  at::Tensor embedding;        ///< [vocabulary, d_model], times sqrt(d_model)
+  at::Tensor positions;        ///< [seq_len, d_model]
 };
 
 /// Sentences that are being decoded together, `beams` rows for each: row r belongs to the sentence in place

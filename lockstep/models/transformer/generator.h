@@ -12,8 +12,8 @@ namespace lockstep::models {
 
 /// Names and meanings are those of transformers' generate().
 struct GenerateOptions {
-  int64_t start_token_id = 2;
-  int64_t eos_token_id = 3;
+  int64_t start_token_id = 2;  ///< what the decoder reads first; generate()'s decoder_start_token_id
+  int64_t eos_token_id = 3;    ///< end of sentence
   /// End of sentence included. 0: twice as many as the sentence's source has ids, and ten; at most the model's
   /// positions.
   int64_t max_new_tokens = 0;
@@ -22,6 +22,7 @@ struct GenerateOptions {
   bool use_cache = true;      ///< false computes every token so far again; the translations are the same
 };
 
+/// The translation of one sentence.
 struct Generated {
   std::vector<int64_t> ids{};  ///< without start and end of sentence
   double score = 0;       ///< natural logarithm of its probability / length^length_penalty; the length counts
@@ -29,6 +30,7 @@ struct Generated {
   bool finished = false;  ///< false: max_new_tokens came first
 };
 
+/// What Generator returns.
 struct GenerateResult {
   std::vector<Generated> sentences{};  ///< the best of each source sentence, in the order of the sources
   int64_t row_steps = 0;  ///< rows (sentences x beams) over all steps: finished sentences take no part
@@ -42,6 +44,7 @@ struct GenerateResult {
 /// the last bits of a logit. One thread at a time.
 class Generator {
  public:
+  /// Copies the decoder's weights; the encoder is `model`'s own.
   explicit Generator(Transformer model);
   /// One batch. `sources`: ids of each sentence, with whatever start and end of sentence the model was trained
   /// with. Throws ValueError for options that cannot work and for a sentence that is empty or longer than the
@@ -51,6 +54,7 @@ class Generator {
   /// All of them, in batches of `batch_size` sentences of similar length.
   GenerateResult generate_all(const std::vector<std::vector<int64_t>>& sources, int64_t batch_size,
                               const GenerateOptions& options = {});
+  /// As the constructor was given it.
   const Transformer& model() const { return model_; }
 
  private:

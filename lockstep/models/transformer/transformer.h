@@ -46,20 +46,25 @@ class TransformerImpl : public torch::nn::Module {
   /// of range, padding before a token, and sentences of more than seq_len tokens.
   at::Tensor forward(const TransformerBatch& batch);
 
-  /// The two halves of forward().
+  /// The first half of forward(), of the source side. Throws ValueError as forward() does.
   EncodedSource encode(const at::Tensor& source_ids);
+  /// The second half. Throws ValueError as forward() does, and for another number of sentences than `source` has.
   at::Tensor decode(const at::Tensor& target_ids, const EncodedSource& source);
 
+  /// As the constructor was given it.
   const TransformerConfig& config() const { return config_; }
 
   /// Its parts, for what computes with the weights in another order.
   struct Parts {
-    std::shared_ptr<transformer::Stack<transformer::EncoderLayer>> encoder;
-    std::shared_ptr<transformer::Stack<transformer::DecoderLayer>> decoder;
-    at::Tensor source_embedding, target_embedding;  ///< [vocabulary, d_model]
-    at::Tensor source_positions, target_positions;  ///< buffers, [1, seq_len, d_model]
-    std::shared_ptr<transformer::LinearWeights> projection;
+    std::shared_ptr<transformer::Stack<transformer::EncoderLayer>> encoder;  ///< layers, normalization
+    std::shared_ptr<transformer::Stack<transformer::DecoderLayer>> decoder;  ///< likewise
+    at::Tensor source_embedding;                             ///< parameter, [source_vocab_size, d_model]
+    at::Tensor target_embedding;                             ///< parameter, [target_vocab_size, d_model]
+    at::Tensor source_positions;                             ///< buffer, [1, seq_len, d_model]
+    at::Tensor target_positions;                             ///< buffer, [1, seq_len, d_model]
+    std::shared_ptr<transformer::LinearWeights> projection;  ///< [target_vocab_size, d_model], and bias
   };
+  /// They share memory with the model.
   const Parts& parts() const { return parts_; }
 
  private:

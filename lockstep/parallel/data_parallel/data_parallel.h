@@ -73,6 +73,7 @@ class DataParallel {
     return run([](M& module, auto&... argument) { return module->forward(argument...); },
                std::forward<Args>(args)...);
   }
+  /// The same as the call operator.
   template <class... Args>
   auto forward(Args&&... args) {
     return (*this)(std::forward<Args>(args)...);
@@ -110,7 +111,9 @@ class DataParallel {
     return set_->gather(std::move(shards), std::move(found), detail::Join::mean).front();
   }
 
+  /// The wrapped module, which is replica 0.
   M& module() { return replicas_.front(); }
+  /// The wrapped module's members: names of parameters and checkpoint keys have no prefix.
   auto* operator->() { return &*replicas_.front(); }
   /// All of them; the first is the module.
   const std::vector<M>& replicas() const { return replicas_; }

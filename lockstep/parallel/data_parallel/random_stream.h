@@ -17,7 +17,9 @@ const std::optional<at::Generator>& replica_generator();
 /// replica_generator() of this thread while it lives.
 class ReplicaGeneratorGuard {
  public:
+  /// Sets it, for the calling thread.
   explicit ReplicaGeneratorGuard(at::Generator generator);
+  /// Sets the one from before again; on the same thread.
   ~ReplicaGeneratorGuard();
   ReplicaGeneratorGuard(const ReplicaGeneratorGuard&) = delete;
   ReplicaGeneratorGuard& operator=(const ReplicaGeneratorGuard&) = delete;
@@ -30,6 +32,7 @@ class ReplicaGeneratorGuard {
 /// replica r's generator with replica_seed(key, r): at::manual_seed() before a step fixes all replicas'
 /// numbers. Thread-safe.
 uint64_t draw_replica_key();
+/// The seed of replica `replica`'s generator: random_key({key, replica}). Thread-safe.
 uint64_t replica_seed(uint64_t key, int replica);
 
 }  // namespace lockstep

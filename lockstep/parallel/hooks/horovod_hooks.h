@@ -16,7 +16,7 @@ Future adasum_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket)
 
 /// Of predivide_hook.
 struct PredivideState {
-  std::optional<ProcessGroup> process_group{};
+  std::optional<ProcessGroup> process_group{};  ///< default: DistributedDataParallel's
   /// Gradients are divided by it before the sum, and by size / gradient_predivide_factor after it.
   double gradient_predivide_factor = 1;
 };

@@ -16,8 +16,9 @@ struct PostLocalSGDState {
   PostLocalSGDState(std::optional<ProcessGroup> process_group, std::optional<ProcessGroup> subgroup,
                     int64_t start_localSGD_iter, bool post_local_gradient_allreduce = true);
 
-  std::optional<ProcessGroup> process_group, subgroup;
-  int64_t start_localSGD_iter;
+  std::optional<ProcessGroup> process_group;  ///< averages before start_localSGD_iter
+  std::optional<ProcessGroup> subgroup;       ///< averages from then on
+  int64_t start_localSGD_iter;                ///< backward passes that process_group averages
   /// Whether gradients are averaged in the subgroup from start_localSGD_iter on; otherwise they stay local.
   bool post_local_gradient_allreduce;
   int64_t iter = 0;  ///< backward passes so far, up to start_localSGD_iter; all that is to be saved

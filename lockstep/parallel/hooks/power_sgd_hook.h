@@ -31,6 +31,7 @@ struct PowerSGDOptions {
   bool warm_start = true;
   /// Added to the norm of each column. A column of zeros stays zeros also without it.
   double orthogonalization_epsilon = 0;
+  /// Of the matrices that compression starts from: the same on all ranks.
   uint32_t random_seed = 0;
   /// Backward passes between two lines of log (level info) that say how much was saved.
   int64_t compression_stats_logging_frequency = 10000;
@@ -41,17 +42,22 @@ struct PowerSGDOptions {
 /// Of powerSGD_hook and batched_powerSGD_hook: one state per model and rank, the same options on all ranks.
 class PowerSGDState {
  public:
+  /// Tensors by name.
   using StateDict = std::map<std::string, at::Tensor>;
 
+  /// Without `process_group`: DistributedDataParallel's.
   /// Throws ValueError where start_powerSGD_iter is below 2 and error feedback or warm start are on, and for
   /// a matrix_approximation_rank below 1.
   explicit PowerSGDState(std::optional<ProcessGroup> process_group = std::nullopt,
                          PowerSGDOptions options = {});
 
+  /// How much less was sent so far, in compressed passes.
   struct CompressionStats {
     double compress_rate = 0;  ///< elements before by elements after; 0 before the first compression
-    int64_t numel_before_compression = 0, numel_after_compression = 0;
+    int64_t numel_before_compression = 0;  ///< elements of the gradients
+    int64_t numel_after_compression = 0;   ///< elements that were sent in their place
   };
+  /// Of this state's whole life, or that of the state that was loaded.
   CompressionStats compression_stats() const;
 
   /// Options, counters, random generator, errors and matrices by the names of parameters, so that they fit
@@ -61,18 +67,25 @@ class PowerSGDState {
   /// Throws ValueError naming what is missing.
   void load_state_dict(const StateDict& state);
 
-  std::optional<ProcessGroup> process_group;
-  PowerSGDOptions options;
-  int64_t iter = 0;  ///< backward passes so far
+  std::optional<ProcessGroup> process_group;  ///< nothing: DistributedDataParallel's
+  PowerSGDOptions options;                    ///< the constructor's, or those of the state that was loaded
+  int64_t iter = 0;                           ///< backward passes so far
 
-  // For the hooks.
-  int64_t next_seed();  // the same on all ranks
+  /// For the hooks: the seed of the next random matrix, in [0, 999,999,999], the same on all ranks.
+  int64_t next_seed();
+  /// For the hooks: drops errors and matrices of the bucket's parameters.
   void forget(const GradBucket& bucket);
+  /// For the hooks: counts a backward pass, at its last bucket.
   void increase_iter(const GradBucket& bucket);
+  /// For the hooks: logs compression_stats() where a line is due, at the last bucket of a pass.
   void report(const GradBucket& bucket);
+  /// Tensors by the name of a parameter; of batched_powerSGD_hook, matrices by all names of a bucket.
   using ByName = std::map<std::string, at::Tensor, std::less<>>;
-  ByName errors, ps, qs;  // of parameters; of batched_powerSGD_hook, ps and qs of a bucket's
-  int64_t total_numel_before_compression = 0, total_numel_after_compression = 0;
+  ByName errors;  ///< what compression lost, flat, in the order of the parameter's memory
+  ByName ps;      ///< matrices P of the last pass, [rows, rank]
+  ByName qs;      ///< matrices Q of the last pass, [columns, rank]
+  int64_t total_numel_before_compression = 0;  ///< of compression_stats()
+  int64_t total_numel_after_compression = 0;   ///< of compression_stats()
 
  private:
   std::mt19937 random_;

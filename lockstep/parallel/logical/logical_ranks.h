@@ -11,6 +11,7 @@
 
 namespace lockstep {
 
+/// The same on all processes.
 struct LogicalRanksOptions {
   int size = 1;        ///< of all logical ranks: a power of two, and a multiple of the number of processes
   uint64_t seed = 42;  ///< of the random numbers
@@ -49,6 +50,7 @@ class LogicalRanks {
   LogicalRanks(DistributedDataParallel<M>& ddp, LogicalRanksOptions options)
       : LogicalRanks(ddp.core_, options) {}
 
+  /// The number of logical ranks of all processes.
   int size() const { return options_.size; }
   /// This process's, in order.
   const std::vector<int>& own() const { return own_; }

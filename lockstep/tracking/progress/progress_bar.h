@@ -16,10 +16,11 @@
 
 namespace lockstep {
 
+/// How a bar looks, and when it is shown.
 struct ProgressOptions {
-  int64_t total = 0;  ///< 0: not known; then there is no bar, only counts
-  int64_t initial = 0;  ///< so many were done before, as a resumed download's: no part of the rate
-  std::string label{};
+  int64_t total = 0;        ///< 0: not known; then there is no bar, only counts
+  int64_t initial = 0;      ///< so many were done before, as a resumed download's: no part of the rate
+  std::string label{};      ///< what is done, before the bar; empty: none
   std::string unit = "it";  ///< "B" for bytes, shown as kB, MB and so on
   bool enabled = true;      ///< false, on ranks other than 0: nothing is written
   bool leave = true;  ///< false: a live bar is taken away at the end, and no line says that it was reached
@@ -42,11 +43,14 @@ void disable_progress_bars();
 ///     for (int64_t i = 0; i < steps; ++i) { ...; bar.set("loss 0.41"); bar.advance(); }
 class ProgressBar {
  public:
+  /// Starts the clock; nothing is written yet.
   explicit ProgressBar(ProgressOptions options = {});
+  /// finish().
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
+  /// So many more are done. Draws where it is time.
   void advance(int64_t count = 1) { update(done_ + count); }
   /// So many of the total are done.
   void update(int64_t done);
@@ -76,24 +80,32 @@ class ProgressBar {
 template <class Range>
 class ProgressRange {
  public:
+  /// For a range-based for.
   class Iterator {
    public:
+    /// `bar` must outlive it.
     Iterator(std::ranges::iterator_t<Range> at, ProgressBar* bar) : at_(std::move(at)), bar_(bar) {}
+    /// The range's element.
     decltype(auto) operator*() { return *at_; }
+    /// Goes to the next element, and advances the bar by one.
     Iterator& operator++() {
       ++at_;
       bar_->advance();
       return *this;
     }
+    /// Whether the range goes on.
     bool operator!=(const std::ranges::sentinel_t<Range>& end) const { return at_ != end; }
 
    private:
     std::ranges::iterator_t<Range> at_;
     ProgressBar* bar_;
   };
+  /// A total of 0 becomes the range's size, where it has one.
   ProgressRange(Range&& range, ProgressOptions options)
       : range_(std::forward<Range>(range)), bar_(with_total(range_, std::move(options))) {}
+  /// The first element.
   Iterator begin() { return {std::ranges::begin(range_), &bar_}; }
+  /// The range's own end.
   auto end() { return std::ranges::end(range_); }
 
  private:

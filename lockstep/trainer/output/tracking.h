@@ -9,6 +9,7 @@
 
 namespace lockstep {
 
+/// Which ranks track.
 struct TrackingOptions {
   /// Every rank tracks, under a run of its own (run_of_rank), with its processor load and its peak memory beside
   /// the values that all ranks share. Otherwise rank 0 does.
