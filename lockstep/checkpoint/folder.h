@@ -15,8 +15,9 @@
 
 namespace lockstep::checkpoint {
 
-/// "checkpoint-<step>", as transformers names them, and the opposite: nullopt for any other name.
+/// "checkpoint-<step>", as transformers names them.
 std::string checkpoint_name(int64_t step);
+/// The step of such a name; nullopt for any other name.
 std::optional<int64_t> step_of(std::string_view name);
 
 /// The file in the folder that names the newest checkpoint.

@@ -23,6 +23,7 @@ std::vector<nlohmann::json> gather_object(const ProcessGroup& group, const nlohm
 /// `objects`: one per rank at `src`, empty elsewhere.
 nlohmann::json scatter_object(const ProcessGroup& group, const std::vector<nlohmann::json>& objects,
                               ScatterOptions options = {});
+/// Sends `object` to rank `dst` of the group, which calls recv_object().
 void send_object(const ProcessGroup& group, const nlohmann::json& object, int dst,
                  MessageOptions options = {});
 /// From rank `src` or, without one, from any; `source`, where given, is told which.

@@ -19,6 +19,7 @@ double sentence_bleu(std::string_view hypothesis, std::string_view reference);
 
 /// sacrebleu's corpus_chrf, chrF2: 0 to 100; 1 to 6 characters without white space, recall counts twice.
 double corpus_chrf(std::span<const std::string> hypotheses, std::span<const std::string> references);
+/// The same of one pair: sacrebleu's sentence_chrf.
 double sentence_chrf(std::string_view hypothesis, std::string_view reference);
 
 /// BLEU of torchmetrics' BLEUScore: 0 to 1; words between white space, no smoothing. It differs from
@@ -26,10 +27,11 @@ double sentence_chrf(std::string_view hypothesis, std::string_view reference);
 /// has 0. Compare it with other figures of torchmetrics only.
 double torchmetrics_bleu(std::span<const std::string> hypotheses, std::span<const std::string> references);
 
-/// Edits (insertions, deletions, substitutions) for each code point, or each word between white space, of the
-/// references: torchmetrics' char_error_rate and word_error_rate. May exceed 1. Where all references are empty:
-/// 0 if the hypotheses are too, else 1 (torchmetrics: nan and inf).
+/// Edits (insertions, deletions, substitutions) for each code point of the references: torchmetrics'
+/// char_error_rate. May exceed 1. Where all references are empty: 0 if the hypotheses are too, else 1
+/// (torchmetrics: nan and inf).
 double char_error_rate(std::span<const std::string> hypotheses, std::span<const std::string> references);
+/// The same for each word between white space: torchmetrics' word_error_rate.
 double word_error_rate(std::span<const std::string> hypotheses, std::span<const std::string> references);
 
 }  // namespace lockstep

@@ -34,9 +34,11 @@ enum class Interpolation : uint8_t { nearest, bilinear };
 at::Tensor rotate(const at::Tensor& images, std::span<const double> angles,
                   Interpolation interpolation = Interpolation::nearest);
 
-/// adjust_brightness, adjust_contrast and adjust_saturation; factors of 0 or more, 1 changes nothing.
+/// adjust_brightness; factors of 0 or more, 1 changes nothing.
 at::Tensor adjust_brightness(const at::Tensor& images, std::span<const double> factors);
+/// adjust_contrast; factors of 0 or more, 1 changes nothing.
 at::Tensor adjust_contrast(const at::Tensor& images, std::span<const double> factors);
+/// adjust_saturation; factors of 0 or more, 1 changes nothing.
 at::Tensor adjust_saturation(const at::Tensor& images, std::span<const double> factors);
 /// adjust_hue; factors in [-.5, .5], 0 changes nothing. In float32.
 at::Tensor adjust_hue(const at::Tensor& images, std::span<const double> factors);

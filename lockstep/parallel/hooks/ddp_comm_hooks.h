@@ -10,6 +10,7 @@
 
 namespace lockstep {
 
+/// The shipped communication hooks, with Python's names; ddp_comm_hook_function() has the function of each.
 enum class DDPCommHookType : uint8_t {
   ALLREDUCE,
   FP16_COMPRESS,

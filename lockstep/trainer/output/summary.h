@@ -9,7 +9,7 @@
 
 namespace lockstep {
 
-/// Adds <split>_runtime (s), <split>_samples_per_second and <split>_steps_per_second: Hugging Face's
+/// Adds `<split>_runtime` (s), `<split>_samples_per_second` and `<split>_steps_per_second`: Hugging Face's
 /// speed_metrics, with its rounding.
 void add_speed(Metrics& metrics, const std::string& split, double runtime, double samples, double steps);
 

@@ -25,7 +25,7 @@ class LineFile {
   UniqueFd fd_;
 };
 
-/// Writes `metrics` to `output_dir`/<split>_results.json ("train", "eval", "test"), and puts them into
+/// Writes `metrics` to `output_dir/<split>_results.json` ("train", "eval", "test"), and puts them into
 /// `output_dir`/all_results.json beside what other splits have put there: Hugging Face's save_metrics. Throws
 /// FileError.
 void save_metrics(const std::filesystem::path& output_dir, const std::string& split, const Metrics& metrics);
