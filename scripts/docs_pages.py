@@ -103,7 +103,7 @@ def main(directory):
     shutil.rmtree(target, ignore_errors=True)
     for path in sorted(DOCS.rglob("*")):
         relative = path.relative_to(DOCS)
-        if path.is_dir() or relative.parts[0] in ("results",) or path.name in ("Doxyfile", "api_undocumented.txt"):
+        if path.is_dir() or relative.parts[0] in ("results",) or path.name in ("Doxyfile", "api_undocumented.txt", "namespaces.dox"):
             continue
         (target / relative).parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":

@@ -72,6 +72,7 @@ c10::intrusive_ptr<c10d::Store> default_store();
 
 /// The group that init() made. Throws Error when init() was not called.
 World& default_world();
+/// Whether init() was called, and destroy() was not.
 bool is_initialized();
 
 /// Leaves the job. Peers that still wait for this rank are told. Called at exit when the program did not.

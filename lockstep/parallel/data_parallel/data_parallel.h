@@ -162,6 +162,7 @@ class DataParallel {
   std::shared_ptr<detail::ReplicaSet> set_;
 };
 
+/// DataParallel(factory): `M` is what the factory makes.
 template <detail::ModuleFactory Factory>
 DataParallel(Factory, DataParallelOptions = {}) -> DataParallel<typename detail::MadeBy<Factory>::type>;
 
