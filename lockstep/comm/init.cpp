@@ -80,7 +80,7 @@ std::shared_ptr<ProcessGroup::Impl> make_lockstep(const job::LaunchEnvironment& 
   if (launch.world_size != launch.local_world_size) {
     throw ValueError("the lockstep backend joins the ranks of one machine, but the world has " +
                      std::to_string(launch.world_size) + " ranks and this node " +
-                     std::to_string(launch.local_world_size) + ": use --backend gloo for several machines");
+                     std::to_string(launch.local_world_size) + ": several machines need the backend gloo");
   }
   const UniqueFd fd = find_segment(launch, store, options.timeout);
   auto node = std::make_shared<shm::Node>(fd.get(), launch.local_rank);

@@ -80,7 +80,7 @@ class InitTest(unittest.TestCase):
             self.assertEqual(output.count("so the backend is gloo"), 1 if rank == 0 else 0, output)
         for code, output in results(LOCKSTEP_BACKEND="lockstep"):
             self.assertEqual(code, 1, output)
-            self.assertIn("ranks on other machines or in other containers need --backend gloo", output)
+            self.assertIn("ranks on other machines or in other containers need the backend gloo", output)
 
     def test_open_mpi(self):
         self.check([{"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_RANK": str(r),

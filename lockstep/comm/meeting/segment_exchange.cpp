@@ -199,7 +199,7 @@ UniqueFd exchange_segment_locally(const job::LaunchEnvironment& launch, std::chr
       throw TimeoutError(
           "the first rank of this node has not called init() within " + std::to_string(timeout.count()) +
           " ms; ranks that do not see each other's processes (other containers) need MASTER_ADDR "
-          "and MASTER_PORT, or --backend gloo");
+          "and MASTER_PORT, or the backend gloo");
     }
     std::this_thread::sleep_for(pause);
   }

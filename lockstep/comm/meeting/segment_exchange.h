@@ -27,7 +27,7 @@ namespace lockstep {
 class NoSharedMemory : public CommError {
  public:
   explicit NoSharedMemory(const std::string& reason)
-      : CommError(reason + "; ranks on other machines or in other containers need --backend gloo"),
+      : CommError(reason + "; ranks on other machines or in other containers need the backend gloo"),
         reason_(reason) {}
   const std::string& reason() const { return reason_; }  ///< what() without the advice
 
