@@ -191,15 +191,15 @@ void DataParallelCore::before_forward() {
   }
   // A checkpoint that runs this forward again inside backward finds everything as it was.
   const bool is_again = torch::autograd::get_current_graph_task_id() != -1;
-  synchronises_ = sync && c10::GradMode::is_enabled();
-  if (synchronises_ && !is_again) ++forwards_in_step_;
-  synchronises_ = synchronises_ && forwards_in_step_ % options_.backward_passes_per_step == 0;
-  is_timed_ = reducer_->times_next_pass();
-  is_traced_ = timeline::is_on();
-  if (is_timed_ || is_traced_) forward_start_ = std::chrono::steady_clock::now();
+  forward_.synchronises = sync && c10::GradMode::is_enabled();
+  if (forward_.synchronises && !is_again) ++forwards_in_step_;
+  forward_.synchronises = forward_.synchronises && forwards_in_step_ % options_.backward_passes_per_step == 0;
+  forward_.is_timed = reducer_->times_next_pass();
+  forward_.is_traced = timeline::is_on();
+  if (forward_.is_timed || forward_.is_traced) forward_.start = std::chrono::steady_clock::now();
   if (is_again) return;
   if (low_precision_) low_precision_->leave();
-  if (synchronises_) {
+  if (forward_.synchronises) {
     int source = 0;
     if (join_) source = join_->announce(join_index_, JoinSession::Phase::forward).highest_active_rank;
     synchronise_forward(source);
@@ -213,26 +213,27 @@ void DataParallelCore::synchronise_forward(int source) {
 }
 
 void DataParallelCore::after_forward(const std::vector<at::Tensor>& outputs) {
-  const auto forward_end = is_timed_ || is_traced_ ? std::chrono::steady_clock::now() : forward_start_;
-  if (is_traced_) {
-    timeline::record(timeline::Kind::forward, "forward", forward_start_.time_since_epoch().count(),
+  const auto forward_end =
+      forward_.is_timed || forward_.is_traced ? std::chrono::steady_clock::now() : forward_.start;
+  if (forward_.is_traced) {
+    timeline::record(timeline::Kind::forward, "forward", forward_.start.time_since_epoch().count(),
                      forward_end.time_since_epoch().count());
   }
   if (low_precision_ && torch::autograd::get_current_graph_task_id() == -1) {
     low_precision_->after_forward(outputs);
   }
   if (!c10::GradMode::is_enabled()) return;
-  if (!synchronises_) return reducer_->disarm();
+  if (!forward_.synchronises) return reducer_->disarm();
   reducer_->arm(outputs);
-  if (!is_timed_) return;
-  forward_time_ = (forward_end - forward_start_).count();
+  if (!forward_.is_timed) return;
+  forward_time_ = (forward_end - forward_.start).count();
   forward_time_sum_ += forward_time_;
   ++forwards_;
 }
 
 void DataParallelCore::forward_failed() {
   if (low_precision_ && torch::autograd::get_current_graph_task_id() == -1) low_precision_->leave();
-  if (synchronises_ && torch::autograd::get_current_graph_task_id() == -1) reducer_->fail_forward();
+  if (forward_.synchronises && torch::autograd::get_current_graph_task_id() == -1) reducer_->fail_forward();
 }
 
 void DataParallelCore::register_comm_hook(CommHook hook, std::string name) {
@@ -262,16 +263,26 @@ void DataParallelCore::use_logical_ranks(int count) {
   if (!sparse_parameters(*module_).empty()) {
     refuse("gradients of embeddings with sparse=true have no such order; make them dense (sparse=false)");
   }
-  for (const auto& child : module_->named_modules()) {
-    const auto* layer = child.value()->as<BatchNormImpl>();
-    if (layer == nullptr || !layer->process_group()) continue;
-    refuse(
-        "SyncBatchNorm " + child.key() +
-        " needs the batches of all logical ranks at once, which a process runs one after another; use BatchNorm, "
-        "whose running statistics are logical rank 0's");
-  }
+  sync_batch_norms();
   reducer_->average_over_logical_ranks(count);
   has_logical_ranks_ = true;
+}
+
+std::vector<std::pair<std::string, BatchNormImpl*>> DataParallelCore::sync_batch_norms() const {
+  std::vector<std::pair<std::string, BatchNormImpl*>> found;
+  for (const auto& child : module_->named_modules()) {
+    auto* const layer = dynamic_cast<BatchNormImpl*>(child.value().get());
+    if (layer == nullptr || !layer->process_group()) continue;
+    if (layer->process_group()->global_ranks() != group_.global_ranks()) {
+      throw ValueError(fmt::format(
+          "LogicalRanks: SyncBatchNorm {} is over ranks {}, the gradients are averaged over {}; logical ranks are those "
+          "of DistributedDataParallel's group, so give the layer the same one",
+          child.key(), fmt::join(layer->process_group()->global_ranks(), ", "),
+          fmt::join(group_.global_ranks(), ", ")));
+    }
+    found.emplace_back(child.key(), layer);
+  }
+  return found;
 }
 
 void DataParallelCore::call_before_gradients(std::function<void()> call) {

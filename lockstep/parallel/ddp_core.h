@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -20,6 +21,7 @@
 
 namespace lockstep {
 
+class BatchNormImpl;
 class Reducer;
 
 /// Names, meanings and defaults are those of torch.nn.parallel.DistributedDataParallel, except that
@@ -106,11 +108,20 @@ class DataParallelCore : public JoinMember {
   /// From here on gradients are averaged over `count` logical ranks, and buffers are copied by
   /// broadcast_buffers() alone. Throws ValueError for options that this does not go with.
   void use_logical_ranks(int count);
+  /// The synchronised batch normalisations, with their names. Throws ValueError for one over other ranks.
+  std::vector<std::pair<std::string, BatchNormImpl*>> sync_batch_norms() const;
   /// Rank 0's to all ranks. Called by all; blocks.
   void broadcast_buffers() { buffer_sync_->broadcast(0); }
   const torch::nn::Module& module() const { return *module_; }
   const ProcessGroup& group() const { return group_; }
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
   const std::vector<at::Tensor>& buffers() const { return buffers_; }
+  /// Of the forward under way: what before_forward() leaves for after_forward().
+  struct Forward {
+    bool synchronises = false, is_timed = false, is_traced = false;
+    std::chrono::steady_clock::time_point start{};
+  };
+  Forward& forward_under_way() { return forward_; }
   Reducer& reducer() { return *reducer_; }
   /// What forward's arguments are converted to, where there is such a dtype.
   std::optional<at::ScalarType> input_dtype() const;
@@ -140,7 +151,7 @@ class DataParallelCore : public JoinMember {
   std::unique_ptr<BufferSync> buffer_sync_;
   std::shared_ptr<LowPrecision> low_precision_;
   bool has_logical_ranks_ = false;
-  bool synchronises_ = false;     // the forward under way
+  Forward forward_{};
   int64_t forwards_in_step_ = 0;  // for backward_passes_per_step
   std::shared_ptr<JoinSession> join_;
   int join_index_ = 0;
@@ -148,8 +159,6 @@ class DataParallelCore : public JoinMember {
   std::function<void()> before_gradients_;
   std::string comm_hook_name_;
   std::vector<int64_t> first_bucket_sizes_;
-  bool is_timed_ = false, is_traced_ = false;  // the forward under way
-  std::chrono::steady_clock::time_point forward_start_{};
   int64_t told_passes_ = 0;                                         // see ddp_debug.h
   int64_t forward_time_ = 0, forward_time_sum_ = 0, forwards_ = 0;  // timed ones
 };

@@ -24,10 +24,27 @@
 namespace lockstep {
 namespace {
 
+/// Whose batches are normalised together.
+struct Peers {
+  ProcessGroup group;
+  std::shared_ptr<detail::BatchExchange> exchange;  // null: the ranks of the group
+  const void* layer;
+
+  std::vector<at::Tensor> gather(const at::Tensor& own) const {
+    return exchange ? exchange->gather(group, {layer, /*is_backward=*/false}, own) : group.all_gather(own);
+  }
+  at::Tensor sum(const at::Tensor& own) const {
+    if (exchange) return exchange->sum(group, {layer, /*is_backward=*/true}, own);
+    at::Tensor sum = own.clone();
+    group.all_reduce(sum);
+    return sum;
+  }
+};
+
 /// Over the batches of all ranks, per channel.
 struct Statistics {
-  Statistics(ProcessGroup group_) : group(std::move(group_)) {}
-  ProcessGroup group;
+  Statistics(Peers peers_) : peers(std::move(peers_)) {}
+  Peers peers;
   at::Tensor mean, variance, inverse_std;  // double [channels]; the variance divides by count
   double count = 0;                        // values a channel
 };
@@ -47,8 +64,7 @@ at::Tensor over_channels(const at::Tensor& values, const at::Tensor& input) {
 
 /// Every rank's mean, sum of squared distances from it, and count are combined in rank order, in double:
 /// no difference of large sums, and the same bits on all ranks.
-std::shared_ptr<const Statistics> gather_statistics(const at::Tensor& input, const ProcessGroup& group,
-                                                    double eps) {
+std::shared_ptr<const Statistics> gather_statistics(const at::Tensor& input, Peers peers, double eps) {
   const int64_t channels = input.size(1);
   const double own_count = static_cast<double>(input.numel()) / static_cast<double>(channels);
   const at::Tensor own = at::zeros({3, channels}, input.options().dtype(at::kDouble));
@@ -58,8 +74,8 @@ std::shared_ptr<const Statistics> gather_statistics(const at::Tensor& input, con
     own[1].copy_(variance).mul_(own_count);
     own[2].fill_(own_count);
   }
-  const std::vector<at::Tensor> all = group.all_gather(own);
-  auto result = std::make_shared<Statistics>(group);
+  auto result = std::make_shared<Statistics>(std::move(peers));
+  const std::vector<at::Tensor> all = result->peers.gather(own);
   at::Tensor sum = at::zeros({channels}, own.options());
   for (const at::Tensor& theirs : all) {
     sum += theirs[0] * theirs[2];
@@ -102,8 +118,7 @@ struct NormaliseBackward : torch::autograd::Node {
     const at::Tensor own = at::empty({2, input.size(1)}, input.options().dtype(at::kDouble));
     own[0].copy_(gradient.sum(dimensions, false, at::kDouble));
     own[1].copy_((gradient * centred).sum(dimensions, false, at::kDouble));
-    const at::Tensor sums = own.clone();
-    all.group.all_reduce(sums);
+    const at::Tensor sums = all.peers.sum(own);
     const at::Tensor scale = weight.defined() ? weight.to(at::kDouble) * all.inverse_std : all.inverse_std;
     const at::Tensor slope = sums[1] / all.count * all.inverse_std.square();
     const at::Tensor for_input =
@@ -151,13 +166,13 @@ void BatchNormImpl::_check_input_dim(const at::Tensor& input) {
 
 at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
   _check_input_dim(input);
-  if (!is_training() || !group_ || group_->size() == 1) {
-    return torch::nn::BatchNormImplBase<2, BatchNormImpl>::forward(input);
-  }
+  std::shared_ptr<detail::BatchExchange> exchange = group_ ? exchange_.lock() : nullptr;
+  const int parts = exchange ? exchange->parts() : group_ ? group_->size() : 1;
+  if (!is_training() || parts == 1) return torch::nn::BatchNormImplBase<2, BatchNormImpl>::forward(input);
   std::shared_ptr<const Statistics> statistics;
   {
     const at::NoGradGuard no_grad;
-    statistics = gather_statistics(input, *own_group_, options.eps());
+    statistics = gather_statistics(input, {*own_group_, std::move(exchange), this}, options.eps());
     if (options.track_running_stats()) {
       const double factor = update_factor();
       const double unbiased = statistics->count / (statistics->count - 1);

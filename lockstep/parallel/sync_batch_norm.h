@@ -4,11 +4,35 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
+
+namespace detail {
+
+/// Exchanges what is known of the parts of a batch, where a process has several of them (LogicalRanks).
+class BatchExchange {
+ public:
+  /// Where the part that asks has arrived: the same place in all parts before any goes on.
+  struct Place {
+    const void* layer;
+    bool is_backward;
+    bool operator==(const Place&) const = default;
+  };
+  virtual ~BatchExchange() = default;
+  /// Of all processes together.
+  virtual int parts() const = 0;
+  /// `own` of every part, in their order. Blocks.
+  virtual std::vector<at::Tensor> gather(const ProcessGroup& group, Place place, const at::Tensor& own) = 0;
+  /// The sum of all parts' `own`, in the order in which their gradients are added. Blocks.
+  virtual at::Tensor sum(const ProcessGroup& group, Place place, const at::Tensor& own) = 0;
+};
+
+}  // namespace detail
 
 /// Batch normalisation of [batch, channels, ...] with parameters, buffers and options of
 /// torch::nn::BatchNorm1d/2d/3d (which it can replace in a checkpoint), for inputs of any number of
@@ -28,6 +52,8 @@ class BatchNormImpl : public torch::nn::BatchNormImplBase<2, BatchNormImpl> {
   const std::optional<ProcessGroup>& process_group() const { return group_; }
   /// Works in `duplicate` of process_group() from now on: see duplicate_sync_batchnorm_groups().
   void use_duplicate(ProcessGroup duplicate) { own_group_ = std::move(duplicate); }
+  /// Statistics are taken over the parts that `exchange` knows, as long as it lives, in the place of the group's ranks.
+  void use_exchange(std::weak_ptr<detail::BatchExchange> exchange) { exchange_ = std::move(exchange); }
   /// Takes over the parameters and the buffers' memory of another batch normalisation: optimizers that know
   /// them stay right.
   void share(const torch::OrderedDict<std::string, at::Tensor>& parameters,
@@ -40,6 +66,7 @@ class BatchNormImpl : public torch::nn::BatchNormImplBase<2, BatchNormImpl> {
  private:
   double update_factor();
   std::optional<ProcessGroup> group_, own_group_;
+  std::weak_ptr<detail::BatchExchange> exchange_{};
 };
 TORCH_MODULE(BatchNorm);
 

@@ -6,7 +6,18 @@
 #include <mutex>
 
 namespace lockstep::timeline {
+
+struct TakesTurns::State {
+  struct Ended {
+    int64_t begin, end;
+  };
+  int64_t waited = 0;
+  std::deque<Ended> ended{};  // as Sums::ended
+};
+
 namespace {
+
+using Ended = TakesTurns::State::Ended;
 
 std::atomic<int> keepers{0};
 std::atomic<bool> is_paused{false};
@@ -17,10 +28,7 @@ constexpr size_t kMostOpen = 4096;
 struct Sums {
   std::mutex mutex;
   std::array<int64_t, 5> nanoseconds{};  // in the order of Totals
-  struct Span {
-    int64_t begin, end;
-  };
-  std::deque<Span> ended;  // in the order of their ends
+  std::deque<Ended> ended;               // in the order of their ends
 };
 Sums& sums() {
   static auto* const instance = new Sums;
@@ -50,19 +58,25 @@ bool keeps_totals() {
   return keepers.load(std::memory_order_relaxed) > 0 && !is_paused.load(std::memory_order_relaxed);
 }
 
+thread_local TakesTurns::State* own = nullptr;
+
+/// Without the waits of a thread that takes turns.
+int64_t own_now() { return own != nullptr ? now() - own->waited : now(); }
+
 void add(Kind kind, int64_t begin, int64_t end) {
   const int part = part_of(kind);
   if (part < 0) return;
   Sums& all = sums();
   const std::lock_guard lock(all.mutex);
-  int64_t own = end - begin;
-  while (!all.ended.empty() && all.ended.back().begin >= begin) {
-    own -= all.ended.back().end - all.ended.back().begin;
-    all.ended.pop_back();
+  std::deque<Ended>& ended = own != nullptr ? own->ended : all.ended;
+  int64_t time = end - begin;
+  while (!ended.empty() && ended.back().begin >= begin) {
+    time -= ended.back().end - ended.back().begin;
+    ended.pop_back();
   }
-  all.ended.push_back({begin, end});
-  if (all.ended.size() > kMostOpen) all.ended.pop_front();
-  all.nanoseconds[static_cast<size_t>(part)] += own > 0 ? own : 0;  // less than 0: spans of several threads
+  ended.push_back({begin, end});
+  if (ended.size() > kMostOpen) ended.pop_front();
+  all.nanoseconds[static_cast<size_t>(part)] += time > 0 ? time : 0;  // less than 0: spans of several threads
 }
 
 }  // namespace
@@ -82,10 +96,20 @@ Totals totals() {
           .communication = seconds(4)};
 }
 
-Counted::Counted(Kind kind) : kind_(kind), begin_(keeps_totals() ? now() : 0) {}
+Counted::Counted(Kind kind) : kind_(kind), begin_(keeps_totals() ? own_now() : 0) {}
 
 Counted::~Counted() {
-  if (begin_ != 0) add(kind_, begin_, now());
+  if (begin_ != 0) add(kind_, begin_, own_now());
+}
+
+TakesTurns::TakesTurns() : state_(std::make_unique<State>()) { own = state_.get(); }
+
+TakesTurns::~TakesTurns() { own = nullptr; }
+
+void TakesTurns::wait(const std::function<void()>& wait) {
+  const int64_t begin = now();
+  wait();
+  state_->waited += now() - begin;
 }
 
 Uncounted::Uncounted() { is_paused.store(true, std::memory_order_relaxed); }

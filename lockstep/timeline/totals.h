@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 
 #include "lockstep/timeline/timeline.h"
 
@@ -39,6 +41,23 @@ class [[nodiscard]] Counted {
  private:
   Kind kind_;
   int64_t begin_;  // 0: not counted
+};
+
+/// For threads of which one at a time goes on. While it lives, what Counted measures on this thread is apart from what
+/// other threads do, and stands still while the thread waits for its turn. One on a thread.
+class [[nodiscard]] TakesTurns {
+ public:
+  TakesTurns();
+  TakesTurns(const TakesTurns&) = delete;
+  TakesTurns& operator=(const TakesTurns&) = delete;
+  ~TakesTurns();
+  /// Runs `wait`, on the thread that made this.
+  void wait(const std::function<void()>& wait);
+
+  struct State;  ///< of its thread
+
+ private:
+  std::unique_ptr<State> state_;
 };
 
 /// While it lives, nothing is added. Not nested.

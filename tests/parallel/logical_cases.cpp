@@ -1,4 +1,5 @@
 // What LogicalRanks refuse, and steps that are out of the ordinary.
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
@@ -91,8 +92,11 @@ TEST(LogicalRanks, RefusesWhatWouldNotRepeat) {
     DistributedDataParallel ddp(module, options);
     check_throws<ValueError>([&] { LogicalRanks(ddp, {.size = logical_size()}); }, part);
   };
-  refuses(torch::nn::Sequential(torch::nn::Linear(2, 3), SyncBatchNorm(torch::nn::BatchNormOptions(3))), {},
-          "SyncBatchNorm 1 needs the batches of all logical ranks at once");
+  refuses(
+      torch::nn::Sequential(torch::nn::Linear(2, 3),
+                            SyncBatchNorm(torch::nn::BatchNormOptions(3), world().new_subgroups(1))),
+      {},
+      "LogicalRanks: SyncBatchNorm 1 is over ranks " + std::to_string(world().rank()) + ", the gradients");
   refuses(torch::nn::Sequential(torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true))), {},
           "embeddings with sparse=true");
   Toy low;
@@ -110,6 +114,93 @@ TEST(LogicalRanks, RefusesWhatWouldNotRepeat) {
   check_throws<Error>([&] { LogicalRanks(ddp, {.size = logical_size()}); }, "make it once");
   check_throws<Error>([&] { ddp.register_comm_hook(std::nullopt, allreduce_hook); }, "register_comm_hook");
   check_throws<ValueError>([&] { ranks.run_step(0, 0, [](const LogicalPass&) {}); }, "it needs at least 1");
+}
+
+struct NormedImpl : torch::nn::Module {
+  NormedImpl() {
+    body = register_module("body", torch::nn::Linear(10, 6));
+    norm = register_module("norm", SyncBatchNorm(torch::nn::BatchNormOptions(6)));
+    last = register_module("last", SyncBatchNorm(torch::nn::BatchNormOptions(6)));
+    fill_with_waves(*this);
+  }
+  at::Tensor forward(const at::Tensor& x, int throws_at) {
+    at::Tensor y = body->forward(x);
+    if (throws_at == 0) throw std::runtime_error("thrown at 0");
+    y = norm->forward(y);
+    if (throws_at == 1) throw std::runtime_error("thrown at 1");
+    // Between the layers, in backward.
+    if (throws_at == 2) {
+      y.register_hook([](const at::Tensor&) { throw std::runtime_error("thrown at 2"); });
+    }
+    return last->forward(y.tanh());
+  }
+  torch::nn::Linear body{nullptr};
+  SyncBatchNorm norm{nullptr}, last{nullptr};
+};
+TORCH_MODULE(Normed);
+
+/// The loss over all batches, normalised together, as one process would compute it.
+TEST(LogicalRanks, BatchesAreNormalisedTogetherAndAnExceptionLeavesNothing) {
+  ONLY_IF(logical_size() > 0);
+  Normed model, alone;
+  alone->norm->set_process_group(std::nullopt);
+  alone->last->set_process_group(std::nullopt);
+  DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
+  LogicalRanks ranks(ddp, {.size = logical_size()});
+  const auto input = [](int step, int rank) { return batch_input(step, rank, 3 + rank % 2); };
+  const auto loss = [](const at::Tensor& y) { return (y.square() * wave(y.sizes(), 0)).sum(); };
+  const auto run = [&](int step, int failing = -1, int throws_at = -1) {
+    ranks.run_step(static_cast<uint64_t>(step), 1, [&](const LogicalPass& pass) {
+      loss(ddp(input(step, pass.rank), pass.rank == failing ? throws_at : -1)).backward();
+    });
+  };
+  const auto expect = [&](int step) {
+    std::vector<at::Tensor> inputs;
+    for (int rank = 0; rank < logical_size(); ++rank) inputs.push_back(input(step, rank));
+    alone->zero_grad();
+    const at::Tensor outputs = alone->forward(at::cat(inputs), -1);
+    at::Tensor total = at::zeros({});
+    int64_t row = 0;
+    for (const at::Tensor& one : inputs) {
+      total = total + loss(outputs.narrow(0, row, one.size(0))) / logical_size();
+      row += one.size(0);
+    }
+    total.backward();
+    for (size_t p = 0; p < model->parameters().size(); ++p) {
+      CHECK_TRUE(model->parameters()[p].grad().allclose(alone->parameters()[p].grad(), 1e-4, 1e-5));
+    }
+    for (size_t b = 0; b < model->buffers().size(); ++b) {
+      CHECK_TRUE(is_close(model->buffers()[b], alone->buffers()[b]));
+    }
+  };
+  run(0);
+  expect(0);
+  const auto memory = model->norm->running_mean.const_data_ptr();
+  run(1);
+  expect(1);
+  CHECK_TRUE(model->norm->running_mean.const_data_ptr() == memory);
+  const auto before = [&] {
+    std::vector<at::Tensor> copies;
+    for (const at::Tensor& buffer : model->buffers()) copies.push_back(buffer.clone());
+    return copies;
+  }();
+  for (const int throws_at : {0, 1, 2}) {
+    for (const bool in_last : {false, true}) {
+      const int failing = in_last ? ranks.own().back() : ranks.own().front();
+      check_throws<std::runtime_error>([&] { run(2, failing, throws_at); },
+                                       "thrown at " + std::to_string(throws_at));
+      const at::NoGradGuard no_grad;
+      for (size_t b = 0; b < before.size(); ++b) model->buffers()[b].copy_(before[b]);
+    }
+  }
+  run(3);
+  expect(3);
+  check_throws<Error>([&] { ddp(input(4, 0), -1); },
+                      "the forward of SyncBatchNorm norm runs on a thread that belongs to no logical rank");
+  model->eval();
+  alone->eval();
+  const at::NoGradGuard no_grad;
+  CHECK_TRUE(ddp(input(4, 0), -1).allclose(alone->forward(input(4, 0), -1), 1e-4, 1e-5));
 }
 
 TEST(LogicalRanks, AParameterThatALogicalRankDoesNotUseIsNamed) {

@@ -1,10 +1,13 @@
 // Trains a model on logical ranks and prints a hash of parameters and buffers after each step:
 //   logical_ranks_runner MODEL SIZE OPTIMIZER STEPS [HOW]
-// MODEL: toy, odd, resnet18 or bert. OPTIMIZER: adamw, sgd or zero. HOW: `plain` is DistributedDataParallel
-// alone, with as many ranks; `reference` a module alone and sums written out; `no_backward` one whose last logical rank makes no backward.
+// MODEL: toy, odd, synced, resnet18 or bert. OPTIMIZER: adamw, sgd or zero. HOW, words with commas between: `plain` is
+// DistributedDataParallel alone, with as many ranks; `reference` a module alone and sums written out; `no_backward` one whose
+// last logical rank makes no backward; `sync` converts batch normalisations; `bf16` is autocast; `apart` makes the last logical
+// rank leave a synchronised layer out, `throws` makes it throw in the middle of step 1.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/mse_loss.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -28,10 +31,12 @@
 #include "lockstep/models/toy.h"
 #include "lockstep/ops/linear.h"
 #include "lockstep/optim/adamw.h"
+#include "lockstep/optim/autocast.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/logical/logical_ranks.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 
 namespace {
 
@@ -57,6 +62,45 @@ struct OddImpl : torch::nn::Module {
 };
 TORCH_MODULE(Odd);
 
+/// Synchronised batch normalisations with more between them that belongs to a logical rank: dropout, a weight used on both
+/// sides, statistics that are not synchronised, a buffer that backward needs and that every forward changes.
+struct SyncedImpl : torch::nn::Module {
+  SyncedImpl()
+      : first(register_module("first", SyncBatchNorm(torch::nn::BatchNormOptions(16)))),
+        last(register_module("last", SyncBatchNorm(torch::nn::BatchNormOptions(16)))),
+        own(register_module("own", torch::nn::BatchNorm1d(16))),
+        often(register_parameter("often", at::randn({16, 16}))),
+        seldom(register_parameter("seldom", at::randn({16}))),
+        bias(register_parameter("bias", at::randn({16}))),
+        size(register_buffer("size", at::ones({16}))) {}
+  at::Tensor forward(at::Tensor x, bool uses_seldom, bool leaves_last_out, bool throws) {
+    x = at::dropout(ops::linear(x, often, bias).tanh(), 0.3, is_training());
+    x = first->forward(x);
+    if (throws) throw Error("no more samples");
+    x = at::dropout(ops::linear(x, often, bias).tanh(), 0.3, is_training());
+    x = own->forward(x);
+    {
+      const at::NoGradGuard no_grad;
+      size.mul_(0.9).add_(x.abs().mean(0), 0.1);
+    }
+    x = x * size;
+    if (!leaves_last_out) x = last->forward(x);
+    return uses_seldom ? x * seldom : x;
+  }
+  SyncBatchNorm first, last;
+  torch::nn::BatchNorm1d own;
+  at::Tensor often, seldom, bias, size;
+};
+TORCH_MODULE(Synced);
+
+struct Settings {
+  int size;
+  std::string optimizer;
+  int steps;
+  std::string how;
+  bool is(const char* word) const { return how.find(word) != std::string::npos; }
+};
+
 /// A kind of model: how its loss comes from a logical rank's own samples. Random numbers are those of the pass.
 struct Toy {
   using Module = models::ToyModel;
@@ -71,6 +115,20 @@ struct OddKind {
   static Module make() { return {}; }
   static at::Tensor loss(auto& net, int rank, int64_t /*micro_batch*/) {
     return net(at::randn({6, 16}), rank % 3 == 1).square().mean();
+  }
+};
+struct SyncedKind {
+  using Module = Synced;
+  static Module make() { return {}; }
+  inline static Settings settings{};
+  inline static uint64_t step = 0;
+  static at::Tensor loss(auto& net, int rank, int64_t /*micro_batch*/) {
+    const int64_t rows = 3 + rank % 3;
+    const bool is_last = rank + 1 == settings.size;
+    const at::Tensor x = at::randn({rows, 16}), y = at::randn({rows, 16});
+    return at::mse_loss(
+        net(x, rank % 3 == 1, is_last && settings.is("apart"), is_last && step == 1 && settings.is("throws")),
+        y);
   }
 };
 struct ResNet18 {
@@ -150,24 +208,20 @@ void reference_gradients(typename Kind::Module& net, int size, uint64_t step) {
   for (size_t p = 0; p < leaves[0].size(); ++p) net->parameters()[p].mutable_grad() = leaves[0][p] / size;
 }
 
-struct Settings {
-  int size;
-  std::string optimizer;
-  int steps;
-  std::string how;
-};
-
 template <class Kind>
 void train(const Settings& settings) {
   const World world = init();
   at::manual_seed(1);
   auto net = Kind::make();
   net->train();
-  const bool is_reference = settings.how == "reference";
-  DistributedDataParallel ddp(
-      net, {.first_bucket_cap_mb = 0.01, .find_unused_parameters = std::is_same_v<Kind, OddKind>});
+  constexpr bool kIsSynced = std::is_same_v<Kind, SyncedKind>;
+  if constexpr (kIsSynced) Kind::settings = settings;
+  if (settings.is("sync")) convert_sync_batchnorm(*net);
+  const bool is_reference = settings.is("reference");
+  DistributedDataParallel ddp(net, {.first_bucket_cap_mb = 0.01,
+                                    .find_unused_parameters = kIsSynced || std::is_same_v<Kind, OddKind>});
   std::optional<LogicalRanks> ranks;
-  if (!is_reference && settings.how != "plain")
+  if (!is_reference && !settings.is("plain"))
     ranks.emplace(ddp, LogicalRanksOptions{.size = settings.size, .seed = kSeed});
 
   const torch::optim::AdamWOptions adamw(1e-2);
@@ -181,12 +235,17 @@ void train(const Settings& settings) {
   }
   for (int step = 0; step < settings.steps; ++step) {
     const auto number = static_cast<uint64_t>(step);
+    if constexpr (kIsSynced) Kind::step = number;
+    const auto loss_of = [&](int rank, int64_t micro_batch) {
+      const AutocastGuard autocast(settings.is("bf16"));
+      return Kind::loss(ddp, rank, micro_batch);
+    };
     if (is_reference) {
       reference_gradients<Kind>(net, settings.size, number);
     } else if (ranks) {
       ranks->run_step(number, kMicroBatches, [&](const LogicalPass& pass) {
-        if (settings.how == "no_backward" && pass.rank == settings.size - 1) return;
-        Kind::loss(ddp, pass.rank, pass.micro_batch).backward();
+        if (settings.is("no_backward") && pass.rank == settings.size - 1) return;
+        loss_of(pass.rank, pass.micro_batch).backward();
       });
     } else {
       optimizer->zero_grad();
@@ -195,7 +254,7 @@ void train(const Settings& settings) {
         const std::unique_ptr<NoSync> local(m + 1 < kMicroBatches ? new NoSync(ddp.no_sync()) : nullptr);
         at::manual_seed(
             random_key({kSeed, static_cast<uint64_t>(world.rank()), number, static_cast<uint64_t>(m)}));
-        Kind::loss(ddp, world.rank(), m).backward();
+        loss_of(world.rank(), m).backward();
       }
     }
     const double norm = clip_grad_norm_(net->parameters(), 0.5);
@@ -213,6 +272,7 @@ int run(int argc, char** argv) {
   const Settings settings{std::stoi(argv[2]), argv[3], std::stoi(argv[4]), argc > 5 ? argv[5] : ""};
   if (model == "toy") train<Toy>(settings);
   if (model == "odd") train<OddKind>(settings);
+  if (model == "synced") train<SyncedKind>(settings);
   if (model == "resnet18") train<ResNet18>(settings);
   if (model == "bert") train<Bert>(settings);
   return 0;

@@ -59,6 +59,43 @@ class LogicalRanksTest(unittest.TestCase):
             with self.subTest(count):
                 self.assertEqual(self.trace(count, "odd", 8, environment=gloo), alone)
 
+    def test_batch_normalisation_over_all_logical_ranks(self):
+        alone = self.trace(None, "synced", 8)
+        for count in (2, 4, 8):
+            with self.subTest(count):
+                self.assertEqual(self.trace(count, "synced", 8), alone)
+        self.assertEqual(self.trace(2, "synced", 8, environment={"LOCKSTEP_BACKEND": "gloo"}), alone)
+        self.assertEqual(self.trace(4, "synced", 8, environment={"LOCKSTEP_BACKEND": "gloo"}), alone)
+        self.assertEqual(self.trace(2, "synced", 4, "zero"), self.trace(None, "synced", 4, "zero"))
+        # Processes alone, which know nothing of logical ranks.
+        pictures = self.trace(None, "resnet18", 4, how="sync")
+        self.assertEqual(self.trace(4, "resnet18", 4, how="sync,plain"), pictures)
+        self.assertEqual(self.trace(4, "resnet18", 4, how="sync"), pictures)
+        self.assertNotEqual(self.trace(None, "resnet18", 4), pictures)
+
+    def test_threads_and_batch_normalisation_over_all(self):
+        threads = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
+        self.assertEqual(self.trace(1, "resnet18", 2, how="sync", environment=threads),
+                         self.trace(2, "resnet18", 2, how="sync", environment=threads))
+
+    def test_bf16(self):
+        for model, how in (("bert", "bf16"), ("synced", "bf16"), ("resnet18", "bf16,sync")):
+            with self.subTest(model):
+                alone = self.trace(None, model, 4, how=how)
+                self.assertNotEqual(alone, self.trace(None, model, 4, how=how.replace("bf16", "")))
+                for count in (2, 4):
+                    self.assertEqual(self.trace(count, model, 4, how=how), alone)
+
+    def test_an_error_in_a_logical_rank_ends_the_others(self):
+        for processes in (None, 2):
+            with self.subTest(processes):
+                self.fails("no more samples", processes, "synced", 4, how="throws", steps=3)
+                self.fails("logical rank 3 is at the backward of SyncBatchNorm first, but logical rank [02] at the forward of "
+                           "SyncBatchNorm last; all must run the same SyncBatchNorm layers in the same order", processes,
+                           "synced", 4, how="apart")
+                self.fails("logical rank 3 ended micro-batch 1 of step 0 without a backward pass", processes, "synced", 4,
+                           how="no_backward")
+
     def test_more_than_one_thread(self):
         threads = {"OMP_NUM_THREADS": "2"}
         self.assertEqual(self.trace(1, "bert", 2, environment=threads), self.trace(2, "bert", 2, environment=threads))

@@ -62,6 +62,33 @@ TEST(TotalsTest, NothingIsAddedUnlessSomeoneKeepsThem) {
   EXPECT_GT(totals().forward, before.forward);
 }
 
+TEST(TotalsTest, AThreadThatTakesTurnsDoesNotCountItsWaits) {
+  const KeepTotals keep;
+  const Totals before = totals();
+  std::thread([] {
+    TakesTurns turns;
+    const Counted forward(Kind::forward);
+    work();
+    turns.wait([] {
+      std::thread([] {
+        TakesTurns others;
+        const Counted backward(Kind::backward);
+        work();
+        const Counted wait(Kind::wait);
+        work();
+      }).join();
+    });
+    work();
+  }).join();
+  const Totals after = totals();
+  const double forward = after.forward - before.forward, backward = after.backward - before.backward,
+               communication = after.communication - before.communication;
+  EXPECT_GE(forward, 0.04);
+  EXPECT_LT(forward, 0.04 + 0.5 * (backward + communication));
+  EXPECT_GE(backward, 0.02);
+  EXPECT_GE(communication, 0.02);
+}
+
 TEST(TotalsTest, SeveralMayKeepThem) {
   std::optional<KeepTotals> first(std::in_place), second(std::in_place);
   first.reset();

@@ -51,8 +51,9 @@ class DeterministicWorldTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return output
 
-    def run_pictures(self, ranks, **changes):
+    def run_pictures(self, ranks, *words, **changes):
         """The same of ResNet-18, whose batch normalisations have buffers."""
+        environment = {"LOCKSTEP_BACKEND": changes.pop("backend", "lockstep")}
         type(self).runs += 1
         output = self.directory / f"run{self.runs}"
         arguments = self.directory / "arguments.json"
@@ -61,8 +62,8 @@ class DeterministicWorldTest(unittest.TestCase):
             "optim_args": "momentum=0.9", "learning_rate": 0.05, "save_steps": 2, "logging_steps": 1, "eval_strategy": "steps",
             "eval_steps": 2, "seed": 5, "disable_tqdm": True, **changes}))
         done = subprocess.run([tiny.BIN / "lockrun", "--standalone", "--nproc-per-node", str(ranks),
-                               pathlib.Path(os.environ["LOCKSTEP_TEST_BIN_DIR"]) / "pictures_runner", arguments],
-                              capture_output=True, text=True, timeout=TIMEOUT, env={**os.environ, **ONE_THREAD})
+                               pathlib.Path(os.environ["LOCKSTEP_TEST_BIN_DIR"]) / "pictures_runner", arguments, *words],
+                              capture_output=True, text=True, timeout=TIMEOUT, env={**os.environ, **ONE_THREAD, **environment})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return output
 
@@ -94,6 +95,23 @@ class DeterministicWorldTest(unittest.TestCase):
         whole = self.run_pictures(1)
         self.assert_same(self.run_pictures(4), whole)
         self.assert_same(self.run_pictures(2, resume_from_checkpoint=str(whole / "checkpoint-2")), whole)
+
+    def test_pictures_normalised_over_all(self):
+        more = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "max_steps": 6}
+        whole = self.run_pictures(1, "sync", **more)
+        self.assert_same(self.run_pictures(2, "sync", backend="gloo", **more), whole)
+        before = whole
+        for step, ranks in ((2, 4), (4, 2)):  # another number of processes each time
+            resumed = self.run_pictures(ranks, "sync", resume_from_checkpoint=str(before / f"checkpoint-{step}"), **more)
+            self.assert_same(resumed, whole)
+            before = resumed
+        self.assertNotEqual(digest(whole), digest(self.run_pictures(1, **more)))
+
+    def test_bf16(self):
+        changes = {"bf16": True, "num_train_epochs": None, "max_steps": 3, "eval_strategy": "no", "eval_steps": None,
+                   "deterministic_world": 4}
+        self.assert_same(self.run_text(4, **changes), self.run_text(1, **changes))
+        self.assert_same(self.run_pictures(2, "sync", bf16=True), self.run_pictures(1, "sync", bf16=True))
 
     def test_what_cannot_be_is_refused(self):
         self.fails("3 processes cannot share 8 logical ranks; start a power of two of processes, at most 8", 3)

@@ -1,6 +1,7 @@
 // Trains ResNet-18 on random pictures with the Trainer:
-//   pictures_runner ARGUMENTS
-// ARGUMENTS: a training_args.json, whose output_dir gets the model, buffers included.
+//   pictures_runner ARGUMENTS [sync]
+// ARGUMENTS: a training_args.json, whose output_dir gets the model, buffers included. sync: batches are normalised over all
+// ranks.
 #include <ATen/Context.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -9,19 +10,21 @@
 #include "lockstep/base/main.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/models/resnet.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/trainer/trainer.h"
 
 namespace {
 
 using namespace lockstep;
 
-int run(char** argv) {
+int run(int argc, char** argv) {
   const auto args = training_arguments_from_json(read_file(argv[1]), argv[1]);
   at::manual_seed(args.seed);
   models::ResNet model(models::ResNetOptions{.num_classes = 4, .stem = models::ResNetOptions::Stem::cifar});
   const Dataset pictures =
       tensor_dataset({{"image", at::randn({45, 3, 8, 8})}, {"label", at::randint(4, {45}, at::kLong)}});
   auto world = init();
+  if (argc > 2) convert_sync_batchnorm(*model, world);
   Trainer trainer(model, args, world,
                   {.train_dataset = pictures,
                    .eval_dataset = pictures,
@@ -33,6 +36,6 @@ int run(char** argv) {
 
 }  // namespace
 
-int main(int, char** argv) {
-  return lockstep::run_main("pictures_runner", [&] { return run(argv); });
+int main(int argc, char** argv) {
+  return lockstep::run_main("pictures_runner", [&] { return run(argc, argv); });
 }

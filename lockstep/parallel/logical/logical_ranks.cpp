@@ -3,15 +3,19 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
 #include <bit>
+#include <map>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/random_key.h"
 #include "lockstep/parallel/checks/module_check.h"
+#include "lockstep/parallel/logical/rank_state.h"
+#include "lockstep/parallel/logical/turns.h"
 #include "lockstep/parallel/reducer/reducer.h"
 
 namespace lockstep {
@@ -41,6 +45,20 @@ void copy(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to
   for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
 }
 
+/// Whether autocast keeps converted weights on this thread, for a scope.
+class KeepsCastCache {
+ public:
+  explicit KeepsCastCache(bool enabled) : before_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_cache_enabled(enabled);
+  }
+  ~KeepsCastCache() { at::autocast::set_autocast_cache_enabled(before_); }
+  KeepsCastCache(const KeepsCastCache&) = delete;
+  KeepsCastCache& operator=(const KeepsCastCache&) = delete;
+
+ private:
+  bool before_;
+};
+
 }  // namespace
 
 LogicalRanks::LogicalRanks(std::shared_ptr<detail::DataParallelCore> core, LogicalRanksOptions options)
@@ -56,22 +74,74 @@ LogicalRanks::LogicalRanks(std::shared_ptr<detail::DataParallelCore> core, Logic
   core_->use_logical_ranks(options_.size);
   const int share = options_.size / group.size();
   for (int i = 0; i < share; ++i) own_.push_back(group.rank() * share + i);
+  use_turns();
 }
 
-void LogicalRanks::run_rank(uint64_t step, int rank, int64_t micro_batches,
+/// Where the module has layers that need the batches of all.
+void LogicalRanks::use_turns() {
+  const auto layers = core_->sync_batch_norms();
+  if (layers.empty()) return;
+  std::map<const void*, std::string> names;
+  for (const auto& [name, layer] : layers) names.emplace(layer, name);
+  turns_ = std::make_shared<Turns>(options_.size, own_, std::move(names));
+  for (const auto& [name, layer] : layers) layer->use_exchange(turns_);
+}
+
+void LogicalRanks::run_pass(uint64_t step, LogicalPass pass,
                             const std::function<void(const LogicalPass&)>& forward_and_backward) {
-  for (int64_t m = 0; m < micro_batches; ++m) {
-    core_->sync = rank == own_.back() && m + 1 == micro_batches;
-    at::manual_seed(random_key({options_.seed, static_cast<uint64_t>(rank), step, static_cast<uint64_t>(m)}));
-    const int64_t passes = core_->reducer().statistics().passes;
-    forward_and_backward({.rank = rank, .micro_batch = m});
-    if (core_->sync && core_->reducer().statistics().passes == passes) {
-      throw Error(fmt::format(
-          "LogicalRanks: logical rank {} ended micro-batch {} of step {} without a backward pass of what "
-          "DistributedDataParallel returned",
-          rank, m, step));
+  at::manual_seed(random_key(
+      {options_.seed, static_cast<uint64_t>(pass.rank), step, static_cast<uint64_t>(pass.micro_batch)}));
+  // Which uses of a weight share its cached copy would depend on who runs beside.
+  const KeepsCastCache keeps(/*enabled=*/turns_ == nullptr && at::autocast::is_autocast_cache_enabled());
+  forward_and_backward(pass);
+}
+
+void LogicalRanks::refuse_no_backward(uint64_t step, LogicalPass pass) {
+  throw Error(fmt::format(
+      "LogicalRanks: logical rank {} ended micro-batch {} of step {} without a backward pass of what "
+      "DistributedDataParallel returned",
+      pass.rank, pass.micro_batch, step));
+}
+
+/// Of all logical ranks but the last, gradients are kept; its last backward averages.
+void LogicalRanks::run_in_sequence(uint64_t step, int64_t micro_batches,
+                                   const std::function<void(const LogicalPass&)>& forward_and_backward) {
+  Reducer& reducer = core_->reducer();
+  const auto& buffers = core_->buffers();
+  // Each logical rank begins with the buffers with which the step began, as on a process of its own.
+  std::vector<at::Tensor> before, of_first;
+  if (own_.size() > 1) before = copies_of(buffers);
+  for (const int rank : own_) {
+    if (rank != own_.front()) copy(before, buffers);
+    for (int64_t m = 0; m < micro_batches; ++m) {
+      core_->sync = rank == own_.back() && m + 1 == micro_batches;
+      const int64_t passes = reducer.statistics().passes;
+      const LogicalPass pass{.rank = rank, .micro_batch = m};
+      run_pass(step, pass, forward_and_backward);
+      if (core_->sync && reducer.statistics().passes == passes) refuse_no_backward(step, pass);
     }
+    if (rank == 0 && own_.size() > 1) of_first = copies_of(buffers);
+    if (rank != own_.back()) reducer.keep_gradients();
   }
+  if (!of_first.empty()) copy(of_first, buffers);
+}
+
+/// No backward averages: when the last logical rank is there with a gradient, the others may not be.
+void LogicalRanks::run_in_turns(uint64_t step, int64_t micro_batches,
+                                const std::function<void(const LogicalPass&)>& forward_and_backward) {
+  Reducer& reducer = core_->reducer();
+  const BuffersStay stay(core_->buffers());
+  std::vector<RankState> states;
+  for (const int rank : own_) states.emplace_back(*core_, /*keeps_memory=*/rank == own_.front());
+  core_->sync = false;
+  turns_->run(std::move(states), [&](size_t i) {
+    LogicalPass pass{.rank = own_[i]};
+    for (; pass.micro_batch < micro_batches; ++pass.micro_batch) run_pass(step, pass, forward_and_backward);
+    --pass.micro_batch;
+    if (!reducer.has_gradients()) refuse_no_backward(step, pass);
+    if (i + 1 < own_.size()) reducer.keep_gradients();
+  });
+  reducer.average_gradients();
 }
 
 void LogicalRanks::run_step(uint64_t step, int64_t micro_batches,
@@ -92,17 +162,11 @@ void LogicalRanks::run_step(uint64_t step, int64_t micro_batches,
   reducer.recover();
   reducer.forget_gradients();
   reducer.prepare();  // the parameters that are frozen now are so for all logical ranks
-  const auto& buffers = core_->buffers();
-  // Each logical rank begins with the buffers with which the step began, as on a process of its own.
-  std::vector<at::Tensor> before, of_first;
-  if (own_.size() > 1) before = copies_of(buffers);
-  for (const int rank : own_) {
-    if (rank != own_.front()) copy(before, buffers);
-    run_rank(step, rank, micro_batches, forward_and_backward);
-    if (rank == 0 && own_.size() > 1) of_first = copies_of(buffers);
-    if (rank != own_.back()) reducer.keep_gradients();
+  if (turns_ && own_.size() > 1) {
+    run_in_turns(step, micro_batches, forward_and_backward);
+  } else {
+    run_in_sequence(step, micro_batches, forward_and_backward);
   }
-  if (!of_first.empty()) copy(of_first, buffers);
   core_->broadcast_buffers();
 }
 

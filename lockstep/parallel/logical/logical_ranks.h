@@ -11,6 +11,8 @@
 
 namespace lockstep {
 
+class Turns;
+
 /// The same on all processes.
 struct LogicalRanksOptions {
   int size = 1;        ///< of all logical ranks: a power of two, and a multiple of the number of processes
@@ -39,13 +41,15 @@ double tree_sum(std::span<const double> values);
 ///     optimizer.step();
 ///
 /// Process r of p runs logical ranks r * size / p to (r + 1) * size / p - 1, one after another; as many processes as
-/// logical ranks cost what DistributedDataParallel costs. One thread at a time.
+/// logical ranks cost what DistributedDataParallel costs. SyncBatchNorm normalises over the batches of all logical ranks:
+/// a process that has several runs each on a thread of its own, one at a time, from one such layer to the next. One
+/// thread at a time.
 class LogicalRanks {
  public:
   /// On all ranks, once, before the first backward pass of `ddp`, which it keeps. Blocks. Throws ValueError where the
   /// processes cannot share `size` equally, or for what would not repeat: parameters on a GPU or in low precision,
-  /// sparse gradients, SyncBatchNorm, mixed_precision, communication hooks. Throws MismatchError where the processes
-  /// have different options, numbers of threads or vector instructions.
+  /// sparse gradients, mixed_precision, communication hooks, SyncBatchNorm over other ranks than ddp's. Throws
+  /// MismatchError where the processes have different options, numbers of threads or vector instructions.
   template <class M>
   LogicalRanks(DistributedDataParallel<M>& ddp, LogicalRanksOptions options)
       : LogicalRanks(ddp.core_, options) {}
@@ -59,8 +63,9 @@ class LogicalRanks {
   /// generator with random_key({seed, rank, step, micro-batch}). It runs one backward on what ddp's forward
   /// returns. Then grad() is the mean over all logical ranks of the sum of a rank's gradients; gradients from before
   /// are dropped. Buffers are those that logical rank 0 leaves, on all processes. `micro_batches`: of each logical rank,
-  /// at least 1, the same on all processes. Called by all ranks; blocks. Throws what the function throws,
-  /// Error for one without a backward, and CommError.
+  /// at least 1, the same on all processes. With SyncBatchNorm the function is called on the logical ranks' threads,
+  /// never by two at a time, and the module's layers must come in the same order in each. Called by all ranks; blocks.
+  /// Throws what the function throws, Error for one without a backward, and CommError.
   void run_step(uint64_t step, int64_t micro_batches,
                 const std::function<void(const LogicalPass&)>& forward_and_backward);
 
@@ -70,12 +75,19 @@ class LogicalRanks {
 
  private:
   LogicalRanks(std::shared_ptr<detail::DataParallelCore> core, LogicalRanksOptions options);
-  void run_rank(uint64_t step, int rank, int64_t micro_batches,
+  void use_turns();
+  void run_pass(uint64_t step, LogicalPass pass,
                 const std::function<void(const LogicalPass&)>& forward_and_backward);
+  [[noreturn]] static void refuse_no_backward(uint64_t step, LogicalPass pass);
+  void run_in_sequence(uint64_t step, int64_t micro_batches,
+                       const std::function<void(const LogicalPass&)>& forward_and_backward);
+  void run_in_turns(uint64_t step, int64_t micro_batches,
+                    const std::function<void(const LogicalPass&)>& forward_and_backward);
 
   std::shared_ptr<detail::DataParallelCore> core_;
   LogicalRanksOptions options_;
   std::vector<int> own_;
+  std::shared_ptr<Turns> turns_;  // null: no layer needs the batches of several logical ranks at once
 };
 
 }  // namespace lockstep

@@ -103,6 +103,11 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void keep_gradients();
   /// Forgets the gradients that were kept and those that the parameters have.
   void forget_gradients();
+  /// Has any parameter a gradient?
+  bool has_gradients() const;
+  /// A pass outside a backward: averages the gradients that the parameters have, and those that were kept. Called
+  /// by all ranks; blocks. Throws what a backward's end throws.
+  void average_gradients();
 
   /// `hook` takes the place of averaging, in every bucket; sparse gradients are averaged as ever. On all
   /// ranks, before the first pass. Throws Error for a second hook and after a pass.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -46,6 +47,26 @@ void Reducer::keep_gradients() {
 void Reducer::forget_gradients() {
   kept_.clear();
   for (const Parameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+}
+
+bool Reducer::has_gradients() const {
+  return std::any_of(parameters_.begin(), parameters_.end(),
+                     [](const Parameter& parameter) { return parameter.tensor.grad().defined(); });
+}
+
+void Reducer::average_gradients() {
+  reset_pass();
+  pass_.state = PassState::open;
+  pass_.leaves_at_end = true;
+  pass_.is_timed = times_next_pass();
+  pass_.start = moment();
+  for (const size_t p : known_order()) {
+    Parameter& parameter = parameters_[p];
+    if (!parameter.tensor.grad().defined()) continue;
+    parameter.gradients = 1;
+    if (order_state_ == Order::own) order_.push_back(p);
+  }
+  end(/*divisor=*/0);
 }
 
 /// To a gradient that is complete in its bucket.
