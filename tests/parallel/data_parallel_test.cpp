@@ -1,6 +1,7 @@
 // What DataParallel promises, on small modules.
 #include "lockstep/parallel/data_parallel/data_parallel.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -342,6 +343,67 @@ TEST(DataParallelTest, AFactoryMakesModulesWithoutClone) {
       "DataParallel: the replicas differ: replica 0 has parameter linear.weight [3, 2] Float, another has "
       "linear.weight [4, 2] Float; a factory must make the same module each time");
   EXPECT_NE(message_of<ValueError>([&] { DataParallel wrong(alone, {.replicas = 0}); }), "no error");
+}
+
+TEST(DataParallelTest, GpusThatAreNotThereAreNamed) {
+  if (at::globalContext().hasCUDA()) GTEST_SKIP() << "GPUs are there";
+  Net net;
+  const auto message = [&](DataParallelOptions options) {
+    return message_of<ValueError>([&] { DataParallel wrong(net, options); });
+  };
+  EXPECT_EQ(
+      message({.device_ids = {3, 1}}),
+      "DataParallel: device_ids names GPU 3, but this process sees none; leave device_ids out for replicas on the "
+      "CPU");
+  EXPECT_EQ(message({.replicas = 1, .device_ids = {0}}).find("DataParallel: device_ids names GPU 0, but"),
+            0U);
+  EXPECT_EQ(
+      message({.output_device = 1}),
+      "DataParallel: output_device names GPU 1, but replicas are on the CPU; output_device needs device_ids");
+  DataParallel right(net, {.device_ids = {}});
+  EXPECT_EQ(right.replicas().size(), 2U);
+}
+
+/// What replicas on GPUs do, as far as it can be seen without one: parameters of their own that follow the module's.
+TEST(DataParallelTest, ReplicasWithMemoryOfTheirOwn) {
+  Net net;
+  const auto alone = copy_of(*net);
+  const DataParallelOptions options{.replicas = 3};
+  detail::ReplicaPlaces places = detail::places_of(options);
+  places.shares_memory = false;
+  const std::vector<Net> nets{net, Net(copy_of(*net)), Net(copy_of(*net))};
+  const auto set = std::make_shared<detail::ReplicaSet>(
+      std::vector<std::shared_ptr<torch::nn::Module>>{nets[0].ptr(), nets[1].ptr(), nets[2].ptr()}, options,
+      places);
+  for (int step = 0; step < 3; ++step) {
+    at::Tensor x = wave({7, 6}, step).requires_grad_();
+    detail::Shards shards = set->scatter(detail::find_tensors(x, "x"));
+    std::vector<at::Tensor> outputs(3);
+    set->forward(shards.count(), [&](int replica) {
+      const auto r = static_cast<size_t>(replica);
+      outputs[r] = nets[r].ptr()->forward(shards.parts[r][0]);
+    });
+    std::vector<detail::FoundTensors> found;
+    for (at::Tensor& output : outputs) found.push_back(detail::find_tensors(output, "y"));
+    set->gather(std::move(shards), std::move(found), detail::Join::concatenate)
+        .front()
+        .square()
+        .sum()
+        .backward();
+    const at::Tensor copy = wave({7, 6}, step).requires_grad_();
+    alone->forward(copy).square().sum().backward();
+    EXPECT_TRUE(x.grad().allclose(copy.grad(), 1e-4, 1e-6));
+    EXPECT_FALSE(nets[1]->first->weight.is_alias_of(net->first->weight));
+    for (size_t p = 0; p < net->parameters().size(); ++p) {
+      EXPECT_TRUE(net->parameters()[p].grad().allclose(alone->parameters()[p].grad(), 1e-4, 1e-6));
+      EXPECT_FALSE(nets[1]->parameters()[p].grad().defined());
+    }
+    const at::NoGradGuard no_grad;
+    for (Net one : {net, Net(alone)}) {
+      for (at::Tensor parameter : one->parameters()) parameter -= parameter.grad() * 0.1;
+      one->zero_grad();
+    }
+  }
 }
 
 TEST(DataParallelTest, SparseGradients) {

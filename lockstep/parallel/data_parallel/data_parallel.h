@@ -31,7 +31,7 @@ struct MadeBy<F> {
 };
 }  // namespace detail
 
-/// torch.nn.DataParallel on the CPU: forward divides the batch among `replicas` of the module, each on a thread
+/// torch.nn.DataParallel: forward divides the batch among `replicas` of the module, each on a thread
 /// of its own, and returns their outputs as one batch; backward through those runs on the replicas' threads, and
 /// leaves in the module's gradients the sum over the replicas, in the order in which an all-reduce adds. So the
 /// loop is that of one process, and the gradients those of the whole batch.
@@ -48,10 +48,14 @@ struct MadeBy<F> {
 /// Dropout of lockstep::ops, so BERT's, has a random stream for each replica (replica_seed()); torch::nn::Dropout
 /// draws from the process's one generator, in the order in which threads come. Accumulating into gradients that
 /// zero_grad() has not dropped costs a copy of them. One thread at a time.
+///
+/// With device_ids each replica has a GPU, and gets the module's values in every forward. Inputs, wherever they are,
+/// are brought there, outputs to output_device; gradients of the inputs go back to where those were.
 template <class M>
 class DataParallel {
  public:
-  /// `module` must have a clone() (derive from torch::nn::Cloneable), unless replicas is 1. Throws ValueError.
+  /// `module` must have a clone() (derive from torch::nn::Cloneable), unless there is one replica. Throws ValueError,
+  /// for device_ids too that name GPUs which this process does not see, or of which the first is not the module's.
   explicit DataParallel(M module, DataParallelOptions options = {})
       : DataParallel(std::move(module), options, [](const M& original) {
           return detail::as_holder<M>(detail::clone_module(*detail::module_pointer(original)));
@@ -122,19 +126,24 @@ class DataParallel {
 
  private:
   template <class Make>
-  DataParallel(M module, const DataParallelOptions& options, const Make& make) {
+  DataParallel(M module, const DataParallelOptions& given, const Make& make) {
     replicas_.push_back(std::move(module));
+    const DataParallelOptions options = detail::checked(given, *detail::module_pointer(replicas_.front()));
     detail::keep_random_state([&] {
       for (int r = 1; r < options.replicas; ++r) replicas_.push_back(make(replicas_.front()));
     });
     std::vector<std::shared_ptr<torch::nn::Module>> modules;
     for (const M& replica : replicas_) modules.push_back(detail::module_pointer(replica));
-    set_ = std::make_shared<detail::ReplicaSet>(std::move(modules), options);
+    set_ = std::make_shared<detail::ReplicaSet>(std::move(modules), options, detail::places_of(options));
   }
 
   template <class Output, class Call, class... Args>
   Output call_here(const Call& call, Args&&... args) {
     std::tuple<std::decay_t<Args>...> copies(std::forward<Args>(args)...);
+    if (!set_->is_on_cpu()) {
+      const detail::FoundTensors found = detail::find_tensors(copies, "argument ");
+      detail::replace_tensors(copies, set_->at_first(found.tensors));
+    }
     return std::apply([&](auto&... argument) { return call(replicas_.front(), argument...); }, copies);
   }
 

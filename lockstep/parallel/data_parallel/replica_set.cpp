@@ -6,6 +6,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -57,21 +59,9 @@ void check_same(const char* what, const Dict& mine, const Dict& theirs) {
   }
 }
 
-int checked_replicas(const DataParallelOptions& options) {
-  if (options.replicas < 1) {
-    throw ValueError("DataParallel: replicas is " + std::to_string(options.replicas) +
-                     "; at least 1 is needed");
-  }
-  if (options.dim < 0) {
-    throw ValueError("DataParallel: dim is " + std::to_string(options.dim) +
-                     "; count it from the front, from 0");
-  }
-  return options.replicas;
-}
-
 int threads_of(const DataParallelOptions& options) {
   return options.threads_per_replica > 0 ? options.threads_per_replica
-                                         : std::max(1, at::get_num_threads() / checked_replicas(options));
+                                         : std::max(1, at::get_num_threads() / options.replicas);
 }
 
 }  // namespace
@@ -109,12 +99,15 @@ void keep_random_state(const std::function<void()>& make) {
 }
 
 ReplicaSet::ReplicaSet(std::vector<std::shared_ptr<torch::nn::Module>> modules,
-                       const DataParallelOptions& options)
+                       const DataParallelOptions& options, ReplicaPlaces places)
     : options_(options),
+      places_(std::move(places)),
       modules_(std::move(modules)),
-      threads_(checked_replicas(options) == 1 ? 0 : options.replicas, threads_of(options)) {
-  for (const auto& module : modules_) {
-    if (module != modules_.front()) check_replica(*modules_.front(), *module);
+      threads_(options.replicas == 1 ? 0 : options.replicas, threads_of(options)) {
+  for (size_t r = 0; r < modules_.size(); ++r) {
+    const auto& module = modules_[r];
+    if (r > 0) check_replica(*modules_.front(), *module);
+    if (r > 0 && !places_.is_on_cpu()) module->to(places_.devices[r]);
     submodules_.push_back(module->modules());
     parameters_.push_back(module->parameters());
     buffers_.push_back(module->buffers());
@@ -130,6 +123,12 @@ ReplicaSet::ReplicaSet(std::vector<std::shared_ptr<torch::nn::Module>> modules,
   if (options_.replicas > 1) follow_module();
 }
 
+std::vector<at::Tensor> ReplicaSet::at_first(const std::vector<at::Tensor>& tensors) const {
+  std::vector<at::Tensor> brought;
+  for (const at::Tensor& tensor : tensors) brought.push_back(brought_to(places_.devices.front(), tensor));
+  return brought;
+}
+
 Shards ReplicaSet::scatter(const FoundTensors& inputs) {
   const Timed timed(times_.scatter);
   Shards shards;
@@ -143,12 +142,17 @@ Shards ReplicaSet::scatter(const FoundTensors& inputs) {
   shards.parts = split_tensors(inputs.tensors, shards.sizes, options_.dim);
   for (size_t t = 0; t < shards.whole.size(); ++t) {
     const bool wants = with_gradients && shards.whole[t].defined() && shards.whole[t].requires_grad();
-    if (wants) shards.wanting.push_back(t);
-    for (auto& part : shards.parts) {
-      if (!part[t].defined() || !with_gradients) continue;
+    if (wants) {
+      shards.wanting.push_back(t);
+      shards.wanting_on.push_back(shards.whole[t].device());
+    }
+    for (size_t r = 0; r < shards.parts.size(); ++r) {
+      at::Tensor& part = shards.parts[r][t];
+      if (!part.defined()) continue;
       // The graph behind the batch is the caller's thread's: a replica's ends here.
-      part[t] = part[t].detach();
-      if (wants) part[t].set_requires_grad(true);
+      if (with_gradients) part = part.detach();
+      if (!places_.is_on_cpu()) part = brought_to(places_.devices[r], part);
+      if (wants) part.set_requires_grad(true);
     }
   }
   return shards;
@@ -166,16 +170,14 @@ void ReplicaSet::follow_module() {
     for (size_t p = 0; p < parameters_[r].size(); ++p) {
       const at::Tensor& mine = parameters_[0][p];
       at::Tensor& theirs = parameters_[r][p];
+      if (!places_.shares_memory) {
+        changed = take_value(mine, theirs, places_.devices[r]) || changed;
+        continue;
+      }
       const bool is_shared =
           mine.const_data_ptr() == theirs.const_data_ptr() && mine.strides() == theirs.strides() &&
           mine.scalar_type() == theirs.scalar_type() && mine.requires_grad() == theirs.requires_grad();
       if (is_shared && mine.numel() > 0) continue;
-      if (!mine.is_cpu()) {
-        throw ValueError(
-            "DataParallel: the module lies on " + mine.device().str() +
-            ", and replicas run on the CPU; for GPUs take DistributedDataParallel, with one process "
-            "each");
-      }
       if (!is_shared) changed = true;
       share_memory(mine, theirs);
     }
@@ -213,9 +215,14 @@ void ReplicaSet::forward(int count, const std::function<void(int)>& work) {
   }
   const Timed timed(times_.forward);
   const at::ThreadLocalState state;
+  const auto streams = places_.streams();
   threads_.run(count, "forward", [&](int replica) {
     const at::ThreadLocalStateGuard as_the_caller(state);
-    const ReplicaGeneratorGuard stream(generators_[static_cast<size_t>(replica)]);
+    const auto r = static_cast<size_t>(replica);
+    const c10::OptionalStreamGuard on_device(streams.empty() ? std::nullopt : streams[r]);
+    // A GPU has a generator of its own, which the process's replicas do not share.
+    std::optional<ReplicaGeneratorGuard> random;
+    if (places_.is_on_cpu()) random.emplace(generators_[r]);
     work(replica);
   });
 }
@@ -300,8 +307,9 @@ std::vector<at::Tensor> ReplicaSet::gather(Shards shards, std::vector<FoundTenso
     for (size_t t = 0; t < count; ++t) {
       std::vector<at::Tensor> parts;
       for (const FoundTensors& output : outputs) {
-        parts.push_back(output.tensors[t]);
-        if (parts.back().defined() && parts.back().requires_grad()) requires_grad[t] = true;
+        const at::Tensor& part = output.tensors[t];
+        parts.push_back(places_.is_on_cpu() ? part : brought_to(places_.output, part));
+        if (part.defined() && part.requires_grad()) requires_grad[t] = true;
       }
       if (join == Join::mean) {
         joined[t] = mean_of(shards, parts);
@@ -350,7 +358,8 @@ void ReplicaSet::settle(int count, bool averages, const std::vector<at::Tensor>&
       if (!gradients_[r]->has_gradient(p)) continue;
       is_used = true;
       const at::Tensor& gradient = parameters_[r][p].grad();
-      if (gradient.defined() && gradient.is_sparse()) sparse.push_back(gradient);
+      if (gradient.defined() && gradient.is_sparse())
+        sparse.push_back(brought_to(parameters_.front()[p].device(), gradient));
     }
     at::Tensor& gradient = parameters_.front()[p].mutable_grad();
     if (!sparse.empty()) {
@@ -372,6 +381,64 @@ void ReplicaSet::settle(int count, bool averages, const std::vector<at::Tensor>&
   }
 }
 
+/// Each replica's backward, on its thread; on GPUs one for all, whose replicas the engine runs on a thread for each GPU:
+/// it needs the very thread that has come here.
+void ReplicaSet::run_backward(const Backward& pass, const std::vector<at::Tensor>& gradients,
+                              bool keep_graph) {
+  const bool averages = pass.join == Join::mean;
+  const auto add_outputs = [&](size_t r, torch::autograd::variable_list& outputs,
+                               torch::autograd::variable_list& theirs) {
+    for (size_t t = 0; t < gradients.size(); ++t) {
+      const at::Tensor& output = pass.outputs[r].tensors[t];
+      if (!gradients[t].defined() || !output.defined() || !output.requires_grad()) continue;
+      outputs.push_back(output);
+      const at::Tensor part = averages
+                                  ? weighted(gradients[t], weight_of(pass.shards, r)).reshape(output.sizes())
+                                  : part_of(gradients[t], pass.outputs, r, t, options_.dim);
+      theirs.push_back(places_.is_on_cpu() ? part : brought_to(output.device(), part));
+    }
+  };
+  const auto count = static_cast<size_t>(pass.shards.count());
+  torch::autograd::variable_list outputs, theirs;
+  if (!places_.is_on_cpu()) {
+    for (size_t r = 0; r < count; ++r) {
+      gradients_[r]->begin();
+      add_outputs(r, outputs, theirs);
+    }
+    if (!outputs.empty()) torch::autograd::backward(outputs, theirs, keep_graph);
+    for (size_t r = 0; r < count; ++r) gradients_[r]->end(true);
+    return;
+  }
+  const at::ThreadLocalState state;
+  threads_.run(static_cast<int>(count), "backward", [&](int replica) {
+    const at::ThreadLocalStateGuard as_the_caller(state);
+    const auto r = static_cast<size_t>(replica);
+    torch::autograd::variable_list own_outputs, own_gradients;
+    add_outputs(r, own_outputs, own_gradients);
+    gradients_[r]->begin();
+    if (!own_outputs.empty()) torch::autograd::backward(own_outputs, own_gradients, keep_graph);
+    gradients_[r]->end(true);
+  });
+}
+
+/// The first replica's buckets become the sum over the replicas.
+void ReplicaSet::add_up(int count, bool averages) {
+  if (count == 1) return;
+  if (places_.is_on_cpu()) {
+    threads_.run(count, "the sum of gradients",
+                 [&](int part) { reduce_buckets(gradients_, count, averages, part, count); });
+    return;
+  }
+  for (size_t b = 0; b < gradients_.front()->buckets().size(); ++b) {
+    const at::Tensor& first = gradients_.front()->buckets()[b];
+    std::vector<at::Tensor> parts;
+    for (size_t r = 0; r < static_cast<size_t>(count); ++r) {
+      parts.push_back(brought_to(first.device(), gradients_[r]->buckets()[b]));
+    }
+    first.copy_(averages ? tree_sum(parts) / count : tree_sum(parts));
+  }
+}
+
 std::vector<at::Tensor> ReplicaSet::backward(const Backward& pass, const std::vector<at::Tensor>& gradients,
                                              bool keep_graph) {
   ++times_.backwards;
@@ -381,41 +448,25 @@ std::vector<at::Tensor> ReplicaSet::backward(const Backward& pass, const std::ve
   const std::vector<at::Tensor> held = take_held();
   try {
     const Timed timed(times_.backward);
-    const at::ThreadLocalState state;
-    threads_.run(count, "backward", [&](int replica) {
-      const at::ThreadLocalStateGuard as_the_caller(state);
-      const auto r = static_cast<size_t>(replica);
-      torch::autograd::variable_list outputs, theirs;
-      for (size_t t = 0; t < gradients.size(); ++t) {
-        const at::Tensor& output = pass.outputs[r].tensors[t];
-        if (!gradients[t].defined() || !output.defined() || !output.requires_grad()) continue;
-        outputs.push_back(output);
-        theirs.push_back(averages ? weighted(gradients[t], weight_of(pass.shards, r)).reshape(output.sizes())
-                                  : part_of(gradients[t], pass.outputs, r, t, options_.dim));
-      }
-      gradients_[r]->begin();
-      if (!outputs.empty()) torch::autograd::backward(outputs, theirs, keep_graph);
-      gradients_[r]->end(true);
-    });
+    run_backward(pass, gradients, keep_graph);
   } catch (...) {
     for (const auto& of_replica : gradients_) of_replica->end(false);
     for (size_t p = 0; p < held.size(); ++p) parameters_.front()[p].mutable_grad() = held[p];
     throw;
   }
   const Timed timed(times_.reduce);
-  if (count > 1) {
-    threads_.run(count, "the sum of gradients",
-                 [&](int part) { reduce_buckets(gradients_, count, averages, part, count); });
-  }
+  add_up(count, averages);
   settle(count, averages, held);
   std::vector<at::Tensor> results;
-  for (const size_t t : pass.shards.wanting) {
+  for (size_t i = 0; i < pass.shards.wanting.size(); ++i) {
+    const size_t t = pass.shards.wanting[i];
     std::vector<at::Tensor> parts;
     bool any = false;
     for (const auto& part : pass.shards.parts) {
       at::Tensor gradient = part[t].grad();
       any = any || gradient.defined();
       parts.push_back(gradient.defined() ? gradient : at::zeros_like(part[t]));
+      if (!places_.is_on_cpu()) parts.back() = brought_to(pass.shards.wanting_on[i], parts.back());
       part[t].mutable_grad().reset();
     }
     if (!any) {

@@ -11,20 +11,11 @@
 #include <vector>
 
 #include "lockstep/parallel/data_parallel/replica_gradients.h"
+#include "lockstep/parallel/data_parallel/replica_places.h"
 #include "lockstep/parallel/data_parallel/replica_threads.h"
 #include "lockstep/parallel/data_parallel/tensor_tree.h"
 
 namespace lockstep {
-
-struct DataParallelOptions {
-  /// Copies of the module, each with a thread of its own.
-  int replicas = 2;
-  /// The dimension of inputs and outputs that counts samples.
-  int64_t dim = 0;
-  /// LibTorch's intra-op threads of each replica; 0: at::get_num_threads() divided among the replicas, at
-  /// least 1.
-  int threads_per_replica = 0;
-};
 
 /// Where the time of a DataParallel went so far, on its caller's clock.
 struct DataParallelTimes {
@@ -53,6 +44,7 @@ struct Shards {
   bool is_divided = false;                     ///< false: no tensor has samples, all replicas get the same
   std::vector<std::vector<at::Tensor>> parts;  ///< [part][tensor]; leaves where gradients are to flow back
   std::vector<size_t> wanting;                 ///< tensors of which a gradient is wanted
+  std::vector<at::Device> wanting_on;          ///< where those were
   int count() const { return static_cast<int>(sizes.size()); }
 };
 
@@ -63,10 +55,14 @@ enum class Join : uint8_t {
 
 class ReplicaSet : public std::enable_shared_from_this<ReplicaSet> {
  public:
-  /// Shares the memory of the first module's parameters with the others. Throws ValueError for modules that
-  /// differ, and for options that cannot work.
-  ReplicaSet(std::vector<std::shared_ptr<torch::nn::Module>> modules, const DataParallelOptions& options);
+  /// Brings the modules to their places; there the others follow the first one. `options`: checked(). Throws
+  /// ValueError for modules that differ.
+  ReplicaSet(std::vector<std::shared_ptr<torch::nn::Module>> modules, const DataParallelOptions& options,
+             ReplicaPlaces places);
 
+  /// Tensors where a single replica on a GPU wants them.
+  std::vector<at::Tensor> at_first(const std::vector<at::Tensor>& tensors) const;
+  bool is_on_cpu() const { return places_.is_on_cpu(); }
   Shards scatter(const FoundTensors& inputs);
   /// Calls work(i) on replica i's thread, in the caller's grad mode and autocast.
   void forward(int count, const std::function<void(int)>& work);
@@ -83,8 +79,11 @@ class ReplicaSet : public std::enable_shared_from_this<ReplicaSet> {
   void settle(int count, bool averages, const std::vector<at::Tensor>& held);
   std::vector<at::Tensor> backward(const Backward& pass, const std::vector<at::Tensor>& gradients,
                                    bool keep_graph);
+  void run_backward(const Backward& pass, const std::vector<at::Tensor>& gradients, bool keep_graph);
+  void add_up(int count, bool averages);
 
   DataParallelOptions options_;
+  ReplicaPlaces places_;
   std::vector<std::shared_ptr<torch::nn::Module>> modules_;
   std::vector<std::vector<std::shared_ptr<torch::nn::Module>>> submodules_;  // [replica], in one order
   std::vector<std::vector<at::Tensor>> parameters_, buffers_;                // [replica]
