@@ -180,7 +180,8 @@ int run(int argc, char** argv) {
       "{{\"bytes\": {}, \"hash\": {}, \"memcpy\": [{}], \"blocked\": [{}], \"background_cpu\": [{}], \"hash_and_write_cpu\": [{}], "
       "\"slow_down\": [{}], \"load\": [{}], \"read\": [{}]}}\n",
       bytes, hash, fmt::join(copies, ", "), fmt::join(blocked, ", "), fmt::join(background, ", "),
-      fmt::join(hash_and_write, ", "), fmt::join(slow_down, ", "), fmt::join(loads, ", "), fmt::join(reads, ", "));
+      fmt::join(hash_and_write, ", "), fmt::join(slow_down, ", "), fmt::join(loads, ", "),
+      fmt::join(reads, ", "));
   return 0;
 }
 

@@ -26,7 +26,7 @@ class Sink {
   int fd() const { return fd_; }
   size_t backlog() const { return pending_.size() - written_; }
   bool terminal() const { return terminal_; }
-  int columns() const;  ///< of the terminal; 80 when it does not tell
+  int columns() const;                ///< of the terminal; 80 when it does not tell
   std::string terminal_name() const;  ///< its file; empty where there is none that others could open
   /// errno of the write that failed (EPIPE, ENOSPC...), else 0. From then on everything is dropped.
   int error() const { return error_; }

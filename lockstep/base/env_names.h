@@ -20,7 +20,7 @@ inline constexpr const char* kGlooInterface = "GLOO_SOCKET_IFNAME";
 // The same, Lockstep's own.
 inline constexpr const char* kSegmentFd = "LOCKSTEP_SEGMENT_FD";
 inline constexpr const char* kSegmentOwner = "LOCKSTEP_SEGMENT_OWNER";  // whose it is
-inline constexpr const char* kTerminal = "LOCKSTEP_TERMINAL";  // its file
+inline constexpr const char* kTerminal = "LOCKSTEP_TERMINAL";           // its file
 inline constexpr const char* kTerminalColumns = "LOCKSTEP_TERMINAL_COLUMNS";
 
 // What other launchers tell.

@@ -103,7 +103,8 @@ at::Tensor attend(const at::Tensor& queries, const AttendedTokens& tokens) {
   return out;
 }
 
-at::Tensor infer_std_layer_norm(const at::Tensor& x, const at::Tensor& alpha, const at::Tensor& bias, double eps) {
+at::Tensor infer_std_layer_norm(const at::Tensor& x, const at::Tensor& alpha, const at::Tensor& bias,
+                                double eps) {
   if (!is_plain(x) || !x.is_contiguous() || !is_plain(alpha) || !is_plain(bias)) {
     return ops::std_layer_norm(x, alpha, bias, eps);
   }

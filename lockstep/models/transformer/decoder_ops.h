@@ -19,6 +19,7 @@ struct AttendedTokens {
 at::Tensor attend(const at::Tensor& queries, const AttendedTokens& tokens);
 
 /// std_layer_norm() of x, [rows, width], without gradients.
-at::Tensor infer_std_layer_norm(const at::Tensor& x, const at::Tensor& alpha, const at::Tensor& bias, double eps);
+at::Tensor infer_std_layer_norm(const at::Tensor& x, const at::Tensor& alpha, const at::Tensor& bias,
+                                double eps);
 
 }  // namespace lockstep::models

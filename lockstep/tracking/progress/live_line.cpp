@@ -84,7 +84,8 @@ LiveLine::~LiveLine() { finish(); }
 
 void LiveLine::draw(const std::function<std::string(int columns)>& render) {
   if (!can_be_live()) return;
-  const int columns = terminal_.window >= 0 ? window_columns(terminal_.window, terminal_.columns) : terminal_.columns;
+  const int columns =
+      terminal_.window >= 0 ? window_columns(terminal_.window, terminal_.columns) : terminal_.columns;
   const std::string line = render(columns - 1);
   const std::lock_guard lock(screen().mutex);
   screen().owner = this;

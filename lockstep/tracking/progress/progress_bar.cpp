@@ -41,7 +41,8 @@ std::vector<std::string> ProgressBar::fields() const {
     return is_bytes ? format_bytes(static_cast<double>(count)) : std::to_string(count);
   };
   const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-  const double rate = seconds > 0 ? static_cast<double>(std::max<int64_t>(done_ - options_.initial, 0)) / seconds : 0;
+  const double rate =
+      seconds > 0 ? static_cast<double>(std::max<int64_t>(done_ - options_.initial, 0)) / seconds : 0;
   std::vector<std::string> all = {amount(done_)};
   if (options_.total > 0) all[0] += "/" + amount(options_.total);
   if (!is_bytes) all[0] += " " + options_.unit;
