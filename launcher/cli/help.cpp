@@ -32,7 +32,8 @@ constexpr Section kSections[] = {
      "MASTER_PORT, "
      "TORCHELASTIC_*...), OMP_NUM_THREADS = their share of the cores unless it is set, and "
      "LOCKSTEP_TERMINAL and LOCKSTEP_TERMINAL_COLUMNS: the file and, at the start, the width of the terminal "
-     "that shows their standard error, which itself is a pipe; unset when it is no terminal. PET_<FLAG> (PET_NPROC_PER_NODE) sets a flag's default. Under SLURM "
+     "that shows their standard error, which itself is a pipe; unset when it is no terminal. "
+     "PET_<FLAG> (PET_NPROC_PER_NODE) sets a flag's default. Under SLURM "
      "(srun, one lockrun per node) and in Kubernetes' PyTorchJob the machines are found without flags."},
     {"Signals",
      "Ctrl-C asks the ranks to end, a second one kills them; Ctrl-Z and fg suspend and continue all of them. "

@@ -77,7 +77,9 @@ at::Tensor attend(const at::Tensor& queries, const AttendedTokens& tokens) {
   const int64_t rows = queries.size(0), heads = queries.size(1), size = queries.size(2);
   const bool has_plain_bias =
       !tokens.bias.defined() || (is_plain(tokens.bias) && tokens.bias.size(-1) == tokens.count);
-  if (!is_plain(queries) || queries.stride(1) != size || !is_plain(tokens.keys) || !has_plain_bias) {
+  const bool has_plain_tokens = is_plain(tokens.keys) && tokens.keys.is_contiguous() &&
+                                is_plain(tokens.values) && tokens.values.is_contiguous();
+  if (!is_plain(queries) || queries.stride(1) != size || !has_plain_tokens || !has_plain_bias) {
     return attend_by_libtorch(queries, tokens);
   }
   const at::Tensor out = at::empty({rows, heads * size}, queries.options());
@@ -89,7 +91,7 @@ at::Tensor attend(const at::Tensor& queries, const AttendedTokens& tokens) {
   const auto* const values = tokens.values.const_data_ptr<float>();
   const float* const bias = tokens.bias.defined() ? tokens.bias.const_data_ptr<float>() : nullptr;
   auto* const result = out.mutable_data_ptr<float>();
-  const int64_t grain = std::max<int64_t>(1, 32768 / (tokens.count * size));
+  const int64_t grain = std::max<int64_t>(1, 32768 / std::max<int64_t>(1, tokens.count * size));
   at::parallel_for(0, rows * heads, grain, [&](int64_t begin, int64_t end) {
     std::vector<float> scores(static_cast<size_t>(tokens.count));
     for (int64_t i = begin; i < end; ++i) {
