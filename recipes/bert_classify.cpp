@@ -85,7 +85,11 @@ class BertClassify : public Recipe {
   }
 
   void write_predictions(const Trainer::Prediction& prediction) override {
-    lockstep::write_predictions(args.output_dir / "predictions.jsonl", prediction.outputs, files.labels);
+    std::vector<int64_t> records;  // those of the file, so that its bad rows do not move what follows
+    for (size_t row = 0; row < files.test->size(); ++row) records.push_back(files.test->record(row));
+    records.resize(static_cast<size_t>(prediction.outputs.size(0)));
+    lockstep::write_predictions(args.output_dir / "predictions.jsonl", prediction.outputs, files.labels,
+                                records);
   }
 };
 

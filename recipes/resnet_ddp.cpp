@@ -14,6 +14,7 @@
 #include "lockstep/tasks/model_weights.h"
 #include "lockstep/tasks/picture_files.h"
 #include "lockstep/tasks/recipe.h"
+#include "lockstep/trainer/output/training_log.h"
 
 namespace {
 
@@ -84,6 +85,7 @@ class ResNetDdp : public Recipe {
     program.add_option("--depth", depth, "Layers: 18 or 34").with_default();
     program.add_option("--width", width, "Channels of the first layer").with_default();
     program.add_option("--num-classes", num_classes, "Outputs of the model")
+        .not_negative()
         .default_text("the pictures' classes");
     program.add_flag("--sync-bn", sync_bn, "Batch normalisation over the pictures of all ranks.");
   }
@@ -105,7 +107,17 @@ class ResNetDdp : public Recipe {
       throw ValueError("--resume and --resume-from-checkpoint exclude each other");
   }
 
+  /// What is written at the end of training.
+  fs::path model_file() const {
+    return args.output_dir / (model_filename.empty() ? kModelFilename : model_filename);
+  }
+
   void read() override {
+    std::error_code ignored;
+    if (!model_file().lexically_normal().has_filename() || fs::is_directory(model_file(), ignored)) {
+      throw ValueError(fmt::format("--model-filename: {} is a directory; expected the name of a file",
+                                   model_file().string()));
+    }
     files.read();
     train_size = files.train->size();
     const auto classes = static_cast<int64_t>(files.classes().size());
@@ -128,19 +140,23 @@ class ResNetDdp : public Recipe {
       args.resume_from_checkpoint = "latest";
       return;
     }
-    weights_file = args.output_dir / (model_filename.empty() ? kModelFilename : model_filename);
+    weights_file = model_file();
     std::error_code ignored;
     if (!fs::exists(weights_file, ignored)) {
       throw ValueError(fmt::format("--resume: {} has neither a checkpoint nor {}", args.output_dir.string(),
                                    weights_file.filename().string()));
     }
     weights = read_weights(weights_file);
+    // What the run that wrote them has left besides is replaced, as it would be by going on from its checkpoint.
+    if (checkpoint::candidates(args.output_dir).empty()) args.overwrite_output_dir = true;
     const auto first = weights.find("conv1.weight"), last = weights.find("fc.weight");
     if (stem == "auto" && first != weights.end() && first->second.dim() == 4)
       options.stem = first->second.size(3) == 7 ? ResNetOptions::Stem::imagenet : ResNetOptions::Stem::cifar;
     if (num_classes == 0 && last != weights.end() && last->second.dim() == 2)
       options.num_classes = last->second.size(0);
   }
+
+  void prepare() override { make_directory(model_file().parent_path()); }
 
   void load() override {
     model = models::ResNet(options);
@@ -178,12 +194,14 @@ class ResNetDdp : public Recipe {
                   {"num_classes", options.num_classes},
                   {"stem", options.stem == ResNetOptions::Stem::cifar ? "cifar" : "imagenet"},
                   {"width", options.width}};
-              return std::map<std::string, std::string>{{"config.json", config.dump(2) + "\n"}};
+              return std::map<std::string, std::string>{
+                  {"config.json",
+                   config.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace) +
+                       "\n"}};
             },
         .on_samples = std::move(on_samples)};
     if (args.fast_dev_run == 0) {
-      trainer.callbacks.push_back(std::make_shared<WritesModel>(
-          args.output_dir / (model_filename.empty() ? kModelFilename : model_filename)));
+      trainer.callbacks.push_back(std::make_shared<WritesModel>(model_file()));
     }
     return std::make_unique<Trainer>(model, args, world, std::move(trainer));
   }

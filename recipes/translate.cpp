@@ -47,12 +47,13 @@ class CurrentGenerator {
 /// Prints examples after an evaluation, and gives checkpoints of whole epochs their names.
 class EpochReport : public TrainerCallback {
  public:
-  EpochReport(const TranslationOptions& options, const SentencePairs& pairs, const EncodedPairs& encoded,
-              const TranslationTokenizers& tokenizers, models::Transformer model,
-              std::shared_ptr<CurrentGenerator> generator)
+  /// `encoded`: null where nothing is validated.
+  EpochReport(const TranslationOptions& options, const SentencePairs& pairs,
+              std::shared_ptr<const EncodedPairs> encoded, const TranslationTokenizers& tokenizers,
+              models::Transformer model, std::shared_ptr<CurrentGenerator> generator)
       : options_(options),
         pairs_(pairs),
-        encoded_(encoded),
+        encoded_(std::move(encoded)),
         tokenizers_(tokenizers),
         model_(std::move(model)),
         generator_(std::move(generator)) {}
@@ -101,15 +102,16 @@ class EpochReport : public TrainerCallback {
   }
 
   void print_examples() {
+    if (!encoded_) return;
     const auto count =
-        std::min<int64_t>(options_.validation_examples, static_cast<int64_t>(encoded_.rows.size()));
+        std::min<int64_t>(options_.validation_examples, static_cast<int64_t>(encoded_->rows.size()));
     if (count == 0) return;
     std::vector<std::vector<int64_t>> sources;
     std::vector<const SentencePair*> shown;
     for (int64_t i = 0; i < count; ++i) {
-      const auto place = static_cast<size_t>(i * static_cast<int64_t>(encoded_.rows.size()) / count);
-      sources.push_back(encoded_.sources[place]);
-      shown.push_back(&pairs_.pairs[static_cast<size_t>(encoded_.rows[place])]);
+      const auto place = static_cast<size_t>(i * static_cast<int64_t>(encoded_->rows.size()) / count);
+      sources.push_back(encoded_->sources[place]);
+      shown.push_back(&pairs_.pairs[static_cast<size_t>(encoded_->rows[place])]);
     }
     auto generate = options_.generate;
     generate.start_token_id = tokenizers_.special.start;
@@ -126,7 +128,7 @@ class EpochReport : public TrainerCallback {
 
   const TranslationOptions& options_;
   const SentencePairs& pairs_;
-  const EncodedPairs& encoded_;
+  std::shared_ptr<const EncodedPairs> encoded_;
   const TranslationTokenizers& tokenizers_;
   models::Transformer model_;
   std::shared_ptr<CurrentGenerator> generator_;
@@ -159,7 +161,8 @@ class Translate : public Recipe {
   void check_flags() override {
     o.check(args);
     const auto found = find_preload(args.output_dir, o.model_basename, o.preload);
-    if (!found.empty()) args.resume_from_checkpoint = found.string();
+    // Where no epoch has ended yet, a run that was stopped in the first one goes on too.
+    if (!o.preload.empty()) args.resume_from_checkpoint = found.empty() ? "auto" : found.string();
   }
 
   fs::path tokenizer_path(const std::string& language) const {
@@ -264,10 +267,8 @@ class Translate : public Recipe {
               return files;
             },
         .on_samples = std::move(on_samples)};
-    if (validation_ids) {
-      options.callbacks.push_back(
-          std::make_shared<EpochReport>(o, validation_pairs, *validation_ids, tokenizers, model, generator));
-    }
+    options.callbacks.push_back(
+        std::make_shared<EpochReport>(o, validation_pairs, validation_ids, tokenizers, model, generator));
     return std::make_unique<Trainer>(model, arguments, world, std::move(options));
   }
 
@@ -314,6 +315,8 @@ int translate_lines(Translator& translator, const TranslationOptions& o) {
     std::ifstream file(o.input);
     if (!file) throw FileError("cannot read " + o.input.string() + ": " + std::strerror(errno));
     lines = lines_of(file);
+    if (file.bad())  // a directory
+      throw FileError("cannot read " + o.input.string() + ": " + std::strerror(errno));
   }
   std::vector<std::string> translations;
   try {
@@ -323,6 +326,8 @@ int translate_lines(Translator& translator, const TranslationOptions& o) {
         fmt::format("{}: {}", o.input == "-" ? "standard input" : o.input.string(), error.what()));
   }
   for (const auto& line : translations) fmt::print("{}\n", line);
+  if (std::fflush(stdout) != 0)
+    throw FileError(fmt::format("cannot write the translations: {}", std::strerror(errno)));
   return 0;
 }
 
@@ -347,8 +352,9 @@ int translate_by_hand(Translator& translator, const TranslationOptions& o) {
   return 0;
 }
 
-int translate(TranslationOptions& o, int argc, char** argv) {
+int translate(TranslationOptions& o, const char* config, int argc, char** argv) {
   TrainingArguments args;
+  if (config != nullptr) o.read_config(config, args);  // model_folder
   const auto add_flags = [&](CommandLine program) {
     o.add_training_flags(program);
     o.add_translation_flags(program);
@@ -378,15 +384,15 @@ const char* given(int argc, char** argv, std::string flag) {
 
 int run(int argc, char** argv) {
   TranslationOptions options;
+  // What the configuration says is a default for the flags, so it is read before them.
+  const char* const config = given(argc, argv, "--config");
   const bool translates =
       given(argc, argv, "--interactive") != nullptr || given(argc, argv, "--input") != nullptr;
   if (translates) {
     keep_freed_memory();
-    return run_main("translate", [&] { return translate(options, argc, argv); });
+    return run_main("translate", [&] { return translate(options, config, argc, argv); });
   }
   Translate recipe(options);
-  // What the configuration says is a default for the flags, so it is read before them.
-  const char* const config = given(argc, argv, "--config");
   if (config != nullptr) {
     const int code = run_main("translate", [&] { return options.read_config(config, recipe.args), 0; });
     if (code != 0) return code;

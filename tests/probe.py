@@ -1,4 +1,4 @@
-"""Asks a C++ test program that answers lines of JSON: data_probe, tables_probe."""
+"""Asks a C++ test program that answers lines of JSON: data_probe, tables_probe, vision_probe (tests/probe.h)."""
 
 import json
 import os

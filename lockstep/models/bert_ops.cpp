@@ -47,7 +47,7 @@ at::Tensor linear_activation(const at::Tensor& x, const at::Tensor& weight, cons
 
 at::Tensor dropout_add_layer_norm(const at::Tensor& x, const at::Tensor& residual, double p,
                                   const at::Tensor& weight, const at::Tensor& bias, double eps) {
-  return at::layer_norm(ops::dropout(x, p) + residual, weight.sizes(), weight, bias, eps);
+  return at::layer_norm(ops::dropout_add(x, p, residual), weight.sizes(), weight, bias, eps);
 }
 
 at::Tensor embedding_rows(const at::Tensor& table, const at::Tensor& ids, int64_t padding_id) {

@@ -1,14 +1,14 @@
 #include "lockstep/ops/std_layer_norm.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/addcmul.h>
-#include <ATen/ops/native_layer_norm.h>
-#include <ATen/ops/native_layer_norm_backward.h>
-#include <ATen/ops/sum.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
-#include <array>
+#include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "lockstep/ops/node.h"
 #include "lockstep/parallel/bucket_slot.h"
@@ -16,27 +16,117 @@
 namespace lockstep::ops {
 namespace {
 
-// With b the deviation divided by width and c = sqrt(width / (width - 1)): 1 / (c b + eps) = r / b, where
-// r = 1 / (c + eps / b). So LibTorch's normalized rows z only need the factor r. Its own eps keeps 1 / b finite for rows
-// of equal values; it is below any variance that counts.
-constexpr double kTiny = 1e-30;
+/// The gradients of alpha and bias are summed within blocks of so many rows, then over the blocks: the same bits for any
+/// number of threads.
+constexpr int64_t kBlockRows = 64;
 
-at::Tensor factor(const at::Tensor& rstd, int64_t width, double eps) {
-  const auto n = static_cast<double>(width);
-  return (rstd * eps).add_(std::sqrt(n / (n - 1))).reciprocal_();
+/// Sums term(0) to term(n - 1) in 16 parts, which fill vector registers.
+template <class T, class Term>
+T sum_of(int64_t n, const Term& term) {
+  constexpr int64_t kParts = 16;
+  T parts[kParts] = {};
+  int64_t i = 0;
+  for (; i + kParts <= n; i += kParts) {
+    for (int64_t j = 0; j < kParts; ++j) parts[j] += term(i + j);
+  }
+  for (int64_t j = 0; i < n; ++i, ++j) parts[j] += term(i);
+  T sum = 0;
+  for (const T part : parts) sum += part;
+  return sum;
+}
+
+int64_t rows_per_task(int64_t width) { return std::max<int64_t>(1, at::internal::GRAIN_SIZE / width); }
+
+/// What backward needs of a row: scale = 1 / (deviation + eps), and fall = scale^2 / ((width - 1) deviation), by which scale
+/// falls as the deviation grows; 0 for rows of equal values, as in at::std's backward.
+template <class T>
+struct Row {
+  T mean, scale, fall;
+};
+
+template <class T>
+void normalize(const at::Tensor& x, const at::Tensor& alpha, const at::Tensor& bias, double eps,
+               const at::Tensor& rows, const at::Tensor& output) {
+  const int64_t width = x.size(1);
+  const T* const a = alpha.const_data_ptr<T>();
+  const T* const b = bias.const_data_ptr<T>();
+  const T* const all = x.const_data_ptr<T>();
+  T* const out = output.mutable_data_ptr<T>();
+  auto* const kept = reinterpret_cast<Row<T>*>(rows.mutable_data_ptr<T>());
+  at::parallel_for(0, x.size(0), rows_per_task(width), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const T* const from = all + r * width;
+      T* const to = out + r * width;
+      const T mean = sum_of<T>(width, [&](int64_t i) { return from[i]; }) / static_cast<T>(width);
+      const T squares = sum_of<T>(width, [&](int64_t i) { return (from[i] - mean) * (from[i] - mean); });
+      const T deviation = std::sqrt(squares / static_cast<T>(width - 1));
+      const T scale = 1 / (deviation + static_cast<T>(eps));
+      kept[r] = {mean, scale, deviation > 0 ? scale * scale / (static_cast<T>(width - 1) * deviation) : T{0}};
+      for (int64_t i = 0; i < width; ++i) to[i] = (from[i] - mean) * scale * a[i] + b[i];
+    }
+  });
+}
+
+/// Of one block of rows: the gradient of x, and sums for those of alpha and bias.
+template <class T>
+void differentiate_rows(const T* x, const T* gradient, const T* alpha, const Row<T>* rows, int64_t count,
+                        int64_t width, T* of_x, T* of_alpha, T* of_bias) {
+  for (int64_t r = 0; r < count; ++r, x += width, gradient += width, of_x += width) {
+    const T mean = rows[r].mean, scale = rows[r].scale, fall = rows[r].fall;
+    const T mean_gradient =
+        sum_of<T>(width, [&](int64_t i) { return gradient[i] * alpha[i]; }) / static_cast<T>(width);
+    const T along =
+        fall * sum_of<T>(width, [&](int64_t i) { return gradient[i] * alpha[i] * (x[i] - mean); });
+    for (int64_t i = 0; i < width; ++i) {
+      const T centered = x[i] - mean;
+      of_alpha[i] += gradient[i] * centered * scale;
+      of_bias[i] += gradient[i];
+      of_x[i] = (gradient[i] * alpha[i] - mean_gradient) * scale - centered * along;
+    }
+  }
+}
+
+template <class T>
+void differentiate(const at::Tensor& x, const at::Tensor& gradient, const at::Tensor& alpha,
+                   const at::Tensor& rows, const at::Tensor& of_x, const at::Tensor& of_alpha,
+                   const at::Tensor& of_bias) {
+  const int64_t count = x.size(0), width = x.size(1), blocks = (count + kBlockRows - 1) / kBlockRows;
+  const at::Tensor sums = at::zeros({2, blocks, width}, x.options().requires_grad(false));
+  T* const alphas = sums.mutable_data_ptr<T>();
+  T* const biases = alphas + blocks * width;
+  const auto* const kept = reinterpret_cast<const Row<T>*>(rows.const_data_ptr<T>());
+  const int64_t task = std::max<int64_t>(1, rows_per_task(width) / kBlockRows);
+  at::parallel_for(0, blocks, task, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block * kBlockRows, at = first * width;
+      differentiate_rows<T>(x.const_data_ptr<T>() + at, gradient.const_data_ptr<T>() + at,
+                            alpha.const_data_ptr<T>(), kept + first, std::min(kBlockRows, count - first),
+                            width, of_x.mutable_data_ptr<T>() + at, alphas + block * width,
+                            biases + block * width);
+    }
+  });
+  const at::Tensor totals[] = {of_alpha, of_bias};
+  for (int i = 0; i < 2; ++i) {
+    T* const total = totals[i].mutable_data_ptr<T>();
+    const T* part = i == 0 ? alphas : biases;
+    std::copy_n(part, width, total);
+    for (int64_t block = 1; block < blocks; ++block) {
+      part += width;
+      for (int64_t c = 0; c < width; ++c) total[c] += part[c];
+    }
+  }
 }
 
 struct StdLayerNormBackward : torch::autograd::Node {
   torch::autograd::SavedVariable input, alpha;
-  at::Tensor normalized, mean, rstd;
-  double eps = 0;
+  at::Tensor rows;
 
   std::string name() const override { return "lockstep::StdLayerNormBackward"; }
   void release_variables() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     input.reset_data();
     alpha.reset_data();
-    normalized.reset();
+    rows.reset();
   }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -44,36 +134,24 @@ struct StdLayerNormBackward : torch::autograd::Node {
     if (!gradients[0].defined()) return results;
     TORCH_CHECK(!c10::GradMode::is_enabled(), "std_layer_norm has no second derivative");
     const at::AutoDispatchBelowADInplaceOrView below;
-    const at::Tensor x = input.unpack(), weight = alpha.unpack();
-    TORCH_CHECK(normalized.defined(), "std_layer_norm: a second backward through the same graph");
-    const at::Tensor gradient = gradients[0].contiguous();
-    const int64_t width = x.size(1);
-    const at::Tensor r = factor(rstd, width, eps);
-    const at::Tensor of_normalized = gradient * normalized;  // [rows, width]
-    if (task_should_compute_output(0)) {
-      // r depends on x too: the last term.
-      const at::Tensor dot = of_normalized.mv(weight).unsqueeze(1);
-      at::Tensor by_z = gradient * weight;
-      by_z.mul_(r);
-      at::Tensor dx = std::get<0>(at::native_layer_norm_backward(
-          by_z, x, {width}, mean, rstd, std::nullopt, std::nullopt, std::array<bool, 3>{true, false, false}));
-      const at::Tensor of_r =
-          dot.mul_(r).mul_(r).mul_(rstd).mul_(rstd).mul_(eps / static_cast<double>(width));
-      results[0] = dx.addcmul_(normalized, of_r);
+    const at::Tensor x = input.unpack(), weight = alpha.unpack().contiguous();
+    TORCH_CHECK(rows.defined(), "std_layer_norm: a second backward through the same graph");
+    const at::Tensor gradient = gradients[0].to(x.scalar_type()).contiguous();
+    // Where DistributedDataParallel wants the gradients of alpha and bias, if anywhere.
+    const auto slot_of = [&](size_t edge) {
+      return task_should_compute_output(edge) ? bucket_slot(next_edge(edge), x.scalar_type()) : at::Tensor();
+    };
+    const at::Tensor alpha_slot = slot_of(1), bias_slot = slot_of(2), of_x = at::empty_like(x);
+    const at::Tensor of_alpha = alpha_slot.defined() ? alpha_slot : at::empty({x.size(1)}, x.options());
+    const at::Tensor of_bias = bias_slot.defined() ? bias_slot : at::empty({x.size(1)}, x.options());
+    if (x.scalar_type() == at::kFloat) {
+      differentiate<float>(x, gradient, weight, rows, of_x, of_alpha, of_bias);
+    } else {
+      differentiate<double>(x, gradient, weight, rows, of_x, of_alpha, of_bias);
     }
-    if (task_should_compute_output(1)) {
-      at::Tensor slot = bucket_slot(next_edge(1), gradient.scalar_type());
-      const at::Tensor dalpha = at::mm(r.t(), of_normalized).view({width});
-      results[1] = handed_out(dalpha, slot);
-    }
-    if (task_should_compute_output(2)) {
-      at::Tensor slot = bucket_slot(next_edge(2), gradient.scalar_type());
-      if (slot.defined()) {
-        at::sum_out(slot, gradient, 0);
-      } else {
-        results[2] = gradient.sum(0);
-      }
-    }
+    if (task_should_compute_output(0)) results[0] = of_x;
+    if (task_should_compute_output(1)) results[1] = handed_out(of_alpha, alpha_slot);
+    if (task_should_compute_output(2)) results[2] = handed_out(of_bias, bias_slot);
     return results;
   }
 };
@@ -92,22 +170,24 @@ at::Tensor std_layer_norm(const at::Tensor& x, const at::Tensor& alpha, const at
                      alpha.scalar_type() == x.scalar_type() && bias.scalar_type() == x.scalar_type() &&
                      !has_tangent(x, alpha, bias);
   if (!plain) return composed(x, alpha, bias, eps);
-  at::Tensor output, normalized, mean, rstd;
-  const int64_t width = x.size(1);
+  if (x.numel() == 0) return composed(x, alpha, bias, eps);
+  const at::Tensor input = x.contiguous();
+  at::Tensor output, rows;
   {
     const at::AutoDispatchBelowADInplaceOrView below;
-    std::tie(normalized, mean, rstd) =
-        at::native_layer_norm(x.contiguous(), {width}, std::nullopt, std::nullopt, kTiny);
-    output = (normalized * factor(rstd, width, eps)).mul_(alpha).add_(bias);
+    output = at::empty_like(input);
+    rows = at::empty({input.size(0), 3}, input.options().requires_grad(false));
+    if (x.scalar_type() == at::kFloat) {
+      normalize<float>(input, alpha.contiguous(), bias.contiguous(), eps, rows, output);
+    } else {
+      normalize<double>(input, alpha.contiguous(), bias.contiguous(), eps, rows, output);
+    }
   }
   if (needs_gradient(x, alpha, bias)) {
     auto node = c10::make_intrusive<StdLayerNormBackward>();
-    node->input = {x.contiguous(), /*is_output=*/false};
+    node->input = {input, /*is_output=*/false};
     node->alpha = {alpha, /*is_output=*/false};
-    node->normalized = normalized;
-    node->mean = mean;
-    node->rstd = rstd;
-    node->eps = eps;
+    node->rows = rows;
     set_origin(output, std::move(node), x, alpha, bias);
   }
   return output;

@@ -4,6 +4,7 @@
 #include <ATen/ops/_foreach_mul.h>
 
 #include <cmath>
+#include <set>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -14,8 +15,10 @@ namespace {
 
 std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> grads;
+  // Tied weights, which module->parameters() names twice, have one gradient.
+  std::set<const at::TensorImpl*> seen;
   for (const auto& parameter : parameters) {
-    if (!parameter.grad().defined()) continue;
+    if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     // Neither the norm nor a real factor tells a tensor from its conjugate, which the kernels refuse.
     const at::Tensor grad = parameter.grad().detach();
     grads.push_back(grad.is_conj() ? grad.conj() : grad);

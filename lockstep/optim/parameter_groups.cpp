@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cctype>
 #include <regex>
+#include <set>
+#include <utility>
 
 #include "lockstep/base/error.h"
 
@@ -39,6 +41,12 @@ std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const torch::nn:
           fmt::format("the parameter rule \"{}\" is no regular expression: {}", rule.pattern, error.what()));
     }
   }
+  // The same tensor under a second name (tied weights) is one parameter, and has its first name.
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  std::set<const at::TensorImpl*> seen;
+  for (const auto& item : module.named_parameters()) {
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second) named.emplace_back(item.key(), item.value());
+  }
   struct Group {
     bool decays;  // by its name
     double learning_rate, weight_decay;
@@ -47,13 +55,13 @@ std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const torch::nn:
   std::vector<Group> found;
   std::vector<bool> fits(rules.size());
   for (const bool decays : {true, false}) {
-    for (const auto& item : module.named_parameters()) {
-      if (!item.value().requires_grad() || takes_weight_decay(item.key()) != decays) continue;
+    for (const auto& [name, parameter] : named) {
+      if (!parameter.requires_grad() || takes_weight_decay(name) != decays) continue;
       Group wanted{.decays = decays,
                    .learning_rate = options.lr(),
                    .weight_decay = decays ? options.weight_decay() : 0};
       for (size_t r = 0; r < rules.size(); ++r) {
-        if (!std::regex_search(item.key(), patterns[r])) continue;
+        if (!std::regex_search(name, patterns[r])) continue;
         fits[r] = true;
         wanted.learning_rate = rules[r].learning_rate.value_or(wanted.learning_rate);
         wanted.weight_decay = rules[r].weight_decay.value_or(wanted.weight_decay);
@@ -64,7 +72,7 @@ std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const torch::nn:
                other.weight_decay == wanted.weight_decay;
       });
       if (group == found.end()) group = found.insert(found.end(), wanted);
-      group->parameters.push_back(item.value());
+      group->parameters.push_back(parameter);
     }
   }
   for (size_t r = 0; r < rules.size(); ++r) {

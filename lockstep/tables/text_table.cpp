@@ -138,17 +138,21 @@ TextTable TextTable::select(const std::vector<int64_t>& rows) const {
   return some;
 }
 
-std::string TextTable::place(size_t row) const {
+std::optional<int64_t> TextTable::place_number(size_t row, int column) const {
   if (row >= size())
     throw ValueError(fmt::format("{}: there is no row {}; it has {}", source_.string(), row, size()));
   const size_t at = selected_ ? static_cast<size_t>((*selected_)[row]) : row;
   const auto& chunk = chunk_of(*chunks_, at);
-  const auto number = [&](int column) {
-    return static_cast<const arrow::Int64Array&>(*chunk.places->column(column))
-        .Value(static_cast<int64_t>(at - chunk.begin));
-  };
-  if (chunk.places->num_columns() > 1) return fmt::format("{}:{}", source_.string(), number(1));
-  return fmt::format("{}: record {}", source_.string(), number(0) + 1);
+  if (column >= chunk.places->num_columns()) return std::nullopt;
+  return static_cast<const arrow::Int64Array&>(*chunk.places->column(column))
+      .Value(static_cast<int64_t>(at - chunk.begin));
+}
+
+int64_t TextTable::record(size_t row) const { return *place_number(row, 0); }
+
+std::string TextTable::place(size_t row) const {
+  if (const auto line = place_number(row, 1)) return fmt::format("{}:{}", source_.string(), *line);
+  return fmt::format("{}: record {}", source_.string(), record(row) + 1);
 }
 
 namespace {

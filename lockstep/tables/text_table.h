@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -101,6 +102,9 @@ class TextTable {
   TextTable select(const std::vector<int64_t>& rows) const;
   /// Where a row stands in its file, for messages: "train.csv:7", "train.parquet: record 7".
   std::string place(size_t row) const;
+  /// Number of the row among all records of its file, from 0; rows that were left out count. Throws ValueError for a row
+  /// that is not there.
+  int64_t record(size_t row) const;
   /// Number of bad rows of the file that were left out.
   int64_t skipped_rows() const { return skipped_rows_; }
   /// What was wrong with the first of them; empty if none was left out.
@@ -111,6 +115,8 @@ class TextTable {
   friend TextTable read_text_table(const std::filesystem::path&, const TextTableOptions&);
   TextTable() = default;
   void add(const TableRows& rows);
+  std::optional<int64_t> place_number(size_t row,
+                                      int column) const;  // column 0: record; 1: line, if there are
   std::filesystem::path source_{};
   std::vector<std::string> names_{};
   std::shared_ptr<std::vector<TextColumn::Chunk>> chunks_{};

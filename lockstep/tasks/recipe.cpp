@@ -26,12 +26,17 @@
 namespace lockstep {
 namespace {
 
+/// Among how many ranks samples are divided.
+int data_ranks(const Recipe& recipe, const World& world) {
+  return recipe.args.deterministic_world > 0 ? recipe.args.deterministic_world : world.size();
+}
+
 void print_start(const Recipe& recipe, const World& world) {
   fmt::print("{} rank{} (backend {}, {} thread{} each), {}\n", world.size(), world.size() == 1 ? "" : "s",
              world.backend_name(), at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s",
              recipe.about());
   if (recipe.train_size > 0) {
-    const auto plan = plan_training(recipe.train_size, world.size(), recipe.args);
+    const auto plan = plan_training(recipe.train_size, data_ranks(recipe, world), recipe.args);
     fmt::print("training: {} samples, {} steps of {} samples\n", recipe.train_size, plan.max_steps,
                plan.total_train_batch_size);
   }
@@ -127,7 +132,7 @@ int run(const char* name, const char* description, Recipe& recipe, int argc, cha
     recipe.read();
     if (recipe.train_size > 0) {
       if (world.rank() == 0) check_output_dir(recipe.args);
-      plan_training(recipe.train_size, world.size(), recipe.args);
+      plan_training(recipe.train_size, data_ranks(recipe, world), recipe.args);
     }
     if (world.rank() == 0) {
       make_directory(recipe.args.output_dir);

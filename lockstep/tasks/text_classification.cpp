@@ -123,6 +123,15 @@ std::vector<int64_t> label_ids(const TextTable& table, const std::string& column
           fmt::format("label \"{}\" is named twice; every label needs a name of its own", labels[id]));
     }
   }
+  // Where names are numbers themselves, a number in the data is a name in another spelling, and never a place.
+  std::unordered_map<int64_t, int64_t> id_of_number;
+  for (size_t id = 0; id < labels.size(); ++id) {
+    if (const auto number = whole_number(labels[id])) id_of_number.emplace(*number, static_cast<int64_t>(id));
+  }
+  const bool names_are_numbers = !id_of_number.empty();
+  for (size_t id = 0; id < labels.size() && !names_are_numbers; ++id) {
+    id_of_number.emplace(static_cast<int64_t>(id), static_cast<int64_t>(id));
+  }
   const auto values = table.column(column);
   std::vector<int64_t> ids;
   ids.reserve(values.size());
@@ -133,46 +142,69 @@ std::vector<int64_t> label_ids(const TextTable& table, const std::string& column
       continue;
     }
     const auto number = whole_number(values[row]);
-    if (!number || *number < 0 || *number >= static_cast<int64_t>(labels.size())) {
-      bad_label(table, column, row,
-                labels.size() <= 20 ? fmt::format("one of {} or a number from 0 to {}",
-                                                  fmt::join(labels, ", "), labels.size() - 1)
-                                    : fmt::format("one of the {} labels", labels.size()));
+    const auto numbered = number ? id_of_number.find(*number) : id_of_number.end();
+    if (numbered == id_of_number.end()) {
+      std::string expected = fmt::format("one of the {} labels", labels.size());
+      if (labels.size() <= 20) {
+        expected = fmt::format("one of {}", fmt::join(labels, ", "));
+        if (!names_are_numbers) expected += fmt::format(" or a number from 0 to {}", labels.size() - 1);
+      }
+      bad_label(table, column, row, expected);
     }
-    ids.push_back(*number);
+    ids.push_back(numbered->second);
   }
   return ids;
 }
 
 Dataset text_dataset(const TextTable& table, const TextColumns& columns, const BertTokenizer& tokenizer,
-                     size_t max_seq_length, const std::vector<std::string>& labels, bool pad_to_max_length) {
-  const auto texts = table.column(columns.text);
-  std::optional<TextColumn> pairs;
-  if (columns.text_pair) pairs = table.column(*columns.text_pair);
+                     size_t max_seq_length, const std::vector<std::string>& labels, bool pad_to_max_length,
+                     bool keep_tokens) {
   // Shared by all copies of the function that makes batches, and never changed afterwards.
   struct Samples {
-    std::vector<Encoding> encodings;
-    std::vector<int64_t> labels;
+    TextColumn texts;
+    std::optional<TextColumn> pairs{};
+    std::vector<int64_t> labels{};
+    std::vector<Encoding> encodings{};  // empty: made for each batch
   };
-  auto samples = std::make_shared<Samples>();
+  auto samples = std::make_shared<Samples>(Samples{.texts = table.column(columns.text)});
+  if (columns.text_pair) samples->pairs = table.column(*columns.text_pair);
   if (columns.label) samples->labels = label_ids(table, *columns.label, labels);
+  const auto encode = [&tokenizer, max_seq_length](const Samples& from, size_t row) {
+    return tokenizer.encode(from.texts[row],
+                            from.pairs ? std::optional<std::string_view>((*from.pairs)[row]) : std::nullopt,
+                            max_seq_length);
+  };
 
   Dataset dataset;
-  dataset.size = static_cast<int64_t>(texts.size());
+  dataset.size = static_cast<int64_t>(samples->texts.size());
   ProgressBar bar(
       {.total = dataset.size, .label = "tokenize", .unit = "texts", .leave = false, .delay = kBarDelay});
-  for (size_t row = 0; row < texts.size(); ++row) {
-    samples->encodings.push_back(tokenizer.encode(
-        texts[row], pairs ? std::optional<std::string_view>((*pairs)[row]) : std::nullopt, max_seq_length));
-    dataset.lengths.push_back(static_cast<int64_t>(samples->encodings.back().input_ids.size()));
+  for (size_t row = 0; row < samples->texts.size(); ++row) {
+    auto encoding = encode(*samples, row);
+    dataset.lengths.push_back(static_cast<int64_t>(encoding.input_ids.size()));
+    if (keep_tokens) samples->encodings.push_back(std::move(encoding));
     bar.advance();
   }
   // No sample is longer than max_seq_length, so the only multiple of it is itself.
   const PadOptions padding{
       .pad_token_id = tokenizer.pad_token_id(),
       .pad_to_multiple_of = pad_to_max_length ? static_cast<int64_t>(max_seq_length) : 1};
-  dataset.collate = [samples, padding](const std::vector<int64_t>& indices) {
-    auto padded = pad_batch(samples->encodings, samples->labels, indices, padding);
+  dataset.collate = [table, samples, padding, encode, keep_tokens](const std::vector<int64_t>& indices) {
+    PaddedBatch padded;
+    if (keep_tokens) {
+      padded = pad_batch(samples->encodings, samples->labels, indices, padding);
+    } else {
+      std::vector<Encoding> encodings;
+      std::vector<int64_t> of_batch, places;
+      for (const int64_t index : indices) {
+        if (index < 0 || index >= static_cast<int64_t>(samples->texts.size()))
+          throw ValueError(fmt::format("there is no sample {}; there are {}", index, samples->texts.size()));
+        places.push_back(static_cast<int64_t>(encodings.size()));
+        encodings.push_back(encode(*samples, static_cast<size_t>(index)));
+        if (!samples->labels.empty()) of_batch.push_back(samples->labels[static_cast<size_t>(index)]);
+      }
+      padded = pad_batch(encodings, of_batch, places, padding);
+    }
     Batch batch{{"input_ids", padded.input_ids},
                 {"token_type_ids", padded.token_type_ids},
                 {"attention_mask", padded.attention_mask}};

@@ -31,8 +31,9 @@ std::vector<std::string> choose_labels(const std::vector<std::string>& given,
 TextTable with_labels(const TextTable& table, const std::string& column,
                       const std::vector<std::string>& labels, bool expect_all = false);
 
-/// The id of every row's label: its place in `labels` by name, else by number. Throws ValueError naming file,
-/// line, the label and what was expected.
+/// The id of every row's label: its place in `labels` by name, else by number; where names are whole numbers
+/// themselves, "1.0" is the label "1", and no number is a place. Throws ValueError naming file, line, the label and
+/// what was expected.
 std::vector<int64_t> label_ids(const TextTable& table, const std::string& column,
                                const std::vector<std::string>& labels);
 
@@ -44,10 +45,11 @@ struct TextColumns {
 };
 
 /// Tokenizes `table` now, and pads each batch to its longest sample when it is made, with `pad_to_max_length` to
-/// max_seq_length. A Batch holds input_ids, token_type_ids and attention_mask, int64 [samples, length], and
+/// max_seq_length. Without `keep_tokens` only the lengths are kept, and each batch is tokenized again, by `tokenizer`,
+/// which must then outlive the dataset: for a table larger than memory. A Batch holds input_ids, token_type_ids and attention_mask, int64 [samples, length], and
 /// labels, int64 [samples]. Throws ValueError for missing columns and bad labels.
 Dataset text_dataset(const TextTable& table, const TextColumns& columns, const BertTokenizer& tokenizer,
                      size_t max_seq_length, const std::vector<std::string>& labels,
-                     bool pad_to_max_length = false);
+                     bool pad_to_max_length = false, bool keep_tokens = true);
 
 }  // namespace lockstep

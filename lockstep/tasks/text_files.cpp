@@ -80,6 +80,7 @@ void TextFiles::check(const TrainingArguments& args) const {
   if (args.eval_strategy != IntervalStrategy::NO && validation_file.empty() && !validation_split) {
     throw ValueError("--eval-strategy needs a --validation-file or a --validation-split");
   }
+  if (max_seq_length == 0) throw ValueError("--max-seq-length is 0; expected a number of tokens");
   if (validation_split && (train_file.empty() || !validation_file.empty())) {
     throw ValueError(
         "--validation-split divides the --train-file and takes the place of a --validation-file");
@@ -164,7 +165,7 @@ Dataset TextFiles::dataset(const std::optional<TextTable>& table, const BertToke
   if (!text_pair_column.empty()) columns.text_pair = text_pair_column;
   const bool is_test = test && &*test == &*table;
   if (!is_test || table->has_column(label_column)) columns.label = label_column;
-  return text_dataset(*table, columns, tokenizer, length, labels, pad_to_max_length);
+  return text_dataset(*table, columns, tokenizer, length, labels, pad_to_max_length, data_cache_dir.empty());
 }
 
 }  // namespace lockstep

@@ -47,7 +47,7 @@ struct TextFiles {
   /// The labels, how many rows of the training file were kept, and how many bad rows were left out.
   std::string about() const;
   /// One of the three tables as a dataset; empty for a table that is not there. `positions`: the most tokens that
-  /// the model takes. Throws ValueError.
+  /// the model takes. With data_cache_dir `tokenizer` must outlive it. Throws ValueError.
   Dataset dataset(const std::optional<TextTable>& table, const BertTokenizer& tokenizer,
                   int64_t positions) const;
 

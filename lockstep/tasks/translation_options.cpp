@@ -249,6 +249,8 @@ void TranslationOptions::check(TrainingArguments& args) {
   if (tokens_per_batch > 0 && batch_size_given)
     throw ValueError("--tokens-per-batch and --per-device-train-batch-size exclude each other; give one");
   if (tokens_per_batch > 0) args.per_device_train_batch_size = 1;  // a sample is a whole batch
+  // Positions are the same everywhere; logical ranks want the buffers of the first one all the same.
+  if (args.deterministic_world == 0) args.ddp_broadcast_buffers = false;
   auto sizes = model;
   sizes.source_vocab_size = sizes.target_vocab_size = 4;  // not known yet
   sizes.check();
@@ -265,7 +267,6 @@ void set_translation_defaults(TrainingArguments& args) {
   args.max_grad_norm = 0;
   args.save_strategy = SaveStrategy::EPOCH;
   args.eval_strategy = IntervalStrategy::EPOCH;
-  args.ddp_broadcast_buffers = false;  // positions, which are the same everywhere
 }
 
 std::string epoch_name(const std::string& basename, int64_t epoch) {

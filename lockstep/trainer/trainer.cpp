@@ -35,6 +35,13 @@ void Trainer::Impl::call(detail::CallbackEvent event, const Metrics* metrics, Me
   detail::call_callbacks(callbacks, event, context);
 }
 
+// The callbacks find the model that is saved and evaluated.
+void Trainer::Impl::call_train_end() {
+  std::optional<ExponentialMovingAverage::Use> averaged;
+  if (ema) averaged.emplace(*ema);
+  call(LOCKSTEP_EVENT(on_train_end));
+}
+
 void Trainer::Impl::log(Metrics values) {
   state.log_history.push_back({.values = std::move(values), .epoch = state.epoch, .step = state.global_step});
   call(LOCKSTEP_EVENT(on_log), nullptr, &state.log_history.back().values);
@@ -50,7 +57,7 @@ Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::s
   EvaluationResult result;
   {
     std::optional<ExponentialMovingAverage::Use> averaged;
-    if (ema) averaged.emplace(*ema);
+    if (ema && !ema->is_swapped()) averaged.emplace(*ema);
     const int64_t rank_batch = arguments.per_device_eval_batch_size;
     const int ranks = data_ranks();
     const int64_t of_a_rank = ((size + ranks - 1) / ranks + rank_batch - 1) / rank_batch;
@@ -103,7 +110,7 @@ Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::s
 void Trainer::Impl::save_model(const std::filesystem::path& directory) {
   {
     std::optional<ExponentialMovingAverage::Use> averaged;
-    if (ema) averaged.emplace(*ema);
+    if (ema && !ema->is_swapped()) averaged.emplace(*ema);
     on_all_ranks(group, [&] {
       if (group.rank() != 0) return;
       make_directory(directory);
@@ -153,7 +160,7 @@ Metrics Trainer::train() {
   add_speed(metrics, "train", seconds_since(self.start), static_cast<double>(self.progress.samples_done),
             static_cast<double>(self.state.global_step - self.first_step));
   self.log(metrics);
-  self.call(LOCKSTEP_EVENT(on_train_end));
+  self.call_train_end();
   self.callbacks = self.parts.callbacks;
   return metrics;
 }

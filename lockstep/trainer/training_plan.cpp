@@ -24,6 +24,11 @@ int64_t TrainingPlan::samples_of(int64_t step) const {
 }
 
 TrainingPlan plan_training(int64_t num_samples, int world_size, const TrainingArguments& arguments) {
+  if (num_samples < world_size && arguments.deterministic_world > 0) {
+    throw ValueError(fmt::format(
+        "the training set has {} sample{}, fewer than the {} logical ranks; lower deterministic_world",
+        num_samples, num_samples == 1 ? "" : "s", world_size));
+  }
   if (num_samples < world_size) {
     throw ValueError(fmt::format(
         "the training set has {} sample{}, fewer than the {} ranks; start at most {} process{}", num_samples,

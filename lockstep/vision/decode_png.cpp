@@ -54,6 +54,14 @@ bool read_header(png_structp png, png_infop info, Decoded& decoded) {
   return true;
 }
 
+// What rows will hold; it allocates.
+bool finish_header(png_structp png, png_infop info) {
+  if (setjmp(png_jmpbuf(png)) != 0) return false;
+  png_set_interlace_handling(png);
+  png_read_update_info(png, info);
+  return true;
+}
+
 bool read_pixels(png_structp png, png_infop info, Decoded& decoded) {
   if (setjmp(png_jmpbuf(png)) != 0) return false;
   png_read_image(png, decoded.rows.data());
@@ -77,8 +85,7 @@ Picture decode_png(std::string_view file, const std::string& source) {
   };
   check(read_header(png, info, decoded));
   check_picture_size(decoded.height, decoded.width, source);
-  png_set_interlace_handling(png);
-  png_read_update_info(png, info);
+  check(finish_header(png, info));
   const size_t row_bytes = decoded.width * (decoded.clips ? size_t{2} : size_t{3});
   if (png_get_rowbytes(png, info) != row_bytes)
     throw FileError(fmt::format("{}: its colours cannot be turned into red, green and blue", source));

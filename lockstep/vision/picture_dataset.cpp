@@ -217,14 +217,16 @@ PictureTransforms without_random(const PictureTransforms& transforms) {
 
 void check_transforms(const PictureTransforms& t) {
   expect(t.size >= 0, "size", static_cast<double>(t.size), "0 or more");
-  expect(t.crop_padding >= 0, "crop_padding", static_cast<double>(t.crop_padding), "0 or more");
+  constexpr int64_t kMost = 1'000'000;
+  const auto in_range = [](auto value) { return value >= 0 && value <= kMost; };
+  expect(in_range(t.crop_padding), "crop_padding", static_cast<double>(t.crop_padding), "0 to 1000000");
   expect(t.flip_probability >= 0 && t.flip_probability <= 1, "flip_probability", t.flip_probability,
          "0 to 1");
   expect(t.rotation_degrees >= 0 && t.rotation_degrees <= 180, "rotation_degrees", t.rotation_degrees,
          "0 to 180");
-  expect(t.brightness >= 0, "brightness", t.brightness, "0 or more");
-  expect(t.contrast >= 0, "contrast", t.contrast, "0 or more");
-  expect(t.saturation >= 0, "saturation", t.saturation, "0 or more");
+  expect(in_range(t.brightness), "brightness", t.brightness, "0 to 1000000");
+  expect(in_range(t.contrast), "contrast", t.contrast, "0 to 1000000");
+  expect(in_range(t.saturation), "saturation", t.saturation, "0 to 1000000");
   expect(t.hue >= 0 && t.hue <= .5, "hue", t.hue, "0 to 0.5");
   for (const double std : t.std) expect(std > 0, "std", std, "above 0");
 }

@@ -49,13 +49,16 @@ Sum tree(const std::vector<Sum>& values, size_t begin, size_t count,
   return combine(tree(values, begin, left, combine), tree(values, begin + left, count - left, combine));
 }
 
+/// A hash, because many millions of them are made.
 template <class T>
 T value_of(uint32_t trial, int rank, int64_t index) {
-  std::minstd_rand generator(trial * 7919U + static_cast<uint32_t>(rank) * 104729U +
-                             static_cast<uint32_t>(index) * 31U + 1U);
-  generator.discard(3);
-  if constexpr (std::is_integral_v<T>) return static_cast<T>(generator() % 2000) - 1000;
-  return static_cast<T>(std::uniform_real_distribution<double>(-100, 100)(generator));
+  uint64_t bits =
+      trial * 7919U + static_cast<uint64_t>(rank) * 104729U + static_cast<uint64_t>(index) * 31U + 1U;
+  bits *= 0x9E3779B97F4A7C15U;
+  bits = (bits ^ (bits >> 29)) * 0xBF58476D1CE4E5B9U;
+  bits ^= bits >> 32;
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<int64_t>(bits % 2000) - 1000);
+  return static_cast<T>((static_cast<double>(bits >> 11) / 9007199254740992.0 - 0.5) * 200);
 }
 
 template <class T>
@@ -74,8 +77,9 @@ at::Tensor expected(uint32_t trial, int ranks, int64_t count, ReduceOp op) {
                                  : static_cast<Sum>(a + b);
   };
   at::Tensor tensor = at::empty({count}, c10::CppTypeToScalarType<T>::value);
+  std::vector<Sum> values;
   for (int64_t i = 0; i < count; ++i) {
-    std::vector<Sum> values;
+    values.clear();
     for (int r = 0; r < ranks; ++r) values.push_back(static_cast<Sum>(value_of<T>(trial, r, i)));
     Sum sum = tree(values, 0, values.size(), combine);
     if (op == ReduceOp::AVG) sum /= static_cast<Sum>(ranks);

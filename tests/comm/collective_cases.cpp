@@ -262,7 +262,8 @@ TEST(Collectives, AllToAll) {
 /// What is only moved may be of any dtype: `count` elements whose bytes tell who made them.
 at::Tensor raw(int rank, int64_t count, at::ScalarType dtype) {
   const auto bytes = count * static_cast<int64_t>(c10::elementSize(dtype));
-  return at::arange(bytes).add(rank * 5 + 1).remainder(113).to(at::kByte).view(dtype);
+  const at::Tensor period = at::arange(113).add(rank * 5 + 1).remainder(113).to(at::kByte);
+  return period.repeat({bytes / 113 + 1}).narrow(0, 0, bytes).view(dtype);
 }
 
 bool same(const at::Tensor& a, const at::Tensor& b) {
@@ -304,8 +305,8 @@ TEST(Collectives, MovedDtypes) {
       const at::Tensor swapped = at::empty({size * count}, dtype);
       world.all_to_all_single(swapped, of(self, size * count));
       for (int r = 0; r < size; ++r) {
-        CHECK_TRUE(
-            same(swapped.narrow(0, r * count, count), of(r, size * count).narrow(0, self * count, count)));
+        CHECK_TRUE(same(swapped.narrow(0, r * count, count),
+                        values[static_cast<size_t>(r)].narrow(0, self * count, count)));
       }
       const auto send = world.isend(of(self, count), (self + 1) % size);
       const at::Tensor received = at::empty({count}, dtype);

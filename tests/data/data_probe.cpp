@@ -1,13 +1,12 @@
 // Answers questions about lockstep_data for the parity scripts: a line of JSON in, a line of JSON out.
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "lockstep/base/main.h"
 #include "lockstep/data/batch_shard.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/split.h"
 #include "lockstep/data/train_sampler.h"
+#include "tests/probe.h"
 
 namespace {
 
@@ -80,17 +79,4 @@ json answer(const json& q) {
 
 }  // namespace
 
-int main() {
-  return lockstep::run_main("data_probe", [] {
-    for (std::string line; std::getline(std::cin, line);) {
-      json reply;
-      try {
-        reply["answer"] = answer(json::parse(line));
-      } catch (const std::exception& error) {
-        reply["error"] = error.what();
-      }
-      std::cout << reply << "\n";
-    }
-    return 0;
-  });
-}
+int main() { return lockstep::testing::answer_questions("data_probe", answer); }

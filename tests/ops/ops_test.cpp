@@ -1,16 +1,21 @@
 // Our layers against those of LibTorch.
 #include "lockstep/ops/convolution.h"
+#include "lockstep/ops/dropout.h"
 #include "lockstep/ops/embedding.h"
 #include "lockstep/ops/linear.h"
+#include "lockstep/ops/random_mask.h"
 #include "lockstep/ops/std_layer_norm.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/_make_dual.h>
 #include <ATen/ops/_unpack_dual.h>
 #include <ATen/ops/conv2d.h>
+#include <ATen/ops/dropout.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
@@ -176,25 +181,134 @@ TEST(StdLayerNorm, EqualsWhatItIsMadeOf) {
   at::manual_seed(3);
   const auto numbers = at::TensorOptions().dtype(at::kDouble);
   for (const double eps : {1e-6, .3}) {  // the larger one shows in the gradients
-    for (const int64_t width : {2, 5, 48}) {
-      const at::Tensor x = at::randn({6, width}, numbers).mul_(.5).requires_grad_();
+    for (const auto& [count, width] : std::vector<std::pair<int64_t, int64_t>>{{6, 2}, {6, 5}, {150, 48}}) {
+      const at::Tensor x = at::randn({count, width}, numbers).mul_(.5).requires_grad_();
       const at::Tensor alpha = at::randn({width}, numbers).requires_grad_(),
                        bias = at::randn({width}, numbers).requires_grad_();
       const at::Tensor theirs = alpha * (x - x.mean(-1, true)) / (x.std(-1, true, true) + eps) + bias;
       const at::Tensor ours = std_layer_norm(x, alpha, bias, eps);
       EXPECT_TRUE(ours.allclose(theirs, 1e-12, 1e-12));
-      const at::Tensor direction = at::randn({6, width}, numbers);
+      const at::Tensor direction = at::randn({count, width}, numbers);
       for (const at::Tensor& input : {x, alpha, bias}) {
         EXPECT_TRUE(
             gradient_of(ours, input, direction).allclose(gradient_of(theirs, input, direction), 1e-9, 1e-9));
       }
     }
   }
-  const at::Tensor rows = at::full({2, 4}, 3.F), ones = at::ones({4});
-  EXPECT_TRUE(std_layer_norm(rows, ones, ones, 1e-6).equal(at::ones({2, 4})));  // equal values: no deviation
+  const at::Tensor rows = at::full({2, 4}, 3.F).requires_grad_(), ones = at::ones({4});
+  const at::Tensor flat = std_layer_norm(rows, ones, ones, 1e-6);
+  EXPECT_TRUE(flat.equal(at::ones({2, 4})));  // equal values: no deviation
+  EXPECT_TRUE(gradient_of(flat, rows, at::randn({2, 4})).isfinite().all().item<bool>());
+  EXPECT_EQ(std_layer_norm(at::empty({0, 4}), ones, ones, 1e-6).sizes(), (std::vector<int64_t>{0, 4}));
   const at::Tensor x = variable({2, 4});
   EXPECT_THROW(gradient_of(std_layer_norm(x, ones, ones, 1e-6), x, at::ones({2, 4}), /*create_graph=*/true),
                c10::Error);
+}
+
+/// ops::dropout beside at::dropout after the same `singles` draws of one word each.
+void expect_torchs_dropout(const at::Tensor& values, double p, int64_t singles) {
+  const at::Tensor x = values.detach().requires_grad_(), direction = at::randn_like(x);
+  const auto run = [&](const auto& dropout) {
+    at::manual_seed(5);
+    at::rand({singles});
+    const at::Tensor y = dropout();
+    const at::Tensor next = at::rand({3});
+    return std::vector<at::Tensor>{y, gradient_of(y, x, direction), next};
+  };
+  const auto expected = run([&] { return at::dropout(x, p, true); });
+  const auto found = run([&] { return ops::dropout(x, p); });
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_TRUE(found[i].equal(expected[i])) << i << " of " << x.sizes() << ", p " << p;
+  EXPECT_EQ(found[0].strides(), expected[0].strides());
+}
+
+TEST(Dropout, HasTheBitsOfTorchs) {
+  EXPECT_TRUE(draws_as_random_mask());  // or every call goes to at::dropout
+  at::manual_seed(1);
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    for (const int64_t size : {1, 311, 312, 313, 624, 5000, 100'000}) {
+      const at::Tensor x = at::randn({size}, dtype);
+      for (const double p : {0.1, 0.5, 0.9, 1e-12}) expect_torchs_dropout(x, p, size % 7);
+    }
+  }
+  expect_torchs_dropout(at::randn({3, 0}), 0.1, 1);
+  expect_torchs_dropout(at::randn({}), 0.5, 2);
+  expect_torchs_dropout(at::randn({30, 20}).t(), 0.1, 1);
+  expect_torchs_dropout(at::randn({30, 20}).slice(1, 3, 9), 0.1, 1);
+  expect_torchs_dropout(at::randn({4, 3, 5, 5}).contiguous(at::MemoryFormat::ChannelsLast), 0.1, 1);
+  expect_torchs_dropout(at::randn({40}).to(at::kBFloat16), 0.1, 1);
+  expect_torchs_dropout(at::randn({40}), 1, 1);
+  const at::Tensor x = at::randn({2000});
+  EXPECT_TRUE(dropout(x, 0).is_same(x));
+}
+
+TEST(Dropout, AddsAResidualWithTheSameBits) {
+  at::manual_seed(1);
+  for (const double p : {0.0, 0.1, 1.0}) {
+    for (const bool plain : {true, false}) {
+      const at::Tensor x = plain ? variable({40, 30}) : variable({30, 40}).t(), residual = variable({40, 30});
+      const at::Tensor direction = at::randn({40, 30});
+      const auto run = [&](const auto& operation) {
+        at::manual_seed(5);
+        const at::Tensor y = operation();
+        return std::vector<at::Tensor>{y, gradient_of(y, x, direction), gradient_of(y, residual, direction)};
+      };
+      const auto expected = run([&] { return at::dropout(x, p, p > 0) + residual; });
+      const auto found = run([&] { return dropout_add(x, p, residual); });
+      for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(found[i].equal(expected[i])) << i << ", p " << p;
+    }
+  }
+  const at::Tensor x = at::randn({4, 3}), row = variable({3});  // broadcast
+  EXPECT_TRUE(gradient_of(dropout_add(x, 0.5, row), row, at::ones({4, 3})).equal(at::full({3}, 4.F)));
+}
+
+TEST(Dropout, KeepsNaNAndInfinityAsTorchDoes) {
+  const at::Tensor x = at::full({400}, std::numeric_limits<float>::infinity());
+  at::manual_seed(2);
+  const at::Tensor expected = at::dropout(x, 0.5, true);
+  at::manual_seed(2);
+  EXPECT_TRUE(dropout(x, 0.5).allclose(expected, 0, 0, /*equal_nan=*/true));
+}
+
+TEST(Dropout, ThreadsChangeNothing) {
+  const at::Tensor x = at::randn({200'000});
+  const int before = at::get_num_threads();
+  std::vector<at::Tensor> found;
+  for (const int threads : {1, 3}) {
+    at::set_num_threads(threads);
+    at::manual_seed(3);
+    found.push_back(dropout(x, 0.1));
+  }
+  at::set_num_threads(before);
+  EXPECT_TRUE(found[0].equal(found[1]));
+}
+
+TEST(Dropout, CanBeDifferentiatedTwice) {
+  at::manual_seed(4);
+  const at::Tensor x = variable({50}), direction = at::randn({50});
+  const at::Tensor y = dropout(x, 0.4).square();
+  const at::Tensor first = gradient_of(y, x, direction, /*create_graph=*/true);
+  const at::Tensor kept = y.detach().ne(0).to(at::kFloat) / 0.6F;
+  expect_close(gradient_of(first, x, at::ones({50})), 2 * kept * kept * direction, "second derivative");
+  const at::Tensor once = dropout(x, 0.4).sum();
+  once.backward();
+  EXPECT_THROW(once.backward(), c10::Error);
+}
+
+TEST(StdLayerNorm, ThreadsChangeNoBit) {
+  at::manual_seed(8);
+  const at::Tensor x = variable({1000, 512}), alpha = variable({512}), bias = variable({512});
+  const at::Tensor direction = at::randn({1000, 512});
+  const int before = at::get_num_threads();
+  std::vector<std::vector<at::Tensor>> found;
+  for (const int threads : {1, 3}) {
+    at::set_num_threads(threads);
+    const at::Tensor y = std_layer_norm(x, alpha, bias, 1e-6);
+    found.push_back(
+        {y, gradient_of(y, x, direction), gradient_of(y, alpha, direction), gradient_of(y, bias, direction)});
+  }
+  at::set_num_threads(before);
+  for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(found[0][i].equal(found[1][i])) << i;
 }
 
 TEST(ForwardMode, TangentsPassThrough) {
@@ -211,6 +325,10 @@ TEST(ForwardMode, TangentsPassThrough) {
     expect_close(tangent(ops::embedding(table, ids)), tangent(at::embedding(table, ids)), "embedding");
     Conv2d ours(torch::nn::Conv2dOptions(3, 4, 3).padding(1).bias(false));
     const at::Tensor images = dual({16, 3, 4, 4});
+    at::manual_seed(6);
+    const at::Tensor expected = at::dropout(x, 0.5, true);
+    at::manual_seed(6);
+    expect_close(tangent(ops::dropout(x, 0.5)), tangent(expected), "dropout");
     expect_close(tangent(ours(images)), tangent(at::conv2d(images, ours->weight, {}, 1, 1)), "convolution");
   }
   torch::autograd::ForwardADLevel::release_idx(level);

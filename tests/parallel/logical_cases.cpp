@@ -86,6 +86,27 @@ TEST(LogicalRanks, StepsOutOfTheOrdinary) {
   run(6);
 }
 
+TEST(LogicalRanks, AnExceptionInANonLastOneEndsTheStepOfAllAndTheNextIsRight) {
+  ONLY_IF(logical_size() > 0);
+  Toy model;
+  DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
+  LogicalRanks ranks(ddp, {.size = logical_size()});
+  for (int step = 0; step < 4; ++step) {
+    const auto run = [&] {
+      ranks.run_step(static_cast<uint64_t>(step), 1, [&](const LogicalPass& pass) {
+        if (step == 1 && pass.rank == 0) throw std::runtime_error("no more samples");
+        loss_of(ddp, step, pass.rank).backward();
+      });
+    };
+    if (step == 1) {
+      EXPECT_ANY_THROW(run());
+    } else {
+      run();
+      expect_means(model, step);
+    }
+  }
+}
+
 TEST(LogicalRanks, RefusesWhatWouldNotRepeat) {
   ONLY_IF(logical_size() > 0);
   const auto refuses = [](auto module, DistributedDataParallelOptions options, const std::string& part) {

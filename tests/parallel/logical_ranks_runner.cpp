@@ -1,5 +1,5 @@
-// Trains a model on logical ranks and prints a hash of parameters and buffers after each step:
-//   logical_ranks_runner MODEL SIZE OPTIMIZER STEPS [HOW]
+// Trains models on logical ranks, one after another, and prints a hash of parameters and buffers after each step:
+//   logical_ranks_runner STEPS MODEL:SIZE:OPTIMIZER[:HOW]...
 // MODEL: toy, odd, synced, resnet18 or bert. OPTIMIZER: adamw, sgd or zero. HOW, words with commas between: `plain` is
 // DistributedDataParallel alone, with as many ranks; `reference` a module alone and sums written out; `no_backward` one whose
 // last logical rank makes no backward; `sync` converts batch normalisations; `bf16` is autocast; `apart` makes the last logical
@@ -135,7 +135,7 @@ struct ResNet18 {
   using Module = models::ResNet;
   static Module make() {
     return models::ResNet(
-        models::ResNetOptions{.num_classes = 10, .stem = models::ResNetOptions::Stem::cifar});
+        models::ResNetOptions{.num_classes = 10, .stem = models::ResNetOptions::Stem::cifar, .width = 16});
   }
   static at::Tensor loss(auto& net, int /*rank*/, int64_t /*micro_batch*/) {
     const at::Tensor x = at::randn({4, 3, 16, 16}), y = at::randint(10, {4}, at::kLong);
@@ -209,8 +209,7 @@ void reference_gradients(typename Kind::Module& net, int size, uint64_t step) {
 }
 
 template <class Kind>
-void train(const Settings& settings) {
-  const World world = init();
+void train(const World& world, const Settings& settings) {
   at::manual_seed(1);
   auto net = Kind::make();
   net->train();
@@ -266,15 +265,30 @@ void train(const Settings& settings) {
   }
 }
 
+void train_one(const World& world, int steps, const std::string& job) {
+  std::vector<std::string> words(1);
+  for (const char c : job) {
+    if (c == ':') {
+      words.emplace_back();
+    } else {
+      words.back() += c;
+    }
+  }
+  if (words.size() < 3) throw ValueError(job + ": expected MODEL:SIZE:OPTIMIZER[:HOW]");
+  const Settings settings{std::stoi(words[1]), words[2], steps, words.size() > 3 ? words[3] : ""};
+  if (world.rank() + 1 == world.size()) std::printf("job %s\n", job.c_str());
+  if (words[0] == "toy") return train<Toy>(world, settings);
+  if (words[0] == "odd") return train<OddKind>(world, settings);
+  if (words[0] == "synced") return train<SyncedKind>(world, settings);
+  if (words[0] == "resnet18") return train<ResNet18>(world, settings);
+  if (words[0] == "bert") return train<Bert>(world, settings);
+  throw ValueError(job + ": there is no model " + words[0]);
+}
+
 int run(int argc, char** argv) {
-  if (argc < 5) throw ValueError("logical_ranks_runner MODEL SIZE OPTIMIZER STEPS [HOW]");
-  const std::string model = argv[1];
-  const Settings settings{std::stoi(argv[2]), argv[3], std::stoi(argv[4]), argc > 5 ? argv[5] : ""};
-  if (model == "toy") train<Toy>(settings);
-  if (model == "odd") train<OddKind>(settings);
-  if (model == "synced") train<SyncedKind>(settings);
-  if (model == "resnet18") train<ResNet18>(settings);
-  if (model == "bert") train<Bert>(settings);
+  if (argc < 3) throw ValueError("logical_ranks_runner STEPS MODEL:SIZE:OPTIMIZER[:HOW]...");
+  const World world = init();
+  for (int i = 2; i < argc; ++i) train_one(world, std::stoi(argv[1]), argv[i]);
   return 0;
 }
 

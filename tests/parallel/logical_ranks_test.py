@@ -1,6 +1,6 @@
 """The same bits on any number of processes: a job of logical ranks is run as 1, 2, 4 and 8 processes.
 
-    LOCKSTEP_TEST_STEPS=200 logical_ranks_test.py LogicalRanksTest.test_models
+    LOCKSTEP_TEST_STEPS=200 logical_ranks_test.py LogicalRanksTest.test_models_on_any_number_of_processes
 
 trains for so many steps instead of 2.
 """
@@ -11,10 +11,11 @@ import unittest
 BIN = os.environ["LOCKSTEP_BIN_DIR"]
 RUNNER = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "logical_ranks_runner")
 STEPS = int(os.environ.get("LOCKSTEP_TEST_STEPS", 2))
+GLOO = {"LOCKSTEP_BACKEND": "gloo"}
 
 
-def run(processes, model, size, optimizer="adamw", how=None, steps=STEPS, environment=None):
-    command = [RUNNER, model, str(size), optimizer, str(steps), *([how] if how else [])]
+def run(processes, *jobs, steps=STEPS, environment=None):
+    command = [RUNNER, str(steps), *jobs]
     if processes:
         command = [f"{BIN}/lockrun", "--standalone", "--prefix", "off", "--nproc-per-node", str(processes), *command]
     return subprocess.run(command, capture_output=True, text=True, timeout=600,
@@ -22,98 +23,85 @@ def run(processes, model, size, optimizer="adamw", how=None, steps=STEPS, enviro
 
 
 class LogicalRanksTest(unittest.TestCase):
-    def trace(self, *arguments, **more):
-        """Norm of the gradients and hash of parameters and buffers, step by step."""
-        done = run(*arguments, **more)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        lines = done.stdout.splitlines()
-        self.assertEqual(len(lines), more.get("steps", STEPS), done.stdout)
-        self.assertEqual(len(set(lines)), len(lines))
-        return lines
+    maxDiff = None
 
-    def fails(self, expected, *arguments, **more):
-        done = run(*arguments, **more)
+    def traces(self, processes, *jobs, steps=STEPS, environment=None):
+        """By job, norm of the gradients and hash of parameters and buffers, step by step."""
+        done = run(processes, *jobs, steps=steps, environment=environment)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        found = {}
+        for line in done.stdout.splitlines():
+            if line.startswith("job "):
+                lines = found.setdefault(line.removeprefix("job "), [])
+            else:
+                lines.append(line)
+        self.assertEqual(list(found), list(jobs), done.stdout)
+        for job, lines in found.items():
+            self.assertEqual(len(lines), steps, job)
+            self.assertEqual(len(set(lines)), steps, job)
+        return found
+
+    def trace(self, processes, job, environment=None):
+        return self.traces(processes, job, environment=environment)[job]
+
+    def fails(self, expected, processes, job, steps=STEPS):
+        done = run(processes, job, steps=steps)
         self.assertNotEqual(done.returncode, 0, done.stdout)
         self.assertRegex(done.stderr, expected)
 
-    def test_models(self):
-        for model, size, processes in (("toy", 8, (8,)), ("odd", 8, (2, 4, 8)), ("bert", 8, (2, 8)), ("resnet18", 4, (2, 4))):
-            alone = self.trace(1, model, size)
-            for count in processes:
-                with self.subTest(model=model, processes=count):
-                    self.assertEqual(self.trace(count, model, size), alone)
-
-    def test_without_a_launcher(self):
-        self.assertEqual(self.trace(None, "toy", 8), self.trace(2, "toy", 8))
-
-    def test_divided_optimizer(self):
-        alone = self.trace(1, "odd", 4)
-        for count in (2, 4):
-            with self.subTest(count):
-                self.assertEqual(self.trace(count, "odd", 4, "zero"), alone)
-
-    def test_gloo(self):
-        gloo = {"LOCKSTEP_BACKEND": "gloo"}
-        alone = self.trace(1, "odd", 8)
-        for count in (2, 8):
-            with self.subTest(count):
-                self.assertEqual(self.trace(count, "odd", 8, environment=gloo), alone)
-
-    def test_batch_normalisation_over_all_logical_ranks(self):
-        alone = self.trace(None, "synced", 8)
+    def test_models_on_any_number_of_processes(self):
+        jobs = ("toy:8:adamw", "odd:8:adamw", "synced:8:adamw", "bert:8:adamw", "resnet18:8:adamw")
+        alone = self.traces(1, *jobs)
         for count in (2, 4, 8):
             with self.subTest(count):
-                self.assertEqual(self.trace(count, "synced", 8), alone)
-        self.assertEqual(self.trace(2, "synced", 8, environment={"LOCKSTEP_BACKEND": "gloo"}), alone)
-        self.assertEqual(self.trace(4, "synced", 8, environment={"LOCKSTEP_BACKEND": "gloo"}), alone)
-        self.assertEqual(self.trace(2, "synced", 4, "zero"), self.trace(None, "synced", 4, "zero"))
-        # Processes alone, which know nothing of logical ranks.
-        pictures = self.trace(None, "resnet18", 2, how="sync")
-        self.assertEqual(self.trace(2, "resnet18", 2, how="sync,plain"), pictures)
-        self.assertEqual(self.trace(2, "resnet18", 2, how="sync"), pictures)
+                self.assertEqual(self.traces(count, *jobs), alone)
+        for count in (2, 8):
+            with self.subTest(count, backend="gloo"):
+                self.assertEqual(self.traces(count, *jobs, environment=GLOO), alone)
 
-    def test_threads_and_batch_normalisation_over_all(self):
+    def test_ways_to_train(self):
+        """A divided optimizer, autocast, and batches of pictures normalised over all logical ranks."""
+        jobs = ("odd:4:zero", "synced:4:zero", "odd:4:sgd", "bert:4:adamw:bf16", "synced:4:adamw:bf16", "bert:4:adamw",
+                "resnet18:4:adamw:sync")
+        alone = self.traces(None, *jobs)
+        for count in (1, 2, 4):
+            with self.subTest(count):
+                self.assertEqual(self.traces(count, *jobs), alone)
+        self.assertNotEqual(alone["bert:4:adamw:bf16"], alone["bert:4:adamw"])
+
+    def test_more_than_one_thread(self):
+        jobs = ("bert:2:adamw", "synced:2:adamw")
         threads = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
-        self.assertEqual(self.trace(1, "synced", 2, environment=threads), self.trace(2, "synced", 2, environment=threads))
+        self.assertEqual(self.traces(1, *jobs, environment=threads), self.traces(2, *jobs, environment=threads))
 
-    def test_bf16(self):
-        for model in ("bert", "synced"):
-            with self.subTest(model):
-                alone = self.trace(None, model, 4, how="bf16")
-                self.assertNotEqual(alone, self.trace(None, model, 4, how=""))
-                for count in (2, 4):
-                    self.assertEqual(self.trace(count, model, 4, how="bf16"), alone)
+    def test_as_many_processes_give_what_ddp_gives(self):
+        plain = self.traces(2, "bert:2:adamw:plain", "resnet18:2:adamw:sync,plain")
+        ours = self.traces(2, "bert:2:adamw", "resnet18:2:adamw:sync")
+        self.assertEqual(list(ours.values()), list(plain.values()))
+
+    def test_sums_are_those_of_the_tree(self):
+        written_out = self.traces(None, "toy:8:adamw:reference", "bert:8:adamw:reference")
+        self.assertEqual(list(self.traces(None, "toy:8:adamw", "bert:8:adamw").values()), list(written_out.values()))
+
+    def test_the_number_of_logical_ranks_counts(self):
+        few, many = self.traces(None, "toy:4:adamw", "toy:8:adamw").values()
+        self.assertNotEqual(few, many)
 
     def test_an_error_in_a_logical_rank_ends_the_others(self):
         for processes in (None, 2):
             with self.subTest(processes):
-                self.fails("no more samples", processes, "synced", 4, how="throws", steps=3)
+                self.fails("no more samples", processes, "synced:4:adamw:throws", steps=3)
                 self.fails("logical rank 3 is at the backward of SyncBatchNorm first, but logical rank [02] at the forward of "
                            "SyncBatchNorm last; all must run the same SyncBatchNorm layers in the same order", processes,
-                           "synced", 4, how="apart")
-                self.fails("logical rank 3 ended micro-batch 1 of step 0 without a backward pass", processes, "synced", 4,
-                           how="no_backward")
-
-    def test_more_than_one_thread(self):
-        threads = {"OMP_NUM_THREADS": "2"}
-        self.assertEqual(self.trace(1, "bert", 2, environment=threads), self.trace(2, "bert", 2, environment=threads))
-
-    def test_sums_are_those_of_the_tree(self):
-        for model in ("toy", "bert"):
-            with self.subTest(model):
-                self.assertEqual(self.trace(None, model, 8, how="reference"), self.trace(None, model, 8))
-
-    def test_as_many_processes_give_what_ddp_gives(self):
-        self.assertEqual(self.trace(2, "bert", 2, how="plain"), self.trace(2, "bert", 2))
-
-    def test_the_number_of_logical_ranks_counts(self):
-        self.assertNotEqual(self.trace(None, "toy", 4), self.trace(None, "toy", 8))
+                           "synced:4:adamw:apart")
+                self.fails("logical rank 3 ended micro-batch 1 of step 0 without a backward pass", processes,
+                           "synced:4:adamw:no_backward")
 
     def test_what_cannot_be_is_refused(self):
-        self.fails("3 processes cannot share 8 logical ranks; start a power of two of processes, at most 8", 3, "toy", 8)
-        self.fails("2 processes cannot share 1 logical ranks", 2, "toy", 1)
-        self.fails("size is 6; it must be a power of two", None, "toy", 6)
-        self.fails("logical rank 3 ended micro-batch 1 of step 0 without a backward pass", None, "toy", 4, how="no_backward")
+        self.fails("3 processes cannot share 8 logical ranks; start a power of two of processes, at most 8", 3, "toy:8:adamw")
+        self.fails("2 processes cannot share 1 logical ranks", 2, "toy:1:adamw")
+        self.fails("size is 6; it must be a power of two", None, "toy:6:adamw")
+        self.fails("logical rank 3 ended micro-batch 1 of step 0 without a backward pass", None, "toy:4:adamw:no_backward")
 
 
 if __name__ == "__main__":

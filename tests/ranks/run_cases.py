@@ -1,6 +1,6 @@
 """Runs a program of GoogleTest cases, alone or as ranks under lockrun, and writes a verdict for each case.
 
-    run_cases.py --results FILE.xml [--ranks N] [--environment NAME=VALUE ...] [--seconds S] PROGRAM
+    run_cases.py --results FILE.xml [--ranks N] [--environment NAME=VALUE ...] [--seconds S] [--cases FILTER] PROGRAM
 
 The program is started once. When it ends early, because a case failed, crashed or took too long, that case has failed,
 and the program is started again for the cases after it: no failure hides another one. FILE.xml is JUnit's format;
@@ -99,7 +99,7 @@ def run_once(options, names, folder, deadline):
 def run_all(options):
     """{case: Case} of all cases, in their order."""
     deadline = time.monotonic() + options.seconds
-    results, left = {}, []
+    results, left = {}, [options.cases] if options.cases else []
     while True:
         with tempfile.TemporaryDirectory() as folder:
             journals, code, ending = run_once(options, left, folder, deadline)
@@ -141,6 +141,7 @@ def main():
     parser.add_argument("--ranks", type=int, help="under lockrun; without it the program runs by itself")
     parser.add_argument("--environment", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--seconds", type=float, default=240, help="for all cases together (default 240)")
+    parser.add_argument("--cases", metavar="FILTER", help="only these, as --gtest_filter names them")
     parser.add_argument("program")
     options = parser.parse_args()
     results = run_all(options)

@@ -3,31 +3,15 @@
 import json
 import os
 import random
-import tempfile
 import unittest
 
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet
-from probe import ask as ask_probe
+from table_files import FilesTest, ask
 
 
-def ask(questions):
-    return ask_probe(questions, "tables_probe")
-
-
-class BadRows(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.directory = directory.name
-
-    def put(self, name, content):
-        path = os.path.join(self.directory, name)
-        with open(path, "wb") as file:
-            file.write(content)
-        return path
-
+class BadRows(FilesTest):
     def refused(self, answer, path, *messages):
         self.assertIsInstance(answer, Exception, path)
         self.assertIn(path, str(answer))

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import random
-import tempfile
 import unittest
 
 import pandas
@@ -13,15 +12,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet
-from probe import ask as ask_probe
+from table_files import FilesTest, ask
 
 NASTY = ["", " ", "a", "one two", "a,b", "a\tb", 'say "hi"', '"', '""', "line\nbreak", "crlf\r\nbreak", "\n", ",",
          "é€𝄞", "\u2028", "'", "\\", "\\n", "NULL", "nan", "1.50", "true", "2024-01-01", "# no comment", " lead",
          "trail ", "x" * 5000, "\ufeff", "\x01", "\x7f"]
-
-
-def ask(questions):
-    return ask_probe(questions, "tables_probe")
 
 
 def written(rows, delimiter, terminator, quoting):
@@ -37,18 +32,7 @@ def json_line(draw, row):
     return draw.choice(["", " "]) + text + draw.choice(["", " ", "\r"])
 
 
-class TableParity(unittest.TestCase):
-    def setUp(self):
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.directory = directory.name
-
-    def put(self, name, content):
-        path = os.path.join(self.directory, name)
-        with open(path, "wb") as file:
-            file.write(content)
-        return path
-
+class TableParity(FilesTest):
     def compare(self, contents):
         """contents: (extension, bytes). All must be read, as Python's csv reads them."""
         questions, expected = [], []

@@ -1,9 +1,8 @@
 // Answers questions about tables, a line of JSON each.
-#include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/base/main.h"
 #include "lockstep/tables/text_table.h"
+#include "tests/probe.h"
 
 namespace {
 
@@ -108,17 +107,4 @@ json answer(const json& q) {
 
 }  // namespace
 
-int main() {
-  return lockstep::run_main("tables_probe", [] {
-    for (std::string line; std::getline(std::cin, line);) {
-      json reply;
-      try {
-        reply["answer"] = answer(json::parse(line));
-      } catch (const std::exception& error) {
-        reply["error"] = error.what();
-      }
-      std::cout << reply << "\n" << std::flush;
-    }
-    return 0;
-  });
-}
+int main() { return lockstep::testing::answer_questions("tables_probe", answer); }

@@ -240,6 +240,12 @@ class Fetch(unittest.TestCase):
         self.part(self.archive[:1000])
         self.server.trouble["set.tar.gz"] = ["whole"] * 3
         self.is_whole(self.fetch())
+        subprocess.run(["rm", "-r", self.data], check=True)
+        self.server.trouble["set.tar.gz"] = ["cut", "whole", "cut", "whole"]
+        self.is_whole(self.fetch())
+        subprocess.run(["rm", "-r", self.data], check=True)
+        self.server.trouble["set.tar.gz"] = ["cut", "whole"] * 9
+        self.refused(self.fetch("--retries", "1"), "cannot download")
 
     def test_a_part_that_is_not_of_this_file(self):
         for left in (b"x" * 1000, b"x" * len(self.archive), b"x" * (len(self.archive) + 5)):
@@ -359,6 +365,12 @@ class Fetch(unittest.TestCase):
             self.assertEqual(run.returncode, 2)
             self.assertIn(message, run.stderr)
             self.assertEqual(run.stderr.count("\n"), 1)
+        empty = os.path.join(self.directory, "empty.json")
+        with open(empty, "w"):
+            pass
+        run = subprocess.run([LOCKSTEP, "data", "fetch", "--list", "--catalog", empty], capture_output=True, text=True, timeout=60)
+        self.assertEqual((run.returncode, run.stdout), (2, ""))
+        self.assertIn("empty.json is not a catalog", run.stderr)
         self.catalog = []
         self.refused(self.fetch(), "catalog.json")
         with contextlib.suppress(FileNotFoundError):

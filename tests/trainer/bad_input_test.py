@@ -156,6 +156,7 @@ class BadInputTest(unittest.TestCase):
         self.check("the training set has 2 samples, fewer than the 3 ranks; start at most 2 processes", ranks=(3,),
                    train_file=few)
         self.check("dataloader_drop_last leaves nothing", train_file=few, dataloader_drop_last=True)
+        self.check("--max-seq-length is 0; expected a number of tokens", max_seq_length=0)
         self.check("--max-seq-length is 65; the model has 64 positions", max_seq_length=65)
 
     def test_another_run_is_kept(self):

@@ -96,6 +96,17 @@ class DeterministicWorldTest(unittest.TestCase):
         self.assert_same(self.run_pictures(4), whole)
         self.assert_same(self.run_pictures(2, resume_from_checkpoint=str(whole / "checkpoint-2")), whole)
 
+    def test_pictures_normalised_over_all(self):
+        more = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.5, "max_steps": 6}
+        whole = self.run_pictures(1, "sync", **more)
+        self.assert_same(self.run_pictures(2, "sync", backend="gloo", **more), whole)
+        before = whole
+        for step, ranks in ((2, 4), (4, 2)):  # another number of processes each time
+            resumed = self.run_pictures(ranks, "sync", resume_from_checkpoint=str(before / f"checkpoint-{step}"), **more)
+            self.assert_same(resumed, whole)
+            before = resumed
+        self.assertNotEqual(digest(whole), digest(self.run_pictures(1, **more)))
+
     def test_bf16(self):
         changes = {"bf16": True, "num_train_epochs": None, "max_steps": 3, "eval_strategy": "no", "eval_steps": None,
                    "deterministic_world": 4}

@@ -82,16 +82,22 @@ class Formats(unittest.TestCase):
     def test_predictions_without_labels(self):
         table = pa.table({"text": [text for text, _ in self.rows]})
         pa.parquet.write_table(table, self.dir / "new.parquet")
-        (self.dir / "new.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text, _ in self.rows))
+        lines = [json.dumps({"text": text}) + "\n" for text, _ in self.rows]
+        (self.dir / "new.jsonl").write_text("".join(lines))
+        (self.dir / "holed.jsonl").write_text("".join([lines[0], '{"text": 5}\n', *lines[1:]]))
         found = []
-        for name in ("new.parquet", "new.jsonl"):
+        for name in ("new.parquet", "new.jsonl", "holed.jsonl"):
             done = tiny.run({"--model-name-or-path": self.model, "--do-predict": True, "--test-file": self.dir / name,
                              "--output-dir": self.dir / "predicted", "--overwrite-output-dir": True,
-                             "--label-names": "positive,negative"})
+                             "--label-names": "positive,negative", "--skip-bad-rows": True})
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             found.append(tiny.json_lines(self.dir / "predicted/predictions.jsonl"))
         self.assertEqual(len(found[0]), 60)
-        self.assertEqual(*found)
+        self.assertEqual(found[0], found[1])
+        self.assertEqual([row["index"] for row in found[0]], list(range(60)))
+        # A row that is left out leaves the others their numbers.
+        self.assertEqual([row["index"] for row in found[2]], [0, *range(2, 61)])
+        self.assertEqual([row["logits"] for row in found[2]], [row["logits"] for row in found[0]])
 
     def test_bad_rows(self):
         good = "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in self.rows)

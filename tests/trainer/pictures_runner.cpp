@@ -1,4 +1,4 @@
-// Trains ResNet-18 on random pictures with the Trainer:
+// Trains a narrow ResNet-18 on random pictures with the Trainer:
 //   pictures_runner ARGUMENTS [sync]
 // ARGUMENTS: a training_args.json, whose output_dir gets the model, buffers included. sync: batches are normalised over all
 // ranks.
@@ -20,7 +20,8 @@ using namespace lockstep;
 int run(int argc, char** argv) {
   const auto args = training_arguments_from_json(read_file(argv[1]), argv[1]);
   at::manual_seed(args.seed);
-  models::ResNet model(models::ResNetOptions{.num_classes = 4, .stem = models::ResNetOptions::Stem::cifar});
+  models::ResNet model(
+      models::ResNetOptions{.num_classes = 4, .stem = models::ResNetOptions::Stem::cifar, .width = 8});
   const Dataset pictures =
       tensor_dataset({{"image", at::randn({45, 3, 8, 8})}, {"label", at::randint(4, {45}, at::kLong)}});
   auto world = init();

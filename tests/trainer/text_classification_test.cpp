@@ -52,6 +52,20 @@ TEST(Labels, IdsByNameElseByNumber) {
   EXPECT_EQ(label_ids(table({"1", "5"}), "label", {"5", "1"}), (std::vector<int64_t>{1, 0}));
 }
 
+TEST(Labels, NamesThatAreNumbersAreNoPlaces) {
+  EXPECT_EQ(label_ids(table({"2", "1.0", "1", "2.00"}), "label", {"1", "2"}),
+            (std::vector<int64_t>{1, 0, 0, 1}));
+  for (const char* const unknown : {"0", "0.0", "3", "x"}) {
+    try {
+      label_ids(table({"1", unknown}), "label", {"1", "2"});
+      ADD_FAILURE() << unknown;
+    } catch (const ValueError& error) {
+      EXPECT_EQ(std::string(error.what()), "memory.csv: record 2: label \"" + std::string(unknown) +
+                                               "\" in column label is unknown; expected one of 1, 2");
+    }
+  }
+}
+
 TEST(Labels, RowsWithOthersAreLeftOut) {
   const TextTable all("memory.csv", {"text", "label"},
                       {{"a", "b", "c", "d", "e"}, {"good", "so", "bad", "good", "so"}});
@@ -59,6 +73,7 @@ TEST(Labels, RowsWithOthersAreLeftOut) {
   const auto texts = kept.column("text");
   EXPECT_EQ(Labels(texts.begin(), texts.end()), (Labels{"a", "c", "d"}));
   EXPECT_EQ(kept.place(2), "memory.csv: record 4");
+  EXPECT_EQ(kept.record(2), 3);
   EXPECT_EQ(kept.select({2, 0}).place(0), "memory.csv: record 4");
   EXPECT_EQ(with_labels(all, "label", {"bad", "great"}).size(), 1u);
   EXPECT_THROW(with_labels(all, "label", {"bad", "great"}, true), ValueError);
@@ -74,6 +89,8 @@ TEST(Predictions, OneLineARowWithTheLikeliestLabel) {
   EXPECT_EQ(read_file(path),
             "{\"index\":0,\"label\":\"positive\",\"logits\":[0.5,-1.25]}\n"
             "{\"index\":1,\"label\":\"negative\",\"logits\":[-3.0,2.0]}\n");
+  write_predictions(path, at::tensor({1.0, 2.0}).reshape({1, 2}), {"positive", "negative"}, {7});
+  EXPECT_EQ(read_file(path), "{\"index\":7,\"label\":\"negative\",\"logits\":[1.0,2.0]}\n");
   std::filesystem::remove_all(pattern);
 }
 

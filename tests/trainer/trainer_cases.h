@@ -43,7 +43,30 @@ inline Loss net_loss(TrainedModel<Net>& net, const Batch& batch) {
   return cross_entropy_sum(net(batch["x"]), batch["label"]);
 }
 
+/// The same weights on each call.
+Net make_net(double dropout = 0);
+
 /// All parameters as one vector.
 at::Tensor weights_of(const torch::nn::Module& module);
+
+/// Notes the events in their order.
+struct Recorder : TrainerCallback {
+  std::string name() const override { return "recorder"; }
+  void on_init_end(CallbackContext&) override { events += "init_end "; }
+  void on_train_begin(CallbackContext&) override { events += "train_begin "; }
+  void on_train_end(CallbackContext&) override { events += "train_end "; }
+  void on_epoch_begin(CallbackContext&) override { events += "epoch_begin "; }
+  void on_epoch_end(CallbackContext&) override { events += "epoch_end "; }
+  void on_step_begin(CallbackContext&) override { events += "step_begin "; }
+  void on_substep_end(CallbackContext&) override { events += "substep_end "; }
+  void on_pre_optimizer_step(CallbackContext&) override { events += "pre_optimizer_step "; }
+  void on_optimizer_step(CallbackContext&) override { events += "optimizer_step "; }
+  void on_step_end(CallbackContext&) override { events += "step_end "; }
+  void on_evaluate(CallbackContext&) override { events += "evaluate "; }
+  void on_predict(CallbackContext&) override { events += "predict "; }
+  void on_save(CallbackContext&) override { events += "save "; }
+  void on_log(CallbackContext&) override { events += "log "; }
+  std::string events;
+};
 
 }  // namespace lockstep::testing

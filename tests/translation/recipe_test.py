@@ -124,6 +124,32 @@ class RecipeTest(unittest.TestCase):
         self.write("train", train, folder)
         return folder
 
+    def test_preload_without_a_validation_set_and_before_the_first_epoch_ended(self):
+        output = self.path / "unvalidated"
+        words = ("--tokens-per-batch", 100, "--validation-split", 0, "--data-dir", self.without_validation(), "--preload", "latest")
+        self.train(output, *words, "--max-steps", 3, "--save-strategy", "steps", "--save-steps", 2)
+        self.assertEqual(list(output.glob("tmodel_*")), [])
+        second = self.train(output, *words, "--num-train-epochs", 1)  # the first one was stopped in its epoch
+        self.assertIn("resuming from", second.stderr)
+        self.assertTrue((output / "tmodel_00" / "model.safetensors").exists())
+        logical = self.train(self.path / "logical", *words, "--max-steps", 3, "--deterministic-world", 2)
+        self.assertIn("3 steps of 2 samples", logical.stdout)  # of the logical ranks
+
+        # What it translates to and from.
+        self.assertIn("cannot read", self.run_recipe("--model-dir", output, "--input", self.path, code=1).stderr)
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([str(BIN / "translate"), "--model-dir", str(output), "--input", "-"], input="one.\n", text=True,
+                                  stdout=full, stderr=subprocess.PIPE, timeout=120)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot write the translations: No space left on device", done.stderr)
+
+    def without_validation(self):
+        folder = self.path / "train-only"
+        if not folder.exists():
+            folder.mkdir()
+            self.write("train", pairs(240, 0), folder)
+        return folder
+
     def test_mistakes_are_named(self):
         good = pairs(30, 1)
         folder = self.folder("bad", good)

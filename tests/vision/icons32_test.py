@@ -2,8 +2,10 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 import peers  # noqa: F401
@@ -46,6 +48,27 @@ class Icons32(unittest.TestCase):
     def run_tool(self, *more):
         return subprocess.run([os.environ["LOCKSTEP_BIN_DIR"] + "/lockstep", "data", "icons32", "--output-dir",
                                self.directory / "set", "--packages", self.packages, *more], capture_output=True, text=True)
+
+    def test_a_signal_leaves_nothing_behind(self):
+        programs = self.directory / "bin"
+        programs.mkdir()
+        (programs / "apt-get").write_text("#!/bin/sh\n/bin/sleep 60 &\necho half > half.deb\necho $$ $! > $NUMBERS.new\n"
+                                          "/bin/mv $NUMBERS.new $NUMBERS\nwait\n")
+        (programs / "apt-get").chmod(0o755)
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            place, numbers = self.directory / f"place{code}", self.directory / f"numbers{code}"
+            process = subprocess.Popen([os.environ["LOCKSTEP_BIN_DIR"] + "/lockstep", "data", "icons32", "--output-dir", place / "set"],
+                                       env={"PATH": str(programs), "NUMBERS": str(numbers)}, stdout=subprocess.DEVNULL)
+            deadline = time.monotonic() + 30
+            while not numbers.exists() and time.monotonic() < deadline:
+                time.sleep(.01)
+            self.assertEqual(len(list(place.iterdir())), 1)
+            process.send_signal(number)
+            self.assertEqual(process.wait(30), code)
+            self.assertEqual(list(place.iterdir()), [])
+            for pid in numbers.read_text().split():
+                status = pathlib.Path("/proc", pid, "stat")
+                self.assertTrue(not status.exists() or status.read_text().split()[2] == "Z", pid)
 
     def make_all(self):
         shared = icon(1000)

@@ -1,5 +1,6 @@
 """resnet_ddp on small pictures: what it writes, resumes from and repeats."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -109,6 +110,21 @@ class ResNetDdp(unittest.TestCase):
                 first = next(entry for entry in log_of(output) if "eval_loss" in entry)
                 self.assertAlmostEqual(first["eval_loss"], wanted, delta=2e-4 * wanted)
                 self.assertAlmostEqual(first["eval_accuracy"], accuracy, delta=1e-6)
+
+    def test_the_weights_of_an_averaged_model_and_a_run_that_begins_with_them(self):
+        data = self.directory / "pictures"
+        shutil.copytree(self.data, data)
+        for split in ("train", "test"):  # a name that is no UTF-8
+            os.rename(data / split / "apps", os.fsencode(data / split) + b"/\xff")
+        flags = ["--save-strategy", "no", "--ema-decay", 0.9, "--max-steps", 2]
+        for more in ([], ["--resume"], ["--overwrite-output-dir", "--model-filename", "deep/own.pth"]):
+            output, text = self.train("out", *flags, *more, data=data, ranks=1)
+            name = more[-1] if len(more) > 1 else "resnet_distributed.pth"
+            saved, own = torch.load(output / name, weights_only=True), load_file(output / "model.safetensors")
+            for tensor, value in saved.items():
+                self.assertTrue(torch.equal(value, own[tensor.removeprefix("module.")]), tensor)
+            self.assertIn("\ufffd", json.loads((output / "config.json").read_text())["classes"])
+            self.assertEqual(more == ["--resume"], "weights of" in text)
 
     def test_synchronised_batch_norm_makes_two_ranks_as_one(self):
         losses = []

@@ -4,12 +4,10 @@
 #include <ATen/ops/from_blob.h>
 
 #include <fstream>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "lockstep/base/file.h"
-#include "lockstep/base/main.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/vision/cifar.h"
 #include "lockstep/vision/decode.h"
@@ -17,6 +15,7 @@
 #include "lockstep/vision/picture_dataset.h"
 #include "lockstep/vision/picture_folder.h"
 #include "lockstep/vision/picture_set.h"
+#include "tests/probe.h"
 
 namespace {
 
@@ -149,17 +148,4 @@ json answer(const json& q) {
 
 }  // namespace
 
-int main() {
-  return lockstep::run_main("vision_probe", [] {
-    for (std::string line; std::getline(std::cin, line);) {
-      json reply;
-      try {
-        reply["answer"] = answer(json::parse(line));
-      } catch (const std::exception& error) {
-        reply["error"] = error.what();
-      }
-      std::cout << reply << "\n";
-    }
-    return 0;
-  });
-}
+int main() { return lockstep::testing::answer_questions("vision_probe", answer); }

@@ -1,21 +1,12 @@
-"""Asks the C++ test program vision_probe."""
+"""Asks the C++ test program vision_probe, and makes pictures for it."""
 
-import json
+import functools
 import os
-import subprocess
 
 import numpy as np
+import probe
 
-
-def ask(questions):
-    """One answer (the value, or an Exception with the message) for each question."""
-    program = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "vision_probe")
-    lines = "".join(json.dumps(question) + "\n" for question in questions)
-    run = subprocess.run([program], input=lines.encode(), capture_output=True, timeout=120)
-    assert run.returncode == 0, run.stderr
-    answers = [json.loads(line) for line in run.stdout.splitlines()]
-    assert len(answers) == len(questions), run.stderr
-    return [a["answer"] if "answer" in a else Exception(a["error"]) for a in answers]
+ask = functools.partial(probe.ask, program="vision_probe")
 
 
 def write_icons(directory, classes=("apps", "mimetypes"), splits=("train", "test"), each=6, size=32, seed=0):

@@ -151,7 +151,7 @@ void receive(const CatalogFile& file, const std::filesystem::path& part, const s
                    .first_line = std::chrono::seconds(5)});
   arriving.bar = &bar;
   int failures = 0;
-  bool restarted = false;
+  int restarts = 0;
   while (arriving.have < file.bytes) {
     const int64_t before = arriving.have;
     const auto outcome = transfer(file, arriving, options);
@@ -160,8 +160,10 @@ void receive(const CatalogFile& file, const std::filesystem::path& part, const s
       fail("write", part);
     }
     const bool cannot_resume = before > 0 && (outcome.code == CURLE_RANGE_ERROR || outcome.status == 416);
-    if (cannot_resume && !restarted) {  // this server sends whole files only
-      restarted = true;
+    // This server sends whole files only. The first time may be for what an earlier run has left, each other one
+    // is for a connection that was cut.
+    if (cannot_resume && restarts <= options.retries) {
+      ++restarts;
       restart(arriving, part);
       at_begin = 0;
       continue;

@@ -1,9 +1,14 @@
 #include "tools/data/fetch.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -11,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/fd.h"
 #include "lockstep/base/file.h"
 #include "lockstep/tables/folder_lock.h"
 #include "lockstep/tracking/progress/live_line.h"
@@ -51,9 +57,30 @@ void print_files(const std::filesystem::path& folder) {
   for (const auto& line : lines) fmt::print("{}\n", line);
 }
 
+// Of this process alone: on some network file systems machines do not see each other's locks. Removes what killed
+// processes of this machine have left.
+std::string own_name(const std::filesystem::path& downloads) {
+  char host[HOST_NAME_MAX + 1] = "";
+  ::gethostname(host, HOST_NAME_MAX);
+  const auto of_host = fmt::format("unpacked.{}.", host);
+  std::vector<std::filesystem::path> left;
+  for (const auto& entry : std::filesystem::directory_iterator(downloads)) {
+    if (entry.path().filename().string().starts_with(of_host)) left.push_back(entry.path());
+  }
+  for (const auto& path : left) std::filesystem::remove_all(path);
+  return fmt::format("{}{}", of_host, ::getpid());
+}
+
+// Only what is on disk gets its name: afterwards the folder is taken for whole.
+void sync(const std::filesystem::path& folder) {
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || ::syncfs(fd.get()) != 0)
+    throw FileError(fmt::format("cannot write {}: {}", folder.string(), std::strerror(errno)));
+}
+
 int fetch(const FetchArguments& arguments) {
   const std::string own = arguments.catalog.empty() ? std::string() : read_file(arguments.catalog);
-  const std::string_view catalog = own.empty() ? std::string_view(built_in_catalog) : own;
+  const std::string_view catalog = arguments.catalog.empty() ? std::string_view(built_in_catalog) : own;
   if (arguments.list) {
     list_data_sets(catalog, arguments.catalog.string());
     return 0;
@@ -73,13 +100,15 @@ int fetch(const FetchArguments& arguments) {
                                     .say = LiveLine::print_above};
       std::vector<std::filesystem::path> archives;
       for (const auto& file : entry.files) archives.push_back(download(file, downloads, options));
-      const auto unfinished = downloads / "unpacked";
-      std::filesystem::remove_all(unfinished);  // of a run that was killed
+      const auto unfinished = downloads / own_name(downloads);
       std::filesystem::create_directories(unfinished);
       for (const auto& archive : archives) unpack(archive, unfinished);
-      std::filesystem::rename(unfinished, target);
-      std::filesystem::remove_all(downloads);
-      std::error_code ignored;
+      sync(unfinished);
+      std::error_code error, ignored;
+      std::filesystem::rename(unfinished, target, error);
+      if (error && !is_there())  // else another machine has been faster, with the same files
+        throw FileError(fmt::format("cannot create {}: {}", target.string(), error.message()));
+      std::filesystem::remove_all(downloads, ignored);
       std::filesystem::remove(downloads.parent_path(), ignored);  // unless another one is being fetched
       fmt::print("{}: {} file{} verified (sizes and SHA-256 of {})\n", target.string(), entry.files.size(),
                  entry.files.size() == 1 ? "" : "s", entry.files[0].source);

@@ -124,6 +124,7 @@ int make_icons32(const Icons32Arguments& arguments) {
       throw FileError(fmt::format("{} has no {}_*.deb; expected the packages {}", source.string(), package,
                                   fmt::join(kIconPackages, ", ")));
     }
+    end_if_stopped();
     const fs::path unpacked = work / "unpacked";
     fs::remove_all(unpacked, ignored);
     run_program({"dpkg-deb", "-x", fs::absolute(found->second).string(), unpacked.string()}, work,
@@ -134,6 +135,7 @@ int make_icons32(const Icons32Arguments& arguments) {
     throw FileError(fmt::format("the packages of this system hold icons of {} classes only; expected {}",
                                 counts.by_class.size(), kIconClasses.size()));
   }
+  end_if_stopped();
   // One sync for thousands of files; only then does the set get its name.
   const UniqueFd folder(::open(set.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder.valid() || ::syncfs(folder.get()) != 0)

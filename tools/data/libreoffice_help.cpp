@@ -87,8 +87,10 @@ HelpPairs read_pages(const fs::path& root, const std::vector<std::string>& langu
       throw FileError(fmt::format("{}: {}", path.string(), error.what()));
     }
   };
-  for (const auto& page : pages)
+  for (const auto& page : pages) {
+    end_if_stopped();
     pairs.add(page.string(), paragraphs(source / page), paragraphs(target / page));
+  }
   return pairs;
 }
 

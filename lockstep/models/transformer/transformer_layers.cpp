@@ -98,9 +98,9 @@ EncoderLayer::EncoderLayer(const TransformerConfig& config) {
 at::Tensor EncoderLayer::operator()(const at::Tensor& input, const TokenLayout& layout,
                                     const TransformerConfig& config, double p) const {
   at::Tensor normed = (*norms[0])(input);
-  at::Tensor x =
-      input + ops::dropout((*self_attention)(normed, layout, normed, layout, false, config.num_heads, p), p);
-  return x + ops::dropout((*feed_forward)((*norms[1])(x), p), p);
+  const at::Tensor x = ops::dropout_add(
+      (*self_attention)(normed, layout, normed, layout, false, config.num_heads, p), p, input);
+  return ops::dropout_add((*feed_forward)((*norms[1])(x), p), p, x);
 }
 
 DecoderLayer::DecoderLayer(const TransformerConfig& config) {
@@ -115,9 +115,11 @@ at::Tensor DecoderLayer::operator()(const at::Tensor& input, const TokenLayout& 
                                     const TransformerConfig& config, double p) const {
   const int64_t heads = config.num_heads;
   at::Tensor normed = (*norms[0])(input);
-  at::Tensor x = input + ops::dropout((*self_attention)(normed, layout, normed, layout, true, heads, p), p);
-  x = x + ops::dropout((*cross_attention)((*norms[1])(x), layout, memory, memory_layout, false, heads, p), p);
-  return x + ops::dropout((*feed_forward)((*norms[2])(x), p), p);
+  at::Tensor x =
+      ops::dropout_add((*self_attention)(normed, layout, normed, layout, true, heads, p), p, input);
+  x = ops::dropout_add((*cross_attention)((*norms[1])(x), layout, memory, memory_layout, false, heads, p), p,
+                       x);
+  return ops::dropout_add((*feed_forward)((*norms[2])(x), p), p, x);
 }
 
 template <class Layer>

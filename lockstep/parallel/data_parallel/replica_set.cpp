@@ -5,17 +5,20 @@
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <mutex>
 #include <optional>
 #include <sstream>
+#include <unordered_map>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -57,6 +60,16 @@ void check_same(const char* what, const Dict& mine, const Dict& theirs) {
                        ", another has " + b + "; a factory must make the same module each time");
     }
   }
+}
+
+/// Where each tensor stands first: the same one under a second name (tied weights, a module registered twice) is one.
+std::vector<size_t> first_places(const std::vector<at::Tensor>& tensors) {
+  std::unordered_map<const at::TensorImpl*, size_t> seen;
+  std::vector<size_t> places;
+  for (const at::Tensor& tensor : tensors) {
+    places.push_back(seen.emplace(tensor.unsafeGetTensorImpl(), places.size()).first->second);
+  }
+  return places;
 }
 
 int threads_of(const DataParallelOptions& options) {
@@ -113,6 +126,19 @@ ReplicaSet::ReplicaSet(std::vector<std::shared_ptr<torch::nn::Module>> modules,
     buffers_.push_back(module->buffers());
     generators_.push_back(at::detail::createCPUGenerator());
   }
+  const std::vector<size_t> places_of_first = first_places(parameters_.front());
+  for (auto& parameters : parameters_) {
+    if (first_places(parameters) != places_of_first) {
+      throw ValueError(
+          "DataParallel: the module has tied parameters, or a module twice, and its clone() unties them (that of "
+          "torch::nn::Sequential does); give DataParallel a factory, a function that makes the module");
+    }
+    std::vector<at::Tensor> once;
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      if (places_of_first[p] == p) once.push_back(parameters[p]);
+    }
+    parameters = std::move(once);
+  }
   for (const auto& submodule : submodules_.front()) {
     const auto* norm = dynamic_cast<const BatchNormImpl*>(submodule.get());
     if (norm == nullptr || !norm->process_group() || options_.replicas == 1) continue;
@@ -150,7 +176,8 @@ Shards ReplicaSet::scatter(const FoundTensors& inputs) {
       at::Tensor& part = shards.parts[r][t];
       if (!part.defined()) continue;
       // The graph behind the batch is the caller's thread's: a replica's ends here.
-      if (with_gradients) part = part.detach();
+      // Nor is it told of what another replica does to its own part in place.
+      if (with_gradients) part = part.variable_data();
       if (!places_.is_on_cpu()) part = brought_to(places_.devices[r], part);
       if (wants) part.set_requires_grad(true);
     }
@@ -180,6 +207,12 @@ void ReplicaSet::follow_module() {
       if (is_shared && mine.numel() > 0) continue;
       if (!is_shared) changed = true;
       share_memory(mine, theirs);
+    }
+    for (size_t b = 0; b < buffers_[r].size(); ++b) {
+      const at::Tensor& mine = buffers_[0][b];
+      at::Tensor& theirs = buffers_[r][b];
+      if (theirs.scalar_type() == mine.scalar_type() && theirs.sizes() == mine.sizes()) continue;
+      theirs.set_data(at::empty_like(mine, at::TensorOptions().device(places_.devices[r])));
     }
     // Unseen by autograd, as the update of statistics in a forward is: one backward may follow two forwards.
     const at::AutoDispatchBelowADInplaceOrView below;
@@ -349,8 +382,54 @@ std::vector<at::Tensor> ReplicaSet::take_held() {
   return held;
 }
 
+/// Are the parameters' gradients wanted? torch::autograd::grad() and backward(inputs) compute those of some tensors alone.
+bool ReplicaSet::wants_parameters() const {
+  const auto* const wanted = torch::autograd::get_current_graph_task_exec_info();
+  if (wanted == nullptr || wanted->empty()) return true;
+  return std::any_of(
+      parameters_.front().begin(), parameters_.front().end(), [&](const at::Tensor& parameter) {
+        if (!parameter.requires_grad()) return false;
+        const auto found = wanted->find(torch::autograd::impl::grad_accumulator(parameter).get());
+        return found != wanted->end() && found->second.needed_;
+      });
+}
+
+/// While it lives, hooks on the module's parameters are not called: they want the sum, not replica 0's part.
+class ReplicaSet::HooksAside {
+ public:
+  explicit HooksAside(const std::vector<at::Tensor>& parameters) : parameters_(parameters) {
+    for (const at::Tensor& parameter : parameters) {
+      aside_.emplace_back();
+      if (parameter.requires_grad()) aside_.back().swap(torch::autograd::impl::hooks(parameter));
+    }
+  }
+  ~HooksAside() {
+    for (size_t p = 0; p < aside_.size(); ++p) {
+      if (!aside_[p].empty()) torch::autograd::impl::hooks(parameters_[p]).swap(aside_[p]);
+    }
+  }
+  HooksAside(const HooksAside&) = delete;
+  HooksAside& operator=(const HooksAside&) = delete;
+  at::Tensor called(size_t p, const at::Tensor& gradient) const {
+    torch::autograd::variable_list one{gradient};
+    for (const auto& hook : aside_[p]) one = (*hook)(one);
+    return one.front();
+  }
+
+ private:
+  const std::vector<at::Tensor>& parameters_;
+  std::vector<std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>> aside_{};
+};
+
+/// As it was before a backward.
+void ReplicaSet::restore(const std::vector<at::Tensor>& held) {
+  for (const auto& of_replica : gradients_) of_replica->end(false);
+  for (size_t p = 0; p < held.size(); ++p) parameters_.front()[p].mutable_grad() = held[p];
+}
+
 /// Leaves the sum in the module's gradients and nothing in the other replicas'.
-void ReplicaSet::settle(int count, bool averages, const std::vector<at::Tensor>& held) {
+void ReplicaSet::settle(int count, bool averages, const std::vector<at::Tensor>& held,
+                        const HooksAside& hooks) {
   for (size_t p = 0; p < held.size(); ++p) {
     bool is_used = false;
     std::vector<at::Tensor> sparse;
@@ -369,6 +448,7 @@ void ReplicaSet::settle(int count, bool averages, const std::vector<at::Tensor>&
     } else {
       gradient.reset();
     }
+    if (gradient.defined()) gradient = hooks.called(p, gradient);
     for (size_t r = 1; r < parameters_.size(); ++r) parameters_[r][p].mutable_grad().reset();
     if (!held[p].defined()) continue;
     if (!gradient.defined()) {
@@ -445,18 +525,26 @@ std::vector<at::Tensor> ReplicaSet::backward(const Backward& pass, const std::ve
   const int count = pass.shards.count();
   const bool averages = pass.join == Join::mean;
   const at::NoGradGuard no_grad;
+  const bool wants = wants_parameters();
   const std::vector<at::Tensor> held = take_held();
+  const HooksAside hooks(parameters_.front());
   try {
     const Timed timed(times_.backward);
     run_backward(pass, gradients, keep_graph);
   } catch (...) {
-    for (const auto& of_replica : gradients_) of_replica->end(false);
-    for (size_t p = 0; p < held.size(); ++p) parameters_.front()[p].mutable_grad() = held[p];
+    restore(held);
+    for (const auto& part : pass.shards.parts) {
+      for (const size_t t : pass.shards.wanting) part[t].mutable_grad().reset();
+    }
     throw;
   }
   const Timed timed(times_.reduce);
-  add_up(count, averages);
-  settle(count, averages, held);
+  if (wants) {
+    add_up(count, averages);
+    settle(count, averages, held, hooks);
+  } else {
+    restore(held);
+  }
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < pass.shards.wanting.size(); ++i) {
     const size_t t = pass.shards.wanting[i];

@@ -72,11 +72,14 @@ class ReplicaSet : public std::enable_shared_from_this<ReplicaSet> {
 
  private:
   class Backward;
+  class HooksAside;
   void follow_module();
   void seed_streams();
   void lay_out();
+  bool wants_parameters() const;
   std::vector<at::Tensor> take_held();
-  void settle(int count, bool averages, const std::vector<at::Tensor>& held);
+  void restore(const std::vector<at::Tensor>& held);
+  void settle(int count, bool averages, const std::vector<at::Tensor>& held, const HooksAside& hooks);
   std::vector<at::Tensor> backward(const Backward& pass, const std::vector<at::Tensor>& gradients,
                                    bool keep_graph);
   void run_backward(const Backward& pass, const std::vector<at::Tensor>& gradients, bool keep_graph);

@@ -111,7 +111,7 @@ void LogicalRanks::run_in_sequence(uint64_t step, int64_t micro_batches,
   // Each logical rank begins with the buffers with which the step began, as on a process of its own.
   std::vector<at::Tensor> before, of_first;
   if (own_.size() > 1) before = copies_of(buffers);
-  for (const int rank : own_) {
+  const auto run_rank = [&](int rank) {
     if (rank != own_.front()) copy(before, buffers);
     for (int64_t m = 0; m < micro_batches; ++m) {
       core_->sync = rank == own_.back() && m + 1 == micro_batches;
@@ -122,6 +122,13 @@ void LogicalRanks::run_in_sequence(uint64_t step, int64_t micro_batches,
     }
     if (rank == 0 && own_.size() > 1) of_first = copies_of(buffers);
     if (rank != own_.back()) reducer.keep_gradients();
+  };
+  try {
+    for (const int rank : own_) run_rank(rank);
+  } catch (...) {
+    // The other processes come to this step's pass, which this one is not in yet: the next step ends it with them.
+    if (!core_->sync) reducer.fail_forward();
+    throw;
   }
   if (!of_first.empty()) copy(of_first, buffers);
 }

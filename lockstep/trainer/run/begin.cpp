@@ -2,6 +2,7 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -52,13 +53,25 @@ int Trainer::Impl::data_ranks() const {
   return logical != nullptr ? logical->size() : group.size();
 }
 
-Run Trainer::Impl::plan_run(const std::optional<ResumePoint>& resumed) {
-  const int ranks = data_ranks();
+/// Ranks that count differently would train on samples that are not theirs, or wait for batches that never come.
+void Trainer::Impl::check_same_data() {
+  const auto sizes = fmt::format("{} samples to train on and {} to evaluate", parts.train_dataset.size,
+                                 parts.eval_dataset.size);
+  const auto of_ranks = group.all_gather_bytes(sizes);
+  const auto other =
+      std::find_if(of_ranks.begin(), of_ranks.end(), [&](const auto& text) { return text != of_ranks[0]; });
   on_all_ranks(group, [&] {
-    if (arguments.deterministic_world == 0 || parts.train_dataset.size >= ranks) return;
-    throw ValueError(fmt::format(
-        "the training set has {} sample{}, fewer than the {} logical ranks; lower deterministic_world",
-        parts.train_dataset.size, parts.train_dataset.size == 1 ? "" : "s", ranks));
+    if (other == of_ranks.end()) return;
+    throw ValueError(fmt::format("rank 0 has {}, rank {} has {}; all ranks need the same data", of_ranks[0],
+                                 other - of_ranks.begin(), *other));
+  });
+}
+
+Run Trainer::Impl::plan_run(const std::optional<ResumePoint>& resumed) {
+  if (group.size() > 1) check_same_data();
+  const int ranks = data_ranks();
+  on_all_ranks(group, [&] {  // with too few samples, which plan_training() names
+    if (parts.train_dataset.size < ranks) plan_training(parts.train_dataset.size, ranks, arguments);
   });
   TrainingPosition position;
   if (resumed) {

@@ -282,7 +282,7 @@ void Trainer::Impl::end_run(int stop_signal) {
                   can_resume ? ": --resume-from-checkpoint auto continues"
                              : ", the model only (save_only_model), from which training cannot be resumed");
   bar.message(text);
-  call(LOCKSTEP_EVENT(on_train_end));
+  call_train_end();
   throw ReportedError(text, can_resume ? stop_exit_code(stop_signal) : 128 + stop_signal);
 }
 

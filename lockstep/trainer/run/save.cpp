@@ -48,6 +48,9 @@ void Trainer::Impl::end_checkpoints() {
   if (!arguments.load_best_model_at_end || state.best_model_checkpoint.empty()) return;
   on_all_ranks(group,
                [&] { load_model(module, checkpoint::open(state.best_model_checkpoint, {.verify = false})); });
+  // With an average of the weights the checkpoint's model is the average of its step.
+  ema.reset();
+  if (state.best_global_step != state.global_step) last_evaluation_step = -1;  // of another model
   bar.message(fmt::format("loaded the best model, {}: {} {:.6g}", state.best_model_checkpoint,
                           arguments.best_metric(), *state.best_metric));
 }

@@ -103,6 +103,7 @@ struct Trainer::Impl {
 
   void call(detail::CallbackEvent event, const Metrics* metrics = nullptr, Metrics* logs = nullptr);
   detail::Run begin_run();
+  void check_same_data();
   detail::Run plan_run(const std::optional<ResumePoint>& resumed);
   void begin_state(const detail::Run& run, const std::optional<ResumePoint>& resumed);
   void begin_optimizer();
@@ -122,6 +123,7 @@ struct Trainer::Impl {
   void save_checkpoint(detail::Run& run);
   void end_run(int stop_signal);
   void end_checkpoints();
+  void call_train_end();
   Prediction evaluate(const Dataset& dataset, const std::string& prefix, bool keep_outputs);
   void log(Metrics values);
   void save_model(const std::filesystem::path& directory);

@@ -1,0 +1,110 @@
+// Callbacks: order of events, what they ask for, what they throw.
+#include <ATen/ops/equal.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/metrics/classification.h"
+#include "tests/trainer/trainer_cases.h"
+
+namespace lockstep::testing {
+namespace {
+
+TEST(Callbacks, EventsComeInTransformersOrder) {
+  const SharedFolder folder;
+  auto args = plain_arguments(folder);
+  args.per_device_train_batch_size = 2;
+  args.gradient_accumulation_steps = 2;
+  args.eval_strategy = IntervalStrategy::EPOCH;
+  const Dataset data = points(4 * world().size());
+  const auto recorder = std::make_shared<Recorder>();
+  Net net = make_net();
+  Trainer trainer(
+      net, args, world(),
+      {.train_dataset = data, .eval_dataset = data, .compute_loss = net_loss, .callbacks = {recorder}});
+  trainer.train();
+  trainer.predict(data);
+  trainer.save_model(folder.path / "saved");
+  EXPECT_EQ(
+      recorder->events,
+      "init_end train_begin epoch_begin step_begin substep_end pre_optimizer_step optimizer_step step_end "
+      "log save epoch_end log evaluate log train_end log predict save ");
+  if (world().rank() == 0) {
+    const auto saved = checkpoint::load_safetensors(folder.path / "saved/model.safetensors");
+    EXPECT_EQ(saved.tensors.size(), 4U);
+    EXPECT_TRUE(at::equal(saved.tensors.at("first.weight"), net->first->weight));
+  }
+}
+
+TEST(Callbacks, APredictionWithoutLabelsIsAnEventToo) {
+  const SharedFolder folder;
+  const auto recorder = std::make_shared<Recorder>();
+  Net net = make_net();
+  Trainer trainer(
+      net, plain_arguments(folder), world(),
+      {.forward = [](auto& model, const Batch& b) { return model(b["x"]); }, .callbacks = {recorder}});
+  trainer.predict(tensor_dataset({{"x", points(5).collate({0, 1, 2, 3, 4})["x"]}}));
+  EXPECT_EQ(recorder->events, "init_end predict ");
+}
+
+// What one rank asks for, all do.
+TEST(Callbacks, AStopOnOneRankStopsAll) {
+  struct Stop : TrainerCallback {
+    std::string name() const override { return "stop"; }
+    void on_step_end(CallbackContext& context) override {
+      if (context.group.rank() == context.group.size() - 1 && context.state.global_step == 2) {
+        context.control.should_training_stop = true;
+      }
+    }
+  };
+  const SharedFolder folder;
+  auto args = plain_arguments(folder);
+  args.per_device_train_batch_size = 2;
+  Net net = make_net();
+  Trainer trainer(
+      net, args, world(),
+      {.train_dataset = points(24), .compute_loss = net_loss, .callbacks = {std::make_shared<Stop>()}});
+  trainer.train();
+  EXPECT_EQ(trainer.state().global_step, 2);
+}
+
+TEST(Callbacks, AnExceptionNamesItsCallback) {
+  struct Fails : TrainerCallback {
+    std::string name() const override { return "fails"; }
+    void on_log(CallbackContext&) override { throw std::runtime_error("no more paper"); }
+  };
+  const SharedFolder folder;
+  Net net = make_net();
+  Trainer trainer(
+      net, plain_arguments(folder), world(),
+      {.train_dataset = points(24), .compute_loss = net_loss, .callbacks = {std::make_shared<Fails>()}});
+  check_throws<Error>([&] { trainer.train(); }, "the callback fails failed in on_log: no more paper");
+}
+
+TEST(Callbacks, TrainingStopsWhenNothingImproves) {
+  const SharedFolder folder;
+  auto args = plain_arguments(folder);
+  args.learning_rate = 0;
+  args.num_train_epochs = 10;
+  args.per_device_train_batch_size = 24;
+  const Dataset data = points(24);
+  Net net = make_net();
+  const auto run = [&](EarlyStoppingOptions options) {
+    Trainer trainer(net, args, world(),
+                    {.train_dataset = data,
+                     .eval_dataset = data,
+                     .compute_loss = net_loss,
+                     .metrics = {accuracy()},
+                     .callbacks = {early_stopping(options), throughput()}});
+    trainer.train();
+    EXPECT_GT(trainer.state().log_history.front().values.at("steps_per_second"), 0);
+    return trainer.state().global_step;
+  };
+  check_throws<ValueError>([&] { run({}); }, "early stopping needs evaluations");
+  args.eval_strategy = IntervalStrategy::EPOCH;
+  EXPECT_EQ(run({.patience = 2}), 3);
+  EXPECT_EQ(run({.patience = 1, .metric = "accuracy"}), 2);
+  check_throws<ValueError>([&] { run({.metric = "beauty"}); }, "no metric eval_beauty; it has eval_accuracy");
+}
+
+}  // namespace
+}  // namespace lockstep::testing
