@@ -15,6 +15,7 @@
 #include "benchmarks/measured_models.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/parallel/data_parallel/data_parallel.h"
@@ -66,6 +67,7 @@ double memory_of_job(const World& world) {
 
 template <class Kind>
 void measure(const Settings& settings) {
+  keep_freed_memory();  // else it is chance how often the allocator gives gradients back to the system
   const World world = init();
   const int64_t batch = settings.batch / world.size();
   at::manual_seed(1);

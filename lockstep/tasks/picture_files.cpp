@@ -10,6 +10,8 @@
 namespace lockstep {
 namespace {
 
+const std::vector<std::string> kPaddingModes{"constant", "edge", "reflect", "symmetric"};  // by enumerator
+
 // A damaged file is told before training, by one rank. Sets of small pictures keep what is decoded.
 void decode_first(const vision::PictureSet& pictures) {
   constexpr int64_t kMost = 10'000;
@@ -39,6 +41,12 @@ void PictureFiles::add_flags(CommandLine program) {
       .add_option("--crop-padding", transforms.crop_padding,
                   "Random crop after padding by so many pixels; 0: none")
       .with_default();
+  program
+      .add_option(
+          "--crop-padding-mode", padding_mode,
+          "The added pixels, as torchvision's padding_mode: constant (black), edge, reflect or symmetric")
+      .one_of(kPaddingModes)
+      .with_default();
   program.add_option("--flip-probability", transforms.flip_probability, "Share of pictures that are mirrored")
       .with_default();
   program.add_option("--rotation", transforms.rotation_degrees, "Random rotation of up to so many degrees")
@@ -50,7 +58,11 @@ void PictureFiles::add_flags(CommandLine program) {
   program.add_option("--hue", transforms.hue, "Random hue, likewise").with_default();
 }
 
-void PictureFiles::check() const { vision::check_transforms(transforms); }
+void PictureFiles::check() {
+  transforms.crop_padding_mode = static_cast<vision::PaddingMode>(
+      std::find(kPaddingModes.begin(), kPaddingModes.end(), padding_mode) - kPaddingModes.begin());
+  vision::check_transforms(transforms);
+}
 
 void PictureFiles::read() {
   using vision::PictureSplit;

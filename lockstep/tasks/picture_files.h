@@ -21,10 +21,12 @@ struct PictureFiles {
   /// What happens to training pictures; read() sets `size`.
   vision::PictureTransforms transforms{.crop_padding = 4, .flip_probability = 0.5};
 
+  std::string padding_mode = "reflect";  ///< of `transforms`, by torchvision's name
+
   /// Adds the flags, which write into the members above.
   void add_flags(CommandLine program);
-  /// Throws ValueError for a transform that cannot be.
-  void check() const;
+  /// Brings padding_mode into `transforms`. Throws ValueError for a transform that cannot be.
+  void check();
 
   std::shared_ptr<vision::PictureSet> train{};  ///< set by read()
   std::shared_ptr<vision::PictureSet> test{};   ///< set by read()

@@ -50,35 +50,40 @@ Table byte_table(const PictureTransforms& transforms, bool normalizes) {
   return table;
 }
 
-/// One row of a crop: source pixel `left + x` becomes target pixel x, or its mirror image; 0 outside.
-void convert_row(const uint8_t* source, int64_t left, int64_t width, bool flips, const float* table,
-                 float* target) {
+/// One row of a crop: source pixel `left + x` becomes target pixel x, or its mirror image.
+void convert_row(const uint8_t* source, int64_t left, int64_t width, bool flips, PaddingMode mode,
+                 const float* table, float* target) {
   const int64_t begin = std::clamp<int64_t>(-left, 0, width),
                 end = std::clamp<int64_t>(width - left, 0, width);
+  const auto outside = [&](int64_t x) {
+    const int64_t from = padded_from(left + x, width, mode);
+    return table[from < 0 ? 0 : source[from]];
+  };
   if (flips) {
     float* const last = target + width - 1;
-    for (int64_t x = 0; x < begin; ++x) last[-x] = table[0];
+    for (int64_t x = 0; x < begin; ++x) last[-x] = outside(x);
     for (int64_t x = begin; x < end; ++x) last[-x] = table[source[left + x]];
-    for (int64_t x = end; x < width; ++x) last[-x] = table[0];
+    for (int64_t x = end; x < width; ++x) last[-x] = outside(x);
   } else {
-    std::fill(target, target + begin, table[0]);
+    for (int64_t x = 0; x < begin; ++x) target[x] = outside(x);
     for (int64_t x = begin; x < end; ++x) target[x] = table[source[left + x]];
-    std::fill(target + end, target + width, table[0]);
+    for (int64_t x = end; x < width; ++x) target[x] = outside(x);
   }
 }
 
-void convert(const Pixels& pixels, const DrawnTransform& drawn, int64_t padding, const Table& table,
-             float* target) {
-  const int64_t height = pixels.height, width = pixels.width;
+void convert(const Pixels& pixels, const DrawnTransform& drawn, const PictureTransforms& transforms,
+             const Table& table, float* target) {
+  const int64_t height = pixels.height, width = pixels.width, padding = transforms.crop_padding;
+  const PaddingMode mode = transforms.crop_padding_mode;
   for (int64_t c = 0; c < 3; ++c) {
     const uint8_t* const plane = pixels.data + (pixels.channels == 1 ? 0 : c) * height * width;
     const float* const values = table[static_cast<size_t>(c)].data();
     for (int64_t y = 0; y < height; ++y, target += width) {
-      const int64_t row = y + drawn.crop.top - padding;
-      if (row < 0 || row >= height) {
+      const int64_t row = padded_from(y + drawn.crop.top - padding, height, mode);
+      if (row < 0) {
         std::fill(target, target + width, values[0]);
       } else {
-        convert_row(plane + row * width, drawn.crop.left - padding, width, drawn.flips, values, target);
+        convert_row(plane + row * width, drawn.crop.left - padding, width, drawn.flips, mode, values, target);
       }
     }
   }
@@ -176,7 +181,7 @@ class Maker {
                           pictures_->source(index), pixels.width, pixels.height, width, height));
         }
         drawn.push_back(draw_transform(transforms, options_.seed, epoch, index));
-        convert(pixels, drawn.back(), transforms.crop_padding, table_,
+        convert(pixels, drawn.back(), transforms, table_,
                 images.mutable_data_ptr<float>() + static_cast<int64_t>(i) * size_of_one);
         labels.push_back(pictures_->label(index));
       } catch (const FileError& error) {

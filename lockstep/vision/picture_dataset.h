@@ -17,10 +17,11 @@ struct PictureTransforms {
   /// Pictures of another size are resized to size x size pixels, bilinear; 0: all have one size already.
   int64_t size = 0;
   bool antialias = true;  ///< of that
-  /// RandomCrop of the same size from a picture with so many black pixels added at each side; 0: none.
+  /// RandomCrop of the same size from a picture with so many pixels added at each side; 0: none.
   int64_t crop_padding = 0;
-  double flip_probability = 0;                                    ///< RandomHorizontalFlip
-  double rotation_degrees = 0;                                    ///< RandomRotation in [-degrees, degrees]
+  PaddingMode crop_padding_mode = PaddingMode::constant;  ///< what is added: black, or as the picture is
+  double flip_probability = 0;                            ///< RandomHorizontalFlip
+  double rotation_degrees = 0;                            ///< RandomRotation in [-degrees, degrees]
   Interpolation rotation_interpolation = Interpolation::nearest;  ///< of rotated pictures
   /// ColorJitter, the four in random order. The brightness gets a factor in [max(0, 1 - brightness), 1 + brightness];
   double brightness = 0;

@@ -84,6 +84,19 @@ at::Tensor hsv_to_rgb(const at::Tensor& image) {
   return vpqt.gather(1, choice);
 }
 
+at::Tensor padded_by(const at::Tensor& images, int64_t padding, PaddingMode mode) {
+  if (mode == PaddingMode::constant)
+    return at::constant_pad_nd(images, {padding, padding, padding, padding}, 0);
+  at::Tensor padded = images;
+  for (const int64_t dim : {2, 3}) {
+    std::vector<int64_t> from;
+    for (int64_t at = -padding; at < images.size(dim) + padding; ++at)
+      from.push_back(padded_from(at, images.size(dim), mode));
+    padded = padded.index_select(dim, at::tensor(from, at::kLong));
+  }
+  return padded;
+}
+
 }  // namespace
 
 at::Tensor resize(const at::Tensor& images, int64_t height, int64_t width, bool antialias) {
@@ -94,10 +107,20 @@ at::Tensor resize(const at::Tensor& images, int64_t height, int64_t width, bool 
                    : at::upsample_bilinear2d(images, {height, width}, false);
 }
 
+int64_t padded_from(int64_t at, int64_t size, PaddingMode mode) {
+  if (at >= 0 && at < size) return at;
+  if (mode == PaddingMode::constant) return -1;
+  if (mode == PaddingMode::edge || size == 1) return at < 0 ? 0 : size - 1;
+  const int64_t period = mode == PaddingMode::reflect ? 2 * size - 2 : 2 * size;
+  const int64_t within = (at % period + period) % period;
+  if (within < size) return within;
+  return mode == PaddingMode::reflect ? period - within : period - 1 - within;
+}
+
 at::Tensor crop(const at::Tensor& images, int64_t padding, std::span<const CropPosition> positions,
-                int64_t height, int64_t width) {
+                int64_t height, int64_t width, PaddingMode mode) {
   check("crop", images, positions.size());
-  const auto padded = at::constant_pad_nd(images, {padding, padding, padding, padding}, 0);
+  const auto padded = padded_by(images, padding, mode);
   auto result = at::empty({images.size(0), 3, height, width}, images.options());
   for (int64_t i = 0; i < images.size(0); ++i) {
     const auto& [top, left] = positions[static_cast<size_t>(i)];

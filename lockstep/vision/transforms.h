@@ -21,9 +21,15 @@ struct CropPosition {
   int64_t top = 0;   ///< from above
   int64_t left = 0;  ///< from the left
 };
-/// pad(padding), zeros, then crop(top, left, height, width). Throws ValueError for a crop that is not inside.
+/// What padding consists of, with torchvision's names: zeros; the nearest pixel of the border; the picture mirrored,
+/// without its border's pixels (reflect) or with them (symmetric), again and again where it is smaller than the padding.
+enum class PaddingMode : uint8_t { constant, edge, reflect, symmetric };
+/// The place in [0, size) whose pixel stands `at` so many places after the first one, which may be before it or behind the
+/// last one; -1 where that is a zero.
+int64_t padded_from(int64_t at, int64_t size, PaddingMode mode);
+/// pad(padding, padding_mode=mode), then crop(top, left, height, width). Throws ValueError for a crop that is not inside.
 at::Tensor crop(const at::Tensor& images, int64_t padding, std::span<const CropPosition> positions,
-                int64_t height, int64_t width);
+                int64_t height, int64_t width, PaddingMode mode = PaddingMode::constant);
 
 /// horizontal_flip, of the pictures whose number in `flipped` is not 0.
 at::Tensor horizontal_flip(const at::Tensor& images, std::span<const uint8_t> flipped);

@@ -47,11 +47,12 @@ class TransformsParity(unittest.TestCase):
 
     def test_crop_with_padding(self):
         draw = np.random.default_rng(0)
-        for padding in (0, 4, 9):
+        for padding, mode in ((0, "constant"), (4, "constant"), (9, "constant"), (4, "edge"), (31, "reflect"), (32, "symmetric")):
             positions = [[int(draw.integers(0, 2 * padding + 1)), int(draw.integers(0, 2 * padding + 1))] for _ in range(12)]
-            self.compare(pictures(12, 32, 32),
-                         lambda image, i: F.crop(F.pad(image, [padding]), *positions[i], 32, 32),
-                         name="crop", padding=padding, positions=positions, height=32, width=32)
+            with self.subTest(padding=padding, mode=mode):
+                self.compare(pictures(12, 32, 32),
+                             lambda image, i: F.crop(F.pad(image, [padding], padding_mode=mode), *positions[i], 32, 32),
+                             name="crop", padding=padding, mode=mode, positions=positions, height=32, width=32)
 
     def test_horizontal_flip(self):
         flips = [0, 1, 1, 0, 1]
@@ -127,7 +128,8 @@ class BatchesOfPictures(unittest.TestCase):
         image = F.to_dtype(image, torch.float32, scale=True)
         size = list(image.shape[1:])
         if transforms.get("crop_padding"):
-            image = F.crop(F.pad(image, [transforms["crop_padding"]]), drawn["top"], drawn["left"], *size)
+            padded = F.pad(image, [transforms["crop_padding"]], padding_mode=transforms.get("crop_padding_mode", "constant"))
+            image = F.crop(padded, drawn["top"], drawn["left"], *size)
         if drawn["flips"]:
             image = F.horizontal_flip(image)
         if transforms.get("rotation_degrees"):
@@ -143,6 +145,9 @@ class BatchesOfPictures(unittest.TestCase):
         jitter = dict(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
         for transforms in (dict(), dict(crop_padding=4, flip_probability=0.5),
                            dict(crop_padding=40, flip_probability=1.0),  # mostly outside
+                           dict(crop_padding=40, flip_probability=0.5, crop_padding_mode="edge"),
+                           dict(crop_padding=9, flip_probability=0.5, crop_padding_mode="reflect"),
+                           dict(crop_padding=10, flip_probability=0.5, crop_padding_mode="symmetric"),
                            dict(crop_padding=4, flip_probability=0.5, rotation_degrees=15, **jitter),
                            dict(size=24), dict(size=48, antialias=False)):
             with self.subTest(transforms):

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -35,6 +36,11 @@ json decode(const json& q) {
   return {picture.channels, picture.height, picture.width};
 }
 
+PaddingMode padding_mode_of(const std::string& name) {
+  const std::vector<std::string> names{"constant", "edge", "reflect", "symmetric"};
+  return static_cast<PaddingMode>(std::find(names.begin(), names.end(), name) - names.begin());
+}
+
 at::Tensor transformed(const json& q, const at::Tensor& images) {
   const std::string name = q.at("name");
   const auto numbers = [&] { return q.at("numbers").get<std::vector<double>>(); };
@@ -43,7 +49,8 @@ at::Tensor transformed(const json& q, const at::Tensor& images) {
     std::vector<CropPosition> positions;
     for (const auto& [top, left] : q.at("positions").get<std::vector<std::pair<int64_t, int64_t>>>())
       positions.push_back({top, left});
-    return crop(images, q.at("padding"), positions, q.at("height"), q.at("width"));
+    return crop(images, q.at("padding"), positions, q.at("height"), q.at("width"),
+                padding_mode_of(q.value("mode", "constant")));
   }
   if (name == "horizontal_flip") return horizontal_flip(images, q.at("numbers").get<std::vector<uint8_t>>());
   if (name == "rotate") {
@@ -72,6 +79,7 @@ PictureTransforms transforms_of(const json& q) {
   t.size = q.value("size", t.size);
   t.antialias = q.value("antialias", t.antialias);
   t.crop_padding = q.value("crop_padding", t.crop_padding);
+  t.crop_padding_mode = padding_mode_of(q.value("crop_padding_mode", "constant"));
   t.flip_probability = q.value("flip_probability", t.flip_probability);
   t.rotation_degrees = q.value("rotation_degrees", t.rotation_degrees);
   t.brightness = q.value("brightness", t.brightness);
