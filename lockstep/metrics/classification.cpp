@@ -84,6 +84,9 @@ void for_each_decision(const std::string& metric, const at::Tensor& outputs, con
   }
 }
 
+/// As argmax() and topk() order scores: what is not a number is above all numbers.
+bool is_above(double a, double b) { return a > b || (std::isnan(a) && !std::isnan(b)); }
+
 double ratio(double part, double whole) { return whole == 0 ? 0 : part / whole; }
 
 /// State: right ones, samples.
@@ -124,7 +127,7 @@ class TopKAccuracy : public Metric {
       const int64_t label = scores.labels.const_data_ptr<int64_t>()[i];
       int64_t before = 0;
       for (int64_t c = 0; c < classes; ++c) {
-        before += row[c] > row[label] || (row[c] == row[label] && c < label) ? 1 : 0;
+        before += is_above(row[c], row[label]) || (c < label && !is_above(row[label], row[c])) ? 1 : 0;
       }
       right += before < options_.k ? 1 : 0;
     }

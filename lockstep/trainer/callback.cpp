@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 #include <iterator>
 
 #include "lockstep/base/error.h"
@@ -40,13 +41,16 @@ class EarlyStopping : public TrainerCallback {
     }
     const bool greater = options_.greater_is_better.value_or(
         context.args.greater_is_better.value_or(!metric.ends_with("loss")));
-    const double gain = best_ ? (greater ? found->second - *best_ : *best_ - found->second) : 0;
-    if (!best_ || gain > options_.threshold) {
+    // Not a number is no best: anything is better.
+    const bool is_first = !best_;
+    if (is_first) best_ = greater ? -HUGE_VAL : HUGE_VAL;
+    const double gain = greater ? found->second - *best_ : *best_ - found->second;
+    if (is_first || gain > options_.threshold) {
       waited_ = 0;
     } else if (++waited_ >= options_.patience) {
       context.control.should_training_stop = true;
     }
-    if (!best_ || gain > 0) best_ = found->second;
+    if (gain > 0) best_ = found->second;
   }
 
   StateDict state_dict() const override {
@@ -75,9 +79,10 @@ class EarlyStopping : public TrainerCallback {
 class Throughput : public TrainerCallback {
  public:
   std::string name() const override { return "throughput"; }
-  void on_train_begin(CallbackContext&) override {
+  void on_train_begin(CallbackContext& context) override {
     last_ = Clock::now();
-    last_step_ = last_samples_ = 0;
+    last_step_ = context.state.global_step;  // of a checkpoint, or 0
+    last_samples_ = context.progress.samples_done;
   }
   void on_log(CallbackContext& context) override {
     const int64_t steps = context.state.global_step - last_step_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -33,6 +34,11 @@ void Trainer::Impl::call(detail::CallbackEvent event, const Metrics* metrics, Me
                           .metrics = metrics,
                           .logs = logs};
   detail::call_callbacks(callbacks, event, context);
+}
+
+// Behind what may have set flags on one rank, and before all act on them.
+void Trainer::Impl::agree() {
+  if (!parts.callbacks.empty()) detail::agree_on(control, group);
 }
 
 // The callbacks find the model that is saved and evaluated.
@@ -147,6 +153,7 @@ Metrics Trainer::train() {
   Run run = self.begin_run();
   if (self.arguments.eval_on_start && self.first_step == 0) {
     self.evaluate(self.parts.eval_dataset, "eval", false);
+    self.agree();
     self.module.train();
   }
   while (run.position.epoch < run.plan.num_train_epochs && !self.control.should_training_stop) {
@@ -154,7 +161,8 @@ Metrics Trainer::train() {
   }
   self.bar.finish();
   self.end_checkpoints();
-  const auto steps = static_cast<double>(self.state.global_step);
+  const auto steps =
+      static_cast<double>(std::max<int64_t>(self.state.global_step, 1));  // stopped before the first
   Metrics metrics{
       {"train_loss", run.position.total_loss / steps}, {"epoch", self.state.epoch}, {"total_flos", 0}};
   add_speed(metrics, "train", seconds_since(self.start), static_cast<double>(self.progress.samples_done),

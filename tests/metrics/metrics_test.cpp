@@ -27,6 +27,17 @@ TEST(Metrics, OfEqualScoresTheLowerClassWins) {
   EXPECT_DOUBLE_EQ(of(top_k_accuracy({.k = 2}), scores, labels({1, 2})), 0.5);
 }
 
+TEST(Metrics, ScoresThatAreNotNumbersAreNotRight) {
+  const at::Tensor nothing = at::full({3, 4}, std::nan(""));
+  const at::Tensor truth = labels({1, 2, 3});
+  EXPECT_DOUBLE_EQ(of(accuracy(), nothing, truth), 0);
+  EXPECT_DOUBLE_EQ(of(top_k_accuracy({.k = 1}), nothing, truth), 0);
+  EXPECT_NEAR(of(top_k_accuracy({.k = 2}), nothing, truth), 1.0 / 3, 1e-12);
+  const at::Tensor other = at::tensor({std::nan(""), 2.0, 1.0}).view({1, 3});
+  EXPECT_DOUBLE_EQ(of(top_k_accuracy({.k = 1}), other, labels({1})), 0);
+  EXPECT_DOUBLE_EQ(of(top_k_accuracy({.k = 2}), other, labels({1})), 1);
+}
+
 TEST(Metrics, IgnoredLabelsAreLeftOut) {
   const at::Tensor scores = at::tensor({0.0, 1.0, 1.0, 0.0, 0.0, 1.0}).view({1, 3, 2});
   const at::Tensor truth = labels({1, -100, 0}).view({1, 3});

@@ -1,6 +1,9 @@
 // Callbacks: order of events, what they ask for, what they throw.
 #include <ATen/ops/equal.h>
 
+#include <cmath>
+#include <utility>
+
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/metrics/classification.h"
@@ -67,6 +70,47 @@ TEST(Callbacks, AStopOnOneRankStopsAll) {
   EXPECT_EQ(trainer.state().global_step, 2);
 }
 
+// Also between the end of a step and the next one.
+TEST(Callbacks, AStopOnOneRankStopsAllInWhicheverEvent) {
+  struct Stop : TrainerCallback {
+    explicit Stop(std::string where) : where_(std::move(where)) {}
+    std::string name() const override { return "stop"; }
+    void on_train_begin(CallbackContext& context) override { stop("train_begin", context); }
+    void on_epoch_begin(CallbackContext& context) override { stop("epoch_begin", context); }
+    void on_epoch_end(CallbackContext& context) override { stop("epoch_end", context); }
+    void on_log(CallbackContext& context) override { stop("log", context); }
+    void on_evaluate(CallbackContext& context) override { stop("evaluate", context); }
+    void on_save(CallbackContext& context) override { stop("save", context); }
+    void stop(const std::string& event, CallbackContext& context) const {
+      const bool is_last = context.group.rank() == context.group.size() - 1;
+      if (event == where_ && is_last) context.control.should_training_stop = true;
+    }
+    std::string where_;
+  };
+  const SharedFolder folder;
+  auto args = plain_arguments(folder);
+  args.per_device_train_batch_size = 2;
+  args.num_train_epochs = 2;
+  args.eval_strategy = IntervalStrategy::STEPS;
+  args.eval_steps = 2;
+  args.save_steps = 3;
+  const Dataset data = points(24);
+  const int64_t epoch = 12 / world().size();
+  const std::vector<std::pair<std::string, int64_t>> cases = {
+      {"train_begin", 0}, {"epoch_begin", 0}, {"log", 1}, {"evaluate", 2}, {"save", 3}, {"epoch_end", epoch}};
+  for (const auto& [event, step] : cases) {
+    SCOPED_TRACE(event);
+    Net net = make_net();
+    Trainer trainer(net, args, world(),
+                    {.train_dataset = data,
+                     .eval_dataset = data,
+                     .compute_loss = net_loss,
+                     .callbacks = {std::make_shared<Stop>(event)}});
+    EXPECT_FALSE(std::isnan(trainer.train().at("train_loss")));
+    EXPECT_EQ(trainer.state().global_step, step);
+  }
+}
+
 TEST(Callbacks, AnExceptionNamesItsCallback) {
   struct Fails : TrainerCallback {
     std::string name() const override { return "fails"; }
@@ -104,6 +148,32 @@ TEST(Callbacks, TrainingStopsWhenNothingImproves) {
   EXPECT_EQ(run({.patience = 2}), 3);
   EXPECT_EQ(run({.patience = 1, .metric = "accuracy"}), 2);
   check_throws<ValueError>([&] { run({.metric = "beauty"}); }, "no metric eval_beauty; it has eval_accuracy");
+}
+
+TEST(Callbacks, AnEvaluationWithoutANumberIsNotTheBest) {
+  const SharedFolder folder;
+  auto args = plain_arguments(folder);
+  args.num_train_epochs = 5;
+  args.per_device_train_batch_size = 24;
+  args.eval_strategy = IntervalStrategy::EPOCH;
+  const Dataset data = points(24);
+  for (const bool greater : {true, false}) {
+    SCOPED_TRACE(greater);
+    double mark = std::nan("");
+    Net net = make_net();
+    Trainer trainer(net, args, world(),
+                    {.train_dataset = data,
+                     .eval_dataset = data,
+                     .compute_loss = net_loss,
+                     .compute_metrics = [&](const at::Tensor&, const at::Tensor&) -> Metrics {
+                       const double now = mark;
+                       mark = std::isnan(mark) ? 0 : mark + (greater ? 1 : -1);
+                       return {{"mark", now}};
+                     },
+                     .callbacks = {early_stopping({.metric = "mark", .greater_is_better = greater})}});
+    trainer.train();
+    EXPECT_EQ(trainer.state().global_step, 5);  // each evaluation is better than the one before
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 
+#include <cmath>
 #include <numeric>
 
 #include "lockstep/base/error.h"
@@ -59,6 +60,18 @@ TEST(Optimizers, AnotherTrainingBeginsItsScheduleAnew) {
   for (int training = 0; training < 2; ++training) {
     trainer.train();
     EXPECT_EQ(trainer.state().log_history.front().values.at("learning_rate"), 0.1);
+  }
+}
+
+TEST(Optimizers, GradientsOfBeforeTheTrainingDoNotCount) {
+  const SharedFolder folder;
+  const auto args = plain_arguments(folder);
+  const at::Tensor expected = weights_after(args);
+  for (const double stale : {1.0, std::nan("")}) {
+    SCOPED_TRACE(stale);
+    Net net = make_net();
+    net->forward(at::full({2, 3}, stale, at::kDouble)).sum().backward();
+    EXPECT_TRUE(at::equal(weights_after(args, {}, net), expected));
   }
 }
 

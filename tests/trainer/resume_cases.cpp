@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/job/stop_signals.h"
 #include "tests/trainer/trainer_cases.h"
 
@@ -148,6 +149,72 @@ TEST(Resume, WithoutCheckpointsASignalIsLeftToWhoCaughtIt) {
   args.save_strategy = SaveStrategy::NO;
   expect_same(train(args, 1), whole);
   EXPECT_EQ(stop_signal(), SIGTERM);
+}
+
+TEST(Resume, BehindTheLastStepOfAnEpochTheLogIsTheSame) {
+  const SharedFolder folder;
+  auto args = arguments_for(folder, "whole");
+  args.logging_strategy = IntervalStrategy::EPOCH;
+  args.save_steps = 6;  // an epoch's: saved before on_epoch_end logs
+  const Outcome whole = train(args, 1);
+  args.output_dir = folder.path / "resumed";
+  args.resume_from_checkpoint = (folder.path / "whole/checkpoint-6").string();
+  expect_same(train(args, 2), whole);
+}
+
+TEST(Resume, TheNameOfACheckpointMayEndInASlash) {
+  const SharedFolder folder;
+  auto args = arguments_for(folder, "run");
+  args.overwrite_output_dir = false;
+  args.max_steps = 4;
+  train(args, 1);
+  args.max_steps = 5;
+  args.resume_from_checkpoint = (folder.path / "run/checkpoint-4").string() + "/";
+  train(args, 2);
+}
+
+TEST(Resume, ThroughputIsOfTheStepsThatThisRunMakes) {
+  const SharedFolder folder;
+  auto args = arguments_for(folder, "run");
+  args.max_steps = 4;
+  train(args, 1);
+  args.max_steps = 5;
+  args.resume_from_checkpoint = "latest";
+  NormNet net;
+  const Dataset data = points(22 * world().size());
+  Trainer trainer(
+      net, args, world(),
+      {.train_dataset = data, .eval_dataset = data, .compute_loss = loss_of, .callbacks = {throughput()}});
+  trainer.train();
+  bool found = false;
+  for (const auto& entry : trainer.state().log_history) {
+    if (entry.step != 5 || !entry.values.contains("steps_per_second")) continue;
+    found = true;
+    EXPECT_NEAR(entry.values.at("samples_per_second") / entry.values.at("steps_per_second"),
+                4.0 * world().size(), 1e-6);
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST(Resume, AnAverageThatTheCheckpointLacksBeginsWithItsWeights) {
+  const SharedFolder folder;
+  auto args = arguments_for(folder, "plain");
+  args.ema_decay = 0;
+  args.max_steps = 4;
+  train(args, 1);
+  args.ema_decay = 0.9;
+  args.output_dir = folder.path / "averaged";
+  args.resume_from_checkpoint = (folder.path / "plain/checkpoint-4").string();
+  at::manual_seed(2);
+  NormNet net;
+  const Dataset data = points(22 * world().size());
+  Trainer trainer(net, args, world(), {.train_dataset = data, .eval_dataset = data, .compute_loss = loss_of});
+  trainer.train();  // there is no step left
+  trainer.save_model(folder.path / "saved");
+  const auto saved = checkpoint::load_safetensors(folder.path / "saved/model.safetensors").tensors;
+  for (const auto& parameter : net->named_parameters()) {
+    EXPECT_TRUE(at::equal(saved.at(parameter.key()), parameter.value())) << parameter.key();
+  }
 }
 
 TEST(Resume, AModelOfAnotherShapeIsRefusedAndLeftAlone) {

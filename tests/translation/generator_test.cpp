@@ -179,6 +179,31 @@ TEST(Generator, LengthPenaltyDividesScores) {
   EXPECT_GE(long_words, short_words);
 }
 
+TEST(Generator, MoreBeamsThanWordsKeepTheLimit) {
+  at::manual_seed(1);
+  Transformer model(TransformerConfig{.source_vocab_size = 40,
+                                      .target_vocab_size = 5,
+                                      .seq_len = 8,
+                                      .d_model = 32,
+                                      .num_layers = 1,
+                                      .num_heads = 4,
+                                      .d_ff = 48});
+  const auto result = Generator(model).generate({{2, 7, 3}}, {.max_new_tokens = 1, .num_beams = 8});
+  EXPECT_EQ(result.row_steps, 8);
+  EXPECT_LE(result.sentences[0].ids.size(), 1U);
+}
+
+TEST(Generator, BeamsOfAModelWithoutNumbersEndToo) {
+  auto model = small_model();
+  {
+    const at::NoGradGuard no_grad;
+    for (auto& parameter : model->parameters()) parameter.fill_(NAN);
+  }
+  const auto result = Generator(model).generate({{2, 7, 3}}, {.max_new_tokens = 5, .num_beams = 3});
+  EXPECT_FALSE(result.sentences[0].finished);
+  EXPECT_LE(result.row_steps, 15);
+}
+
 TEST(Generator, RefusesWhatCannotWork) {
   Generator generator(small_model());
   EXPECT_THROW(generator.generate({{2, 3}}, {.num_beams = 0}), ValueError);

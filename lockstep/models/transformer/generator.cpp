@@ -148,7 +148,8 @@ class Search {
       value += candidates;
       index += candidates;
     }
-    const auto order = drop_where([&](const Place& place) { return place.ended.size() >= beams_; });
+    const auto order =
+        drop_where([&](const Place& place) { return is_last(place) || place.ended.size() >= beams_; });
     if (places_.empty()) return {};
     std::vector<int64_t> from;
     for (size_t i = 0; i < order.size(); ++i) {
@@ -185,6 +186,9 @@ class Search {
     if (is_last(place)) {
       for (size_t i = 0; i < ids.size() && place.ended.size() < beams_; ++i)
         place.ended.push_back(ended(ids[i], sums[i], false));
+      // Without any candidate: the logits are not numbers.
+      if (place.ended.empty())
+        place.ended.push_back(ended(place.ids[0], -std::numeric_limits<double>::infinity(), false));
     }
     while (ids.size() < beams_) {
       ids.push_back(ids.empty() ? place.ids[0] : ids.back());

@@ -16,6 +16,8 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kThreads = "threads";
+constexpr const char* kGradNorm = "grad_norm";
+constexpr const char* kLearningRate = "learning_rate";
 constexpr const char* kWho = "the checkpoint's training_state.safetensors";
 
 /// f(name, field) for each field.
@@ -84,6 +86,8 @@ StateDict TrainingPosition::state_dict() const {
   StateDict state;
   visit(*this, [&](const char* name, const auto& value) { state.scalars[name] = value; });
   state.scalars[kThreads] = threads;
+  if (grad_norm) state.scalars[kGradNorm] = *grad_norm;
+  if (learning_rate) state.scalars[kLearningRate] = *learning_rate;
   return state;
 }
 
@@ -91,6 +95,8 @@ TrainingPosition TrainingPosition::from(const StateDict& state) {
   TrainingPosition position;
   visit(position, [&]<class T>(const char* name, T& value) { value = state.get<T>(kWho, name); });
   if (state.scalars.contains(kThreads)) position.threads = state.get<int64_t>(kWho, kThreads);
+  if (state.scalars.contains(kGradNorm)) position.grad_norm = state.get<double>(kWho, kGradNorm);
+  if (state.scalars.contains(kLearningRate)) position.learning_rate = state.get<double>(kWho, kLearningRate);
   return position;
 }
 

@@ -66,7 +66,14 @@ StateDict training_state(const CheckpointedTraining& training, const TrainingPos
 
 void load_average(const CheckpointedTraining& training, const ResumePoint& from) {
   const StateDict weights = from.training.part("weights");
-  if (weights.tensors.empty()) return;
+  if (weights.tensors.empty()) {
+    if (training.ema == nullptr) return;
+    // The checkpoint's run had no average: this one begins with its weights, not with those of before load_model().
+    StateDict average = weights_of(training.module);
+    average.scalars["num_updates"] = int64_t{0};
+    training.ema->load_state_dict(average);
+    return;
+  }
   if (training.ema != nullptr) {
     StateDict average = weights_of(training.module);  // as load_model() has left it
     average.scalars["num_updates"] = from.training.get<int64_t>("the checkpoint", "ema.num_updates");

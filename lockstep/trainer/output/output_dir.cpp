@@ -21,7 +21,9 @@ bool is_resumed_here(const TrainingArguments& arguments) {
   if (from.empty()) return false;
   if (from == "auto" || from == "latest") return true;
   std::error_code ignored;
-  return fs::equivalent(fs::absolute(from).lexically_normal().parent_path(), arguments.output_dir, ignored);
+  fs::path checkpoint = fs::absolute(from).lexically_normal();
+  if (!checkpoint.has_filename()) checkpoint = checkpoint.parent_path();  // "out/checkpoint-5/"
+  return fs::equivalent(checkpoint.parent_path(), arguments.output_dir, ignored);
 }
 
 std::vector<fs::path> checkpoints_in(const fs::path& directory) {

@@ -124,6 +124,10 @@ void Trainer::Impl::begin_state(const Run& run, const std::optional<ResumePoint>
   state.save_steps = arguments.resolved_save_steps(plan.max_steps);
   progress = Progress();
   progress.total_steps = plan.max_steps;
+  progress.step = state.global_step;
+  progress.epoch = state.epoch;
+  progress.grad_norm = run.position.grad_norm;
+  progress.learning_rate = run.position.learning_rate;
   control = TrainerControl();
   control.should_training_stop = state.global_step >= plan.max_steps;
   first_step = state.global_step;
@@ -172,8 +176,10 @@ Run Trainer::Impl::begin_run() {
   callbacks = parts.callbacks;
   callbacks.insert(callbacks.begin(), std::make_shared<DefaultFlow>(run.plan));
   module.train();
+  module.zero_grad();  // what was there before, of a training that failed for one, is not of the first step
   start = Clock::now();
   call(LOCKSTEP_EVENT(on_train_begin));
+  agree();
   if (resumed) resume(run, *resumed);
   return run;
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <limits>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -26,6 +27,8 @@ namespace lockstep {
 using namespace detail;
 
 namespace {
+
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 double tokens_in(const Batch& batch) {
   return batch.contains("input_ids") ? static_cast<double>(batch["input_ids"].numel()) : 0;
@@ -134,6 +137,8 @@ void Trainer::Impl::optimizer_step(Run& run, const StepTotals& totals, int64_t s
   progress.grad_norm = scale_and_clip_grad_norm_(run.parameters, factor, arguments.max_grad_norm);
   if (!std::isfinite(*progress.grad_norm)) refuse_divergence(0, *progress.grad_norm);
   progress.learning_rate = run.learning_rate();
+  run.position.grad_norm = progress.grad_norm;
+  run.position.learning_rate = progress.learning_rate;
   call(LOCKSTEP_EVENT(on_pre_optimizer_step));
   parts.optimizer->step();
   call(LOCKSTEP_EVENT(on_optimizer_step));
@@ -157,7 +162,7 @@ void Trainer::Impl::note_progress(const TrainingPlan& plan, int64_t samples, dou
 }
 
 void Trainer::Impl::log_and_evaluate(Run& run) {
-  if (!parts.callbacks.empty()) detail::agree_on(control, group);
+  agree();
   auto& position = run.position;
   if (std::exchange(control.should_log, false) && state.global_step > position.last_logged_step) {
     progress.loss =
@@ -165,14 +170,21 @@ void Trainer::Impl::log_and_evaluate(Run& run) {
     position.loss_since_log = 0;
     position.last_logged_step = state.global_step;
     log({{"loss", *progress.loss},
-         {"grad_norm", *progress.grad_norm},
-         {"learning_rate", *progress.learning_rate}});
+         {"grad_norm", progress.grad_norm.value_or(kUnknown)},
+         {"learning_rate", progress.learning_rate.value_or(kUnknown)}});
     bar.log(progress);
+    agree();
   } else {
     bar.update(progress);
   }
-  if (std::exchange(control.should_evaluate, false) && parts.eval_dataset.size > 0) evaluate_in_training(run);
-  if (std::exchange(control.should_save, false) && last_saved_step != state.global_step) save_checkpoint(run);
+  if (std::exchange(control.should_evaluate, false) && parts.eval_dataset.size > 0) {
+    evaluate_in_training(run);
+    agree();
+  }
+  if (std::exchange(control.should_save, false) && last_saved_step != state.global_step) {
+    save_checkpoint(run);
+    agree();
+  }
 }
 
 void Trainer::Impl::evaluate_in_training(Run& run) {
@@ -218,6 +230,7 @@ void Trainer::Impl::run_epoch(Run& run, int64_t epoch) {
   run.sampler.set_epoch(epoch);
   control.should_epoch_stop = false;
   call(LOCKSTEP_EVENT(on_epoch_begin));
+  agree();
   const int64_t batch_size = arguments.per_device_train_batch_size;
   int64_t micro_batches_done = run.position.update_steps_done * plan.gradient_accumulation_steps;
   auto ranks = deal(run);
@@ -262,6 +275,7 @@ void Trainer::Impl::run_epoch(Run& run, int64_t epoch) {
     if (totals.stop_signal != 0) end_run(totals.stop_signal);
   }
   call(LOCKSTEP_EVENT(on_epoch_end));
+  agree();
   if (run.position.update_steps_done == plan.update_steps_per_epoch || !control.should_training_stop) {
     // What is saved from here on begins with the next epoch.
     run.position.epoch = epoch + 1;
