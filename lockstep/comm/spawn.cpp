@@ -1,6 +1,7 @@
 #include "lockstep/comm/spawn.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -113,7 +114,7 @@ Child start_child(const job::LaunchEnvironment& launch, int task_fd) {
   std::vector<std::string> inherited;
   for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
   job::ProcessSpec spec{"/proc/self/exe", {program_invocation_name}, launch.to_env(inherited)};
-  spec.environment.push_back(std::string(kTaskVariable) + "=" + std::to_string(task_fd));
+  spec.environment.push_back(fmt::format("{}={}", kTaskVariable, task_fd));
   spec.environment.push_back(std::string(kErrorVariable) + "=" + std::to_string(child.error.get()));
   spec.inherited_fds = {*launch.segment_fd, task_fd, child.error.get()};
   spec.group = job::Group::callers;

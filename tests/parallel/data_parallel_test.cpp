@@ -172,7 +172,9 @@ TEST(DataParallelTest, ReplicasShareTheParametersMemory) {
   for (const Net& replica : parallel.replicas()) {
     for (size_t p = 0; p < net->parameters().size(); ++p) {
       EXPECT_EQ(replica->parameters()[p].const_data_ptr(), net->parameters()[p].const_data_ptr());
-      if (replica.ptr() != net.ptr()) EXPECT_FALSE(replica->parameters()[p].grad().defined());
+      if (replica.ptr() != net.ptr()) {
+        EXPECT_FALSE(replica->parameters()[p].grad().defined());
+      }
     }
   }
   // The gradient is aligned memory of a bucket and stays there.
