@@ -26,7 +26,8 @@ struct NamedTensor {
 bool is_same(const at::Tensor& a, const at::Tensor& b) {
   if (a.is_same(b)) return true;
   return a.numel() > 0 && a.is_alias_of(b) && a.const_data_ptr() == b.const_data_ptr() &&
-         a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides();
+         a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
+         a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
 
 /// In alphabetical order of the first names.

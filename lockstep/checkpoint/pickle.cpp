@@ -356,7 +356,23 @@ class PickleReader {
       PickleValue& tensor = make(Kind::tensor);
       tensor.items = {given[0], given[1], given[2], given[3]};
       if (has_dtype) tensor.items.push_back(given[6]);
+      const size_t metadata = has_dtype ? 7 : 6;
+      if (given.size() > metadata) tensor.integer = views_in(*given[metadata]);
     }
+  }
+
+  /// {"conj": True, "neg": True}: how a tensor sees its storage.
+  int64_t views_in(const PickleValue& metadata) const {
+    if (metadata.kind == Kind::none) return 0;
+    if (metadata.kind != Kind::dict) damaged("a tensor is described otherwise than by PyTorch");
+    int64_t views = 0;
+    for (size_t i = 0; i + 1 < metadata.items.size(); i += 2) {
+      const PickleValue &key = *metadata.items[i], &value = *metadata.items[i + 1];
+      const bool is_known = key.kind == Kind::text && (key.text == "conj" || key.text == "neg");
+      if (!is_known || value.kind != Kind::boolean) refuse("a tensor has metadata other than conj and neg");
+      if (value.integer != 0) views |= key.text == "conj" ? 1 : 2;
+    }
+    return views;
   }
 
   /// A state dict has an attribute `_metadata`, the versions of its modules: read like everything, and dropped.

@@ -25,7 +25,8 @@ struct PickleValue {
     tensor,  ///< `items` are the arguments of torch._utils._rebuild_tensor_v2 or _v3
   };
   Kind kind = Kind::none;
-  int64_t integer = 0;  ///< or boolean
+  int64_t integer =
+      0;  ///< or boolean; a tensor's: 1 where its values are conjugates, + 2 negatives of its storage's
   double real = 0;
   std::string text{};                       ///< UTF-8
   std::vector<const PickleValue*> items{};  ///< of a dict: key, value, key, value, ...

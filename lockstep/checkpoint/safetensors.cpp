@@ -159,8 +159,8 @@ at::Tensor SafetensorsReader::read(const SafetensorsEntry& entry) const {
 }
 
 void SafetensorsReader::read_into(const SafetensorsEntry& entry, at::Tensor& destination) const {
-  if (!destination.is_cpu() || !destination.is_contiguous() ||
-      destination.scalar_type() != scalar_type(entry.dtype)) {
+  if (!destination.is_cpu() || !destination.is_contiguous() || destination.is_conj() ||
+      destination.is_neg() || destination.scalar_type() != scalar_type(entry.dtype)) {
     destination.copy_(read(entry));
     return;
   }
@@ -208,7 +208,9 @@ void save_safetensors(const std::filesystem::path& path, const std::map<std::str
   write_file_atomically(path, [&](const auto& append) {
     append(head);
     for (const auto& entry : entries) {
-      const at::Tensor tensor = tensors.at(entry.name).detach().cpu().contiguous();
+      // A conjugate lies in memory as what it is the conjugate of.
+      const at::Tensor tensor =
+          tensors.at(entry.name).detach().cpu().contiguous().resolve_conj().resolve_neg();
       append(std::string_view(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()));
     }
   });

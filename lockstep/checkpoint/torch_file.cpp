@@ -1,6 +1,8 @@
 #include "lockstep/checkpoint/torch_file.h"
 
+#include <ATen/ops/conj_physical.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/neg.h>
 #include <caffe2/serialize/inline_container.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -100,9 +102,11 @@ class TensorMaker {
     const int64_t count = check_extent(sizes, strides, offset, held);
     const auto options = at::TensorOptions().dtype(type);
     if (count == 0) return at::empty(sizes, options);
-    const at::Tensor tensor = at::empty({0}, options);
+    at::Tensor tensor = at::empty({0}, options);
     tensor.set_(memory_of(storage.items[2]->text, bytes), offset, sizes, strides);
     if (type == at::kBool) check_truth(storage.items[2]->text);
+    if ((value.integer & 1) != 0) tensor = at::conj_physical(tensor);
+    if ((value.integer & 2) != 0) tensor = at::neg(tensor);
     return tensor;
   }
 

@@ -31,13 +31,13 @@ torch::Tensor FusedAdamW::step(LossClosure closure) {
   }
   const at::NoGradGuard no_grad;
   const timeline::Span span("FusedAdamW", timeline::Kind::optimizer);
+  detail::refuse_sparse_gradients("FusedAdamW", *this);
   for (auto& group : param_groups_) {
     const auto& options = static_cast<const AdamWOptions&>(group.options());
     std::map<int64_t, Batch> batches;
     for (auto& param : group.params()) {
       const at::Tensor& grad = param.grad();
       if (!grad.defined()) continue;
-      if (grad.is_sparse()) throw ValueError("FusedAdamW does not take sparse gradients");
       auto& slot = state_[param.unsafeGetTensorImpl()];
       if (!slot) {
         auto fresh = std::make_unique<AdamWParamState>();

@@ -22,6 +22,7 @@ ExponentialMovingAverage::ExponentialMovingAverage(const torch::nn::Module& modu
   for (const auto& item : module.named_parameters()) {
     if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;  // tied
     names_.push_back(item.key());
+    of_module_.push_back(item.value());
     parameters_.push_back(item.value().detach());
     averages_.push_back(parameters_.back().clone());
   }
@@ -33,10 +34,21 @@ void ExponentialMovingAverage::refuse_swapped(const char* call) const {
       fmt::format("ExponentialMovingAverage: {} while the module has the average; swap() back before", call));
 }
 
+/// Parameters may get other memory: by torch::load(), or by an optimizer that divides its work. In another dtype they
+/// are MixedPrecision's for the moment, and their own values are where they were.
+void ExponentialMovingAverage::follow() {
+  for (size_t i = 0; i < of_module_.size(); ++i) {
+    const at::Tensor& now = of_module_[i];
+    if (now.scalar_type() != parameters_[i].scalar_type()) continue;
+    if (now.const_data_ptr() != parameters_[i].const_data_ptr()) parameters_[i] = now.detach();
+  }
+}
+
 void ExponentialMovingAverage::update() {
   refuse_swapped("update()");
   const at::NoGradGuard no_grad;
   if (parameters_.empty()) return;
+  follow();
   if (num_updates_++ == 0) {
     at::_foreach_copy_(averages_, parameters_);
   } else {
@@ -46,6 +58,7 @@ void ExponentialMovingAverage::update() {
 
 void ExponentialMovingAverage::swap() {
   const at::NoGradGuard no_grad;
+  follow();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor parameter = parameters_[i].clone();
     parameters_[i].copy_(averages_[i]);

@@ -74,9 +74,11 @@ class ExponentialMovingAverage {
 
  private:
   void refuse_swapped(const char* call) const;
+  void follow();
   double decay_;
   std::vector<std::string> names_{};
-  std::vector<at::Tensor> parameters_{}, averages_{};
+  std::vector<at::Tensor> of_module_{};                // the parameters themselves
+  std::vector<at::Tensor> parameters_{}, averages_{};  // their values, without autograd, and the averages
   int64_t num_updates_ = 0;
   bool is_swapped_ = false;
 };

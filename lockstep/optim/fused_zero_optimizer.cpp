@@ -37,8 +37,10 @@ void check_norm_type(double norm_type) {
 
 std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module) {
   std::vector<at::Tensor> parameters;
+  std::unordered_set<const at::TensorImpl*> seen;  // tied weights are one parameter
   for (const at::Tensor& parameter : module.parameters()) {
-    if (parameter.requires_grad()) parameters.push_back(parameter);
+    if (parameter.requires_grad() && seen.insert(parameter.unsafeGetTensorImpl()).second)
+      parameters.push_back(parameter);
   }
   return parameters;
 }
@@ -55,6 +57,9 @@ void note_zeroed_gradients(GradientSlices& slices) {
 /// The communication hook: gradients lie one behind the other in the bucket, and so do a parameter's elements
 /// in its gradient, in the order of its memory.
 Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bucket) {
+  if (!slices->has_optimizer) {
+    return {bucket.process_group().all_reduce_async(bucket.buffer(), {.op = ReduceOp::AVG}), bucket.buffer()};
+  }
   slices->has_shadowed = slices->has_joined;
   if (bucket.index() == 0 && slices->are_reduced && !slices->has_joined) {
     throw Error(
@@ -103,6 +108,7 @@ FusedZeroCore::FusedZeroCore(const torch::nn::Module& module, const ParamGroups&
 
 /// Shared parameters become each rank's own again. Those that are moved anew are no longer protected.
 FusedZeroCore::~FusedZeroCore() {
+  slices_->has_optimizer = false;
   if (!shares_parameters_) return;
   const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : slices_->parameters) {
@@ -151,6 +157,7 @@ std::vector<std::vector<Piece>> FusedZeroCore::pieces_of(int rank) const {
 void FusedZeroCore::groups_changed() {
   const WritableParameters writable = writable_parameters();
   for (; groups_moved_ < param_groups_.size(); ++groups_moved_) {
+    // First what can be refused: an error leaves everything as it was.
     for (const at::Tensor& parameter : param_groups_[groups_moved_].params()) {
       const at::TensorImpl* const impl = parameter.unsafeGetTensorImpl();
       if (!names_.contains(impl)) {
@@ -161,6 +168,9 @@ void FusedZeroCore::groups_changed() {
         throw ValueError(std::string(kName) + ": parameter " + names_.at(impl) +
                          " has gaps or overlaps in memory; make it contiguous");
       }
+    }
+    for (const at::Tensor& parameter : param_groups_[groups_moved_].params()) {
+      const at::TensorImpl* const impl = parameter.unsafeGetTensorImpl();
       size_t first_chunk = 0;
       for (const size_t count : chunks_) first_chunk += count;
       const size_t ordinal = places_.size();
@@ -188,6 +198,9 @@ void FusedZeroCore::move_group(const torch::optim::OptimizerParamGroup& group) {
     for (size_t p = 0; p < parameters.size(); ++p) {
       const at::Tensor& parameter = parameters[p];
       move_parameter(parameter, memory.flat, layout.offsets[p], !shares_parameters_ || ranks.rank() == 0);
+      Place& place = places_.at(parameter.unsafeGetTensorImpl());
+      place.memory = memory_.size();
+      place.offset = layout.offsets[p];
       for (int rank = 0; rank < ranks.size(); ++rank) {
         const auto [begin, end] = range_of(parameter, rank);
         if (begin == end) continue;
@@ -300,9 +313,31 @@ double FusedZeroCore::clip(const Clipping& clipping) {
   return norm;
 }
 
+/// Parameters that got other memory, as torch::load() gives them, come back with their new values.
+void FusedZeroCore::follow_parameters() {
+  for (const at::Tensor& parameter : slices_->parameters) {
+    const Place& place = places_.at(parameter.unsafeGetTensorImpl());
+    const at::Tensor& flat = memory_[place.memory].flat;
+    const auto* const memory = static_cast<const std::byte*>(flat.const_data_ptr()) +
+                               static_cast<size_t>(place.offset) * flat.element_size();
+    // Of another dtype: MixedPrecision's, for the moment.
+    if (parameter.numel() == 0 || parameter.scalar_type() != flat.scalar_type() ||
+        parameter.const_data_ptr() == memory) {
+      continue;
+    }
+    if (shares_parameters_) {
+      throw Error(std::string(kName) + ": parameter " + names_.at(parameter.unsafeGetTensorImpl()) +
+                  " got other memory (by torch::load(), say) and is no longer the one that the ranks share; "
+                  "load before the optimizer is made");
+    }
+    move_parameter(parameter, flat, place.offset, /*copies=*/true);
+  }
+}
+
 void FusedZeroCore::step_share() {
   const at::NoGradGuard no_grad;
   sync_options();
+  follow_parameters();
   take_gradients();
   update();
   drop_gradients();

@@ -40,8 +40,9 @@ namespace detail {
 struct GradientSlices {
   std::unordered_map<const at::TensorImpl*, ElementRange> own{};
   std::vector<at::Tensor> parameters{};
-  bool are_reduced = false;  // and neither dropped nor zeroed since
-  bool has_joined = false;   // nobody calls zero_grad() here between the other ranks' passes
+  bool are_reduced = false;   // and neither dropped nor zeroed since
+  bool has_joined = false;    // nobody calls zero_grad() here between the other ranks' passes
+  bool has_optimizer = true;  // afterwards somebody else may use the gradients
   bool has_shadowed = false;
 };
 /// Called before gradients are computed: were those of the last pass, which are reduced in part, dropped or
@@ -94,12 +95,15 @@ class FusedZeroCore : public ShardedOptimizer {
   struct Place {
     size_t ordinal;  // among all parameters
     size_t first_chunk;
+    size_t memory = 0;   // which of memory_ the parameter lies in,
+    int64_t offset = 0;  // and from which element on
   };
   ElementRange range_of(const at::Tensor& parameter, int rank) const;
   std::vector<std::vector<Piece>> pieces_of(int rank) const override;
   void groups_changed() override;
   void check_parameters(const torch::nn::Module& module) const;
   void move_group(const torch::optim::OptimizerParamGroup& group);
+  void follow_parameters();
   void step_share() override;
   void clip_share(const Clipping& clipping) override;
   double norm_of_gradients(double norm_type);
@@ -154,7 +158,8 @@ std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module);
 /// before the first backward pass. Every trainable parameter of the module must be in it. After backward a
 /// rank's grad() holds the average in its own slices only; elsewhere it is this rank's own gradient.
 /// Parameters move into shared memory; shared_parameters become each rank's own again when the optimizer
-/// goes, which it must on all ranks before any of them changes parameters by itself. All ranks make it, and
+/// goes, which it must on all ranks before any of them changes parameters by itself. Afterwards the model's gradients
+/// are averaged in full, as without it. All ranks make it, and
 /// call step(), clip_grad_norm_(), add_param_group() and consolidate_state_dict(), which block; they throw
 /// CommError when a rank is lost. Under join() it is named beside the model. One thread at a time.
 template <class OptimizerT>

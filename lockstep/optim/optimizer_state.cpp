@@ -221,7 +221,8 @@ namespace {
 at::Tensor gather_elements(const std::string& prefix, const std::string& name, const at::Tensor& parameter,
                            ElementRange range, const std::vector<StateDict>& parts) {
   at::Tensor elements;
-  int64_t copied = 0;
+  // Groups of ranks that each divide the whole state save every element several times.
+  std::vector<std::pair<int64_t, int64_t>> ranges;
   for (const StateDict& part : parts) {
     const auto found = part.tensors.find(prefix + name);
     if (found == part.tensors.end()) continue;
@@ -239,9 +240,14 @@ at::Tensor gather_elements(const std::string& prefix, const std::string& name, c
     const at::Tensor flat =
         is_piece ? found->second : in_memory_order(in_layout_of(parameter, found->second));
     elements.narrow(0, from - range.begin, to - from).copy_(flat.narrow(0, from - begin, to - from));
-    copied += to - from;
+    ranges.emplace_back(from, to);
   }
-  if (elements.defined() && copied != elements.numel()) {
+  std::sort(ranges.begin(), ranges.end());
+  int64_t complete = range.begin;  // up to here without a hole
+  for (const auto& [from, to] : ranges) {
+    if (from <= complete) complete = std::max(complete, to);
+  }
+  if (elements.defined() && complete < range.end) {
     throw ValueError("of the saved optimizer's " + prefix + name +
                      " elements are missing: load the parts of "
                      "all ranks that have saved");

@@ -102,4 +102,11 @@ template std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const t
                                                                          const torch::optim::SGDOptions&,
                                                                          const std::vector<ParameterRule>&);
 
+void set_group_options(torch::optim::Optimizer& optimizer,
+                       const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].has_options()) optimizer.param_groups().at(g).set_options(groups[g].options().clone());
+  }
+}
+
 }  // namespace lockstep

@@ -33,4 +33,10 @@ std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const torch::nn:
                                                                 const Options& options,
                                                                 const std::vector<ParameterRule>& rules = {});
 
+/// Gives the groups of `optimizer`, which was made of `groups` and defaults, the options of `groups` as they are. LibTorch
+/// takes a value that equals the class's own default (a weight decay of 0, a learning rate of 1e-3) for one that was
+/// not set, and puts the optimizer's default in its place (torch/optim/optimizer.h).
+void set_group_options(torch::optim::Optimizer& optimizer,
+                       const std::vector<torch::optim::OptimizerParamGroup>& groups);
+
 }  // namespace lockstep

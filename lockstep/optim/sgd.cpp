@@ -26,6 +26,7 @@ torch::Tensor FusedSGD::step(LossClosure closure) {
   }
   const at::NoGradGuard no_grad;
   const timeline::Span span("FusedSGD", timeline::Kind::optimizer);
+  detail::refuse_sparse_gradients("FusedSGD", *this);
   for (auto& group : param_groups_) {
     const auto& options = static_cast<const SGDOptions&>(group.options());
     // A parameter's first momentum is its gradient: the kernel wants to know which those are.
@@ -33,7 +34,6 @@ torch::Tensor FusedSGD::step(LossClosure closure) {
     for (auto& param : group.params()) {
       const at::Tensor& grad = param.grad();
       if (!grad.defined()) continue;
-      if (grad.is_sparse()) throw ValueError("FusedSGD does not take sparse gradients");
       SgdBatch* batch = &later;
       if (options.momentum() != 0) {
         auto& slot = state_[param.unsafeGetTensorImpl()];

@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/serialize/archive.h>
 
+#include <map>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -22,12 +23,36 @@ void copy_options(const ParamGroups& from, ParamGroups& to) {
   for (size_t g = 0; g < from.size(); ++g) to[g].set_options(from[g].options().clone());
 }
 
+/// Tied weights, which module.parameters() has twice, are one parameter. Throws ValueError for one in two groups.
+ParamGroups each_once(const std::string& name, const ParamGroups& groups) {
+  ParamGroups once;
+  std::map<const at::TensorImpl*, size_t> group_of;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    std::vector<at::Tensor> parameters;
+    for (const at::Tensor& parameter : groups[g].params()) {
+      const auto [found, is_new] = group_of.emplace(parameter.unsafeGetTensorImpl(), g);
+      if (is_new) {
+        parameters.push_back(parameter);
+      } else if (found->second != g) {
+        throw ValueError(name + ": a parameter of group " + std::to_string(g) + " is in group " +
+                         std::to_string(found->second) + " already");
+      }
+    }
+    if (groups[g].has_options()) {
+      once.emplace_back(std::move(parameters), groups[g].options().clone());
+    } else {
+      once.emplace_back(std::move(parameters));
+    }
+  }
+  return once;
+}
+
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(const char* name, ProcessGroup group, const ParamGroups& groups,
                                    std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                                    MakeOptimizer make)
-    : Optimizer(groups, std::move(defaults)),
+    : Optimizer(each_once(name, groups), std::move(defaults)),
       name_(name),
       group_(std::move(group)),
       own_group_(group_.duplicate()),
@@ -69,8 +94,15 @@ ParamGroups ShardedOptimizer::whole_groups() const {
 void ShardedOptimizer::sync_options() { copy_options(param_groups_, local_->param_groups()); }
 
 void ShardedOptimizer::add_param_group(const OptimizerParamGroup& group) {
-  Optimizer::add_param_group(group);
-  groups_changed();
+  ParamGroups all = whole_groups();
+  all.push_back(group);
+  Optimizer::add_param_group(each_once(name_, all).back());
+  try {
+    groups_changed();
+  } catch (...) {
+    param_groups_.pop_back();
+    throw;
+  }
   // The tensors that the local optimizer holds stay the same ones.
   own_.push_back(std::move(pieces_of(group_.rank()).back()));
   local_->add_param_group(groups_over(own_).back());

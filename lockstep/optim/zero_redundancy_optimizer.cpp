@@ -91,10 +91,28 @@ void ZeroRedundancyCore::build_buckets() {
     }
   }
   buckets_ = std::move(buckets);
+  places_.clear();
+  for (const torch::optim::OptimizerParamGroup& group : param_groups_) {
+    for (const at::Tensor& parameter : group.params())
+      places_.emplace_back(parameter.scalar_type(), parameter.const_data_ptr());
+  }
+}
+
+/// Did a parameter get other memory, as torch::load() gives it? One of another dtype is MixedPrecision's, for the moment.
+bool ZeroRedundancyCore::has_moved() const {
+  if (!parameters_as_bucket_view_) return false;
+  size_t place = 0;
+  for (const torch::optim::OptimizerParamGroup& group : param_groups_) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto& [dtype, memory] = places_.at(place++);
+      if (parameter.scalar_type() == dtype && parameter.const_data_ptr() != memory) return true;
+    }
+  }
+  return false;
 }
 
 void ZeroRedundancyCore::step_share() {
-  if (trainable_mask(param_groups_) != trainable_) build_buckets();
+  if (trainable_mask(param_groups_) != trainable_ || has_moved()) build_buckets();
   sync_options();
   local().step();
   broadcast_parameters();

@@ -39,11 +39,13 @@ class ZeroRedundancyCore : public ShardedOptimizer {
   void build_partition();
   void build_buckets();
   void broadcast_parameters() const;
+  bool has_moved() const;
 
   bool parameters_as_bucket_view_;
   Partition partition_;
-  std::vector<bool> trainable_;                   // as of the buckets
-  std::vector<std::vector<at::Tensor>> buckets_;  // by rank
+  std::vector<bool> trainable_;                                 // as of the buckets
+  std::vector<std::pair<at::ScalarType, const void*>> places_;  // of the parameters, likewise
+  std::vector<std::vector<at::Tensor>> buckets_;                // by rank
 };
 
 }  // namespace detail

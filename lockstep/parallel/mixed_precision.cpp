@@ -84,7 +84,9 @@ void LowPrecision::on_output() {
 Future reduce_in(at::ScalarType dtype, GradBucket& bucket) {
   const ProcessGroup& group = bucket.process_group();
   const at::Tensor& buffer = bucket.buffer();
-  if (buffer.scalar_type() == dtype) return {group.all_reduce_async(buffer, {.op = ReduceOp::AVG}), buffer};
+  // Complex gradients, which have buckets of their own, stay as they are.
+  if (buffer.scalar_type() == dtype || !buffer.is_floating_point())
+    return {group.all_reduce_async(buffer, {.op = ReduceOp::AVG}), buffer};
   const at::Tensor reduced = buffer.to(dtype);
   return Future(group.all_reduce_async(reduced, {.op = ReduceOp::AVG}), reduced)
       .then([buffer](const at::Tensor& average) { return buffer.copy_(average); });

@@ -62,6 +62,12 @@ at::Tensor over_channels(const at::Tensor& values, const at::Tensor& input) {
   return values.to(input.scalar_type()).view(shape);
 }
 
+/// In half precision a mean would have two or three digits.
+at::Tensor widened(const at::Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  return type == at::kHalf || type == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
+}
+
 /// Every rank's mean, sum of squared distances from it, and count are combined in rank order, in double:
 /// no difference of large sums, and the same bits on all ranks.
 std::shared_ptr<const Statistics> gather_statistics(const at::Tensor& input, Peers peers, double eps) {
@@ -69,7 +75,7 @@ std::shared_ptr<const Statistics> gather_statistics(const at::Tensor& input, Pee
   const double own_count = static_cast<double>(input.numel()) / static_cast<double>(channels);
   const at::Tensor own = at::zeros({3, channels}, input.options().dtype(at::kDouble));
   if (own_count > 0) {
-    const auto [variance, mean] = at::var_mean(input, all_but_channels(input), /*unbiased=*/false);
+    const auto [variance, mean] = at::var_mean(widened(input), all_but_channels(input), /*unbiased=*/false);
     own[0].copy_(mean);
     own[1].copy_(variance).mul_(own_count);
     own[2].fill_(own_count);
@@ -109,9 +115,10 @@ struct NormaliseBackward : torch::autograd::Node {
   }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const at::Tensor input = saved_input.unpack(), weight = saved_weight.unpack();
+    const at::Tensor original = saved_input.unpack(), weight = saved_weight.unpack();
+    const at::Tensor input = widened(original);
     // All ranks take part in the reduction, also one whose output was not used.
-    const at::Tensor gradient = gradients[0].defined() ? gradients[0] : at::zeros_like(input);
+    const at::Tensor gradient = gradients[0].defined() ? widened(gradients[0]) : at::zeros_like(input);
     const Statistics& all = *statistics;
     const at::Tensor centred = input - over_channels(all.mean, input);
     const std::vector<int64_t> dimensions = all_but_channels(input);
@@ -122,8 +129,9 @@ struct NormaliseBackward : torch::autograd::Node {
     const at::Tensor scale = weight.defined() ? weight.to(at::kDouble) * all.inverse_std : all.inverse_std;
     const at::Tensor slope = sums[1] / all.count * all.inverse_std.square();
     const at::Tensor for_input =
-        (gradient - over_channels(sums[0] / all.count, input) - centred * over_channels(slope, input)) *
-        over_channels(scale, input);
+        ((gradient - over_channels(sums[0] / all.count, input) - centred * over_channels(slope, input)) *
+         over_channels(scale, input))
+            .to(original.scalar_type());
     if (!weight.defined()) return {for_input, {}, {}};
     return {for_input, (own[1] * all.inverse_std).to(weight.scalar_type()), own[0].to(weight.scalar_type())};
   }

@@ -36,11 +36,15 @@ std::unique_ptr<torch::optim::Optimizer> make(const TrainingArguments& arguments
                                               const std::vector<ParameterRule>& rules,
                                               const ProcessGroup& group, const Options& options) {
   const auto groups = parameter_groups(module, options, rules);
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
   if (arguments.zero_redundancy_optimizer && group.size() > 1) {
-    return std::make_unique<ZeroRedundancyOptimizer<OptimizerT>>(
+    optimizer = std::make_unique<ZeroRedundancyOptimizer<OptimizerT>>(
         groups, options, ZeroRedundancyOptimizerOptions{.process_group = group});
+  } else {
+    optimizer = std::make_unique<OptimizerT>(groups, options);
   }
-  return std::make_unique<OptimizerT>(groups, options);
+  set_group_options(*optimizer, groups);
+  return optimizer;
 }
 
 }  // namespace

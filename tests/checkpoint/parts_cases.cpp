@@ -271,5 +271,24 @@ TEST(Parts, AFolderThatIsNotSharedIsFoundOut) {
   CHECK_TRUE(is_left_empty());
 }
 
+TEST(Parts, AStateThatSeveralGroupsHaveIsLoaded) {
+  ONLY_IF(world().size() > 1);
+  const SharedFolder folder;
+  Wide model;
+  DistributedDataParallel ddp(model);
+  const ProcessGroup part = world().new_subgroups(1);
+  using Zero = ZeroRedundancyOptimizer<FusedAdamW>;
+  Zero optimizer(model->parameters(), torch::optim::AdamWOptions(0.05), {.process_group = part});
+  toy_loss(ddp, 0, world().rank()).backward();
+  optimizer.step();
+  checkpoint::save(folder / "checkpoint-1", {{"optimizer", optimizer}});
+  Wide again;
+  Zero loaded(again->parameters(), torch::optim::AdamWOptions(0.1), {.process_group = part});
+  checkpoint::load(folder / "checkpoint-1", {{"optimizer", loaded}});
+  const StateDict expected = optimizer_state_dict(optimizer), found = optimizer_state_dict(loaded);
+  CHECK_TRUE(found.scalars == expected.scalars && found.tensors.size() == expected.tensors.size());
+  for (const auto& [name, tensor] : expected.tensors) CHECK_TRUE(at::equal(found.tensors.at(name), tensor));
+}
+
 }  // namespace
 }  // namespace lockstep::testing

@@ -1,6 +1,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/complex.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
@@ -246,6 +247,12 @@ TEST_F(SafetensorsTest, RandomDamageNeverCrashes) {
     }
   }
   EXPECT_GT(refused, 1000);
+}
+
+TEST_F(SafetensorsTest, AConjugateIsWrittenAsItsValues) {
+  const at::Tensor z = at::complex(at::rand({2, 3}), at::rand({2, 3}) + 1);
+  save_safetensors(path("z"), {{"z", z.conj()}});
+  EXPECT_TRUE(at::equal(load_safetensors(path("z")).tensors.at("z"), z.conj().resolve_conj()));
 }
 
 }  // namespace

@@ -91,6 +91,14 @@ class TorchFile(unittest.TestCase):
             torch.save(tensors, self.file, pickle_protocol=protocol)
             self.check_equal(self.convert()[0], tensors)
 
+    def test_conjugates_and_negatives(self):
+        z, other = torch.complex(torch.rand(2, 3, 2), torch.rand(2, 3, 2))
+        saved = {"z": z, "conjugate": z.conj(), "imaginary": other.clone().conj().imag}
+        torch.save(saved, self.file)
+        read = self.convert()[0]
+        for name, tensor in saved.items():
+            self.assertTrue(torch.equal(read[name], tensor.resolve_conj().resolve_neg()), name)
+
     def test_state_dicts_of_modules(self):
         module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
         for saved in (module.state_dict(), dict(module.named_parameters()), module.to(memory_format=torch.channels_last).state_dict()):

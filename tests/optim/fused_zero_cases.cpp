@@ -2,6 +2,7 @@
 #include "lockstep/optim/fused_zero_optimizer.h"
 
 #include <ATen/ops/equal.h>
+#include <ATen/ops/linear.h>
 #include <fmt/format.h>
 #include <torch/serialize.h>
 
@@ -14,6 +15,7 @@
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/optim/sgd.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "tests/optim/zero_cases.h"
 
 namespace lockstep::testing {
@@ -366,6 +368,96 @@ TEST(FusedZero, TheFusedOneNeedsSharedMemory) {
   DistributedDataParallel ddp(model);
   check_throws<ValueError>([&] { FusedZeroRedundancyOptimizer<FusedAdamW>(ddp, AdamWOptions(0.1)); },
                            "ZeroRedundancyOptimizer works on any");
+}
+
+TEST(FusedZero, WhatTorchLoadBringsIsTrained) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  Wide other;
+  {
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& parameter : other->parameters()) parameter.mul_(0.5);
+  }
+  std::ostringstream saved;
+  torch::save(other, saved);
+  const auto options = SGDOptions(0.1).momentum(0.9);
+  DistributedDataParallel reference(other);
+  FusedSGD plain(other->parameters(), options);
+  Wide model;
+  DistributedDataParallel ddp(model);
+  FusedZeroRedundancyOptimizer<FusedSGD> fused(ddp, options);
+  std::istringstream file(saved.str());
+  torch::load(model, file);
+  for (int step = 0; step < 3; ++step) {
+    plain.zero_grad();
+    toy_loss(reference, step, world().rank()).backward();
+    plain.step();
+    fused.zero_grad();
+    toy_loss(ddp, step, world().rank()).backward();
+    fused.step();
+    check_equal(values_of(*model), values_of(*other));
+  }
+}
+
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    first = register_module("first", torch::nn::Linear(10, 10));
+    again = register_parameter("again", first->weight);
+    last = register_module("last", torch::nn::Linear(10, 5));
+    const torch::NoGradGuard no_grad;
+    double phase = 0;
+    for (const at::Tensor& p : {first->weight, first->bias, last->weight, last->bias})
+      p.copy_(wave(p.sizes(), ++phase));
+  }
+  at::Tensor forward(const at::Tensor& x) { return last(at::linear(first(x).relu(), again)); }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  at::Tensor again;
+};
+TORCH_MODULE(Tied);
+
+TEST(FusedZero, TiedWeightsAreOneParameter) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  Tied model, plain_model;
+  DistributedDataParallel ddp(model), reference(plain_model);
+  FusedZeroRedundancyOptimizer<FusedAdamW> fused(ddp, AdamWOptions(0.05));
+  FusedAdamW plain({plain_model->first->weight, plain_model->first->bias, plain_model->last->weight,
+                    plain_model->last->bias},
+                   AdamWOptions(0.05));
+  for (int step = 0; step < 3; ++step) {
+    fused.zero_grad();
+    plain.zero_grad();
+    toy_loss(ddp, step, world().rank()).backward();
+    toy_loss(reference, step, world().rank()).backward();
+    CHECK_TRUE(fused.clip_grad_norm_(kClips) == clip_grad_norm_(plain_model->parameters(), kClips));
+    fused.step();
+    plain.step();
+    check_equal(values_of(*model), values_of(*plain_model));
+  }
+  check_throws<ValueError>(
+      [&] { fused.add_param_group(torch::optim::OptimizerParamGroup({model->last->bias})); },
+      "is in group 0 already");
+  ZeroRedundancyOptimizer<FusedAdamW> zero(plain_model->parameters(), AdamWOptions(0.05));
+  toy_loss(reference, 9, world().rank()).backward();
+  zero.step();
+  zero.consolidate_state_dict();
+}
+
+TEST(FusedZero, GradientsAreAveragedInFullAfterTheOptimizer) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  for (const bool shared : {false, true}) {
+    Wide model, alone;
+    DistributedDataParallel ddp(model);
+    {
+      FusedZeroRedundancyOptimizer<FusedSGD> fused(ddp, SGDOptions(0.1), {.shared_parameters = shared});
+      toy_loss(ddp, 0, world().rank()).backward();
+      fused.step();
+      fused.zero_grad();
+    }
+    for (size_t p = 0; p < model->parameters().size(); ++p)
+      alone->parameters()[p].detach().copy_(model->parameters()[p]);
+    const auto expected = average_gradients(*alone, [&](int rank) { return toy_loss(alone, 1, rank); });
+    toy_loss(ddp, 1, world().rank()).backward();
+    check_gradients(*model, expected);
+  }
 }
 
 }  // namespace

@@ -263,5 +263,46 @@ TEST(AutocastGuard, ForgetsCachedWeights) {
   EXPECT_EQ(output(), 8);
 }
 
+TEST(ParameterGroups, OptionsThatEqualTheClassDefaultsStay) {
+  const torch::nn::Linear linear(3, 2);
+  const auto options = torch::optim::SGDOptions(0.5).weight_decay(0.1);
+  const auto groups = parameter_groups(*linear, options, {{.pattern = "bias", .learning_rate = 1e-3}});
+  FusedSGD optimizer(groups, options);
+  set_group_options(optimizer, groups);
+  const auto& bias = static_cast<torch::optim::SGDOptions&>(optimizer.param_groups()[1].options());
+  EXPECT_EQ(bias.weight_decay(), 0);
+  EXPECT_EQ(bias.lr(), 1e-3);
+}
+
+TEST(ExponentialMovingAverage, FollowsParametersThatGetOtherMemory) {
+  torch::nn::Linear module(3, 2), other(3, 2);
+  ExponentialMovingAverage average(*module, 0.5);
+  std::stringstream file;
+  torch::save(other, file);
+  torch::load(module, file);
+  average.update();
+  EXPECT_TRUE(average.state_dict().tensors.at("weight").equal(other->weight));
+  {
+    const at::NoGradGuard no_grad;
+    module->weight.add_(2);
+  }
+  average.update();
+  const auto averaged = average.use();
+  EXPECT_TRUE(at::allclose(module->weight, other->weight + 1));
+}
+
+TEST(FusedOptimizers, ARefusedGradientLeavesNoStateBehind) {
+  const auto check = [](auto make) {
+    const at::Tensor a = at::ones({3}).requires_grad_(), b = at::ones({3}).requires_grad_();
+    a.mutable_grad() = at::ones({3});
+    b.mutable_grad() = at::ones({3}).to_sparse();
+    auto optimizer = make(std::vector<at::Tensor>{a, b});
+    EXPECT_THROW(optimizer.step(), ValueError);
+    EXPECT_TRUE(optimizer.state().empty());
+  };
+  check([](auto p) { return FusedSGD(p, torch::optim::SGDOptions(0.1).momentum(0.9)); });
+  check([](auto p) { return FusedAdamW(p, torch::optim::AdamWOptions(0.1)); });
+}
+
 }  // namespace
 }  // namespace lockstep

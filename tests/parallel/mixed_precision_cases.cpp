@@ -1,6 +1,9 @@
 // Mixed precision against copies of the model that are in low precision altogether.
+#include <ATen/ops/complex.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/real.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
 #include "lockstep/parallel/hooks/default_hooks.h"
@@ -191,6 +194,26 @@ TEST(MixedPrecision, MixedPrecisionOfBuffersAndReduction) {
     CHECK_TRUE(is_close(gradient, hooked->parameters()[p].grad(), 0.02));
   }
   check_throws<Error>([&] { ddp.register_comm_hook(std::nullopt, allreduce_hook); }, "can be called once");
+}
+
+struct SpectralImpl : torch::nn::Module {
+  SpectralImpl() {
+    phase = register_parameter("phase", at::complex(wave({3}, 1), wave({3}, 2)));
+    linear = register_module("linear", torch::nn::Linear(10, 1));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return at::real(phase * phase.conj()).sum() + linear(x).to(at::kFloat).sum();
+  }
+  at::Tensor phase;
+  torch::nn::Linear linear{nullptr};
+};
+TORCH_MODULE(Spectral);
+
+TEST(MixedPrecision, ComplexGradientsStayComplex) {
+  Spectral model;
+  DistributedDataParallel ddp(model, {.mixed_precision = MixedPrecision{.reduce_dtype = at::kBFloat16}});
+  ddp(batch_input(0, world().rank())).backward();
+  CHECK_TRUE(model->phase.grad().resolve_conj().allclose(2 * model->phase.detach(), 1e-5, 1e-6));
 }
 
 }  // namespace

@@ -147,5 +147,18 @@ TEST(SyncBatchNorm, WhatCannotBeConvertedIsNamed) {
       "must be [batch, 3, ...] but has 2 dimensions and 4 channels");
 }
 
+TEST(SyncBatchNorm, StatisticsOfHalfPrecisionAreNotRounded) {
+  ONLY_IF(world().size() > 1);
+  const auto options = BatchNormOptions(3).momentum(1.0);
+  SyncBatchNorm ours(options);
+  BatchNorm whole(options);
+  std::vector<at::Tensor> parts;
+  for (int r = 0; r < world().size(); ++r) parts.push_back((wave({8, 3, 5}, r) + 3.0).to(at::kBFloat16));
+  ours->forward(parts[static_cast<size_t>(world().rank())]);
+  whole->forward(at::cat(parts).to(at::kFloat));
+  CHECK_TRUE(ours->running_mean.allclose(whole->running_mean, 0, 1e-5));
+  CHECK_TRUE(ours->running_var.allclose(whole->running_var, 1e-4, 1e-6));
+}
+
 }  // namespace
 }  // namespace lockstep::testing

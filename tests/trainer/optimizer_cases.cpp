@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/sgd.h"
+#include "lockstep/trainer/optimizer_choice.h"
 #include "tests/trainer/trainer_cases.h"
 
 namespace lockstep::testing {
@@ -245,6 +246,35 @@ TEST(Optimizers, TheEndIsOfTheModelThatIsKept) {
     EXPECT_EQ(trainer.state().best_global_step, 2);
     // Reported is what was measured with that model, or nothing.
     EXPECT_EQ(trainer.last_evaluation().empty(), loads_best);
+  }
+}
+
+TEST(Optimizers, BiasesAreNotDecayedByAnyOfThem) {
+  for (const char* const name : {"sgd", "adam", "adamw_torch", "adamw_torch_fused"}) {
+    for (const bool divided : {false, true}) {
+      SCOPED_TRACE(name);
+      TrainingArguments args;
+      args.optim = name;
+      args.weight_decay = 0.1;
+      args.learning_rate = 5e-5;
+      args.zero_redundancy_optimizer = divided;
+      const Net net = make_net();
+      const auto optimizer =
+          make_optimizer(args, *net, {{.pattern = "bias", .learning_rate = 1e-3}}, world());
+      bool has_bias = false;
+      for (const auto& group : optimizer->param_groups()) {
+        const bool is_bias = group.params().at(0).dim() == 1;
+        has_bias = has_bias || is_bias;
+        EXPECT_EQ(group.options().get_lr(), is_bias ? 1e-3 : 5e-5);
+        const double decay =
+            args.optim == "sgd" ? static_cast<const torch::optim::SGDOptions&>(group.options()).weight_decay()
+            : args.optim == "adam"
+                ? static_cast<const torch::optim::AdamOptions&>(group.options()).weight_decay()
+                : static_cast<const torch::optim::AdamWOptions&>(group.options()).weight_decay();
+        EXPECT_EQ(decay, is_bias ? 0 : 0.1);
+      }
+      EXPECT_TRUE(has_bias);
+    }
   }
 }
 

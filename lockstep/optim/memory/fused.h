@@ -4,10 +4,24 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
+#include <torch/optim/optimizer.h>
 
+#include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
+
 namespace lockstep::detail {
+
+/// Throws ValueError before anything has changed: a state that is begun would count in the next step.
+inline void refuse_sparse_gradients(const char* name, const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.grad().defined() && parameter.grad().is_sparse())
+        throw ValueError(std::string(name) + " does not take sparse gradients");
+    }
+  }
+}
 
 /// The fused kernels walk raw memory, so a gradient must be laid out as its parameter is.
 inline at::Tensor laid_out_like(const at::Tensor& gradient, const at::Tensor& parameter) {
