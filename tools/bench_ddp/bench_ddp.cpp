@@ -22,6 +22,8 @@ int run_bench_ddp(bench_ddp::Options options) {
         fmt::format("--steps must be at least {} for {}: so many make one comparison of steps in turn",
                     fewest, options.model));
   }
+  if (options.torch_layers && options.model != "resnet18")
+    throw ValueError(fmt::format("--torch-layers is for --model resnet18, not {}", options.model));
   bench::warn_if_busy();
   bench_ddp::Samples samples;
   for (int round = 0; round < options.rounds; ++round) {
@@ -67,6 +69,8 @@ void add_bench_ddp(CommandLine bench, Action& action) {
   command.add_option(
       "--python", options->python,
       "Interpreter with torch (bert: and transformers) for the peer; without it there is none");
+  command.add_flag("--torch-layers", options->torch_layers,
+                   "Measure resnet18 made of torch::nn's layers too, with Lockstep's DDP and without");
   command.add_option("--launch-prefix", options->launch_prefix,
                      "A command, words between spaces, that is put before lockrun's: one that simulates a "
                      "network, for instance (benchmarks/network/slow_network)");

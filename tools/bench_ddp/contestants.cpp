@@ -155,6 +155,11 @@ std::vector<Contestant> contestants_of(const Options& options) {
                                       {"Lockstep, in turn", Mode::in_turn}};
   for (const std::string& hook : options.hooks)
     contestants.push_back({"Hook " + hook, Mode::ddp, false, hook});
+  if (options.torch_layers) {
+    contestants.push_back(
+        {.name = "torch::nn layers, without DDP", .mode = Mode::alone, .of_torch_layers = true});
+    contestants.push_back({.name = "torch::nn layers, DDP", .mode = Mode::ddp, .of_torch_layers = true});
+  }
   if (!options.python.empty()) {
     contestants.push_back({"Python, without DDP", Mode::alone, true});
     contestants.push_back({"Python, DDP on Gloo", Mode::ddp, true});
@@ -179,7 +184,8 @@ Sample measure(const Options& options, const Contestant& contestant) {
     command.push_back((programs / "lockstep-bench-ddp-rank").string());
   }
   for (const std::string& argument :
-       {options.model, name_of(contestant.mode), std::to_string(options.steps), scratch.path().string()}) {
+       {options.model + (contestant.of_torch_layers ? "-torch" : ""), name_of(contestant.mode),
+        std::to_string(options.steps), scratch.path().string()}) {
     command.push_back(argument);
   }
   if (!contestant.in_python) command.push_back(fmt::format("{}", options.bucket_cap_mb));

@@ -16,6 +16,7 @@ struct Options {
   double bucket_cap_mb = 25;
   std::vector<std::string> hooks;
   std::string python, launch_prefix;
+  bool torch_layers = false;
   bool timeline = false;
   bool json = false;
 };
@@ -29,6 +30,7 @@ struct Contestant {
   Mode mode{};
   bool in_python = false;
   std::string hook{};
+  bool of_torch_layers = false;
 };
 
 std::vector<Contestant> contestants_of(const Options& options);

@@ -29,6 +29,7 @@
 #include "lockstep/timeline/recorder.h"
 #include "lockstep/timeline/timeline.h"
 #include "tools/bench/in_turn.h"
+#include "tools/bench_ddp/torch_resnet.h"
 
 namespace {
 
@@ -88,6 +89,16 @@ Training make_training(Model model, std::unique_ptr<torch::optim::Optimizer> opt
   return training;
 }
 
+template <class Model>
+Training picture_training(Model model, const Wrapping& wrapping) {
+  auto optimizer =
+      std::make_unique<FusedSGD>(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+  return make_training(model, std::move(optimizer), wrapping,
+                       [x = at::randn({64, 3, 32, 32}), y = at::randint(1000, {64}, at::kLong)](auto& call) {
+                         return at::cross_entropy_loss(call(x), y);
+                       });
+}
+
 Training training_named(const std::string& name, const Wrapping& wrapping) {
   if (name == "toy") {
     models::ToyModel model;
@@ -96,14 +107,8 @@ Training training_named(const std::string& name, const Wrapping& wrapping) {
         model, std::move(optimizer), wrapping,
         [x = at::randn({20, 10}), y = at::randn({20, 5})](auto& call) { return at::mse_loss(call(x), y); });
   }
-  if (name == "resnet18") {
-    models::ResNet model = models::ResNet18(1000);
-    auto optimizer =
-        std::make_unique<FusedSGD>(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
-    return make_training(model, std::move(optimizer), wrapping,
-                         [x = at::randn({64, 3, 32, 32}), y = at::randint(1000, {64}, at::kLong)](
-                             auto& call) { return at::cross_entropy_loss(call(x), y); });
-  }
+  if (name == "resnet18") return picture_training(models::ResNet18(1000), wrapping);
+  if (name == "resnet18-torch") return picture_training(bench_ddp::TorchResNet(1000), wrapping);
   if (name == "bert") {
     models::BertConfig config;
     config.hidden_size = 256;
@@ -121,7 +126,7 @@ Training training_named(const std::string& name, const Wrapping& wrapping) {
                            return at::cross_entropy_loss(call(batch), y);
                          });
   }
-  throw ValueError("there is no model " + name + "; choose toy, resnet18 or bert");
+  throw ValueError("there is no model " + name + "; choose toy, resnet18, resnet18-torch or bert");
 }
 
 /// Seconds that a span takes which holds nothing.
