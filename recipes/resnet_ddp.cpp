@@ -79,8 +79,11 @@ class ResNetDdp : public Recipe {
                        "Accepted for torch.distributed.launch; the launcher's environment counts");
     files.add_flags(program);
     program.begin_group("Model");
-    program.add_option("--stem", stem, "First layers: imagenet (7x7, stride 2, pooling), or cifar (3x3)")
-        .one_of({"auto", "imagenet", "cifar"})
+    program
+        .add_option(
+            "--stem", stem,
+            "First layers: imagenet (7x7, stride 2, pooling), cifar (3x3), or stride2 (3x3, stride 2)")
+        .one_of({"auto", "imagenet", "cifar", "stride2"})
         .default_text("cifar for up to 64 pixels, or that of the weights");
     program.add_option("--depth", depth, "Layers: 18 or 34").with_default();
     program.add_option("--width", width, "Channels of the first layer").with_default();
@@ -107,6 +110,18 @@ class ResNetDdp : public Recipe {
       throw ValueError("--resume and --resume-from-checkpoint exclude each other");
   }
 
+  std::string stem_name() const {
+    switch (options.stem) {
+      case ResNetOptions::Stem::imagenet:
+        return "imagenet";
+      case ResNetOptions::Stem::cifar:
+        return "cifar";
+      case ResNetOptions::Stem::stride2:
+        return "stride2";
+    }
+    return {};
+  }
+
   /// What is written at the end of training.
   fs::path model_file() const {
     return args.output_dir / (model_filename.empty() ? kModelFilename : model_filename);
@@ -123,9 +138,10 @@ class ResNetDdp : public Recipe {
     const auto classes = static_cast<int64_t>(files.classes().size());
     options = {.num_classes = num_classes > 0 ? num_classes : classes, .width = width};
     if (depth == 34) options.blocks = {3, 4, 6, 3};
-    options.stem = stem == "cifar" || (stem == "auto" && files.image_size <= 64)
-                       ? ResNetOptions::Stem::cifar
-                       : ResNetOptions::Stem::imagenet;
+    using Stem = ResNetOptions::Stem;
+    options.stem = stem == "cifar" || (stem == "auto" && files.image_size <= 64) ? Stem::cifar
+                   : stem == "stride2"                                           ? Stem::stride2
+                                                                                 : Stem::imagenet;
     if (resume) find_weights();
     if (options.num_classes < classes) {
       throw ValueError(fmt::format(
@@ -162,7 +178,7 @@ class ResNetDdp : public Recipe {
     model = models::ResNet(options);
     if (!weights_file.empty()) load_weights(*model, weights, weights_file.string());
     weights.clear();
-    train = files.train_dataset(args.sampling_seed(), epoch);
+    train = files.train_dataset(args.sampling_seed(), epoch, options.num_classes);
     validation = files.test_dataset();
     // What the first batch would find after the first epoch.
     validation.collate({0});
@@ -170,7 +186,7 @@ class ResNetDdp : public Recipe {
 
   std::string about() const override {
     return fmt::format("ResNet-{}, {}{}, {}{}", depth, parameters_in_words(*model),
-                       options.stem == ResNetOptions::Stem::cifar ? ", 3x3 stem" : "", files.about(),
+                       options.stem == ResNetOptions::Stem::imagenet ? "" : ", 3x3 stem", files.about(),
                        weights_file.empty() ? "" : ", weights of " + weights_file.string());
   }
 
@@ -186,14 +202,13 @@ class ResNetDdp : public Recipe {
         .parameter_rules = {{.pattern = ".", .weight_decay = args.weight_decay}},
         .model_files =
             [this] {
-              const nlohmann::json config = {
-                  {"architecture", "resnet"},
-                  {"blocks", options.blocks},
-                  {"classes", files.classes()},
-                  {"image_size", files.image_size},
-                  {"num_classes", options.num_classes},
-                  {"stem", options.stem == ResNetOptions::Stem::cifar ? "cifar" : "imagenet"},
-                  {"width", options.width}};
+              const nlohmann::json config = {{"architecture", "resnet"},
+                                             {"blocks", options.blocks},
+                                             {"classes", files.classes()},
+                                             {"image_size", files.image_size},
+                                             {"num_classes", options.num_classes},
+                                             {"stem", stem_name()},
+                                             {"width", options.width}};
               return std::map<std::string, std::string>{
                   {"config.json",
                    config.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace) +

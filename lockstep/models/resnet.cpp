@@ -71,9 +71,10 @@ ResNetImpl::ResNetImpl(ResNetOptions options) : options_(options) {
 
 void ResNetImpl::reset() {
   const int64_t width = options_.width;
-  const bool is_large = options_.stem == ResNetOptions::Stem::imagenet;
-  conv1_ =
-      register_module("conv1", is_large ? convolution(3, width, 7, 2, 3) : convolution(3, width, 3, 1, 1));
+  using Stem = ResNetOptions::Stem;
+  conv1_ = register_module("conv1", options_.stem == Stem::imagenet
+                                        ? convolution(3, width, 7, 2, 3)
+                                        : convolution(3, width, 3, options_.stem == Stem::cifar ? 1 : 2, 1));
   bn1_ = register_module("bn1", norm(width));
   const auto& [first, second, third, fourth] = options_.blocks;
   layer1_ = register_module("layer1", layer(first, width, width, 1));

@@ -35,8 +35,8 @@ TORCH_MODULE(BasicBlock);
 struct ResNetOptions {
   int64_t num_classes = 1000;  ///< logits per picture
   /// `imagenet`: a 7x7 convolution of stride 2 and max pooling, for pictures of about 224 pixels; `cifar`: a
-  /// 3x3 convolution of stride 1 alone, for 32 pixels.
-  enum class Stem : uint8_t { imagenet, cifar } stem = Stem::imagenet;  ///< the first layers
+  /// 3x3 convolution of stride 1 alone, for 32 pixels; `stride2`: that with stride 2, a quarter of the work.
+  enum class Stem : uint8_t { imagenet, cifar, stride2 } stem = Stem::imagenet;  ///< the first layers
   /// Blocks in each of the four layers: ResNet-18 has {2, 2, 2, 2}, ResNet-34 {3, 4, 6, 3}.
   std::array<int64_t, 4> blocks{2, 2, 2, 2};
   /// Channels of the stem and of the first layer; each further layer has twice as many.

@@ -56,12 +56,22 @@ void PictureFiles::add_flags(CommandLine program) {
   program.add_option("--contrast", transforms.contrast, "Random contrast, likewise").with_default();
   program.add_option("--saturation", transforms.saturation, "Random saturation, likewise").with_default();
   program.add_option("--hue", transforms.hue, "Random hue, likewise").with_default();
+  program
+      .add_option(
+          "--mixup-alpha", mixing.mixup_alpha,
+          "Mixes pictures and labels, as torchvision's MixUp; with --cutmix-alpha one of the two by batch")
+      .with_default();
+  program
+      .add_option("--cutmix-alpha", mixing.cutmix_alpha,
+                  "Puts a part of another picture into each, as torchvision's CutMix")
+      .with_default();
 }
 
 void PictureFiles::check() {
   transforms.crop_padding_mode = static_cast<vision::PaddingMode>(
       std::find(kPaddingModes.begin(), kPaddingModes.end(), padding_mode) - kPaddingModes.begin());
   vision::check_transforms(transforms);
+  vision::check_mixing(mixing);
 }
 
 void PictureFiles::read() {
@@ -102,8 +112,13 @@ std::string PictureFiles::about() const {
                      image_size, image_size, classes().size());
 }
 
-Dataset PictureFiles::train_dataset(uint64_t seed, std::shared_ptr<const std::atomic<int64_t>> epoch) const {
-  return picture_dataset(train, {.transforms = transforms, .seed = seed, .epoch = std::move(epoch)});
+Dataset PictureFiles::train_dataset(uint64_t seed, std::shared_ptr<const std::atomic<int64_t>> epoch,
+                                    int64_t num_classes) const {
+  return picture_dataset(train, {.transforms = transforms,
+                                 .mixing = mixing,
+                                 .num_classes = num_classes,
+                                 .seed = seed,
+                                 .epoch = std::move(epoch)});
 }
 
 Dataset PictureFiles::test_dataset() const {

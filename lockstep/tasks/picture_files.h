@@ -21,6 +21,7 @@ struct PictureFiles {
   /// What happens to training pictures; read() sets `size`.
   vision::PictureTransforms transforms{.crop_padding = 4, .flip_probability = 0.5};
 
+  vision::Mixing mixing{};               ///< of training pictures with each other
   std::string padding_mode = "reflect";  ///< of `transforms`, by torchvision's name
 
   /// Adds the flags, which write into the members above.
@@ -38,8 +39,10 @@ struct PictureFiles {
   const std::vector<std::string>& classes() const { return train->classes(); }
   /// "3439 + 754 pictures of 32x32 pixels in 8 classes"
   std::string about() const;
-  /// Batches for training, with random transforms of the epoch that `epoch` says. After read().
-  Dataset train_dataset(uint64_t seed, std::shared_ptr<const std::atomic<int64_t>> epoch) const;
+  /// Batches for training, with random transforms of the epoch that `epoch` says, for a model of `num_classes` outputs. After
+  /// read().
+  Dataset train_dataset(uint64_t seed, std::shared_ptr<const std::atomic<int64_t>> epoch,
+                        int64_t num_classes) const;
   /// Batches for evaluation, without random transforms. After read().
   Dataset test_dataset() const;
 };

@@ -6,6 +6,7 @@
 #include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -13,15 +14,23 @@
 
 namespace lockstep {
 Loss cross_entropy_sum(const at::Tensor& logits, const at::Tensor& labels, CrossEntropyOptions options) {
-  if (logits.dim() != labels.dim() + 1 ||
-      logits.sizes().slice(0, static_cast<size_t>(labels.dim())) != labels.sizes()) {
+  const bool has_probabilities = labels.is_floating_point();
+  const auto wanted = logits.sizes().slice(0, std::max<size_t>(logits.dim(), 1) - 1);
+  if (logits.dim() == 0 || (has_probabilities ? logits.sizes() : wanted) != labels.sizes()) {
     throw ValueError(
         fmt::format("cross_entropy_sum got logits of shape {} and labels of shape {}; it takes [..., "
-                    "classes] and [...]",
+                    "classes] and [...], or [..., classes] of floats",
                     c10::str(logits.sizes()), c10::str(labels.sizes())));
   }
   const bool is_low = logits.scalar_type() == at::kBFloat16 || logits.scalar_type() == at::kHalf;
   const at::Tensor rows = (is_low ? logits.to(at::kFloat) : logits).reshape({-1, logits.size(-1)});
+  if (has_probabilities) {
+    const at::Tensor flat = labels.reshape({-1, logits.size(-1)}).to(rows.scalar_type());
+    return {.sum = at::cross_entropy_loss(rows, flat, {}, at::Reduction::Sum, -100, options.label_smoothing),
+            .count = static_cast<double>(rows.size(0)),
+            .outputs = logits.detach(),
+            .labels = labels};
+  }
   const at::Tensor flat = labels.reshape({-1});
   return {.sum = at::cross_entropy_loss(rows, flat, {}, at::Reduction::Sum, options.ignore_index,
                                         options.label_smoothing),

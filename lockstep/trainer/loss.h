@@ -23,7 +23,8 @@ struct CrossEntropyOptions {
 };
 
 /// Cross entropy of `logits` [..., classes] and int64 `labels` [...], in float32 for lower precisions; the
-/// count is that of the labels that are not ignored. Outputs and labels are the arguments. Throws ValueError
+/// count is that of the labels that are not ignored. Or with floating `labels` [..., classes], the probabilities of the
+/// classes, as torch.nn.functional.cross_entropy takes them: nothing is ignored, each row counts. Outputs and labels are the arguments. Throws ValueError
 /// for shapes that do not fit together.
 Loss cross_entropy_sum(const at::Tensor& logits, const at::Tensor& labels, CrossEntropyOptions options = {});
 

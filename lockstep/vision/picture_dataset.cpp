@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/one_hot.h>
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
@@ -12,27 +13,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/random_key.h"
+#include "lockstep/vision/draws.h"
 
 namespace lockstep::vision {
 namespace {
-
-/// Numbers that follow from a key: the n-th depends on the key and n alone.
-class Draws {
- public:
-  explicit Draws(uint64_t key) : key_(key) {}
-  uint64_t next() { return random_key({key_, count_++}); }
-  /// In [0, 1), 53 random bits.
-  double uniform() { return static_cast<double>(next() >> 11U) * 0x1p-53; }
-  double uniform(double least, double most) { return least + uniform() * (most - least); }
-  /// In [0, bound): `bound` is small, so the bias of a product's upper half is below 2^-50.
-  int64_t below(int64_t bound) {
-    return static_cast<int64_t>((static_cast<unsigned __int128>(next()) * static_cast<uint64_t>(bound)) >>
-                                64U);
-  }
-
- private:
-  uint64_t key_, count_ = 0;
-};
 
 /// What a byte of each channel becomes.
 using Table = std::array<std::array<float, 256>, 3>;
@@ -141,13 +125,16 @@ class Maker {
   PictureDatasetOptions options_;
   bool in_tensors_;  // what a table of bytes cannot do
   Table table_;
+  int64_t num_classes_;
 
  public:
   Maker(std::shared_ptr<const PictureSet> pictures, PictureDatasetOptions options)
       : pictures_(std::move(pictures)),
         options_(std::move(options)),
         in_tensors_(options_.transforms.rotation_degrees > 0 || changes_colours(options_.transforms)),
-        table_(byte_table(options_.transforms, !in_tensors_)) {}
+        table_(byte_table(options_.transforms, !in_tensors_)),
+        num_classes_(options_.num_classes > 0 ? options_.num_classes
+                                              : static_cast<int64_t>(pictures_->classes().size())) {}
 
   Batch operator()(const std::vector<int64_t>& indices) const {
     const auto& transforms = options_.transforms;
@@ -191,7 +178,7 @@ class Maker {
       }
     }
     if (in_tensors_) images = in_tensors(std::move(images), drawn);
-    return {{"image", std::move(images)}, {"label", at::tensor(labels, at::kLong)}};
+    return mixed(std::move(images), at::tensor(labels, at::kLong), epoch, indices);
   }
 
  private:
@@ -204,6 +191,17 @@ class Maker {
     }
     if (changes_colours(transforms)) images = jitter(std::move(images), drawn, transforms);
     return normalize(images, transforms.mean, transforms.std);
+  }
+
+  Batch mixed(at::Tensor images, at::Tensor labels, int64_t epoch,
+              const std::vector<int64_t>& indices) const {
+    if (options_.mixing && !indices.empty()) {
+      const DrawnMixing drawn =
+          draw_mixing(options_.mixing, options_.seed, epoch, indices[0], images.size(2), images.size(3));
+      labels = mixup(at::one_hot(labels, num_classes_).to(at::kFloat), drawn.lambda);
+      images = drawn.cuts ? cutmix(images, drawn.box) : mixup(images, drawn.lambda);
+    }
+    return {{"image", std::move(images)}, {"label", std::move(labels)}};
   }
 };
 
@@ -261,6 +259,7 @@ DrawnTransform draw_transform(const PictureTransforms& transforms, uint64_t seed
 
 Dataset picture_dataset(std::shared_ptr<const PictureSet> pictures, PictureDatasetOptions options) {
   check_transforms(options.transforms);
+  check_mixing(options.mixing);
   const int64_t size = pictures->size();
   return {.size = size, .lengths = {}, .collate = Maker(std::move(pictures), std::move(options))};
 }

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "lockstep/data/dataset.h"
+#include "lockstep/vision/mixing.h"
 #include "lockstep/vision/picture_set.h"
 #include "lockstep/vision/transforms.h"
 
@@ -59,12 +60,16 @@ DrawnTransform draw_transform(const PictureTransforms& transforms, uint64_t seed
 /// How picture_dataset() makes batches.
 struct PictureDatasetOptions {
   PictureTransforms transforms{};  ///< default: pictures are only normalized
-  uint64_t seed = 0;               ///< of the random transforms; the same on all ranks
+  Mixing mixing{};                 ///< of the pictures of a batch, after the transforms; default: none
+  /// Columns of the labels where pictures are mixed: the model's outputs; 0: as many as the set has classes.
+  int64_t num_classes = 0;
+  uint64_t seed = 0;  ///< of what is random; the same on all ranks
   /// The epoch whose transforms are drawn. Whoever trains sets it before each epoch; none: always epoch 0.
   std::shared_ptr<const std::atomic<int64_t>> epoch{};
 };
 
-/// Batches of "image", float32 [n, 3, size, size], and "label", int64 [n]. Pictures of one channel are repeated. Throws
+/// Batches of "image", float32 [n, 3, size, size], and "label", int64 [n]; where pictures are mixed, "label" is float32
+/// [n, num_classes], the classes' probabilities. Pictures of one channel are repeated. Throws
 /// ValueError for transforms that cannot be. Making a batch throws FileError or ValueError that begins with the picture's source
 /// and ends with its number: damaged files, and sizes that differ where `size` is 0.
 Dataset picture_dataset(std::shared_ptr<const PictureSet> pictures, PictureDatasetOptions options = {});

@@ -1,6 +1,7 @@
 // Residual networks by options, and copies of models.
 #include "lockstep/models/resnet.h"
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
@@ -49,6 +50,18 @@ TEST(ResNet, OptionsChangeItsShape) {
   EXPECT_FALSE(named.contains("layer1.1.conv1.weight"));
   EXPECT_EQ(named["fc.weight"].sizes(), (std::vector<int64_t>{7, 32}));
   EXPECT_EQ(small->forward(at::randn({2, 3, 32, 32})).sizes(), (std::vector<int64_t>{2, 7}));
+  ResNet quick(ResNetOptions{.num_classes = 7, .stem = ResNetOptions::Stem::stride2, .width = 4});
+  EXPECT_EQ(quick->named_parameters()["conv1.weight"].sizes(), (std::vector<int64_t>{4, 3, 3, 3}));
+  ResNet slow(ResNetOptions{.num_classes = 7, .stem = ResNetOptions::Stem::cifar, .width = 4});
+  const at::NoGradGuard no_grad;
+  const auto first = quick->named_children()["conv1"]->as<ops::Conv2d>();
+  const auto whole = slow->named_children()["conv1"]->as<ops::Conv2d>();
+  whole->weight.copy_(first->weight);
+  const at::Tensor picture = at::randn({2, 3, 32, 32});
+  // Stride 2 gives every other pixel of what stride 1 gives.
+  EXPECT_TRUE(at::allclose(first->forward(picture),
+                           whole->forward(picture).slice(2, 0, 32, 2).slice(3, 0, 32, 2), 1e-5, 1e-6));
+  EXPECT_EQ(quick->forward(picture).sizes(), (std::vector<int64_t>{2, 7}));
   EXPECT_THROW(ResNet(ResNetOptions{.blocks = {2, 0, 2, 2}}), ValueError);
 }
 

@@ -4,7 +4,9 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/one_hot.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -93,6 +95,24 @@ TEST(TokenLoss, AStepWithoutTokensChangesNothing) {
                    }});
   EXPECT_EQ(trainer.train().at("train_loss"), 0);
   EXPECT_TRUE(at::equal(before, weights_of(*model)));
+}
+
+TEST(TokenLoss, LabelsMayBeProbabilities) {
+  const at::Tensor logits = at::randn({2, 5, 4}, at::kDouble), labels = at::randint(4, {2, 5}, at::kLong);
+  const at::Tensor sure = at::one_hot(labels, 4).to(at::kDouble);
+  for (const double smoothing : {0.0, 0.1}) {
+    const Loss hard = cross_entropy_sum(logits, labels, {.label_smoothing = smoothing});
+    const Loss soft = cross_entropy_sum(logits, sure, {.label_smoothing = smoothing});
+    EXPECT_NEAR(soft.sum.item<double>(), hard.sum.item<double>(), 1e-12);
+    EXPECT_EQ(soft.count, 10);
+  }
+  const at::Tensor mixed = .25 * sure + .75 * sure.roll(1, 1);
+  const double by_hand = -(mixed * logits.log_softmax(-1)).sum().item<double>();
+  EXPECT_NEAR(cross_entropy_sum(logits, mixed).sum.item<double>(), by_hand, 1e-12);
+  EXPECT_EQ(cross_entropy_sum(logits.to(at::kBFloat16), mixed).sum.scalar_type(), at::kFloat);
+  EXPECT_THROW(cross_entropy_sum(logits, mixed.narrow(2, 0, 3)), ValueError);
+  EXPECT_THROW(cross_entropy_sum(logits, sure.to(at::kLong)), ValueError);
+  EXPECT_THROW(cross_entropy_sum(at::randn({}), at::randn({})), ValueError);
 }
 
 TEST(TokenLoss, AMeanIsMultipliedByItsCount) {

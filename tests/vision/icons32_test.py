@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 PACKAGES = ("adwaita-icon-theme tango-icon-theme gnome-icon-theme oxygen-icon-theme mate-icon-theme lxde-icon-theme "
-            "faenza-icon-theme elementary-xfce-icon-theme gnome-colors-common gnome-human-icon-theme").split()
+            "faenza-icon-theme elementary-xfce-icon-theme gnome-colors-common moka-icon-theme").split()
 CLASSES = "actions apps categories devices emblems mimetypes places status".split()
 
 

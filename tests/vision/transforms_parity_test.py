@@ -86,6 +86,17 @@ class TransformsParity(unittest.TestCase):
         self.compare(pictures(3, 8, 8), lambda image, _: F.normalize(image, MEAN, STD), name="normalize", mean=MEAN,
                      std=STD)
 
+    def test_mixup_and_cutmix(self):
+        images, labels = pictures(6, 12, 16), torch.tensor([0, 3, 1, 1, 2, 0])
+        v2 = torchvision.transforms.v2
+        for share in (0.0, 0.3, 1.0):
+            peer = v2.MixUp(num_classes=4).transform(images, dict(labels=labels, batch_size=6, lam=share))
+            self.compare(images, lambda _, i: peer[i], **{"name": "mixup", "lambda": share})
+        for top, left, bottom, right in ((0, 0, 12, 16), (3, 5, 9, 6), (4, 4, 4, 9)):
+            params = dict(labels=labels, batch_size=6, box=(left, top, right, bottom), lam_adjusted=0.5)
+            cut = v2.CutMix(num_classes=4).transform(images, params)
+            self.compare(images, lambda _, i: cut[i], name="cutmix", box=[top, left, bottom, right])
+
     def test_what_cannot_be_is_an_error(self):
         images = pictures(3, 8, 8)
         with tempfile.TemporaryDirectory() as directory:
@@ -96,6 +107,7 @@ class TransformsParity(unittest.TestCase):
                      (dict(name="adjust_contrast", numbers=[1, 1, -1]), "-1"),
                      (dict(name="rotate", numbers=[1], bilinear=False), "1 parameters for 3 pictures"),
                      (dict(name="crop", padding=1, positions=[[0, 0], [0, 0], [0, 3]], height=8, width=8), "not inside"),
+                     (dict(name="cutmix", box=[0, 0, 9, 8]), "not inside"),
                      (dict(name="resize", height=0, width=4, antialias=True), "4 x 0"),
                      (dict(name="normalize", mean=MEAN, std=[1, 0, 1]), "deviation is 0")]
             for (question, wanted), answer in zip(cases, ask([base | question for question, _ in cases]), strict=True):
@@ -111,11 +123,11 @@ class BatchesOfPictures(unittest.TestCase):
         self.addCleanup(self.directory.cleanup)
         self.paths = write_icons(self.directory.name, each=10)["train"]
 
-    def batches(self, transforms, samples, workers=0, epoch=3, seed=7, batch_size=4):
+    def batches(self, transforms, samples, workers=0, epoch=3, seed=7, batch_size=4, **more):
         output = os.path.join(self.directory.name, f"out{workers}")
         answer, drawn = ask([
             dict(ask="batches", directory=self.directory.name, split="train", transforms=transforms, seed=seed,
-                 epoch=epoch, samples=samples, batch_size=batch_size, workers=workers, output=output),
+                 epoch=epoch, samples=samples, batch_size=batch_size, workers=workers, output=output, **more),
             dict(ask="draw", transforms=transforms, seed=seed, epoch=epoch, samples=samples)])
         self.assertFalse(isinstance(answer, Exception), answer)
         images = torch.from_numpy(np.fromfile(output, np.float32)).reshape(len(samples), *answer["shape"][1:])
@@ -167,6 +179,46 @@ class BatchesOfPictures(unittest.TestCase):
             self.assertTrue(torch.equal(alone, self.batches(transforms, samples, workers)[0]))
         self.assertFalse(torch.equal(alone, self.batches(transforms, samples, epoch=4)[0]))
         self.assertFalse(torch.equal(alone, self.batches(transforms, samples, seed=8)[0]))
+
+    def test_batches_are_mixed_as_torchvision_mixes_them(self):
+        samples, transforms = list(range(20)), dict(crop_padding=4, flip_probability=0.5)
+        plain, numbers, _ = self.batches(transforms, samples)
+        for mixing in (dict(mixup_alpha=0.4), dict(cutmix_alpha=1.0), dict(mixup_alpha=0.4, cutmix_alpha=1.0)):
+            with self.subTest(mixing):
+                made, labels, _ = self.batches(transforms, samples, mixing=mixing, num_classes=5)
+                self.assertTrue(torch.equal(made, self.batches(transforms, samples, workers=3, mixing=mixing, num_classes=5)[0]))
+                drawn = ask([dict(ask="draw_mixings", seed=7, epoch=3, samples=samples[::4], height=32, width=32, **mixing)])[0]
+                v2 = torchvision.transforms.v2
+                for batch, one in enumerate(drawn):
+                    rows = slice(4 * batch, 4 * batch + 4)
+                    top, left, bottom, right = one["box"]
+                    params = dict(labels=torch.tensor(numbers[rows]), batch_size=4, lam=one["lambda"],
+                                  lam_adjusted=one["lambda"], box=(left, top, right, bottom))
+                    peer = (v2.CutMix if one["cuts"] else v2.MixUp)(num_classes=5)
+                    self.assertLessEqual((peer.transform(plain[rows], params) - made[rows]).abs().max().item(), 1e-6)
+                    share = (peer.transform(params["labels"], params) - torch.tensor(labels[rows])).abs().max().item()
+                    self.assertLessEqual(share, 1e-6)
+
+    def test_distributions_of_mixing(self):
+        def draw(**mixing):
+            return ask([dict(ask="draw_mixings", seed=1, epoch=0, samples=list(range(9000)), height=32, width=24, **mixing)])[0]
+
+        shares = np.array([d["lambda"] for d in draw(mixup_alpha=0.4)])
+        self.assertLess(abs(shares.mean() - 0.5), 0.02)
+        self.assertLess(abs(shares.var() - 1 / (4 * (2 * 0.4 + 1))), 0.01)  # Beta(a, a)
+        cuts = draw(cutmix_alpha=1.0)
+        peer = torchvision.transforms.v2.CutMix(num_classes=2, alpha=1.0)
+        torch.manual_seed(0)
+        images = torch.zeros(2, 3, 32, 24)
+        wanted = [peer.make_params([images])["lam_adjusted"] for _ in range(9000)]
+        self.assertLess(abs(np.mean([d["lambda"] for d in cuts]) - np.mean(wanted)), 0.02)
+        self.assertLess(abs(np.std([d["lambda"] for d in cuts]) - np.std(wanted)), 0.01)
+        for d in cuts:
+            top, left, bottom, right = d["box"]
+            self.assertTrue(0 <= top <= bottom <= 32 and 0 <= left <= right <= 24)
+            self.assertAlmostEqual(d["lambda"], 1 - (bottom - top) * (right - left) / (32 * 24))
+        both = np.array([d["cuts"] for d in draw(mixup_alpha=0.2, cutmix_alpha=1.0)])
+        self.assertLess(abs(both.mean() - 0.5), 0.03)
 
     def test_distributions(self):
         transforms = dict(crop_padding=4, flip_probability=0.25, rotation_degrees=30, brightness=0.4, contrast=2, hue=0.1)

@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -63,6 +64,11 @@ at::Tensor transformed(const json& q, const at::Tensor& images) {
   if (name == "normalize")
     return normalize(images, q.at("mean").get<std::array<double, 3>>(),
                      q.at("std").get<std::array<double, 3>>());
+  if (name == "mixup") return mixup(images, q.at("lambda"));
+  if (name == "cutmix") {
+    const auto box = q.at("box").get<std::array<int64_t, 4>>();
+    return cutmix(images, {.top = box[0], .left = box[1], .bottom = box[2], .right = box[3]});
+  }
   throw std::runtime_error("vision_probe: unknown transform " + name);
 }
 
@@ -103,6 +109,22 @@ json draw(const json& q) {
   return all;
 }
 
+Mixing mixing_of(const json& q) {
+  return {.mixup_alpha = q.value("mixup_alpha", 0.0), .cutmix_alpha = q.value("cutmix_alpha", 0.0)};
+}
+
+json draw_mixings(const json& q) {
+  json all = json::array();
+  for (const int64_t sample : q.at("samples").get<std::vector<int64_t>>()) {
+    const auto d =
+        draw_mixing(mixing_of(q), q.at("seed"), q.at("epoch"), sample, q.at("height"), q.at("width"));
+    all.push_back({{"cuts", d.cuts},
+                   {"lambda", d.lambda},
+                   {"box", {d.box.top, d.box.left, d.box.bottom, d.box.right}}});
+  }
+  return all;
+}
+
 std::shared_ptr<PictureSet> open(const json& q) {
   const auto split = q.at("split") == "train" ? PictureSplit::train : PictureSplit::test;
   const std::string directory = q.at("directory");
@@ -127,8 +149,11 @@ json describe(const json& q) {
 // All samples of a list in batches, made by a loader with so many workers.
 json batches(const json& q) {
   const auto epoch = std::make_shared<std::atomic<int64_t>>(q.at("epoch").get<int64_t>());
-  const auto dataset = picture_dataset(
-      open(q), {.transforms = transforms_of(q.at("transforms")), .seed = q.at("seed"), .epoch = epoch});
+  const auto dataset = picture_dataset(open(q), {.transforms = transforms_of(q.at("transforms")),
+                                                 .mixing = mixing_of(q.value("mixing", json::object())),
+                                                 .num_classes = q.value("num_classes", 0),
+                                                 .seed = q.at("seed"),
+                                                 .epoch = epoch});
   Loader<Batch> loader(q.at("samples").get<std::vector<int64_t>>(), dataset.collate,
                        {.batch_size = q.at("batch_size"), .num_workers = q.at("workers")});
   std::ofstream output(q.at("output").get<std::string>(), std::ios::binary);
@@ -139,7 +164,12 @@ json batches(const json& q) {
     output.write(static_cast<const char*>(image.const_data_ptr()),
                  static_cast<std::streamsize>(image.nbytes()));
     const auto& label = (*batch)["label"];
-    for (int64_t i = 0; i < label.size(0); ++i) labels.push_back(label[i].item<int64_t>());
+    for (int64_t i = 0; i < label.size(0); ++i) {
+      if (label.dim() == 1) labels.push_back(label[i].item<int64_t>());
+      if (label.dim() == 2)
+        labels.push_back(std::vector<float>(label[i].const_data_ptr<float>(),
+                                            label[i].const_data_ptr<float>() + label.size(1)));
+    }
   }
   return {{"labels", labels}, {"shape", shape}};
 }
@@ -149,6 +179,7 @@ json answer(const json& q) {
   if (ask == "decode") return decode(q);
   if (ask == "transform") return transform(q);
   if (ask == "draw") return draw(q);
+  if (ask == "draw_mixings") return draw_mixings(q);
   if (ask == "set") return describe(q);
   if (ask == "batches") return batches(q);
   throw std::runtime_error("vision_probe: unknown question " + ask);

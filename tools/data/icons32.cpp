@@ -85,7 +85,7 @@ void download(const fs::path& directory) {
   std::vector<std::string> words = {"apt-get", "download", "-o", "Acquire::Retries=3"};
   if (::geteuid() == 0) words.insert(words.end(), {"-o", "APT::Sandbox::User=root"});
   words.insert(words.end(), kIconPackages.begin(), kIconPackages.end());
-  fmt::print("fetching {} packages (about 87 MB)\n", kIconPackages.size());
+  fmt::print("fetching {} packages (about 146 MB)\n", kIconPackages.size());
   std::fflush(stdout);
   run_program(
       words, directory,

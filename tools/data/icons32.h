@@ -15,9 +15,9 @@ namespace lockstep::tools {
 
 /// The packages, in the order in which a picture that several hold is taken.
 inline constexpr std::array<const char*, 10> kIconPackages = {
-    "adwaita-icon-theme",  "tango-icon-theme",      "gnome-icon-theme",  "oxygen-icon-theme",
-    "mate-icon-theme",     "lxde-icon-theme",       "faenza-icon-theme", "elementary-xfce-icon-theme",
-    "gnome-colors-common", "gnome-human-icon-theme"};
+    "adwaita-icon-theme",  "tango-icon-theme", "gnome-icon-theme",  "oxygen-icon-theme",
+    "mate-icon-theme",     "lxde-icon-theme",  "faenza-icon-theme", "elementary-xfce-icon-theme",
+    "gnome-colors-common", "moka-icon-theme"};
 
 /// The freedesktop icon theme contexts that are classes.
 inline constexpr std::array<const char*, 8> kIconClasses = {"actions", "apps",      "categories", "devices",
