@@ -58,10 +58,18 @@ UniqueFd find_segment_of_job(const StorePtr& store, const job::LaunchEnvironment
   return exchange_segment(*part, place, timeout);
 }
 
-/// This process's place in the segment of the group of all ranks, while that group lives.
-std::weak_ptr<shm::Node>& node_of_world() {
-  static std::weak_ptr<shm::Node> node;
-  return node;
+/// The group of all ranks and this process's place in its segment.
+struct WorldPlace {
+  std::weak_ptr<ProcessGroup::Impl> group;
+  std::weak_ptr<shm::Node> node;
+};
+WorldPlace& world_place() {
+  static WorldPlace place;
+  return place;
+}
+/// Null once that group was destroyed, even where a tensor or a work keeps its memory for longer.
+std::shared_ptr<shm::Node> node_of_world() {
+  return world_place().group.expired() ? nullptr : world_place().node.lock();
 }
 
 std::shared_ptr<shm::Node> join(const UniqueFd& segment, int rank, std::chrono::milliseconds timeout) {
@@ -85,13 +93,15 @@ BackendPtr create_backend(const StorePtr& store, int rank, int size, double time
   std::shared_ptr<ProcessGroup::Impl> group;
   if (is_world) {
     auto node = join(find_segment_of_job(store, launch, deadline), rank, deadline);
-    node_of_world() = node;
-    group = backends::make_shared_memory(std::move(node), deadline);
-  } else if (auto world = node_of_world().lock(); world && !world->process().is_copy()) {
-    const int area = exchange_area(*part_for_group(store), world->segment(), rank, size, deadline);
+    group = backends::make_shared_memory(node, deadline);
+    world_place() = {group, node};
+  } else if (auto world = node_of_world(); world && !world->process().is_copy()) {
+    const int area =
+        exchange_area(*part_for_group(store, global_ranks), world->segment(), rank, size, deadline);
     group = backends::make_shared_memory(std::move(world), area, global_ranks, rank, deadline);
   } else {
-    auto node = join(exchange_segment(*part_for_group(store), launch, deadline), rank, deadline);
+    auto node =
+        join(exchange_segment(*part_for_group(store, global_ranks), launch, deadline), rank, deadline);
     group = backends::make_shared_memory(std::move(node), deadline);
   }
   if (timeline::is_on()) {

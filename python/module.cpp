@@ -4,12 +4,19 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/job_timeline.h"
 #include "python/backend.h"
 
 PYBIND11_DECLARE_HOLDER_TYPE(T, c10::intrusive_ptr<T>, true)
 
 PYBIND11_MODULE(_C, module) {
+  // torch releases the interpreter's lock around Work.wait(), but not around get_future() and synchronize().
+  lockstep::backends::set_around_waits([](const std::function<void()>& wait) {
+    if (PyGILState_Check() == 0) return wait();
+    const pybind11::gil_scoped_release release;
+    wait();
+  });
   module.def("create_backend", &lockstep::python::create_backend, pybind11::arg("store"),
              pybind11::arg("rank"), pybind11::arg("size"), pybind11::arg("timeout"),
              pybind11::arg("global_ranks"), pybind11::call_guard<pybind11::gil_scoped_release>(),

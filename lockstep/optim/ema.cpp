@@ -13,19 +13,29 @@
 
 namespace lockstep {
 
-ExponentialMovingAverage::ExponentialMovingAverage(const torch::nn::Module& module, double decay)
+ExponentialMovingAverage::ExponentialMovingAverage(const torch::nn::Module& module, double decay,
+                                                   bool use_buffers)
     : decay_(decay) {
   if (!(decay >= 0 && decay <= 1)) {
     throw ValueError(fmt::format("ExponentialMovingAverage: decay is {}; it must be in [0, 1]", decay));
   }
   std::set<const c10::TensorImpl*> seen;
-  for (const auto& item : module.named_parameters()) {
-    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;  // tied
-    names_.push_back(item.key());
-    of_module_.push_back(item.value());
-    parameters_.push_back(item.value().detach());
-    averages_.push_back(parameters_.back().clone());
-  }
+  const auto take = [&](const auto& items) {
+    for (const auto& item : items) {
+      if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;  // tied
+      names_.push_back(item.key());
+      of_module_.push_back(item.value());
+      parameters_.push_back(item.value().detach());
+      averages_.push_back(parameters_.back().clone());
+    }
+  };
+  take(module.named_parameters());
+  if (!use_buffers) return;
+  auto buffers = module.named_buffers();
+  torch::OrderedDict<std::string, at::Tensor> floating;
+  for (const auto& item : buffers)
+    if (item.value().defined() && item.value().is_floating_point()) floating.insert(item.key(), item.value());
+  take(floating);
 }
 
 void ExponentialMovingAverage::refuse_swapped(const char* call) const {

@@ -17,8 +17,8 @@ namespace lockstep {
 
 /// The average of the parameters of a module, as torch.optim.swa_utils.AveragedModel with
 /// get_ema_multi_avg_fn(decay) has it: the first update() takes the parameters as they are, each later one makes
-/// average = decay * average + (1 - decay) * parameter. Buffers are not averaged. It needs as much memory as the
-/// parameters. It talks to nobody: on several ranks each has its own, and they stay equal as the parameters do.
+/// average = decay * average + (1 - decay) * parameter. With use_buffers buffers of floating point are averaged too: what a
+/// batch normalisation has measured belongs to the weights it was measured with. It needs as much memory as what it averages. It talks to nobody: on several ranks each has its own, and they stay equal as the parameters do.
 /// Not for parameters that ranks share (FusedZeroRedundancyOptimizerOptions::shared_parameters). The module must
 /// outlive it. One thread at a time.
 ///
@@ -35,7 +35,7 @@ namespace lockstep {
 class ExponentialMovingAverage {
  public:
   /// decay: in [0, 1]; ValueError otherwise. Starts with the parameters as they are.
-  ExponentialMovingAverage(const torch::nn::Module& module, double decay);
+  ExponentialMovingAverage(const torch::nn::Module& module, double decay, bool use_buffers = false);
   ExponentialMovingAverage(const ExponentialMovingAverage&) = delete;
   ExponentialMovingAverage& operator=(const ExponentialMovingAverage&) = delete;
 
@@ -65,7 +65,7 @@ class ExponentialMovingAverage {
   /// swap() for a scope. Throws Error while the module has the average already.
   [[nodiscard]] Use use();
 
-  /// The average under the parameters' names, and num_updates. The tensors share memory with the average.
+  /// The average under the names of parameters and buffers, and num_updates. The tensors share memory with the average.
   /// Throws Error while the module has the average.
   StateDict state_dict() const;
   /// Goes on from there. Throws ValueError that names the parameter that is missing or of another shape; Error
@@ -77,7 +77,7 @@ class ExponentialMovingAverage {
   void follow();
   double decay_;
   std::vector<std::string> names_{};
-  std::vector<at::Tensor> of_module_{};                // the parameters themselves
+  std::vector<at::Tensor> of_module_{};                // the parameters and buffers themselves
   std::vector<at::Tensor> parameters_{}, averages_{};  // their values, without autograd, and the averages
   int64_t num_updates_ = 0;
   bool is_swapped_ = false;

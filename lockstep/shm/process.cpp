@@ -17,11 +17,24 @@
 
 namespace lockstep::shm {
 
+namespace {
+
+/// For where no descriptor is left, or a sandbox forbids pidfd_open(): what has ended, a zombie too, has no program any
+/// more. False where /proc does not tell.
+bool has_no_program(int pid) {
+  char first = 0;
+  const std::string program = "/proc/" + std::to_string(pid) + "/exe";
+  return ::readlink(program.c_str(), &first, 1) < 0 && errno == ENOENT &&
+         ::readlink("/proc/self/exe", &first, 1) > 0;
+}
+
+}  // namespace
+
 bool process_ended(UniqueFd& pidfd, int pid) {
   if (pid == ::getpid()) return false;
   if (!pidfd.valid()) {
     pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    if (!pidfd.valid()) return errno == ESRCH;
+    if (!pidfd.valid()) return errno == ESRCH || has_no_program(pid);
   }
   pollfd event{pidfd.get(), POLLIN, 0};
   return ::poll(&event, 1, 0) > 0;

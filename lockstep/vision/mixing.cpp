@@ -39,8 +39,7 @@ DrawnMixing draw_mixing(const Mixing& mixing, uint64_t seed, int64_t epoch, int6
                         int64_t height, int64_t width) {
   DrawnMixing drawn;
   if (!mixing) return drawn;
-  Draws draws(
-      random_key({seed, static_cast<uint64_t>(epoch), static_cast<uint64_t>(first_sample), kMixing}));
+  Draws draws(random_key({seed, static_cast<uint64_t>(epoch), static_cast<uint64_t>(first_sample), kMixing}));
   drawn.cuts = mixing.mixup_alpha <= 0 || (mixing.cutmix_alpha > 0 && draws.uniform() < .5);
   drawn.lambda = draw_lambda(draws, drawn.cuts ? mixing.cutmix_alpha : mixing.mixup_alpha);
   if (!drawn.cuts) return drawn;

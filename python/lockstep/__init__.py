@@ -23,15 +23,25 @@ from lockstep import _C  # noqa: E402  (needs torch's libraries in the process)
 __version__ = "@PROJECT_VERSION@"
 
 
+_handed_down = {}  # the launcher's memory for the job, until the group of all ranks asks for it
+
+
 def _create(options, _backend_options):
     ranks = options.global_ranks_in_group  # empty for the group of all ranks
+    # What this rank starts, a job of its own for one, is no rank of this job.
+    for name in "LOCKSTEP_SEGMENT_FD", "LOCKSTEP_SEGMENT_OWNER":
+        if name in os.environ:
+            _handed_down[name] = os.environ.pop(name)
+    if not ranks:
+        os.environ.update(_handed_down)
     try:
         backend = _C.create_backend(options.store, options.group_rank, options.group_size,
                                     options.timeout.total_seconds(), ranks)
     finally:
-        # What this rank starts, a job of its own for one, is no rank of this job.
-        os.environ.pop("LOCKSTEP_SEGMENT_FD", None)
-        os.environ.pop("LOCKSTEP_SEGMENT_OWNER", None)
+        if not ranks:
+            for name in _handed_down:
+                os.environ.pop(name, None)
+            _handed_down.clear()
     if not ranks and os.environ.pop("LOCKSTEP_TIMELINE", None) is not None:
         os.environ.pop("LOCKSTEP_TIMELINE_PARTS", None)  # what this rank starts is no rank
         atexit.register(_C.end_timeline)

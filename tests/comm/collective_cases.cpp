@@ -1,15 +1,19 @@
 // Collectives on tensors, checked against what LibTorch computes on one rank from everybody's inputs.
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/complex.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/imag.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/quantize_per_tensor.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -119,6 +123,44 @@ TEST(Collectives, ComplexNumbers) {
     CHECK_TRUE(mean.allclose(expected.div(world.size())));
     check_throws<ValueError>([&] { world.all_reduce(mean, {.op = ReduceOp::MAX}); }, "complex");
   }
+}
+
+TEST(Collectives, BroadcastOnlyReadsItsSource) {
+  const bool is_source = world().rank() == 0;
+  const at::Tensor strided = at::full({3, 4}, static_cast<float>(world().rank())).t();
+  const auto before = strided._version();
+  world().broadcast(strided);
+  world().broadcast_async(strided)->wait();
+  CHECK_TRUE(!is_source || strided._version() == before);
+  CHECK_TRUE(strided.eq(0).all().item<bool>());
+  const at::Tensor repeated = is_source ? at::full({1}, 3.0F).expand({5}) : at::zeros({5});
+  world().broadcast(repeated);
+  CHECK_TRUE(repeated.eq(3).all().item<bool>());
+  world().broadcast_async(repeated)->wait();
+  CHECK_TRUE(repeated.eq(3).all().item<bool>());
+}
+
+// Their memory holds other numbers than they are.
+TEST(Collectives, ConjugatedAndNegatedViews) {
+  if (world().backend_name() != "lockstep") GTEST_SKIP() << "Gloo moves no complex numbers";
+  const at::Tensor number = at::complex(at::ones({5}), at::full({5}, 2.0F));
+  const auto is_conjugate = [](const at::Tensor& moved) {
+    return at::imag(moved.resolve_conj()).eq(-2).all().item<bool>();
+  };
+  const at::Tensor moved = world().rank() == 0 ? number.conj() : at::zeros_like(number);
+  world().broadcast(moved);
+  CHECK_TRUE(is_conjugate(moved));
+  for (const at::Tensor& part : world().all_gather(number.conj())) CHECK_TRUE(is_conjugate(part));
+  const at::Tensor into_view = at::zeros_like(number).conj();
+  world().broadcast(world().rank() == 0 ? number.conj() : into_view);
+  if (world().rank() != 0) CHECK_TRUE(is_conjugate(into_view));
+  const at::Tensor sum = number.conj();
+  world().all_reduce(sum);
+  CHECK_TRUE(at::imag(sum.resolve_conj()).eq(-2.0 * world().size()).all().item<bool>());
+  const at::Tensor negated = at::_neg_view(at::ones({3}));
+  for (const at::Tensor& part : world().all_gather(negated)) CHECK_TRUE(part.eq(-1).all().item<bool>());
+  world().all_reduce(negated);
+  CHECK_TRUE(negated.eq(-world().size()).all().item<bool>());
 }
 
 TEST(Collectives, HalfPrecision) {

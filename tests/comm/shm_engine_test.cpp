@@ -296,6 +296,29 @@ TEST(LeavingTest, IsToldAlsoWithAnOperationInFlight) {
   }));
 }
 
+TEST(LeavingTest, EndsTheWaitsOfOtherThreads) {
+  const UniqueFd segment = create_segment(2, kArenaBytes);
+  expect_all_succeed(run_processes(2, [&](int rank) {
+    Rank self(segment.get(), rank);
+    auto group = another_group(self);
+    if (rank == 0) {
+      std::string text;
+      std::thread waiter([&] {
+        try {
+          group->barrier(kTimeout);
+        } catch (const lockstep::Error& error) {
+          text = error.what();
+        }
+      });
+      std::this_thread::sleep_for(100ms);
+      group->leave();
+      waiter.join();
+      EXPECT_NE(text.find("was destroyed before the operation had ended"), std::string::npos) << text;
+    }
+    self.group.barrier(kTimeout);
+  }));
+}
+
 TEST(LeavingTest, AClosedGroupEndsWhatIsInFlight) {
   const UniqueFd segment = create_segment(2, kArenaBytes);
   expect_all_succeed(run_processes(2, [&](int rank) {

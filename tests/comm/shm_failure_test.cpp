@@ -1,5 +1,6 @@
 // What a rank of the shared-memory core is told when another dies, stops, leaves or calls something else.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <csignal>
@@ -48,6 +49,21 @@ TEST(ShmGroupFailureTest, AKilledRankIsNamedOnAllOthers) {
   EXPECT_EQ(statuses[0], 0);
   EXPECT_TRUE(WIFSIGNALED(statuses[1]));
   EXPECT_EQ(statuses[2], 0);
+}
+
+TEST(ShmGroupFailureTest, ADeathIsSeenWithoutADescriptorToSeeItBy) {
+  const UniqueFd segment = create_segment(2, kArenaBytes);
+  const auto statuses = run_processes(2, [&](int rank) {
+    Rank self(segment.get(), rank);
+    self.group.barrier(kTimeout);
+    if (rank == 1) ::raise(SIGKILL);
+    rlimit limit{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = 0;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+    EXPECT_THROW(self.group.barrier(kTimeout), PeerLostError);
+  });
+  EXPECT_EQ(statuses[0], 0);
 }
 
 /// Nothing is missing from it, but the slot of what it has not ended is not free.

@@ -12,6 +12,7 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/serialize.h>
@@ -221,6 +222,28 @@ TEST(ExponentialMovingAverage, IsUsedForAScopeAndTheWeightsComeBack) {
   EXPECT_TRUE(module->weight.equal(last));
   EXPECT_EQ(module->weight.const_data_ptr(), memory);
   EXPECT_EQ(average.num_updates(), 2);
+}
+
+TEST(ExponentialMovingAverage, TakesBuffersIfAsked) {
+  torch::nn::BatchNorm1d norm(2);
+  ExponentialMovingAverage parameters(*norm, 0.5), all(*norm, 0.5, /*use_buffers=*/true);
+  for (const double mean : {1.0, 3.0}) {
+    norm->running_mean.fill_(mean);
+    norm->num_batches_tracked.fill_(7);
+    parameters.update();
+    all.update();
+  }
+  {
+    const auto averaged = parameters.use();
+    EXPECT_TRUE(norm->running_mean.eq(3).all().item<bool>());
+  }
+  {
+    const auto averaged = all.use();
+    EXPECT_TRUE(norm->running_mean.eq(2).all().item<bool>());
+    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 7);  // a count is not averaged
+  }
+  EXPECT_TRUE(norm->running_mean.eq(3).all().item<bool>());
+  EXPECT_TRUE(all.state_dict().tensors.contains("running_var"));
 }
 
 TEST(ExponentialMovingAverage, RefusesWhatDoesNotFit) {

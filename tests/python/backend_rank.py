@@ -1,10 +1,13 @@
 """A rank of backend_test.py: the cases named on the command line, over torch.distributed on the lockstep backend."""
 
 import collections
+import concurrent.futures
 import datetime
 import os
 import runpy
 import sys
+import threading
+import time
 import warnings
 from unittest import mock
 
@@ -241,6 +244,88 @@ def timeline():
     wrapped(torch.ones(4, 100)).sum().backward()
 
 
+def timeline_of_two_threads():
+    other = 1 - dist.get_rank()
+
+    def talk(tag):
+        for n in range(2000):
+            work = dist.isend(torch.full((40,), float(n)), other, tag=tag)
+            received = torch.empty(40)
+            dist.recv(received, other, tag=tag)
+            work.wait()
+            assert received[0] == n
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(talk, (1, 2)))
+
+
+def futures_and_threads():
+    """A thread that asks for a future waits, and the others of its process go on meanwhile."""
+    limit = datetime.timedelta(seconds=20)
+    first, second = dist.new_group([0, 1], timeout=limit), dist.new_group([0, 1], timeout=limit)
+
+    def later():
+        time.sleep(0.5)
+        dist.all_reduce(torch.ones(1), group=second)
+
+    if dist.get_rank() == 0:
+        thread = threading.Thread(target=later)
+        thread.start()
+        dist.all_reduce(torch.ones(1), group=first, async_op=True).get_future().wait()
+        thread.join()
+    else:
+        dist.all_reduce(torch.ones(1), group=second)
+        dist.all_reduce(torch.ones(1), group=first)
+    dist.barrier()
+
+
+def group_after_a_world_that_is_held():
+    """A tensor keeps the memory of a job that is over; a later job's groups have nothing to do with it."""
+    cpu, rank = torch.device("cpu"), dist.get_rank()
+    kept = dist.group.WORLD._get_backend(cpu).allocate_tensor(10, dtype=torch.float32, device=cpu) if rank == 0 else None
+    dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    group = dist.new_group([0, 1], backend="lockstep", timeout=datetime.timedelta(seconds=20))
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, group=group)
+    assert tensor.tolist() == [2.0] * 3 and (rank == 1 or kept.numel() == 10)
+    dist.barrier()
+    starts.passed("group_after_a_world_that_is_held")
+    os._exit(0)  # Gloo's tear-down aborts now and then
+
+
+def other_members_in_a_later_job():
+    """Only some ranks were in the first job's group, so they have counted other things."""
+    limit, rank = datetime.timedelta(seconds=20), dist.get_rank()
+    dist.new_group([0, 1], timeout=limit)
+    dist.barrier()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo")
+    group = dist.new_group([1, 2], backend="lockstep", timeout=limit)
+    if rank > 0:
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=group)
+        assert tensor.item() == 2
+    dist.barrier()
+    starts.passed("other_members_in_a_later_job")
+    os._exit(0)  # Gloo's tear-down aborts now and then
+
+
+def world_after_a_group_of_some():
+    """Only the ranks of a group, in a job on Gloo, have asked for Lockstep's memory before all do."""
+    kept = dist.group.WORLD  # Gloo's tear-down aborts now and then
+    dist.new_group([0, 1], backend="lockstep")
+    dist.barrier()
+    dist.destroy_process_group()
+    dist.init_process_group("lockstep", timeout=datetime.timedelta(seconds=20))
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [3.0] * 3 and kept is not None
+    dist.barrier()
+    starts.passed("world_after_a_group_of_some")
+    os._exit(0)
+
+
 def trained_on(backend):
     """train_script.py as a user runs it; what it has trained lies in the folder TRAINED. It makes its own group."""
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_script.py")
@@ -261,4 +346,5 @@ def trained_on_gloo():
 
 
 if __name__ == "__main__":
-    starts.run_cases(globals(), lambda: dist.init_process_group("lockstep"), dist.destroy_process_group)
+    first = "gloo" if sys.argv[1] == "world_after_a_group_of_some" else "lockstep"
+    starts.run_cases(globals(), lambda: dist.init_process_group(first), dist.destroy_process_group)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import torch
@@ -52,6 +53,17 @@ def killed(rank, size, file):
     backend_rank.killed()
 
 
+def without_memory(rank, file):
+    os.environ["LOCKSTEP_ARENA_BYTES"] = "0"
+    begin = time.monotonic()
+    try:
+        init_with_file(rank, 2, file)
+    except RuntimeError as error:
+        assert "LOCKSTEP_ARENA_BYTES=0" in str(error) and time.monotonic() - begin < 60, error
+        os._exit(0)
+    os._exit(1)
+
+
 class Backend(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -65,12 +77,12 @@ class Backend(unittest.TestCase):
     @functools.cache
     def two_ranks(cls):
         return python_ranks(2, "collectives", "ddp", "timeouts", "monitored_barriers", "resized_buckets", "profiled", "twice",
-                            "trained", "trained_on_gloo", TRAINED=cls.folder)
+                            "futures_and_threads", "trained", "trained_on_gloo", TRAINED=cls.folder)
 
     @classmethod
     @functools.cache
     def three_ranks(cls):
-        return python_ranks(3, "collectives", "groups")
+        return python_ranks(3, "collectives", "groups", "other_members_in_a_later_job")
 
     @classmethod
     @functools.cache
@@ -111,6 +123,24 @@ class Backend(unittest.TestCase):
 
     def test_init_after_destroy(self):
         self.passes(self.two_ranks(), "twice")
+        self.passes(python_ranks(2, "group_after_a_world_that_is_held"), "group_after_a_world_that_is_held")
+        self.passes(self.three_ranks(), "other_members_in_a_later_job")
+        self.passes(python_ranks(3, "world_after_a_group_of_some"), "world_after_a_group_of_some")
+
+    def test_futures_leave_the_interpreter_to_other_threads(self):
+        self.passes(self.two_ranks(), "futures_and_threads")
+
+    def test_no_memory_is_told_to_all(self):
+        def ranks():
+            started = [starts.FORK.Process(target=without_memory, args=(r, f"{self.folder}/none")) for r in range(2)]
+            for process in started:
+                process.start()
+            for process in started:
+                process.join(60)
+            codes = [process.exitcode for process in started]
+            assert codes == [0, 0], codes
+
+        self.succeeds(starts.in_copy(ranks))
 
     def test_training_gives_what_gloo_gives(self):
         """The same script on both; under torchrun too. Two numbers have one sum, so the bits are the same."""
@@ -146,6 +176,11 @@ dist.destroy_process_group()
         """What the ranks' groups do is in one file, whoever started them."""
         os.mkdir(f"{self.folder}/lockrun")
         file = f"{self.folder}/lockrun/t.json"
+        own = python_ranks(2, "timeline_of_two_threads", LOCKSTEP_TIMELINE=f"{self.folder}/threads.json")
+        self.passes(own, "timeline_of_two_threads")
+        with open(f"{self.folder}/threads.json") as text:
+            ended = [e["pid"] for e in json.load(text)["traceEvents"] if e.get("name") == "recv" and e.get("cat") == "reduce"]
+        self.assertEqual((ended.count(0), ended.count(1)), (4000, 4000))
         for job, file in ((python_ranks(2, "timeline", LOCKSTEP_TIMELINE=file), file),
                           (self.under_torchrun(), f"{self.folder}/timeline/t.json")):
             self.passes(job, "timeline")

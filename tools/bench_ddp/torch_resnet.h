@@ -31,9 +31,8 @@ struct TorchBlockImpl : torch::nn::Module {
     register_module("conv2", conv2);
     register_module("bn2", bn2);
     if (stride != 1 || in != out) {
-      downsample =
-          register_module("downsample", torch::nn::Sequential(torch_convolution(in, out, 1, stride),
-                                                              torch::nn::BatchNorm2d(out)));
+      downsample = register_module("downsample", torch::nn::Sequential(torch_convolution(in, out, 1, stride),
+                                                                       torch::nn::BatchNorm2d(out)));
     }
   }
   at::Tensor forward(const at::Tensor& input) {

@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/backends/shared_memory_works.h"
+#include "lockstep/comm/group/process_group_arguments.h"
 #include "lockstep/comm/shm_tensor.h"
 #include "lockstep/shm/areas.h"
 #include "lockstep/shm/group/group.h"
@@ -30,10 +31,10 @@ at::Tensor one_after_another(std::span<const at::Tensor> tensors) {
   const auto* next = static_cast<const std::byte*>(first.const_data_ptr());
   bool adjacent = true;
   for (const at::Tensor& tensor : tensors) {
-    adjacent = adjacent && tensor.is_contiguous() && tensor.const_data_ptr() == next;
+    adjacent = adjacent && lies_plainly(tensor) && tensor.const_data_ptr() == next;
     next += tensor.nbytes();
   }
-  if (!adjacent) return at::stack(at::TensorList(tensors.data(), tensors.size()));
+  if (!adjacent) return plain(at::stack(at::TensorList(tensors.data(), tensors.size())));
   const auto count = static_cast<int64_t>(tensors.size()) * first.numel();
   const auto keep_alive = [all = std::vector<at::Tensor>(tensors.begin(), tensors.end())](void* /*data*/) {};
   return at::from_blob(first.mutable_data_ptr(), {count}, keep_alive, first.options());

@@ -2,6 +2,8 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <atomic>
+#include <mutex>
 #include <utility>
 
 #include "lockstep/comm/backends/forwarding_group.h"
@@ -34,6 +36,16 @@ class TracedWork : public Work {
     return true;
   }
 
+  /// For whatever thread: has it ended, as far as can be seen? Its error is for whoever waits for it.
+  bool is_seen_to_end() noexcept {
+    try {
+      if (!has_ended_.load() && work_->look(std::nullopt)) end(timeline::now());
+      return has_ended_.load();
+    } catch (...) {
+      return true;
+    }
+  }
+
  private:
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
     if (work_->is_completed()) {
@@ -52,12 +64,15 @@ class TracedWork : public Work {
     end(timeline::now());
     return true;
   }
-  void end(int64_t now) { timeline::record(Kind::reduce, name_, begin_, now, bytes_, bucket_); }
+  void end(int64_t now) {
+    if (!has_ended_.exchange(true)) timeline::record(Kind::reduce, name_, begin_, now, bytes_, bucket_);
+  }
 
   std::shared_ptr<Work> work_;
   const char* name_;
   int64_t begin_, bytes_;
   int32_t bucket_;
+  std::atomic<bool> has_ended_{false};
 };
 
 class TracedGroup : public ForwardingGroup {
@@ -66,10 +81,11 @@ class TracedGroup : public ForwardingGroup {
 
   WorkPtr start(const Collective& collective) override {
     if (!timeline::is_on()) return group_->start(collective);
-    look_for_ends();
     const int64_t begin = timeline::now();
     auto work = std::make_shared<TracedWork>(group_->start(collective), names_of(collective.kind).name, begin,
                                              bytes_of(collective));
+    look_for_ends();
+    const std::lock_guard lock(mutex_);
     in_progress_.push_back(work);
     return work;
   }
@@ -101,13 +117,15 @@ class TracedGroup : public ForwardingGroup {
   }
   /// Nobody says when an operation has ended: each later call on the group looks.
   void look_for_ends() {
-    std::erase_if(in_progress_, [](const std::weak_ptr<Work>& entry) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(in_progress_, [](const std::weak_ptr<TracedWork>& entry) {
       const auto work = entry.lock();
-      return !work || work->is_completed();
+      return !work || work->is_seen_to_end();
     });
   }
 
-  std::vector<std::weak_ptr<Work>> in_progress_;
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<TracedWork>> in_progress_;
 };
 
 }  // namespace

@@ -23,6 +23,15 @@ void check_pairs(const char* what, const std::vector<at::Tensor>& outputs,
 
 std::vector<at::Tensor> like_on_every_rank(const at::Tensor& tensor, int size);
 
+/// Is its memory what it says? That of a conjugated or negated view is not, however contiguous it is.
+inline bool lies_plainly(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+/// The tensor itself, or a copy that lies plainly.
+inline at::Tensor plain(const at::Tensor& tensor) {
+  return lies_plainly(tensor) ? tensor : tensor.contiguous().resolve_conj().resolve_neg();
+}
+
 /// Borrows `dense`.
 inline Collective in_place(Collective::Kind kind, const at::Tensor& dense, ReduceOp op, int root,
                            std::chrono::milliseconds timeout) {
@@ -34,18 +43,18 @@ inline Collective in_place(Collective::Kind kind, const at::Tensor& dense, Reduc
           .timeout = timeout};
 }
 
-/// Calls `start` with contiguous tensors that stand for `outputs`, which may be strided, and copies the
+/// Calls `start` with tensors that lie plainly and stand for `outputs`, which may be strided, and copies the
 /// results home. `read`: the operation reads the outputs too.
 template <class Start>
 std::shared_ptr<Work> start_into(const std::vector<at::Tensor>& outputs, bool read, const Start& start) {
   std::vector<at::Tensor> dense;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   for (const at::Tensor& output : outputs) {
-    if (output.is_contiguous()) {
+    if (lies_plainly(output)) {
       dense.push_back(output);
       continue;
     }
-    dense.push_back(read ? output.contiguous() : at::empty_like(output, at::MemoryFormat::Contiguous));
+    dense.push_back(read ? plain(output) : at::empty_like(output, at::MemoryFormat::Contiguous));
     copies.emplace_back(output.detach(), dense.back());
   }
   std::shared_ptr<Work> work = start(dense);

@@ -74,17 +74,22 @@ std::vector<int64_t> element_splits(const char* what, const at::Tensor& tensor,
 void ProcessGroup::broadcast(const at::Tensor& tensor, BroadcastOptions options) const {
   const at::NoGradGuard no_grad;
   check_rank("broadcast: src", options.src, size());
-  const at::Tensor dense = tensor.contiguous();
+  const at::Tensor dense = plain(tensor);
   impl().run(broadcast_of(dense, options.src, timeout_or(options.timeout)));
-  if (!dense.is_same(tensor)) tensor.copy_(dense);
+  // The source is only read: a write would be seen by autograd, and fail where elements share memory.
+  if (rank() != options.src && !dense.is_same(tensor)) tensor.copy_(dense);
 }
 
 WorkPtr ProcessGroup::broadcast_async(const at::Tensor& tensor, BroadcastOptions options) const {
   const at::NoGradGuard no_grad;
   check_rank("broadcast: src", options.src, size());
-  return start_into(tensor, rank() == options.src, [&](const at::Tensor& dense) {
+  const auto start = [&](const at::Tensor& dense) {
     return impl().start(broadcast_of(dense, options.src, timeout_or(options.timeout)));
-  });
+  };
+  if (rank() != options.src) return start_into(tensor, false, start);
+  WorkPtr work = start(plain(tensor));
+  work->set_result({tensor});
+  return work;
 }
 
 WorkPtr ProcessGroup::scatter_async(const at::Tensor& output, const TensorList& inputs,
@@ -113,7 +118,7 @@ WorkPtr ProcessGroup::gather_async(const TensorList& outputs, const at::Tensor& 
   check_count("gather", outputs.size(), rank() == options.dst ? static_cast<size_t>(size()) : 0);
   for (const at::Tensor& output : outputs) check_like("gather: an output", output, tensor);
   return start_into(outputs, false, [&](const TensorList& dense) {
-    const at::Tensor input = tensor.contiguous();
+    const at::Tensor input = plain(tensor);
     return impl().start({.kind = Kind::gather,
                          .inputs = {&input, 1},
                          .outputs = dense,
@@ -137,7 +142,7 @@ WorkPtr ProcessGroup::all_gather_async(const TensorList& outputs, const at::Tens
   check_count("all_gather", outputs.size(), static_cast<size_t>(size()));
   for (const at::Tensor& output : outputs) check_like("all_gather: an output", output, tensor);
   return start_into(outputs, false, [&](const TensorList& dense) {
-    return impl().start(all_gather_of(tensor.contiguous(), dense, timeout_or(options.timeout)));
+    return impl().start(all_gather_of(plain(tensor), dense, timeout_or(options.timeout)));
   });
 }
 
@@ -167,7 +172,7 @@ WorkPtr ProcessGroup::all_gather_into_tensor_async(const at::Tensor& output, con
     const at::Tensor flat = dense.view({-1});
     TensorList parts;
     for (int r = 0; r < size(); ++r) parts.push_back(flat.narrow(0, r * input.numel(), input.numel()));
-    return impl().start(all_gather_of(input.contiguous().view({-1}), parts, timeout_or(options.timeout)));
+    return impl().start(all_gather_of(plain(input).view({-1}), parts, timeout_or(options.timeout)));
   });
 }
 
@@ -223,8 +228,8 @@ WorkPtr ProcessGroup::all_to_all_single_async(const at::Tensor& output, const at
     input_splits.clear();
   }
   return start_into(output, false, [&](const at::Tensor& dense) {
-    return impl().start(all_to_all_of(dense.view({-1}), input.contiguous().view({-1}), output_splits,
-                                      input_splits, timeout_or(options.timeout)));
+    return impl().start(all_to_all_of(dense.view({-1}), plain(input).view({-1}), output_splits, input_splits,
+                                      timeout_or(options.timeout)));
   });
 }
 
@@ -247,7 +252,7 @@ WorkPtr ProcessGroup::all_to_all_async(const TensorList& outputs, const TensorLi
     if (input.scalar_type() != outputs.front().scalar_type()) {
       throw ValueError("all_to_all: all inputs and outputs must have the same dtype");
     }
-    flat_inputs.push_back(input.contiguous().view({-1}));
+    flat_inputs.push_back(plain(input).view({-1}));
     input_splits.push_back(input.numel());
   }
   for (const at::Tensor& output : outputs) {

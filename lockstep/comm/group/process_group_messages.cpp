@@ -9,6 +9,7 @@
 
 #include "lockstep/base/cgroup.h"
 #include "lockstep/base/error.h"
+#include "lockstep/comm/group/process_group_arguments.h"
 #include "lockstep/comm/group/process_group_impl.h"
 #include "lockstep/comm/process_group.h"
 
@@ -82,12 +83,12 @@ void ProcessGroup::send(const at::Tensor& tensor, int dst, MessageOptions option
   check_peer("send: dst", dst, size());
   check_tag(options.tag);
   const auto timeout = timeout_or(options.timeout);
-  if (tensor.is_contiguous()) {
+  if (lies_plainly(tensor)) {
     impl().run(send_of(tensor, dst, options.tag, timeout));
     return;
   }
   const at::NoGradGuard no_grad;
-  const at::Tensor dense = tensor.contiguous();
+  const at::Tensor dense = plain(tensor);
   impl().run(send_of(dense, dst, options.tag, timeout));
 }
 
@@ -95,7 +96,7 @@ int ProcessGroup::recv(const at::Tensor& tensor, std::optional<int> src, Message
   if (src) check_peer("recv: src", *src, size());
   check_tag(options.tag);
   const auto timeout = timeout_or(options.timeout);
-  if (tensor.is_contiguous()) return impl().run(recv_of(tensor, src, options.tag, timeout));
+  if (lies_plainly(tensor)) return impl().run(recv_of(tensor, src, options.tag, timeout));
   const at::NoGradGuard no_grad;
   const at::Tensor dense = at::empty_like(tensor, at::MemoryFormat::Contiguous);
   const int source = impl().run(recv_of(dense, src, options.tag, timeout));
@@ -107,7 +108,7 @@ ProcessGroup::WorkPtr ProcessGroup::isend(const at::Tensor& tensor, int dst, Mes
   const at::NoGradGuard no_grad;
   check_peer("send: dst", dst, size());
   check_tag(options.tag);
-  const at::Tensor dense = tensor.contiguous();
+  const at::Tensor dense = plain(tensor);
   return impl().start(send_of(dense, dst, options.tag, timeout_or(options.timeout)));
 }
 
@@ -117,10 +118,10 @@ ProcessGroup::WorkPtr ProcessGroup::irecv(const at::Tensor& tensor, std::optiona
   if (src) check_peer("recv: src", *src, size());
   check_tag(options.tag);
   const auto timeout = timeout_or(options.timeout);
-  const bool contiguous = tensor.is_contiguous();
-  const at::Tensor dense = contiguous ? tensor : at::empty_like(tensor, at::MemoryFormat::Contiguous);
+  const bool is_plain = lies_plainly(tensor);
+  const at::Tensor dense = is_plain ? tensor : at::empty_like(tensor, at::MemoryFormat::Contiguous);
   WorkPtr work = impl().start(recv_of(dense, src, options.tag, timeout));
-  if (!contiguous) {
+  if (!is_plain) {
     work = then(std::move(work), [dense, target = tensor.detach()] { target.copy_(dense); });
   }
   work->set_result({tensor});

@@ -106,6 +106,8 @@ UniqueFd find_in_processes(const std::string& name, const job::LaunchEnvironment
 
 // What the first rank writes for the others: that all share its memory, or, behind a word, why not.
 constexpr std::string_view kFine = "fine", kApart = "apart ", kLate = "late ";
+// In the place of the segment's address: there is none, and why.
+constexpr std::string_view kNone = "none ";
 
 void check_verdict(const std::string& verdict) {
   if (verdict == kFine) return;
@@ -123,8 +125,15 @@ UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& laun
   const TimeoutRestored restored(store);
   store.setTimeout(timeout);
   if (launch.local_rank == 0) {
-    UniqueFd fd = shm::create_segment(launch.local_world_size);
-    const uint64_t nonce = shm::Segment::map(fd.get()).header().nonce;
+    UniqueFd fd;
+    uint64_t nonce = 0;
+    try {
+      fd = shm::create_segment(launch.local_world_size);
+      nonce = shm::Segment::map(fd.get()).header().nonce;
+    } catch (const Error& error) {
+      store.set(key, std::string(kNone) + error.what());
+      throw;
+    }
     store.set(key, std::to_string(::getpid()) + " " + std::to_string(fd.get()) + " " + std::to_string(nonce));
     // The descriptor must stay open until every other rank has its own; and all learn whether all have.
     std::string verdict(kFine);
@@ -146,16 +155,21 @@ UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& laun
     return fd;
   }
   UniqueFd fd;
-  std::string problem, verdict;
+  std::string place, verdict;
   try {
-    problem = open_published(to_text(store.get(key)), launch, fd);
-    store.set(opened_key(launch.local_rank), problem.empty() ? std::string(kFine) : problem);
-    verdict = to_text(store.get(key + "/verdict"));
+    place = to_text(store.get(key));
+    if (!place.starts_with(kNone)) {
+      const std::string problem = open_published(place, launch, fd);
+      store.set(opened_key(launch.local_rank), problem.empty() ? std::string(kFine) : problem);
+      verdict = to_text(store.get(key + "/verdict"));
+    }
   } catch (const std::exception& error) {
     const std::string text = error.what();
     throw CommError("rank " + std::to_string(launch.rank) +
                     ": local rank 0 did not answer in the store: " + text.substr(0, text.find('\n')));
   }
+  if (place.starts_with(kNone))
+    throw CommError("local rank 0 made no shared memory: " + place.substr(kNone.size()));
   check_verdict(verdict);
   return fd;
 }

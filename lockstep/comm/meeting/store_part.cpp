@@ -57,7 +57,7 @@ StorePtr part_for_job(const StorePtr& store, const std::string& attempt) {
                      with_prefix(attempt.empty() ? "" : "lockstep/" + attempt, store));
 }
 
-StorePtr part_for_group(const StorePtr& store) {
+StorePtr part_for_group(const StorePtr& store, const std::vector<int>& members) {
   std::string path;
   StorePtr inner = store;
   while (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(inner.get())) {
@@ -66,9 +66,11 @@ StorePtr part_for_group(const StorePtr& store) {
   }
   const std::string root = root_of(inner);
   const std::string job = std::to_string(earlier_jobs_at(root));
-  const int earlier = groups_begun()[root + " " + job + " " + path]++;
-  const std::string part = job + "." + std::to_string(earlier);
-  return with_prefix(part == "0.0" ? "" : "again/" + part, store);
+  // Groups of other members have counted on other ranks.
+  std::string who;
+  for (const int rank : members) who += (who.empty() ? "" : ",") + std::to_string(rank);
+  const int earlier = groups_begun()[root + " " + job + " " + path + " " + who]++;
+  return with_prefix("of/" + who + "/" + job + "." + std::to_string(earlier), store);
 }
 
 }  // namespace lockstep

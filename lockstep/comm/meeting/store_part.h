@@ -4,6 +4,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <string>
+#include <vector>
 
 namespace c10d {
 class Store;
@@ -26,8 +27,9 @@ void begin_job_at(const std::string& root);
 c10::intrusive_ptr<c10d::Store> part_for_job(const c10::intrusive_ptr<c10d::Store>& store,
                                              const std::string& attempt);
 
-/// For another group of that job's ranks. `store`: has a prefix of the group's own, which a later group may
-/// have again. Every rank of the group must ask once.
-c10::intrusive_ptr<c10d::Store> part_for_group(const c10::intrusive_ptr<c10d::Store>& store);
+/// For another group of that job's ranks, `members`. `store`: has a prefix of the group's own, which a later group may
+/// have again. Every member must ask once.
+c10::intrusive_ptr<c10d::Store> part_for_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                               const std::vector<int>& members);
 
 }  // namespace lockstep

@@ -1,6 +1,8 @@
 #include "lockstep/shm/group/group.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -93,13 +95,22 @@ void Group::close() {
 
 void Group::leave() {
   if (members_->is_copy()) return;
-  const Engine::Lock lock(engine_.mutex());
-  if (std::exchange(left_, true)) return;
-  engine_.detach(*this);
-  give_up_memory();
-  members_->on_broken({});
-  members_->leave();
-  engine_.wake_own_threads();
+  {
+    const Engine::Lock lock(engine_.mutex());
+    if (!std::exchange(left_, true)) {
+      engine_.detach(*this);
+      give_up_memory();
+      members_->on_broken({});
+      members_->leave();
+      engine_.wake_own_threads();
+    }
+  }
+  // Threads that wait here look at this object once more before they go.
+  const auto nobody_waits = [this] {
+    const Engine::Lock lock(engine_.mutex());
+    return waiting_ == 0;
+  };
+  while (!nobody_waits()) std::this_thread::sleep_for(std::chrono::microseconds(100));
 }
 
 Engine::Lock Group::enter() const {
@@ -323,6 +334,13 @@ bool Group::look(const PointToPoint::Request& request, std::chrono::milliseconds
 template <class Ready>
 void Group::wait_until(const Ready& ready, const Awaited& awaited, std::chrono::milliseconds timeout,
                        AfterTimeout after) {
+  struct Inside {
+    explicit Inside(int& waiting) : count(waiting) { ++count; }
+    Inside(const Inside&) = delete;
+    ~Inside() { --count; }  // with the engine's lock
+    int& count;
+  };
+  const Inside inside(waiting_);
   engine_.wait_until(
       *this, oversubscribed_,
       [&] {

@@ -199,6 +199,7 @@ class Group final : private Driven {
   Engine& engine_;
   bool oversubscribed_;
   bool left_ = false;
+  int waiting_ = 0;                      // threads in wait_until()
   std::shared_ptr<Membership> members_;  // shared with memory that is released later
   Board board_;
   Arena& arena_;

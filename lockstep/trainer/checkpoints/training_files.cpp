@@ -18,9 +18,13 @@ std::string prefix_of(size_t callback, const std::vector<std::shared_ptr<Trainer
   return fmt::format("callbacks.{}.{}", callback, callbacks[callback]->name());
 }
 
+/// What an average is of: the parameters, and the buffers of floating point.
 StateDict weights_of(const torch::nn::Module& module) {
   StateDict weights;
   for (const auto& item : module.named_parameters()) weights.tensors[item.key()] = item.value().detach();
+  for (const auto& item : module.named_buffers())
+    if (item.value().defined() && item.value().is_floating_point())
+      weights.tensors[item.key()] = item.value();
   return weights;
 }
 
@@ -28,6 +32,27 @@ StateDict buffers_of(const torch::nn::Module& module) {
   StateDict buffers;
   for (const auto& item : module.named_buffers()) buffers.tensors[item.key()] = item.value();
   return buffers;
+}
+
+/// Before the names of buffers' averages, which are each rank's own as the buffers are.
+constexpr const char* kAverage = "@average";
+
+void add_averages_of_buffers(const CheckpointedTraining& training, StateDict& buffers) {
+  if (training.ema == nullptr) return;
+  const StateDict average = training.ema->state_dict();
+  StateDict own;
+  for (const auto& [name, tensor] : buffers.tensors) {
+    const auto found = average.tensors.find(name);
+    if (found != average.tensors.end()) own.tensors[name] = found->second;
+  }
+  buffers.add(kAverage, own);
+}
+
+void load_averages_of_buffers(const CheckpointedTraining& training, const StateDict& buffers) {
+  if (training.ema == nullptr) return;
+  StateDict average = training.ema->state_dict();
+  for (const auto& [name, tensor] : buffers.part(kAverage).tensors) average.tensors[name] = tensor;
+  training.ema->load_state_dict(average);
 }
 
 /// Those of `to` that `from` has.
@@ -106,8 +131,8 @@ void add_files(const CheckpointedTraining& training, const TrainerState& state,
     snapshot.add_state("optimizer", optimizer_state_dict(training.optimizer));
   }
   // Each rank's own: an evaluation uses them as its last forward pass left them.
-  if (const auto buffers = buffers_of(training.module);
-      training.group.size() > 1 && !buffers.tensors.empty()) {
+  if (auto buffers = buffers_of(training.module); training.group.size() > 1 && !buffers.tensors.empty()) {
+    add_averages_of_buffers(training, buffers);
     snapshot.add_state(of_rank("buffers", rank), buffers);
   }
 }
@@ -118,7 +143,9 @@ void load_files(const CheckpointedTraining& training, const ResumePoint& from) {
   load_average(training, from);
   if (const auto own = of_rank("buffers", training.group.rank());
       checkpoint.world_size() == training.group.size() && checkpoint.has_tensors(own)) {
-    copy_tensors(checkpoint.read_state(own), buffers_of(training.module));
+    const StateDict buffers = checkpoint.read_state(own);
+    copy_tensors(buffers, buffers_of(training.module));
+    load_averages_of_buffers(training, buffers);
   }
 
   std::vector<StateDict> optimizer;

@@ -172,7 +172,7 @@ Run Trainer::Impl::begin_run() {
   }
   begin_optimizer();
   begin_schedule(run);
-  if (arguments.ema_decay > 0) ema.emplace(module, arguments.ema_decay);
+  if (arguments.ema_decay > 0) ema.emplace(module, arguments.ema_decay, /*use_buffers=*/true);
   callbacks = parts.callbacks;
   callbacks.insert(callbacks.begin(), std::make_shared<DefaultFlow>(run.plan));
   module.train();
