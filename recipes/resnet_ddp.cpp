@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/metrics/classification.h"
 #include "lockstep/models/resnet.h"
@@ -23,6 +25,29 @@ using models::ResNetOptions;
 namespace fs = std::filesystem;
 
 constexpr const char* kModelFilename = "resnet_distributed.pth";
+
+using Stem = ResNetOptions::Stem;
+const std::vector<std::string> kStems{"imagenet", "cifar", "stride2"};  // by enumerator
+
+Stem stem_named(const std::string& name) {
+  return static_cast<Stem>(std::find(kStems.begin(), kStems.end(), name) - kStems.begin());
+}
+
+std::string name_of(Stem stem) { return kStems.at(static_cast<size_t>(stem)); }
+
+/// That of a model whose first layer is 3x3: its stride is no part of its weights, but of the config.json beside them or in
+/// `output_dir`.
+Stem small_stem_of(const fs::path& weights_file, const fs::path& output_dir) {
+  for (const fs::path& directory : {weights_file.parent_path(), output_dir}) {
+    std::error_code ignored;
+    if (!fs::exists(directory / "config.json", ignored)) continue;
+    const auto config =
+        nlohmann::json::parse(read_file(directory / "config.json"), nullptr, /*allow_exceptions=*/false);
+    return config.is_object() && config.value("stem", nlohmann::json()) == "stride2" ? Stem::stride2
+                                                                                     : Stem::cifar;
+  }
+  return Stem::cifar;
+}
 
 /// At the end of training, on rank 0.
 class WritesModel : public TrainerCallback {
@@ -84,7 +109,8 @@ class ResNetDdp : public Recipe {
             "--stem", stem,
             "First layers: imagenet (7x7, stride 2, pooling), cifar (3x3), or stride2 (3x3, stride 2)")
         .one_of({"auto", "imagenet", "cifar", "stride2"})
-        .default_text("cifar for up to 64 pixels, or that of the weights");
+        .default_text(
+            "by the pictures: cifar below 24 pixels, stride2 up to 64, imagenet; or that of the weights");
     program.add_option("--depth", depth, "Layers: 18 or 34").with_default();
     program.add_option("--width", width, "Channels of the first layer").with_default();
     program.add_option("--num-classes", num_classes, "Outputs of the model")
@@ -110,18 +136,6 @@ class ResNetDdp : public Recipe {
       throw ValueError("--resume and --resume-from-checkpoint exclude each other");
   }
 
-  std::string stem_name() const {
-    switch (options.stem) {
-      case ResNetOptions::Stem::imagenet:
-        return "imagenet";
-      case ResNetOptions::Stem::cifar:
-        return "cifar";
-      case ResNetOptions::Stem::stride2:
-        return "stride2";
-    }
-    return {};
-  }
-
   /// What is written at the end of training.
   fs::path model_file() const {
     return args.output_dir / (model_filename.empty() ? kModelFilename : model_filename);
@@ -138,10 +152,10 @@ class ResNetDdp : public Recipe {
     const auto classes = static_cast<int64_t>(files.classes().size());
     options = {.num_classes = num_classes > 0 ? num_classes : classes, .width = width};
     if (depth == 34) options.blocks = {3, 4, 6, 3};
-    using Stem = ResNetOptions::Stem;
-    options.stem = stem == "cifar" || (stem == "auto" && files.image_size <= 64) ? Stem::cifar
-                   : stem == "stride2"                                           ? Stem::stride2
-                                                                                 : Stem::imagenet;
+    options.stem = stem != "auto"           ? stem_named(stem)
+                   : files.image_size < 24  ? Stem::cifar
+                   : files.image_size <= 64 ? Stem::stride2
+                                            : Stem::imagenet;
     if (resume) find_weights();
     if (options.num_classes < classes) {
       throw ValueError(fmt::format(
@@ -167,7 +181,8 @@ class ResNetDdp : public Recipe {
     if (checkpoint::candidates(args.output_dir).empty()) args.overwrite_output_dir = true;
     const auto first = weights.find("conv1.weight"), last = weights.find("fc.weight");
     if (stem == "auto" && first != weights.end() && first->second.dim() == 4)
-      options.stem = first->second.size(3) == 7 ? ResNetOptions::Stem::imagenet : ResNetOptions::Stem::cifar;
+      options.stem =
+          first->second.size(3) == 7 ? Stem::imagenet : small_stem_of(weights_file, args.output_dir);
     if (num_classes == 0 && last != weights.end() && last->second.dim() == 2)
       options.num_classes = last->second.size(0);
   }
@@ -186,8 +201,8 @@ class ResNetDdp : public Recipe {
 
   std::string about() const override {
     return fmt::format("ResNet-{}, {}{}, {}{}", depth, parameters_in_words(*model),
-                       options.stem == ResNetOptions::Stem::imagenet ? "" : ", 3x3 stem", files.about(),
-                       weights_file.empty() ? "" : ", weights of " + weights_file.string());
+                       options.stem == Stem::imagenet ? "" : ", " + name_of(options.stem) + " stem",
+                       files.about(), weights_file.empty() ? "" : ", weights of " + weights_file.string());
   }
 
   std::unique_ptr<Trainer> make_trainer(const ProcessGroup& world, OnSamples on_samples) override {
@@ -207,7 +222,7 @@ class ResNetDdp : public Recipe {
                                              {"classes", files.classes()},
                                              {"image_size", files.image_size},
                                              {"num_classes", options.num_classes},
-                                             {"stem", stem_name()},
+                                             {"stem", name_of(options.stem)},
                                              {"width", options.width}};
               return std::map<std::string, std::string>{
                   {"config.json",

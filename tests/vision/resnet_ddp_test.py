@@ -117,14 +117,23 @@ class ResNetDdp(unittest.TestCase):
         for split in ("train", "test"):  # a name that is no UTF-8
             os.rename(data / split / "apps", os.fsencode(data / split) + b"/\xff")
         flags = ["--save-strategy", "no", "--ema-decay", 0.9, "--max-steps", 2]
-        for more in ([], ["--resume"], ["--overwrite-output-dir", "--model-filename", "deep/own.pth"]):
+        for more in (["--stem", "stride2"], ["--resume"],
+                     ["--overwrite-output-dir", "--stem", "stride2", "--model-filename", "deep/own.pth"]):
             output, text = self.train("out", *flags, *more, data=data, ranks=1)
-            name = more[-1] if len(more) > 1 else "resnet_distributed.pth"
+            name = more[-1] if "--model-filename" in more else "resnet_distributed.pth"
             saved, own = torch.load(output / name, weights_only=True), load_file(output / "model.safetensors")
             for tensor, value in saved.items():
                 self.assertTrue(torch.equal(value, own[tensor.removeprefix("module.")]), tensor)
             self.assertIn("\ufffd", json.loads((output / "config.json").read_text())["classes"])
             self.assertEqual(more == ["--resume"], "weights of" in text)
+            self.assertIn("stride2 stem", text)
+        config = json.loads((output / "config.json").read_text())
+        self.assertEqual(config["stem"], "stride2")
+        # Weights tell the size of the first layer, and config.json its stride.
+        for stem in ("cifar", None):
+            (output / "config.json").write_text(json.dumps(config | {"stem": stem}))
+            _, text = self.train("out", *flags, "--resume", "--model-filename", "deep/own.pth", "--eval-on-start", data=data, ranks=1)
+            self.assertIn("cifar stem", text)
 
     def test_synchronised_batch_norm_makes_two_ranks_as_one(self):
         losses = []
