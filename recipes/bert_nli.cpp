@@ -95,7 +95,8 @@ struct Pairs {
 TextTable read_table(const std::filesystem::path& file, const Options& o) {
   const TextTable table = read_text_table(file);
   bool by_name = false;
-  for (const auto label : table.column(o.label)) by_name = by_name || label == kLabels[0];
+  for (const auto label : table.column(o.label))
+    by_name = by_name || std::find(kLabels.begin(), kLabels.end(), label) != kLabels.end();
   return with_labels(table, o.label, by_name ? kLabels : std::vector<std::string>{"0", "1", "2"});
 }
 

@@ -65,6 +65,7 @@ class EpochReport : public TrainerCallback {
   }
 
   void on_evaluate(CallbackContext& context) override {
+    generator_->weights_changed();  // it may hold averaged weights, which the model no longer has
     if (context.group.rank() == 0) print_examples();
     generator_->weights_changed();
   }
@@ -77,7 +78,10 @@ class EpochReport : public TrainerCallback {
     }
     name_checkpoints(context);
   }
-  void on_train_end(CallbackContext& context) override { name_checkpoints(context); }
+  void on_train_end(CallbackContext& context) override {
+    generator_->weights_changed();  // a checkpoint or the best model may have been loaded without a step
+    name_checkpoints(context);
+  }
 
  private:
   // A checkpoint appears some steps after it was begun.

@@ -329,6 +329,16 @@ CommandOption CommandLine::add_option(const std::string& name, std::optional<siz
   return add(app_->add_option(name, value, description), "N");
 }
 
+CommandOption CommandLine::add_option(const std::string& name, std::optional<int64_t>& value,
+                                      const std::string& description) {
+  return add(app_->add_option(name, value, description), "N");
+}
+
+CommandOption CommandLine::add_option(const std::string& name, std::optional<double>& value,
+                                      const std::string& description) {
+  return add(app_->add_option(name, value, description), "X");
+}
+
 CommandOption CommandLine::add_option(const std::string& name, double& value,
                                       const std::string& description) {
   return add(app_->add_option(name, value, description), "X");

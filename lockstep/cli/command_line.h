@@ -61,6 +61,10 @@ class CommandLine {
   CommandOption add_option(const std::string& name, size_t& value, const std::string& description);
   CommandOption add_option(const std::string& name, std::optional<size_t>& value,
                            const std::string& description);
+  CommandOption add_option(const std::string& name, std::optional<int64_t>& value,
+                           const std::string& description);
+  CommandOption add_option(const std::string& name, std::optional<double>& value,
+                           const std::string& description);
   CommandOption add_option(const std::string& name, double& value, const std::string& description);
   CommandOption add_option(const std::string& name, std::vector<std::string>& values,
                            const std::string& description);

@@ -13,10 +13,12 @@ void EpochPosition::set_epoch(int64_t next) {
   epoch = next;
 }
 
-StateDict EpochPosition::save(int64_t dataset_size, uint64_t seed) const {
+StateDict EpochPosition::save(int64_t dataset_size, uint64_t seed, int64_t of_epoch) const {
+  // An epoch that is over is over for any number of ranks, also for one that would have dropped fewer.
+  const bool is_over = of_epoch > 0 && samples >= of_epoch;
   return {{},
           {{"epoch", epoch},
-           {"samples", samples},
+           {"samples", is_over ? std::max(samples, dataset_size) : samples},
            {"dataset_size", dataset_size},
            {"seed", static_cast<int64_t>(seed)}}};
 }

@@ -15,7 +15,8 @@ struct EpochPosition {
   int64_t epoch = 0, samples = 0;
 
   void set_epoch(int64_t next);
-  StateDict save(int64_t dataset_size, uint64_t seed) const;
+  /// `of_epoch`: samples that the ranks take in an epoch, fewer than dataset_size where some are dropped.
+  StateDict save(int64_t dataset_size, uint64_t seed, int64_t of_epoch) const;
   /// `granularity`: how many samples the ranks take together at a time. Throws ValueError that begins with
   /// `who` for another data set or seed, or a position between two such.
   void load(std::string_view who, const StateDict& state, int64_t dataset_size, uint64_t seed,

@@ -99,7 +99,8 @@ LoaderEngine::LoaderEngine(std::vector<int64_t> indices, Make make, const Loader
   state_->indices = std::move(indices);
   state_->make = std::move(make);
   state_->batch_size = options.batch_size;
-  state_->num_batches = (size + (options.drop_last ? 0 : options.batch_size - 1)) / options.batch_size;
+  const bool has_short = !options.drop_last && size % options.batch_size != 0;
+  state_->num_batches = size / options.batch_size + (has_short ? 1 : 0);
   state_->ahead = int64_t{options.num_workers} * options.prefetch_factor;
   const int64_t workers = std::min<int64_t>(options.num_workers, state_->num_batches);
   for (int64_t i = 0; i < workers; ++i)

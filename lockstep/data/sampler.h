@@ -36,7 +36,9 @@ class DistributedSampler {
   /// middle of an epoch.
   void advance(int64_t samples) { position_.samples += samples * options_.num_replicas; }
   /// The epoch and the position in it, equal on all ranks.
-  StateDict state_dict() const { return position_.save(dataset_size_, options_.seed); }
+  StateDict state_dict() const {
+    return position_.save(dataset_size_, options_.seed, num_samples() * options_.num_replicas);
+  }
   /// Goes on there: indices() are those that are left of the epoch, also with another number of ranks. Throws
   /// ValueError for another data set or seed, and where the ranks cannot divide what is left in the same way.
   void load_state_dict(const StateDict& state);

@@ -56,7 +56,11 @@ class TrainSampler {
   /// a checkpoint in the middle of an epoch.
   void advance(int64_t samples) { position_.samples += samples * options_.num_replicas; }
   /// The epoch and the position in it, equal on all ranks.
-  StateDict state_dict() const { return position_.save(dataset_size_, options_.seed); }
+  StateDict state_dict() const {
+    const int64_t round = int64_t{options_.num_replicas} * options_.batch_size;
+    return position_.save(dataset_size_, options_.seed,
+                          options_.drop_last ? dataset_size_ / round * round : dataset_size_);
+  }
   /// Goes on there: indices() are those that are left of the epoch, also with another number of ranks or
   /// another batch size. Throws ValueError for another data set or seed, and where num_replicas x batch_size
   /// does not divide the position. Not for another batch size with group_by_length, whose order depends on it.

@@ -27,7 +27,7 @@ at::Tensor attention_with_dropout(const at::Tensor& q, const at::Tensor& k, cons
                      q.options().requires_grad(false))
                 .triu(1);
   } else if (bias.defined()) {
-    added = bias.expand({batch, heads, 1, length}).reshape({batch * heads, 1, length});
+    added = bias.to(q.scalar_type()).expand({batch, heads, 1, length}).reshape({batch * heads, 1, length});
   }
   const at::Tensor scores = at::baddbmm(added.defined() ? added : at::zeros({1, 1, 1}, q.options()), flat(q),
                                         flat(k).transpose(1, 2), added.defined() ? 1 : 0, scale);

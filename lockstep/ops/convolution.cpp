@@ -190,7 +190,15 @@ at::Tensor Conv2dImpl::forward(const at::Tensor& input) {
                          !has_tangent(input, weight) && !at::autocast::is_autocast_enabled(at::kCPU);
   if (!is_simple) return torch::nn::Conv2dImpl::forward(input);
   const auto padding = *std::get<torch::ExpandingArray<2>>(options.padding());
-  const ConvolutionShape shape = shape_of(input, weight, *options.stride(), padding);
+  const auto stride = *options.stride();
+  for (const size_t d : {size_t{0}, size_t{1}}) {  // LibTorch says what is wrong
+    const auto side = static_cast<int64_t>(d) + 2;
+    if (stride[d] <= 0 || padding[d] < 0 || input.size(side) == 0 ||
+        input.size(side) + 2 * padding[d] < weight.size(side)) {
+      return torch::nn::Conv2dImpl::forward(input);
+    }
+  }
+  const ConvolutionShape shape = shape_of(input, weight, stride, padding);
   const bool is_small = shape.result[0] > 0 && shape.result[1] > 0 &&
                         shape.result[0] * shape.result[1] <= kMostPositions && padding[0] < shape.kernel[0] &&
                         padding[1] < shape.kernel[1];

@@ -112,7 +112,7 @@ at::Tensor dropout(const at::Tensor& x, double p) {
   if (p <= 0) return x;
   if (at::Tensor y = fast_dropout(x, p, {}); y.defined()) return y;
   const auto& of_replica = replica_generator();
-  if (!of_replica) return at::dropout(x, p, true);
+  if (!of_replica || p >= 1) return at::dropout(x, p, true);  // p = 1 draws nothing; more is refused
   // at::dropout's own operations, in its order.
   at::Tensor noise;
   {

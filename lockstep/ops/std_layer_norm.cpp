@@ -165,10 +165,13 @@ at::Tensor composed(const at::Tensor& x, const at::Tensor& alpha, const at::Tens
 }  // namespace
 
 at::Tensor std_layer_norm(const at::Tensor& x, const at::Tensor& alpha, const at::Tensor& bias, double eps) {
+  const auto fits = [&](const at::Tensor& of_columns) {
+    return of_columns.dim() == 1 && of_columns.size(0) == x.size(1) && of_columns.is_cpu() &&
+           of_columns.layout() == at::kStrided && of_columns.scalar_type() == x.scalar_type();
+  };
   const bool plain = x.dim() == 2 && x.is_cpu() && x.layout() == at::kStrided &&
-                     (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble) &&
-                     alpha.scalar_type() == x.scalar_type() && bias.scalar_type() == x.scalar_type() &&
-                     !has_tangent(x, alpha, bias);
+                     (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble) && fits(alpha) &&
+                     fits(bias) && !has_tangent(x, alpha, bias);
   if (!plain) return composed(x, alpha, bias, eps);
   if (x.numel() == 0) return composed(x, alpha, bias, eps);
   const at::Tensor input = x.contiguous();

@@ -192,7 +192,7 @@ std::shared_ptr<arrow::Array> parsed_numbers(const arrow::Array& texts, const ch
   done(builder.Reserve(texts.length()));
   for (int64_t row = 0; row < texts.length(); ++row) {
     auto text = trimmed(text_at(texts, row));
-    if (text.starts_with('+')) text.remove_prefix(1);
+    if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
     Target value = 0;
     const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
     if (result.ec != std::errc() || result.ptr != text.data() + text.size()) {

@@ -96,6 +96,7 @@ class CsvSource : public TableSource {
 
   void read_header() {
     blocks_.fill();
+    while (blocks_.view().size() < byte_order_mark.size() && !blocks_.at_end()) blocks_.fill();
     if (blocks_.view().starts_with(byte_order_mark)) blocks_.consume(byte_order_mark.size());
     const auto scan = scan_block();
     if (scan.records.empty()) {

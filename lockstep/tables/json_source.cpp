@@ -146,6 +146,7 @@ class JsonSource : public TableSource {
   void find_columns() {
     constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
     blocks_.fill();
+    while (blocks_.view().size() < byte_order_mark.size() && !blocks_.at_end()) blocks_.fill();
     if (blocks_.view().starts_with(byte_order_mark)) blocks_.consume(byte_order_mark.size());
     JsonScanner all({});
     BadRows found(path_, false);

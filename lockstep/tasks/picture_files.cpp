@@ -37,18 +37,16 @@ void PictureFiles::add_flags(CommandLine program) {
   program.add_option("--image-size", image_size, "Pictures of another size are resized to N x N pixels")
       .not_negative()
       .default_text("the first picture's");
-  program
-      .add_option("--crop-padding", transforms.crop_padding,
-                  "Random crop after padding by so many pixels; 0: none")
-      .with_default();
+  program.add_option("--crop-padding", crop_padding, "Random crop after padding by so many pixels; 0: none")
+      .default_text("4 for CIFAR, else 2");
   program
       .add_option(
           "--crop-padding-mode", padding_mode,
           "The added pixels, as torchvision's padding_mode: constant (black), edge, reflect or symmetric")
       .one_of(kPaddingModes)
       .with_default();
-  program.add_option("--flip-probability", transforms.flip_probability, "Share of pictures that are mirrored")
-      .with_default();
+  program.add_option("--flip-probability", flip_probability, "Share of pictures that are mirrored")
+      .default_text("0.5 for CIFAR, else 0");
   program.add_option("--rotation", transforms.rotation_degrees, "Random rotation of up to so many degrees")
       .with_default();
   program.add_option("--brightness", transforms.brightness, "Random brightness, as torchvision's ColorJitter")
@@ -70,6 +68,8 @@ void PictureFiles::add_flags(CommandLine program) {
 void PictureFiles::check() {
   transforms.crop_padding_mode = static_cast<vision::PaddingMode>(
       std::find(kPaddingModes.begin(), kPaddingModes.end(), padding_mode) - kPaddingModes.begin());
+  transforms.crop_padding = crop_padding.value_or(0);
+  transforms.flip_probability = flip_probability.value_or(0);
   vision::check_transforms(transforms);
   vision::check_mixing(mixing);
 }
@@ -104,6 +104,8 @@ void PictureFiles::read() {
     image_size = first.height;
   }
   transforms.size = image_size;
+  transforms.crop_padding = crop_padding.value_or(train->may_be_mirrored() ? 4 : 2);
+  transforms.flip_probability = flip_probability.value_or(train->may_be_mirrored() ? 0.5 : 0);
   for (const auto& set : {train, test}) decode_first(*set);
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,10 @@ namespace lockstep {
 struct PictureFiles {
   std::filesystem::path data_dir{};  ///< see vision::open_pictures(); empty: read() looks for a set
   int64_t image_size = 0;            ///< pixels of a side; 0: the first picture's
-  /// What happens to training pictures; read() sets `size`.
-  vision::PictureTransforms transforms{.crop_padding = 4, .flip_probability = 0.5};
+  /// What happens to training pictures; read() sets `size`, and crop and flip as the next two say.
+  vision::PictureTransforms transforms{};
+  std::optional<int64_t> crop_padding{};     ///< nothing: 4 for CIFAR, as is usual, else 2
+  std::optional<double> flip_probability{};  ///< nothing: 0.5 for CIFAR; no digit or sign is mirrored
 
   vision::Mixing mixing{};               ///< of training pictures with each other
   std::string padding_mode = "reflect";  ///< of `transforms`, by torchvision's name

@@ -25,6 +25,9 @@ constexpr auto kBarDelay = std::chrono::seconds(1);
 
 // "1", and "1.0" too: so pandas writes whole numbers of a column that had empty cells once.
 std::optional<int64_t> whole_number(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t";  // as the readers of numbers have it
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  text = text.substr(0, text.find_last_not_of(kBlanks) + 1);
   int64_t value = 0;
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, value);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "lockstep/base/error.h"
 
@@ -141,6 +142,18 @@ void TextFiles::split_train() {
   }
 }
 
+// Test sets have the label -1, or none, and --keep-labels leaves other labels in: they are predicted, not measured.
+bool TextFiles::knows_labels(const TextTable& table) const {
+  if (std::set(labels.begin(), labels.end()).size() != labels.size())
+    return true;  // whoever uses them says so
+  try {
+    label_ids(table, label_column, labels);
+    return true;
+  } catch (const ValueError&) {
+    return false;
+  }
+}
+
 std::string TextFiles::about() const {
   auto about = fmt::format("labels {}", fmt::join(labels, ", "));
   if (rows_before_ > 0) about += fmt::format(" ({} of {} rows)", rows_kept_, rows_before_);
@@ -149,6 +162,10 @@ std::string TextFiles::about() const {
     about += fmt::format("\nleft out {} bad row{} of {}; the first: {}", (*table)->skipped_rows(),
                          (*table)->skipped_rows() == 1 ? "" : "s", (*table)->source().string(),
                          (*table)->first_skipped());
+  }
+  if (test && test->has_column(label_column) && !knows_labels(*test)) {
+    about += fmt::format("\n{} has labels that the model does not know: predicted, not measured",
+                         test->source().string());
   }
   return about;
 }
@@ -164,7 +181,8 @@ Dataset TextFiles::dataset(const std::optional<TextTable>& table, const BertToke
   TextColumns columns{.text = text_column};
   if (!text_pair_column.empty()) columns.text_pair = text_pair_column;
   const bool is_test = test && &*test == &*table;
-  if (!is_test || table->has_column(label_column)) columns.label = label_column;
+  const bool is_labelled = !is_test || (table->has_column(label_column) && knows_labels(*table));
+  if (is_labelled) columns.label = label_column;
   return text_dataset(*table, columns, tokenizer, length, labels, pad_to_max_length, data_cache_dir.empty());
 }
 

@@ -54,6 +54,7 @@ struct TextFiles {
  private:
   TextTable read_table(const std::filesystem::path& file, bool is_test) const;
   void leave_out_labels();
+  bool knows_labels(const TextTable& table) const;
   void split_train();
   size_t rows_before_ = 0, rows_kept_ = 0;  // of the training file
 };

@@ -4,8 +4,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/text/char_walk.h"
+#include "lockstep/text/utf8.h"
 
 namespace lockstep {
 
@@ -59,8 +61,12 @@ std::vector<std::string> build_vocab(const std::vector<std::string_view>& texts,
   const auto& table =
       CharTable::get({.strip_accents = options.do_lower_case, .lowercase = options.do_lower_case});
   Counter counter;
-  for (const auto& text : texts) {
-    walk_characters(table, text, counter);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (const size_t at = find_invalid_utf8(texts[i]); at != std::string_view::npos) {
+      throw ValueError("text " + std::to_string(i) + " is not UTF-8: byte " + std::to_string(at) +
+                       " breaks it; convert it first");
+    }
+    walk_characters(table, texts[i], counter);
     counter.end_word();
   }
   std::vector<std::string> tokens = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};

@@ -62,10 +62,12 @@ class Cifar : public PictureSet {
     }
   }
 
+  bool may_be_mirrored() const override { return true; }
   int64_t size() const override { return records_per_file_ * static_cast<int64_t>(files_.size()); }
   const std::vector<std::string>& classes() const override { return classes_; }
   int64_t label(int64_t index) const override { return record(index)[labels_before_pixels_ - 1]; }
   Pixels pixels(int64_t index) const override {
+    file_of(index).check_whole();
     return {.channels = 3,
             .height = kSide,
             .width = kSide,

@@ -80,6 +80,8 @@ class IdxPictures : public PictureSet {
   int64_t label(int64_t index) const override { return labels_.data[index]; }
   Pixels pixels(int64_t index) const override {
     const int64_t height = images_.sizes[1], width = images_.sizes[2];
+    images_.file.check_whole();
+    labels_.file.check_whole();
     return {.channels = 1,
             .height = height,
             .width = width,

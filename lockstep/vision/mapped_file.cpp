@@ -10,12 +10,12 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/fd.h"
 
 namespace lockstep::vision {
 
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
-  const UniqueFd fd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  fd_ = std::make_shared<const UniqueFd>(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd& fd = *fd_;
   struct stat status {};
   if (!fd.valid() || ::fstat(fd.get(), &status) != 0)
     throw FileError(fmt::format("cannot read {}: {}", path_.string(), std::strerror(errno)));
@@ -27,6 +27,13 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
     throw FileError(fmt::format("cannot map {}: {}", path_.string(), std::strerror(errno)));
   memory_ = std::shared_ptr<const void>(
       start, [bytes = size_](const void* memory) { ::munmap(const_cast<void*>(memory), bytes); });
+}
+
+void MappedFile::check_whole() const {
+  struct stat status {};
+  if (::fstat(fd_->get(), &status) == 0 && static_cast<size_t>(status.st_size) >= size_) return;
+  throw FileError(fmt::format("{} was cut off while it was in use: {} of {} bytes are left", path_.string(),
+                              status.st_size, size_));
 }
 
 }  // namespace lockstep::vision

@@ -145,6 +145,9 @@ class Maker {
     int64_t size_of_one = 0, height = transforms.size, width = transforms.size;
     for (size_t i = 0; i < indices.size(); ++i) {
       const int64_t index = indices[i];
+      if (index < 0 || index >= pictures_->size())
+        throw ValueError(
+            fmt::format("there is no sample {}; there are {} pictures", index, pictures_->size()));
       try {
         Pixels pixels = pictures_->pixels(index);
         std::vector<uint8_t> other_size;

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/vision/decode.h"
-#include "lockstep/vision/mapped_file.h"
 
 namespace lockstep::vision {
 namespace {
@@ -34,7 +34,10 @@ std::vector<fs::path> pictures_of(const fs::path& folder) {
   std::vector<std::pair<std::string, std::string>> found;
   for (const auto& entry :
        fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink)) {
-    if (entry.is_regular_file() && is_picture(entry.path()))
+    // A link to nothing too: who opens it is told its name.
+    const bool is_file =
+        entry.is_regular_file() || (entry.is_symlink() && !entry.is_directory() && !entry.exists());
+    if (is_file && is_picture(entry.path()))
       found.emplace_back(entry.path().parent_path().string(), entry.path().filename().string());
   }
   std::sort(found.begin(), found.end());
@@ -100,8 +103,11 @@ class PictureFolder : public PictureSet {
       const std::lock_guard lock(mutex_);
       if (kept_[index]) return kept_[index];
     }
-    const MappedFile file(entries_[index].path);
-    auto picture = std::make_shared<const Picture>(decode_picture(file.bytes(), file.path().string()));
+    // Read, not mapped: who cuts off a mapped file ends the process.
+    const auto& path = entries_[index].path;
+    const std::string file = read_file(path);
+    if (file.empty()) throw FileError(fmt::format("{} is empty", path.string()));
+    auto picture = std::make_shared<const Picture>(decode_picture(file, path.string()));
     const auto bytes = static_cast<int64_t>(picture->pixels.size());
     if (kept_bytes_.load() + bytes <= keep_bytes_) {
       const std::lock_guard lock(mutex_);

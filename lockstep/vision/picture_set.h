@@ -30,6 +30,8 @@ class PictureSet {
   virtual int64_t label(int64_t index) const = 0;
   /// Throws FileError that begins with source(index).
   virtual Pixels pixels(int64_t index) const = 0;
+  /// Whether they are known to be photographs of things that may as well be mirrored: CIFAR's. Not those of digits.
+  virtual bool may_be_mirrored() const { return false; }
   /// Where the picture comes from, for errors: "data_batch_2.bin, record 17".
   virtual std::string source(int64_t index) const = 0;
 };

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -78,6 +80,15 @@ TEST_P(LoaderWithWorkers, AnExceptionComesOutAtItsBatch) {
 TEST_P(LoaderWithWorkers, NoIndicesNoBatches) {
   Loader<int> loader({}, [](const Indices&) { return 1; }, {.num_workers = GetParam()});
   EXPECT_EQ(loader.num_batches(), 0);
+  EXPECT_FALSE(loader.next());
+}
+
+TEST_P(LoaderWithWorkers, ABatchMayBeLargerThanAnyDataset) {
+  Loader<size_t> loader(std::vector<int64_t>(8),
+                        [](const std::vector<int64_t>& indices) { return indices.size(); },
+                        {.batch_size = std::numeric_limits<int64_t>::max(), .num_workers = GetParam()});
+  EXPECT_EQ(loader.num_batches(), 1);
+  EXPECT_EQ(loader.next(), 8U);
   EXPECT_FALSE(loader.next());
 }
 

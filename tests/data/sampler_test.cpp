@@ -89,6 +89,18 @@ TEST(DistributedSampler, GoesOnInTheMiddleOfAnEpochWithAnyNumberOfRanks) {
   }
 }
 
+TEST(DistributedSampler, AnEpochThatIsOverIsOverForAnyNumberOfRanks) {
+  DistributedSampler before(10, {.num_replicas = 3, .drop_last = true});
+  before.advance(before.num_samples());
+  for (const int ranks : {1, 2, 3, 4}) {
+    DistributedSampler after(10, {.num_replicas = ranks, .drop_last = true});
+    ASSERT_NO_THROW(after.load_state_dict(before.state_dict())) << ranks;
+    EXPECT_TRUE(after.indices().empty()) << ranks;
+    after.set_epoch(1);
+    EXPECT_EQ(after.indices().size(), static_cast<size_t>(10 / ranks));
+  }
+}
+
 TEST(DistributedSampler, RefusesTheStateOfAnotherOrder) {
   DistributedSampler sampler(10, {.num_replicas = 2, .seed = 1});
   sampler.advance(1);

@@ -133,5 +133,17 @@ TEST(Bert, BadInputIsAnError) {
   EXPECT_THROW(BertForSequenceClassification{config}, ValueError);
 }
 
+TEST(Bert, TrainsInOtherTypesWithPadding) {
+  for (const auto dtype : {at::kDouble, at::kBFloat16}) {
+    BertForSequenceClassification model(tiny_config());
+    model->to(dtype);
+    model->train();
+    const at::Tensor logits = model(batch_of(3, 9, 4));
+    EXPECT_TRUE(logits.isfinite().all().item<bool>());
+    logits.sum().backward();
+    EXPECT_EQ(model->parameters()[0].grad().scalar_type(), dtype);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::models

@@ -334,5 +334,27 @@ TEST(ForwardMode, TangentsPassThrough) {
   torch::autograd::ForwardADLevel::release_idx(level);
 }
 
+TEST(StdLayerNorm, OneFactorForAllColumnsIsBroadcast) {
+  at::manual_seed(3);
+  const at::Tensor x = variable({6, 8}), alpha = variable({1}), bias = variable({1});
+  const at::Tensor theirs = alpha * (x - x.mean(-1, true)) / (x.std(-1, true, true) + 1e-6) + bias;
+  const at::Tensor ours = std_layer_norm(x, alpha, bias, 1e-6), direction = at::randn({6, 8});
+  expect_close(ours, theirs, "output");
+  for (const at::Tensor& of : {x, alpha, bias})
+    expect_close(gradient_of(ours, of, direction), gradient_of(theirs, of, direction), "gradient");
+  EXPECT_THROW(std_layer_norm(x, at::ones({9}), at::ones({9}), 1e-6), c10::Error);
+}
+
+TEST(Convolution, RefusesWhatLibTorchRefuses) {
+  const auto refused = [](torch::nn::Conv2dOptions options, at::IntArrayRef sizes) {
+    Conv2d conv(options.bias(false));
+    EXPECT_THROW(conv(at::randn(sizes)), c10::Error);
+  };
+  refused(torch::nn::Conv2dOptions(4, 8, 2).stride(2), {16, 4, 1, 1});
+  refused(torch::nn::Conv2dOptions(4, 8, 3).stride(3), {16, 4, 5, 2});
+  refused(torch::nn::Conv2dOptions(4, 8, 3).stride(0), {16, 4, 5, 5});
+  refused(torch::nn::Conv2dOptions(4, 8, 3).padding(-1), {16, 4, 6, 6});
+}
+
 }  // namespace
 }  // namespace lockstep::ops

@@ -118,5 +118,13 @@ TEST(DataParallelModelsTest, ResNetIsTheUnreplicatedOne) {
   }
 }
 
+TEST(DataParallelModelsTest, DropoutOfEverythingIsZero) {
+  const ReplicaGeneratorGuard guard(at::detail::createCPUGenerator(4));
+  const at::Tensor x = at::randn({5, 3}).requires_grad_();
+  const at::Tensor found = ops::dropout(x, 1);
+  EXPECT_TRUE(found.eq(0).all().item<bool>());
+  EXPECT_TRUE(torch::autograd::grad({found.sum()}, {x})[0].eq(0).all().item<bool>());
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -68,6 +68,7 @@ class BadRows(FilesTest):
         good_json = b'{"text": "first", "label": 0}\n'
         csv_rows = {
             b"b\n": "1 fields, but the header line has 2",
+            b"text,+-5\n": "column 'label': \"+-5\" is not a whole number",
             b"c,1,2\n": "3 fields, but the header line has 2; quote fields that hold a comma",
             b"caf\xe9,1\n": "byte 0xE9 is not UTF-8; convert the file",
             b"\xed\xa0\x80,1\n": "byte 0xED is not UTF-8",

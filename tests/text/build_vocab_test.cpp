@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/text/bert_tokenizer.h"
 #include "tests/text/temporary_directory.h"
 
@@ -33,6 +34,16 @@ TEST(BuildVocab, TheTokenizerReadsItAndKnowsEveryWordOfTheTexts) {
     for (const int64_t id : tokenizer.encode(text).input_ids) EXPECT_NE(id, 1) << text;
   }
   EXPECT_EQ(tokenizer.encode("good film").input_ids.size(), 4u);
+}
+
+TEST(BuildVocab, RefusesTextThatIsNotUtf8) {
+  try {
+    build_vocab({"good", "caf\xE9"});
+    FAIL() << "accepted";
+  } catch (const ValueError& error) {
+    EXPECT_STREQ(error.what(), "text 1 is not UTF-8: byte 3 breaks it; convert it first");
+  }
+  EXPECT_THROW(build_vocab({"\xF8\x88\x80\x80"}), ValueError);
 }
 
 }  // namespace

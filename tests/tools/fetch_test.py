@@ -182,6 +182,25 @@ class Fetch(unittest.TestCase):
         self.assertIn("is there already; remove it to fetch it again", again.stdout)
         self.assertEqual(len(self.server.requests), 1)
 
+    def test_two_files_of_one_name(self):
+        contents = {"train/x.gz": gzip.compress(b"1"), "test/x.gz": gzip.compress(b"2")}
+        self.server.contents.update(contents)
+        self.catalog["set"]["files"] = [self.entry(name, content) for name, content in contents.items()]
+        self.refused(self.fetch(), "train/x.gz", "test/x.gz", "would have the same name, x.gz")
+        self.assertEqual(self.server.requests, [])
+
+    def test_names_beyond_ascii(self):
+        for archive in (zipped({"d/Città 猫.txt": b"x"}), tar_gz({"d/Città 猫.txt": b"x"})):
+            name = "set.zip" if archive.startswith(b"PK") else "set.tar.gz"
+            self.server.contents[name] = archive
+            self.catalog["set"]["files"] = [self.entry(name, archive)]
+            self.files = {"d/Città 猫.txt": b"x"}
+            for locale in ("C", "C.UTF-8"):
+                run = subprocess.run(self.command("set"), capture_output=True, text=True, timeout=60,
+                                     env=dict(os.environ, no_proxy="*", LC_ALL=locale))
+                self.is_whole(run)
+                subprocess.run(["rm", "-r", self.data], check=True)
+
     def test_resumes_what_a_killed_run_left(self):
         self.server.trouble["set.tar.gz"] = ["slow"]
         process = subprocess.Popen(self.command("set"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -109,6 +109,14 @@ class NliTest(unittest.TestCase):
         self.assertEqual(len(losses), 3)
         self.assertTrue((self.dir / "deep" / "out" / "vocab.txt").exists())
 
+    def test_a_label_may_be_missing_from_the_validation_set(self):
+        file = self.dir / "two_labels.csv"
+        with open(file, "w", newline="") as opened:
+            writer = csv.writer(opened)
+            writer.writerow(("premise", "hypothesis", "label"))
+            writer.writerows((premise, hypothesis, LABELS[label]) for premise, hypothesis, label in make_pairs(45, 2) if label)
+        self.figures("single", validation_file=file, max_steps=2)
+
     def test_mistakes_are_told_once(self):
         for strategy, ranks, changes, expected in (
                 ("all", None, {}, "--strategy is all; it must be single, dp, dp-loss or ddp"),

@@ -208,6 +208,17 @@ class RecipeTest(unittest.TestCase):
         right = sum(line["label"] == label for line, (_, label) in zip(found[0][0], tiny.make_rows(41, seed=2)))
         self.assertAlmostEqual(found[0][1]["test_accuracy"], right / 41)
 
+    def test_a_test_file_with_labels_that_the_model_does_not_know(self):
+        for name, labels in (("glue", ("-1", "-1")), ("other", ("positive", "neutral"))):
+            path = self.dir / f"{name}.csv"
+            path.write_text("text,label\n" + "".join(f"a plot and a scene.,{label}\n" for label in labels))
+            done = tiny.run({"--model-name-or-path": self.model, "--label-names": "positive,negative", "--do-predict": True,
+                             "--test-file": path, "--output-dir": self.dir / f"predicted_{name}"})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("predicted, not measured", done.stdout)
+            lines = tiny.json_lines(self.dir / f"predicted_{name}/predictions.jsonl")
+            self.assertEqual([line["index"] for line in lines], [0, 1])
+
     def test_bf16_is_close(self):
         exact = self.train_run("fp32", max_steps=5)
         rounded = self.train_run("bf16", ranks=2, per_device_train_batch_size=8, max_steps=5, bf16=True)

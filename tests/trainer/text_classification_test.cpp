@@ -94,5 +94,11 @@ TEST(Predictions, OneLineARowWithTheLikeliestLabel) {
   std::filesystem::remove_all(pattern);
 }
 
+TEST(Labels, BlanksAroundNumbersDoNotCount) {
+  EXPECT_EQ(infer_labels(table({" 1", "0 ", "1"}), "label"), (Labels{"LABEL_0", "LABEL_1"}));
+  EXPECT_EQ(label_ids(table({" 1", "0\t"}), "label", {"negative", "positive"}), (std::vector<int64_t>{1, 0}));
+  EXPECT_EQ(infer_labels(table({" ", "b"}), "label"), (Labels{" ", "b"}));
+}
+
 }  // namespace
 }  // namespace lockstep

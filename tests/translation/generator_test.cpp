@@ -212,6 +212,11 @@ TEST(Generator, RefusesWhatCannotWork) {
   EXPECT_THROW(generator.generate({{2, 99}}), ValueError);
   EXPECT_THROW(generator.generate({std::vector<int64_t>(60, 5)}), ValueError);
   EXPECT_TRUE(generator.generate({}).sentences.empty());
+  EXPECT_THROW(generator.generate({{2, 3}}, {.eos_token_id = 1}), ValueError);
+  for (const bool cached : {true, false}) {
+    for (const int64_t start : {-1, 1, 99})
+      EXPECT_THROW(generator.generate({{2, 3}}, {.start_token_id = start, .use_cache = cached}), ValueError);
+  }
 }
 
 TEST(Generator, LeavesTheModelInItsMode) {

@@ -150,6 +150,16 @@ class RecipeTest(unittest.TestCase):
             self.write("train", pairs(240, 0), folder)
         return folder
 
+    def test_a_finished_run_that_is_started_again_is_scored_with_its_own_weights(self):
+        output = self.path / "finished"
+        words = ("--num-train-epochs", 8, "--tokens-per-batch", 100, "--dropout", 0, "--eval-strategy", "no")
+        scores = []
+        for preload in ((), ("--preload", "latest")):
+            self.train(output, *words, *preload)
+            scores.append(json.loads((output / "eval_results.json").read_text())["eval_bleu"])
+        self.assertGreater(scores[0], 60)
+        self.assertAlmostEqual(*scores, places=6)
+
     def test_mistakes_are_named(self):
         good = pairs(30, 1)
         folder = self.folder("bad", good)

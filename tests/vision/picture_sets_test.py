@@ -56,6 +56,7 @@ class PictureSets(unittest.TestCase):
         small = dict(kind="cifar10", records_per_file=5)
         answer = self.ask(**small)
         self.assertEqual(answer["classes"][:2] + answer["classes"][-1:], ["airplane", "automobile", "truck"])
+        self.assertTrue(answer["may_be_mirrored"])
         self.assertEqual(answer["labels"], [int(x) for k in range(1, 6) for x in sets[f"data_batch_{k}.bin"][0][:, 0]])
         self.assertTrue(answer["sources"][7].endswith("data_batch_2.bin, record 3"))
         pixels = self.pixels([0, 7, 24], **small)
@@ -93,6 +94,7 @@ class PictureSets(unittest.TestCase):
         answer = self.ask(**small)
         self.assertEqual(answer["labels"], labels[:, 1].tolist())
         self.assertEqual(len(answer["classes"]), 100)
+        self.assertTrue(answer["may_be_mirrored"])
         self.assertTrue((self.pixels([4], **small)[0] == pixels[4].reshape(3, 32, 32)).all())
         self.assert_refused(self.ask(), "train.bin has 18444 bytes; expected 153700000")
 
@@ -143,10 +145,33 @@ class PictureSets(unittest.TestCase):
         peer = torchvision.datasets.ImageFolder(self.directory / "train")
         answer = self.ask()
         self.assertEqual(answer["classes"], peer.classes)
+        self.assertFalse(answer["may_be_mirrored"])
         self.assertEqual(answer["labels"], peer.targets)
         self.assertEqual(answer["sources"], [path for path, _ in peer.samples])
         wanted = np.stack([np.asarray(image).transpose(2, 0, 1) for image, _ in peer])
         self.assertTrue((self.pixels(list(range(len(peer)))) == wanted).all())
+
+    def test_a_link_to_nothing_is_no_picture_less(self):
+        write_icons(self.directory, each=2)
+        (self.directory / "train" / "apps" / "z.png").symlink_to("/nowhere/z.png")
+        peer = torchvision.datasets.ImageFolder(self.directory / "train")
+        self.assertEqual(self.ask()["sources"], [path for path, _ in peer.samples])
+        answer = ask([dict(ask="batches", directory=str(self.directory), split="train", transforms={}, seed=0, epoch=0,
+                           samples=[2], batch_size=1, workers=0, output=str(self.directory / "out"))])[0]
+        self.assert_refused(answer, "z.png", "No such file", "(sample 2)")
+
+    def test_a_file_that_is_cut_off_while_it_is_in_use(self):
+        self.write_cifar10()
+        answer = ask([dict(ask="cut_off", directory=str(self.directory), split="train", kind="cifar10", records_per_file=5,
+                           file=str(self.directory / "data_batch_1.bin"), bytes=0)])[0]
+        self.assert_refused(answer, "data_batch_1.bin was cut off while it was in use: 0 of 15365 bytes")
+
+    def test_samples_that_are_not_there(self):
+        write_icons(self.directory)
+        for sample in (12, 10**6, -1):
+            answer = ask([dict(ask="batches", directory=str(self.directory), split="train", transforms={}, seed=0, epoch=0,
+                               samples=[sample], batch_size=1, workers=1, output=str(self.directory / "out"))])[0]
+            self.assert_refused(answer, f"there is no sample {sample}; there are 12 pictures")
 
     def test_bad_folders(self):
         self.assert_refused(self.ask(), "holds no training pictures; expected data_batch_1.bin")

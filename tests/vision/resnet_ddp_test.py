@@ -139,7 +139,8 @@ class ResNetDdp(unittest.TestCase):
         losses = []
         for ranks, batch, more in ((1, 8, []), (2, 4, ["--sync-bn"]), (2, 4, [])):
             output, _ = self.train(f"out{len(losses)}", "--batch-size", batch, "--num-epochs", 1, "--logging-steps", 1,
-                                   "--learning-rate", 0.01, *more, ranks=ranks)
+                                   "--learning-rate", 0.01, "--mixup-alpha", 0, "--cutmix-alpha", 0, *more,
+                                   ranks=ranks)
             losses.append([entry["loss"] for entry in log_of(output) if "loss" in entry][:3])
         # The pictures and their transforms are the same: they depend on seed, epoch and sample alone.
         np.testing.assert_allclose(losses[0], losses[1], rtol=2e-4)

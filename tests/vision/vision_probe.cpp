@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -143,7 +144,10 @@ json describe(const json& q) {
     labels.push_back(set->label(i));
     sources.push_back(set->source(i));
   }
-  return {{"classes", set->classes()}, {"labels", labels}, {"sources", sources}};
+  return {{"classes", set->classes()},
+          {"may_be_mirrored", set->may_be_mirrored()},
+          {"labels", labels},
+          {"sources", sources}};
 }
 
 // All samples of a list in batches, made by a loader with so many workers.
@@ -174,6 +178,14 @@ json batches(const json& q) {
   return {{"labels", labels}, {"shape", shape}};
 }
 
+// A set whose file loses its end while it is in use.
+json cut_off(const json& q) {
+  const auto set = open(q);
+  std::filesystem::resize_file(q.at("file").get<std::string>(), q.at("bytes").get<uintmax_t>());
+  set->pixels(0);
+  return "read";
+}
+
 json answer(const json& q) {
   const std::string ask = q.at("ask");
   if (ask == "decode") return decode(q);
@@ -181,6 +193,7 @@ json answer(const json& q) {
   if (ask == "draw") return draw(q);
   if (ask == "draw_mixings") return draw_mixings(q);
   if (ask == "set") return describe(q);
+  if (ask == "cut_off") return cut_off(q);
   if (ask == "batches") return batches(q);
   throw std::runtime_error("vision_probe: unknown question " + ask);
 }

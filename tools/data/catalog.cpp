@@ -51,6 +51,14 @@ CatalogEntry read_entry(const std::string& name, const json& entry, std::string 
 
 void check_verified(const CatalogEntry& entry) {
   if (entry.files.empty()) throw ValueError(fmt::format("{} has no files", entry.name));
+  for (size_t i = 0; i < entry.files.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (entry.files[i].name != entry.files[j].name) continue;
+      throw ValueError(
+          fmt::format("{}: {} and {} would have the same name, {}; make them entries of their own",
+                      entry.name, entry.files[j].url, entry.files[i].url, entry.files[i].name));
+    }
+  }
   for (const auto& file : entry.files) {
     std::vector<std::string> missing;
     const bool is_sum = file.sha256.size() == 64 &&

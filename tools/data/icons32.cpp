@@ -75,7 +75,16 @@ std::map<std::string, fs::path> find_packages(const fs::path& directory) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.ends_with(".deb")) found[name.substr(0, name.find('_'))] = entry.path();
+    const std::string package = name.substr(0, name.find('_'));
+    const bool is_wanted =
+        std::find(kIconPackages.begin(), kIconPackages.end(), package) != kIconPackages.end();
+    if (!name.ends_with(".deb") || !is_wanted) continue;
+    const auto [at, is_first] = found.emplace(package, entry.path());
+    if (!is_first) {
+      const std::string other = at->second.filename().string();
+      throw FileError(fmt::format("{} holds two versions of {}: {} and {}; leave one", directory.string(),
+                                  package, std::min(other, name), std::max(other, name)));
+    }
   }
   if (error) throw FileError(fmt::format("cannot read {}: {}", directory.string(), error.message()));
   return found;

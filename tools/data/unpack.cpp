@@ -4,6 +4,7 @@
 #include <archive_entry.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <locale.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,6 +18,22 @@
 
 namespace lockstep::tools {
 namespace {
+
+/// Names in archives are UTF-8. In the C locale, in which programs begin, libarchive gives none for those beyond ASCII.
+class Utf8Names {
+  locale_t utf8_ = ::newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
+  locale_t before_ = utf8_ != nullptr ? ::uselocale(utf8_) : nullptr;
+
+ public:
+  Utf8Names() = default;
+  Utf8Names(const Utf8Names&) = delete;
+  Utf8Names& operator=(const Utf8Names&) = delete;
+  ~Utf8Names() {
+    if (utf8_ == nullptr) return;
+    ::uselocale(before_);
+    ::freelocale(utf8_);
+  }
+};
 
 bool is_leftover(const std::filesystem::path& path) {
   const auto name = path.filename().string();
@@ -62,6 +79,7 @@ void unpack(const std::filesystem::path& path, const std::filesystem::path& fold
     throw FileError(fmt::format("cannot unpack {}: {}", path.string(), archive_error_string(reader.get())));
   };
   const bool is_single = path.extension() == ".gz" && path.stem().extension() != ".tar";
+  const Utf8Names names;
   check(archive_read_support_filter_gzip(reader.get()));
   if (is_single) {
     check(archive_read_support_format_raw(reader.get()));
@@ -76,6 +94,8 @@ void unpack(const std::filesystem::path& path, const std::filesystem::path& fold
     check(result);
     if (result == ARCHIVE_EOF) return;
     const char* name = archive_entry_pathname(entry);
+    if (!is_single && name == nullptr)
+      throw FileError(fmt::format("cannot unpack {}: a file's name is not UTF-8", path.string()));
     const std::filesystem::path inside = is_single ? path.stem() : std::filesystem::path(name ? name : "");
     if (!stays_inside(inside)) {
       throw FileError(fmt::format("cannot unpack {}: '{}' lies outside", path.string(), inside.string()));

@@ -241,6 +241,17 @@ GenerateResult Generator::generate(const std::vector<std::vector<int64_t>>& sour
     throw ValueError(fmt::format("num_beams is {}; it must be 1 or more", options.num_beams));
   if (options.max_new_tokens < 0)
     throw ValueError(fmt::format("max_new_tokens is {}; it must be 0 or more", options.max_new_tokens));
+  const auto& sizes = model_->config();
+  if (options.start_token_id < 0 || options.start_token_id >= sizes.target_vocab_size ||
+      options.start_token_id == sizes.pad_token_id) {
+    throw ValueError(
+        fmt::format("start_token_id is {}; it must be a target word's, from 0 to {}, and not the padding's",
+                    options.start_token_id, sizes.target_vocab_size - 1));
+  }
+  if (options.eos_token_id == sizes.pad_token_id) {
+    throw ValueError(
+        fmt::format("eos_token_id is {}, the padding's, which is never chosen", options.eos_token_id));
+  }
   if (sources.empty()) return {};
   const c10::InferenceMode no_gradients;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCPU);
