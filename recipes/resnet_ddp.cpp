@@ -4,10 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/file.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/metrics/classification.h"
 #include "lockstep/models/resnet.h"
@@ -39,10 +39,9 @@ std::string name_of(Stem stem) { return kStems.at(static_cast<size_t>(stem)); }
 /// `output_dir`.
 Stem small_stem_of(const fs::path& weights_file, const fs::path& output_dir) {
   for (const fs::path& directory : {weights_file.parent_path(), output_dir}) {
-    std::error_code ignored;
-    if (!fs::exists(directory / "config.json", ignored)) continue;
-    const auto config =
-        nlohmann::json::parse(read_file(directory / "config.json"), nullptr, /*allow_exceptions=*/false);
+    std::ifstream file(directory / "config.json");
+    if (!file) continue;
+    const auto config = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
     return config.is_object() && config.value("stem", nlohmann::json()) == "stride2" ? Stem::stride2
                                                                                      : Stem::cifar;
   }
