@@ -331,6 +331,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  skip_library_destructors();
   keep_freed_memory();
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   return run_main("bert_nli", [&] { return run(argc, argv); });

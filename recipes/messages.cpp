@@ -139,5 +139,6 @@ int start(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  lockstep::skip_library_destructors();
   return lockstep::run_main("messages", [&] { return start(argc, argv); });
 }

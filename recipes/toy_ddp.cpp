@@ -85,5 +85,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  lockstep::skip_library_destructors();
   return lockstep::run_main("toy_ddp", [&] { return run(argc, argv); });
 }

@@ -393,6 +393,7 @@ int run(int argc, char** argv) {
   const bool translates =
       given(argc, argv, "--interactive") != nullptr || given(argc, argv, "--input") != nullptr;
   if (translates) {
+    skip_library_destructors();
     keep_freed_memory();
     return run_main("translate", [&] { return translate(options, config, argc, argv); });
   }

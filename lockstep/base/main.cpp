@@ -1,6 +1,10 @@
 #include "lockstep/base/main.h"
 
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstdlib>
+#include <iostream>
 #include <string>
 
 #include "lockstep/base/env.h"
@@ -17,7 +21,33 @@ std::optional<int> (*spawned_entry)() = nullptr;
 /// Then the line that it prints is all that there is to say about its error.
 bool is_the_only_rank() { return env::get(env::kWorldSize) == "1"; }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+#else
+constexpr bool kSanitized = false;
+#endif
+
+[[maybe_unused]] void leave(int code, void* /*argument*/) {
+  std::cout.flush();
+  std::fflush(nullptr);
+  ::_exit(code);
+}
+
 }  // namespace
+
+void skip_library_destructors() {
+#ifdef __GLIBC__
+  // Exit handlers run in the order opposite to that of their registration: this one ends the process before
+  // those that are older.
+  [[maybe_unused]] static const bool registered = kSanitized || ::on_exit(leave, nullptr) == 0;
+#endif
+}
 
 void set_spawned_main(std::optional<int> (*entry)()) { spawned_entry = entry; }
 

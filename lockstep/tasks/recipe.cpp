@@ -157,6 +157,7 @@ std::string parameters_in_words(const torch::nn::Module& module) {
 }
 
 int run_recipe(const char* name, const char* description, Recipe& recipe, int argc, char** argv) {
+  skip_library_destructors();
   keep_freed_memory();  // a step's tensors return in the next
   return run_main(name, [&] { return run(name, description, recipe, argc, argv); });
 }

@@ -131,6 +131,66 @@ void read_config_added_tokens(const JsonField& config, TokenizerSpec& spec) {
   }
 }
 
+// What directories hold that older releases of the peer wrote, in place of added_tokens_decoder: the names of the special
+// tokens, each a string or an object with its settings, which win over the configuration's; then tokens and their ids.
+void read_legacy_files(const std::filesystem::path& directory, TokenizerSpec& spec) {
+  const auto map_path = directory / "special_tokens_map.json", tokens_path = directory / "added_tokens.json";
+  std::vector<AddedToken> special = {{.content = spec.unk_token},
+                                     {.content = spec.cls_token},
+                                     {.content = spec.sep_token},
+                                     {.content = spec.pad_token},
+                                     {.content = spec.mask_token}};
+  Json map = Json::object();
+  if (std::filesystem::exists(map_path)) {
+    map = parse_json_file(map_path);
+    const JsonField names(map_path, map);
+    if (!map.is_object()) names.fail("is not an object");
+    special.clear();
+    read_token_name(names, "unk_token", spec.unk_token);
+    read_token_name(names, "cls_token", spec.cls_token);
+    read_token_name(names, "sep_token", spec.sep_token);
+    read_token_name(names, "pad_token", spec.pad_token);
+    read_token_name(names, "mask_token", spec.mask_token);
+    const auto add = [&](const JsonField& token) {
+      special.push_back(token.json().is_object() ? read_added_token(token, 0)
+                                                 : AddedToken{.content = token.string()});
+      special.back().special = true;
+    };
+    for (const auto& [key, value] : map.items()) {
+      if (value.is_null()) continue;
+      const JsonField field = names[key];
+      if (value.is_array()) {
+        for (size_t i = 0; i < field.size(); ++i) add(field[i]);
+      } else if (value.is_object() && !value.contains("content")) {  // tokens by names of the model's own
+        for (const auto& [name, token] : value.items()) add(field[name]);
+      } else {
+        add(field);
+      }
+    }
+  }
+  Json ids = Json::object();
+  if (std::filesystem::exists(tokens_path)) {
+    ids = parse_json_file(tokens_path);
+    const JsonField field(tokens_path, ids);
+    if (!ids.is_object()) field.fail("is not an object");
+    for (const auto& [content, id] : ids.items()) {
+      const bool is_special = std::any_of(special.begin(), special.end(),
+                                          [&](const AddedToken& token) { return token.content == content; });
+      merge_added_token(
+          spec, {.content = content, .id = field[content].id(), .normalized = !is_special, .special = is_special},
+          field[content]);
+    }
+  }
+  const JsonField field(map_path, map);
+  for (AddedToken token : special) {
+    const auto found = std::find_if(spec.vocab.begin(), spec.vocab.end(),
+                                    [&](const auto& entry) { return entry.first == token.content; });
+    if (found == spec.vocab.end()) continue;
+    token.id = found->second;
+    merge_added_token(spec, token, field);
+  }
+}
+
 Json added_token_json(const AddedToken& token) {
   return {{"id", token.id},          {"content", token.content}, {"single_word", false},
           {"lstrip", token.lstrip},  {"rstrip", token.rstrip},   {"normalized", token.normalized},
@@ -266,6 +326,7 @@ TokenizerSpec read_tokenizer_directory(const std::filesystem::path& directory) {
   } else {
     read_vocab_txt(vocab, spec);
   }
+  bool names_added_tokens = false;
   if (std::filesystem::exists(config_path)) {
     const Json json = parse_json_file(config_path);
     const JsonField config(config_path, json);
@@ -280,7 +341,9 @@ TokenizerSpec read_tokenizer_directory(const std::filesystem::path& directory) {
                    " contradicts tokenizer.json and wins, as for transformers: " + changed);
     }
     read_config_added_tokens(config, spec);
+    names_added_tokens = config.has("added_tokens_decoder");
   }
+  if (!names_added_tokens) read_legacy_files(directory, spec);
   add_special_tokens(spec);
   return spec;
 }

@@ -149,6 +149,28 @@ class Parity(unittest.TestCase):
         self.compare(directory, lines, "--vocab", directory / "tokenizer.json")
         self.saved_is_equal(directory, lines)
 
+    def test_directories_of_older_releases(self):
+        """Names of special tokens and added tokens in files of their own, without added_tokens_decoder."""
+        lines = ["see [NEW]!", "[NEW][NEW] x[NEW]y", "a  <gap>  b<gap>", "An \u00dcn\u00efted front, unitedly", "UNITED <extra>", "<unk> {cls} \u4e00",
+                 "a [MASK] b [CLS] [SEP]"]
+        lines += [line.replace("[PAD]", "<gap>").replace("[MASK", "\u00fcnited") for line in self.fuzz.lines(2000)]
+        vocabulary = [{"[UNK]": "<unk>", "[CLS]": "{cls}"}.get(token, token) for token in self.vocabulary]
+        vocabulary.append("<gap>")
+        size = len(vocabulary)
+        names = {"unk_token": "<unk>", "cls_token": "{cls}", "sep_token": "[SEP]", "pad_token": "[PAD]",
+                 "mask_token": {"content": "<gap>", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False},
+                 "additional_special_tokens": ["<extra>"]}
+        added = {"[NEW]": size, "<extra>": size + 1, "\u00dcnited": size + 2}
+        for name, files in {"names": {"special_tokens_map": names, "added_tokens": added}, "added": {"added_tokens": added},
+                            "nothing": {}}.items():
+            with self.subTest(name=name):
+                vocab = vocabulary if name == "names" else [*self.vocabulary, "<gap>"]
+                directory = model_directory(self.root, f"legacy-{name}", vocab)
+                for file, content in files.items():
+                    (directory / f"{file}.json").write_text(json.dumps(content))
+                self.compare(directory, lines, "--vocab", directory)
+                self.saved_is_equal(directory, lines)
+
     def saved_is_equal(self, source, lines):
         """The peer reads what we save, and we read it too."""
         saved = self.root / f"saved-{source.parent.name}-{source.name}"

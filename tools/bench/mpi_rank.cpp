@@ -115,5 +115,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  skip_library_destructors();
   return run_main("lockstep-bench-mpi", [&] { return run(argc, argv); });
 }

@@ -118,5 +118,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  skip_library_destructors();
   return run_main("lockstep-bench-rank", [&] { return run(argc, argv); });
 }

@@ -207,5 +207,6 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  lockstep::skip_library_destructors();
   return lockstep::run_main("lockstep-bench-optimizer-rank", [&] { return run(argc, argv); });
 }

@@ -66,6 +66,7 @@ int to_trainer(const fs::path& from, const fs::path& output) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  lockstep::skip_library_destructors();
   return lockstep::run_main("lockstep checkpoint convert", [&] {
     if (argc != 6) throw ValueError("lockstep-checkpoint-convert is started by lockstep checkpoint convert");
     return std::string(argv[1]) == "trainer" ? to_trainer(argv[2], argv[3])

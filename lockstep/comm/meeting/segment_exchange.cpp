@@ -10,11 +10,13 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
@@ -116,6 +118,35 @@ void check_verdict(const std::string& verdict) {
                                              : "local rank 0 left no verdict that can be read in the store");
 }
 
+std::string heard_key(const std::string& key, int rank) { return key + "/heard/" + std::to_string(rank); }
+
+/// Bad news may end the process that serves the store, so the first rank goes on when `ranks` have read them,
+/// or after a while: some may never come.
+void wait_until_heard(c10d::Store& store, const std::string& key, const std::vector<int>& ranks) {
+  std::vector<std::string> keys;
+  for (const int rank : ranks) keys.push_back(heard_key(key, rank));
+  try {
+    if (!keys.empty()) store.wait(keys, std::min(store.getTimeout(), std::chrono::milliseconds(5000)));
+  } catch (const std::exception&) {
+    // They are on their own: the store's end tells them that the first rank has gone.
+  }
+}
+
+/// The first rank may have gone already.
+void say_heard(c10d::Store& store, const std::string& key, int rank) {
+  try {
+    store.set(heard_key(key, rank), "1");
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
+std::vector<int> ranks_from_1(int size) {
+  std::vector<int> ranks(static_cast<size_t>(size - 1));
+  std::iota(ranks.begin(), ranks.end(), 1);
+  return ranks;
+}
+
 }  // namespace
 
 UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& launch,
@@ -132,11 +163,13 @@ UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& laun
       nonce = shm::Segment::map(fd.get()).header().nonce;
     } catch (const Error& error) {
       store.set(key, std::string(kNone) + error.what());
+      wait_until_heard(store, key, ranks_from_1(launch.local_world_size));
       throw;
     }
     store.set(key, std::to_string(::getpid()) + " " + std::to_string(fd.get()) + " " + std::to_string(nonce));
     // The descriptor must stay open until every other rank has its own; and all learn whether all have.
     std::string verdict(kFine);
+    std::vector<int> present;
     const auto deadline = std::chrono::steady_clock::now() + timeout;
     for (int r = 1; r < launch.local_world_size && !verdict.starts_with(kLate); ++r) {
       try {
@@ -144,6 +177,7 @@ UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& laun
             deadline - std::chrono::steady_clock::now());
         store.setTimeout(std::max(left, std::chrono::milliseconds(1)));
         const std::string answer = to_text(store.get(opened_key(r)));
+        present.push_back(r);
         if (answer != kFine && verdict == kFine) verdict = std::string(kApart) + answer;
       } catch (const std::exception&) {
         verdict = std::string(kLate) + "local rank " + std::to_string(r) + " has not called init() within " +
@@ -151,6 +185,10 @@ UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& laun
       }
     }
     store.set(key + "/verdict", verdict);
+    if (verdict != kFine) {
+      store.setTimeout(timeout);
+      wait_until_heard(store, key, present);
+    }
     check_verdict(verdict);
     return fd;
   }
@@ -168,6 +206,7 @@ UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& laun
     throw CommError("rank " + std::to_string(launch.rank) +
                     ": local rank 0 did not answer in the store: " + text.substr(0, text.find('\n')));
   }
+  if (verdict != kFine) say_heard(store, key, launch.local_rank);
   if (place.starts_with(kNone))
     throw CommError("local rank 0 made no shared memory: " + place.substr(kNone.size()));
   check_verdict(verdict);
@@ -186,6 +225,7 @@ int exchange_area(c10d::Store& store, const shm::Segment& segment, int rank, int
       return area;
     } catch (const Error& error) {
       store.set(kKey, error.what());
+      wait_until_heard(store, kKey, ranks_from_1(size));
       throw CommError(error.what());
     }
   }
@@ -198,7 +238,10 @@ int exchange_area(c10d::Store& store, const shm::Segment& segment, int rank, int
         "rank " + std::to_string(rank) +
         ": rank 0 of the new group did not answer in the store: " + text.substr(0, text.find('\n')));
   }
-  if (answer.empty() || answer.find_first_not_of("0123456789") != std::string::npos) throw CommError(answer);
+  if (answer.empty() || answer.find_first_not_of("0123456789") != std::string::npos) {
+    say_heard(store, kKey, rank);
+    throw CommError(answer);
+  }
   return std::stoi(answer);
 }
 
