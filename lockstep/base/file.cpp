@@ -1,11 +1,11 @@
 #include "lockstep/base/file.h"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <random>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
@@ -62,14 +62,19 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 void write_file_atomically(const std::filesystem::path& path,
                            const std::function<void(const std::function<void(std::string_view)>&)>& produce) {
   const auto directory = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-  std::string temporary = (directory / ("." + path.filename().string() + ".XXXXXX")).string();
-  UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
+  // Not mkostemp(), whose files have mode 0600: to ask for the umask is to change it, for all threads.
+  std::string temporary;
+  UniqueFd fd;
+  std::random_device random;
+  for (int attempt = 0; attempt < 100 && !fd.valid(); ++attempt) {
+    constexpr std::string_view kCharacters = "abcdefghijklmnopqrstuvwxyz0123456789";
+    temporary = (directory / ("." + path.filename().string() + ".")).string();
+    for (int i = 0; i < 6; ++i) temporary += kCharacters[random() % kCharacters.size()];
+    fd.reset(::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!fd.valid() && errno != EEXIST) break;
+  }
   if (!fd.valid()) fail("cannot create a temporary file to replace", path);
   try {
-    // mkostemp gives 0600; a written file has the permissions that the user's umask asks for.
-    const mode_t mask = ::umask(0);
-    ::umask(mask);
-    ::fchmod(fd.get(), 0666 & ~mask);
     produce([&](std::string_view bytes) { write_all(fd.get(), bytes, path); });
     if (::fsync(fd.get()) != 0) fail("cannot write", path);
     if (::rename(temporary.c_str(), path.c_str()) != 0) fail("cannot replace", path);

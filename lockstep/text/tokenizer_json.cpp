@@ -177,7 +177,8 @@ void read_legacy_files(const std::filesystem::path& directory, TokenizerSpec& sp
       const bool is_special = std::any_of(special.begin(), special.end(),
                                           [&](const AddedToken& token) { return token.content == content; });
       merge_added_token(
-          spec, {.content = content, .id = field[content].id(), .normalized = !is_special, .special = is_special},
+          spec,
+          {.content = content, .id = field[content].id(), .normalized = !is_special, .special = is_special},
           field[content]);
     }
   }

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <filesystem>
+#include <thread>
+#include <vector>
 
 #include "lockstep/base/error.h"
 
@@ -50,6 +54,20 @@ TEST_F(FileTest, AMissingFileIsNamed) {
   } catch (const FileError& error) {
     EXPECT_NE(std::string(error.what()).find("absent: No such file"), std::string::npos) << error.what();
   }
+}
+
+TEST_F(FileTest, ThreadsThatWriteLeaveTheUmaskAsItIs) {
+  const mode_t before = ::umask(027);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) write_file_atomically(directory_ / std::to_string(t), "x");
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(::umask(before), mode_t{027});
+  for (int t = 0; t < 4; ++t)
+    EXPECT_EQ(static_cast<unsigned>(fs::status(directory_ / std::to_string(t)).permissions()), 0640u);
 }
 
 }  // namespace

@@ -4,11 +4,16 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/job/stop_signals.h"
 #include "tests/trainer/trainer_cases.h"
@@ -82,6 +87,43 @@ Outcome train(const TrainingArguments& args, uint64_t seed,
   }
   return outcome;
 }
+
+/// Trains with evaluations that score `scores`, one after the other; the last again and again.
+TrainerState train_scored(const TrainingArguments& args, std::vector<double> scores, NormNet net = NormNet(),
+                          std::vector<std::shared_ptr<TrainerCallback>> callbacks = {}) {
+  const Dataset data = points(22 * world().size());
+  size_t next = 0;
+  Trainer trainer(net, args, world(),
+                  {.train_dataset = data,
+                   .eval_dataset = data,
+                   .compute_loss = loss_of,
+                   .compute_metrics = [&](const at::Tensor&, const at::Tensor&) -> Metrics {
+                     return {{"score", scores[std::min(next++, scores.size() - 1)]}};
+                   },
+                   .callbacks = std::move(callbacks)});
+  trainer.train();
+  return trainer.state();
+}
+
+TrainingArguments scored_arguments(const SharedFolder& folder, const std::string& name) {
+  auto args = arguments_for(folder, name);
+  args.ema_decay = 0;
+  args.load_best_model_at_end = true;
+  args.metric_for_best_model = "score";
+  args.save_steps = 1000;
+  return args;
+}
+
+/// A file where a checkpoint's files are to go.
+struct InTheWay : TrainerCallback {
+  explicit InTheWay(int64_t step) : step(step) {}
+  std::string name() const override { return "in_the_way"; }
+  void on_step_begin(CallbackContext& context) override {
+    if (context.group.rank() != 0 || context.state.global_step + 1 != step) return;
+    std::ofstream(context.args.output_dir / (".checkpoint-" + std::to_string(step) + ".tmp")) << "x";
+  }
+  int64_t step;
+};
 
 void expect_same(const Outcome& a, const Outcome& b) {
   ASSERT_EQ(a.tensors.size(), b.tensors.size());
@@ -231,6 +273,91 @@ TEST(Resume, AModelOfAnotherShapeIsRefusedAndLeftAlone) {
   const at::Tensor started = weights_of(*other).clone();
   EXPECT_THROW(trainer.train(), Error);
   EXPECT_TRUE(at::equal(weights_of(*other), started));
+}
+
+TEST(Resume, ABestModelThatCouldNotBeSavedIsNotTheBest) {
+  const SharedFolder folder;
+  auto args = scored_arguments(folder, "run");
+  args.save_total_limit = 1;
+  args.save_failure = "continue";
+  args.max_steps = 6;
+  NormNet net;
+  const auto state = train_scored(args, {1, 2, 0}, net, {std::make_shared<InTheWay>(4)});
+  EXPECT_EQ(state.best_global_step, 2);
+  EXPECT_EQ(state.best_model_checkpoint, (args.output_dir / "checkpoint-2").string());
+  EXPECT_TRUE(std::filesystem::exists(args.output_dir / "checkpoint-6"));
+  EXPECT_FALSE(std::filesystem::exists(args.output_dir / "checkpoint-4"));
+  const auto saved = checkpoint::load_safetensors(args.output_dir / "checkpoint-2/model.safetensors").tensors;
+  for (const auto& item : net->named_parameters()) EXPECT_TRUE(at::equal(saved.at(item.key()), item.value()));
+}
+
+TEST(Resume, AutoGoesOnWithTheNewerContinuation) {
+  const SharedFolder folder;
+  auto args = arguments_for(folder, "run");
+  args.max_steps = 8;  // saves 4 and 8
+  train(args, 1);
+  world().barrier();
+  args.resume_from_checkpoint = (args.output_dir / "checkpoint-4").string();
+  args.max_steps = 6;
+  train(args, 2);
+  world().barrier();
+  EXPECT_EQ(checkpoint::latest(args.output_dir)->step(), 6);
+  EXPECT_TRUE(std::filesystem::exists(args.output_dir / "abandoned-checkpoint-8"));
+  world().barrier();
+  args.resume_from_checkpoint = (args.output_dir / "checkpoint-4").string();
+  train(args, 3);  // a third continuation: what was set aside stays
+  world().barrier();
+  EXPECT_TRUE(std::filesystem::exists(args.output_dir / "abandoned-checkpoint-8"));
+  EXPECT_TRUE(std::filesystem::exists(args.output_dir / "abandoned-checkpoint-6"));
+  EXPECT_EQ(checkpoint::latest(args.output_dir)->step(), 6);
+}
+
+TEST(Resume, AutoDoesNotBeginAnewBesideACheckpointThatItCannotRead) {
+  const SharedFolder folder;
+  auto args = arguments_for(folder, "run");
+  args.overwrite_output_dir = false;
+  args.max_steps = 4;
+  train(args, 1);
+  world().barrier();
+  const auto log = read_file(args.output_dir / "log.jsonl");
+  world().barrier();
+  if (world().rank() == 0)
+    std::filesystem::resize_file(args.output_dir / "checkpoint-4/model.safetensors", 100);
+  world().barrier();
+  args.resume_from_checkpoint = "auto";
+  EXPECT_THROW(train(args, 2), Error);
+  world().barrier();
+  EXPECT_EQ(read_file(args.output_dir / "log.jsonl"), log);
+  EXPECT_TRUE(std::filesystem::exists(args.output_dir / "checkpoint-4"));
+}
+
+TEST(Resume, TheBestModelIsFoundWhereTheFolderIsNow) {
+  const SharedFolder folder;
+  auto args = scored_arguments(folder, "here");
+  args.max_steps = 4;
+  train_scored(args, {1, 0});
+  world().barrier();
+  args.output_dir = folder.path / "there";
+  if (world().rank() == 0) std::filesystem::rename(folder.path / "here", args.output_dir);
+  world().barrier();
+  args.resume_from_checkpoint = "auto";
+  args.max_steps = 6;
+  EXPECT_EQ(train_scored(args, {0}).best_model_checkpoint, (args.output_dir / "checkpoint-2").string());
+}
+
+TEST(Resume, FromACheckpointThatWasBeingReplaced) {
+  const SharedFolder folder;
+  auto args = arguments_for(folder, "run");
+  args.max_steps = 4;
+  train(args, 1);
+  world().barrier();
+  if (world().rank() == 0)
+    std::filesystem::rename(args.output_dir / "checkpoint-4", args.output_dir / ".checkpoint-4.old");
+  world().barrier();
+  args.max_steps = 5;
+  args.resume_from_checkpoint = "latest";
+  train(args, 2);
+  EXPECT_TRUE(std::filesystem::exists(args.output_dir / "checkpoint-4"));
 }
 
 }  // namespace

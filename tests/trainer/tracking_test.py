@@ -51,6 +51,15 @@ class TrackingTest(unittest.TestCase):
             return [(int(row["step"]), {name: float(value) for name, value in row.items() if value and name not in ("step", "time")})
                     for row in csv.DictReader(file)]
 
+    def test_a_run_that_is_overwritten_leaves_no_metrics(self):
+        self.train({"--report-to": "jsonl,csv", "--report-ranks": "all"}, ranks=2)
+        self.assertEqual(len(self.files()), 7, self.files())
+        self.train({"--overwrite-output-dir": True, "--learning-rate": 0.25})
+        self.assertEqual([name for name in self.files() if name.startswith("metrics")], [])
+        done = subprocess.run([str(tiny.BIN / "lockstep"), "report", self.out], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn('"source":"log.jsonl"', (self.out / "report.html").read_text())
+
     def test_a_resumed_training_has_every_entry_once(self):
         flags = {"--report-to": "all", "--save-steps": 2, "--eval-steps": 2, "--eval-strategy": "steps"}
         self.train(flags)

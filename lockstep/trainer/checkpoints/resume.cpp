@@ -9,6 +9,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
+#include "lockstep/base/log.h"
+#include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/module_file.h"
 #include "lockstep/comm/all_ranks.h"
 
@@ -80,6 +82,25 @@ checkpoint::Checkpoint choose(const TrainingArguments& arguments) {
   return std::move(*found);
 }
 
+/// The folder may have another name now, or be named from another working directory.
+void find_best_again(TrainerState& state, std::filesystem::path from, const TrainingArguments& arguments,
+                     bool speaks) {
+  std::string& best = state.best_model_checkpoint;
+  if (best.empty()) return;
+  if (!from.has_filename()) from = from.parent_path();  // "out/checkpoint-5/"
+  const auto beside = from.parent_path() / std::filesystem::path(best).filename();
+  if (std::filesystem::exists(beside / checkpoint::manifest_name)) {
+    best = beside.string();
+  } else if (arguments.load_best_model_at_end &&
+             !std::filesystem::exists(std::filesystem::path(best) / checkpoint::manifest_name)) {
+    if (speaks)
+      log::warning(best + ", the best model so far, is no longer there; another one will be the best");
+    state.best_metric.reset();
+    state.best_global_step.reset();
+    best.clear();
+  }
+}
+
 }  // namespace
 
 StateDict TrainingPosition::state_dict() const {
@@ -105,9 +126,21 @@ std::optional<ResumePoint> find_resume_point(const TrainingArguments& arguments,
   std::string path;  // empty: there is none
   on_all_ranks(group, [&] {
     if (group.rank() != 0) return;
-    if (arguments.resume_from_checkpoint == "auto") {
+    const std::string& wanted = arguments.resume_from_checkpoint;
+    if (arguments.saves() && (wanted == "auto" || wanted == "latest") &&
+        std::filesystem::is_directory(arguments.output_dir)) {
+      // Checkpointing does so too, but then a replaced one would get its name back between being found and being read.
+      checkpoint::clean(*checkpoint::posix_files(), arguments.output_dir);
+    }
+    if (wanted == "auto") {
       const auto found = checkpoint::latest(arguments.output_dir);
       if (found) path = found->path().string();
+      if (!found && !checkpoint::candidates(arguments.output_dir).empty()) {
+        throw FileError(fmt::format(
+            "--resume-from-checkpoint auto: {} has checkpoints, but none can be used (see the warnings); repair or "
+            "remove them to begin at the start",
+            arguments.output_dir.string()));
+      }
     } else {
       path = choose(arguments).path().string();
     }
@@ -123,6 +156,7 @@ std::optional<ResumePoint> find_resume_point(const TrainingArguments& arguments,
     }
     auto state =
         trainer_state_from_json(checkpoint.read_text("trainer_state.json"), path + "/trainer_state.json");
+    find_best_again(state, checkpoint.path(), arguments, group.rank() == 0);
     StateDict training = checkpoint.read_state("training_state");
     const auto position = TrainingPosition::from(training.part("position"));
     point.emplace(ResumePoint{std::move(checkpoint), std::move(state), std::move(training), position});

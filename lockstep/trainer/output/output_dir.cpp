@@ -1,6 +1,8 @@
 #include "lockstep/trainer/output/output_dir.h"
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -16,10 +18,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool wants_newest(const TrainingArguments& arguments) {
+  return arguments.resume_from_checkpoint == "auto" || arguments.resume_from_checkpoint == "latest";
+}
+
 bool is_resumed_here(const TrainingArguments& arguments) {
   const std::string& from = arguments.resume_from_checkpoint;
   if (from.empty()) return false;
-  if (from == "auto" || from == "latest") return true;
+  if (wants_newest(arguments)) return true;
   std::error_code ignored;
   fs::path checkpoint = fs::absolute(from).lexically_normal();
   if (!checkpoint.has_filename()) checkpoint = checkpoint.parent_path();  // "out/checkpoint-5/"
@@ -36,6 +42,17 @@ void remove_whole(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
   if (error) throw FileError("cannot remove " + path.string() + ": " + error.message());
+}
+
+/// metrics.jsonl, metrics-rank3.csv, metrics.run.json and so on: names that the trackers of all runs share.
+bool is_of_a_tracker(std::string_view name) {
+  if (!name.starts_with("metrics")) return false;
+  name.remove_prefix(7);
+  if (name.starts_with("-rank")) {
+    name.remove_prefix(5);
+    name.remove_prefix(std::min(name.find_first_not_of("0123456789"), name.size()));
+  }
+  return name == ".jsonl" || name == ".csv" || name == ".run.json";
 }
 
 }  // namespace
@@ -69,6 +86,32 @@ void begin_output_dir(const TrainingArguments& arguments, bool resumes) {
   if (!arguments.overwrite_output_dir) return;
   remove_whole(directory / checkpoint::latest_name);
   for (const auto& path : checkpoints_in(directory)) remove_whole(path);
+  for (const auto& entry : checkpoint::posix_files()->list(directory)) {
+    if (is_of_a_tracker(entry.name)) remove_whole(directory / entry.name);
+  }
+}
+
+std::vector<std::string> set_aside_later(const TrainingArguments& arguments, int64_t step) {
+  if (wants_newest(arguments)) return {};  // what is newer cannot be read
+  const auto& directory = arguments.output_dir;
+  const auto files = checkpoint::posix_files();
+  std::vector<std::string> names;
+  for (const auto& [path, its_step] : checkpoint::candidates(directory)) {
+    if (its_step <= step) continue;
+    const std::string first = "abandoned-" + checkpoint::checkpoint_name(its_step);
+    std::string name = first;
+    for (int copy = 2; fs::exists(directory / name); ++copy) name = first + "-" + std::to_string(copy);
+    files->rename(path, directory / name);
+    names.push_back(name);
+  }
+  if (names.empty()) return {};
+  if (fs::exists(directory / checkpoint::checkpoint_name(step))) {
+    checkpoint::point_to(*files, directory, step);
+  } else {
+    remove_whole(directory / checkpoint::latest_name);
+    files->sync_directory(directory);
+  }
+  return names;
 }
 
 }  // namespace lockstep

@@ -4,8 +4,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
+#include "lockstep/base/log.h"
 #include "lockstep/tracking/environment.h"
 #include "lockstep/trainer/output/output_dir.h"
 
@@ -25,26 +27,29 @@ void RunLog::begin(const TrainingArguments& arguments, const std::vector<LogEntr
   if (!is_own_) check_output_dir(arguments);
   is_own_ = true;
   begin_output_dir(arguments, resumed != nullptr);
+  std::string lines;
   if (resumed != nullptr) {
-    std::string lines;
     for (const auto& entry : *resumed) lines += to_json_line(entry) + "\n";
-    file_.reset();
-    write_file_atomically(output_dir_ / "log.jsonl", lines);
   }
   write_file_atomically(output_dir_ / "training_args.json", to_json(arguments));
   write_file_atomically(output_dir_ / "environment.json", environment_text());
-  open();
+  file_ = RecordFile(output_dir_ / "log.jsonl", lines);
+  unwritten_.clear();
+  has_warned_ = false;
 }
 
 void RunLog::append(const LogEntry& entry) {
   if (!writes_) return;
-  if (!file_) open();
-  file_->append(to_json_line(entry));
-}
-
-void RunLog::open() {
-  make_directory(output_dir_);
-  file_.emplace(output_dir_ / "log.jsonl", false);
+  unwritten_ += to_json_line(entry) + "\n";
+  try {
+    const auto path = output_dir_ / "log.jsonl";
+    if (!file_.is_open()) file_ = RecordFile(path, read_file_or_nothing(path));
+    file_.append(unwritten_);
+    unwritten_.clear();
+  } catch (const FileError& error) {
+    if (!std::exchange(has_warned_, true))
+      log::warning(std::string(error.what()) + "; the log is written later, and training goes on");
+  }
 }
 
 }  // namespace lockstep

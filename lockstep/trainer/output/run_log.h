@@ -2,10 +2,11 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "lockstep/trainer/output/training_log.h"
+#include "lockstep/tracking/formats/record_file.h"
 #include "lockstep/trainer/trainer_state.h"
 #include "lockstep/trainer/training_arguments.h"
 
@@ -20,15 +21,17 @@ class RunLog {
   /// removes what an earlier one left, writes training_args.json and environment.json. With `resumed`, the log of the run that goes on,
   /// log.jsonl has those entries and no later ones. Throws FileError.
   void begin(const TrainingArguments& arguments, const std::vector<LogEntry>* resumed = nullptr);
-  /// A line in log.jsonl. Throws FileError.
+  /// A line in log.jsonl. Where it cannot be written, on a full disk for one, that is told once, and it is written with
+  /// the next.
   void append(const LogEntry& entry);
 
  private:
-  void open();
   std::filesystem::path output_dir_;
   bool writes_;
   bool is_own_ = false;
-  std::optional<LineFile> file_{};
+  RecordFile file_{};
+  std::string unwritten_{};
+  bool has_warned_ = false;
 };
 
 }  // namespace lockstep

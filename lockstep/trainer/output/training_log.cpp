@@ -27,8 +27,11 @@ LineFile::LineFile(std::filesystem::path path, bool truncate) : path_(std::move(
 
 void LineFile::append(const std::string& line) {
   const std::string bytes = line + "\n";
-  if (::write(fd_.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
-    throw FileError("cannot write " + path_.string() + ": " + std::strerror(errno));
+  for (size_t written = 0; written < bytes.size();) {
+    const ssize_t count = ::write(fd_.get(), bytes.data() + written, bytes.size() - written);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw FileError("cannot write " + path_.string() + ": " + std::strerror(errno));
+    written += static_cast<size_t>(count);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "lockstep/trainer/evaluation.h"
 #include "lockstep/trainer/flow.h"
 #include "lockstep/trainer/optimizer_choice.h"
+#include "lockstep/trainer/output/output_dir.h"
 #include "lockstep/trainer/run/trainer_impl.h"
 
 namespace lockstep {
@@ -132,6 +133,8 @@ void Trainer::Impl::begin_state(const Run& run, const std::optional<ResumePoint>
   control.should_training_stop = state.global_step >= plan.max_steps;
   first_step = state.global_step;
   last_saved_step = resumed ? state.global_step : -1;
+  saved_best = {state.best_metric, state.best_global_step, state.best_model_checkpoint};
+  unsaved_best.reset();
   last_evaluation.clear();
   last_evaluation_step = -1;
   seconds_evaluating = 0;
@@ -168,7 +171,18 @@ Run Trainer::Impl::begin_run() {
   });
   checkpoints.reset();
   if (arguments.saves()) {
-    checkpoints.emplace(arguments, group, [this](const std::string& line) { bar.message(line); });
+    checkpoints.emplace(arguments, group,
+                        [this](const std::string& line) {  // of a checkpoint that has failed
+                          forget_unsaved_best();
+                          bar.message(line);
+                        });
+  }
+  if (checkpoints && resumed) {  // behind its constructor, which gives replaced ones their names back
+    on_all_ranks(group, [&] {
+      if (group.rank() != 0) return;
+      for (const auto& name : set_aside_later(arguments, state.global_step))
+        bar.message(fmt::format("{}: of the continuation that this one replaces", name));
+    });
   }
   begin_optimizer();
   begin_schedule(run);

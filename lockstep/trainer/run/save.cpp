@@ -24,13 +24,26 @@ CheckpointedTraining Trainer::Impl::checkpointed(Run& run) {
           .model_files = parts.model_files};
 }
 
+// The best model is again the one whose checkpoint is complete. Called by all ranks.
+void Trainer::Impl::forget_unsaved_best() {
+  if (unsaved_best && state.best_global_step == unsaved_best->step) {
+    state.best_metric = saved_best.metric;
+    state.best_global_step = saved_best.step;
+    state.best_model_checkpoint = saved_best.checkpoint;
+  }
+  unsaved_best.reset();
+}
+
 void Trainer::Impl::save_checkpoint(Run& run) {
   if (!checkpoints) return;
+  auto snapshot = checkpoints->snapshot();  // the one before is complete now, or has failed
+  if (unsaved_best) saved_best = *std::exchange(unsaved_best, std::nullopt);
   const std::string name = checkpoint::checkpoint_name(state.global_step);
   if (state.best_global_step == state.global_step) {
     state.best_model_checkpoint = (arguments.output_dir / name).string();
+    if (arguments.load_best_model_at_end || arguments.save_strategy == SaveStrategy::BEST)
+      unsaved_best = Best{state.best_metric, state.best_global_step, state.best_model_checkpoint};
   }
-  auto snapshot = checkpoints->snapshot();
   on_all_ranks(group, [&] { add_files(checkpointed(run), state, run.position, snapshot); });
   std::set<std::string> kept;
   if (arguments.load_best_model_at_end && !state.best_model_checkpoint.empty()) {

@@ -86,6 +86,13 @@ struct Trainer::Impl {
   RunLog run_log;
   std::optional<Checkpointing> checkpoints{};  // of the training that runs
   int64_t last_saved_step = -1;
+  struct Best {
+    std::optional<double> metric{};
+    std::optional<int64_t> step{};
+    std::string checkpoint{};
+  };
+  Best saved_best{};                   // its checkpoint is complete
+  std::optional<Best> unsaved_best{};  // its checkpoint is being written
   TrainerState state{};
   TrainerControl control{};
   Progress progress{};
@@ -121,6 +128,7 @@ struct Trainer::Impl {
   void log_and_evaluate(detail::Run& run);
   void evaluate_in_training(detail::Run& run);
   void save_checkpoint(detail::Run& run);
+  void forget_unsaved_best();
   void end_run(int stop_signal);
   void end_checkpoints();
   void call_train_end();
