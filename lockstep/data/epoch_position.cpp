@@ -35,6 +35,9 @@ void EpochPosition::load(std::string_view who, const StateDict& state, int64_t d
   same("seed", static_cast<int64_t>(seed));
   const auto saved_epoch = state.get<int64_t>(who, "epoch");
   const auto saved_samples = state.get<int64_t>(who, "samples");
+  if (saved_samples < 0) {
+    throw ValueError(fmt::format("{}: the state is {} samples into its epoch", who, saved_samples));
+  }
   if (saved_samples < dataset_size && saved_samples % granularity != 0) {
     throw ValueError(fmt::format(
         "{}: the state is {} samples into its epoch, and the ranks now take {} at a time; continue "
@@ -45,7 +48,10 @@ void EpochPosition::load(std::string_view who, const StateDict& state, int64_t d
   samples = saved_samples;
 }
 
-std::vector<int64_t> EpochPosition::rest_of(std::vector<int64_t> indices, int num_replicas) const {
+std::vector<int64_t> EpochPosition::rest_of(std::vector<int64_t> indices, int64_t dataset_size,
+                                            int num_replicas) const {
+  // What fills up the last round depends on the number of ranks and the batch size.
+  if (samples >= dataset_size) return {};
   const int64_t passed = (samples + num_replicas - 1) / num_replicas;
   indices.erase(indices.begin(), indices.begin() + std::min(passed, static_cast<int64_t>(indices.size())));
   return indices;

@@ -18,11 +18,11 @@ struct EpochPosition {
   /// `of_epoch`: samples that the ranks take in an epoch, fewer than dataset_size where some are dropped.
   StateDict save(int64_t dataset_size, uint64_t seed, int64_t of_epoch) const;
   /// `granularity`: how many samples the ranks take together at a time. Throws ValueError that begins with
-  /// `who` for another data set or seed, or a position between two such.
+  /// `who` for another data set or seed, or a position between two such or before the first.
   void load(std::string_view who, const StateDict& state, int64_t dataset_size, uint64_t seed,
             int64_t granularity);
-  /// A rank's `indices` of the epoch without those that it has passed.
-  std::vector<int64_t> rest_of(std::vector<int64_t> indices, int num_replicas) const;
+  /// A rank's `indices` of the epoch without those that it has passed; none where all samples have been taken.
+  std::vector<int64_t> rest_of(std::vector<int64_t> indices, int64_t dataset_size, int num_replicas) const;
 };
 
 }  // namespace lockstep::detail

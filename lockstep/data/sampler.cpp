@@ -57,7 +57,7 @@ std::vector<int64_t> DistributedSampler::indices() const {
   }
   return position_.rest_of(
       every_nth(all, num_samples() * options_.num_replicas, options_.rank, options_.num_replicas),
-      options_.num_replicas);
+      dataset_size_, options_.num_replicas);
 }
 
 void DistributedSampler::load_state_dict(const StateDict& state) {

@@ -80,7 +80,7 @@ std::vector<int64_t> TrainSampler::indices() const {
   }
   return position_.rest_of(
       batch_shard(order, options_.batch_size, options_.num_replicas, options_.rank, options_.drop_last),
-      options_.num_replicas);
+      dataset_size_, options_.num_replicas);
 }
 
 void TrainSampler::load_state_dict(const StateDict& state) {

@@ -43,7 +43,9 @@ void BufferSync::broadcast(int source) {
     return;
   }
   group_.broadcast(packed_, {.src = source});
-  for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_(places_[i]);
+  // Not a change to autograd: a forward whose backward is still to come may have saved them, as BatchNorm's does, which in
+  // training mode does not read them.
+  for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].variable_data().copy_(places_[i]);
 }
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -116,9 +117,26 @@ struct NormaliseBackward : torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     const at::Tensor original = saved_input.unpack(), weight = saved_weight.unpack();
+    if (!c10::GradMode::is_enabled()) return differentiate(gradients[0], original, weight);
+    // create_graph: a derivative of what follows would lack the other ranks' part.
+    const auto refusal = c10::make_intrusive<torch::autograd::Error>(
+        "SyncBatchNorm is not differentiable twice",
+        torch::autograd::collect_next_edges(gradients[0], original, weight));
+    torch::autograd::variable_list result;
+    {
+      const at::NoGradGuard no_grad;
+      result = differentiate(gradients[0], original, weight);
+    }
+    torch::autograd::set_history(result, refusal);
+    return result;
+  }
+
+ private:
+  torch::autograd::variable_list differentiate(const at::Tensor& given, const at::Tensor& original,
+                                               const at::Tensor& weight) const {
     const at::Tensor input = widened(original);
     // All ranks take part in the reduction, also one whose output was not used.
-    const at::Tensor gradient = gradients[0].defined() ? widened(gradients[0]) : at::zeros_like(input);
+    const at::Tensor gradient = given.defined() ? widened(given) : at::zeros_like(input);
     const Statistics& all = *statistics;
     const at::Tensor centred = input - over_channels(all.mean, input);
     const std::vector<int64_t> dimensions = all_but_channels(input);

@@ -39,7 +39,7 @@ class BatchExchange {
 /// dimensions from 2. Once it has a process group, training mode takes mean and variance over the batches of
 /// all ranks; their batch sizes may differ, and be 0. Then forward and backward are collective, as far as a
 /// group has more than one rank. Gradients of weight and bias are this rank's own part:
-/// DistributedDataParallel averages them. Not differentiable twice.
+/// DistributedDataParallel averages them. Not differentiable twice: the second backward throws.
 class BatchNormImpl : public torch::nn::BatchNormImplBase<2, BatchNormImpl> {
  public:
   using torch::nn::BatchNormImplBase<2, BatchNormImpl>::BatchNormImplBase;

@@ -64,5 +64,24 @@ TEST(TrainSampler, GoesOnInTheMiddleOfAnEpochWithAnyNumberOfRanks) {
   }
 }
 
+TEST(TrainSampler, AnEpochThatIsOverIsOverForAnyDivision) {
+  for (const auto& [replicas, batch] : {std::pair{1, 8}, {2, 1}, {3, 4}}) {
+    TrainSampler before(20, {.batch_size = batch, .num_replicas = replicas});
+    before.advance(static_cast<int64_t>(before.indices().size()));
+    EXPECT_TRUE(before.indices().empty());
+    for (const auto& [ranks, size] : {std::pair{1, 4}, {2, 8}, {4, 8}, {3, 2}}) {
+      TrainSampler after(20, {.batch_size = size, .num_replicas = ranks});
+      after.load_state_dict(before.state_dict());
+      after.set_epoch(0);
+      EXPECT_TRUE(after.indices().empty()) << replicas << " " << ranks;
+      after.set_epoch(1);
+      EXPECT_FALSE(after.indices().empty());
+    }
+  }
+  StateDict wrong = TrainSampler(20, {}).state_dict();
+  wrong.scalars["samples"] = int64_t{-8};
+  EXPECT_THROW(TrainSampler(20, {}).load_state_dict(wrong), ValueError);
+}
+
 }  // namespace
 }  // namespace lockstep

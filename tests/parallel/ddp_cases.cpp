@@ -83,6 +83,21 @@ TEST(Ddp, DifferentModulesAreRefused) {
       "rank 0 has parameter weight [3, 4] Float requires_grad, rank 1 has parameter weight [2, 4]");
 }
 
+TEST(Ddp, TwoForwardsThroughBatchNormInOneBackward) {
+  const int own = world().rank();
+  torch::nn::BatchNorm1d model(3), alone(3);
+  DistributedDataParallel ddp(model);
+  const auto loss = [](auto&& call, int rank) {
+    return (call(wave({8, 3}, rank)) * call(wave({8, 3}, rank + 5))).sum();
+  };
+  const auto expected = average_gradients(*alone, [&](int rank) { return loss(alone, rank); });
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    loss(ddp, own).backward();
+    check_gradients(*model, expected, 1e-4);
+  }
+}
+
 TEST(Ddp, BuffersFollowRank0) {
   const World& world = testing::world();
   torch::nn::BatchNorm1d model(3);

@@ -1,8 +1,11 @@
 // Where a pass begins and ends, what stays local, and what an exception leaves behind.
+#include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/optim/sgd.h>
 
+#include <chrono>
 #include <thread>
 
 #include "tests/parallel/ddp_models.h"
@@ -149,6 +152,66 @@ TEST(Passes, AnExceptionAfterTheLastGradientHoldsNobodyUp) {
     model->zero_grad();
     toy_loss(ddp, 0, own).backward();
     check_gradients(*model, expected_toy_gradients(0));
+  }
+}
+
+/// What was zeroed after such an exception stays zero, whenever the averages come.
+TEST(Passes, GradientsZeroedAfterAnExceptionAfterTheLastGradient) {
+  const int own = world().rank();
+  for (const bool as_view : {true, false}) {
+    Toy model, alone;
+    DistributedDataParallel ddp(model, {.gradient_as_bucket_view = as_view});
+    const auto expected = average_gradients(
+        *alone, [&](int rank) { return alone->forward(batch_input(0, rank)).pow(2).sum(); });
+    for (int step = 1; step < 4; ++step) {
+      model->zero_grad(false);
+      const at::Tensor input = batch_input(0, own).requires_grad_() * 1;
+      if (own == 0) input.grad_fn()->add_tensor_pre_hook(std::make_unique<EarlyBomb>());
+      const at::Tensor loss = ddp(input).pow(2).sum();
+      if (own == 0) {
+        check_throws<std::exception>([&] { loss.backward(); }, "boom");
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));  // rank 0 zeroes first
+        loss.backward();
+        check_gradients(*model, expected);
+      }
+      model->zero_grad(false);
+      toy_loss(ddp, step, own).backward();
+      check_gradients(*model, expected_toy_gradients(step));
+    }
+  }
+}
+
+TEST(Passes, SparseGradientsAfterAnExceptionAfterTheLastGradient) {
+  struct Words : torch::nn::Module {
+    Words() {
+      table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 2).sparse(true)));
+      out = register_module("out", torch::nn::Linear(2, 1));
+      fill_with_waves(*this);
+    }
+    at::Tensor forward(const at::Tensor& ids) { return out->forward(table->forward(ids)); }
+    torch::nn::Embedding table{nullptr};
+    torch::nn::Linear out{nullptr};
+  };
+  const int own = world().rank();
+  const auto model = std::make_shared<Words>(), alone = std::make_shared<Words>();
+  DistributedDataParallel ddp(model);
+  const auto loss = [](auto&& call, int rank) { return call(at::arange(2) + rank % 4).square().sum(); };
+  const auto expected = average_gradients(*alone, [&](int rank) {
+    return loss([&](const at::Tensor& ids) { return alone->forward(ids); }, rank);
+  });
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    const at::Tensor before = at::ones({1}).requires_grad_() * 1;  // older than the module's nodes: runs last
+    const bool fails = own == 0 && step < 2;
+    if (fails) before.grad_fn()->add_tensor_pre_hook(std::make_unique<EarlyBomb>());
+    const at::Tensor total = loss(ddp, own) + before.sum();
+    if (fails) {
+      check_throws<std::exception>([&] { total.backward(); }, "boom");
+    } else {
+      total.backward();
+      check_gradients(*model, expected);
+    }
   }
 }
 

@@ -83,6 +83,27 @@ TEST(Reducer, RanksAgreeOnTheOrder) {
   }));
 }
 
+/// What a rank saw in a pass that was refused is nobody else's order.
+TEST(Reducer, ARefusedFirstPassLeavesNoOrder) {
+  struct Unfinished : BranchesImpl {
+    Unfinished() { extra = register_module("extra", torch::nn::Linear(4, 4)); }
+    torch::nn::Linear extra{nullptr};
+  };
+  const int own = world().rank();
+  const auto loss = [](auto&& call, int rank) { return call(wave({6, 4}, rank), rank % 2 == 1).sum(); };
+  const auto model = std::make_shared<Unfinished>();
+  DistributedDataParallel ddp(model);
+  check_throws<Error>([&] { loss(ddp, own).backward(); }, "no gradient for extra.weight");
+  for (at::Tensor& parameter : model->extra->parameters()) parameter.set_requires_grad(false);
+  Branches alone;
+  const auto expected = average_gradients(*alone, [&](int rank) { return loss(alone, rank); });
+  for (int step = 0; step < 2; ++step) {
+    model->zero_grad();
+    loss(ddp, own).backward();
+    for (size_t p = 0; p < 4; ++p) CHECK_TRUE(is_close(model->parameters()[p].grad(), expected[p]));
+  }
+}
+
 /// Activation checkpointing as torch.utils.checkpoint(use_reentrant=True): backward runs the function again
 /// and calls backward on it.
 struct Checkpoint : torch::autograd::Function<Checkpoint> {

@@ -1,5 +1,6 @@
 // SyncBatchNorm against BatchNorm over the concatenated batch.
 #include <ATen/ops/cat.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -145,6 +146,15 @@ TEST(SyncBatchNorm, WhatCannotBeConvertedIsNamed) {
         one_value->forward(at::ones({2, 4}));
       },
       "must be [batch, 3, ...] but has 2 dimensions and 4 channels");
+}
+
+TEST(SyncBatchNorm, IsNotDifferentiableTwice) {
+  ONLY_IF(world().size() > 1);
+  SyncBatchNorm norm(BatchNormOptions(3));
+  const at::Tensor input = wave({4, 3}, world().rank()).requires_grad_();
+  const at::Tensor slope = torch::autograd::grad({norm->forward(input).square().sum()}, {input}, {}, true,
+                                                 /*create_graph=*/true)[0];
+  check_throws<std::exception>([&] { slope.square().sum().backward(); }, "not differentiable twice");
 }
 
 TEST(SyncBatchNorm, StatisticsOfHalfPrecisionAreNotRounded) {

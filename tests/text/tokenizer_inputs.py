@@ -5,7 +5,8 @@ import pathlib
 import re
 import sysconfig
 
-EVERY = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+# Every code point, but for planes in which nothing is assigned or all is for private use: there every 61st.
+EVERY = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000 and (c < 0x40000 or 0xE0000 <= c < 0xF0000 or c % 61 == 0)]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Every character is a token, at the start of a word and behind it, so that no difference hides behind [UNK]. Where nothing is
 # assigned (above the ideographs of planes 2 and 3, but for plane 14's), kept and dropped are all there is to tell apart, and

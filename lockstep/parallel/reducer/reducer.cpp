@@ -147,10 +147,22 @@ void Reducer::backward_is_gone(std::thread::id thread) {
   const bool is_this_pass = pass_.state == PassState::open && pass_.backward.expired();
   if (!is_this_pass || thread != std::this_thread::get_id()) return;
   take(PassEvent::exception);
+  part_with_gradients();
   try {
     start_what_is_left();
   } catch (const std::exception& error) {  // recover() meets it again
     log::debug(std::string("DistributedDataParallel: a pass that an exception cut short: ") + error.what());
+  }
+}
+
+/// Every bucket has left with this rank's gradients, and the averages come back into its memory whenever they
+/// come: the program, which may zero its gradients before that, has none from here on.
+void Reducer::part_with_gradients() {
+  if (pass_.next_bucket < buckets_.size()) return;  // the pass fails: nobody's gradients are of use
+  for (Parameter& parameter : parameters_) {
+    if (!parameter.is_trainable || !parameter.is_ready) continue;
+    at::Tensor gradient = std::exchange(parameter.tensor.mutable_grad(), {});
+    if (parameter.is_sparse) parameter.held = std::move(gradient);
   }
 }
 
@@ -213,6 +225,7 @@ void Reducer::reset_pass() {
   for (Parameter& parameter : parameters_) {
     parameter.is_ready = false;
     parameter.gradients = 0;
+    parameter.held.reset();
     if (parameter.is_trainable) ++buckets_[parameter.bucket].pending;
   }
   pass_ = Pass{.state = pass_.state, .divisor = logical_ranks_};
@@ -349,6 +362,8 @@ void Reducer::end(int divisor) {
     throw;  // the group is broken: nothing goes on
   } catch (...) {
     abandon_buckets();
+    // A rank's own order, which nobody has agreed on: the next layout must be the same on all ranks.
+    if (order_state_ == Order::own) order_.clear();
     throw;
   }
 }

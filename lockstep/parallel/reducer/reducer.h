@@ -143,6 +143,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     bool was_used = false;  // got a gradient since the last pass, in it or under no_sync()
     int gradients = 0;      // in this pass: more than one when a checkpoint runs its own backward
     int expected = 1;       // static_graph: gradients in the first pass
+    at::Tensor held;        // sparse: of a backward that an exception ended, for the peers
     c10::intrusive_ptr<torch::autograd::Node> accumulator;
     uintptr_t hook = 0;
   };
@@ -211,6 +212,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   }
   void begin();
   void backward_is_gone(std::thread::id thread);
+  void part_with_gradients();
   void start_what_is_left();
   void check_apart(const Reducer& other) const;
   static void end_all(int graph_task);

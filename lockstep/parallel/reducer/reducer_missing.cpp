@@ -73,8 +73,11 @@ void Reducer::reduce_sparse() {
   for (Parameter& parameter : parameters_) {
     if (!parameter.is_trainable || !parameter.is_sparse) continue;
     at::Tensor& gradient = parameter.tensor.mutable_grad();
-    const bool is_there = pass_.role == Role::active && gradient.defined() && gradient.is_sparse();
-    const at::Tensor sum = sum_sparse(group_, is_there ? gradient : no_rows(parameter.tensor));
+    const at::Tensor held = std::exchange(parameter.held, {});
+    const at::Tensor own = held.defined() ? held : gradient;
+    const bool is_there = pass_.role == Role::active && own.defined() && own.is_sparse();
+    const at::Tensor sum = sum_sparse(group_, is_there ? own : no_rows(parameter.tensor));
+    if (held.defined()) continue;  // for the peers alone
     // Rows that no rank used: whatever there was stays as it was.
     if (sum._nnz() > 0 && (pass_.role == Role::active || pass_.role == Role::joined)) {
       gradient = sum.div(pass_.divisor > 0 ? pass_.divisor : group_.size());
