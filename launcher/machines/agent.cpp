@@ -10,6 +10,8 @@
 #include "launcher/machines/hosts.h"
 #include "launcher/machines/machine.h"
 #include "launcher/machines/messages.h"
+#include "launcher/output/report.h"
+#include "launcher/process/restart_policy.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
@@ -135,6 +137,10 @@ std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port)
   }
   send(join);
   const double started = monotonic_seconds();
+  // Of those that were here the ranks may still be ending, and a restart may have to wait.
+  const RestartRules rules{options_.max_restarts, options_.restart_delay, options_.restart_refill};
+  const double patience =
+      nodes.join_timeout + (took_part_ ? options_.shutdown_timeout + rules.longest_delay() : 0);
   double next_line = started + kFirstLine, failed_at = 0;
   while (!news_.place && !news_.over) {
     wait(0.5, signals);
@@ -153,8 +159,8 @@ std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port)
       if (failure && failed_at == 0) failed_at = now;
       if (failure && now > failed_at + kVerdictTimeout) throw Error(*failure);
     }
-    if (!news_.place && now > started + nodes.join_timeout) {
-      throw Error(fmt::format("too few machines came within {:.0f} s: {}", nodes.join_timeout, news_.status));
+    if (!news_.place && now > started + patience) {
+      throw Error(fmt::format("too few machines came within {:.0f} s: {}", patience, news_.status));
     }
     if (!news_.place && now >= next_line) {
       say_("waiting for the other machines: " + news_.status);
@@ -270,6 +276,8 @@ std::optional<std::string> Agent::take_end_request() {
   if (news_.end_reason) return news_.end_reason;
   return trouble();
 }
+
+bool Agent::ends_to_resume() const { return news_.over && news_.over->code == kResumeCode; }
 
 void Agent::report_failure(const std::string& what, int code) {
   if (!may_report()) return;

@@ -53,6 +53,8 @@ class Agent {
   /// Why the ranks here are to end, if they are. To call when fd() is readable, and when tick() wants to be
   /// called.
   std::optional<std::string> take_end_request();
+  /// Whether it is the job's end for a later start (exit code 75): the ranks here are to save.
+  bool ends_to_resume() const;
   void report_failure(const std::string& what, int code);
   /// That the ranks here are quiet; none: they are not. Sends what is new.
   void report_quiet(const std::optional<QuietRanks>& quiet);

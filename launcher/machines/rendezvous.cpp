@@ -145,7 +145,7 @@ void Rendezvous::take_in(int peer, const message::Join& join, double now) {
   }
   if (phase_ == Phase::running) {
     size_t members = 0;
-    for (const auto& entry : machines_) members += entry.second.state != State::waiting ? 1 : 0;
+    for (const auto& entry : machines_) members += in_round(entry.second) ? 1 : 0;
     if (members < static_cast<size_t>(rules_.max)) end_round(join.host + " joins the job", now);
   }
   if (phase_ == Phase::gathering && !rules_.numbered) inherit(join, now);
@@ -154,9 +154,13 @@ void Rendezvous::take_in(int peer, const message::Join& join, double now) {
   send_status();
 }
 
+bool Rendezvous::in_round(const Member& machine) {
+  return machine.state == State::running || machine.state == State::succeeded;
+}
+
 bool Rendezvous::takes_part(int peer) const {
   const auto found = machines_.find(peer);
-  return phase_ == Phase::running && found != machines_.end() && found->second.state != State::waiting;
+  return phase_ == Phase::running && found != machines_.end() && in_round(found->second);
 }
 
 void Rendezvous::failed(int peer, const message::Failed& failure, double now) {
@@ -220,7 +224,7 @@ void Rendezvous::look_for_hang(double now) {
   std::vector<shm::RankInfo> ranks;
   double since = 0;
   for (const auto& [peer, machine] : machines_) {
-    if (machine.state == State::waiting) continue;
+    if (!in_round(machine)) continue;
     members.emplace_back(peer, &machine);
     const auto first = static_cast<size_t>(machine.first_rank), count = static_cast<size_t>(machine.nproc);
     shm::RankInfo left;
@@ -375,9 +379,9 @@ void Rendezvous::end_round(const std::string& reason, double now) {
   phase_ = Phase::gathering;
   last_call_.reset();
   for (auto& [peer, machine] : machines_) {
-    if (machine.state == State::waiting) continue;
+    if (!in_round(machine)) continue;
     // It comes back with a join; until then it is not among those that wait.
-    machine.state = State::running;
+    machine.state = State::ending;
     send(peer, message::End{reason, restarts_.restarts()});
   }
   gather(now);

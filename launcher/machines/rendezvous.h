@@ -59,7 +59,8 @@ class Rendezvous {
 
  private:
   enum class Phase { gathering, running, over };
-  enum class State { waiting, running, succeeded };
+  /// ending: its round is over and it has not come back yet, so it is in no round.
+  enum class State { waiting, running, succeeded, ending };
   struct Member {
     State state = State::waiting;
     std::string id{}, host{}, address{};
@@ -75,6 +76,7 @@ class Rendezvous {
     std::optional<double> quiet_since{};
     std::vector<shm::RankInfo> ranks{};
   };
+  static bool in_round(const Member& machine);
 
   void join(int peer, const message::Join& join, double now);
   void take_in(int peer, const message::Join& join, double now);

@@ -181,17 +181,22 @@ double Output::tick() {
   return waiting ? kPromptDelay : -1;
 }
 
-void Output::finish() {
+void Output::finish(int stop_fd) {
+  const auto drain = [&](Sink& sink) { sink.drain(stop_fd >= 0 ? -1 : kDrainSeconds, stop_fd); };
   for (const auto& stream : streams_) {
     while (stream->fd.valid() && read_some(*stream)) {
-      if (stream->console->sink().backlog() >= kBacklogLimit) stream->console->sink().drain(kDrainSeconds);
+      if (stream->console->sink().backlog() >= kBacklogLimit) drain(stream->console->sink());
     }
     if (stream->fd.valid()) stream->console->end(stream->source);
     stream->fd.reset();
   }
   warn_of_what_cannot_be_written();
-  out_.drain(kDrainSeconds);
-  err_.drain(kDrainSeconds);
+  drain(out_);
+  drain(err_);
+  if (out_.backlog() > 0 && !shared_) {
+    message("lockrun: warning: nobody reads standard output; its last " + std::to_string(out_.backlog()) +
+            " bytes are lost");
+  }
 }
 
 const std::deque<std::string>& Output::stderr_tail(int local_rank) const {

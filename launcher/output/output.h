@@ -37,8 +37,9 @@ class Output {
   void add_polls(PollSet& polls);
   /// Shows prompts that have waited; returns in how many seconds it wants to be called again, or -1.
   double tick();
-  /// To call when the workers are gone: reads what they left, and waits a little for slow readers.
-  void finish();
+  /// To call when the workers are gone: reads what they left, and waits for slow readers until `stop_fd` can be
+  /// read; where there is none (-1), a little.
+  void finish(int stop_fd);
 
   /// A line of lockrun's own, on standard error.
   void message(std::string_view text) { err_console().message(text); }

@@ -74,13 +74,14 @@ void Sink::flush() {
   }
 }
 
-void Sink::drain(double seconds) {
+void Sink::drain(double seconds, int stop_fd) {
   const double deadline = monotonic_seconds() + seconds;
   for (flush(); backlog() > 0; flush()) {
-    const double left = deadline - monotonic_seconds();
+    const double left = seconds < 0 ? 3600 : deadline - monotonic_seconds();
     if (left <= 0) return;
-    pollfd wait{fd_, POLLOUT, 0};
-    ::poll(&wait, 1, static_cast<int>(left * 1000) + 1);
+    pollfd waits[] = {{fd_, POLLOUT, 0}, {stop_fd, POLLIN, 0}};
+    ::poll(waits, 2, static_cast<int>(left * 1000) + 1);
+    if (waits[1].revents != 0) return;
   }
 }
 

@@ -20,8 +20,9 @@ class Sink {
   void append(std::string_view bytes);
   /// Writes as much as the reader takes now.
   void flush();
-  /// Waits at most `seconds` for everything to be written.
-  void drain(double seconds);
+  /// Waits for everything to be written, at most `seconds` (negative: as long as it takes), or until
+  /// descriptor `stop_fd`, if there is one, can be read.
+  void drain(double seconds, int stop_fd = -1);
 
   int fd() const { return fd_; }
   size_t backlog() const { return pending_.size() - written_; }

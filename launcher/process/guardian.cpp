@@ -123,7 +123,9 @@ class GuardianProcess {
     std::set<int> fds;
     for (const job::ProcessSpec& worker : plan_.workers) {
       fds.insert({worker.stdout_fd, worker.stderr_fd});
-      if (worker.stdin_fd > 2) fds.insert(worker.stdin_fd);
+      // What is /dev/null for a worker is the store's too, which starts later.
+      const bool is_the_stores = plan_.store && worker.stdin_fd == plan_.store->stdin_fd;
+      if (worker.stdin_fd > 2 && !is_the_stores) fds.insert(worker.stdin_fd);
     }
     for (const int fd : fds) ::close(fd);
   }

@@ -9,6 +9,8 @@ constexpr double kSoon = 60, kLongestDelay = 60;
 
 }  // namespace
 
+double RestartRules::longest_delay() const { return delay > 0 ? std::max(delay, kLongestDelay) : 0; }
+
 std::optional<double> RestartPolicy::after_failure(double now) {
   const bool soon = last_failure_ && now - *last_failure_ < kSoon;
   last_failure_ = now;

@@ -10,6 +10,9 @@ struct RestartRules {
   int most = 0;       ///< --max-restarts
   double delay = 0;   ///< --restart-delay, seconds; 0: every restart is immediate
   double refill = 0;  ///< --restart-refill: a restart counts for so many seconds; 0: for ever
+
+  /// So many seconds may a restart have to wait.
+  double longest_delay() const;
 };
 
 class RestartPolicy {

@@ -51,7 +51,8 @@ class Attempt {
     plan.inputs.clear();
     guardian_ = &guardian;
     while (!finished_) wait_and_handle();
-    output_.finish();
+    // The other machines of a job wait for this one, so there it is not for as long as it takes.
+    output_.finish(job_.agent == nullptr ? signals_.fd() : -1);
     return result();
   }
 
@@ -131,7 +132,7 @@ class Attempt {
     if (!reason) return;
     ended_by_peers_ = true;
     output_.message("lockrun: " + *reason + "; ending the ranks here");
-    tell_to_end(SIGTERM, Why::failure);
+    tell_to_end(SIGTERM, job_.agent->ends_to_resume() ? Why::resume : Why::failure);
   }
 
   /// A hang of ranks of several machines. Where one console shows what all say, only one says it.
@@ -371,6 +372,7 @@ class Attempt {
   AttemptResult result() {
     const auto first = first_failure(workers_.results());
     AttemptResult result{workers_.take_results(), interrupted_by_, ended_by_peers_, hung_, error_};
+    if (!ending_signals_.empty()) result.asked_to_end = ending_signals_.front();
     if (!first) return result;
     WorkerResult& culprit = result.workers[*first];
     const int local_rank = static_cast<int>(*first);

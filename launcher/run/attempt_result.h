@@ -16,6 +16,7 @@ struct AttemptResult {
   std::string hung{};                   ///< why --hang-action end has ended it; empty: it has not
   std::string error{};                  ///< lockrun's own failure, as one line; empty when there is none
   std::string report{};                 ///< about the rank that failed first; empty when none did
+  std::optional<int> asked_to_end{};    ///< signal that came at any time: no restart follows
 };
 
 /// Exit code of an attempt as if it were the job's only one, on one machine: 1 for an error of lockrun's own

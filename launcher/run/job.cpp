@@ -187,7 +187,7 @@ class JobRun {
     while (true) {
       const AttemptResult result = attempt(job);
       const int code = attempt_exit_code(result);
-      if (code == 0 || code == kResumeCode || result.interrupted_by || !result.error.empty()) return code;
+      if (code == 0 || code == kResumeCode || result.asked_to_end || !result.error.empty()) return code;
       const auto delay = restarts.after_failure(monotonic_seconds());
       if (!delay) return code;
       job.environment.restart_count = restarts.restarts();
@@ -250,7 +250,13 @@ class JobRun {
           const bool resume = verdict.code == kResumeCode;
           if (!verdict.reason.empty())
             note((resume ? "the job has ended: " : "the job has failed: ") + verdict.reason);
-          return verdict.code;
+          // A rank here that failed while it was to save: there may be nothing to resume from.
+          return resume && first_failure(result.workers) ? code : verdict.code;
+        }
+        if (result.asked_to_end) {
+          agent.leave(code != 0 ? code : 128 + *result.asked_to_end);
+          say(signal_name(*result.asked_to_end) + " received; this machine leaves the job");
+          return code;
         }
         note_restart(verdict.reason);
         note("starting all ranks again: " + verdict.reason);

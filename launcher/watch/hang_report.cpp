@@ -1,9 +1,11 @@
 #include "launcher/watch/hang_report.h"
 
+#include <optional>
 #include <string>
 
 #include "launcher/output/log_file.h"
 #include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
 #include "lockstep/shm/process.h"
 
 namespace lockstep::launcher {
@@ -49,11 +51,21 @@ bool HangReport::take_stacks(Output& output) {
   const std::string text = stacks_->text();
   stacks_.reset();
   if (!stacks_path_.empty()) {
-    LogFile(stacks_path_).write(text);
-    output.message("lockrun: where the ranks are was written to " + stacks_path_);
-  } else {
-    output.message("lockrun: where the ranks are:\n" + text.substr(0, text.find_last_not_of('\n') + 1));
+    std::optional<std::string> trouble;
+    try {
+      LogFile file(stacks_path_);
+      file.write(text);
+      trouble = file.take_error();
+    } catch (const FileError& error) {
+      trouble = error.what();
+    }
+    if (!trouble) {
+      output.message("lockrun: where the ranks are was written to " + stacks_path_);
+      return !end_reason_.empty();
+    }
+    output.message("lockrun: warning: " + *trouble);
   }
+  output.message("lockrun: where the ranks are:\n" + text.substr(0, text.find_last_not_of('\n') + 1));
   return !end_reason_.empty();
 }
 

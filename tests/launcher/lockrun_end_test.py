@@ -204,6 +204,18 @@ class SignalTest(LockrunTest):
             self.wait_for_file(f"ready{rank}")
         return process
 
+    def test_no_restart_follows_a_signal_that_comes_while_ranks_end_after_a_failure(self):
+        script = ("touch attempt$TORCHELASTIC_RESTART_COUNT; if [ $RANK = 1 ]; then while [ ! -e ready0 ]; do sleep 0.02; done; exit 3; fi;"
+                  "trap 'touch asked; while [ ! -e go ]; do sleep 0.02; done; exit 0' TERM; touch ready0; while :; do sleep 0.02; done")
+        process = self.start("--nproc-per-node", 2, "--max-restarts", 5, "sh", "-c", script)
+        self.wait_for_file("asked")
+        process.terminate()
+        while "SIGTERM received; the ranks are ending" not in (line := process.stderr.readline()):
+            self.assertNotEqual(line, "")
+        (self.directory / "go").touch()
+        self.assertEqual(process.wait(TIMEOUT), 3)
+        self.assertFalse((self.directory / "attempt1").exists())
+
     def test_a_worker_that_ignores_sigterm_is_killed(self):
         process = self.start_ranks(
             "if [ $RANK = 1 ]; then touch ready1; while [ ! -e ready0 ]; do sleep 0.02; done; exit 3; fi;"

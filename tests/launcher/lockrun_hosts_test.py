@@ -87,6 +87,25 @@ class HostsTest(LockrunTest):
             self.wait_for_file(f"up{rank}")
         return process
 
+    def test_ranks_that_share_a_machine_meet_at_its_store(self):
+        (self.directory / "release").touch()
+        for hosts in (f"{A}:2,{B}:2", f"{A}:2,noisy:1,{B}:1"):
+            code, out, err = self.run_on("a", "-np", 4, "-H", hosts, os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_rank"))
+            self.assertEqual(code, 0, err)
+            self.assertEqual(sorted(out.splitlines()), [f"[rank {rank}]: rank {rank} of 4 sum 10" for rank in range(4)])
+
+    def test_pods_are_reached_as_the_page_says(self):
+        (self.directory / "bin" / "kubectl").write_text(
+            "#!/bin/sh\n[ \"$1 $2 $4\" = 'exec -i --' ] || exit 1\nshift 4\n"
+            "exec nsenter -t $SSH_PID_B -n -m -i -p -u env -i HOME=/ PATH=/usr/bin:/bin LOCKRUN_TEST_MARKER=$LOCKRUN_TEST_MARKER \"$@\"\n")
+        page = (pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"]) / "docs/lockrun.md").read_text()
+        line = page[page.index("exec kubectl"):].partition("`")[0]
+        (self.directory / "bin" / "to_pod").write_text(f"#!/bin/sh\n{line}\n")
+        for name in ("kubectl", "to_pod"):
+            (self.directory / "bin" / name).chmod(0o755)
+        self.environment["LOCKRUN_RSH"] = "to_pod"
+        self.assertEqual(self.run_on("a", "-H", f"{B}:1", "hostname")[:2], (0, "b\n"))
+
     def test_ranks_run_on_both_with_what_was_typed_once(self):
         self.environment.update(MINE="it's mine", PET_MAX_RESTARTS="0", LOCKSTEP_BACKEND="gloo")
         code, out, err = self.run_on("a", "-np", 4, "-H", f"{A}:2,{B}:9", "--role", "two words", "sh", "-c",

@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 import unittest
 
 from lockrun_support import LOCKRUN, TIMEOUT, LockrunTest, wait_until
@@ -69,6 +70,13 @@ class EnvironmentTest(LockrunTest):
 
 
 class OutputTest(LockrunTest):
+    def test_a_reader_that_pauses_loses_nothing(self):
+        process = self.start("sh", "-c", "yes | head -n 300000; touch done")
+        self.wait_for_file("done")
+        time.sleep(7)  # above what lockrun waits for a reader while others wait for it
+        self.assertEqual(process.stdout.read().count("y\n"), 300000)
+        self.assertEqual(process.wait(TIMEOUT), 0)
+
     def test_lines_are_prefixed_and_whole(self):
         script = "i=0; while [ $i -lt 200 ]; do printf a; printf 'b\\n'; i=$((i+1)); done; printf last"
         code, out, _ = self.shell(4, script)

@@ -3,6 +3,7 @@
 import pathlib
 import signal
 import socket
+import sys
 import threading
 import time
 import unittest
@@ -55,6 +56,27 @@ class Proxy:
 
 
 class RoundsTest(AgentsTest):
+    def test_ranks_elsewhere_have_time_to_save_when_one_asks_to_be_resumed(self):
+        (self.directory / "waits.py").write_text(
+            "import pathlib, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\npathlib.Path('up').touch()\n"
+            "print('si_code', signal.sigwaitinfo([signal.SIGTERM]).si_code)\n")
+        later = "while [ ! -e up ]; do sleep 0.02; done; exit 75"
+        (code, out, err), (code_b, _, err_b) = self.finish(self.static(0, f"exec {sys.executable} waits.py"), self.static(1, later))
+        self.assertEqual((code, code_b), (75, 75), err + err_b)
+        self.assertEqual(out, "si_code 0\n", "SI_QUEUE (-1) is for a failed peer, and kills at once")
+
+    def test_a_rank_that_fails_to_save_is_a_failure(self):
+        saves = "trap 'exit 4' TERM; touch up; while :; do sleep 0.02; done"
+        later = "while [ ! -e up ]; do sleep 0.02; done; exit 75"
+        (code, _, err), _ = self.finish(self.static(0, saves), self.static(1, later))
+        self.assertEqual(code, 4, err)
+
+    def test_a_restart_may_wait_longer_than_machines_do(self):
+        script = "[ $TORCHELASTIC_RESTART_COUNT = 2 ] && exit 0; [ $RANK = 0 ] || exit 5; exec sleep 60"
+        conf = self.token + ",join_timeout=3"
+        for code, _, err in self.finish(*[self.static(rank, script, "--max-restarts", 2, "--restart-delay", 5, conf=conf) for rank in range(2)]):
+            self.assertEqual(code, 0, err)
+
     def test_ranks_are_numbered_over_machines(self):
         script = "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE"
         first = self.static(0, script, "--nproc-per-node", 1)

@@ -39,7 +39,8 @@ class LockrunTest(unittest.TestCase):
     """Gives each test a directory; afterwards checks that no process and no temporary file is left."""
 
     def setUp(self):
-        self.directory = pathlib.Path(tempfile.mkdtemp())
+        # Not in /dev/shm, of which two_hosts.py's hosts have one each.
+        self.directory = pathlib.Path(tempfile.mkdtemp(dir="/tmp" if tempfile.gettempdir().startswith("/dev/shm") else None))
         self.scratch = self.directory / "scratch"
         self.scratch.mkdir()
         self.marker = f"LOCKRUN_TEST_MARKER={self.directory.name}"

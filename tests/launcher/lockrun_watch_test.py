@@ -24,6 +24,18 @@ pathlib.Path("refused").touch()
 
 
 class HangTest(LockrunTest):
+    def test_a_log_directory_that_is_gone_costs_no_job(self):
+        process = self.start("--nproc-per-node", 2, "--hang-timeout", "1", "--log-dir", "logs", "sh", "-c",
+                             f"[ $RANK = 1 ] && rm -r logs/*; exec {LATE_RANK} 600")
+        err = ""
+        while "\nrank 1 (pid" not in err:
+            self.assertTrue(line := process.stderr.readline(), err)
+            err += line
+        (self.directory / "go").touch()
+        err += process.communicate(timeout=TIMEOUT)[1]
+        self.assertEqual(process.returncode, 0, err)
+        self.assertIn("lockrun: warning: cannot create the log file", err)
+
     def test_the_rank_that_others_wait_for_is_named(self):
         process = self.start("--nproc-per-node", 2, "--hang-timeout", "1", LATE_RANK, "600")
         err = ""

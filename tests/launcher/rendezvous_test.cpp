@@ -467,5 +467,23 @@ TEST(RendezvousTest, AnyMessageIsSurvived) {
   }
 }
 
+TEST(RendezvousTest, AMachineThatMissesTheLastCallTakesNoPart) {
+  Meeting meeting(elastic(2, 3, 1));
+  for (const int peer : {1, 2, 3}) meeting.join(peer);
+  meeting.heard();
+  meeting.tell(1, {{"type", "failed"}, {"what", "rank 0"}, {"code", 9}});
+  meeting.heard();
+  meeting.join(1);
+  meeting.join(2);
+  EXPECT_EQ(meeting.types(), Types{}) << "the third may come";
+  meeting.rendezvous.tick(meeting.now += 30);
+  EXPECT_EQ(meeting.types(), (Types{{1, "start"}, {2, "start"}}));
+  meeting.rendezvous.lost(3, "no heartbeat for 15.0 s", false, meeting.now);
+  EXPECT_EQ(meeting.types(), Types{}) << "it was in no round";
+  meeting.tell(1, {{"type", "succeeded"}});
+  meeting.tell(2, {{"type", "succeeded"}});
+  EXPECT_EQ(meeting.types(), (Types{{1, "over"}, {2, "over"}}));
+}
+
 }  // namespace
 }  // namespace lockstep::launcher
