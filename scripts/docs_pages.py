@@ -42,6 +42,8 @@ def with_site_links(text, source, page):
             goal = relative.relative_to("docs")
         elif str(relative) in TOP:
             goal = pathlib.Path(TOP[str(relative)])
+        elif str(relative) == "README.md" and anchor == "#your-own-program":
+            goal, anchor = pathlib.Path("first_program.md"), None
         elif str(relative) == "README.md":
             goal = pathlib.Path("index.md")
         else:
@@ -49,6 +51,12 @@ def with_site_links(text, source, page):
         return f"{image}[{label}]({os.path.relpath(goal, pathlib.Path(page).parent)}{anchor or ''})"
 
     return outside_code(text, lambda part: LINK.sub(replace, part))
+
+
+def first_program():
+    """README's program, which is nowhere else in the pages."""
+    section = re.search(r"^## Your own program\n.*?(?=^## )", (ROOT / "README.md").read_text(), re.S | re.M)
+    return section[0].replace("## Your own program", "# First program", 1)
 
 
 def with_space_before_lists(text):
@@ -115,6 +123,7 @@ def main(directory):
         (target / page).parent.mkdir(parents=True, exist_ok=True)
         (target / page).write_text(with_space_before_lists(with_site_links((ROOT / source).read_text(), source, page)))
     (target / "reference").mkdir(exist_ok=True)
+    (target / "first_program.md").write_text(with_site_links(first_program(), "README.md", "first_program.md"))
     (target / "reference/flags.md").write_text(flags_page())
 
 

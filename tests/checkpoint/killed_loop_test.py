@@ -19,7 +19,8 @@ KILLS = [("rank 0", "saving 2"), ("rank 1", "saving 4"), ("rank 1", "step 5 "), 
 
 class KilledLoop(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
+        # On a disk, where a save takes long enough to be killed in it.
+        folder = tempfile.TemporaryDirectory(dir="/var/tmp" if tempfile.gettempdir().startswith("/dev/shm") else None)
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.used = {}  # by (step, rank): epoch and samples

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
-from lockrun_support import LOCKRUN, TIMEOUT, processes_with, wait_until
+from lockrun_support import LOCKRUN, TIMEOUT, make_directory, processes_with, wait_until
 from slurm import Slurm, find
 from two_hosts import TwoHosts, become_root
 
@@ -17,7 +17,7 @@ RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_rank")
 class ClusterTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.directory = pathlib.Path(tempfile.mkdtemp())
+        cls.directory = make_directory()
         cls.addClassCleanup(shutil.rmtree, cls.directory)
         (cls.directory / "release").touch()
         (cls.directory / "scratch").mkdir()

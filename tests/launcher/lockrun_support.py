@@ -35,12 +35,16 @@ def wait_until(condition, seconds=TIMEOUT):
     return value
 
 
+def make_directory():
+    """Not in /dev/shm, of which two_hosts.py's hosts have one each."""
+    return pathlib.Path(tempfile.mkdtemp(dir="/tmp" if tempfile.gettempdir().startswith("/dev/shm") else None))
+
+
 class LockrunTest(unittest.TestCase):
     """Gives each test a directory; afterwards checks that no process and no temporary file is left."""
 
     def setUp(self):
-        # Not in /dev/shm, of which two_hosts.py's hosts have one each.
-        self.directory = pathlib.Path(tempfile.mkdtemp(dir="/tmp" if tempfile.gettempdir().startswith("/dev/shm") else None))
+        self.directory = make_directory()
         self.scratch = self.directory / "scratch"
         self.scratch.mkdir()
         self.marker = f"LOCKRUN_TEST_MARKER={self.directory.name}"

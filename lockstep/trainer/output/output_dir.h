@@ -22,7 +22,7 @@ void check_output_dir(const TrainingArguments& arguments);
 void begin_output_dir(const TrainingArguments& arguments, bool resumes);
 
 /// A run goes on behind `step` of a checkpoint that was given by its path: checkpoints of later steps in output_dir are those
-/// of a continuation that was given up, and are renamed to abandoned-checkpoint-<step>, so that nobody resumes from them.
+/// of a continuation that was given up, and are renamed to abandoned-checkpoint-N, so that nobody resumes from them.
 /// Returns the new names. Throws FileError.
 std::vector<std::string> set_aside_later(const TrainingArguments& arguments, int64_t step);
 
