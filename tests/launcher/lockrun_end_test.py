@@ -84,8 +84,10 @@ class KillTest(LockrunTest):
         return [directory for directory in directories if os.access(directory, os.W_OK)]
 
     def assert_no_groups(self):
-        for directory in self.own_groups():
-            self.assertEqual(list(directory.glob(f"lockrun-{self.pid}")), [])
+        def left():
+            return [group for directory in self.own_groups() for group in directory.glob(f"lockrun-{self.pid}")]
+
+        self.assertTrue(wait_until(lambda: not left(), 10), left())  # another test's lockrun may be at work on it
 
     def test_ranks_are_in_a_group_of_their_own_where_that_is_allowed(self):
         # In the second attempt too: what was killed once stays a group in which nothing lives.
@@ -131,8 +133,9 @@ class KillTest(LockrunTest):
         os.kill(guardian, signal.SIGKILL)
         process.wait()
         self.pid = process.pid
-        # Nobody is left to end the grandchildren in sessions of their own but the next lockrun.
-        self.assertTrue(wait_until(lambda: len(self.processes()) == FAMILY_SIZE - RANKS), self.processes())
+        # Nobody is left to end the grandchildren in sessions of their own but the next lockrun: ours, or one of
+        # another test that runs in the same control group.
+        self.assertTrue(wait_until(lambda: len(self.processes()) <= FAMILY_SIZE - RANKS), self.processes())
         process = self.start("--nproc-per-node", 1, "sh", "-c", "touch next; while [ ! -e go ]; do sleep 0.02; done")
         self.wait_for_file("next")
         self.assertTrue(wait_until(lambda: len(self.processes()) <= 4, 10), self.processes())  # its own, and a sleep
