@@ -31,6 +31,9 @@ def parse_arguments():
     parser.add_argument("--pad-to-seq-len", action="store_true", help="as the original program does")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    for name, default in (("d-model", 512), ("num-layers", 6), ("num-heads", 8), ("d-ff", 2048)):
+        parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--evaluate", action="store_true", help="translate the validation set; one process")
     return parser.parse_args()
 
@@ -103,9 +106,10 @@ def main():
         if line["rank"] == rank:
             steps.setdefault(line["step"], []).extend(line["ids"])
     torch.manual_seed(args.seed)
-    model = original.Transformer(tokenizers[0].get_vocab_size(), tokenizers[1].get_vocab_size(), args.seq_len, dropout=args.dropout)
+    model = original.Transformer(tokenizers[0].get_vocab_size(), tokenizers[1].get_vocab_size(), args.seq_len, args.d_model,
+                                 args.num_layers, args.num_heads, args.d_ff, args.dropout)
     ddp = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.Adam(ddp.parameters(), lr=1e-4, eps=1e-9)
+    optimizer = torch.optim.Adam(ddp.parameters(), lr=args.learning_rate, eps=1e-9)
     seconds, words, losses = [], 0, []
     for step in sorted(steps):
         begin = time.perf_counter()
