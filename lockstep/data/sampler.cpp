@@ -39,6 +39,13 @@ std::vector<int64_t> every_nth(const std::vector<int64_t>& indices, int64_t tota
 
 DistributedSampler::DistributedSampler(int64_t dataset_size, DistributedSamplerOptions options)
     : dataset_size_(dataset_size), options_(options) {
+  constexpr DistributedSamplerOptions kNotGiven;
+  // Not the size of some group, as in Python: the samplers know of none. And no default that trains all ranks on
+  // the same samples.
+  if (options.num_replicas == kNotGiven.num_replicas || options.rank == kNotGiven.rank) {
+    throw ValueError(
+        "DistributedSampler: num_replicas and rank must be given: {.num_replicas = world.size(), .rank = world.rank()}");
+  }
   check(dataset_size, options.num_replicas, options.rank);
 }
 

@@ -11,8 +11,8 @@ namespace lockstep {
 
 /// Names and meanings are those of torch.utils.data.DistributedSampler's arguments.
 struct DistributedSamplerOptions {
-  int num_replicas = 1;    ///< number of ranks
-  int rank = 0;            ///< this rank
+  int num_replicas = 0;    ///< number of ranks; must be given: world.size()
+  int rank = -1;           ///< this rank; must be given: world.rank()
   bool shuffle = true;     ///< false: in the order of the data set
   uint64_t seed = 0;       ///< the same on all ranks
   bool drop_last = false;  ///< true: drop the samples that do not divide, instead of repeating some
@@ -23,7 +23,8 @@ struct DistributedSamplerOptions {
 /// still gets one, by repetition; with drop_last none does.
 class DistributedSampler {
  public:
-  /// Throws ValueError for an empty dataset, no replicas, or a rank outside [0, num_replicas - 1].
+  /// Throws ValueError for an empty dataset, where num_replicas or rank is not given, and for a rank outside
+  /// [0, num_replicas - 1].
   DistributedSampler(int64_t dataset_size, DistributedSamplerOptions options);
   /// Chooses the permutation of the next indices(). The same epoch gives the same list; another one begins at
   /// its first sample.

@@ -19,7 +19,7 @@ TEST(DistributedSampler, PadsByRepetitionWhenRanksOutnumberSamples) {
 }
 
 TEST(DistributedSampler, EpochsDifferAndRepeat) {
-  DistributedSampler sampler(100, {.num_replicas = 2, .seed = 3});
+  DistributedSampler sampler(100, {.num_replicas = 2, .rank = 0, .seed = 3});
   const auto first = sampler.indices();
   sampler.set_epoch(1);
   EXPECT_NE(sampler.indices(), first);
@@ -28,10 +28,13 @@ TEST(DistributedSampler, EpochsDifferAndRepeat) {
 }
 
 TEST(DistributedSampler, RefusesWhatCannotWork) {
-  EXPECT_THROW(DistributedSampler(0, {}), ValueError);
-  EXPECT_THROW(DistributedSampler(8, {.num_replicas = 0}), ValueError);
+  EXPECT_THROW(DistributedSampler(0, {.num_replicas = 1, .rank = 0}), ValueError);
+  EXPECT_THROW(DistributedSampler(8, {}), ValueError);
+  EXPECT_THROW(DistributedSampler(8, {.num_replicas = 2}), ValueError);  // every rank would be rank 0
+  EXPECT_THROW(DistributedSampler(8, {.rank = 0}), ValueError);
+  EXPECT_THROW(DistributedSampler(8, {.num_replicas = 0, .rank = 0}), ValueError);
   EXPECT_THROW(DistributedSampler(8, {.num_replicas = 2, .rank = 2}), ValueError);
-  EXPECT_THROW(DistributedSampler(8, {.num_replicas = 2, .rank = -1}), ValueError);
+  EXPECT_THROW(DistributedSampler(8, {.num_replicas = 2, .rank = -2}), ValueError);
   EXPECT_THROW(random_indices(-1, 0), ValueError);
   EXPECT_THROW(length_grouped_indices({}, 8, 0), ValueError);
   EXPECT_THROW(length_grouped_indices({1, 2}, 0, 0), ValueError);
@@ -90,10 +93,10 @@ TEST(DistributedSampler, GoesOnInTheMiddleOfAnEpochWithAnyNumberOfRanks) {
 }
 
 TEST(DistributedSampler, AnEpochThatIsOverIsOverForAnyNumberOfRanks) {
-  DistributedSampler before(10, {.num_replicas = 3, .drop_last = true});
+  DistributedSampler before(10, {.num_replicas = 3, .rank = 0, .drop_last = true});
   before.advance(before.num_samples());
   for (const int ranks : {1, 2, 3, 4}) {
-    DistributedSampler after(10, {.num_replicas = ranks, .drop_last = true});
+    DistributedSampler after(10, {.num_replicas = ranks, .rank = 0, .drop_last = true});
     ASSERT_NO_THROW(after.load_state_dict(before.state_dict())) << ranks;
     EXPECT_TRUE(after.indices().empty()) << ranks;
     after.set_epoch(1);
@@ -102,13 +105,13 @@ TEST(DistributedSampler, AnEpochThatIsOverIsOverForAnyNumberOfRanks) {
 }
 
 TEST(DistributedSampler, RefusesTheStateOfAnotherOrder) {
-  DistributedSampler sampler(10, {.num_replicas = 2, .seed = 1});
+  DistributedSampler sampler(10, {.num_replicas = 2, .rank = 0, .seed = 1});
   sampler.advance(1);
   const StateDict state = sampler.state_dict();
-  EXPECT_THROW(DistributedSampler(11, {.seed = 1}).load_state_dict(state), ValueError);
-  EXPECT_THROW(DistributedSampler(10, {.seed = 2}).load_state_dict(state), ValueError);
-  EXPECT_THROW(DistributedSampler(10, {.num_replicas = 3, .seed = 1}).load_state_dict(state), ValueError);
-  EXPECT_NO_THROW(DistributedSampler(10, {.num_replicas = 1, .seed = 1}).load_state_dict(state));
+  EXPECT_THROW(DistributedSampler(11, {.num_replicas = 1, .rank = 0, .seed = 1}).load_state_dict(state), ValueError);
+  EXPECT_THROW(DistributedSampler(10, {.num_replicas = 1, .rank = 0, .seed = 2}).load_state_dict(state), ValueError);
+  EXPECT_THROW(DistributedSampler(10, {.num_replicas = 3, .rank = 0, .seed = 1}).load_state_dict(state), ValueError);
+  EXPECT_NO_THROW(DistributedSampler(10, {.num_replicas = 1, .rank = 0, .seed = 1}).load_state_dict(state));
 }
 
 }  // namespace
