@@ -38,19 +38,21 @@ std::vector<int64_t> every_nth(const std::vector<int64_t>& indices, int64_t tota
 }  // namespace
 
 DistributedSampler::DistributedSampler(int64_t dataset_size, DistributedSamplerOptions options)
-    : dataset_size_(dataset_size), options_(options) {
-  constexpr DistributedSamplerOptions kNotGiven;
-  // Not the size of some group, as in Python: the samplers know of none. And no default that trains all ranks on
-  // the same samples.
-  if (options.num_replicas == kNotGiven.num_replicas || options.rank == kNotGiven.rank) {
+    : dataset_size_(dataset_size),
+      options_(options),
+      num_replicas_(options.num_replicas.value_or(0)),
+      rank_(options.rank.value_or(0)) {
+  // Python takes those of the default group, of which this module knows nothing. A default of one replica would
+  // train every rank on the same samples.
+  if (!options.num_replicas || !options.rank) {
     throw ValueError(
         "DistributedSampler: num_replicas and rank must be given: {.num_replicas = world.size(), .rank = world.rank()}");
   }
-  check(dataset_size, options.num_replicas, options.rank);
+  check(dataset_size, num_replicas_, rank_);
 }
 
 int64_t DistributedSampler::num_samples() const {
-  const int64_t replicas = options_.num_replicas;
+  const int64_t replicas = num_replicas_;
   return options_.drop_last ? dataset_size_ / replicas : (dataset_size_ + replicas - 1) / replicas;
 }
 
@@ -62,14 +64,12 @@ std::vector<int64_t> DistributedSampler::indices() const {
     all.resize(static_cast<size_t>(dataset_size_));
     std::iota(all.begin(), all.end(), 0);
   }
-  return position_.rest_of(
-      every_nth(all, num_samples() * options_.num_replicas, options_.rank, options_.num_replicas),
-      dataset_size_, options_.num_replicas);
+  return position_.rest_of(every_nth(all, num_samples() * num_replicas_, rank_, num_replicas_), dataset_size_,
+                           num_replicas_);
 }
 
 void DistributedSampler::load_state_dict(const StateDict& state) {
-  position_.load("DistributedSampler::load_state_dict", state, dataset_size_, options_.seed,
-                 options_.num_replicas);
+  position_.load("DistributedSampler::load_state_dict", state, dataset_size_, options_.seed, num_replicas_);
 }
 
 std::vector<int64_t> random_indices(int64_t dataset_size, uint64_t seed) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "lockstep/data/epoch_position.h"
@@ -11,10 +12,10 @@ namespace lockstep {
 
 /// Names and meanings are those of torch.utils.data.DistributedSampler's arguments.
 struct DistributedSamplerOptions {
-  int num_replicas = 0;    ///< number of ranks; must be given: world.size()
-  int rank = -1;           ///< this rank; must be given: world.rank()
-  bool shuffle = true;     ///< false: in the order of the data set
-  uint64_t seed = 0;       ///< the same on all ranks
+  std::optional<int> num_replicas{};  ///< number of ranks; must be given: world.size()
+  std::optional<int> rank{};          ///< this rank; must be given: world.rank()
+  bool shuffle = true;                ///< false: in the order of the data set
+  uint64_t seed = 0;                  ///< the same on all ranks
   bool drop_last = false;  ///< true: drop the samples that do not divide, instead of repeating some
 };
 
@@ -35,10 +36,10 @@ class DistributedSampler {
 
   /// Each rank has used that many samples, of a batch for example: the state says so, for a checkpoint in the
   /// middle of an epoch.
-  void advance(int64_t samples) { position_.samples += samples * options_.num_replicas; }
+  void advance(int64_t samples) { position_.samples += samples * num_replicas_; }
   /// The epoch and the position in it, equal on all ranks.
   StateDict state_dict() const {
-    return position_.save(dataset_size_, options_.seed, num_samples() * options_.num_replicas);
+    return position_.save(dataset_size_, options_.seed, num_samples() * num_replicas_);
   }
   /// Goes on there: indices() are those that are left of the epoch, also with another number of ranks. Throws
   /// ValueError for another data set or seed, and where the ranks cannot divide what is left in the same way.
@@ -47,6 +48,8 @@ class DistributedSampler {
  private:
   int64_t dataset_size_;
   DistributedSamplerOptions options_;
+  int num_replicas_;
+  int rank_;
   detail::EpochPosition position_{};
 };
 

@@ -14,8 +14,8 @@ using nlohmann::json;
 using namespace lockstep;
 
 json distributed_sampler(const json& q) {
-  DistributedSampler sampler(q.at("size"), {.num_replicas = q.at("num_replicas"),
-                                            .rank = q.at("rank"),
+  DistributedSampler sampler(q.at("size"), {.num_replicas = q.at("num_replicas").get<int>(),
+                                            .rank = q.at("rank").get<int>(),
                                             .shuffle = q.at("shuffle"),
                                             .seed = q.at("seed"),
                                             .drop_last = q.at("drop_last")});

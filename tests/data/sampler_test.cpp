@@ -34,7 +34,7 @@ TEST(DistributedSampler, RefusesWhatCannotWork) {
   EXPECT_THROW(DistributedSampler(8, {.rank = 0}), ValueError);
   EXPECT_THROW(DistributedSampler(8, {.num_replicas = 0, .rank = 0}), ValueError);
   EXPECT_THROW(DistributedSampler(8, {.num_replicas = 2, .rank = 2}), ValueError);
-  EXPECT_THROW(DistributedSampler(8, {.num_replicas = 2, .rank = -2}), ValueError);
+  EXPECT_THROW(DistributedSampler(8, {.num_replicas = 2, .rank = -1}), ValueError);
   EXPECT_THROW(random_indices(-1, 0), ValueError);
   EXPECT_THROW(length_grouped_indices({}, 8, 0), ValueError);
   EXPECT_THROW(length_grouped_indices({1, 2}, 0, 0), ValueError);
@@ -108,9 +108,12 @@ TEST(DistributedSampler, RefusesTheStateOfAnotherOrder) {
   DistributedSampler sampler(10, {.num_replicas = 2, .rank = 0, .seed = 1});
   sampler.advance(1);
   const StateDict state = sampler.state_dict();
-  EXPECT_THROW(DistributedSampler(11, {.num_replicas = 1, .rank = 0, .seed = 1}).load_state_dict(state), ValueError);
-  EXPECT_THROW(DistributedSampler(10, {.num_replicas = 1, .rank = 0, .seed = 2}).load_state_dict(state), ValueError);
-  EXPECT_THROW(DistributedSampler(10, {.num_replicas = 3, .rank = 0, .seed = 1}).load_state_dict(state), ValueError);
+  EXPECT_THROW(DistributedSampler(11, {.num_replicas = 1, .rank = 0, .seed = 1}).load_state_dict(state),
+               ValueError);
+  EXPECT_THROW(DistributedSampler(10, {.num_replicas = 1, .rank = 0, .seed = 2}).load_state_dict(state),
+               ValueError);
+  EXPECT_THROW(DistributedSampler(10, {.num_replicas = 3, .rank = 0, .seed = 1}).load_state_dict(state),
+               ValueError);
   EXPECT_NO_THROW(DistributedSampler(10, {.num_replicas = 1, .rank = 0, .seed = 1}).load_state_dict(state));
 }
 
