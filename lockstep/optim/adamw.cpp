@@ -47,11 +47,16 @@ torch::Tensor FusedAdamW::step(LossClosure closure) {
         slot = std::move(fresh);
       }
       auto& state = static_cast<AdamWParamState&>(*slot);
+      const at::Tensor dense = detail::without_gaps(param);
+      // What torch::load() brings may come from a parameter in another memory format.
+      state.exp_avg(detail::laid_out_like(state.exp_avg(), dense));
+      state.exp_avg_sq(detail::laid_out_like(state.exp_avg_sq(), dense));
+      if (options.amsgrad()) state.max_exp_avg_sq(detail::laid_out_like(state.max_exp_avg_sq(), dense));
       state.step(state.step() + 1);
       Batch& batch = batches[state.step()];
       batch.params.push_back(param);
-      batch.dense.push_back(detail::without_gaps(param));
-      batch.grads.push_back(detail::laid_out_like(grad, batch.dense.back()));
+      batch.dense.push_back(dense);
+      batch.grads.push_back(detail::laid_out_like(grad, dense));
       batch.exp_avgs.push_back(state.exp_avg());
       batch.exp_avg_sqs.push_back(state.exp_avg_sq());
       if (options.amsgrad()) batch.max_exp_avg_sqs.push_back(state.max_exp_avg_sq());

@@ -171,7 +171,8 @@ void save_options(const std::vector<torch::optim::OptimizerParamGroup>& groups, 
   }
 }
 
-void load_options(std::vector<torch::optim::OptimizerParamGroup>& groups, const StateDict& from) {
+GroupOptions read_options(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                          const StateDict& from) {
   constexpr const char* kWho = "load_optimizer_state_dict";
   size_t count = 0;
   while (from.scalars.contains("param_groups." + std::to_string(count) + ".params")) ++count;
@@ -179,6 +180,7 @@ void load_options(std::vector<torch::optim::OptimizerParamGroup>& groups, const 
     throw ValueError("the saved optimizer has " + std::to_string(count) + " parameter groups, this one " +
                      std::to_string(groups.size()));
   }
+  GroupOptions loaded;
   for (size_t g = 0; g < groups.size(); ++g) {
     const std::string prefix = "param_groups." + std::to_string(g) + ".";
     const auto params = from.get<int64_t>(kWho, prefix + "params");
@@ -190,8 +192,14 @@ void load_options(std::vector<torch::optim::OptimizerParamGroup>& groups, const 
     const auto load = [&](const char* name, auto& value) {
       value = from.get<std::decay_t<decltype(value)>>(kWho, prefix + name);
     };
-    if (!visit_options(groups[g].options(), load)) refuse_class();
+    loaded.push_back(groups[g].options().clone());
+    if (!visit_options(*loaded.back(), load)) refuse_class();
   }
+  return loaded;
+}
+
+void set_options(std::vector<torch::optim::OptimizerParamGroup>& groups, GroupOptions options) {
+  for (size_t g = 0; g < groups.size(); ++g) groups[g].set_options(std::move(options[g]));
 }
 
 void save_pieces(const torch::optim::Optimizer& optimizer, const std::vector<StatePiece>& pieces,
@@ -335,8 +343,9 @@ StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer) {
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const std::vector<StateDict>& parts) {
   if (parts.empty()) throw ValueError("load_optimizer_state_dict: no state was given");
   if (auto* sharded = dynamic_cast<ShardedOptimizer*>(&optimizer)) return sharded->load_shards(parts);
-  detail::load_options(optimizer.param_groups(), parts.front());
-  detail::load_pieces(optimizer, whole_pieces(optimizer), parts);
+  auto options = detail::read_options(optimizer.param_groups(), parts.front());
+  detail::load_pieces(optimizer, whole_pieces(optimizer), parts);  // changes nothing where it throws
+  detail::set_options(optimizer.param_groups(), std::move(options));
 }
 
 }  // namespace lockstep

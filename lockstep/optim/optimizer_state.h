@@ -37,10 +37,13 @@ struct StatePiece {
   ElementRange range;
 };
 
+using GroupOptions = std::vector<std::unique_ptr<torch::optim::OptimizerOptions>>;
 /// The options of all groups as scalars "param_groups.<group>.<option>", and their numbers of parameters; and
 /// the opposite, which throws ValueError where the groups differ.
 void save_options(const std::vector<torch::optim::OptimizerParamGroup>& groups, StateDict& to);
-void load_options(std::vector<torch::optim::OptimizerParamGroup>& groups, const StateDict& from);
+GroupOptions read_options(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                          const StateDict& from);
+void set_options(std::vector<torch::optim::OptimizerParamGroup>& groups, GroupOptions options);
 /// The state that `optimizer` holds of `pieces`, under "state.<number>.<name>"; of a part of a parameter with
 /// scalars "begin" and "end", its elements in the order of memory.
 void save_pieces(const torch::optim::Optimizer& optimizer, const std::vector<StatePiece>& pieces,

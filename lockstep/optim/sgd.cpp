@@ -34,6 +34,7 @@ torch::Tensor FusedSGD::step(LossClosure closure) {
     for (auto& param : group.params()) {
       const at::Tensor& grad = param.grad();
       if (!grad.defined()) continue;
+      const at::Tensor dense = detail::without_gaps(param);
       SgdBatch* batch = &later;
       if (options.momentum() != 0) {
         auto& slot = state_[param.unsafeGetTensorImpl()];
@@ -43,11 +44,13 @@ torch::Tensor FusedSGD::step(LossClosure closure) {
           state.momentum_buffer(at::empty_like(param));
           batch = &first;
         }
+        // What torch::load() brings may come from a parameter in another memory format.
+        state.momentum_buffer(detail::laid_out_like(state.momentum_buffer(), dense));
         batch->momentum_buffers.push_back(state.momentum_buffer());
       }
       batch->params.push_back(param);
-      batch->dense.push_back(detail::without_gaps(param));
-      batch->grads.push_back(detail::laid_out_like(grad, batch->dense.back()));
+      batch->dense.push_back(dense);
+      batch->grads.push_back(detail::laid_out_like(grad, dense));
     }
     for (const SgdBatch* batch : {&first, &later}) {
       if (batch->params.empty()) continue;

@@ -5,6 +5,7 @@
 #include <torch/serialize/archive.h>
 
 #include <map>
+#include <typeinfo>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -106,6 +107,7 @@ void ShardedOptimizer::add_param_group(const OptimizerParamGroup& group) {
   // The tensors that the local optimizer holds stay the same ones.
   own_.push_back(std::move(pieces_of(group_.rank()).back()));
   local_->add_param_group(groups_over(own_).back());
+  consolidated_.reset();  // it lacks this group
 }
 
 void ShardedOptimizer::set_lr(double lr) {
@@ -161,6 +163,11 @@ void ShardedOptimizer::load_state_dict(const Optimizer& plain) {
                      std::to_string(theirs[g].params().size()) + " parameters, this optimizer's " +
                      std::to_string(param_groups_[g].params().size()));
   }
+  const auto& their_defaults = plain.defaults();
+  const auto& own_defaults = defaults();
+  if (typeid(their_defaults) != typeid(own_defaults)) {
+    throw ValueError(name_ + ": the loaded state is that of another class of optimizer");
+  }
   copy_options(theirs, param_groups_);
   sync_options();
   local_->state().clear();
@@ -201,9 +208,10 @@ StateDict ShardedOptimizer::shard_state_dict() const {
 }
 
 void ShardedOptimizer::load_shards(const std::vector<StateDict>& parts) {
-  load_options(param_groups_, parts.front());
+  GroupOptions options = read_options(param_groups_, parts.front());
+  load_pieces(*local_, own_state_pieces(), parts);  // changes nothing where it throws
+  set_options(param_groups_, std::move(options));
   sync_options();
-  load_pieces(*local_, own_state_pieces(), parts);
 }
 
 void ShardedOptimizer::enter_join(std::shared_ptr<JoinSession> session, int index) {

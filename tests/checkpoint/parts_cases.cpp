@@ -227,6 +227,20 @@ TEST(Parts, WhatDoesNotFitIsRefused) {
   check_throws<ValueError>([&] { load_optimizer_state_dict(fewer, {state}); },
                            "group 0 of the saved optimizer has 6 parameters, this one's 1");
   check_throws<ValueError>([&] { load_optimizer_state_dict(optimizer, {}); }, "no state was given");
+  // A refused state has changed nothing, of the groups before neither.
+  const auto two_groups = [&](double lr, size_t of_the_second) {
+    const auto parameters = model->parameters();
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(std::vector<at::Tensor>{parameters[0]});
+    groups.emplace_back(std::vector<at::Tensor>(
+        parameters.begin() + 1, parameters.begin() + 1 + static_cast<int64_t>(of_the_second)));
+    return FusedAdamW(groups, AdamWOptions(lr));
+  };
+  const FusedAdamW saved = two_groups(0.7, 2);
+  FusedAdamW longer = two_groups(0.1, 3);
+  check_throws<ValueError>([&] { load_optimizer_state_dict(longer, {optimizer_state_dict(saved)}); },
+                           "group 1 of the saved optimizer has 2 parameters, this one's 3");
+  EXPECT_EQ(longer.param_groups()[0].options().get_lr(), 0.1);
   Counters counters;
   check_throws<ValueError>(
       [&] {

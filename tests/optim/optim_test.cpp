@@ -91,6 +91,35 @@ TEST(FusedAdamW, StateIsSavedAndLoadedAsTorchs) {
   EXPECT_TRUE(at::equal(parameter, other));
 }
 
+// A checkpoint of contiguous parameters goes on with channels_last ones, as with LibTorch's optimizers.
+template <class Ours, class Theirs>
+void expect_state_in_another_layout_is_followed(const auto& options) {
+  const at::Tensor start = at::rand({4, 3, 2, 5}), gradient = at::rand({4, 3, 2, 5});
+  const auto train = [&]<class Optimizer>(const Optimizer*) {
+    const at::Tensor before = start.clone().requires_grad_();
+    Optimizer first({before}, options);
+    before.mutable_grad() = gradient.clone();
+    first.step();
+    std::stringstream stream;
+    torch::save(first, stream);
+    const at::Tensor after = before.detach().clone(at::MemoryFormat::ChannelsLast).requires_grad_();
+    Optimizer second({after}, options);
+    torch::load(second, stream);
+    after.mutable_grad() = (gradient * 2).contiguous(at::MemoryFormat::ChannelsLast);
+    second.step();
+    return after.detach();
+  };
+  EXPECT_TRUE(
+      at::allclose(train(static_cast<Ours*>(nullptr)), train(static_cast<Theirs*>(nullptr)), 1e-5, 1e-6));
+}
+
+TEST(FusedOptimizers, StateInAnotherMemoryFormatIsFollowed) {
+  expect_state_in_another_layout_is_followed<FusedAdamW, torch::optim::AdamW>(
+      torch::optim::AdamWOptions(0.1).amsgrad(true));
+  expect_state_in_another_layout_is_followed<FusedSGD, torch::optim::SGD>(
+      torch::optim::SGDOptions(0.1).momentum(0.9));
+}
+
 TEST(FusedSGD, IsTorchsAndCanTakeItsPlace) {
   const at::Tensor start = at::rand({4, 3});
   const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);

@@ -1,6 +1,7 @@
 #include "tests/optim/zero_cases.h"
 
 #include <ATen/ops/equal.h>
+#include <torch/nn/modules/linear.h>
 
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/sgd.h"
@@ -19,6 +20,13 @@ TEST(Zero, WrongUseIsNamed) {
   check_throws<Error>([&] { optimizer.state_dict(); }, "call consolidate_state_dict(");
   const FusedAdamW fewer({toy->net1->weight}, AdamWOptions(0.1));
   check_throws<ValueError>([&] { optimizer.load_state_dict(fewer); }, "has 1 parameters, this optimizer's 4");
+  const FusedSGD other(toy->parameters(), torch::optim::SGDOptions(0.5));
+  check_throws<ValueError>([&] { optimizer.load_state_dict(other); }, "another class of optimizer");
+  EXPECT_EQ(optimizer.param_groups()[0].options().get_lr(), 0.1);
+  optimizer.consolidate_state_dict(0);
+  const torch::nn::Linear more(2, 2);
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup(more->parameters()));
+  check_throws<Error>([&] { optimizer.state_dict(); }, "has not been consolidated");
 }
 
 // Under DistributedDataParallel: what the plain optimizer makes of the same gradients, to the bit, and less

@@ -54,6 +54,56 @@ TEST(DataParallelGradients, AModuleThatIsRegisteredTwiceNeedsAFactory) {
   }
 }
 
+TEST(DataParallelGradients, AFactoryThatMakesOneModuleTwiceIsRefused) {
+  const torch::nn::Linear encoder(4, 4);
+  const auto refused = [](auto factory) {
+    try {
+      DataParallel parallel(factory, {.replicas = 2});
+      FAIL() << "no error";
+    } catch (const ValueError& error) {
+      EXPECT_NE(std::string(error.what()).find("the same parameter itself"), std::string::npos)
+          << error.what();
+    }
+  };
+  refused([&] { return encoder; });
+  refused([&] { return torch::nn::Sequential(encoder, torch::nn::Linear(4, 2)); });
+}
+
+// After an error of a hook the next step is that of a bare module; gradients that were there before stay.
+TEST(DataParallelGradients, AHookThatThrowsLeavesNothingBehind) {
+  torch::nn::Linear net(4, 2), alone(4, 2);
+  {
+    const at::NoGradGuard no_grad;
+    alone->weight.copy_(net->weight);
+    alone->bias.copy_(net->bias);
+  }
+  bool throws = false;
+  net->bias.register_hook([&](const at::Tensor& gradient) {
+    if (throws) throw std::runtime_error("not a number");
+    return gradient;
+  });
+  DataParallel parallel(net, {.replicas = 3});
+  const auto step = [&](auto& model, int number) { model(wave({6, 4}, number)).square().sum().backward(); };
+  step(parallel, 0);
+  step(alone, 0);
+  throws = true;
+  EXPECT_ANY_THROW(step(parallel, 1));
+  throws = false;
+  expect_close(gradients_of(*net), gradients_of(*alone));
+  step(parallel, 2);
+  step(alone, 2);
+  expect_close(gradients_of(*net), gradients_of(*alone));
+  net->zero_grad();
+  alone->zero_grad();
+  throws = true;
+  EXPECT_ANY_THROW(step(parallel, 3));
+  throws = false;
+  net->zero_grad();
+  step(parallel, 4);
+  step(alone, 4);
+  expect_close(gradients_of(*net), gradients_of(*alone));
+}
+
 TEST(DataParallelGradients, ThoseOfTheInputAloneLeaveTheParametersAlone) {
   torch::nn::Linear net(4, 2);
   DataParallel parallel(net, {.replicas = 2});

@@ -156,6 +156,11 @@ TEST(DataParallelTest, TheMeanOfALossIsOverTheWholeBatch) {
         [](auto& logits, auto& target) { return at::cross_entropy_loss(logits, target); });
     criterion(linear, labels, x).backward();
     expect_close(gradients_of(*net), gradients_of(*alone));
+    net->zero_grad();
+    at::Tensor halved = parallel.mean_loss(x.detach(), labels);
+    halved /= 2;  // as for accumulation
+    (halved * 2).backward();
+    expect_close(gradients_of(*net), gradients_of(*alone));
   }
   torch::nn::Linear wide(4, 3);
   DataParallel parallel(wide);

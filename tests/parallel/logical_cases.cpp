@@ -1,6 +1,9 @@
 // What LogicalRanks refuse, and steps that are out of the ordinary.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/ones.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
 
@@ -84,6 +87,31 @@ TEST(LogicalRanks, StepsOutOfTheOrdinary) {
   run(5);
   model->net1->weight.requires_grad_(true);
   run(6);
+}
+
+/// Autograd gives both parameters views of one piece of memory as their gradients.
+struct SharedGradientImpl : torch::nn::Module {
+  SharedGradientImpl()
+      : a(register_parameter("a", at::ones({2, 2}))), b(register_parameter("b", at::ones({4}))) {}
+  at::Tensor forward(const at::Tensor& x) { return (a.view(-1) + b.view(-1)) * x; }
+  at::Tensor a, b;
+};
+TORCH_MODULE(SharedGradient);
+
+TEST(LogicalRanks, GradientsOfTwoParametersInOneMemoryAreAddedOnce) {
+  ONLY_IF(logical_size() > 0);
+  SharedGradient model;
+  DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
+  LogicalRanks ranks(ddp, {.size = logical_size()});
+  for (int step = 0; step < 2; ++step) {
+    model->zero_grad();
+    ranks.run_step(static_cast<uint64_t>(step), 1,
+                   [&](const LogicalPass& pass) { ddp(at::full({4}, pass.rank)).sum().backward(); });
+    for (const at::Tensor& parameter : model->parameters()) {
+      EXPECT_TRUE(at::equal(parameter.grad(), at::full_like(parameter, (logical_size() - 1) / 2.0)))
+          << parameter.grad();
+    }
+  }
 }
 
 TEST(LogicalRanks, AnExceptionInANonLastOneEndsTheStepOfAllAndTheNextIsRight) {

@@ -23,12 +23,11 @@ inline void refuse_sparse_gradients(const char* name, const torch::optim::Optimi
   }
 }
 
-/// The fused kernels walk raw memory, so a gradient must be laid out as its parameter is.
-inline at::Tensor laid_out_like(const at::Tensor& gradient, const at::Tensor& parameter) {
-  if (gradient.strides() == parameter.strides() && gradient.scalar_type() == parameter.scalar_type()) {
-    return gradient;
-  }
-  return at::empty_like(parameter).copy_(gradient);
+/// The fused kernels walk raw memory, so gradients and state must be laid out as their parameter is.
+inline at::Tensor laid_out_like(const at::Tensor& tensor, const at::Tensor& parameter) {
+  if (tensor.strides() == parameter.strides() && tensor.scalar_type() == parameter.scalar_type())
+    return tensor;
+  return at::empty_like(parameter).copy_(tensor);
 }
 
 /// What the fused kernels work on in place of a parameter that has gaps or overlaps in memory: a copy, and

@@ -19,6 +19,7 @@
 #include <optional>
 #include <sstream>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -138,6 +139,15 @@ ReplicaSet::ReplicaSet(std::vector<std::shared_ptr<torch::nn::Module>> modules,
       if (places_of_first[p] == p) once.push_back(parameters[p]);
     }
     parameters = std::move(once);
+  }
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const auto& parameters : parameters_) {
+    for (const at::Tensor& parameter : parameters) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      throw ValueError(
+          "DataParallel: two replicas have the same parameter itself: the factory must make a module of its own each "
+          "time, with new layers; replicas take over the first one's values by themselves");
+    }
   }
   for (const auto& submodule : submodules_.front()) {
     const auto* norm = dynamic_cast<const BatchNormImpl*>(submodule.get());
@@ -314,7 +324,7 @@ at::Tensor mean_of(const Shards& shards, const std::vector<at::Tensor>& losses) 
     }
     parts.push_back(weighted(losses[r].reshape({}), weight_of(shards, r)));
   }
-  return parts.size() == 1 ? parts.front() : tree_sum(parts) / static_cast<double>(parts.size());
+  return parts.size() == 1 ? parts.front().clone() : tree_sum(parts) / static_cast<double>(parts.size());
 }
 
 /// The part of an output's gradient that is replica `part`'s.
@@ -427,6 +437,17 @@ void ReplicaSet::restore(const std::vector<at::Tensor>& held) {
   for (size_t p = 0; p < held.size(); ++p) parameters_.front()[p].mutable_grad() = held[p];
 }
 
+/// As it was before a backward that has failed: the next one begins anew.
+void ReplicaSet::give_up(const Backward& pass, const std::vector<at::Tensor>& held) {
+  for (auto& parameters : parameters_) {
+    for (at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
+  }
+  restore(held);
+  for (const auto& part : pass.shards.parts) {
+    for (const size_t t : pass.shards.wanting) part[t].mutable_grad().reset();
+  }
+}
+
 /// Leaves the sum in the module's gradients and nothing in the other replicas'.
 void ReplicaSet::settle(int count, bool averages, const std::vector<at::Tensor>& held,
                         const HooksAside& hooks) {
@@ -532,16 +553,18 @@ std::vector<at::Tensor> ReplicaSet::backward(const Backward& pass, const std::ve
     const Timed timed(times_.backward);
     run_backward(pass, gradients, keep_graph);
   } catch (...) {
-    restore(held);
-    for (const auto& part : pass.shards.parts) {
-      for (const size_t t : pass.shards.wanting) part[t].mutable_grad().reset();
-    }
+    give_up(pass, held);
     throw;
   }
   const Timed timed(times_.reduce);
   if (wants) {
-    add_up(count, averages);
-    settle(count, averages, held, hooks);
+    try {
+      add_up(count, averages);
+      settle(count, averages, held, hooks);
+    } catch (...) {  // of a hook on a parameter
+      give_up(pass, held);
+      throw;
+    }
   } else {
     restore(held);
   }

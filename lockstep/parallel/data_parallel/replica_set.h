@@ -79,6 +79,7 @@ class ReplicaSet : public std::enable_shared_from_this<ReplicaSet> {
   bool wants_parameters() const;
   std::vector<at::Tensor> take_held();
   void restore(const std::vector<at::Tensor>& held);
+  void give_up(const Backward& pass, const std::vector<at::Tensor>& held);
   void settle(int count, bool averages, const std::vector<at::Tensor>& held, const HooksAside& hooks);
   std::vector<at::Tensor> backward(const Backward& pass, const std::vector<at::Tensor>& gradients,
                                    bool keep_graph);

@@ -30,6 +30,10 @@ void Reducer::keep_gradients() {
   for (const Parameter& parameter : parameters_) {
     gradients.push_back(std::exchange(parameter.tensor.mutable_grad(), {}));
     if (!parameter.is_trainable) gradients.back().reset();
+    // Autograd may hand out one piece of memory as the gradients of several parameters; sums are made in place.
+    at::Tensor& gradient = gradients.back();
+    if (gradient.defined() && !gradient.is_sparse() && gradient.storage().use_count() > 1)
+      gradient = gradient.clone();
     if (parameter.is_trainable && !gradients.back().defined()) missing.push_back(parameter.name);
   }
   if (!missing.empty() && !allows_missing()) {
