@@ -19,6 +19,13 @@ std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& parameters) {
   std::set<const at::TensorImpl*> seen;
   for (const auto& parameter : parameters) {
     if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    if (parameter.grad().is_sparse()) {
+      // The norm is that of the sums of equal rows.
+      const at::Tensor coalesced = parameter.grad().coalesce();
+      parameter.mutable_grad() = coalesced;
+      grads.push_back(coalesced._values());
+      continue;
+    }
     // Neither the norm nor a real factor tells a tensor from its conjugate, which the kernels refuse.
     const at::Tensor grad = parameter.grad().detach();
     grads.push_back(grad.is_conj() ? grad.conj() : grad);

@@ -340,6 +340,10 @@ void FusedZeroCore::step_share() {
   follow_parameters();
   take_gradients();
   update();
+  // A graph that still needs the old values says so on every rank, not where a slice was this rank's alone.
+  for (const at::Tensor& parameter : slices_->parameters) {
+    if (parameter.grad().defined()) parameter.unsafeGetTensorImpl()->bump_version();
+  }
   drop_gradients();
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/linear.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/serialize.h>
 
 #include <chrono>
@@ -258,6 +259,21 @@ TEST(FusedZero, NoParameterChangesUnderABackwardPass) {
 }
 
 /// Parameters that take part now and then, on some ranks or on none, and one that comes later.
+// On every rank: it must not depend on whose slice a parameter is.
+TEST(FusedZero, ABackwardThroughParametersThatAStepHasChangedIsAnError) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  Toy model;
+  DistributedDataParallel ddp(model);
+  FusedZeroRedundancyOptimizer<FusedAdamW> optimizer(ddp, AdamWOptions(0.05));
+  toy_loss(ddp, 0, world().rank()).backward();
+  std::vector<uint32_t> before;
+  for (const at::Tensor& parameter : model->parameters()) before.push_back(parameter._version());
+  const at::Tensor late = (model->net1->weight * model->net1->weight).sum();
+  optimizer.step();
+  for (size_t p = 0; p < before.size(); ++p) EXPECT_NE(model->parameters()[p]._version(), before[p]) << p;
+  EXPECT_ANY_THROW(torch::autograd::grad({late}, {model->net1->weight}));
+}
+
 TEST(FusedZero, UnusedAndAddedParameters) {
   ONLY_IF(world().backend_name() == "lockstep");
   std::vector<at::Tensor> expected;

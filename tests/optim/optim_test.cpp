@@ -10,6 +10,8 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rand.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -183,6 +185,18 @@ TEST(ClipGradNorm, CountsImaginaryParts) {
   parameter.mutable_grad() = parameter.grad().conj();
   EXPECT_DOUBLE_EQ(clip_grad_norm_({parameter}, 1), 5);
   EXPECT_NEAR(grad_norm({parameter}), 1, 1e-5);
+}
+
+TEST(ClipGradNorm, TakesSparseGradients) {
+  const auto gradient = [] {
+    const at::Tensor rows = at::tensor({1, 1, 0}, at::kLong).view({1, 3});  // row 1 twice
+    return at::sparse_coo_tensor(rows, at::arange(6, at::kFloat).view({3, 2}), {4, 2});
+  };
+  const at::Tensor sparse = at::zeros({4, 2}).requires_grad_(), dense = at::zeros({4, 2}).requires_grad_();
+  sparse.mutable_grad() = gradient();
+  dense.mutable_grad() = gradient().to_dense();
+  EXPECT_NEAR(clip_grad_norm_({sparse}, 2.0), clip_grad_norm_({dense}, 2.0), 1e-6);
+  EXPECT_TRUE(at::allclose(sparse.grad().to_dense(), dense.grad()));
 }
 
 TEST(ClipGradNorm, HasTheArgumentsOfLibTorchs) {
