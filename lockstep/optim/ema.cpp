@@ -44,12 +44,15 @@ void ExponentialMovingAverage::refuse_swapped(const char* call) const {
       fmt::format("ExponentialMovingAverage: {} while the module has the average; swap() back before", call));
 }
 
-/// Parameters may get other memory: by torch::load(), or by an optimizer that divides its work. In another dtype they
-/// are MixedPrecision's for the moment, and their own values are where they were.
+/// Parameters may get other memory: by torch::load(), by to(kDouble), or by an optimizer that divides its work. In a
+/// shorter dtype they are MixedPrecision's for the moment, and their own values are where they were.
 void ExponentialMovingAverage::follow() {
   for (size_t i = 0; i < of_module_.size(); ++i) {
     const at::Tensor& now = of_module_[i];
-    if (now.scalar_type() != parameters_[i].scalar_type()) continue;
+    if (now.scalar_type() != parameters_[i].scalar_type()) {
+      if (now.element_size() <= parameters_[i].element_size()) continue;
+      averages_[i] = averages_[i].to(now.scalar_type());
+    }
     if (now.const_data_ptr() != parameters_[i].const_data_ptr()) parameters_[i] = now.detach();
   }
 }

@@ -267,6 +267,22 @@ TEST(ExponentialMovingAverage, IsUsedForAScopeAndTheWeightsComeBack) {
   EXPECT_EQ(average.num_updates(), 2);
 }
 
+TEST(ExponentialMovingAverage, FollowsAModuleThatBecomesDouble) {
+  torch::nn::Linear module(3, 2);
+  ExponentialMovingAverage average(*module, 0.5);
+  average.update();
+  const at::Tensor first = module->weight.detach().clone();
+  module->to(at::kDouble);
+  {
+    const at::NoGradGuard no_grad;
+    module->weight.add_(2);
+  }
+  average.update();
+  const auto averaged = average.use();
+  EXPECT_EQ(module->weight.scalar_type(), at::kDouble);
+  EXPECT_TRUE(at::allclose(module->weight, first.to(at::kDouble) + 1));
+}
+
 TEST(ExponentialMovingAverage, TakesBuffersIfAsked) {
   torch::nn::BatchNorm1d norm(2);
   ExponentialMovingAverage parameters(*norm, 0.5), all(*norm, 0.5, /*use_buffers=*/true);
