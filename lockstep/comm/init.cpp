@@ -24,6 +24,7 @@
 #include "lockstep/comm/backends/watched_group.h"
 #include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/job_timeline.h"
+#include "lockstep/comm/meeting/goodbye.h"
 #include "lockstep/comm/meeting/segment_exchange.h"
 #include "lockstep/comm/meeting/store.h"
 #include "lockstep/comm/meeting/store_part.h"
@@ -54,8 +55,9 @@ const shm::RankProcess& joining_process() {
   return process;
 }
 
-void leave_at_exit() {
+void leave_at_exit(int exit_code, void* /*argument*/) {
   if (joining_process().is_copy()) return;
+  say_goodbye(exit_code);
   destroy();
   close_kept_stores();
 }
@@ -120,6 +122,7 @@ std::shared_ptr<ProcessGroup::Impl> make_gloo(const job::LaunchEnvironment& laun
     return backends::make_gloo(where, rank, size, deadline, host);
   };
   auto group = backends::wrap_c10d(factory, store, launch.rank, launch.world_size, timeout);
+  expect_goodbye(store, launch.rank, launch.world_size);
   return pulse ? make_watched(std::move(group), std::move(pulse)) : group;
 }
 
@@ -237,7 +240,7 @@ World join_job(const InitOptions& options, const job::LaunchEnvironment& launch,
   job_slot().emplace(JoinedJob{
       World(ProcessGroup(std::move(impl)), launch.local_rank, launch.local_world_size, launch.group_rank),
       launch, std::move(store)});
-  static const bool registered = std::atexit(leave_at_exit) == 0;
+  static const bool registered = ::on_exit(leave_at_exit, nullptr) == 0;
   (void)registered;
   return job_slot()->world;
 }

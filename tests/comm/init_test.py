@@ -10,6 +10,7 @@ import unittest
 from namespaces import in_namespaces
 
 CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "collective_cases")
+ENDING_CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "ending_cases")
 LOCKRUN = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockrun")
 CLEAN = {name: value for name, value in os.environ.items()
          if not name.startswith(("OMPI", "PMI", "SLURM", "MPI_")) and name not in ("RANK", "WORLD_SIZE")}
@@ -121,6 +122,41 @@ class InitTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             self.check([{"TEST_INIT_METHOD": f"file://{folder}/meet", "TEST_RANK": str(r), "TEST_WORLD_SIZE": "2"}
                         for r in range(2)], ("Joining.JoinedAgain",))
+
+    def start_ending(self, folder, exit_code):
+        """Two ranks on Gloo, of which the first has come to its end; the other one waits for the file folder/go."""
+        method = f"tcp://127.0.0.1:{free_port()}"
+        ranks = []
+        for rank in range(2):
+            environment = {"TEST_INIT_METHOD": f"{method}?rank={rank}&world_size=2", "LOCKSTEP_BACKEND": "gloo",
+                           "TEST_GO": f"{folder}/go", "TEST_EXIT_CODE": str(exit_code)}
+            ranks.append(subprocess.Popen([ENDING_CASES, "--gtest_filter=Ending.RankZeroEndsFirst"], env={**CLEAN, **environment},
+                                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+            self.addCleanup(ranks[-1].stdout.close)
+            self.addCleanup(ranks[-1].kill)
+        while "rank 0 ends" not in (line := ranks[0].stdout.readline()):
+            self.assertTrue(line, "rank 0 has ended")
+        return ranks
+
+    def test_ranks_on_gloo_end_together(self):
+        # Else the sockets of the first one could be reset while another one reads what it has sent.
+        with tempfile.TemporaryDirectory() as folder:
+            first, other = self.start_ending(folder, 0)
+            self.assertRaises(subprocess.TimeoutExpired, first.wait, 1)
+            open(f"{folder}/go", "w").close()
+            self.assertEqual((first.wait(60), other.wait(60)), (0, 0))
+            self.assertEqual(first.stdout.read(), "")
+            self.assertNotIn("rror", other.stdout.read())
+
+    def test_a_rank_on_gloo_does_not_wait_for_ever_nor_after_a_failure(self):
+        for exit_code in (0, 3):
+            with self.subTest(exit_code), tempfile.TemporaryDirectory() as folder:
+                first, other = self.start_ending(folder, exit_code)
+                self.assertEqual(first.wait(60), exit_code)
+                self.assertIsNone(other.poll())
+                open(f"{folder}/go", "w").close()
+                self.assertEqual(other.wait(60), 0)
+                self.assertNotIn("TCPStore", other.stdout.read())  # LibTorch's stack trace of a store that is gone
 
     def test_wrong_addresses_end_at_the_deadline(self):
         second = {"TEST_RANK": "1", "TEST_WORLD_SIZE": "2", "TEST_TIMEOUT_MS": "1500"}
