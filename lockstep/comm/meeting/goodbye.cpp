@@ -65,7 +65,8 @@ void say_goodbye(int exit_code) {
     ended.store->add(kCome, 1);
     wait_for_all(kCome);
     ended.store->add(kSeen, 1);
-    if (ended.rank == 0) wait_for_all(kSeen);  // it may serve the store: the others are to have their answers first
+    if (ended.rank == 0)
+      wait_for_all(kSeen);  // it may serve the store: the others are to have their answers first
   } catch (const std::exception& error) {
     log::debug(std::string("not all ranks have ended: ") + error.what());
   }
