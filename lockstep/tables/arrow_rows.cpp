@@ -4,6 +4,7 @@
 #include <arrow/builder.h>
 #include <arrow/scalar.h>
 #include <arrow/type_traits.h>
+#include <arrow/util/value_parsing.h>
 #include <fmt/format.h>
 
 #include <charconv>
@@ -185,21 +186,24 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-template <typename Builder, typename Target>
-std::shared_ptr<arrow::Array> parsed_numbers(const arrow::Array& texts, const char* expected,
+std::optional<int64_t> whole_number_of(std::string_view text) {
+  int64_t value = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (result.ec != std::errc() || result.ptr != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+template <typename Builder, typename Read>
+std::shared_ptr<arrow::Array> parsed_numbers(const arrow::Array& texts, Read read, const char* expected,
                                              const OnBad& on_bad) {
   Builder builder;
   done(builder.Reserve(texts.length()));
   for (int64_t row = 0; row < texts.length(); ++row) {
     auto text = trimmed(text_at(texts, row));
     if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
-    Target value = 0;
-    const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (result.ec != std::errc() || result.ptr != text.data() + text.size()) {
-      on_bad(row, text.empty() ? "no value" : fmt::format("{} is not {}", shown(text), expected));
-      value = 0;
-    }
-    builder.UnsafeAppend(value);
+    const auto value = read(text);
+    if (!value) on_bad(row, text.empty() ? "no value" : fmt::format("{} is not {}", shown(text), expected));
+    builder.UnsafeAppend(value.value_or(0));
   }
   return finished(builder);
 }
@@ -256,11 +260,23 @@ std::shared_ptr<arrow::Array> converted(const std::shared_ptr<arrow::Array>& arr
   return array;
 }
 
+std::optional<double> number_of(std::string_view text) {
+  double value = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (result.ptr != text.data() + text.size()) return std::nullopt;
+  // It does not tell too small from too large.
+  const bool is_read =
+      result.ec == std::errc() ||
+      (result.ec == std::errc::result_out_of_range &&
+       arrow::internal::StringToFloat(text.data(), text.size(), '.', &value) && std::isfinite(value));
+  return is_read ? std::optional(value) : std::nullopt;
+}
+
 std::shared_ptr<arrow::Array> parsed(const arrow::Array& texts, ColumnType as, const OnBad& on_bad) {
   if (as == ColumnType::INT64) {
-    return parsed_numbers<arrow::Int64Builder, int64_t>(texts, "a whole number of 64 bits", on_bad);
+    return parsed_numbers<arrow::Int64Builder>(texts, whole_number_of, "a whole number of 64 bits", on_bad);
   }
-  return parsed_numbers<arrow::DoubleBuilder, double>(texts, "a number", on_bad);
+  return parsed_numbers<arrow::DoubleBuilder>(texts, number_of, "a number", on_bad);
 }
 
 std::shared_ptr<arrow::Array> text_array(const std::vector<std::string_view>& texts) {

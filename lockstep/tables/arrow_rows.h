@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,9 @@ using OnBad = std::function<void(int64_t row, std::string_view what)>;
 /// `array`, of a type that refused_type() takes, as `as`; the same memory where nothing has to change.
 std::shared_ptr<arrow::Array> converted(const std::shared_ptr<arrow::Array>& array, ColumnType as,
                                         const OnBad& on_bad);
+
+/// `text` as a number; 0 for one that is nearer to 0 than any other double. Nothing where it is none or too large.
+std::optional<double> number_of(std::string_view text);
 
 /// Numbers from texts, as CSV has them: blanks around them are left out.
 std::shared_ptr<arrow::Array> parsed(const arrow::Array& texts, ColumnType as, const OnBad& on_bad);

@@ -59,10 +59,11 @@ class ArrowSource : public TableSource {
       arrays.push_back(converted(batch->GetColumnByName(column.name), column.type,
                                  [&](int64_t row, std::string_view what) {
                                    const auto place = static_cast<size_t>(row);
-                                   if (keep[place]) bad_rows_.add(record_ + row, 0, column.name, what);
+                                   if (keep[place]) bad_rows_.note(record_ + row, 0, column.name, what);
                                    keep[place] = all = false;
                                  }));
     }
+    bad_rows_.end_block();
     for (size_t row = 0; row < keep.size(); ++row, ++record_) {
       if (keep[row]) rows.records.push_back(record_);
     }

@@ -6,16 +6,33 @@
 
 namespace lockstep::tables {
 
-void BadRows::add(int64_t record, int64_t line, std::string_view column, std::string_view what) {
-  ++count_;
-  if (skip_ && !first_.empty()) return;
+std::string BadRows::message_of(int64_t record, int64_t line, std::string_view column,
+                                std::string_view what) const {
   std::string message = path_.string();
   if (line > 0) message += fmt::format(":{}", line);
   message += fmt::format(": record {}", record + 1);
   if (!column.empty()) message += fmt::format(", column '{}'", column);
-  message += fmt::format(": {}", what);
-  if (!skip_) throw FileError(message);
-  first_ = message;
+  return message + fmt::format(": {}", what);
+}
+
+void BadRows::add(int64_t record, int64_t line, std::string_view column, std::string_view what) {
+  note(record, line, column, what);
+  end_block();
+}
+
+void BadRows::note(int64_t record, int64_t line, std::string_view column, std::string_view what) {
+  const bool is_first = noted_.count++ == 0 || record < noted_.record;
+  if (!is_first || (skip_ && !first_.empty())) return;
+  noted_.record = record;
+  noted_.message = message_of(record, line, column, what);
+}
+
+void BadRows::end_block() {
+  if (noted_.count == 0) return;
+  if (!skip_) throw FileError(noted_.message);
+  count_ += noted_.count;
+  if (first_.empty()) first_ = std::move(noted_.message);
+  noted_ = {};
 }
 
 std::string shown(std::string_view value) {

@@ -63,6 +63,7 @@ class CsvSource : public TableSource {
       rows.lines.push_back(record.line);
     }
     rows.batch = parse(all_good ? good : compact, rows);
+    bad_rows_.end_block();
     line_ = scan.line;
     blocks_.consume(scan.consumed);
     return true;
@@ -126,7 +127,7 @@ class CsvSource : public TableSource {
     blocks_.consume(header.end);
   }
 
-  // Which records are bad; tells of them.
+  // Which records are bad; notes them.
   std::vector<bool> check(std::string_view text, const std::vector<CsvRecord>& records) {
     std::vector<bool> bad(records.size());
     const auto fields = static_cast<int64_t>(names_.size());
@@ -142,7 +143,7 @@ class CsvSource : public TableSource {
       }
       if (what.empty()) continue;
       bad[i] = true;
-      bad_rows_.add(record_ + static_cast<int64_t>(i), record.line, "", what);
+      bad_rows_.note(record_ + static_cast<int64_t>(i), record.line, "", what);
     }
     return bad;
   }
@@ -164,7 +165,7 @@ class CsvSource : public TableSource {
       }
       arrays[i] = parsed(*texts, columns_[i].type, [&](int64_t row, std::string_view what) {
         const auto place = static_cast<size_t>(row);
-        if (keep[place]) bad_rows_.add(rows.records[place], rows.lines[place], columns_[i].name, what);
+        if (keep[place]) bad_rows_.note(rows.records[place], rows.lines[place], columns_[i].name, what);
         keep[place] = all = false;
       });
     }

@@ -48,9 +48,8 @@ std::optional<Content> content_of(JsonKind kind) {
   }
 }
 
-template <typename T>
-bool fits(std::string_view number) {
-  T value = 0;
+bool fits_int64(std::string_view number) {
+  int64_t value = 0;
   return std::from_chars(number.data(), number.data() + number.size(), value).ec == std::errc();
 }
 
@@ -229,9 +228,9 @@ class JsonSource : public TableSource {
                          name_of(*content_of(value.kind)), name_of(*content));
     }
     const bool whole = value.kind == JsonKind::INTEGER;
-    const bool is_of_type = type == ColumnType::INT64
-                                ? whole && fits<int64_t>(value.text)
-                                : whole || (value.kind == JsonKind::FLOAT && fits<double>(value.text));
+    const bool is_number = whole || value.kind == JsonKind::FLOAT;
+    const bool is_of_type = type == ColumnType::INT64 ? whole && fits_int64(value.text)
+                                                      : is_number && number_of(value.text).has_value();
     if (is_of_type) return {};
     return fmt::format("{} is not {}", shown(value.text),
                        type == ColumnType::INT64 ? "a whole number of 64 bits" : "a number");

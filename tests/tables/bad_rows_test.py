@@ -122,6 +122,35 @@ class BadRows(FilesTest):
                     self.assertEqual(answer["skipped"], 1)
                     self.assertEqual(answer["first_skipped"], str(error))
 
+    def test_the_first_bad_row_of_a_block(self):
+        """Whatever is wrong with it, in whichever column: the same row as in blocks of one row."""
+        columns = [["b", "int64"], ["a", "int64"]]
+        csv = self.put("a.csv", b"a,b\n0,0\none,1\n2,two\n3\n\xff,4\n")
+        parquet = os.path.join(self.directory, "a.parquet")
+        pyarrow.parquet.write_table(pa.table({"a": [0, None, 2, 3], "b": [0, 1, None, None]}), parquet)
+        questions = [dict(ask="typed", path=path, columns=columns) for path in (csv, parquet)]
+        for path, place, total, what, error, skipped, blocks in zip(
+                (csv, parquet), (":3: record 2", ": record 2"), (4, 3), ('"one" is not a whole number', "no value (null)"),
+                ask(questions), ask([dict(q, skip_bad_rows=True) for q in questions]),
+                ask([dict(q, skip_bad_rows=True, block_bytes=4) for q in questions]), strict=True):
+            self.refused(error, path + place + ", column 'a'", what)
+            for answer in (skipped, blocks):
+                self.assertEqual(answer["first_skipped"], str(error))
+                self.assertEqual(answer["skipped"], total)
+                self.assertEqual(answer["values"], [[0], [0]])
+
+    def test_numbers_beyond_those_of_a_double(self):
+        """Too large: bad. Too small: 0, as in Python. A number of 400 digits is no infinity."""
+        huge, tiny = [b"1" + b"0" * 400, b"1e400", b"-1e400"], [b"1e-400", b"-2.5e-400", b"0." + b"0" * 400 + b"1"]
+        paths = [self.put("a.csv", b"x\n1.5\n" + b"\n".join(huge + tiny)),
+                 self.put("a.jsonl", b"".join(b'{"x": %s}\n' % x for x in [b"1.5", *huge, *tiny]))]
+        for path, answer in zip(paths, ask([dict(ask="typed", path=path, columns=[["x", "float64"]], skip_bad_rows=True)
+                                            for path in paths]), strict=True):
+            self.assertEqual(answer["values"], [[1.5, 0, 0, 0]], path)
+            self.assertEqual([record for record, _ in answer["records"]], [0, 4, 5, 6])
+            self.assertEqual(answer["skipped"], len(huge))
+            self.assertIn("is not a number", answer["first_skipped"])
+
     def test_keys_that_come_later(self):
         path = self.put("a.jsonl", b'{"text": "a"}\n{"text": "b", "more": 1}\n')
         everything, named = ask([dict(ask="text_table", path=path), dict(ask="text_table", path=path, columns=["text"])])
