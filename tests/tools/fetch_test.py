@@ -1,6 +1,7 @@
 """`lockstep data fetch` against a server on this machine: whole, resumed, cut, wrong, refused, and several at once."""
 
 import contextlib
+import glob
 import gzip
 import hashlib
 import http.server
@@ -11,6 +12,7 @@ import pty
 import random
 import re
 import signal
+import socket
 import subprocess
 import tarfile
 import tempfile
@@ -98,7 +100,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if begin:
             self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
         if trouble != "unsized":
-            self.send_header("Content-Length", str(len(content) - begin))
+            self.send_header("Content-Length", str(len(content) - begin + (trouble == "promised") * 100))
         self.end_headers()
         body = content[begin:]
         if trouble == "cut":
@@ -243,6 +245,11 @@ class Fetch(unittest.TestCase):
         self.assertGreater(begins[1], 0)
         self.assertIn("again in 1.0 s", run.stderr)
 
+    def test_a_server_that_promises_more_than_it_sends(self):
+        self.server.trouble["set.tar.gz"] = ["promised"]
+        self.is_whole(self.fetch("--retries", "0"))
+        self.assertEqual(len(self.server.requests), 1)
+
     def test_a_connection_that_stalls_is_given_up(self):
         self.server.trouble["set.tar.gz"] = ["stall"]
         run = self.fetch("--stall-timeout", "1")
@@ -362,8 +369,36 @@ class Fetch(unittest.TestCase):
             self.server.contents["set.tar.gz"] = bad
             self.catalog["set"]["files"] = [self.entry("set.tar.gz", bad)]
             self.refused(self.fetch(), "cannot unpack")
+            self.assertEqual(list(self.found().values()), [bad])  # and nothing of what was unpacked before the error
+            self.assertEqual(os.listdir(os.path.join(self.data, "downloads", "set")), ["set.tar.gz"])
             self.assertFalse(os.path.exists(os.path.join(self.directory, "out")))
             subprocess.run(["rm", "-r", self.data], check=True)
+
+    def test_ctrl_c_while_unpacking(self):
+        self.server.contents["big.gz"] = big = gzip.compress(bytes(300_000_000), 1)
+        self.catalog["set"]["files"] = [self.entry("big.gz", big)]
+        folder = os.path.join(self.data, "downloads", "set")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = subprocess.Popen(self.command("set"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            deadline = time.monotonic() + 30
+            while not glob.glob(folder + "/unpacked.*/big") and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(.001)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+            self.assertEqual((process.returncode, out), (128 + number, ""), err)
+            self.assertEqual(os.listdir(folder), ["big.gz"])
+        self.files = {"big": bytes(300_000_000)}
+        self.is_whole(self.fetch())
+
+    def test_what_killed_runs_of_this_machine_have_left(self):
+        host = socket.gethostname()
+        self.server.contents["set.tar.gz"] = bad = b"no archive"
+        self.catalog["set"]["files"] = [self.entry("set.tar.gz", bad)]
+        for left in (host + ".17", host + ".example.17", "other.17"):
+            os.makedirs(os.path.join(self.data, "downloads", "set", "unpacked." + left, "x"))
+        self.refused(self.fetch(), "cannot unpack")
+        self.assertEqual(sorted(os.listdir(os.path.join(self.data, "downloads", "set"))),
+                         sorted(["set.tar.gz", f"unpacked.{host}.example.17", "unpacked.other.17"]))
 
     def test_parts(self):
         en_it = zipped({"Books.en-it.en": b"Hi\n", "Books.en-it.it": b"Ciao\n"})

@@ -159,6 +159,8 @@ void receive(const CatalogFile& file, const std::filesystem::path& part, const s
       errno = arriving.write_error;
       fail("write", part);
     }
+    // All of it, whatever the server says of what is to follow: the checksum decides.
+    if (arriving.have == file.bytes && !arriving.too_long) break;
     const bool cannot_resume = before > 0 && (outcome.code == CURLE_RANGE_ERROR || outcome.status == 416);
     // This server sends whole files only. The first time may be for what an earlier run has left, each other one
     // is for a connection that was cut.
@@ -174,7 +176,6 @@ void receive(const CatalogFile& file, const std::filesystem::path& part, const s
                                   file.bytes, by_hand(file, whole)));
     }
     if (outcome.code == CURLE_OK) {
-      if (arriving.have == file.bytes) break;
       const auto got = arriving.have;
       std::filesystem::remove(part);
       throw FileError(fmt::format("{} has {} bytes; the catalog says {}: another file{}", file.url, got,

@@ -22,6 +22,7 @@
 #include "lockstep/tracking/progress/live_line.h"
 #include "tools/data/catalog.h"
 #include "tools/data/download.h"
+#include "tools/data/run_program.h"
 #include "tools/data/unpack.h"
 
 namespace lockstep::tools {
@@ -57,19 +58,42 @@ void print_files(const std::filesystem::path& folder) {
   for (const auto& line : lines) fmt::print("{}\n", line);
 }
 
-// Of this process alone: on some network file systems machines do not see each other's locks. Removes what killed
-// processes of this machine have left.
-std::string own_name(const std::filesystem::path& downloads) {
-  char host[HOST_NAME_MAX + 1] = "";
-  ::gethostname(host, HOST_NAME_MAX);
-  const auto of_host = fmt::format("unpacked.{}.", host);
-  std::vector<std::filesystem::path> left;
-  for (const auto& entry : std::filesystem::directory_iterator(downloads)) {
-    if (entry.path().filename().string().starts_with(of_host)) left.push_back(entry.path());
+// A folder to unpack into, removed with what is in it unless it has got another name. While it is there, Ctrl-C and
+// SIGTERM are noted for end_if_stopped().
+class Unfinished {
+ public:
+  explicit Unfinished(const std::filesystem::path& downloads) : path_(downloads / own_name(downloads)) {
+    std::filesystem::create_directories(path_);
   }
-  for (const auto& path : left) std::filesystem::remove_all(path);
-  return fmt::format("{}{}", of_host, ::getpid());
-}
+  Unfinished(const Unfinished&) = delete;
+  Unfinished& operator=(const Unfinished&) = delete;
+  ~Unfinished() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  // Of this process alone: on some network file systems machines do not see each other's locks. Removes what killed
+  // processes of this machine have left.
+  static std::string own_name(const std::filesystem::path& downloads) {
+    char host[HOST_NAME_MAX + 1] = "";
+    ::gethostname(host, HOST_NAME_MAX);
+    const auto of_host = fmt::format("unpacked.{}.", host);
+    std::vector<std::filesystem::path> left;
+    for (const auto& entry : std::filesystem::directory_iterator(downloads)) {
+      const auto name = entry.path().filename().string();
+      // Another machine may be called HOST.example.
+      if (name.starts_with(of_host) && name.find_first_not_of("0123456789", of_host.size()) == name.npos)
+        left.push_back(entry.path());
+    }
+    for (const auto& path : left) std::filesystem::remove_all(path);
+    return fmt::format("{}{}", of_host, ::getpid());
+  }
+
+  StopSignals signals_{};
+  std::filesystem::path path_;
+};
 
 // Only what is on disk gets its name: afterwards the folder is taken for whole.
 void sync(const std::filesystem::path& folder) {
@@ -100,12 +124,12 @@ int fetch(const FetchArguments& arguments) {
                                     .say = LiveLine::print_above};
       std::vector<std::filesystem::path> archives;
       for (const auto& file : entry.files) archives.push_back(download(file, downloads, options));
-      const auto unfinished = downloads / own_name(downloads);
-      std::filesystem::create_directories(unfinished);
-      for (const auto& archive : archives) unpack(archive, unfinished);
-      sync(unfinished);
+      const Unfinished unfinished(downloads);
+      for (const auto& archive : archives) unpack(archive, unfinished.path());
+      sync(unfinished.path());
+      end_if_stopped();
       std::error_code error, ignored;
-      std::filesystem::rename(unfinished, target, error);
+      std::filesystem::rename(unfinished.path(), target, error);
       if (error && !is_there())  // else another machine has been faster, with the same files
         throw FileError(fmt::format("cannot create {}: {}", target.string(), error.message()));
       std::filesystem::remove_all(downloads, ignored);

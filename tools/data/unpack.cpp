@@ -15,6 +15,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
+#include "tools/data/run_program.h"
 
 namespace lockstep::tools {
 namespace {
@@ -61,6 +62,7 @@ void write_entry(archive* reader, const std::filesystem::path& archive_path,
     const la_ssize_t n = archive_read_data(reader, buffer.data(), buffer.size());
     if (n < 0) wrong(archive_error_string(reader));
     if (n == 0) break;
+    end_if_stopped();
     for (la_ssize_t at = 0; at < n;) {
       const ssize_t written = ::write(fd.get(), buffer.data() + at, static_cast<size_t>(n - at));
       if (written < 0 && errno == EINTR) continue;
@@ -93,6 +95,7 @@ void unpack(const std::filesystem::path& path, const std::filesystem::path& fold
     const int result = archive_read_next_header(reader.get(), &entry);
     check(result);
     if (result == ARCHIVE_EOF) return;
+    end_if_stopped();
     const char* name = archive_entry_pathname(entry);
     if (!is_single && name == nullptr)
       throw FileError(fmt::format("cannot unpack {}: a file's name is not UTF-8", path.string()));
