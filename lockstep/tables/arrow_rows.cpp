@@ -4,11 +4,13 @@
 #include <arrow/builder.h>
 #include <arrow/scalar.h>
 #include <arrow/type_traits.h>
+#include <arrow/util/io_util.h>
 #include <arrow/util/value_parsing.h>
 #include <fmt/format.h>
 
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "lockstep/base/error.h"
@@ -213,6 +215,10 @@ std::shared_ptr<arrow::Array> parsed_numbers(const arrow::Array& texts, Read rea
 void throw_status(const arrow::Status& status, const std::filesystem::path& path, std::string_view what) {
   std::string message = status.message();
   message.resize(std::min(message.find_first_of("\r\n"), message.size()));
+  // Of the system's errors the message says only what failed.
+  if (const int number = arrow::internal::ErrnoFromStatus(status)) {
+    message += fmt::format(": {}", std::strerror(number));
+  }
   throw FileError(fmt::format("{} {}: {}", path.string(), what, message));
 }
 

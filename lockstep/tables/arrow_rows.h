@@ -17,7 +17,7 @@
 
 namespace lockstep::tables {
 
-/// FileError: "{path} {what}: {the status's first line}".
+/// FileError: "{path} {what}: {the status's first line}", and of a system's error why.
 [[noreturn]] void throw_status(const arrow::Status& status, const std::filesystem::path& path,
                                std::string_view what);
 

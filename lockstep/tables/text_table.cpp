@@ -173,10 +173,10 @@ std::filesystem::path kept_file(const std::filesystem::path& path, const TextTab
     throw FileError(fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)));
   }
   constexpr int version = 1;
-  const std::string key = fmt::format("{} {} {} {}.{:09} {} {}", version,
-                                      std::filesystem::absolute(path).lexically_normal().string(),
-                                      status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec,
-                                      options.skip_bad_rows, fmt::join(options.columns, "\n"));
+  std::string key = fmt::format("{} {} {} {}.{:09} {}", version,
+                                std::filesystem::absolute(path).lexically_normal().string(), status.st_size,
+                                status.st_mtim.tv_sec, status.st_mtim.tv_nsec, options.skip_bad_rows);
+  for (const auto& name : options.columns) key += fmt::format(" {}:{}", name.size(), name);
   return options.cache_dir /
          fmt::format("{}-{:016x}.arrow", path.stem().string(), XXH3_64bits(key.data(), key.size()));
 }

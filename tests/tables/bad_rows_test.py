@@ -167,6 +167,22 @@ class BadRows(FilesTest):
             self.assertEqual(str(answer), f"{path}: there is no column 'labels'; its columns are 'text', 'label'")
             self.assertEqual(str(twice), "column 'text' is asked for twice")
 
+    def test_a_cache_that_cannot_be_written(self):
+        path, cache = self.put("a.csv", b"text,label\na,0\n"), os.path.join(self.directory, "cache")
+        question = dict(ask="text_table", path=path, cache_dir=cache)
+        ask([question])
+        (kept,) = os.listdir(cache)
+        os.unlink(os.path.join(cache, kept))
+        os.mkdir(os.path.join(cache, kept + ".unfinished"))
+        (answer,) = ask([question])
+        self.refused(answer, kept, "cannot be written", ": Is a directory")
+
+    def test_a_cache_of_other_columns(self):
+        path, cache = self.put("a.csv", b'"a\nb",a,b\n1,2,3\n'), os.path.join(self.directory, "cache")
+        for columns, wanted in ((["a\nb"], [["1"]]), (["a", "b"], [["2"], ["3"]])):
+            (answer,) = ask([dict(ask="text_table", path=path, columns=columns, cache_dir=cache)])
+            self.assertEqual(answer, {"names": columns, "columns": wanted})
+
     def test_all_rows_bad(self):
         path = self.put("a.csv", b"text,label\na\nb\n")
         (answer,) = ask([dict(ask="text_table", path=path, skip_bad_rows=True)])
