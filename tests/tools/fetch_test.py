@@ -411,6 +411,20 @@ class Fetch(unittest.TestCase):
         run = subprocess.run(self.command("books", "--part", "it-en"), capture_output=True, text=True, timeout=60)
         self.assertIn("books has no part 'it-en'; there are de-en, en-it", run.stderr)
 
+    def test_names_that_lead_elsewhere(self):
+        """A catalog chooses no folder beside those of --data-dir."""
+        files = [self.entry("set.tar.gz", self.archive)]
+        os.makedirs(os.path.join(self.directory, "mine", "letters"))
+        for name in ("../mine", self.directory + "/mine", "..", "a/b", "downloads"):
+            self.catalog = {name: {"files": files}}
+            run = subprocess.run(self.command(name), capture_output=True, text=True, timeout=60)
+            self.refused(run, f"'{name}' cannot be the name of a data set or part")
+        self.catalog = {"set": {"parts": {"x": files, "x/../../mine": files}, "default_part": "x/../../mine"}}
+        self.refused(self.fetch(), "'x/../../mine' cannot be the name of a data set or part")
+        self.assertEqual(self.server.requests, [])
+        self.assertEqual(os.listdir(self.directory + "/mine"), ["letters"])
+        self.assertFalse(os.path.exists(self.data))
+
     def test_mistakes(self):
         for arguments, message in ((("sets",), "there is no data set 'sets'; there are set"),
                                    ((), "which data set? --list shows them"),

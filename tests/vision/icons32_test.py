@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -121,6 +122,10 @@ class Icons32(unittest.TestCase):
         (self.directory / "set" / "file").write_text("mine")
         self.assertIn("set is not empty; name a new directory", self.run_tool().stderr)
         self.assertEqual((self.directory / "set" / "file").read_text(), "mine")
+        shutil.rmtree(self.directory / "set")
+        (self.directory / "set").touch()
+        self.assertIn("set is not a directory; name a new one", self.run_tool().stderr)
+        self.assertTrue((self.directory / "set").is_file())
 
 
 if __name__ == "__main__":

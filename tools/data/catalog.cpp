@@ -28,7 +28,20 @@ CatalogFile read_file_entry(const json& entry, const json& file) {
   return read;
 }
 
+// Names of data sets and parts become names of folders, which are removed when they have been unpacked.
+void check_folder_name(const std::string& name) {
+  const bool is_plain = !name.empty() && name[0] != '.' && name.find('/') == std::string::npos &&
+                        name.find('\0') == std::string::npos && name != "downloads";
+  if (!is_plain) {
+    throw ValueError(fmt::format(
+        "'{}' cannot be the name of a data set or part; expected a folder's name, without '/' and no dot first, "
+        "other than downloads",
+        name));
+  }
+}
+
 CatalogEntry read_entry(const std::string& name, const json& entry, std::string part) {
+  check_folder_name(name);
   CatalogEntry read{.name = name, .about = entry.value("about", std::string())};
   const json* files = nullptr;
   if (entry.contains("parts")) {
@@ -39,6 +52,7 @@ CatalogEntry read_entry(const std::string& name, const json& entry, std::string 
       throw ValueError(
           fmt::format("{} has no part '{}'; there are {}", name, part, fmt::join(read.parts, ", ")));
     }
+    check_folder_name(part);
     files = &parts.at(part);
   } else {
     if (!part.empty()) throw ValueError(fmt::format("{} has no parts; leave out --part", name));

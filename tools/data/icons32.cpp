@@ -116,7 +116,10 @@ int make_icons32(const Icons32Arguments& arguments) {
   if (output_text.ends_with('/')) output_text.pop_back();
   const fs::path output = output_text;
   std::error_code ignored;
-  if (fs::exists(output, ignored) && !fs::is_empty(output, ignored))
+  const bool is_there = fs::exists(output, ignored);
+  if (is_there && !fs::is_directory(output, ignored))
+    throw FileError(fmt::format("{} is not a directory; name a new one", output.string()));
+  if (is_there && !fs::is_empty(output, ignored))
     throw FileError(fmt::format("{} is not empty; name a new directory", output.string()));
   make_directories(output.parent_path());
   const TemporaryDirectory temporary(output.parent_path());
