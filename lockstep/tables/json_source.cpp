@@ -151,6 +151,7 @@ class JsonSource : public TableSource {
     BadRows found(path_, false);
     while (true) {
       const size_t end = whole_lines();
+      if (end == 0 && !blocks_.view().empty()) continue;  // the first line is longer than a block
       const std::string_view text = blocks_.view().substr(0, end);
       int64_t line = line_;
       for (size_t at = 0; at < text.size(); ++line) {

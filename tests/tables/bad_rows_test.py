@@ -268,6 +268,13 @@ class BadRows(FilesTest):
                 self.assertLessEqual(1, len(answer["columns"][0]))
                 self.assertLessEqual(len(answer["columns"][0]), good)
 
+    def test_a_first_line_longer_than_a_block(self):
+        """Wherever the file ends then."""
+        path = self.put("a.jsonl", b'{"a": "' + b"x" * 40 + b'"}\n{"a": "y"}\n')
+        for answer in ask([dict(ask="typed", path=path, columns=[["a", "string"]], block_bytes=size) for size in range(1, 70)]):
+            self.assertNotIsInstance(answer, Exception)
+            self.assertEqual(answer["values"], [["x" * 40, "y"]])
+
     def test_a_record_without_end(self):
         path = self.put("long.jsonl", b'{"a": 1}\n{"a": "' + b"x" * 5000)
         quote = self.put("long.csv", b'a,b\n1,2\n"' + b"x" * 5000)
