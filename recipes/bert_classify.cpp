@@ -41,7 +41,7 @@ class BertClassify : public Recipe {
   }
 
   void read() override {
-    files.read(source.known_labels());
+    files.read(source.known_labels(), source.is_classifier());
     if (files.train) train_size = static_cast<int64_t>(files.train->size());
   }
 

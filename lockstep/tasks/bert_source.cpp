@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/models/model_directory.h"
 
 namespace lockstep {
@@ -48,6 +51,15 @@ std::vector<std::string> BertSource::known_labels() const {
   if (!model_name_or_path.empty()) models::check_model_directory(model_name_or_path);
   if (!model_config.empty()) return {};
   return models::BertConfig::from_file(model_name_or_path / "config.json").labels;
+}
+
+bool BertSource::is_classifier() const {
+  const auto file = model_name_or_path / "model.safetensors";
+  if (!model_config.empty() || !std::filesystem::exists(file))
+    return false;  // load_model() says what is missing
+  const checkpoint::SafetensorsReader reader(file);
+  return std::any_of(reader.entries().begin(), reader.entries().end(),
+                     [](const auto& entry) { return entry.name == "classifier.weight"; });
 }
 
 BertTokenizer BertSource::load_tokenizer(const std::filesystem::path& vocabulary) const {

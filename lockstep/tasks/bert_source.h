@@ -26,6 +26,9 @@ struct BertSource {
 
   /// The labels of a model that was trained before; empty for a new one. Throws FileError.
   std::vector<std::string> known_labels() const;
+  /// Whether the model's file has a head that tells labels apart; false for a new model, and for an encoder, whose
+  /// known_labels() are only the default names. Throws FileError.
+  bool is_classifier() const;
   /// From --tokenizer-name or the model's directory; where neither is given, `vocabulary`. Throws FileError.
   BertTokenizer load_tokenizer(const std::filesystem::path& vocabulary) const;
   /// Whether neither --model-name-or-path nor --tokenizer-name is given, so that a vocabulary must be made.

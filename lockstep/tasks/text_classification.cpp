@@ -39,6 +39,19 @@ std::optional<int64_t> whole_number(std::string_view text) {
   return value;
 }
 
+// The numbers of a model's labels in data that has numbers: the names where they are such, the places of Hugging
+// Face's default names; nothing for other names.
+std::optional<std::set<int64_t>> numbers_of(const std::vector<std::string>& labels) {
+  std::set<int64_t> numbers, places;
+  for (size_t id = 0; id < labels.size(); ++id) {
+    if (const auto number = whole_number(labels[id])) numbers.insert(*number);
+    if (labels[id] == fmt::format("LABEL_{}", id)) places.insert(static_cast<int64_t>(id));
+  }
+  if (numbers.size() == labels.size()) return numbers;
+  if (places.size() == labels.size()) return places;
+  return std::nullopt;
+}
+
 [[noreturn]] void bad_label(const TextTable& table, const std::string& column, size_t row,
                             const std::string& expected) {
   throw ValueError(fmt::format("{}: label \"{}\" in column {} is unknown; expected {}", table.place(row),
@@ -50,7 +63,7 @@ std::optional<int64_t> whole_number(std::string_view text) {
 std::vector<std::string> infer_labels(const TextTable& table, const std::string& column) {
   const auto values = table.column(column);
   std::set<std::string> distinct;
-  int64_t greatest = -1;
+  std::set<int64_t> distinct_numbers;
   const bool numbers = whole_number(values.front()).has_value();
   for (size_t row = 0; row < values.size(); ++row) {
     distinct.emplace(values[row]);
@@ -64,9 +77,9 @@ std::vector<std::string> infer_labels(const TextTable& table, const std::string&
                 fmt::format("a whole number from 0 to {}, as in the first row; --label-names takes names",
                             kMaxLabels - 1));
     }
-    greatest = std::max(greatest, *number);
+    distinct_numbers.insert(*number);
   }
-  if (distinct.size() < 2) {
+  if ((numbers ? distinct_numbers.size() : distinct.size()) < 2) {
     throw ValueError(
         fmt::format("{}: column {} holds the one label \"{}\" only; a classifier needs two or more",
                     table.source().string(), column, *distinct.begin()));
@@ -79,8 +92,19 @@ std::vector<std::string> infer_labels(const TextTable& table, const std::string&
     return {distinct.begin(), distinct.end()};
   }
   std::vector<std::string> labels;
-  for (int64_t id = 0; id <= greatest; ++id) labels.push_back(fmt::format("LABEL_{}", id));
+  for (int64_t id = 0; id <= *distinct_numbers.rbegin(); ++id) labels.push_back(fmt::format("LABEL_{}", id));
   return labels;
+}
+
+bool are_same_labels(const std::vector<std::string>& values, const std::vector<std::string>& known) {
+  if (std::is_permutation(values.begin(), values.end(), known.begin(), known.end())) return true;
+  std::set<int64_t> numbers;
+  for (const auto& value : values) {
+    const auto number = whole_number(value);
+    if (!number) return false;
+    numbers.insert(*number);
+  }
+  return numbers_of(known) == numbers;
 }
 
 std::vector<std::string> choose_labels(const std::vector<std::string>& given,
@@ -89,7 +113,10 @@ std::vector<std::string> choose_labels(const std::vector<std::string>& given,
   if (!given.empty()) return given;
   if (!train) return known;
   auto found = infer_labels(*train, column);
-  return std::is_permutation(found.begin(), found.end(), known.begin(), known.end()) ? known : found;
+  if (std::is_permutation(found.begin(), found.end(), known.begin(), known.end())) return known;
+  const auto values = train->column(column);
+  const std::set<std::string> distinct(values.begin(), values.end());
+  return are_same_labels({distinct.begin(), distinct.end()}, known) ? known : found;
 }
 
 TextTable with_labels(const TextTable& table, const std::string& column,

@@ -19,8 +19,12 @@ namespace lockstep {
 /// naming file and line (record) for a label that does not fit, and for a column with a single label.
 std::vector<std::string> infer_labels(const TextTable& table, const std::string& column);
 
+/// Whether `values`, labels as they stand in data, are all of `known`, the names of a model's labels, and no others:
+/// letter by letter, or as whole numbers, of which LABEL_0, LABEL_1, ... stand for 0, 1, ...
+bool are_same_labels(const std::vector<std::string>& values, const std::vector<std::string>& known);
+
 /// The labels of a run: `given` if any; else `known`, those of the model, if `train` is absent or has the
-/// same ones, so that a trained classifier keeps its order; else those of `train` (infer_labels).
+/// same ones (are_same_labels), so that a trained classifier keeps its order; else those of `train` (infer_labels).
 std::vector<std::string> choose_labels(const std::vector<std::string>& given,
                                        const std::vector<std::string>& known,
                                        const std::optional<TextTable>& train, const std::string& column);

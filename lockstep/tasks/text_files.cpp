@@ -81,6 +81,16 @@ void TextFiles::check(const TrainingArguments& args) const {
   if (args.eval_strategy != IntervalStrategy::NO && validation_file.empty() && !validation_split) {
     throw ValueError("--eval-strategy needs a --validation-file or a --validation-split");
   }
+  const std::pair<const char*, const std::string*> columns[] = {{"--text-column", &text_column},
+                                                                {"--text-pair-column", &text_pair_column},
+                                                                {"--label-column", &label_column}};
+  for (const auto& [flag, name] : columns) {
+    for (const auto& [other_flag, other_name] : columns) {
+      if (flag == other_flag) break;
+      if (!name->empty() && *name == *other_name)
+        throw ValueError(fmt::format("{} and {} are both {}; give each its own", other_flag, flag, *name));
+    }
+  }
   if (max_seq_length == 0) throw ValueError("--max-seq-length is 0; expected a number of tokens");
   if (validation_split && (train_file.empty() || !validation_file.empty())) {
     throw ValueError(
@@ -96,7 +106,7 @@ void TextFiles::check(const TrainingArguments& args) const {
   }
 }
 
-void TextFiles::read(const std::vector<std::string>& known) {
+void TextFiles::read(const std::vector<std::string>& known, bool is_classifier) {
   if (!train_file.empty()) train = read_table(train_file, false);
   if (!validation_file.empty()) validation = read_table(validation_file, false);
   if (!test_file.empty()) test = read_table(test_file, true);
@@ -104,8 +114,9 @@ void TextFiles::read(const std::vector<std::string>& known) {
   std::vector<std::string> given = label_names;
   if (train && !keep_labels.empty()) {
     // A trained classifier keeps its order.
-    const bool are_known =
-        std::is_permutation(keep_labels.begin(), keep_labels.end(), known.begin(), known.end());
+    const bool are_known = is_classifier ? are_same_labels(keep_labels, known)
+                                         : std::is_permutation(keep_labels.begin(), keep_labels.end(),
+                                                               known.begin(), known.end());
     given = are_known ? known : keep_labels;
   }
   labels = choose_labels(given, known, train, label_column);

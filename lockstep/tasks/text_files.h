@@ -42,8 +42,9 @@ struct TextFiles {
   std::optional<TextTable> test;        ///< set by read(); nothing without the file
   std::vector<std::string> labels;      ///< set by read(): names of the classes by id
   /// Reads the tables, leaves out rows whose labels are not kept (but of the test table), chooses the labels
-  /// (`known` are the model's) and splits the training table. Throws FileError and ValueError.
-  void read(const std::vector<std::string>& known);
+  /// (`known` are the model's, which has a head for them if `is_classifier`) and splits the training table. Throws
+  /// FileError and ValueError.
+  void read(const std::vector<std::string>& known, bool is_classifier = true);
   /// The labels, how many rows of the training file were kept, and how many bad rows were left out.
   std::string about() const;
   /// One of the three tables as a dataset; empty for a table that is not there. `positions`: the most tokens that

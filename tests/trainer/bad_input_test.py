@@ -114,6 +114,8 @@ class BadInputTest(unittest.TestCase):
         self.check("--validation-split is half; expected", validation_split="half")
         self.check("--validation-split divides the --train-file and takes the place of", validation_split=.1, validation_file=self.train)
         self.check("--split-seed is for --validation-split", split_seed=1)
+        self.check("--text-column and --label-column are both label; give each its own", text_column="label")
+        self.check("--text-column and --text-pair-column are both text; give each its own", text_pair_column="text")
         self.check("--keep-labels keeps positive only", keep_labels="positive")
         self.check("--keep-labels and --label-names both name the labels", keep_labels="a,b", label_names="a,b")
         self.check("sometimes; it must be no, steps or epoch", eval_strategy="sometimes")

@@ -182,6 +182,41 @@ class RecipeTest(unittest.TestCase):
             self.assert_same_history(tiny.history(self.dir / "kept"), expected, tolerance=tolerance)
         self.assertEqual(json.loads((self.dir / "kept/config.json").read_text())["id2label"], {"0": "positive", "1": "negative"})
 
+    def test_numbers_keep_the_order_of_a_trained_classifier(self):
+        """In whichever order they are named: the head is kept, and would say the opposite. A new head takes the order."""
+        import safetensors.numpy
+
+        numbered = tiny.write_csv(self.dir / "numbered.csv", [(text, int(label == "positive"))
+                                                              for text, label in tiny.make_rows(60, seed=4)])
+        encoder = self.dir / "encoder"
+        shutil.copytree(self.model, encoder)
+        weights = safetensors.numpy.load_file(encoder / "model.safetensors")
+        safetensors.numpy.save_file({name: value for name, value in weights.items() if not name.startswith("classifier.")},
+                                    encoder / "model.safetensors", {"format": "pt"})
+        config = json.loads((encoder / "config.json").read_text())
+        for key in ("id2label", "label2id"):
+            config.pop(key, None)
+        (encoder / "config.json").write_text(json.dumps(config))
+        flags = {"--train-file": numbered, "--validation-file": numbered, "--save-strategy": "no", "--max-seq-length": 32,
+                 "--hidden-dropout": 0, "--attention-dropout": 0}
+
+        def trained(model, name, **more):
+            output = self.dir / name
+            done = tiny.run({**flags, "--model-name-or-path": model, "--output-dir": output,
+                             **{"--" + key.replace("_", "-"): value for key, value in more.items()}})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            labels = json.loads((output / "config.json").read_text())["id2label"]
+            return output, [labels["0"], labels["1"]], json.loads((output / "eval_results.json").read_text())["eval_accuracy"]
+
+        still = dict(max_steps=1, learning_rate=0)
+        for keep, named, other in (({"keep_labels": "1,0"}, ["1", "0"], {}), ({}, ["LABEL_0", "LABEL_1"], {"keep_labels": "1,0"})):
+            model, labels, accuracy = trained(encoder, "first" + "".join(named), learning_rate=3e-3, num_train_epochs=10, **keep)
+            self.assertEqual(labels, named)
+            self.assertGreater(accuracy, .7)
+            for number, flag in enumerate((keep, other)):
+                again = trained(model, f"again{number}" + "".join(named), **still, **flag)
+                self.assertEqual(again[1:], (named, accuracy), flag)
+
     def test_group_by_length_and_workers_see_every_sample_once(self):
         log = self.dir / "grouped.jsonl"
         self.train_run("grouped", ranks=2, per_device_train_batch_size=8, train_sampling_strategy="group_by_length",

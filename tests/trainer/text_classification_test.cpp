@@ -34,7 +34,28 @@ TEST(Labels, NamesAreSorted) {
   EXPECT_EQ(infer_labels(table({"so", "bad", "good", "bad"}), "label"), (Labels{"bad", "good", "so"}));
 }
 
-TEST(Labels, OneLabelIsAnError) { EXPECT_THROW(infer_labels(table({"good", "good"}), "label"), ValueError); }
+TEST(Labels, OneLabelIsAnError) {
+  EXPECT_THROW(infer_labels(table({"good", "good"}), "label"), ValueError);
+  EXPECT_THROW(infer_labels(table({"1", "1.0"}), "label"), ValueError);
+  EXPECT_THROW(infer_labels(table({"0", "0.0"}), "label"), ValueError);
+}
+
+// Of a model with as many labels the head is kept: in another order it would say the opposite.
+TEST(Labels, NumbersKeepTheOrderOfATrainedClassifier) {
+  const auto numbers = table({"0", "1", "0.0"});
+  EXPECT_EQ(choose_labels({}, {"1", "0"}, numbers, "label"), (Labels{"1", "0"}));
+  EXPECT_EQ(choose_labels({}, {"LABEL_0", "LABEL_1"}, numbers, "label"), (Labels{"LABEL_0", "LABEL_1"}));
+  EXPECT_EQ(choose_labels({}, {"2", "1"}, table({"1", "2"}), "label"), (Labels{"2", "1"}));
+  EXPECT_EQ(choose_labels({}, {"2", "0"}, numbers, "label"), (Labels{"LABEL_0", "LABEL_1"}));
+  EXPECT_EQ(choose_labels({}, {"1", "0", "2"}, numbers, "label"), (Labels{"LABEL_0", "LABEL_1"}));
+  EXPECT_TRUE(are_same_labels({"1", "0"}, {"LABEL_0", "LABEL_1"}));
+  EXPECT_TRUE(are_same_labels({"b", "a"}, {"a", "b"}));
+  EXPECT_FALSE(are_same_labels({"1", "0"}, {"LABEL_1", "LABEL_0"}));  // there a number is a place
+  EXPECT_FALSE(are_same_labels({"1", "0"}, {"negative", "positive"}));
+  EXPECT_FALSE(are_same_labels({"1", "0"}, {"0", "1", "2"}));
+  EXPECT_FALSE(are_same_labels({"1", "a"}, {"0", "1"}));
+  EXPECT_FALSE(are_same_labels({"1", "0"}, {}));
+}
 
 TEST(Labels, ATrainedModelKeepsItsOrder) {
   const std::optional train = table({"negative", "positive"});
