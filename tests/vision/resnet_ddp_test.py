@@ -135,6 +135,15 @@ class ResNetDdp(unittest.TestCase):
             _, text = self.train("out", *flags, "--resume", "--model-filename", "deep/own.pth", "--eval-on-start", data=data, ranks=1)
             self.assertIn("cifar stem", text)
 
+    def test_what_two_ranks_evaluate_is_what_is_saved(self):
+        # Without --sync-bn each rank's last forward pass has left statistics of its own.
+        output, text = self.train("out", "--num-epochs", 2, "--ema-decay", 0.5, "--load-best-model-at-end")
+        best = min(entry["eval_loss"] for entry in log_of(output) if "eval_loss" in entry)
+        again, _ = self.train("again", "--resume", "--model-filename", output / "resnet_distributed.pth", "--eval-on-start",
+                              "--max-steps", 1, "--save-strategy", "no", ranks=1)
+        saved = next(entry["eval_loss"] for entry in log_of(again) if "eval_loss" in entry)
+        self.assertAlmostEqual(saved, best, delta=1e-5 * best)
+
     def test_synchronised_batch_norm_makes_two_ranks_as_one(self):
         losses = []
         for ranks, batch, more in ((1, 8, []), (2, 4, ["--sync-bn"]), (2, 4, [])):
