@@ -144,6 +144,14 @@ class ResNetDdp(unittest.TestCase):
         saved = next(entry["eval_loss"] for entry in log_of(again) if "eval_loss" in entry)
         self.assertAlmostEqual(saved, best, delta=1e-5 * best)
 
+    def test_a_directory_whose_name_is_no_utf8(self):
+        for more in ([], ["--resume"]):
+            output, _ = self.train("\udcff", "--max-steps", 2 + len(more), "--eval-strategy", "steps", "--eval-steps", 1,
+                                   "--load-best-model-at-end", "--save-strategy", "steps", "--save-steps", 1, *more)
+            state = json.loads((output / "trainer_state.json").read_text())
+            self.assertIn("\ufffd/checkpoint-", state["best_model_checkpoint"])
+            self.assertEqual(json.loads((output / "training_args.json").read_text())["output_dir"][-1], "\ufffd")
+
     def test_synchronised_batch_norm_makes_two_ranks_as_one(self):
         losses = []
         for ranks, batch, more in ((1, 8, []), (2, 4, ["--sync-bn"]), (2, 4, [])):
