@@ -57,7 +57,14 @@ class BadInput(unittest.TestCase):
 
     def test_classes_that_differ(self):
         shutil.rmtree(self.data / "test" / "apps")
-        self.assertIn("2 classes, the test pictures 1", self.refused())
+        self.assertIn("2 classes, the test pictures 1: only the training pictures have apps;", self.refused())
+        (self.data / "test" / "mimetypes").rename(self.data / "test" / "types")
+        (self.data / "train" / "apps").rename(self.data / "train" / "types")
+        (self.data / "test" / "more").mkdir()
+        next((self.data / "test" / "types").iterdir()).rename(self.data / "test" / "more" / "x.png")
+        self.assertIn("2 classes, the test pictures 2: only the training pictures have mimetypes;", self.refused(ranks=1))
+        shutil.rmtree(self.data / "train" / "mimetypes")
+        self.assertIn("1 classes, the test pictures 2: only the test pictures have more;", self.refused(ranks=1))
 
     def test_a_picture_that_does_not_decode(self):
         path = self.data / "train" / "apps" / "apps-001.png"
