@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/metrics/classification.h"
 #include "lockstep/models/resnet.h"
@@ -218,7 +219,16 @@ class ResNetDdp : public Recipe {
     options.stem = resumed;
   }
 
-  void prepare() override { make_directory(model_file().parent_path()); }
+  void prepare() override {
+    make_directory(model_file().parent_path());
+    if (args.fast_dev_run > 0) return;
+    // A file that cannot be written is told before training. What throws leaves it as it is.
+    struct Tried {};
+    try {
+      write_file_atomically(model_file(), [](const auto&) { throw Tried(); });
+    } catch (const Tried&) {
+    }
+  }
 
   void load() override {
     model = models::ResNet(options);

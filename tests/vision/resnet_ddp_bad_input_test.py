@@ -93,6 +93,9 @@ class BadInput(unittest.TestCase):
         self.assertIn("has neither a checkpoint nor x.pth", self.refused("--resume", "--model-filename", "x.pth"))
         self.assertIn("exclude each other", self.refused("--resume", "--resume-from-checkpoint", "latest"))
 
+    def test_a_model_file_that_cannot_be_written_is_told_before_training(self):
+        self.assertIn("cannot create a temporary file to replace", self.refused("--model-filename", "x" * 300 + ".pth"))
+
     def test_flags(self):
         self.assertIn("--random-seed -1: expected a whole number", self.refused("--random_seed", "-1"))
         self.assertIn("hue is 0.7; expected 0 to 0.5", self.refused("--hue", 0.7))
