@@ -198,8 +198,8 @@ at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
   const int parts = exchange ? exchange->parts() : group_ ? group_->size() : 1;
   if (is_training() && parts == 1 && input.numel() == input.size(1)) {
     throw ValueError(fmt::format(
-        "BatchNorm: training needs more than one value per channel; this input, [{}], has 1: use a batch of two "
-        "samples or more, and leave out a last one of one (dataloader_drop_last)",
+        "BatchNorm: training needs more than one value per channel; this input, [{}], has 1: use batches of 2 or more "
+        "samples; dataloader_drop_last leaves out an incomplete last one",
         fmt::join(input.sizes(), ", ")));
   }
   if (!is_training() || parts == 1) return torch::nn::BatchNormImplBase<2, BatchNormImpl>::forward(input);
