@@ -150,8 +150,9 @@ bool is_plain(const at::Tensor& tensor) {
          (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble);
 }
 
-// The weight's gradient of a 1x1 convolution with a stride and few channels overruns oneDNN's memory (2.13's, seen
-// with AVX2, one thread and fewer than 8 channels). Of the pixels that count alone it is one without a stride.
+// The weight's gradient of a 1x1 convolution with a stride overruns oneDNN's memory where channels are fewer than a
+// vector register has places, 8 with AVX2 and 16 with AVX-512 (github.com/uxlfoundation/oneDNN/issues/6035). A
+// convolution without a stride, of the pixels that count alone, gives the same.
 bool overruns(const torch::nn::Conv2dImpl& convolution, const at::Tensor& input) {
   constexpr int64_t kChannels = 16;  // of a vector register
   const auto& options = convolution.options;
