@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/metrics/classification.h"
 #include "lockstep/models/resnet.h"
@@ -35,13 +36,28 @@ Stem stem_named(const std::string& name) {
 
 std::string name_of(Stem stem) { return kStems.at(static_cast<size_t>(stem)); }
 
+/// The config.json in `directory`; no object where there is none.
+nlohmann::json config_in(const fs::path& directory) {
+  std::ifstream file(directory / "config.json");
+  return file ? nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false) : nlohmann::json();
+}
+
+/// That of the checkpoint from which training goes on. The older ones are of the same model.
+nlohmann::json resumed_config(const TrainingArguments& args) {
+  const std::string& from = args.resume_from_checkpoint;
+  if (from != "auto" && from != "latest") return from.empty() ? nlohmann::json() : config_in(from);
+  for (const auto& candidate : checkpoint::candidates(args.output_dir)) {
+    if (auto config = config_in(candidate.path); config.is_object()) return config;
+  }
+  return {};
+}
+
 /// That of a model whose first layer is 3x3: its stride is no part of its weights, but of the config.json beside them or in
 /// `output_dir`.
 Stem small_stem_of(const fs::path& weights_file, const fs::path& output_dir) {
   for (const fs::path& directory : {weights_file.parent_path(), output_dir}) {
-    std::ifstream file(directory / "config.json");
-    if (!file) continue;
-    const auto config = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+    const auto config = config_in(directory);
+    if (config.is_null()) continue;
     return config.is_object() && config.value("stem", nlohmann::json()) == "stride2" ? Stem::stride2
                                                                                      : Stem::cifar;
   }
@@ -156,6 +172,7 @@ class ResNetDdp : public Recipe {
                    : files.image_size <= 64 ? Stem::stride2
                                             : Stem::imagenet;
     if (resume) find_weights();
+    if (!args.resume_from_checkpoint.empty()) take_resumed_stem();
     if (options.num_classes < classes) {
       throw ValueError(fmt::format(
           "the model has {} outputs{}; the pictures in {} have {} classes", options.num_classes,
@@ -186,7 +203,32 @@ class ResNetDdp : public Recipe {
       options.num_classes = last->second.size(0);
   }
 
-  void prepare() override { make_directory(model_file().parent_path()); }
+  /// Weights of a 3x3 convolution fit both stems, so a checkpoint would be read into another network.
+  void take_resumed_stem() {
+    const auto config = resumed_config(args);
+    const auto found = config.is_object() ? config.find("stem") : config.end();
+    if (found == config.end() || !found->is_string()) return;
+    const auto name = found->get<std::string>();
+    if (std::find(kStems.begin(), kStems.end(), name) == kStems.end()) return;
+    const Stem resumed = stem_named(name);
+    if (stem != "auto" && resumed != stem_named(stem)) {
+      throw ValueError(
+          fmt::format("--stem {}: the run that is resumed has the stem {}; leave --stem out, or begin anew",
+                      stem, name_of(resumed)));
+    }
+    options.stem = resumed;
+  }
+
+  void prepare() override {
+    make_directory(model_file().parent_path());
+    if (args.fast_dev_run > 0) return;
+    // A file that cannot be written is told before training. What throws leaves it as it is.
+    struct Tried {};
+    try {
+      write_file_atomically(model_file(), [](const auto&) { throw Tried(); });
+    } catch (const Tried&) {
+    }
+  }
 
   void load() override {
     model = models::ResNet(options);

@@ -288,9 +288,12 @@ TorchFile read_torch_file(const std::filesystem::path& path, const std::string& 
   }
   if (read.tensors.empty()) {
     const std::string dicts = dicts_in(dict);
-    throw FileError(file + (dicts.empty()
-                                ? " holds no tensors"
-                                : " holds no tensors beside its dicts; choose one with --key: " + dicts));
+    throw FileError(
+        file +
+        (dicts.empty()
+             ? " holds no tensors"
+             : " holds no tensors beside its dicts; choose one with lockstep checkpoint convert --key: " +
+                   dicts));
   }
   return read;
 }

@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/conv2d.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 
@@ -149,6 +150,20 @@ bool is_plain(const at::Tensor& tensor) {
          (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble);
 }
 
+// The weight's gradient of a 1x1 convolution with a stride overruns oneDNN's memory where channels are fewer than a
+// vector register has places, 8 with AVX2 and 16 with AVX-512 (github.com/uxlfoundation/oneDNN/issues/6035). A
+// convolution without a stride, of the pixels that count alone, gives the same.
+bool overruns(const torch::nn::Conv2dImpl& convolution, const at::Tensor& input) {
+  constexpr int64_t kChannels = 16;  // of a vector register
+  const auto& options = convolution.options;
+  const auto& stride = *options.stride();
+  return *options.kernel_size() == std::array<int64_t, 2>{1, 1} && (stride[0] > 1 || stride[1] > 1) &&
+         std::min(stride[0], stride[1]) > 0 && options.in_channels() < kChannels * options.groups() &&
+         std::holds_alternative<torch::ExpandingArray<2>>(options.padding()) &&
+         *std::get<torch::ExpandingArray<2>>(options.padding()) == std::array<int64_t, 2>{0, 0} &&
+         input.dim() == 4;
+}
+
 }  // namespace
 
 Conv2dImpl::Conv2dImpl(const torch::nn::Conv2dOptions& options) : torch::nn::Conv2dImpl(options) {
@@ -188,6 +203,13 @@ at::Tensor Conv2dImpl::forward(const at::Tensor& input) {
                          is_plain(weight) && input.scalar_type() == weight.scalar_type() &&
                          input.size(1) == weight.size(1) && input.size(0) >= kLeastImages &&
                          !has_tangent(input, weight) && !at::autocast::is_autocast_enabled(at::kCPU);
+  if (!is_simple && overruns(*this, input)) {
+    constexpr std::array<int64_t, 2> kOnes{1, 1}, kNone{0, 0};
+    const auto& stride = *options.stride();
+    const at::Tensor chosen = input.slice(2, 0, std::nullopt, stride[0]).slice(3, 0, std::nullopt, stride[1]);
+    return at::conv2d(chosen, weight, bias.defined() ? std::optional(bias) : std::nullopt, kOnes,
+                      at::IntArrayRef(kNone), kOnes, options.groups());
+  }
   if (!is_simple) return torch::nn::Conv2dImpl::forward(input);
   const auto padding = *std::get<torch::ExpandingArray<2>>(options.padding());
   const auto stride = *options.stride();

@@ -5,6 +5,8 @@
 #include <ATen/ops/var_mean.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -194,6 +196,12 @@ at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
   _check_input_dim(input);
   std::shared_ptr<detail::BatchExchange> exchange = group_ ? exchange_.lock() : nullptr;
   const int parts = exchange ? exchange->parts() : group_ ? group_->size() : 1;
+  if (is_training() && parts == 1 && input.numel() == input.size(1)) {
+    throw ValueError(fmt::format(
+        "BatchNorm: training needs more than one value per channel; this input, [{}], has 1: use batches of 2 or more "
+        "samples; dataloader_drop_last leaves out an incomplete last one",
+        fmt::join(input.sizes(), ", ")));
+  }
   if (!is_training() || parts == 1) return torch::nn::BatchNormImplBase<2, BatchNormImpl>::forward(input);
   std::shared_ptr<const Statistics> statistics;
   {

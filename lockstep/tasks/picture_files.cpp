@@ -89,11 +89,18 @@ void PictureFiles::read() {
   }
   train = open_pictures(data_dir, PictureSplit::train);
   test = open_pictures(data_dir, PictureSplit::test);
-  if (train->classes() != test->classes()) {
-    throw ValueError(
-        fmt::format("the training pictures in {} have {} classes, the test pictures {}; expected the same "
-                    "folders in both",
-                    data_dir.string(), train->classes().size(), test->classes().size()));
+  for (const bool of_train : {true, false}) {
+    const auto &classes = (of_train ? train : test)->classes(),
+               &others = (of_train ? test : train)->classes();
+    const auto lone = std::find_if(classes.begin(), classes.end(), [&](const std::string& name) {
+      return std::find(others.begin(), others.end(), name) == others.end();
+    });
+    if (lone == classes.end()) continue;
+    throw ValueError(fmt::format(
+        "the training pictures in {} have {} classes, the test pictures {}: only the {} pictures have {}; "
+        "expected the same folders in both",
+        data_dir.string(), train->classes().size(), test->classes().size(), of_train ? "training" : "test",
+        *lone));
   }
   if (image_size == 0) {
     const auto first = train->pixels(0);

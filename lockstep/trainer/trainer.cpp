@@ -1,5 +1,6 @@
 #include "lockstep/trainer/trainer.h"
 
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -54,6 +55,20 @@ void Trainer::Impl::log(Metrics values) {
   run_log.append(state.log_history.back());
 }
 
+// A forward pass leaves each rank the statistics of its own batch. What is evaluated is what is saved, rank 0's model; in
+// training the next forward would copy its buffers too.
+void Trainer::Impl::share_buffers() {
+  if (group.size() == 1 || !arguments.ddp_broadcast_buffers || parts.engine->logical_ranks() != nullptr)
+    return;
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& buffer : module.buffers()) {
+    if (!buffer.defined() || buffer.numel() == 0) continue;
+    const at::Tensor values = buffer.detach().contiguous();
+    group.broadcast(values, {.src = 0});
+    if (!values.is_alias_of(buffer)) buffer.copy_(values);
+  }
+}
+
 Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::string& prefix,
                                             bool keep_outputs) {
   const timeline::Uncounted uncounted;
@@ -64,6 +79,7 @@ Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::s
   {
     std::optional<ExponentialMovingAverage::Use> averaged;
     if (ema && !ema->is_swapped()) averaged.emplace(*ema);
+    share_buffers();
     const int64_t rank_batch = arguments.per_device_eval_batch_size;
     const int ranks = data_ranks();
     const int64_t of_a_rank = ((size + ranks - 1) / ranks + rank_batch - 1) / rank_batch;

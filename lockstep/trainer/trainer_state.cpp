@@ -75,7 +75,7 @@ std::string to_json(const TrainerState& state) {
       {"train_batch_size", state.train_batch_size},
       {"trial_name", nullptr},
       {"trial_params", nullptr}};
-  return dump_json(out, {.indent = 2}) + "\n";
+  return dump_json(out, {.indent = 2, .replace_invalid_utf8 = true}) + "\n";  // the name of a directory
 }
 
 TrainerState trainer_state_from_json(std::string_view text, const std::string& source) {

@@ -57,14 +57,19 @@ class PictureFolder : public PictureSet {
  public:
   PictureFolder(const fs::path& directory, const PictureFolderOptions& options)
       : keep_bytes_(options.keep_bytes) {
+    fs::path reads = directory;
     try {
       for (const auto& entry : fs::directory_iterator(directory)) {
         if (entry.is_directory()) classes_.push_back(entry.path().filename().string());
       }
       std::sort(classes_.begin(), classes_.end());
-      for (size_t label = 0; label < classes_.size(); ++label) add_class(directory / classes_[label], label);
+      for (size_t label = 0; label < classes_.size(); ++label) {
+        reads = directory / classes_[label];
+        add_class(reads, label);
+      }
     } catch (const fs::filesystem_error& error) {
-      throw FileError(fmt::format("cannot read {}: {}", directory.string(), error.code().message()));
+      const fs::path& where = error.path1().empty() ? reads : error.path1();
+      throw FileError(fmt::format("cannot read {}: {}", where.string(), error.code().message()));
     }
     if (classes_.empty())
       throw FileError(fmt::format("{} has no folders; expected one per class, with PNG or JPEG files",

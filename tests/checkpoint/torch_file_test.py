@@ -139,7 +139,7 @@ class TorchFile(unittest.TestCase):
         module = torch.nn.Linear(3, 2)
         optimizer = torch.optim.AdamW(module.parameters())
         torch.save({"epoch": 3, "model": module.state_dict(), "optimizer": optimizer.state_dict(), "best": 0.5, "note": "x"}, self.file)
-        self.refuses(r'\S+model.pth holds no tensors beside its dicts; choose one with --key: "model", "optimizer"\n')
+        self.refuses(r'\S+model.pth holds no tensors beside its dicts; choose one with lockstep checkpoint convert --key: "model", "optimizer"\n')
         self.refuses(r'\S+model.pth has no dict "modle"; it has: "model", "optimizer"\n', "--key", "modle", code=2)
         self.check_equal(self.convert("--key", "model")[0], module.state_dict())
         torch.save({"weight": torch.ones(2), "epoch": 3, "names": ["a"], "big": 2**60, "negative": -5}, self.file)

@@ -6,6 +6,8 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "lockstep/base/error.h"
 #include "lockstep/models/toy.h"
 
@@ -63,6 +65,21 @@ TEST(ResNet, OptionsChangeItsShape) {
                            whole->forward(picture).slice(2, 0, 32, 2).slice(3, 0, 32, 2), 1e-5, 1e-6));
   EXPECT_EQ(quick->forward(picture).sizes(), (std::vector<int64_t>{2, 7}));
   EXPECT_THROW(ResNet(ResNetOptions{.blocks = {2, 0, 2, 2}}), ValueError);
+}
+
+TEST(ResNet, ABatchOfOneValueAChannelIsRefused) {
+  ResNet model(ResNetOptions{.num_classes = 3, .stem = ResNetOptions::Stem::imagenet, .width = 4});
+  const at::Tensor picture = at::randn({2, 3, 32, 32});  // 1 x 1 before the classifier
+  try {
+    model->forward(picture.narrow(0, 0, 1));
+    FAIL() << "a variance of one value";
+  } catch (const ValueError& error) {
+    EXPECT_NE(std::string(error.what()).find("this input, [1, 32, 1, 1], has 1"), std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(model->forward(picture).size(0), 2);
+  model->eval();
+  EXPECT_EQ(model->forward(picture.narrow(0, 0, 1)).size(0), 1);
 }
 
 }  // namespace

@@ -65,6 +65,28 @@ TEST(Convolution, EqualsLibTorchs) {
   }
 }
 
+// The shortcut of a narrow residual network; oneDNN's gradient of such a weight overruns the heap (AVX2, one thread).
+TEST(Convolution, FewChannelsWithAStrideEqualLibTorchs) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  for (int64_t in = 1; in <= 8; ++in) {
+    for (int round = 0; round < 12; ++round) {
+      Conv2d ours(torch::nn::Conv2dOptions(in, 2 * in, 1).stride({2, 3}).bias(in % 2 == 0));
+      const at::Tensor x = variable({4, in, 12, 11}), exact = x.detach().to(at::kDouble);
+      const at::Tensor weight = ours->weight.detach().to(at::kDouble).requires_grad_();
+      const at::Tensor theirs =
+          at::conv2d(exact, weight, ours->bias.defined() ? ours->bias.to(at::kDouble) : at::Tensor(), {2, 3});
+      const at::Tensor output = ours(x.contiguous(at::MemoryFormat::ChannelsLast));
+      expect_close(output, theirs.to(at::kFloat), "output");
+      const at::Tensor direction = at::randn_like(output);
+      expect_close(gradient_of(output, ours->weight, direction),
+                   gradient_of(theirs, weight, direction.to(at::kDouble)).to(at::kFloat),
+                   "gradient of the weight");
+    }
+  }
+  at::set_num_threads(threads);
+}
+
 TEST(Convolution, CanBeDifferentiatedTwice) {
   Conv2d ours(torch::nn::Conv2dOptions(2, 3, 3).padding(1).bias(false));
   const at::Tensor weight = ours->weight.detach().clone().requires_grad_();

@@ -160,6 +160,11 @@ class PictureSets(unittest.TestCase):
                            samples=[2], batch_size=1, workers=0, output=str(self.directory / "out"))])[0]
         self.assert_refused(answer, "z.png", "No such file", "(sample 2)")
 
+    def test_a_folder_that_cannot_be_read_is_named(self):
+        write_icons(self.directory, each=2)
+        (self.directory / "train" / "mimetypes" / "again").symlink_to(".")  # in itself, without an end
+        self.assert_refused(self.ask(), "train/mimetypes", "Too many levels of symbolic links")
+
     def test_a_file_that_is_cut_off_while_it_is_in_use(self):
         self.write_cifar10()
         answer = ask([dict(ask="cut_off", directory=str(self.directory), split="train", kind="cifar10", records_per_file=5,

@@ -57,7 +57,14 @@ class BadInput(unittest.TestCase):
 
     def test_classes_that_differ(self):
         shutil.rmtree(self.data / "test" / "apps")
-        self.assertIn("2 classes, the test pictures 1", self.refused())
+        self.assertIn("2 classes, the test pictures 1: only the training pictures have apps;", self.refused())
+        (self.data / "test" / "mimetypes").rename(self.data / "test" / "types")
+        (self.data / "train" / "apps").rename(self.data / "train" / "types")
+        (self.data / "test" / "more").mkdir()
+        next((self.data / "test" / "types").iterdir()).rename(self.data / "test" / "more" / "x.png")
+        self.assertIn("2 classes, the test pictures 2: only the training pictures have mimetypes;", self.refused(ranks=1))
+        shutil.rmtree(self.data / "train" / "mimetypes")
+        self.assertIn("1 classes, the test pictures 2: only the test pictures have more;", self.refused(ranks=1))
 
     def test_a_picture_that_does_not_decode(self):
         path = self.data / "train" / "apps" / "apps-001.png"
@@ -85,6 +92,9 @@ class BadInput(unittest.TestCase):
         self.assertIn("has neither a checkpoint nor resnet_distributed.pth", self.refused("--resume"))
         self.assertIn("has neither a checkpoint nor x.pth", self.refused("--resume", "--model-filename", "x.pth"))
         self.assertIn("exclude each other", self.refused("--resume", "--resume-from-checkpoint", "latest"))
+
+    def test_a_model_file_that_cannot_be_written_is_told_before_training(self):
+        self.assertIn("cannot create a temporary file to replace", self.refused("--model-filename", "x" * 300 + ".pth"))
 
     def test_flags(self):
         self.assertIn("--random-seed -1: expected a whole number", self.refused("--random_seed", "-1"))

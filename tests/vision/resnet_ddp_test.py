@@ -135,6 +135,41 @@ class ResNetDdp(unittest.TestCase):
             _, text = self.train("out", *flags, "--resume", "--model-filename", "deep/own.pth", "--eval-on-start", data=data, ranks=1)
             self.assertIn("cifar stem", text)
 
+    def test_what_two_ranks_evaluate_is_what_is_saved(self):
+        # Without --sync-bn each rank's last forward pass has left statistics of its own.
+        output, text = self.train("out", "--num-epochs", 2, "--ema-decay", 0.5, "--load-best-model-at-end")
+        best = min(entry["eval_loss"] for entry in log_of(output) if "eval_loss" in entry)
+        again, _ = self.train("again", "--resume", "--model-filename", output / "resnet_distributed.pth", "--eval-on-start",
+                              "--max-steps", 1, "--save-strategy", "no", ranks=1)
+        saved = next(entry["eval_loss"] for entry in log_of(again) if "eval_loss" in entry)
+        self.assertAlmostEqual(saved, best, delta=1e-5 * best)
+
+    def test_a_resumed_checkpoint_keeps_its_stem(self):
+        # The stem's stride is no part of the weights: of pictures of this size it would be another one.
+        flags = ["--stem", "stride2", "--max-steps", 2, "--save-steps", 1, "--save-strategy", "steps"]
+        output, _ = self.train("out", *flags, ranks=1)
+        whole = self.directory / "whole"
+        shutil.copytree(output, whole)
+        for path in (output / "checkpoint-2").iterdir():
+            path.unlink()
+        (output / "checkpoint-2").rmdir()
+        (output / "latest").write_text("checkpoint-1\n")
+        for resume in (["--resume"], ["--resume-from-checkpoint", "auto"], ["--resume-from-checkpoint", output / "checkpoint-1"]):
+            _, text = self.train("out", *flags[2:], *resume, ranks=1)
+            self.assertIn("stride2 stem", text)
+            self.assert_same_weights(whole, output)
+        done = run(self.data, output, "--stem", "cifar", "--max-steps", 3, "--resume", ranks=1)
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        self.assertIn("--stem cifar: the run that is resumed has the stem stride2; leave --stem out", done.stderr)
+
+    def test_a_directory_whose_name_is_no_utf8(self):
+        for more in ([], ["--resume"]):
+            output, _ = self.train("\udcff", "--max-steps", 2 + len(more), "--eval-strategy", "steps", "--eval-steps", 1,
+                                   "--load-best-model-at-end", "--save-strategy", "steps", "--save-steps", 1, *more)
+            state = json.loads((output / "trainer_state.json").read_text())
+            self.assertIn("\ufffd/checkpoint-", state["best_model_checkpoint"])
+            self.assertEqual(json.loads((output / "training_args.json").read_text())["output_dir"][-1], "\ufffd")
+
     def test_synchronised_batch_norm_makes_two_ranks_as_one(self):
         losses = []
         for ranks, batch, more in ((1, 8, []), (2, 4, ["--sync-bn"]), (2, 4, [])):

@@ -17,7 +17,7 @@ def run(data, output, *flags, ranks=2, small=True):
         command += [] if flag in given else [flag, str(value)]
     if ranks > 1:
         command = [BIN + "/lockrun", "--nproc-per-node", str(ranks), *command]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", timeout=300)
 
 
 def log_of(output):

@@ -192,7 +192,8 @@ void read_field(const std::string& name, const json& value, TrainingArguments& a
 std::string to_json(const TrainingArguments& arguments) {
   std::string text = "{";
   const auto add = [&](const char* name, const json& value) {
-    text += fmt::format("{}\n  \"{}\": {}", text.size() > 1 ? "," : "", name, dump_json(value));
+    text += fmt::format("{}\n  \"{}\": {}", text.size() > 1 ? "," : "", name,
+                        dump_json(value, {.replace_invalid_utf8 = true}));  // the name of a directory
   };
 #define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help) \
   add(#name, value_of(#name, arguments.name));

@@ -130,7 +130,7 @@ void add_files(const CheckpointedTraining& training, const TrainerState& state,
   } else if (is_first) {
     snapshot.add_state("optimizer", optimizer_state_dict(training.optimizer));
   }
-  // Each rank's own: an evaluation uses them as its last forward pass left them.
+  // Each rank's own: without ddp_broadcast_buffers they stay so.
   if (auto buffers = buffers_of(training.module); training.group.size() > 1 && !buffers.tensors.empty()) {
     add_averages_of_buffers(training, buffers);
     snapshot.add_state(of_rank("buffers", rank), buffers);

@@ -133,6 +133,7 @@ struct Trainer::Impl {
   void end_checkpoints();
   void call_train_end();
   void agree();
+  void share_buffers();
   Prediction evaluate(const Dataset& dataset, const std::string& prefix, bool keep_outputs);
   void log(Metrics values);
   void save_model(const std::filesystem::path& directory);
