@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/log.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/metrics/classification.h"
 #include "lockstep/models/resnet.h"
@@ -246,8 +247,22 @@ class ResNetDdp : public Recipe {
                        files.about(), weights_file.empty() ? "" : ", weights of " + weights_file.string());
   }
 
+  /// Statistics of so few pictures spoil its running averages and whole epochs of training.
+  void warn_of_small_last_batch(int64_t ranks) const {
+    constexpr int64_t kFew = 8;  // of a rank
+    const int64_t last = train_size % (ranks * args.per_device_train_batch_size);
+    if (last == 0 || last >= kFew * ranks || args.per_device_train_batch_size <= kFew) return;
+    if (sync_bn || args.dataloader_drop_last) return;
+    log::warning(fmt::format(
+        "the last batch of each epoch has {} picture{} for {} rank{}: batch normalisation over so few harms "
+        "training; --dataloader-drop-last leaves it out",
+        last, last == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s"));
+  }
+
   std::unique_ptr<Trainer> make_trainer(const ProcessGroup& world, OnSamples on_samples) override {
     if (sync_bn) convert_sync_batchnorm(*model, world);
+    if (world.rank() == 0)
+      warn_of_small_last_batch(args.deterministic_world > 0 ? args.deterministic_world : world.size());
     TrainerOptions<models::ResNet> trainer{
         .train_dataset = train,
         .eval_dataset = validation,

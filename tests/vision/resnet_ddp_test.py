@@ -170,6 +170,16 @@ class ResNetDdp(unittest.TestCase):
             self.assertIn("\ufffd/checkpoint-", state["best_model_checkpoint"])
             self.assertEqual(json.loads((output / "training_args.json").read_text())["output_dir"][-1], "\ufffd")
 
+    def test_a_last_batch_of_few_pictures_is_told(self):
+        for batch, more, told in ((11, [], "the last batch of each epoch has 5 pictures for 2 ranks"),
+                                  (13, [], "the last batch of each epoch has 1 picture for 2 ranks"),
+                                  (11, ["--dataloader-drop-last"], None), (11, ["--sync-bn"], None), (8, [], None)):
+            with self.subTest(batch=batch, more=more):
+                done = run(self.data, self.directory / "out", "--fast-dev-run", 1, "--batch-size", batch, *more)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(done.stderr.count("harms training"), int(told is not None), done.stderr)
+                self.assertIn(told or "", done.stderr)
+
     def test_synchronised_batch_norm_makes_two_ranks_as_one(self):
         losses = []
         for ranks, batch, more in ((1, 8, []), (2, 4, ["--sync-bn"]), (2, 4, [])):
