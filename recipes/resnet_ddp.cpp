@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/file.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/metrics/classification.h"
@@ -222,13 +221,7 @@ class ResNetDdp : public Recipe {
 
   void prepare() override {
     make_directory(model_file().parent_path());
-    if (args.fast_dev_run > 0) return;
-    // A file that cannot be written is told before training. What throws leaves it as it is.
-    struct Tried {};
-    try {
-      write_file_atomically(model_file(), [](const auto&) { throw Tried(); });
-    } catch (const Tried&) {
-    }
+    if (args.fast_dev_run == 0) check_can_write(model_file());  // not only after training
   }
 
   void load() override {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/checkpoint/module_file.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/checkpoint/torch_file.h"
@@ -87,6 +88,14 @@ void write_weights(const torch::nn::Module& module, const std::filesystem::path&
   });
   writer.end_dict();
   writer.save(file);
+}
+
+void check_can_write(const std::filesystem::path& file) {
+  struct Tried {};
+  try {
+    write_file_atomically(file, [](const auto&) { throw Tried(); });  // what throws leaves the file as it is
+  } catch (const Tried&) {
+  }
 }
 
 }  // namespace lockstep

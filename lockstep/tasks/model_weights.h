@@ -27,4 +27,7 @@ void load_weights(torch::nn::Module& module, const std::map<std::string, at::Ten
 /// fills in, is left out of the former. Throws FileError.
 void write_weights(const torch::nn::Module& module, const std::filesystem::path& file);
 
+/// Throws FileError where write_weights() could not write `file`, for its name or its directory; changes nothing.
+void check_can_write(const std::filesystem::path& file);
+
 }  // namespace lockstep
