@@ -137,7 +137,7 @@ class ResNetDdp(unittest.TestCase):
 
     def test_what_two_ranks_evaluate_is_what_is_saved(self):
         # Without --sync-bn each rank's last forward pass has left statistics of its own.
-        output, text = self.train("out", "--num-epochs", 2, "--ema-decay", 0.5, "--load-best-model-at-end")
+        output, _ = self.train("out", "--num-epochs", 2, "--ema-decay", 0.5, "--load-best-model-at-end")
         best = min(entry["eval_loss"] for entry in log_of(output) if "eval_loss" in entry)
         again, _ = self.train("again", "--resume", "--model-filename", output / "resnet_distributed.pth", "--eval-on-start",
                               "--max-steps", 1, "--save-strategy", "no", ranks=1)
