@@ -164,7 +164,7 @@ class DocsTest(unittest.TestCase):
         block, = [block for block in blocks_of("README.md") if block.language == "python"]
         with tempfile.TemporaryDirectory() as folder:
             script = pathlib.Path(folder) / "readme.py"
-            script.write_text(block.text + "\nimport torch\nt = torch.ones(1)\ndist.all_reduce(t)\nassert t == 2\n")
+            script.write_text("import torch, torch.distributed as dist\n" + block.text + "\nt = torch.ones(1)\ndist.all_reduce(t)\nassert t == 2\n")
             result = subprocess.run([BIN / "lockrun", "--standalone", "--nproc-per-node", "2", script], capture_output=True, text=True,
                                     timeout=120, env={**os.environ, "PYTHON_EXEC": sys.executable, "PYTHONPATH": f"{BUILD}/python"})
         self.assertEqual(result.returncode, 0, result.stderr)
