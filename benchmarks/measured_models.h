@@ -4,8 +4,8 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
-#include "lockstep/models/bert.h"
-#include "lockstep/models/resnet.h"
+#include "lockstep/zoo/models/bert.h"
+#include "lockstep/zoo/models/resnet.h"
 
 namespace lockstep::benchmarks {
 

@@ -1,7 +1,8 @@
-# Installs lockstep/lockstep.h and every header of ours that it includes, directly or not: that is the public interface.
-# `source` and `includes` say from where to where.
+# Installs the header `root` and every header of ours that it includes, directly or not: that is the public interface.
+# `source` and `includes` say from where to where. The zoo's headers, lockstep/zoo/..., lie in zoo/; with them go those of the
+# library that lockstep/lockstep.h does not include.
 cmake_minimum_required(VERSION 3.25)
-set(todo lockstep/lockstep.h)
+set(todo ${root})
 set(done)
 while(todo)
   list(POP_FRONT todo header)
@@ -10,10 +11,16 @@ while(todo)
   endif()
   list(APPEND done ${header})
   get_filename_component(folder ${header} DIRECTORY)
-  file(INSTALL ${source}/${header} DESTINATION ${includes}/${folder})
-  file(STRINGS ${source}/${header} lines REGEX "^#include \"lockstep/")
+  string(REGEX REPLACE "^lockstep/zoo/" "zoo/" file ${header})
+  if(header STREQUAL "lockstep/zoo.h")
+    set(file zoo/zoo.h)
+  endif()
+  file(INSTALL ${source}/${file} DESTINATION ${includes}/${folder})
+  file(STRINGS ${source}/${file} lines REGEX "^#include \"lockstep/")
   foreach(line IN LISTS lines)
     string(REGEX REPLACE ".*\"(.*)\".*" "\\1" included ${line})
-    list(APPEND todo ${included})
+    if(NOT included STREQUAL "lockstep/lockstep.h")  # installed with the library
+      list(APPEND todo ${included})
+    endif()
   endforeach()
 endwhile()

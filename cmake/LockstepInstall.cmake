@@ -1,10 +1,16 @@
 include(CMakePackageConfigHelpers)
-set(lockstep_config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
 
 # Of the headers those that a user includes by lockstep/lockstep.h, and what they include.
 install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")
-set(includes \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")" COMPONENT dev)
+set(includes \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")
+set(root lockstep/lockstep.h)" COMPONENT dev)
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/InstallHeaders.cmake COMPONENT dev)
+if(LOCKSTEP_ZOO)
+  install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")
+set(includes \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")
+set(root lockstep/zoo.h)" COMPONENT zoo)
+  install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/InstallHeaders.cmake COMPONENT zoo)
+endif()
 
 # Where LibTorch and Arrow lie, unless that is in this checkout, which an installed Lockstep does not need.
 set(LOCKSTEP_PLACES)
@@ -29,7 +35,6 @@ get_property(LOCKSTEP_ARROW_VERSION GLOBAL PROPERTY LOCKSTEP_ARROW_VERSION)
 get_property(lockstep_modules GLOBAL PROPERTY LOCKSTEP_MODULES)
 set(LOCKSTEP_MODULE_TABLE "set(lockstep_modules ${lockstep_modules})\n")
 foreach(module IN LISTS lockstep_modules)
-  install(EXPORT LockstepTargets-${module} NAMESPACE Lockstep:: DESTINATION ${lockstep_config_dir} COMPONENT dev)
   foreach(what links packages)
     string(TOUPPER LOCKSTEP_${what}_ property)
     get_property(list GLOBAL PROPERTY ${property}${module})

@@ -41,7 +41,9 @@ def main(directory, write):
     target = pathlib.Path(directory)
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    headers = re.findall(r'^#include "(.*)"', (ROOT / "lockstep/lockstep.h").read_text(), re.M)
+    included = [name for header in ("lockstep/lockstep.h", "zoo/zoo.h")
+                for name in re.findall(r'^#include "(.*)"', (ROOT / header).read_text(), re.M)]
+    headers = [re.sub("^lockstep/zoo/", "zoo/", name) for name in included if name != "lockstep/lockstep.h"]
     version = re.search(r"project\(Lockstep VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
     result = subprocess.run(["doxygen", "docs/Doxyfile"], cwd=ROOT, capture_output=True, text=True, env={
         **os.environ, "LOCKSTEP_VERSION": version, "LOCKSTEP_HEADERS": " ".join(headers), "LOCKSTEP_API_DIR": str(target)})

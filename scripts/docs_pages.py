@@ -100,7 +100,7 @@ def flags_page():
     for program in PROGRAMS:
         if (ROOT / "build/bin" / program).exists():
             add(program, [], 2)
-    for path in sorted((ROOT / "recipes").glob("*.cpp")):
+    for path in sorted((ROOT / "zoo/recipes").glob("*.cpp")):
         if path.stem not in PROGRAMS and (ROOT / "build/bin" / path.stem).exists():
             add(path.stem, [], 2)
     return "\n\n".join(parts) + "\n"

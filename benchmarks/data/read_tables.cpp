@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include "lockstep/base/main.h"
-#include "lockstep/tables/table_reader.h"
+#include "lockstep/zoo/tables/table_reader.h"
 
 namespace {
 
@@ -22,7 +22,8 @@ int main(int argc, char** argv) {
   return lockstep::run_main("read_tables", [&] {
     for (std::string line; argc == 2 && std::getline(std::cin, line);) {
       const auto begin = processor_seconds();
-      lockstep::TableReader reader(argv[1], {.columns = {{"text"}, {"label", lockstep::ColumnType::INT64}}});
+      lockstep::tables::TableReader reader(
+          argv[1], {.columns = {{"text"}, {"label", lockstep::tables::ColumnType::INT64}}});
       int64_t rows = 0, sum = 0;
       while (const auto block = reader.next()) {
         rows += static_cast<int64_t>(block->size());

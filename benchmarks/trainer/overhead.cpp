@@ -12,7 +12,7 @@
 
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
-#include "lockstep/lockstep.h"
+#include "lockstep/zoo.h"
 
 namespace {
 
@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kBatch = 16;
 
 struct Samples {
-  std::vector<Encoding> texts{};
+  std::vector<text::Encoding> texts{};
   std::vector<int64_t> labels{};
 };
 
@@ -33,7 +33,7 @@ models::BertBatch inputs(const Batch& batch) {
 Dataset dataset_of(const Samples& samples) {
   return {.size = static_cast<int64_t>(samples.texts.size()),
           .collate = [&](const std::vector<int64_t>& indices) {
-            const PaddedBatch padded = pad_batch(samples.texts, samples.labels, indices);
+            const text::PaddedBatch padded = text::pad_batch(samples.texts, samples.labels, indices);
             return Batch{{"input_ids", padded.input_ids},
                          {"token_type_ids", padded.token_type_ids},
                          {"attention_mask", padded.attention_mask},
@@ -113,8 +113,8 @@ int run(int argc, char** argv) {
   const int rounds = argc > 3 ? std::atoi(argv[3]) : 10;
   const int64_t steps = argc > 4 ? std::atoi(argv[4]) : 22;
   auto world = init();
-  const auto tokenizer = BertTokenizer::from_directory(argv[1]);
-  const TextTable table = read_text_table(argv[2]);
+  const auto tokenizer = text::BertTokenizer::from_directory(argv[1]);
+  const tables::TextTable table = tables::read_text_table(argv[2]);
   Samples samples;
   for (const auto& text : table.column("text")) samples.texts.push_back(tokenizer.encode(text, {}, 128));
   samples.labels = label_ids(table, "label", {"positive", "negative"});

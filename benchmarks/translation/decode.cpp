@@ -11,7 +11,7 @@
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/models/transformer/generator.h"
+#include "lockstep/zoo/models/transformer/generator.h"
 
 namespace {
 

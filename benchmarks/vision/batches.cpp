@@ -8,7 +8,7 @@
 
 #include "lockstep/base/main.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/vision/picture_dataset.h"
+#include "lockstep/zoo/vision/picture_dataset.h"
 
 int main(int, char** argv) {
   using namespace lockstep;

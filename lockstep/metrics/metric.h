@@ -31,7 +31,6 @@ class MetricBase {
   const State& state() const { return state_; }
 
  protected:
-  friend class MetricOfTexts;  // text_metric.cpp
   /// Adds `other` to `into`: elementwise, unless a metric says otherwise.
   virtual void merge(State& into, const State& other) const;
   virtual double value_of(const State& state) const = 0;
@@ -42,7 +41,7 @@ class MetricBase {
 };
 
 /// A metric of tensors. Derive from it for one of your own: a name, update(), value_of() and, where states do
-/// not simply add up, merge(). Metrics of texts: text_metric.h.
+/// not simply add up, merge().
 class Metric : public MetricBase {
  public:
   /// Takes in a batch: what the model gave, and what is right. Throws ValueError that names the metric for

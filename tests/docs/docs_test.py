@@ -189,7 +189,7 @@ class DocsTest(unittest.TestCase):
     def test_commands_have_these_flags(self):
         """Every program of ours in a command is there, and knows the flags that stand behind it."""
         programs = {path.name for path in BIN.iterdir() if not path.name.endswith(".py")}
-        recipes = {path.stem for path in (SOURCE / "recipes").glob("*.cpp")}
+        recipes = {path.stem for path in (SOURCE / "zoo/recipes").glob("*.cpp")}
         self.assertEqual(recipes - programs, set(), "build these recipes first")
         wrong, seen = [], 0
         for page in pages():
@@ -236,7 +236,7 @@ class DocsTest(unittest.TestCase):
         page = text_of("docs/reference/environment.md")
         named = set(re.findall(r"`((?:LOCKSTEP|LOCKRUN)_[A-Z0-9_]+)`", page))
         used = set()
-        for folder in ("lockstep", "launcher", "tools", "recipes", "python"):
+        for folder in ("lockstep", "launcher", "tools", "zoo", "python"):
             for path in (SOURCE / folder).rglob("*"):
                 if path.suffix in (".h", ".cpp", ".py"):
                     used.update(re.findall(r'"((?:LOCKSTEP|LOCKRUN)_[A-Z0-9_]*[A-Z0-9])=?"', path.read_text()))

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <lockstep/lockstep.h>
+#include <lockstep/zoo.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/activation.h>

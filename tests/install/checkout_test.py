@@ -47,7 +47,7 @@ class EditorTest(unittest.TestCase):
             commands = json.loads((pathlib.Path(folder) / "compile_commands.json").read_text())
         known = {os.path.relpath(entry["file"], SOURCE) for entry in commands}
         self.assertEqual([name for name in known if name.startswith("..") and "/Unity/" in name], [])
-        sources = {str(path.relative_to(SOURCE)) for folder in ("lockstep", "launcher", "tools", "recipes", "python", "tests")
+        sources = {str(path.relative_to(SOURCE)) for folder in ("lockstep", "launcher", "tools", "zoo", "python", "tests")
                    for path in (SOURCE / folder).rglob("*.cpp")}
         self.assertEqual(sources - known - self.ELSEWHERE, set())
         # What precompiled headers would bring is included instead: an editor has none.

@@ -58,6 +58,7 @@ class InstalledProgramsTest(InstalledTest):
             "lockstep-bench-mpi": None,
             "lockstep-checkpoint-convert": None,
             "lockstep-store": None,
+            "lockstep-tokenize": None,
         }
         for program in sorted(path.name for path in binaries.iterdir()):
             with self.subTest(program):

@@ -5,8 +5,8 @@
 
 #include "lockstep/metrics/classification.h"
 #include "lockstep/metrics/regression.h"
-#include "lockstep/metrics/text_metric.h"
-#include "lockstep/metrics/text_scores.h"
+#include "lockstep/zoo/text/metrics/text_metric.h"
+#include "lockstep/zoo/text/metrics/text_scores.h"
 #include "tests/ranks/rank_test.h"
 
 namespace lockstep::testing {
@@ -41,8 +41,9 @@ TEST(Metrics, RanksAddTheirs) {
 }
 
 TEST(Metrics, ScoresOfTextsAreThoseOfAllRanksTexts) {
-  const std::vector<std::shared_ptr<TextMetric>> metrics = {bleu(), chrf(), torchmetrics_bleu(),
-                                                            char_error_rate(), word_error_rate()};
+  const std::vector<std::shared_ptr<text::TextMetric>> metrics = {
+      text::bleu(), text::chrf(), text::torchmetrics_bleu(), text::char_error_rate(),
+      text::word_error_rate()};
   std::vector<std::string> hypotheses, references;
   for (int pair = 0; pair < 20; ++pair) {
     const std::string words = "one two three four " + std::to_string(pair * pair) + " five, six.";
@@ -52,10 +53,11 @@ TEST(Metrics, ScoresOfTextsAreThoseOfAllRanksTexts) {
     for (const auto& metric : metrics) metric->update(hypotheses.back(), references.back());
   }
   const std::vector<double> values = compute(metrics, world());
-  EXPECT_EQ(values, (std::vector<double>{
-                        corpus_bleu(hypotheses, references), corpus_chrf(hypotheses, references),
-                        torchmetrics_bleu(hypotheses, references), char_error_rate(hypotheses, references),
-                        word_error_rate(hypotheses, references)}));
+  EXPECT_EQ(values, (std::vector<double>{text::corpus_bleu(hypotheses, references),
+                                         text::corpus_chrf(hypotheses, references),
+                                         text::torchmetrics_bleu(hypotheses, references),
+                                         text::char_error_rate(hypotheses, references),
+                                         text::word_error_rate(hypotheses, references)}));
   EXPECT_GT(values[0], 0);
   EXPECT_LT(values[0], 100);
   EXPECT_EQ(metrics[0]->compute(world()), values[0]);

@@ -7,9 +7,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
-#include "lockstep/metrics/text_metric.h"
-#include "lockstep/metrics/text_scores.h"
-#include "lockstep/metrics/text_words.h"
+#include "lockstep/zoo/text/metrics/text_metric.h"
+#include "lockstep/zoo/text/metrics/text_scores.h"
+#include "lockstep/zoo/text/metrics/text_words.h"
 
 namespace {
 
@@ -22,22 +22,23 @@ json answer(const std::string& name, const Texts& hypotheses, const Texts& refer
     json tokenized = json::array();
     for (const auto& text : hypotheses) {
       std::string words;
-      const std::string spaced = text_counts::tokenize_13a(text);
-      for (const auto word : text_counts::split_words(spaced)) (words += words.empty() ? "" : " ") += word;
+      const std::string spaced = text::text_counts::tokenize_13a(text);
+      for (const auto word : text::text_counts::split_words(spaced))
+        (words += words.empty() ? "" : " ") += word;
       tokenized.push_back(words);
     }
     return tokenized;
   }
-  if (name == "sentence_bleu") return {sentence_bleu(hypotheses.at(0), references.at(0))};
-  if (name == "sentence_chrf") return {sentence_chrf(hypotheses.at(0), references.at(0))};
+  if (name == "sentence_bleu") return {text::sentence_bleu(hypotheses.at(0), references.at(0))};
+  if (name == "sentence_chrf") return {text::sentence_chrf(hypotheses.at(0), references.at(0))};
   using Function = double (*)(std::span<const std::string>, std::span<const std::string>);
-  using Factory = std::shared_ptr<TextMetric> (*)();
+  using Factory = std::shared_ptr<text::TextMetric> (*)();
   const std::map<std::string, std::pair<Function, Factory>> scores = {
-      {"bleu", {corpus_bleu, bleu}},
-      {"chrf2", {corpus_chrf, chrf}},
-      {"torchmetrics_bleu", {torchmetrics_bleu, torchmetrics_bleu}},
-      {"cer", {char_error_rate, char_error_rate}},
-      {"wer", {word_error_rate, word_error_rate}}};
+      {"bleu", {text::corpus_bleu, text::bleu}},
+      {"chrf2", {text::corpus_chrf, text::chrf}},
+      {"torchmetrics_bleu", {text::torchmetrics_bleu, text::torchmetrics_bleu}},
+      {"cer", {text::char_error_rate, text::char_error_rate}},
+      {"wer", {text::word_error_rate, text::word_error_rate}}};
   const auto found = scores.find(name);
   if (found == scores.end()) throw ValueError("unknown score " + name);
   const auto metric = found->second.second();

@@ -3,7 +3,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
-#include "lockstep/models/bert_config.h"
+#include "lockstep/zoo/models/bert_config.h"
 
 namespace lockstep::models {
 namespace {

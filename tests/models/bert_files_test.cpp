@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/models/bert.h"
+#include "lockstep/zoo/models/bert.h"
 
 namespace lockstep::models {
 namespace {

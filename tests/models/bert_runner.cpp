@@ -9,13 +9,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/models/bert.h"
-#include "lockstep/models/toy.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/autocast.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/lr_schedule.h"
 #include "lockstep/optim/parameter_groups.h"
+#include "lockstep/zoo/models/bert.h"
+#include "lockstep/zoo/models/toy.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "lockstep/models/bert.h"
+#include "lockstep/zoo/models/bert.h"
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>

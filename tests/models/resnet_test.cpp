@@ -1,5 +1,5 @@
 // Residual networks by options, and copies of models.
-#include "lockstep/models/resnet.h"
+#include "lockstep/zoo/models/resnet.h"
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
@@ -9,7 +9,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/models/toy.h"
+#include "lockstep/zoo/models/toy.h"
 
 namespace lockstep::models {
 namespace {

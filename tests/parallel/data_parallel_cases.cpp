@@ -6,10 +6,10 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
-#include "lockstep/models/bert.h"
-#include "lockstep/models/resnet.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/parallel/data_parallel/random_stream.h"
+#include "lockstep/zoo/models/bert.h"
+#include "lockstep/zoo/models/resnet.h"
 #include "tests/parallel/ddp_models.h"
 
 namespace lockstep::testing {

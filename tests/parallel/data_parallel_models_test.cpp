@@ -8,11 +8,11 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "lockstep/models/bert.h"
-#include "lockstep/models/resnet.h"
 #include "lockstep/ops/dropout.h"
 #include "lockstep/parallel/data_parallel/data_parallel.h"
 #include "lockstep/parallel/data_parallel/random_stream.h"
+#include "lockstep/zoo/models/bert.h"
+#include "lockstep/zoo/models/resnet.h"
 #include "tests/parallel/gradients.h"
 
 namespace lockstep {

@@ -6,9 +6,9 @@
 
 #include <limits>
 
-#include "lockstep/models/bert.h"
-#include "lockstep/models/resnet.h"
 #include "lockstep/optim/sgd.h"
+#include "lockstep/zoo/models/bert.h"
+#include "lockstep/zoo/models/resnet.h"
 #include "tests/parallel/ddp_models.h"
 
 namespace lockstep::testing {

@@ -26,9 +26,6 @@
 #include "lockstep/base/main.h"
 #include "lockstep/base/random_key.h"
 #include "lockstep/comm/init.h"
-#include "lockstep/models/bert.h"
-#include "lockstep/models/resnet.h"
-#include "lockstep/models/toy.h"
 #include "lockstep/ops/linear.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/autocast.h"
@@ -37,6 +34,9 @@
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/logical/logical_ranks.h"
 #include "lockstep/parallel/sync_batch_norm.h"
+#include "lockstep/zoo/models/bert.h"
+#include "lockstep/zoo/models/resnet.h"
+#include "lockstep/zoo/models/toy.h"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstdio>
 
-#include "lockstep/models/resnet.h"
 #include "lockstep/optim/sgd.h"
+#include "lockstep/zoo/models/resnet.h"
 #include "tests/parallel/parity_print.h"
 
 namespace lockstep::testing {

@@ -46,7 +46,7 @@ class Setup(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.directory = pathlib.Path(directory.name)
         self.checkout = self.directory / "checkout"
-        for name, content in (("apt.txt", ""), ("requirements.txt", "torch==2.13.0\n")):
+        for name, content in (("apt.txt", ""), ("apt-zoo.txt", ""), ("requirements.txt", "torch==2.13.0\n"), ("requirements-zoo.txt", "")):
             (self.checkout / "deps").mkdir(parents=True, exist_ok=True)
             (self.checkout / "deps" / name).write_text(content)
         (self.checkout / "scripts").mkdir()

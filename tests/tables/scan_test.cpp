@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "lockstep/tables/csv_scan.h"
-#include "lockstep/tables/json_scan.h"
+#include "lockstep/zoo/tables/csv_scan.h"
+#include "lockstep/zoo/tables/json_scan.h"
 
 namespace lockstep::tables {
 namespace {

@@ -1,7 +1,7 @@
 // Answers questions about tables, a line of JSON each.
 #include <nlohmann/json.hpp>
 
-#include "lockstep/tables/text_table.h"
+#include "lockstep/zoo/tables/text_table.h"
 #include "tests/probe.h"
 
 namespace {
@@ -10,10 +10,10 @@ using nlohmann::json;
 using namespace lockstep;
 
 json text_table(const json& q) {
-  const auto table = read_text_table(q.at("path").get<std::string>(),
-                                     {.columns = q.value("columns", std::vector<std::string>()),
-                                      .skip_bad_rows = q.value("skip_bad_rows", false),
-                                      .cache_dir = q.value("cache_dir", std::string())});
+  const auto table = tables::read_text_table(q.at("path").get<std::string>(),
+                                             {.columns = q.value("columns", std::vector<std::string>()),
+                                              .skip_bad_rows = q.value("skip_bad_rows", false),
+                                              .cache_dir = q.value("cache_dir", std::string())});
   json columns = json::array(), places = json::array();
   for (const auto& name : table.column_names()) {
     json values = json::array();
@@ -32,16 +32,16 @@ json text_table(const json& q) {
 
 // Columns as [[name, type], ...]; the answer has one list of values a column.
 json typed(const json& q) {
-  TableReaderOptions options{.skip_bad_rows = q.value("skip_bad_rows", false)};
+  tables::TableReaderOptions options{.skip_bad_rows = q.value("skip_bad_rows", false)};
   options.block_bytes = q.value("block_bytes", options.block_bytes);
   options.max_record_bytes = q.value("max_record_bytes", options.max_record_bytes);
   for (const auto& column : q.at("columns")) {
     const std::string type = column.at(1);
-    options.columns.push_back({column.at(0), type == "int64"     ? ColumnType::INT64
-                                             : type == "float64" ? ColumnType::FLOAT64
-                                                                 : ColumnType::STRING});
+    options.columns.push_back({column.at(0), type == "int64"     ? tables::ColumnType::INT64
+                                             : type == "float64" ? tables::ColumnType::FLOAT64
+                                                                 : tables::ColumnType::STRING});
   }
-  TableReader reader(q.at("path").get<std::string>(), options);
+  tables::TableReader reader(q.at("path").get<std::string>(), options);
   json values = json::array(), records = json::array();
   for (size_t i = 0; i < reader.columns().size(); ++i) values.push_back(json::array());
   int64_t blocks = 0;
@@ -49,9 +49,9 @@ json typed(const json& q) {
     ++blocks;
     for (size_t i = 0; i < reader.columns().size(); ++i) {
       const auto& column = reader.columns()[i];
-      if (column.type == ColumnType::INT64) {
+      if (column.type == tables::ColumnType::INT64) {
         for (const auto value : rows->int64s(column.name)) values[i].push_back(value);
-      } else if (column.type == ColumnType::FLOAT64) {
+      } else if (column.type == tables::ColumnType::FLOAT64) {
         for (const auto value : rows->float64s(column.name)) values[i].push_back(value);
       } else {
         for (const auto text : rows->strings(column.name)) values[i].push_back(std::string(text));
@@ -68,7 +68,7 @@ json typed(const json& q) {
 
 // Reads the whole table and keeps nothing: rows and bytes of text.
 json count(const json& q) {
-  TableReader reader(q.at("path").get<std::string>());
+  tables::TableReader reader(q.at("path").get<std::string>());
   int64_t rows = 0, bytes = 0;
   while (const auto block = reader.next()) {
     rows += static_cast<int64_t>(block->size());
@@ -81,8 +81,8 @@ json count(const json& q) {
 
 // The same of a mapped table, its rows visited in strides.
 json mapped_count(const json& q) {
-  const auto table =
-      read_text_table(q.at("path").get<std::string>(), {.cache_dir = q.at("cache_dir").get<std::string>()});
+  const auto table = tables::read_text_table(q.at("path").get<std::string>(),
+                                             {.cache_dir = q.at("cache_dir").get<std::string>()});
   int64_t bytes = 0;
   const size_t stride = q.value("stride", size_t{1});
   for (const auto& name : table.column_names()) {
@@ -99,7 +99,7 @@ json answer(const json& q) {
   const std::string ask = q.at("ask");
   if (ask == "text_table") return text_table(q);
   if (ask == "typed") return typed(q);
-  if (ask == "columns") return table_columns(q.at("path").get<std::string>());
+  if (ask == "columns") return tables::table_columns(q.at("path").get<std::string>());
   if (ask == "count") return count(q);
   if (ask == "mapped_count") return mapped_count(q);
   throw std::runtime_error("tables_probe: unknown question " + ask);

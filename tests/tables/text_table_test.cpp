@@ -1,15 +1,15 @@
-#include "lockstep/tables/text_table.h"
+#include "lockstep/zoo/tables/text_table.h"
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/tables/text_encoding.h"
+#include "lockstep/zoo/tables/text_encoding.h"
 
 namespace lockstep {
 namespace {
 
 TEST(TextTable, NamesTheColumnsThatAreThere) {
-  const TextTable table("reviews.csv", {"text", "label"}, {{"a", "b"}, {"0", "1"}});
+  const tables::TextTable table("reviews.csv", {"text", "label"}, {{"a", "b"}, {"0", "1"}});
   EXPECT_EQ(table.size(), 2u);
   const auto labels = table.column("label");
   EXPECT_EQ(std::vector<std::string>(labels.begin(), labels.end()), (std::vector<std::string>{"0", "1"}));
@@ -24,12 +24,12 @@ TEST(TextTable, NamesTheColumnsThatAreThere) {
 }
 
 TEST(TextTable, RefusesColumnsOfDifferentLength) {
-  EXPECT_THROW(TextTable("t.csv", {"a", "b"}, {{"1"}, {}}), ValueError);
-  EXPECT_THROW(TextTable("t.csv", {"a", "b"}, {{"1"}}), ValueError);
+  EXPECT_THROW(tables::TextTable("t.csv", {"a", "b"}, {{"1"}, {}}), ValueError);
+  EXPECT_THROW(tables::TextTable("t.csv", {"a", "b"}, {{"1"}}), ValueError);
 }
 
 TEST(TextTable, SelectsRowsOfSelections) {
-  const TextTable table("t.csv", {"a"}, {{"0", "1", "2", "3"}});
+  const tables::TextTable table("t.csv", {"a"}, {{"0", "1", "2", "3"}});
   const auto some = table.select({3, 1, 1}).select({2, 0});
   EXPECT_EQ(some.size(), 2u);
   EXPECT_EQ(some.column("a")[0], "1");
@@ -41,20 +41,21 @@ TEST(TextTable, SelectsRowsOfSelections) {
 }
 
 TEST(TextEncoding, FindsTheFirstByteThatIsNotUtf8) {
-  EXPECT_EQ(valid_utf8_prefix(""), 0u);
-  EXPECT_EQ(valid_utf8_prefix("caf\xC3\xA9 \xF0\x9D\x84\x9E"), 10u);
-  EXPECT_EQ(valid_utf8_prefix("caf\xE9"), 3u);
-  EXPECT_EQ(valid_utf8_prefix("ab\xC3"), 2u);               // cut off
-  EXPECT_EQ(valid_utf8_prefix("a\xC0\x80"), 1u);            // overlong
-  EXPECT_EQ(valid_utf8_prefix("\xED\xA0\x80"), 0u);         // surrogate
-  EXPECT_EQ(valid_utf8_prefix("abc\xF4\x90\x80\x80"), 3u);  // above U+10FFFF
+  EXPECT_EQ(tables::valid_utf8_prefix(""), 0u);
+  EXPECT_EQ(tables::valid_utf8_prefix("caf\xC3\xA9 \xF0\x9D\x84\x9E"), 10u);
+  EXPECT_EQ(tables::valid_utf8_prefix("caf\xE9"), 3u);
+  EXPECT_EQ(tables::valid_utf8_prefix("ab\xC3"), 2u);               // cut off
+  EXPECT_EQ(tables::valid_utf8_prefix("a\xC0\x80"), 1u);            // overlong
+  EXPECT_EQ(tables::valid_utf8_prefix("\xED\xA0\x80"), 0u);         // surrogate
+  EXPECT_EQ(tables::valid_utf8_prefix("abc\xF4\x90\x80\x80"), 3u);  // above U+10FFFF
 }
 
 TEST(TextEncoding, DecodesWindows1252WhereItIsNotUtf8) {
-  EXPECT_EQ(to_utf8("caf\xC3\xA9"), "caf\xC3\xA9");
-  EXPECT_EQ(to_utf8("caf\xE9"), "caf\xC3\xA9");
-  EXPECT_EQ(to_utf8("\x93quoted\x94 \x97 \x80"), "\xE2\x80\x9Cquoted\xE2\x80\x9D \xE2\x80\x94 \xE2\x82\xAC");
-  EXPECT_THROW(to_utf8("\x81"), ValueError);
+  EXPECT_EQ(tables::to_utf8("caf\xC3\xA9"), "caf\xC3\xA9");
+  EXPECT_EQ(tables::to_utf8("caf\xE9"), "caf\xC3\xA9");
+  EXPECT_EQ(tables::to_utf8("\x93quoted\x94 \x97 \x80"),
+            "\xE2\x80\x9Cquoted\xE2\x80\x9D \xE2\x80\x94 \xE2\x82\xAC");
+  EXPECT_THROW(tables::to_utf8("\x81"), ValueError);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // BertTokenizer's interface: what it returns, saves and refuses. The ids of real text are compared with the
 // peer's in tokenizer_parity_test.py.
-#include "lockstep/text/bert_tokenizer.h"
+#include "lockstep/zoo/text/bert_tokenizer.h"
 
 #include <gtest/gtest.h>
 
@@ -51,18 +51,18 @@ std::string message_of(const std::function<void()>& action) {
 
 class BertTokenizerTest : public testing::Test {
  protected:
-  BertTokenizer tokenizer(BertTokenizerOptions options = {}) {
-    return BertTokenizer::from_file(directory.write("vocab.txt", kVocab), options);
+  text::BertTokenizer tokenizer(text::BertTokenizerOptions options = {}) {
+    return text::BertTokenizer::from_file(directory.write("vocab.txt", kVocab), options);
   }
   std::string json_error(const std::string& from, const std::string& to) {
     const auto path = directory.write("tokenizer.json", replaced(kJson, from, to));
-    const auto message = message_of<FileError>([&] { BertTokenizer::from_file(path); });
+    const auto message = message_of<FileError>([&] { text::BertTokenizer::from_file(path); });
     EXPECT_EQ(message.find(path.string()), 0u) << message;
     return message;
   }
   std::string vocab_error(const std::string& content) {
     const auto path = directory.write("vocab.txt", content);
-    const auto message = message_of<FileError>([&] { BertTokenizer::from_file(path); });
+    const auto message = message_of<FileError>([&] { text::BertTokenizer::from_file(path); });
     EXPECT_EQ(message.find(path.string()), 0u) << message;
     return message;
   }
@@ -123,7 +123,7 @@ TEST_F(BertTokenizerTest, MayBeSharedByThreads) {
 TEST_F(BertTokenizerTest, ReadsVocabLinesAsThePeerDoes) {
   const auto path =
       directory.write("vocab.txt", "[PAD]\n[UNK]\r\n[CLS]  \n[SEP]\u3000\nhello\n\nhello\nlast");
-  const auto t = BertTokenizer::from_file(path);
+  const auto t = text::BertTokenizer::from_file(path);
   EXPECT_EQ(t.encode("hello last").input_ids, (Ids{2, 6, 7, 3}));
   EXPECT_EQ(t.vocab_size(), 8);
   // Without [MASK] in the vocabulary these are brackets and a word.
@@ -131,9 +131,9 @@ TEST_F(BertTokenizerTest, ReadsVocabLinesAsThePeerDoes) {
 }
 
 TEST_F(BertTokenizerTest, RefusesBadVocab) {
-  EXPECT_HAS(message_of<FileError>([&] { BertTokenizer::from_file(directory.path() / "none.txt"); }),
+  EXPECT_HAS(message_of<FileError>([&] { text::BertTokenizer::from_file(directory.path() / "none.txt"); }),
              "none.txt");
-  EXPECT_HAS(message_of<FileError>([&] { BertTokenizer::from_file(directory.path()); }), "directory");
+  EXPECT_HAS(message_of<FileError>([&] { text::BertTokenizer::from_file(directory.path()); }), "directory");
   EXPECT_HAS(vocab_error(""), "is empty");
   EXPECT_HAS(vocab_error("[PAD]\n[UNK]\ncaf\xe9\n"), "vocab.txt:3: the line is not UTF-8");
   for (const char* token : {"[PAD]", "[UNK]", "[CLS]", "[SEP]"}) {
@@ -143,7 +143,7 @@ TEST_F(BertTokenizerTest, RefusesBadVocab) {
 
 TEST_F(BertTokenizerTest, TokenizerJsonHasItsOwnSettings) {
   const auto path = directory.write("tokenizer.json", kJson);
-  const auto t = BertTokenizer::from_file(path, {.do_lower_case = true});
+  const auto t = text::BertTokenizer::from_file(path, {.do_lower_case = true});
   EXPECT_EQ(t.encode("World world a<x>").input_ids, (Ids{2, 4, 1, 1, 5, 3}));
   EXPECT_EQ(t.encode("Worldxx").input_ids, (Ids{2, 1, 3}));
   EXPECT_EQ(t.vocab_size(), 6);
@@ -171,22 +171,22 @@ TEST_F(BertTokenizerTest, RefusesBadTokenizerJson) {
 }
 
 TEST_F(BertTokenizerTest, DirectoryNeedsAVocabulary) {
-  EXPECT_HAS(message_of<FileError>([&] { BertTokenizer::from_directory(directory.path()); }),
+  EXPECT_HAS(message_of<FileError>([&] { text::BertTokenizer::from_directory(directory.path()); }),
              "neither tokenizer.json nor vocab.txt");
   directory.write("vocab.txt", kVocab);
   directory.write("tokenizer_config.json", "{\"do_lower_case\": \"no\"}");
-  EXPECT_HAS(message_of<FileError>([&] { BertTokenizer::from_directory(directory.path()); }),
+  EXPECT_HAS(message_of<FileError>([&] { text::BertTokenizer::from_directory(directory.path()); }),
              "tokenizer_config.json: do_lower_case is neither true nor false");
 }
 
 TEST_F(BertTokenizerTest, TokenizerConfigWinsInADirectory) {
   directory.write("tokenizer.json", kJson);
-  EXPECT_EQ(BertTokenizer::from_directory(directory.path()).encode("World").input_ids, (Ids{2, 4, 3}));
+  EXPECT_EQ(text::BertTokenizer::from_directory(directory.path()).encode("World").input_ids, (Ids{2, 4, 3}));
   directory.write("tokenizer_config.json", "{\"do_lower_case\": true}");
-  EXPECT_EQ(BertTokenizer::from_directory(directory.path()).encode("World").input_ids, (Ids{2, 1, 3}));
+  EXPECT_EQ(text::BertTokenizer::from_directory(directory.path()).encode("World").input_ids, (Ids{2, 1, 3}));
   directory.write("tokenizer_config.json",
                   "{\"do_lower_case\": true, \"tokenizer_class\": \"PreTrainedTokenizerFast\"}");
-  EXPECT_EQ(BertTokenizer::from_directory(directory.path()).encode("World").input_ids, (Ids{2, 4, 3}));
+  EXPECT_EQ(text::BertTokenizer::from_directory(directory.path()).encode("World").input_ids, (Ids{2, 4, 3}));
 }
 
 TEST_F(BertTokenizerTest, SavesWhatItLoaded) {
@@ -194,16 +194,16 @@ TEST_F(BertTokenizerTest, SavesWhatItLoaded) {
     "added_tokens_decoder": {"10": {"content": "[NEW]", "special": true}}})";
   directory.write("vocab.txt", kVocab);
   directory.write("tokenizer_config.json", config);
-  const auto loaded = BertTokenizer::from_directory(directory.path());
+  const auto loaded = text::BertTokenizer::from_directory(directory.path());
   EXPECT_EQ(loaded.encode("World[NEW]").input_ids, (Ids{2, 9, 10, 3}));
   const auto saved = directory.path() / "a" / "b";
   loaded.save(saved);
   EXPECT_EQ(read_file(saved / "vocab.txt"), kVocab);
   EXPECT_HAS(read_file(saved / "tokenizer_config.json"), "\"model_max_length\": 77");
-  const auto again = BertTokenizer::from_directory(saved);
+  const auto again = text::BertTokenizer::from_directory(saved);
   EXPECT_EQ(again.encode("World[NEW]").input_ids, (Ids{2, 9, 10, 3}));
   EXPECT_EQ(again.vocab_size(), 11);
-  EXPECT_EQ(BertTokenizer::from_file(saved / "tokenizer.json").encode("World[NEW]").input_ids,
+  EXPECT_EQ(text::BertTokenizer::from_file(saved / "tokenizer.json").encode("World[NEW]").input_ids,
             (Ids{2, 9, 10, 3}));
   EXPECT_HAS(message_of<FileError>([&] { loaded.save(directory.path() / "vocab.txt"); }), "vocab.txt");
 }

@@ -1,9 +1,9 @@
-#include "lockstep/text/build_vocab.h"
+#include "lockstep/zoo/text/build_vocab.h"
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/text/bert_tokenizer.h"
+#include "lockstep/zoo/text/bert_tokenizer.h"
 #include "tests/text/temporary_directory.h"
 
 namespace lockstep::text {
@@ -11,16 +11,16 @@ namespace {
 
 TEST(BuildVocab, SpecialTokensThenCharactersThenFrequentWords) {
   const auto tokens =
-      build_vocab({"b ab ab. \xC3\x84"
-                   "b",
-                   "Ab cb"});
+      text::build_vocab({"b ab ab. \xC3\x84"
+                         "b",
+                         "Ab cb"});
   EXPECT_EQ(tokens, (std::vector<std::string>{"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "b", "##b", "a",
                                               "##a", ".", "##.", "c", "##c", "ab"}));
 }
 
 TEST(BuildVocab, SizeIsALimit) {
-  EXPECT_EQ(build_vocab({"ab ab"}, {.vocab_size = 8}).size(), 8u);
-  EXPECT_EQ(build_vocab({"Ab ab"}, {.do_lower_case = false}).size(), 5u + 2 * 3);
+  EXPECT_EQ(text::build_vocab({"ab ab"}, {.vocab_size = 8}).size(), 8u);
+  EXPECT_EQ(text::build_vocab({"Ab ab"}, {.do_lower_case = false}).size(), 5u + 2 * 3);
 }
 
 TEST(BuildVocab, TheTokenizerReadsItAndKnowsEveryWordOfTheTexts) {
@@ -28,8 +28,8 @@ TEST(BuildVocab, TheTokenizerReadsItAndKnowsEveryWordOfTheTexts) {
                                                "na\xC3\xAFve caf\xC3\xA9s in T\xC5\x8Dky\xC5\x8D"};
   const TemporaryDirectory directory;
   const auto path = directory.path() / "vocab.txt";
-  write_vocab(path, build_vocab(texts));
-  const auto tokenizer = BertTokenizer::from_file(path);
+  text::write_vocab(path, text::build_vocab(texts));
+  const auto tokenizer = text::BertTokenizer::from_file(path);
   for (const auto& text : texts) {
     for (const int64_t id : tokenizer.encode(text).input_ids) EXPECT_NE(id, 1) << text;
   }
@@ -38,12 +38,12 @@ TEST(BuildVocab, TheTokenizerReadsItAndKnowsEveryWordOfTheTexts) {
 
 TEST(BuildVocab, RefusesTextThatIsNotUtf8) {
   try {
-    build_vocab({"good", "caf\xE9"});
+    text::build_vocab({"good", "caf\xE9"});
     FAIL() << "accepted";
   } catch (const ValueError& error) {
     EXPECT_STREQ(error.what(), "text 1 is not UTF-8: byte 3 breaks it; convert it first");
   }
-  EXPECT_THROW(build_vocab({"\xF8\x88\x80\x80"}), ValueError);
+  EXPECT_THROW(text::build_vocab({"\xF8\x88\x80\x80"}), ValueError);
 }
 
 }  // namespace

@@ -4,12 +4,12 @@
 #include <map>
 #include <random>
 
-#include "lockstep/text/added_tokens.h"
-#include "lockstep/text/char_walk.h"
-#include "lockstep/text/double_array.h"
-#include "lockstep/text/truncation.h"
-#include "lockstep/text/utf8.h"
-#include "lockstep/text/word_piece.h"
+#include "lockstep/zoo/text/added_tokens.h"
+#include "lockstep/zoo/text/char_walk.h"
+#include "lockstep/zoo/text/double_array.h"
+#include "lockstep/zoo/text/truncation.h"
+#include "lockstep/zoo/text/utf8.h"
+#include "lockstep/zoo/text/word_piece.h"
 
 namespace lockstep::text {
 namespace {

@@ -37,11 +37,11 @@ def recorded_hashes(key, directory, lines, max_length):
 
 
 def tables_are_current(source):
-    """Whether lockstep/text/tables/generate.py, which asks the peer about every code point, writes the tables that are there."""
+    """Whether zoo/text/tables/generate.py, which asks the peer about every code point, writes the tables that are there."""
     def compute():
-        return subprocess.run([sys.executable, source / "lockstep/text/tables/generate.py", "--check"]).returncode == 0
+        return subprocess.run([sys.executable, source / "zoo/text/tables/generate.py", "--check"]).returncode == 0
 
-    tables = sorted(path for path in (source / "lockstep/text/tables").iterdir() if path.is_file())
+    tables = sorted(path for path in (source / "zoo/text/tables").iterdir() if path.is_file())
     return RECORD.value("tables", recorded.hash_of(*(path.read_bytes() for path in tables)), compute)
 
 

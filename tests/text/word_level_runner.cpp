@@ -8,33 +8,33 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
-#include "lockstep/text/word_level.h"
+#include "lockstep/zoo/text/word_level.h"
 
 namespace {
 
-using lockstep::WordLevelTokenizer;
+using lockstep::text::WordLevelTokenizer;
 using nlohmann::json;
 
 int run(const std::vector<std::string>& arguments) {
   const std::string& what = arguments.at(0);
   if (what == "copy") {
-    WordLevelTokenizer::from_file(arguments.at(1)).save(arguments.at(2));
+    text::WordLevelTokenizer::from_file(arguments.at(1)).save(arguments.at(2));
     return 0;
   }
   std::vector<json> lines;
   for (std::string line; std::getline(std::cin, line);) lines.push_back(json::parse(line));
   if (what == "train") {
     const json given = json::parse(arguments.at(2));
-    lockstep::TrainWordLevelOptions options;
+    lockstep::text::TrainWordLevelOptions options;
     options.vocab_size = given.value("vocab_size", options.vocab_size);
     options.min_frequency = given.value("min_frequency", options.min_frequency);
     options.special_tokens = given.value("special_tokens", options.special_tokens);
     options.unk_token = given.value("unk_token", options.unk_token);
     const std::vector<std::string> texts(lines.begin(), lines.end());
-    WordLevelTokenizer::train(texts, options).save(arguments.at(1));
+    text::WordLevelTokenizer::train(texts, options).save(arguments.at(1));
     return 0;
   }
-  const auto tokenizer = WordLevelTokenizer::from_file(arguments.at(1));
+  const auto tokenizer = text::WordLevelTokenizer::from_file(arguments.at(1));
   for (const json& line : lines) {
     if (what == "encode") {
       std::cout << json(tokenizer.encode(line.get<std::string>())) << "\n";

@@ -1,4 +1,4 @@
-#include "lockstep/text/word_level.h"
+#include "lockstep/zoo/text/word_level.h"
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ std::string error_of(const std::function<void()>& body) {
 const std::vector<std::string> kTexts = {"the cat, the mat", "the cat; The (((", "mat mat (("};
 
 TEST(WordLevel, MostFrequentFirstThenInTheOrderOfBytes) {
-  const auto tokenizer = WordLevelTokenizer::train(kTexts);
+  const auto tokenizer = text::WordLevelTokenizer::train(kTexts);
   EXPECT_EQ(tokenizer.vocab_size(), 4 + 3);
   EXPECT_EQ(tokenizer.encode("the mat cat The,(( [PAD][EOS]"),
             (std::vector<int64_t>{5, 4, 6, 0, 0, 1, 3}));  // ",((" is one word
@@ -33,7 +33,7 @@ TEST(WordLevel, MostFrequentFirstThenInTheOrderOfBytes) {
 }
 
 TEST(WordLevel, DecodesWithoutSpecialTokensUnlessAsked) {
-  const auto tokenizer = WordLevelTokenizer::train(kTexts);
+  const auto tokenizer = text::WordLevelTokenizer::train(kTexts);
   const std::vector<int64_t> ids = {2, 5, 6, 0, 3, 1, 1};
   EXPECT_EQ(tokenizer.decode(ids), "the cat");
   EXPECT_EQ(tokenizer.decode(ids, false), "[SOS] the cat [UNK] [EOS] [PAD] [PAD]");
@@ -42,17 +42,17 @@ TEST(WordLevel, DecodesWithoutSpecialTokensUnlessAsked) {
 TEST(WordLevel, SavedAndReadItIsTheSame) {
   const TemporaryDirectory directory;
   const auto path = directory.path() / "new" / "tokenizer_en.json";
-  const auto tokenizer = WordLevelTokenizer::train(kTexts);
+  const auto tokenizer = text::WordLevelTokenizer::train(kTexts);
   tokenizer.save(path);
-  const auto read = WordLevelTokenizer::from_file(path);
+  const auto read = text::WordLevelTokenizer::from_file(path);
   EXPECT_EQ(read.encode("the mat cat The [EOS]"), tokenizer.encode("the mat cat The [EOS]"));
   read.save(directory.path() / "again.json");
   EXPECT_EQ(read_file(path), read_file(directory.path() / "again.json"));
 }
 
 TEST(WordLevel, RefusesOptionsThatDoNotFit) {
-  const auto train = [](TrainWordLevelOptions options, std::vector<std::string> texts = kTexts) {
-    return error_of([&] { WordLevelTokenizer::train(texts, options); });
+  const auto train = [](text::TrainWordLevelOptions options, std::vector<std::string> texts = kTexts) {
+    return error_of([&] { text::WordLevelTokenizer::train(texts, options); });
   };
   EXPECT_EQ(train({.vocab_size = 3}), "vocab_size is 3, but there are 4 special tokens");
   EXPECT_EQ(train({.special_tokens = {"a", "b", "a"}, .unk_token = "a"}),
@@ -62,20 +62,20 @@ TEST(WordLevel, RefusesOptionsThatDoNotFit) {
   EXPECT_EQ(train({.special_tokens = {"a"}}),
             "the unk_token [UNK] is none of the special tokens; add it to them");
   EXPECT_EQ(train({}, {"good", "b\xff"}), "text 1 is not UTF-8: byte 1 breaks it; convert it first");
-  EXPECT_EQ(error_of([] { WordLevelTokenizer::train(kTexts).encode("\x80"); }),
+  EXPECT_EQ(error_of([] { text::WordLevelTokenizer::train(kTexts).encode("\x80"); }),
             "text is not UTF-8: byte 0 breaks it; convert it first");
 }
 
 TEST(WordLevel, RefusesFilesThatItDoesNotUnderstand) {
   const TemporaryDirectory directory;
   const auto path = directory.path() / "tokenizer.json";
-  WordLevelTokenizer::train(kTexts).save(path);
+  text::WordLevelTokenizer::train(kTexts).save(path);
   const std::string good = read_file(path);
   const auto change = [&](const std::string& from, const std::string& to) {
     std::string content = good;
     content.replace(content.find(from), from.size(), to);
     directory.write("tokenizer.json", content);
-    const std::string error = error_of([&] { WordLevelTokenizer::from_file(path); });
+    const std::string error = error_of([&] { text::WordLevelTokenizer::from_file(path); });
     EXPECT_TRUE(error.starts_with(path.string() + ": ")) << error;
     return error.substr(std::min(error.size(), path.string().size() + 2));
   };
@@ -94,8 +94,9 @@ TEST(WordLevel, RefusesFilesThatItDoesNotUnderstand) {
   EXPECT_EQ(change("\"[EOS]\": 3", "\"end\": 3"),
             "added_tokens[3] gives [EOS] the id 3 of the vocabulary's end");
   directory.write("tokenizer.json", "{");
-  EXPECT_TRUE(
-      error_of([&] { WordLevelTokenizer::from_file(path); }).starts_with(path.string() + " is not JSON: "));
+  EXPECT_TRUE(error_of([&] {
+                text::WordLevelTokenizer::from_file(path);
+              }).starts_with(path.string() + " is not JSON: "));
 }
 
 }  // namespace

@@ -7,10 +7,10 @@
 
 #include "lockstep/base/main.h"
 #include "lockstep/comm/init.h"
-#include "lockstep/models/toy.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
 #include "lockstep/timeline/timeline.h"
+#include "lockstep/zoo/models/toy.h"
 
 namespace {
 

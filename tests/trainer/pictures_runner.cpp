@@ -9,9 +9,9 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/main.h"
 #include "lockstep/comm/init.h"
-#include "lockstep/models/resnet.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/trainer/trainer.h"
+#include "lockstep/zoo/models/resnet.h"
 
 namespace {
 

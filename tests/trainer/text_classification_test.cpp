@@ -1,6 +1,6 @@
-#include "lockstep/tasks/text_classification.h"
+#include "lockstep/zoo/tasks/text_classification.h"
 
-#include "lockstep/tasks/predictions.h"
+#include "lockstep/zoo/tasks/predictions.h"
 
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
@@ -16,54 +16,58 @@ namespace {
 
 using Labels = std::vector<std::string>;
 
-TextTable table(const Labels& labels) {
-  return TextTable("memory.csv", {"text", "label"}, {Labels(labels.size(), "a text"), labels});
+tables::TextTable table(const Labels& labels) {
+  return tables::TextTable("memory.csv", {"text", "label"}, {Labels(labels.size(), "a text"), labels});
 }
 
 TEST(Labels, NumbersBecomeHuggingFacesNames) {
-  EXPECT_EQ(infer_labels(table({"0", "2", "0"}), "label"), (Labels{"LABEL_0", "LABEL_1", "LABEL_2"}));
+  EXPECT_EQ(tasks::infer_labels(table({"0", "2", "0"}), "label"), (Labels{"LABEL_0", "LABEL_1", "LABEL_2"}));
 }
 
 TEST(Labels, WholeNumbersMayBeWrittenWithAFraction) {
-  EXPECT_EQ(infer_labels(table({"0.0", "1.0", "2."}), "label"), (Labels{"LABEL_0", "LABEL_1", "LABEL_2"}));
+  EXPECT_EQ(tasks::infer_labels(table({"0.0", "1.0", "2."}), "label"),
+            (Labels{"LABEL_0", "LABEL_1", "LABEL_2"}));
   EXPECT_EQ(label_ids(table({"1.0", "0"}), "label", {"negative", "positive"}), (std::vector<int64_t>{1, 0}));
-  EXPECT_EQ(infer_labels(table({"0.5", "1.0"}), "label"), (Labels{"0.5", "1.0"}));
+  EXPECT_EQ(tasks::infer_labels(table({"0.5", "1.0"}), "label"), (Labels{"0.5", "1.0"}));
 }
 
 TEST(Labels, NamesAreSorted) {
-  EXPECT_EQ(infer_labels(table({"so", "bad", "good", "bad"}), "label"), (Labels{"bad", "good", "so"}));
+  EXPECT_EQ(tasks::infer_labels(table({"so", "bad", "good", "bad"}), "label"), (Labels{"bad", "good", "so"}));
 }
 
 TEST(Labels, OneLabelIsAnError) {
-  EXPECT_THROW(infer_labels(table({"good", "good"}), "label"), ValueError);
-  EXPECT_THROW(infer_labels(table({"1", "1.0"}), "label"), ValueError);
-  EXPECT_THROW(infer_labels(table({"0", "0.0"}), "label"), ValueError);
+  EXPECT_THROW(tasks::infer_labels(table({"good", "good"}), "label"), ValueError);
+  EXPECT_THROW(tasks::infer_labels(table({"1", "1.0"}), "label"), ValueError);
+  EXPECT_THROW(tasks::infer_labels(table({"0", "0.0"}), "label"), ValueError);
 }
 
 // Of a model with as many labels the head is kept: in another order it would say the opposite.
 TEST(Labels, NumbersKeepTheOrderOfATrainedClassifier) {
   const auto numbers = table({"0", "1", "0.0"});
-  EXPECT_EQ(choose_labels({}, {"1", "0"}, numbers, "label"), (Labels{"1", "0"}));
-  EXPECT_EQ(choose_labels({}, {"LABEL_0", "LABEL_1"}, numbers, "label"), (Labels{"LABEL_0", "LABEL_1"}));
-  EXPECT_EQ(choose_labels({}, {"2", "1"}, table({"1", "2"}), "label"), (Labels{"2", "1"}));
-  EXPECT_EQ(choose_labels({}, {"2", "0"}, numbers, "label"), (Labels{"LABEL_0", "LABEL_1"}));
-  EXPECT_EQ(choose_labels({}, {"1", "0", "2"}, numbers, "label"), (Labels{"LABEL_0", "LABEL_1"}));
-  EXPECT_TRUE(are_same_labels({"1", "0"}, {"LABEL_0", "LABEL_1"}));
-  EXPECT_TRUE(are_same_labels({"b", "a"}, {"a", "b"}));
-  EXPECT_FALSE(are_same_labels({"1", "0"}, {"LABEL_1", "LABEL_0"}));  // there a number is a place
-  EXPECT_FALSE(are_same_labels({"1", "0"}, {"negative", "positive"}));
-  EXPECT_FALSE(are_same_labels({"1", "0"}, {"0", "1", "2"}));
-  EXPECT_FALSE(are_same_labels({"1", "a"}, {"0", "1"}));
-  EXPECT_FALSE(are_same_labels({"1", "0"}, {}));
+  EXPECT_EQ(tasks::choose_labels({}, {"1", "0"}, numbers, "label"), (Labels{"1", "0"}));
+  EXPECT_EQ(tasks::choose_labels({}, {"LABEL_0", "LABEL_1"}, numbers, "label"),
+            (Labels{"LABEL_0", "LABEL_1"}));
+  EXPECT_EQ(tasks::choose_labels({}, {"2", "1"}, table({"1", "2"}), "label"), (Labels{"2", "1"}));
+  EXPECT_EQ(tasks::choose_labels({}, {"2", "0"}, numbers, "label"), (Labels{"LABEL_0", "LABEL_1"}));
+  EXPECT_EQ(tasks::choose_labels({}, {"1", "0", "2"}, numbers, "label"), (Labels{"LABEL_0", "LABEL_1"}));
+  EXPECT_TRUE(tasks::are_same_labels({"1", "0"}, {"LABEL_0", "LABEL_1"}));
+  EXPECT_TRUE(tasks::are_same_labels({"b", "a"}, {"a", "b"}));
+  EXPECT_FALSE(tasks::are_same_labels({"1", "0"}, {"LABEL_1", "LABEL_0"}));  // there a number is a place
+  EXPECT_FALSE(tasks::are_same_labels({"1", "0"}, {"negative", "positive"}));
+  EXPECT_FALSE(tasks::are_same_labels({"1", "0"}, {"0", "1", "2"}));
+  EXPECT_FALSE(tasks::are_same_labels({"1", "a"}, {"0", "1"}));
+  EXPECT_FALSE(tasks::are_same_labels({"1", "0"}, {}));
 }
 
 TEST(Labels, ATrainedModelKeepsItsOrder) {
   const std::optional train = table({"negative", "positive"});
-  EXPECT_EQ(choose_labels({}, {"positive", "negative"}, train, "label"), (Labels{"positive", "negative"}));
-  EXPECT_EQ(choose_labels({}, {"LABEL_0", "LABEL_1"}, train, "label"), (Labels{"negative", "positive"}));
-  EXPECT_EQ(choose_labels({"positive", "negative"}, {"a", "b"}, train, "label"),
+  EXPECT_EQ(tasks::choose_labels({}, {"positive", "negative"}, train, "label"),
             (Labels{"positive", "negative"}));
-  EXPECT_EQ(choose_labels({}, {"a", "b"}, std::nullopt, "label"), (Labels{"a", "b"}));
+  EXPECT_EQ(tasks::choose_labels({}, {"LABEL_0", "LABEL_1"}, train, "label"),
+            (Labels{"negative", "positive"}));
+  EXPECT_EQ(tasks::choose_labels({"positive", "negative"}, {"a", "b"}, train, "label"),
+            (Labels{"positive", "negative"}));
+  EXPECT_EQ(tasks::choose_labels({}, {"a", "b"}, std::nullopt, "label"), (Labels{"a", "b"}));
 }
 
 TEST(Labels, IdsByNameElseByNumber) {
@@ -88,17 +92,17 @@ TEST(Labels, NamesThatAreNumbersAreNoPlaces) {
 }
 
 TEST(Labels, RowsWithOthersAreLeftOut) {
-  const TextTable all("memory.csv", {"text", "label"},
-                      {{"a", "b", "c", "d", "e"}, {"good", "so", "bad", "good", "so"}});
-  const TextTable kept = with_labels(all, "label", {"bad", "good"}, true);
+  const tables::TextTable all("memory.csv", {"text", "label"},
+                              {{"a", "b", "c", "d", "e"}, {"good", "so", "bad", "good", "so"}});
+  const tables::TextTable kept = tasks::with_labels(all, "label", {"bad", "good"}, true);
   const auto texts = kept.column("text");
   EXPECT_EQ(Labels(texts.begin(), texts.end()), (Labels{"a", "c", "d"}));
   EXPECT_EQ(kept.place(2), "memory.csv: record 4");
   EXPECT_EQ(kept.record(2), 3);
   EXPECT_EQ(kept.select({2, 0}).place(0), "memory.csv: record 4");
-  EXPECT_EQ(with_labels(all, "label", {"bad", "great"}).size(), 1u);
-  EXPECT_THROW(with_labels(all, "label", {"bad", "great"}, true), ValueError);
-  EXPECT_THROW(with_labels(all, "label", {"great"}), ValueError);
+  EXPECT_EQ(tasks::with_labels(all, "label", {"bad", "great"}).size(), 1u);
+  EXPECT_THROW(tasks::with_labels(all, "label", {"bad", "great"}, true), ValueError);
+  EXPECT_THROW(tasks::with_labels(all, "label", {"great"}), ValueError);
   EXPECT_THROW(kept.select({3}), ValueError);
 }
 
@@ -106,19 +110,20 @@ TEST(Predictions, OneLineARowWithTheLikeliestLabel) {
   std::string pattern = (std::filesystem::temp_directory_path() / "lockstep-trainer.XXXXXX").string();
   ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
   const auto path = std::filesystem::path(pattern) / "predictions.jsonl";
-  write_predictions(path, at::tensor({0.5, -1.25, -3.0, 2.0}).reshape({2, 2}), {"positive", "negative"});
+  tasks::write_predictions(path, at::tensor({0.5, -1.25, -3.0, 2.0}).reshape({2, 2}),
+                           {"positive", "negative"});
   EXPECT_EQ(read_file(path),
             "{\"index\":0,\"label\":\"positive\",\"logits\":[0.5,-1.25]}\n"
             "{\"index\":1,\"label\":\"negative\",\"logits\":[-3.0,2.0]}\n");
-  write_predictions(path, at::tensor({1.0, 2.0}).reshape({1, 2}), {"positive", "negative"}, {7});
+  tasks::write_predictions(path, at::tensor({1.0, 2.0}).reshape({1, 2}), {"positive", "negative"}, {7});
   EXPECT_EQ(read_file(path), "{\"index\":7,\"label\":\"negative\",\"logits\":[1.0,2.0]}\n");
   std::filesystem::remove_all(pattern);
 }
 
 TEST(Labels, BlanksAroundNumbersDoNotCount) {
-  EXPECT_EQ(infer_labels(table({" 1", "0 ", "1"}), "label"), (Labels{"LABEL_0", "LABEL_1"}));
+  EXPECT_EQ(tasks::infer_labels(table({" 1", "0 ", "1"}), "label"), (Labels{"LABEL_0", "LABEL_1"}));
   EXPECT_EQ(label_ids(table({" 1", "0\t"}), "label", {"negative", "positive"}), (std::vector<int64_t>{1, 0}));
-  EXPECT_EQ(infer_labels(table({" ", "b"}), "label"), (Labels{" ", "b"}));
+  EXPECT_EQ(tasks::infer_labels(table({" ", "b"}), "label"), (Labels{" ", "b"}));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "lockstep/models/transformer/generator.h"
+#include "lockstep/zoo/models/transformer/generator.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>

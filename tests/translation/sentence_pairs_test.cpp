@@ -1,4 +1,4 @@
-#include "lockstep/tasks/sentence_pairs.h"
+#include "lockstep/zoo/tasks/sentence_pairs.h"
 
 #include <gtest/gtest.h>
 
@@ -33,24 +33,24 @@ TEST(BatchesByTokens, HoldEachSampleOnceAndLittlePadding) {
 }
 
 TEST(Detokenize, WritesAsPeopleDo) {
-  EXPECT_EQ(detokenize("l ' albero , che ( forse ) cresce ."), "l'albero, che (forse) cresce.");
-  EXPECT_EQ(detokenize("don ' t say \" no \" : and / or"), "don't say \"no\": and/or");
-  EXPECT_EQ(detokenize("SUM () is File - Open"), "SUM() is File - Open");
-  EXPECT_EQ(detokenize(""), "");
+  EXPECT_EQ(tasks::detokenize("l ' albero , che ( forse ) cresce ."), "l'albero, che (forse) cresce.");
+  EXPECT_EQ(tasks::detokenize("don ' t say \" no \" : and / or"), "don't say \"no\": and/or");
+  EXPECT_EQ(tasks::detokenize("SUM () is File - Open"), "SUM() is File - Open");
+  EXPECT_EQ(tasks::detokenize(""), "");
 }
 
 TEST(TranslationDataset, MakesTheOriginalsBatches) {
   const std::vector<std::string> texts = {"a b c", "a b", "b c d"};
-  const auto tokenizer = WordLevelTokenizer::train(texts, {.min_frequency = 1});
-  const auto special = SpecialTokens::of(tokenizer, "t.json");
-  SentencePairs pairs{.source_file = "s",
-                      .target_file = "t",
-                      .pairs = {{.source = "a b c", .target = "b", .line = 1},
-                                {.source = "a [EOS] zzz", .target = "c d a", .line = 2}}};
-  const auto encoded =
-      std::make_shared<EncodedPairs>(encode_pairs(pairs, tokenizer, tokenizer, special, {.seq_len = 9}));
+  const auto tokenizer = text::WordLevelTokenizer::train(texts, {.min_frequency = 1});
+  const auto special = tasks::SpecialTokens::of(tokenizer, "t.json");
+  tasks::SentencePairs pairs{.source_file = "s",
+                             .target_file = "t",
+                             .pairs = {{.source = "a b c", .target = "b", .line = 1},
+                                       {.source = "a [EOS] zzz", .target = "c d a", .line = 2}}};
+  const auto encoded = std::make_shared<tasks::EncodedPairs>(
+      tasks::encode_pairs(pairs, tokenizer, tokenizer, special, {.seq_len = 9}));
   const auto id = [&](const char* token) { return *tokenizer.token_to_id(token); };
-  const Dataset dataset = translation_dataset(encoded, special, 0, 10);
+  const Dataset dataset = tasks::translation_dataset(encoded, special, 0, 10);
   ASSERT_EQ(dataset.size, 2);
   EXPECT_EQ(dataset.lengths, (std::vector<int64_t>{5, 5}));
   const Batch batch = dataset.collate({0, 1});
@@ -63,7 +63,7 @@ TEST(TranslationDataset, MakesTheOriginalsBatches) {
   EXPECT_EQ(row(batch["target_ids"], 0), (std::vector<int64_t>{2, id("b"), 1, 1}));
   EXPECT_EQ(row(batch["labels"], 0), (std::vector<int64_t>{id("b"), 3, 1, 1}));
   EXPECT_EQ(row(batch["sample"].unsqueeze(0), 0), (std::vector<int64_t>{10, 11}));
-  const Dataset by_tokens = translation_dataset(encoded, special, 10);
+  const Dataset by_tokens = tasks::translation_dataset(encoded, special, 10);
   ASSERT_EQ(by_tokens.size, 1);
   EXPECT_EQ(by_tokens.collate({0})["source_ids"].size(0), 2);
 }

@@ -15,10 +15,10 @@
 #include "lockstep/base/main.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/init.h"
-#include "lockstep/models/transformer/generator.h"
-#include "lockstep/models/transformer/transformer.h"
 #include "lockstep/trainer/output/output_dir.h"
 #include "lockstep/trainer/trainer.h"
+#include "lockstep/zoo/models/transformer/generator.h"
+#include "lockstep/zoo/models/transformer/transformer.h"
 
 namespace {
 

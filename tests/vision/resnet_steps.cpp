@@ -6,9 +6,9 @@
 #include "lockstep/base/main.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/init.h"
-#include "lockstep/models/resnet.h"
-#include "lockstep/tasks/model_weights.h"
 #include "lockstep/trainer/trainer.h"
+#include "lockstep/zoo/models/resnet.h"
+#include "lockstep/zoo/tasks/model_weights.h"
 
 int main(int, char** argv) {
   using namespace lockstep;
@@ -20,7 +20,7 @@ int main(int, char** argv) {
     tensors.erase("labels");
     models::ResNet model(models::ResNetOptions{.num_classes = 10});
     model->to(at::kDouble);
-    load_weights(*model, tensors, argv[1]);
+    tasks::load_weights(*model, tensors, argv[1]);
     TrainingArguments args;
     args.max_steps = std::atoi(argv[3]);
     args.per_device_train_batch_size = std::atoi(argv[2]);

@@ -12,12 +12,12 @@
 
 #include "lockstep/base/file.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/vision/cifar.h"
-#include "lockstep/vision/decode.h"
-#include "lockstep/vision/idx.h"
-#include "lockstep/vision/picture_dataset.h"
-#include "lockstep/vision/picture_folder.h"
-#include "lockstep/vision/picture_set.h"
+#include "lockstep/zoo/vision/cifar.h"
+#include "lockstep/zoo/vision/decode.h"
+#include "lockstep/zoo/vision/idx.h"
+#include "lockstep/zoo/vision/picture_dataset.h"
+#include "lockstep/zoo/vision/picture_folder.h"
+#include "lockstep/zoo/vision/picture_set.h"
 #include "tests/probe.h"
 
 namespace {

@@ -181,7 +181,7 @@ Sample measure(const Options& options, const Contestant& contestant) {
     command.push_back(options.python);
     command.push_back((programs / "lockstep-bench-ddp-peer.py").string());
   } else {
-    command.push_back((programs / "lockstep-bench-ddp-rank").string());
+    command.push_back(tools::zoo_program("lockstep-bench-ddp-rank").string());
   }
   for (const std::string& argument :
        {options.model + (contestant.of_torch_layers ? "-torch" : ""), name_of(contestant.mode),

@@ -18,7 +18,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/file.h"
-#include "lockstep/tables/folder_lock.h"
+#include "lockstep/base/folder_lock.h"
 #include "lockstep/tracking/progress/live_line.h"
 #include "tools/data/catalog.h"
 #include "tools/data/download.h"

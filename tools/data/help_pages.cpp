@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "lockstep/base/error.h"
-#include "lockstep/tables/text_encoding.h"
+#include "lockstep/zoo/tables/text_encoding.h"
 
 namespace lockstep::tools {
 namespace {
@@ -150,7 +150,7 @@ std::vector<Paragraph> help_paragraphs(std::string_view html) {
     const auto id = id_of(tag->attributes);
     auto text = one_line(unescaped(inner_text(html, *tag, position)));
     if (id.empty() || text.empty() || !ids.insert(id).second) continue;
-    if (valid_utf8_prefix(text) != text.size()) throw ValueError("the page is not UTF-8");
+    if (tables::valid_utf8_prefix(text) != text.size()) throw ValueError("the page is not UTF-8");
     paragraphs.push_back({std::string(id), std::move(text)});
   }
   return paragraphs;

@@ -10,7 +10,7 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
-#include "lockstep/tables/text_encoding.h"
+#include "lockstep/zoo/tables/text_encoding.h"
 #include "tools/data/csv_row.h"
 
 namespace lockstep::tools {
@@ -40,7 +40,7 @@ RatedText parse_line(std::string_view line) {
   if (second == std::string_view::npos) throw ValueError("expected id TAB mean rating TAB text");
   RatedText rated{.id = std::string(trim(line.substr(0, first))),
                   .rating = parse_rating(trim(line.substr(first + 1, second - first - 1))),
-                  .text = std::string(trim(to_utf8(line.substr(second + 1))))};
+                  .text = std::string(trim(tables::to_utf8(line.substr(second + 1))))};
   if (rated.id.empty()) throw ValueError("the id is empty");
   if (rated.text.empty()) throw ValueError("the text is empty");
   return rated;

@@ -1,0 +1,65 @@
+// The encoder of BERT. Modules carry Hugging Face's names; what they compute is in bert_ops.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/zoo/models/bert.h"
+#include "lockstep/zoo/models/token_layout.h"
+
+namespace lockstep::models {
+
+/// A weight [out, in] and a bias [out], or, for LayerNorm, both [out]. Not initialised.
+struct WeightAndBias : torch::nn::Module {
+  WeightAndBias(at::IntArrayRef weight_shape, int64_t bias_size);
+  at::Tensor weight;
+  at::Tensor bias;
+};
+
+/// x W^T + b
+at::Tensor linear(const WeightAndBias& module, const at::Tensor& x);
+
+class BertEmbeddingsImpl : public torch::nn::Module {
+ public:
+  explicit BertEmbeddingsImpl(const BertConfig& config);
+  /// float [layout.tokens, hidden]
+  at::Tensor forward(const BertBatch& batch, const TokenLayout& layout, const BertConfig& config);
+
+ private:
+  at::Tensor word_;
+  at::Tensor position_;
+  at::Tensor token_type_;
+  std::shared_ptr<WeightAndBias> layer_norm_;
+};
+
+class BertLayerImpl : public torch::nn::Module {
+ public:
+  explicit BertLayerImpl(const BertConfig& config);
+  /// [layout.tokens, hidden] -> the same, or, with `first_only`, [layout.batch, hidden]: what follows from
+  /// each sequence's first position, the only one that a classifier reads after the last layer.
+  at::Tensor forward(const at::Tensor& hidden, const TokenLayout& layout, const BertConfig& config,
+                     bool first_only);
+
+ private:
+  std::shared_ptr<WeightAndBias> query_, key_, value_;
+  std::shared_ptr<WeightAndBias> attention_output_, attention_norm_;
+  std::shared_ptr<WeightAndBias> intermediate_;
+  std::shared_ptr<WeightAndBias> output_, output_norm_;
+};
+
+class BertModelImpl : public torch::nn::Module {
+ public:
+  explicit BertModelImpl(const BertConfig& config);
+  /// The pooled first position, float [batch, hidden].
+  at::Tensor forward(const BertBatch& batch, const BertConfig& config);
+
+ private:
+  std::shared_ptr<BertEmbeddingsImpl> embeddings_;
+  std::vector<std::shared_ptr<BertLayerImpl>> layers_;
+  std::shared_ptr<WeightAndBias> pooler_;
+};
+
+}  // namespace lockstep::models

@@ -1,0 +1,340 @@
+// Does a premise entail a hypothesis? One loop, four ways to run it: a process alone, DataParallel that gathers
+// logits, DataParallel that computes the loss in its replicas, DistributedDataParallel.
+//
+//   bert_nli --strategy dp --model-name-or-path DIR --train-file A.csv --validation-file B.csv
+#include <ATen/Parallel.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <map>
+
+#include "lockstep/cli/command_line.h"
+#include "lockstep/zoo.h"
+
+namespace {
+
+using namespace lockstep;
+using Seconds = std::chrono::duration<double>;
+
+const std::vector<std::string> kLabels = {"entailment", "neutral", "contradiction"};
+
+struct Options {
+  tasks::BertSource source{};
+  std::filesystem::path train_file, validation_file, output_dir, result_file;
+  std::string strategy = "single", premise = "premise", hypothesis = "hypothesis", label = "label";
+  int replicas = 2;
+  int64_t batch_size = 128, epochs = 1, max_steps = 0, log_step = 10, max_length = 128;
+  uint64_t seed = 42;
+  double learning_rate = 3e-5;
+};
+
+void add_flags(CommandLine program, Options& o) {
+  program
+      .add_option("--strategy", o.strategy,
+                  "single, dp (gathers logits), dp-loss (loss in the replicas) or ddp")
+      .with_default();
+  program.add_option("--replicas", o.replicas, "Replicas of dp and dp-loss").positive().with_default();
+  o.source.add_flags(program);
+  program.begin_group("Data");
+  program.add_option("--train-file", o.train_file, "Table with a premise, a hypothesis and a label")
+      .required();
+  program.add_option("--validation-file", o.validation_file, "Evaluated at the end").required();
+  program.add_option("--premise-column", o.premise, "Its name; MultiNLI's JSON lines have sentence1")
+      .with_default();
+  program.add_option("--hypothesis-column", o.hypothesis, "Its name; MultiNLI's JSON lines have sentence2")
+      .with_default();
+  program
+      .add_option("--label-column", o.label,
+                  "entailment, neutral, contradiction, or 0, 1, 2; other rows stay out")
+      .with_default();
+  program.add_option("--max-seq-length", o.max_length, "Tokens of a pair at most").positive().with_default();
+  program.begin_group("Training");
+  program.add_option("--batch-size", o.batch_size, "Pairs a step, over all replicas and ranks")
+      .positive()
+      .with_default();
+  program.add_option("--num-train-epochs", o.epochs, "Passes over the training set")
+      .positive()
+      .with_default();
+  program.add_option("--max-steps", o.max_steps, "Ends after that many steps; 0: after the epochs")
+      .with_default();
+  program.add_option("--learning-rate", o.learning_rate, "Learning rate of AdamW").with_default();
+  program.add_option("--seed", o.seed, "Of the order of the pairs, of dropout and of new weights")
+      .with_default();
+  program.add_option("--logging-steps", o.log_step, "Steps between lines").positive().with_default();
+  program.add_option("--output-dir", o.output_dir, "With --model-config: where the vocabulary is written");
+  program.add_option("--result-file", o.result_file, "Also writes the last line there, as JSON");
+}
+
+void check(const Options& o, const World& world) {
+  const auto refuse = [](const std::string& why) { throw ValueError("bert_nli: " + why); };
+  o.source.check(/*trains=*/true);
+  if (o.strategy != "single" && o.strategy != "dp" && o.strategy != "dp-loss" && o.strategy != "ddp") {
+    refuse("--strategy is " + o.strategy + "; it must be single, dp, dp-loss or ddp");
+  }
+  if (o.strategy != "ddp" && world.size() > 1) {
+    refuse("--strategy " + o.strategy + " runs in one process: start it without lockrun, or take ddp");
+  }
+  if (o.batch_size % world.size() != 0) {
+    refuse(fmt::format("--batch-size {} does not divide among {} ranks", o.batch_size, world.size()));
+  }
+  if (o.source.needs_vocabulary() && o.output_dir.empty()) refuse("--model-config needs --output-dir");
+}
+
+struct Pairs {
+  std::vector<text::Encoding> texts{};
+  std::vector<int64_t> labels{};
+  int64_t size() const { return static_cast<int64_t>(texts.size()); }
+};
+
+/// Without the rows on which MultiNLI's annotators did not agree, whose label is "-" or -1.
+tables::TextTable read_table(const std::filesystem::path& file, const Options& o) {
+  const tables::TextTable table = tables::read_text_table(file);
+  bool by_name = false;
+  for (const auto label : table.column(o.label))
+    by_name = by_name || std::find(kLabels.begin(), kLabels.end(), label) != kLabels.end();
+  return tasks::with_labels(table, o.label, by_name ? kLabels : std::vector<std::string>{"0", "1", "2"});
+}
+
+Pairs encode(const tables::TextTable& table, const text::BertTokenizer& tokenizer, const Options& o) {
+  Pairs pairs;
+  const auto premises = table.column(o.premise);
+  const auto hypotheses = table.column(o.hypothesis);
+  for (size_t row = 0; row < table.size(); ++row) {
+    pairs.texts.push_back(
+        tokenizer.encode(premises[row], hypotheses[row], static_cast<size_t>(o.max_length)));
+  }
+  pairs.labels = label_ids(table, o.label, kLabels);
+  return pairs;
+}
+
+struct Setup {
+  models::BertForSequenceClassification model{nullptr};
+  Pairs train{}, validation{};
+};
+
+std::filesystem::path vocabulary_of(const Options& o) { return o.output_dir / "vocab.txt"; }
+
+/// For a model that is trained from scratch.
+void make_vocabulary(const Options& o) {
+  const tables::TextTable train = read_table(o.train_file, o);
+  std::vector<std::string_view> texts;
+  for (const auto& name : {o.premise, o.hypothesis}) {
+    for (const auto text : train.column(name)) texts.push_back(text);
+  }
+  std::filesystem::create_directories(o.output_dir);
+  text::write_vocab(vocabulary_of(o), text::build_vocab(texts));
+}
+
+Setup load(const Options& o) {
+  Setup setup;
+  const tables::TextTable train = read_table(o.train_file, o), validation = read_table(o.validation_file, o);
+  const auto vocabulary = vocabulary_of(o);
+  const auto tokenizer = o.source.load_tokenizer(vocabulary);
+  at::manual_seed(o.seed);
+  setup.model = o.source.load_model(kLabels, tokenizer, vocabulary);
+  setup.train = encode(train, tokenizer, o);
+  setup.validation = encode(validation, tokenizer, o);
+  return setup;
+}
+
+Loader<text::PaddedBatch> batches(const Pairs& pairs, std::vector<int64_t> indices, int64_t size,
+                                  bool drop_last) {
+  const auto pad = [&](const auto& batch) { return text::pad_batch(pairs.texts, pairs.labels, batch); };
+  return {std::move(indices), pad, {.batch_size = size, .drop_last = drop_last, .num_workers = 1}};
+}
+
+/// A rank's part of every batch of an epoch: the division that DataParallel makes.
+std::vector<int64_t> part_of_rank(const std::vector<int64_t>& order, int64_t batch_size, const World& world) {
+  const auto each = batch_size / world.size();
+  std::vector<int64_t> mine;
+  for (int64_t begin = 0; begin + batch_size <= static_cast<int64_t>(order.size()); begin += batch_size) {
+    const auto first = order.begin() + begin + each * world.rank();
+    mine.insert(mine.end(), first, first + each);
+  }
+  return mine;
+}
+
+models::BertBatch inputs(const text::PaddedBatch& batch) {
+  return {batch.input_ids, batch.token_type_ids, batch.attention_mask};
+}
+
+/// The four strategies differ in these two functions alone.
+struct Strategy {
+  std::function<at::Tensor(const text::PaddedBatch&)>
+      loss{};  ///< backward leaves the whole batch's gradients
+  std::function<at::Tensor(const models::BertBatch&)> predict{};
+  std::function<DataParallelTimes()> times = [] { return DataParallelTimes{}; };
+};
+
+Strategy make_strategy(const Options& o, models::BertForSequenceClassification& model) {
+  const auto cross_entropy = [](const at::Tensor& logits, const at::Tensor& labels) {
+    return at::cross_entropy_loss(logits, labels);
+  };
+  if (o.strategy == "single") {
+    return {[&, cross_entropy](auto& batch) { return cross_entropy(model(inputs(batch)), batch.labels); },
+            [&](auto& batch) { return model(batch); }};
+  }
+  if (o.strategy == "ddp") {
+    const auto ddp = std::make_shared<DistributedDataParallel<models::BertForSequenceClassification>>(model);
+    return {[=](auto& batch) { return cross_entropy((*ddp)(inputs(batch)), batch.labels); },
+            [&](auto& batch) { return model(batch); }};
+  }
+  const auto dp = std::make_shared<DataParallel<models::BertForSequenceClassification>>(
+      model, DataParallelOptions{.replicas = o.replicas});
+  Strategy strategy{{}, [=](auto& batch) { return (*dp)(batch); }, [=] { return dp->times(); }};
+  if (o.strategy == "dp") {
+    strategy.loss = [=](auto& batch) { return cross_entropy((*dp)(inputs(batch)), batch.labels); };
+  } else {
+    const DataParallelCriterion criterion(cross_entropy);
+    strategy.loss = [=](auto& batch) { return criterion(*dp, batch.labels, inputs(batch)); };
+  }
+  return strategy;
+}
+
+struct Accuracy {
+  double exact = 0, mean_of_means = 0;
+};
+
+/// Each pair is on exactly one rank; the exact accuracy adds up what the ranks count. The mean of the ranks'
+/// accuracies, which many programs print, differs where ranks have different numbers of pairs.
+Accuracy evaluate(const Strategy& strategy, models::BertForSequenceClassification& model, const Pairs& pairs,
+                  const Options& o, const World& world) {
+  const at::NoGradGuard no_grad;
+  model->eval();
+  const auto metric = accuracy();
+  auto loader = batches(pairs, evaluation_indices(pairs.size(), world.size(), world.rank()),
+                        o.batch_size / world.size(), /*drop_last=*/false);
+  while (const auto batch = loader.next()) metric->update(strategy.predict(inputs(*batch)), batch->labels);
+  model->train();
+  at::Tensor mean = at::scalar_tensor(metric->compute(), at::kDouble);
+  world.all_reduce(mean, {.op = ReduceOp::AVG});
+  return {metric->compute(world), mean.item<double>()};
+}
+
+/// Proportional set size, in bytes: pages that processes share count once over all of them.
+double memory_of_job(const World& world) {
+  double kib = 0;
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("Pss:")) kib = std::stod(line.substr(4));
+  }
+  at::Tensor sum = at::scalar_tensor(kib, at::kDouble);
+  world.all_reduce(sum);
+  return sum.item<double>() * 1024;
+}
+
+DataParallelTimes difference(DataParallelTimes times, const DataParallelTimes& before) {
+  times.replicate -= before.replicate;
+  times.scatter -= before.scatter;
+  times.gather -= before.gather;
+  times.reduce -= before.reduce;
+  return times;
+}
+
+void report(const Options& o, const World& world, int64_t steps, Seconds time, double memory,
+            const Accuracy& accuracy, const DataParallelTimes& times) {
+  const int parts = o.strategy == "ddp" ? world.size() : o.strategy == "single" ? 1 : o.replicas;
+  const double seconds = time.count(), speed = static_cast<double>(std::max<int64_t>(steps - 1, 1)) / seconds;
+  const auto share = [&](std::chrono::nanoseconds part) { return 100 * Seconds(part).count() / seconds; };
+  fmt::print("{:9}{:>6}{:>7}{:>10}{:>8}{:>11}{:>10}{:>10}{:>15}\n", "strategy", "parts", "steps", "time",
+             "it/s", "samples/s", "PSS MiB", "accuracy", "mean of ranks");
+  fmt::print("{:9}{:>6}{:>7}{:>9.1f}s{:>8.2f}{:>11.1f}{:>10.0f}{:>10.4f}{:>15.4f}\n", o.strategy, parts,
+             steps, seconds, speed, speed * static_cast<double>(o.batch_size), memory / (1 << 20),
+             accuracy.exact, accuracy.mean_of_means);
+  const bool replicated = times.forwards > 0;
+  if (replicated) {
+    fmt::print(
+        "share of the time: replicate {:.2f} %, scatter {:.2f} %, gather {:.2f} %, sum of gradients {:.2f} %\n",
+        share(times.replicate), share(times.scatter), share(times.gather), share(times.reduce));
+  }
+  if (o.result_file.empty()) return;
+  std::ofstream file(o.result_file);
+  file << fmt::format(
+      R"({{"strategy": "{}", "parts": {}, "steps": {}, "batch_size": {}, "seconds": {}, "samples_per_second": {}, )"
+      R"("pss_bytes": {:.0f}, "accuracy": {}, "mean_of_ranks": {}, "replicate_percent": {}, "scatter_percent": {}, )"
+      R"("gather_percent": {}, "reduce_percent": {}}})"
+      "\n",
+      o.strategy, parts, steps, o.batch_size, seconds, speed * static_cast<double>(o.batch_size), memory,
+      accuracy.exact, accuracy.mean_of_means, share(times.replicate), share(times.scatter),
+      share(times.gather), share(times.reduce));
+  if (!file.flush()) throw FileError("cannot write " + o.result_file.string());
+}
+
+void train(Setup& setup, const Options& o, const World& world) {
+  auto& model = setup.model;
+  const Strategy strategy = make_strategy(o, model);
+  FusedAdamW optimizer(model->parameters(), torch::optim::AdamWOptions(o.learning_rate));
+  int64_t step = 0;
+  auto start = std::chrono::steady_clock::now();
+  DataParallelTimes before;
+  for (int64_t epoch = 0; epoch < o.epochs; ++epoch) {
+    const auto order = random_indices(setup.train.size(), o.seed + static_cast<uint64_t>(epoch));
+    auto loader =
+        batches(setup.train, part_of_rank(order, o.batch_size, world), o.batch_size / world.size(), true);
+    for (; o.max_steps == 0 || step < o.max_steps; ++step) {
+      const auto batch = loader.next();
+      if (!batch) break;
+      at::manual_seed(random_key({o.seed, static_cast<uint64_t>(step)}));
+      // A rank draws what a replica of its number would.
+      if (o.strategy == "ddp") at::manual_seed(replica_seed(draw_replica_key(), world.rank()));
+      optimizer.zero_grad();
+      const at::Tensor loss = strategy.loss(*batch);
+      loss.backward();
+      optimizer.step();
+      if (step % o.log_step == 0) {
+        const at::Tensor mean = loss.detach();
+        world.all_reduce(mean, {.op = ReduceOp::AVG});
+        if (world.rank() == 0) fmt::print("step:{}, loss:{}\n", step, mean.item<float>());
+      }
+      if (step > 0) continue;
+      world.barrier();  // the first step, which touches all memory, is not timed
+      before = strategy.times();
+      start = std::chrono::steady_clock::now();
+    }
+  }
+  const Seconds time = std::chrono::steady_clock::now() - start;
+  const DataParallelTimes times = difference(strategy.times(), before);
+  const double memory = memory_of_job(world);
+  const Accuracy accuracy = evaluate(strategy, model, setup.validation, o, world);
+  if (world.rank() == 0) report(o, world, step, time, memory, accuracy, times);
+}
+
+int run(int argc, char** argv) {
+  const World world = init();
+  if (world.rank() != 0) log::set_level(log::Level::error);
+  Options o;
+  bool goes_on = false;
+  on_all_ranks(world, [&] {
+    const auto flags = [&](CommandLine program) { add_flags(program, o); };
+    goes_on =
+        parse_command_line("bert_nli", "Classifies pairs of texts, on replicas or ranks", flags, argc, argv);
+    if (goes_on) check(o, world);
+  });
+  if (!goes_on) return 0;
+  Setup setup;
+  on_all_ranks(world, [&] {  // before the others read it
+    if (o.source.needs_vocabulary() && world.rank() == 0) make_vocabulary(o);
+  });
+  on_all_ranks(world, [&] {
+    setup = load(o);
+    if (setup.train.size() >= o.batch_size) return;
+    throw ValueError(fmt::format("bert_nli: {} has {} pairs, fewer than --batch-size {}",
+                                 o.train_file.string(), setup.train.size(), o.batch_size));
+  });
+  train(setup, o, world);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  skip_library_destructors();
+  keep_freed_memory();
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  return run_main("bert_nli", [&] { return run(argc, argv); });
+}

@@ -1,0 +1,126 @@
+#include "lockstep/zoo/tables/text_blocks.h"
+
+#include <arrow/io/compressed.h>
+#include <arrow/io/file.h>
+#include <arrow/util/compression.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/fd.h"
+#include "lockstep/zoo/tables/arrow_rows.h"
+
+namespace lockstep::tables {
+
+class TextBlocks::Input {
+ public:
+  virtual ~Input() = default;
+  /// Up to `size` bytes; 0 at the end.
+  virtual size_t read(char* to, size_t size) = 0;
+};
+
+namespace {
+
+UniqueFd open_text(const std::filesystem::path& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) throw FileError(fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)));
+  struct stat status {};
+  if (::fstat(fd.get(), &status) == 0 && S_ISDIR(status.st_mode)) {
+    throw FileError(fmt::format("cannot read {}: it is a directory", path.string()));
+  }
+  return fd;
+}
+
+arrow::Compression::type codec_of(TableCompression compression) {
+  switch (compression) {
+    case TableCompression::GZIP:
+      return arrow::Compression::GZIP;
+    case TableCompression::ZSTD:
+      return arrow::Compression::ZSTD;
+    case TableCompression::BZ2:
+      return arrow::Compression::BZ2;
+    case TableCompression::LZ4:
+      return arrow::Compression::LZ4_FRAME;
+    case TableCompression::NONE:
+      break;
+  }
+  return arrow::Compression::UNCOMPRESSED;
+}
+
+// Plain reads, not Arrow's file: pipes can be read too.
+template <typename Base>
+class PlainInput : public Base {
+ public:
+  PlainInput(UniqueFd fd, std::filesystem::path path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  size_t read(char* to, size_t size) override {
+    while (true) {
+      const ssize_t n = ::read(fd_.get(), to, size);
+      if (n >= 0) return static_cast<size_t>(n);
+      if (errno != EINTR) {
+        throw FileError(fmt::format("cannot read {}: {}", path_.string(), std::strerror(errno)));
+      }
+    }
+  }
+
+ private:
+  UniqueFd fd_;
+  std::filesystem::path path_;
+};
+
+template <typename Base>
+class CompressedInput : public Base {
+ public:
+  CompressedInput(UniqueFd fd, TableCompression compression, std::filesystem::path path)
+      : path_(std::move(path)) {
+    auto file = value_or_throw(arrow::io::ReadableFile::Open(fd.release()), path_, "cannot be opened");
+    codec_ = value_or_throw(arrow::util::Codec::Create(codec_of(compression)), path_, "cannot be unpacked");
+    stream_ = value_or_throw(arrow::io::CompressedInputStream::Make(codec_.get(), std::move(file)), path_,
+                             "cannot be unpacked");
+  }
+  size_t read(char* to, size_t size) override {
+    return static_cast<size_t>(value_or_throw(stream_->Read(static_cast<int64_t>(size), to), path_,
+                                              "cannot be unpacked; is it whole?"));
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::unique_ptr<arrow::util::Codec> codec_{};
+  std::shared_ptr<arrow::io::CompressedInputStream> stream_{};
+};
+
+}  // namespace
+
+TextBlocks::TextBlocks(const std::filesystem::path& path, TableCompression compression, size_t block_bytes)
+    : path_(path), block_bytes_(block_bytes) {
+  auto fd = open_text(path);
+  if (compression == TableCompression::NONE) {
+    input_ = std::make_unique<PlainInput<Input>>(std::move(fd), path);
+  } else {
+    input_ = std::make_unique<CompressedInput<Input>>(std::move(fd), compression, path);
+  }
+}
+
+TextBlocks::~TextBlocks() = default;
+
+void TextBlocks::fill() {
+  const size_t held = end_ - begin_;
+  const size_t wanted = held < block_bytes_ ? block_bytes_ : 2 * held;
+  if (begin_ > 0) std::memmove(buffer_.data(), buffer_.data() + begin_, held);
+  begin_ = 0;
+  end_ = held;
+  if (buffer_.size() < wanted || buffer_.size() > 2 * wanted) {
+    buffer_.resize(wanted);
+    buffer_.shrink_to_fit();
+  }
+  while (!at_end_ && end_ < wanted) {
+    const size_t n = input_->read(buffer_.data() + end_, wanted - end_);
+    at_end_ = n == 0;
+    end_ += n;
+  }
+}
+
+}  // namespace lockstep::tables

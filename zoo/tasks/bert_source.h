@@ -1,0 +1,42 @@
+// Where a BERT classifier comes from: its flags, its vocabulary, its weights.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lockstep/cli/command_line.h"
+#include "lockstep/zoo/models/bert.h"
+#include "lockstep/zoo/text/bert_tokenizer.h"
+
+namespace lockstep::tasks {
+
+/// --model-name-or-path, --model-config, --tokenizer-name and the dropouts.
+struct BertSource {
+  std::filesystem::path model_name_or_path;  ///< a trained model's directory; empty: model_config
+  std::filesystem::path tokenizer_name;      ///< directory, vocab.txt or tokenizer.json; empty: the model's
+  std::string model_config;  ///< "small" or the path of a config.json: a new model; empty: model_name_or_path
+  double hidden_dropout = -1;     ///< negative: the model's
+  double attention_dropout = -1;  ///< negative: the model's
+
+  /// Adds the flags, which write into the members above.
+  void add_flags(CommandLine program);
+  /// Throws ValueError for flags that do not fit together.
+  void check(bool trains) const;
+
+  /// The labels of a model that was trained before; empty for a new one. Throws FileError.
+  std::vector<std::string> known_labels() const;
+  /// Whether the model's file has a head that tells labels apart; false for a new model, and for an encoder, whose
+  /// known_labels() are only the default names. Throws FileError.
+  bool is_classifier() const;
+  /// From --tokenizer-name or the model's directory; where neither is given, `vocabulary`. Throws FileError.
+  text::BertTokenizer load_tokenizer(const std::filesystem::path& vocabulary) const;
+  /// Whether neither --model-name-or-path nor --tokenizer-name is given, so that a vocabulary must be made.
+  bool needs_vocabulary() const { return model_name_or_path.empty() && tokenizer_name.empty(); }
+  /// New weights come from torch's default generator. Throws FileError and ValueError.
+  models::BertForSequenceClassification load_model(const std::vector<std::string>& labels,
+                                                   const text::BertTokenizer& tokenizer,
+                                                   const std::filesystem::path& vocabulary) const;
+};
+
+}  // namespace lockstep::tasks

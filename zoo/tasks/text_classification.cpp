@@ -1,0 +1,248 @@
+#include "lockstep/zoo/tasks/text_classification.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <unordered_map>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/tracking/progress/progress_bar.h"
+#include "lockstep/zoo/text/pad_batch.h"
+
+namespace lockstep::tasks {
+namespace {
+
+// More labels than this are a mistake in the choice of the column.
+constexpr int64_t kMaxLabels = 10000;
+constexpr auto kBarDelay = std::chrono::seconds(1);
+
+// "1", and "1.0" too: so pandas writes whole numbers of a column that had empty cells once.
+std::optional<int64_t> whole_number(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t";  // as the readers of numbers have it
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  text = text.substr(0, text.find_last_not_of(kBlanks) + 1);
+  int64_t value = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  if (error != std::errc()) return std::nullopt;
+  const bool has_fraction = end != last && *end == '.';
+  if (!std::all_of(has_fraction ? end + 1 : end, last, [&](char c) { return has_fraction && c == '0'; })) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+// The numbers of a model's labels in data that has numbers: the names where they are such, the places of Hugging
+// Face's default names; nothing for other names.
+std::optional<std::set<int64_t>> numbers_of(const std::vector<std::string>& labels) {
+  std::set<int64_t> numbers, places;
+  for (size_t id = 0; id < labels.size(); ++id) {
+    if (const auto number = whole_number(labels[id])) numbers.insert(*number);
+    if (labels[id] == fmt::format("LABEL_{}", id)) places.insert(static_cast<int64_t>(id));
+  }
+  if (numbers.size() == labels.size()) return numbers;
+  if (places.size() == labels.size()) return places;
+  return std::nullopt;
+}
+
+[[noreturn]] void bad_label(const tables::TextTable& table, const std::string& column, size_t row,
+                            const std::string& expected) {
+  throw ValueError(fmt::format("{}: label \"{}\" in column {} is unknown; expected {}", table.place(row),
+                               table.column(column)[row], column, expected));
+}
+
+}  // namespace
+
+std::vector<std::string> infer_labels(const tables::TextTable& table, const std::string& column) {
+  const auto values = table.column(column);
+  std::set<std::string> distinct;
+  std::set<int64_t> distinct_numbers;
+  const bool numbers = whole_number(values.front()).has_value();
+  for (size_t row = 0; row < values.size(); ++row) {
+    distinct.emplace(values[row]);
+    if (!numbers) {
+      if (values[row].empty()) bad_label(table, column, row, "a name");
+      continue;
+    }
+    const auto number = whole_number(values[row]);
+    if (!number || *number < 0 || *number >= kMaxLabels) {
+      bad_label(table, column, row,
+                fmt::format("a whole number from 0 to {}, as in the first row; --label-names takes names",
+                            kMaxLabels - 1));
+    }
+    distinct_numbers.insert(*number);
+  }
+  if ((numbers ? distinct_numbers.size() : distinct.size()) < 2) {
+    throw ValueError(
+        fmt::format("{}: column {} holds the one label \"{}\" only; a classifier needs two or more",
+                    table.source().string(), column, *distinct.begin()));
+  }
+  if (!numbers) {
+    if (static_cast<int64_t>(distinct.size()) > kMaxLabels) {
+      throw ValueError(fmt::format("{}: column {} holds {} different labels; is it the label column?",
+                                   table.source().string(), column, distinct.size()));
+    }
+    return {distinct.begin(), distinct.end()};
+  }
+  std::vector<std::string> labels;
+  for (int64_t id = 0; id <= *distinct_numbers.rbegin(); ++id) labels.push_back(fmt::format("LABEL_{}", id));
+  return labels;
+}
+
+bool are_same_labels(const std::vector<std::string>& values, const std::vector<std::string>& known) {
+  if (std::is_permutation(values.begin(), values.end(), known.begin(), known.end())) return true;
+  std::set<int64_t> numbers;
+  for (const auto& value : values) {
+    const auto number = whole_number(value);
+    if (!number) return false;
+    numbers.insert(*number);
+  }
+  return numbers_of(known) == numbers;
+}
+
+std::vector<std::string> choose_labels(const std::vector<std::string>& given,
+                                       const std::vector<std::string>& known,
+                                       const std::optional<tables::TextTable>& train,
+                                       const std::string& column) {
+  if (!given.empty()) return given;
+  if (!train) return known;
+  auto found = infer_labels(*train, column);
+  if (std::is_permutation(found.begin(), found.end(), known.begin(), known.end())) return known;
+  const auto values = train->column(column);
+  const std::set<std::string> distinct(values.begin(), values.end());
+  return are_same_labels({distinct.begin(), distinct.end()}, known) ? known : found;
+}
+
+tables::TextTable with_labels(const tables::TextTable& table, const std::string& column,
+                              const std::vector<std::string>& labels, bool expect_all) {
+  const auto values = table.column(column);
+  std::vector<int64_t> rows;
+  for (size_t row = 0; row < values.size(); ++row) {
+    if (std::find(labels.begin(), labels.end(), values[row]) != labels.end()) {
+      rows.push_back(static_cast<int64_t>(row));
+    }
+  }
+  std::vector<std::string> missing;
+  for (const auto& label : labels) {
+    if (std::find(values.begin(), values.end(), label) == values.end()) missing.push_back(label);
+  }
+  if (rows.empty() || (expect_all && !missing.empty())) {
+    const std::set<std::string> there(values.begin(), values.end());
+    const auto shown = std::vector<std::string>(
+        there.begin(),
+        std::next(there.begin(), std::min<std::ptrdiff_t>(20, static_cast<std::ptrdiff_t>(there.size()))));
+    throw ValueError(fmt::format("{}: no row has the label {} in column {}; there are {}{}",
+                                 table.source().string(), fmt::join(missing, " or "), column,
+                                 fmt::join(shown, ", "), there.size() > shown.size() ? ", ..." : ""));
+  }
+  return table.select(rows);
+}
+
+std::vector<int64_t> label_ids(const tables::TextTable& table, const std::string& column,
+                               const std::vector<std::string>& labels) {
+  std::unordered_map<std::string, int64_t> id_of;
+  for (size_t id = 0; id < labels.size(); ++id) {
+    if (!id_of.emplace(labels[id], static_cast<int64_t>(id)).second) {
+      throw ValueError(
+          fmt::format("label \"{}\" is named twice; every label needs a name of its own", labels[id]));
+    }
+  }
+  // Where names are numbers themselves, a number in the data is a name in another spelling, and never a place.
+  std::unordered_map<int64_t, int64_t> id_of_number;
+  for (size_t id = 0; id < labels.size(); ++id) {
+    if (const auto number = whole_number(labels[id])) id_of_number.emplace(*number, static_cast<int64_t>(id));
+  }
+  const bool names_are_numbers = !id_of_number.empty();
+  for (size_t id = 0; id < labels.size() && !names_are_numbers; ++id) {
+    id_of_number.emplace(static_cast<int64_t>(id), static_cast<int64_t>(id));
+  }
+  const auto values = table.column(column);
+  std::vector<int64_t> ids;
+  ids.reserve(values.size());
+  for (size_t row = 0; row < values.size(); ++row) {
+    const auto named = id_of.find(std::string(values[row]));
+    if (named != id_of.end()) {
+      ids.push_back(named->second);
+      continue;
+    }
+    const auto number = whole_number(values[row]);
+    const auto numbered = number ? id_of_number.find(*number) : id_of_number.end();
+    if (numbered == id_of_number.end()) {
+      std::string expected = fmt::format("one of the {} labels", labels.size());
+      if (labels.size() <= 20) {
+        expected = fmt::format("one of {}", fmt::join(labels, ", "));
+        if (!names_are_numbers) expected += fmt::format(" or a number from 0 to {}", labels.size() - 1);
+      }
+      bad_label(table, column, row, expected);
+    }
+    ids.push_back(numbered->second);
+  }
+  return ids;
+}
+
+Dataset text_dataset(const tables::TextTable& table, const TextColumns& columns,
+                     const text::BertTokenizer& tokenizer, size_t max_seq_length,
+                     const std::vector<std::string>& labels, bool pad_to_max_length, bool keep_tokens) {
+  // Shared by all copies of the function that makes batches, and never changed afterwards.
+  struct Samples {
+    tables::TextColumn texts;
+    std::optional<tables::TextColumn> pairs{};
+    std::vector<int64_t> labels{};
+    std::vector<text::Encoding> encodings{};  // empty: made for each batch
+  };
+  auto samples = std::make_shared<Samples>(Samples{.texts = table.column(columns.text)});
+  if (columns.text_pair) samples->pairs = table.column(*columns.text_pair);
+  if (columns.label) samples->labels = label_ids(table, *columns.label, labels);
+  const auto encode = [&tokenizer, max_seq_length](const Samples& from, size_t row) {
+    return tokenizer.encode(from.texts[row],
+                            from.pairs ? std::optional<std::string_view>((*from.pairs)[row]) : std::nullopt,
+                            max_seq_length);
+  };
+
+  Dataset dataset;
+  dataset.size = static_cast<int64_t>(samples->texts.size());
+  ProgressBar bar(
+      {.total = dataset.size, .label = "tokenize", .unit = "texts", .leave = false, .delay = kBarDelay});
+  for (size_t row = 0; row < samples->texts.size(); ++row) {
+    auto encoding = encode(*samples, row);
+    dataset.lengths.push_back(static_cast<int64_t>(encoding.input_ids.size()));
+    if (keep_tokens) samples->encodings.push_back(std::move(encoding));
+    bar.advance();
+  }
+  // No sample is longer than max_seq_length, so the only multiple of it is itself.
+  const text::PadOptions padding{
+      .pad_token_id = tokenizer.pad_token_id(),
+      .pad_to_multiple_of = pad_to_max_length ? static_cast<int64_t>(max_seq_length) : 1};
+  dataset.collate = [table, samples, padding, encode, keep_tokens](const std::vector<int64_t>& indices) {
+    text::PaddedBatch padded;
+    if (keep_tokens) {
+      padded = text::pad_batch(samples->encodings, samples->labels, indices, padding);
+    } else {
+      std::vector<text::Encoding> encodings;
+      std::vector<int64_t> of_batch, places;
+      for (const int64_t index : indices) {
+        if (index < 0 || index >= static_cast<int64_t>(samples->texts.size()))
+          throw ValueError(fmt::format("there is no sample {}; there are {}", index, samples->texts.size()));
+        places.push_back(static_cast<int64_t>(encodings.size()));
+        encodings.push_back(encode(*samples, static_cast<size_t>(index)));
+        if (!samples->labels.empty()) of_batch.push_back(samples->labels[static_cast<size_t>(index)]);
+      }
+      padded = text::pad_batch(encodings, of_batch, places, padding);
+    }
+    Batch batch{{"input_ids", padded.input_ids},
+                {"token_type_ids", padded.token_type_ids},
+                {"attention_mask", padded.attention_mask}};
+    if (padded.labels.defined()) batch.set("labels", padded.labels);
+    return batch;
+  };
+  return dataset;
+}
+
+}  // namespace lockstep::tasks

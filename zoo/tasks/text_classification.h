@@ -1,0 +1,61 @@
+// Text files as a classifier's datasets: labels, tokens, batches, predictions.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/zoo/tables/text_table.h"
+#include "lockstep/zoo/text/bert_tokenizer.h"
+
+namespace lockstep::tasks {
+
+/// The labels of a training file's column, by id. Whole numbers (in the first row, hence in all): as many as
+/// the greatest says, called LABEL_0, LABEL_1, ... as Hugging Face does. Names: sorted. Throws ValueError
+/// naming file and line (record) for a label that does not fit, and for a column with a single label.
+std::vector<std::string> infer_labels(const tables::TextTable& table, const std::string& column);
+
+/// Whether `values`, labels as they stand in data, are all of `known`, the names of a model's labels, and no others:
+/// letter by letter, or as whole numbers, of which LABEL_0, LABEL_1, ... stand for 0, 1, ...
+bool are_same_labels(const std::vector<std::string>& values, const std::vector<std::string>& known);
+
+/// The labels of a run: `given` if any; else `known`, those of the model, if `train` is absent or has the
+/// same ones (are_same_labels), so that a trained classifier keeps its order; else those of `train` (infer_labels).
+std::vector<std::string> choose_labels(const std::vector<std::string>& given,
+                                       const std::vector<std::string>& known,
+                                       const std::optional<tables::TextTable>& train,
+                                       const std::string& column);
+
+/// The rows of `table` whose label is one of `labels`, letter by letter. Throws ValueError naming the file, the
+/// labels that are there and what was expected where there is no such row; with `expect_all` also where one of
+/// `labels` has none.
+tables::TextTable with_labels(const tables::TextTable& table, const std::string& column,
+                              const std::vector<std::string>& labels, bool expect_all = false);
+
+/// The id of every row's label: its place in `labels` by name, else by number; where names are whole numbers
+/// themselves, "1.0" is the label "1", and no number is a place. Throws ValueError naming file, line, the label and
+/// what was expected.
+std::vector<int64_t> label_ids(const tables::TextTable& table, const std::string& column,
+                               const std::vector<std::string>& labels);
+
+/// Names of a table's columns.
+struct TextColumns {
+  std::string text = "text";               ///< the text, or the first one of a pair
+  std::optional<std::string> text_pair{};  ///< the second text of a pair; none: single texts
+  std::optional<std::string> label{};      ///< none: samples without labels
+};
+
+/// Tokenizes `table` now, and pads each batch to its longest sample when it is made, with `pad_to_max_length` to
+/// max_seq_length. Without `keep_tokens` only the lengths are kept, and each batch is tokenized again, by `tokenizer`,
+/// which must then outlive the dataset: for a table larger than memory. A Batch holds input_ids, token_type_ids and attention_mask, int64 [samples, length], and
+/// labels, int64 [samples]. Throws ValueError for missing columns and bad labels.
+Dataset text_dataset(const tables::TextTable& table, const TextColumns& columns,
+                     const text::BertTokenizer& tokenizer, size_t max_seq_length,
+                     const std::vector<std::string>& labels, bool pad_to_max_length = false,
+                     bool keep_tokens = true);
+
+}  // namespace lockstep::tasks

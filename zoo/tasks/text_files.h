@@ -1,0 +1,64 @@
+// The files of a text classification: their flags, tables and labels.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/cli/command_line.h"
+#include "lockstep/data/split.h"
+#include "lockstep/trainer/training_arguments.h"
+#include "lockstep/zoo/tables/text_table.h"
+#include "lockstep/zoo/tasks/text_classification.h"
+
+namespace lockstep::tasks {
+
+/// --train-file, --validation-file, --test-file and what is in their columns.
+struct TextFiles {
+  std::filesystem::path train_file;  ///< CSV, TSV, JSON lines, Parquet or Arrow; empty: nothing is trained
+  std::filesystem::path validation_file;      ///< likewise; empty: validation_split, or no evaluation
+  std::filesystem::path test_file;            ///< likewise; empty: nothing is predicted
+  std::string text_column = "text";           ///< column of the text
+  std::string text_pair_column;               ///< column of a pair's second text; empty: single texts
+  std::string label_column = "label";         ///< column of the label, a number or a name
+  std::vector<std::string> label_names;       ///< names of the labels by number; empty: choose_labels()
+  std::vector<std::string> keep_labels;       ///< rows with other labels are left out; empty: all rows stay
+  std::optional<SplitSize> validation_split;  ///< share or number of training rows that become `validation`
+  std::optional<size_t> split_seed;           ///< of validation_split; default: 42
+  std::optional<size_t> max_seq_length;  ///< tokens; default: 128, or what the model takes if that is less
+  bool pad_to_max_length = false;        ///< pad to max_seq_length, not to a batch's longest text
+  bool skip_bad_rows = false;            ///< leave out rows that cannot be read; otherwise FileError
+  std::filesystem::path data_cache_dir;  ///< TextTableOptions::cache_dir; empty: tables are held in memory
+  bool do_predict = false;               ///< whether test_file is labelled
+
+  /// Adds the flags, which write into the members above.
+  void add_flags(CommandLine program);
+  /// Throws ValueError for flags that do not fit together.
+  void check(const TrainingArguments& args) const;
+
+  std::optional<tables::TextTable> train;  ///< set by read(); nothing without the file
+  std::optional<tables::TextTable>
+      validation;                         ///< set by read(); nothing without the file and validation_split
+  std::optional<tables::TextTable> test;  ///< set by read(); nothing without the file
+  std::vector<std::string> labels;        ///< set by read(): names of the classes by id
+  /// Reads the tables, leaves out rows whose labels are not kept (but of the test table), chooses the labels
+  /// (`known` are the model's, which has a head for them if `is_classifier`) and splits the training table. Throws
+  /// FileError and ValueError.
+  void read(const std::vector<std::string>& known, bool is_classifier = true);
+  /// The labels, how many rows of the training file were kept, and how many bad rows were left out.
+  std::string about() const;
+  /// One of the three tables as a dataset; empty for a table that is not there. `positions`: the most tokens that
+  /// the model takes. With data_cache_dir `tokenizer` must outlive it. Throws ValueError.
+  Dataset dataset(const std::optional<tables::TextTable>& table, const text::BertTokenizer& tokenizer,
+                  int64_t positions) const;
+
+ private:
+  tables::TextTable read_table(const std::filesystem::path& file, bool is_test) const;
+  void leave_out_labels();
+  bool knows_labels(const tables::TextTable& table) const;
+  void split_train();
+  size_t rows_before_ = 0, rows_kept_ = 0;  // of the training file
+};
+
+}  // namespace lockstep::tasks

@@ -1,0 +1,293 @@
+#include "lockstep/zoo/tasks/translation_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+
+namespace lockstep::tasks {
+namespace {
+
+constexpr int64_t kSentencesPerBatch = 4;
+
+std::optional<int64_t> number_of(const std::string& text) {
+  int64_t value = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, value);
+  if (error != std::errc() || end != last || value < 0) return std::nullopt;
+  return value;
+}
+
+// "tmodel_{0:02d}.pt" -> "tmodel_"
+std::string basename_of(const std::string& pattern) {
+  std::string name = pattern.substr(0, pattern.find('{'));
+  if (name.empty() || name.find('/') != std::string::npos)
+    throw ValueError(fmt::format("model_basename is '{}'; expected a name such as tmodel_", pattern));
+  return name;
+}
+
+/// Epochs that have a checkpoint of their own, with its path.
+std::map<int64_t, std::filesystem::path> epochs_in(const std::filesystem::path& folder,
+                                                   const std::string& basename) {
+  std::map<int64_t, std::filesystem::path> epochs;
+  if (!std::filesystem::is_directory(folder)) return epochs;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(basename)) continue;
+    const auto epoch = number_of(name.substr(basename.size()));
+    if (epoch && std::filesystem::is_directory(entry.path())) epochs[*epoch] = entry.path();
+  }
+  return epochs;
+}
+
+}  // namespace
+
+TranslationOptions::TranslationOptions() {
+  generate.num_beams = 1;
+  generate.max_new_tokens = 0;
+}
+
+void TranslationOptions::add_training_flags(CommandLine program) {
+  program.begin_group("Data");
+  program
+      .add_option(
+          "--config", [](const std::string&) {},
+          "JSON file with keys of the original program (batch_size, lr, seq_len, ...); flags win")
+      .type_name("FILE");
+  program
+      .add_option("--data-dir", data_dir,
+                  "Directory with train.<language> and, if there are, validation.<language>")
+      .type_name("DIR");
+  program.add_option("--lang-src", lang_src, "Language to translate from")
+      .with_default()
+      .type_name("LANGUAGE");
+  program.add_option("--lang-tgt", lang_tgt, "Language to translate into")
+      .with_default()
+      .type_name("LANGUAGE");
+  program.add_option("--source-file", source_file, "Sentences to train on, one a line").type_name("FILE");
+  program.add_option("--target-file", target_file, "Their translations, line by line").type_name("FILE");
+  program.add_option("--validation-source-file", validation_source_file, "Sentences to validate on")
+      .type_name("FILE");
+  program.add_option("--validation-target-file", validation_target_file, "Their translations")
+      .type_name("FILE");
+  program
+      .add_option("--validation-split", validation_split,
+                  "Without validation files: this share of the pairs, chosen by --seed")
+      .with_default();
+  program.add_flag("--drop-overlong", drop_overlong,
+                   "Leave out and count pairs that are longer than --seq-len, in place of an error");
+  program
+      .add_option("--tokens-per-batch", tokens_per_batch,
+                  "Tokens per rank and micro-batch, padding included; 0: --per-device-train-batch-size pairs")
+      .not_negative()
+      .with_default();
+
+  program.begin_group("Tokenizers");
+  program
+      .add_option("--tokenizer-dir", tokenizer_dir,
+                  "Directory with tokenizer_<language>.json of both languages")
+      .type_name("DIR")
+      .default_text("trained on the training set");
+  program.add_option("--vocab-size", vocab_size, "Most words per language").with_default();
+  program.add_option("--min-frequency", min_frequency, "Rarer words are unknown").with_default();
+
+  program.begin_group("Model");
+  program.add_option("--seq-len", model.seq_len, "Positions: the longest sentence and its start and end")
+      .with_default();
+  program.add_option("--d-model", model.d_model, "Width").with_default();
+  program.add_option("--num-layers", model.num_layers, "Layers of the encoder, and of the decoder")
+      .with_default();
+  program.add_option("--num-heads", model.num_heads, "Heads of an attention").with_default();
+  program.add_option("--d-ff", model.d_ff, "Inner width of the feed-forward blocks").with_default();
+  program.add_option("--dropout", model.dropout, "Probability of dropout").with_default();
+  program
+      .add_option("--preload", preload,
+                  "Continue from tmodel_N in --output-dir, or from the latest: N or latest")
+      .type_name("WHICH");
+  program
+      .add_option("--validation-examples", validation_examples, "Translations to print after an evaluation")
+      .not_negative()
+      .with_default();
+}
+
+void TranslationOptions::add_translation_flags(CommandLine program) {
+  program.begin_group("Translate with a trained model");
+  program.add_flag("--interactive", interactive, "Translate lines that you type");
+  program.add_option("--input", input, "Translate the lines of this file; - is standard input")
+      .type_name("FILE");
+  program.add_option("--model-dir", model_dir, "What a training has saved")
+      .type_name("DIR")
+      .default_text("--output-dir");
+  program.add_option("--num-beams", generate.num_beams, "Beams; 1: greedy. Also for validation")
+      .with_default();
+  program.add_option("--length-penalty", generate.length_penalty, "Beams compare by score / length^X")
+      .with_default();
+  program
+      .add_option("--max-new-tokens", generate.max_new_tokens,
+                  "Longest translation, its end included; 0: by the sentence")
+      .not_negative()
+      .with_default();
+  program.add_option("--translate-batch-size", translate_batch_size, "Sentences at a time").with_default();
+}
+
+void TranslationOptions::read_config(const std::filesystem::path& path, TrainingArguments& args) {
+  const auto json = nlohmann::json::parse(read_file(path), nullptr, false);
+  if (!json.is_object()) throw FileError(fmt::format("{} is no JSON object", path.string()));
+  std::string key;
+  const auto refuse = [&](const std::string& expected) {
+    throw FileError(fmt::format("{}: {} is {}; expected {}", path.string(), key, json[key].dump(), expected));
+  };
+  using Value = nlohmann::json;
+  const auto text = [&](std::string& to) {
+    return [&](const Value& v) { v.is_string() ? void(to = v.get<std::string>()) : refuse("a text"); };
+  };
+  const auto file = [&](std::filesystem::path& to) {
+    return [&](const Value& v) { v.is_string() ? void(to = v.get<std::string>()) : refuse("a path"); };
+  };
+  const auto whole = [&](int64_t& to) {
+    return [&](const Value& v) {
+      v.is_number_integer() ? void(to = v.get<int64_t>()) : refuse("a whole number");
+    };
+  };
+  const auto number = [&](double& to) {
+    return [&](const Value& v) { v.is_number() ? void(to = v.get<double>()) : refuse("a number"); };
+  };
+  const auto nothing = [](const Value&) {};
+  std::map<std::string, std::function<void(const Value&)>> keys = {
+      {"batch_size",
+       [&](const Value& v) {
+         whole(args.per_device_train_batch_size)(v);
+         tokens_per_batch = 0;
+       }},
+      {"num_epochs", number(args.num_train_epochs)},
+      {"lr", number(args.learning_rate)},
+      {"seq_len", whole(model.seq_len)},
+      {"d_model", whole(model.d_model)},
+      {"num_layers", whole(model.num_layers)},
+      {"num_heads", whole(model.num_heads)},
+      {"d_ff", whole(model.d_ff)},
+      {"dropout", number(model.dropout)},
+      {"lang_src", text(lang_src)},
+      {"lang_tgt", text(lang_tgt)},
+      {"source_file", file(source_file)},
+      {"target_file", file(target_file)},
+      {"validation_source_file", file(validation_source_file)},
+      {"validation_target_file", file(validation_target_file)},
+      {"data_dir", file(data_dir)},
+      {"model_folder", file(args.output_dir)},
+      {"tokens_per_batch", whole(tokens_per_batch)},
+      {"model_basename",
+       [&](const Value& v) {
+         v.is_string() ? void(model_basename = basename_of(v.get<std::string>())) : refuse("a text");
+       }},
+      {"preload",
+       [&](const Value& v) {
+         if (v.is_number_integer()) {
+           preload = std::to_string(v.get<int64_t>());
+         } else if (v.is_string()) {
+           preload = v.get<std::string>();
+         } else if (!v.is_null()) {
+           refuse("latest, the number of an epoch, or null");
+         }
+       }},
+      {"tokenizer_file",
+       [&](const Value& v) {
+         if (v != "tokenizer_{0}.json")
+           refuse("\"tokenizer_{0}.json\"; --tokenizer-dir names their directory");
+       }},
+      // What the launcher knows.
+      {"local_rank", nothing},
+      {"global_rank", nothing}};
+  for (const auto& [name, value] : json.items()) {
+    key = name;
+    const auto found = keys.find(name);
+    if (found == keys.end()) {
+      std::vector<std::string> known;
+      for (const auto& entry : keys) known.push_back(entry.first);
+      throw FileError(
+          fmt::format("{}: unknown key {}; there are {}", path.string(), name, fmt::join(known, ", ")));
+    }
+    found->second(value);
+  }
+}
+
+void TranslationOptions::check(TrainingArguments& args) {
+  if (!data_dir.empty()) {
+    const auto fill = [&](std::filesystem::path& file, const std::string& name) {
+      if (file.empty()) file = data_dir / name;
+    };
+    fill(source_file, "train." + lang_src);
+    fill(target_file, "train." + lang_tgt);
+    if (std::filesystem::exists(data_dir / ("validation." + lang_src))) {
+      fill(validation_source_file, "validation." + lang_src);
+      fill(validation_target_file, "validation." + lang_tgt);
+    }
+  }
+  if (source_file.empty() || target_file.empty()) {
+    throw ValueError(
+        "no data: give --data-dir DIR, or --source-file and --target-file; to translate, --interactive or --input FILE");
+  }
+  if (validation_source_file.empty() != validation_target_file.empty())
+    throw ValueError("--validation-source-file and --validation-target-file belong together; give both");
+  if (lang_src == lang_tgt)
+    throw ValueError(
+        fmt::format("--lang-src and --lang-tgt are both {}; the tokenizers are named after them", lang_src));
+  if (!preload.empty() && preload != "latest" && !number_of(preload))
+    throw ValueError(fmt::format("--preload is {}; expected latest or the number of an epoch", preload));
+  if (!preload.empty() && !args.resume_from_checkpoint.empty())
+    throw ValueError("--preload and --resume-from-checkpoint exclude each other; give one");
+  if (tokens_per_batch > 0 && batch_size_given)
+    throw ValueError("--tokens-per-batch and --per-device-train-batch-size exclude each other; give one");
+  if (tokens_per_batch > 0) args.per_device_train_batch_size = 1;  // a sample is a whole batch
+  // Positions are the same everywhere; logical ranks want the buffers of the first one all the same.
+  if (args.deterministic_world == 0) args.ddp_broadcast_buffers = false;
+  auto sizes = model;
+  sizes.source_vocab_size = sizes.target_vocab_size = 4;  // not known yet
+  sizes.check();
+}
+
+void set_translation_defaults(TrainingArguments& args) {
+  args.num_train_epochs = 30;
+  args.per_device_train_batch_size = kSentencesPerBatch;
+  args.per_device_eval_batch_size = 32;
+  args.learning_rate = 1e-4;
+  args.lr_scheduler_type = "constant";
+  args.adam_epsilon = 1e-9;
+  args.label_smoothing_factor = 0.1;
+  args.max_grad_norm = 0;
+  args.save_strategy = SaveStrategy::EPOCH;
+  args.eval_strategy = IntervalStrategy::EPOCH;
+}
+
+std::string epoch_name(const std::string& basename, int64_t epoch) {
+  return fmt::format("{}{:02}", basename, epoch);
+}
+
+std::filesystem::path find_preload(const std::filesystem::path& folder, const std::string& basename,
+                                   const std::string& preload) {
+  if (preload.empty()) return {};
+  const auto epochs = epochs_in(folder, basename);
+  if (preload == "latest") {
+    return epochs.empty() ? std::filesystem::path() : std::filesystem::canonical(epochs.rbegin()->second);
+  }
+  const auto found = epochs.find(number_of(preload).value_or(-1));
+  if (found != epochs.end()) return std::filesystem::canonical(found->second);
+  std::vector<std::string> names;
+  for (const auto& [epoch, path] : epochs) names.push_back(path.filename().string());
+  throw ValueError(fmt::format("--preload {}: {} has no {}; {}", preload, folder.string(),
+                               epoch_name(basename, number_of(preload).value_or(0)),
+                               names.empty() ? "it has no checkpoint of an epoch"
+                                             : fmt::format("there are {}", fmt::join(names, ", "))));
+}
+
+}  // namespace lockstep::tasks
