@@ -10,6 +10,7 @@
 #include <set>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/tables/arrow_rows.h"
 #include "lockstep/tables/csv_scan.h"
 #include "lockstep/tables/table_source.h"
@@ -18,8 +19,6 @@
 
 namespace lockstep::tables {
 namespace {
-
-constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 
 // What is wrong with the bytes of a record; empty if nothing is.
 std::string wrong_bytes(std::string_view text) {

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/tables/arrow_rows.h"
 #include "lockstep/tables/json_scan.h"
 #include "lockstep/tables/table_source.h"
@@ -143,7 +144,6 @@ class JsonSource : public TableSource {
 
   // The keys of the first record that is an object.
   void find_columns() {
-    constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
     blocks_.fill();
     while (blocks_.view().size() < byte_order_mark.size() && !blocks_.at_end()) blocks_.fill();
     if (blocks_.view().starts_with(byte_order_mark)) blocks_.consume(byte_order_mark.size());
