@@ -39,7 +39,7 @@ def main():
         rows = list(csv.DictReader(file))
     tokenizer = BertTokenizerFast.from_pretrained(args.model_name_or_path)
     torch.manual_seed(args.seed)
-    module = AutoModelForSequenceClassification.from_pretrained(args.model_name_or_path, num_labels=3).to(device)
+    module = AutoModelForSequenceClassification.from_pretrained(args.model_name_or_path, num_labels=3, ignore_mismatched_sizes=True).to(device)
     module.train()
     model = torch.nn.parallel.DistributedDataParallel(module) if ddp else torch.nn.DataParallel(module)
     optimizer = torch.optim.AdamW(module.parameters(), lr=args.learning_rate, fused=True)

@@ -55,6 +55,12 @@ std::string read_file(const std::filesystem::path& path) {
   }
 }
 
+std::string read_text_file(const std::filesystem::path& path) {
+  std::string content = read_file(path);
+  content.erase(0, content.size() - skip_byte_order_mark(content).size());
+  return content;
+}
+
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
   write_file_atomically(path, [&](const auto& append) { append(content); });
 }

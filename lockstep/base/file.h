@@ -12,6 +12,18 @@ namespace lockstep {
 /// The bytes of `path`. Throws FileError naming it when it is missing or unreadable.
 std::string read_file(const std::filesystem::path& path);
 
+/// U+FEFF in UTF-8, with which some editors begin a text file.
+inline constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
+
+/// `text` without a byte order mark at its start.
+inline std::string_view skip_byte_order_mark(std::string_view text) {
+  if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
+  return text;
+}
+
+/// read_file() of lines of text: without a byte order mark at the start.
+std::string read_text_file(const std::filesystem::path& path);
+
 /// Replaces `path` by `content`: temporary sibling, fsync, rename, fsync of the directory.
 /// Throws FileError; then `path` is as it was and no temporary file remains.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);

@@ -47,6 +47,19 @@ TEST_F(FileTest, AFailureInTheMiddleLeavesTheOldFileAndNothingElse) {
   EXPECT_EQ(entries(), 1u);
 }
 
+TEST_F(FileTest, TextBeginsBehindAByteOrderMark) {
+  const std::string mark(byte_order_mark);
+  for (const std::string text : {"", "one\ntwo\n", "\xEF\xBB", "\xEF\xBB\xBE", "a\xEF\xBB\xBF"}) {
+    for (const std::string& before : {std::string(), mark}) {
+      write_file_atomically(directory_ / "f", before + text);
+      EXPECT_EQ(read_text_file(directory_ / "f"), text);
+      EXPECT_EQ(read_file(directory_ / "f"), before + text);
+    }
+    EXPECT_EQ(skip_byte_order_mark(mark + mark + text), mark + text);
+  }
+  EXPECT_THROW(read_text_file(directory_ / "absent"), FileError);
+}
+
 TEST_F(FileTest, AMissingFileIsNamed) {
   try {
     read_file(directory_ / "absent");

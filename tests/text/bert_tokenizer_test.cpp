@@ -130,6 +130,21 @@ TEST_F(BertTokenizerTest, ReadsVocabLinesAsThePeerDoes) {
   EXPECT_EQ(t.encode("[MASK]").input_ids, (Ids{2, 1, 1, 1, 3}));
 }
 
+TEST_F(BertTokenizerTest, AByteOrderMarkIsNoPartOfAToken) {
+  const std::string mark = "\xEF\xBB\xBF";
+  for (const char* name : {"vocab.txt", "tokenizer.json"}) {
+    const std::string content = name == std::string("vocab.txt") ? kVocab : kJson;
+    const auto plain = BertTokenizer::from_file(directory.write(name, content));
+    const auto marked = BertTokenizer::from_file(directory.write(name, mark + content));
+    EXPECT_EQ(marked.vocab_size(), plain.vocab_size()) << name;
+    EXPECT_EQ(marked.pad_token_id(), 0) << name;
+    EXPECT_EQ(marked.encode("hello World[MASK]").input_ids, plain.encode("hello World[MASK]").input_ids)
+        << name;
+  }
+  EXPECT_HAS(vocab_error(mark), "is empty");
+  EXPECT_HAS(vocab_error(mark + mark + kVocab), "has no [PAD]");  // a second one is a character
+}
+
 TEST_F(BertTokenizerTest, RefusesBadVocab) {
   EXPECT_HAS(message_of<FileError>([&] { text::BertTokenizer::from_file(directory.path() / "none.txt"); }),
              "none.txt");

@@ -47,6 +47,7 @@ class TokenizeCommand(unittest.TestCase):
         self.assertEqual(read(self.tokenize(b'{"text": "World hello"}', "--cased", "--max-length", "3")),
                          [{"input_ids": [2, 7, 3], "token_type_ids": [0, 0, 0]}])
         self.assertEqual(self.tokenize(b"").stdout, b"")
+        self.assertEqual(read(self.tokenize(b"\xef\xbb\xbf" + data.encode())), expected)  # a byte order mark
 
     def test_bad_lines_are_named(self):
         good = b'{"text": "hello"}\n'

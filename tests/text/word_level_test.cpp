@@ -48,6 +48,9 @@ TEST(WordLevel, SavedAndReadItIsTheSame) {
   EXPECT_EQ(read.encode("the mat cat The [EOS]"), tokenizer.encode("the mat cat The [EOS]"));
   read.save(directory.path() / "again.json");
   EXPECT_EQ(read_file(path), read_file(directory.path() / "again.json"));
+  const auto marked = directory.write("marked.json", std::string(byte_order_mark) + read_file(path));
+  WordLevelTokenizer::from_file(marked).save(directory.path() / "again.json");
+  EXPECT_EQ(read_file(path), read_file(directory.path() / "again.json"));
 }
 
 TEST(WordLevel, RefusesOptionsThatDoNotFit) {

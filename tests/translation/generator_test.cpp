@@ -8,6 +8,7 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "lockstep/base/error.h"
@@ -138,8 +139,7 @@ double score_of(Transformer& model, const std::vector<int64_t>& source, const Ge
   } else {
     target.pop_back();
   }
-  at::Tensor logits = model(TransformerBatch{pad_ids({source}, 1), pad_ids({target}, 1)});
-  logits.select(1, 1).fill_(-INFINITY);
+  const at::Tensor logits = model(TransformerBatch{pad_ids({source}, 1), pad_ids({target}, 1)});
   const at::Tensor chances = logits.log_softmax(-1).gather(1, at::tensor(labels, at::kLong).unsqueeze(1));
   return chances.sum().item<double>() / std::pow(static_cast<double>(labels.size()), penalty);
 }
@@ -161,6 +161,34 @@ TEST(Generator, BeamsFindAtLeastAsGoodTranslations) {
   }
   EXPECT_TRUE(differ);
   EXPECT_GT(beam_sum, greedy_sum);
+}
+
+// Padding is never chosen, but what the model gives it no other word gets.
+TEST(Generator, ScoresAreTheModelsLogProbabilities) {
+  auto model = small_model(4);
+  {
+    const at::NoGradGuard no_grad;
+    model->named_parameters()["projection_layer.proj.bias"][1] += 6;  // most of the probability is padding's
+  }
+  const Ids sources = some_sources(6);
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    model->to(dtype);
+    Generator generator(model);
+    for (const int64_t beams : {1, 2, 5}) {
+      for (const bool use_cache : {true, false}) {
+        const GenerateOptions options{
+            .max_new_tokens = 12, .num_beams = beams, .length_penalty = 0, .use_cache = use_cache};
+        const auto result = generator.generate(sources, options);
+        for (size_t i = 0; i < sources.size(); ++i) {
+          const auto& sentence = result.sentences[i];
+          const auto length = static_cast<double>(sentence.ids.size() + (sentence.finished ? 1 : 0));
+          EXPECT_EQ(std::count(sentence.ids.begin(), sentence.ids.end(), 1), 0);
+          EXPECT_NEAR(sentence.score, score_of(model, sources[i], sentence, 0), 1e-3) << beams << " beams";
+          EXPECT_LT(sentence.score, length * std::log(0.5));  // a word has less than half
+        }
+      }
+    }
+  }
 }
 
 TEST(Generator, LengthPenaltyDividesScores) {

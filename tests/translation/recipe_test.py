@@ -150,6 +150,26 @@ class RecipeTest(unittest.TestCase):
             self.write("train", pairs(240, 0), folder)
         return folder
 
+    def test_a_byte_order_mark_is_no_word(self):
+        marked = self.folder("marked", pairs(240, 0))
+        for file in marked.iterdir():
+            file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+        outputs = [self.path / name for name in ("with-mark", "without-mark")]
+        for output, folder in zip(outputs, (marked, self.without_validation())):
+            self.train(output, "--data-dir", folder, "--validation-split", 0, "--max-steps", 2)
+        for name in ("tokenizer_en.json", "tokenizer_it.json", "model.safetensors"):
+            self.assertEqual(*((output / name).read_bytes() for output in outputs), name)
+        # What is translated: the first line is the same sentence with a mark, a second mark is an unknown word.
+        sentences = "two nine.\ntwo nine.\n"
+        (self.path / "marked.txt").write_text("\ufeff" + sentences, encoding="utf-8")
+        for words, stdin in ((("--input", self.path / "marked.txt"), ""), (("--input", "-"), "\ufeff" + sentences),
+                             (("--interactive",), "\ufeff" + sentences)):
+            lines = self.run_recipe("--model-dir", outputs[0], *words, stdin=stdin).stdout.splitlines()
+            self.assertEqual(len(lines), 2)
+            self.assertEqual(lines[0], lines[1], words)
+        too_long = "one " * 10 + "\n"  # as many words as the model takes
+        self.assertEqual(len(self.run_recipe("--model-dir", outputs[0], "--input", "-", stdin="\ufeff" + too_long).stdout.splitlines()), 1)
+
     def test_a_finished_run_that_is_started_again_is_scored_with_its_own_weights(self):
         output = self.path / "finished"
         words = ("--num-train-epochs", 8, "--tokens-per-batch", 100, "--dropout", 0, "--eval-strategy", "no")

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/data/token_batches.h"
 
 namespace lockstep {
@@ -30,6 +33,44 @@ TEST(BatchesByTokens, HoldEachSampleOnceAndLittlePadding) {
   EXPECT_LT(static_cast<double>(cells), 1.05 * static_cast<double>(tokens));
   EXPECT_THROW(batches_by_tokens({1}, 0), ValueError);
   EXPECT_TRUE(batches_by_tokens({}, 8).empty());
+}
+
+class SentenceFiles : public testing::Test {
+ protected:
+  SentenceFiles() {
+    std::string name = (std::filesystem::temp_directory_path() / "lockstep-sentences-XXXXXX").string();
+    directory_ = mkdtemp(name.data());
+  }
+  ~SentenceFiles() override { std::filesystem::remove_all(directory_); }
+  SentencePairs read(const std::string& source, const std::string& target) {
+    write_file_atomically(directory_ / "s.txt", source);
+    write_file_atomically(directory_ / "t.txt", target);
+    return read_sentence_pairs(directory_ / "s.txt", directory_ / "t.txt");
+  }
+  std::string error_of(const std::string& source) {
+    try {
+      read(source, "uno\n");
+    } catch (const FileError& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  }
+  std::filesystem::path directory_;
+};
+
+TEST_F(SentenceFiles, AByteOrderMarkIsNoWord) {
+  const std::string mark = "\xEF\xBB\xBF";
+  const auto pairs = read(mark + "one\r\n" + mark + "two\n", mark + "uno\ndue");
+  ASSERT_EQ(pairs.pairs.size(), 2U);
+  EXPECT_EQ(pairs.pairs[0].source, "one");
+  EXPECT_EQ(pairs.pairs[0].target, "uno");
+  EXPECT_EQ(pairs.pairs[1].source, mark + "two");  // only the file's start has such a mark
+  EXPECT_EQ(read(mark + mark + "one\n", "uno\n").pairs[0].source, mark + "one");
+  EXPECT_EQ(read("\xEF\xBB\xBEone\n", "uno\n").pairs[0].source, "\xEF\xBB\xBEone");  // another character
+  EXPECT_NE(error_of(mark).find("s.txt is empty"), std::string::npos) << error_of(mark);
+  EXPECT_NE(error_of(mark + "\none\n").find("s.txt:1: the line is empty"), std::string::npos);
+  EXPECT_NE(error_of(mark.substr(0, 2)).find("s.txt:1: byte 1 is not UTF-8"), std::string::npos);
+  EXPECT_NE(error_of(mark + "one \xE9\n").find("s.txt:1: byte 5 is not UTF-8"), std::string::npos);
 }
 
 TEST(Detokenize, WritesAsPeopleDo) {

@@ -10,6 +10,7 @@ import unittest
 import torch
 from safetensors.torch import load_file, save_file
 
+import beam_search_peer
 import original
 
 RUNNER = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "transformer_runner")
@@ -139,11 +140,32 @@ class TransformerParityTest(unittest.TestCase):
         self.assertGreater(len({tuple(row) for row in theirs}), 3)
         for use_cache in ("true", "false"):
             output = self.path / "ids.safetensors"
-            self.run_ours("generate", self.path / "model", self.path / "inputs.safetensors", output, 1, use_cache)
+            self.run_ours("generate", self.path / "model", self.path / "inputs.safetensors", output, 1, use_cache, 1)
             result = load_file(output)
             ours = [[word for word in row if word >= 0] for row in result["ids"].tolist()]
             self.assertEqual(ours, theirs)
             self.assertEqual(int(result["row_steps"]), sum(min(len(row) + 1, 30) for row in theirs))
+
+    def test_beam_search_gives_the_ids_and_the_scores_of_transformers(self):
+        model = self.model(seed=3, gain=2.0)
+        with torch.no_grad():
+            model.projection_layer.proj.bias[original.PAD] += 4  # padding is probable: its share belongs to no other word
+        save_file(model.state_dict(), self.path / "model" / "model.safetensors")
+        source = samples(12, 7)["source"]
+        save_file({"source": source}, self.path / "inputs.safetensors")
+        finished = 0
+        for beams, penalty in ((2, 1.0), (4, 0.6), (5, 0.0)):
+            theirs = beam_search_peer.beam_search(model, source, beams, penalty, 30)
+            for use_cache in ("true", "false"):
+                output = self.path / "ids.safetensors"
+                self.run_ours("generate", self.path / "model", self.path / "inputs.safetensors", output, beams, use_cache, penalty)
+                result = load_file(output)
+                ours = [[word for word in row if word >= 0] for row in result["ids"].tolist()]
+                self.assertEqual(ours, [ids for ids, _ in theirs])
+                for our_score, (_, score) in zip(result["scores"].tolist(), theirs, strict=True):
+                    self.assertLess(abs(our_score - score), 1e-4 * abs(score))
+            finished += sum(len(ids) < 30 for ids, _ in theirs)
+        self.assertGreater(finished, 10)
 
 
 if __name__ == "__main__":

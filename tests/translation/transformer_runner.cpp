@@ -3,8 +3,8 @@
 //     INPUTS: safetensors with source, target and labels, int64 [samples, length]; ARGUMENTS: a training_args.json.
 //     Writes the log, the model and first_gradients.safetensors, what the first step's optimizer got.
 //   transformer_runner logits MODEL_DIR INPUTS OUTPUT_FILE
-//   transformer_runner generate MODEL_DIR INPUTS OUTPUT_FILE NUM_BEAMS USE_CACHE
-//     Writes ids, int64 [samples, longest], filled up with -1, and row_steps.
+//   transformer_runner generate MODEL_DIR INPUTS OUTPUT_FILE NUM_BEAMS USE_CACHE LENGTH_PENALTY
+//     Writes ids, int64 [samples, longest], filled up with -1, scores, double [samples], and row_steps.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
@@ -63,7 +63,7 @@ void train(const std::filesystem::path& directory, const std::filesystem::path& 
 }
 
 void generate(const std::filesystem::path& directory, const std::filesystem::path& inputs,
-              const std::filesystem::path& output, int64_t beams, bool use_cache) {
+              const std::filesystem::path& output, int64_t beams, bool use_cache, double length_penalty) {
   auto model = models::load_transformer(directory);
   std::vector<std::vector<int64_t>> sources;
   for (const at::Tensor& row : checkpoint::load_safetensors(inputs).tensors.at("source").unbind(0)) {
@@ -71,12 +71,18 @@ void generate(const std::filesystem::path& directory, const std::filesystem::pat
     sources.emplace_back(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + ids.size(0));
   }
   models::Generator generator(model);
-  const auto result =
-      generator.generate(sources, {.max_new_tokens = 30, .num_beams = beams, .use_cache = use_cache});
+  const auto result = generator.generate(
+      sources,
+      {.max_new_tokens = 30, .num_beams = beams, .length_penalty = length_penalty, .use_cache = use_cache});
   std::vector<std::vector<int64_t>> ids;
-  for (const auto& sentence : result.sentences) ids.push_back(sentence.ids);
-  checkpoint::save_safetensors(
-      output, {{"ids", models::pad_ids(ids, -1)}, {"row_steps", at::tensor({result.row_steps}, at::kLong)}});
+  std::vector<double> scores;
+  for (const auto& sentence : result.sentences) {
+    ids.push_back(sentence.ids);
+    scores.push_back(sentence.score);
+  }
+  checkpoint::save_safetensors(output, {{"ids", models::pad_ids(ids, -1)},
+                                        {"scores", at::tensor(scores, at::kDouble)},
+                                        {"row_steps", at::tensor({result.row_steps}, at::kLong)}});
 }
 
 int run(const std::vector<std::string>& words) {
@@ -92,7 +98,8 @@ int run(const std::vector<std::string>& words) {
         words.at(4),
         {{"logits", model(models::TransformerBatch{tensors.at("source"), tensors.at("target")})}});
   } else {
-    generate(words.at(2), words.at(3), words.at(4), std::atoi(words.at(5).c_str()), words.at(6) == "true");
+    generate(words.at(2), words.at(3), words.at(4), std::atoi(words.at(5).c_str()), words.at(6) == "true",
+             std::atof(words.at(7).c_str()));
   }
   return 0;
 }

@@ -56,6 +56,9 @@ class PictureSets(unittest.TestCase):
         small = dict(kind="cifar10", records_per_file=5)
         answer = self.ask(**small)
         self.assertEqual(answer["classes"][:2] + answer["classes"][-1:], ["airplane", "automobile", "truck"])
+        names = self.directory / "batches.meta.txt"
+        names.write_bytes(b"\xef\xbb\xbf" + names.read_bytes())  # a byte order mark is no part of a name
+        self.assertEqual(self.ask(**small)["classes"], answer["classes"])
         self.assertTrue(answer["may_be_mirrored"])
         self.assertEqual(answer["labels"], [int(x) for k in range(1, 6) for x in sets[f"data_batch_{k}.bin"][0][:, 0]])
         self.assertTrue(answer["sources"][7].endswith("data_batch_2.bin, record 3"))

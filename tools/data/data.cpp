@@ -91,7 +91,7 @@ int make_sentiment(const SentimentArguments& arguments) {
   const auto parts = choose_parts(arguments);
   for (const auto& part : parts) {
     const auto path = arguments.input / part.file;
-    corpus.add(part.name, parse_ratings(read_file(path), path.string()));
+    corpus.add(part.name, parse_ratings(read_text_file(path), path.string()));
   }
   for (const auto& [split, name] : split_names) {
     if (corpus.split(split).empty()) {
@@ -124,7 +124,7 @@ int make_lexical_nli(const LexicalArguments& arguments) {
           "wordnet-base), or give their directory as --input",
           path.string()));
     }
-    const auto synsets = parse_synsets(read_file(path), path.string());
+    const auto synsets = parse_synsets(read_text_file(path), path.string());
     for (auto& pair : lexical_pairs(synsets, part, arguments.pairs_per_label)) {
       splits[static_cast<size_t>(split_of(pair.synset))].push_back(std::move(pair));
     }

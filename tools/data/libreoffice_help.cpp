@@ -82,7 +82,7 @@ HelpPairs read_pages(const fs::path& root, const std::vector<std::string>& langu
   HelpPairs pairs;
   const auto paragraphs = [](const fs::path& path) {
     try {
-      return help_paragraphs(read_file(path));
+      return help_paragraphs(read_text_file(path));
     } catch (const ValueError& error) {
       throw FileError(fmt::format("{}: {}", path.string(), error.what()));
     }

@@ -14,8 +14,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
 #include "lockstep/checkpoint/folder.h"
@@ -310,7 +312,9 @@ class Translate : public tasks::Recipe {
 
 std::vector<std::string> lines_of(std::istream& stream) {
   std::vector<std::string> lines;
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  for (std::string line; std::getline(stream, line);) {
+    lines.emplace_back(lines.empty() ? skip_byte_order_mark(line) : line);
+  }
   return lines;
 }
 
@@ -347,9 +351,11 @@ int translate_by_hand(tasks::Translator& translator, const tasks::TranslationOpt
     std::fflush(stdout);
   };
   prompt();
+  bool is_first = true;
   for (std::string line; std::getline(std::cin, line); prompt()) {
+    const std::string sentence(std::exchange(is_first, false) ? skip_byte_order_mark(line) : line);
     try {
-      fmt::print("{}\n", translator.translate({line}, o.generate, 1)[0]);
+      fmt::print("{}\n", translator.translate({sentence}, o.generate, 1)[0]);
     } catch (const ValueError& error) {
       fmt::print(stderr, "{}\n", error.what());
     }

@@ -19,7 +19,7 @@ namespace lockstep::tasks {
 namespace {
 
 std::vector<std::string> read_lines(const std::filesystem::path& file) {
-  const std::string content = read_file(file);
+  const std::string content = read_text_file(file);
   std::vector<std::string> lines;
   std::string_view rest = content;
   while (!rest.empty()) {

@@ -11,7 +11,7 @@
 namespace lockstep::text {
 
 void read_vocab_txt(const std::filesystem::path& path, TokenizerSpec& spec) {
-  const std::string content = read_file(path);
+  const std::string content = read_text_file(path);
   if (content.empty()) throw FileError(path.string() + " is empty; expected one token a line");
   std::unordered_map<std::string_view, int32_t> ids;
   std::string_view rest = content;

@@ -20,7 +20,7 @@ std::vector<std::string> class_names(const std::filesystem::path& path, int64_t 
     for (int64_t i = 0; i < classes; ++i) names.push_back(std::to_string(i));
     return names;
   }
-  const std::string text = read_file(path);
+  const std::string text = read_text_file(path);
   for (size_t start = 0; start < text.size();) {
     const size_t end = std::min(text.find('\n', start), text.size());
     std::string name = text.substr(start, end - start);

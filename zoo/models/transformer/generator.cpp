@@ -76,7 +76,6 @@ class Search {
     for (length_ = 1; !places_.empty(); ++length_) {
       result_.row_steps += rows();
       const at::Tensor logits = state_.step(ids);
-      logits.select(1, pad_token_id_).fill_(-std::numeric_limits<float>::infinity());  // no word
       ids = beams_ == 1 ? greedy(logits) : beam(logits);
     }
     return std::move(result_);
@@ -91,6 +90,11 @@ class Search {
     return {.ids = std::move(ids),
             .score = score / std::pow(std::max(length, 1.0), options_.length_penalty),
             .finished = finished};
+  }
+
+  // Padding is never chosen. Its probability goes to no other word: scores are those of the model.
+  void exclude_padding(const at::Tensor& of_words) const {
+    of_words.select(1, pad_token_id_).fill_(-std::numeric_limits<double>::infinity());
   }
 
   // From the last place to the first, so that the one which moves has been looked at.
@@ -114,9 +118,11 @@ class Search {
   }
 
   at::Tensor greedy(const at::Tensor& logits) {
+    const auto type = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const at::Tensor total = at::logsumexp(logits.to(type), {1});
+    exclude_padding(logits);
     const at::Tensor next = logits.argmax(-1);
-    const at::Tensor chance =
-        logits.gather(1, next.unsqueeze(1)).squeeze(1).sub(at::logsumexp(logits, {1})).to(at::kDouble);
+    const at::Tensor chance = logits.gather(1, next.unsqueeze(1)).squeeze(1).sub(total).to(at::kDouble);
     const auto* id = next.const_data_ptr<int64_t>();
     const auto* logarithm = chance.const_data_ptr<double>();
     for (size_t i = 0; i < places_.size(); ++i) {
@@ -135,8 +141,9 @@ class Search {
     const int64_t vocabulary = logits.size(1), beams = options_.num_beams;
     std::vector<double> before;
     for (const auto& place : places_) before.insert(before.end(), place.scores.begin(), place.scores.end());
-    const at::Tensor sums =
-        at::log_softmax(logits, -1, at::kDouble) + at::tensor(before, at::kDouble).unsqueeze(1);
+    const at::Tensor log_probs = at::log_softmax(logits, -1, at::kDouble);
+    exclude_padding(log_probs);
+    const at::Tensor sums = log_probs + at::tensor(before, at::kDouble).unsqueeze(1);
     const auto [values, indices] =
         at::topk(sums.view({sentences, beams * vocabulary}), std::min(2 * beams, beams * vocabulary));
     const auto* value = values.const_data_ptr<double>();

@@ -25,8 +25,8 @@ struct GenerateOptions {
 /// The translation of one sentence.
 struct Generated {
   std::vector<int64_t> ids{};  ///< without start and end of sentence
-  double score = 0;       ///< natural logarithm of its probability / length^length_penalty; the length counts
-                          ///< the end of sentence
+  double score = 0;  ///< natural logarithm of the model's probability / length^length_penalty; the length
+                     ///< counts the end of sentence
   bool finished = false;  ///< false: max_new_tokens came first
 };
 
@@ -37,7 +37,7 @@ struct GenerateResult {
 };
 
 /// Translates with the weights that `model` has at construction. Dropout is off, no gradients are made, and padding is never
-/// a word.
+/// chosen. Scores are sums of the model's log-probabilities, as in transformers: padding's probability goes to no other word.
 ///
 /// A sentence leaves the batch when it is finished: greedy with its end of sentence, beam search when num_beams
 /// beams have ended. What a sentence becomes does not depend on the others of its batch, apart from rounding in
