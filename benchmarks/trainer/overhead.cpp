@@ -117,7 +117,7 @@ int run(int argc, char** argv) {
   const tables::TextTable table = tables::read_text_table(argv[2]);
   Samples samples;
   for (const auto& text : table.column("text")) samples.texts.push_back(tokenizer.encode(text, {}, 128));
-  samples.labels = label_ids(table, "label", {"positive", "negative"});
+  samples.labels = tasks::label_ids(table, "label", {"positive", "negative"});
   auto model = models::load_bert_classifier(argv[1], {"positive", "negative"});
   std::vector<double> trainer, hand;
   for (int round = -1; round < rounds; ++round) {  // the first one warms up

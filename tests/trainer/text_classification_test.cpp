@@ -27,7 +27,8 @@ TEST(Labels, NumbersBecomeHuggingFacesNames) {
 TEST(Labels, WholeNumbersMayBeWrittenWithAFraction) {
   EXPECT_EQ(tasks::infer_labels(table({"0.0", "1.0", "2."}), "label"),
             (Labels{"LABEL_0", "LABEL_1", "LABEL_2"}));
-  EXPECT_EQ(label_ids(table({"1.0", "0"}), "label", {"negative", "positive"}), (std::vector<int64_t>{1, 0}));
+  EXPECT_EQ(tasks::label_ids(table({"1.0", "0"}), "label", {"negative", "positive"}),
+            (std::vector<int64_t>{1, 0}));
   EXPECT_EQ(tasks::infer_labels(table({"0.5", "1.0"}), "label"), (Labels{"0.5", "1.0"}));
 }
 
@@ -71,18 +72,18 @@ TEST(Labels, ATrainedModelKeepsItsOrder) {
 }
 
 TEST(Labels, IdsByNameElseByNumber) {
-  EXPECT_EQ(label_ids(table({"good", "0", "bad", "1"}), "label", {"bad", "good"}),
+  EXPECT_EQ(tasks::label_ids(table({"good", "0", "bad", "1"}), "label", {"bad", "good"}),
             (std::vector<int64_t>{1, 0, 0, 1}));
   // Names that are numbers win over places.
-  EXPECT_EQ(label_ids(table({"1", "5"}), "label", {"5", "1"}), (std::vector<int64_t>{1, 0}));
+  EXPECT_EQ(tasks::label_ids(table({"1", "5"}), "label", {"5", "1"}), (std::vector<int64_t>{1, 0}));
 }
 
 TEST(Labels, NamesThatAreNumbersAreNoPlaces) {
-  EXPECT_EQ(label_ids(table({"2", "1.0", "1", "2.00"}), "label", {"1", "2"}),
+  EXPECT_EQ(tasks::label_ids(table({"2", "1.0", "1", "2.00"}), "label", {"1", "2"}),
             (std::vector<int64_t>{1, 0, 0, 1}));
   for (const char* const unknown : {"0", "0.0", "3", "x"}) {
     try {
-      label_ids(table({"1", unknown}), "label", {"1", "2"});
+      tasks::label_ids(table({"1", unknown}), "label", {"1", "2"});
       ADD_FAILURE() << unknown;
     } catch (const ValueError& error) {
       EXPECT_EQ(std::string(error.what()), "memory.csv: record 2: label \"" + std::string(unknown) +
@@ -122,7 +123,8 @@ TEST(Predictions, OneLineARowWithTheLikeliestLabel) {
 
 TEST(Labels, BlanksAroundNumbersDoNotCount) {
   EXPECT_EQ(tasks::infer_labels(table({" 1", "0 ", "1"}), "label"), (Labels{"LABEL_0", "LABEL_1"}));
-  EXPECT_EQ(label_ids(table({" 1", "0\t"}), "label", {"negative", "positive"}), (std::vector<int64_t>{1, 0}));
+  EXPECT_EQ(tasks::label_ids(table({" 1", "0\t"}), "label", {"negative", "positive"}),
+            (std::vector<int64_t>{1, 0}));
   EXPECT_EQ(tasks::infer_labels(table({" ", "b"}), "label"), (Labels{" ", "b"}));
 }
 

@@ -41,7 +41,7 @@ Samples read_samples(const std::filesystem::path& file, const text::BertTokenize
   const tables::TextTable table = tables::read_text_table(file);
   Samples samples;
   for (const auto& text : table.column("text")) samples.texts.push_back(tokenizer.encode(text, {}, 128));
-  samples.labels = label_ids(table, "label", kLabels);
+  samples.labels = tasks::label_ids(table, "label", kLabels);
   return samples;
 }
 

@@ -108,7 +108,7 @@ Pairs encode(const tables::TextTable& table, const text::BertTokenizer& tokenize
     pairs.texts.push_back(
         tokenizer.encode(premises[row], hypotheses[row], static_cast<size_t>(o.max_length)));
   }
-  pairs.labels = label_ids(table, o.label, kLabels);
+  pairs.labels = tasks::label_ids(table, o.label, kLabels);
   return pairs;
 }
 
