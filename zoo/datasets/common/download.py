@@ -38,7 +38,7 @@ class _Failure(Exception):
     """A connection brought no more. `may_pass`: whether it is worth another try; None: only if something had arrived before."""
 
     def __init__(self, what, may_pass):
-        super().__init__(what)
+        super().__init__(" ".join(what.split()))
         self.may_pass = may_pass
 
 

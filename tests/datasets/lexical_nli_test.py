@@ -1,4 +1,4 @@
-"""`lockstep data lexical-nli` on WordNet itself, beside a reading of its files that is written here."""
+"""zoo/datasets/lexical_nli.py on WordNet itself, beside a reading of its files that is written here."""
 
 import csv
 import os
@@ -6,7 +6,8 @@ import subprocess
 import tempfile
 import unittest
 
-LOCKSTEP = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockstep")
+from programs import command
+
 WORDNET = "/usr/share/wordnet"  # Debian's wordnet-base
 SPLITS = ("train", "validation", "test")
 
@@ -50,9 +51,8 @@ class LexicalNli(unittest.TestCase):
         self.directory = directory.name
         self.output = os.path.join(self.directory, "deep", "nli")
 
-    def lockstep(self, *options):
-        command = [LOCKSTEP, "data", "lexical-nli", "--output-dir", self.output, *options]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    def make(self, *options):
+        return subprocess.run(command("lexical_nli", "--output-dir", self.output, *options), capture_output=True, text=True, timeout=120)
 
     def read(self):
         rows = {}
@@ -62,7 +62,7 @@ class LexicalNli(unittest.TestCase):
         return rows
 
     def test_every_pair_is_in_wordnet(self):
-        run = self.lockstep()
+        run = self.make()
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertIn("generated from a lexicon", run.stdout)
         rows = self.read()
@@ -87,10 +87,10 @@ class LexicalNli(unittest.TestCase):
                     self.assertEqual(known[pair], {row["label"]}, pair)
 
     def test_two_runs_write_the_same_and_the_number_is_chosen(self):
-        self.assertEqual(self.lockstep("--pairs-per-label", "50").returncode, 0)
+        self.assertEqual(self.make("--pairs-per-label", "50").returncode, 0)
         first = self.read()
         self.assertEqual(sum(map(len, first.values())), 50 * 3 * 2)
-        self.assertEqual(self.lockstep("--pairs-per-label", "50").returncode, 0)
+        self.assertEqual(self.make("--pairs-per-label", "50").returncode, 0)
         self.assertEqual(first, self.read())
 
     def test_errors(self):
@@ -99,7 +99,7 @@ class LexicalNli(unittest.TestCase):
                 for part in ("noun", "verb"):
                     with open(os.path.join(self.directory, "data." + part), "w", encoding="ascii") as file:
                         file.write(content)
-            run = self.lockstep("--input", self.directory)
+            run = self.make("--input", self.directory)
             self.assertNotEqual(run.returncode, 0)
             self.assertIn(message, run.stderr)
             self.assertEqual(run.stderr.count("\n"), 1, run.stderr)

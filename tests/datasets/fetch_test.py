@@ -1,4 +1,4 @@
-"""`lockstep data fetch` against a server on this machine: whole, resumed, cut, wrong, refused, and several at once."""
+"""zoo/datasets/fetch.py against a server on this machine: whole, resumed, cut, wrong, refused, and several at once."""
 
 import contextlib
 import glob
@@ -21,9 +21,9 @@ import time
 import unittest
 import zipfile
 
-BIN = os.environ["LOCKSTEP_BIN_DIR"]
-LOCKSTEP = os.path.join(BIN, "lockstep")
-LOCKRUN = os.path.join(BIN, "lockrun")
+from programs import DATASETS, command
+
+LOCKRUN = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockrun")
 # What the catalog was copied from, and what stands there.
 SOURCES = {
     "cifar10": ("tensorflow/datasets", "cifar10.txt", 170052171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"),
@@ -83,10 +83,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.requests.append((path, begin))
         trouble = (self.server.trouble.get(path) or [None]).pop(0)
         content = self.server.contents.get(path)
-        if trouble == "redirect":
+        if trouble == "redirect" or str(trouble).startswith("to "):
             self.send_response(302)
-            self.send_header("Location", self.server.url("moved"))
+            self.send_header("Location", self.server.url("moved") if trouble == "redirect" else trouble.removeprefix("to "))
             self.end_headers()
+            return
+        if trouble == "garbage":
+            self.wfile.write(b"hello\r\n\r\n")
             return
         if content is None or isinstance(trouble, int) and trouble >= 400:
             self.send_error(trouble or 404)
@@ -142,7 +145,7 @@ class Fetch(unittest.TestCase):
         catalog = os.path.join(self.directory, "catalog.json")
         with open(catalog, "w") as file:
             json.dump(self.catalog, file)
-        return [LOCKSTEP, "data", "fetch", *arguments, "--data-dir", self.data, "--catalog", catalog]
+        return command("fetch", *arguments, "--data-dir", self.data, "--catalog", catalog)
 
     def fetch(self, *arguments, timeout=60):
         return subprocess.run(self.command("set", *arguments), capture_output=True, text=True, timeout=timeout,
@@ -164,7 +167,7 @@ class Fetch(unittest.TestCase):
     def refused(self, run, *messages):
         self.assertIn(run.returncode, (1, 2), run.stdout)
         last = run.stderr.splitlines()[-1]
-        self.assertTrue(last.startswith("lockstep: error: "), run.stderr)
+        self.assertTrue(last.startswith("fetch: error: "), run.stderr)
         for message in messages:
             self.assertIn(message, last)
         self.assertFalse(os.path.exists(os.path.join(self.data, "set")))
@@ -302,6 +305,49 @@ class Fetch(unittest.TestCase):
         self.server.trouble["set.tar.gz"] = ["redirect"]
         self.is_whole(self.fetch())
 
+    def test_redirections_that_are_not_followed(self):
+        place = os.path.join(self.directory, "mine")
+        with open(place, "wb") as file:
+            file.write(self.archive)
+        for target, message in ((f"file://{place}", "is not allowed"), ("ftp://127.0.0.1/x", "neither http nor https"),
+                                (self.server.url("set.tar.gz"), "infinite loop")):
+            self.server.trouble["set.tar.gz"] = ["to " + target] * 30
+            self.refused(self.fetch("--retries", "0"), "cannot download", message)
+            self.assertEqual(self.found(), {})
+        self.assertLess(len(self.server.requests), 20)
+
+    def test_what_is_not_http(self):
+        self.server.trouble["set.tar.gz"] = ["garbage"] * 9
+        self.refused(self.fetch(), "cannot download", "not HTTP")
+        self.assertEqual(len(self.server.requests), 1)
+        self.catalog["set"]["files"][0]["url"] = f"file://{self.directory}/set.tar.gz"
+        self.refused(self.fetch(), "is not the address of a file")
+
+    def test_ctrl_c_while_downloading(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.server.requests.clear()
+            self.server.trouble["set.tar.gz"] = ["slow"]
+            process = subprocess.Popen(self.command("set"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            part = os.path.join(self.data, "downloads", "set", "set.tar.gz.part")
+            deadline = time.monotonic() + 30
+            while (not os.path.exists(part) or os.path.getsize(part) < 20_000) and time.monotonic() < deadline:
+                time.sleep(.01)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+            self.assertEqual((process.returncode, out, err), (-number, "", ""))
+            left = os.path.getsize(part)
+            self.is_whole(self.fetch())
+            self.assertEqual(self.server.requests[1:], [("set.tar.gz", left)])
+            subprocess.run(["rm", "-r", self.data], check=True)
+
+    def test_modes_of_files(self):
+        """The files are those of this user, with the modes that the umask leaves."""
+        mask = os.umask(0o027)
+        self.addCleanup(os.umask, mask)
+        self.is_whole(self.fetch())
+        modes = {name: os.stat(os.path.join(self.data, name)).st_mode & 0o7777 for name in (".", "set", "set/set", "set/set/deep", "set/set/a.bin")}
+        self.assertEqual(modes, {".": 0o750, "set": 0o750, "set/set": 0o750, "set/set/deep": 0o750, "set/set/a.bin": 0o640})
+
     def test_without_a_network(self):
         self.catalog["set"]["files"][0]["url"] = "http://nowhere.invalid/set.tar.gz"
         run = self.fetch()
@@ -436,7 +482,7 @@ class Fetch(unittest.TestCase):
         empty = os.path.join(self.directory, "empty.json")
         with open(empty, "w"):
             pass
-        run = subprocess.run([LOCKSTEP, "data", "fetch", "--list", "--catalog", empty], capture_output=True, text=True, timeout=60)
+        run = subprocess.run(command("fetch", "--list", "--catalog", empty), capture_output=True, text=True, timeout=60)
         self.assertEqual((run.returncode, run.stdout), (2, ""))
         self.assertIn("empty.json is not a catalog", run.stderr)
         self.catalog = []
@@ -452,17 +498,17 @@ class Fetch(unittest.TestCase):
 
     def test_the_built_in_catalog(self):
         """Every entry is verified: it names a size, a checksum and a public file at a fixed commit."""
-        listed = subprocess.run([LOCKSTEP, "data", "fetch", "--list"], capture_output=True, text=True, timeout=60)
+        listed = subprocess.run(command("fetch", "--list"), capture_output=True, text=True, timeout=60)
         names = [line.split()[0] for line in listed.stdout.splitlines() if line[:1].strip()]
         self.assertEqual(names, sorted(SOURCES))
         closed = dict(os.environ, http_proxy="http://127.0.0.1:9", https_proxy="http://127.0.0.1:9")
         for name, (repository, file, size, sha256) in SOURCES.items():
-            run = subprocess.run([LOCKSTEP, "data", "fetch", name, "--data-dir", self.data], capture_output=True, text=True,
+            run = subprocess.run(command("fetch", name, "--data-dir", self.data), capture_output=True, text=True,
                                  timeout=60, env=closed)
             self.assertEqual(run.returncode, 1, run.stdout)
             self.assertIn(f"({size} bytes, SHA-256 {sha256})", run.stderr)
-        with open(os.path.join(os.environ["LOCKSTEP_SOURCE_DIR"], "tools", "data", "built_in_catalog.cpp")) as source:
-            catalog = json.loads(source.read().split('R"json(')[1].split(')json"')[0])
+        with open(os.path.join(DATASETS, "catalog.json")) as source:
+            catalog = json.load(source)
         self.assertEqual(len(catalog["opus_books"]["parts"]), 62)
         for name, entry in catalog.items():
             files = [dict(file, source=file.get("source", entry.get("source"))) for files in

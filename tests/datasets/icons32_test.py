@@ -1,4 +1,4 @@
-"""lockstep data icons32 from packages made here, in place of Debian's."""
+"""zoo/datasets/icons32.py from packages made here, in place of Debian's."""
 
 import os
 import pathlib
@@ -10,6 +10,8 @@ import time
 import unittest
 
 import peers  # noqa: F401
+
+from programs import command
 
 import numpy as np
 from PIL import Image
@@ -47,8 +49,7 @@ class Icons32(unittest.TestCase):
         subprocess.run(["dpkg-deb", "--build", "-Znone", root, self.packages / f"{name}_1_all.deb"], check=True, capture_output=True)
 
     def run_tool(self, *more):
-        return subprocess.run([os.environ["LOCKSTEP_BIN_DIR"] + "/lockstep", "data", "icons32", "--output-dir",
-                               self.directory / "set", "--packages", self.packages, *more], capture_output=True, text=True)
+        return subprocess.run(command("icons32", "--output-dir", self.directory / "set", "--packages", self.packages, *more), capture_output=True, text=True)
 
     def test_a_signal_leaves_nothing_behind(self):
         programs = self.directory / "bin"
@@ -58,7 +59,7 @@ class Icons32(unittest.TestCase):
         (programs / "apt-get").chmod(0o755)
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             place, numbers = self.directory / f"place{code}", self.directory / f"numbers{code}"
-            process = subprocess.Popen([os.environ["LOCKSTEP_BIN_DIR"] + "/lockstep", "data", "icons32", "--output-dir", place / "set"],
+            process = subprocess.Popen(command("icons32", "--output-dir", place / "set"),
                                        env={"PATH": str(programs), "NUMBERS": str(numbers)}, stdout=subprocess.DEVNULL)
             deadline = time.monotonic() + 30
             while not numbers.exists() and time.monotonic() < deadline:
@@ -115,7 +116,7 @@ class Icons32(unittest.TestCase):
         self.assertIn("has no tango-icon-theme_*.deb", done.stderr)
         (self.packages / f"{PACKAGES[0]}_1_all.deb").write_bytes(b"no package")
         done = self.run_tool()
-        self.assertRegex(done.stderr, "dpkg-deb -x .* failed; is the package whole?")
+        self.assertRegex(done.stderr, "dpkg-deb --fsys-tarfile .* failed; is the package whole?")
         self.assertFalse((self.directory / "set").exists())
         self.assertEqual(sorted(path.name for path in self.directory.iterdir()), ["packages", "tree-" + PACKAGES[0]])
         (self.directory / "set").mkdir()

@@ -1,4 +1,4 @@
-"""`lockstep data libreoffice-help` as its users meet it: help pages in, aligned lines out, errors in one line."""
+"""zoo/datasets/libreoffice_help.py as its users meet it: help pages in, aligned lines out, errors in one line."""
 
 import os
 import pathlib
@@ -6,7 +6,8 @@ import subprocess
 import tempfile
 import unittest
 
-LOCKSTEP = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockstep")
+from programs import command
+
 SPLITS = ("train", "validation", "test")
 
 
@@ -33,10 +34,9 @@ class LibreOfficeHelp(unittest.TestCase):
             self.put("en-US", f"shared/{i:02}.html", page([("par_id1", f"Page {i}"), ("par_id2", "The same everywhere"), ("par_id3", "Basic")]))
             self.put("it", f"shared/{i:02}.html", page([("par_id2", "Ovunque lo stesso"), ("par_id1", f"Pagina {i}"), ("par_id3", "Basic")]))
 
-    def lockstep(self, *options, languages="en-US,it"):
-        command = [LOCKSTEP, "data", "libreoffice-help", "--languages", languages, "--input", str(self.directory / "root"),
-                   "--output-dir", str(self.output), *options]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    def make(self, *options, languages="en-US,it"):
+        words = command("libreoffice_help", "--languages", languages, "--input", self.directory / "root", "--output-dir", self.output, *options)
+        return subprocess.run(words, capture_output=True, text=True, timeout=60)
 
     def read(self):
         result = {}
@@ -49,7 +49,7 @@ class LibreOfficeHelp(unittest.TestCase):
     def test_joins_paragraphs_and_splits_by_page(self):
         self.many_pages()
         self.put("en-US", "only-here.html", page([("par_id1", "Nobody translated this page")]))
-        run = self.lockstep()
+        run = self.make()
         self.assertEqual(run.returncode, 0, run.stderr)
         pairs = self.read()
         together = [pair for split in SPLITS for pair in pairs[split]]
@@ -67,7 +67,7 @@ class LibreOfficeHelp(unittest.TestCase):
             ("", "without an id"), ("par_id8", "<img src='x.png'/>"), ("par_id7", "one"), ("par_id7", "again")])
             + '<h2 id="hd_id1" dir="auto"><a href="x">A heading</a></h2>')
         self.put("it", "a.html", page([("par_id9", "nove"), ("par_id8", "otto"), ("par_id7", "uno")]) + '<h2 id="hd_id1">Titolo</h2>')
-        self.assertEqual(self.lockstep().returncode, 0)
+        self.assertEqual(self.make().returncode, 0)
         pairs = {target: source for split in self.read().values() for source, target in split}
         self.assertEqual(pairs["nove"], "Choose File - Open & <Enter>, é té &unknown; A&B")
         self.assertEqual(pairs["Titolo"], "A heading")
@@ -75,7 +75,7 @@ class LibreOfficeHelp(unittest.TestCase):
         self.assertNotIn("otto", pairs)
 
     def refused(self, message, **more):
-        run = self.lockstep(**more)
+        run = self.make(**more)
         self.assertNotEqual(run.returncode, 0)
         self.assertIn(message, run.stderr)
         self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
