@@ -62,7 +62,7 @@ RESNET = ranks_of("resnet18", "resnet18-torch")
 BERT = ranks_of("bert")
 PYTHON = Run("{python} benchmarks/python/run --rounds 1 --sizes 64 4096 --json")
 OPTIMIZER = Run("{bin}/lockstep bench optimizer --nproc-per-node 1,2 --parameters 1.1 --rounds 1")
-TRAIN = Run("{python} benchmarks/translation/train --only original --steps 1 --rounds 1 --processes 1 --d-model 32 {translation} --out {out}/translation")
+TRAIN = Run("{python} benchmarks/translation/train --only pairs --steps 1 --rounds 1 --processes 1 --d-model 32 {translation} --out {out}/translation")
 DECODE = Run("{python} benchmarks/translation/decode --rounds 1 --batch-size 1 --tokens 3 --sentences 2 "
              "--sides lockstep,uncached,pytorch,ctranslate2 --out {out}/decode --d-model 32")
 
@@ -108,14 +108,14 @@ COMMANDS = {
     "benchmarks/network/slow_network 1gbit build/bin/lockstep bench ddp --model bert --steps 8 --rounds 2 --launch-prefix "
     "'benchmarks/network/slow_network --two-machines' --hook fp16_compress,quantize_per_tensor,power_sgd":
         Run("benchmarks/network/slow_network 1gbit {bin}/lockstep bench ddp --model toy --steps 100 --rounds 1 --launch-prefix "
-            "'benchmarks/network/slow_network --two-machines' --hook power_sgd"),
+            "'benchmarks/network/slow_network --two-machines' --hook fp16_compress,quantize_per_tensor,power_sgd"),
     "lockstep bench ddp --model bert --steps 8 --rounds 2 --hook fp16_compress,quantize_per_tensor,power_sgd,noop":
-        Run("{bin}/lockstep bench ddp --model toy --steps 100 --rounds 1 --hook fp16_compress,quantize_per_tensor,power_sgd,noop"),
+        Elsewhere("tests/tools/bench_ddp_test.py", '"--hook", "noop"'),
     "lockstep bench optimizer --nproc-per-node 2,4,8": OPTIMIZER,
     ".venv/bin/python benchmarks/nli/strategies --rounds 10":
         Run("{python} benchmarks/nli/strategies --rounds 1 --steps 2 --batch-size 4 --parts 1 --model {model} --data-dir {nli} --out {out}/nli"),
     "scripts/build release data_parallel_cost": PREPARES,
-    "benchmarks/data_parallel/run": Run("benchmarks/data_parallel/run --rounds 1 --steps 1 --batch-size 2 --models resnet18"),
+    "benchmarks/data_parallel/run": Run("benchmarks/data_parallel/run --rounds 1 --steps 1 --batch-size 4 --models resnet18"),
     "scripts/build release logical_ranks_cost": PREPARES,
     "benchmarks/logical_ranks/run --logical-ranks 2":
         Run("benchmarks/logical_ranks/run --logical-ranks 2 --rounds 1 --steps 1 --batch 1 --models resnet18"),

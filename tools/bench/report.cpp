@@ -100,11 +100,12 @@ std::string table(const Result& result) {
       ratios +=
           fmt::format("  {:<{}}", spread != row.faster_than.end() ? text_of(spread->second) : "", width);
     }
-    ratios.erase(ratios.find_last_not_of(' ') + 1);
-    text += fmt::format(
-        "{:>9} {:<10}{:<18}{:>11}{:>11}{:>11}{:>9}{}\n", size_text(row.bytes), row.backend, row.algorithm,
+    std::string line = fmt::format(
+        "{:>9} {:<10}{:<18}{:>11}{:>11}{:>11}{:>9}{}", size_text(row.bytes), row.backend, row.algorithm,
         time_text(row.p50), time_text(row.p99), bandwidth > 0 ? fmt::format("{:.2f}", bandwidth) : "",
         limit != result.limit.end() ? fmt::format("{:.0f} %", 100 * limit->second / row.p50) : "", ratios);
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
   }
   return text + limit_lines(result) + verdicts(result);
 }
