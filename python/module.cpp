@@ -4,6 +4,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <exception>
+#include <utility>
+
+#include "lockstep/base/error.h"
 #include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/job_timeline.h"
 #include "python/backend.h"
@@ -11,6 +15,14 @@
 PYBIND11_DECLARE_HOLDER_TYPE(T, c10::intrusive_ptr<T>, true)
 
 PYBIND11_MODULE(_C, module) {
+  // Also of what torch's own functions call: all modules of the process share these translators.
+  pybind11::register_exception_translator([](std::exception_ptr error) {
+    try {
+      std::rethrow_exception(std::move(error));
+    } catch (const lockstep::ValueError& value_error) {
+      PyErr_SetString(PyExc_ValueError, value_error.what());
+    }
+  });
   // torch releases the interpreter's lock around Work.wait(), but not around get_future() and synchronize().
   lockstep::backends::set_around_waits([](const std::function<void()>& wait) {
     if (PyGILState_Check() == 0) return wait();

@@ -34,4 +34,13 @@ void become_zoo_program(const std::string& name, const std::vector<std::string>&
   throw Error(fmt::format("cannot start {}: {}", program, std::strerror(errno)));
 }
 
+std::filesystem::path program_path(const std::string& name) {
+  auto path = programs_directory() / name;
+  if (!std::filesystem::exists(path)) {
+    throw FileError(path.string() + " is missing; in a clone, run scripts/build release " + name +
+                    "; otherwise install lockstep-tools again");
+  }
+  return path;
+}
+
 }  // namespace lockstep::tools

@@ -11,6 +11,9 @@ namespace lockstep::tools {
 /// libexec and they in bin.
 std::filesystem::path programs_directory();
 
+/// The path of one of these programs. Throws FileError if it is not there, with the command that makes it.
+std::filesystem::path program_path(const std::string& name);
+
 /// The program of the component zoo. Throws Error, naming the component, if this build or installation lacks it.
 std::filesystem::path zoo_program(const std::string& name);
 

@@ -6,17 +6,14 @@
 #include <map>
 #include <utility>
 
+#include "lockstep/base/ordinal.h"
+
 namespace lockstep::launcher {
 namespace {
 
 using Ranks = std::vector<int>;
 
 const char* verb(const Ranks& ranks) { return ranks.size() == 1 ? "waits" : "wait"; }
-
-std::string ordinal(uint64_t number) {
-  const uint64_t tens = number % 100 / 10, ones = tens == 1 ? 0 : number % 10;
-  return std::to_string(number) + (ones == 1 ? "st" : ones == 2 ? "nd" : ones == 3 ? "rd" : "th");
-}
 
 std::string where(const shm::RankInfo& info) {
   if (info.operations == 0) return "before the first operation";

@@ -285,6 +285,7 @@ CommandOption& CommandOption::default_text(const std::string& text) {
 
 CommandLine CommandLine::add_subcommand(const std::string& name, const std::string& description) {
   CLI::App* const sub = app_->add_subcommand(name, description);
+  sub->footer("");  // CLI11 copies the parent's, which has the parent's examples
   prepare(*sub);
   return CommandLine(sub);
 }

@@ -96,6 +96,7 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options
   }
   const at::NoGradGuard no_grad;
   const at::Tensor dense = plain(tensor);
+  if (!dense.is_same(tensor)) check_apart("all_reduce", {tensor});
   const at::Tensor input = prepared(dense, options.op, options.premul_factor);
   if (is_direct) {
     impl().run(all_reduce_of(input, options.op, timeout));
@@ -119,13 +120,14 @@ WorkPtr ProcessGroup::all_reduce_async(const at::Tensor& tensor, AllReduceOption
     return work;
   }
   const at::NoGradGuard no_grad;
-  return start_into(tensor, true, [&](const at::Tensor& dense) {
+  return start_into("all_reduce", tensor, true, [&](const at::Tensor& dense) {
     const at::Tensor input = prepared(dense, options.op, options.premul_factor);
     return impl().start(all_reduce_of(input, options.op, timeout_or(options.timeout)));
   });
 }
 
 WorkPtr ProcessGroup::all_reduce_coalesced_async(const TensorList& tensors, AllReduceOptions options) const {
+  check_apart("all_reduce_coalesced", tensors);
   std::vector<WorkPtr> works;
   for (const at::Tensor& tensor : tensors) works.push_back(all_reduce_async(tensor, options));
   WorkPtr work = all_of(std::move(works));
@@ -144,7 +146,7 @@ WorkPtr ProcessGroup::reduce_async(const at::Tensor& tensor, ReduceOptions optio
     const at::Tensor input = prepared(dense, options.op, options.premul_factor);
     return impl().start(in_place(Kind::reduce, input, options.op, options.dst, timeout_or(options.timeout)));
   };
-  if (rank() == options.dst) return start_into(tensor, true, start);
+  if (rank() == options.dst) return start_into("reduce", tensor, true, start);
   return start(plain(tensor));
 }
 
@@ -158,14 +160,19 @@ WorkPtr ProcessGroup::reduce_scatter_tensor_async(const at::Tensor& output, cons
   check_multiple("reduce_scatter_tensor", input, output, size());
   at::Tensor blocks = reducible(plain(input), options.op);
   if (options.op == ReduceOp::PREMUL_SUM) blocks = at::mul(blocks, options.premul_factor);
-  return start_into(output, false, [&](const at::Tensor& dense) {
+  const auto start = [&](const at::Tensor& dense) {
     const at::Tensor result = reducible(dense, options.op);
     return impl().start({.kind = Kind::reduce_scatter,
                          .inputs = {&blocks, 1},
                          .outputs = {&result, 1},
                          .op = options.op,
                          .timeout = timeout_or(options.timeout)});
-  });
+  };
+  // The result may lie at the place of this rank's own block, which nobody else reads.
+  const auto* const own =
+      static_cast<const std::byte*>(blocks.const_data_ptr()) + static_cast<size_t>(rank()) * output.nbytes();
+  const bool is_own = lies_plainly(output) && output.const_data_ptr() == own;
+  return start_into("reduce_scatter_tensor", output, false, start, !is_own && may_overlap(output, blocks));
 }
 
 void ProcessGroup::reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
@@ -175,10 +182,10 @@ void ProcessGroup::reduce_scatter_tensor(const at::Tensor& output, const at::Ten
 
 void ProcessGroup::reduce_scatter_tensor_coalesced(const TensorList& outputs, const TensorList& inputs,
                                                    ReduceScatterOptions options) const {
-  check_pairs("reduce_scatter_tensor_coalesced", outputs, inputs);
+  const TensorList apart = check_coalesced("reduce_scatter_tensor_coalesced", outputs, inputs);
   std::vector<WorkPtr> works;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    works.push_back(reduce_scatter_tensor_async(outputs[i], inputs[i], options));
+    works.push_back(reduce_scatter_tensor_async(outputs[i], apart[i], options));
   }
   all_of(std::move(works))->wait();
 }

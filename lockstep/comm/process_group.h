@@ -100,6 +100,10 @@ struct NewGroupOptions {
 /// Each collective has a blocking form and one that ends in _async, which returns at once; class Work says
 /// when such an operation advances. Tensors may be of any layout, empty or 0-dim; those of an operation in
 /// progress must not be touched.
+///
+/// An output may lie over an input of the same call, wholly or in part: the result is that of separate
+/// tensors. Outputs of one call that overlap each other, and an output with elements that share memory (as
+/// after expand()), are a ValueError.
 class ProcessGroup {
  public:
   class Impl;
@@ -243,19 +247,22 @@ class ProcessGroup {
   WorkPtr all_to_all_async(const TensorList& outputs, const TensorList& inputs,
                            CollectiveOptions options = {}) const;
 
-  /// Sends `tensor` to rank `dst` (which may be this one). Small messages, and on the lockstep backend all
+  /// Sends `tensor` to rank `dst` (which may be this one, except on Gloo: ValueError). Small messages, and on the lockstep backend all
   /// that find room in the channel, do not wait for the receiver; others block until it takes them.
   void send(const at::Tensor& tensor, int dst, MessageOptions options = {}) const;
   /// Receives into `tensor`, whose size must be the message's, from rank `src` or, without one, from any.
-  /// Returns the sender. Blocks.
+  /// Returns the sender. Blocks. Throws ValueError at once if `src` is this rank and it has sent itself no such
+  /// message.
   int recv(const at::Tensor& tensor, std::optional<int> src = std::nullopt,
            MessageOptions options = {}) const;
   /// The same without blocking. The tensor must stay as it is until the Work is complete.
   WorkPtr isend(const at::Tensor& tensor, int dst, MessageOptions options = {}) const;
-  /// recv() without blocking.
+  /// recv() without blocking. From this rank itself: start the isend before you wait for this Work, whose
+  /// wait() is a ValueError otherwise.
   WorkPtr irecv(const at::Tensor& tensor, std::optional<int> src = std::nullopt,
                 MessageOptions options = {}) const;
-  /// Starts all of them, in order; no order in which the ranks list theirs can deadlock.
+  /// Starts all of them, in order; no order in which the ranks list theirs can deadlock. A message may be
+  /// received over one that is sent.
   std::vector<WorkPtr> batch_isend_irecv(const std::vector<P2POp>& operations) const;
 
   /// Returns once every rank has called it.

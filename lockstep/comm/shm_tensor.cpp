@@ -84,7 +84,8 @@ ReduceOp checked(ReduceOp op, shm::DType dtype) {
   if (!shm::is_supported(dtype, op)) {
     throw ValueError(std::string("a reduction cannot combine ") + shm::dtype_name(dtype) + " by " +
                      shm::reduction_name(op) +
-                     "; AVG and PREMUL_SUM need a floating-point dtype, BAND, BOR and BXOR an integer one");
+                     "; AVG needs numbers, PREMUL_SUM a floating-point dtype, BAND, BOR and BXOR an integer "
+                     "dtype or bool");
   }
   return op;
 }

@@ -1,5 +1,7 @@
 #include "lockstep/job/stop_signals.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <iterator>
 #include <mutex>
@@ -20,10 +22,13 @@ std::mutex mutex;
 int users = 0;
 Caught caught[std::size(kSignals)];
 
+bool is_of_a_failure(const siginfo_t& info) {
+  return info.si_code == SI_QUEUE && info.si_value.sival_int == job::kPeerHasFailed;
+}
+
 void note(int signal, siginfo_t* info, void* /*context*/) {
-  const bool peer_has_failed = info->si_code == SI_QUEUE && info->si_value.sival_int == job::kPeerHasFailed;
   const bool is_second = signal == SIGINT && interrupts.fetch_add(1, std::memory_order_relaxed) > 0;
-  if (peer_has_failed || is_second) {
+  if (is_of_a_failure(*info) || is_second) {
     struct sigaction fatal {};
     fatal.sa_handler = SIG_DFL;
     ::sigaction(signal, &fatal, nullptr);
@@ -59,6 +64,45 @@ StopSignals::~StopSignals() {
     if (caught[i].is_caught) ::sigaction(kSignals[i], &caught[i].before, nullptr);
   }
   received = 0;
+}
+
+namespace {
+
+enum class Held : int { nothing, signal, peer_has_failed };
+std::atomic<Held> held{Held::nothing};
+static_assert(std::atomic<Held>::is_always_lock_free);
+int holders = 0;
+Caught held_term;
+
+void hold(int /*signal*/, siginfo_t* info, void* /*context*/) {
+  held.store(is_of_a_failure(*info) ? Held::peer_has_failed : Held::signal, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+HeldSigterm::HeldSigterm() {
+  const std::lock_guard lock(mutex);
+  if (holders++ > 0) return;
+  held = Held::nothing;
+  struct sigaction now {};
+  ::sigaction(SIGTERM, nullptr, &now);
+  const bool is_ours = (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == note;
+  const bool is_default = (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL;
+  held_term = {.is_caught = is_ours || is_default, .before = now};
+  if (!held_term.is_caught) return;
+  struct sigaction ours {};
+  ours.sa_sigaction = hold;
+  ours.sa_flags = SA_SIGINFO | SA_RESTART;
+  ::sigaction(SIGTERM, &ours, nullptr);
+}
+
+HeldSigterm::~HeldSigterm() {
+  const std::lock_guard lock(mutex);
+  if (--holders > 0 || !held_term.is_caught) return;
+  ::sigaction(SIGTERM, &held_term.before, nullptr);
+  const Held what = held.exchange(Held::nothing);
+  if (what == Held::nothing) return;
+  ::sigqueue(::getpid(), SIGTERM, {.sival_int = what == Held::peer_has_failed ? job::kPeerHasFailed : 0});
 }
 
 int stop_signal() { return received.load(std::memory_order_relaxed); }

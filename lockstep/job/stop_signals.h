@@ -19,6 +19,18 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 };
 
+/// While one lives, SIGTERM waits; it is delivered when the last one dies. For the short work of writing down how a
+/// run has ended, which lockrun would interrupt when another rank has failed too. A SIGTERM that is ignored, or has a
+/// handler that is not StopSignals', is left alone. No StopSignals may begin or end meanwhile. Process-wide, and may be
+/// nested. Thread-safe.
+class HeldSigterm {
+ public:
+  HeldSigterm();
+  ~HeldSigterm();
+  HeldSigterm(const HeldSigterm&) = delete;
+  HeldSigterm& operator=(const HeldSigterm&) = delete;
+};
+
 /// The first such signal that this process has received, or 0. It stays until the last StopSignals dies. One
 /// load.
 int stop_signal();

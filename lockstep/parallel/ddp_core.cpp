@@ -106,6 +106,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
   const std::set<std::string> ignored(ignored_names.begin(), ignored_names.end());
   const auto sparse = sparse_parameters(*module_);
   std::vector<NamedTensor> named;
+  std::vector<std::pair<std::string, at::Tensor>> written;  // with what an error calls them
   std::string description = describe_options(options_, for_reducer);
   std::unordered_set<const at::TensorImpl*> seen;
   // The same tensor under a second name (tied weights, a module registered twice) is one parameter.
@@ -115,6 +116,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
     named.push_back({item.key(), tensor, sparse.count(tensor.unsafeGetTensorImpl()) > 0});
     parameters_.push_back(tensor);
     description += describe_parameter(item.key(), tensor);
+    if (options_.init_sync || tensor.requires_grad()) written.emplace_back("parameter " + item.key(), tensor);
   }
   for (const auto& item : module_->named_buffers()) {
     const at::Tensor& tensor = item.value();
@@ -124,6 +126,9 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
     }
     buffers_.push_back(tensor);
     description += describe_buffer(item.key(), tensor);
+    if (options_.init_sync || options_.broadcast_buffers) {
+      written.emplace_back("buffer " + item.key(), tensor);
+    }
   }
   input_device_ = check_devices(named, options_, group_.backend_name());
   if (options_.mixed_precision && !sparse.empty()) {
@@ -131,6 +136,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
         "DistributedDataParallel: mixed_precision does not go together with embeddings with sparse=true");
   }
   verify_same_on_all_ranks(group_, "DistributedDataParallel", description);
+  for (const auto& [what, tensor] : written) verify_writable("DistributedDataParallel", what, tensor);
   if (options_.init_sync) broadcast_all(0);
   own_group_.emplace(group_.duplicate());
   duplicate_sync_batchnorm_groups(*module_);

@@ -8,13 +8,17 @@
 namespace lockstep {
 
 void sync_module_states(const torch::nn::Module& module, SyncModuleStatesOptions options) {
+  constexpr const char* kWho = "sync_module_states";
   const at::NoGradGuard no_grad;
   const ProcessGroup group = options.process_group ? *options.process_group : default_world();
   std::string description;
   for (const auto& item : module.named_parameters())
     description += describe_parameter(item.key(), item.value());
   for (const auto& item : module.named_buffers()) description += describe_buffer(item.key(), item.value());
-  verify_same_on_all_ranks(group, "sync_module_states", description);
+  verify_same_on_all_ranks(group, kWho, description);
+  for (const auto& item : module.named_parameters())
+    verify_writable(kWho, "parameter " + item.key(), item.value());
+  for (const auto& item : module.named_buffers()) verify_writable(kWho, "buffer " + item.key(), item.value());
   for (const at::Tensor& parameter : module.parameters()) group.broadcast(parameter, {.src = options.src});
   for (const at::Tensor& buffer : module.buffers()) group.broadcast(buffer, {.src = options.src});
 }

@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/ordinal.h"
 #include "lockstep/shm/areas.h"
 #include "lockstep/shm/engine.h"
 
@@ -165,9 +166,9 @@ std::string Membership::describe_peer(int member) const {
   if (info.state == RankState::absent) return name + " (never started)";
   return name + (in_segment == member ? " (" : " (global rank " + std::to_string(in_segment) + ", ") +
          "pid " + std::to_string(info.pid) +
-         (info.operations == 0 ? ", no operation yet"
-                               : ", last operation " + info.last_operation + ", its " +
-                                     std::to_string(info.operations) + ".") +
+         (info.operations == 0
+              ? ", no operation yet"
+              : ", last operation " + info.last_operation + ", its " + ordinal(info.operations)) +
          ")";
 }
 

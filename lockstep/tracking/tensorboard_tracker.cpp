@@ -1,5 +1,7 @@
 #include "lockstep/tracking/tensorboard_tracker.h"
 
+#include <sysexits.h>
+
 #include <algorithm>
 #include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
@@ -42,7 +44,7 @@ constexpr int kHparams = 1, kGroupName = 4, kStartTime = 5;  // of the start
 constexpr int kStatus = 1, kEndTime = 2;                     // of the end
 constexpr int kKey = 1, kItsValue = 2;                       // of an entry of the map
 constexpr int kNumber = 2, kText = 3, kBool = 4;             // of its value
-constexpr int kSuccess = 1, kFailure = 2;
+constexpr int kUnknown = 0, kSuccess = 1, kFailure = 2;
 }  // namespace hparams
 
 constexpr std::string_view kStartTag = "_hparams_/session_start_info";
@@ -282,7 +284,10 @@ void TensorBoardTracker::finish(int exit_code) {
   {
     pbf_writer data(content);
     pbf_writer end(data, hparams::kEndInfo);
-    end.add_enum(hparams::kStatus, exit_code == 0 ? hparams::kSuccess : hparams::kFailure);
+    const bool is_stopped = exit_code == EX_TEMPFAIL || exit_code > 128;  // saved, or by a signal
+    end.add_enum(hparams::kStatus, exit_code == 0 ? hparams::kSuccess
+                                   : is_stopped   ? hparams::kUnknown
+                                                  : hparams::kFailure);
     end.add_double(hparams::kEndTime, wall_seconds());
   }
   summary_ = plugin_summary(kEndTag, content);

@@ -82,7 +82,8 @@ class Tracker {
   virtual void config(const TrackedSettings& /*settings*/) {}
   /// What came out of it. A second call adds and replaces.
   virtual void summary(const TrackedSettings& /*results*/) {}
-  /// `exit_code`: 0 where the run did what it should. A run that ends without this call counts as crashed.
+  /// `exit_code`: what the program exits with; 0: the run did what it should. A run that ends without this call counts
+  /// as crashed.
   virtual void finish(int /*exit_code*/ = 0) {}
 };
 

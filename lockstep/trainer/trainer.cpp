@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/base/file.h"
+#include "lockstep/base/main.h"
 #include "lockstep/checkpoint/module_file.h"
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/job/launch_environment.h"
@@ -18,6 +19,7 @@
 #include "lockstep/trainer/evaluation.h"
 #include "lockstep/trainer/output/module_summary.h"
 #include "lockstep/trainer/output/summary.h"
+#include "lockstep/trainer/output/tracking.h"
 #include "lockstep/trainer/output/training_log.h"
 #include "lockstep/trainer/run/trainer_impl.h"
 
@@ -159,38 +161,65 @@ Trainer::Trainer(detail::TrainerParts parts) {
   self.call(LOCKSTEP_EVENT(on_init_end));
 }
 
-Trainer::~Trainer() = default;
+Trainer::~Trainer() {
+  const auto& failure = impl_->failure;
+  const bool unwinds = std::uncaught_exceptions() > impl_->exceptions_before;
+  impl_->end(!unwinds ? 0 : failure ? failure->exit_code : 1, failure ? failure->text : "");
+}
+
+// What ends a train() ends its run, whatever the program does with it; other errors only if they end the program.
+void Trainer::Impl::note(const std::exception& error, bool ends) {
+  const std::string text = error.what();
+  failure = {.exit_code = exit_code(error), .text = text.substr(0, text.find('\n'))};
+  if (ends) end(failure->exit_code, failure->text);
+}
+
+// Another rank's end makes lockrun end this one, which still has to say how it ended.
+void Trainer::Impl::end(int code, const std::string& error) {
+  if (!std::exchange(is_tracked, false)) return;
+  const HeldSigterm held;
+  if (code != 0) run_log.end(code, error);
+  for (const auto& callback : parts.callbacks) {
+    if (auto* const knows = dynamic_cast<detail::KnowsTheEnd*>(callback.get())) knows->end(code);
+  }
+}
+
+void detail::note_failure(Trainer& trainer, const std::exception& error) { trainer.impl_->note(error, true); }
 
 Metrics Trainer::train() {
-  Impl& self = *impl_;
-  on_all_ranks(self.group, [&] { self.try_before_training(); });
+  return impl_->noting_failures(true, [&] { return impl_->train(); });
+}
+
+Metrics Trainer::Impl::train() {
+  end(0, "");  // of an earlier training
+  on_all_ranks(group, [&] { try_before_training(); });
   std::optional<StopSignals> signals;
-  if (self.arguments.saves()) signals.emplace();
-  Run run = self.begin_run();
-  if (self.arguments.eval_on_start && self.first_step == 0) {
-    self.evaluate(self.parts.eval_dataset, "eval", false);
-    self.agree();
-    self.module.train();
+  if (arguments.saves()) signals.emplace();
+  Run run = begin_run();
+  if (arguments.eval_on_start && first_step == 0) {
+    evaluate(parts.eval_dataset, "eval", false);
+    agree();
+    module.train();
   }
-  while (run.position.epoch < run.plan.num_train_epochs && !self.control.should_training_stop) {
-    self.run_epoch(run, run.position.epoch);
+  while (run.position.epoch < run.plan.num_train_epochs && !control.should_training_stop) {
+    run_epoch(run, run.position.epoch);
   }
-  self.bar.finish();
-  self.end_checkpoints();
+  bar.finish();
+  end_checkpoints();
   const auto steps =
-      static_cast<double>(std::max<int64_t>(self.state.global_step, 1));  // stopped before the first
-  Metrics metrics{
-      {"train_loss", run.position.total_loss / steps}, {"epoch", self.state.epoch}, {"total_flos", 0}};
-  add_speed(metrics, "train", seconds_since(self.start), static_cast<double>(self.progress.samples_done),
-            static_cast<double>(self.state.global_step - self.first_step));
-  self.log(metrics);
-  self.call_train_end();
-  self.callbacks = self.parts.callbacks;
+      static_cast<double>(std::max<int64_t>(state.global_step, 1));  // stopped before the first
+  Metrics metrics{{"train_loss", run.position.total_loss / steps}, {"epoch", state.epoch}, {"total_flos", 0}};
+  add_speed(metrics, "train", seconds_since(start), static_cast<double>(progress.samples_done),
+            static_cast<double>(state.global_step - first_step));
+  log(metrics);
+  call_train_end();
+  callbacks = parts.callbacks;
   return metrics;
 }
 
 Metrics Trainer::evaluate(const Dataset& dataset, const std::string& prefix) {
-  Metrics metrics = impl_->evaluate(dataset, prefix, false).metrics;
+  Metrics metrics =
+      impl_->noting_failures(false, [&] { return impl_->evaluate(dataset, prefix, false).metrics; });
   if (!metrics.empty()) metrics["epoch"] = impl_->state.epoch;
   return metrics;
 }
@@ -198,16 +227,20 @@ Metrics Trainer::evaluate(const Dataset& dataset, const std::string& prefix) {
 Metrics Trainer::evaluate() { return evaluate(impl_->parts.eval_dataset); }
 
 Trainer::Prediction Trainer::predict(const Dataset& dataset, const std::string& prefix) {
-  return impl_->evaluate(dataset, prefix, true);
+  return impl_->noting_failures(false, [&] { return impl_->evaluate(dataset, prefix, true); });
 }
 
-void Trainer::save_model(const std::filesystem::path& directory) { impl_->save_model(directory); }
+void Trainer::save_model(const std::filesystem::path& directory) {
+  impl_->noting_failures(false, [&] { impl_->save_model(directory); });
+}
 
 void Trainer::log(Metrics values) { impl_->log(std::move(values)); }
 
 Metrics Trainer::last_evaluation() const {
   return impl_->last_evaluation_step == impl_->state.global_step ? impl_->last_evaluation : Metrics();
 }
+
+int64_t Trainer::first_step() const { return impl_->first_step; }
 
 const TrainerState& Trainer::state() const { return impl_->state; }
 

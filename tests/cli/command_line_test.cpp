@@ -74,6 +74,34 @@ TEST(CommandLine, MistakesAreNamed) {
   EXPECT_EQ(message({"--ranks", "3x"}), "--ranks 3x: expected a number from 1 to 256");
 }
 
+std::string printed_help(const std::vector<const char*>& words) {
+  std::vector<const char*> argv = {"program"};
+  argv.insert(argv.end(), words.begin(), words.end());
+  argv.push_back("--help");
+  const auto add = [](CommandLine program) {
+    program.add_example("Whole", "program run");
+    program.add_subcommand("plain", "Has no example");
+    CommandLine inner = program.add_subcommand("inner", "Has one");
+    inner.add_example("Part", "program inner --fast");
+    inner.add_subcommand("deepest", "Has none either");
+  };
+  testing::internal::CaptureStdout();
+  parse_command_line("program", "Does it", add, static_cast<int>(argv.size()), argv.data());
+  return testing::internal::GetCapturedStdout();
+}
+
+TEST(CommandLine, AnExampleBelongsToItsSubcommandAlone) {
+  EXPECT_NE(printed_help({}).find("program run"), std::string::npos) << printed_help({});
+  EXPECT_NE(printed_help({"inner"}).find("program inner --fast"), std::string::npos);
+  EXPECT_EQ(printed_help({"inner"}).find("program run"), std::string::npos);
+  for (const auto& words : std::vector<std::vector<const char*>>{{"plain"}, {"inner", "deepest"}}) {
+    const std::string help = printed_help(words);
+    EXPECT_NE(help.find("Usage: program"), std::string::npos) << help;
+    EXPECT_EQ(help.find("program run"), std::string::npos) << help;
+    EXPECT_EQ(help.find("--fast"), std::string::npos) << help;
+  }
+}
+
 TEST(Help, HasTheLayoutOfLockruns) {
   Help help{
       .usage = "program [flags]", .summary = "Does it.", .groups = {{"Flags", {{"--name TEXT", "Name."}}}}};

@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/complex.h>
+#include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
@@ -16,6 +17,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <limits>
 
 #include "lockstep/base/error.h"
 #include "tests/ranks/rank_test.h"
@@ -85,6 +88,72 @@ TEST(Collectives, AllReduce) {
       }
     }
   }
+}
+
+// The sum, also where it does not fit the dtype, divided with truncation.
+TEST(Collectives, AveragesOfIntegers) {
+  const World world = lockstep::testing::world();
+  const int size = world.size(), self = world.rank();
+  const bool is_own = world.backend_name() == "lockstep";
+  for (const auto dtype : {at::kChar, at::kByte, at::kShort, at::kInt, at::kLong, at::kUInt16, at::kUInt32}) {
+    const bool is_signed = c10::isSignedType(dtype);
+    const auto equal = [](const at::Tensor& a, const at::Tensor& b) {
+      return a.scalar_type() == b.scalar_type() && a.to(at::kLong).equal(b.to(at::kLong));
+    };
+    const auto of = [&](int rank, int64_t count) {
+      const at::Tensor values = at::arange(count, at::kLong).mul(rank + 3).remainder(117).add(10);
+      return (is_signed ? values.mul(at::arange(count, at::kLong).remainder(2).mul(2).sub(1))
+                        : values.add(120))
+          .to(dtype);
+    };
+    const auto average = [&](int64_t count) {
+      at::Tensor sum = at::zeros({count}, at::kLong);
+      for (int r = 0; r < size; ++r) sum += of(r, count).to(at::kLong);
+      return at::div(sum, size, "trunc").to(dtype);
+    };
+    for (const int64_t count : {0, 1, 1000, 50000}) {
+      const at::Tensor expected = average(count);
+      const at::Tensor blocking = of(self, count), started = of(self, count);
+      world.all_reduce(blocking, {.op = ReduceOp::AVG});
+      world.all_reduce_async(started, {.op = ReduceOp::AVG})->wait();
+      CHECK_TRUE(equal(blocking, expected) && equal(started, expected));
+      for (const auto algorithm :
+           {AllReduceAlgorithm::RING, AllReduceAlgorithm::HALVING_DOUBLING, AllReduceAlgorithm::TREE,
+            AllReduceAlgorithm::REDUCE_BROADCAST, AllReduceAlgorithm::ALL_TO_ALL}) {
+        const at::Tensor other = of(self, count);
+        world.all_reduce(other, {.op = ReduceOp::AVG, .algorithm = algorithm});
+        CHECK_TRUE(equal(other, expected));
+      }
+      const at::Tensor at_last = of(self, count);
+      world.reduce(at_last, {.dst = size - 1, .op = ReduceOp::AVG});
+      CHECK_TRUE(self != size - 1 || equal(at_last, expected));
+      if (is_own && count > 0) {
+        const at::Tensor some = of(self, count);
+        const std::vector<TensorPart> part{{self * (count / size), count / size}};
+        world.reduce_parts_async(some, part, {.op = ReduceOp::AVG})->wait();
+        const auto mine = [&](const at::Tensor& t) { return t.narrow(0, part[0].first, part[0].count); };
+        CHECK_TRUE(equal(mine(some), mine(expected)));
+      }
+      const at::Tensor whole = of(self, size * count), before = whole.clone(),
+                       block = at::empty({count}, dtype);
+      world.reduce_scatter_tensor(block, whole, {.op = ReduceOp::AVG});
+      const at::Tensor wanted = average(size * count).narrow(0, self * count, count);
+      CHECK_TRUE(equal(block, wanted) && equal(whole, before));
+      std::vector<at::Tensor> blocks;
+      for (int r = 0; r < size; ++r) blocks.push_back(before.narrow(0, r * count, count));
+      world.reduce_scatter(block, blocks, {.op = ReduceOp::AVG});
+      CHECK_TRUE(equal(block, wanted));
+    }
+  }
+  if (is_own) {
+    // 2^63 at one rank: without a sign.
+    const at::Tensor large = at::full({3}, self == 0 ? std::numeric_limits<int64_t>::min() : 0, at::kLong);
+    world.all_reduce(large.view(at::kUInt64), {.op = ReduceOp::AVG});
+    const uint64_t mean = (uint64_t{1} << 63) / static_cast<uint64_t>(size);
+    CHECK_TRUE(large.eq(static_cast<int64_t>(mean)).all().item<bool>());
+  }
+  check_throws<ValueError>([&] { world.all_reduce(at::ones({3}, at::kBool), {.op = ReduceOp::AVG}); },
+                           "a reduction cannot combine bool by AVG");
 }
 
 TEST(Collectives, PremulSum) {
@@ -397,6 +466,64 @@ TEST(Collectives, Messages) {
     const int source = world.recv(value, std::nullopt, {.tag = 3});
     CHECK_TRUE(source > 0 && value.eq(source).all().item<bool>());
   }
+}
+
+// A wait for a message that only this rank could send, and has not sent, ends at once.
+TEST(Collectives, MessagesToOneself) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  const World world = lockstep::testing::world();
+  const int self = world.rank();
+  const std::string why = "it has sent itself no such message";
+  for (const int64_t count : {1, 1000, 1000000}) {
+    const at::Tensor received = at::zeros({count}), value = input(self, {count}, at::kFloat);
+    check_throws<ValueError>([&] { world.recv(received, self); }, why);
+    const at::Tensor strided = at::zeros({count, 2}).select(1, 0);
+    check_throws<ValueError>([&] { world.recv(strided, self); }, why);
+    check_throws<ValueError>([&] { world.recv_bytes(self); }, why);
+    const auto early = world.irecv(received, self);
+    check_throws<ValueError>([&] { early->wait(); }, why);
+    check_throws<ValueError>([&] { early->wait(); }, why);
+    CHECK_TRUE(early->is_completed() && !early->is_success());
+    // None of those takes what comes later.
+    const auto sent = world.isend(value, self, {.tag = 1});
+    check_throws<ValueError>([&] { world.recv(received, self); }, why);
+    CHECK_TRUE(world.recv(received, self, {.tag = 1}) == self && received.equal(value));
+    sent->wait();
+    received.zero_();
+    const auto receive = world.irecv(received, self);
+    const auto send = world.isend(value, self);
+    receive->wait();
+    send->wait();
+    CHECK_TRUE(received.equal(value) && receive->source_rank() == self);
+    // More than the channel holds, received in reverse order.
+    std::vector<std::shared_ptr<Work>> works;
+    for (int tag = 0; tag < 40; ++tag) works.push_back(world.isend(value + tag, self, {.tag = tag}));
+    for (int tag = 39; tag >= 0; --tag) {
+      world.recv(received, self, {.tag = tag});
+      CHECK_TRUE(received.equal(value + tag));
+    }
+    for (const auto& work : works) work->wait();
+    const auto one_of_two = world.irecv(received, self);
+    const auto any = world.irecv(strided, std::nullopt);
+    world.send(value, self);
+    one_of_two->wait();
+    world.send(value, self);
+    any->wait();
+    CHECK_TRUE(received.equal(value) && strided.equal(value));
+  }
+  world.barrier();
+}
+
+TEST(Collectives, GlooHasNoMessagesToOneself) {
+  ONLY_IF(world().backend_name() == "gloo");
+  const World world = lockstep::testing::world();
+  const at::Tensor tensor = at::zeros({3});
+  const std::string why = "has no messages to the rank itself";
+  check_throws<ValueError>([&] { world.recv(tensor, world.rank()); }, why);
+  check_throws<ValueError>([&] { world.irecv(tensor, world.rank()); }, why);
+  check_throws<ValueError>([&] { world.send(tensor, world.rank()); }, why);
+  check_throws<ValueError>([&] { world.isend(tensor, world.rank()); }, why);
+  world.barrier();
 }
 
 TEST(Collectives, SharedTensors) {

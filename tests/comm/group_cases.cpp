@@ -417,7 +417,7 @@ TEST(Groups, LateForASum) {
     message = error.what();
   }
   for (const char* part : {"all_reduce #2 (float32[15], SUM) waited 300 ms for rank 1 (pid ",
-                           "last operation barrier", "shape [3, 5]"}) {
+                           "last operation barrier of 0 bytes, its 1st)", "shape [3, 5]"}) {
     if (message.find(part) == std::string::npos)
       throw std::runtime_error("no \"" + std::string(part) + "\" in: " + message);
   }

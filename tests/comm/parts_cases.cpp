@@ -59,6 +59,16 @@ TEST(Parts, PartsOfTensors) {
       },
       "the part of 3 elements that begins at 8 is outside the tensor of 10");
   check_throws<ValueError>([&] { world.all_gather_parts_async(tensor, {}); }, "all_gather_parts needs");
+  check_throws<ValueError>(
+      [&] {
+        world.reduce_parts_async(tensor, {{5, 3}, {2, 0}, {1, 5}});
+      },
+      "the part of 5 elements that begins at 1 overlaps the one that begins at 5");
+  std::vector<std::vector<TensorPart>> parts(static_cast<size_t>(world.size()));
+  parts.front().push_back({0, 4});
+  parts.back().push_back({3, 2});
+  check_throws<ValueError>([&] { world.all_gather_parts_async(tensor, parts); },
+                           "all_gather_parts: the part of 4");
   check_throws<ValueError>([&] { world.reduce_parts_async(at::zeros({4, 3}).t(), {}); }, "contiguous");
 }
 

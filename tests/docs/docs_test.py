@@ -25,6 +25,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 # Of what a page shows, blocks in these languages are compiled or run; "text", "diff" and "json" are output.
 LANGUAGES = {"cpp", "python", "cmake", "sh", "bash", "text", "json", "yaml", ""}
 SCRIPTS = {path.name for path in (SOURCE / "scripts").iterdir()}
+# Programs in Python that make data sets.
+DATASETS = "zoo/datasets/"
 # Programs of others, whose flags nobody checks here.
 OTHERS = {"cmake", "cd", "export", "source", "pip", "apt-get", "sudo", "srun", "mpirun", "torchrun", "openssl", "docker", "scontrol", "kill",
           "git", "python", "ssh", "wandb", "tensorboard", "perf", "jq"}
@@ -56,7 +58,8 @@ BANNED = {
 
 @functools.cache
 def help_of(program, *words):
-    result = subprocess.run([BIN / program, *words, "--help"], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, SOURCE / program] if program.startswith(DATASETS) else [BIN / program]
+    result = subprocess.run([*command, *words, "--help"], capture_output=True, text=True, timeout=60)
     return result.stdout if result.returncode == 0 else ""
 
 
@@ -210,6 +213,11 @@ class DocsTest(unittest.TestCase):
                 if word.removeprefix("scripts/") not in SCRIPTS:
                     problems.append(f"there is no {word}")
                 name = None
+                continue
+            if word.startswith(DATASETS):
+                name, words = word, ()
+                if not (SOURCE / word).exists():
+                    problems.append(f"there is no {word}")
                 continue
             base = word.rsplit("/", 1)[-1]
             if base in programs and (place == 0 or word != command[place - 1]) and not command[place - 1].startswith("--") or \

@@ -73,6 +73,26 @@ class InstalledProgramsTest(InstalledTest):
         with self.subTest("programs that lockstep starts"):
             self.run_well("lockstep", "bench", "all-reduce", "--nproc-per-node", 2, "--sizes", "64")
 
+    def test_data_sets_are_made_without_the_checkout(self):
+        """By the commands that `lockstep data` prints, with the system's Python."""
+        out = self.run_well("lockstep", "data")
+        folder = self.prefix / "share/lockstep/datasets"
+        self.assertIn(f"  {folder}\n", out)
+        for line in out.splitlines():
+            if line.startswith("  python3 "):
+                with self.subTest(line):
+                    result = self.start("python3", line.split()[1], "--help")
+                    self.assertEqual(result.returncode, 0, result.stderr)
+        vader = self.work / "vader"
+        vader.mkdir()
+        lines = [f"{i}_1\t{(-1) ** i * 2}\tsentence {i}\n" for i in range(100)]
+        (vader / "movieReviewSnippets_GroundTruth.txt").write_text("".join(lines))
+        result = self.start("python3", folder / "sentiment.py", "--input", vader, "--output-dir", self.work / "sentiment")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(sorted(path.name for path in (self.work / "sentiment").iterdir()), ["test.csv", "train.csv", "validation.csv"])
+        result = self.start("python3", folder / "fetch.py", "--list")
+        self.assertEqual((result.returncode, result.stdout.split()[0]), (0, "cifar10"), result.stderr)
+
     def outcome(self, **environment):
         """The last line of lockstep-store without arguments, which it refuses as soon as it has LibTorch."""
         result = self.start(self.prefix / "bin/lockstep-store", **environment)

@@ -98,5 +98,61 @@ TEST(StopSignals, LeaveAloneWhatIsIgnoredOrHandled) {
   })));
 }
 
+TEST(HeldSigterm, DeliversAtItsEndWhatCameMeanwhile) {
+  for (const int value : {0, job::kPeerHasFailed}) {
+    EXPECT_TRUE(was_killed(status_of([value] {
+                             {
+                               const HeldSigterm held;
+                               const HeldSigterm nested;
+                               ::sigqueue(::getpid(), SIGTERM, {.sival_int = value});
+                             }
+                             ::pause();
+                           }),
+                           SIGTERM))
+        << value;
+  }
+  EXPECT_TRUE(went_on(status_of([] {
+    const HeldSigterm held;
+    ::raise(SIGTERM);
+    ::_exit(7);  // it has not been delivered yet
+  })));
+  EXPECT_TRUE(went_on(status_of([] { const HeldSigterm held; })));
+}
+
+TEST(HeldSigterm, GivesItToStopSignals) {
+  EXPECT_TRUE(went_on(status_of([] {
+    const StopSignals signals;
+    {
+      const HeldSigterm held;
+      ::raise(SIGTERM);
+      expect_in_child(stop_signal() == 0);
+    }
+    expect_in_child(stop_signal() == SIGTERM);
+  })));
+  EXPECT_TRUE(was_killed(status_of([] {
+                           const StopSignals signals;
+                           {
+                             const HeldSigterm held;
+                             ::sigqueue(::getpid(), SIGTERM, {.sival_int = job::kPeerHasFailed});
+                           }
+                           ::pause();
+                         }),
+                         SIGTERM));
+}
+
+TEST(HeldSigterm, LeavesOtherHandlersAlone) {
+  EXPECT_TRUE(went_on(status_of([] {
+    ::signal(SIGTERM, [](int) { ::_exit(7); });
+    const HeldSigterm held;
+    ::raise(SIGTERM);
+    ::_exit(1);
+  })));
+  EXPECT_TRUE(went_on(status_of([] {
+    ::signal(SIGTERM, SIG_IGN);
+    { const HeldSigterm held; }
+    ::raise(SIGTERM);
+  })));
+}
+
 }  // namespace
 }  // namespace lockstep

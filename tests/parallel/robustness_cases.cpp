@@ -11,6 +11,7 @@
 #include <sstream>
 #include <thread>
 
+#include "lockstep/parallel/sync_module_states.h"
 #include "tests/parallel/ddp_models.h"
 
 namespace lockstep::testing {
@@ -233,6 +234,67 @@ TEST(Robustness, LeavesAsOutputs) {
     (outputs[0] * outputs[1]).sum().backward();
     CHECK_TRUE(is_close(model->weight.grad(), at::full({3}, factors / world().size())));
   }
+}
+
+/// A row of numbers, seen as three rows: in a buffer, a frozen parameter or a trained one.
+struct ExpandedImpl : torch::nn::Module {
+  enum class Kind { buffer, frozen, trained };
+  ExpandedImpl(Kind kind, int64_t width, bool is_expanded = true) {
+    layer = register_module("layer", torch::nn::Linear(4, 4));
+    const at::Tensor row = wave({width}, 5).expand({3, width});
+    const at::Tensor values = is_expanded ? row : row.clone();
+    rows = kind == Kind::buffer ? register_buffer("rows", values)
+                                : register_parameter("rows", values, kind == Kind::trained);
+    for (at::Tensor& parameter : layer->parameters()) {
+      const at::NoGradGuard no_grad;
+      parameter.copy_(wave(parameter.sizes(), 1));
+    }
+  }
+  at::Tensor forward(const at::Tensor& x) { return layer->forward(x) * rows.abs().mean(); }
+  torch::nn::Linear layer{nullptr};
+  at::Tensor rows;
+};
+TORCH_MODULE(Expanded);
+
+// Which cannot be written: one error, with the name, on all ranks.
+TEST(Robustness, ElementsThatShareMemory) {
+  using Kind = ExpandedImpl::Kind;
+  const int own = world().rank();
+  for (const int64_t width : {4, 100000}) {
+    for (const Kind kind : {Kind::buffer, Kind::frozen, Kind::trained}) {
+      const std::string name = kind == Kind::buffer ? "buffer rows" : "parameter rows";
+      const std::string shape = " has shape [3, " + std::to_string(width) + "] and strides [0, 1]";
+      Expanded model(kind, width);
+      check_throws<ValueError>([&] { DistributedDataParallel ddp(model); },
+                               "DistributedDataParallel: " + name + shape);
+      check_throws<ValueError>([&] { sync_module_states(*model); }, "sync_module_states: " + name + shape);
+      // On one rank alone, the first or the last.
+      for (const int rank : {0, world().size() - 1}) {
+        Expanded other(kind, width, own == rank);
+        check_throws<Error>([&] { DistributedDataParallel ddp(other); }, "with elements that share memory");
+        check_throws<Error>([&] { sync_module_states(*other); }, "with elements that share memory");
+      }
+      const auto trains = [&](Expanded module, const DistributedDataParallelOptions& options) {
+        Expanded alone(kind, width);
+        DistributedDataParallel ddp(module, options);
+        ddp(wave({2, 4}, own)).sum().backward();
+        const auto expected = average_gradients(*alone->layer, [&](int rank) {
+          return alone->forward(wave({2, 4}, rank)).sum();
+        });
+        for (size_t p = 0; p < expected.size(); ++p) {
+          CHECK_TRUE(module->layer->parameters()[p].grad().allclose(expected[p], 1e-4, 1e-5));
+        }
+      };
+      trains(Expanded(kind, width), {.parameters_and_buffers_to_ignore = {"rows"}});
+      trains(Expanded(kind, width, false), {});
+      if (kind == Kind::buffer) trains(model, {.broadcast_buffers = false, .init_sync = false});
+      if (kind == Kind::frozen) trains(model, {.init_sync = false});
+    }
+  }
+  // An identity that expand() has made is written by nobody.
+  Expanded one_row(Kind::buffer, 1, false);
+  one_row->rows.set_data(wave({1, 4}, 2).expand({1, 4}));
+  DistributedDataParallel ddp(one_row);
 }
 
 }  // namespace

@@ -104,6 +104,112 @@ def collectives():
     dist.barrier()
 
 
+def refused(message, call):
+    try:
+        call()
+    except ValueError as error:
+        if message not in str(error):
+            raise
+        return
+    raise AssertionError(f"no ValueError with {message!r}")
+
+
+def averages_of_integers():
+    """The sum divided with truncation, as NCCL documents; of bool none, as there."""
+    rank, size, avg = dist.get_rank(), dist.get_world_size(), dist.ReduceOp.AVG
+
+    def of(r, n, dtype):
+        tensor = (torch.arange(n) * (r + 3)) % 127
+        return (tensor if dtype == torch.uint8 else tensor * (1 - 2 * (torch.arange(n) % 2))).to(dtype)
+
+    def mean(n, dtype):
+        return torch.div(sum(each(lambda r: of(r, n, dtype).long())), size, rounding_mode="trunc").to(dtype)
+
+    for dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+        for n in (5, 50_000):
+            for is_async in (False, True):
+                tensor = of(rank, n, dtype)
+                work = dist.all_reduce(tensor, op=avg, async_op=is_async)
+                if is_async:
+                    work.wait()
+                check(tensor, mean(n, dtype), f"all_reduce AVG {dtype}")
+            tensor = of(rank, n, dtype)
+            dist.reduce(tensor, dst=size - 1, op=avg)
+            if rank == size - 1:
+                check(tensor, mean(n, dtype), f"reduce AVG {dtype}")
+            part = torch.empty(n, dtype=dtype)
+            wanted = mean(size * n, dtype)[rank * n:(rank + 1) * n]
+            dist.reduce_scatter_tensor(part, of(rank, size * n, dtype), op=avg)
+            check(part, wanted, f"reduce_scatter_tensor AVG {dtype}")
+            dist.reduce_scatter(part.zero_(), list(of(rank, size * n, dtype).chunk(size)), op=avg)
+            check(part, wanted, f"reduce_scatter AVG {dtype}")
+    tensor = torch.sparse_coo_tensor([[0, rank % 2]], torch.tensor([-100, 90 + rank], dtype=torch.int8), (2,))
+    wanted = torch.div(sum(each(lambda r: torch.sparse_coo_tensor([[0, r % 2]], [-100, 90 + r], (2,)).to_dense())), size,
+                       rounding_mode="trunc")
+    dist.all_reduce(tensor, op=avg)
+    check(tensor.to_dense(), wanted.to(torch.int8), "sparse all_reduce AVG")
+    refused("cannot combine bool by AVG", lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), op=avg))
+    dist.barrier()
+
+
+def overlapping_tensors():
+    """An output may lie over an input, of any size; outputs may not lie over each other."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for n in (3, 1000, 50_000):
+        for shift in (0, 1):
+            memory = torch.empty(size * n + shift)
+            given, taken = memory[:size * n], memory[shift:]
+            given.copy_(values(rank, size * n))
+            dist.all_to_all_single(taken, given)
+            check(taken, torch.cat(each(lambda r: values(r, size * n)[rank * n:(rank + 1) * n])), f"all_to_all_single over {n}")
+        for first in (rank * n, (rank + 1) % size * n):
+            memory = torch.empty(size * n)
+            mine = memory[first:first + n].copy_(values(rank, n))
+            dist.all_gather_into_tensor(memory, mine)
+            check(memory, torch.cat(each(lambda r: values(r, n))), f"all_gather_into_tensor over {n}")
+            memory = values(rank, size * n)
+            mine = memory[first:first + n]
+            dist.reduce_scatter_tensor(mine, memory)
+            check(mine, sum(each(lambda r: values(r, size * n)))[rank * n:(rank + 1) * n], f"reduce_scatter_tensor over {n}")
+            memory = values(7, size * n)
+            mine = memory[first:first + n]
+            dist.scatter(mine, list(memory.chunk(size)) if rank == 0 else None, src=0)
+            check(mine, values(7, size * n)[rank * n:(rank + 1) * n], f"scatter over {n}")
+        a, b = torch.empty(size * n), torch.empty(size * n)
+        into = [block[rank * n:(rank + 1) * n].copy_(values(rank + 20 * i, n)) for i, block in enumerate((b, a))]
+        with dist.distributed_c10d._coalescing_manager():
+            dist.all_gather_into_tensor(a, into[0])
+            dist.all_gather_into_tensor(b, into[1])
+        for i, block in enumerate((a, b)):
+            check(block, torch.cat(each(lambda r: values(r + 20 * i, n))), f"coalesced all_gather over {n}")
+    twice = [torch.empty(3)] * size
+    if size > 1:
+        refused("the outputs overlap each other", lambda: dist.all_gather(twice, torch.ones(3)))
+    refused("one place in memory", lambda: dist.all_reduce(torch.ones(1).expand(3)))
+    dist.barrier()
+
+
+def messages_to_oneself():
+    rank, limit = dist.get_rank(), datetime.timedelta(seconds=60)
+    group = dist.new_group(timeout=limit)
+    own = group._get_backend(torch.device("cpu"))  # torch itself refuses to send to the own rank
+    for n in (1, 1000, 300_000):
+        tensor = torch.empty(n)
+        begin = time.monotonic()
+        refused("it has sent itself no such message", lambda: dist.recv(tensor, rank, group=group))
+        assert time.monotonic() - begin < 30
+        receive = dist.irecv(tensor, rank, group=group)
+        send = own.send([values(rank, n)], rank, 0)
+        receive.wait()
+        send.wait()
+        check(tensor, values(rank, n), "irecv before isend")
+        send = own.send([values(rank + 1, n)], rank, 0)
+        dist.recv(tensor, rank, group=group)
+        send.wait()
+        check(tensor, values(rank + 1, n), "recv after isend")
+    dist.barrier()
+
+
 def groups():
     rank, size = dist.get_rank(), dist.get_world_size()
     for _ in range(70):  # more than the areas of a segment, one after the other

@@ -47,6 +47,33 @@ class BenchCommand(unittest.TestCase):
                 self.assertEqual(run.returncode, 0, run.stderr)
                 self.assertIn("lockstep", run.stdout.splitlines()[-1])
 
+    def test_the_table_names_the_peer(self):
+        run = bench("all-reduce", "--sizes", "64", "--rounds", "1", "--against", "gloo")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("of limit  speedup over Gloo: median (min to max)\n", run.stdout)
+
+    def test_measures_lost_peers(self):
+        run = bench("peer-lost", "--nproc-per-node", "3", "--sizes", "64", "--trials", "2")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertRegex(run.stdout, r"64 B  median [\d.]+ \(min [\d.]+, max [\d.]+\), 4 measurements\n")
+
+    def test_measures_optimizers(self):
+        run = bench("optimizer", "--nproc-per-node", "1,2", "--parameters", "1.1", "--rounds", "2", "--json")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        rows = [json.loads(line) for line in run.stdout.splitlines()]
+        self.assertEqual(
+            [(row["ranks"], row["way"], row["clipping"]) for row in rows],
+            [(ranks, way, clipping) for ranks in (1, 2) for way in ("all-reduce", "fused-zero", "shared-parameters")
+             for clipping in (False, True)],
+        )
+        for row in rows:
+            self.assertTrue(0 < row["seconds_min"] <= row["seconds"] <= row["seconds_max"], row)
+
+    def test_examples_are_of_their_subcommand(self):
+        for words in ([], ["ddp"], ["optimizer"], ["peer-lost"]):
+            example = bench(*words, "--help").stdout.split("\n\n")[2].splitlines()[1].strip()
+            self.assertTrue(example.startswith(" ".join(["lockstep", "bench", *(words or ["all-reduce"])])), example)
+
     def test_measures_algorithms(self):
         names = "auto,direct,reduce_broadcast,all_to_all,ring,tree,halving_doubling,hierarchical"
         run = bench("all-reduce", "--sizes", "4K", "--rounds", "1", "--algorithm", names, "--json")

@@ -1,7 +1,9 @@
 """`lockstep bench ddp`: what it prints and what it refuses."""
 import json
 import os
+import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +29,7 @@ class BenchDdpTest(unittest.TestCase):
         events = float(re.search(r"by the count: ([\d.]+) events a step", done.stdout)[1])
         self.assertTrue(5 <= events <= 6.1, done.stdout)
         self.assertRegex(done.stdout, r"DDP adds -?[\d.]+ us a step, -?[\d.]+ % \(least to most: .*; 2 comparisons")
-        self.assertRegex(done.stdout, r"times the gradients.* 660 bytes")
+        self.assertRegex(done.stdout, r"DDP adds -?\d+ \(-?\d+ to -?\d+\) KiB to a rank's memory \(PSS\); its gradients have 0.6 KiB")
 
     def test_one_object_per_line(self):
         done = bench("ddp", "--steps", "100", "--rounds", "2", "--hook", "noop", "--json")
@@ -68,9 +70,30 @@ class BenchDdpTest(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn("--steps must be at least 100", done.stderr)
         done = bench("ddp", "--rounds", "1", "--steps", "100", "--python", "/no/such/python")
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("/no/such/python", done.stderr)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--python /no/such/python: it cannot be run", done.stderr)
         self.assertNotEqual(bench().returncode, 0)
+
+    def test_a_missing_part_is_named_in_one_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            bare = os.path.join(folder, "bare interpreter")  # with a space in its path, and without packages
+            pathlib.Path(bare).write_text(f"#!/bin/sh\nexec '{sys._base_executable}' -I -S \"$@\"\n")
+            os.chmod(bare, 0o755)
+            for model, packages in (("toy", "torch"), ("bert", "torch transformers")):
+                done = bench("ddp", "--model", model, "--rounds", "1", "--steps", "100", "--python", bare)
+                self.assertEqual(done.returncode, 2)
+                self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+                self.assertIn(f"{bare}: it lacks {packages}, which the peer of --model {model} needs; run ", done.stderr)
+                self.assertIn("scripts/setup --test", done.stderr)
+            # A build of which only `lockstep` and lockrun were made.
+            for name in ("lockstep", "lockrun"):
+                shutil.copy(os.path.join(os.path.dirname(LOCKSTEP), name), folder)
+            for words, program in ((["ddp"], "lockstep-bench-ddp-rank"), (["optimizer"], "lockstep-bench-optimizer-rank"),
+                                   (["all-reduce"], "lockstep-bench-rank")):
+                done = subprocess.run([os.path.join(folder, "lockstep"), "bench", *words], capture_output=True, text=True, timeout=60)
+                self.assertEqual(done.returncode, 1)
+                self.assertEqual(len([line for line in done.stderr.splitlines() if "warning: " not in line]), 1, done.stderr)
+                self.assertIn(f"{program} is missing; in a clone, run scripts/build release {program}", done.stderr)
 
 
 if __name__ == "__main__":

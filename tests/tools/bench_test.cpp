@@ -6,6 +6,7 @@
 #include "tools/bench/collective.h"
 #include "tools/bench/in_turn.h"
 #include "tools/bench/report.h"
+#include "tools/bench/spread.h"
 
 namespace lockstep::bench {
 namespace {
@@ -92,6 +93,69 @@ TEST(BenchReport, GivesOneObjectPerLineAndAPicture) {
   const std::string picture = svg(result);
   EXPECT_NE(picture.find("lockstep direct"), std::string::npos);
   EXPECT_NE(picture.find("limit of the machine"), std::string::npos);
+}
+
+TEST(BenchReport, TheTableHasAColumnForEachPeer) {
+  Result result;
+  result.dtype = "float32";
+  Row own;
+  own.bytes = 64;
+  own.backend = "lockstep";
+  own.p50 = own.p99 = 1e-6;
+  own.faster_than["gloo"] = {4096.39, 1822.2, 12718};
+  Row peer = own;
+  peer.backend = "gloo";
+  peer.faster_than.clear();
+  result.rows = {own, peer};
+  EXPECT_NE(table(result).find("of limit  speedup over Gloo: median (min to max)\n"), std::string::npos)
+      << table(result);
+  EXPECT_NE(table(result).find("  4100 (1820 to 12700)\n"), std::string::npos) << table(result);
+
+  // A peer that could be measured at one size only: its times stay in its column.
+  own.bytes = 1 << 20;
+  own.faster_than = {{"mpi", {7.344, 5.834, 8.63}}};
+  result.rows.push_back(own);
+  const std::string text = table(result);
+  const size_t head = text.find("speedup over Open MPI: median (min to max)");
+  ASSERT_NE(head, std::string::npos) << text;
+  const size_t cell = text.find("7.34 (5.83 to 8.63)");
+  ASSERT_NE(cell, std::string::npos) << text;
+  EXPECT_EQ(head - text.rfind('\n', head), cell - text.rfind('\n', cell)) << text;
+  EXPECT_EQ(text.find(" \n"), std::string::npos) << text;
+}
+
+TEST(BenchReport, SaysHowSureTheLimitIs) {
+  Result result;
+  result.dtype = "float32";
+  constexpr size_t kSmall = 4096, kLarge = 25 << 20, kHuge = 100 << 20;
+  result.limit = {{kSmall, 1e-6}, {kLarge, 3286e-6}, {kHuge, 10000e-6}};
+  result.update = {{kSmall, 2e-6}, {kLarge, 4921e-6}, {kHuge, 10100e-6}};
+  const std::string text = table(result);
+  EXPECT_NE(
+      text.find(
+          "the limit is uncertain at 25 MiB: two ways to measure it differ by 33 %: 3286 us and 4921 us\n"),
+      std::string::npos)
+      << text;
+  EXPECT_NE(text.find("limit at 100 MiB: 10000 us; a second way to measure it gives 10100 us\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("4 KiB"), std::string::npos) << text;  // the caches decide there
+}
+
+TEST(BenchFigures, AreShownWithThreeDigits) {
+  for (const auto& [value, text] : std::vector<std::pair<double, const char*>>{{0, "0"},
+                                                                               {0.01234, "0.0123"},
+                                                                               {0.9996, "1.00"},
+                                                                               {1.5, "1.50"},
+                                                                               {9.996, "10.0"},
+                                                                               {15.04, "15.0"},
+                                                                               {99.96, "100"},
+                                                                               {154.4, "154"},
+                                                                               {999.6, "1000"},
+                                                                               {4096.39, "4100"},
+                                                                               {12718, "12700"}}) {
+    EXPECT_EQ(three_digits(value), text) << value;
+  }
 }
 
 TEST(BenchReport, ThePicturesAxesHaveUnits) {

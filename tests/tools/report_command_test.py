@@ -96,6 +96,51 @@ class ReportCommand(unittest.TestCase):
         self.assertEqual((saved["step"], saved["bytes"], saved["best"]), (20, 1000, True))
         self.assertIn("manifest.json", saved["problem"])  # an incomplete one is said to be so
 
+    def test_how_a_loop_by_hand_has_ended(self):
+        # The Trainer's ends are those of tests/trainer/run_end_test.py.
+        run = self.make_run("by_hand", 0.5)
+        facts = json.loads((run / "metrics.run.json").read_text())
+        for code, expected in ((0, ("finished", "", "good")), (3, ("failed", "exit code 3", "bad")), (75, ("stopped at step 40", "exit code 75", "wait")),
+                               (130, ("stopped at step 40", "exit code 130", "wait")), (137, ("failed", "exit code 137", "bad"))):
+            (run / "metrics.run.json").write_text(json.dumps({**facts, "exit_code": code}))
+            self.assertEqual(report(run).returncode, 0)
+            (data,) = self.page_of(run / "report.html")["runs"]
+            self.assertEqual((data["status"], data["detail"], data["kind"]), expected)
+            self.assertEqual((data["duration"], data["max_steps"]), (100, None))
+        (run / "metrics.run.json").write_text(json.dumps({**facts, "ended": None, "exit_code": None}))
+        self.assertEqual(report(run).returncode, 0)
+        (data,) = self.page_of(run / "report.html")["runs"]
+        self.assertEqual((data["status"], data["detail"], data["kind"]), ("not finished", "", "wait"))
+        # Without that file nothing tells, but for the results of a training.
+        (run / "metrics.run.json").unlink()
+        for results, expected in (({"eval_loss": 1}, ("", "", "")), ({"train_runtime": 7.5}, ("finished", "", "good"))):
+            (run / "all_results.json").write_text(json.dumps(results))
+            self.assertEqual(report(run).returncode, 0)
+            (data,) = self.page_of(run / "report.html")["runs"]
+            self.assertEqual((data["status"], data["detail"], data["kind"]), expected)
+
+    def test_the_number_of_ranks(self):
+        run = self.make_run("ranks", 0.5)
+        facts = json.loads((run / "metrics.run.json").read_text())
+        for size, config, environment, variables, expected in (
+                (2, {}, {}, {}, 2), (None, {}, {}, {}, 1), (None, {}, {}, {"WORLD_SIZE": "4"}, 4), (1, {}, {"WORLD_SIZE": "3"}, {}, 3),
+                (1, {"world_size": 5}, {}, {}, 5), (2, {}, {"WORLD_SIZE": "8"}, {}, 2)):  # a group of the job has tracked
+            (run / "metrics.run.json").write_text(json.dumps({**facts, "world_size": size, "config": config, "environment": environment}))
+            (run / "environment.json").write_text(json.dumps(variables))
+            self.assertEqual(report(run).returncode, 0)
+            (data,) = self.page_of(run / "report.html")["runs"]
+            self.assertEqual(data["ranks"], expected)
+        (run / "metrics.run.json").unlink()
+        (run / "environment.json").write_text(json.dumps({"WORLD_SIZE": "2"}))
+        other = self.make_run("other", 0.5)
+        self.assertEqual(report(run, other, "--output", self.dir / "both.html").returncode, 0)
+        self.assertEqual([each["ranks"] for each in self.page_of(self.dir / "both.html")["runs"]], [2, 2])
+
+    def test_the_last_line_is_an_address(self):
+        run = self.make_run("a run, 100 %", 0.5)
+        done = report(run)
+        self.assertRegex(done.stdout, r"^\S.*/report\.html: 42 values, \d\d kB; open it in a browser: file://\S+/a%20run,%20100%20%25/report\.html\n$")
+
     def test_several_runs_side_by_side(self):
         runs = [self.make_run("first", 0.5), self.make_run("second", 0.25)]
         done = report(*runs, "--output", self.dir / "both.html", "--title", "two & more")
@@ -103,7 +148,7 @@ class ReportCommand(unittest.TestCase):
         data = self.page_of(self.dir / "both.html")
         self.assertEqual([run["name"] for run in data["runs"]], ["first", "second"])
         self.assertEqual([run["arguments"]["learning_rate"] for run in data["runs"]], ["0.5", "0.25"])
-        self.assertIn("<title>two &amp; more</title>", (self.dir / "both.html").read_text())
+        self.assertIn("<title>two &amp; more · Lockstep report</title>", (self.dir / "both.html").read_text())
 
     def test_a_million_points_are_less_than_5_mb(self):
         run = self.make_run("large", 1, steps=10_000, values=100)
@@ -160,10 +205,24 @@ class ReportCommand(unittest.TestCase):
             page.write_text(page.read_text().replace("<script>\n'use strict'", "<script>onerror = m => document.title = 'failed: ' + m</script><script>\n'use strict'"))
             done = subprocess.run([BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.dir}/profile",
                                    "--window-size=1280,3000", "--virtual-time-budget=5000", "--dump-dom", f"file://{page}"], capture_output=True, text=True, timeout=60)
-            self.assertEqual(re.search("<title>(.*?)</title>", done.stdout).group(1), "first, second")
+            self.assertEqual(re.search("<title>(.*?)</title>", done.stdout).group(1), "first, second · Lockstep report")
             charts = re.findall('<div class="card chart">(.*?)</svg>', done.stdout, re.DOTALL)
             self.assertEqual([chart.count('<path d="M') for chart in charts], [2, 2, 2])
+            self.assertNotIn("NaN", re.sub("<script.*?</script>", "", done.stdout, flags=re.DOTALL))
             self.assertIn("<small>1 of 2 differ</small>", re.sub("<style>.*?</style>", "", done.stdout, flags=re.DOTALL))
+
+        def test_a_single_value_is_a_number_and_a_rate_of_no_step_is_none(self):
+            run = self.make_run("one", 0.5, steps=25)  # one evaluation
+            with open(run / "metrics.jsonl", "a") as file:
+                file.write('{"step": 25, "time": 1790000008, "test/accuracy": 0.75}\n')
+            facts = json.loads((run / "metrics.run.json").read_text())
+            (run / "metrics.run.json").write_text(json.dumps({**facts, "summary": {"train_samples_per_second": 0}}))
+            self.assertEqual(report(run).returncode, 0)
+            done = subprocess.run([BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.dir}/profile",
+                                   "--window-size=1280,3000", "--virtual-time-budget=5000", "--dump-dom", f"file://{run}/report.html"], capture_output=True, text=True, timeout=60)
+            tiles = dict(re.findall(r'<div class="tile"><span>(.*?)</span><b>(.*?)</b>', done.stdout))
+            self.assertEqual((tiles["eval/accuracy"], tiles["test/accuracy"], tiles["Throughput"]), ("0.2", "0.75", "4"))
+            self.assertEqual(done.stdout.count('<div class="card chart">'), 2)  # loss and steps per second
 
 
 if __name__ == "__main__":

@@ -23,5 +23,27 @@ TEST(SummaryTable, HasALineForEachSplitAndAColumnForEachMetric) {
   EXPECT_EQ(summary_table({}), "");
 }
 
+TEST(SummaryTable, HasADashForARateOfNoStep) {
+  Metrics metrics{{"train_loss", 0.5}};
+  add_speed(metrics, "train", 0.01, 0, 0);
+  EXPECT_EQ(metrics, (Metrics{{"train_loss", 0.5}, {"train_runtime", 0.01}}));
+  EXPECT_EQ(summary_table({{"train", metrics}}),
+            "           loss  samples/s\n"
+            "  train  0.5000          -");
+  add_speed(metrics, "eval", 2, 20, 5);
+  EXPECT_EQ(metrics.at("eval_samples_per_second"), 10);
+  EXPECT_EQ(metrics.at("eval_steps_per_second"), 2.5);
+}
+
+TEST(LengthOfRun, TellsWhatThisPartOfTheRunHasDone) {
+  TrainerState state;
+  state.global_step = 75;
+  state.epoch = 3;
+  EXPECT_EQ(length_of_run(state, 0, 12), "75 steps, 3 epochs in 0:12");
+  EXPECT_EQ(length_of_run(state, 50, 12), "75 steps, 3 epochs; steps 51 to 75 in 0:12");
+  EXPECT_EQ(length_of_run(state, 74, 12), "75 steps, 3 epochs; step 75 in 0:12");
+  EXPECT_EQ(length_of_run(state, 75, 12), "75 steps, 3 epochs; nothing was left to train");
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -1,5 +1,8 @@
 // Trackers of the user's own, told by the Trainer.
+#include <filesystem>
+#include <functional>
 #include <optional>
+#include <stdexcept>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
@@ -96,6 +99,83 @@ TEST(Tracking, ATrackerThatFailsEndsAndTheTrainingDoesNot) {
     EXPECT_EQ(other->steps, logged);
     EXPECT_EQ(failing->ended, std::nullopt);
   }
+}
+
+/// The exit code that rank 0's tracker has been told by a Trainer around which `body` runs.
+std::optional<int> ended_after(const TrainingArguments& args,
+                               std::vector<std::shared_ptr<TrainerCallback>> callbacks,
+                               const std::function<void(Trainer&)>& body) {
+  const auto tracker = std::make_shared<Noting>();
+  callbacks.push_back(tracking({tracker}));
+  try {
+    Trainer trainer(
+        Net(), args, world(),
+        {.train_dataset = points(64), .compute_loss = net_loss, .callbacks = std::move(callbacks)});
+    body(trainer);
+  } catch (const std::exception&) {
+  }
+  return tracker->ended;
+}
+
+TEST(Tracking, TheExitCodeIsThatOfTheExceptionWhichEndsTheRun) {
+  const bool tracks = world().rank() == 0;
+  const auto expect = [&](std::optional<int> code,
+                          const std::vector<std::shared_ptr<TrainerCallback>>& callbacks,
+                          const std::function<void(Trainer&)>& body) {
+    const SharedFolder folder;
+    const auto args = plain_arguments(folder);
+    EXPECT_EQ(ended_after(args, callbacks, body), tracks ? code : std::nullopt);
+    if (tracks) EXPECT_EQ(std::filesystem::exists(args.output_dir / "run_end.json"), code.value_or(0) != 0);
+  };
+  struct Failing : TrainerCallback {
+    std::string name() const override { return "failing"; }
+    void on_step_end(CallbackContext&) override { throw ValueError("not so"); }
+  };
+  const auto trains = [](Trainer& trainer) { trainer.train(); };
+  expect(0, {}, trains);
+  expect(std::nullopt, {}, [](Trainer&) {});  // nothing was tracked
+  // A train() that fails has failed, whether the program ends with its error or goes on.
+  expect(2, {std::make_shared<Failing>()}, trains);
+  expect(2, {std::make_shared<Failing>()},
+         [](Trainer& trainer) { EXPECT_THROW(trainer.train(), ValueError); });
+  // Another error counts only if it ends the program.
+  expect(2, {}, [](Trainer& trainer) {
+    trainer.train();
+    trainer.evaluate();  // there is no dataset
+  });
+  expect(0, {}, [](Trainer& trainer) {
+    trainer.train();
+    EXPECT_THROW(trainer.evaluate(), ValueError);
+  });
+  expect(1, {}, [](Trainer& trainer) {
+    trainer.train();
+    throw std::runtime_error("of the program");
+  });
+  expect(75, {}, [](Trainer& trainer) {
+    trainer.train();
+    const ReportedError error("stopped", 75);
+    detail::note_failure(trainer, error);
+    throw error;
+  });
+}
+
+TEST(Tracking, ASecondTrainingIsARunOfItsOwn) {
+  const SharedFolder folder;
+  auto args = plain_arguments(folder);
+  args.overwrite_output_dir = true;
+  const auto tracker = std::make_shared<Noting>();
+  {
+    Trainer trainer(
+        Net(), args, world(),
+        {.train_dataset = points(64), .compute_loss = net_loss, .callbacks = {tracking({tracker})}});
+    trainer.train();
+    EXPECT_EQ(tracker->ended, std::nullopt);
+    trainer.train();
+    EXPECT_EQ(tracker->ended, world().rank() == 0 ? std::optional(0) : std::nullopt);
+    tracker->ended.reset();
+  }
+  EXPECT_EQ(tracker->ended, world().rank() == 0 ? std::optional(0) : std::nullopt);
+  EXPECT_EQ(tracker->started.size(), world().rank() == 0 ? 2u : 0u);
 }
 
 TEST(Tracking, ATrainingThatBeginsLaterIsResumedThere) {

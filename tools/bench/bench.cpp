@@ -94,7 +94,7 @@ class Benchmark {
     if (collective_ == Collective::send_recv && options.nproc_per_node < 2) {
       throw ValueError("send-recv needs --nproc-per-node 2 or more");
     }
-    check_peers();
+    check_parts();
     warn_if_busy();
     // The limit's workers are forked, so before anything that might start a thread.
     add_limit();
@@ -113,7 +113,9 @@ class Benchmark {
   static constexpr const char* kMpiProgram = "lockstep-bench-mpi";
 
   /// Before anything has been started.
-  void check_peers() const {
+  void check_parts() const {
+    program_path("lockrun");
+    program_path("lockstep-bench-rank");
     if (options_.backend != "lockstep" && options_.backend != "gloo") {
       throw ValueError("--backend " + options_.backend + ": choose lockstep or gloo");
     }
@@ -146,9 +148,9 @@ class Benchmark {
   void add_lockrun(const std::string& backend, const std::vector<std::string>& algorithms, bool bind) {
     const uint32_t number = engines_.next();
     engines_.add(backend, options_.nproc_per_node,
-                 std::vector<std::string>{(programs_ / "lockrun").string(), "--standalone",
+                 std::vector<std::string>{program_path("lockrun").string(), "--standalone",
                                           "--nproc-per-node", std::to_string(options_.nproc_per_node),
-                                          (programs_ / "lockstep-bench-rank").string(), backend,
+                                          program_path("lockstep-bench-rank").string(), backend,
                                           std::to_string(number)},
                  bind);
     for (const auto& algorithm : algorithms) contestants_.push_back({number, backend, algorithm});

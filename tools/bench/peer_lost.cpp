@@ -151,9 +151,9 @@ int run(const Options& options) {
       const auto seconds = run_trial(options, bytes, trial, board);
       all.insert(all.end(), seconds.begin(), seconds.end());
     }
-    fmt::print("{:>9}  median {:.1f}, least {:.1f}, most {:.1f}, of {} ranks that were told\n",
-               bench::size_text(bytes), bench::quantile(all, 0.5) * 1e3, bench::quantile(all, 0) * 1e3,
-               bench::quantile(all, 1) * 1e3, all.size());
+    fmt::print("{:>9}  median {:.1f} (min {:.1f}, max {:.1f}), {} measurements\n", bench::size_text(bytes),
+               bench::quantile(all, 0.5) * 1e3, bench::quantile(all, 0) * 1e3, bench::quantile(all, 1) * 1e3,
+               all.size());
   }
   ::munmap(memory, sizeof(Board));
   return 0;
@@ -165,6 +165,7 @@ void add_bench_peer_lost(CommandLine bench, Action& action) {
   auto options = std::make_shared<Options>();
   auto command = bench.add_subcommand(
       "peer-lost", "Kills a rank inside an all-reduce and times how long the others take to report it");
+  command.add_example("One of 4 ranks dies", "lockstep bench peer-lost --nproc-per-node 4");
   command.add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
       .in_range(2, 256)
       .with_default();

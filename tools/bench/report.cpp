@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
+#include <utility>
 
 namespace lockstep::bench {
 namespace {
@@ -15,6 +17,19 @@ std::string time_text(double seconds) {
 
 constexpr std::string_view kAuto = "auto: ";
 
+std::string shown_peer(const std::string& backend) {
+  return backend == "gloo" ? "Gloo" : backend == "mpi" ? "Open MPI" : backend;
+}
+
+/// The peers of any row, in the order of their columns.
+std::set<std::string> peers_of(const Result& result) {
+  std::set<std::string> peers;
+  for (const Row& row : result.rows) {
+    for (const auto& [peer, spread] : row.faster_than) peers.insert(peer);
+  }
+  return peers;
+}
+
 /// How the limit stands beside a plain update of the same bytes, at the sizes where memory is what counts.
 std::string limit_lines(const Result& result) {
   constexpr size_t kLeastBytes = size_t{1} << 20;
@@ -24,9 +39,14 @@ std::string limit_lines(const Result& result) {
     if (bytes < kLeastBytes) continue;
     const double limit = result.limit.at(bytes);
     const double apart = 1 - limit / update;
-    text += fmt::format("limit at {}: {} us; an update of the same bytes: {} us, {:.0f} % apart{}\n",
-                        size_text(bytes), time_text(limit), time_text(update), 100 * apart,
-                        apart > kMostApart ? ": more than 10 %" : "");
+    if (apart > kMostApart) {
+      text += fmt::format(
+          "the limit is uncertain at {}: two ways to measure it differ by {:.0f} %: {} us and {} us\n",
+          size_text(bytes), 100 * apart, time_text(limit), time_text(update));
+    } else {
+      text += fmt::format("limit at {}: {} us; a second way to measure it gives {} us\n", size_text(bytes),
+                          time_text(limit), time_text(update));
+    }
   }
   return text;
 }
@@ -62,20 +82,30 @@ std::string table(const Result& result) {
                   name_of(result.collective), result.ranks, result.cores, result.dtype,
                   result.registered ? "registered" : "ordinary");
   for (const auto& note : result.notes) text += note + "\n";
-  text +=
-      fmt::format("{:>9} {:<10}{:<18}{:>11}{:>11}{:>11}{:>9}  {}\n", "size", "backend", "algorithm", "p50",
-                  "p99", "bus GB/s", "of limit", "peer's time by ours: median (least to most of the rounds)");
+  std::string heads;
+  std::vector<std::pair<std::string, size_t>> columns;  // a peer, and the width of its column
+  for (const std::string& peer : peers_of(result)) {
+    const std::string head = "speedup over " + shown_peer(peer) + ": median (min to max)";
+    heads += "  " + head;
+    columns.emplace_back(peer, head.size());
+  }
+  text += fmt::format("{:>9} {:<10}{:<18}{:>11}{:>11}{:>11}{:>9}{}\n", "size", "backend", "algorithm", "p50",
+                      "p99", "bus GB/s", "of limit", heads);
   for (const Row& row : result.rows) {
     const double bandwidth = bus_bandwidth(result.collective, row.bytes, result.ranks, row.p50);
     const auto limit = result.limit.find(row.bytes);
     std::string ratios;
-    for (const auto& [peer, spread] : row.faster_than) {
-      ratios += fmt::format("  {} {:.2f} ({:.2f} to {:.2f})", peer, spread.median, spread.least, spread.most);
+    for (const auto& [peer, width] : columns) {
+      const auto spread = row.faster_than.find(peer);
+      ratios +=
+          fmt::format("  {:<{}}", spread != row.faster_than.end() ? text_of(spread->second) : "", width);
     }
-    text += fmt::format(
-        "{:>9} {:<10}{:<18}{:>11}{:>11}{:>11}{:>9}{}\n", size_text(row.bytes), row.backend, row.algorithm,
+    std::string line = fmt::format(
+        "{:>9} {:<10}{:<18}{:>11}{:>11}{:>11}{:>9}{}", size_text(row.bytes), row.backend, row.algorithm,
         time_text(row.p50), time_text(row.p99), bandwidth > 0 ? fmt::format("{:.2f}", bandwidth) : "",
         limit != result.limit.end() ? fmt::format("{:.0f} %", 100 * limit->second / row.p50) : "", ratios);
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
   }
   return text + limit_lines(result) + verdicts(result);
 }

@@ -24,6 +24,7 @@ int run_bench_ddp(bench_ddp::Options options) {
   }
   if (options.torch_layers && options.model != "resnet18")
     throw ValueError(fmt::format("--torch-layers is for --model resnet18, not {}", options.model));
+  bench_ddp::check_parts(options);
   bench::warn_if_busy();
   bench_ddp::Samples samples;
   for (int round = 0; round < options.rounds; ++round) {
@@ -42,6 +43,8 @@ void add_bench_ddp(CommandLine bench, Action& action) {
   auto options = std::make_shared<bench_ddp::Options>();
   auto command = bench.add_subcommand(
       "ddp", "Times training steps under DistributedDataParallel, without it, and in Python, in one run");
+  command.add_example("A step of ResNet-18, beside Python's DDP",
+                      "lockstep bench ddp --model resnet18 --python .venv/bin/python");
   command
       .add_option("--model", options->model, "toy, resnet18 (64 x 3x32x32) or bert (4 x 256, 16 x 64 tokens)")
       .one_of({"toy", "resnet18", "bert"})

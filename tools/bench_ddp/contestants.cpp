@@ -6,13 +6,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
 
 #include "lockstep/base/env.h"
@@ -147,7 +150,54 @@ Sample read_sample(const fs::path& folder, int ranks, bool is_traced) {
   return sample;
 }
 
+/// `text` as one word of a shell.
+std::string quoted(const std::string& text) {
+  std::string word = "'";
+  for (const char letter : text) word += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return word + "'";
+}
+
+/// The packages of `names` that the interpreter does not find; none if it cannot be run.
+std::optional<std::string> missing_packages(const std::string& python, const std::string& names) {
+  const std::string command = quoted(python) +
+                              " -c \"import sys; from importlib.util import find_spec; "
+                              "print('ok', *[name for name in sys.argv[1:] if find_spec(name) is None])\" " +
+                              names + " 2>/dev/null";
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "re"), ::pclose);
+  std::array<char, 256> line{};
+  if (pipe == nullptr || std::fgets(line.data(), line.size(), pipe.get()) == nullptr) return std::nullopt;
+  std::istringstream words(line.data());
+  std::string word, missing;
+  if (!(words >> word) || word != "ok") return std::nullopt;
+  while (words >> word) missing += (missing.empty() ? "" : " ") + word;
+  return missing;
+}
+
+constexpr const char* kRankProgram = "lockstep-bench-ddp-rank";
+constexpr const char* kPeerProgram = "lockstep-bench-ddp-peer.py";
+
 }  // namespace
+
+void check_parts(const Options& options) {
+  tools::program_path("lockrun");
+  tools::program_path(kRankProgram);
+  if (options.python.empty()) return;
+  tools::program_path(kPeerProgram);
+  const auto missing =
+      missing_packages(options.python, options.model == "bert" ? "torch transformers" : "torch");
+  const char* const clone = "in a clone, scripts/setup --test makes one: .venv/bin/python";
+  if (!missing) {
+    throw ValueError(
+        fmt::format("--python {}: it cannot be run; give a Python interpreter that has torch ({})",
+                    options.python, clone));
+  }
+  if (!missing->empty()) {
+    throw ValueError(fmt::format(
+        "--python {0}: it lacks {1}, which the peer of --model {2} needs; run {0} -m pip install {1}, or give an "
+        "interpreter that has it ({3})",
+        options.python, *missing, options.model, clone));
+  }
+}
 
 std::vector<Contestant> contestants_of(const Options& options) {
   std::vector<Contestant> contestants{{"Lockstep, without DDP", Mode::alone},
@@ -169,19 +219,18 @@ std::vector<Contestant> contestants_of(const Options& options) {
 }
 
 Sample measure(const Options& options, const Contestant& contestant) {
-  const fs::path programs = tools::programs_directory();
   const HeldSignals signals;
   const Scratch scratch;
   std::vector<std::string> command;
   std::istringstream prefix(options.launch_prefix);
   for (std::string word; prefix >> word;) command.push_back(word);
-  command.insert(command.end(), {(programs / "lockrun").string(), "--standalone", "--nproc-per-node",
+  command.insert(command.end(), {tools::program_path("lockrun").string(), "--standalone", "--nproc-per-node",
                                  std::to_string(options.nproc_per_node)});
   if (contestant.in_python) {
     command.push_back(options.python);
-    command.push_back((programs / "lockstep-bench-ddp-peer.py").string());
+    command.push_back(tools::program_path(kPeerProgram).string());
   } else {
-    command.push_back(tools::zoo_program("lockstep-bench-ddp-rank").string());
+    command.push_back(tools::zoo_program(kRankProgram).string());
   }
   for (const std::string& argument :
        {options.model + (contestant.of_torch_layers ? "-torch" : ""), name_of(contestant.mode),

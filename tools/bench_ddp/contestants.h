@@ -44,6 +44,10 @@ struct Sample {
   double recorded = 0, span_seconds = 0;  // of a timeline: events a step, and what an empty span takes
 };
 
+/// Throws FileError or ValueError, in one line with the command to run, if a program or a package of Python that
+/// the contestants need is missing. Starts the interpreter once.
+void check_parts(const Options& options);
+
 /// Starts the contestant's ranks and waits for them. Throws Error where they fail or take 10 minutes, and
 /// ReportedError where a signal asks to end; no process and no file stays.
 Sample measure(const Options& options, const Contestant& contestant);

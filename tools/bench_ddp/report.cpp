@@ -115,8 +115,9 @@ std::string text_of(const Options& options, const Samples& samples) {
     all += fmt::format("  {:28} {} times as fast as without a hook\n", "", text(as_fast, "{:.2f}"));
   }
   all += fmt::format("DDP adds {}\n", text(figures.ddp));
-  all += fmt::format("DDP adds {} times the gradients' {} bytes to a rank's memory (PSS)\n",
-                     text(figures.memory, "{:.2f}"), figures.gradients);
+  const double gradients_kib = static_cast<double>(figures.gradients) / 1024;
+  all += fmt::format("DDP adds {} KiB to a rank's memory (PSS); its gradients have {:.1f} KiB\n",
+                     text(figures.memory, "{:.0f}", gradients_kib), gradients_kib);
   if (figures.has_python) {
     all += fmt::format("A step is {} times faster than Python's under DDP on Gloo\n",
                        text(figures.faster_than_python, "{:.2f}"));

@@ -59,11 +59,9 @@ Spread times_faster(const Result& result, const std::string& way, bool clips) {
 }
 
 Result measure_with(const OptimizerBench& options, int ranks) {
-  const std::string programs = tools::programs_directory().string();
   const std::string command = fmt::format(
-      "'{0}/lockrun' --standalone --prefix off --nproc-per-node {1} '{0}/lockstep-bench-optimizer-rank' {2} "
-      "{3}",
-      programs, ranks, options.parameters, options.rounds);
+      "'{}' --standalone --prefix off --nproc-per-node {} '{}' {} {}", program_path("lockrun").string(),
+      ranks, program_path("lockstep-bench-optimizer-rank").string(), options.parameters, options.rounds);
   env::set(env::kOmpNumThreads, "1");
   FILE* const pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) throw Error(fmt::format("cannot start {}: {}", command, std::strerror(errno)));
@@ -147,6 +145,7 @@ void add_bench_optimizer(CommandLine bench, Action& action) {
   auto command = bench.add_subcommand(
       "optimizer",
       "Times averaging and AdamW together: whole on every rank, divided, and on shared parameters");
+  command.add_example("On 2, 4 and 8 ranks", "lockstep bench optimizer --nproc-per-node 2,4,8");
   command
       .add_option("--nproc-per-node", options->nproc_per_node,
                   "Ranks, which this command starts itself; several numbers with commas between: 2,4,8")

@@ -143,16 +143,17 @@ Contestant make_contestant(const World& world, const std::string& name, int64_t 
   return contestant;
 }
 
-/// One sample: every rank rewrites its gradients, then all start together.
+/// One sample: every rank rewrites its gradients, then all start together. The forward pass sees that they were
+/// zeroed; otherwise the divided optimizers refuse to average gradients that are averages already.
 double measure_step(const World& world, Contestant& contestant, const at::Tensor& values, bool clips) {
   const std::vector<at::Tensor> parameters = contestant.model->parameters();
   contestant.zero_grad();
+  const at::Tensor output = (*contestant.ddp)(false);
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& gradient = contestant.gradients[i];
     gradient.view({-1}).copy_(values.narrow(0, 0, gradient.numel()));
     parameters[i].mutable_grad() = gradient;
   }
-  const at::Tensor output = (*contestant.ddp)(false);
   world.barrier();
   const auto start = Clock::now();
   output.backward();

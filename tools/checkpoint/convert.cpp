@@ -38,7 +38,7 @@ int convert(const ConvertArguments& arguments) {
   if (to_trainer && !(arguments.key.empty() && arguments.prefix.empty())) {
     throw ValueError("--key and --strip-prefix are for files of torch.save(), not for --to trainer");
   }
-  const std::string program = (programs_directory() / "lockstep-checkpoint-convert").string();
+  const std::string program = program_path("lockstep-checkpoint-convert").string();
   ::execl(program.c_str(), program.c_str(), arguments.to.c_str(), from.c_str(), arguments.output.c_str(),
           arguments.key.c_str(), arguments.prefix.c_str(), nullptr);
   throw Error(fmt::format("cannot start {}: {}", program, std::strerror(errno)));

@@ -205,13 +205,17 @@ std::string run_json(const RunDirectory& run, size_t limit) {
     if (numbers.size() > 1) numbers += ',';
     numbers += quoted(name) + ":" + (std::isfinite(value) ? number_text(value) : "null");
   }
-  const auto& steps = run.ranks.at(0).steps;
   const auto time = [](const std::optional<double>& at) { return at ? fmt::format("{:.3f}", *at) : "null"; };
-  return fmt::format("{{\"name\":{},\"id\":{},\"directory\":{},\"source\":{},\"status\":{}", quoted(run.name),
-                     quoted(run.id), quoted(run.path.string()), quoted(run.source), quoted(run.status)) +
+  const std::string end =
+      fmt::format(",\"status\":{},\"detail\":{},\"kind\":{},\"error\":{},\"duration\":{},\"max_steps\":{}",
+                  quoted(run.status), quoted(run.detail), quoted(run.status_kind), quoted(run.error),
+                  time(run.duration), run.max_steps ? std::to_string(*run.max_steps) : "null");
+  return fmt::format("{{\"name\":{},\"id\":{},\"directory\":{},\"source\":{}", quoted(run.name),
+                     quoted(run.id), quoted(run.path.string()), quoted(run.source)) +
+         end +
          fmt::format(",\"started\":{},\"ended\":{},\"ranks\":{},\"steps\":{},\"points\":{},\"damaged\":{},\n",
-                     time(run.started), time(run.ended), run.world_size,
-                     *std::max_element(steps.begin(), steps.end()), run.points(), run.damaged_lines) +
+                     time(run.started), time(run.ended), run.world_size, run.steps, run.points(),
+                     run.damaged_lines) +
          "\"axes\":" + curves.axes() + ",\n\"series\":" + curves.series() +
          ",\n\"arguments\":" + object_of(run.arguments) + ",\n\"environment\":" + object_of(run.environment) +
          ",\n\"results\":" + numbers + "},\n\"results_text\":" + object_of(results) +

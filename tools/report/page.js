@@ -69,7 +69,7 @@ function section(name) {
   return 'Curves';
 }
 const order = name => ['steps_per_second', 'train/loss', 'eval/loss'].indexOf(name) + 1 || (name.startsWith('eval/') ? 4 : name.startsWith('train/') ? 5 : 6);
-const names = [...groups.keys()].filter(name => name !== 'train/epoch' && !/^eval\/runtime$/.test(name))
+const names = [...groups.keys()].filter(name => name !== 'train/epoch' && !/^(eval|test)\/runtime$/.test(name))
   .sort((a, b) => order(a) - order(b) || a.localeCompare(b));
 
 /* ---- charts ---- */
@@ -116,15 +116,21 @@ function clock(seconds, span) {
 }
 function stepText(step) { return step >= 1e6 ? `${Number((step / 1e6).toPrecision(4))}M` : step >= 1e4 ? `${Number((step / 1e3).toPrecision(4))}k` : String(Math.round(step * 100) / 100); }
 
+/* "train/" and "backward, ms" of "train/time_backward_ms". */
+function title(name) {
+  const rest = name.slice(name.indexOf('/') + 1);
+  return [name.slice(0, name.length - rest.length), rest.replace(/^time_(.*)_ms$/, '$1, ms').replace(/_/g, ' ')];
+}
+
 class Chart {
   constructor(name, lines) {
     this.name = name;
     this.lines = lines;
-    const [prefix, rest] = name.includes('/') ? [name.slice(0, name.indexOf('/') + 1), name.slice(name.indexOf('/') + 1)] : ['', name];
+    const [prefix, rest] = title(name);
     this.last = make('b');
     this.svg = draw('svg', {role: 'img', 'aria-label': this.describe()});
     this.node = make('div', {class: 'card chart'},
-      make('h3', {}, make('span', {}, make('i', {}, prefix), rest.replace(/_/g, ' ')), this.last), this.warning(), this.svg);
+      make('h3', {}, make('span', {}, make('i', {}, prefix), rest), this.last), this.warning(), this.svg);
     this.svg.addEventListener('pointermove', event => this.move(event));
     this.svg.addEventListener('pointerleave', () => { state.hover = null; by('tip').hidden = true; refreshCursors(); });
     this.svg.addEventListener('pointerdown', event => { if (event.button === 0 && event.pointerType === 'mouse') this.brush = this.x(event); });
@@ -190,6 +196,7 @@ class Chart {
     const warp = isLog ? Math.log : value => value;
     let bottom = warp(low), top = warp(high);
     const pad = (top - bottom) * 0.06; bottom -= low === 0 ? 0 : pad; top += pad;
+    if (!isLog && high <= 1 && /accuracy|f1|precision|recall/.test(this.name)) top = Math.min(top, 1);
     const X = value => margin.left + (value - from) / (to - from) * (width - margin.left - margin.right);
     const Y = value => margin.top + (1 - (warp(value) - bottom) / (top - bottom)) * (height - margin.top - margin.bottom);
     this.X = X; this.Y = Y;
@@ -339,9 +346,22 @@ function addSection(title, note) {
   by('sections').append(make('a', {href: `#${id}`}, title));
   return node;
 }
+/* One value is a number, no curve. */
+const isNumber = name => groups.get(name).every(line => line.series.mean.length === 1);
+const numbers = [];
+function numberTile(name) {
+  const lines = groups.get(name), single = lines.length === 1;
+  const node = make('div', {class: 'tile'}, make('span', {}, title(name).join('')),
+    ...lines.map(line => make('b', single ? {} : {title: label(line)}, single ? null : dot(many ? line.run : line.series.rank), number(line.series.last))),
+    make('small', {}, `at step ${[...new Set(lines.map(line => stepText(line.axis.step[0])))].join(', ')}`));
+  numbers.push({name, node});
+  return node;
+}
 function addCharts(node, wanted) {
-  const grid = make('div', {class: 'grid'});
-  for (const name of wanted) {
+  const grid = make('div', {class: 'grid'}), shownAbove = many ? [] : evalNames.slice(0, 3);
+  const tiles = make('div', {class: 'tiles few'}, ...wanted.filter(name => isNumber(name) && !shownAbove.includes(name)).map(numberTile));
+  if (tiles.children.length) node.append(tiles);
+  for (const name of wanted.filter(each => !isNumber(each))) {
     const chart = new Chart(name, groups.get(name));
     grid.append(chart.node);
     seen.observe(chart.node);
@@ -352,16 +372,18 @@ const of = title => names.filter(name => section(name) === title)
   .sort((a, b) => title === 'Curves' ? 0 : a.startsWith('eval/') - b.startsWith('eval/'));
 
 function statusNode(run) {
-  const kind = run.status === 'finished' ? 'good' : run.status.startsWith('failed') ? 'bad' : run.status ? 'wait' : '';
-  return make('span', {class: kind}, run.status || 'not known');
+  return make('span', {class: run.kind, title: run.error}, (run.status || 'not known') + (many && run.detail ? `, ${run.detail}` : ''));
 }
 function lastOf(run, name) { const found = run.series.find(series => series.name === name && series.rank === 0); return found ? found.last : null; }
 function speedOf(run) {
-  for (const name of ['train_samples_per_second', 'train_steps_per_second']) if (run.results[name] !== undefined) return [run.results[name], name.includes('samples') ? 'samples/s' : 'steps/s'];
-  const series = run.series.find(each => each.name === 'steps_per_second');
-  if (!series) return [null, ''];
-  const values = series.mean.filter(value => value !== null).sort((a, b) => a - b);
-  return [values[values.length >> 1], 'steps/s'];
+  const unit = name => name.includes('samples') ? 'samples/s' : 'steps/s';
+  for (const name of ['train_samples_per_second', 'train_steps_per_second']) if (run.results[name] > 0) return [run.results[name], unit(name)];  // 0: no step was left
+  for (const name of ['train/samples_per_second', 'train/steps_per_second', 'steps_per_second']) {
+    const series = run.series.find(each => each.name === name && each.rank === 0);
+    const values = series ? series.mean.filter(value => value > 0).sort((a, b) => a - b) : [];
+    if (values.length) return [values[values.length >> 1], unit(name)];
+  }
+  return [null, ''];
 }
 function bestOf(run, name) {
   const found = run.series.find(series => series.name === name && series.rank === 0);
@@ -379,16 +401,17 @@ function overview() {
     const run = runs[0], [speed, unit] = speedOf(run);
     const tile = (name, value, more) => make('div', {class: 'tile'}, make('span', {}, name), make('b', {}, value), make('small', {}, more || '\u00a0'));
     const tiles = make('div', {class: 'tiles'});
-    tiles.append(tile('Status', statusNode(run), run.started ? `since ${date(run.started)}` : ''));
-    tiles.append(tile('Steps', run.steps.toLocaleString('en'), plural(run.ranks, 'rank')));
-    if (run.started && run.ended) tiles.append(tile('Duration', duration(run.ended - run.started), run.ended ? `until ${date(run.ended)}` : ''));
+    tiles.append(tile('Status', statusNode(run), [run.detail, run.started && `since ${date(run.started)}`].filter(Boolean).join(' · ')));
+    tiles.append(tile('Steps', run.steps.toLocaleString('en'), (run.max_steps > run.steps ? `of ${run.max_steps.toLocaleString('en')} · ` : '') + plural(run.ranks, 'rank')));
+    if (run.duration !== null) tiles.append(tile('Duration', duration(run.duration), run.ended ? `until ${date(run.ended)}` : ''));
     if (lastOf(run, 'train/loss') !== null) tiles.append(tile('Training loss', number(lastOf(run, 'train/loss')), `least ${number(bestOf(run, 'train/loss')[0])} at step ${bestOf(run, 'train/loss')[1]}`));
     for (const name of evalNames.slice(0, 3)) {
       const [value, step] = bestOf(run, name);
-      tiles.append(tile(`${direction(name) ? 'Best ' : ''}${name}`.replace(/_/g, ' '), number(value), step === null ? '' : `at step ${step}`));
+      tiles.append(tile(`${direction(name) && !isNumber(name) ? 'Best ' : ''}${name}`.replace(/_/g, ' '), number(value), step === null ? '' : `at step ${step}`));
     }
     if (speed !== null) tiles.append(tile('Throughput', `${number(Number(speed.toPrecision(4)))}`, unit));
     node.append(tiles);
+    if (run.error) node.append(make('p', {class: 'card note bad'}, run.error));
     return;
   }
   const columns = ['train/loss', ...evalNames.slice(0, 4)].filter(name => groups.has(name));
@@ -404,7 +427,7 @@ function overview() {
   runs.forEach((run, r) => {
     const [speed, unit] = speedOf(run);
     body.append(make('tr', {}, make('td', {}, dot(r), run.name), make('td', {}, statusNode(run)), make('td', {class: 'date'}, date(run.started)),
-      make('td', {class: 'number'}, duration(run.started && run.ended ? run.ended - run.started : null)),
+      make('td', {class: 'number'}, duration(run.duration)),
       make('td', {class: 'number'}, run.steps.toLocaleString('en')), make('td', {class: 'number'}, run.ranks),
       ...columns.map((name, c) => { const best = bestOf(run, name); return make('td', {class: best && best[0] === winners[c] ? 'number best' : 'number'}, best ? number(best[0]) : '–'); }),
       make('td', {class: 'number'}, speed === null ? '–' : `${number(Number(speed.toPrecision(4)))} ${unit}`)));
@@ -511,6 +534,7 @@ slider.addEventListener('input', () => { state.smoothing = Number(slider.value);
 by('log').addEventListener('change', event => { state.log = event.target.checked; refresh(); });
 by('outliers').addEventListener('change', event => { state.outliers = event.target.checked; refresh(); });
 by('filter').addEventListener('input', event => {
+  for (const each of numbers) each.node.hidden = !each.name.toLowerCase().includes(event.target.value.toLowerCase());
   for (const chart of charts) chart.node.hidden = !chart.name.toLowerCase().includes(event.target.value.toLowerCase());
   refresh();
 });

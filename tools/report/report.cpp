@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <string_view>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -21,6 +22,17 @@ struct ReportOptions {
   std::string output, title;
   int points = 1500;
 };
+
+/// "file:///home/me/my%20run/report.html".
+std::string file_address(const std::filesystem::path& path) {
+  std::string address = "file://";
+  for (const char c : std::filesystem::absolute(path).lexically_normal().string()) {
+    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                          std::string_view("/-_.~+@,=").find(c) != std::string_view::npos;
+    address += is_plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return address;
+}
 
 int run_report(const ReportOptions& options) {
   if (options.timelines.size() > options.directories.size()) {
@@ -41,7 +53,10 @@ int run_report(const ReportOptions& options) {
       std::move(runs),
       {.title = options.title, .generated = wall_seconds(), .points = static_cast<size_t>(options.points)});
   write_file_atomically(output, page);
-  fmt::print("{}: {} values, {:.1f} MB\n", output.string(), points, static_cast<double>(page.size()) / 1e6);
+  const auto size = static_cast<double>(page.size());
+  fmt::print("{}: {} values, {}; open it in a browser: {}\n", output.string(), points,
+             size < 1e6 ? fmt::format("{:.0f} kB", size / 1e3) : fmt::format("{:.1f} MB", size / 1e6),
+             file_address(output));
   return 0;
 }
 
@@ -49,8 +64,8 @@ int run_report(const ReportOptions& options) {
 
 void add_report(CommandLine app, Action& action) {
   auto options = std::make_shared<ReportOptions>();
-  auto command = app.add_subcommand(
-      "report", "Makes one page of HTML, without references, of a run or of several side by side");
+  auto command =
+      app.add_subcommand("report", "Makes one self-contained HTML page of a run or of several side by side");
   command
       .add_option("run_dir", options->directories, "Directory of a run (--output-dir); several are compared")
       .required();

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/manifest.h"
+#include "lockstep/job/stop_signals.h"
 #include "lockstep/tracking/report_to.h"
 #include "tools/report/history.h"
 #include "tools/timeline/summary.h"
@@ -142,22 +145,19 @@ void read_facts(RunDirectory& run) {
   // The ranks of a job that track have the job's name as their group.
   run.name = string_of(facts, string_of(facts, "group").empty() ? "name" : "group");
   run.id = string_of(facts, "id");
-  run.world_size = static_cast<int>(number_of(facts, "world_size").value_or(1));
+  run.world_size = static_cast<int>(number_of(facts, "world_size").value_or(0));
   run.started = number_of(facts, "started");
   run.ended = number_of(facts, "ended");
-  if (!facts.empty()) {
-    const auto exit_code = number_of(facts, "exit_code");
-    run.status = !run.ended              ? "not finished"
-                 : exit_code.value_or(0) ? "failed, exit code " + std::to_string(static_cast<int>(*exit_code))
-                                         : "finished";
-  }
   add_texts(object_in(run.path / "training_args.json"), run.arguments);
   if (facts.contains("config")) add_texts(facts["config"], run.arguments);
   add_texts(object_in(run.path / "environment.json"), run.environment);
   if (facts.contains("environment")) add_texts(facts["environment"], run.environment);
-  if (run.arguments.contains("world_size") && run.world_size == 1) {
-    run.world_size = std::atoi(run.arguments["world_size"].c_str());
+  // A loop by hand may have left the size of its job at 1.
+  for (const auto& [texts, name] :
+       {std::pair(&run.arguments, "world_size"), std::pair(&run.environment, env::kWorldSize)}) {
+    if (run.world_size <= 1 && texts->contains(name)) run.world_size = std::atoi(texts->at(name).c_str());
   }
+  run.world_size = std::max(run.world_size, 1);
   for (const json& results : {object_in(run.path / "all_results.json"), facts.value("summary", json())}) {
     if (!results.is_object()) continue;
     for (const auto& [name, value] : results.items()) {
@@ -169,6 +169,11 @@ void read_facts(RunDirectory& run) {
     // A resumed run started with its first record, not with its last part.
     run.started = run.started ? std::min(*run.started, times.front()) : times.front();
     if (!run.ended) run.ended = times.back();
+  }
+  if (run.started && run.ended) {
+    run.duration = *run.ended - *run.started;
+  } else if (run.results.contains("train_runtime")) {
+    run.duration = run.results["train_runtime"];
   }
   if (!run.name.empty()) return;
   const auto path = fs::absolute(run.path).lexically_normal();
@@ -194,7 +199,17 @@ double modified(const fs::path& path) {
 void read_checkpoints(RunDirectory& run) {
   const auto found = checkpoint::candidates(run.path);
   json state = object_in(run.path / "trainer_state.json");
-  if (state.empty() && !found.empty()) state = object_in(found.front().path / "trainer_state.json");
+  if (!found.empty()) {  // newer than the file of a run that was then resumed
+    json newest = object_in(found.front().path / "trainer_state.json");
+    if (number_of(newest, "global_step").value_or(-1) > number_of(state, "global_step").value_or(-1))
+      state = std::move(newest);
+  }
+  const auto& logged = run.ranks[0].steps;
+  run.steps = std::max(*std::max_element(logged.begin(), logged.end()),
+                       static_cast<int64_t>(number_of(state, "global_step").value_or(0)));
+  if (const auto planned = number_of(state, "max_steps");
+      planned && *planned >= static_cast<double>(run.steps))
+    run.max_steps = static_cast<int64_t>(*planned);
   const std::string best = fs::path(string_of(state, "best_model_checkpoint")).filename().string();
   for (const auto& candidate : found) {
     SavedCheckpoint saved{.name = candidate.path.filename().string(), .step = candidate.step};
@@ -202,6 +217,9 @@ void read_checkpoints(RunDirectory& run) {
       const auto manifest = checkpoint::read_manifest(candidate.path);
       for (const auto& [file, entry] : manifest.files) saved.bytes += entry.bytes;
       saved.world_size = manifest.world_size;
+      saved.can_resume = std::any_of(manifest.files.begin(), manifest.files.end(), [](const auto& file) {
+        return file.first.starts_with("training_state");
+      });
       saved.written = modified(candidate.path / checkpoint::manifest_name);
     } catch (const Error& error) {
       saved.bytes = bytes_in(candidate.path);
@@ -212,6 +230,50 @@ void read_checkpoints(RunDirectory& run) {
     run.checkpoints.push_back(std::move(saved));
   }
   std::reverse(run.checkpoints.begin(), run.checkpoints.end());
+}
+
+/// The newest checkpoint that a training can go on from; null: there is none.
+const SavedCheckpoint* newest_to_resume(const RunDirectory& run) {
+  const auto found = std::find_if(run.checkpoints.rbegin(), run.checkpoints.rend(),
+                                  [](const SavedCheckpoint& saved) { return saved.can_resume; });
+  return found == run.checkpoints.rend() ? nullptr : &*found;
+}
+
+/// `code` is how the run's program has ended; `error` is what it said then.
+void set_end(RunDirectory& run, int code, const std::string& error) {
+  const auto set = [&](std::string status, std::string detail, const char* kind) {
+    run.status = std::move(status);
+    run.detail = std::move(detail);
+    run.status_kind = kind;
+  };
+  if (code == 0) return set("finished", "", "good");
+  constexpr int kFirstSignal = 128;
+  const bool is_stopped = code == job::kResumeCode || code == stop_exit_code(SIGINT) ||
+                          code == kFirstSignal + SIGTERM || code == kFirstSignal + SIGUSR1;
+  const SavedCheckpoint* const newest = newest_to_resume(run);
+  if (!is_stopped) {
+    set("failed", "exit code " + std::to_string(code), "bad");
+    run.error = error;
+  } else if (newest != nullptr) {
+    set("stopped at step " + std::to_string(run.steps),
+        newest->step == run.steps ? "can be resumed" : "can be resumed from " + newest->name, "wait");
+  } else {
+    set("stopped at step " + std::to_string(run.steps), "exit code " + std::to_string(code), "wait");
+  }
+}
+
+void read_status(RunDirectory& run, bool log_has_end) {
+  const json facts = object_in(run.path / "metrics.run.json"), end = object_in(run.path / kRunEndName);
+  auto code = number_of(facts, "ended") ? number_of(facts, "exit_code") : std::nullopt;
+  if (!code) code = number_of(end, "exit_code");
+  if (code) return set_end(run, static_cast<int>(*code), string_of(end, "error"));
+  const bool has_log = fs::exists(run.path / "log.jsonl");
+  if (facts.empty() && (log_has_end || (!has_log && run.results.contains("train_runtime"))))
+    return set_end(run, 0, "");
+  if (facts.empty() && !has_log) return;
+  run.status = "not finished";
+  run.status_kind = "wait";
+  if (const auto* const newest = newest_to_resume(run)) run.detail = newest->name + " can be resumed";
 }
 
 TimeParts parts_of(const TraceRank& rank) {
@@ -265,8 +327,10 @@ RunDirectory read_run_directory(const fs::path& path, const fs::path& timeline) 
   read_history(run);
   deal_to_ranks(run);
   move_results(run);
+  const bool log_has_end = run.results.contains("train_runtime");
   read_facts(run);
   read_checkpoints(run);
+  read_status(run, log_has_end);
   const fs::path trace = timeline.empty() ? path / "timeline.json" : timeline;
   if (!timeline.empty() || fs::exists(trace)) {
     for (const auto& [pid, rank] : read_trace({trace}).ranks) run.time_parts.push_back(parts_of(rank));

@@ -19,7 +19,8 @@ struct SavedCheckpoint {
   int64_t step = 0;
   uint64_t bytes = 0;
   int world_size = 1;
-  double written = 0;  ///< seconds since 1970
+  double written = 0;       ///< seconds since 1970
+  bool can_resume = false;  ///< it is whole, and holds more than the model
   bool is_best = false;
   std::string problem{};  ///< why it does not count; empty where it does
 };
@@ -36,8 +37,15 @@ using Texts = std::map<std::string, std::string>;
 struct RunDirectory {
   std::filesystem::path path{};
   std::string source{};  ///< the file that the history was read from
-  std::string name{}, id{}, status{};
+  std::string name{}, id{};
+  std::string status{};  ///< "finished", "stopped at step 12", "failed", "not finished"; empty: nothing tells
+  std::string detail{};  ///< "can be resumed", "exit code 1"; may be empty
+  std::string status_kind{};                 ///< "good", "bad", "wait"; empty: none
+  std::string error{};                       ///< with which it has failed; may be empty
   std::optional<double> started{}, ended{};  ///< seconds since 1970
+  std::optional<double> duration{};          ///< seconds
+  int64_t steps = 0;                         ///< done
+  std::optional<int64_t> max_steps{};        ///< planned
   int world_size = 1;
   std::map<int, History> ranks{};  ///< rank 0, and others that have tracked
   std::map<std::string, double> results{};

@@ -39,7 +39,8 @@ std::shared_ptr<torch::nn::Module> BertForSequenceClassificationImpl::clone(
 at::Tensor BertForSequenceClassificationImpl::forward(const BertBatch& batch) {
   const double p = config_.classifier_dropout < 0 ? config_.hidden_dropout_prob : config_.classifier_dropout;
   const at::Tensor pooled = ops::dropout(bert_->forward(batch, config_), is_training() ? p : 0);
-  return linear(*classifier_, pooled).to(at::kFloat);
+  const at::Tensor logits = linear(*classifier_, pooled);
+  return logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
 }
 
 void BertForSequenceClassificationImpl::set_dropout(double hidden, double attention) {

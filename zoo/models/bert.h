@@ -37,8 +37,8 @@ class BertForSequenceClassificationImpl : public torch::nn::Module {
   /// The weights hold arbitrary values until they are loaded. Throws ValueError for a config that cannot work.
   BertForSequenceClassificationImpl(BertConfig config, Uninitialized);
 
-  /// Returns logits, float [batch, labels]. Padding is left out of the computation where the first token of
-  /// every sequence is a real one. Throws ValueError for more tokens than positions.
+  /// Returns logits [batch, labels]: float64 if the model's parameters are, otherwise float32. Padding is left out of the
+  /// computation where the first token of every sequence is a real one. Throws ValueError for more tokens than positions.
   at::Tensor forward(const BertBatch& batch);
   /// A copy with parameters of its own.
   std::shared_ptr<torch::nn::Module> clone(

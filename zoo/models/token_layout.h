@@ -14,7 +14,7 @@ struct TokenLayout {
   int64_t tokens = 0;  ///< number of rows
   at::Tensor rows;     ///< int64 [tokens], position in [batch * length] of each; undefined: all of them
   at::Tensor first;    ///< int64 [batch], the row of each sequence's first position
-  at::Tensor bias;     ///< float [batch, 1, 1, length], added to attention scores; undefined: no padding
+  at::Tensor bias;     ///< float32 [batch, 1, 1, length], for dot_product_attention(); undefined: no padding
 };
 
 /// `attention_mask`: int64 [batch, length], 1 = token; undefined: no padding.

@@ -155,7 +155,7 @@ class Translate : public tasks::Recipe {
   std::shared_ptr<CurrentGenerator> generator = std::make_shared<CurrentGenerator>();
 
   void add_flags(CommandLine program) override {
-    program.add_example("Train on two ranks, from the sentences that `lockstep data libreoffice-help` writes",
+    program.add_example("Train on two ranks, from the sentences of libreoffice_help.py (see lockstep data)",
                         "lockrun --nproc-per-node 2 translate --data-dir help --lang-src en-US --lang-tgt it "
                         "--drop-overlong --output-dir weights");
     program.add_example("Continue after the last epoch",

@@ -83,8 +83,8 @@ void PictureFiles::read() {
     }
     if (data_dir.empty()) {
       throw ValueError(
-          "there are no pictures: give --data-dir; or download a set: lockstep data fetch cifar10; or make one from "
-          "Debian's packages: lockstep data icons32 --output-dir .data/icons32");
+          "there are no pictures: give --data-dir; or download a set with fetch.py cifar10, or make one from Debian's "
+          "packages with icons32.py --output-dir .data/icons32: `lockstep data` says where these programs are");
     }
   }
   train = open_pictures(data_dir, PictureSplit::train);

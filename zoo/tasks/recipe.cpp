@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <optional>
 
@@ -58,11 +59,9 @@ int agreed_stop_signal(const World& world) {
   return signal.item<int>();
 }
 
-/// Returns the program's exit code.
-int work(Recipe& recipe, const World& world, const std::filesystem::path& log_sample_ids) {
+void train_and_test(Recipe& recipe, const World& world, Trainer& trainer) {
   const auto& args = recipe.args;
   const bool main_rank = world.rank() == 0;
-  const auto trainer = recipe.make_trainer(world, sample_log(log_sample_ids, world.rank()));
   const auto started = std::chrono::steady_clock::now();
   std::vector<std::pair<std::string, Metrics>> summary;
   const bool writes = main_rank && args.fast_dev_run == 0;
@@ -76,31 +75,48 @@ int work(Recipe& recipe, const World& world, const std::filesystem::path& log_sa
   // but the process's end follows, in which a signal would look like a failure.
   const StopSignals* const signals = trains && args.saves() ? new StopSignals : nullptr;
   if (trains) {
-    save("train", trainer->train());
-    if (args.fast_dev_run == 0) trainer->save_model(args.output_dir);
-    if (writes) save_trainer_state(trainer->state(), args.output_dir);
+    save("train", trainer.train());
+    if (args.fast_dev_run == 0) trainer.save_model(args.output_dir);
+    if (writes) save_trainer_state(trainer.state(), args.output_dir);
   }
   if (recipe.validation.size > 0) {
     // The last step's evaluation is of the same model.
-    const auto last = trainer->last_evaluation();
-    save("eval", last.empty() ? trainer->evaluate(recipe.validation) : last);
+    const auto last = trainer.last_evaluation();
+    save("eval", last.empty() ? trainer.evaluate(recipe.validation) : last);
   }
   if (recipe.test.size > 0) {
-    if (const int signal = signals == nullptr ? 0 : agreed_stop_signal(world)) return stop_exit_code(signal);
+    if (const int signal = signals == nullptr ? 0 : agreed_stop_signal(world)) {
+      const std::string text = fmt::format("stopped by {} before the predictions; the model is saved in {}",
+                                           signal == SIGINT    ? "SIGINT"
+                                           : signal == SIGUSR1 ? "SIGUSR1"
+                                                               : "SIGTERM",
+                                           args.output_dir.string());
+      if (main_rank) std::fputs((text + "\n").c_str(), stderr);
+      throw ReportedError(text, stop_exit_code(signal));
+    }
     delete signals;
-    const auto prediction = trainer->predict(recipe.test);
+    const auto prediction = trainer.predict(recipe.test);
     save("test", prediction.metrics);
     if (main_rank) recipe.write_predictions(prediction);
   }
-  if (!main_rank) return 0;
+  if (!main_rank) return;
   if (trains) {
-    if (writes) save_trainer_state(trainer->state(), args.output_dir);
+    if (writes) save_trainer_state(trainer.state(), args.output_dir);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
-    fmt::print("{}\n", length_of_run(trainer->state(), seconds.count()));
+    fmt::print("{}\n", length_of_run(trainer.state(), trainer.first_step(), seconds.count()));
   }
   if (!summary.empty()) fmt::print("{}\n", summary_table(summary));
   if (trains && writes) fmt::print("model saved in {}\n", args.output_dir.string());
-  return 0;
+}
+
+void work(Recipe& recipe, const World& world, const std::filesystem::path& log_sample_ids) {
+  const auto trainer = recipe.make_trainer(world, sample_log(log_sample_ids, world.rank()));
+  try {
+    train_and_test(recipe, world, *trainer);
+  } catch (const std::exception& error) {
+    detail::note_failure(*trainer, error);
+    throw;
+  }
 }
 
 int run(const char* name, const char* description, Recipe& recipe, int argc, char** argv) {
@@ -145,7 +161,8 @@ int run(const char* name, const char* description, Recipe& recipe, int argc, cha
     recipe.load();
   });
   if (world.rank() == 0) print_start(recipe, world);
-  return work(recipe, world, log_sample_ids);
+  work(recipe, world, log_sample_ids);
+  return 0;
 }
 
 }  // namespace

@@ -231,8 +231,16 @@ class AllReduce {
   /// Makes the average of a sum.
   void finish(Part part) {
     if (reduction_ != ReduceOp::AVG) return;
-    if (dtype_ == DType::float64) return divide<double>(at(part), part.count, size_);
-    divide<float>(at(part), part.count, size_);
+    switch (dtype_) {
+      case DType::float64:
+        return divide<double>(at(part), part.count, size_);
+      case DType::int64:
+        return divide<int64_t>(at(part), part.count, size_);
+      case DType::uint64:
+        return divide<uint64_t>(at(part), part.count, size_);
+      default:
+        return divide<float>(at(part), part.count, size_);
+    }
   }
 
   Transport& transport_;

@@ -57,8 +57,10 @@ class GroupTransport final : public Transport {
 void all_reduce(ProcessGroup::Impl& group, AllReduceAlgorithm algorithm, const at::Tensor& tensor,
                 ReduceOp op, std::chrono::milliseconds timeout) {
   const bool half = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
-  const bool widen = half && !rounds_once(algorithm);
-  const at::Tensor work = widen ? tensor.to(at::kFloat) : tensor;
+  const bool narrow = op == ReduceOp::AVG && tensor.element_size() < int64_t{sizeof(int64_t)} &&
+                      c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
+  const bool widen = (half || narrow) && !rounds_once(algorithm);
+  const at::Tensor work = widen ? tensor.to(half ? at::kFloat : at::kLong) : tensor;
   const shm::DType dtype = to_shm(work);
   GroupTransport transport(group, timeout);
   all_reduce(transport, algorithm, work.mutable_data_ptr(), static_cast<size_t>(work.numel()), dtype,

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/sparse_all_reduce.h"
+#include "lockstep/comm/group/process_group_arguments.h"
 
 namespace lockstep::backends {
 namespace {
@@ -181,16 +182,19 @@ class GroupBackend : public c10d::Backend {
       all.insert(all.end(), of_input[i].begin(), of_input[i].end());
     }
     return collective({OpType::ALLGATHER_COALESCED, "lockstep:all_gather"}, inputs, all, [&] {
+      check_apart("all_gather_coalesced", all);
+      const Tensors apart = apart_from_others(inputs, of_input);
       return each(inputs.size(), [&](size_t i) {
-        return group_.all_gather_async(of_input[i], inputs[i], {given(options.timeout)});
+        return group_.all_gather_async(of_input[i], apart[i], {given(options.timeout)});
       });
     });
   }
   c10dWorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                               const c10d::AllgatherOptions& options) override {
     return collective({OpType::ALLGATHER_COALESCED, "lockstep:all_gather"}, inputs, outputs, [&] {
+      const Tensors apart = check_coalesced("all_gather_into_tensor_coalesced", outputs, inputs);
       return each(inputs.size(), [&](size_t i) {
-        return group_.all_gather_into_tensor_async(outputs.at(i), inputs[i], {given(options.timeout)});
+        return group_.all_gather_into_tensor_async(outputs[i], apart[i], {given(options.timeout)});
       });
     });
   }
@@ -224,8 +228,9 @@ class GroupBackend : public c10d::Backend {
   c10dWorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                               const c10d::ReduceScatterOptions& options) override {
     return collective({OpType::REDUCE_SCATTER, "lockstep:reduce_scatter"}, inputs, outputs, [&] {
+      const Tensors apart = check_coalesced("reduce_scatter_tensor_coalesced", outputs, inputs);
       return each(inputs.size(), [&](size_t i) {
-        return group_.reduce_scatter_tensor_async(outputs.at(i), inputs[i], scattering(options));
+        return group_.reduce_scatter_tensor_async(outputs[i], apart[i], scattering(options));
       });
     });
   }

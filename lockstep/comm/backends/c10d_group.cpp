@@ -1,5 +1,6 @@
 #include "lockstep/comm/backends/c10d_group.h"
 
+#include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -10,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/spare_engines.h"
+#include "lockstep/comm/shm_tensor.h"
 
 namespace lockstep::backends {
 namespace {
@@ -110,6 +112,14 @@ class C10dWorkAdapter : public Work {
   bool is_receive_, is_message_;
 };
 
+/// These backends have none, or one that wraps around in a narrow dtype. uint64 is left to them.
+bool is_average_of_integers(const Collective& collective) {
+  if (collective.op != ReduceOp::AVG || collective.tensor() == nullptr) return false;
+  const at::ScalarType dtype = collective.tensor()->scalar_type();
+  if (dtype == at::kBool) checked(ReduceOp::AVG, shm::DType::boolean);
+  return c10::isIntegralType(dtype, /*includeBool=*/false) && dtype != at::kUInt64;
+}
+
 class C10dGroup : public ProcessGroup::Impl {
  public:
   C10dGroup(BackendFactory factory, c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Engine> engine,
@@ -141,6 +151,12 @@ class C10dGroup : public ProcessGroup::Impl {
   WorkPtr start(const Collective& collective) override {
     const char* const what = names_of(collective.kind).name;
     const at::NoGradGuard no_grad;  // Gloo takes it along to its thread, where it divides for AVG
+    if (is_average_of_integers(collective)) return start_average_of_integers(collective);
+    if (collective.is_message() && collective.root == rank()) {
+      throw ValueError(std::string(what) + ": the backend \"" + name_ +
+                       "\" has no messages to the rank itself (rank " + std::to_string(rank()) +
+                       "); copy the tensor");
+    }
     try {
       ++engine_->begun;
       return std::make_shared<C10dWorkAdapter>(engine_, begin(collective), name_, what, collective.timeout);
@@ -189,6 +205,7 @@ class C10dGroup : public ProcessGroup::Impl {
 
  private:
   c10::intrusive_ptr<c10d::Work> begin(const Collective& collective);
+  WorkPtr start_average_of_integers(const Collective& collective);
 
   c10::intrusive_ptr<c10d::Store> store_of(int group) const {
     return c10::make_intrusive<c10d::PrefixStore>("lockstep/group/" + std::to_string(group), store_);
@@ -235,6 +252,21 @@ class C10dGroup : public ProcessGroup::Impl {
   int number_ = 0;
   std::chrono::milliseconds timeout_;
 };
+
+/// The sum in 64 bits, divided with truncation: what shm::reduce() gives.
+std::shared_ptr<Work> C10dGroup::start_average_of_integers(const Collective& collective) {
+  const at::Tensor input = collective.inputs.front().to(at::kLong, /*non_blocking=*/false, /*copy=*/true);
+  const at::Tensor output = collective.outputs.front().detach();
+  const bool is_in_place = collective.kind != Collective::Kind::reduce_scatter;
+  const at::Tensor sum = is_in_place ? input : at::empty(output.sizes(), input.options());
+  Collective sums = collective;
+  sums.op = ReduceOp::SUM;
+  sums.inputs = {&input, 1};
+  sums.outputs = {&sum, 1};
+  WorkPtr work = start(sums);
+  if (collective.kind == Collective::Kind::reduce && collective.root != rank()) return work;
+  return then(std::move(work), [output, sum, ranks = size()] { output.copy_(at::div(sum, ranks, "trunc")); });
+}
 
 template <class Options>
 Options options_of(const Collective& collective) {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/shm_tensor.h"
 
 namespace lockstep::backends {
 namespace {
@@ -45,21 +46,28 @@ at::Tensor sparse_all_reduce(const ProcessGroup& group, const at::Tensor& tensor
   if (op != ReduceOp::SUM && op != ReduceOp::AVG) {
     throw ValueError("all_reduce of sparse tensors takes SUM and AVG only");
   }
+  const bool is_of_integers = c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
+  if (tensor.scalar_type() == at::kBool) checked(op, shm::DType::boolean);
   const CollectiveOptions options{timeout};
   check_shapes(group, tensor, options);
   const at::Tensor mine = tensor.coalesce();
   const auto indices = group.all_gather_uneven(mine.indices().t().contiguous(), options);
   const auto values = group.all_gather_uneven(mine.values(), options);
   const bool is_half = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+  const bool averages_integers = op == ReduceOp::AVG && is_of_integers;
+  // What sums are made in.
+  const at::ScalarType wide = is_half ? at::kFloat : averages_integers ? at::kLong : tensor.scalar_type();
   std::vector<at::Tensor> parts;
   for (size_t r = 0; r < values.size(); ++r) {
-    const at::Tensor entries = is_half ? values[r].to(at::kFloat) : values[r];
+    const at::Tensor entries = values[r].to(wide);
     // Every rank's are coalesced.
     const auto as_sparse = entries.options().layout(at::kSparse);
     parts.push_back(at::sparse_coo_tensor(indices[r].t(), entries, tensor.sizes(), as_sparse, true));
   }
   at::Tensor sum = tree_sum(parts.data(), parts.size());
-  if (op == ReduceOp::AVG) sum.div_(group.size());
+  if (op == ReduceOp::AVG) {
+    averages_integers ? sum.values().div_(group.size(), "trunc") : sum.div_(group.size());
+  }
   return sum.to(tensor.scalar_type());
 }
 

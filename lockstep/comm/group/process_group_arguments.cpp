@@ -43,6 +43,14 @@ void check_pairs(const char* what, const TensorList& outputs, const TensorList& 
                    " for " + std::to_string(inputs.size()));
 }
 
+TensorList check_coalesced(const char* what, const TensorList& outputs, const TensorList& inputs) {
+  check_pairs(what, outputs, inputs);
+  check_apart(what, outputs);
+  std::vector<TensorList> each;
+  for (const at::Tensor& output : outputs) each.push_back({output});
+  return apart_from_others(inputs, each);
+}
+
 TensorList like_on_every_rank(const at::Tensor& tensor, int size) {
   TensorList outputs;
   for (int r = 0; r < size; ++r) outputs.push_back(at::empty_like(tensor, at::MemoryFormat::Contiguous));

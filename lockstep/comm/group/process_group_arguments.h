@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/comm/group/collective.h"
+#include "lockstep/comm/memory_overlap.h"
 #include "lockstep/comm/work.h"
 
 namespace lockstep {
@@ -20,6 +21,10 @@ void check_count(const char* what, size_t found, size_t expected);
 void check_multiple(const char* what, const at::Tensor& large, const at::Tensor& small, int size);
 void check_pairs(const char* what, const std::vector<at::Tensor>& outputs,
                  const std::vector<at::Tensor>& inputs);
+/// Of operations in flight together, which read inputs[i] and write outputs[i]: checks their numbers, and that
+/// no outputs overlap. Returns the inputs, with a copy for each that another's output lies over.
+std::vector<at::Tensor> check_coalesced(const char* what, const std::vector<at::Tensor>& outputs,
+                                        const std::vector<at::Tensor>& inputs);
 
 std::vector<at::Tensor> like_on_every_rank(const at::Tensor& tensor, int size);
 
@@ -44,13 +49,17 @@ inline Collective in_place(Collective::Kind kind, const at::Tensor& dense, Reduc
 }
 
 /// Calls `start` with tensors that lie plainly and stand for `outputs`, which may be strided, and copies the
-/// results home. `read`: the operation reads the outputs too.
+/// results into the outputs. `read`: the operation reads the outputs too. `apart`: none of the outputs may be
+/// written while it runs, because it reads what they lie over. Throws ValueError, which begins with `what`, if
+/// outputs overlap each other.
 template <class Start>
-std::shared_ptr<Work> start_into(const std::vector<at::Tensor>& outputs, bool read, const Start& start) {
+std::shared_ptr<Work> start_into(const char* what, const std::vector<at::Tensor>& outputs, bool read,
+                                 const Start& start, bool apart = false) {
+  check_apart(what, outputs);
   std::vector<at::Tensor> dense;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   for (const at::Tensor& output : outputs) {
-    if (lies_plainly(output)) {
+    if (!apart && lies_plainly(output)) {
       dense.push_back(output);
       continue;
     }
@@ -68,9 +77,11 @@ std::shared_ptr<Work> start_into(const std::vector<at::Tensor>& outputs, bool re
 }
 
 template <class Start>
-std::shared_ptr<Work> start_into(const at::Tensor& output, bool read, const Start& start) {
-  return start_into(std::vector<at::Tensor>{output}, read,
-                    [&](const std::vector<at::Tensor>& dense) { return start(dense.front()); });
+std::shared_ptr<Work> start_into(const char* what, const at::Tensor& output, bool read, const Start& start,
+                                 bool apart = false) {
+  return start_into(
+      what, std::vector<at::Tensor>{output}, read,
+      [&](const std::vector<at::Tensor>& dense) { return start(dense.front()); }, apart);
 }
 
 }  // namespace lockstep

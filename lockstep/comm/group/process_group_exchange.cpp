@@ -42,6 +42,18 @@ Collective broadcast_of(const at::Tensor& dense, int src, Timeout timeout) {
   return in_place(Kind::broadcast, dense, ReduceOp::SUM, src, timeout);
 }
 
+/// Would a result in `output` change a part that a rank still has to take from `parts`? Part `own` may lie at
+/// the same place: it is the result.
+bool lies_over_parts(const at::Tensor& output, const TensorList& parts, int own) {
+  for (size_t r = 0; r < parts.size(); ++r) {
+    if (!may_overlap(output, parts[r])) continue;
+    const bool is_own = static_cast<int>(r) == own && output.const_data_ptr() == parts[r].const_data_ptr() &&
+                        lies_plainly(output) && lies_plainly(parts[r]);
+    if (!is_own) return true;
+  }
+  return false;
+}
+
 /// Rows per rank as elements per rank.
 std::vector<int64_t> element_splits(const char* what, const at::Tensor& tensor,
                                     const std::vector<int64_t>& rows, int size) {
@@ -75,9 +87,11 @@ void ProcessGroup::broadcast(const at::Tensor& tensor, BroadcastOptions options)
   const at::NoGradGuard no_grad;
   check_rank("broadcast: src", options.src, size());
   const at::Tensor dense = plain(tensor);
-  impl().run(broadcast_of(dense, options.src, timeout_or(options.timeout)));
   // The source is only read: a write would be seen by autograd, and fail where elements share memory.
-  if (rank() != options.src && !dense.is_same(tensor)) tensor.copy_(dense);
+  const bool takes_copy = rank() != options.src && !dense.is_same(tensor);
+  if (takes_copy) check_apart("broadcast", {tensor});
+  impl().run(broadcast_of(dense, options.src, timeout_or(options.timeout)));
+  if (takes_copy) tensor.copy_(dense);
 }
 
 WorkPtr ProcessGroup::broadcast_async(const at::Tensor& tensor, BroadcastOptions options) const {
@@ -86,7 +100,7 @@ WorkPtr ProcessGroup::broadcast_async(const at::Tensor& tensor, BroadcastOptions
   const auto start = [&](const at::Tensor& dense) {
     return impl().start(broadcast_of(dense, options.src, timeout_or(options.timeout)));
   };
-  if (rank() != options.src) return start_into(tensor, false, start);
+  if (rank() != options.src) return start_into("broadcast", tensor, false, start);
   WorkPtr work = start(plain(tensor));
   work->set_result({tensor});
   return work;
@@ -98,13 +112,14 @@ WorkPtr ProcessGroup::scatter_async(const at::Tensor& output, const TensorList& 
   check_rank("scatter: src", options.src, size());
   check_count("scatter", inputs.size(), rank() == options.src ? static_cast<size_t>(size()) : 0);
   for (const at::Tensor& input : inputs) check_like("scatter: an input", input, output);
-  return start_into(output, false, [&](const at::Tensor& dense) {
+  const auto start = [&](const at::Tensor& dense) {
     return impl().start({.kind = Kind::scatter,
                          .inputs = inputs,
                          .outputs = {&dense, 1},
                          .root = options.src,
                          .timeout = timeout_or(options.timeout)});
-  });
+  };
+  return start_into("scatter", output, false, start, lies_over_parts(output, inputs, rank()));
 }
 
 void ProcessGroup::scatter(const at::Tensor& output, const TensorList& inputs, ScatterOptions options) const {
@@ -117,8 +132,8 @@ WorkPtr ProcessGroup::gather_async(const TensorList& outputs, const at::Tensor& 
   check_rank("gather: dst", options.dst, size());
   check_count("gather", outputs.size(), rank() == options.dst ? static_cast<size_t>(size()) : 0);
   for (const at::Tensor& output : outputs) check_like("gather: an output", output, tensor);
-  return start_into(outputs, false, [&](const TensorList& dense) {
-    const at::Tensor input = plain(tensor);
+  return start_into("gather", outputs, false, [&](const TensorList& dense) {
+    const at::Tensor input = apart_from(plain(tensor), dense, rank());
     return impl().start({.kind = Kind::gather,
                          .inputs = {&input, 1},
                          .outputs = dense,
@@ -141,8 +156,9 @@ WorkPtr ProcessGroup::all_gather_async(const TensorList& outputs, const at::Tens
   const at::NoGradGuard no_grad;
   check_count("all_gather", outputs.size(), static_cast<size_t>(size()));
   for (const at::Tensor& output : outputs) check_like("all_gather: an output", output, tensor);
-  return start_into(outputs, false, [&](const TensorList& dense) {
-    return impl().start(all_gather_of(plain(tensor), dense, timeout_or(options.timeout)));
+  return start_into("all_gather", outputs, false, [&](const TensorList& dense) {
+    const at::Tensor input = apart_from(plain(tensor), dense, rank());
+    return impl().start(all_gather_of(input, dense, timeout_or(options.timeout)));
   });
 }
 
@@ -168,11 +184,12 @@ WorkPtr ProcessGroup::all_gather_into_tensor_async(const at::Tensor& output, con
                                                    CollectiveOptions options) const {
   const at::NoGradGuard no_grad;
   check_multiple("all_gather_into_tensor", output, input, size());
-  return start_into(output, false, [&](const at::Tensor& dense) {
+  return start_into("all_gather_into_tensor", output, false, [&](const at::Tensor& dense) {
     const at::Tensor flat = dense.view({-1});
     TensorList parts;
     for (int r = 0; r < size(); ++r) parts.push_back(flat.narrow(0, r * input.numel(), input.numel()));
-    return impl().start(all_gather_of(plain(input).view({-1}), parts, timeout_or(options.timeout)));
+    const at::Tensor own = apart_from(plain(input).view({-1}), parts, rank());
+    return impl().start(all_gather_of(own, parts, timeout_or(options.timeout)));
   });
 }
 
@@ -183,10 +200,10 @@ void ProcessGroup::all_gather_into_tensor(const at::Tensor& output, const at::Te
 
 void ProcessGroup::all_gather_into_tensor_coalesced(const TensorList& outputs, const TensorList& inputs,
                                                     CollectiveOptions options) const {
-  check_pairs("all_gather_into_tensor_coalesced", outputs, inputs);
+  const TensorList apart = check_coalesced("all_gather_into_tensor_coalesced", outputs, inputs);
   std::vector<WorkPtr> works;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    works.push_back(all_gather_into_tensor_async(outputs[i], inputs[i], options));
+    works.push_back(all_gather_into_tensor_async(outputs[i], apart[i], options));
   }
   all_of(std::move(works))->wait();
 }
@@ -227,9 +244,10 @@ WorkPtr ProcessGroup::all_to_all_single_async(const at::Tensor& output, const at
     output_splits.clear();
     input_splits.clear();
   }
-  return start_into(output, false, [&](const at::Tensor& dense) {
-    return impl().start(all_to_all_of(dense.view({-1}), plain(input).view({-1}), output_splits, input_splits,
-                                      timeout_or(options.timeout)));
+  return start_into("all_to_all_single", output, false, [&](const at::Tensor& dense) {
+    const at::Tensor sent = apart_from(plain(input).view({-1}), {dense}, -1);
+    return impl().start(
+        all_to_all_of(dense.view({-1}), sent, output_splits, input_splits, timeout_or(options.timeout)));
   });
 }
 
@@ -262,6 +280,7 @@ WorkPtr ProcessGroup::all_to_all_async(const TensorList& outputs, const TensorLi
     output_splits.push_back(output.numel());
     received += output.numel();
   }
+  check_apart("all_to_all", outputs);
   const at::Tensor flat_output = at::empty({received}, outputs.front().options());
   WorkPtr work = impl().start(all_to_all_of(flat_output, at::cat(flat_inputs), output_splits, input_splits,
                                             timeout_or(options.timeout)));

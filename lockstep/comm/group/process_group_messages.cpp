@@ -98,6 +98,7 @@ int ProcessGroup::recv(const at::Tensor& tensor, std::optional<int> src, Message
   const auto timeout = timeout_or(options.timeout);
   if (lies_plainly(tensor)) return impl().run(recv_of(tensor, src, options.tag, timeout));
   const at::NoGradGuard no_grad;
+  check_apart("recv", {tensor});
   const at::Tensor dense = at::empty_like(tensor, at::MemoryFormat::Contiguous);
   const int source = impl().run(recv_of(dense, src, options.tag, timeout));
   tensor.detach().copy_(dense);
@@ -119,6 +120,7 @@ ProcessGroup::WorkPtr ProcessGroup::irecv(const at::Tensor& tensor, std::optiona
   check_tag(options.tag);
   const auto timeout = timeout_or(options.timeout);
   const bool is_plain = lies_plainly(tensor);
+  if (!is_plain) check_apart("recv", {tensor});
   const at::Tensor dense = is_plain ? tensor : at::empty_like(tensor, at::MemoryFormat::Contiguous);
   WorkPtr work = impl().start(recv_of(dense, src, options.tag, timeout));
   if (!is_plain) {
@@ -130,11 +132,23 @@ ProcessGroup::WorkPtr ProcessGroup::irecv(const at::Tensor& tensor, std::optiona
 
 std::vector<ProcessGroup::WorkPtr> ProcessGroup::batch_isend_irecv(
     const std::vector<P2POp>& operations) const {
-  std::vector<WorkPtr> works;
+  std::vector<at::Tensor> received;
   for (const P2POp& operation : operations) {
+    if (operation.kind == P2POp::Kind::irecv) received.push_back(operation.tensor);
+  }
+  check_apart("batch_isend_irecv", received);
+  // Before any of them starts: a receive may end at once, in the memory of a message that is still to leave.
+  std::vector<at::Tensor> tensors;
+  for (const P2POp& operation : operations) {
+    const bool is_send = operation.kind == P2POp::Kind::isend;
+    tensors.push_back(is_send ? apart_from(operation.tensor, received, -1) : operation.tensor);
+  }
+  std::vector<WorkPtr> works;
+  for (size_t i = 0; i < operations.size(); ++i) {
+    const P2POp& operation = operations[i];
     works.push_back(operation.kind == P2POp::Kind::isend
-                        ? isend(operation.tensor, operation.peer, {.tag = operation.tag})
-                        : irecv(operation.tensor, operation.peer, {.tag = operation.tag}));
+                        ? isend(tensors[i], operation.peer, {.tag = operation.tag})
+                        : irecv(tensors[i], operation.peer, {.tag = operation.tag}));
   }
   return works;
 }

@@ -3,8 +3,16 @@
 #include <sstream>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/memory_overlap.h"
 
 namespace lockstep {
+namespace {
+
+const char* shared_elements(const at::Tensor& tensor) {
+  return overlaps_itself(tensor) ? " with elements that share memory" : "";
+}
+
+}  // namespace
 
 std::string describe_parameter(const std::string& name, const at::Tensor& parameter) {
   std::ostringstream text;
@@ -18,14 +26,22 @@ std::string describe_parameter(const std::string& name, const at::Tensor& parame
     }
     text << " strides " << at::IntArrayRef(strides);
   }
-  text << "\n";
+  text << shared_elements(parameter) << "\n";
   return text.str();
 }
 
 std::string describe_buffer(const std::string& name, const at::Tensor& buffer) {
   std::ostringstream text;
-  text << "buffer " << name << " " << buffer.sizes() << " " << buffer.scalar_type() << "\n";
+  text << "buffer " << name << " " << buffer.sizes() << " " << buffer.scalar_type() << shared_elements(buffer)
+       << "\n";
   return text.str();
+}
+
+void verify_writable(const std::string& who, const std::string& what, const at::Tensor& tensor) {
+  if (!overlaps_itself(tensor)) return;
+  throw ValueError(who + ": " + what + " has " + describe_layout(tensor) +
+                   ", so that some of its elements are one place in memory (as after expand()), and cannot "
+                   "be written; register its clone() instead");
 }
 
 void verify_same_on_all_ranks(const ProcessGroup& group, const std::string& who, const std::string& text) {

@@ -306,12 +306,25 @@ void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeo
   const auto lock = enter();
   if (request.complete) return;
   check_usable();
+  refuse_without_own_send(request);
   wait_until(
       [&] {
         if (!request.complete) advance_all(/*help=*/true);
         return request.complete;
       },
       AwaitedMessage(*this, request), timeout, after);
+}
+
+/// This thread is the one that would have to send.
+void Group::refuse_without_own_send(PointToPoint::Request& request) {
+  if (!messages_.lacks_own_send(request)) return;
+  advance_all(/*help=*/false);
+  if (!messages_.lacks_own_send(request)) return;
+  messages_.give_up(request);
+  throw ValueError("recv from this rank itself (rank " + std::to_string(rank()) + ", tag " +
+                   std::to_string(request.tag) +
+                   "): it has sent itself no such message, so the wait would not end; start the isend before "
+                   "you wait for the receive");
 }
 
 bool Group::look(Sequence sequence, std::chrono::milliseconds waited, std::chrono::milliseconds timeout) {

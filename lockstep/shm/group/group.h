@@ -120,7 +120,8 @@ class Group final : private Driven {
 
   /// Starts sending to or receiving from another rank (or any, or itself); see PointToPoint. Does not block.
   void start(PointToPoint::Request& request);
-  /// Blocks until the request is complete.
+  /// Blocks until the request is complete. Throws ValueError at once, and ends the request, if it receives from
+  /// this rank itself and no send of this rank has been started for it.
   void wait(PointToPoint::Request& request, std::chrono::milliseconds timeout,
             AfterTimeout after = AfterTimeout::broken);
   /// progress(), then: is it complete?
@@ -179,6 +180,7 @@ class Group final : private Driven {
   void finish(Operation& operation);
   bool is_a_peer_far_ahead(Sequence of) const;
 
+  void refuse_without_own_send(PointToPoint::Request& request);
   template <class Ready>
   void wait_until(const Ready& ready, const Awaited& awaited, std::chrono::milliseconds timeout,
                   AfterTimeout after = AfterTimeout::broken);

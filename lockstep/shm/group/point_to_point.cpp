@@ -53,6 +53,20 @@ void PointToPoint::cancel(const Request& request) {
   waiting_ -= outgoing_[static_cast<size_t>(request.peer)].waiting.remove(const_cast<Request*>(&request));
 }
 
+bool PointToPoint::lacks_own_send(const Request& request) const {
+  if (request.is_send || request.complete || request.is_matched || request.peer != members_.rank()) {
+    return false;
+  }
+  const auto& waiting = outgoing_[static_cast<size_t>(members_.rank())].waiting;
+  return std::none_of(waiting.begin(), waiting.end(),
+                      [&](const Request* send) { return send->tag == request.tag; });
+}
+
+void PointToPoint::give_up(Request& request) {
+  cancel(request);
+  complete(request);
+}
+
 void PointToPoint::progress() {
   if (is_idle()) return;
   filling_.remove_if([&](Request* request) { return fill(*request); });

@@ -59,6 +59,11 @@ class PointToPoint {
   void start(Request& request, bool others_hold_memory);
   /// Forgets a request that will not be waited for.
   void cancel(const Request& request);
+  /// Is it a receive from this rank itself for which this rank has sent nothing? Then it ends only if another
+  /// call of this rank sends.
+  bool lacks_own_send(const Request& request) const;
+  /// cancel(), and the request counts as complete.
+  void give_up(Request& request);
   /// Advances what can be advanced without blocking.
   void progress();
   /// Takes notes of what has come and nobody asks for, where that fills a channel.

@@ -39,8 +39,8 @@ constexpr size_t element_size(DType dtype) {
 }
 const char* dtype_name(DType dtype);
 const char* reduction_name(ReduceOp reduction);
-/// AVG and PREMUL_SUM need a floating-point dtype (an integer has no exact mean), the bitwise ones an integer
-/// or boolean. Those after boolean have none.
+/// AVG needs a floating-point or integer dtype, PREMUL_SUM a floating-point one, the bitwise ones an integer or
+/// boolean. Those after boolean have none.
 bool is_supported(DType dtype, ReduceOp reduction);
 
 /// For every i in [0, count): combines sources[0][i] .. sources[ranks-1][i] and stores the result in every
@@ -51,7 +51,8 @@ bool is_supported(DType dtype, ReduceOp reduction);
 /// number:
 /// ((0+1)+(2+3))+((4+5)+(6+7)). float32, float16 and bfloat16 are added in float32, float64 in float64; AVG
 /// divides the sum once; float16 and bfloat16 are rounded once, at the end (to nearest, ties to even). So the
-/// bits depend on nothing but the values. MIN and MAX return NaN where any rank has one.
+/// bits depend on nothing but the values. MIN and MAX return NaN where any rank has one. AVG of integers adds in
+/// 64 bits, which wrap around, and divides with truncation toward zero.
 /// Of booleans, sum and max are "or", product and min are "and".
 void reduce(DType dtype, ReduceOp reduction, const void* const* sources, size_t ranks,
             void* const* destinations, size_t destination_count, size_t count);

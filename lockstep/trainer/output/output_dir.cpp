@@ -10,6 +10,7 @@
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/folder.h"
+#include "lockstep/tracking/report_to.h"
 #include "lockstep/trainer/output/training_log.h"
 
 namespace lockstep {
@@ -77,6 +78,7 @@ void check_output_dir(const TrainingArguments& arguments) {
 void begin_output_dir(const TrainingArguments& arguments, bool resumes) {
   const auto& directory = arguments.output_dir;
   make_directory(directory);
+  remove_whole(directory / kRunEndName);
   if (resumes) return;
   for (const char* name :
        {"log.jsonl", "trainer_state.json", "training_args.json", "environment.json", "train_results.json",

@@ -4,11 +4,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
 #include "lockstep/tracking/environment.h"
+#include "lockstep/tracking/report_to.h"
 #include "lockstep/trainer/output/output_dir.h"
 
 namespace lockstep {
@@ -36,6 +38,19 @@ void RunLog::begin(const TrainingArguments& arguments, const std::vector<LogEntr
   file_ = RecordFile(output_dir_ / "log.jsonl", lines);
   unwritten_.clear();
   has_warned_ = false;
+}
+
+void RunLog::end(int exit_code, std::string_view error) {
+  if (!writes_ || !is_own_) return;
+  const nlohmann::json end = {{"ended", wall_seconds()},
+                              {"exit_code", exit_code},
+                              {"error", std::string(error.substr(0, error.find('\n')))}};
+  try {
+    write_file_atomically(output_dir_ / kRunEndName,
+                          dump_json(end, {.indent = 2, .replace_invalid_utf8 = true}) + "\n");
+  } catch (const std::exception& failure) {
+    log::warning(failure.what());
+  }
 }
 
 void RunLog::append(const LogEntry& entry) {

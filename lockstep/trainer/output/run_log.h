@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,9 @@ class RunLog {
   /// A line in log.jsonl. Where it cannot be written, on a full disk for one, that is told once, and it is written with
   /// the next.
   void append(const LogEntry& entry);
+  /// The run ends with an exit code other than 0: writes run_end.json with the time, the code and the first line of
+  /// `error`, for `lockstep report`; begin() removes it. A file that cannot be written is a warning.
+  void end(int exit_code, std::string_view error);
 
  private:
   std::filesystem::path output_dir_;

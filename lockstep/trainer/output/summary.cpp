@@ -23,6 +23,7 @@ double round_to(double value, double scale) { return std::round(value * scale) /
 
 void add_speed(Metrics& metrics, const std::string& split, double runtime, double samples, double steps) {
   metrics[split + "_runtime"] = round_to(runtime, 1e4);
+  if (steps <= 0) return;
   metrics[split + "_samples_per_second"] = round_to(samples / runtime, 1e3);
   metrics[split + "_steps_per_second"] = round_to(steps / runtime, 1e3);
 }
@@ -33,6 +34,7 @@ std::string summary_table(const std::vector<std::pair<std::string, Metrics>>& sp
   std::vector<std::map<std::string, std::string>> rows;
   for (const auto& [split, metrics] : splits) {
     auto& row = rows.emplace_back();
+    row[kSpeed] = "-";
     for (const auto& [key, value] : metrics) {
       if (!key.starts_with(split + "_")) continue;
       const std::string name = key.substr(split.size() + 1);
@@ -64,9 +66,15 @@ std::string summary_table(const std::vector<std::pair<std::string, Metrics>>& sp
   return text;
 }
 
-std::string length_of_run(const TrainerState& state, double seconds) {
-  return fmt::format("{}, {} in {}", counted(static_cast<double>(state.global_step), "step"),
-                     counted(state.epoch, "epoch"), format_duration(seconds));
+std::string length_of_run(const TrainerState& state, int64_t first_step, double seconds) {
+  const std::string all = fmt::format("{}, {}", counted(static_cast<double>(state.global_step), "step"),
+                                      counted(state.epoch, "epoch"));
+  if (first_step == 0) return fmt::format("{} in {}", all, format_duration(seconds));
+  const int64_t steps = state.global_step - first_step;
+  if (steps <= 0) return all + "; nothing was left to train";
+  const std::string which = steps == 1 ? fmt::format("step {}", state.global_step)
+                                       : fmt::format("steps {} to {}", first_step + 1, state.global_step);
+  return fmt::format("{}; {} in {}", all, which, format_duration(seconds));
 }
 
 }  // namespace lockstep

@@ -10,7 +10,7 @@
 namespace lockstep {
 
 /// Adds `<split>_runtime` (s), `<split>_samples_per_second` and `<split>_steps_per_second`: Hugging Face's
-/// speed_metrics, with its rounding.
+/// speed_metrics, with its rounding. Without a step there is no rate.
 void add_speed(Metrics& metrics, const std::string& split, double runtime, double samples, double steps);
 
 /// The results of splits as a table, a line each behind one of names, two spaces before it:
@@ -20,10 +20,11 @@ void add_speed(Metrics& metrics, const std::string& split, double runtime, doubl
 ///     eval   0.4100    0.8824  0.8800     410.3
 ///
 /// Each: as Trainer::train, evaluate and predict return it, with the split's name as prefix. Loss first, then by
-/// name. Empty for no splits.
+/// name; a dash for a split without a rate. Empty for no splits.
 std::string summary_table(const std::vector<std::pair<std::string, Metrics>>& splits);
 
-/// "39 steps, 3 epochs in 0:12".
-std::string length_of_run(const TrainerState& state, double seconds);
+/// "39 steps, 3 epochs in 0:12"; of a run that was resumed after `first_step`, "39 steps, 3 epochs; steps 27 to 39 in
+/// 0:12", or "39 steps, 3 epochs; nothing was left to train".
+std::string length_of_run(const TrainerState& state, int64_t first_step, double seconds);
 
 }  // namespace lockstep

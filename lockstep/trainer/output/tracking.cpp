@@ -67,16 +67,15 @@ std::string default_name(const TrainingArguments& arguments) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-class Tracking : public TrainerCallback {
+class Tracking : public TrainerCallback, public detail::KnowsTheEnd {
  public:
   /// Without `trackers` those that report_to names.
   Tracking(std::optional<std::vector<std::shared_ptr<Tracker>>> trackers, TrackingOptions options)
       : given_(std::move(trackers)), options_(options) {}
-  ~Tracking() override { finish(); }
   std::string name() const override { return "tracking"; }
 
   void on_train_begin(CallbackContext& context) override {
-    finish();
+    trackers_.reset();
     if (context.args.fast_dev_run > 0) return;
     const int rank = context.group.rank(), size = context.group.size();
     const bool all = options_.all_ranks && size > 1;
@@ -116,7 +115,10 @@ class Tracking : public TrainerCallback {
     }
   }
 
-  void on_train_end(CallbackContext&) override { has_ended_ = true; }
+  void end(int exit_code) override {
+    if (trackers_) trackers_->finish(exit_code);
+    trackers_.reset();
+  }
 
  private:
   static std::vector<std::shared_ptr<Tracker>> make_trackers(const TrainingArguments& arguments,
@@ -130,17 +132,10 @@ class Tracking : public TrainerCallback {
     return made;
   }
 
-  void finish() {
-    if (trackers_ && has_ended_) trackers_->finish(std::uncaught_exceptions() > 0 ? 1 : 0);
-    trackers_.reset();
-    has_ended_ = false;
-  }
-
   std::optional<std::vector<std::shared_ptr<Tracker>>> given_;
   TrackingOptions options_;
   std::optional<Trackers> trackers_{};
   std::optional<ProcessUsage> usage_{};
-  bool has_ended_ = false;
 };
 
 }  // namespace

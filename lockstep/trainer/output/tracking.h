@@ -23,12 +23,21 @@ struct TrackingOptions {
 /// otherwise a new one, which that file then holds. A training that begins at a later step than 0 is resumed
 /// there. Ranks that do not track may be given trackers too; they are not used.
 ///
-/// The run ends with the Trainer, so that it has what is evaluated after train(); without the end of a train()
-/// it counts as crashed.
+/// The run ends with the Trainer, so that it has what is evaluated after train(). Its exit code is 0, or if an
+/// exception ends train() or destroys the Trainer the one that run_main() gives: 75 for a run that SIGTERM has
+/// stopped, 130 after Ctrl-C, 1 or 2 for an error. A run whose process is killed counts as crashed.
 std::shared_ptr<TrainerCallback> tracking(std::vector<std::shared_ptr<Tracker>> trackers,
                                           TrackingOptions options = {});
 
 namespace detail {
+
+/// A callback that is told by the Trainer how the run ends.
+class KnowsTheEnd {
+ public:
+  virtual ~KnowsTheEnd() = default;
+  /// Called once for each train(). Throws nothing.
+  virtual void end(int exit_code) = 0;
+};
 
 /// The user's callbacks, and behind them those that report_performance and report_to ask for.
 std::vector<std::shared_ptr<TrainerCallback>> with_tracking(

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
@@ -43,6 +44,9 @@ void save_metrics(const std::filesystem::path& output_dir, const std::string& sp
   const auto path = output_dir / "all_results.json";
   nlohmann::json all = std::filesystem::exists(path) ? parse_json(read_file(path)) : nlohmann::json();
   if (!all.is_object()) all = nlohmann::json::object();
+  for (auto at = all.begin(); at != all.end();) {  // of an earlier part of the run
+    at = at.key().starts_with(split + "_") ? all.erase(at) : std::next(at);
+  }
   all.update(nlohmann::json(metrics));
   write("all", all);
 }

@@ -26,8 +26,8 @@ class LineFile {
 };
 
 /// Writes `metrics` to `output_dir/<split>_results.json` ("train", "eval", "test"), and puts them into
-/// `output_dir`/all_results.json beside what other splits have put there: Hugging Face's save_metrics. Throws
-/// FileError.
+/// `output_dir`/all_results.json in place of that split's and beside those of other splits: Hugging Face's save_metrics.
+/// Throws FileError.
 void save_metrics(const std::filesystem::path& output_dir, const std::string& split, const Metrics& metrics);
 
 }  // namespace lockstep

@@ -188,6 +188,7 @@ Run Trainer::Impl::begin_run() {
   begin_schedule(run);
   if (arguments.ema_decay > 0) ema.emplace(module, arguments.ema_decay, /*use_buffers=*/true);
   callbacks = parts.callbacks;
+  is_tracked = true;
   callbacks.insert(callbacks.begin(), std::make_shared<DefaultFlow>(run.plan));
   module.train();
   module.zero_grad();  // what was there before, of a training that failed for one, is not of the first step
@@ -200,8 +201,9 @@ Run Trainer::Impl::begin_run() {
 
 void Trainer::Impl::resume(Run& run, const ResumePoint& from) {
   on_all_ranks(group, [&] { load_files(checkpointed(run), from); });
-  bar.message(fmt::format("resuming from {}, step {}/{}", from.checkpoint.path().string(), state.global_step,
-                          state.max_steps));
+  bar.message(fmt::format("resuming from {}, step {}/{}{}", from.checkpoint.path().string(),
+                          state.global_step, state.max_steps,
+                          state.global_step >= state.max_steps ? ": nothing left to train" : ""));
   const auto changes = changed_arguments(from.checkpoint.read_text("training_args.json"), arguments);
   if (!changes.empty()) {
     bar.message(

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -109,6 +110,7 @@ struct Trainer::Impl {
   detail::Clock::time_point start{};
 
   void call(detail::CallbackEvent event, const Metrics* metrics = nullptr, Metrics* logs = nullptr);
+  Metrics train();
   detail::Run begin_run();
   void check_same_data();
   detail::Run plan_run(const std::optional<ResumePoint>& resumed);
@@ -137,6 +139,28 @@ struct Trainer::Impl {
   Prediction evaluate(const Dataset& dataset, const std::string& prefix, bool keep_outputs);
   void log(Metrics values);
   void save_model(const std::filesystem::path& directory);
+
+  /// What a call of the Trainer, or the program, has failed with.
+  struct Failure {
+    int exit_code = 1;
+    std::string text{};
+  };
+  std::optional<Failure> failure{};
+  bool is_tracked = false;  // a train() has begun, and nobody was told yet how its run ends
+  const int exceptions_before = std::uncaught_exceptions();
+  /// `body`, and if it throws what the run has failed with. `ends`: the run ends with this exception.
+  template <class Body>
+  auto noting_failures(bool ends, const Body& body) {
+    failure.reset();
+    try {
+      return body();
+    } catch (const std::exception& error) {
+      note(error, ends);
+      throw;
+    }
+  }
+  void note(const std::exception& error, bool ends);
+  void end(int exit_code, const std::string& error);
   void try_before_training();
 };
 

@@ -3,16 +3,15 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <vector>
 
 #include "lockstep/ops/std_layer_norm.h"
+#include "lockstep/zoo/models/attention.h"
 
 namespace lockstep::models {
 namespace {
@@ -63,10 +62,8 @@ at::Tensor attend_by_libtorch(const at::Tensor& queries, const AttendedTokens& t
   const int64_t rows = queries.size(0), heads = queries.size(1), size = queries.size(2);
   const int64_t groups = tokens.keys.size(0);
   const at::Tensor grouped = queries.reshape({groups, rows / groups, heads, size}).transpose(1, 2);
-  std::optional<at::Tensor> mask;
-  if (tokens.bias.defined()) mask = tokens.bias;
-  return at::scaled_dot_product_attention(grouped, tokens.keys.narrow(2, 0, tokens.count),
-                                          tokens.values.narrow(2, 0, tokens.count), mask)
+  return dot_product_attention(grouped, tokens.keys.narrow(2, 0, tokens.count),
+                               tokens.values.narrow(2, 0, tokens.count), tokens.bias, false, 0)
       .transpose(1, 2)
       .reshape({rows, heads * size});
 }

@@ -11,7 +11,7 @@ namespace lockstep::models {
 struct AttendedTokens {
   at::Tensor keys, values;  ///< [rows, heads, room, head_size], contiguous
   int64_t count = 0;        ///< so many of `room`, from the first on
-  at::Tensor bias{};        ///< [rows, 1, 1, count], added to the scores; undefined: none
+  at::Tensor bias{};        ///< float32 [rows, 1, 1, count], added to the scores; undefined: none
 };
 
 /// Scaled dot-product attention with one query per row. queries: [rows, heads, head_size], of which rows may lie apart.

@@ -1,0 +1,96 @@
+"""The files of an archive."""
+
+import contextlib
+import gzip
+import os
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+
+from .program import Error, end_if_stopped
+
+_PIECE = 1 << 20
+
+
+class _StrictInfo(tarfile.TarInfo):
+    """tarfile takes a damaged header for the end of the archive; this one is an error."""
+
+    @classmethod
+    def frombuf(cls, buffer, encoding, errors):
+        try:
+            return super().frombuf(buffer, encoding, errors)
+        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:
+            raise tarfile.ReadError(str(error)) from None
+
+
+def _is_leftover(name):
+    """What macOS adds to archives."""
+    return name.split("/")[0] == "__MACOSX" or os.path.basename(name) in (".DS_Store", "Icon\r")
+
+
+def _stays_inside(name):
+    return bool(name) and not name.startswith("/") and ".." not in name.split("/")
+
+
+def _is_gzip(path):
+    with open(path, "rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def _entries(path):
+    """The files and folders of an archive as (name, opens the content; None for a folder). Links and devices are an error."""
+    if path.endswith(".gz") and not path.endswith(".tar.gz"):
+        yield os.path.basename(path).removesuffix(".gz"), lambda: gzip.open(path)
+    elif zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path, metadata_encoding="utf-8") as archive:
+            for entry in archive.infolist():
+                kind = stat.S_IFMT(entry.external_attr >> 16)
+                if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                    raise Error(f"cannot unpack {path}: '{entry.filename}' is neither a file nor a folder")
+                yield entry.filename, None if entry.is_dir() else lambda entry=entry: archive.open(entry)
+    else:
+        with tarfile.open(path, "r:gz" if _is_gzip(path) else "r:", tarinfo=_StrictInfo, encoding="utf-8", errors="strict") as archive:
+            for entry in archive:
+                if not (entry.isdir() or entry.isreg()):
+                    if _stays_inside(entry.name) and _is_leftover(entry.name):
+                        continue
+                    raise Error(f"cannot unpack {path}: '{entry.name}' is neither a file nor a folder")
+                yield entry.name, None if entry.isdir() else lambda entry=entry: archive.extractfile(entry)
+
+
+def _write(source, to):
+    os.makedirs(os.path.dirname(to), exist_ok=True)
+    with open(to, "xb") as file:
+        while piece := source.read(_PIECE):
+            end_if_stopped()
+            file.write(piece)
+
+
+def unpack(path, folder):
+    """Unpacks a .tar.gz, a .zip, or a single file's .gz (NAME.gz becomes NAME) into `folder`, which exists. Only files and folders within it are
+    made; others (links, paths that lead outside) are an error. Raises Error, which names the archive, and Stopped."""
+    try:
+        for name, open_content in _entries(path):
+            end_if_stopped()
+            if not _stays_inside(name):
+                raise Error(f"cannot unpack {path}: '{name}' lies outside")
+            if _is_leftover(name):
+                continue
+            to = os.path.join(os.fsencode(folder), name.encode("utf-8"))
+            if open_content is None:
+                os.makedirs(to, exist_ok=True)
+                continue
+            with contextlib.closing(open_content()) as source:
+                _write(source, to)
+    except UnicodeError:
+        raise Error(f"cannot unpack {path}: a file's name is not UTF-8") from None
+    except (OSError, EOFError, RuntimeError, NotImplementedError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
+        what = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise Error(f"cannot unpack {path}: {what}") from None
+
+
+def remove(folder):
+    """Removes a folder with all that is in it, as far as that is possible."""
+    shutil.rmtree(folder, ignore_errors=True)
