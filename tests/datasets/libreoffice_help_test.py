@@ -1,6 +1,5 @@
 """zoo/datasets/libreoffice_help.py as its users meet it: help pages in, aligned lines out, errors in one line."""
 
-import os
 import pathlib
 import subprocess
 import tempfile

@@ -17,7 +17,7 @@ NUMBER = re.compile(rb"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 def to_utf8(text):
-    """The same text as UTF-8: what is not UTF-8 is Windows-1252."""
+    """Converts text to UTF-8; what is not UTF-8 is Windows-1252."""
     try:
         text.decode("utf-8")
         return text

@@ -30,7 +30,7 @@ def format_duration(seconds):
 
 
 def _columns():
-    """Of the terminal behind standard error, or of lockrun's, whose workers write into pipes; 0: none that can show a bar."""
+    """The width of the terminal behind standard error, or of lockrun's, whose workers write into pipes; 0: none that can show a bar."""
     given = os.environ.get("LOCKSTEP_TERMINAL_COLUMNS", "")
     if given.isdecimal():
         return int(given)

@@ -40,24 +40,20 @@ def _is_gzip(path):
 
 
 def _entries(path):
-    """The files and folders of an archive as (name, opens the content; None for a folder). Links and devices are an error."""
+    """What is in an archive, as (name, kind, opens the content); the kind is "file", "folder" or "other"."""
     if path.endswith(".gz") and not path.endswith(".tar.gz"):
-        yield os.path.basename(path).removesuffix(".gz"), lambda: gzip.open(path)
+        yield os.path.basename(path).removesuffix(".gz"), "file", lambda: gzip.open(path)
     elif zipfile.is_zipfile(path):
         with zipfile.ZipFile(path, metadata_encoding="utf-8") as archive:
             for entry in archive.infolist():
-                kind = stat.S_IFMT(entry.external_attr >> 16)
-                if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                    raise Error(f"cannot unpack {path}: '{entry.filename}' is neither a file nor a folder")
-                yield entry.filename, None if entry.is_dir() else lambda entry=entry: archive.open(entry)
+                has_kind = stat.S_IFMT(entry.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
+                kind = "other" if not has_kind else "folder" if entry.is_dir() else "file"
+                yield entry.filename, kind, lambda entry=entry: archive.open(entry)
     else:
         with tarfile.open(path, "r:gz" if _is_gzip(path) else "r:", tarinfo=_StrictInfo, encoding="utf-8", errors="strict") as archive:
             for entry in archive:
-                if not (entry.isdir() or entry.isreg()):
-                    if _stays_inside(entry.name) and _is_leftover(entry.name):
-                        continue
-                    raise Error(f"cannot unpack {path}: '{entry.name}' is neither a file nor a folder")
-                yield entry.name, None if entry.isdir() else lambda entry=entry: archive.extractfile(entry)
+                kind = "folder" if entry.isdir() else "file" if entry.isreg() else "other"
+                yield entry.name, kind, lambda entry=entry: archive.extractfile(entry)
 
 
 def _write(source, to):
@@ -72,14 +68,16 @@ def unpack(path, folder):
     """Unpacks a .tar.gz, a .zip, or a single file's .gz (NAME.gz becomes NAME) into `folder`, which exists. Only files and folders within it are
     made; others (links, paths that lead outside) are an error. Raises Error, which names the archive, and Stopped."""
     try:
-        for name, open_content in _entries(path):
+        for name, kind, open_content in _entries(path):
             end_if_stopped()
             if not _stays_inside(name):
                 raise Error(f"cannot unpack {path}: '{name}' lies outside")
             if _is_leftover(name):
                 continue
+            if kind == "other":
+                raise Error(f"cannot unpack {path}: '{name}' is neither a file nor a folder")
             to = os.path.join(os.fsencode(folder), name.encode("utf-8"))
-            if open_content is None:
+            if kind == "folder":
                 os.makedirs(to, exist_ok=True)
                 continue
             with contextlib.closing(open_content()) as source:
