@@ -131,7 +131,7 @@ COMMANDS = {
     "scripts/build release lockrun messages": PREPARES,
     ".venv/bin/python benchmarks/launch/run --rounds 3": Run("{python} benchmarks/launch/run --rounds 1 --only 1 6"),
     "scripts/build release vision_batches": PREPARES,
-    "python3 zoo/datasets/icons32.py --output-dir .data/icons32": Elsewhere("tests/datasets/icons32_test.py", "icons32"),
+    "python3 zoo/datasets/icons32.py --output-dir .data/icons32": Elsewhere("tests/zoo_datasets/icons32_test.py", "icons32"),
     ".venv/bin/python benchmarks/vision/run --rounds 5": Run("{python} benchmarks/vision/run --rounds 1 --batch-size 4 --data-dir {pictures}"),
     ".venv/bin/python benchmarks/vision/whole --rounds 5 --epochs 5 --cosine":
         Run("{python} benchmarks/vision/whole --rounds 1 --epochs 1 --cosine --batch-size 4 --processes 1 --data-dir {pictures}"),

@@ -210,6 +210,12 @@ class RunEndTest(unittest.TestCase):
         self.assertEqual([key for key in run["results"] if key.startswith("train_") and key.endswith("_per_second")], [])
         self.assertGreater(max(value for each in run["series"] if each["name"] == "steps_per_second" for value in each["mean"]), 0)
 
+    def test_nothing_left_to_train_without_a_tracker(self):
+        for _ in range(2):
+            self.train(num_train_epochs=1, resume_from_checkpoint="auto")
+        (run,) = self.report()
+        self.assertEqual((run["status"], run["steps"], run["duration"]), ("finished", 5, None))  # nobody knows how long it was
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -371,6 +371,11 @@ function addCharts(node, wanted) {
 const of = title => names.filter(name => section(name) === title)
   .sort((a, b) => title === 'Curves' ? 0 : a.startsWith('eval/') - b.startsWith('eval/'));
 
+/* Without times the duration is that of the last training, which may have been resumed. */
+function partOf(run) {
+  const steps = Math.round(run.results.train_runtime * run.results.train_steps_per_second);
+  return steps < run.steps - Math.max(1, run.steps / 100) ? `of the last ${plural(steps, 'step')}` : '';
+}
 function statusNode(run) {
   return make('span', {class: run.kind, title: run.error}, (run.status || 'not known') + (many && run.detail ? `, ${run.detail}` : ''));
 }
@@ -403,7 +408,7 @@ function overview() {
     const tiles = make('div', {class: 'tiles'});
     tiles.append(tile('Status', statusNode(run), [run.detail, run.started && `since ${date(run.started)}`].filter(Boolean).join(' · ')));
     tiles.append(tile('Steps', run.steps.toLocaleString('en'), (run.max_steps > run.steps ? `of ${run.max_steps.toLocaleString('en')} · ` : '') + plural(run.ranks, 'rank')));
-    if (run.duration !== null) tiles.append(tile('Duration', duration(run.duration), run.ended ? `until ${date(run.ended)}` : ''));
+    if (run.duration !== null) tiles.append(tile('Duration', duration(run.duration), run.ended ? `until ${date(run.ended)}` : partOf(run)));
     if (lastOf(run, 'train/loss') !== null) tiles.append(tile('Training loss', number(lastOf(run, 'train/loss')), `least ${number(bestOf(run, 'train/loss')[0])} at step ${bestOf(run, 'train/loss')[1]}`));
     for (const name of evalNames.slice(0, 3)) {
       const [value, step] = bestOf(run, name);
@@ -426,7 +431,7 @@ function overview() {
   });
   runs.forEach((run, r) => {
     const [speed, unit] = speedOf(run);
-    body.append(make('tr', {}, make('td', {}, dot(r), run.name), make('td', {}, statusNode(run)), make('td', {class: 'date'}, date(run.started)),
+    body.append(make('tr', {}, make('td', {}, dot(r), run.name), make('td', {class: 'status'}, statusNode(run)), make('td', {class: 'date'}, date(run.started)),
       make('td', {class: 'number'}, duration(run.duration)),
       make('td', {class: 'number'}, run.steps.toLocaleString('en')), make('td', {class: 'number'}, run.ranks),
       ...columns.map((name, c) => { const best = bestOf(run, name); return make('td', {class: best && best[0] === winners[c] ? 'number best' : 'number'}, best ? number(best[0]) : '–'); }),

@@ -172,7 +172,7 @@ void read_facts(RunDirectory& run) {
   }
   if (run.started && run.ended) {
     run.duration = *run.ended - *run.started;
-  } else if (run.results.contains("train_runtime")) {
+  } else if (run.results.contains("train_runtime") && run.results.contains("train_steps_per_second")) {
     run.duration = run.results["train_runtime"];
   }
   if (!run.name.empty()) return;
