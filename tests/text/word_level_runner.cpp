@@ -18,7 +18,7 @@ using nlohmann::json;
 int run(const std::vector<std::string>& arguments) {
   const std::string& what = arguments.at(0);
   if (what == "copy") {
-    text::WordLevelTokenizer::from_file(arguments.at(1)).save(arguments.at(2));
+    WordLevelTokenizer::from_file(arguments.at(1)).save(arguments.at(2));
     return 0;
   }
   std::vector<json> lines;
@@ -31,10 +31,10 @@ int run(const std::vector<std::string>& arguments) {
     options.special_tokens = given.value("special_tokens", options.special_tokens);
     options.unk_token = given.value("unk_token", options.unk_token);
     const std::vector<std::string> texts(lines.begin(), lines.end());
-    text::WordLevelTokenizer::train(texts, options).save(arguments.at(1));
+    WordLevelTokenizer::train(texts, options).save(arguments.at(1));
     return 0;
   }
-  const auto tokenizer = text::WordLevelTokenizer::from_file(arguments.at(1));
+  const auto tokenizer = WordLevelTokenizer::from_file(arguments.at(1));
   for (const json& line : lines) {
     if (what == "encode") {
       std::cout << json(tokenizer.encode(line.get<std::string>())) << "\n";

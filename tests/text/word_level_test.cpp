@@ -49,7 +49,7 @@ TEST(WordLevel, SavedAndReadItIsTheSame) {
   read.save(directory.path() / "again.json");
   EXPECT_EQ(read_file(path), read_file(directory.path() / "again.json"));
   const auto marked = directory.write("marked.json", std::string(byte_order_mark) + read_file(path));
-  WordLevelTokenizer::from_file(marked).save(directory.path() / "again.json");
+  text::WordLevelTokenizer::from_file(marked).save(directory.path() / "again.json");
   EXPECT_EQ(read_file(path), read_file(directory.path() / "again.json"));
 }
 

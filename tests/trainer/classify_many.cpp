@@ -12,7 +12,7 @@
 #include <vector>
 
 #define main bert_classify_main
-#include "recipes/bert_classify.cpp"
+#include "zoo/recipes/bert_classify.cpp"
 #undef main
 
 namespace {
