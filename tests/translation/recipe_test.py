@@ -1,4 +1,4 @@
-"""recipes/translate as its users meet it: training, checkpoints of epochs, translating, and what it says to mistakes."""
+"""zoo/recipes/translate as its users meet it: training, checkpoints of epochs, translating, and what it says to mistakes."""
 
 import json
 import os

@@ -42,10 +42,10 @@ class SentenceFiles : public testing::Test {
     directory_ = mkdtemp(name.data());
   }
   ~SentenceFiles() override { std::filesystem::remove_all(directory_); }
-  SentencePairs read(const std::string& source, const std::string& target) {
+  tasks::SentencePairs read(const std::string& source, const std::string& target) {
     write_file_atomically(directory_ / "s.txt", source);
     write_file_atomically(directory_ / "t.txt", target);
-    return read_sentence_pairs(directory_ / "s.txt", directory_ / "t.txt");
+    return tasks::read_sentence_pairs(directory_ / "s.txt", directory_ / "t.txt");
   }
   std::string error_of(const std::string& source) {
     try {
