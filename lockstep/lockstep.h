@@ -56,6 +56,7 @@
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/logical/logical_ranks.h"
 #include "lockstep/parallel/model_averaging.h"
+#include "lockstep/parallel/parameters.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/parallel/sync_module_states.h"
 #include "lockstep/state/counters.h"

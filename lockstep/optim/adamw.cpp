@@ -5,9 +5,12 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <map>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/optim/group_tensors.h"
 #include "lockstep/optim/memory/fused.h"
+#include "lockstep/optim/optimizer_state.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep {
@@ -23,6 +26,23 @@ struct Batch {
 
 }  // namespace
 
+FusedAdamW::FusedAdamW(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
+                       AdamWOptions defaults)
+    : AdamW(detail::groups_once("FusedAdamW", param_groups), std::move(defaults)) {}
+
+FusedAdamW::FusedAdamW(std::vector<torch::Tensor> params, AdamWOptions defaults)
+    : FusedAdamW({torch::optim::OptimizerParamGroup(std::move(params))}, std::move(defaults)) {}
+
+void FusedAdamW::add_param_group(const torch::optim::OptimizerParamGroup& param_group) {
+  detail::ParamGroups all(param_groups_.begin(), param_groups_.end());
+  all.push_back(param_group);
+  AdamW::add_param_group(detail::groups_once("FusedAdamW", all).back());
+}
+
+void FusedAdamW::load(torch::serialize::InputArchive& archive) {
+  detail::load_in_place_of_state(*this, archive, [&] { AdamW::load(archive); });
+}
+
 torch::Tensor FusedAdamW::step(LossClosure closure) {
   at::Tensor loss;
   if (closure) {
@@ -31,6 +51,7 @@ torch::Tensor FusedAdamW::step(LossClosure closure) {
   }
   const at::NoGradGuard no_grad;
   const timeline::Span span("FusedAdamW", timeline::Kind::optimizer);
+  detail::keep_once("FusedAdamW", param_groups_);  // what was put into param_groups() since
   detail::refuse_sparse_gradients("FusedAdamW", *this);
   for (auto& group : param_groups_) {
     const auto& options = static_cast<const AdamWOptions&>(group.options());

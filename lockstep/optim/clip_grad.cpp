@@ -4,21 +4,19 @@
 #include <ATen/ops/_foreach_mul.h>
 
 #include <cmath>
-#include <set>
 #include <string>
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/memory/chunk_norm.h"
+#include "lockstep/parallel/parameters.h"
 
 namespace lockstep {
 namespace {
 
 std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& parameters) {
   std::vector<at::Tensor> grads;
-  // Tied weights, which module->parameters() names twice, have one gradient.
-  std::set<const at::TensorImpl*> seen;
-  for (const auto& parameter : parameters) {
-    if (!parameter.grad().defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+  for (const auto& parameter : detail::each_tensor_once(parameters)) {
+    if (!parameter.grad().defined()) continue;
     if (parameter.grad().is_sparse()) {
       // The norm is that of the sums of equal rows.
       const at::Tensor coalesced = parameter.grad().coalesce();

@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-/// `norm_type`-norm of all defined gradients of `parameters` taken as one vector (infinity: the largest
+/// `norm_type`-norm of all defined gradients of `parameters`, each tensor once, taken as one vector (infinity: the largest
 /// absolute value; 0: how many of the gradients are not all zero, as torch.nn.utils counts); 0 when there is
 /// none. Added in double precision, in a fixed order (chunk_norm.h), so that it has the same bits however
 /// many threads compute it. Blocking; not thread-safe against backward.

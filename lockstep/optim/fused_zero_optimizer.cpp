@@ -14,6 +14,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/memory/chunk_norm.h"
 #include "lockstep/optim/memory/parameter_memory.h"
+#include "lockstep/parallel/parameters.h"
 #include "lockstep/timeline/totals.h"
 
 namespace lockstep::detail {
@@ -26,6 +27,15 @@ bool protects(const FusedZeroRedundancyOptimizerOptions& options) {
          options.protect_parameters.value_or(debug_level() == DebugLevel::DETAIL);
 }
 
+NameOfParameter names_in(const torch::nn::Module& module) {
+  return [&module](const at::Tensor& parameter) -> std::string {
+    for (const auto& [name, tensor] : named_parameters_once(module)) {
+      if (tensor.is_same(parameter)) return name;
+    }
+    return {};
+  };
+}
+
 /// Parameters without a gradient are chunks of 0 here, which add nothing to these norms.
 void check_norm_type(double norm_type) {
   if (norm_type >= 0) return;
@@ -36,13 +46,9 @@ void check_norm_type(double norm_type) {
 }  // namespace
 
 std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module) {
-  std::vector<at::Tensor> parameters;
-  std::unordered_set<const at::TensorImpl*> seen;  // tied weights are one parameter
-  for (const at::Tensor& parameter : module.parameters()) {
-    if (parameter.requires_grad() && seen.insert(parameter.unsafeGetTensorImpl()).second)
-      parameters.push_back(parameter);
-  }
-  return parameters;
+  std::vector<at::Tensor> trainable = parameters(module);
+  std::erase_if(trainable, [](const at::Tensor& parameter) { return !parameter.requires_grad(); });
+  return trainable;
 }
 
 void note_zeroed_gradients(GradientSlices& slices) {
@@ -89,8 +95,8 @@ Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bu
 FusedZeroCore::FusedZeroCore(const torch::nn::Module& module, const ParamGroups& groups,
                              std::unique_ptr<torch::optim::OptimizerOptions> defaults, MakeOptimizer make,
                              const FusedZeroRedundancyOptimizerOptions& options)
-    : ShardedOptimizer(kName, options.process_group ? *options.process_group : default_world(), groups,
-                       std::move(defaults), std::move(make)),
+    : ShardedOptimizer(kName, options.process_group ? *options.process_group : default_world(),
+                       groups_once(kName, groups, names_in(module)), std::move(defaults), std::move(make)),
       shares_parameters_(options.shared_parameters),
       slices_(std::make_shared<GradientSlices>()) {
   if (process_group().backend_name() != "lockstep") {

@@ -7,20 +7,30 @@
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize/archive.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <sstream>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
+#include <unordered_set>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/optim/group_tensors.h"
 #include "lockstep/optim/memory/chunk_norm.h"
+#include "lockstep/optim/sgd.h"
 #include "lockstep/optim/sharded_optimizer.h"
+#include "lockstep/parallel/checks/module_check.h"
 
 namespace lockstep::detail {
 namespace {
@@ -162,9 +172,10 @@ void merge_state(std::unique_ptr<ParamState>& whole, const ParamState& part, con
 }
 
 void save_options(const std::vector<torch::optim::OptimizerParamGroup>& groups, StateDict& to) {
+  const auto once = tensors_once(groups);
   for (size_t g = 0; g < groups.size(); ++g) {
     const std::string prefix = "param_groups." + std::to_string(g) + ".";
-    to.scalars[prefix + "params"] = static_cast<int64_t>(groups[g].params().size());
+    to.scalars[prefix + "params"] = static_cast<int64_t>(once[g].size());
     const std::unique_ptr<torch::optim::OptimizerOptions> options = groups[g].options().clone();
     const auto save = [&](const char* name, const auto& value) { to.scalars[prefix + name] = value; };
     if (!visit_options(*options, save)) refuse_class();
@@ -181,13 +192,13 @@ GroupOptions read_options(const std::vector<torch::optim::OptimizerParamGroup>& 
                      std::to_string(groups.size()));
   }
   GroupOptions loaded;
+  const auto once = tensors_once(groups);
   for (size_t g = 0; g < groups.size(); ++g) {
     const std::string prefix = "param_groups." + std::to_string(g) + ".";
     const auto params = from.get<int64_t>(kWho, prefix + "params");
-    if (params != static_cast<int64_t>(groups[g].params().size())) {
+    if (params != static_cast<int64_t>(once[g].size())) {
       throw ValueError("group " + std::to_string(g) + " of the saved optimizer has " +
-                       std::to_string(params) + " parameters, this one's " +
-                       std::to_string(groups[g].params().size()));
+                       std::to_string(params) + " parameters, this one's " + std::to_string(once[g].size()));
     }
     const auto load = [&](const char* name, auto& value) {
       value = from.get<std::decay_t<decltype(value)>>(kWho, prefix + name);
@@ -299,6 +310,10 @@ void load_pieces(torch::optim::Optimizer& optimizer, const std::vector<StatePiec
 }
 
 std::string optimizer_bytes(const torch::optim::Optimizer& optimizer) {
+  // LBFGS writes `al` before it reads it, in each step; LibTorch cannot save the undefined tensors in it.
+  for (const auto& [key, state] : optimizer.state()) {
+    if (auto* lbfgs = dynamic_cast<torch::optim::LBFGSParamState*>(state.get())) lbfgs->al(std::nullopt);
+  }
   torch::serialize::OutputArchive archive;
   optimizer.save(archive);
   std::ostringstream stream;
@@ -310,7 +325,95 @@ void read_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes
   torch::serialize::InputArchive archive;
   std::istringstream stream(bytes);
   archive.load_from(stream);
-  optimizer.load(archive);
+  read_optimizer(optimizer, archive);
+}
+
+void read_optimizer(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive) {
+  const bool is_ours = dynamic_cast<const FusedAdamW*>(&optimizer) != nullptr ||
+                       dynamic_cast<const FusedSGD*>(&optimizer) != nullptr;
+  if (is_ours) return optimizer.load(archive);
+  load_in_place_of_state(optimizer, archive, [&] { optimizer.load(archive); });
+}
+
+namespace {
+
+/// By group and parameter of an archive: is it listed before? Nothing for another format than that of LibTorch's
+/// optimizers.
+std::optional<std::vector<std::vector<bool>>> repeats_in(torch::serialize::InputArchive& archive) {
+  c10::IValue version, key;
+  at::Tensor size;
+  torch::serialize::InputArchive groups;
+  if (!archive.try_read("pytorch_version", version)) return std::nullopt;
+  if (!archive.try_read("param_groups", groups)) return std::nullopt;
+  if (!groups.try_read("param_groups/size", size)) return std::nullopt;
+  std::vector<std::vector<bool>> repeats(static_cast<size_t>(size.item<int64_t>()));
+  std::unordered_set<std::string> seen;
+  for (size_t g = 0; g < repeats.size(); ++g) {
+    torch::serialize::InputArchive group;
+    groups.read("param_groups/" + std::to_string(g), group);
+    at::Tensor count;  // read() writes into a tensor that is defined, which would be one of the archive's
+    group.read("params/size", count);
+    for (int64_t p = 0; p < count.item<int64_t>(); ++p) {
+      group.read("params/" + std::to_string(p), key);
+      repeats[g].push_back(!seen.insert(key.toStringRef()).second);
+    }
+  }
+  return repeats;
+}
+
+/// The tensors of a group for an archive that lists some of them again: whatever has no state stands there.
+std::vector<at::Tensor> listed_as(const std::vector<bool>& repeats, const std::vector<at::Tensor>& once) {
+  std::vector<at::Tensor> tensors;
+  size_t next = 0;
+  for (const bool is_repeat : repeats) tensors.push_back(is_repeat ? at::empty({0}) : once[next++]);
+  return tensors;
+}
+
+}  // namespace
+
+void load_in_place_of_state(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive,
+                            const std::function<void()>& load) {
+  auto& groups = optimizer.param_groups();
+  const auto once = tensors_once(groups);
+  const auto repeats = repeats_in(archive);
+  if (repeats && repeats->size() != groups.size()) {
+    throw ValueError("the saved optimizer has " + std::to_string(repeats->size()) +
+                     " parameter groups, this one " + std::to_string(groups.size()));
+  }
+  for (size_t g = 0; repeats && g < groups.size(); ++g) {
+    const auto saved = static_cast<size_t>(std::count((*repeats)[g].begin(), (*repeats)[g].end(), false));
+    if (saved == once[g].size()) continue;
+    throw ValueError("group " + std::to_string(g) + " of the saved optimizer has " + std::to_string(saved) +
+                     " parameters, this one's " + std::to_string(once[g].size()));
+  }
+  std::vector<std::vector<at::Tensor>> tensors;
+  GroupOptions options;
+  for (const auto& group : groups) {
+    tensors.push_back(group.params());
+    options.push_back(group.options().clone());
+  }
+  std::remove_reference_t<decltype(optimizer.state())> state_before;
+  std::swap(state_before, optimizer.state());
+  const auto put_tensors_back = [&] {
+    for (size_t g = 0; g < groups.size(); ++g) groups[g].params() = tensors[g];
+  };
+  try {
+    for (size_t g = 0; repeats && g < groups.size(); ++g) {
+      groups[g].params() = listed_as((*repeats)[g], once[g]);
+    }
+    load();
+  } catch (...) {
+    put_tensors_back();
+    set_options(groups, std::move(options));
+    std::swap(state_before, optimizer.state());
+    throw;
+  }
+  put_tensors_back();
+  std::vector<void*> without_parameter;  // that of the tensors which stood for repeated ones
+  for (const auto& [key, state] : optimizer.state()) {
+    if (!state) without_parameter.push_back(key);
+  }
+  for (void* const key : without_parameter) optimizer.state().erase(key);
 }
 
 }  // namespace lockstep::detail
@@ -320,8 +423,8 @@ namespace {
 
 std::vector<detail::StatePiece> whole_pieces(const torch::optim::Optimizer& optimizer) {
   std::vector<detail::StatePiece> pieces;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
+  for (const auto& group : detail::tensors_once(optimizer.param_groups())) {
+    for (const at::Tensor& parameter : group) {
       pieces.push_back({pieces.size(), parameter, parameter, {0, parameter.numel()}});
     }
   }
@@ -348,13 +451,65 @@ void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const std::ve
   detail::set_options(optimizer.param_groups(), std::move(options));
 }
 
-}  // namespace lockstep
+namespace {
 
-void lockstep::broadcast_optimizer_state(torch::optim::Optimizer& optimizer,
-                                         BroadcastOptimizerStateOptions options) {
-  const ProcessGroup group = options.process_group ? *options.process_group : default_world();
-  const bool is_source = group.rank() == options.src;
-  const std::string bytes =
-      group.broadcast_bytes(is_source ? detail::optimizer_bytes(optimizer) : "", {.src = options.src});
-  if (!is_source) detail::read_optimizer(optimizer, bytes);
+constexpr const char* kBroadcast = "broadcast_optimizer_state";
+
+/// What must be the same on all ranks, a line each.
+std::string describe(const torch::optim::Optimizer& optimizer) {
+  const auto& options = optimizer.defaults();
+  std::string text = fmt::format("optimizer with {}\n", c10::demangle(typeid(options).name()));
+  const auto groups = detail::tensors_once(optimizer.param_groups());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    text += fmt::format("group {} of {} parameters\n", g, groups[g].size());
+    for (size_t p = 0; p < groups[g].size(); ++p) {
+      const at::Tensor& parameter = groups[g][p];
+      text += fmt::format("parameter {} of group {} [{}] {}\n", p, g, fmt::join(parameter.sizes(), ", "),
+                          c10::toString(parameter.scalar_type()));
+    }
+  }
+  return text;
 }
+
+/// The text of what `body` throws; empty: it did not throw.
+template <class F>
+std::string text_of_error(const F& body) {
+  try {
+    body();
+    return {};
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, BroadcastOptimizerStateOptions options) {
+  if (dynamic_cast<const ShardedOptimizer*>(&optimizer) != nullptr) {
+    throw ValueError(std::string(kBroadcast) +
+                     ": this optimizer's state is divided among the ranks, each has a part; give "
+                     "load_state_dict() a plain optimizer on every rank");
+  }
+  const ProcessGroup group = options.process_group ? *options.process_group : default_world();
+  verify_same_on_all_ranks(group, kBroadcast, describe(optimizer));
+  const bool is_source = group.rank() == options.src;
+  std::string bytes, problem;
+  if (is_source) problem = text_of_error([&] { bytes = detail::optimizer_bytes(optimizer); });
+  problem = group.broadcast_bytes(problem, {.src = options.src});
+  if (!problem.empty()) {
+    throw Error(
+        fmt::format("{}: rank {} cannot save its optimizer's state: {}", kBroadcast, options.src, problem));
+  }
+  bytes = group.broadcast_bytes(bytes, {.src = options.src});
+  if (!is_source) problem = text_of_error([&] { detail::read_optimizer(optimizer, bytes); });
+  const std::vector<std::string> problems = group.all_gather_bytes(problem);
+  for (size_t rank = 0; rank < problems.size(); ++rank) {
+    if (problems[rank].empty()) continue;
+    throw Error(fmt::format("{}: rank {} cannot load rank {}'s state: {}", kBroadcast, rank, options.src,
+                            problems[rank]));
+  }
+}
+
+}  // namespace lockstep

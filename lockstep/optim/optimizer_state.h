@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,9 +26,16 @@ std::unique_ptr<ParamState> slice_of_state(const ParamState& whole, const at::Te
 void merge_state(std::unique_ptr<ParamState>& whole, const ParamState& part, const at::Tensor& parameter,
                  ElementRange range);
 
-/// What torch::save writes for `optimizer`, and its opposite; the reader has the same groups of parameters.
+/// What torch::save writes for `optimizer`, and its opposite; the reader has the same groups of parameters, and
+/// afterwards this state and nothing else.
 std::string optimizer_bytes(const torch::optim::Optimizer& optimizer);
 void read_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes);
+void read_optimizer(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive);
+/// Calls `load`, which is LibTorch's load() of `archive` into `optimizer`, and mends two faults of it: it leaves
+/// state in place that the archive lacks, and it loses the state of a tensor that is listed twice. Archive and
+/// optimizer may list tied tensors differently often. If it throws, the optimizer is as it was before.
+void load_in_place_of_state(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive,
+                            const std::function<void()>& load);
 
 /// Elements `range` of parameter number `number`, counted over all groups; `local` is what an optimizer holds
 /// of it: the parameter itself, or a flat tensor.
@@ -38,8 +46,8 @@ struct StatePiece {
 };
 
 using GroupOptions = std::vector<std::unique_ptr<torch::optim::OptimizerOptions>>;
-/// The options of all groups as scalars "param_groups.<group>.<option>", and their numbers of parameters; and
-/// the opposite, which throws ValueError where the groups differ.
+/// The options of all groups as scalars "param_groups.<group>.<option>", and their numbers of different
+/// parameters; and the opposite, which throws ValueError where the groups differ.
 void save_options(const std::vector<torch::optim::OptimizerParamGroup>& groups, StateDict& to);
 GroupOptions read_options(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                           const StateDict& from);
@@ -58,12 +66,14 @@ namespace lockstep {
 
 /// The options and the state of SGD, Adam, AdamW, Adagrad or RMSprop, ours and LibTorch's: scalars
 /// "param_groups.<group>.<option>" and "state.<parameter>.step", tensors "state.<parameter>.<name>" with
-/// PyTorch's names, where parameters are counted over all groups. The tensors share memory with the optimizer's.
+/// PyTorch's names, where parameters are counted over all groups, as Python's state_dict() counts them: a tensor
+/// that is listed several times is one parameter. The tensors share memory with the optimizer's.
 /// Of a divided optimizer: this rank's part; all ranks' parts are its state. Throws ValueError for any other
 /// class. Not collective.
 StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 
-/// Gives `optimizer`, which has the same groups of parameters, those options and that state, as copies.
+/// Gives `optimizer`, which has the same groups of parameters, those options and that state, as copies, in place of
+/// the state that it has.
 /// `parts`: the one state of an optimizer, or those of all ranks of a divided one; `optimizer` may be divided
 /// otherwise, or not at all. Throws ValueError for other groups or a part that is missing, and for another
 /// class. Not collective.
@@ -77,9 +87,10 @@ struct BroadcastOptimizerStateOptions {
 };
 
 /// Gives every rank the options and the state of one rank's optimizer, as after loading a checkpoint on that
-/// rank alone (Horovod's broadcast_optimizer_state). The optimizers are of one type, over the same parameters
-/// in the same groups. Not for divided ones, whose load_state_dict() takes a plain optimizer. Called by all
-/// ranks; blocks.
+/// rank alone (Horovod's broadcast_optimizer_state). State that another rank has and that one lacks is gone
+/// afterwards. The optimizers are of one type, over the same parameters in the same groups: otherwise Error on
+/// all ranks, and none has changed. Throws ValueError for divided ones, whose load_state_dict() takes a plain
+/// optimizer, and Error on all ranks if one of them cannot save or load. Called by all ranks; blocks.
 void broadcast_optimizer_state(torch::optim::Optimizer& optimizer,
                                BroadcastOptimizerStateOptions options = {});
 

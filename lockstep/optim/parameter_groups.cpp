@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cctype>
 #include <regex>
-#include <set>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/parameters.h"
 
 namespace lockstep {
 
@@ -41,12 +41,7 @@ std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const torch::nn:
           fmt::format("the parameter rule \"{}\" is no regular expression: {}", rule.pattern, error.what()));
     }
   }
-  // The same tensor under a second name (tied weights) is one parameter, and has its first name.
-  std::vector<std::pair<std::string, at::Tensor>> named;
-  std::set<const at::TensorImpl*> seen;
-  for (const auto& item : module.named_parameters()) {
-    if (seen.insert(item.value().unsafeGetTensorImpl()).second) named.emplace_back(item.key(), item.value());
-  }
+  const auto named = detail::named_parameters_once(module);
   struct Group {
     bool decays;  // by its name
     double learning_rate, weight_decay;

@@ -24,7 +24,8 @@ struct ParameterRule {
 };
 
 /// Groups for an optimizer with `options`, each with its learning rate and weight decay, in the order in which
-/// `module`'s parameters first need them; a rule of weight decay goes before takes_weight_decay. Parameters
+/// `module`'s parameters first need them. A tensor with several names (tied weights) is one parameter, and has its
+/// first name. A rule of weight decay goes before takes_weight_decay. Parameters
 /// that need no gradient are left out. Without rules there are up to two groups: with `options`, and with
 /// weight decay 0. Throws ValueError for a rule that is no regular expression or fits no parameter.
 /// Defined for AdamOptions, AdamWOptions and SGDOptions.

@@ -2,8 +2,12 @@
 
 #include <ATen/ops/_fused_sgd.h>
 
+#include <utility>
+
 #include "lockstep/base/error.h"
+#include "lockstep/optim/group_tensors.h"
 #include "lockstep/optim/memory/fused.h"
+#include "lockstep/optim/optimizer_state.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep {
@@ -18,6 +22,22 @@ struct SgdBatch {
 
 }  // namespace
 
+FusedSGD::FusedSGD(const std::vector<torch::optim::OptimizerParamGroup>& param_groups, SGDOptions defaults)
+    : SGD(detail::groups_once("FusedSGD", param_groups), std::move(defaults)) {}
+
+FusedSGD::FusedSGD(std::vector<torch::Tensor> params, SGDOptions defaults)
+    : FusedSGD({torch::optim::OptimizerParamGroup(std::move(params))}, std::move(defaults)) {}
+
+void FusedSGD::add_param_group(const torch::optim::OptimizerParamGroup& param_group) {
+  detail::ParamGroups all(param_groups_.begin(), param_groups_.end());
+  all.push_back(param_group);
+  SGD::add_param_group(detail::groups_once("FusedSGD", all).back());
+}
+
+void FusedSGD::load(torch::serialize::InputArchive& archive) {
+  detail::load_in_place_of_state(*this, archive, [&] { SGD::load(archive); });
+}
+
 torch::Tensor FusedSGD::step(LossClosure closure) {
   at::Tensor loss;
   if (closure) {
@@ -26,6 +46,7 @@ torch::Tensor FusedSGD::step(LossClosure closure) {
   }
   const at::NoGradGuard no_grad;
   const timeline::Span span("FusedSGD", timeline::Kind::optimizer);
+  detail::keep_once("FusedSGD", param_groups_);  // what was put into param_groups() since
   detail::refuse_sparse_gradients("FusedSGD", *this);
   for (auto& group : param_groups_) {
     const auto& options = static_cast<const SGDOptions&>(group.options());

@@ -4,7 +4,6 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/serialize/archive.h>
 
-#include <map>
 #include <typeinfo>
 #include <utility>
 
@@ -24,36 +23,12 @@ void copy_options(const ParamGroups& from, ParamGroups& to) {
   for (size_t g = 0; g < from.size(); ++g) to[g].set_options(from[g].options().clone());
 }
 
-/// Tied weights, which module.parameters() has twice, are one parameter. Throws ValueError for one in two groups.
-ParamGroups each_once(const std::string& name, const ParamGroups& groups) {
-  ParamGroups once;
-  std::map<const at::TensorImpl*, size_t> group_of;
-  for (size_t g = 0; g < groups.size(); ++g) {
-    std::vector<at::Tensor> parameters;
-    for (const at::Tensor& parameter : groups[g].params()) {
-      const auto [found, is_new] = group_of.emplace(parameter.unsafeGetTensorImpl(), g);
-      if (is_new) {
-        parameters.push_back(parameter);
-      } else if (found->second != g) {
-        throw ValueError(name + ": a parameter of group " + std::to_string(g) + " is in group " +
-                         std::to_string(found->second) + " already");
-      }
-    }
-    if (groups[g].has_options()) {
-      once.emplace_back(std::move(parameters), groups[g].options().clone());
-    } else {
-      once.emplace_back(std::move(parameters));
-    }
-  }
-  return once;
-}
-
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(const char* name, ProcessGroup group, const ParamGroups& groups,
                                    std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                                    MakeOptimizer make)
-    : Optimizer(each_once(name, groups), std::move(defaults)),
+    : Optimizer(groups_once(name, groups), std::move(defaults)),
       name_(name),
       group_(std::move(group)),
       own_group_(group_.duplicate()),
@@ -97,7 +72,7 @@ void ShardedOptimizer::sync_options() { copy_options(param_groups_, local_->para
 void ShardedOptimizer::add_param_group(const OptimizerParamGroup& group) {
   ParamGroups all = whole_groups();
   all.push_back(group);
-  Optimizer::add_param_group(each_once(name_, all).back());
+  Optimizer::add_param_group(groups_once(name_, all).back());
   try {
     groups_changed();
   } catch (...) {
@@ -157,10 +132,11 @@ void ShardedOptimizer::load_state_dict(const Optimizer& plain) {
     throw ValueError(name_ + ": the loaded state has " + std::to_string(theirs.size()) +
                      " parameter groups, this optimizer " + std::to_string(param_groups_.size()));
   }
+  const auto their_parameters = tensors_once(theirs);
   for (size_t g = 0; g < theirs.size(); ++g) {
-    if (theirs[g].params().size() == param_groups_[g].params().size()) continue;
+    if (their_parameters[g].size() == param_groups_[g].params().size()) continue;
     throw ValueError(name_ + ": group " + std::to_string(g) + " of the loaded state has " +
-                     std::to_string(theirs[g].params().size()) + " parameters, this optimizer's " +
+                     std::to_string(their_parameters[g].size()) + " parameters, this optimizer's " +
                      std::to_string(param_groups_[g].params().size()));
   }
   const auto& their_defaults = plain.defaults();
@@ -176,7 +152,7 @@ void ShardedOptimizer::load_state_dict(const Optimizer& plain) {
       const std::vector<at::Tensor>& parameters = param_groups_[g].params();
       size_t index = 0;
       while (!parameters[index].is_same(piece.parameter)) ++index;
-      const auto found = plain.state().find(theirs[g].params()[index].unsafeGetTensorImpl());
+      const auto found = plain.state().find(their_parameters[g][index].unsafeGetTensorImpl());
       if (found == plain.state().end()) continue;
       local_->state()[piece.local.unsafeGetTensorImpl()] =
           is_whole(piece) ? found->second->clone()
@@ -271,7 +247,7 @@ void ShardedOptimizer::save(torch::serialize::OutputArchive& archive) const { co
 
 void ShardedOptimizer::load(torch::serialize::InputArchive& archive) {
   const std::unique_ptr<Optimizer> plain = make_(whole_groups());
-  plain->load(archive);
+  read_optimizer(*plain, archive);
   load_state_dict(*plain);
 }
 

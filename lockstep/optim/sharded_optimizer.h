@@ -11,14 +11,13 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/optim/group_tensors.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/zero_partition.h"
 #include "lockstep/parallel/join_session.h"
 
 namespace lockstep {
 namespace detail {
-
-using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
 
 /// What a rank updates of a parameter. `local` is what its local optimizer holds: the parameter itself, or a
 /// flat tensor over the elements in `range` of its memory.
@@ -45,7 +44,8 @@ MakeOptimizer maker(const Defaults& defaults) {
 }  // namespace detail
 
 /// What ZeroRedundancyOptimizer and FusedZeroRedundancyOptimizer have in common, whatever optimizer they
-/// divide. param_groups() are those of all parameters; options set there (by set_lr, schedulers) reach the
+/// divide. A tensor that a group lists several times (tied weights) is one parameter; ValueError for one in two
+/// groups. param_groups() are those of all parameters; options set there (by set_lr, schedulers) reach the
 /// local optimizer with the next step. One thread at a time.
 ///
 /// Under join(), where it must be named beside the models: ranks without inputs step for their share, with

@@ -146,6 +146,7 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module,
       *own_group_, options_.broadcast_buffers ? buffers_ : std::vector<at::Tensor>());
   if (options_.mixed_precision) set_up_precision();
   if (debug_level() >= DebugLevel::INFO) tell_construction(logging_data());
+  if (group_.rank() == 0) tell_tied_parameters(*module_, ignored);
 }
 
 DataParallelCore::~DataParallelCore() {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "lockstep/base/log.h"
+#include "lockstep/parallel/parameters.h"
 
 namespace lockstep::detail {
 namespace {
@@ -26,6 +27,18 @@ void tell_construction(const DDPLoggingData& data) {
       data.total_parameter_size_bytes, fmt::join(data.dtypes, ", "), fmt::join(data.bucket_sizes, ", "),
       data.bucket_cap_bytes, data.broadcast_buffers, data.find_unused_parameters,
       data.gradient_as_bucket_view, data.static_graph));
+}
+
+void tell_tied_parameters(const torch::nn::Module& module, const std::set<std::string>& ignored) {
+  for (TiedNames& names : find_tied_parameters(module)) {
+    std::erase_if(names, [&](const std::string& name) { return ignored.contains(name); });
+    if (names.size() < 2) continue;
+    log::info(fmt::format(
+        "DistributedDataParallel of {}: {} are one tensor (tied). LibTorch's parameters() lists it {} times, and "
+        "the optimizers of torch::optim step it {} times per step() with that list; make them of "
+        "lockstep::parameters(module), which lists it once. Lockstep's optimizers step it once either way",
+        module.name(), fmt::join(names, " and "), names.size(), names.size()));
+  }
 }
 
 void tell_pass(const DDPLoggingData& data, const std::vector<std::string>& unused) {

@@ -12,6 +12,7 @@
 #include "lockstep/parallel/ddp_core.h"
 #include "lockstep/parallel/input_device.h"
 #include "lockstep/parallel/output_tensors.h"
+#include "lockstep/parallel/parameters.h"
 
 namespace lockstep {
 
@@ -97,8 +98,10 @@ class DistributedDataParallel {
   auto* operator->() { return target_of(module_); }
   /// The same of a const wrapper.
   const auto* operator->() const { return target_of(module_); }
-  /// As torch::nn::Module's.
-  std::vector<at::Tensor> parameters(bool recurse = true) const { return base().parameters(recurse); }
+  /// The module's, each tensor once, as lockstep::parameters() (parameters.h) has them.
+  std::vector<at::Tensor> parameters(bool recurse = true) const {
+    return lockstep::parameters(base(), recurse);
+  }
   /// As torch::nn::Module's.
   auto named_parameters(bool recurse = true) const { return base().named_parameters(recurse); }
   /// As torch::nn::Module's.

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/parallel/parameters.h"
 
 namespace lockstep {
 namespace {
@@ -26,7 +27,7 @@ void ModelAverager::average_parameters(const std::vector<at::Tensor>& parameters
   if (!group || !group->is_member()) return;
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> averaged, flat;
-  for (const at::Tensor& parameter : parameters) {
+  for (const at::Tensor& parameter : detail::each_tensor_once(parameters)) {
     if (!parameter.grad().defined()) continue;
     averaged.push_back(parameter);
     flat.push_back(parameter.reshape({-1}));

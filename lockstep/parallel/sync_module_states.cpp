@@ -4,6 +4,7 @@
 
 #include "lockstep/comm/init.h"
 #include "lockstep/parallel/checks/module_check.h"
+#include "lockstep/parallel/parameters.h"
 
 namespace lockstep {
 
@@ -12,14 +13,14 @@ void sync_module_states(const torch::nn::Module& module, SyncModuleStatesOptions
   const at::NoGradGuard no_grad;
   const ProcessGroup group = options.process_group ? *options.process_group : default_world();
   std::string description;
-  for (const auto& item : module.named_parameters())
-    description += describe_parameter(item.key(), item.value());
+  const auto named = detail::named_parameters_once(module);  // so ranks that tie other tensors differ here
+  for (const auto& [name, parameter] : named) description += describe_parameter(name, parameter);
   for (const auto& item : module.named_buffers()) description += describe_buffer(item.key(), item.value());
   verify_same_on_all_ranks(group, kWho, description);
   for (const auto& item : module.named_parameters())
     verify_writable(kWho, "parameter " + item.key(), item.value());
   for (const auto& item : module.named_buffers()) verify_writable(kWho, "buffer " + item.key(), item.value());
-  for (const at::Tensor& parameter : module.parameters()) group.broadcast(parameter, {.src = options.src});
+  for (const auto& [name, parameter] : named) group.broadcast(parameter, {.src = options.src});
   for (const at::Tensor& buffer : module.buffers()) group.broadcast(buffer, {.src = options.src});
 }
 

@@ -18,8 +18,8 @@ struct SyncModuleStatesOptions {
 
 /// Copies the parameters and buffers of one rank's module to all, as DistributedDataParallel does when it is
 /// made. Called by all ranks; blocks. Throws Error naming the first parameter or buffer whose name, shape,
-/// dtype or requires_grad differs between ranks, and then copies none. ValueError, on all
-/// ranks, if one has elements that share memory (as after expand()).
+/// dtype, ties or requires_grad differ between ranks, and then copies none. ValueError, on all ranks, if one
+/// has elements that share memory (as after expand()).
 void sync_module_states(const torch::nn::Module& module, SyncModuleStatesOptions options = {});
 
 }  // namespace lockstep

@@ -32,8 +32,6 @@ class JsonLinesTracker : public Tracker {
   void finish(int exit_code) override;
 
  private:
-  void begin_line(int64_t step);
-  void end_line();
   void write_run_file();
 
   std::filesystem::path path_;

@@ -49,8 +49,8 @@ std::shared_ptr<Tracker> make_tracker(const std::string& kind, const TrackedRun&
     return std::make_shared<TensorBoardTracker>(options.directory / "tensorboard" / run.id);
   }
   if (kind == "wandb") {
-    return std::make_shared<WandbTracker>(
-        WandbOptions{.directory = options.directory, .project = options.project});
+    return std::make_shared<WandbTracker>(WandbOptions{
+        .directory = options.directory, .project = options.project, .is_optional = options.skip_missing});
   }
   if (kind == "jsonl") return std::make_shared<JsonLinesTracker>(options.directory / (stem + ".jsonl"));
   if (kind == "csv") return std::make_shared<CsvTracker>(options.directory / (stem + ".csv"));

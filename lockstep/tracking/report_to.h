@@ -27,6 +27,7 @@ inline constexpr const char* kRunEndName = "run_end.json";
 struct ReportOptions {
   std::filesystem::path directory = ".";  ///< is made where it does not exist
   std::string project = "lockstep";       ///< wandb's
+  bool skip_missing = false;              ///< WandbOptions::is_optional
 };
 
 /// The tracker of this kind for `run`: files of rank 0 and of a run of one rank are `<directory>/metrics.jsonl`

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <variant>
 
+#include "lockstep/base/error.h"
 #include "lockstep/tracking/histogram.h"
 #include "lockstep/tracking/run_id.h"
 
@@ -49,6 +50,12 @@ class KeptRecords {
  private:
   const TrackedRun& run_;
   int64_t of_last_step_ = 0;
+};
+
+/// A tracker needs another program, such as Python, that is not there.
+class NotInstalledError : public ValueError {
+ public:
+  using ValueError::ValueError;
 };
 
 /// `run` as one of several ranks that are tracked side by side: rank 3 of "r" is "r-rank3", in the group "r".

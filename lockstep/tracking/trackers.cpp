@@ -11,6 +11,8 @@ void Trackers::for_each(Call call) {
     try {
       call(*trackers_[t]);
       ++t;
+    } catch (const NotInstalledError&) {
+      throw;
     } catch (const std::exception& error) {
       warn(*trackers_[t], error.what());
       trackers_.erase(trackers_.begin() + static_cast<std::ptrdiff_t>(t));

@@ -12,13 +12,14 @@ namespace lockstep {
 
 /// Tells each of its trackers what it is told. One that throws is left out from then on, with a warning on
 /// standard error; several that fail for the same reason, such as a full disk, get one warning together. So no
-/// call throws, but start() with ValueError where the run cannot be tracked as it is named.
+/// call throws, but start(), with ValueError if the run cannot be tracked as it is named and NotInstalledError if a
+/// tracker needs what is not installed.
 class Trackers : public Tracker {
  public:
   /// They are called in this order.
   explicit Trackers(std::vector<std::shared_ptr<Tracker>> trackers) : trackers_(std::move(trackers)) {}
   std::string name() const override { return "trackers"; }  ///< "trackers"
-  /// Throws ValueError for an id that is no file name.
+  /// Throws ValueError for an id that is no file name, NotInstalledError as a tracker does.
   void start(const TrackedRun& run) override;
   /// Calls each tracker's.
   void log(int64_t step, const TrackedValues& values) override;

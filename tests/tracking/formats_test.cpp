@@ -1,23 +1,22 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "lockstep/base/error.h"
 #include "lockstep/tracking/formats/crc32.h"
 #include "lockstep/tracking/formats/event_file.h"
+#include "lockstep/tracking/formats/json_lines.h"
 #include "lockstep/tracking/formats/json_text.h"
-#include "lockstep/tracking/formats/wandb_log.h"
 #include "lockstep/tracking/histogram.h"
 #include "lockstep/tracking/report_to.h"
 
 namespace lockstep {
 namespace {
 
-TEST(TrackingFormats, ChecksumsOfTheStandards) {
-  EXPECT_EQ(crc32("123456789"), 0xCBF43926u);
-  EXPECT_EQ(crc32("456789", crc32("123")), 0xCBF43926u);
-  // crc32c of the same is 0xE3069283.
+TEST(TrackingFormats, TheChecksumOfTheStandard) {
+  // crc32c of these is 0xE3069283.
   constexpr uint32_t kRotated = (0xE3069283u >> 15) | (0xE3069283u << 17);
   EXPECT_EQ(masked_crc32c("123456789"), kRotated + 0xA282EAD8u);
 }
@@ -45,26 +44,27 @@ TEST(TrackingFormats, EventsAreReadUpToTheFirstThatIsDamaged) {
   }
 }
 
-std::vector<std::string> records_of(std::string_view file) {
-  std::vector<std::string> records;
-  EXPECT_TRUE(read_wandb_records(file, [&](std::string_view record) { records.emplace_back(record); }));
-  return records;
-}
-
-TEST(TrackingFormats, RecordsOfAnySizeMeetABlocksEdgeAnywhere) {
-  constexpr size_t kBlock = 32768;
-  for (size_t before = kBlock - 40; before <= kBlock + 10; ++before) {
-    for (const size_t size : {size_t{0}, size_t{1}, size_t{20}, kBlock, 3 * kBlock}) {
-      const std::vector<std::string> records = {std::string(before - 14, 'a'), std::string(size, 'b'), "end"};
-      std::string file = wandb_log_header();
-      for (const auto& record : records) append_wandb_record(file, file.size(), record);
-      ASSERT_EQ(records_of(file), records) << before << " " << size;
-      file.pop_back();
-      ASSERT_EQ(records_of(file).size(), 2u);
-    }
-  }
-  EXPECT_FALSE(read_wandb_records("something else", [](std::string_view) {}));
-  EXPECT_FALSE(read_wandb_records("", [](std::string_view) {}));
+TEST(TrackingFormats, LinesThatAResumedRunKeeps) {
+  std::string lines;
+  for (const int64_t step : {1, 2, 2, 3})
+    append_json_line(lines, step, {{"a", 0.5}, {"time", 1}}, NotFinite::null);
+  lines.insert(0, "{\"config\": 1}\n");
+  lines += "{\"finish\": 0}\n{\"step\": 1, \"a\": 0";
+  const auto kept = [&](TrackedRun run) {
+    std::vector<bool> asked;
+    const std::string text =
+        kept_json_lines(lines, KeptRecords(run), [&](std::string_view, bool last_is_kept) {
+          asked.push_back(last_is_kept);
+          return last_is_kept;
+        });
+    EXPECT_EQ(asked.size(), 2u);
+    EXPECT_TRUE(lines.starts_with(text.substr(0, text.find("{\"finish"))));
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  EXPECT_EQ(kept({.id = "a", .resume_step = 3}), 6);
+  EXPECT_EQ(kept({.id = "a", .resume_step = 2}), 4);
+  EXPECT_EQ(kept({.id = "a", .resume_step = 2, .resume_step_records = 1}), 3);
+  EXPECT_EQ(kept({.id = "a", .resume_step = 0}), 1);
 }
 
 TEST(TrackingFormats, NumbersAndTextsAsJson) {

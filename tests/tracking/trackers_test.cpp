@@ -9,6 +9,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/tracking/csv_tracker.h"
@@ -24,9 +26,23 @@ class TrackersTest : public ::testing::Test {
   TrackersTest() {
     std::string pattern = ::testing::TempDir() + "/lockstep_trackers_XXXXXX";
     directory = ::mkdtemp(pattern.data());
+    use_client("echo '{\"ready\": \"1\"}' >&3; cat >/dev/null");
   }
-  ~TrackersTest() override { std::filesystem::remove_all(directory); }
+  ~TrackersTest() override {
+    env::set(env::kPythonExec, python_before);
+    std::filesystem::remove_all(directory);
+    std::filesystem::remove(client());
+  }
+  std::string client() const { return directory.string() + "_client"; }
+  /// In place of Python and wandb's client (tracking_peers_test.py has the real ones).
+  void use_client(const std::string& script) {
+    std::filesystem::remove(client());
+    std::ofstream(client()) << "#!/bin/sh\n" << script << "\n";
+    std::filesystem::permissions(client(), std::filesystem::perms::owner_all);
+    env::set(env::kPythonExec, client());
+  }
   std::filesystem::path directory;
+  std::optional<std::string> python_before = env::get(env::kPythonExec);
 };
 
 struct Refusing : Tracker {
@@ -152,23 +168,71 @@ TEST_F(TrackersTest, WandbMetricsAreChecked) {
   wandb.start({.id = "a"});
   wandb.define_metric("train/*", {.summary = "max"});
   EXPECT_THROW(wandb.define_metric("loss", {.summary = "best"}), ValueError);
-  EXPECT_TRUE(wandb.directory().filename().string().ends_with("-a"));
+  EXPECT_EQ(wandb.path(), directory / "wandb" / "a.jsonl");
 }
 
-TEST_F(TrackersTest, OtherRunsInTheDirectoryAreLeftAlone) {
-  const auto track = [&](const std::string& id, std::optional<int64_t> resume) {
-    const TrackedRun run{.id = id, .resume_step = resume};
-    WandbTracker wandb({.directory = directory});
-    wandb.start(run);
-    wandb.log(1, {{"loss", 1}});
-    return wandb.directory();
+TEST_F(TrackersTest, WhatIsNotInstalledIsAnError) {
+  const TrackedRun run{.id = "a"};
+  const auto start = [&](bool skip_missing) {
+    auto counting = std::make_shared<Counting>();
+    Trackers trackers(
+        {make_tracker("wandb", run, {.directory = directory, .skip_missing = skip_missing}), counting});
+    trackers.start(run);
+    trackers.log(1, {{"loss", 1}});
+    EXPECT_EQ(counting->logged, 1u);
   };
-  // "b" is also the end of "a-b".
-  const auto longer = track("a-b", std::nullopt);
-  const auto shorter = track("b", 0);
-  EXPECT_NE(longer, shorter);
-  EXPECT_EQ(track("b", 0), shorter);
-  EXPECT_EQ(track("a-b", 1), longer);
+  const auto expect_error = [&](const std::string& cause) {
+    try {
+      start(false);
+      FAIL() << cause;
+    } catch (const NotInstalledError& error) {
+      EXPECT_NE(std::string(error.what()).find(cause), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("-m pip install wandb"), std::string::npos) << error.what();
+    }
+    ::testing::internal::CaptureStderr();
+    start(true);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("tracking by wandb ends: "), std::string::npos) << said;
+    EXPECT_NE(said.find(cause), std::string::npos) << said;
+  };
+  use_client("echo '{\"missing\": \"snake has no wandb\"}' >&3; exit 1");
+  expect_error("snake has no wandb");
+  use_client("exit 7");
+  expect_error("ended with exit code 7");
+  env::set(env::kPythonExec, (directory / "nothing").string());
+  expect_error("nothing cannot be started: No such file or directory");
+}
+
+TEST_F(TrackersTest, AClientThatFailsIsAWarningAndLosesNothing) {
+  const std::string ready = "echo '{\"ready\": \"1\"}' >&3; ";
+  const std::vector<std::pair<std::string, std::string>> clients = {
+      {"exec sleep 1000", "has not imported wandb within 1 s"},
+      {ready + "exit 3", "its client ended with exit code 3"},
+      {ready + "kill -9 $$", "its client was ended by signal 9"},
+      {ready + "echo '{\"problem\": \"no network\"}' >&3; exit 1", "of this run: no network"},
+      {ready + "exec 3>&-; exec sleep 1000", "its client was ended by signal 9"},
+      {ready + "cat >/dev/null; exit 4", "its client ended with exit code 4"},
+      {ready + "trap '' TERM INT; exec sleep 1000", "has not sent all within 1 s after the end"},
+  };
+  for (const auto& [client, problem] : clients) {
+    SCOPED_TRACE(client);
+    use_client("echo $$ > " + (directory / "pid").string() + "; " + client);
+    ::testing::internal::CaptureStderr();
+    WandbTracker wandb({.directory = directory, .start_timeout_seconds = 0.6, .finish_timeout_seconds = 0.6});
+    wandb.start({.id = "a"});
+    for (int64_t step = 1; step <= 5; ++step) wandb.log(step, {{"loss", 1}});
+    wandb.finish(0);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(lines_of(said), 1u) << said;
+    EXPECT_NE(said.find(problem), std::string::npos) << said;
+    const std::string folder = (directory / "wandb").string();
+    EXPECT_NE(said.find(" " + folder + "/wandb_follower.py " + folder + "/a.jsonl\n"), std::string::npos)
+        << said;
+    const std::string lines = read_file(directory / "wandb" / "a.jsonl");
+    EXPECT_EQ(lines_of(lines), 7u) << lines;
+    EXPECT_TRUE(lines.ends_with("{\"finish\": 0}\n")) << lines;
+    EXPECT_EQ(::kill(std::stoi(read_file(directory / "pid")), 0), -1);  // no process is left
+  }
 }
 
 // A young file and one that is large already.

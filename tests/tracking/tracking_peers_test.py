@@ -1,5 +1,5 @@
-"""Trackers' files as their own programs read them: TensorBoard's event loader and hparams plugin, wandb's datastore and sync,
-Python's json and csv."""
+"""Trackers' files as their own programs read them: TensorBoard's event loader and hparams plugin, wandb's datastore, Python's json
+and csv. The runs of Weights & Biases are made by its client."""
 
 import csv
 import json
@@ -7,10 +7,18 @@ import math
 import os
 import pathlib
 import shutil
+import signal
+import socket
 import subprocess
+import sys
 import tempfile
+import time
+import types
 import unittest
 
+import wandb_server
+
+sys.path.insert(0, str(pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"]) / "lockstep/tracking"))
 RUNNER = pathlib.Path(os.environ["LOCKSTEP_TEST_BIN_DIR"]) / "tracking_runner"
 LAST = 20
 
@@ -41,19 +49,56 @@ def rows_of(records):
 class TrackingTest(unittest.TestCase):
     def setUp(self):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="lockstep_tracking_"))
-        self.addCleanup(shutil.rmtree, self.dir)
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        self.environment = {**{name: value for name, value in os.environ.items() if not name.startswith("WANDB_")},
+                            "WANDB_MODE": "offline", "PYTHON_EXEC": sys.executable, "HOME": str(self.dir)}
 
     def command(self, **given):
         return [RUNNER, *(f"{name}={value}" for name, value in {"dir": self.dir, "id": "first", "to": LAST, **given}.items())]
 
-    def track(self, expect=0, **given):
-        done = subprocess.run(self.command(**given), capture_output=True, text=True, timeout=60)
-        self.assertEqual((done.returncode, done.stderr), (expect, ""))
+    def run_tracked(self, environment=(), **given):
+        return subprocess.run(self.command(**given), capture_output=True, text=True, timeout=100,
+                              env={name: value for name, value in {**self.environment, **dict(environment)}.items() if value is not None})
 
-    def wandb_file(self, run="first"):
-        (path,) = self.dir.glob(f"wandb/offline-run-*-{run}/run-{run}.wandb")
+    def track(self, expect=0, environment=(), **given):
+        done = self.run_tracked(environment, **given)
+        self.assertEqual((done.returncode, done.stderr), (expect, ""))
+        if expect < 0:
+            self.wait_for_the_follower()
+
+    def followers(self):
+        """The processes that follow files below this test's folder, and those that they have started."""
+        found, parents = [], {}
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                parents[int(entry.name)] = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                continue
+            if str(self.dir / "wandb/wandb_follower.py").encode() in words:
+                found.append(int(entry.name))
+        return found + [process for process, parent in parents.items() if parent in found]
+
+    def wait_until(self, condition, what, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, what)
+            time.sleep(0.05)
+
+    def wait_for_the_follower(self):
+        self.wait_until(lambda: not self.followers(), "a follower is left")
+
+    def wandb_file(self, run="first", folder=None):
+        (path,) = (folder or self.dir).glob(f"wandb/offline-run-*-{run}/run-{run}.wandb")
         self.assertRegex(path.parent.name, rf"^offline-run-\d{{8}}_\d{{6}}-{run}$")
         return path
+
+    def run_record(self, run="first", folder=None):
+        (found,) = [record.run for record in records_of(self.wandb_file(run, folder)) if record.WhichOneof("record_type") == "run"]
+        return found
+
+    def exit_codes(self, run="first"):
+        return [record.exit.exit_code for record in records_of(self.wandb_file(run)) if record.WhichOneof("record_type") == "exit"]
 
     def events(self, run="first"):
         from tensorboard.backend.event_processing import event_file_loader
@@ -69,19 +114,20 @@ class TrackingTest(unittest.TestCase):
         loaded.Reload()
         return loaded
 
-    def steps_everywhere(self):
-        """{kind: the steps of train/loss, in the file's order}"""
-        lines = [json.loads(line) for line in (self.dir / "metrics.jsonl").read_text().splitlines()]
-        with open(self.dir / "metrics.csv", newline="") as file:
-            table = list(csv.DictReader(file))
-        rows = rows_of(records_of(self.wandb_file()))
-        return {"jsonl": [line["step"] for line in lines if "train/loss" in line],
-                "csv": [int(row["step"]) for row in table if row["train/loss"]],
-                "wandb": [row["global_step"] for row in rows if "train/loss" in row],
-                "tensorboard": [event.step for event in self.events() for value in event.summary.value if value.tag == "train/loss"]}
+    def steps_of(self, kind):
+        """The steps of train/loss, in the file's order."""
+        if kind == "jsonl":
+            lines = [json.loads(line) for line in (self.dir / "metrics.jsonl").read_text().splitlines()]
+            return [line["step"] for line in lines if "train/loss" in line]
+        if kind == "csv":
+            with open(self.dir / "metrics.csv", newline="") as file:
+                return [int(row["step"]) for row in csv.DictReader(file) if row["train/loss"]]
+        if kind == "wandb":
+            return [row["global_step"] for row in rows_of(records_of(self.wandb_file())) if "train/loss" in row]
+        return [event.step for event in self.events() for value in event.summary.value if value.tag == "train/loss"]
 
-    def assert_steps(self, steps):
-        self.assertEqual(self.steps_everywhere(), dict.fromkeys(("jsonl", "csv", "wandb", "tensorboard"), list(steps)))
+    def assert_steps(self, steps, kinds=("jsonl", "csv", "wandb", "tensorboard")):
+        self.assertEqual({kind: self.steps_of(kind) for kind in kinds}, dict.fromkeys(kinds, list(steps)))
 
     def test_tensorboard_reads_everything(self):
         from tensorboard.util import tensor_util
@@ -135,23 +181,17 @@ class TrackingTest(unittest.TestCase):
                   for run, content in tags.items()}
         self.assertEqual(status, {"first": api_pb2.STATUS_SUCCESS, "second": api_pb2.STATUS_FAILURE})
 
-    def test_wandb_reads_every_record(self):
+    def test_wandb_has_every_record(self):
         self.track(kinds="wandb", rank=1, ranks=2)
         records = records_of(self.wandb_file("first-rank1"))
-        self.assertEqual([record.num for record in records], list(range(1, len(records) + 1)))
-        self.assertEqual({record._info.stream_id for record in records}, {"first-rank1"})
-        kinds = [record.WhichOneof("record_type") for record in records]
-        self.assertEqual(kinds[:4], ["header", "run", "environment", "telemetry"])
-        self.assertEqual(kinds[-2:], ["telemetry", "exit"])
-        run = records[1].run
+        run = self.run_record("first-rank1")
         self.assertEqual((run.run_id, run.display_name, run.run_group, run.project),
                          ("first-rank1", "a run-rank1", "a run", "a project"))
-        self.assertTrue(records[-2].telemetry.feature.finish and records[3].telemetry.feature.offline)
-        self.assertEqual(records[-1].exit.exit_code, 0)
+        self.assertEqual(self.exit_codes("first-rank1"), [0])
         config = {}
         for record in records:
             config.update(values_of(record.config.update))
-        self.assertEqual(config, {"learning_rate": 5e-5, "optim": "sgd", "bf16": True, "max_steps": 20})
+        self.assertLessEqual({"learning_rate": 5e-5, "optim": "sgd", "bf16": True, "max_steps": 20}.items(), config.items())
         summary = {}
         for record in records:
             summary.update(values_of(record.summary.update))
@@ -160,76 +200,154 @@ class TrackingTest(unittest.TestCase):
         rows = rows_of(records)
         self.assertEqual([row["_step"] for row in rows], sorted({row["_step"] for row in rows}))
         self.assertEqual([row["train/loss"] for row in rows if "train/loss" in row], [1 / step for step in range(1, LAST + 1)])
+        self.assertTrue(all(abs(row["_timestamp"] - time.time()) < 600 for row in rows))
+        (odd,) = [row for row in rows if "odd" in row]
+        self.assertTrue(math.isnan(odd["odd"]) and odd["endless"] == math.inf)
         (text,) = [row for row in rows if "sample" in row]
         self.assertEqual((text["sample"], text["global_step"]), ('a "quoted"\ntext, naïve', 2))
-        (histogram,) = [row for row in rows if "weights/fc" in row]
-        self.assertEqual(histogram["weights/fc"], {"_type": "histogram", "values": [1, 1, 1, 1], "bins": [0, 0.25, 0.5, 0.75, 1]})
+        (histogram,) = [row for row in rows if "weights/fc/_type" in row]
+        self.assertEqual((histogram["weights/fc/values"], histogram["weights/fc/bins"]), ([1, 1, 1, 1], [0, 0.25, 0.5, 0.75, 1]))
         metrics = {record.metric.name or record.metric.glob_name: record.metric for record in records
                    if record.WhichOneof("record_type") == "metric"}
         self.assertEqual(metrics["eval/accuracy"].step_metric, "global_step")
-        self.assertTrue(metrics["eval/accuracy"].expanded_from_glob and metrics["train/loss"].summary.min)
-        self.assertEqual(set(metrics), {"global_step", "*", "train/loss", "train/learning_rate", "eval/accuracy", "sample",
-                                        "weights/fc", "odd", "endless"})
+        self.assertTrue(metrics["train/loss"].summary.min)
 
-    def test_a_long_wandb_file_crosses_its_blocks(self):
+    def test_many_rows_arrive_in_order(self):
         self.track(kinds="wandb", to=3000)
-        path = self.wandb_file()
-        self.assertGreater(path.stat().st_size, 10 * 32768)
-        self.assertEqual(len(rows_of(records_of(path))), 3000 + 600 + 3)
+        rows = rows_of(records_of(self.wandb_file()))
+        self.assertEqual([row["global_step"] for row in rows if "train/loss" in row], list(range(1, 3001)))
+        self.assertEqual(len(rows), 3000 + 600 + 3)
 
-    def test_the_real_sync_accepts_the_file(self):
-        """`wandb sync` up to the network: its reader takes every record, and its sender's handlers work on them."""
-        self.track(kinds="wandb")
-        self.track(kinds="wandb", **{"from": 11}, resume=10)
-        code = """if True:
-            import sys, os
-            os.environ["WANDB_SILENT"] = "true"
-            from wandb.sync import sync
-            from wandb.sdk.internal import sender
-            sent = []
-            class Sender(sender.SendManager):
-                def send_run(self, record, file_dir=None):
-                    self._run = record.run
-                    self._consolidated_config.update_from_proto(record.run.config)
-                def _update_config(self): pass
-                def _debounce_config(self): pass
-                def _save_file(self, *_, **__): pass
-                def send(self, record):
-                    record.control.req_resp = False
-                    sent.append(record.WhichOneof("record_type"))
-                    super().send(record)
-                def finish(self):
-                    print("summary", dict(self._consolidated_summary))
-                    config = self._consolidated_config.non_internal_config()
-                    print("config", {name: config[name] for name in ("optim", "max_steps")})
-            sender.SendManager = Sender
-            thread = sync.SyncThread([sys.argv[1]], mark_synced=True, app_url="")
-            thread.run()
-            print("sent", {kind: sent.count(kind) for kind in sent})
-        """
-        environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_DIR": str(self.dir), "HOME": str(self.dir),
-                       "WANDB_API_KEY": "0" * 40}
-        path = self.wandb_file()
-        done = subprocess.run([os.sys.executable, "-c", code, path.parent], capture_output=True, text=True, timeout=300,
-                              env=environment, cwd=self.dir)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("'train/loss': {'min': 0.05}", done.stdout)
-        self.assertIn("config {'optim': 'sgd', 'max_steps': 20}", done.stdout)
-        self.assertIn(f"'history': {LAST + 4 + 3}", done.stdout)
-        self.assertTrue(path.with_name(path.name + ".synced").exists(), done.stdout)
-        # A resumed run is to be uploaded again.
-        self.track(kinds="wandb", **{"from": 21}, to=22, resume=20)
-        self.assertFalse(path.with_name(path.name + ".synced").exists())
+    def test_the_exit_code_is_the_runs(self):
+        self.track(kinds="wandb", end="fail", to=3)
+        self.assertEqual(self.exit_codes(), [1])
 
-    def test_wandb_sync_lists_the_records(self):
-        self.track(kinds="wandb")
-        environment = {**os.environ, "HOME": str(self.dir), "WANDB_API_KEY": "0" * 40, "WANDB_DIR": str(self.dir)}
-        done = subprocess.run([os.sys.executable, "-m", "wandb", "sync", "--view", "--no-mark-synced", self.wandb_file().parent],
-                              capture_output=True, text=True, timeout=300, env=environment, cwd=self.dir)
+    def test_variables_of_the_client_count(self):
+        elsewhere = self.dir / "elsewhere"
+        elsewhere.mkdir()
+        self.track(kinds="wandb", to=3, environment={"WANDB_PROJECT": "other", "WANDB_NAME": "named", "WANDB_RUN_GROUP": "grouped",
+                                                     "WANDB_TAGS": "one,two", "WANDB_DIR": str(elsewhere)})
+        run = self.run_record(folder=elsewhere)
+        self.assertEqual((run.run_id, run.project, run.display_name, run.run_group, list(run.tags)),
+                         ("first", "other", "named", "grouped", ["one", "two"]))
+
+    def test_without_a_login_the_run_is_written_offline(self):
+        done = self.run_tracked({"WANDB_MODE": None}, kinds="wandb")
         self.assertEqual(done.returncode, 0, done.stderr)
-        lines = done.stdout.splitlines()
-        self.assertEqual(lines.count("Record: history"), LAST + 4 + 3, done.stdout + done.stderr)
-        self.assertEqual((lines.count("Record: run"), lines.count("Record: exit"), lines[-1]), (1, 1, "done."))
+        self.assertRegex(done.stderr, r"^\[lockstep\] warning: nobody is logged in to Weights & Biases, .*\n$")
+        self.assertIn(f"wandb sync {self.wandb_file().parent}`", done.stderr)
+        self.assertEqual(len(rows_of(records_of(self.wandb_file()))), LAST + 4 + 3)
+
+    def test_without_the_package_the_run_does_not_start(self):
+        bare = self.dir / "bare"
+        bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+        bare.chmod(0o700)
+        done = self.run_tracked({"PYTHON_EXEC": str(bare)}, kinds="wandb")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertRegex(done.stderr, r"error: the tracker wandb needs Python 3 with the package wandb, and .* cannot import wandb \(No module "
+                                      r"named 'wandb'\); install it there \(python3 -m pip install wandb\)")
+        self.wait_for_the_follower()
+        # A folder of that name, such as the client makes itself, is no package.
+        (self.dir / "wandb").mkdir(exist_ok=True)
+        done = self.run_tracked({"PYTHON_EXEC": str(bare), "PYTHONPATH": str(self.dir)}, kinds="wandb")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("cannot import wandb", done.stderr)
+
+    def start_and_log(self, **given):
+        process = subprocess.Popen(self.command(kinds="wandb", end="wait", **given), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env=self.environment, start_new_session=True)
+        self.addCleanup(process.kill)
+        self.assertEqual(process.stdout.readline(), "logged\n")
+        self.wait_until(lambda: len(self.followers()) > 1, "the client has not started its service")
+        return process, self.followers()
+
+    def test_a_training_that_is_killed_leaves_no_process(self):
+        for stop in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
+            process, followers = self.start_and_log()
+            os.killpg(process.pid, stop)
+            self.assertEqual(process.wait(60), -stop)
+            process.communicate()
+            self.wait_for_the_follower()
+            for follower in followers:
+                self.assertFalse(pathlib.Path(f"/proc/{follower}/exe").exists())
+            self.assertEqual(self.exit_codes(), [1])
+            self.assertEqual(len(rows_of(records_of(self.wandb_file()))), LAST + 4 + 3)
+
+    def test_what_a_dead_or_blocked_client_has_not_sent_can_be_sent_later(self):
+        for stop, said in ((signal.SIGKILL, "its client was ended by signal 9"), (signal.SIGSTOP, "its client has not sent all within 2 s")):
+            process, followers = self.start_and_log(patience=2)
+            os.kill(followers[0], stop)
+            _, errors = process.communicate("\n", timeout=60)
+            self.assertEqual(process.returncode, 0, errors)
+            lines = [line for line in errors.splitlines() if "Weights & Biases" in line]
+            self.assertEqual(len(lines), 1, errors)
+            self.assertIn(said, lines[0])
+            self.wait_for_the_follower()
+            command = lines[0].split("to send them later: ")[1].split()
+            self.assertEqual(command[1:], [str(self.dir / "wandb/wandb_follower.py"), str(self.dir / "wandb/first.jsonl")])
+            done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=self.environment)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(len(rows_of(records_of(self.wandb_file()))), LAST + 4 + 3)
+            self.assertEqual(self.exit_codes(), [0])
+
+    def test_a_server_that_does_not_answer_costs_a_warning(self):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            for port in (9, silent.getsockname()[1]):  # nobody listens at the first
+                done = self.run_tracked({"WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": f"http://127.0.0.1:{port}"},
+                                        kinds="wandb", patience=2)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn("warning: Weights & Biases gets no more of this run: ", done.stderr)
+                self.assertIn("to send them later: ", done.stderr)
+                self.assertEqual(len((self.dir / "wandb/first.jsonl").read_text().splitlines()), 1 + 2 + LAST + 4 + 3 + 2)
+                self.wait_for_the_follower()
+
+    def test_an_online_run_goes_on_where_the_server_has_it(self):
+        server = wandb_server.Server()
+        self.addCleanup(server.close)
+        self.track(kinds="wandb", to=8, end="kill", expect=-9, environment=server.environment)
+        self.wait_until(lambda: server.exit_codes == [1], "the killed run is not finished")
+        # Steps 6 to 8 are there, step 5 has another record.
+        self.track(kinds="wandb", **{"from": 6}, to=12, resume=5, environment=server.environment)
+        self.assertEqual(server.exit_codes, [1, 0])
+        self.assertEqual([row["_step"] for row in server.rows], list(range(1, 12 + 2 + 3 + 1)))
+        self.assertEqual([(row["global_step"], row["train/loss"]) for row in server.rows if "train/loss" in row],
+                         [(step, 1 / step) for step in range(1, 13)])
+        # A run that begins anew replaces it.
+        self.track(kinds="wandb", to=2, environment=server.environment)
+        self.assertEqual([row["global_step"] for row in server.rows][:3], [1, 2, 2])
+        # By hand, to a server that has nothing.
+        other = wandb_server.Server()
+        self.addCleanup(other.close)
+        done = subprocess.run([sys.executable, self.dir / "wandb/wandb_follower.py", self.dir / "wandb/first.jsonl"], capture_output=True,
+                              text=True, timeout=100, env={**self.environment, **other.environment})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(([row["global_step"] for row in other.rows], other.exit_codes), ([1, 2, 2], [0]))
+
+    def test_an_online_run_gets_no_row_twice(self):
+        import wandb_follower
+
+        rows = []
+        run = types.SimpleNamespace(starting_step=12, log=lambda row, step, commit: rows.append((step, row["global_step"], row["a"])))
+        sender = wandb_follower.Sender(None, run, None)
+        for step, value in ((10, 1), (10, 2), (10, 3), (11, 4), (20, 5)):
+            sender.send({"step": step, "time": 1.5, "a": value})
+        self.assertEqual(rows, [(12, 10, 3), (13, 11, 4), (20, 20, 5)])
+
+    def test_long_histograms_are_put_together(self):
+        import wandb
+        import wandb_follower
+
+        for bins in (512, 513, 1000, 5000):
+            made = wandb_follower.histogram(wandb, [float(edge) for edge in range(bins + 1)], [1] * bins)
+            self.assertLessEqual(len(made.histogram), 512)
+            self.assertEqual((sum(made.histogram), made.bins[0], made.bins[-1]), (bins, 0, bins))
+            self.assertEqual([right - left for left, right in zip(made.bins, made.bins[1:])], made.histogram)
+
+    def test_other_runs_in_the_folder_are_left_alone(self):
+        for run in ("a-b", "b", "b"):  # "b" is also the end of "a-b"
+            self.track(kinds="wandb", id=run, to=2)
+        self.assertEqual(len(list(self.dir.glob("wandb/offline-run-*"))), 2)
+        self.assertEqual([self.run_record(run).run_id for run in ("a-b", "b")], ["a-b", "b"])
 
     def test_json_lines_and_csv(self):
         self.track(kinds="jsonl,csv")
@@ -258,11 +376,11 @@ class TrackingTest(unittest.TestCase):
         self.track(**{"from": 13}, resume=12)
         self.assert_steps(range(1, LAST + 1))
         for path, content in first.items():
-            if path.name != "metrics.run.json" and "tfevents" not in path.name:
+            if path.suffix in (".csv", ".jsonl") and path.parent == self.dir:
                 self.assertTrue(path.read_bytes().startswith(content), path)
         rows = rows_of(records_of(self.wandb_file()))
-        self.assertEqual([row["_step"] for row in rows], sorted({row["_step"] for row in rows}))
-        self.assertEqual([row["_runtime"] for row in rows], sorted(row["_runtime"] for row in rows))
+        for name in ("_step", "_timestamp"):
+            self.assertEqual([row[name] for row in rows], sorted({row[name] for row in rows}))
 
     def test_what_lies_behind_the_resumed_step_is_cut_off(self):
         self.track(end="kill", expect=-9, to=15)
@@ -275,10 +393,8 @@ class TrackingTest(unittest.TestCase):
         self.track(**{"from": 16}, resume=15)
         self.assert_steps(range(1, LAST + 1))
         records = records_of(self.wandb_file())
-        kinds = [record.WhichOneof("record_type") for record in records]
-        self.assertEqual((kinds.count("run"), kinds.count("exit"), kinds.count("header")), (1, 1, 1))
+        self.assertEqual((self.run_record().run_id, self.exit_codes()), ("first", [0]))
         self.assertEqual(sum("best" in values_of(record.summary.update) for record in records), 1)
-        self.assertEqual([record.num for record in records], sorted({record.num for record in records}))
         loaded = self.accumulated()
         self.assertEqual([event.step for event in loaded.Scalars("eval/accuracy")], [5, 10, 15, 20])
         tags = [value.tag for event in self.events() for value in event.summary.value]
@@ -308,7 +424,7 @@ class TrackingTest(unittest.TestCase):
         self.track(to=15)
         cut = 0
         for path in self.dir.rglob("*"):
-            if path.suffix in (".jsonl", ".csv", ".wandb") or "tfevents" in path.name:
+            if path.suffix in (".jsonl", ".csv") or "tfevents" in path.name:
                 os.truncate(path, path.stat().st_size - 3)
                 cut += 1
         self.assertEqual(cut, 4)
@@ -316,10 +432,14 @@ class TrackingTest(unittest.TestCase):
         self.assert_steps(range(1, LAST + 1))
 
     def test_the_files_can_be_read_while_the_run_goes(self):
-        with subprocess.Popen(self.command(end="wait"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(self.command(end="wait"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                              env=self.environment) as process:
             self.addCleanup(process.kill)
             self.assertEqual(process.stdout.readline(), "logged\n")
-            self.assert_steps(range(1, LAST + 1))
+            lines = [json.loads(line) for line in (self.dir / "wandb/first.jsonl").read_text().splitlines()]
+            self.assertEqual([line["step"] for line in lines if "train/loss" in line], list(range(1, LAST + 1)))
+            # wandb's client writes its file by blocks.
+            self.assert_steps(range(1, LAST + 1), kinds=("jsonl", "csv", "tensorboard"))
             process.communicate("\n", timeout=60)
         self.assertEqual(process.returncode, 0)
 
@@ -330,7 +450,7 @@ class TrackingTest(unittest.TestCase):
         self.assertLessEqual({"metrics.jsonl", "metrics.csv", "metrics-rank1.jsonl", "metrics-rank1.csv"}, names)
         for rank in (0, 1):
             self.assertEqual([event.step for event in self.accumulated(f"first-rank{rank}").Scalars("train/loss")], [1, 2, 3])
-            run = records_of(self.wandb_file(f"first-rank{rank}"))[1].run
+            run = self.run_record(f"first-rank{rank}")
             self.assertEqual((run.display_name, run.run_group), (f"a run-rank{rank}", "a run"))
 
 

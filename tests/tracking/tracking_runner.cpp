@@ -1,6 +1,7 @@
 // For tracking_peers_test.py: tracks a run of made-up numbers. Arguments are NAME=VALUE.
 //   dir, id, kinds (as --report-to), from and to (steps), resume (steps kept), records (kept of the last of them), rank and ranks,
-//   end: finish, fail (exit code 1), kill (SIGKILL), wait (for a line on standard input, then finish)
+//   end: finish, fail (exit code 1), kill (SIGKILL), wait (for a line on standard input, then finish), patience (seconds that
+//   wandb's client has at the end)
 #include <signal.h>
 #include <unistd.h>
 
@@ -45,6 +46,11 @@ int run(int argc, char** argv) {
   std::vector<std::shared_ptr<Tracker>> list;
   const auto kinds = parse_report_to(given["kinds"]);
   for (const auto& kind : kinds.value()) {
+    if (kind == "wandb" && given.contains("patience")) {
+      list.push_back(std::make_shared<WandbTracker>(
+          WandbOptions{.directory = given["dir"], .finish_timeout_seconds = std::stod(given["patience"])}));
+      continue;
+    }
     list.push_back(make_tracker(kind, tracked, {.directory = given["dir"], .project = "a project"}));
   }
   Trackers trackers(list);

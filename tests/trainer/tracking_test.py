@@ -3,8 +3,10 @@
 import csv
 import json
 import pathlib
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -19,10 +21,14 @@ class TrackingTest(unittest.TestCase):
         tiny.write_csv(self.dir / "train.csv", tiny.make_rows(40, seed=1))
         tiny.write_csv(self.dir / "validation.csv", tiny.make_rows(20, seed=2))
 
-    def train(self, flags, ranks=None, **environment):
-        done = tiny.run({"--model-name-or-path": tiny.prepared_model(), "--train-file": self.dir / "train.csv", "--validation-file":
+    def run_training(self, flags, ranks=None, **environment):
+        return tiny.run({"--model-name-or-path": tiny.prepared_model(), "--train-file": self.dir / "train.csv", "--validation-file":
                          self.dir / "validation.csv", "--output-dir": self.out, "--num-train-epochs": 1, "--eval-strategy": "epoch",
-                         "--logging-steps": 1, **flags}, ranks, {"OMP_NUM_THREADS": "1", **environment})
+                         "--logging-steps": 1, **flags}, ranks, {"OMP_NUM_THREADS": "1", "WANDB_MODE": "offline", "PYTHON_EXEC": sys.executable,
+                                                                **environment})
+
+    def train(self, flags, ranks=None, **environment):
+        done = self.run_training(flags, ranks, **environment)
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def files(self):
@@ -74,7 +80,22 @@ class TrackingTest(unittest.TestCase):
             self.assertEqual((self.lines(), self.rows()), (expected, expected), step)
             self.assertEqual(self.run_file()["id"], run)
             self.assertEqual([step for step, values in expected if "train/loss" in values], [1, 2, 3, 4, 5])
-        self.assertEqual(len(list(self.out.glob("tensorboard/*/events*")) + list(self.out.glob("wandb/*/*.wandb"))), 2)
+        self.assertEqual(len(list(self.out.glob("tensorboard/*/events*")) + list(self.out.glob("wandb/offline-run-*/*.wandb"))), 2)
+
+    def test_without_wandb_no_rank_trains(self):
+        for ranks in (None, 2):
+            done = self.run_training({"--report-to": "wandb,jsonl"}, ranks, PYTHON_EXEC="/bin/false")
+            self.assertEqual(done.returncode, 2, done.stderr)
+            errors = [line for line in done.stderr.splitlines() if re.search("bert_classify: error: .*the tracker wandb needs Python 3 with the", line)]
+            self.assertEqual(len(errors), 1, done.stderr)
+            self.assertFalse((self.out / "model.safetensors").exists())
+            shutil.rmtree(self.out)
+
+    def test_all_trackers_are_those_that_are_installed(self):
+        self.train({"--report-to": "all"}, PYTHON_EXEC="/bin/false")
+        expected = self.expected()
+        self.assertEqual((self.lines(), self.rows()), (expected, expected))
+        self.assertEqual(list(self.out.glob("wandb/offline-run-*")), [])
 
     def test_every_entry_of_the_log_arrives_everywhere(self):
         from tensorboard.backend.event_processing import event_accumulator

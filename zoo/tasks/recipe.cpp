@@ -17,6 +17,7 @@
 #include "lockstep/base/memory.h"
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/job/stop_signals.h"
+#include "lockstep/parallel/parameters.h"
 #include "lockstep/tracking/progress/progress_bar.h"
 #include "lockstep/trainer/flags.h"
 #include "lockstep/trainer/output/output_dir.h"
@@ -169,7 +170,7 @@ int run(const char* name, const char* description, Recipe& recipe, int argc, cha
 
 std::string parameters_in_words(const torch::nn::Module& module) {
   int64_t parameters = 0;
-  for (const auto& parameter : module.parameters()) parameters += parameter.numel();
+  for (const auto& parameter : lockstep::parameters(module)) parameters += parameter.numel();
   return fmt::format("{:.1f} M parameters", static_cast<double>(parameters) / 1e6);
 }
 

@@ -17,22 +17,19 @@ constexpr Table make_table(uint32_t reversed_polynomial) {
   return table;
 }
 
-constexpr Table kIeee = make_table(0xEDB88320);
 constexpr Table kCastagnoli = make_table(0x82F63B78);
 
-uint32_t checksum(const Table& table, std::string_view bytes, uint32_t before) {
-  uint32_t sum = ~before;
-  for (const char c : bytes) sum = table[(sum ^ static_cast<unsigned char>(c)) & 0xFF] ^ (sum >> 8);
+uint32_t crc32c(std::string_view bytes) {
+  uint32_t sum = ~uint32_t{0};
+  for (const char c : bytes) sum = kCastagnoli[(sum ^ static_cast<unsigned char>(c)) & 0xFF] ^ (sum >> 8);
   return ~sum;
 }
 
 }  // namespace
 
-uint32_t crc32(std::string_view bytes, uint32_t before) { return checksum(kIeee, bytes, before); }
-
 uint32_t masked_crc32c(std::string_view bytes) {
   constexpr uint32_t kMask = 0xA282EAD8;
-  const uint32_t sum = checksum(kCastagnoli, bytes, 0);
+  const uint32_t sum = crc32c(bytes);
   return ((sum >> 15) | (sum << 17)) + kMask;
 }
 

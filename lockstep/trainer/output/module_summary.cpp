@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/parallel/parameters.h"
+
 namespace lockstep {
 namespace {
 
 int64_t count(const torch::nn::Module& module, bool trained_only) {
   int64_t elements = 0;
-  for (const auto& parameter : module.parameters()) {
+  for (const auto& parameter : parameters(module)) {
     if (!trained_only || parameter.requires_grad()) elements += parameter.numel();
   }
   return elements;
@@ -50,7 +52,7 @@ std::string module_summary(const torch::nn::Module& module) {
         fmt::format("{:<{}}  {:<{}}  {:>10}\n", row.name, name_width, row.type, type_width, row.parameters);
   }
   size_t bytes = 0;
-  for (const auto& parameter : module.parameters()) bytes += parameter.nbytes();
+  for (const auto& parameter : parameters(module)) bytes += parameter.nbytes();
   const int64_t all = count(module, false), trained = count(module, true);
   return text + fmt::format("{} parameters, {} trained, {} not, {:.1f} MB", all, trained, all - trained,
                             static_cast<double>(bytes) / 1e6);

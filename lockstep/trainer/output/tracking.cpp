@@ -13,6 +13,7 @@
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
+#include "lockstep/comm/all_ranks.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/tracking/report_to.h"
 #include "lockstep/tracking/trackers.h"
@@ -77,25 +78,19 @@ class Tracking : public TrainerCallback, public detail::KnowsTheEnd {
   void on_train_begin(CallbackContext& context) override {
     trackers_.reset();
     if (context.args.fast_dev_run > 0) return;
-    const int rank = context.group.rank(), size = context.group.size();
-    const bool all = options_.all_ranks && size > 1;
-    if (rank != 0 && !all) return;
-    const int64_t step = context.state.global_step;
-    TrackedRun run;
-    if (rank == 0) run.id = choose_run_id(context.args, step > 0);
-    if (all) run.id = broadcast_object(context.group, run.id).get<std::string>();
-    run.name = default_name(context.args);
-    run.world_size = size;
-    if (all) run = run_of_rank(run, rank, size);
-    if (step > 0) {
-      run.resume_step = step;
-      const auto& history = context.state.log_history;
-      run.resume_step_records = std::count_if(history.begin(), history.end(),
-                                              [&](const LogEntry& entry) { return entry.step == step; });
+    const bool all = options_.all_ranks && context.group.size() > 1;
+    const bool tracks = all || context.group.rank() == 0;
+    if (given_ && !tracks) return;
+    const TrackedRun run = tracks ? run_of(context, all) : TrackedRun{};
+    const auto start = [&] {
+      if (tracks) start_trackers(context, run);
+    };
+    // What report_to names is the same on all ranks, and so is the error if a tracker cannot start.
+    if (given_) {
+      start();
+    } else {
+      on_all_ranks(context.group, start);
     }
-    trackers_.emplace(given_ ? *given_ : make_trackers(context.args, run));
-    trackers_->start(run);
-    trackers_->config(settings_of(context));
     if (all) usage_.emplace();
   }
 
@@ -121,14 +116,43 @@ class Tracking : public TrainerCallback, public detail::KnowsTheEnd {
   }
 
  private:
+  static TrackedRun run_of(const CallbackContext& context, bool all) {
+    const int rank = context.group.rank(), size = context.group.size();
+    const int64_t step = context.state.global_step;
+    TrackedRun run;
+    if (rank == 0) run.id = choose_run_id(context.args, step > 0);
+    if (all) run.id = broadcast_object(context.group, run.id).get<std::string>();
+    run.name = default_name(context.args);
+    run.world_size = size;
+    if (all) run = run_of_rank(run, rank, size);
+    if (step > 0) {
+      run.resume_step = step;
+      const auto& history = context.state.log_history;
+      run.resume_step_records = std::count_if(history.begin(), history.end(),
+                                              [&](const LogEntry& entry) { return entry.step == step; });
+    }
+    return run;
+  }
+
+  void start_trackers(const CallbackContext& context, const TrackedRun& run) {
+    trackers_.emplace(given_ ? *given_ : make_trackers(context.args, run));
+    try {
+      trackers_->start(run);
+    } catch (...) {
+      trackers_.reset();  // those behind the one that failed have not begun
+      throw;
+    }
+    trackers_->config(settings_of(context));
+  }
+
   static std::vector<std::shared_ptr<Tracker>> make_trackers(const TrainingArguments& arguments,
                                                              const TrackedRun& run) {
     std::vector<std::shared_ptr<Tracker>> made;
     const auto kinds = parse_report_to(arguments.report_to);
-    for (const auto& kind : kinds.value()) {
-      made.push_back(
-          make_tracker(kind, run, {.directory = arguments.output_dir, .project = arguments.project}));
-    }
+    const ReportOptions options{.directory = arguments.output_dir,
+                                .project = arguments.project,
+                                .skip_missing = arguments.report_to == "all"};
+    for (const auto& kind : kinds.value()) made.push_back(make_tracker(kind, run, options));
     return made;
   }
 

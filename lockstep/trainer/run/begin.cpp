@@ -7,6 +7,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/all_ranks.h"
+#include "lockstep/optim/group_tensors.h"
+#include "lockstep/parallel/parameters.h"
 #include "lockstep/trainer/evaluation.h"
 #include "lockstep/trainer/flow.h"
 #include "lockstep/trainer/optimizer_choice.h"
@@ -111,7 +113,7 @@ Run Trainer::Impl::plan_run(const std::optional<ResumePoint>& resumed) {
        .seed = arguments.sampling_seed()},
       parts.train_dataset.lengths);
   return {
-      .plan = plan, .sampler = std::move(sampler), .position = position, .parameters = module.parameters()};
+      .plan = plan, .sampler = std::move(sampler), .position = position, .parameters = parameters(module)};
 }
 
 void Trainer::Impl::begin_state(const Run& run, const std::optional<ResumePoint>& resumed) {
@@ -146,6 +148,22 @@ void Trainer::Impl::begin_state(const Run& run, const std::optional<ResumePoint>
   }
 }
 
+namespace {
+
+// An optimizer that the user gives: torch::optim's step a tensor once per listing. Lockstep's list each once.
+void tell_repeated_parameters(const torch::optim::Optimizer& optimizer, TrainingBar& bar) {
+  size_t listed = 0, different = 0;
+  for (const auto& group : optimizer.param_groups()) listed += group.params().size();
+  for (const auto& group : tensors_once(optimizer.param_groups())) different += group.size();
+  if (listed == different) return;
+  bar.message(fmt::format(
+      "warning: the optimizer lists {} parameters, of which {} are different tensors, and steps a tensor "
+      "once per listing; make it of lockstep::parameters(model)",
+      listed, different));
+}
+
+}  // namespace
+
 void Trainer::Impl::begin_optimizer() {
   if (!parts.optimizer || owns_optimizer) {
     parts.optimizer = make_optimizer(arguments, module, parts.parameter_rules, group);
@@ -157,6 +175,7 @@ void Trainer::Impl::begin_optimizer() {
       if (g == given_rates.size()) given_rates.push_back(groups[g].options().get_lr());
       groups[g].options().set_lr(given_rates[g]);
     }
+    tell_repeated_parameters(*parts.optimizer, bar);
   }
 }
 
@@ -169,6 +188,7 @@ Run Trainer::Impl::begin_run() {
       arguments.lr_schedule(run.plan.max_steps);  // a mistake is told before files are touched
     run_log.begin(arguments, resumed ? &resumed->state.log_history : nullptr);
   });
+  is_tracked = true;
   checkpoints.reset();
   if (arguments.saves()) {
     checkpoints.emplace(arguments, group,
@@ -188,7 +208,6 @@ Run Trainer::Impl::begin_run() {
   begin_schedule(run);
   if (arguments.ema_decay > 0) ema.emplace(module, arguments.ema_decay, /*use_buffers=*/true);
   callbacks = parts.callbacks;
-  is_tracked = true;
   callbacks.insert(callbacks.begin(), std::make_shared<DefaultFlow>(run.plan));
   module.train();
   module.zero_grad();  // what was there before, of a training that failed for one, is not of the first step
