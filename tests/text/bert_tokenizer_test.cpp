@@ -134,8 +134,8 @@ TEST_F(BertTokenizerTest, AByteOrderMarkIsNoPartOfAToken) {
   const std::string mark = "\xEF\xBB\xBF";
   for (const char* name : {"vocab.txt", "tokenizer.json"}) {
     const std::string content = name == std::string("vocab.txt") ? kVocab : kJson;
-    const auto plain = BertTokenizer::from_file(directory.write(name, content));
-    const auto marked = BertTokenizer::from_file(directory.write(name, mark + content));
+    const auto plain = text::BertTokenizer::from_file(directory.write(name, content));
+    const auto marked = text::BertTokenizer::from_file(directory.write(name, mark + content));
     EXPECT_EQ(marked.vocab_size(), plain.vocab_size()) << name;
     EXPECT_EQ(marked.pad_token_id(), 0) << name;
     EXPECT_EQ(marked.encode("hello World[MASK]").input_ids, plain.encode("hello World[MASK]").input_ids)
