@@ -74,7 +74,7 @@ void measure(const Settings& settings) {
   auto model = Kind::make();
   const auto inputs = Kind::inputs(batch);
   const auto forward = make_forward<typename Kind::Module, std::decay_t<decltype(inputs)>>(settings, model);
-  FusedAdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-5));
+  FusedAdamW optimizer(parameters(model), torch::optim::AdamWOptions(1e-5));
   const at::Tensor labels = at::randint(2, {batch}, at::kLong);
   const auto step = [&] {
     optimizer.zero_grad();

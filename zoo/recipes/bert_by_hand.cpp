@@ -69,7 +69,7 @@ void train(models::BertForSequenceClassification& model, const Samples& training
            const Options& o, const World& world) {
   DistributedDataParallel ddp(model);                    // all ranks start with rank 0's weights
   at::manual_seed(static_cast<uint64_t>(world.rank()));  // each rank drops out its own units
-  FusedAdamW optimizer(model->parameters(), torch::optim::AdamWOptions(o.learning_rate).weight_decay(0));
+  FusedAdamW optimizer(parameters(model), torch::optim::AdamWOptions(o.learning_rate).weight_decay(0));
   DistributedSampler sampler(training.size(), {.num_replicas = world.size(), .rank = world.rank()});
   int64_t step = 0;
   for (int64_t epoch = 0; epoch < o.epochs; ++epoch) {

@@ -268,7 +268,7 @@ void report(const Options& o, const World& world, int64_t steps, Seconds time, d
 void train(Setup& setup, const Options& o, const World& world) {
   auto& model = setup.model;
   const Strategy strategy = make_strategy(o, model);
-  FusedAdamW optimizer(model->parameters(), torch::optim::AdamWOptions(o.learning_rate));
+  FusedAdamW optimizer(parameters(model), torch::optim::AdamWOptions(o.learning_rate));
   int64_t step = 0;
   auto start = std::chrono::steady_clock::now();
   DataParallelTimes before;

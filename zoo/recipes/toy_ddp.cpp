@@ -19,6 +19,7 @@
 #include "lockstep/comm/spawn.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/parameters.h"
 #include "lockstep/zoo/models/toy.h"
 
 namespace {
@@ -28,7 +29,7 @@ void train(int /*rank*/, const nlohmann::json& /*arguments*/) {
   at::manual_seed(world.rank());  // every rank has other data; the model is rank 0's
   lockstep::models::ToyModel model;
   lockstep::DistributedDataParallel ddp(model);
-  lockstep::FusedSGD optimizer(model->parameters(), 0.1);
+  lockstep::FusedSGD optimizer(lockstep::parameters(model), 0.1);
   const at::Tensor input = at::randn({20, 10}), target = at::randn({20, 5});
   for (int step = 1; step <= 10; ++step) {
     optimizer.zero_grad();
