@@ -244,7 +244,7 @@ class DocsTest(unittest.TestCase):
         page = text_of("docs/reference/environment.md")
         named = set(re.findall(r"`((?:LOCKSTEP|LOCKRUN)_[A-Z0-9_]+)`", page))
         used = set()
-        for folder in ("lockstep", "launcher", "tools", "zoo", "python"):
+        for folder in ("lockstep", "launcher", "tools", "bench", "zoo", "python"):
             for path in (SOURCE / folder).rglob("*"):
                 if path.suffix in (".h", ".cpp", ".py"):
                     used.update(re.findall(r'"((?:LOCKSTEP|LOCKRUN)_[A-Z0-9_]*[A-Z0-9])=?"', path.read_text()))

@@ -7,7 +7,7 @@ from messages import GAP, Message, messages_in, nearest, of_cmake, of_cpp, of_py
 from pages import SOURCE, text_of
 
 PAGE = "docs/reference/errors.md"
-FOLDERS = ("lockstep", "launcher", "tools", "zoo", "python", "cmake")
+FOLDERS = ("lockstep", "launcher", "tools", "bench", "zoo", "python", "cmake")
 MOST_PLACES = 4  # with one message: a quotation that more have says too little
 
 

@@ -38,7 +38,7 @@ class StrangersProjectTest(unittest.TestCase):
 
 class EditorTest(unittest.TestCase):
     # Built only where a machine has what they need, or by a test as somebody else's project.
-    ELSEWHERE = {"lockstep/comm/backends/nccl.cpp", "tools/bench/mpi_rank.cpp", "tests/install/app/app.cpp",
+    ELSEWHERE = {"lockstep/comm/backends/nccl.cpp", "bench/collectives/mpi_rank.cpp", "tests/install/app/app.cpp",
                  "tests/install/stranger/stranger.cpp"}
 
     def test_the_ide_preset_knows_every_source(self):
@@ -47,7 +47,7 @@ class EditorTest(unittest.TestCase):
             commands = json.loads((pathlib.Path(folder) / "compile_commands.json").read_text())
         known = {os.path.relpath(entry["file"], SOURCE) for entry in commands}
         self.assertEqual([name for name in known if name.startswith("..") and "/Unity/" in name], [])
-        sources = {str(path.relative_to(SOURCE)) for folder in ("lockstep", "launcher", "tools", "zoo", "python", "tests")
+        sources = {str(path.relative_to(SOURCE)) for folder in ("lockstep", "launcher", "tools", "bench", "zoo", "python", "tests")
                    for path in (SOURCE / folder).rglob("*.cpp")}
         self.assertEqual(sources - known - self.ELSEWHERE, set())
         # What precompiled headers would bring is included instead: an editor has none.

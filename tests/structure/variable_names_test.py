@@ -7,7 +7,7 @@ import re
 import unittest
 
 SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
-FOLDERS = ("lockstep", "launcher", "tools", "zoo", "python")
+FOLDERS = ("lockstep", "launcher", "tools", "bench", "zoo", "python")
 USE = re.compile(r'\benv::(?:get|get_int|get_bool|set)\(\s*"([A-Z][A-Z0-9_]+)"')
 CONSTANT = re.compile(r'constexpr const char\* k\w+ = "([A-Z][A-Z0-9_]*_?[A-Z0-9_]+)";')
 

@@ -1,12 +1,12 @@
 // The figures that `lockstep bench` prints follow from times by these rules.
 #include <gtest/gtest.h>
 
+#include "bench/collectives/busy.h"
+#include "bench/collectives/collective.h"
+#include "bench/collectives/in_turn.h"
+#include "bench/collectives/report.h"
+#include "bench/collectives/spread.h"
 #include "lockstep/base/error.h"
-#include "tools/bench/busy.h"
-#include "tools/bench/collective.h"
-#include "tools/bench/in_turn.h"
-#include "tools/bench/report.h"
-#include "tools/bench/spread.h"
 
 namespace lockstep::bench {
 namespace {

@@ -1,4 +1,4 @@
-// For benchmarks/tracking/run: how long log() takes. Arguments: DIRECTORY STEPS VALUES; prints JSON, by kind and of all kinds
+// For bench/tracking/run: how long log() takes. Arguments: DIRECTORY STEPS VALUES; prints JSON, by kind and of all kinds
 // together: the microseconds of each call, and the processor time of a call on average, which other programs do not add to.
 #include <algorithm>
 #include <chrono>

@@ -1,0 +1,115 @@
+// Trains a model on random inputs in one of the ways that bench/data_parallel/run compares.
+//
+//   data_parallel_cost MODEL single|dp|ddp REPLICAS BATCH STEPS     rank 0 prints JSON: samples per second, bytes of the job (PSS)
+#include <ATen/Context.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "bench/measured_models.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/main.h"
+#include "lockstep/base/memory.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/optim/adamw.h"
+#include "lockstep/parallel/data_parallel/data_parallel.h"
+#include "lockstep/parallel/distributed_data_parallel.h"
+
+namespace {
+
+using namespace lockstep;
+
+/// Quick steps, in which what is not the model's own work weighs most.
+struct ShortTexts : benchmarks::MiniLM {
+  static auto inputs(int64_t batch) { return MiniLM::inputs(batch, 16); }
+};
+struct Pictures : benchmarks::ResNet18 {
+  static Module make() { return Module(models::ResNetOptions{.num_classes = 10}); }  // the stem for ImageNet
+};
+
+struct Settings {
+  std::string strategy;
+  int replicas;
+  int64_t batch;
+  int steps;
+};
+
+template <class Module, class Inputs>
+std::function<at::Tensor(const Inputs&)> make_forward(const Settings& settings, Module& model) {
+  if (settings.strategy == "single") return [&](const Inputs& x) { return model(x); };
+  if (settings.strategy == "ddp") {
+    const auto ddp = std::make_shared<DistributedDataParallel<Module>>(model);
+    return [=](const Inputs& x) { return (*ddp)(x); };
+  }
+  if (settings.strategy != "dp") throw ValueError("data_parallel_cost: the strategy is single, dp or ddp");
+  const auto dp =
+      std::make_shared<DataParallel<Module>>(model, DataParallelOptions{.replicas = settings.replicas});
+  return [=](const Inputs& x) { return (*dp)(x); };
+}
+
+/// Pages that processes share count once over all of them.
+double memory_of_job(const World& world) {
+  double kib = 0;
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("Pss:")) kib = std::stod(line.substr(4));
+  }
+  const at::Tensor sum = at::tensor({kib}, at::kDouble);
+  world.all_reduce(sum);
+  return sum.item<double>() * 1024;
+}
+
+template <class Kind>
+void measure(const Settings& settings) {
+  keep_freed_memory();  // else it is chance how often the allocator gives gradients back to the system
+  const World world = init();
+  const int64_t batch = settings.batch / world.size();
+  at::manual_seed(1);
+  auto model = Kind::make();
+  const auto inputs = Kind::inputs(batch);
+  const auto forward = make_forward<typename Kind::Module, std::decay_t<decltype(inputs)>>(settings, model);
+  FusedAdamW optimizer(parameters(model), torch::optim::AdamWOptions(1e-5));
+  const at::Tensor labels = at::randint(2, {batch}, at::kLong);
+  const auto step = [&] {
+    optimizer.zero_grad();
+    at::cross_entropy_loss(forward(inputs), labels).backward();
+    optimizer.step();
+  };
+  for (int i = 0; i < 2; ++i) step();  // touch all memory
+  world.barrier();
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < settings.steps; ++i) step();
+  world.barrier();
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+  const double memory = memory_of_job(world);
+  if (world.rank() != 0) return;
+  fmt::print(R"({{"samples_per_second": {}, "pss_bytes": {:.0f}}})"
+             "\n",
+             static_cast<double>(batch * world.size() * settings.steps) / time.count(), memory);
+}
+
+int run(int argc, char** argv) {
+  if (argc != 6) throw ValueError("data_parallel_cost: expected MODEL STRATEGY REPLICAS BATCH STEPS");
+  const std::string model = argv[1];
+  const Settings settings{argv[2], std::stoi(argv[3]), std::stoll(argv[4]), std::stoi(argv[5])};
+  if (model == "minilm") {
+    measure<ShortTexts>(settings);
+  } else if (model == "resnet18") {
+    measure<Pictures>(settings);
+  } else {
+    throw ValueError("data_parallel_cost: the model is minilm or resnet18");
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return lockstep::run_main("data_parallel_cost", [&] { return run(argc, argv); });
+}
