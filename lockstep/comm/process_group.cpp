@@ -1,9 +1,9 @@
 #include "lockstep/comm/process_group.h"
 
-#include <ATen/ops/mul.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/view_as_real.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -12,40 +12,59 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/algorithms/choice.h"
 #include "lockstep/comm/algorithms/on_tensors.h"
-#include "lockstep/comm/group/process_group_arguments.h"
-#include "lockstep/comm/group/process_group_impl.h"
+#include "lockstep/comm/memory_overlap.h"
+#include "lockstep/comm/process_group/arguments.h"
+#include "lockstep/comm/process_group/gather.h"
+#include "lockstep/comm/process_group/groups.h"
+#include "lockstep/comm/process_group/impl.h"
+#include "lockstep/comm/process_group/messages.h"
+#include "lockstep/comm/process_group/prepared.h"
+#include "lockstep/comm/process_group/reduce.h"
 
 namespace lockstep {
 namespace {
 
-/// What the backend combines instead of `dense`: of complex numbers their parts.
-at::Tensor reducible(const at::Tensor& dense, ReduceOp op) {
-  if (op == ReduceOp::PREMUL_SUM && !dense.is_floating_point() && !dense.is_complex()) {
-    throw ValueError(std::string("a reduction cannot combine ") + c10::toString(dense.scalar_type()) +
-                     " by PREMUL_SUM, which needs a floating-point dtype");
-  }
-  if (!dense.is_complex()) return dense;
-  if (op != ReduceOp::SUM && op != ReduceOp::AVG && op != ReduceOp::PREMUL_SUM) {
-    throw ValueError("complex tensors are reduced by SUM, AVG and PREMUL_SUM alone");
-  }
-  return at::view_as_real(dense);
-}
-
-/// The same of a tensor that takes the result, multiplied in place where the operator asks for it.
-at::Tensor prepared(const at::Tensor& dense, ReduceOp op, double premul_factor) {
-  const at::Tensor result = reducible(dense, op);
-  if (op == ReduceOp::PREMUL_SUM && premul_factor != 1.0) result.detach().mul_(premul_factor);
-  return result;
-}
-
 using WorkPtr = ProcessGroup::WorkPtr;
-using Kind = Collective::Kind;
+using TensorList = ProcessGroup::TensorList;
+using OptionalTimeout = std::optional<std::chrono::milliseconds>;
 
-Collective all_reduce_of(const at::Tensor& dense, ReduceOp op, std::chrono::milliseconds timeout) {
-  return in_place(Kind::all_reduce, dense, op, -1, timeout);
+std::chrono::milliseconds deadline(const ProcessGroup& group, OptionalTimeout given) {
+  return std::min(given.value_or(group.timeout()), kLongestTimeout);
+}
+
+Caller caller(const ProcessGroup& group, OptionalTimeout timeout) {
+  return {group.rank(), group.size(), deadline(group, timeout)};
+}
+
+WorkPtr start(const ProcessGroup& group, PreparedCollective prepared) {
+  const at::NoGradGuard no_grad;
+  WorkPtr work = group.impl().start(prepared.collective());
+  if (!prepared.copies.empty()) {
+    work = then(std::move(work), [copies = std::move(prepared.copies)] { copy_all(copies); });
+  }
+  work->set_result(std::move(prepared.result));
+  return work;
+}
+
+int run(const ProcessGroup& group, const PreparedCollective& prepared) {
+  const at::NoGradGuard no_grad;
+  const int source = group.impl().run(prepared.collective());
+  copy_all(prepared.copies);
+  return source;
+}
+
+void check_sizes(const char* what, at::IntArrayRef sizes) {
+  for (const int64_t size : sizes) {
+    if (size < 0) throw ValueError(fmt::format("{}: a size must be 0 or more, not {}", what, size));
+  }
 }
 
 }  // namespace
+
+void needs_shared_memory(const char* what, const std::string& backend) {
+  throw ValueError(
+      fmt::format("{} needs ranks of one machine on the \"lockstep\" backend, not \"{}\"", what, backend));
+}
 
 ProcessGroup::ProcessGroup(std::shared_ptr<Impl> impl, std::vector<int> global_ranks)
     : handle_(std::make_shared<Handle>()) {
@@ -62,10 +81,9 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Impl> impl, std::vector<int> global_r
 
 void ProcessGroup::refuse() const {
   if (is_member()) throw ValueError("this process group was destroyed; it takes no further operations");
-  std::string members;
-  for (const int rank : global_ranks()) members += (members.empty() ? "" : ", ") + std::to_string(rank);
-  throw ValueError("this rank is no member of the process group of ranks " + members +
-                   "; ask is_member() before you use it");
+  throw ValueError(fmt::format(
+      "this rank is no member of the process group of ranks {}; ask is_member() before you use it",
+      fmt::join(global_ranks(), ", ")));
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroup::backend() const { return impl().backend(); }
@@ -76,34 +94,99 @@ std::chrono::milliseconds ProcessGroup::timeout() const {
 
 void ProcessGroup::set_timeout(std::chrono::milliseconds timeout) const {
   if (timeout.count() <= 0) {
-    throw ValueError("set_timeout: a deadline must be above 0 ms, not " + std::to_string(timeout.count()));
+    throw ValueError(fmt::format("set_timeout: a deadline must be above 0 ms, not {}", timeout.count()));
   }
   impl().set_timeout(std::min(timeout, kLongestTimeout));
+}
+
+// ---------------------------------------------------------------------------------------------------- groups
+
+int ProcessGroup::get_global_rank(int group_rank) const {
+  check_rank("rank", group_rank, size());
+  return global_ranks()[static_cast<size_t>(group_rank)];
+}
+
+int ProcessGroup::get_group_rank(int global_rank) const {
+  const auto it = std::find(global_ranks().begin(), global_ranks().end(), global_rank);
+  if (it == global_ranks().end()) {
+    throw ValueError(fmt::format("global rank {} is not in the group of global ranks {}", global_rank,
+                                 describe_ranks(global_ranks())));
+  }
+  return static_cast<int>(it - global_ranks().begin());
+}
+
+ProcessGroup ProcessGroup::new_group(std::vector<int> ranks, NewGroupOptions options) const {
+  std::sort(ranks.begin(), ranks.end());
+  const std::chrono::milliseconds timeout = deadline(*this, options.timeout);
+  const std::string given = fmt::format("{} with a timeout of {} ms", describe_ranks(ranks), timeout.count());
+  check_agreement("new_group", all_gather_bytes(given));
+  check_ranks("new_group", ranks, size());
+  std::vector<int> global;
+  for (const int rank : ranks) global.push_back(get_global_rank(rank));
+  if (auto made = impl().new_group(ranks, timeout)) return ProcessGroup(std::move(made), std::move(global));
+  auto outside = std::make_shared<Handle>();
+  outside->global_ranks = std::move(global);
+  outside->backend_name = backend_name();
+  outside->timeout = timeout;
+  return ProcessGroup(std::move(outside));
+}
+
+ProcessGroup ProcessGroup::new_subgroups(int group_size, NewGroupOptions options) const {
+  return split_group(split_neighbours(size(), group_size), options);
+}
+
+ProcessGroup ProcessGroup::split_group(const std::vector<std::vector<int>>& split_ranks,
+                                       NewGroupOptions options) const {
+  check_agreement("split_group", all_gather_bytes(describe_ranks(split_ranks)));
+  std::vector<int> all;
+  for (const auto& ranks : split_ranks) all.insert(all.end(), ranks.begin(), ranks.end());
+  std::sort(all.begin(), all.end());
+  check_ranks("split_group", all, size());
+  std::optional<ProcessGroup> own, other;
+  for (const auto& ranks : split_ranks) {
+    ProcessGroup made = new_group(ranks, options);
+    (made.is_member() ? own : other) = std::move(made);
+  }
+  return own ? *own : *other;
+}
+
+ProcessGroup ProcessGroup::duplicate() const {
+  if (size() == 1) return *this;
+  std::vector<int> everyone(static_cast<size_t>(size()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  ProcessGroup made(impl().new_group(everyone, timeout()), global_ranks());
+  std::erase_if(handle_->duplicates, [](const auto& duplicate) { return duplicate.expired(); });
+  handle_->duplicates.push_back(made.handle_);
+  return made;
+}
+
+void ProcessGroup::destroy() const {
+  for (const auto& weak : std::exchange(handle_->duplicates, {})) {
+    if (const auto duplicate = weak.lock()) ProcessGroup(duplicate).destroy();
+  }
+  if (handle_->impl != nullptr) handle_->impl->shutdown();
+  handle_->impl.reset();
 }
 
 // ------------------------------------------------------------------------------------------------ reductions
 
 void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options) const {
-  const auto timeout = timeout_or(options.timeout);
+  const auto timeout = deadline(*this, options.timeout);
   const auto algorithm = algorithms::resolve(options.algorithm);
   const bool is_direct = algorithm == AllReduceAlgorithm::DIRECT;
-  const bool needs_nothing =
-      lies_plainly(tensor) && !tensor.is_complex() && options.op != ReduceOp::PREMUL_SUM;
   // The usual case, in which every handle that is made or copied would show: 64 bytes take 0.4 us.
-  if (is_direct && needs_nothing) {
-    impl().run(all_reduce_of(tensor, options.op, timeout));
+  if (is_direct && is_reducible_as_it_lies(tensor, options.op)) {
+    impl().run(make_all_reduce(tensor, options.op, timeout));
+    return;
+  }
+  const PreparedCollective prepared = prepare_all_reduce({rank(), size(), timeout}, tensor, options);
+  if (is_direct) {
+    run(*this, prepared);
     return;
   }
   const at::NoGradGuard no_grad;
-  const at::Tensor dense = plain(tensor);
-  if (!dense.is_same(tensor)) check_apart("all_reduce", {tensor});
-  const at::Tensor input = prepared(dense, options.op, options.premul_factor);
-  if (is_direct) {
-    impl().run(all_reduce_of(input, options.op, timeout));
-  } else {
-    algorithms::all_reduce(impl(), algorithm, input, options.op, timeout);
-  }
-  if (!dense.is_same(tensor)) tensor.copy_(dense);
+  algorithms::all_reduce(impl(), algorithm, prepared.outputs.front(), options.op, timeout);
+  copy_all(prepared.copies);
 }
 
 WorkPtr ProcessGroup::all_reduce_async(const at::Tensor& tensor, AllReduceOptions options) const {
@@ -113,17 +196,17 @@ WorkPtr ProcessGroup::all_reduce_async(const at::Tensor& tensor, AllReduceOption
     done->set_result({tensor});
     return done;
   }
-  if (lies_plainly(tensor) && !tensor.is_complex() && options.op != ReduceOp::PREMUL_SUM) {
-    // As it lies: the way of every gradient bucket.
-    WorkPtr work = impl().start(all_reduce_of(tensor, options.op, timeout_or(options.timeout)));
+  if (is_reducible_as_it_lies(tensor, options.op)) {
+    // The way of every gradient bucket.
+    WorkPtr work = impl().start(make_all_reduce(tensor, options.op, deadline(*this, options.timeout)));
     work->set_result({tensor});
     return work;
   }
-  const at::NoGradGuard no_grad;
-  return start_into("all_reduce", tensor, true, [&](const at::Tensor& dense) {
-    const at::Tensor input = prepared(dense, options.op, options.premul_factor);
-    return impl().start(all_reduce_of(input, options.op, timeout_or(options.timeout)));
-  });
+  return start(*this, prepare_all_reduce(caller(*this, options.timeout), tensor, options));
+}
+
+void ProcessGroup::all_reduce_coalesced(const TensorList& tensors, AllReduceOptions options) const {
+  all_reduce_coalesced_async(tensors, options)->wait();
 }
 
 WorkPtr ProcessGroup::all_reduce_coalesced_async(const TensorList& tensors, AllReduceOptions options) const {
@@ -135,49 +218,22 @@ WorkPtr ProcessGroup::all_reduce_coalesced_async(const TensorList& tensors, AllR
   return work;
 }
 
-void ProcessGroup::all_reduce_coalesced(const TensorList& tensors, AllReduceOptions options) const {
-  all_reduce_coalesced_async(tensors, options)->wait();
-}
-
-WorkPtr ProcessGroup::reduce_async(const at::Tensor& tensor, ReduceOptions options) const {
-  const at::NoGradGuard no_grad;
-  check_rank("reduce: dst", options.dst, size());
-  const auto start = [&](const at::Tensor& dense) {
-    const at::Tensor input = prepared(dense, options.op, options.premul_factor);
-    return impl().start(in_place(Kind::reduce, input, options.op, options.dst, timeout_or(options.timeout)));
-  };
-  if (rank() == options.dst) return start_into("reduce", tensor, true, start);
-  return start(plain(tensor));
-}
-
 void ProcessGroup::reduce(const at::Tensor& tensor, ReduceOptions options) const {
   reduce_async(tensor, options)->wait();
 }
 
-WorkPtr ProcessGroup::reduce_scatter_tensor_async(const at::Tensor& output, const at::Tensor& input,
-                                                  ReduceScatterOptions options) const {
-  const at::NoGradGuard no_grad;
-  check_multiple("reduce_scatter_tensor", input, output, size());
-  at::Tensor blocks = reducible(plain(input), options.op);
-  if (options.op == ReduceOp::PREMUL_SUM) blocks = at::mul(blocks, options.premul_factor);
-  const auto start = [&](const at::Tensor& dense) {
-    const at::Tensor result = reducible(dense, options.op);
-    return impl().start({.kind = Kind::reduce_scatter,
-                         .inputs = {&blocks, 1},
-                         .outputs = {&result, 1},
-                         .op = options.op,
-                         .timeout = timeout_or(options.timeout)});
-  };
-  // The result may lie at the place of this rank's own block, which nobody else reads.
-  const auto* const own =
-      static_cast<const std::byte*>(blocks.const_data_ptr()) + static_cast<size_t>(rank()) * output.nbytes();
-  const bool is_own = lies_plainly(output) && output.const_data_ptr() == own;
-  return start_into("reduce_scatter_tensor", output, false, start, !is_own && may_overlap(output, blocks));
+WorkPtr ProcessGroup::reduce_async(const at::Tensor& tensor, ReduceOptions options) const {
+  return start(*this, prepare_reduce(caller(*this, options.timeout), tensor, options));
 }
 
 void ProcessGroup::reduce_scatter_tensor(const at::Tensor& output, const at::Tensor& input,
                                          ReduceScatterOptions options) const {
   reduce_scatter_tensor_async(output, input, options)->wait();
+}
+
+WorkPtr ProcessGroup::reduce_scatter_tensor_async(const at::Tensor& output, const at::Tensor& input,
+                                                  ReduceScatterOptions options) const {
+  return start(*this, prepare_reduce_scatter(caller(*this, options.timeout), output, input, options));
 }
 
 void ProcessGroup::reduce_scatter_tensor_coalesced(const TensorList& outputs, const TensorList& inputs,
@@ -190,31 +246,257 @@ void ProcessGroup::reduce_scatter_tensor_coalesced(const TensorList& outputs, co
   all_of(std::move(works))->wait();
 }
 
-WorkPtr ProcessGroup::reduce_scatter_async(const at::Tensor& output, const TensorList& inputs,
-                                           ReduceScatterOptions options) const {
-  const at::NoGradGuard no_grad;
-  check_count("reduce_scatter", inputs.size(), static_cast<size_t>(size()));
-  for (const at::Tensor& input : inputs) check_like("reduce_scatter: an input", input, output);
-  return reduce_scatter_tensor_async(output, at::stack(inputs), options);
-}
-
 void ProcessGroup::reduce_scatter(const at::Tensor& output, const TensorList& inputs,
                                   ReduceScatterOptions options) const {
   reduce_scatter_async(output, inputs, options)->wait();
 }
 
+WorkPtr ProcessGroup::reduce_scatter_async(const at::Tensor& output, const TensorList& inputs,
+                                           ReduceScatterOptions options) const {
+  return start(*this, prepare_reduce_scatter(caller(*this, options.timeout), output, inputs, options));
+}
+
+WorkPtr ProcessGroup::reduce_parts_async(const at::Tensor& tensor, const std::vector<TensorPart>& parts,
+                                         ReduceScatterOptions options) const {
+  return impl().start(make_reduce_parts(caller(*this, options.timeout), tensor, parts, options.op));
+}
+
+// ------------------------------------------------------------------------------- from one rank and to one rank
+
+void ProcessGroup::broadcast(const at::Tensor& tensor, BroadcastOptions options) const {
+  const Caller here = caller(*this, options.timeout);
+  if (lies_plainly(tensor)) {
+    impl().run(make_broadcast(here, tensor, options.src));
+  } else {
+    run(*this, prepare_broadcast(here, tensor, options.src));
+  }
+}
+
+WorkPtr ProcessGroup::broadcast_async(const at::Tensor& tensor, BroadcastOptions options) const {
+  return start(*this, prepare_broadcast(caller(*this, options.timeout), tensor, options.src));
+}
+
+void ProcessGroup::scatter(const at::Tensor& output, const TensorList& inputs, ScatterOptions options) const {
+  scatter_async(output, inputs, options)->wait();
+}
+
+WorkPtr ProcessGroup::scatter_async(const at::Tensor& output, const TensorList& inputs,
+                                    ScatterOptions options) const {
+  return start(*this, prepare_scatter(caller(*this, options.timeout), output, inputs, options.src));
+}
+
+TensorList ProcessGroup::gather(const at::Tensor& tensor, GatherOptions options) const {
+  const TensorList outputs = rank() == options.dst ? like_on_every_rank(tensor, size()) : TensorList();
+  gather_async(outputs, tensor, options)->wait();
+  return outputs;
+}
+
+WorkPtr ProcessGroup::gather_async(const TensorList& outputs, const at::Tensor& tensor,
+                                   GatherOptions options) const {
+  return start(*this, prepare_gather(caller(*this, options.timeout), outputs, tensor, options.dst));
+}
+
+// ------------------------------------------------------------------------------------------ between all ranks
+
+TensorList ProcessGroup::all_gather(const at::Tensor& tensor, CollectiveOptions options) const {
+  const TensorList outputs = like_on_every_rank(tensor, size());
+  all_gather_async(outputs, tensor, options)->wait();
+  return outputs;
+}
+
+WorkPtr ProcessGroup::all_gather_async(const TensorList& outputs, const at::Tensor& tensor,
+                                       CollectiveOptions options) const {
+  return start(*this, prepare_all_gather(caller(*this, options.timeout), outputs, tensor));
+}
+
+std::vector<TensorList> ProcessGroup::all_gather_coalesced(const TensorList& tensors,
+                                                           CollectiveOptions options) const {
+  std::vector<TensorList> outputs;
+  std::vector<WorkPtr> works;
+  for (const at::Tensor& tensor : tensors) {
+    outputs.push_back(like_on_every_rank(tensor, size()));
+    works.push_back(all_gather_async(outputs.back(), tensor, options));
+  }
+  all_of(std::move(works))->wait();
+  return outputs;
+}
+
+void ProcessGroup::all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input,
+                                          CollectiveOptions options) const {
+  all_gather_into_tensor_async(output, input, options)->wait();
+}
+
+WorkPtr ProcessGroup::all_gather_into_tensor_async(const at::Tensor& output, const at::Tensor& input,
+                                                   CollectiveOptions options) const {
+  return start(*this, prepare_all_gather_into_tensor(caller(*this, options.timeout), output, input));
+}
+
+void ProcessGroup::all_gather_into_tensor_coalesced(const TensorList& outputs, const TensorList& inputs,
+                                                    CollectiveOptions options) const {
+  const TensorList apart = check_coalesced("all_gather_into_tensor_coalesced", outputs, inputs);
+  std::vector<WorkPtr> works;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    works.push_back(all_gather_into_tensor_async(outputs[i], apart[i], options));
+  }
+  all_of(std::move(works))->wait();
+}
+
+WorkPtr ProcessGroup::all_gather_parts_async(const at::Tensor& tensor,
+                                             const std::vector<std::vector<TensorPart>>& parts,
+                                             CollectiveOptions options) const {
+  return impl().start(make_all_gather_parts(caller(*this, options.timeout), tensor, parts));
+}
+
+TensorList ProcessGroup::all_gather_uneven(const at::Tensor& tensor, CollectiveOptions options) const {
+  const at::NoGradGuard no_grad;
+  const TensorList counts = all_gather(count_rows(tensor), options);
+  return cut_rows(all_gather(pad_rows(tensor, counts), options), counts);
+}
+
+void ProcessGroup::all_to_all_single(const at::Tensor& output, const at::Tensor& input,
+                                     const std::vector<int64_t>& output_split_sizes,
+                                     const std::vector<int64_t>& input_split_sizes,
+                                     CollectiveOptions options) const {
+  all_to_all_single_async(output, input, output_split_sizes, input_split_sizes, options)->wait();
+}
+
+WorkPtr ProcessGroup::all_to_all_single_async(const at::Tensor& output, const at::Tensor& input,
+                                              const std::vector<int64_t>& output_split_sizes,
+                                              const std::vector<int64_t>& input_split_sizes,
+                                              CollectiveOptions options) const {
+  return start(*this, prepare_all_to_all_single(caller(*this, options.timeout), output, input,
+                                                output_split_sizes, input_split_sizes));
+}
+
+void ProcessGroup::all_to_all(const TensorList& outputs, const TensorList& inputs,
+                              CollectiveOptions options) const {
+  all_to_all_async(outputs, inputs, options)->wait();
+}
+
+WorkPtr ProcessGroup::all_to_all_async(const TensorList& outputs, const TensorList& inputs,
+                                       CollectiveOptions options) const {
+  return start(*this, prepare_all_to_all(caller(*this, options.timeout), outputs, inputs));
+}
+
 void ProcessGroup::barrier(CollectiveOptions options) const {
-  impl().run({.kind = Kind::barrier, .timeout = timeout_or(options.timeout)});
+  impl().run({.kind = Collective::Kind::barrier, .timeout = deadline(*this, options.timeout)});
 }
 
 WorkPtr ProcessGroup::barrier_async(CollectiveOptions options) const {
-  return impl().start({.kind = Kind::barrier, .timeout = timeout_or(options.timeout)});
+  return impl().start({.kind = Collective::Kind::barrier, .timeout = deadline(*this, options.timeout)});
 }
 
 void ProcessGroup::monitored_barrier(CollectiveOptions options) const {
-  impl().monitored_barrier(timeout_or(options.timeout));
+  impl().monitored_barrier(deadline(*this, options.timeout));
 }
 
 void ProcessGroup::progress() const { impl().progress(); }
+
+// -------------------------------------------------------------------------------------------------- messages
+
+void ProcessGroup::send(const at::Tensor& tensor, int dst, MessageOptions options) const {
+  const Caller here = caller(*this, options.timeout);
+  if (lies_plainly(tensor)) {
+    impl().run(make_send(here, tensor, dst, options.tag));
+  } else {
+    run(*this, prepare_send(here, tensor, dst, options.tag));
+  }
+}
+
+int ProcessGroup::recv(const at::Tensor& tensor, std::optional<int> src, MessageOptions options) const {
+  const Caller here = caller(*this, options.timeout);
+  if (lies_plainly(tensor)) return impl().run(make_recv(here, tensor, src, options.tag));
+  return run(*this, prepare_recv(here, tensor, src, options.tag));
+}
+
+WorkPtr ProcessGroup::isend(const at::Tensor& tensor, int dst, MessageOptions options) const {
+  return start(*this, prepare_send(caller(*this, options.timeout), tensor, dst, options.tag));
+}
+
+WorkPtr ProcessGroup::irecv(const at::Tensor& tensor, std::optional<int> src, MessageOptions options) const {
+  return start(*this, prepare_recv(caller(*this, options.timeout), tensor, src, options.tag));
+}
+
+std::vector<WorkPtr> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& operations) const {
+  // Before any of them starts: a receive may end at once, in the memory of a message that is still to leave.
+  const TensorList tensors = apart_messages(operations);
+  std::vector<WorkPtr> works;
+  for (size_t i = 0; i < operations.size(); ++i) {
+    const P2POp& operation = operations[i];
+    works.push_back(operation.kind == P2POp::Kind::isend
+                        ? isend(tensors[i], operation.peer, {.tag = operation.tag})
+                        : irecv(tensors[i], operation.peer, {.tag = operation.tag}));
+  }
+  return works;
+}
+
+// ----------------------------------------------------------------------------------------------------- bytes
+
+std::string ProcessGroup::broadcast_bytes(const std::string& bytes, BroadcastOptions options) const {
+  const at::Tensor length = make_length(bytes);
+  broadcast(length, options);
+  std::string result = rank() == options.src ? bytes : std::string();
+  result.resize(read_length(length));
+  broadcast(view_bytes(result), options);
+  return result;
+}
+
+std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes,
+                                                        CollectiveOptions options) const {
+  const TensorList lengths = all_gather(make_length(bytes), options);
+  const std::string padded = pad_bytes(bytes, lengths);
+  return cut_bytes(all_gather(view_bytes(padded), options), lengths);
+}
+
+std::vector<std::string> ProcessGroup::gather_bytes(const std::string& bytes, GatherOptions options) const {
+  check_rank("gather_bytes: dst", options.dst, size());
+  const TensorList lengths = all_gather(make_length(bytes), {.timeout = options.timeout});
+  const std::string padded = pad_bytes(bytes, lengths);
+  return cut_bytes(gather(view_bytes(padded), options), lengths);
+}
+
+std::string ProcessGroup::scatter_bytes(const std::vector<std::string>& bytes, ScatterOptions options) const {
+  check_rank("scatter_bytes: src", options.src, size());
+  if (bytes.size() != (rank() == options.src ? static_cast<size_t>(size()) : 0)) {
+    throw ValueError(fmt::format("scatter_bytes needs one string per rank at src and none elsewhere, not {}",
+                                 bytes.size()));
+  }
+  const ScatteredBytes scattered = make_scattered_bytes(bytes);
+  const at::Tensor lengths = at::empty({2}, at::kLong);  // of this rank's bytes, and of the longest
+  scatter(lengths, scattered.lengths, options);
+  std::string result(static_cast<size_t>(lengths.data_ptr<int64_t>()[1]), '\0');
+  scatter(view_bytes(result), scattered.parts, options);
+  result.resize(read_length(lengths));
+  return result;
+}
+
+void ProcessGroup::send_bytes(const std::string& bytes, int dst, MessageOptions options) const {
+  // Both leave before either is waited for, so that a rank may send to itself.
+  const WorkPtr length = isend(make_length(bytes), dst, options);
+  const WorkPtr content = isend(view_bytes(bytes), dst, options);
+  length->wait();
+  content->wait();
+}
+
+ProcessGroup::ReceivedBytes ProcessGroup::recv_bytes(std::optional<int> src, MessageOptions options) const {
+  const at::Tensor length = at::empty({1}, at::kLong);
+  ReceivedBytes received;
+  received.source = recv(length, src, options);
+  received.bytes = make_room(length, received.source);
+  recv(view_bytes(received.bytes), received.source, options);
+  return received;
+}
+
+// ---------------------------------------------------------------------------------------------------- memory
+
+at::Tensor ProcessGroup::empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) const {
+  check_sizes("empty_shared", sizes);
+  return impl().empty_shared(sizes, dtype);
+}
+
+at::Tensor ProcessGroup::empty_common(at::IntArrayRef sizes, at::ScalarType dtype) const {
+  check_sizes("empty_common", sizes);
+  return impl().empty_common(sizes, dtype);
+}
 
 }  // namespace lockstep

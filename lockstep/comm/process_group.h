@@ -4,7 +4,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -320,9 +319,6 @@ class ProcessGroup {
   };
   explicit ProcessGroup(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
   [[noreturn]] void refuse() const;
-  std::chrono::milliseconds timeout_or(std::optional<std::chrono::milliseconds> given) const {
-    return std::min(given.value_or(timeout()), kLongestTimeout);
-  }
   std::shared_ptr<Handle> handle_;
 };
 

@@ -1,4 +1,4 @@
-"""FusedAdamW, clipping and schedules against torch's and transformers'."""
+"""The optimizers, clipping, averages of weights and schedules against torch's and transformers'."""
 import json
 import os
 import random
@@ -11,7 +11,22 @@ from safetensors.torch import load_file, save_file
 from transformers import get_scheduler
 
 RUNNER = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "optim_runner")
+TIED_RUNNER = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "tied_runner")
 SHAPES = [(7,), (5, 3), (64, 33), (1,), ()]
+
+
+class TiedNet(torch.nn.Module):
+    """tests/optim/tied_net.h"""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(11, 6, dtype=torch.float64)
+        self.hidden = torch.nn.Linear(6, 6, dtype=torch.float64)
+        self.decoder = torch.nn.Linear(6, 11, dtype=torch.float64)
+        self.decoder.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.decoder(self.hidden(self.embedding(tokens)).tanh())
 
 
 class OptimParity(unittest.TestCase):
@@ -87,6 +102,64 @@ class OptimParity(unittest.TestCase):
             self.assertEqual(buffer is not None, f"momentum_buffer.{i}" in ours)
             if buffer is not None:
                 torch.testing.assert_close(ours[f"momentum_buffer.{i}"], buffer, rtol=2e-6, atol=2e-7)
+
+    @staticmethod
+    def train_tied(kind, by_groups, fused):
+        """Inputs for tied_runner, and what it must give."""
+        torch.manual_seed(3)
+        net = TiedNet()
+        inputs = {f"w.{name}": value.detach().clone() for name, value in net.named_parameters()}
+        parameters = net.parameters()
+        if by_groups:
+            names = dict(net.named_parameters())
+            parameters = [{"params": [p for n, p in names.items() if not n.endswith("bias")]},
+                          {"params": [p for n, p in names.items() if n.endswith("bias")], "weight_decay": 0.0}]
+        if kind == "adamw":
+            optimizer = torch.optim.AdamW(parameters, lr=0.05, weight_decay=0.1, fused=fused)
+        else:
+            optimizer = torch.optim.SGD(parameters, lr=0.2, momentum=0.9, weight_decay=0.05, fused=fused)
+        average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.7))
+        expected = {}
+        for step in range(10):
+            tokens, labels = torch.randint(11, (16,)), torch.randint(11, (16,))
+            inputs[f"x.{step}"], inputs[f"y.{step}"] = tokens, labels
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(tokens), labels).backward()
+            expected[f"norm.{step}"] = torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+            optimizer.step()
+            average.update_parameters(net)
+        expected |= {f"w.{name}": value.detach().clone() for name, value in net.state_dict().items()}
+        expected |= {f"p.{i}": parameter.detach().clone() for i, parameter in enumerate(net.parameters())}
+        expected |= {f"average.{name}": value.detach().clone() for name, value in average.module.named_parameters()}
+        for number, state in optimizer.state_dict()["state"].items():
+            expected |= {f"state.{number}.{name}": value for name, value in state.items() if name != "step"}
+        return inputs, expected
+
+    def run_tied(self, optimizer, inputs):
+        save_file(inputs, self.inputs)
+        subprocess.run([TIED_RUNNER, optimizer, self.inputs, self.outputs], check=True)
+        return load_file(self.outputs)
+
+    def test_tied_weights(self):
+        for kind in ("adamw", "sgd"):
+            for by_groups in (False, True):
+                for fused in (False, True):
+                    inputs, expected = self.train_tied(kind, by_groups, fused)
+                    lists = [f"{kind}.groups", f"{kind}_torch.groups"] if by_groups else \
+                            [f"{kind}.libtorch", f"{kind}.ours", f"{kind}_torch.ours"]
+                    for optimizer in lists:
+                        with self.subTest(optimizer, fused=fused):
+                            ours = self.run_tied(optimizer, inputs)
+                            self.assertEqual(set(ours), set(expected))
+                            for name, value in expected.items():
+                                torch.testing.assert_close(ours[name], value, rtol=1e-8, atol=1e-10, msg=lambda m: f"{name}: {m}")
+
+    def test_libtorch_steps_tied_weights_twice(self):
+        """What docs/optimizers.md warns of, and what the comparison above would notice."""
+        for kind in ("adamw", "sgd"):
+            inputs, expected = self.train_tied(kind, by_groups=False, fused=False)
+            theirs = self.run_tied(f"{kind}_torch.libtorch", inputs)
+            self.assertGreater((theirs["p.0"] - expected["p.0"]).abs().max().item(), 0.01)
 
     def test_clip_grad_norm(self):
         torch.manual_seed(0)

@@ -6,8 +6,8 @@ import re
 import unittest
 
 SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
-# The names, and the backends. The members of ProcessGroup name the kind that each of them starts.
-NAMES = "lockstep/comm/group/collective.h"
+# The names, and the backends. The functions of comm/process_group name the kind that each of them makes.
+NAMES = "lockstep/comm/process_group/collective.h"
 LISTS = {NAMES, "lockstep/comm/backends/shared_memory.cpp", "lockstep/comm/backends/c10d_group.cpp"}
 
 

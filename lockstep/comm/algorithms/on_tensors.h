@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "lockstep/comm/group/process_group_impl.h"
+#include "lockstep/comm/process_group/impl.h"
 
 namespace lockstep::algorithms {
 

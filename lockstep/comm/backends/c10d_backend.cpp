@@ -11,7 +11,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/sparse_all_reduce.h"
-#include "lockstep/comm/group/process_group_arguments.h"
+#include "lockstep/comm/memory_overlap.h"
+#include "lockstep/comm/process_group/arguments.h"
 
 namespace lockstep::backends {
 namespace {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "lockstep/comm/group/process_group_impl.h"
+#include "lockstep/comm/process_group/impl.h"
 
 namespace c10d {
 class Store;

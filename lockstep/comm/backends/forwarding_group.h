@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "lockstep/comm/group/process_group_impl.h"
+#include "lockstep/comm/process_group/impl.h"
 
 namespace lockstep {
 

@@ -14,7 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/backends/shared_memory_works.h"
-#include "lockstep/comm/group/process_group_arguments.h"
+#include "lockstep/comm/process_group/arguments.h"
 #include "lockstep/comm/shm_tensor.h"
 #include "lockstep/shm/areas.h"
 #include "lockstep/shm/group/group.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/comm/group/process_group_impl.h"
+#include "lockstep/comm/process_group/impl.h"
 #include "lockstep/shm/node.h"
 
 namespace lockstep::backends {

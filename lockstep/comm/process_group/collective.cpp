@@ -1,4 +1,4 @@
-#include "lockstep/comm/group/collective.h"
+#include "lockstep/comm/process_group/collective.h"
 
 #include <sstream>
 

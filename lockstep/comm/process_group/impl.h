@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/group/collective.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/process_group/collective.h"
 
 namespace lockstep {
 

@@ -53,6 +53,17 @@ struct Collective {
   const at::Tensor* tensor() const;
 };
 
+/// One that works in the memory of `dense`, which it borrows.
+inline Collective in_place(Collective::Kind kind, const at::Tensor& dense, ReduceOp op, int root,
+                           std::chrono::milliseconds timeout) {
+  return {.kind = kind,
+          .inputs = {&dense, 1},
+          .outputs = {&dense, 1},
+          .op = op,
+          .root = root,
+          .timeout = timeout};
+}
+
 /// What a kind is called, and the operation of the core that flight recorders and a launcher's watch take it
 /// for.
 struct KindNames {

@@ -1,19 +1,20 @@
-#include "lockstep/comm/group/process_group_arguments.h"
+#include "lockstep/comm/process_group/arguments.h"
+
+#include <ATen/ops/empty_like.h>
+#include <fmt/format.h>
 
 #include <sstream>
-#include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/memory_overlap.h"
 
 namespace lockstep {
 
 using TensorList = std::vector<at::Tensor>;
 
 void check_rank(const char* what, int rank, int size) {
-  if (rank < 0 || rank >= size) {
-    throw ValueError(std::string(what) + " " + std::to_string(rank) + " is outside the group of " +
-                     std::to_string(size) + " ranks");
-  }
+  if (rank >= 0 && rank < size) return;
+  throw ValueError(fmt::format("{} {} is outside the group of {} ranks", what, rank, size));
 }
 
 void check_like(const char* what, const at::Tensor& tensor, const at::Tensor& like) {
@@ -26,25 +27,23 @@ void check_like(const char* what, const at::Tensor& tensor, const at::Tensor& li
 
 void check_count(const char* what, size_t found, size_t expected) {
   if (found == expected) return;
-  throw ValueError(std::string(what) + " needs " + std::to_string(expected) +
-                   " tensors here, one per rank where there " + "are any, and got " + std::to_string(found));
+  throw ValueError(fmt::format("{} needs {} tensors here, one per rank where there are any, and got {}", what,
+                               expected, found));
 }
 
 void check_multiple(const char* what, const at::Tensor& large, const at::Tensor& small, int size) {
   if (large.scalar_type() == small.scalar_type() && large.numel() == small.numel() * size) return;
-  throw ValueError(std::string(what) + ": the larger tensor must have " + std::to_string(size) +
-                   " times the " + std::to_string(small.numel()) +
-                   " elements of the smaller and its dtype, but has " + std::to_string(large.numel()));
-}
-
-void check_pairs(const char* what, const TensorList& outputs, const TensorList& inputs) {
-  if (outputs.size() == inputs.size()) return;
-  throw ValueError(std::string(what) + " needs one output per input, not " + std::to_string(outputs.size()) +
-                   " for " + std::to_string(inputs.size()));
+  throw ValueError(fmt::format(
+      "{}: the larger tensor must have {} times the {} elements of the smaller and its dtype, but "
+      "has {}",
+      what, size, small.numel(), large.numel()));
 }
 
 TensorList check_coalesced(const char* what, const TensorList& outputs, const TensorList& inputs) {
-  check_pairs(what, outputs, inputs);
+  if (outputs.size() != inputs.size()) {
+    throw ValueError(
+        fmt::format("{} needs one output per input, not {} for {}", what, outputs.size(), inputs.size()));
+  }
   check_apart(what, outputs);
   std::vector<TensorList> each;
   for (const at::Tensor& output : outputs) each.push_back({output});

@@ -1,0 +1,39 @@
+#include "lockstep/comm/process_group/prepared.h"
+
+#include <ATen/ops/empty_like.h>
+
+#include "lockstep/comm/memory_overlap.h"
+#include "lockstep/comm/process_group/arguments.h"
+
+namespace lockstep {
+
+Collective PreparedCollective::collective() const {
+  Collective whole = call;
+  whole.inputs = inputs;
+  whole.outputs = outputs;
+  whole.output_splits = output_splits;
+  whole.input_splits = input_splits;
+  return whole;
+}
+
+void copy_all(const TensorCopies& copies) {
+  for (const auto& [target, result] : copies) target.copy_(result);
+}
+
+void write_to(PreparedCollective& prepared, const char* what, std::vector<at::Tensor> targets,
+              OutputUse use) {
+  check_apart(what, targets);
+  prepared.outputs.reserve(targets.size());
+  for (const at::Tensor& target : targets) {
+    if (!use.is_written_late && lies_plainly(target)) {
+      prepared.outputs.push_back(target);
+      continue;
+    }
+    prepared.outputs.push_back(use.is_read ? plain(target)
+                                           : at::empty_like(target, at::MemoryFormat::Contiguous));
+    prepared.copies.emplace_back(target.detach(), prepared.outputs.back());
+  }
+  prepared.result = std::move(targets);
+}
+
+}  // namespace lockstep
