@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/optim/ema.h"
 #include "lockstep/optim/sgd.h"
+#include "lockstep/parallel/parameters.h"
 #include "lockstep/trainer/optimizer_choice.h"
 #include "tests/trainer/trainer_cases.h"
 
@@ -123,6 +124,34 @@ TEST(Optimizers, UpdateTiedWeightsOnce) {
   EXPECT_NEAR(trainer.state().log_history.front().values.at("grad_norm"), norm, 1e-9);
   const at::Tensor expected = alone->in.detach() - alone->in.grad() * std::min(1.0, 0.1 / (norm + 1e-6));
   EXPECT_TRUE(at::allclose(net->in, expected, 1e-9, 1e-9));
+}
+
+// LibTorch's own step a tensor once per listing, so the Trainer says so; ours do not.
+TEST(Optimizers, OneThatListsATensorTwiceIsWarnedOf) {
+  const SharedFolder folder;
+  auto args = plain_arguments(folder);
+  const auto messages_with = [&](const auto& make) {
+    Tied net;
+    Trainer trainer(
+        net, args, world(),
+        {.train_dataset = points(24),
+         .compute_loss = [](auto& model,
+                            const Batch& b) { return cross_entropy_sum(model(b["x"]), b["label"]); },
+         .optimizer = make(net)});
+    ::testing::internal::CaptureStderr();
+    trainer.train();
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const std::string warning = "warning: the optimizer lists 2 parameters, of which 1 are different tensors";
+  const auto has_warning = [&](const auto& make) {
+    return messages_with(make).find(warning) != std::string::npos;
+  };
+  EXPECT_EQ(
+      has_warning([](Tied& net) { return std::make_shared<torch::optim::SGD>(net->parameters(), 0.1); }),
+      world().rank() == 0);
+  EXPECT_FALSE(
+      has_warning([](Tied& net) { return std::make_shared<torch::optim::SGD>(parameters(net), 0.1); }));
+  EXPECT_FALSE(has_warning([](Tied& net) { return std::make_shared<FusedSGD>(net->parameters(), 0.1); }));
 }
 
 TEST(Optimizers, TheRateFallsOnAPlateau) {
