@@ -15,6 +15,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/comm/objects.h"
+#include "lockstep/parallel/parameters.h"
 #include "lockstep/tracking/report_to.h"
 #include "lockstep/tracking/trackers.h"
 #include "lockstep/trainer/output/performance.h"
@@ -40,7 +41,7 @@ TrackedSettings settings_of(const CallbackContext& context) {
     }
   }
   int64_t parameters = 0;
-  for (const auto& parameter : context.model.parameters()) parameters += parameter.numel();
+  for (const auto& parameter : lockstep::parameters(context.model)) parameters += parameter.numel();
   settings["parameters"] = parameters;
   settings["world_size"] = int64_t{context.group.size()};
   return settings;
