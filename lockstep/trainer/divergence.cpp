@@ -5,6 +5,9 @@
 
 #include <cmath>
 
+#include "lockstep/base/error.h"
+#include "lockstep/comm/all_ranks.h"
+
 namespace lockstep {
 namespace {
 
@@ -33,6 +36,20 @@ std::string divergence_text(const std::string& what, double value, int64_t step,
                             const torch::nn::Module& module) {
   return fmt::format("{} is {} at step {} on rank {}; {}", what, std::isnan(value) ? "nan" : "infinite", step,
                      rank, advice(step, module));
+}
+
+void refuse_divergence(double own_loss, double norm, int64_t step, const ProcessGroup& group,
+                       const torch::nn::Module& module) {
+  const auto refuse = [&](const char* what, double value) {
+    throw Error(divergence_text(what, value, step, group.rank(), module));
+  };
+  on_all_ranks(group, [&] {
+    if (!std::isfinite(own_loss)) refuse("the loss", own_loss);
+  });
+  on_all_ranks(group, [&] {
+    refuse(std::isfinite(norm) ? "the sum of the ranks' losses" : "the norm of the gradients",
+           std::isfinite(norm) ? HUGE_VAL : norm);
+  });
 }
 
 }  // namespace lockstep

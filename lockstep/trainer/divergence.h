@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+#include "lockstep/comm/process_group.h"
+
 namespace lockstep {
 
 /// One line: "<what> is nan at step 3 on rank 1; lower learning_rate ...". The advice depends on whether
@@ -13,5 +15,10 @@ namespace lockstep {
 /// made. `step`: the optimizer step, from 1, that was not made.
 std::string divergence_text(const std::string& what, double value, int64_t step, int rank,
                             const torch::nn::Module& module);
+
+/// The sum of the ranks' losses is not finite, or the norm of the gradients. Then it is so on all ranks, which all come here
+/// in the same step, each with the loss of its own. Throws Error with divergence_text(), as on_all_ranks does.
+void refuse_divergence(double own_loss, double norm, int64_t step, const ProcessGroup& group,
+                       const torch::nn::Module& module);
 
 }  // namespace lockstep

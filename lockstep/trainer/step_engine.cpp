@@ -14,6 +14,24 @@ std::optional<DistributedDataParallelOptions> ddp_options(const TrainingArgument
                                         .find_unused_parameters = arguments.ddp_find_unused_parameters};
 }
 
+int data_ranks(StepEngine& engine, const ProcessGroup& group) {
+  const auto* const logical = engine.logical_ranks();
+  return logical != nullptr ? logical->size() : group.size();
+}
+
+std::vector<int> own_data_ranks(StepEngine& engine, const ProcessGroup& group) {
+  const auto* const logical = engine.logical_ranks();
+  return logical != nullptr ? logical->own() : std::vector<int>{group.rank()};
+}
+
+void all_reduce_data_ranks(StepEngine& engine, const ProcessGroup& group, const at::Tensor& tensor) {
+  if (const auto* const logical = engine.logical_ranks(); logical != nullptr) {
+    logical->all_reduce(tensor);
+  } else {
+    group.all_reduce(tensor);
+  }
+}
+
 at::Device device_of(const torch::nn::Module& module) {
   const auto parameters = module.parameters();
   return parameters.empty() ? at::Device(at::kCPU) : parameters.front().device();

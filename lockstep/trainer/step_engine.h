@@ -9,6 +9,7 @@
 #include <optional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/dataset.h"
@@ -61,7 +62,7 @@ class StepEngine {
  public:
   virtual ~StepEngine() = default;
   virtual torch::nn::Module& module() = 0;
-  /// Of a training step with gradients, of an evaluation without.
+  /// With gradients in a training step, without in an evaluation.
   virtual Loss compute_loss(const Batch& batch) = 0;
   virtual bool has_forward() const = 0;
   /// The model's outputs for a batch without labels.
@@ -73,6 +74,14 @@ class StepEngine {
   /// What runs the passes of a step in the place of no_sync(), where there are logical ranks; else null.
   virtual LogicalRanks* logical_ranks() = 0;
 };
+
+/// Among how many ranks samples are divided: the logical ones, or without them those of `group`.
+int data_ranks(StepEngine& engine, const ProcessGroup& group);
+/// Those of this process, in order.
+std::vector<int> own_data_ranks(StepEngine& engine, const ProcessGroup& group);
+/// Sums `tensor`, in place, over the processes, each of which has the tree_sum() of what its own ranks have found. Called by
+/// all ranks; blocks. Throws CommError.
+void all_reduce_data_ranks(StepEngine& engine, const ProcessGroup& group, const at::Tensor& tensor);
 
 /// Where the module's parameters are; the CPU for a module without any.
 at::Device device_of(const torch::nn::Module& module);

@@ -1,9 +1,7 @@
 #include "lockstep/trainer/trainer.h"
 
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -13,42 +11,47 @@
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/job/stop_signals.h"
+#include "lockstep/optim/group_tensors.h"
 #include "lockstep/parallel/sync_module_states.h"
 #include "lockstep/timeline/totals.h"
-#include "lockstep/tracking/progress/progress_bar.h"
-#include "lockstep/trainer/evaluation.h"
+#include "lockstep/trainer/ema_scope.h"
+#include "lockstep/trainer/optimizer_choice.h"
 #include "lockstep/trainer/output/module_summary.h"
-#include "lockstep/trainer/output/summary.h"
 #include "lockstep/trainer/output/tracking.h"
 #include "lockstep/trainer/output/training_log.h"
 #include "lockstep/trainer/run/trainer_impl.h"
 
 namespace lockstep {
-using namespace detail;
+namespace {
+
+// An optimizer that the user gives: torch::optim's step a tensor once per listing. Lockstep's list each once.
+void tell_repeated_parameters(const torch::optim::Optimizer& optimizer, TrainingBar& bar) {
+  size_t listed = 0, different = 0;
+  for (const auto& group : optimizer.param_groups()) listed += group.params().size();
+  for (const auto& group : detail::tensors_once(optimizer.param_groups())) different += group.size();
+  if (listed == different) return;
+  bar.message(fmt::format(
+      "warning: the optimizer lists {} parameters, of which {} are different tensors, and steps a tensor "
+      "once per listing; make it of lockstep::parameters(model)",
+      listed, different));
+}
+
+}  // namespace
 
 void Trainer::Impl::call(detail::CallbackEvent event, const Metrics* metrics, Metrics* logs) {
-  CallbackContext context{.args = arguments,
-                          .state = state,
-                          .control = control,
-                          .model = module,
-                          .optimizer = parts.optimizer.get(),
-                          .group = group,
-                          .progress = progress,
-                          .metrics = metrics,
-                          .logs = logs};
-  detail::call_callbacks(callbacks, event, context);
-}
-
-// Behind what may have set flags on one rank, and before all act on them.
-void Trainer::Impl::agree() {
-  if (!parts.callbacks.empty()) detail::agree_on(control, group);
-}
-
-// The callbacks find the model that is saved and evaluated.
-void Trainer::Impl::call_train_end() {
-  std::optional<ExponentialMovingAverage::Use> averaged;
-  if (ema) averaged.emplace(*ema);
-  call(LOCKSTEP_EVENT(on_train_end));
+  TrainerControl control;  // without a training there is nothing to control
+  const Progress progress;
+  CallbackContext context = training ? training->context()
+                                     : CallbackContext{.args = arguments,
+                                                       .state = state,
+                                                       .control = control,
+                                                       .model = module,
+                                                       .optimizer = parts.optimizer.get(),
+                                                       .group = group,
+                                                       .progress = progress};
+  context.metrics = metrics;
+  context.logs = logs;
+  detail::call_callbacks(training ? training->callbacks() : parts.callbacks, event, context);
 }
 
 void Trainer::Impl::log(Metrics values) {
@@ -57,84 +60,42 @@ void Trainer::Impl::log(Metrics values) {
   run_log.append(state.log_history.back());
 }
 
-// A forward pass leaves each rank the statistics of its own batch. What is evaluated is what is saved, rank 0's model; in
-// training the next forward would copy its buffers too.
-void Trainer::Impl::share_buffers() {
-  if (group.size() == 1 || !arguments.ddp_broadcast_buffers || parts.engine->logical_ranks() != nullptr)
-    return;
-  const at::NoGradGuard no_grad;
-  for (const at::Tensor& buffer : module.buffers()) {
-    if (!buffer.defined() || buffer.numel() == 0) continue;
-    const at::Tensor values = buffer.detach().contiguous();
-    group.broadcast(values, {.src = 0});
-    if (!values.is_alias_of(buffer)) buffer.copy_(values);
+std::shared_ptr<torch::optim::Optimizer> Trainer::Impl::begin_optimizer() {
+  if (!parts.optimizer) return make_optimizer(arguments, module, parts.parameter_rules, group);
+  // The schedule of another training begins where that of the first did.
+  auto& groups = parts.optimizer->param_groups();
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (g == given_rates.size()) given_rates.push_back(groups[g].options().get_lr());
+    groups[g].options().set_lr(given_rates[g]);
   }
+  tell_repeated_parameters(*parts.optimizer, bar);
+  return parts.optimizer;
 }
 
 Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::string& prefix,
                                             bool keep_outputs) {
   const timeline::Uncounted uncounted;
-  const auto begin = Clock::now();
-  const int64_t size = evaluation_size(dataset.size, data_ranks(), arguments);
-  module.eval();
-  EvaluationResult result;
-  {
-    std::optional<ExponentialMovingAverage::Use> averaged;
-    if (ema && !ema->is_swapped()) averaged.emplace(*ema);
-    share_buffers();
-    const int64_t rank_batch = arguments.per_device_eval_batch_size;
-    const int ranks = data_ranks();
-    const int64_t of_a_rank = ((size + ranks - 1) / ranks + rank_batch - 1) / rank_batch;
-    ProgressBar eval_bar({.total = of_a_rank * (ranks / group.size()),
-                          .label = prefix,
-                          .unit = "batches",
-                          .enabled = shows_bars,
-                          .leave = false,
-                          .terminal = bars_terminal});
-    result = evaluate_model(dataset, *parts.engine, arguments, group,
-                            {.size = size,
-                             .metrics = parts.metrics,
-                             .keep_outputs = keep_outputs,
-                             .compute_metrics = parts.compute_metrics,
-                             .on_batch = [&] { eval_bar.advance(); }});
+  const Evaluation found =
+      evaluator.evaluate(dataset, {.prefix = prefix, .keep_outputs = keep_outputs, .average = average()});
+  if (training) training->add_evaluation_time(found.runtime);
+  if (found.has_labels) {
+    log(found.metrics);
+    const std::string when = state.max_steps > 0 ? fmt::format(" after epoch {:.2f}", state.epoch) : "";
+    bar.message(
+        fmt::format("{}{}: {}  ({} samples, {:.1f} s)", prefix, when, found.text, found.size, found.runtime));
   }
-  const double runtime = seconds_since(begin);
-  seconds_evaluating += runtime;
-  Prediction prediction{.outputs = result.outputs, .labels = result.labels, .metrics = {}};
-  if (!result.has_labels) {
-    if (keep_outputs) call(LOCKSTEP_EVENT(on_predict), &prediction.metrics);
-    return prediction;
-  }
-
-  const int64_t batch = arguments.per_device_eval_batch_size * data_ranks();
-  auto& metrics = prediction.metrics;
-  metrics[prefix + "_loss"] = result.loss;
-  std::string shown = fmt::format("loss {:.4f}", result.loss);
-  for (size_t m = 0; m < parts.metrics.size(); ++m) {
-    metrics[prefix + "_" + parts.metrics[m]->name()] = result.metrics[m];
-    shown += fmt::format("  {} {:.4f}", parts.metrics[m]->name(), result.metrics[m]);
-  }
-  for (const auto& [name, value] : result.computed) {
-    metrics[name.starts_with(prefix + "_") ? name : prefix + "_" + name] = value;
-    shown += fmt::format("  {} {:.4f}", name, value);
-  }
-  add_speed(metrics, prefix, runtime, static_cast<double>(size),
-            static_cast<double>((size + batch - 1) / batch));
-  log(metrics);
-  const std::string when = state.max_steps > 0 ? fmt::format(" after epoch {:.2f}", state.epoch) : "";
-  bar.message(fmt::format("{}{}: {}  ({} samples, {:.1f} s)", prefix, when, shown, size, runtime));
+  Prediction prediction{.outputs = found.outputs, .labels = found.labels, .metrics = found.metrics};
   if (keep_outputs) {
-    call(LOCKSTEP_EVENT(on_predict), &metrics);
-  } else {
-    call(LOCKSTEP_EVENT(on_evaluate), &metrics);
+    call(LOCKSTEP_EVENT(on_predict), &prediction.metrics);
+  } else if (found.has_labels) {
+    call(LOCKSTEP_EVENT(on_evaluate), &prediction.metrics);
   }
   return prediction;
 }
 
 void Trainer::Impl::save_model(const std::filesystem::path& directory) {
   {
-    std::optional<ExponentialMovingAverage::Use> averaged;
-    if (ema && !ema->is_swapped()) averaged.emplace(*ema);
+    const auto averaged = ema_scope(average());
     on_all_ranks(group, [&] {
       if (group.rank() != 0) return;
       make_directory(directory);
@@ -157,7 +118,6 @@ Trainer::Trainer(detail::TrainerParts parts) {
     sync_module_states(self.module, {.process_group = self.group});
   }
   if (self.arguments.model_summary) self.bar.message(module_summary(self.module));
-  self.callbacks = self.parts.callbacks;
   self.call(LOCKSTEP_EVENT(on_init_end));
 }
 
@@ -192,29 +152,14 @@ Metrics Trainer::train() {
 
 Metrics Trainer::Impl::train() {
   end(0, "");  // of an earlier training
-  on_all_ranks(group, [&] { try_before_training(); });
+  on_all_ranks(group, [&] {
+    if (parts.eval_dataset.size > 0) evaluator.check(parts.eval_dataset);
+  });
   std::optional<StopSignals> signals;
   if (arguments.saves()) signals.emplace();
-  Run run = begin_run();
-  if (arguments.eval_on_start && first_step == 0) {
-    evaluate(parts.eval_dataset, "eval", false);
-    agree();
-    module.train();
-  }
-  while (run.position.epoch < run.plan.num_train_epochs && !control.should_training_stop) {
-    run_epoch(run, run.position.epoch);
-  }
-  bar.finish();
-  end_checkpoints();
-  const auto steps =
-      static_cast<double>(std::max<int64_t>(state.global_step, 1));  // stopped before the first
-  Metrics metrics{{"train_loss", run.position.total_loss / steps}, {"epoch", state.epoch}, {"total_flos", 0}};
-  add_speed(metrics, "train", seconds_since(start), static_cast<double>(progress.samples_done),
-            static_cast<double>(state.global_step - first_step));
-  log(metrics);
-  call_train_end();
-  callbacks = parts.callbacks;
-  return metrics;
+  if (training) training->drop_checkpoint();
+  training = std::make_unique<detail::TrainingRun>(*this, find_resume_point(arguments, group));
+  return training->run();
 }
 
 Metrics Trainer::evaluate(const Dataset& dataset, const std::string& prefix) {
@@ -237,15 +182,17 @@ void Trainer::save_model(const std::filesystem::path& directory) {
 void Trainer::log(Metrics values) { impl_->log(std::move(values)); }
 
 Metrics Trainer::last_evaluation() const {
-  return impl_->last_evaluation_step == impl_->state.global_step ? impl_->last_evaluation : Metrics();
+  return impl_->training ? impl_->training->last_evaluation() : Metrics();
 }
 
-int64_t Trainer::first_step() const { return impl_->first_step; }
+int64_t Trainer::first_step() const { return impl_->training ? impl_->training->first_step() : 0; }
 
 const TrainerState& Trainer::state() const { return impl_->state; }
 
 const TrainingArguments& Trainer::args() const { return impl_->arguments; }
 
-torch::optim::Optimizer* Trainer::optimizer() { return impl_->parts.optimizer.get(); }
+torch::optim::Optimizer* Trainer::optimizer() {
+  return impl_->training ? &impl_->training->optimizer() : impl_->parts.optimizer.get();
+}
 
 }  // namespace lockstep

@@ -40,7 +40,7 @@ struct TrainerOptions {
   std::function<at::Tensor(TrainedModel<M>&, const Batch&)> forward{};
   /// What evaluate() computes beside the loss. The Trainer resets and updates them.
   std::vector<std::shared_ptr<Metric>> metrics{};
-  /// The same, of all outputs and labels in the dataset's order, on rank 0; the other ranks get its result.
+  /// More of it, from all outputs and labels in the dataset's order, on rank 0; the other ranks get its result.
   std::function<Metrics(const at::Tensor& outputs, const at::Tensor& labels)> compute_metrics{};
   /// Called on all ranks, in this order (callback.h).
   std::vector<std::shared_ptr<TrainerCallback>> callbacks{};
@@ -110,6 +110,8 @@ class Trainer;
 
 namespace detail {
 
+class TrainingRun;
+
 /// The program ends with `error`, which did not come out of the Trainer: log and trackers get its exit code.
 void note_failure(Trainer& trainer, const std::exception& error);
 
@@ -160,7 +162,7 @@ class Trainer {
   /// Loss, metrics and speed over each sample of `dataset` exactly once, under "<prefix>_loss" and so on, and
   /// epoch; also logged. Throws ValueError for an empty dataset.
   Metrics evaluate(const Dataset& dataset, const std::string& prefix = "eval");
-  /// The same of TrainerOptions::eval_dataset.
+  /// evaluate() of TrainerOptions::eval_dataset.
   Metrics evaluate();
 
   /// What predict() returns.
@@ -191,11 +193,12 @@ class Trainer {
   const TrainerState& state() const;
   /// The arguments of the run. Valid while the Trainer lives.
   const TrainingArguments& args() const;
-  /// Of the last train(); null before.
+  /// The last train()'s; before, the one in TrainerOptions, or null.
   torch::optim::Optimizer* optimizer();
 
  private:
   struct Impl;
+  friend class detail::TrainingRun;
   friend void detail::note_failure(Trainer&, const std::exception&);
   explicit Trainer(detail::TrainerParts parts);
   std::unique_ptr<Impl> impl_;

@@ -1,6 +1,7 @@
 #include "tests/trainer/trainer_cases.h"
 
 #include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
 #include <ATen/ops/equal.h>
@@ -11,11 +12,14 @@
 #include <stdlib.h>
 #include <torch/nn/modules/container/sequential.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/metrics/classification.h"
+#include "lockstep/trainer/run/step_sums.h"
+#include "lockstep/trainer/sums.h"
 
 namespace lockstep::testing {
 
@@ -176,6 +180,170 @@ TEST(Limits, ShortenEpochsAndEvaluations) {
   const auto begin = std::chrono::steady_clock::now();
   run();
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+// --- one training after another
+
+/// Ends the first training after a step, by a stop or an exception, and leaves every flag set. Notes the progress.
+struct EndsTheFirst : TrainerCallback {
+  EndsTheFirst(int64_t last, bool fails) : last(last), fails(fails) {}
+  std::string name() const override { return "ends_the_first"; }
+  void on_step_end(CallbackContext& context) override {
+    if (context.state.global_step != last) return;
+    last = -1;
+    if (fails) throw Error("enough");
+    context.control.should_training_stop = context.control.should_epoch_stop = true;
+  }
+  void on_train_end(CallbackContext& context) override { context.control = {true, true, true, true, true}; }
+  void on_log(CallbackContext& context) override { samples_done.push_back(context.progress.samples_done); }
+  int64_t last;
+  bool fails;
+  std::vector<int64_t> samples_done{};
+};
+
+/// What there is after a training.
+struct Left {
+  at::Tensor weights;
+  TrainerState state;
+  std::vector<Metrics> log{};
+  Metrics last_evaluation, evaluation;
+  int64_t first_step = 0;
+  std::vector<int64_t> samples_done;
+  std::vector<std::string> files{};
+};
+
+Metrics without_times(Metrics values) {
+  std::erase_if(values, [](const auto& item) {
+    return item.first.ends_with("_runtime") || item.first.ends_with("_per_second");
+  });
+  return values;
+}
+
+Left train_and_look(Trainer& trainer, const torch::nn::Module& net, EndsTheFirst& callback) {
+  callback.samples_done.clear();
+  trainer.train();
+  Left left{.weights = weights_of(net),
+            .state = trainer.state(),
+            .last_evaluation = without_times(trainer.last_evaluation()),
+            .evaluation = without_times(trainer.evaluate()),
+            .first_step = trainer.first_step(),
+            .samples_done = callback.samples_done};
+  for (const auto& entry : left.state.log_history) left.log.push_back(without_times(entry.values));
+  const auto folder = trainer.args().output_dir;
+  world().barrier();  // rank 0 has written its log
+  for (const auto& file : std::filesystem::recursive_directory_iterator(folder))
+    left.files.push_back(file.path().lexically_relative(folder).string());
+  std::sort(left.files.begin(), left.files.end());
+  world().barrier();
+  return left;
+}
+
+TEST(Trainings, ASecondOneInheritsNothing) {
+  const SharedFolder folder;
+  auto args = plain_arguments(folder);
+  args.per_device_train_batch_size = 2;
+  args.num_train_epochs = 2;
+  args.optim_args = "momentum=0.9";
+  args.lr_scheduler_type = "linear";
+  args.learning_rate = 0.1;
+  args.ema_decay = 0.5;
+  args.eval_strategy = IntervalStrategy::STEPS;
+  args.eval_steps = 2;
+  args.save_steps = 4;
+  args.load_best_model_at_end = true;
+  const Dataset data = points(16 * world().size()), others = points(10 * world().size() + 1);
+  // The whole training, after one that ends behind step `before`; 0: after none.
+  const auto run = [&](int64_t before, bool fails) {
+    const auto callback = std::make_shared<EndsTheFirst>(before, fails);
+    Net net = make_net();
+    Trainer trainer(
+        net, args, world(),
+        {.train_dataset = data,
+         .eval_dataset = others,
+         .compute_loss = [](auto& net, const Batch& b) { return cross_entropy_sum(net(b["x"]), b["label"]); },
+         .metrics = {accuracy()},
+         .callbacks = {callback}});
+    const TrainerState& state = trainer.state();
+    if (before > 0) {
+      if (fails) {
+        EXPECT_THROW(trainer.train(), Error);
+      } else {
+        trainer.train();
+      }
+      EXPECT_EQ(state.global_step, before);
+      const at::NoGradGuard no_grad;
+      const Net begun = make_net();
+      for (size_t p = 0; p < net->parameters().size(); ++p)
+        net->parameters()[p].copy_(begun->parameters()[p]);
+    }
+    return train_and_look(trainer, *net, *callback);
+  };
+  const Left alone = run(0, false);
+  EXPECT_EQ(alone.state.global_step, 16);
+  EXPECT_TRUE(alone.state.best_global_step);
+  for (const auto& [before, fails] : std::vector<std::pair<int64_t, bool>>{{5, false}, {7, true}}) {
+    SCOPED_TRACE((fails ? "after a failure in step " : "after a stop behind step ") + std::to_string(before));
+    const Left after = run(before, fails);
+    EXPECT_TRUE(at::equal(after.weights, alone.weights));
+    EXPECT_EQ(after.log, alone.log);
+    EXPECT_EQ(after.state.global_step, alone.state.global_step);
+    EXPECT_EQ(after.state.best_metric, alone.state.best_metric);
+    EXPECT_EQ(after.state.best_global_step, alone.state.best_global_step);
+    EXPECT_EQ(after.state.best_model_checkpoint, alone.state.best_model_checkpoint);
+    EXPECT_EQ(after.last_evaluation, alone.last_evaluation);
+    EXPECT_EQ(after.evaluation, alone.evaluation);
+    EXPECT_EQ(after.first_step, 0);
+    EXPECT_EQ(after.samples_done, alone.samples_done);
+    EXPECT_EQ(after.files, alone.files);
+  }
+}
+
+TEST(Trainings, OneThatCannotBeginLeavesTheOneBefore) {
+  const SharedFolder folder;
+  auto args = plain_arguments(folder);
+  args.per_device_train_batch_size = 4;
+  args.ema_decay = 0.5;
+  args.eval_strategy = IntervalStrategy::EPOCH;
+  const Dataset data = points(24 * world().size());
+  Net net = make_net();
+  Trainer trainer(net, args, world(),
+                  {.train_dataset = data, .eval_dataset = data, .compute_loss = net_loss});
+  trainer.train();
+  const auto* const optimizer = trainer.optimizer();
+  const Metrics before = without_times(trainer.evaluate());
+  EXPECT_EQ(before, without_times(trainer.last_evaluation()));
+  world().barrier();
+  if (world().rank() == 0) {  // a file in the place of the output directory
+    std::filesystem::remove_all(args.output_dir);
+    std::ofstream(args.output_dir) << "in the way";
+  }
+  world().barrier();
+  EXPECT_THROW(trainer.train(), Error);
+  EXPECT_EQ(trainer.state().global_step, 6);
+  EXPECT_EQ(trainer.optimizer(), optimizer);
+  EXPECT_EQ(without_times(trainer.last_evaluation()), before);
+  EXPECT_EQ(without_times(trainer.evaluate()), before);  // of the average, too
+}
+
+TEST(Trainings, TheRanksSumsKeepTheirNames) {
+  const double rank = world().rank(), size = world().size();
+  detail::StepSums sums{.loss = 0.5,
+                        .count = 3,
+                        .out_of_time = rank == 0 ? 1.0 : 0.0,
+                        .interrupted = rank + 1 == size ? 1.0 : 0.0,
+                        .terminated = 0,
+                        .checkpoint = {.written = 1, .failed = 0, .committing = rank},
+                        .tokens = 1 << 20};
+  world().all_reduce(as_tensor(sums));
+  EXPECT_EQ(sums.loss, 0.5 * size);
+  EXPECT_EQ(sums.count, 3 * size);
+  EXPECT_EQ(sums.out_of_time, 1);
+  EXPECT_EQ(sums.interrupted, 1);
+  EXPECT_EQ(sums.terminated, 0);
+  EXPECT_EQ(sums.checkpoint.written, size);
+  EXPECT_EQ(sums.checkpoint.failed, 0);
+  EXPECT_EQ(sums.checkpoint.committing, size * (size - 1) / 2);
+  EXPECT_EQ(sums.tokens, size * (1 << 20));
 }
 
 // --- long runs

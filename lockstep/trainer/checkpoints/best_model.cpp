@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "lockstep/base/error.h"
 
@@ -26,6 +27,19 @@ bool note_best(TrainerState& state, const TrainingArguments& arguments, const Me
   state.best_metric = value;
   state.best_global_step = state.global_step;
   return true;
+}
+
+void BestModel::complete_save() {
+  if (unsaved_) complete_ = *std::exchange(unsaved_, std::nullopt);
+}
+
+void BestModel::forget_save(TrainerState& state) {
+  if (unsaved_ && state.best_global_step == unsaved_->step) {
+    state.best_metric = complete_.metric;
+    state.best_global_step = complete_.step;
+    state.best_model_checkpoint = complete_.checkpoint;
+  }
+  unsaved_.reset();
 }
 
 }  // namespace lockstep

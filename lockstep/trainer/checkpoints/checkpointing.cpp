@@ -1,6 +1,5 @@
 #include "lockstep/trainer/checkpoints/checkpointing.h"
 
-#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
@@ -8,6 +7,7 @@
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/parts.h"
 #include "lockstep/comm/all_ranks.h"
+#include "lockstep/trainer/sums.h"
 
 namespace lockstep {
 namespace {
@@ -38,21 +38,22 @@ Checkpointing::Checkpointing(const TrainingArguments& arguments, const ProcessGr
   }
 }
 
-std::array<double, Checkpointing::kNumbers> Checkpointing::numbers() const {
+CheckpointVotes Checkpointing::vote() const {
   if (phase_ == Phase::idle) return {};
   const auto status = writer_->status();
   const bool failed = status.state == WriterState::failed || (gives_up_ && !status.error.empty());
-  return {status.state == WriterState::written ? 1.0 : 0.0, failed ? 1.0 : 0.0,
-          status.state == WriterState::committing ? 1.0 : 0.0};
+  return {.written = status.state == WriterState::written ? 1.0 : 0.0,
+          .failed = failed ? 1.0 : 0.0,
+          .committing = status.state == WriterState::committing ? 1.0 : 0.0};
 }
 
-void Checkpointing::advance(const double* sums) {
+void Checkpointing::advance(const CheckpointVotes& votes) {
   if (phase_ == Phase::idle) return;
-  if (sums[1] > 0) return fail();
-  if (phase_ == Phase::writing && sums[0] == group_.size()) {
+  if (votes.failed > 0) return fail();
+  if (phase_ == Phase::writing && votes.written == group_.size()) {
     writer_->commit(kept_);
     phase_ = Phase::committing;
-  } else if (phase_ == Phase::committing && sums[2] == 0) {
+  } else if (phase_ == Phase::committing && votes.committing == 0) {
     phase_ = Phase::idle;
     last_failure_.clear();
     if (const auto warning = writer_->status().warning; !warning.empty()) log::warning(warning);
@@ -85,10 +86,9 @@ void Checkpointing::wait(bool gives_up) {
   gives_up_ = gives_up;
   while (phase_ != Phase::idle) {
     writer_->wait(kLook);
-    const auto own = numbers();
-    const at::Tensor sums = at::tensor({own[0], own[1], own[2]}, at::kDouble);
-    group_.all_reduce(sums);
-    advance(sums.const_data_ptr<double>());
+    CheckpointVotes votes = vote();
+    group_.all_reduce(as_tensor(votes));
+    advance(votes);
   }
   gives_up_ = false;
 }

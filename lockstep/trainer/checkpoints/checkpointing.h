@@ -1,7 +1,6 @@
 // The checkpoints of a training: written beside it, and complete when all ranks have written.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -14,8 +13,15 @@
 
 namespace lockstep {
 
+/// How far the ranks are with a checkpoint that is being saved: for each state the number of ranks that are in it.
+struct CheckpointVotes {
+  double written = 0;     ///< its files are on the disk
+  double failed = 0;      ///< they could not be written
+  double committing = 0;  ///< the checkpoint gets its name
+};
+
 /// Used by all ranks alike, except that each has its own files in a snapshot. The ranks tell each other how far they are
-/// in an all-reduce that the training makes in every step anyway: numbers() are this rank's part, advance() takes
+/// in an all-reduce that the training makes in every step anyway: vote() is this rank's part, advance() takes
 /// the sums.
 class Checkpointing {
  public:
@@ -25,11 +31,11 @@ class Checkpointing {
   /// do not see rank 0's output_dir, as on_all_ranks does. Blocks.
   Checkpointing(const TrainingArguments& arguments, const ProcessGroup& group, Tell tell);
 
-  static constexpr size_t kNumbers = 3;
-  std::array<double, kNumbers> numbers() const;
-  /// Where a rank has failed: throws FileError as on_all_ranks does when save_failure is stop, otherwise says so and goes
-  /// on. Throws CommError.
-  void advance(const double* sums);
+  /// This rank's state; all zero while nothing is in flight.
+  CheckpointVotes vote() const;
+  /// `votes`: those of all ranks added up. If a rank has failed: throws FileError as on_all_ranks does when save_failure is
+  /// stop, otherwise says so and goes on. Throws CommError.
+  void advance(const CheckpointVotes& votes);
 
   /// For the next checkpoint's files, when the one before is complete or given up. Blocks until then; throws as
   /// advance() does.
@@ -44,7 +50,6 @@ class Checkpointing {
   enum class Phase { idle, writing, committing };
   void wait(bool gives_up);
   void fail();
-  std::string failure() const;
 
   ProcessGroup group_;
   std::string on_failure_;

@@ -3,11 +3,10 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include <optional>
-
 #include "lockstep/base/error.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/sharded_optimizer.h"
+#include "lockstep/trainer/ema_scope.h"
 
 namespace lockstep {
 namespace {
@@ -69,8 +68,7 @@ bool is_divided(const torch::optim::Optimizer& optimizer) {
 }
 
 void add_model(const CheckpointedTraining& training, checkpoint::Snapshot& snapshot) {
-  std::optional<ExponentialMovingAverage::Use> averaged;
-  if (training.ema != nullptr) averaged.emplace(*training.ema);
+  const auto averaged = ema_scope(training.ema);
   snapshot.add_module("model", training.module);
   if (!training.model_files) return;
   for (auto& [name, text] : training.model_files()) snapshot.add_text(name, text);
