@@ -27,7 +27,7 @@ TEST(ShmAreasTest, AreUsedAgainAndStartEmpty) {
     Rank self(segment.get(), rank);
     for (int round = 0; round < 300; ++round) {  // each in the area that the one before has left
       int64_t area = rank == 0 ? claim_area(self.node.segment(), 2) : 0;
-      self.group.broadcast(&area, 1, DType::int64, 0, kTimeout);
+      broadcast(self.group, &area, 1, DType::int64, 0, kTimeout);
       if (rank == round % 3) continue;
       std::vector<int> members;
       for (int r = 0; r < 3; ++r) {
@@ -55,7 +55,7 @@ TEST(ShmAreasTest, RanksAsThreads) {
     Rank self(shared, rank);
     for (int round = 0; round < 30; ++round) {
       int64_t area = rank == 0 ? claim_area(*shared, kThreads) : 0;
-      self.group.broadcast(&area, 1, DType::int64, 0, kTimeout);
+      broadcast(self.group, &area, 1, DType::int64, 0, kTimeout);
       Group group(self.node, static_cast<int>(area), {0, 1, 2}, rank, kTimeout);
       for (const Collective& collective : collectives()) collective.call(group, kTimeout);
       std::vector<float> sent(6000, static_cast<float>(rank)), received(kThreads * 2000);
@@ -103,7 +103,7 @@ TEST(ShmAreasTest, AMemberThatLeavesAGroupIsNamed) {
   expect_all_succeed(run_processes(2, [&](int rank) {
     Rank self(segment.get(), rank);
     int64_t area = rank == 0 ? claim_area(self.node.segment(), 2) : 0;
-    self.group.broadcast(&area, 1, DType::int64, 0, kTimeout);
+    broadcast(self.group, &area, 1, DType::int64, 0, kTimeout);
     {
       Group pair(self.node, static_cast<int>(area), {0, 1}, rank, kTimeout);
       if (rank == 0)
@@ -118,7 +118,7 @@ TEST(ShmAreasTest, AMessageMayBeReceivedAfterItsSenderHasLeft) {
   expect_all_succeed(run_processes(2, [&](int rank) {
     Rank self(segment.get(), rank);
     int64_t area = rank == 0 ? claim_area(self.node.segment(), 2) : 0;
-    self.group.broadcast(&area, 1, DType::int64, 0, kTimeout);
+    broadcast(self.group, &area, 1, DType::int64, 0, kTimeout);
     std::vector<int64_t> data(50000, rank == 0 ? 17 : 0);
     PointToPoint::Request request{.is_send = rank == 0,
                                   .peer = 1 - rank,

@@ -60,12 +60,12 @@ inline const std::vector<Collective>& collectives() {
       {"reduce",
        [](Group& g, ms t) {
          std::vector<float> data(kLarge);
-         g.reduce(data.data(), kLarge, DType::float32, ReduceOp::MAX, 0, t);
+         reduce(g, data.data(), kLarge, DType::float32, ReduceOp::MAX, 0, t);
        }},
       {"reduce_scatter",
        [](Group& g, ms t) {
          std::vector<float> input(kRanks * kLarge), output(kLarge);
-         g.reduce_scatter(input.data(), output.data(), kLarge, DType::float32, ReduceOp::SUM, t);
+         reduce_scatter(g, input.data(), output.data(), kLarge, DType::float32, ReduceOp::SUM, t);
        }},
       {"broadcast_from_victim",
        [](Group& g, ms t) {

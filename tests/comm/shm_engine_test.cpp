@@ -33,7 +33,7 @@ constexpr size_t kLargeCount = 200000;  // passes through windows
 /// A group of all ranks beside the one that `self` has.
 std::unique_ptr<Group> another_group(Rank& self) {
   int64_t area = self.group.rank() == 0 ? claim_area(self.node.segment(), self.group.size()) : 0;
-  self.group.broadcast(&area, 1, DType::int64, 0, kTimeout);
+  broadcast(self.group, &area, 1, DType::int64, 0, kTimeout);
   return std::make_unique<Group>(self.node, static_cast<int>(area), Rank::everyone(self.node),
                                  self.group.rank(), kTimeout);
 }

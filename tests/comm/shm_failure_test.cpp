@@ -183,7 +183,7 @@ TEST(ShmGroupFailureTest, AnotherRootIsAnError) {
     Rank self(segment.get(), rank);
     float value = 0;
     expect_contains(
-        message_of<MismatchError>([&] { self.group.broadcast(&value, 1, DType::float32, rank, kTimeout); }),
+        message_of<MismatchError>([&] { broadcast(self.group, &value, 1, DType::float32, rank, kTimeout); }),
         "root 1");
   }));
 }
@@ -305,7 +305,7 @@ TEST(FlightRecorderTest, KeepsTheLastOperationsOfEachRank) {
     std::vector<float> data(1000);
     for (int n = 0; n < 50; ++n) self.group.barrier(kTimeout);
     self.group.wait(self.group.start_all_reduce(data.data(), 1000, DType::float32, ReduceOp::AVG), kTimeout);
-    self.group.broadcast(data.data(), 10, DType::bfloat16, 1, kTimeout);
+    broadcast(self.group, data.data(), 10, DType::bfloat16, 1, kTimeout);
     self.group.barrier(kTimeout);
     for (int other = 0; other < 2; ++other) {
       const std::string report = flight_report(self.node.segment(), other, 3);

@@ -99,7 +99,7 @@ class Player : FuzzItems {
       std::shuffle(some.begin(), some.end(), program_);
       some.resize(between(program_, 1, some.size()));
       int64_t area = world_.rank() == 0 ? claim_area(node_.segment(), static_cast<int>(some.size())) : 0;
-      world_.broadcast(&area, 1, DType::int64, 0, kTimeout);
+      broadcast(world_, &area, 1, DType::int64, 0, kTimeout);
       const auto place = std::find(some.begin(), some.end(), world_.rank());
       groups_.push_back(place == some.end()
                             ? nullptr
@@ -307,7 +307,7 @@ void play_in_threads(Rank& self, uint64_t seed, size_t threads, int steps) {
   std::vector<std::unique_ptr<Group>> worlds;
   for (size_t t = 0; t < threads; ++t) {
     int64_t area = self.group.rank() == 0 ? claim_area(self.node.segment(), self.group.size()) : 0;
-    self.group.broadcast(&area, 1, DType::int64, 0, kTimeout);
+    broadcast(self.group, &area, 1, DType::int64, 0, kTimeout);
     worlds.push_back(std::make_unique<Group>(self.node, static_cast<int>(area), Rank::everyone(self.node),
                                              self.group.rank(), kTimeout));
   }

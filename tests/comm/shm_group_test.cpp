@@ -229,7 +229,7 @@ TEST_P(ShmGroupTest, BroadcastsFromEveryRoot) {
     for (int root = 0; root < self.group.size(); ++root) {
       for (const size_t count : {0, 7, 5000, 200000}) {
         std::vector<int32_t> data(count, rank);
-        self.group.broadcast(data.data(), count, DType::int32, root, kTimeout);
+        broadcast(self.group, data.data(), count, DType::int32, root, kTimeout);
         EXPECT_EQ(data, std::vector<int32_t>(count, root));
       }
     }
@@ -243,7 +243,7 @@ TEST_P(ShmGroupTest, ReducesToEveryRoot) {
       for (const size_t count : {2, 999, 50001}) {
         std::vector<float> data(count);
         for (size_t i = 0; i < count; ++i) data[i] = value_of(rank, i, 31);
-        self.group.reduce(data.data(), count, DType::float32, ReduceOp::SUM, root, kTimeout);
+        reduce(self.group, data.data(), count, DType::float32, ReduceOp::SUM, root, kTimeout);
         for (size_t i = 0; i < count && rank == root; ++i) {
           std::vector<float> values;
           for (int r = 0; r < self.group.size(); ++r) values.push_back(value_of(r, i, 31));
@@ -261,7 +261,7 @@ TEST_P(ShmGroupTest, ReduceScatterIsABlockOfTheSum) {
     for (const size_t count : {0, 1, 333, 40000}) {
       std::vector<float> whole(ranks * count), block(count);
       for (size_t i = 0; i < whole.size(); ++i) whole[i] = value_of(rank, i, 37);
-      self.group.reduce_scatter(whole.data(), block.data(), count, DType::float32, ReduceOp::AVG, kTimeout);
+      reduce_scatter(self.group, whole.data(), block.data(), count, DType::float32, ReduceOp::AVG, kTimeout);
       self.group.wait(self.group.start_all_reduce(whole.data(), whole.size(), DType::float32, ReduceOp::AVG),
                       kTimeout);
       EXPECT_TRUE(std::equal(block.begin(), block.end(), whole.begin() + static_cast<int64_t>(count) * rank));
@@ -400,7 +400,7 @@ TEST_P(ShmGroupTest, RanksAsThreads) {
     Rank self(shared, rank);
     sums_of_all_sizes(self);
     std::vector<int32_t> data(50000, rank);
-    self.group.broadcast(data.data(), data.size(), DType::int32, self.group.size() - 1, kTimeout);
+    broadcast(self.group, data.data(), data.size(), DType::int32, self.group.size() - 1, kTimeout);
     EXPECT_EQ(data[49999], self.group.size() - 1);
     self.group.barrier(kTimeout);
   });

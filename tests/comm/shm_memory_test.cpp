@@ -46,10 +46,10 @@ TEST_P(ShmMemoryTest, BuffersInsideAndOutsideTheSegmentMix) {
         for (size_t i = 0; i < count; ++i) ASSERT_EQ(data[i], sum_of(ranks, i)) << i << " of " << count;
         const int root = who % ranks;
         fill(data, count, rank);
-        self.group.reduce(data, count, DType::float32, ReduceOp::SUM, root, kTimeout);
+        reduce(self.group, data, count, DType::float32, ReduceOp::SUM, root, kTimeout);
         for (size_t i = 0; i < count && rank == root; ++i) ASSERT_EQ(data[i], sum_of(ranks, i)) << i;
         fill(data, count, rank);
-        self.group.broadcast(data, count, DType::float32, root, kTimeout);
+        broadcast(self.group, data, count, DType::float32, root, kTimeout);
         for (size_t i = 0; i < count; ++i) ASSERT_EQ(data[i], number(root, i)) << i;
       }
       self.node.arena().release(reinterpret_cast<std::byte*>(inside));
@@ -66,8 +66,8 @@ TEST_P(ShmMemoryTest, LargeMessagesNeedLittleOfTheArena) {
     const size_t count = 600000 * ranks;  // 2.4 MB a rank and more: no arena holds it
     std::vector<float> data(count), output(count / ranks);
     fill(data.data(), count, rank);
-    self.group.reduce_scatter(data.data(), output.data(), count / ranks, DType::float32, ReduceOp::SUM,
-                              kTimeout);
+    reduce_scatter(self.group, data.data(), output.data(), count / ranks, DType::float32, ReduceOp::SUM,
+                   kTimeout);
     const size_t first = static_cast<size_t>(rank) * output.size();
     for (size_t i = 0; i < output.size(); ++i) {
       ASSERT_EQ(output[i], sum_of(self.group.size(), first + i)) << i;
@@ -163,7 +163,7 @@ TEST(ShmMemory, DoesNotGrowOverManyCalls) {
                           kTimeout);
         }
         if (i % 100 == 0) {
-          self.group.broadcast(data.data(), data.size(), DType::float32, 0, kTimeout);
+          broadcast(self.group, data.data(), data.size(), DType::float32, 0, kTimeout);
           self.group.wait(
               self.group.start_all_reduce(data.data(), data.size(), DType::float32, ReduceOp::MAX), kTimeout);
         }

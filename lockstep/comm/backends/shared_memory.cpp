@@ -288,8 +288,8 @@ int ShmGroup::run(const Collective& collective) {
     case Kind::broadcast: {
       const at::Tensor& tensor = collective.inputs[0];
       with_shape(tensor, [&] {
-        group().broadcast(tensor.mutable_data_ptr(), count_of(tensor), to_shm(tensor), collective.root,
-                          timeout);
+        shm::broadcast(group(), tensor.mutable_data_ptr(), count_of(tensor), to_shm(tensor), collective.root,
+                       timeout);
       });
       return -1;
     }
@@ -396,7 +396,7 @@ at::Tensor ShmGroup::empty_common(at::IntArrayRef sizes, at::ScalarType dtype) {
       error = reason.what();
     }
   }
-  group().broadcast(&offset, 1, shm::DType::int64, 0, timeout());
+  shm::broadcast(group(), &offset, 1, shm::DType::int64, 0, timeout());
   if (offset < 0) throw Error(error);
   auto* const users = reinterpret_cast<Users*>(base + offset + data_bytes);
   const auto release = [node = state_->node, users, is_owner = rank() == 0](void* memory) {
@@ -422,7 +422,7 @@ std::shared_ptr<ProcessGroup::Impl> ShmGroup::new_group(const std::vector<int>& 
       error = reason.what();
     }
   }
-  group().broadcast(&area, 1, shm::DType::int64, 0, this->timeout());
+  shm::broadcast(group(), &area, 1, shm::DType::int64, 0, this->timeout());
   if (area < 0) throw Error(error);
   std::vector<int> in_segment;
   for (const int member : members) in_segment.push_back(group().segment_rank_of(member));

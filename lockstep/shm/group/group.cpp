@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -32,11 +33,13 @@ class Group::AwaitedOperation final : public Awaited {
  public:
   AwaitedOperation(const Group& group, Sequence sequence) : group_(group), sequence_(sequence) {}
   bool needs(int member) const override {
-    if (group_.ended(sequence_)) return false;
-    const Operation& operation = group_.operation(sequence_);
+    if (group_.operations_.has_ended(sequence_)) return false;
+    const Operation& operation = group_.operations_[sequence_];
     return !group_.board_.has_posted(operation, member) || paths::needs(group_.board_, operation, member);
   }
-  std::string describe() const override { return shm::describe(group_.operation(sequence_).what, sequence_); }
+  std::string describe() const override {
+    return shm::describe(group_.operations_[sequence_].what, sequence_);
+  }
   uint64_t sequence() const override { return sequence_; }
 
  private:
@@ -78,9 +81,10 @@ Group::Group(Node& node, int area, std::vector<int> members, int rank, std::chro
       arena_(node.arena()),
       messages_(*members_, engine_, arena_,
                 node.segment().group_area(area) + GroupLayout(static_cast<size_t>(size())).channels),
+      operations_(members_, arena_, messages_),
       timeout_(timeout) {
   members_->on_broken([this] {
-    give_up_memory();
+    operations_.give_up();
     engine_.wake_own_threads();
   });
   const auto lock = enter();
@@ -90,7 +94,7 @@ Group::Group(Node& node, int area, std::vector<int> members, int rank, std::chro
 void Group::close() {
   if (members_->is_copy()) return;
   const Engine::Lock lock(engine_.mutex());
-  if (!left_) members_->close(issued_ + 1);
+  if (!left_) members_->close(operations_.issued() + 1);
 }
 
 void Group::leave() {
@@ -99,7 +103,7 @@ void Group::leave() {
     const Engine::Lock lock(engine_.mutex());
     if (!std::exchange(left_, true)) {
       engine_.detach(*this);
-      give_up_memory();
+      operations_.give_up();
       members_->on_broken({});
       members_->leave();
       engine_.wake_own_threads();
@@ -128,36 +132,9 @@ bool Group::has_stopped() const {
   return left_ || members_->is_broken();
 }
 
-/// The peers may still read or write what operations in flight have in the arena, in windows and in tensors,
-/// whoever allocated those.
-void Group::give_up_memory() {
-  for (Sequence s = completed_ + 1; s <= issued_; ++s) {
-    Operation& operation = this->operation(s);
-    if (operation.complete) continue;
-    if (operation.window != nullptr) release_later(std::exchange(operation.window, nullptr));
-    if (operation.what.memory == Memory::arena) {
-      arena_.keep(operation.data, operation.what.sent, unused_by_others());
-    }
-  }
-  for (std::byte* scratch : messages_.take_scratch()) release_later(scratch);
-}
-
-void Group::release_later(std::byte* pointer) { arena_.release_later(pointer, unused_by_others()); }
-
-std::function<bool()> Group::unused_by_others() const {
-  return [members = members_] { return members->all_others_have_stopped(); };
-}
-
 std::byte* Group::allocate(size_t bytes) {
   const auto lock = enter();
-  if (std::byte* const found = try_allocate_unlocked(bytes)) return found;
-  return arena_.allocate(bytes);  // which says why not
-}
-
-std::byte* Group::try_allocate_unlocked(size_t bytes) {
-  if (std::byte* const found = arena_.try_allocate(bytes)) return found;
-  messages_.release_received();
-  return arena_.try_allocate(bytes);
+  return operations_.allocate(bytes);
 }
 
 Group::Sequence Group::start_all_reduce(void* data, size_t count, DType dtype, ReduceOp reduction) {
@@ -208,21 +185,6 @@ void Group::exchange(const Exchange& exchange, std::chrono::milliseconds timeout
   wait_for_end(start(begin_exchange(exchange)), timeout, AfterTimeout::broken);
 }
 
-void Group::broadcast(void* data, size_t count, DType dtype, int root, std::chrono::milliseconds timeout) {
-  const size_t size_bytes = count * element_size(dtype);
-  const Copy copy{root, 0, data, size_bytes};
-  const bool is_root = root == rank();
-  exchange({.kind = OpKind::broadcast,
-            .dtype = dtype,
-            .count = count,
-            .root = root,
-            .sent = data,
-            .sent_bytes = is_root ? size_bytes : 0,
-            .copies = &copy,
-            .copy_count = is_root ? size_t{0} : size_t{1}},
-           timeout);
-}
-
 Group::Sequence Group::start_barrier() {
   const auto lock = enter();
   return start(begin(OpKind::barrier));
@@ -242,7 +204,7 @@ void Group::progress() {
 
 bool Group::has_ended(Sequence sequence) const {
   const auto lock = enter();
-  return ended(sequence);
+  return operations_.has_ended(sequence);
 }
 
 bool Group::is_complete(Sequence sequence) {
@@ -258,17 +220,17 @@ void Group::wait(Sequence sequence, std::chrono::milliseconds timeout, AfterTime
 }
 
 void Group::wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, AfterTimeout after) {
-  if (ended(sequence)) return;
+  if (operations_.has_ended(sequence)) return;
   check_usable();
   wait_until(
       [&] {
-        if (ended(sequence)) return true;
+        if (operations_.has_ended(sequence)) return true;
         // Most waits are for one operation that somebody has not reached yet: then looking costs one load.
-        const Operation& target = operation(sequence);
-        const bool alone = completed_ + 1 == sequence && messages_.is_idle();
+        const Operation& target = operations_[sequence];
+        const bool alone = operations_.completed() + 1 == sequence && messages_.is_idle();
         if (alone && !target.has_path() && !board_.all_posted(target)) return false;
         advance_all(/*help=*/true);
-        return ended(sequence);
+        return operations_.has_ended(sequence);
       },
       AwaitedOperation(*this, sequence), timeout, after);
 }
@@ -281,7 +243,7 @@ void Group::start(PointToPoint::Request& request) {
   what.root = static_cast<uint32_t>(request.peer);
   what.count = request.bytes;
   request.flight_number = members_->recorder().start(what, request.tag, request.bytes);
-  messages_.start(request, request.is_send && oldest_with_window() != 0);
+  messages_.start(request, request.is_send && operations_.oldest_with_window() != 0);
   if (!request.complete) engine_.activate(*this);
 }
 
@@ -329,10 +291,10 @@ void Group::refuse_without_own_send(PointToPoint::Request& request) {
 
 bool Group::look(Sequence sequence, std::chrono::milliseconds waited, std::chrono::milliseconds timeout) {
   const auto lock = enter();
-  if (ended(sequence)) return true;
+  if (operations_.has_ended(sequence)) return true;
   check_usable();
   members_->check(AwaitedOperation(*this, sequence), waited >= timeout, timeout, /*breaks=*/true);
-  return ended(sequence);
+  return operations_.has_ended(sequence);
 }
 
 bool Group::look(const PointToPoint::Request& request, std::chrono::milliseconds waited,
@@ -368,7 +330,7 @@ void Group::wait_until(const Ready& ready, const Awaited& awaited, std::chrono::
 
 /// The next operation's slot is free once everyone has finished with what was in it before.
 void Group::wait_for_slot() {
-  const Operation occupant = operation(issued_ + 1);
+  const Operation occupant = operations_[operations_.issued() + 1];
   // Also a member that has given all it has to give may have to end that operation for itself.
   const auto has_not_consumed = [&](int member) { return !board_.has_consumed(member, occupant.sequence); };
   wait_until(
@@ -379,21 +341,13 @@ void Group::wait_for_slot() {
       AwaitedOf(has_not_consumed, occupant), timeout());
 }
 
-/// 0 where there is none.
-Group::Sequence Group::oldest_with_window() const {
-  for (Sequence s = completed_ + 1; s <= issued_; ++s) {
-    if (operation(s).window != nullptr) return s;
-  }
-  return 0;
-}
-
 /// Memory of this rank's arena. Where it has no room, what was started before and holds some comes first:
 /// operations with windows, then messages that are still to be received.
 std::byte* Group::reserve_window(size_t bytes) {
   while (true) {
-    const Sequence occupant = oldest_with_window();
+    const Sequence occupant = operations_.oldest_with_window();
     const bool messages_hold_some = messages_.holds_memory();
-    if (std::byte* const found = try_allocate_unlocked(bytes)) return found;
+    if (std::byte* const found = operations_.try_allocate(bytes)) return found;
     if (occupant != 0) {
       wait_for_end(occupant, timeout(), AfterTimeout::broken);
       continue;
@@ -404,12 +358,214 @@ std::byte* Group::reserve_window(size_t bytes) {
     wait_until(
         [&] {
           advance_all(/*help=*/true);
-          found = try_allocate_unlocked(bytes);
+          found = operations_.try_allocate(bytes);
           return found != nullptr || !messages_.holds_memory();
         },
-        AwaitedOf(has_not_received, operation(issued_ + 1)), timeout());
+        AwaitedOf(has_not_received, operations_[operations_.issued() + 1]), timeout());
     if (found != nullptr) return found;
   }
+}
+
+// How a rank arrives at an operation.
+
+Operation& Group::begin(OpKind kind) {
+  check_usable();
+  if (!is_slot_free()) wait_for_slot();
+  const Sequence sequence = operations_.issued() + 1;
+  Operation& operation = operations_[sequence];
+  operation = Operation{};
+  operation.sequence = sequence;
+  operation.what.kind = kind;
+  return operation;
+}
+
+/// What the reductions have in common.
+Operation& Group::begin_reduction(OpKind kind, void* data, size_t count, DType dtype, ReduceOp reduction) {
+  Operation& operation = begin(kind);
+  operation.what.dtype = static_cast<uint8_t>(dtype);
+  operation.what.reduce_op = static_cast<uint8_t>(reduction);
+  operation.what.count = count;
+  operation.what.sent = count * element_size(dtype);
+  operation.data = static_cast<std::byte*>(data);
+  return operation;
+}
+
+Operation& Group::begin_exchange(const Exchange& exchange) {
+  Operation& operation = begin(exchange.kind);
+  operation.what.dtype = static_cast<uint8_t>(exchange.dtype);
+  operation.what.root = static_cast<uint32_t>(exchange.root);
+  operation.what.count = exchange.count;
+  operation.what.sent = exchange.sent_bytes;
+  operation.data = static_cast<std::byte*>(const_cast<void*>(exchange.sent));
+  operation.copies = exchange.copies;
+  operation.copy_count = exchange.copy_count;
+  operation.late_copies = exchange.late_copies;
+  return operation;
+}
+
+/// `begun`: begin()'s.
+Group::Sequence Group::start(Operation& begun) {
+  begun.what.memory = paths::memory_for(begun, arena_);
+  Operation& operation = begun.what.memory == Memory::window ? with_window(begun) : begun;
+  operations_.set_issued(operation.sequence);
+  engine_.activate(*this);
+  paths::offer(board_, operation);
+  write_post(operation);
+  // What follows takes its time while the post is on its way to the others.
+  operation.flight_number = members_->recorder().start(operation.what, operation.sequence, operation.bytes());
+  // The fence waits until the post has left this core. A small operation looks at the others' posts first, so
+  // that they come meanwhile; before anything longer, sleepers are woken at once.
+  const bool is_quick =
+      operation.what.memory == Memory::post && operations_.completed() + 1 == operation.sequence;
+  if (!is_quick) announce(operation);
+  advance_all(/*help=*/false);
+  if (is_quick) announce(operation);
+  return operation.sequence;
+}
+
+/// The last to arrive wakes those who sleep. The post and the loads of the others' posts and doorbells must
+/// not change places, or a peer that falls asleep just now would sleep through the last arrival.
+void Group::announce(const Operation& operation) {
+  full_fence();
+  if (operation.complete || board_.all_posted(operation)) members_->ring_sleepers();
+}
+
+/// All stores in one go: a peer that already polls the line would take it away in between.
+void Group::write_post(const Operation& operation) const {
+  Post& mine = board_.post_of(operation.sequence, rank());
+  mine.what = operation.what;
+  // release: what this rank offers, its slice and the announcement are written.
+  mine.sequence.store(operation.sequence, std::memory_order_release);
+}
+
+/// `begun` with a window, for which other threads may start something while this one waits: then it moves on
+/// to the next slot.
+Operation& Group::with_window(const Operation& begun) {
+  Operation moved = begun;
+  moved.window = reserve_window(std::min(moved.what.sent, kWindowBytes));
+  try {
+    Operation& place = begin(moved.what.kind);
+    moved.sequence = place.sequence;
+    place = moved;
+    return place;
+  } catch (...) {
+    arena_.release(moved.window);
+    throw;
+  }
+}
+
+// How operations in flight go on, in whatever call comes next.
+
+void Group::advance_all(bool help) {
+  if (!messages_.is_idle()) messages_.progress();  // a call less where there is no message
+  for (Sequence s = operations_.completed() + 1; s <= operations_.issued(); ++s) {
+    Operation& current = operations_[s];
+    if (!current.complete && !advance(current, help) && !current.has_path())
+      break;  // nor has any later one arrived
+  }
+  Sequence last = operations_.completed();
+  while (last != operations_.issued() && operations_[last + 1].complete) ++last;
+  if (last != operations_.completed()) {
+    const bool wakes = is_a_peer_far_ahead(operations_.completed());
+    operations_.set_completed(last);
+    board_.set_consumed(last);
+    if (wakes) {
+      full_fence();
+      members_->ring_sleepers();
+    }
+  }
+}
+
+/// May a peer wait until this rank has consumed operation `of` + 1, whose slot it needs? It has posted as
+/// many as there are slots after that one then; half of them count, so that what this rank cannot see yet
+/// makes no difference: nobody posts the other half and falls asleep while a store of this rank is on its
+/// way. A fence for each operation, which would do too, costs more than this look at lines that lie in the
+/// cache.
+bool Group::is_a_peer_far_ahead(Sequence of) const {
+  const Sequence ahead = of + kSlots / 2;
+  for (int m = 0; m < size(); ++m) {
+    if (m != rank() && board_.post_of(ahead, m).sequence.load(std::memory_order_relaxed) >= ahead)
+      return true;
+  }
+  return false;
+}
+
+bool Group::advance_for_others(bool thorough) noexcept {
+  if (members_->is_broken()) return false;
+  try {
+    if (members_->notice_failure()) return false;
+    if (thorough) messages_.make_room();
+    advance_all(/*help=*/true);
+  } catch (...) {
+    // Whoever waits in this group gets it from the membership.
+  }
+  return operations_.completed() != operations_.issued() || !messages_.is_idle();
+}
+
+bool Group::advance(Operation& operation, bool help) {
+  if (!operation.has_path()) {
+    if (!board_.all_posted(operation)) return false;
+    compare(operation);
+    operation.path = paths::path_of(board_, operation);
+  }
+  if (!paths::advance(board_, operation, help)) return false;
+  finish(operation);
+  return true;
+}
+
+void Group::compare(const Operation& operation) {
+  const auto same = [](const Announcement& a, const Announcement& b) {
+    return a.kind == b.kind && a.dtype == b.dtype && a.reduce_op == b.reduce_op && a.root == b.root &&
+           a.count == b.count;
+  };
+  for (int m = 0; m < size(); ++m) {
+    if (same(board_.post_of(operation.sequence, m).what, operation.what)) continue;
+    // Every rank tells the same story, whichever it is: rank 0's call beside the first that differs from it.
+    const auto call = [&](int member) {
+      return "rank " + std::to_string(member) + " called " +
+             describe(board_.post_of(operation.sequence, member).what, operation.sequence);
+    };
+    int other = 1;
+    while (same(board_.post_of(operation.sequence, other).what, board_.post_of(operation.sequence, 0).what))
+      ++other;
+    members_->fail(FailureKind::mismatch,
+                   "the ranks called different operations: " + call(0) + ", " + call(other) +
+                       "; every rank of a group must call the same ones in the same order");
+  }
+}
+
+void Group::finish(Operation& operation) {
+  paths::finish(board_, operation);
+  operations_.release_window(operation);
+  operation.complete = true;
+  engine_.wake_own_threads();
+  members_->recorder().finish(operation.flight_number);
+}
+
+void reduce(Group& group, void* data, size_t count, DType dtype, ReduceOp reduction, int root,
+            std::chrono::milliseconds timeout) {
+  group.wait(group.start_reduce(data, count, dtype, reduction, root), timeout);
+}
+
+void reduce_scatter(Group& group, const void* input, void* output, size_t count, DType dtype,
+                    ReduceOp reduction, std::chrono::milliseconds timeout) {
+  group.wait(group.start_reduce_scatter(input, output, count, dtype, reduction), timeout);
+}
+
+void broadcast(Group& group, void* data, size_t count, DType dtype, int root,
+               std::chrono::milliseconds timeout) {
+  const size_t bytes = count * element_size(dtype);
+  const Copy copy{root, 0, data, bytes};
+  const bool is_root = root == group.rank();
+  group.exchange({.kind = OpKind::broadcast,
+                  .dtype = dtype,
+                  .count = count,
+                  .root = root,
+                  .sent = data,
+                  .sent_bytes = is_root ? bytes : 0,
+                  .copies = &copy,
+                  .copy_count = is_root ? size_t{0} : size_t{1}},
+                 timeout);
 }
 
 }  // namespace lockstep::shm

@@ -8,7 +8,6 @@
 // the background unless the engine is told to start one.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -19,6 +18,7 @@
 
 #include "lockstep/shm/arena.h"
 #include "lockstep/shm/engine.h"
+#include "lockstep/shm/group/operation_memory.h"
 #include "lockstep/shm/group/point_to_point.h"
 #include "lockstep/shm/layout.h"
 #include "lockstep/shm/membership.h"
@@ -61,8 +61,7 @@ class Group final : private Driven {
   /// Will nothing that is in flight go on any more?
   bool has_stopped() const;
 
-  /// Number of an operation of this group, counted from 1.
-  using Sequence = uint64_t;
+  using Sequence = OperationMemory::Sequence;
 
   /// Starts combining `count` elements at `data` of all ranks, in place. Blocks only while kSlots operations
   /// are in flight, or while they, or messages, hold the memory that this one needs. `data` must stay
@@ -105,17 +104,7 @@ class Group final : private Driven {
   // The same, blocking.
   void all_reduce(void* data, size_t count, DType dtype, ReduceOp reduction,
                   std::chrono::milliseconds timeout);
-  void reduce(void* data, size_t count, DType dtype, ReduceOp reduction, int root,
-              std::chrono::milliseconds timeout) {
-    wait(start_reduce(data, count, dtype, reduction, root), timeout);
-  }
-  void reduce_scatter(const void* input, void* output, size_t count, DType dtype, ReduceOp reduction,
-                      std::chrono::milliseconds timeout) {
-    wait(start_reduce_scatter(input, output, count, dtype, reduction), timeout);
-  }
   void exchange(const Exchange& exchange, std::chrono::milliseconds timeout);
-  /// Copies `count` elements of `root` to all.
-  void broadcast(void* data, size_t count, DType dtype, int root, std::chrono::milliseconds timeout);
   void barrier(std::chrono::milliseconds timeout);
 
   /// Starts sending to or receiving from another rank (or any, or itself); see PointToPoint. Does not block.
@@ -156,13 +145,10 @@ class Group final : private Driven {
   /// Takes it; throws in a fork of this rank.
   Engine::Lock enter() const;
   void check_usable();
-  bool ended(Sequence sequence) const {
-    return sequence <= completed_ || operations_[sequence % kSlots].complete;
-  }
   void wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, AfterTimeout after);
   bool advance_for_others(bool thorough) noexcept override;
 
-  // Posting (group_post.cpp).
+  // Posting.
   /// The next operation, to be filled in and started. Blocks while kSlots are in flight.
   Operation& begin(OpKind kind);
   Operation& begin_reduction(OpKind kind, void* data, size_t count, DType dtype, ReduceOp reduction);
@@ -172,7 +158,7 @@ class Group final : private Driven {
   void announce(const Operation& operation);
   void write_post(const Operation& operation) const;
 
-  // Advancing (group_advance.cpp).
+  // Advancing.
   void advance_all(bool help);
   /// Advances one operation; `help`: also take over other ranks' chunks. True once it is complete.
   bool advance(Operation& operation, bool help);
@@ -186,17 +172,12 @@ class Group final : private Driven {
                   AfterTimeout after = AfterTimeout::broken);
   class AwaitedOperation;
   class AwaitedMessage;
-  std::function<bool()> unused_by_others() const;
-  void release_later(std::byte* pointer);
-  void give_up_memory();
-  bool is_slot_free() { return issued_ < kSlots || board_.everyone_consumed(issued_ + 1 - kSlots); }
+  bool is_slot_free() {
+    const Sequence issued = operations_.issued();
+    return issued < kSlots || board_.everyone_consumed(issued + 1 - kSlots);
+  }
   void wait_for_slot();
-  std::byte* try_allocate_unlocked(size_t bytes);
-  Sequence oldest_with_window() const;
   std::byte* reserve_window(size_t bytes);
-
-  Operation& operation(Sequence sequence) { return operations_[sequence % kSlots]; }
-  const Operation& operation(Sequence sequence) const { return operations_[sequence % kSlots]; }
 
   Engine& engine_;
   bool oversubscribed_;
@@ -206,11 +187,20 @@ class Group final : private Driven {
   Board board_;
   Arena& arena_;
   PointToPoint messages_;
+  OperationMemory operations_;
   std::atomic<std::chrono::milliseconds> timeout_;  // read and changed without the engine's lock
-
-  std::array<Operation, kSlots> operations_;
-  Sequence issued_ = 0;
-  Sequence completed_ = 0;  // this rank has finished with every operation up to here
 };
+
+/// Blocks until the combination of everybody's `data`, [count], lies in that of `root`; the other ranks' has
+/// undefined contents then.
+void reduce(Group& group, void* data, size_t count, DType dtype, ReduceOp reduction, int root,
+            std::chrono::milliseconds timeout);
+/// Blocks until block r of the combination of everybody's `input`, [size() * count], lies in rank r's `output`,
+/// [count].
+void reduce_scatter(Group& group, const void* input, void* output, size_t count, DType dtype,
+                    ReduceOp reduction, std::chrono::milliseconds timeout);
+/// Copies `count` elements of `root` to all. Blocks.
+void broadcast(Group& group, void* data, size_t count, DType dtype, int root,
+               std::chrono::milliseconds timeout);
 
 }  // namespace lockstep::shm
