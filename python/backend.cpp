@@ -13,8 +13,9 @@
 #include "lockstep/comm/backends/shared_memory.h"
 #include "lockstep/comm/backends/traced_group.h"
 #include "lockstep/comm/job_timeline.h"
-#include "lockstep/comm/meeting/segment_exchange.h"
-#include "lockstep/comm/meeting/store_part.h"
+#include "lockstep/comm/joining/join.h"
+#include "lockstep/comm/joining/segment_exchange.h"
+#include "lockstep/comm/joining/store_part.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/shm/node.h"
 #include "lockstep/timeline/timeline.h"
@@ -34,7 +35,7 @@ StorePtr of_init_method(StorePtr store) {
   return store;
 }
 
-/// The launcher's environment, where it is what this group was made from. A job inside a job inherits it and
+/// The launcher's environment, if it is what this group was made from. A job inside a job inherits it and
 /// has another store, rank or size.
 std::optional<job::LaunchEnvironment> launched_as(const StorePtr& store, int rank, int size) {
   if (!store || env::get_int(env::kRank) != rank || env::get_int(env::kWorldSize) != size)
@@ -44,18 +45,21 @@ std::optional<job::LaunchEnvironment> launched_as(const StorePtr& store, int ran
   return launch;
 }
 
-/// The group of all ranks: where it is the job that a launcher has started it meets as lockstep::init() of a
-/// C++ rank does, so that ranks of both languages can be in it.
-UniqueFd find_segment_of_job(const StorePtr& store, const job::LaunchEnvironment& place,
-                             std::chrono::milliseconds timeout) {
+/// The group of all ranks, at `place`: if it is the job that a launcher has started it meets as lockstep::init()
+/// of a C++ rank does, so that ranks of both languages can be in it.
+std::shared_ptr<shm::Node> join_world(const StorePtr& store, job::LaunchEnvironment place,
+                                      std::chrono::milliseconds timeout, std::optional<int> segment_fd,
+                                      const std::optional<std::string>& segment_owner) {
   begin_job_at(root_of(store));
   const StorePtr below = of_init_method(store);
-  const auto launch = launched_as(below, place.rank, place.world_size);
-  if (launch && launch->segment_fd && launch->local_world_size == place.world_size) {
-    return inherited_segment(*launch->segment_fd);
+  auto launch = launched_as(below, place.rank, place.world_size);
+  if (launch && launch->local_world_size == place.world_size) {
+    launch->accept_segment(segment_fd, segment_owner);
+    place.segment_fd = launch->segment_fd;
   }
-  const StorePtr part = launch ? part_for_job(below, launch->attempt()) : part_for_job(store, "");
-  return exchange_segment(*part, place, timeout);
+  StorePtr part;
+  if (!place.segment_fd) part = launch ? part_for_job(below, launch->attempt()) : part_for_job(store, "");
+  return join_node(place, part, {.timeout = timeout});
 }
 
 /// The group of all ranks and this process's place in its segment.
@@ -72,17 +76,11 @@ std::shared_ptr<shm::Node> node_of_world() {
   return world_place().group.expired() ? nullptr : world_place().node.lock();
 }
 
-std::shared_ptr<shm::Node> join(const UniqueFd& segment, int rank, std::chrono::milliseconds timeout) {
-  auto node = std::make_shared<shm::Node>(segment.get(), rank);
-  node->wait_for_all(timeout);
-  if (env::get_bool(env::kProgressThread).value_or(false)) node->engine().start_progress_thread();
-  return node;
-}
-
 }  // namespace
 
 BackendPtr create_backend(const StorePtr& store, int rank, int size, double timeout,
-                          const std::vector<int>& global_ranks) {
+                          const std::vector<int>& global_ranks, std::optional<int> segment_fd,
+                          const std::optional<std::string>& segment_owner) {
   const std::chrono::duration<double> longest = kLongestTimeout, asked{timeout};
   const auto deadline = std::chrono::duration_cast<std::chrono::milliseconds>(std::min(asked, longest));
   job::LaunchEnvironment launch;
@@ -92,7 +90,7 @@ BackendPtr create_backend(const StorePtr& store, int rank, int size, double time
   const bool is_world = global_ranks.empty();
   std::shared_ptr<ProcessGroup::Impl> group;
   if (is_world) {
-    auto node = join(find_segment_of_job(store, launch, deadline), rank, deadline);
+    auto node = join_world(store, launch, deadline, segment_fd, segment_owner);
     group = backends::make_shared_memory(node, deadline);
     world_place() = {group, node};
   } else if (auto world = node_of_world(); world && !world->process().is_copy()) {
@@ -100,9 +98,8 @@ BackendPtr create_backend(const StorePtr& store, int rank, int size, double time
         exchange_area(*part_for_group(store, global_ranks), world->segment(), rank, size, deadline);
     group = backends::make_shared_memory(std::move(world), area, global_ranks, rank, deadline);
   } else {
-    auto node =
-        join(exchange_segment(*part_for_group(store, global_ranks), launch, deadline), rank, deadline);
-    group = backends::make_shared_memory(std::move(node), deadline);
+    StorePtr part = part_for_group(store, global_ranks);
+    group = backends::make_shared_memory(join_node(launch, part, {.timeout = deadline}), deadline);
   }
   if (timeline::is_on()) {
     group = make_traced(std::move(group));

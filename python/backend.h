@@ -4,6 +4,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace lockstep::python {
@@ -13,9 +15,10 @@ using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
 /// Joins the ranks that share `store`, in a segment of shared memory; blocks until all are there. `timeout`
 /// is in seconds. `global_ranks`: of the group's members by rank, empty for the group of all ranks, with
-/// which a timeline begins. Where that one is of this backend, a group of some of its ranks lives in its
-/// segment.
+/// which a timeline begins. If that one is of this backend, a group of some of its ranks lives in its segment.
+/// `segment_fd` and `segment_owner`: the segment that a launcher has handed down to the group of all ranks.
 BackendPtr create_backend(const StorePtr& store, int rank, int size, double timeout,
-                          const std::vector<int>& global_ranks);
+                          const std::vector<int>& global_ranks, std::optional<int> segment_fd,
+                          const std::optional<std::string>& segment_owner);
 
 }  // namespace lockstep::python

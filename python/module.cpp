@@ -31,7 +31,8 @@ PYBIND11_MODULE(_C, module) {
   });
   module.def("create_backend", &lockstep::python::create_backend, pybind11::arg("store"),
              pybind11::arg("rank"), pybind11::arg("size"), pybind11::arg("timeout"),
-             pybind11::arg("global_ranks"), pybind11::call_guard<pybind11::gil_scoped_release>(),
+             pybind11::arg("global_ranks"), pybind11::arg("segment_fd"), pybind11::arg("segment_owner"),
+             pybind11::call_guard<pybind11::gil_scoped_release>(),
              "Joins the ranks that share `store` in a segment of shared memory; blocks until all are there.");
   module.def(
       "end_timeline", &lockstep::end_timeline, pybind11::call_guard<pybind11::gil_scoped_release>(),

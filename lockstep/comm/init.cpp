@@ -24,10 +24,11 @@
 #include "lockstep/comm/backends/watched_group.h"
 #include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/job_timeline.h"
-#include "lockstep/comm/meeting/goodbye.h"
-#include "lockstep/comm/meeting/segment_exchange.h"
-#include "lockstep/comm/meeting/store.h"
-#include "lockstep/comm/meeting/store_part.h"
+#include "lockstep/comm/joining/goodbye.h"
+#include "lockstep/comm/joining/join.h"
+#include "lockstep/comm/joining/segment_exchange.h"
+#include "lockstep/comm/joining/store.h"
+#include "lockstep/comm/joining/store_part.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/job/own_address.h"
 #include "lockstep/shm/node.h"
@@ -62,21 +63,6 @@ void leave_at_exit(int exit_code, void* /*argument*/) {
   close_kept_stores();
 }
 
-StorePtr launchers_store(const job::LaunchEnvironment& launch, std::chrono::milliseconds timeout) {
-  return part_for_job(connect_store(launch, timeout), launch.attempt());
-}
-
-UniqueFd find_segment(const job::LaunchEnvironment& launch, StorePtr& store,
-                      std::chrono::milliseconds timeout) {
-  if (launch.segment_fd) return inherited_segment(*launch.segment_fd);
-  if (launch.alone || launch.world_size == 1) return shm::create_segment(1);
-  if (!store && launch.master_addr.empty() && !launch.job_key.empty()) {
-    return exchange_segment_locally(launch, timeout);
-  }
-  if (!store) store = launchers_store(launch, timeout);
-  return exchange_segment(*store, launch, timeout);
-}
-
 std::shared_ptr<ProcessGroup::Impl> make_lockstep(const job::LaunchEnvironment& launch, StorePtr& store,
                                                   const InitOptions& options) {
   if (launch.world_size != launch.local_world_size) {
@@ -84,17 +70,8 @@ std::shared_ptr<ProcessGroup::Impl> make_lockstep(const job::LaunchEnvironment& 
                      std::to_string(launch.world_size) + " ranks and this node " +
                      std::to_string(launch.local_world_size) + ": several machines need the backend gloo");
   }
-  const UniqueFd fd = find_segment(launch, store, options.timeout);
-  auto node = std::make_shared<shm::Node>(fd.get(), launch.local_rank);
-  if (node->segment().ranks() != launch.local_world_size) {
-    throw ValueError(std::string(env::kLocalWorldSize) + "=" + std::to_string(launch.local_world_size) +
-                     " but the launcher's segment is for " + std::to_string(node->segment().ranks()) +
-                     " ranks");
-  }
-  node->wait_for_all(options.timeout);
-  if (options.progress_thread.value_or(env::get_bool(env::kProgressThread).value_or(false))) {
-    node->engine().start_progress_thread();
-  }
+  auto node =
+      join_node(launch, store, {.timeout = options.timeout, .progress_thread = options.progress_thread});
   return backends::make_shared_memory(std::move(node), options.timeout);
 }
 

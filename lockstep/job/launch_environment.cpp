@@ -103,18 +103,10 @@ void read(LaunchEnvironment& launch, const Names& names) {
   }
 }
 
-/// Whose segment is handed down beside this: a job inside a job inherits both variables and has another
-/// place.
+/// Whose segment is handed down beside this.
 std::string segment_owner(const LaunchEnvironment& launch) {
   return std::to_string(launch.rank) + "/" + std::to_string(launch.world_size) + "@" +
          std::to_string(launch.master_port);
-}
-
-std::optional<int> segment_of(const LaunchEnvironment& launch) {
-  const auto fd = env::get_int(env::kSegmentFd);
-  const auto owner = env::get(env::kSegmentOwner);
-  if (!fd || (owner && *owner != segment_owner(launch))) return std::nullopt;
-  return static_cast<int>(*fd);
 }
 
 /// Several jobs may run on one node: by the launcher's own name for this one or, without, by who started it.
@@ -197,7 +189,7 @@ LaunchEnvironment LaunchEnvironment::from_env() {
     if (const auto local = env::get_int(kVirtualLocalRank)) launch.local_rank = static_cast<int>(*local);
     launch.local_addr = env::get(kLocalAddr).value_or("");
     launch.group_rank = number(kGroupRank, 0);
-    launch.segment_fd = segment_of(launch);
+    launch.accept_segment(env::get_int(env::kSegmentFd), env::get(env::kSegmentOwner));
     launch.agent_store = env::get_bool(kAgentStore).value_or(false);
     launch.group_world_size = number(kGroupWorldSize, 1);
     launch.role = env::get(kRoleName).value_or(launch.role);
@@ -229,6 +221,10 @@ LaunchEnvironment LaunchEnvironment::of_local_rank(int other) const {
   told.rank += other - local_rank;
   told.local_rank = other;
   return told;
+}
+
+void LaunchEnvironment::accept_segment(std::optional<int64_t> fd, const std::optional<std::string>& owner) {
+  if (fd && (!owner || *owner == segment_owner(*this))) segment_fd = static_cast<int>(*fd);
 }
 
 std::vector<std::string> LaunchEnvironment::to_env(const std::vector<std::string>& inherited) const {

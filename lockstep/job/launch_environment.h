@@ -49,6 +49,10 @@ struct LaunchEnvironment {
   /// ValueError naming a variable that is missing or contradicts another.
   static LaunchEnvironment from_env();
 
+  /// Takes `fd` as segment_fd, unless `owner`, which to_env() has set beside it, names another rank or job: a job
+  /// inside a job inherits both and has another place.
+  void accept_segment(std::optional<int64_t> fd, const std::optional<std::string>& owner);
+
   /// `inherited` ("NAME=value" entries) with torchrun's variables and Lockstep's own for this rank in it. Of
   /// an outer job, whose rank may be calling, nothing is left.
   std::vector<std::string> to_env(const std::vector<std::string>& inherited) const;

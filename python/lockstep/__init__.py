@@ -32,16 +32,14 @@ def _create(options, _backend_options):
     for name in "LOCKSTEP_SEGMENT_FD", "LOCKSTEP_SEGMENT_OWNER":
         if name in os.environ:
             _handed_down[name] = os.environ.pop(name)
+    segment = {}
     if not ranks:
-        os.environ.update(_handed_down)
-    try:
-        backend = _C.create_backend(options.store, options.group_rank, options.group_size,
-                                    options.timeout.total_seconds(), ranks)
-    finally:
-        if not ranks:
-            for name in _handed_down:
-                os.environ.pop(name, None)
-            _handed_down.clear()
+        segment = dict(_handed_down)
+        _handed_down.clear()
+    fd = segment.get("LOCKSTEP_SEGMENT_FD")
+    backend = _C.create_backend(options.store, options.group_rank, options.group_size,
+                                options.timeout.total_seconds(), ranks, None if fd is None else int(fd),
+                                segment.get("LOCKSTEP_SEGMENT_OWNER"))
     if not ranks and os.environ.pop("LOCKSTEP_TIMELINE", None) is not None:
         os.environ.pop("LOCKSTEP_TIMELINE_PARTS", None)  # what this rank starts is no rank
         atexit.register(_C.end_timeline)

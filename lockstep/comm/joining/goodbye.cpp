@@ -1,4 +1,4 @@
-#include "lockstep/comm/meeting/goodbye.h"
+#include "lockstep/comm/joining/goodbye.h"
 
 #include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>

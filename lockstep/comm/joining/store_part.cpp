@@ -1,4 +1,4 @@
-#include "lockstep/comm/meeting/store_part.h"
+#include "lockstep/comm/joining/store_part.h"
 
 #include <algorithm>
 #include <cstdint>

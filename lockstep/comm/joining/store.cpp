@@ -1,4 +1,4 @@
-#include "lockstep/comm/meeting/store.h"
+#include "lockstep/comm/joining/store.h"
 
 #include <charconv>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "lockstep/comm/meeting/segment_exchange.h"
+#include "lockstep/comm/joining/segment_exchange.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
