@@ -110,7 +110,7 @@ int ProcessGroup::get_group_rank(int global_rank) const {
   const auto it = std::find(global_ranks().begin(), global_ranks().end(), global_rank);
   if (it == global_ranks().end()) {
     throw ValueError(fmt::format("global rank {} is not in the group of global ranks {}", global_rank,
-                                 describe_ranks(global_ranks())));
+                                 describe_members(global_ranks())));
   }
   return static_cast<int>(it - global_ranks().begin());
 }
@@ -118,7 +118,8 @@ int ProcessGroup::get_group_rank(int global_rank) const {
 ProcessGroup ProcessGroup::new_group(std::vector<int> ranks, NewGroupOptions options) const {
   std::sort(ranks.begin(), ranks.end());
   const std::chrono::milliseconds timeout = deadline(*this, options.timeout);
-  const std::string given = fmt::format("{} with a timeout of {} ms", describe_ranks(ranks), timeout.count());
+  const std::string given =
+      fmt::format("{} with a timeout of {} ms", describe_members(ranks), timeout.count());
   check_agreement("new_group", all_gather_bytes(given));
   check_ranks("new_group", ranks, size());
   std::vector<int> global;
@@ -137,7 +138,7 @@ ProcessGroup ProcessGroup::new_subgroups(int group_size, NewGroupOptions options
 
 ProcessGroup ProcessGroup::split_group(const std::vector<std::vector<int>>& split_ranks,
                                        NewGroupOptions options) const {
-  check_agreement("split_group", all_gather_bytes(describe_ranks(split_ranks)));
+  check_agreement("split_group", all_gather_bytes(describe_members(split_ranks)));
   std::vector<int> all;
   for (const auto& ranks : split_ranks) all.insert(all.end(), ranks.begin(), ranks.end());
   std::sort(all.begin(), all.end());

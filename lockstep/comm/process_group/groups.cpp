@@ -9,13 +9,13 @@
 
 namespace lockstep {
 
-std::string describe_ranks(const std::vector<int>& ranks) {
+std::string describe_members(const std::vector<int>& ranks) {
   return fmt::format("[{}]", fmt::join(ranks, ", "));
 }
 
-std::string describe_ranks(const std::vector<std::vector<int>>& split_ranks) {
+std::string describe_members(const std::vector<std::vector<int>>& split_ranks) {
   std::string text;
-  for (const auto& ranks : split_ranks) text += (text.empty() ? "" : ", ") + describe_ranks(ranks);
+  for (const auto& ranks : split_ranks) text += (text.empty() ? "" : ", ") + describe_members(ranks);
   return text;
 }
 
@@ -29,7 +29,7 @@ void check_agreement(const char* what, const std::vector<std::string>& given) {
 }
 
 void check_ranks(const char* what, const std::vector<int>& sorted, int size) {
-  const std::string start = fmt::format("{} {}: ", what, describe_ranks(sorted));
+  const std::string start = fmt::format("{} {}: ", what, describe_members(sorted));
   if (sorted.empty()) throw ValueError(start + "a group needs at least one rank");
   if (sorted.front() < 0 || sorted.back() >= size) {
     throw ValueError(fmt::format("{}the parent group has the ranks 0 to {}", start, size - 1));

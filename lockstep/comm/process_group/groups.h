@@ -7,9 +7,9 @@
 namespace lockstep {
 
 /// "[0, 2]"
-std::string describe_ranks(const std::vector<int>& ranks);
+std::string describe_members(const std::vector<int>& ranks);
 /// "[0, 2], [1, 3]"
-std::string describe_ranks(const std::vector<std::vector<int>>& split_ranks);
+std::string describe_members(const std::vector<std::vector<int>>& split_ranks);
 
 /// Throws ValueError, which begins with `what`, unless all ranks of the parent group gave the same, which
 /// `given` holds by rank. The error is the same on all.
