@@ -45,7 +45,7 @@
 #include "lockstep/parallel/bucket_slot.h"
 #include "lockstep/parallel/data_parallel/data_parallel.h"
 #include "lockstep/parallel/data_parallel/random_stream.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
 #include "lockstep/parallel/hooks/ddp_comm_hooks.h"
 #include "lockstep/parallel/hooks/debugging_hooks.h"
 #include "lockstep/parallel/hooks/default_hooks.h"

@@ -19,7 +19,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/parallel/data_parallel/data_parallel.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
 
 namespace {
 

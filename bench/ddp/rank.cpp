@@ -23,7 +23,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/sgd.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
 #include "lockstep/parallel/hooks/ddp_comm_hooks.h"
 #include "lockstep/timeline/recorder.h"
 #include "lockstep/timeline/timeline.h"

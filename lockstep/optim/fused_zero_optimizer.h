@@ -17,8 +17,8 @@
 
 #include "lockstep/optim/sharded_optimizer.h"
 #include "lockstep/optim/write_protection.h"
-#include "lockstep/parallel/comm_hook.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/parallel/hooks/comm_hook.h"
 
 namespace lockstep {
 

@@ -30,7 +30,7 @@
 #include "lockstep/optim/memory/chunk_norm.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/optim/sharded_optimizer.h"
-#include "lockstep/parallel/checks/module_check.h"
+#include "lockstep/parallel/ddp/module_check.h"
 
 namespace lockstep::detail {
 namespace {

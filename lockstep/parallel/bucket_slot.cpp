@@ -3,7 +3,7 @@
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 
-#include "lockstep/parallel/reducer/bucket_slot_hook.h"
+#include "lockstep/parallel/bucket_slot_hook.h"
 
 namespace lockstep {
 

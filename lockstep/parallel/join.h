@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
 #include "lockstep/parallel/join_session.h"
 
 namespace lockstep {

@@ -3,7 +3,7 @@
 #include <c10/core/GradMode.h>
 
 #include "lockstep/comm/init.h"
-#include "lockstep/parallel/checks/module_check.h"
+#include "lockstep/parallel/ddp/module_check.h"
 #include "lockstep/parallel/parameters.h"
 
 namespace lockstep {

@@ -13,7 +13,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
 #include "lockstep/parallel/logical/logical_ranks.h"
 #include "lockstep/trainer/loss.h"
 #include "lockstep/trainer/training_arguments.h"

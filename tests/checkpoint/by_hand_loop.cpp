@@ -25,7 +25,7 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/fused_zero_optimizer.h"
 #include "lockstep/optim/lr_scheduler.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
 #include "lockstep/state/counters.h"
 #include "lockstep/state/random_state.h"
 

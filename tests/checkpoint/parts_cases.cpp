@@ -16,7 +16,7 @@
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
 #include "lockstep/state/counters.h"
 #include "tests/optim/zero_cases.h"
 #include "tests/ranks/rank_test.h"

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/pass/bucket_plan.h"
+#include "lockstep/parallel/ddp/bucket_plan.h"
 
 #include <gtest/gtest.h>
 

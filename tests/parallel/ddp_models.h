@@ -12,7 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/ops/linear.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
 #include "tests/ranks/rank_test.h"
 
 namespace lockstep::testing {

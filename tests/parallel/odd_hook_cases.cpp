@@ -23,8 +23,8 @@ namespace lockstep::testing {
 namespace {
 
 /// forward() returns a loss whose gradients are what `gradient` says.
-struct OddImpl : torch::nn::Module {
-  OddImpl() {
+struct OddHookedImpl : torch::nn::Module {
+  OddHookedImpl() {
     const auto add = [&](const char* name, const at::Tensor& value) { register_parameter(name, value); };
     add("scalar", at::zeros({}));
     add("empty", at::zeros({0, 3}));
@@ -50,7 +50,7 @@ struct OddImpl : torch::nn::Module {
     return loss;
   }
 };
-TORCH_MODULE(Odd);
+TORCH_MODULE(OddHooked);
 
 /// How far a hook's result may be from the average, by the largest element of it; `half`: in half precision.
 struct Tolerance {
@@ -60,7 +60,7 @@ struct Tolerance {
 template <class State, class Hook>
 void averages_odd_gradients(const char* what, const State& state, Hook hook, Tolerance tolerance) {
   for (const double cap : {kTiny, 25.0}) {
-    Odd model;
+    OddHooked model;
     DistributedDataParallel ddp(model, {.bucket_cap_mb = cap});
     ddp.register_comm_hook(state(), hook);
     for (int step = 0; step < 5; ++step) {
@@ -118,7 +118,7 @@ TEST(OddHooks, HooksAndOddGradients) {
 /// Against the formula, for gradients that are equal on all ranks: their average is themselves.
 TEST(OddHooks, AdasumAndOddGradients) {
   if ((world().size() & (world().size() - 1)) != 0) return;
-  Odd model;
+  OddHooked model;
   DistributedDataParallel ddp(model);
   ddp.register_comm_hook(std::nullopt, adasum_hook);
   for (int step = 0; step < 3; ++step) {

@@ -1,4 +1,4 @@
-#include "lockstep/parallel/output_tensors.h"
+#include "lockstep/parallel/ddp/output_tensors.h"
 
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>

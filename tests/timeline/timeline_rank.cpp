@@ -8,7 +8,7 @@
 #include "lockstep/base/main.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/sgd.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
 #include "lockstep/timeline/timeline.h"
 #include "lockstep/zoo/models/toy.h"
 

@@ -18,7 +18,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/comm/spawn.h"
 #include "lockstep/optim/sgd.h"
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
 #include "lockstep/parallel/parameters.h"
 #include "lockstep/zoo/models/toy.h"
 

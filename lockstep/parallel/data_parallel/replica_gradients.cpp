@@ -14,25 +14,12 @@
 #include <utility>
 
 #include "lockstep/comm/shm_tensor.h"
-#include "lockstep/parallel/reducer/bucket_slot_hook.h"
+#include "lockstep/parallel/bucket_slot_hook.h"
+#include "lockstep/parallel/bucket_view.h"
 #include "lockstep/shm/reduce/reduce.h"
 
 namespace lockstep {
 namespace {
-
-/// In the memory of `flat`, laid out as `like`; not a view to autograd, since Optimizer::zero_grad detaches
-/// gradients in place.
-at::Tensor view_like(const at::Tensor& flat, int64_t offset, const at::Tensor& like) {
-  const at::Tensor view = like.is_non_overlapping_and_dense()
-                              ? flat.as_strided(like.sizes(), like.strides(), offset)
-                              : flat.narrow(0, offset, like.numel()).view(like.sizes());
-  return view.variable_data();
-}
-
-bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_same(b) || (a.is_alias_of(b) && a.const_data_ptr() == b.const_data_ptr() &&
-                          a.strides() == b.strides() && a.scalar_type() == b.scalar_type());
-}
 
 at::Tensor tree_sum_of(std::span<const at::Tensor> tensors) {
   if (tensors.size() == 1) return tensors.front();
@@ -87,7 +74,7 @@ ReplicaGradients::ReplicaGradients(std::vector<at::Tensor> parameters, const Buc
     const at::Tensor& bucket = buckets_.emplace_back(at::zeros({count}, like.options().requires_grad(false)));
     for (size_t i = 0; i < planned.parameters.size(); ++i) {
       Slot& slot = slots_[planned.parameters[i]];
-      slot.view = view_like(bucket, static_cast<int64_t>(planned.offsets[i]) / element, slot.parameter);
+      slot.view = view_in_bucket(bucket, static_cast<int64_t>(planned.offsets[i]) / element, slot.parameter);
     }
   }
 }

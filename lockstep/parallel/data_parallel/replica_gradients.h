@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/pass/bucket_plan.h"
+#include "lockstep/parallel/ddp/bucket_plan.h"
 
 namespace torch::autograd {
 struct Node;

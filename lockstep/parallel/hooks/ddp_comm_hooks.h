@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/parallel/comm_hook.h"
+#include "lockstep/parallel/hooks/comm_hook.h"
 #include "lockstep/parallel/hooks/power_sgd_hook.h"
 
 namespace lockstep {

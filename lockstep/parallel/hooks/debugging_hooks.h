@@ -1,7 +1,7 @@
 // A communication hook for measuring.
 #pragma once
 
-#include "lockstep/parallel/comm_hook.h"
+#include "lockstep/parallel/hooks/comm_hook.h"
 
 namespace lockstep {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/comm_hook.h"
+#include "lockstep/parallel/hooks/comm_hook.h"
 
 namespace lockstep {
 

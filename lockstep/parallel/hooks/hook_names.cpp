@@ -1,6 +1,6 @@
 #include <utility>
 
-#include "lockstep/parallel/comm_hook.h"
+#include "lockstep/parallel/hooks/comm_hook.h"
 #include "lockstep/parallel/hooks/debugging_hooks.h"
 #include "lockstep/parallel/hooks/default_hooks.h"
 #include "lockstep/parallel/hooks/horovod_hooks.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/comm_hook.h"
+#include "lockstep/parallel/hooks/comm_hook.h"
 
 namespace lockstep {
 

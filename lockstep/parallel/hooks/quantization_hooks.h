@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/comm_hook.h"
+#include "lockstep/parallel/hooks/comm_hook.h"
 
 namespace lockstep {
 

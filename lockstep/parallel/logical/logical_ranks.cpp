@@ -6,17 +6,20 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <bit>
 #include <map>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/random_key.h"
-#include "lockstep/parallel/checks/module_check.h"
+#include "lockstep/parallel/ddp/module_check.h"
+#include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/logical/rank_state.h"
 #include "lockstep/parallel/logical/turns.h"
-#include "lockstep/parallel/reducer/reducer.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 
 namespace lockstep {
 namespace {
@@ -31,6 +34,57 @@ void check_size(int size, int processes) {
         "most {}",
         processes, size, size));
   }
+}
+
+/// Throws ValueError for a wrapper whose gradients have no order of sums that is the same on any number of processes.
+void check_has_order(const torch::nn::Module& module, const DistributedDataParallelOptions& options) {
+  const auto refuse = [](const std::string& what) { throw ValueError("LogicalRanks: " + what); };
+  if (options.mixed_precision || options.backward_passes_per_step > 1) {
+    refuse(
+        "a DistributedDataParallel with mixed_precision or backward_passes_per_step has no such order of sums");
+  }
+  if (!options.broadcast_buffers) {
+    refuse("the module's buffers are logical rank 0's; leave broadcast_buffers true");
+  }
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    if (!parameter.requires_grad()) continue;
+    if (!parameter.is_cpu())
+      refuse("parameter " + item.key() + " is on a GPU, whose sums have no fixed order");
+    if (parameter.scalar_type() != at::kFloat && parameter.scalar_type() != at::kDouble) {
+      refuse("parameter " + item.key() + " is " + c10::toString(parameter.scalar_type()) +
+             ", whose gradients would be rounded between the sums; it must be float32 or float64");
+    }
+  }
+  if (!detail::find_sparse_parameters(module).empty()) {
+    refuse("gradients of embeddings with sparse=true have no such order; make them dense (sparse=false)");
+  }
+}
+
+using NamedNorms = std::vector<std::pair<std::string, BatchNormImpl*>>;
+
+/// The synchronised batch normalisations. Throws ValueError for one over other ranks than those of `group`.
+NamedNorms find_sync_batch_norms(const torch::nn::Module& module, const ProcessGroup& group) {
+  NamedNorms found;
+  for (const auto& child : module.named_modules()) {
+    auto* const layer = dynamic_cast<BatchNormImpl*>(child.value().get());
+    if (layer == nullptr || !layer->process_group()) continue;
+    if (layer->process_group()->global_ranks() != group.global_ranks()) {
+      throw ValueError(fmt::format(
+          "LogicalRanks: SyncBatchNorm {} is over ranks {}, the gradients are averaged over {}; logical ranks are those "
+          "of DistributedDataParallel's group, so give the layer the same one",
+          child.key(), fmt::join(layer->process_group()->global_ranks(), ", "),
+          fmt::join(group.global_ranks(), ", ")));
+    }
+    found.emplace_back(child.key(), layer);
+  }
+  return found;
+}
+
+bool has_gradients(const GradientBuckets& buckets) {
+  return std::any_of(
+      buckets.parameters().begin(), buckets.parameters().end(),
+      [](const GradientBuckets::Parameter& parameter) { return parameter.tensor.grad().defined(); });
 }
 
 std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
@@ -61,7 +115,7 @@ class KeepsCastCache {
 
 }  // namespace
 
-LogicalRanks::LogicalRanks(std::shared_ptr<detail::DataParallelCore> core, LogicalRanksOptions options)
+LogicalRanks::LogicalRanks(std::shared_ptr<detail::DdpCore> core, LogicalRanksOptions options)
     : core_(std::move(core)), options_(options) {
   const ProcessGroup& group = core_->group();
   check_size(options_.size, group.size());
@@ -71,6 +125,8 @@ LogicalRanks::LogicalRanks(std::shared_ptr<detail::DataParallelCore> core, Logic
       group, "LogicalRanks",
       fmt::format("option size {}\noption seed {}\nthreads {} (OMP_NUM_THREADS)\nvector instructions {}\n",
                   options_.size, options_.seed, at::get_num_threads(), at::get_cpu_capability()));
+  check_has_order(core_->module(), core_->options());
+  find_sync_batch_norms(core_->module(), group);
   core_->use_logical_ranks(options_.size);
   const int share = options_.size / group.size();
   for (int i = 0; i < share; ++i) own_.push_back(group.rank() * share + i);
@@ -79,7 +135,7 @@ LogicalRanks::LogicalRanks(std::shared_ptr<detail::DataParallelCore> core, Logic
 
 /// Where the module has layers that need the batches of all.
 void LogicalRanks::use_turns() {
-  const auto layers = core_->sync_batch_norms();
+  const NamedNorms layers = find_sync_batch_norms(core_->module(), core_->group());
   if (layers.empty()) return;
   std::map<const void*, std::string> names;
   for (const auto& [name, layer] : layers) names.emplace(layer, name);
@@ -107,7 +163,7 @@ void LogicalRanks::refuse_no_backward(uint64_t step, LogicalPass pass) {
 void LogicalRanks::run_in_sequence(uint64_t step, int64_t micro_batches,
                                    const std::function<void(const LogicalPass&)>& forward_and_backward) {
   Reducer& reducer = core_->reducer();
-  const auto& buffers = core_->buffers();
+  const auto& buffers = core_->tensors().buffers;
   // Each logical rank begins with the buffers with which the step began, as on a process of its own.
   std::vector<at::Tensor> before, of_first;
   if (own_.size() > 1) before = copies_of(buffers);
@@ -137,7 +193,7 @@ void LogicalRanks::run_in_sequence(uint64_t step, int64_t micro_batches,
 void LogicalRanks::run_in_turns(uint64_t step, int64_t micro_batches,
                                 const std::function<void(const LogicalPass&)>& forward_and_backward) {
   Reducer& reducer = core_->reducer();
-  const BuffersStay stay(core_->buffers());
+  const BuffersStay stay(core_->tensors().buffers);
   std::vector<RankState> states;
   for (const int rank : own_) states.emplace_back(*core_, /*keeps_memory=*/rank == own_.front());
   core_->sync = false;
@@ -145,7 +201,7 @@ void LogicalRanks::run_in_turns(uint64_t step, int64_t micro_batches,
     LogicalPass pass{.rank = own_[i]};
     for (; pass.micro_batch < micro_batches; ++pass.micro_batch) run_pass(step, pass, forward_and_backward);
     --pass.micro_batch;
-    if (!reducer.has_gradients()) refuse_no_backward(step, pass);
+    if (!has_gradients(reducer.buckets())) refuse_no_backward(step, pass);
     if (i + 1 < own_.size()) reducer.keep_gradients();
   });
   reducer.average_gradients();

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "lockstep/parallel/distributed_data_parallel.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
 
 namespace lockstep {
 
@@ -74,7 +74,7 @@ class LogicalRanks {
   void all_reduce(const at::Tensor& tensor) const;
 
  private:
-  LogicalRanks(std::shared_ptr<detail::DataParallelCore> core, LogicalRanksOptions options);
+  LogicalRanks(std::shared_ptr<detail::DdpCore> core, LogicalRanksOptions options);
   void use_turns();
   void run_pass(uint64_t step, LogicalPass pass,
                 const std::function<void(const LogicalPass&)>& forward_and_backward);
@@ -84,7 +84,7 @@ class LogicalRanks {
   void run_in_turns(uint64_t step, int64_t micro_batches,
                     const std::function<void(const LogicalPass&)>& forward_and_backward);
 
-  std::shared_ptr<detail::DataParallelCore> core_;
+  std::shared_ptr<detail::DdpCore> core_;
   LogicalRanksOptions options_;
   std::vector<int> own_;
   std::shared_ptr<Turns> turns_;  // null: no layer needs the batches of several logical ranks at once

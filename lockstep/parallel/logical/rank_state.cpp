@@ -21,10 +21,10 @@ const c10::VariableVersion& version_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-RankState::RankState(detail::DataParallelCore& core, bool keeps_memory)
-    : core_(&core), gradients_(core.parameters().size()) {
+RankState::RankState(detail::DdpCore& core, bool keeps_memory)
+    : core_(&core), gradients_(core.tensors().parameters.size()) {
   const at::NoGradGuard no_grad;
-  for (const at::Tensor& buffer : core.buffers()) {
+  for (const at::Tensor& buffer : core.tensors().buffers) {
     // Its version counter is this state's: see enter().
     const at::Tensor own = buffer.variable_data();
     buffers_.push_back(keeps_memory ? own : own.clone());
@@ -32,11 +32,11 @@ RankState::RankState(detail::DataParallelCore& core, bool keeps_memory)
 }
 
 void RankState::enter() {
-  const auto& parameters = core_->parameters();
+  const auto& parameters = core_->tensors().parameters;
   for (size_t p = 0; p < parameters.size(); ++p) {
     parameters[p].mutable_grad() = std::exchange(gradients_[p], {});
   }
-  const auto& buffers = core_->buffers();
+  const auto& buffers = core_->tensors().buffers;
   for (size_t b = 0; b < buffers.size(); ++b) put_memory(buffers[b], buffers_[b], version_of(buffers_[b]));
   core_->forward_under_way() = forward_;
   if (!random_.defined()) return;  // the first time: who begins seeds it
@@ -46,7 +46,7 @@ void RankState::enter() {
 }
 
 void RankState::leave() {
-  const auto& parameters = core_->parameters();
+  const auto& parameters = core_->tensors().parameters;
   for (size_t p = 0; p < parameters.size(); ++p) {
     gradients_[p] = std::exchange(parameters[p].mutable_grad(), {});
   }

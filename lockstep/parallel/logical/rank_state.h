@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/parallel/ddp_core.h"
+#include "lockstep/parallel/ddp/ddp_core.h"
 
 namespace lockstep {
 
@@ -17,17 +17,17 @@ namespace lockstep {
 class RankState {
  public:
   /// `keeps_memory`: the buffers' own memory is this one's; else copies of what it holds now.
-  RankState(detail::DataParallelCore& core, bool keeps_memory);
+  RankState(detail::DdpCore& core, bool keeps_memory);
   /// Puts it in place.
   void enter();
   /// Takes it out, after which the module has no gradients.
   void leave();
 
  private:
-  detail::DataParallelCore* core_;
+  detail::DdpCore* core_;
   std::vector<at::Tensor> gradients_, buffers_;
   at::Tensor random_{};
-  detail::DataParallelCore::Forward forward_{};
+  detail::DdpCore::Forward forward_{};
 };
 
 /// While it lives, states may come and go; then the buffers have the memory that they had before, and their versions.

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/reducer/reducer.h"
+#include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/timeline/totals.h"
 
 namespace lockstep {

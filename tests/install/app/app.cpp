@@ -1,6 +1,6 @@
 // A program as a user writes it: it knows Lockstep only through find_package.
 #include <lockstep/comm/init.h>
-#include <lockstep/parallel/distributed_data_parallel.h>
+#include <lockstep/parallel/ddp/distributed_data_parallel.h>
 #include <torch/nn/modules/linear.h>
 
 #include <cstdio>

@@ -1,0 +1,283 @@
+#include "lockstep/parallel/ddp/ddp_core.h"
+
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/debug_level.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/parallel/ddp/device_check.h"
+#include "lockstep/parallel/ddp/module_check.h"
+#include "lockstep/parallel/ddp/reducer.h"
+#include "lockstep/parallel/sync_batch_norm.h"
+#include "lockstep/timeline/timeline.h"
+
+namespace lockstep::detail {
+namespace {
+
+size_t cap_bytes(const char* name, double mib) {
+  if (!(mib > 0)) {
+    throw ValueError(std::string("DistributedDataParallel: ") + name + " must be greater than 0, not " +
+                     std::to_string(mib));
+  }
+  // Anything beyond what fits is no limit at all (infinity too).
+  return static_cast<size_t>(std::min(mib * (1 << 20), 1e15));
+}
+
+ReducerOptions reducer_options(const DistributedDataParallelOptions& options) {
+  ReducerOptions result;
+  result.bucket_caps.clear();
+  for (const double mib : options.bucket_cap_mb_list) {
+    result.bucket_caps.push_back(cap_bytes("bucket_cap_mb_list", mib));
+  }
+  if (result.bucket_caps.empty()) {
+    const size_t cap = cap_bytes("bucket_cap_mb", options.bucket_cap_mb);
+    result.bucket_caps = {std::min(cap_bytes("first_bucket_cap_mb", options.first_bucket_cap_mb), cap), cap};
+  }
+  result.find_unused_parameters = options.find_unused_parameters;
+  result.gradient_as_bucket_view = options.gradient_as_bucket_view;
+  result.static_graph = options.static_graph;
+  return result;
+}
+
+/// What must be the same on all ranks, a line each.
+std::string describe_options(const DistributedDataParallelOptions& options, const ReducerOptions& reducer) {
+  const auto dtype_of = [](const std::optional<at::ScalarType>& dtype) {
+    return dtype ? c10::toString(*dtype) : "none";
+  };
+  std::string text = fmt::format(
+      "option bucket_cap_mb of {} bytes\noption broadcast_buffers {}\noption init_sync {}\n"
+      "option find_unused_parameters {}\noption static_graph {}\noption backward_passes_per_step {}\n",
+      fmt::join(reducer.bucket_caps, ", "), options.broadcast_buffers, options.init_sync,
+      options.find_unused_parameters, options.static_graph, options.backward_passes_per_step);
+  if (const auto& precision = options.mixed_precision) {
+    text += fmt::format("option mixed_precision with param_dtype {}, reduce_dtype {}, buffer_dtype {}\n",
+                        dtype_of(precision->param_dtype), dtype_of(precision->reduce_dtype),
+                        dtype_of(precision->buffer_dtype));
+  }
+  return text;
+}
+
+void check_options(const torch::nn::Module* module, const DistributedDataParallelOptions& options) {
+  if (module == nullptr) {
+    throw ValueError("DistributedDataParallel: there is no module to wrap, the pointer to it is null");
+  }
+  reducer_options(options);  // throws for caps that are none
+  if (options.backward_passes_per_step < 1) {
+    throw ValueError("DistributedDataParallel: backward_passes_per_step must be at least 1, not " +
+                     std::to_string(options.backward_passes_per_step));
+  }
+}
+
+void check_precision(const DistributedDataParallelOptions& options, const torch::nn::Module& module) {
+  if (!options.mixed_precision || find_sparse_parameters(module).empty()) return;
+  throw ValueError(
+      "DistributedDataParallel: mixed_precision does not go together with embeddings with sparse=true");
+}
+
+void verify_alike(const ProcessGroup& group, const DistributedDataParallelOptions& options,
+                  const ModuleTensors& tensors) {
+  verify_same_on_all_ranks(group, "DistributedDataParallel",
+                           describe_options(options, reducer_options(options)) + tensors.description);
+  for (const auto& [what, tensor] : tensors.written) verify_writable("DistributedDataParallel", what, tensor);
+}
+
+}  // namespace
+
+DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options)
+    : module_(std::move(module)),
+      options_(options),
+      group_(options.process_group ? *options.process_group : default_world()) {
+  check_options(module_.get(), options_);
+  tensors_ = collect_tensors(*module_, options_);
+  input_device_ = check_devices(tensors_.named_parameters, options_, group_.backend_name());
+  check_precision(options_, *module_);
+  verify_alike(group_, options_, tensors_);
+  if (options_.init_sync) broadcast_tensors(group_, tensors_, /*source=*/0);
+  set_up_reducer();
+  if (options_.mixed_precision) set_up_precision();
+  if (debug_level() >= DebugLevel::INFO) tell_construction(logging_data());
+  if (group_.rank() == 0) tell_tied_parameters(*module_, options_.parameters_and_buffers_to_ignore);
+}
+
+DdpCore::~DdpCore() {
+  // A graph may keep the reducer; the bare module's own backward passes are nobody else's concern any more.
+  if (reducer_) reducer_->disarm();
+}
+
+void DdpCore::set_up_reducer() {
+  own_group_.emplace(group_.duplicate());
+  duplicate_sync_batchnorm_groups(*module_);
+  reducer_ = Reducer::create(tensors_.named_parameters, *own_group_, reducer_options(options_));
+  statistics_.set_buckets(*reducer_);
+  buffer_sync_ = std::make_unique<BufferSync>(
+      *own_group_, options_.broadcast_buffers ? tensors_.buffers : std::vector<at::Tensor>());
+}
+
+void DdpCore::set_up_precision() {
+  const MixedPrecision& precision = *options_.mixed_precision;
+  if (precision.param_dtype) {
+    low_precision_ = std::make_shared<LowPrecision>(tensors_.parameters, *precision.param_dtype);
+  }
+  const auto reduce_dtype = precision.reduce_dtype ? precision.reduce_dtype : precision.param_dtype;
+  const bool converts =
+      reduce_dtype && std::any_of(tensors_.parameters.begin(), tensors_.parameters.end(),
+                                  [&](const at::Tensor& p) { return p.scalar_type() != *reduce_dtype; });
+  if (!converts) return;
+  const auto hook = [dtype = *reduce_dtype](GradBucket& bucket) { return reduce_in(dtype, bucket); };
+  register_comm_hook(hook, "_reducer_allreduce_and_upcast_hook");
+}
+
+std::optional<at::ScalarType> DdpCore::input_dtype() const {
+  if (!low_precision_) return std::nullopt;
+  return low_precision_->dtype();
+}
+
+void DdpCore::before_forward() {
+  if (c10::GradMode::is_enabled()) {
+    reducer_->recover();
+    if (before_gradients_) before_gradients_();
+  }
+  if (debug_level() >= DebugLevel::INFO && statistics_.take_new_pass(*reducer_)) {
+    tell_pass(logging_data(), unused_parameters(*reducer_));
+  }
+  // A checkpoint that runs this forward again inside backward finds everything as it was.
+  const bool is_again = torch::autograd::get_current_graph_task_id() != -1;
+  forward_.synchronises = sync && c10::GradMode::is_enabled();
+  if (forward_.synchronises && !is_again) ++forwards_in_step_;
+  forward_.synchronises = forward_.synchronises && forwards_in_step_ % options_.backward_passes_per_step == 0;
+  forward_.is_timed = reducer_->statistics().times_next_pass();
+  forward_.is_traced = timeline::is_on();
+  if (forward_.is_timed || forward_.is_traced) forward_.start = std::chrono::steady_clock::now();
+  if (is_again) return;
+  if (low_precision_) low_precision_->leave();
+  if (forward_.synchronises) {
+    int source = 0;
+    if (join_) source = join_->announce(join_index_, JoinSession::Phase::forward).highest_active_rank;
+    synchronise_forward(source);
+  }
+  if (low_precision_) low_precision_->enter();
+}
+
+void DdpCore::synchronise_forward(int source) {
+  reducer_->prepare();
+  if (!has_logical_ranks_) buffer_sync_->broadcast(source);
+}
+
+void DdpCore::after_forward(const std::vector<at::Tensor>& outputs) {
+  const auto forward_end =
+      forward_.is_timed || forward_.is_traced ? std::chrono::steady_clock::now() : forward_.start;
+  if (forward_.is_traced) {
+    timeline::record(timeline::Kind::forward, "forward", forward_.start.time_since_epoch().count(),
+                     forward_end.time_since_epoch().count());
+  }
+  if (low_precision_ && torch::autograd::get_current_graph_task_id() == -1) {
+    low_precision_->after_forward(outputs);
+  }
+  if (!c10::GradMode::is_enabled()) return;
+  if (!forward_.synchronises) return reducer_->disarm();
+  reducer_->arm(outputs);
+  if (forward_.is_timed) statistics_.count_forward(forward_end - forward_.start);
+}
+
+void DdpCore::forward_failed() {
+  if (low_precision_ && torch::autograd::get_current_graph_task_id() == -1) low_precision_->leave();
+  if (forward_.synchronises && torch::autograd::get_current_graph_task_id() == -1) reducer_->fail_forward();
+}
+
+void DdpCore::register_comm_hook(CommHook hook, std::string name) {
+  reducer_->register_comm_hook(std::move(hook));
+  statistics_.set_comm_hook(std::move(name));
+}
+
+void DdpCore::use_logical_ranks(int count) {
+  reducer_->average_over_logical_ranks(count);
+  has_logical_ranks_ = true;
+}
+
+void DdpCore::call_before_gradients(std::function<void()> call) {
+  before_gradients_ = call;
+  reducer_->set_begin_hook(std::move(call));
+}
+
+void DdpCore::enter_join(std::shared_ptr<JoinSession> session, int index) {
+  if (has_logical_ranks_) {
+    throw ValueError("join: all logical ranks have inputs in every step; give each at least one sample");
+  }
+  if (options_.backward_passes_per_step > 1) {
+    throw ValueError(
+        "join: a model with backward_passes_per_step does not average in every backward pass; use no_sync()");
+  }
+  join_ = std::move(session);
+  join_index_ = index;
+  reducer_->set_join_hook(
+      [this] { return join_->announce(join_index_, JoinSession::Phase::backward).divisor; });
+}
+
+void DdpCore::leave_join() {
+  join_.reset();
+  reducer_->set_join_hook(nullptr);
+}
+
+StateDict DdpCore::state_dict() const {
+  StateDict state;
+  state.scalars["forwards_in_step"] = forwards_in_step_ % options_.backward_passes_per_step;
+  int64_t place = 0;
+  if (reducer_->order().is_agreed()) {
+    for (const std::string& name : reducer_->order().names()) state.scalars["ready_order." + name] = place++;
+  }
+  return state;
+}
+
+void DdpCore::load_state_dict(const StateDict& state) {
+  constexpr const char* kWho = "DistributedDataParallel::load_state_dict";
+  const auto forwards = state.get<int64_t>(kWho, "forwards_in_step");
+  const StateDict places = state.part("ready_order");
+  std::map<int64_t, std::string> order;
+  for (const auto& [name, unused] : places.scalars) order[places.get<int64_t>(kWho, name)] = name;
+  std::vector<std::string> names;
+  for (auto& [place, name] : order) names.push_back(std::move(name));
+  if (!names.empty()) reducer_->order().load(names);
+  forwards_in_step_ = forwards;
+}
+
+void DdpCore::recover() { reducer_->recover(); }
+
+void DdpCore::shadow(const JoinSession::Answer& answer) {
+  if (answer.phase == JoinSession::Phase::forward) {
+    synchronise_forward(answer.highest_active_rank);
+  } else {
+    reducer_->shadow_pass(answer.divisor);
+  }
+}
+
+DDPLoggingData DdpCore::logging_data() const {
+  DDPLoggingData data;
+  data.world_size = group_.size();
+  data.rank = group_.rank();
+  data.module_name = module_->name();
+  data.backend_name = group_.backend_name();
+  std::set<std::string> dtypes;
+  for (const at::Tensor& parameter : tensors_.parameters) {
+    dtypes.insert(c10::toString(parameter.scalar_type()));
+    data.total_parameter_size_bytes += static_cast<int64_t>(parameter.nbytes());
+  }
+  data.dtypes.assign(dtypes.begin(), dtypes.end());
+  data.num_parameter_tensors = static_cast<int64_t>(tensors_.parameters.size());
+  data.bucket_cap_bytes = static_cast<int64_t>(reducer_options(options_).bucket_caps.back());
+  data.broadcast_buffers = options_.broadcast_buffers;
+  data.find_unused_parameters = options_.find_unused_parameters;
+  data.gradient_as_bucket_view = options_.gradient_as_bucket_view;
+  data.static_graph = options_.static_graph;
+  statistics_.fill(data, *reducer_);
+  return data;
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,55 @@
+#include "lockstep/parallel/ddp/device_check.h"
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::detail {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) { throw ValueError("DistributedDataParallel: " + why); }
+
+}  // namespace
+
+std::optional<at::Device> check_devices(const std::vector<NamedTensor>& parameters,
+                                        const DistributedDataParallelOptions& options,
+                                        const std::string& backend) {
+  bool is_one_device = true;
+  for (const NamedTensor& parameter : parameters) {
+    const NamedTensor& first = parameters.front();
+    const at::Device device = parameter.tensor.device();
+    if (device.type() != first.tensor.device().type()) {
+      refuse("the parameters must be on one type of device, but " + first.name + " is on " +
+             first.tensor.device().str() + " and " + parameter.name + " on " + device.str());
+    }
+    if (!device.is_cpu() && backend == "lockstep") {
+      refuse("parameter " + parameter.name + " is on " + device.str() +
+             ", but the lockstep backend averages in main memory; use init({.backend = \"nccl\"}), or gloo");
+    }
+    is_one_device = is_one_device && device == first.tensor.device();
+  }
+  if (options.device_ids.size() > 1) {
+    refuse("device_ids may name one device at most, not " + std::to_string(options.device_ids.size()) +
+           ": a process drives one copy of the module");
+  }
+  if (options.device_ids.empty() && !options.output_device) return std::nullopt;
+  const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().tensor.device();
+  if (options.device_ids.empty() || device.is_cpu() || !is_one_device) {
+    refuse(
+        "device_ids and output_device are for modules on one GPU, and output_device needs device_ids; leave "
+        "them out: the parameters are on " +
+        (is_one_device ? device.str() : "several devices"));
+  }
+  const int index = options.device_ids.front();
+  if (device.index() != index) {
+    refuse("device_ids names device " + std::to_string(index) + ", but the parameters are on " +
+           device.str());
+  }
+  if (options.output_device && *options.output_device != index) {
+    refuse("output_device is " + std::to_string(*options.output_device) +
+           ", but outputs stay on the module's device, " + std::to_string(index));
+  }
+  return device;
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,254 @@
+// DistributedDataParallel: one copy of the model per rank, gradients averaged while backward runs.
+#pragma once
+
+#include <torch/nn/modules/container/any.h>
+
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/parallel/ddp/ddp_core.h"
+#include "lockstep/parallel/ddp/input_device.h"
+#include "lockstep/parallel/ddp/output_tensors.h"
+#include "lockstep/parallel/parameters.h"
+
+namespace lockstep {
+
+class Joinable;
+class LogicalRanks;
+template <class OptimizerT>
+class FusedZeroRedundancyOptimizer;
+
+namespace detail {
+
+/// Floating-point tensors in `dtype`; anything else as it is.
+template <class Input>
+decltype(auto) cast_input(Input&& input, at::ScalarType dtype) {
+  if constexpr (std::is_same_v<std::remove_cvref_t<Input>, at::Tensor>) {
+    return input.defined() && input.is_floating_point() ? input.to(dtype) : at::Tensor(input);
+  } else {
+    return std::forward<Input>(input);
+  }
+}
+
+template <class M, class... Args>
+concept takes = std::is_same_v<M, torch::nn::AnyModule> || requires(M& module, Args&&... args) {
+  module->forward(std::forward<Args>(args)...);
+};
+
+}  // namespace detail
+
+/// Wraps a module so that loss.backward() leaves the average of all ranks' gradients in every parameter's
+/// grad(). `M`: a holder such as torch::nn::Sequential, a std::shared_ptr to a subclass of
+/// torch::nn::Module, or torch::nn::AnyModule.
+///
+/// The wrapped module is shared with the caller: parameters, state and checkpoint keys are its own.
+/// Construction blocks until every rank is there and throws Error naming the first parameter or buffer whose
+/// name, shape, dtype or requires_grad differs between ranks. One thread at a time.
+template <class M>
+class DistributedDataParallel {
+ public:
+  /// Called by all ranks of options.process_group (default: all ranks); see above.
+  explicit DistributedDataParallel(M module, DistributedDataParallelOptions options = {})
+      : module_(std::move(module)), core_(std::make_shared<detail::DdpCore>(pointer_to(module_), options)) {}
+
+  /// The module's forward, with its arguments and what it returns: a tensor, tuples, pairs, optionals,
+  /// variants, pointers and ranges (vectors, maps) of what this list names, numbers and strings, and structs
+  /// that have `std::vector<at::Tensor> tensors() const` or, beside them, `void collect_tensors(const T&,
+  /// std::vector<at::Tensor>& into)`. AnyModule: a tensor; other types by forward<T>().
+  ///
+  /// With gradients enabled and outside no_sync(), in training and in eval mode, backward passes through the
+  /// result average gradients, and throw CommError when a rank is lost. Under NoGradGuard nothing is
+  /// collective.
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) {
+    return run([&]() -> decltype(auto) {
+      return detail::with_tensors_on(
+          core_->input_device(),
+          [&](auto&&... placed) -> decltype(auto) {
+            return forward_in_dtype(std::forward<decltype(placed)>(placed)...);
+          },
+          std::forward<Args>(args)...);
+    });
+  }
+  /// The same where forward is a template of its result's type: AnyModule and Sequential.
+  template <class Result, class... Args>
+  Result forward(Args&&... args) {
+    return run([&]() -> Result {
+      return detail::with_tensors_on(
+          core_->input_device(),
+          [&](auto&&... placed) -> Result {
+            if constexpr (std::is_same_v<M, torch::nn::AnyModule>) {
+              return module_.template forward<Result>(std::forward<decltype(placed)>(placed)...);
+            } else {
+              return module_->template forward<Result>(std::forward<decltype(placed)>(placed)...);
+            }
+          },
+          std::forward<Args>(args)...);
+    });
+  }
+
+  /// The wrapped module.
+  M& module() { return module_; }
+  /// What follows is the module's own: names have no prefix, and what torch::save() writes of the wrapper is
+  /// what it writes of the module.
+  auto* operator->() { return target_of(module_); }
+  /// The same of a const wrapper.
+  const auto* operator->() const { return target_of(module_); }
+  /// The module's, each tensor once, as lockstep::parameters() (parameters.h) has them.
+  std::vector<at::Tensor> parameters(bool recurse = true) const {
+    return lockstep::parameters(base(), recurse);
+  }
+  /// As torch::nn::Module's.
+  auto named_parameters(bool recurse = true) const { return base().named_parameters(recurse); }
+  /// As torch::nn::Module's.
+  std::vector<at::Tensor> buffers(bool recurse = true) const { return base().buffers(recurse); }
+  /// As torch::nn::Module's.
+  auto named_buffers(bool recurse = true) const { return base().named_buffers(recurse); }
+  /// As torch::nn::Module's.
+  void train(bool on = true) { base().train(on); }
+  /// As torch::nn::Module's.
+  void eval() { base().eval(); }
+  /// As torch::nn::Module's.
+  bool is_training() const { return base().is_training(); }
+  /// As torch::nn::Module's; with false the gradients' memory stays in the buckets.
+  void zero_grad(bool set_to_none = true) { base().zero_grad(set_to_none); }
+  /// What torch::save() calls: writes the module.
+  friend torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
+                                                     const DistributedDataParallel& ddp) {
+    ddp.base().save(archive);
+    return archive;
+  }
+  /// What torch::load() calls: reads the module. Not collective: every rank loads.
+  friend torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
+                                                    DistributedDataParallel& ddp) {
+    ddp.base().load(archive);
+    return archive;
+  }
+
+  /// What the wrapper has seen and decided on this rank so far.
+  DDPLoggingData logging_data() const { return core_->logging_data(); }
+
+  /// What a resume needs beside the module's parameters: the order in which gradients become ready, by name,
+  /// once the ranks have agreed on it, and the place in backward_passes_per_step. The same on all ranks.
+  StateDict state_dict() const { return core_->state_dict(); }
+  /// On all ranks, with the same state, outside forward and backward. Buckets are laid out in its order at
+  /// the next synchronised forward, so that the first pass has those that were saved. Does not block. Throws
+  /// ValueError for what is no state of a wrapper of this module.
+  void load_state_dict(const StateDict& state) { core_->load_state_dict(state); }
+
+  /// `hook(state, bucket)`, a Future or a tensor, takes the place of averaging gradients (comm_hook.h);
+  /// sparse gradients are averaged as ever. `state` is kept: a group or std::nullopt for the hooks that take
+  /// no more, a std::shared_ptr for those that remember something. On all ranks, once, before the first
+  /// backward pass; Error otherwise. Blocks. `name`: for logging_data(); a shipped hook brings its own.
+  ///
+  ///     ddp.register_comm_hook(std::nullopt, lockstep::fp16_compress_hook);
+  template <class State, class Hook>
+  requires std::is_invocable_r_v<Future, Hook&, State&, GradBucket&>
+  void register_comm_hook(State state, Hook hook, std::string name = "") {
+    if (name.empty()) name = detail::comm_hook_name(hook);
+    core_->register_comm_hook([state = std::move(state), hook = std::move(hook)](
+                                  GradBucket& bucket) mutable -> Future { return hook(state, bucket); },
+                              std::move(name));
+  }
+
+  /// After an exception that ended forward, or a backward with a communication hook or sparse gradients, on
+  /// some ranks only: lets the other ranks' backward end. The next forward does it too, so it is needed only
+  /// before other collectives. Blocks until the other ranks are at the end of their backward; does nothing
+  /// where no exception was.
+  void recover() { core_->recover(); }
+
+  /// While the returned guard lives, forward passes leave gradients local, so that they accumulate: forward
+  /// AND backward must both run inside. The next pass outside averages the accumulated gradients.
+  class [[nodiscard]] NoSync {
+   public:
+    /// For no_sync().
+    explicit NoSync(std::shared_ptr<detail::DdpCore> core)
+        : core_(std::move(core)), previous_(std::exchange(core_->sync, false)) {}
+    NoSync(const NoSync&) = delete;
+    ~NoSync() { core_->sync = previous_; }
+
+   private:
+    std::shared_ptr<detail::DdpCore> core_;
+    bool previous_;
+  };
+  /// Begins a scope without averaging: see NoSync. All ranks use it in the same passes.
+  NoSync no_sync() { return NoSync(core_); }
+
+ private:
+  friend class Joinable;
+  friend class LogicalRanks;
+  template <class OptimizerT>
+  friend class FusedZeroRedundancyOptimizer;
+
+  static std::shared_ptr<torch::nn::Module> pointer_to(const M& module) {
+    if constexpr (requires { module.ptr(); }) {
+      return module.ptr();
+    } else {
+      static_assert(
+          std::is_convertible_v<M, std::shared_ptr<torch::nn::Module>>,
+          "DistributedDataParallel takes a module holder, a std::shared_ptr to a Module subclass, or "
+          "an AnyModule");
+      return module;
+    }
+  }
+
+  static auto* target_of(const M& module) {
+    if constexpr (requires { module.ptr(); }) {
+      return module.ptr().get();
+    } else {
+      return module.get();
+    }
+  }
+  torch::nn::Module& base() const { return *target_of(module_); }
+
+  template <class... Args>
+  decltype(auto) forward_in_dtype(Args&&... args) {
+    // A forward that takes references to tensors gets them as they are.
+    if constexpr (detail::takes<M, decltype(detail::cast_input(std::forward<Args>(args), at::kFloat))...>) {
+      if (const auto dtype = core_->input_dtype()) {
+        return module_forward(detail::cast_input(std::forward<Args>(args), *dtype)...);
+      }
+    }
+    return module_forward(std::forward<Args>(args)...);
+  }
+
+  template <class... Args>
+  decltype(auto) module_forward(Args&&... args) {
+    if constexpr (std::is_same_v<M, torch::nn::AnyModule>) {
+      return module_.forward(std::forward<Args>(args)...);
+    } else {
+      return module_->forward(std::forward<Args>(args)...);
+    }
+  }
+
+  template <class Forward>
+  auto run(const Forward& forward) -> std::remove_cvref_t<decltype(forward())> {
+    core_->before_forward();
+    std::vector<at::Tensor> tensors;
+    const auto guarded = [&]() -> decltype(auto) {
+      try {
+        return forward();
+      } catch (...) {
+        core_->forward_failed();
+        throw;
+      }
+    };
+    if constexpr (std::is_void_v<decltype(forward())>) {
+      guarded();
+      core_->after_forward(tensors);
+    } else {
+      auto output = guarded();
+      detail::append_tensors(output, tensors);
+      core_->after_forward(tensors);
+      return output;
+    }
+  }
+
+  M module_;
+  std::shared_ptr<detail::DdpCore> core_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,128 @@
+#include "lockstep/parallel/ddp/missing_gradients.h"
+
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+
+void MissingGradients::begin_pass() {
+  report_.reset();
+  reports_.clear();
+  work_.reset();
+}
+
+OldGradients MissingGradients::contribute(GradientBuckets& buckets, const Pass& pass) {
+  const auto& parameters = buckets.parameters();
+  OldGradients kept(parameters.size());
+  const bool any_waits =
+      std::any_of(buckets.buckets().begin(), buckets.buckets().end(),
+                  [](const GradientBuckets::Bucket& bucket) { return bucket.pending > 0; });
+  if (!any_waits) return kept;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const GradientBuckets::Parameter& parameter = parameters[p];
+    if (!parameter.is_trainable || parameter.is_ready) continue;
+    buckets.stop_waiting(p);
+    if (parameter.is_sparse) continue;
+    const at::Tensor& old = parameter.tensor.grad();
+    if (old.defined() && (pass.role == Role::active || pass.role == Role::absent)) kept[p] = old.clone();
+    if (pass.role != Role::active || !old.defined()) {
+      parameter.view.zero_();
+    } else if (!old.is_alias_of(parameter.view)) {
+      parameter.view.copy_(old);
+    }
+    if (pass.role == Role::active) buckets.kept().add_to(p, parameter.view);
+  }
+  return kept;
+}
+
+void MissingGradients::start_report(const GradientBuckets& buckets, const Pass& pass) {
+  const auto& parameters = buckets.parameters();
+  report_ = group_.empty_shared({static_cast<int64_t>(report_size(parameters.size()))}, at::kByte);
+  auto* const text = reinterpret_cast<char*>(report_.mutable_data_ptr());
+  text[0] = static_cast<char>(pass.role);
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const GradientBuckets::Parameter& parameter = parameters[p];
+    const bool is_there = !parameter.is_trainable || parameter.is_ready;
+    const auto seen = is_there             ? GradientSeen::ready
+                      : parameter.was_used ? GradientSeen::earlier
+                                           : GradientSeen::missing;
+    text[1 + p] = static_cast<char>(seen);
+  }
+  for (int rank = 0; rank < group_.size(); ++rank) reports_.push_back(at::empty_like(report_));
+  work_ = group_.all_gather_async(reports_, report_);
+}
+
+PassVerdict MissingGradients::exchange_reports(const GradientBuckets& buckets, const Pass& pass) {
+  if (!work_) start_report(buckets, pass);
+  std::exchange(work_, nullptr)->wait();
+  std::vector<std::string_view> reports;
+  for (const at::Tensor& report : reports_) {
+    reports.emplace_back(static_cast<const char*>(report.const_data_ptr()),
+                         static_cast<size_t>(report.numel()));
+  }
+  return decide(reports, are_allowed_);
+}
+
+bool MissingGradients::settle(GradientBuckets& buckets, const Pass& pass, const OldGradients& old) {
+  const PassVerdict verdict = exchange_reports(buckets, pass);
+  switch (verdict.outcome) {
+    case PassVerdict::Outcome::averaged:
+      take_used_averages(buckets, pass, verdict, old);
+      return true;
+    case PassVerdict::Outcome::refused: {
+      if (pass.role == Role::joined) return false;
+      std::vector<std::string> names;
+      for (const GradientBuckets::Parameter& parameter : buckets.parameters())
+        names.push_back(parameter.name);
+      throw Error(
+          "DistributedDataParallel: no gradient for " + describe_missing(verdict, names) +
+          ": these parameters took no part in the loss. Set find_unused_parameters if that is intended");
+    }
+    case PassVerdict::Outcome::untouched:
+      put_back(buckets, old);
+      return false;
+    case PassVerdict::Outcome::failed:
+      buckets.drop_gradients();
+      if (pass.role != Role::active) return false;
+      throw Error(
+          "DistributedDataParallel: the forward or backward pass of rank " +
+          describe_ranks(verdict.failed_ranks) +
+          " ended in an exception, so this step's gradients could not be averaged and are zero on all "
+          "ranks");
+  }
+  return false;
+}
+
+/// Gradients hold again what contribute() has overwritten.
+void MissingGradients::put_back(const GradientBuckets& buckets, const OldGradients& old) {
+  for (size_t p = 0; p < old.size(); ++p) {
+    const GradientBuckets::Parameter& parameter = buckets.parameters()[p];
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (old[p].defined() && gradient.is_alias_of(parameter.view)) gradient.copy_(old[p]);
+  }
+}
+
+/// Each parameter that no rank has used keeps its old gradient.
+void MissingGradients::take_used_averages(const GradientBuckets& buckets, const Pass& pass,
+                                          const PassVerdict& verdict, const OldGradients& old) {
+  for (size_t p = 0; p < old.size(); ++p) {
+    const GradientBuckets::Parameter& parameter = buckets.parameters()[p];
+    if (parameter.is_ready || !parameter.view.defined()) continue;
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (verdict.is_used[p]) {
+      buckets.take_average(parameter);
+    } else if (pass.role == Role::joined) {
+      gradient.reset();
+    } else if (old[p].defined() && gradient.is_alias_of(parameter.view)) {
+      gradient.copy_(old[p]);
+    }
+  }
+}
+
+}  // namespace lockstep

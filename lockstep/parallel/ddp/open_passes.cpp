@@ -1,0 +1,39 @@
+#include "lockstep/parallel/ddp/open_passes.h"
+
+#include <utility>
+
+namespace lockstep {
+
+OpenPasses& OpenPasses::of_process() {
+  static OpenPasses passes;
+  return passes;
+}
+
+void OpenPasses::enter(Entry entry, const std::function<void(const Reducer&)>& check) {
+  const std::lock_guard lock(mutex_);
+  for (const Entry& other : entries_) {
+    if (other.reducer != entry.reducer && other.thread == entry.thread && !other.life.expired()) {
+      check(*other.reducer);
+    }
+  }
+  entries_.push_back(std::move(entry));
+}
+
+void OpenPasses::leave(const Reducer* reducer) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(entries_, [&](const Entry& entry) { return entry.reducer == reducer; });
+}
+
+Reducer* OpenPasses::take_first(int graph_task) {
+  const std::lock_guard lock(mutex_);
+  auto first = entries_.end();
+  for (auto it = entries_.begin(); it != entries_.end(); ++it) {
+    if (it->graph_task == graph_task && (first == entries_.end() || it->order < first->order)) first = it;
+  }
+  if (first == entries_.end()) return nullptr;
+  Reducer* const reducer = first->reducer;
+  entries_.erase(first);
+  return reducer;
+}
+
+}  // namespace lockstep

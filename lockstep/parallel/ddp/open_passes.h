@@ -1,0 +1,42 @@
+// The backward passes of this process that average gradients now: usually one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace lockstep {
+
+class Reducer;
+
+/// Several reducers may open in one backward, and the order in which they do may depend on the rank. Each
+/// waits for its peers at the end of backward, so they end in the order of construction, which is the same on
+/// all ranks. Thread-safe: replicas may run on threads.
+class OpenPasses {
+ public:
+  struct Entry {
+    Reducer* reducer;
+    uint64_t order;                  ///< of construction
+    int graph_task;                  ///< the backward's number in the autograd engine
+    std::weak_ptr<const void> life;  ///< alive while that backward runs
+    std::thread::id thread = std::this_thread::get_id();
+  };
+
+  static OpenPasses& of_process();
+
+  /// Adds a pass. Before that calls `check` with each reducer whose pass is under way in this thread.
+  void enter(Entry entry, const std::function<void(const Reducer&)>& check);
+  /// Removes the pass of `reducer`, if it has one.
+  void leave(const Reducer* reducer);
+  /// Removes, of the passes of a backward, the one whose reducer was made first; null when there is none.
+  Reducer* take_first(int graph_task);
+
+ private:
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace lockstep

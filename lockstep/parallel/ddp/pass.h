@@ -1,0 +1,80 @@
+// One round of averaging gradients: its states, what leads from one to the next, and what is settled when it begins.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+namespace lockstep {
+
+enum class PassState : uint8_t {
+  idle,    ///< gradients stay on this rank
+  armed,   ///< a gradient alone begins a pass: the last forward was synchronised and no pass came since
+  open,    ///< a backward that averages is under way
+  torn,    ///< an exception ended that backward: the peers may still wait for this rank
+  absent,  ///< an exception ended the forward: the peers may be in a pass that this rank has no gradients for
+};
+inline constexpr int kPassStates = 5;
+
+enum class PassEvent : uint8_t {
+  synchronised_forward,
+  local_forward,   ///< under no_sync(), or the wrapper goes away
+  failed_forward,  ///< a synchronised one, by an exception
+  output,          ///< a backward reaches an output of a synchronised forward
+  gradient,        ///< a parameter gets one
+  end,             ///< the pass has ended, with the peers
+  exception,       ///< the backward has gone without an end
+  recovery,        ///< what an exception left has been settled with the peers
+};
+inline constexpr int kPassEvents = 8;
+
+/// The whole table. A pass begins where this leads to `open` from another state.
+constexpr PassState next_state(PassState state, PassEvent event) {
+  using enum PassState;
+  constexpr PassState kNext[kPassStates][kPassEvents] = {
+      // synchronised, local, failed forward, output, gradient, end, exception, recovery
+      {armed, idle, absent, open, idle, idle, idle, idle},             // idle
+      {armed, idle, absent, open, open, idle, armed, armed},           // armed
+      {open, open, open, open, open, idle, torn, open},                // open
+      {torn, torn, torn, torn, torn, torn, torn, idle},                // torn
+      {absent, absent, absent, absent, absent, absent, absent, idle},  // absent
+  };
+  return kNext[static_cast<int>(state)][static_cast<int>(event)];
+}
+
+/// What a rank is in a pass.
+enum class Role : char {
+  active = 'a',
+  failed = 'f',  ///< an exception cut its backward short
+  absent = 'n',  ///< its forward ended in an exception: it has not begun
+  joined = 'j',  ///< it has no inputs left (join.h)
+};
+
+/// The pass of one reducer: where it stands, and what holds for the round under way.
+struct Pass {
+  using Clock = std::chrono::steady_clock;
+
+  PassState state = PassState::idle;
+  std::weak_ptr<const void> backward{};  ///< alive while that runs
+  Role role = Role::active;
+  bool leaves_at_end = false;  ///< no bucket leaves before the end
+  int divisor = 0;  ///< of the sum; 0: the size of the group, within which the reduction itself averages
+  bool is_timed = false;
+  Clock::time_point start{}, first_bucket{};  ///< of timed passes: when it began, when the first bucket left
+  int64_t traced_start = 0;                   ///< for the timeline; 0: none is kept
+
+  /// Of an event that begins no pass.
+  void take(PassEvent event) { state = next_state(state, event); }
+  /// Whether `event` begins a pass, or belongs to the one under way.
+  bool leads_to_pass(PassEvent event) const { return next_state(state, event) == PassState::open; }
+  /// A backward whose end another thread has seen is torn, too.
+  bool is_torn() const {
+    return state == PassState::torn || (state == PassState::open && backward.expired());
+  }
+  /// Is a backward under way that averages?
+  bool averages() const { return state == PassState::open && !backward.expired(); }
+  /// Now, in a timed pass.
+  Clock::time_point moment() const { return is_timed ? Clock::now() : Clock::time_point{}; }
+};
+
+}  // namespace lockstep

@@ -1,0 +1,20 @@
+// Gradients of embeddings with sparse=true, which have no place in a bucket.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+#include "lockstep/parallel/ddp/gradient_buckets.h"
+#include "lockstep/parallel/ddp/pass.h"
+
+namespace lockstep {
+
+/// Every sparse gradient becomes the average of all ranks', added in the same order as dense ones; one of which no rank
+/// has used any row stays as it is. `held`: by parameter, or empty: what this rank gives, for the peers alone, in place
+/// of what the parameter has. Called by all ranks; blocks.
+void average_sparse_gradients(const ProcessGroup& group, const GradientBuckets& buckets, const Pass& pass,
+                              const std::vector<at::Tensor>& held);
+
+}  // namespace lockstep

@@ -1,0 +1,58 @@
+#include "lockstep/parallel/ddp/trainable_check.h"
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/ddp/module_check.h"
+
+namespace lockstep {
+namespace {
+
+using Parameter = GradientBuckets::Parameter;
+
+std::string describe_kind(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << c10::toString(tensor.scalar_type()) << " " << tensor.sizes();
+  return text.str();
+}
+
+bool has_changed(const Parameter& parameter) {
+  return parameter.tensor.requires_grad() != parameter.is_trainable;
+}
+
+}  // namespace
+
+void check_kinds(const GradientBuckets& buckets) {
+  for (const Parameter& parameter : buckets.parameters()) {
+    if (!parameter.view.defined()) continue;
+    const at::Tensor &now = parameter.tensor, &then = parameter.view;
+    if (now.scalar_type() == then.scalar_type() && now.sizes() == then.sizes()) continue;
+    throw Error("DistributedDataParallel: parameter " + parameter.name + " is " + describe_kind(now) +
+                " now but was " + describe_kind(then) +
+                " when the module was wrapped; convert or load the module before wrapping it");
+  }
+}
+
+bool has_changed_trainable(const GradientBuckets& buckets) {
+  return std::any_of(buckets.parameters().begin(), buckets.parameters().end(), has_changed);
+}
+
+void verify_trainable(const ProcessGroup& group, const GradientBuckets& buckets) {
+  std::string text, changed;
+  for (const Parameter& parameter : buckets.parameters()) {
+    text += describe_parameter(parameter.name, parameter.tensor);
+    if (has_changed(parameter)) changed += (changed.empty() ? "" : ", ") + parameter.name;
+  }
+  try {
+    verify_same_on_all_ranks(group, "DistributedDataParallel", text);
+  } catch (const MismatchError& error) {
+    // The others are elsewhere: for them nothing has changed.
+    throw MismatchError("DistributedDataParallel: requires_grad of " + changed + " changed on rank " +
+                        std::to_string(group.rank()) +
+                        " and not on all ranks before the same forward, as it must: " + error.what());
+  }
+}
+
+}  // namespace lockstep
