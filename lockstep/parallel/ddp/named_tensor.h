@@ -7,10 +7,11 @@
 
 namespace lockstep {
 
+/// For the reducer: a parameter, and what is known of its gradient.
 struct NamedTensor {
-  std::string name;
-  at::Tensor tensor;
-  bool has_sparse_gradient = false;
+  std::string name;                  ///< in the wrapped module
+  at::Tensor tensor;                 ///< the parameter itself
+  bool has_sparse_gradient = false;  ///< its embedding has sparse=true
 };
 
 }  // namespace lockstep
