@@ -36,7 +36,7 @@ c10::intrusive_ptr<c10d::Store> launchers_store(const job::LaunchEnvironment& la
 }
 
 std::shared_ptr<shm::Node> join_node(const job::LaunchEnvironment& launch,
-                                     c10::intrusive_ptr<c10d::Store>& store, const JoinOptions& options) {
+                                     c10::intrusive_ptr<c10d::Store>& store, const JoinNodeOptions& options) {
   const UniqueFd segment = find_segment(launch, store, options.timeout);
   auto node = std::make_shared<shm::Node>(segment.get(), launch.local_rank);
   if (node->segment().ranks() != launch.local_world_size) {

@@ -27,7 +27,8 @@ namespace lockstep {
 c10::intrusive_ptr<c10d::Store> launchers_store(const job::LaunchEnvironment& launch,
                                                 std::chrono::milliseconds timeout);
 
-struct JoinOptions {
+/// Options of join_node().
+struct JoinNodeOptions {
   std::chrono::milliseconds timeout;
   /// A thread that keeps operations going; default: LOCKSTEP_PROGRESS_THREAD, else none.
   std::optional<bool> progress_thread{};
@@ -38,6 +39,6 @@ struct JoinOptions {
 /// the launcher's, which `store` is then. Blocks until all ranks are there. Throws NoSharedMemory, on every rank, if
 /// they share no memory, ValueError if the segment is for another number of ranks, and as segment_exchange.h says.
 std::shared_ptr<shm::Node> join_node(const job::LaunchEnvironment& launch,
-                                     c10::intrusive_ptr<c10d::Store>& store, const JoinOptions& options);
+                                     c10::intrusive_ptr<c10d::Store>& store, const JoinNodeOptions& options);
 
 }  // namespace lockstep

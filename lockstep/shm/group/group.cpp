@@ -238,6 +238,7 @@ void Group::wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, A
 void Group::start(PointToPoint::Request& request) {
   const auto lock = enter();
   check_usable();
+  engine_.note_caller();
   Announcement what{};
   what.kind = request.is_send ? OpKind::send : OpKind::recv;
   what.root = static_cast<uint32_t>(request.peer);
@@ -268,7 +269,8 @@ void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeo
   const auto lock = enter();
   if (request.complete) return;
   check_usable();
-  refuse_without_own_send(request);
+  engine_.note_caller();
+  if (!engine_.has_other_callers()) refuse_without_own_send(request);
   wait_until(
       [&] {
         if (!request.complete) advance_all(/*help=*/true);
@@ -277,7 +279,7 @@ void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeo
       AwaitedMessage(*this, request), timeout, after);
 }
 
-/// This thread is the one that would have to send.
+/// No other thread could send, as far as anybody knows: only the one that made the engine has sent or received.
 void Group::refuse_without_own_send(PointToPoint::Request& request) {
   if (!messages_.lacks_own_send(request)) return;
   advance_all(/*help=*/false);
