@@ -57,7 +57,7 @@ class ZeroRedundancyCore : public ShardedOptimizer {
 /// DistributedDataParallel leaves them. Under join() it is named beside the model. What is done to gradients
 /// between backward and step() (clipping), a rank that has run out of inputs does not do to its share.
 ///
-///     ZeroRedundancyOptimizer<FusedAdamW> optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
+///     ZeroRedundancyOptimizer<FusedAdamW> optimizer(parameters(model), torch::optim::AdamWOptions(1e-3));
 ///
 /// Construction, step(), add_param_group() and consolidate_state_dict() are called by all ranks and block
 /// where they communicate; they throw CommError when a rank is lost. Throws ValueError for an empty list of

@@ -12,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel/data_parallel.h"
+#include "lockstep/parallel/data_parallel/replicate.h"
 #include "tests/parallel/gradients.h"
 
 namespace lockstep {
@@ -40,6 +41,27 @@ TEST(DataParallelGradients, OfTiedParametersAreAddedOnce) {
     alone(wave({6, 4}, step)).square().sum().backward();
     expect_close(gradients_of(*parallel.module()), gradients_of(*alone));
   }
+}
+
+struct CloneableTiedImpl : torch::nn::Cloneable<CloneableTiedImpl> {
+  CloneableTiedImpl() { reset(); }
+  void reset() override {
+    in = register_parameter("in", wave({5, 4}, 3));
+    out = register_parameter("out", in);
+  }
+  at::Tensor forward(const at::Tensor& x) { return x.matmul(in.t()).tanh().matmul(out); }
+  at::Tensor in, out;
+};
+TORCH_MODULE(CloneableTied);
+
+TEST(DataParallelGradients, OfTiedParametersOfReplicasAreAddedOnce) {
+  CloneableTied net, alone;
+  auto replicas = replicate(net, 2);
+  const std::vector<at::Tensor> inputs = {wave({3, 4}, 1), wave({3, 4}, 2)};
+  const auto outputs = parallel_apply(replicas, inputs);
+  (outputs[0].square().sum() + outputs[1].square().sum()).backward();
+  (alone(inputs[0]).square().sum() + alone(inputs[1]).square().sum()).backward();
+  expect_close(gradients_of(*net), gradients_of(*alone));
 }
 
 TEST(DataParallelGradients, AModuleThatIsRegisteredTwiceNeedsAFactory) {

@@ -33,6 +33,7 @@ void lead_gradients_back(const torch::nn::Module& module,
     }
     for (const auto& replica : replicas) {
       at::Tensor parameter = replica->parameters()[p];
+      if (!parameter.is_leaf()) continue;  // tied: its gradient goes back already
       share_memory(originals[p], parameter);
       if (!requires_grad) continue;
       parameter.set_requires_grad(false);  // no leaf any more
