@@ -2,6 +2,7 @@
 // with the component zoo.
 #pragma once
 
+#include "lockstep/base/file.h"
 #include "lockstep/lockstep.h"
 #include "lockstep/trainer/output/training_log.h"
 #include "lockstep/zoo/models/bert.h"
