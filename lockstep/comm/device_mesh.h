@@ -29,11 +29,11 @@ class DeviceMesh {
   const std::vector<int64_t>& get_coordinate() const { return coordinate_; }
   /// This rank's place along dimension `dim`.
   int get_local_rank(int dim) const { return get_group(dim).rank(); }
-  /// The same by the name of the dimension. Throws ValueError where there is none.
+  /// Returns this rank's place along the dimension `name`. Throws ValueError where there is none.
   int get_local_rank(const std::string& name) const { return get_group(name).rank(); }
   /// Its members are ranked by their coordinate along `dim`.
   const ProcessGroup& get_group(int dim = 0) const { return groups_.at(checked(dim)); }
-  /// The same by the name of the dimension. Throws ValueError where there is none.
+  /// Returns the group along the dimension `name`. Throws ValueError where there is none.
   const ProcessGroup& get_group(const std::string& name) const;
   /// The rank, in the group that the mesh was made of, at `coordinate`.
   int rank_at(const std::vector<int64_t>& coordinate) const;

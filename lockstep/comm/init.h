@@ -55,7 +55,7 @@ class World : public ProcessGroup {
 /// TimeoutError naming the ranks that did not come, CommError when the lockstep backend was chosen and the
 /// ranks do not share memory.
 World init(InitOptions options = {});
-/// The same with ranks that meet in `store` (c10d's TCPStore, FileStore, HashStore, PrefixStore);
+/// Works like init(options), but ranks meet in `store` (c10d's TCPStore, FileStore, HashStore, PrefixStore);
 /// options.rank and options.world_size are needed unless the environment tells them.
 World init(const c10::intrusive_ptr<c10d::Store>& store, InitOptions options = {});
 

@@ -24,7 +24,7 @@ struct AllReduceOptions {
   ReduceOp op = ReduceOp::SUM;                         ///< how elements are combined
   std::optional<std::chrono::milliseconds> timeout{};  ///< default: the group's
   double premul_factor = 1.0;                          ///< of PREMUL_SUM: this rank's
-  /// The same on all ranks. Default: LOCKSTEP_ALL_REDUCE_ALGORITHM (such as "ring"), else AUTO.
+  /// All ranks must choose the same one. Default: LOCKSTEP_ALL_REDUCE_ALGORITHM (such as "ring"), else AUTO.
   std::optional<AllReduceAlgorithm> algorithm{};
 };
 
@@ -118,7 +118,7 @@ class ProcessGroup {
   bool is_member() const { return rank() >= 0; }  ///< whether this process is one of the ranks
   /// "lockstep" (shared memory), "gloo" or "nccl".
   const std::string& backend_name() const { return handle_->backend_name; }
-  /// The same group for LibTorch's own interfaces.
+  /// Returns this group as a c10d::Backend, for LibTorch's own interfaces.
   c10::intrusive_ptr<c10d::Backend> backend() const;
   /// Deadline of the operations that name none.
   std::chrono::milliseconds timeout() const;
@@ -160,7 +160,7 @@ class ProcessGroup {
   void all_reduce(const at::Tensor& tensor, AllReduceOptions options = {}) const;
   /// all_reduce() without blocking.
   WorkPtr all_reduce_async(const at::Tensor& tensor, AllReduceOptions options = {}) const;
-  /// The same for several tensors, of any shapes and dtypes, in flight together.
+  /// Works like all_reduce() on several tensors, of any shapes and dtypes, in flight together.
   void all_reduce_coalesced(const TensorList& tensors, AllReduceOptions options = {}) const;
   /// all_reduce_coalesced() without blocking.
   WorkPtr all_reduce_coalesced_async(const TensorList& tensors, AllReduceOptions options = {}) const;
@@ -175,10 +175,10 @@ class ProcessGroup {
   /// reduce_scatter_tensor() without blocking.
   WorkPtr reduce_scatter_tensor_async(const at::Tensor& output, const at::Tensor& input,
                                       ReduceScatterOptions options = {}) const;
-  /// The same for several pairs of tensors, in flight together.
+  /// Works like reduce_scatter_tensor() on several pairs of tensors, in flight together.
   void reduce_scatter_tensor_coalesced(const TensorList& outputs, const TensorList& inputs,
                                        ReduceScatterOptions options = {}) const;
-  /// The same from one tensor per rank, all of output's shape.
+  /// Works like reduce_scatter_tensor(), but takes one tensor per rank, all of output's shape.
   void reduce_scatter(const at::Tensor& output, const TensorList& inputs,
                       ReduceScatterOptions options = {}) const;
   /// reduce_scatter() without blocking.
@@ -210,16 +210,16 @@ class ProcessGroup {
   /// Into `outputs`, one per rank.
   WorkPtr all_gather_async(const TensorList& outputs, const at::Tensor& tensor,
                            CollectiveOptions options = {}) const;
-  /// The same for several tensors: result[i][r] is tensors[i] of rank r.
+  /// Gathers several tensors: result[i][r] is tensors[i] of rank r.
   std::vector<TensorList> all_gather_coalesced(const TensorList& tensors,
                                                CollectiveOptions options = {}) const;
-  /// The same into one tensor of size() times as many elements, in rank order.
+  /// Gathers into one tensor of size() times as many elements, in rank order.
   void all_gather_into_tensor(const at::Tensor& output, const at::Tensor& input,
                               CollectiveOptions options = {}) const;
   /// all_gather_into_tensor() without blocking.
   WorkPtr all_gather_into_tensor_async(const at::Tensor& output, const at::Tensor& input,
                                        CollectiveOptions options = {}) const;
-  /// The same for several pairs of tensors, in flight together.
+  /// Works like all_gather_into_tensor() on several pairs of tensors, in flight together.
   void all_gather_into_tensor_coalesced(const TensorList& outputs, const TensorList& inputs,
                                         CollectiveOptions options = {}) const;
   /// Copies parts[r] of rank r's `tensor` to the same places of this rank's, for every other rank r. tensor:
@@ -254,7 +254,7 @@ class ProcessGroup {
   /// message.
   int recv(const at::Tensor& tensor, std::optional<int> src = std::nullopt,
            MessageOptions options = {}) const;
-  /// The same without blocking. The tensor must stay as it is until the Work is complete.
+  /// Sends like send() without blocking. The tensor must stay as it is until the Work is complete.
   WorkPtr isend(const at::Tensor& tensor, int dst, MessageOptions options = {}) const;
   /// recv() without blocking. From this rank itself: start the isend before you wait for this Work, whose
   /// wait() is a ValueError otherwise.

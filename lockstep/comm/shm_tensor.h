@@ -13,7 +13,7 @@ namespace lockstep {
 /// Throws ValueError when `tensor` has no memory that this backend can reach: undefined, sparse, or not on
 /// the CPU.
 void check_memory(const at::Tensor& tensor);
-/// The same, and where its dtype is one that the "lockstep" backend cannot move.
+/// Throws ValueError as check_memory() does, and for a dtype that the "lockstep" backend cannot move.
 shm::DType to_shm(const at::Tensor& tensor);
 /// "float32"; LibTorch's own word for a dtype that this backend does not move.
 std::string dtype_name(at::ScalarType dtype);

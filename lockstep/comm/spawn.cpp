@@ -254,7 +254,7 @@ bool SpawnContext::join(std::optional<std::chrono::milliseconds> timeout) {
   if (timeout) deadline = SpawnClock::now() + *timeout;
   while (!state_->all_ended()) {
     const auto ended = state_->wait_for_some(deadline);
-    // Of those that ended together the one that a signal killed is the cause; the others may have lost it.
+    // When several ended together, the one that a signal killed is the cause: the others may have lost it.
     const Child* failed = nullptr;
     for (const Child* child : ended) {
       if (child->status != 0 &&

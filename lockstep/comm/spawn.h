@@ -73,10 +73,10 @@ class SpawnContext {
 /// fails, ends the others and throws its SpawnError. The calling thread's end ends the ranks. Throws Error
 /// where the program ignores SIGCHLD. May be called in a rank, which then starts a job of its own.
 void spawn(const Spawnable& function, int nprocs, const nlohmann::json& arguments, SpawnOptions options = {});
-/// The same without arguments and with default options.
+/// Runs `function` without arguments and with default options.
 void spawn(const Spawnable& function, int nprocs);
 
-/// The same without waiting.
+/// Starts the processes as spawn() does, without waiting for their end.
 SpawnContext start_processes(const Spawnable& function, int nprocs, const nlohmann::json& arguments,
                              SpawnOptions options = {});
 

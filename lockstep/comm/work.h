@@ -52,13 +52,13 @@ class Work : public std::enable_shared_from_this<Work> {
   /// progress thread it is completed by that one, which then runs its callbacks; without, this call waits for
   /// the end first, since nobody else would complete it.
   c10::intrusive_ptr<c10::ivalue::Future> get_future();
-  /// Of a completed receive: the rank that sent. Otherwise -1.
+  /// Returns the rank that sent when this is a completed receive, otherwise -1.
   virtual int source_rank() const { return -1; }
 
   /// For those who make works: what result() returns.
   void set_result(std::vector<at::Tensor> result) { result_ = std::move(result); }
-  /// The same: calls a function again and again from another thread until it returns true. Empty where there
-  /// is no such thread.
+  /// For those who make works: a Watch calls a function again and again from another thread until it returns
+  /// true. It is empty where there is no such thread.
   using Watch = std::function<void(std::function<bool()>)>;
   virtual Watch watch() const { return {}; }
   /// What that thread asks: has it ended, as far as can be seen without doing anything? `waited`: for how

@@ -28,10 +28,10 @@ class JoinSession {
   JoinSession(const JoinSession&) = delete;
   ~JoinSession();
 
-  /// Of an active rank. Throws Error when active ranks are about to do different things, and, with
+  /// Active ranks call it. Throws Error when active ranks are about to do different things, and, with
   /// throw_on_early_termination, when a rank has joined. Blocks.
   Answer announce(int member, Phase phase) const;
-  /// Of a rank that has no inputs left. `shadowed`: it has taken part in something since.
+  /// A rank that has no inputs left calls it. `shadowed`: the rank has taken part in something since.
   Answer announce_joined(bool shadowed) const;
 
   /// Throws Error naming `what`, which is about to do something collective in `group`, where a join() goes on

@@ -21,7 +21,7 @@ class ModelAverager {
   /// have a gradient become the average over the ranks, in place. A rank that is no member of the group keeps
   /// its own. Blocks.
   void average_parameters(const std::vector<at::Tensor>& parameters);
-  /// The same for the parameters of all groups of an optimizer.
+  /// Averages the parameters of all groups of an optimizer in the same way.
   void average_parameters(const torch::optim::Optimizer& optimizer);
 
   int64_t step = 0;  ///< calls so far; to be saved with a checkpoint

@@ -50,7 +50,7 @@ const torch::nn::Module* pointer_to_module(const M& module) {
 
 }  // namespace detail
 
-/// The same for a module holder, a pointer to a module (std::shared_ptr, std::unique_ptr or a plain one),
+/// Accepts a module holder, a pointer to a module (std::shared_ptr, std::unique_ptr or a plain one),
 /// torch::nn::AnyModule or DistributedDataParallel. Throws ValueError for a null pointer.
 ///
 ///     torch::nn::Linear model(4, 2);

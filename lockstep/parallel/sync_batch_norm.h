@@ -24,7 +24,7 @@ class BatchExchange {
     bool operator==(const Place&) const = default;
   };
   virtual ~BatchExchange() = default;
-  /// Of all processes together.
+  /// Counts the parts of all processes together.
   virtual int parts() const = 0;
   /// `own` of every part, in their order. Blocks.
   virtual std::vector<at::Tensor> gather(const ProcessGroup& group, Place place, const at::Tensor& own) = 0;

@@ -22,7 +22,7 @@ class Arena {
   /// At least `bytes` bytes, aligned to a page for a page or more, else to 128. Contents are undefined.
   /// Throws Error with the size needed and the remedy when memory or the arena is exhausted.
   std::byte* allocate(size_t bytes);
-  /// The same; null where they are exhausted.
+  /// Works like allocate(), but returns null when memory or the arena is exhausted.
   std::byte* try_allocate(size_t bytes);
   /// Gives back what allocate() returned.
   void release(std::byte* pointer);

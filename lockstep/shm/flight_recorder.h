@@ -31,7 +31,7 @@ std::string flight_report(const Segment& segment, int rank, uint64_t limit);
 /// "all_reduce #41 (float32[1024], SUM)"
 std::string describe(const Announcement& what, uint64_t sequence);
 
-/// The same of a collective that is not announced yet. `name`: such as "all_reduce #41"; `elements`: such as
+/// Describes a collective that is not announced yet. `name`: such as "all_reduce #41"; `elements`: such as
 /// "float32[1024]".
 std::string describe(std::string name, OpKind kind, const std::string& elements, ReduceOp reduction,
                      int root);

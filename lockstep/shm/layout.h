@@ -26,7 +26,7 @@ inline constexpr size_t kCacheLine = 64;
 inline constexpr uint32_t kSlots = 64;
 /// What at most this many bytes of a collective travels inside its post.
 inline constexpr size_t kInlineBytes = 64;
-/// The same of a message from rank to rank, inside the channel's entry.
+/// A message from rank to rank of at most this many bytes travels inside the channel's entry.
 inline constexpr size_t kMessageInlineBytes = 88;
 /// A message of at most this many bytes is copied through the group's staging buffers, in one
 /// synchronisation.

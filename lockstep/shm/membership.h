@@ -22,7 +22,7 @@ class Awaited {
   virtual bool needs(int member) const = 0;
   /// For the message: "all_reduce #41 (float32[1024], SUM)".
   virtual std::string describe() const = 0;
-  /// Of a collective; 0 for anything else.
+  /// Returns the number of the collective that is awaited; 0 for anything else.
   virtual uint64_t sequence() const { return 0; }
 
  protected:
@@ -59,7 +59,7 @@ class Membership {
   /// Wakes the members that sleep. A sequentially consistent fence must stand between what this rank did and
   /// this call, or a peer that falls asleep in between would miss it.
   void ring_sleepers();
-  /// The same for one.
+  /// Wakes `member` if it sleeps; needs the same fence.
   void ring(int member);
 
   /// Has every other member left or died?

@@ -19,7 +19,7 @@ class Node {
   /// Maps the segment behind `fd` and announces `rank`. Does not wait for the others.
   /// Throws ValueError when the rank is outside the segment or taken.
   Node(int fd, int rank);
-  /// The same over a mapping that other ranks, threads of this process, share; each has an engine of its own.
+  /// Attaches to a mapping that other ranks, threads of this process, share; each has an engine of its own.
   Node(std::shared_ptr<const Segment> segment, int rank);
   Node(const Node&) = delete;
   ~Node();

@@ -12,7 +12,7 @@ namespace lockstep::shm {
 /// the process from then on, whoever gets its number later. Does not block.
 bool process_ended(UniqueFd& pidfd, int pid);
 
-/// Of the calling process: what its own and other processes' numbers mean only within.
+/// Returns the PID namespace of the calling process; process numbers are comparable only within it.
 uint64_t pid_namespace();
 
 /// Made by a rank, tells whether the calling process is that rank or was forked from it: a fork has all of

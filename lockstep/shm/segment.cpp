@@ -32,7 +32,7 @@ size_t physical_memory() {
 /// may have several segments mapped, and much else.
 constexpr size_t kMostInAll = size_t{1} << 45;
 
-/// The same where `ulimit -v` leaves less.
+/// Returns kMostInAll, or half of the limit of `ulimit -v` if that is less.
 size_t address_space_for_arenas() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kMostInAll;

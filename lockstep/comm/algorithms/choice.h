@@ -12,7 +12,7 @@ namespace lockstep::algorithms {
 
 /// "auto", "direct", "reduce_broadcast", ...
 const char* name_of(AllReduceAlgorithm algorithm);
-/// Of all of them, "auto" first.
+/// Returns the names of all algorithms, "auto" first.
 std::vector<std::string> names();
 /// Throws ValueError listing the names when there is none such.
 AllReduceAlgorithm algorithm_named(const std::string& name);

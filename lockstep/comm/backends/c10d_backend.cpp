@@ -275,7 +275,7 @@ class GroupBackend : public c10d::Backend {
                           error.rank());
     }
   }
-  /// Of the collectives that were started here.
+  /// The sequence number counts the collectives that were started here.
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return collectives_; }
 

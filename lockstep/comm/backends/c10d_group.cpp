@@ -245,7 +245,7 @@ class C10dGroup : public ProcessGroup::Impl {
   std::shared_ptr<Engine> engine_;
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::string name_;
-  // The same on all ranks, as all make the same groups.
+  // These counters are equal on all ranks, as all ranks make the same groups.
   int groups_made_ = 0, rounds_ = 0;
   std::shared_ptr<SpareEngines> spares_ = std::make_shared<SpareEngines>();  // of this group's duplicates
   std::shared_ptr<SpareEngines> home_{};  // where this duplicate's engine goes; its number there

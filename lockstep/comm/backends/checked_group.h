@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-/// The same group. Before each collective the ranks tell each other what they call, with which shape, dtype,
+/// Wraps `group`. Before each collective the ranks tell each other what they call, with which shape, dtype,
 /// root and operator, and how many collectives came before; where that differs all of them throw
 /// MismatchError, which quotes two ranks, and on Gloo a TimeoutError names the ranks that do not come.
 /// Messages between two ranks are not compared. Collectives no longer overlap with what follows them.

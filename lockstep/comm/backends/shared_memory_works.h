@@ -74,7 +74,7 @@ void with_shape(const at::Tensor& tensor, const Wait& wait) {
 /// The handle of collective `sequence`; its wait() throws what `held` says of a disagreement.
 std::shared_ptr<Work> collective_work(std::shared_ptr<State> state, shm::Group::Sequence sequence,
                                       std::shared_ptr<Held> held, std::chrono::milliseconds timeout);
-/// The same of a reduction in place, which needs nothing but its tensor.
+/// Returns the handle of in-place reduction `sequence`, which needs nothing but its tensor.
 std::shared_ptr<Work> reduction_work(std::shared_ptr<State> state, shm::Group::Sequence sequence,
                                      at::Tensor tensor, std::chrono::milliseconds timeout);
 std::shared_ptr<Work> message_work(std::shared_ptr<State> state, std::shared_ptr<Message> message,

@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-/// The same group; each operation records a span (timeline/timeline.h), and so does each wait for one.
+/// Wraps `group`: each operation records a span (timeline/timeline.h), and so does each wait for one.
 std::shared_ptr<ProcessGroup::Impl> make_traced(std::shared_ptr<ProcessGroup::Impl> group);
 
 }  // namespace lockstep

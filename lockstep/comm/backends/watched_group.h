@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-/// The same group; what it starts and waits for is noted in `pulse`. For backends that do not go through the
+/// Wraps `group`: what it starts and waits for is noted in `pulse`. For backends that do not go through the
 /// launcher's segment.
 std::shared_ptr<ProcessGroup::Impl> make_watched(std::shared_ptr<ProcessGroup::Impl> group,
                                                  std::shared_ptr<shm::Pulse> pulse);

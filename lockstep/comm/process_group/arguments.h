@@ -20,7 +20,7 @@ void check_rank(const char* what, int rank, int size);
 void check_like(const char* what, const at::Tensor& tensor, const at::Tensor& like);
 void check_count(const char* what, size_t found, size_t expected);
 void check_multiple(const char* what, const at::Tensor& large, const at::Tensor& small, int size);
-/// Of operations in flight together, which read inputs[i] and write outputs[i]: checks their numbers, and that
+/// Checks operations in flight together, which read inputs[i] and write outputs[i]: their numbers, and that
 /// no outputs overlap. Returns the inputs, with a copy for each that another's output lies over.
 std::vector<at::Tensor> check_coalesced(const char* what, const std::vector<at::Tensor>& outputs,
                                         const std::vector<at::Tensor>& inputs);

@@ -42,7 +42,7 @@ struct Collective {
   ReduceOp op = ReduceOp::SUM;
   int root = -1;  ///< src or dst; of a message the other rank, or -1 for any
   int tag = 0;
-  /// Of an all_to_all, in elements, by rank; both empty: equal parts.
+  /// An all_to_all splits its tensors so, in elements, by rank; both empty: equal parts.
   std::span<const int64_t> output_splits{};
   std::span<const int64_t> input_splits{};
   std::span<const std::vector<TensorPart>> parts{};

@@ -25,8 +25,8 @@ class ProcessGroup::Impl {
   /// Starts it. The work keeps the tensors alive until it has ended. Throws ValueError for a kind that the
   /// backend does not have.
   virtual WorkPtr start(const Collective& collective) = 0;
-  /// The same, blocking; a backend that can do without a handle makes none. Returns the sender of a message
-  /// that was received, else -1.
+  /// Starts it and blocks until it has ended; a backend that can do without a handle makes none. Returns the
+  /// sender of a message that was received, else -1.
   virtual int run(const Collective& collective) {
     const WorkPtr work = start(collective);
     work->wait();

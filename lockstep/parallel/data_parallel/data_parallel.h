@@ -77,7 +77,7 @@ class DataParallel {
     return run([](M& module, auto&... argument) { return module->forward(argument...); },
                std::forward<Args>(args)...);
   }
-  /// The same as the call operator.
+  /// Does what the call operator does.
   template <class... Args>
   auto forward(Args&&... args) {
     return (*this)(std::forward<Args>(args)...);
@@ -105,7 +105,7 @@ class DataParallel {
     detail::replace_tensors(whole, joined);
     return whole;
   }
-  /// The same where `call` returns its part's loss: see mean_loss().
+  /// Works like run() where `call` returns its part's loss: see mean_loss().
   template <class Call, class... Args>
   at::Tensor run_mean(const Call& call, Args&&... args) {
     if (replicas_.size() == 1) return call_here<at::Tensor>(call, std::forward<Args>(args)...);

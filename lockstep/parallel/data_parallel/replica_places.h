@@ -43,7 +43,7 @@ struct ReplicaPlaces {
 /// `options` with replicas as device_ids has them. Throws ValueError for what cannot be: no replica, GPUs that this
 /// process does not see or that are named twice, a module that lies elsewhere than the options say.
 DataParallelOptions checked(DataParallelOptions options, const torch::nn::Module& module);
-/// Of options that are checked.
+/// Returns the places of the replicas; `options` must come from checked().
 ReplicaPlaces places_of(const DataParallelOptions& options);
 
 /// `tensor` on `device`, where it may be already; autograd follows. Undefined ones stay so.

@@ -47,7 +47,7 @@ class BucketReduction {
     std::shared_ptr<Work> work;
     at::Tensor wide;                     // what is reduced in place of the bucket, in more precision
     std::shared_ptr<Work> missing_work;  // where the last element is not reduced with the gradients
-    // Of a communication hook, in the place of `work`.
+    // These are set instead of `work` when a communication hook is registered.
     std::unique_ptr<GradBucket> grad_bucket;
     std::unique_ptr<Future> future;
     bool future_is_complete = false;

@@ -17,11 +17,11 @@ struct DistributedDataParallelOptions {
   std::optional<ProcessGroup> process_group{};
   /// For a module on one GPU: that GPU's index. Tensors among forward's arguments are brought there.
   std::vector<int> device_ids{};
-  /// The same index, or nothing: outputs stay where the module leaves them.
+  /// This must be the same index, or nothing: outputs stay where the module leaves them.
   std::optional<int> output_device{};
   /// A bucket leaves once it holds this many MiB of gradients. Results do not depend on it.
   double bucket_cap_mb = 25;
-  /// The same for the first bucket, so that communication starts early; never more than bucket_cap_mb.
+  /// The first bucket leaves at this many MiB, so that communication starts early; at most bucket_cap_mb.
   double first_bucket_cap_mb = 1;
   /// The caps of the first, second, ... bucket in MiB; the last one is that of all further buckets. Takes the
   /// place of the two above.

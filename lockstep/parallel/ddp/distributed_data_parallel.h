@@ -73,7 +73,7 @@ class DistributedDataParallel {
           std::forward<Args>(args)...);
     });
   }
-  /// The same where forward is a template of its result's type: AnyModule and Sequential.
+  /// Runs a forward that is a template of its result's type: AnyModule and Sequential.
   template <class Result, class... Args>
   Result forward(Args&&... args) {
     return run([&]() -> Result {
@@ -95,7 +95,7 @@ class DistributedDataParallel {
   /// What follows is the module's own: names have no prefix, and what torch::save() writes of the wrapper is
   /// what it writes of the module.
   auto* operator->() { return target_of(module_); }
-  /// The same of a const wrapper.
+  /// A const wrapper gives const access to the module.
   const auto* operator->() const { return target_of(module_); }
   /// The module's, each tensor once, as lockstep::parameters() (parameters.h) has them.
   std::vector<at::Tensor> parameters(bool recurse = true) const {

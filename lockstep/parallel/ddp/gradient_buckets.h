@@ -47,7 +47,7 @@ class GradientBuckets {
   };
   struct Bucket {
     at::Tensor flat;  ///< 1-d, gradients at 64-byte offsets
-    /// Of the last bucket: one element in main memory, behind the gradients where those lie there too.
+    /// Only the last bucket has it: one element in main memory, behind the gradients if they lie there too.
     at::Tensor missing;
     size_t pending = 0;     ///< gradients that are not ready
     DeviceStreams streams;  ///< that gradients were written on
@@ -72,7 +72,7 @@ class GradientBuckets {
   void take_trainable();
   /// Makes the buckets, in the order in which gradients are known to become ready. What gradients hold survives.
   void lay_out(const std::vector<size_t>& known);
-  /// The same, only if the plan changes; says whether.
+  /// Makes the buckets anew only if the plan changes; returns whether it did.
   bool follow_order(const std::vector<size_t>& known);
   /// Gradients follow each other without gaps from now on: lay_out() must follow.
   void close_gaps() { alignment_ = 1; }
@@ -97,7 +97,7 @@ class GradientBuckets {
   /// To be called before a bucket leaves: what other streams of a device write into it comes first. The last one says
   /// whether a gradient is missing here.
   void seal(size_t bucket, Role role);
-  /// Of reduced buckets: has every rank said that all of its gradients are there?
+  /// Has every rank said that all of its gradients are there? Asked of reduced buckets.
   bool are_complete() const;
 
   /// The parameter's gradient is what is in the bucket.

@@ -25,7 +25,7 @@ class MissingGradients {
   MissingGradients(ProcessGroup group, bool are_allowed)
       : group_(std::move(group)), are_allowed_(are_allowed) {}
 
-  /// Of a new pass nobody has said anything.
+  /// Forgets all reports: in the new pass no rank has sent one.
   void begin_pass();
   /// Lets the buckets leave that wait for gradients which will not come. Such a parameter contributes what it has: its
   /// old gradient, or zeros. Returns the old gradients that this overwrites. Does nothing where no bucket waits.

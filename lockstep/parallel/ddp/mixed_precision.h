@@ -18,7 +18,7 @@ namespace lockstep {
 /// Names and meanings are those of Python's torch.nn.parallel.distributed._MixedPrecision. Concerns
 /// floating-point tensors only.
 struct MixedPrecision {
-  /// Of parameters and inputs in forward and backward. Outside they are what they were: optimizers and
+  /// Parameters and inputs have it in forward and backward. Outside they are what they were: optimizers and
   /// checkpoints see full precision, and so do gradients.
   std::optional<at::ScalarType> param_dtype{};
   /// In which gradients are averaged; default: param_dtype.

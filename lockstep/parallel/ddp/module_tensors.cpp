@@ -38,7 +38,7 @@ ModuleTensors collect_tensors(const torch::nn::Module& module,
   const std::set<std::string> ignored = find_ignored(module, options.parameters_and_buffers_to_ignore);
   const auto sparse = find_sparse_parameters(module);
   ModuleTensors tensors;
-  // The same tensor under a second name (tied weights, a module registered twice) is one parameter.
+  // A tensor that has several names (tied weights, a module registered twice) is one parameter.
   std::unordered_set<const at::TensorImpl*> seen;
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& tensor = item.value();

@@ -63,7 +63,7 @@ struct Pass {
   Clock::time_point start{}, first_bucket{};  ///< of timed passes: when it began, when the first bucket left
   int64_t traced_start = 0;                   ///< for the timeline; 0: none is kept
 
-  /// Of an event that begins no pass.
+  /// Applies an event that begins no pass.
   void take(PassEvent event) { state = next_state(state, event); }
   /// Whether `event` begins a pass, or belongs to the one under way.
   bool leads_to_pass(PassEvent event) const { return next_state(state, event) == PassState::open; }

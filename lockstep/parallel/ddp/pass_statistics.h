@@ -10,8 +10,8 @@
 namespace lockstep {
 
 struct PassStatistics {
-  /// Of a pass: until the last gradient; from the first bucket's leaving to the last one's return; what of
-  /// that lay before the last gradient.
+  /// `compute` lasts from the pass's start to its last gradient, `comm` from the first bucket's leaving to
+  /// the last one's return; `overlap` is the part of `comm` before the last gradient.
   struct Times {
     std::chrono::nanoseconds compute{}, comm{}, overlap{};
   };

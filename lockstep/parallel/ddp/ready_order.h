@@ -42,7 +42,7 @@ class ReadyOrder {
   bool is_agreed() const { return state_ != State::own; }
   /// As far as it is known: empty until a gradient has become ready.
   const std::vector<size_t>& parameters() const { return order_; }
-  /// The same by name. Blocks as receive().
+  /// Returns the names of the parameters in this order. Blocks as receive().
   std::vector<std::string> names();
 
  private:

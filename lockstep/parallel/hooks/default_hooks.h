@@ -21,7 +21,7 @@ Future allreduce_hook(const std::optional<ProcessGroup>& group, GradBucket& buck
 /// becomes infinite.
 /// Throws ValueError for complex gradients, as bf16_compress_hook and the wrappers do.
 Future fp16_compress_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket);
-/// The same with bfloat16.
+/// Works like fp16_compress_hook, but casts to bfloat16.
 Future bf16_compress_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket);
 
 namespace detail {
@@ -38,7 +38,7 @@ auto fp16_compress_wrapper(Hook hook) {
   };
 }
 
-/// The same with bfloat16.
+/// Runs `hook` on buckets cast to bfloat16; its result is cast back.
 template <class Hook>
 auto bf16_compress_wrapper(Hook hook) {
   return [hook = std::move(hook)](auto& state, GradBucket& bucket) mutable -> Future {

@@ -14,7 +14,7 @@ namespace lockstep {
 /// number of ranks is a power of two.
 Future adasum_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket);
 
-/// Of predivide_hook.
+/// predivide_hook takes it as its state.
 struct PredivideState {
   std::optional<ProcessGroup> process_group{};  ///< default: DistributedDataParallel's
   /// Gradients are divided by it before the sum, and by size / gradient_predivide_factor after it.

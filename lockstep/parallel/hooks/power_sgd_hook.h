@@ -31,7 +31,7 @@ struct PowerSGDOptions {
   bool warm_start = true;
   /// Added to the norm of each column. A column of zeros stays zeros also without it.
   double orthogonalization_epsilon = 0;
-  /// Of the matrices that compression starts from: the same on all ranks.
+  /// It seeds the matrices that compression starts from, and must be the same on all ranks.
   uint32_t random_seed = 0;
   /// Backward passes between two lines of log (level info) that say how much was saved.
   int64_t compression_stats_logging_frequency = 10000;
@@ -39,7 +39,7 @@ struct PowerSGDOptions {
   bool batch_tensors_with_same_shape = false;
 };
 
-/// Of powerSGD_hook and batched_powerSGD_hook: one state per model and rank, the same options on all ranks.
+/// powerSGD_hook and batched_powerSGD_hook need one per model and rank, with the same options on all ranks.
 class PowerSGDState {
  public:
   /// Tensors by name.
@@ -57,7 +57,7 @@ class PowerSGDState {
     int64_t numel_before_compression = 0;  ///< elements of the gradients
     int64_t numel_after_compression = 0;   ///< elements that were sent in their place
   };
-  /// Of this state's whole life, or that of the state that was loaded.
+  /// They cover this state's whole life, or that of the state that was loaded.
   CompressionStats compression_stats() const;
 
   /// Options, counters, random generator, errors and matrices by the names of parameters, so that they fit
@@ -93,7 +93,7 @@ class PowerSGDState {
 };
 
 namespace detail {
-/// Of all parameters of a bucket: how the matrices of the whole bucket are called.
+/// Joins the names of all parameters of a bucket: the matrices of the whole bucket have this name.
 std::string joined_names(const GradBucket& bucket);
 }  // namespace detail
 

@@ -12,7 +12,7 @@ namespace lockstep {
 /// gather everybody's and average them. Float results.
 Future quantization_pertensor_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket);
 
-/// The same with a scale and zero point for each 512 elements.
+/// Works like quantization_pertensor_hook with a scale and zero point for each 512 elements.
 Future quantization_perchannel_hook(const std::optional<ProcessGroup>& group, GradBucket& bucket);
 /// With one for each `bucket_size` elements, for a hook of your own. Throws ValueError for less than 1.
 Future quantize_per_channel(const std::optional<ProcessGroup>& group, GradBucket& bucket,

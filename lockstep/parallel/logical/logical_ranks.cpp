@@ -159,7 +159,7 @@ void LogicalRanks::refuse_no_backward(uint64_t step, LogicalPass pass) {
       pass.rank, pass.micro_batch, step));
 }
 
-/// Of all logical ranks but the last, gradients are kept; its last backward averages.
+/// Keeps the gradients of all logical ranks but the last, whose last backward averages.
 void LogicalRanks::run_in_sequence(uint64_t step, int64_t micro_batches,
                                    const std::function<void(const LogicalPass&)>& forward_and_backward) {
   Reducer& reducer = core_->reducer();

@@ -13,7 +13,7 @@ namespace lockstep {
 
 class Turns;
 
-/// The same on all processes.
+/// All processes must give the same options.
 struct LogicalRanksOptions {
   int size = 1;        ///< of all logical ranks: a power of two, and a multiple of the number of processes
   uint64_t seed = 42;  ///< of the random numbers

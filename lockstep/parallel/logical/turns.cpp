@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-/// Of whom this thread runs a logical rank, and which.
+/// This thread runs logical rank number `rank_here` of those in `turns_here`; null: it runs none.
 thread_local const Turns* turns_here = nullptr;
 thread_local size_t rank_here = 0;
 

@@ -67,15 +67,15 @@ class Group final : private Driven {
   /// are in flight, or while they, or messages, hold the memory that this one needs. `data` must stay
   /// untouched until wait() or is_complete() has confirmed the end.
   Sequence start_all_reduce(void* data, size_t count, DType dtype, ReduceOp reduction);
-  /// The same with the result at `root` alone; the other ranks' `data` has undefined contents afterwards.
+  /// Works like start_all_reduce(), but only `root` gets the result; other ranks' `data` becomes undefined.
   Sequence start_reduce(void* data, size_t count, DType dtype, ReduceOp reduction, int root);
   /// Combines block r of everybody's `input`, [size() * count] elements, into rank r's `output`, [count].
   Sequence start_reduce_scatter(const void* input, void* output, size_t count, DType dtype,
                                 ReduceOp reduction);
 
-  /// The same in place and by choice: combines those elements of everybody's `data`, [count], that this rank
-  /// names into its own; its other elements stay as they are. No two ranks may name the same element. `parts`
-  /// must live as long as `data`.
+  /// Combines, in place, those elements of everybody's `data`, [count], that this rank names in `parts` into
+  /// its own; its other elements stay as they are. No two ranks may name the same element. `parts` must live
+  /// as long as `data`.
   Sequence start_reduce_parts(void* data, size_t count, DType dtype, ReduceOp reduction, const Part* parts,
                               size_t part_count);
 
@@ -101,7 +101,7 @@ class Group final : private Driven {
   Sequence start_exchange(const Exchange& exchange);
   Sequence start_barrier();
 
-  // The same, blocking.
+  // These start the operation and block until it has ended.
   void all_reduce(void* data, size_t count, DType dtype, ReduceOp reduction,
                   std::chrono::milliseconds timeout);
   void exchange(const Exchange& exchange, std::chrono::milliseconds timeout);

@@ -39,7 +39,7 @@ class OperationMemory {
   Sequence oldest_with_window() const;
   /// Memory of the arena, where messages that have been received keep nothing back; null if it has no room.
   std::byte* try_allocate(size_t bytes);
-  /// The same; throws Error, which says why there is none.
+  /// Works like try_allocate(), but throws Error, which says why there is no room.
   std::byte* allocate(size_t bytes);
   void release_window(Operation& operation);
   /// The group ends or is broken. The peers may still read or write what operations in flight have in the

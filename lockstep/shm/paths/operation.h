@@ -51,7 +51,7 @@ struct Operation {
   bool own_part_done = false;
   bool complete = false;
 
-  // Of the windowed path, in blocks.
+  // The windowed path uses these counts of blocks.
   uint32_t blocks = 0;     // of whoever sends most
   uint32_t filled = 0;     // copied into this rank's window
   uint32_t processed = 0;  // taken from everybody's windows

@@ -53,7 +53,7 @@ bool is_supported(DType dtype, ReduceOp reduction);
 /// divides the sum once; float16 and bfloat16 are rounded once, at the end (to nearest, ties to even). So the
 /// bits depend on nothing but the values. MIN and MAX return NaN where any rank has one. AVG of integers adds in
 /// 64 bits, which wrap around, and divides with truncation toward zero.
-/// Of booleans, sum and max are "or", product and min are "and".
+/// Sum and max of booleans are "or", product and min are "and".
 void reduce(DType dtype, ReduceOp reduction, const void* const* sources, size_t ranks,
             void* const* destinations, size_t destination_count, size_t count);
 

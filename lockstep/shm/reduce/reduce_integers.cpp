@@ -27,7 +27,7 @@ void run_unsigned(ReduceOp reduction, const void* const* sources, size_t ranks, 
   }
 }
 
-/// The same for every dtype: bits do not know what they stand for. False for another reduction.
+/// Runs bitwise reductions, which work on the bytes of every dtype. Returns false for another reduction.
 bool run_bitwise(DType dtype, ReduceOp reduction, const void* const* sources, size_t ranks,
                  void* const* destinations, size_t destination_count, size_t count) {
   if (dtype == DType::boolean) {

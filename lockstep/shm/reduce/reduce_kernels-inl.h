@@ -179,7 +179,7 @@ HWY_INLINE typename Type::V tree(const typename Type::Stored* const* sources, si
   }
 }
 
-// The same tree for a number of ranks known only at run time.
+// This computes the same tree for a number of ranks known only at run time.
 template <class Type, class Op>
 typename Type::V tree_of(const typename Type::Stored* const* sources, size_t ranks, size_t i) {
   if (ranks == 1) return Type::load(sources[0] + i);
