@@ -117,7 +117,7 @@ int run(int argc, char** argv) {
       const double all = processor_seconds() - before - snapshot_processor;
       const double peer_before = processor_seconds();
       {
-        // The same bytes, hashed, written and synced by hand.
+        // Hash, write and sync the same bytes by hand.
         hash += XXH3_64bits(target.get(), bytes);
         const UniqueFd file(
             ::open((folder / "by_hand").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
@@ -130,7 +130,7 @@ int run(int argc, char** argv) {
       }
       const double by_hand = processor_seconds() - peer_before;
       std::filesystem::remove(folder / "by_hand");
-      // The same training with a save in it and without.
+      // Train for the same steps without a save and with one.
       const auto nothing = [] {};
       const double plain = train(steps, nothing);
       const double saving = seconds_of([&] {

@@ -43,7 +43,7 @@ double quantile(std::vector<double> values, double fraction);
 
 /// "64K" and "25M" as bytes (powers of 1024). Throws ValueError naming the text.
 size_t parse_size(const std::string& text);
-/// The same backwards: "64 KiB".
+/// Turns bytes into text: "64 KiB".
 std::string size_text(size_t bytes);
 
 }  // namespace lockstep::bench

@@ -33,7 +33,7 @@ class Engines {
   /// An engine of `ranks` ranks that are, or will be, started by `processes`. bind: give each rank a core,
   /// when there are enough.
   void add(std::string name, int ranks, std::vector<pid_t> processes, bool bind);
-  /// The same, started by `command` with the benchmark's address in its environment.
+  /// Adds an engine whose ranks `command` starts, with the benchmark's address in its environment.
   void add(std::string name, int ranks, const std::vector<std::string>& command, bool bind);
 
   /// Blocks until every rank has reported. Throws Error naming the engine that ended or did not come.

@@ -23,12 +23,12 @@ struct Added {
   double seconds = 0, least = 0, most = 0;
   size_t units = 0;
 
-  /// Of fewer units `least` and `most` are what was measured least and most, no interval of 95 %.
+  /// With fewer units, `least` and `most` are the least and the most that was measured, no interval of 95 %.
   bool is_interval() const { return units >= 6; }
   double percent(double of) const { return of / without * 100; }
 };
 
-/// Of the steps of each round. Seconds.
+/// `rounds` holds the seconds of the steps of each round.
 Added added_in_turn(const std::vector<std::vector<double>>& rounds, size_t block);
 
 }  // namespace lockstep::bench

@@ -80,7 +80,7 @@ template <int kRanks>
   }
 }
 
-/// The same bytes read and written once, as STREAM's scale in place.
+/// Reads and writes the same bytes once, as STREAM's scale in place.
 [[gnu::target_clones("avx512f", "avx2", "default")]] void update(float* data, size_t count) {
   for (size_t i = 0; i < count; ++i) data[i] *= 1.25F;
 }

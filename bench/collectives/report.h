@@ -25,8 +25,8 @@ struct Result {
   std::string dtype;
   bool registered = true;
   std::map<size_t, double> limit;  ///< seconds, by size; none where there is no work to speak of
-  /// Of an all-reduce: seconds to read and write the same bytes once, as STREAM's scale in place. The limit
-  /// is no limit where it is far from this.
+  /// How many seconds it takes to read and write the bytes of an all-reduce once, as STREAM's scale in place.
+  /// The limit is no limit where it is far from this.
   std::map<size_t, double> update;
   std::vector<Row> rows;
   std::vector<std::string> notes;  ///< how peers were run, and what was not measured

@@ -9,7 +9,7 @@
 
 namespace {
 
-// Of all threads: what else runs on the machine counts little.
+// Counts all threads of this process: other work on the machine changes the result little.
 double processor_seconds() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);

@@ -35,7 +35,7 @@ struct Contestant {
 
 std::vector<Contestant> contestants_of(const Options& options);
 
-/// Of one contestant in one round.
+/// Holds what was measured of one contestant in one round.
 struct Sample {
   double step = 0;                        // seconds: median over steps of the slowest rank's time
   double pss = 0;                         // bytes, the largest of the ranks

@@ -13,7 +13,7 @@ namespace {
 
 using bench::Spread;
 
-/// Of what `figure` makes of each round's samples of two contestants.
+/// Returns the spread of what `figure` makes of each round's samples of two contestants.
 template <class Figure>
 Spread over_rounds(const std::vector<Sample>& own, const std::vector<Sample>& other, const Figure& figure) {
   std::vector<double> values;

@@ -42,7 +42,7 @@ struct Memory {
   double measured = 0, on_paper = 0;
 };
 
-/// Of one number of ranks; samples of one round stand at the same place in each list.
+/// Holds the results of one number of ranks; samples of one round stand at the same place in each list.
 struct Result {
   int ranks = 0;
   int64_t parameters = 0;

@@ -30,7 +30,7 @@ struct LogOptions {
   bool wanted() const;
 };
 
-/// Of a lockrun. The defaults of flags stand in their table (flags.h) only.
+/// Holds the options of a lockrun. The defaults of flags stand in their table (flags.h) only.
 struct Options {
   int nproc_per_node = 1;
   bool standalone = false;

@@ -137,7 +137,7 @@ std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port)
   }
   send(join);
   const double started = monotonic_seconds();
-  // Of those that were here the ranks may still be ending, and a restart may have to wait.
+  // The ranks of machines that took part before may still be ending, and a restart may have to wait.
   const RestartRules rules{options_.max_restarts, options_.restart_delay, options_.restart_refill};
   const double patience =
       nodes.join_timeout + (took_part_ ? options_.shutdown_timeout + rules.longest_delay() : 0);

@@ -87,7 +87,7 @@ class Agent {
   std::optional<std::string> refusal() const;
   /// How the connection was lost.
   std::optional<std::string> loss() const;
-  /// The same, where a restart is left for which this machine may come back.
+  /// How the connection was lost, if a restart is left for which this machine may come back.
   std::optional<std::string> loss_to_mend() const;
   std::optional<std::string> trouble() const;
   std::string rendezvous() const;

@@ -14,7 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-/// Of a machine, a login or a terminal there, or of the lockrun that this one runs under.
+/// These variables are not sent: they describe a machine, a login or a terminal there, or the lockrun that
+/// this one runs under.
 constexpr std::string_view kStay[] = {"HOME",       "HOSTNAME", "LOGNAME", "LS_COLORS", "MAIL",
                                       "OLDPWD",     "PWD",      "SHELL",   "SHLVL",     env::kTerm,
                                       env::kTmpdir, "USER",     "DISPLAY", "WINDOWID",  "_"};

@@ -50,7 +50,7 @@ class Hosts {
   void pass_on(int signal);
   /// Why there is no lockrun on one of the hosts; none while that is not known.
   std::optional<std::string> failure_to_start() const;
-  /// The same, or that one has failed already.
+  /// Why there is no lockrun on one of the hosts, or why one has failed already.
   std::optional<std::string> failure() const;
   /// This process's ends of pipes, which no child is to keep open.
   std::vector<int> fds() const;

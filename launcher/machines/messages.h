@@ -28,7 +28,7 @@ struct Join {
   int node_rank = -1;    ///< static only
   bool serves = false;   ///< the rendezvous, if it has to
   bool serving = false;  ///< this one
-  // Of the last round in which it took part, with another rendezvous perhaps; 0: there was none.
+  // These describe the last round in which it took part, with another rendezvous perhaps; 0: there was none.
   int round = 0, machines = 0, restarts = 0;
   bool server_is_gone = false;  ///< the one that served certainly does not any more
   bool same_place = false;      ///< it served where this one does

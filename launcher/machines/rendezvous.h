@@ -114,7 +114,7 @@ class Rendezvous {
   std::vector<std::pair<int, Message>> messages_;
   std::vector<int> replaced_;
   std::string moved_;  ///< why; empty: it has not
-  // Of the last round.
+  // These describe the last round.
   bool inherited_ = false;  ///< another rendezvous has begun it
   size_t members_ = 0;
   std::set<std::string> gone_;  ///< ids of those that certainly do not live

@@ -59,7 +59,7 @@ class RendezvousSearch {
   size_t at_ = 0;
   std::string where_;
   std::optional<job::Address> found_;  ///< the place of the last connection
-  // Of a search after a loss.
+  // These belong to a search after a loss.
   LastRound last_{};
   std::optional<double> serves_at_;  ///< monotonic seconds: when this machine's turn comes
   std::optional<job::Address> lost_, own_;

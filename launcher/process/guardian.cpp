@@ -139,7 +139,7 @@ class GuardianProcess {
       case Command::signal_workers:
         for (const pid_t pid : pids_) {
           if (pid <= 0) continue;
-          // Of two equal signals that wait a process gets the first one.
+          // When two equal signals wait, a process gets the first one.
           if (command.value != 0) ::sigqueue(pid, command.signal, {.sival_int = command.value});
           signal_group(pid, command.signal);
         }

@@ -53,7 +53,7 @@ void kill_ranks_of(const fs::path& scratch) {
       if (read_file((entry.path() / "environ").string()).find(mark) != std::string::npos)
         ::kill(pid, SIGKILL);
     } catch (const Error&) {
-      // Of another user, or gone.
+      // The process belongs to another user, or is gone.
     }
   }
 }

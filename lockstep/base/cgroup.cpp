@@ -64,7 +64,7 @@ std::optional<size_t> room_in_cgroup(const std::string& limit, const std::string
   if (limit.empty() || used.empty() || limit.starts_with("max")) return std::nullopt;
   const size_t most = std::strtoull(limit.c_str(), nullptr, 10);
   if (most >= size_t{1} << 62) return std::nullopt;  // v1's way to say that there is none
-  // Of v1, the total_ ones count the groups below, as the usage does.
+  // In v1 the total_ values count the groups below, as the usage does.
   const std::string prefix = stat.find("total_inactive_file ") != std::string::npos ? "total_" : "";
   const size_t droppable =
       number_of(stat, prefix + "inactive_file") + number_of(stat, prefix + "active_file");

@@ -17,7 +17,7 @@ inline constexpr const char* kOmpNumThreads = "OMP_NUM_THREADS";
 inline constexpr const char* kCudaVisibleDevices = "CUDA_VISIBLE_DEVICES";
 inline constexpr const char* kGlooInterface = "GLOO_SOCKET_IFNAME";
 
-// The same, Lockstep's own.
+// What a rank is told by variables of Lockstep's own.
 inline constexpr const char* kSegmentFd = "LOCKSTEP_SEGMENT_FD";
 inline constexpr const char* kSegmentOwner = "LOCKSTEP_SEGMENT_OWNER";  // whose it is
 inline constexpr const char* kTerminal = "LOCKSTEP_TERMINAL";           // its file

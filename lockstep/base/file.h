@@ -28,7 +28,7 @@ std::string read_text_file(const std::filesystem::path& path);
 /// Throws FileError; then `path` is as it was and no temporary file remains.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
-/// The same for content produced in pieces: `produce` is given a function that appends bytes.
+/// Writes content that is produced in pieces in this way: `produce` gets a function that appends bytes.
 void write_file_atomically(const std::filesystem::path& path,
                            const std::function<void(const std::function<void(std::string_view)>&)>& produce);
 

@@ -22,7 +22,7 @@ using TensorsOfFile = std::pair<std::map<std::string, at::Tensor>, std::map<std:
 
 /// What save_module() writes. The tensors share the module's memory.
 TensorsOfFile module_tensors(const torch::nn::Module& module);
-/// The same for `tensors`, of which some may share all of their memory: those are written once.
+/// Returns what is written of `tensors`. Tensors that share all of their memory are written once.
 TensorsOfFile tensors_once(const std::map<std::string, at::Tensor>& tensors);
 
 }  // namespace checkpoint
@@ -51,7 +51,7 @@ struct LoadResult {
 /// unexpected ones, all in one error: then the module is as before. Blocks.
 LoadResult load_module(torch::nn::Module& module, const std::filesystem::path& path,
                        LoadOptions options = {});
-/// The same for a module whose tensors are divided among several files (shards).
+/// Loads a module in the same way from several files (shards), among which its tensors are divided.
 LoadResult load_module(torch::nn::Module& module, const std::vector<std::filesystem::path>& paths,
                        LoadOptions options = {});
 

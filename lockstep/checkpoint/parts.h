@@ -37,11 +37,11 @@ class Part {
  public:
   /// Parameters and buffers under the module's names, as save_module() writes them.
   Part(std::string name, torch::nn::Module& module);
-  /// The same for a module holder such as torch::nn::Sequential.
+  /// Takes a module holder such as torch::nn::Sequential instead of a module.
   template <class M>
   Part(std::string name, const torch::nn::ModuleHolder<M>& module)
       : Part(std::move(name), static_cast<torch::nn::Module&>(*module.ptr())) {}
-  /// The same for a std::shared_ptr to a module.
+  /// Takes a std::shared_ptr to a module instead of a module.
   template <std::derived_from<torch::nn::Module> M>
   Part(std::string name, const std::shared_ptr<M>& module)
       : Part(std::move(name), static_cast<torch::nn::Module&>(*module)) {}
@@ -100,7 +100,7 @@ struct LoadPartsOptions {
 /// Loads every one of `parts`. Not collective: each rank calls it. Throws FileError for what the checkpoint
 /// lacks, ValueError for what does not fit; then some parts may be loaded. Blocks.
 void load(const Checkpoint& checkpoint, const std::vector<Part>& parts, LoadPartsOptions options = {});
-/// The same, of a directory that is verified first.
+/// Verifies `directory` first and then loads `parts` from it in the same way.
 void load(const std::filesystem::path& directory, const std::vector<Part>& parts,
           LoadPartsOptions options = {});
 

@@ -79,7 +79,7 @@ class Snapshot {
   /// The parameters and buffers of `module` as `stem`.safetensors, as save_module() writes them.
   void add_module(const std::string& stem, const torch::nn::Module& module);
 
-  /// Of tensors and texts together.
+  /// Counts tensors and texts together.
   uint64_t bytes() const;
 
   /// A file of the snapshot: `head`, and behind it `data`.

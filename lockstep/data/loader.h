@@ -68,8 +68,8 @@ class Loader {
     return std::move(*static_cast<Batch*>(batch.get()));
   }
 
-  /// Of the whole pass; the last one is shorter when batch_size does not divide the indices, or left out by
-  /// drop_last.
+  /// Counts the batches of the whole pass. The last batch is shorter when batch_size does not divide the
+  /// indices, or drop_last leaves it out.
   int64_t num_batches() const { return engine_.num_batches(); }
 
   /// How many samples next() has given: for a checkpoint in the middle of a pass.

@@ -27,8 +27,8 @@ struct Address {
 /// Throws Error with the resolver's reason.
 std::vector<Address> look_up(const std::string& host, uint16_t port);
 
-/// The same in a child process, so that it blocks for `timeout` seconds at most. For processes with a single
-/// thread.
+/// Looks up `host` in a child process, so that this blocks for `timeout` seconds at most. For processes with
+/// a single thread.
 std::vector<Address> resolve(const std::string& host, uint16_t port, double timeout);
 
 /// The machine answers, and nobody listens there.

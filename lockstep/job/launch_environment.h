@@ -23,9 +23,9 @@ struct LaunchEnvironment {
   std::string master_addr{};
   int master_port = 0;
   bool agent_store = false;  ///< the launcher serves the store: every rank is its client
-  /// Of the memory that the node's ranks share; stays open in them. from_env() finds none where RANK,
-  /// WORLD_SIZE or MASTER_PORT are no longer those that to_env() has set beside it: then another launcher, or
-  /// the program, has described a job of its own.
+  /// The file descriptor of the memory that the node's ranks share; it stays open in them. from_env() finds
+  /// none where RANK, WORLD_SIZE or MASTER_PORT are no longer those that to_env() has set beside it: then
+  /// another launcher, or the program, has described a job of its own.
   std::optional<int> segment_fd{};
   std::string local_addr{};      ///< address of this machine that the others use; empty: not said
   std::string error_file{};      ///< where the rank writes why it failed; empty: nowhere
@@ -60,7 +60,7 @@ struct LaunchEnvironment {
   /// Names the attempt among all that share the launcher's store.
   std::string attempt() const { return run_id + "/" + std::to_string(restart_count); }
 
-  /// The same for another rank of this node. `error_file` is the caller's to set.
+  /// Returns the environment of another rank of this node. `error_file` is the caller's to set.
   LaunchEnvironment of_local_rank(int other) const;
 };
 

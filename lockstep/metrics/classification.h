@@ -19,7 +19,7 @@ struct AccuracyOptions {
 /// "accuracy": the share of right predictions.
 std::shared_ptr<Metric> accuracy(AccuracyOptions options = {});
 
-/// Of top_k_accuracy().
+/// Holds the options of top_k_accuracy().
 struct TopKAccuracyOptions {
   int64_t k = 5;                ///< at least 1
   int64_t ignore_index = -100;  ///< labels of this value are left out
@@ -27,7 +27,7 @@ struct TopKAccuracyOptions {
 /// "top_5_accuracy": the share of samples whose label is among the k classes of the highest scores.
 std::shared_ptr<Metric> top_k_accuracy(TopKAccuracyOptions options = {});
 
-/// Of precision(), recall() and f1().
+/// Holds the options of precision(), recall() and f1().
 struct PrecisionRecallOptions {
   /// "binary": of the class pos_label, where there are two; "macro": the mean over the classes that occur as
   /// label or prediction; "weighted": their mean, weighted by how often each is the label; "micro": over all
@@ -44,7 +44,7 @@ std::shared_ptr<Metric> recall(PrecisionRecallOptions options = {});
 /// See precision().
 std::shared_ptr<Metric> f1(PrecisionRecallOptions options = {});
 
-/// Of perplexity().
+/// Holds the options of perplexity().
 struct PerplexityOptions {
   int64_t ignore_index = -100;  ///< labels of this value are left out
 };

@@ -22,9 +22,10 @@ class MetricBase {
   virtual ~MetricBase() = default;
   /// The key under which it is logged, without "eval_".
   virtual std::string name() const = 0;
-  /// Of the samples that this rank has seen. Does not communicate.
+  /// Returns the value over the samples that this rank has seen. Does not communicate.
   double compute() const { return value_of(state_); }
-  /// Of the samples that all ranks of `group` have seen. Called by all of them; blocks. The same bits on all.
+  /// Returns the value over the samples that all ranks of `group` have seen. Called by all of them; blocks.
+  /// All get the same bits.
   double compute(const ProcessGroup& group) const;
   /// Forgets all samples.
   void reset() { state_.clear(); }

@@ -52,7 +52,7 @@ bool is_fast(const at::Tensor& x) {
          (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble) && !has_tangent(x);
 }
 
-/// Of x and, for dropout_add, of the residual, whose gradient is the output's.
+/// Differentiates by x and, for dropout_add, by the residual, whose gradient is the output's.
 struct DropoutBackward : torch::autograd::Node {
   at::Tensor mask;  // a byte an element; at::dropout keeps four
   double scale = 0;

@@ -52,7 +52,7 @@ struct LinearBackward : OperationNode {  // keeps each only where the other one'
   }
 };
 
-/// Of real numbers: a complex gradient needs conjugates.
+/// True for real numbers only: a complex gradient needs conjugates.
 bool is_plain_matrix(const at::Tensor& tensor, int64_t dimensions) {
   return tensor.dim() == dimensions && tensor.is_cpu() && tensor.layout() == at::kStrided &&
          tensor.is_floating_point();

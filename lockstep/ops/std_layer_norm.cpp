@@ -67,7 +67,7 @@ void normalize(const at::Tensor& x, const at::Tensor& alpha, const at::Tensor& b
   });
 }
 
-/// Of one block of rows: the gradient of x, and sums for those of alpha and bias.
+/// Computes, for one block of rows, the gradient of x, and sums for those of alpha and bias.
 template <class T>
 void differentiate_rows(const T* x, const T* gradient, const T* alpha, const Row<T>* rows, int64_t count,
                         int64_t width, T* of_x, T* of_alpha, T* of_bias) {

@@ -326,7 +326,7 @@ void FusedZeroCore::follow_parameters() {
     const at::Tensor& flat = memory_[place.memory].flat;
     const auto* const memory = static_cast<const std::byte*>(flat.const_data_ptr()) +
                                static_cast<size_t>(place.offset) * flat.element_size();
-    // Of another dtype: MixedPrecision's, for the moment.
+    // A parameter of another dtype is left alone: MixedPrecision has replaced its data for the moment.
     if (parameter.numel() == 0 || parameter.scalar_type() != flat.scalar_type() ||
         parameter.const_data_ptr() == memory) {
       continue;

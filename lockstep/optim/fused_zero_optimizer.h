@@ -22,7 +22,7 @@
 
 namespace lockstep {
 
-/// Of FusedZeroRedundancyOptimizer; the same on all ranks.
+/// Holds the options of FusedZeroRedundancyOptimizer; they are the same on all ranks.
 struct FusedZeroRedundancyOptimizerOptions {
   /// That of the DistributedDataParallel. Default: the group of all ranks that lockstep::init() made.
   std::optional<ProcessGroup> process_group{};

@@ -22,7 +22,7 @@ using NameOfParameter = std::function<std::string(const at::Tensor&)>;
 /// once. Throws ValueError, which begins with `who`, for a tensor in two groups: it would have two learning
 /// rates.
 ParamGroups groups_once(const std::string& who, const ParamGroups& groups, const NameOfParameter& name = {});
-/// The same in place; quick if no tensor is repeated.
+/// Does so in place; it is quick if no tensor is repeated.
 void keep_once(const std::string& who, ParamGroups& groups);
 
 }  // namespace lockstep::detail

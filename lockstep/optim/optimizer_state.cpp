@@ -64,7 +64,7 @@ bool visit_state(ParamState& state, const F& f) {
   return true;
 }
 
-/// The same for its options: double or bool.
+/// Calls `f(name, value)` for every option of an optimizer: double or bool. false: another class.
 template <class F>
 bool visit_options(torch::optim::OptimizerOptions& options, const F& f) {
   const auto visit_adam = [&](auto& adam) {

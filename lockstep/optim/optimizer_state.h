@@ -31,9 +31,10 @@ void merge_state(std::unique_ptr<ParamState>& whole, const ParamState& part, con
 std::string optimizer_bytes(const torch::optim::Optimizer& optimizer);
 void read_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes);
 void read_optimizer(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive);
-/// Calls `load`, which is LibTorch's load() of `archive` into `optimizer`, and mends two faults of it: it leaves
-/// state in place that the archive lacks, and it loses the state of a tensor that is listed twice. Archive and
-/// optimizer may list tied tensors differently often. If it throws, the optimizer is as it was before.
+/// Calls `load`, which is LibTorch's load() of `archive` into `optimizer`, and works around two faults of it:
+/// it leaves state in place that the archive lacks, and it loses the state of a tensor that is listed twice.
+/// Archive and optimizer may list tied tensors differently often. If it throws, the optimizer is as it was
+/// before.
 void load_in_place_of_state(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive,
                             const std::function<void()>& load);
 
@@ -68,8 +69,8 @@ namespace lockstep {
 /// "param_groups.<group>.<option>" and "state.<parameter>.step", tensors "state.<parameter>.<name>" with
 /// PyTorch's names, where parameters are counted over all groups, as Python's state_dict() counts them: a tensor
 /// that is listed several times is one parameter. The tensors share memory with the optimizer's.
-/// Of a divided optimizer: this rank's part; all ranks' parts are its state. Throws ValueError for any other
-/// class. Not collective.
+/// A divided optimizer gives this rank's part; all ranks' parts are its state. Throws ValueError for any
+/// other class. Not collective.
 StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 
 /// Gives `optimizer`, which has the same groups of parameters, those options and that state, as copies, in place of

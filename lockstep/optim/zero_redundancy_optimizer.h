@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-/// Of ZeroRedundancyOptimizer; names are those of Python's arguments.
+/// Holds the options of ZeroRedundancyOptimizer; names are those of Python's arguments.
 struct ZeroRedundancyOptimizerOptions {
   /// Default: the group of all ranks that lockstep::init() made.
   std::optional<ProcessGroup> process_group{};
@@ -75,7 +75,7 @@ class ZeroRedundancyOptimizer : public detail::ZeroRedundancyCore {
                           const Defaults& defaults, const ZeroRedundancyOptimizerOptions& options = {})
       : ZeroRedundancyCore(groups, std::make_unique<Defaults>(defaults), detail::maker<OptimizerT>(defaults),
                            options) {}
-  /// The same for parameters in one group.
+  /// Takes parameters in one group.
   template <class Defaults>
   ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters, const Defaults& defaults,
                           const ZeroRedundancyOptimizerOptions& options = {})

@@ -22,7 +22,7 @@ static_assert(sizeof(Event) == 64);
 
 /// Threads that record at the same time; a thread that ends leaves its place to the next one.
 inline constexpr size_t kMostThreads = 64;
-/// Of each thread: older events are overwritten.
+/// Each thread keeps this many events: older ones are overwritten.
 inline constexpr size_t kRingEvents = size_t{1} << 16;
 
 /// Written by the one thread that has claimed it.

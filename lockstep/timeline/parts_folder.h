@@ -40,7 +40,7 @@ void make_parts_folder(const std::filesystem::path& folder, const std::filesyste
 /// writes or there is nothing. Throws FileError; then the parts stay.
 bool merge_parts(const std::filesystem::path& folder, const std::filesystem::path& target);
 
-/// The same for whatever jobs that were ended by force left beside `target`. True where there was something.
+/// Merges whatever jobs that were ended by force left beside `target`. True where there was something.
 bool merge_leftovers(const std::filesystem::path& target);
 
 /// merge_parts for those who end and cannot throw: prints what went wrong.

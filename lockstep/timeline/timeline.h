@@ -25,9 +25,9 @@ enum class Kind : uint32_t {
   ready,       ///< a moment: all gradients of a bucket are there
 };
 
-/// Of a span that moves no bytes.
+/// Says that a span moves no bytes.
 inline constexpr int64_t kNoBytes = -1;
-/// Of a span that is for no gradient bucket.
+/// Says that a span is for no gradient bucket.
 inline constexpr int32_t kNoBucket = -1;
 /// Longer names are cut (bytes of UTF-8).
 inline constexpr size_t kMostNameBytes = 32;

@@ -32,7 +32,7 @@ struct TrackedRun {
   /// Steps that a checkpoint holds. Records of later steps are cut off; log() goes on behind the earlier ones.
   /// Without it the run begins anew, and replaces what it has written under this id.
   std::optional<int64_t> resume_step{};
-  /// Of the records of resume_step itself only the first so many stay: those that were there when the checkpoint
+  /// How many of the records of resume_step itself stay: the first ones, which were there when the checkpoint
   /// was written. Default: all.
   std::optional<int64_t> resume_step_records{};
 };

@@ -60,7 +60,7 @@ CommandOption add_option(CommandLine program, const ArgumentRow& row, std::optio
   return add_parsed(program, row, value, parse_bool, "BOOL", value && *value ? "true" : "false");
 }
 
-/// Of a number or a text.
+/// Adds the option of a number or a text.
 template <class T>
 CommandOption add_option(CommandLine program, const ArgumentRow& row, T& value) {
   CommandOption option = program.add_option(flag_of(row.name), value, row.help);

@@ -29,7 +29,7 @@ using lockstep::testing::world;
 
 namespace {
 
-/// The same on every rank that computes it: the input of `rank`.
+/// Returns the input of `rank`; every rank that computes it gets the same.
 at::Tensor input(int rank, at::IntArrayRef sizes, at::ScalarType dtype) {
   int64_t count = 1;
   for (const int64_t size : sizes) count *= size;

@@ -86,7 +86,7 @@ class Program {
     if (!condition) throw std::runtime_error(name_ + ", step " + std::to_string(step_) + ": " + what);
   }
 
-  /// The same choices on all ranks, members or not.
+  /// Makes the same choices on all ranks, members or not.
   void start(const ProcessGroup& group, bool small) {
     const uint64_t number = ++number_;
     const size_t kind = pick(program_, small ? 4 : 10);

@@ -60,7 +60,7 @@ inline void expect_all_succeed(const std::vector<int>& statuses) {
   }
 }
 
-/// The same as threads of this process; an escaping exception fails the test.
+/// Runs `body(rank)` in `count` threads of this process; an escaping exception fails the test.
 inline void run_threads(int count, const std::function<void(int)>& body) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < count; ++rank) {

@@ -35,7 +35,7 @@ TEST(Metrics, RanksAddTheirs) {
     EXPECT_NEAR(values[m], alone[m]->compute(), 1e-12) << alone[m]->name();
     EXPECT_EQ(over_ranks[m]->compute(world()), values[m]);
   }
-  // The same bits on all ranks.
+  // All ranks get the same bits.
   const std::string own(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
   for (const std::string& other : world().all_gather_bytes(own)) EXPECT_EQ(other, own);
 }

@@ -112,7 +112,7 @@ TEST_P(Padding, AttentionWithAMaskIsWhatItsFormulaSays) {
         (expected * weights).sum().backward();
         for (size_t i = 0; i < 3; ++i) {
           const at::Tensor ours_of = ours[i].grad().to(at::kDouble).reshape(-1);
-          // Of one key alone the gradients of query and key vanish.
+          // With a single key the gradients of query and key vanish.
           if (i < 2 && length == 1) {
             EXPECT_LT(ours_of.abs().max().item<double>(), tolerance(dtype())) << where();
           } else {

@@ -48,7 +48,7 @@ struct InSlotsImpl : torch::nn::Module {
     const at::Tensor image = watched(convolution->forward(rows.view({-1, 2, 3, 3})), 1);
     return watched(watched(ops::linear(image.flatten(1), out->weight, out->bias), 1), 2).square();
   }
-  /// Of the last backward: out.weight, out.bias, convolution.weight, table.
+  /// Holds the places of the last backward: out.weight, out.bias, convolution.weight, table.
   std::vector<const void*> places;
   at::Tensor table;
   ops::Conv2d convolution;

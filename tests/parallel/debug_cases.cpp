@@ -28,7 +28,7 @@ TEST(DdpDebug, DifferentShapesOfOneSizePass) {
   CHECK_TRUE(tensor.sum().item<double>() == 6 * world.size());
 }
 
-/// The same training whatever is compared; the right head is used by nobody.
+/// Training is the same whatever is compared; nobody uses the right head.
 TEST(DdpDebug, TrainsWithAnUnusedHead) {
   TwoHeads model, alone;
   DistributedDataParallel ddp(model, {.find_unused_parameters = true});

@@ -258,7 +258,7 @@ void train(const World& world, const Settings& settings) {
     }
     const double norm = clip_grad_norm_(net->parameters(), 0.5);
     optimizer->step();
-    // Of the last rank: all have the same.
+    // Only the last rank prints: all have the same.
     if (world.rank() + 1 == world.size()) {
       std::printf("step %d norm %.17g hash %016lx\n", step, norm, static_cast<unsigned long>(hash_of(*net)));
     }

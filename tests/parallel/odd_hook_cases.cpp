@@ -90,7 +90,7 @@ void averages_odd_gradients(const char* what, const State& state, Hook hook, Tol
   }
 }
 
-/// Of full rank, so that nothing is lost.
+/// The approximation has full rank, so that nothing is lost.
 std::shared_ptr<PowerSGDState> full_rank(bool batches) {
   return std::make_shared<PowerSGDState>(std::nullopt,
                                          PowerSGDOptions{.matrix_approximation_rank = 64,

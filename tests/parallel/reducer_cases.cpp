@@ -128,8 +128,8 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   };
 };
 
-/// The same layer in two checkpoints, so that its parameters get two gradients in one backward pass, unless
-/// `shared` is off.
+/// Runs the same layer in two checkpoints, so that its parameters get two gradients in one backward pass,
+/// unless `shared` is off.
 struct CheckpointedImpl : torch::nn::Module {
   explicit CheckpointedImpl(bool shared, bool plain = false) : is_plain(plain) {
     in = register_module("in", torch::nn::Linear(4, 4));
@@ -241,7 +241,7 @@ TEST(Reducer, AnExceptionInBackwardOnAllRanks) {
   }
 }
 
-/// The same for one in forward.
+/// An exception in forward on one rank reaches the others, and training goes on.
 TEST(Reducer, AnExceptionInForward) {
   struct Picky : ToyImpl {
     at::Tensor forward(const at::Tensor& x, bool fails) {

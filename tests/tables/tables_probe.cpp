@@ -79,7 +79,7 @@ json count(const json& q) {
   return {{"rows", rows}, {"bytes", bytes}};
 }
 
-// The same of a mapped table, its rows visited in strides.
+// Counts a mapped table in the same way, but visits its rows in strides.
 json mapped_count(const json& q) {
   const auto table = tables::read_text_table(q.at("path").get<std::string>(),
                                              {.cache_dir = q.at("cache_dir").get<std::string>()});

@@ -42,7 +42,7 @@ TEST(Labels, OneLabelIsAnError) {
   EXPECT_THROW(tasks::infer_labels(table({"0", "0.0"}), "label"), ValueError);
 }
 
-// Of a model with as many labels the head is kept: in another order it would say the opposite.
+// A model with as many labels keeps its head: in another order of labels it would say the opposite.
 TEST(Labels, NumbersKeepTheOrderOfATrainedClassifier) {
   const auto numbers = table({"0", "1", "0.0"});
   EXPECT_EQ(tasks::choose_labels({}, {"1", "0"}, numbers, "label"), (Labels{"1", "0"}));

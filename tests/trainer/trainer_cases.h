@@ -43,7 +43,7 @@ inline Loss net_loss(TrainedModel<Net>& net, const Batch& batch) {
   return cross_entropy_sum(net(batch["x"]), batch["label"]);
 }
 
-/// The same weights on each call.
+/// Makes a net with the same weights on each call.
 Net make_net(double dropout = 0);
 
 /// All parameters as one vector.

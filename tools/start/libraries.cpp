@@ -49,7 +49,7 @@ std::optional<fs::path> prefix_of_first_python() {
   return std::nullopt;
 }
 
-/// Of the LibTorch whose libraries lie in `directory`; empty where nothing says it.
+/// Returns the version of the LibTorch whose libraries lie in `directory`; empty where nothing says it.
 std::string torch_version(const fs::path& directory) {
   std::ifstream file(directory.parent_path() / "share/cmake/Torch/TorchConfigVersion.cmake");
   const std::string before = "set(PACKAGE_VERSION \"";

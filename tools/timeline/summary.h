@@ -14,7 +14,7 @@ using Intervals = std::vector<std::pair<double, double>>;
 /// Without overlaps, sorted.
 Intervals united(Intervals intervals);
 double length(const Intervals& intervals);
-/// Of united intervals: what lies in both.
+/// Returns what lies in both of two united sets of intervals.
 Intervals intersection(const Intervals& a, const Intervals& b);
 
 /// Microseconds.
@@ -25,7 +25,7 @@ struct RankSummary {
   double data = 0;           // getting batches
   double communication = 0;  // at least one operation was in progress
   double exposed = 0;        // ... and the rank waited for it
-  /// Of the communication, from 0 to 1; 0 where there was none.
+  /// Returns the overlapped share of the communication, from 0 to 1; 0 where there was none.
   double overlapped() const { return communication > 0 ? 1 - exposed / communication : 0; }
 };
 RankSummary summarise(const TraceRank& rank);

@@ -14,7 +14,7 @@ namespace {
 
 ops::Conv2d convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding) {
   ops::Conv2d conv(torch::nn::Conv2dOptions(in, out, kernel).stride(stride).padding(padding).bias(false));
-  // The same numbers for a seed, in whatever order the weight lies in memory.
+  // A seed gives the same numbers in whatever order the weight lies in memory.
   const at::NoGradGuard no_grad;
   const at::Tensor initial = at::empty(conv->weight.sizes());
   conv->weight.copy_(torch::nn::init::kaiming_normal_(initial, 0, torch::kFanOut, torch::kReLU));

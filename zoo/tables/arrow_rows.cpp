@@ -215,7 +215,7 @@ std::shared_ptr<arrow::Array> parsed_numbers(const arrow::Array& texts, Read rea
 void throw_status(const arrow::Status& status, const std::filesystem::path& path, std::string_view what) {
   std::string message = status.message();
   message.resize(std::min(message.find_first_of("\r\n"), message.size()));
-  // Of the system's errors the message says only what failed.
+  // The message of a system's error says only what failed.
   if (const int number = arrow::internal::ErrnoFromStatus(status)) {
     message += fmt::format(": {}", std::strerror(number));
   }

@@ -14,8 +14,8 @@ class BadRows {
 
   /// `record` counts from 0; line and column where there are any (0, ""). Throws FileError unless rows are skipped.
   void add(int64_t record, int64_t line, std::string_view column, std::string_view what);
-  /// The same for a block whose rows are not looked at in order, each row once at most; end_block() throws, for the
-  /// first of them in the file.
+  /// Does so for a block whose rows are not looked at in order, each row once at most; end_block() throws,
+  /// for the first of them in the file.
   void note(int64_t record, int64_t line, std::string_view column, std::string_view what);
   void end_block();
   const std::filesystem::path& path() const { return path_; }

@@ -125,7 +125,7 @@ void JsonScanner::key(std::string_view raw, JsonValue*& place) {
   } else {
     name = unescaped(raw);
   }
-  // Of many keys all are compared at once, behind the object.
+  // When there are many keys, all are compared at once, behind the object.
   const auto end = names_.begin() + static_cast<std::ptrdiff_t>(names_used_);
   if (names_used_ < few_keys && std::find(names_.begin(), end, name) != end) twice(name);
   ++names_used_;

@@ -26,7 +26,7 @@ class JsonScanner {
   /// Empty if `line` is one JSON object by RFC 8259, with no key twice and nothing nested deeper than max_json_depth;
   /// else what is wrong with it. Never throws for any bytes.
   std::string scan(std::string_view line);
-  /// Of the last line, one for each key to find.
+  /// Returns the values of the last line, one for each key to find.
   const std::vector<JsonValue>& values() const { return values_; }
   /// All keys of the last line, in order.
   const std::vector<std::string>& names() const { return names_; }

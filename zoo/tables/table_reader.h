@@ -92,7 +92,7 @@ class TableReader {
   ~TableReader();
   /// The reader that was moved from can only be destroyed or assigned to.
   TableReader(TableReader&&) noexcept;
-  /// Likewise.
+  /// The reader that was moved from can only be destroyed or assigned to.
   TableReader& operator=(TableReader&&) noexcept;
 
   /// All columns of the file. JSON lines: the keys of the first record.

@@ -30,7 +30,7 @@ struct TranslationTokenizers {
                                           const std::string& source_language,
                                           const std::filesystem::path& target_file,
                                           const std::string& target_language);
-  /// Of a model directory, whose translation.json names the languages. Throws FileError.
+  /// Reads a model directory, whose translation.json names the languages. Throws FileError.
   static TranslationTokenizers from_directory(const std::filesystem::path& directory);
   /// translation.json and the two tokenizers, by name.
   std::map<std::string, std::string> files() const;

@@ -39,7 +39,7 @@ class BertTokenizer {
 
   /// The tokenizer that was moved from can only be destroyed or assigned to.
   BertTokenizer(BertTokenizer&&) noexcept;
-  /// Likewise.
+  /// The tokenizer that was moved from can only be destroyed or assigned to.
   BertTokenizer& operator=(BertTokenizer&&) noexcept;
   ~BertTokenizer();
 

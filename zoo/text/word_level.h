@@ -38,7 +38,7 @@ class WordLevelTokenizer {
 
   /// The tokenizer that was moved from can only be destroyed or assigned to.
   WordLevelTokenizer(WordLevelTokenizer&&) noexcept;
-  /// Likewise.
+  /// The tokenizer that was moved from can only be destroyed or assigned to.
   WordLevelTokenizer& operator=(WordLevelTokenizer&&) noexcept;
   ~WordLevelTokenizer();
 

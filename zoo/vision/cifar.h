@@ -10,7 +10,7 @@ namespace lockstep::vision {
 
 /// What a file of cifar10() and cifar100() holds.
 struct CifarOptions {
-  /// Of every file; 0: the published number (CIFAR-10 10,000; CIFAR-100 50,000 and 10,000).
+  /// Records that every file holds; 0: the published number (CIFAR-10 10,000; CIFAR-100 50,000 and 10,000).
   int64_t records_per_file = 0;
 };
 

@@ -33,7 +33,7 @@ struct PictureTransforms {
   std::array<double, 3> mean{0.4914, 0.4822, 0.4465}, std{0.2023, 0.1994, 0.2010};
 };
 
-/// The same without what is random: for evaluation.
+/// Returns `transforms` without what is random: for evaluation.
 PictureTransforms without_random(const PictureTransforms& transforms);
 
 /// Throws ValueError that names what cannot be.

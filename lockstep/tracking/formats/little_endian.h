@@ -12,7 +12,7 @@ void append_little_endian(std::string& out, T number) {
   for (size_t byte = 0; byte < sizeof(T); ++byte) out += static_cast<char>((number >> (8 * byte)) & 0xFF);
 }
 
-/// Of the first sizeof(T) bytes, which must be there.
+/// Reads the first sizeof(T) bytes, which must be there.
 template <class T>
 T read_little_endian(std::string_view bytes) {
   T number = 0;

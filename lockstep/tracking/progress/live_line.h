@@ -22,7 +22,7 @@ Terminal detect_terminal();
 /// window's edge, not wrapped, and the cursor rests at its beginning, so that drawing again clears what a
 /// terminal has made of a longer line. Messages of log.h and print_above() stand above it.
 ///
-/// Of several live lines the one that was drawn last is shown. Thread-safe.
+/// When there are several live lines, the one that was drawn last is shown. Thread-safe.
 class LiveLine {
  public:
   explicit LiveLine(Terminal terminal) : terminal_(terminal) {}

@@ -25,7 +25,7 @@ RampType ramp_type(const std::string& name) {
 template <class Options>
 using Setters = std::map<std::string, std::function<void(Options&, const nlohmann::json&)>>;
 
-/// Of a number, whole or not as the field is.
+/// Returns the setter of a number, whole or not as the field is.
 template <class Options, class Field>
 auto number(Field Options::*field) {
   return [field](Options& options, const nlohmann::json& value) {
@@ -39,7 +39,7 @@ auto number(Field Options::*field) {
   };
 }
 
-/// Of one of two words.
+/// Returns the setter of a field that one of two words names.
 template <class Options, class Field>
 auto choice(Field Options::*field, const char* first_name, Field first, const char* second_name,
             Field second) {

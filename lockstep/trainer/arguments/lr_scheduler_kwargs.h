@@ -11,7 +11,7 @@ namespace lockstep {
 /// empty text sets none. Throws ValueError for what is no JSON object, and for names, types and values that
 /// no schedule has.
 void read_lr_scheduler_kwargs(const std::string& json, LRScheduleOptions& options);
-/// The same for reduce_lr_on_plateau: {"factor": 0.5, "patience": 2}.
+/// Sets the options of reduce_lr_on_plateau in the same way: {"factor": 0.5, "patience": 2}.
 void read_lr_scheduler_kwargs(const std::string& json, ReduceLROnPlateauOptions& options);
 
 }  // namespace lockstep

@@ -24,8 +24,8 @@ struct TrainingPosition {
   int64_t update_steps_done = 0;  ///< in it
   double loss_since_log = 0, total_loss = 0;
   int64_t last_logged_step = 0;
-  // Of the last step, for the entry of the log that a resumed run may begin with. Nothing: a checkpoint of an earlier
-  // version does not say.
+  // These are the last step's, for the entry of the log that a resumed run may begin with. Nothing: a
+  // checkpoint of an earlier version does not say.
   std::optional<double> grad_norm{}, learning_rate{};
 
   int64_t world_size = 1;  ///< or, with deterministic_world, logical ranks

@@ -25,7 +25,7 @@ struct Progress {
 /// needed goes first when it is narrow; without `unicode` it is drawn with '#'.
 std::string render_bar(const Progress& progress, int columns, bool unicode);
 
-/// The same moment as a line for a log file, with epoch, learning rate and gradient norm.
+/// Writes the same moment as a line for a log file, with epoch, learning rate and gradient norm.
 std::string render_log_line(const Progress& progress);
 
 }  // namespace lockstep

@@ -19,7 +19,7 @@ double sentence_bleu(std::string_view hypothesis, std::string_view reference);
 
 /// sacrebleu's corpus_chrf, chrF2: 0 to 100; 1 to 6 characters without white space, recall counts twice.
 double corpus_chrf(std::span<const std::string> hypotheses, std::span<const std::string> references);
-/// The same of one pair: sacrebleu's sentence_chrf.
+/// Scores one pair in the same way: sacrebleu's sentence_chrf.
 double sentence_chrf(std::string_view hypothesis, std::string_view reference);
 
 /// BLEU of torchmetrics' BLEUScore: 0 to 1; words between white space, no smoothing. It differs from
@@ -31,7 +31,7 @@ double torchmetrics_bleu(std::span<const std::string> hypotheses, std::span<cons
 /// char_error_rate. May exceed 1. Where all references are empty: 0 if the hypotheses are too, else 1
 /// (torchmetrics: nan and inf).
 double char_error_rate(std::span<const std::string> hypotheses, std::span<const std::string> references);
-/// The same for each word between white space: torchmetrics' word_error_rate.
+/// Counts edits for each word between white space instead: torchmetrics' word_error_rate.
 double word_error_rate(std::span<const std::string> hypotheses, std::span<const std::string> references);
 
 }  // namespace lockstep::text
