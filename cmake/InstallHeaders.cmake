@@ -1,6 +1,6 @@
 # Installs the header `root` and every header of ours that it includes, directly or not: that is the public interface.
-# `source` and `includes` say from where to where. The zoo's headers, lockstep/zoo/..., lie in zoo/; with them go those of the
-# library that lockstep/lockstep.h does not include.
+# `source` and `includes` say from where to where. The zoo's headers, lockstep/zoo/..., lie in zoo/. The headers of the
+# library that they include are installed with them, because lockstep/lockstep.h does not include all of these.
 cmake_minimum_required(VERSION 3.25)
 set(todo ${root})
 set(done)

@@ -1,6 +1,5 @@
 # Debian packages, one per component: `cpack -G DEB` in a build directory makes lockstep-tools, liblockstep-dev and
-# lockstep-zoo. Which packages
-# theirs depend on is found when they are made (LockstepDebian.cmake).
+# lockstep-zoo. LockstepDebian.cmake finds out then which packages these depend on.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME lockstep)
 set(CPACK_PACKAGE_VENDOR "The Lockstep authors")

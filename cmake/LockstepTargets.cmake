@@ -166,8 +166,8 @@ function(lockstep_library name)
 endfunction()
 
 # lockstep_program(<name> [STANDALONE] [PCH] SOURCES ... [LIBS ...])  ->  build/bin/<name>, installed.
-# It belongs to the package lockstep-tools, or to that of `lockstep_component` (LockstepPackages.cmake). STANDALONE: it needs neither LibTorch nor Arrow. Any other is installed into libexec, and bin/<name> finds the two and starts
-# it (tools/start).
+# It belongs to the package lockstep-tools, or to that of `lockstep_component` (LockstepPackages.cmake). STANDALONE: it needs
+# neither LibTorch nor Arrow. Any other is installed into libexec, and bin/<name> finds the two and starts it (tools/start).
 function(lockstep_program name)
   cmake_parse_arguments(arg "STANDALONE" "" "LIBS" ${ARGN})
   add_executable(${name})
