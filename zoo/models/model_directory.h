@@ -5,7 +5,7 @@
 
 namespace lockstep::models {
 
-/// Throws FileError when `path` is no directory. What looks like a name on the Hugging Face Hub
+/// Throws FileError if `path` is not a directory. What looks like a name on the Hugging Face Hub
 /// ("bert-base-uncased") is answered with the command that fetches it: nothing is downloaded here.
 void check_model_directory(const std::filesystem::path& path);
 
