@@ -73,7 +73,8 @@ class TableRows {
 /// Reads a table from its beginning to its end, in memory that does not grow with the file: a few blocks of a text file,
 /// some pages of a Parquet file's row group. Not thread-safe; two readers are independent.
 ///
-///     lockstep::tables::TableReader reader("train.jsonl", {.columns = {{"text"}, {"label", lockstep::tables::ColumnType::INT64}}});
+///     lockstep::tables::TableReader reader(
+///         "train.jsonl", {.columns = {{"text"}, {"label", lockstep::tables::ColumnType::INT64}}});
 ///     while (const auto rows = reader.next()) {
 ///       const auto texts = rows->strings("text");
 ///       const auto labels = rows->int64s("label");
