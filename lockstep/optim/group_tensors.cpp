@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -80,6 +81,12 @@ ParamGroups groups_once(const std::string& who, const ParamGroups& groups, const
 }
 
 void keep_once(const std::string& who, ParamGroups& groups) {
+  std::vector<const at::TensorImpl*> listed;
+  for (const auto& group : groups) {
+    for (const at::Tensor& parameter : group.params()) listed.push_back(parameter.unsafeGetTensorImpl());
+  }
+  std::sort(listed.begin(), listed.end());
+  if (std::adjacent_find(listed.begin(), listed.end()) == listed.end()) return;
   const auto kept = first_listings(who, groups, {});
   for (size_t g = 0; g < groups.size(); ++g) {
     if (kept[g].size() != groups[g].params().size()) groups[g].params() = select(groups[g].params(), kept[g]);

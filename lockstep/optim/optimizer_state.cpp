@@ -309,7 +309,21 @@ void load_pieces(torch::optim::Optimizer& optimizer, const std::vector<StatePiec
   for (auto& [key, state] : states) optimizer.state()[key] = std::move(state);
 }
 
+void check_state_is_there(const std::string& who, const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : tensors_once(optimizer.param_groups())) {
+    for (const at::Tensor& parameter : group) {
+      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found == optimizer.state().end() || found->second) continue;
+      throw ValueError(fmt::format(
+          "{}: the state of a tensor that the optimizer lists twice ({} [{}]) is lost: LibTorch's load() loses it. Make the "
+          "optimizer of lockstep::parameters(module) before you load",
+          who, c10::toString(parameter.scalar_type()), fmt::join(parameter.sizes(), ", ")));
+    }
+  }
+}
+
 std::string optimizer_bytes(const torch::optim::Optimizer& optimizer) {
+  check_state_is_there("the optimizer cannot be saved", optimizer);
   // LBFGS writes `al` before it reads it, in each step; LibTorch cannot save the undefined tensors in it.
   for (const auto& [key, state] : optimizer.state()) {
     if (auto* lbfgs = dynamic_cast<torch::optim::LBFGSParamState*>(state.get())) lbfgs->al(std::nullopt);
@@ -376,15 +390,21 @@ void load_in_place_of_state(torch::optim::Optimizer& optimizer, torch::serialize
   auto& groups = optimizer.param_groups();
   const auto once = tensors_once(groups);
   const auto repeats = repeats_in(archive);
+  const auto& defaults = optimizer.defaults();
+  const bool lists_count =
+      dynamic_cast<const torch::optim::LBFGSOptions*>(&defaults) != nullptr;  // its state is one vector
   if (repeats && repeats->size() != groups.size()) {
     throw ValueError("the saved optimizer has " + std::to_string(repeats->size()) +
                      " parameter groups, this one " + std::to_string(groups.size()));
   }
   for (size_t g = 0; repeats && g < groups.size(); ++g) {
-    const auto saved = static_cast<size_t>(std::count((*repeats)[g].begin(), (*repeats)[g].end(), false));
-    if (saved == once[g].size()) continue;
+    const auto saved =
+        lists_count ? (*repeats)[g].size()
+                    : static_cast<size_t>(std::count((*repeats)[g].begin(), (*repeats)[g].end(), false));
+    const size_t own = lists_count ? groups[g].params().size() : once[g].size();
+    if (saved == own) continue;
     throw ValueError("group " + std::to_string(g) + " of the saved optimizer has " + std::to_string(saved) +
-                     " parameters, this one's " + std::to_string(once[g].size()));
+                     " parameters, this one's " + std::to_string(own));
   }
   std::vector<std::vector<at::Tensor>> tensors;
   GroupOptions options;
@@ -438,6 +458,7 @@ StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer) {
     return sharded->shard_state_dict();
   }
   StateDict state;
+  detail::check_state_is_there("optimizer_state_dict", optimizer);
   detail::save_options(optimizer.param_groups(), state);
   detail::save_pieces(optimizer, whole_pieces(optimizer), state);
   return state;
@@ -459,9 +480,13 @@ constexpr const char* kBroadcast = "broadcast_optimizer_state";
 std::string describe(const torch::optim::Optimizer& optimizer) {
   const auto& options = optimizer.defaults();
   std::string text = fmt::format("optimizer with {}\n", c10::demangle(typeid(options).name()));
+  if (dynamic_cast<const ShardedOptimizer*>(&optimizer) != nullptr) text += "divided among the ranks\n";
+  const bool lists_count =
+      dynamic_cast<const torch::optim::LBFGSOptions*>(&options) != nullptr;  // its state is one vector
   const auto groups = detail::tensors_once(optimizer.param_groups());
   for (size_t g = 0; g < groups.size(); ++g) {
-    text += fmt::format("group {} of {} parameters\n", g, groups[g].size());
+    const size_t count = lists_count ? optimizer.param_groups()[g].params().size() : groups[g].size();
+    text += fmt::format("group {} of {} parameters\n", g, count);
     for (size_t p = 0; p < groups[g].size(); ++p) {
       const at::Tensor& parameter = groups[g][p];
       text += fmt::format("parameter {} of group {} [{}] {}\n", p, g, fmt::join(parameter.sizes(), ", "),
@@ -487,13 +512,13 @@ std::string text_of_error(const F& body) {
 }  // namespace
 
 void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, BroadcastOptimizerStateOptions options) {
+  const ProcessGroup group = options.process_group ? *options.process_group : default_world();
+  verify_same_on_all_ranks(group, kBroadcast, describe(optimizer));
   if (dynamic_cast<const ShardedOptimizer*>(&optimizer) != nullptr) {
     throw ValueError(std::string(kBroadcast) +
                      ": this optimizer's state is divided among the ranks, each has a part; give "
                      "load_state_dict() a plain optimizer on every rank");
   }
-  const ProcessGroup group = options.process_group ? *options.process_group : default_world();
-  verify_same_on_all_ranks(group, kBroadcast, describe(optimizer));
   const bool is_source = group.rank() == options.src;
   std::string bytes, problem;
   if (is_source) problem = text_of_error([&] { bytes = detail::optimizer_bytes(optimizer); });

@@ -26,6 +26,9 @@ std::unique_ptr<ParamState> slice_of_state(const ParamState& whole, const at::Te
 void merge_state(std::unique_ptr<ParamState>& whole, const ParamState& part, const at::Tensor& parameter,
                  ElementRange range);
 
+/// Throws ValueError, which begins with `who`, if a parameter's entry in the state is null: LibTorch's load()
+/// leaves that of a tensor that is listed twice.
+void check_state_is_there(const std::string& who, const torch::optim::Optimizer& optimizer);
 /// What torch::save writes for `optimizer`, and its opposite; the reader has the same groups of parameters, and
 /// afterwards this state and nothing else.
 std::string optimizer_bytes(const torch::optim::Optimizer& optimizer);

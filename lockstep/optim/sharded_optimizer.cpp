@@ -144,6 +144,7 @@ void ShardedOptimizer::load_state_dict(const Optimizer& plain) {
   if (typeid(their_defaults) != typeid(own_defaults)) {
     throw ValueError(name_ + ": the loaded state is that of another class of optimizer");
   }
+  detail::check_state_is_there(name_ + ": the loaded state", plain);
   copy_options(theirs, param_groups_);
   sync_options();
   local_->state().clear();

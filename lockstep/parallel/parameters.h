@@ -37,6 +37,9 @@ std::vector<at::Tensor> each_tensor_once(const std::vector<at::Tensor>& tensors)
 
 template <class M>
 const torch::nn::Module* pointer_to_module(const M& module) {
+  if constexpr (requires { module.is_empty(); }) {  // holders
+    if (module.is_empty()) return nullptr;
+  }
   if constexpr (std::is_convertible_v<const M&, const torch::nn::Module*>) {
     return module;
   } else if constexpr (requires { module.ptr(); }) {

@@ -231,7 +231,8 @@ std::optional<std::string> WandbFollower::finish() {
 }
 
 void WandbFollower::kill() {
-  if (pid_ > 0) ::kill(-pid_, SIGKILL);  // the client's own service ends with it
+  if (pid_ > 0)
+    ::kill(-pid_, SIGKILL);  // the client's own service, in a session of its own, ends when it notices
   how_it_ended();
 }
 

@@ -71,9 +71,10 @@ class Lines:
             return False
 
 
-def watch(parent, ended, end_seconds, status):
+def watch(ended, end_seconds, status):
     """Sets `ended` when the training's end of standard input closes or the training is gone. This process ends so many seconds later
     at the latest, whatever the client waits for."""
+    parent = os.getppid()  # the training, or what has started Python for it
     while os.getppid() == parent:
         readable, _, _ = select.select([0], [], [], POLL_SECONDS)
         if readable and not os.read(0, 4096):
@@ -234,7 +235,7 @@ def main():
         os.closerange(STATUS_FD + 1, 65536)  # the training's sockets are not for this process and the client's
         for stop in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(stop, lambda *_: None)  # they are for the training, which ends this process by its own end
-        threading.Thread(target=watch, args=(options.parent, ended, options.end_seconds, status), daemon=True).start()
+        threading.Thread(target=watch, args=(ended, options.end_seconds, status), daemon=True).start()
     else:
         ended.set()
     try:

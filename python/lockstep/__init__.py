@@ -58,6 +58,10 @@ def _instead_of(name):
     return replace
 
 
+def _is_ours(group):
+    return dist.get_rank(group) >= 0 and dist.get_backend(group) == "lockstep"
+
+
 def _register():
     dist.Backend.register_backend("lockstep", _create, extended_api=True, devices=["cpu"])
 
@@ -71,6 +75,13 @@ def _register():
         if not isinstance(timeout, datetime.timedelta):
             timeout = datetime.timedelta(seconds=timeout)
         return group.monitored_barrier(timeout, wait_all_ranks)
+
+    @_instead_of("batch_isend_irecv")
+    def batch_isend_irecv(original, p2p_op_list):
+        # The operations start one after the other: what a receive writes must not be what a later send reads.
+        received = {op.tensor.untyped_storage().data_ptr() for op in p2p_op_list if op.op is dist.irecv and _is_ours(op.group)}
+        return original([dist.P2POp(dist.isend, op.tensor.clone(), op.peer, op.group, op.tag)
+                         if op.op is dist.isend and op.tensor.untyped_storage().data_ptr() in received else op for op in p2p_op_list])
 
     @_instead_of("_set_pg_timeout")
     def _set_pg_timeout(original, timeout, group=None):

@@ -2,7 +2,11 @@
 #include "lockstep/optim/optimizer_state.h"
 
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones_like.h>
 #include <torch/optim/lbfgs.h>
+#include <torch/serialize.h>
+
+#include <sstream>
 
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/fused_zero_optimizer.h"
@@ -151,6 +155,24 @@ TEST(BroadcastOptimizerState, ARankThatCannotIsNamedOnAllRanks) {
                       "rank 1 cannot load rank 0's state: the glasses are lost");
   // That rank has what it had before.
   if (world().rank() == 1) CHECK_TRUE(optimizer.param_groups()[0].options().get_lr() == 1.1);
+}
+
+/// LibTorch's load() loses the state of a tensor that is listed twice: no rank goes on with half a state.
+TEST(BroadcastOptimizerState, AStateThatLoadHasLostIsAnErrorOnAllRanks) {
+  const Toy toy;
+  std::vector<at::Tensor> listed = toy->parameters();
+  listed.push_back(listed.front());
+  torch::optim::SGD trained(listed, torch::optim::SGDOptions(0.1).momentum(0.5));
+  for (const at::Tensor& parameter : toy->parameters()) parameter.mutable_grad() = at::ones_like(parameter);
+  trained.step();
+  std::stringstream stream;
+  torch::save(trained, stream);
+  torch::optim::SGD fresh(listed, torch::optim::SGDOptions(0.1).momentum(0.5));
+  torch::load(fresh, stream);
+  check_throws<Error>([&] { broadcast_optimizer_state(fresh); }, "is lost");
+  ZeroRedundancyOptimizer<torch::optim::SGD> zero(toy->parameters(),
+                                                  torch::optim::SGDOptions(0.1).momentum(0.5));
+  check_throws<ValueError>([&] { zero.load_state_dict(fresh); }, "is lost");
 }
 
 TEST(BroadcastOptimizerState, RefusesDividedOptimizers) {

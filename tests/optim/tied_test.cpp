@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/serialize.h>
 
 #include <sstream>
@@ -296,6 +297,35 @@ void check_loading(const Options& options) {
 TEST(FusedOptimizers, LoadingReplacesTheState) {
   check_loading<FusedAdamW>(adamw_options);
   check_loading<FusedSGD>(sgd_options);
+}
+
+/// LibTorch's load() moves the state of a tensor that is listed twice, and leaves nothing in its place.
+TEST(TiedWeights, AStateThatLoadHasLostIsNamed) {
+  TiedNet net;
+  AdamW trained(net->parameters(), adamw_options);
+  set_gradients(parameters(net), 0);
+  trained.step();
+  std::stringstream stream;
+  torch::save(trained, stream);
+  AdamW loaded(net->parameters(), adamw_options);
+  torch::load(loaded, stream);
+  expect_error([&] { optimizer_state_dict(loaded); }, "(Float [11, 6]) is lost");
+  expect_error([&] { detail::optimizer_bytes(loaded); }, "(Float [11, 6]) is lost");
+}
+
+TEST(TiedWeights, LbfgsListedOtherwiseIsAnError) {
+  const TiedNet net;
+  torch::optim::LBFGS listed_twice(net->parameters()), listed_once(parameters(net));
+  set_gradients(parameters(net), 0);
+  listed_twice.step([&] { return at::ones({}); });
+  const std::string bytes = detail::optimizer_bytes(listed_twice);
+  expect_error([&] { detail::read_optimizer(listed_once, bytes); }, "has 5 parameters, this one's 4");
+}
+
+TEST(TiedWeights, AnEmptyHolderIsAnError) {
+  const TiedNet empty{nullptr};
+  expect_error([&] { parameters(empty); }, "null");
+  expect_error([&] { parameters(torch::nn::AnyModule()); }, "null");
 }
 
 }  // namespace

@@ -91,6 +91,11 @@ def collectives():
         ):
             request.wait()
         check(received, values(left, 70_000), "batch_isend_irecv")
+        in_place = values(rank, 70_000)
+        time.sleep(0.1 * (rank == 0))  # the left neighbour's message is there when rank 0 begins
+        for request in dist.batch_isend_irecv([dist.P2POp(dist.irecv, in_place, left), dist.P2POp(dist.isend, in_place, right)]):
+            request.wait()
+        check(in_place, values(left, 70_000), "batch_isend_irecv in place")
         if rank == 0:
             for _ in range(size - 1):
                 source = dist.recv(received)

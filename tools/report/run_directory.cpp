@@ -1,6 +1,7 @@
 #include "tools/report/run_directory.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
@@ -140,14 +141,26 @@ void move_results(RunDirectory& run) {
   }
 }
 
+/// What the JSON lines tracker has written of this run; empty if the run went on without the tracker after that.
+json tracked_facts(const fs::path& directory) {
+  json facts = object_in(directory / "metrics.run.json");
+  if (!number_of(facts, "ended")) return facts;
+  std::error_code error;
+  const auto logged = fs::last_write_time(directory / "log.jsonl", error);
+  if (error) return facts;
+  const auto ended = fs::last_write_time(directory / "metrics.run.json", error);
+  return error || logged <= ended + std::chrono::seconds(2) ? facts : json::object();
+}
+
 void read_facts(RunDirectory& run) {
   const json facts = object_in(run.path / "metrics.run.json");
   // The ranks of a job that track have the job's name as their group.
   run.name = string_of(facts, string_of(facts, "group").empty() ? "name" : "group");
   run.id = string_of(facts, "id");
   run.world_size = static_cast<int>(number_of(facts, "world_size").value_or(0));
-  run.started = number_of(facts, "started");
-  run.ended = number_of(facts, "ended");
+  const json tracked = tracked_facts(run.path);
+  run.started = number_of(tracked, "started");
+  run.ended = number_of(tracked, "ended");
   add_texts(object_in(run.path / "training_args.json"), run.arguments);
   if (facts.contains("config")) add_texts(facts["config"], run.arguments);
   add_texts(object_in(run.path / "environment.json"), run.environment);
@@ -263,7 +276,7 @@ void set_end(RunDirectory& run, int code, const std::string& error) {
 }
 
 void read_status(RunDirectory& run, bool log_has_end) {
-  const json facts = object_in(run.path / "metrics.run.json"), end = object_in(run.path / kRunEndName);
+  const json facts = tracked_facts(run.path), end = object_in(run.path / kRunEndName);
   auto code = number_of(facts, "ended") ? number_of(facts, "exit_code") : std::nullopt;
   if (!code) code = number_of(end, "exit_code");
   if (code) return set_end(run, static_cast<int>(*code), string_of(end, "error"));

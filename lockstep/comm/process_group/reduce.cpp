@@ -57,7 +57,8 @@ PreparedCollective prepare_reduce(const Caller& caller, const at::Tensor& tensor
   if (caller.rank == options.dst) {
     write_to(prepared, "reduce", {tensor}, {.is_read = true});
   } else {
-    prepared.outputs = {plain(tensor)};
+    // PREMUL_SUM multiplies in place, which is nothing to this rank's tensor.
+    prepared.outputs = {options.op == ReduceOp::PREMUL_SUM ? plain(tensor).clone() : plain(tensor)};
   }
   combine_in_place(prepared, options.premul_factor);
   return prepared;

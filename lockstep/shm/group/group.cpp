@@ -270,7 +270,8 @@ void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeo
   if (request.complete) return;
   check_usable();
   engine_.note_caller();
-  if (!engine_.has_other_callers()) refuse_without_own_send(request);
+  // A wait with a timeout of its own ends anyway, and may be repeated.
+  if (after == AfterTimeout::broken && !engine_.has_other_callers()) refuse_without_own_send(request);
   wait_until(
       [&] {
         if (!request.complete) advance_all(/*help=*/true);

@@ -54,9 +54,9 @@ void PointToPoint::cancel(const Request& request) {
 }
 
 bool PointToPoint::lacks_own_send(const Request& request) const {
-  if (request.is_send || request.complete || request.is_matched || request.peer != members_.rank()) {
-    return false;
-  }
+  const bool is_from_itself =
+      request.peer == members_.rank() || (request.peer == kAnySource && members_.size() == 1);
+  if (request.is_send || request.complete || request.is_matched || !is_from_itself) return false;
   const auto& waiting = outgoing_[static_cast<size_t>(members_.rank())].waiting;
   return std::none_of(waiting.begin(), waiting.end(),
                       [&](const Request* send) { return send->tag == request.tag; });
