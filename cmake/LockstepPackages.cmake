@@ -20,7 +20,7 @@ set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME lockstep-tools)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SECTION utils)
 set(CPACK_DEBIAN_TOOLS_PACKAGE_SUGGESTS "elfutils, openmpi-bin, python3, python3-venv")
 set(CPACK_COMPONENT_TOOLS_DESCRIPTION "lockrun starts and watches the ranks of a job; lockstep measures, inspects and prepares.
-Programs that need LibTorch or Arrow take them from a Python environment
+Programs that need LibTorch take it from a Python environment
 and say what to install: pip install torch==${lockstep_torch_series}.*")
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME liblockstep-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)

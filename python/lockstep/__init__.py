@@ -78,6 +78,8 @@ def _register():
 
     @_instead_of("batch_isend_irecv")
     def batch_isend_irecv(original, p2p_op_list):
+        if not isinstance(p2p_op_list, list) or not all(isinstance(op, dist.P2POp) for op in p2p_op_list):
+            return original(p2p_op_list)  # which says what is wrong
         # The operations start one after the other: what a receive writes must not be what a later send reads.
         received = {op.tensor.untyped_storage().data_ptr() for op in p2p_op_list if op.op is dist.irecv and _is_ours(op.group)}
         return original([dist.P2POp(dist.isend, op.tensor.clone(), op.peer, op.group, op.tag)

@@ -17,10 +17,10 @@ class ParseRatings(unittest.TestCase):
     def test_names_file_and_line(self):
         for content, message in (
                 (b"1\t1\tgood\n2\tfine\n", "ratings.txt:2: expected id TAB mean rating TAB text"),
-                (b"1\t1.0x\tgood\n", "ratings.txt:1: the rating '1.0x' is no number"),
-                (b"1\tnan\tgood\n", "ratings.txt:1: the rating 'nan' is no number"),
-                (b"1\t1_0\tgood\n", "ratings.txt:1: the rating '1_0' is no number"),
-                (b"1\t1e999\tgood\n", "ratings.txt:1: the rating '1e999' is no number"),
+                (b"1\t1.0x\tgood\n", "ratings.txt:1: the rating '1.0x' is not a number"),
+                (b"1\tnan\tgood\n", "ratings.txt:1: the rating 'nan' is not a number"),
+                (b"1\t1_0\tgood\n", "ratings.txt:1: the rating '1_0' is not a number"),
+                (b"1\t1e999\tgood\n", "ratings.txt:1: the rating '1e999' is not a number"),
                 (b"\n \t1\tgood\n", "ratings.txt:2: expected id TAB mean rating TAB text"),
                 (b"1\t1\tgood \x81 \xE9\n", "ratings.txt:1: byte 0x81 is neither UTF-8 nor Windows-1252"),
                 (b"\n\n", "ratings.txt is empty: expected lines of id TAB mean rating TAB text")):

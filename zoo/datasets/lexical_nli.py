@@ -19,7 +19,7 @@ def bytes_of(text):
 def to_number(field, base=10):
     digits = "0123456789abcdef"[:base]
     if not field.removeprefix("-") or any(character not in digits for character in field.removeprefix("-").lower()):
-        raise ValueError(f"'{field}' is no number")
+        raise ValueError(f"'{field}' is not a number")
     return int(field, base)
 
 

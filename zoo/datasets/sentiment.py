@@ -31,7 +31,7 @@ def to_utf8(text):
 
 def parse_rating(field):
     if not NUMBER.fullmatch(field) or not math.isfinite(float(field)):
-        raise ValueError(f"the rating '{field.decode('utf-8', 'replace')}' is no number")
+        raise ValueError(f"the rating '{field.decode('utf-8', 'replace')}' is not a number")
     return float(field)
 
 

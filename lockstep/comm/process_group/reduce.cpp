@@ -57,7 +57,7 @@ PreparedCollective prepare_reduce(const Caller& caller, const at::Tensor& tensor
   if (caller.rank == options.dst) {
     write_to(prepared, "reduce", {tensor}, {.is_read = true});
   } else {
-    // PREMUL_SUM multiplies in place, which is nothing to this rank's tensor.
+    // PREMUL_SUM multiplies in place; this rank's tensor must keep its values.
     prepared.outputs = {options.op == ReduceOp::PREMUL_SUM ? plain(tensor).clone() : plain(tensor)};
   }
   combine_in_place(prepared, options.premul_factor);
