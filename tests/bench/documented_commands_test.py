@@ -72,6 +72,8 @@ COMMANDS = {
     "scripts/test": Elsewhere("scripts/bare-machine", "scripts/test"),
     "scripts/setup": Elsewhere("tests/scripts/setup_test.py", "scripts/setup"),
     "scripts/build": Elsewhere("scripts/test", "scripts/build"),
+    "scripts/setup --library": PREPARES,
+    "scripts/build library": PREPARES,
     "scripts/docs": PREPARES,
     "lockrun --nproc-per-node cpu ./train": Run("{bin}/lockrun --nproc-per-node cpu --no-python /bin/echo started"),
     "build/bin/lockstep bench ddp --model resnet18 --rounds 5 --steps 16 --python .venv/bin/python": RESNET,
