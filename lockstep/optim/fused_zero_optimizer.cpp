@@ -51,47 +51,6 @@ std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module) {
   return trainable;
 }
 
-void note_zeroed_gradients(GradientSlices& slices) {
-  if (!slices.are_reduced) return;
-  slices.are_reduced =
-      std::any_of(slices.parameters.begin(), slices.parameters.end(), [](const at::Tensor& parameter) {
-        const at::Tensor& gradient = parameter.grad();
-        return gradient.defined() && gradient.any().item<bool>();
-      });
-}
-
-/// The communication hook: gradients lie one behind the other in the bucket, and so do a parameter's elements
-/// in its gradient, in the order of its memory.
-Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bucket) {
-  if (!slices->has_optimizer) {
-    return {bucket.process_group().all_reduce_async(bucket.buffer(), {.op = ReduceOp::AVG}), bucket.buffer()};
-  }
-  slices->has_shadowed = slices->has_joined;
-  if (bucket.index() == 0 && slices->are_reduced && !slices->has_joined) {
-    throw Error(
-        std::string(kName) +
-        ": a second synchronised backward pass onto gradients of the first: call zero_grad() in between, and "
-        "accumulate under no_sync() in all passes but the last");
-  }
-  std::vector<TensorPart> parts;
-  int64_t offset = 0;
-  for (const at::Tensor& parameter : bucket.parameters()) {
-    const auto range = slices->own.find(parameter.unsafeGetTensorImpl());
-    if (range == slices->own.end()) {
-      throw Error(
-          std::string(kName) +
-          ": the module has a parameter that was freed after this optimizer was made; add_param_group() "
-          "takes it in");
-    }
-    const auto [begin, end] = range->second;
-    if (begin < end) parts.push_back({offset + begin, end - begin});
-    offset += parameter.numel();
-  }
-  slices->are_reduced = bucket.is_last();
-  return {bucket.process_group().reduce_parts_async(bucket.buffer(), parts, {.op = ReduceOp::AVG}),
-          bucket.buffer()};
-}
-
 FusedZeroCore::FusedZeroCore(const torch::nn::Module& module, const ParamGroups& groups,
                              std::unique_ptr<torch::optim::OptimizerOptions> defaults, MakeOptimizer make,
                              const FusedZeroRedundancyOptimizerOptions& options)
@@ -114,7 +73,7 @@ FusedZeroCore::FusedZeroCore(const torch::nn::Module& module, const ParamGroups&
 
 /// Shared parameters become each rank's own again. Those that are moved anew are no longer protected.
 FusedZeroCore::~FusedZeroCore() {
-  slices_->has_optimizer = false;
+  slices_->take(SliceEvent::optimizer_gone);
   if (!shares_parameters_) return;
   const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : slices_->parameters) {
@@ -254,15 +213,16 @@ void FusedZeroCore::drop_gradients() {
 }
 
 void FusedZeroCore::has_joined() {
-  slices_->has_joined = true;
+  slices_->take(SliceEvent::join);
   if (protection_) writable_joined_.emplace(protection_.get());  // the last one's parameters come
 }
 
 void FusedZeroCore::leave_join() {
   ShardedOptimizer::leave_join();
   writable_joined_.reset();
-  slices_->has_joined = false;
-  if (std::exchange(slices_->has_shadowed, false)) zero_grad();  // of others' passes
+  const bool has_shadowed = slices_->state == SliceState::shadowing;
+  slices_->take(SliceEvent::leave);
+  if (has_shadowed) zero_grad();  // what others' passes have left
 }
 
 double FusedZeroCore::grad_norm(double norm_type) {

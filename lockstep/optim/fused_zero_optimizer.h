@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/optim/gradient_slices.h"
 #include "lockstep/optim/sharded_optimizer.h"
 #include "lockstep/optim/write_protection.h"
 #include "lockstep/parallel/ddp/distributed_data_parallel.h"
@@ -35,20 +36,6 @@ struct FusedZeroRedundancyOptimizerOptions {
 };
 
 namespace detail {
-
-/// What of the gradients this rank reduces; the optimizer and its communication hook share it.
-struct GradientSlices {
-  std::unordered_map<const at::TensorImpl*, ElementRange> own{};
-  std::vector<at::Tensor> parameters{};
-  bool are_reduced = false;   // and neither dropped nor zeroed since
-  bool has_joined = false;    // nobody calls zero_grad() here between the other ranks' passes
-  bool has_optimizer = true;  // afterwards somebody else may use the gradients
-  bool has_shadowed = false;
-};
-/// Called before gradients are computed: were those of the last pass, which are reduced in part, dropped or
-/// zeroed, by whomever?
-void note_zeroed_gradients(GradientSlices& slices);
-Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bucket);
 
 /// See FusedZeroRedundancyOptimizer.
 class FusedZeroCore : public ShardedOptimizer {
