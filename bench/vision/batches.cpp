@@ -21,9 +21,9 @@ int main(int, char** argv) {
     std::iota(order.begin(), order.end(), 0);
     for (std::string line; std::getline(std::cin, line);) {
       const auto start = std::chrono::steady_clock::now();
-      Loader<Batch> loader(order, dataset.collate, {.batch_size = std::atoi(argv[2])});
+      Loader loader(dataset, order, {.batch_size = std::atoi(argv[2])});
       int64_t images = 0;
-      while (const auto batch = loader.next()) images += batch->size();
+      for (const Batch& batch : loader) images += batch.size();
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
       ++*epoch;
       std::cout << static_cast<double>(images) / seconds.count() << std::endl;

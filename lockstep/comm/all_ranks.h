@@ -2,6 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <type_traits>
+#include <utility>
 
 #include "lockstep/comm/process_group.h"
 
@@ -14,5 +17,15 @@ namespace lockstep {
 /// first. With a group of one, and for a CommError, which is about the group itself, exceptions pass through.
 /// Blocks.
 void on_all_ranks(const ProcessGroup& group, const std::function<void()>& body);
+
+/// Returns what `make` returns on this rank.
+///
+///     const Data data = lockstep::on_all_ranks(world, [&] { return read_data(arguments); });
+template <class Make, class Made = std::invoke_result_t<const Make&>>
+Made on_all_ranks(const ProcessGroup& group, const Make& make) requires(!std::is_void_v<Made>) {
+  std::optional<Made> made;
+  on_all_ranks(group, std::function<void()>([&] { made.emplace(make()); }));
+  return std::move(*made);
+}
 
 }  // namespace lockstep

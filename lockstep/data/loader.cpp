@@ -5,22 +5,23 @@
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::detail {
+namespace lockstep {
 
-struct LoaderEngine::State {
+struct Loader::State {
   struct Result {
-    std::shared_ptr<void> batch;
-    std::exception_ptr error;
+    Batch batch{};
+    std::exception_ptr error{};
   };
 
   std::vector<int64_t> indices;
-  Make make;
+  std::function<Batch(const std::vector<int64_t>&)> collate;
   int64_t batch_size = 1;
   int64_t num_batches = 0;
   int64_t ahead = 0;  // batches beyond the one that next() waits for
@@ -44,14 +45,17 @@ struct LoaderEngine::State {
     for (auto& worker : workers) worker.join();
   }
 
+  std::vector<int64_t> samples_of(int64_t number) const {
+    const auto begin = indices.begin() + number * batch_size;
+    const auto left = static_cast<int64_t>(indices.end() - begin);
+    return {begin, begin + std::min(batch_size, left)};
+  }
+
   Result make_batch(int64_t number) const noexcept {
     try {
-      const auto begin = indices.begin() + number * batch_size;
-      const auto end =
-          indices.begin() + std::min((number + 1) * batch_size, static_cast<int64_t>(indices.size()));
-      return {make(std::vector<int64_t>(begin, end)), nullptr};
+      return {.batch = collate(samples_of(number))};
     } catch (...) {
-      return {nullptr, std::current_exception()};
+      return {.error = std::current_exception()};
     }
   }
 
@@ -81,11 +85,22 @@ struct LoaderEngine::State {
     room.notify_one();
     return result;
   }
+
+  void go_to(int64_t batch) {
+    {
+      std::unique_lock lock(mutex);
+      next_to_make = num_batches;  // no new ones
+      ready.wait(lock, [&] { return being_made == 0; });
+      made.clear();
+      next_to_make = next_to_give = batch;
+    }
+    room.notify_all();
+  }
 };
 
-LoaderEngine::LoaderEngine(std::vector<int64_t> indices, Make make, const LoaderOptions& options)
+Loader::Loader(const Dataset& dataset, std::vector<int64_t> indices, const LoaderOptions& options)
     : state_(std::make_unique<State>()) {
-  if (!make) throw ValueError("a Loader needs a collate function");
+  if (!dataset.collate) throw ValueError("a Loader needs a dataset with a collate function");
   if (options.batch_size < 1) {
     throw ValueError(fmt::format("batch_size is {}; expected at least 1", options.batch_size));
   }
@@ -97,7 +112,7 @@ LoaderEngine::LoaderEngine(std::vector<int64_t> indices, Make make, const Loader
   }
   const auto size = static_cast<int64_t>(indices.size());
   state_->indices = std::move(indices);
-  state_->make = std::move(make);
+  state_->collate = dataset.collate;
   state_->batch_size = options.batch_size;
   const bool has_short = !options.drop_last && size % options.batch_size != 0;
   state_->num_batches = size / options.batch_size + (has_short ? 1 : 0);
@@ -107,41 +122,38 @@ LoaderEngine::LoaderEngine(std::vector<int64_t> indices, Make make, const Loader
     state_->workers.emplace_back([state = state_.get()] { state->work(); });
 }
 
-LoaderEngine::~LoaderEngine() = default;
-LoaderEngine::LoaderEngine(LoaderEngine&&) noexcept = default;
-LoaderEngine& LoaderEngine::operator=(LoaderEngine&&) noexcept = default;
+Loader::~Loader() = default;
+Loader::Loader(Loader&&) noexcept = default;
+Loader& Loader::operator=(Loader&&) noexcept = default;
 
-std::shared_ptr<void> LoaderEngine::next() {
-  if (state_->next_to_give == state_->num_batches) return nullptr;
+std::optional<Batch> Loader::next() {
+  if (state_->next_to_give == state_->num_batches) return std::nullopt;
   auto result = state_->take();
   if (result.error) std::rethrow_exception(result.error);
   return std::move(result.batch);
 }
 
-int64_t LoaderEngine::num_batches() const { return state_->num_batches; }
-int64_t LoaderEngine::batch_size() const { return state_->batch_size; }
-int64_t LoaderEngine::next_batch() const { return state_->next_to_give; }
-
-void LoaderEngine::go_to(int64_t batch) {
-  {
-    std::unique_lock lock(state_->mutex);
-    state_->next_to_make = state_->num_batches;  // no new ones
-    state_->ready.wait(lock, [&] { return state_->being_made == 0; });
-    state_->made.clear();
-    state_->next_to_make = state_->next_to_give = batch;
-  }
-  state_->room.notify_all();
+std::vector<int64_t> Loader::samples() const {
+  if (state_->next_to_give == 0) return {};
+  return state_->samples_of(state_->next_to_give - 1);
 }
 
-int64_t batch_of_state(const StateDict& state, int64_t batch_size, int64_t num_batches) {
+int64_t Loader::num_batches() const { return state_->num_batches; }
+
+StateDict Loader::state_dict() const {
+  return {{}, {{"samples", state_->next_to_give * state_->batch_size}}};
+}
+
+void Loader::load_state_dict(const StateDict& state) {
   const auto samples = state.get<int64_t>("Loader::load_state_dict", "samples");
-  if (samples % batch_size != 0 || samples < 0 || samples / batch_size > num_batches) {
+  const int64_t batch_size = state_->batch_size;
+  if (samples % batch_size != 0 || samples < 0 || samples / batch_size > state_->num_batches) {
     throw ValueError(
         fmt::format("Loader::load_state_dict: the state is {} samples into its pass; this loader "
                     "has {} batches of {}",
-                    samples, num_batches, batch_size));
+                    samples, state_->num_batches, batch_size));
   }
-  return samples / batch_size;
+  state_->go_to(samples / batch_size);
 }
 
-}  // namespace lockstep::detail
+}  // namespace lockstep

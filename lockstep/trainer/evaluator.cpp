@@ -110,16 +110,13 @@ void Evaluator::add_batch(Loss loss, const std::vector<int64_t>& numbers, bool g
 
 void Evaluator::run_share(const Dataset& dataset, std::vector<int64_t> indices,
                           const std::function<void()>& on_batch, bool gathers, Share& share) {
-  using Numbered = std::pair<std::vector<int64_t>, Batch>;
-  Loader<Numbered> loader(
-      std::move(indices),
-      [&](const std::vector<int64_t>& numbers) { return Numbered(numbers, dataset.collate(numbers)); },
-      {.batch_size = options_.arguments.per_device_eval_batch_size,
-       .num_workers = options_.arguments.dataloader_num_workers,
-       .prefetch_factor = options_.arguments.dataloader_prefetch_factor});
+  Loader loader(dataset, std::move(indices),
+                {.batch_size = options_.arguments.per_device_eval_batch_size,
+                 .num_workers = options_.arguments.dataloader_num_workers,
+                 .prefetch_factor = options_.arguments.dataloader_prefetch_factor});
   const at::NoGradGuard no_grad;
-  while (const auto numbered = loader.next()) {
-    add_batch(run(numbered->second), numbered->first, gathers, share);
+  for (const Batch& batch : loader) {
+    add_batch(run(batch), loader.samples(), gathers, share);
     on_batch();
   }
 }

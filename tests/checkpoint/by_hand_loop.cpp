@@ -2,7 +2,6 @@
 // Usage: by_hand_loop FOLDER STEPS
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/rand.h>
-#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -44,6 +43,7 @@ int train(const std::filesystem::path& folder, int64_t steps) {
   at::manual_seed(3);
   torch::nn::Sequential model(torch::nn::Linear(6, 300), torch::nn::Dropout(0.5), torch::nn::Linear(300, 1));
   const at::Tensor inputs = at::rand({50, 6}), targets = at::rand({50, 1});
+  const Dataset dataset = tensor_dataset({{"inputs", inputs}, {"targets", targets}});
   DistributedDataParallel ddp(model);
   FusedZeroRedundancyOptimizer<FusedAdamW> optimizer(ddp, torch::optim::AdamWOptions(0.01));
   LRScheduler scheduler(optimizer, {.type = SchedulerType::linear, .num_training_steps = steps});
@@ -63,20 +63,18 @@ int train(const std::filesystem::path& folder, int64_t steps) {
   int64_t& step = counters["step"];
   for (int64_t& epoch = counters["epoch"]; step < steps; ++epoch) {
     sampler.set_epoch(epoch);
-    Loader<std::vector<int64_t>> loader(
-        sampler.indices(), [](const std::vector<int64_t>& indices) { return indices; }, {.batch_size = 5});
+    Loader loader(dataset, sampler.indices(), {.batch_size = 5});
     while (step < steps) {
       const auto batch = loader.next();
       if (!batch) break;
-      const at::Tensor indices = at::tensor(*batch);
       optimizer.zero_grad();
-      at::mse_loss(ddp(inputs.index_select(0, indices)), targets.index_select(0, indices)).backward();
+      at::mse_loss(ddp((*batch)["inputs"]), (*batch)["targets"]).backward();
       optimizer.step();
       scheduler.step();
-      sampler.advance(static_cast<int64_t>(batch->size()));
+      sampler.advance(batch->size());
       ++step;
       tell(fmt::format("step {} epoch {} rank {} pid {} used {}", step, epoch, world.rank(), ::getpid(),
-                       fmt::join(*batch, ",")));
+                       fmt::join(loader.samples(), ",")));
       std::this_thread::sleep_for(std::chrono::milliseconds(20));  // who kills us at a line is not much later
       if (step % 2 == 0) {
         if (world.rank() == 0) tell(fmt::format("saving {}", step));

@@ -1,18 +1,19 @@
 #include "lockstep/data/loader.h"
 
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
-#include <limits>
-
-#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <latch>
+#include <limits>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
+#include <type_traits>
+#include <utility>
 
 #include "lockstep/base/error.h"
 
@@ -27,22 +28,40 @@ Indices first(int64_t size) {
   return indices;
 }
 
+/// Batches of the samples' own numbers; `on_batch` is called for each, by the thread that makes it.
+Dataset numbers(std::function<void(const Indices&)> on_batch = {}) {
+  return {.size = 1000, .collate = [on_batch = std::move(on_batch)](const Indices& indices) {
+            if (on_batch) on_batch(indices);
+            return Batch{{"number", at::tensor(indices, at::kLong)}};
+          }};
+}
+
+Indices numbers_in(const Batch& batch) {
+  const auto* const begin = batch["number"].const_data_ptr<int64_t>();
+  return {begin, begin + batch.size()};
+}
+
+/// The numbers in the next batch, none after the last.
+Indices next_of(Loader& loader) {
+  const auto batch = loader.next();
+  return batch ? numbers_in(*batch) : Indices{};
+}
+
 class LoaderWithWorkers : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Workers, LoaderWithWorkers, testing::Values(0, 1, 2, 5));
 
 TEST_P(LoaderWithWorkers, GivesEveryBatchInOrderHoweverLongEachTakes) {
-  Loader<Indices> loader(first(101),
-                         [](const Indices& indices) {
-                           std::this_thread::sleep_for(std::chrono::microseconds(indices[0] * 7919 % 1000));
-                           return indices;
-                         },
-                         {.batch_size = 4, .num_workers = GetParam()});
+  const auto sleep = [](const Indices& indices) {
+    std::this_thread::sleep_for(std::chrono::microseconds(indices[0] * 7919 % 1000));
+  };
+  Loader loader(numbers(sleep), first(101), {.batch_size = 4, .num_workers = GetParam()});
   EXPECT_EQ(loader.num_batches(), 26);
   Indices seen;
   int64_t batches = 0;
-  while (auto batch = loader.next()) {
-    EXPECT_EQ(batch->size(), batches == 25 ? 1u : 4u);
-    seen.insert(seen.end(), batch->begin(), batch->end());
+  while (const auto batch = loader.next()) {
+    EXPECT_EQ(batch->size(), batches == 25 ? 1 : 4);
+    const Indices numbers = numbers_in(*batch);
+    seen.insert(seen.end(), numbers.begin(), numbers.end());
     ++batches;
   }
   EXPECT_EQ(batches, 26);
@@ -50,126 +69,150 @@ TEST_P(LoaderWithWorkers, GivesEveryBatchInOrderHoweverLongEachTakes) {
   EXPECT_FALSE(loader.next());
 }
 
-TEST_P(LoaderWithWorkers, DropLastLeavesOutTheShortBatch) {
-  Loader<size_t> loader(first(10), [](const Indices& indices) { return indices.size(); },
-                        {.batch_size = 4, .drop_last = true, .num_workers = GetParam()});
-  EXPECT_EQ(loader.num_batches(), 2);
-  EXPECT_EQ(loader.next(), 4u);
-  EXPECT_EQ(loader.next(), 4u);
+TEST_P(LoaderWithWorkers, IsIteratedOverOnce) {
+  Loader loader(numbers(), {7, 5, 3, 1, 9}, {.batch_size = 2, .num_workers = GetParam()});
+  EXPECT_EQ(next_of(loader), (Indices{7, 5}));
+  std::vector<Indices> seen;
+  for (Batch& batch : loader) {
+    seen.push_back(numbers_in(batch));
+    EXPECT_EQ(loader.samples(), seen.back());
+  }
+  EXPECT_EQ(seen, (std::vector<Indices>{{3, 1}, {9}}));
+  for (const Batch& batch : loader) ADD_FAILURE() << "a batch of " << batch.size() << " behind the last";
+}
+
+TEST_P(LoaderWithWorkers, TellsTheSamplesOfTheLastBatch) {
+  const auto refuse = [](const Indices& indices) {
+    if (indices[0] == 3) throw std::runtime_error("sample 3 is bad");
+  };
+  Loader loader(numbers(refuse), {7, 5, 3, 1, 9}, {.batch_size = 2, .num_workers = GetParam()});
+  EXPECT_TRUE(loader.samples().empty());
+  loader.next();
+  EXPECT_EQ(loader.samples(), (Indices{7, 5}));
+  EXPECT_THROW(loader.next(), std::runtime_error);
+  EXPECT_EQ(loader.samples(), (Indices{3, 1}));  // which batch was bad
+  loader.next();
+  EXPECT_EQ(loader.samples(), Indices{9});
   EXPECT_FALSE(loader.next());
+  EXPECT_EQ(loader.samples(), Indices{9});
+}
+
+TEST_P(LoaderWithWorkers, DropLastLeavesOutTheShortBatch) {
+  Loader loader(numbers(), first(10), {.batch_size = 4, .drop_last = true, .num_workers = GetParam()});
+  EXPECT_EQ(loader.num_batches(), 2);
+  EXPECT_EQ(next_of(loader), (Indices{0, 1, 2, 3}));
+  EXPECT_EQ(next_of(loader), (Indices{4, 5, 6, 7}));
+  EXPECT_FALSE(loader.next());
+  EXPECT_EQ(loader.samples(), (Indices{4, 5, 6, 7}));
 }
 
 TEST_P(LoaderWithWorkers, AnExceptionComesOutAtItsBatch) {
-  Loader<int64_t> loader(first(6),
-                         [](const Indices& indices) {
-                           if (indices[0] == 2) throw std::runtime_error("sample 2 is bad");
-                           return indices[0];
-                         },
-                         {.batch_size = 1, .num_workers = GetParam()});
-  EXPECT_EQ(loader.next(), 0);
-  EXPECT_EQ(loader.next(), 1);
+  const auto refuse = [](const Indices& indices) {
+    if (indices[0] == 2) throw std::runtime_error("sample 2 is bad");
+  };
+  Loader loader(numbers(refuse), first(6), {.batch_size = 1, .num_workers = GetParam()});
+  EXPECT_EQ(next_of(loader), Indices{0});
+  EXPECT_EQ(next_of(loader), Indices{1});
   try {
     loader.next();
     FAIL() << "no exception";
   } catch (const std::runtime_error& error) {
     EXPECT_STREQ(error.what(), "sample 2 is bad");
   }
-  EXPECT_EQ(loader.next(), 3);
+  EXPECT_EQ(next_of(loader), Indices{3});
 }
 
 TEST_P(LoaderWithWorkers, NoIndicesNoBatches) {
-  Loader<int> loader({}, [](const Indices&) { return 1; }, {.num_workers = GetParam()});
+  Loader loader(numbers(), {}, {.num_workers = GetParam()});
   EXPECT_EQ(loader.num_batches(), 0);
   EXPECT_FALSE(loader.next());
+  EXPECT_TRUE(loader.samples().empty());
 }
 
 TEST_P(LoaderWithWorkers, ABatchMayBeLargerThanAnyDataset) {
-  Loader<size_t> loader(std::vector<int64_t>(8),
-                        [](const std::vector<int64_t>& indices) { return indices.size(); },
-                        {.batch_size = std::numeric_limits<int64_t>::max(), .num_workers = GetParam()});
+  Loader loader(numbers(), first(8),
+                {.batch_size = std::numeric_limits<int64_t>::max(), .num_workers = GetParam()});
   EXPECT_EQ(loader.num_batches(), 1);
-  EXPECT_EQ(loader.next(), 8U);
+  EXPECT_EQ(next_of(loader), first(8));
   EXPECT_FALSE(loader.next());
 }
 
-TEST_P(LoaderWithWorkers, BatchesThatOnlyMove) {
-  Loader<std::unique_ptr<int64_t>> loader(
-      first(3), [](const Indices& indices) { return std::make_unique<int64_t>(indices[0]); },
-      {.batch_size = 2, .num_workers = GetParam()});
-  EXPECT_EQ(**loader.next(), 0);
-  EXPECT_EQ(**loader.next(), 2);
+TEST_P(LoaderWithWorkers, GoesOnWhenItIsMoved) {
+  static_assert(!std::is_copy_constructible_v<Loader>);
+  Loader loader(numbers(), first(6), {.batch_size = 2, .num_workers = GetParam()});
+  loader.next();
+  Loader moved = std::move(loader);
+  EXPECT_EQ(next_of(moved), (Indices{2, 3}));
+  loader = std::move(moved);
+  EXPECT_EQ(next_of(loader), (Indices{4, 5}));
+}
+
+TEST_P(LoaderWithWorkers, OutlivesTheDataset) {
+  auto dataset = std::make_unique<Dataset>(numbers());
+  Loader loader(*dataset, first(3), {.batch_size = 1, .num_workers = GetParam()});
+  dataset.reset();
+  EXPECT_EQ(next_of(loader), Indices{0});
+  EXPECT_EQ(next_of(loader), Indices{1});
 }
 
 TEST_P(LoaderWithWorkers, CanBeDestroyedInTheMiddle) {
   std::atomic<int> running = 0;
+  const auto run = [&](const Indices&) {
+    ++running;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --running;
+  };
   {
-    Loader<int64_t> loader(first(1000),
-                           [&](const Indices& indices) {
-                             ++running;
-                             std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                             --running;
-                             return indices[0];
-                           },
-                           {.batch_size = 1, .num_workers = GetParam()});
-    EXPECT_EQ(loader.next(), 0);
+    Loader loader(numbers(run), first(1000), {.batch_size = 1, .num_workers = GetParam()});
+    EXPECT_EQ(next_of(loader), Indices{0});
   }
   EXPECT_EQ(running, 0);
 }
 
 TEST(Loader, PrefetchIsBounded) {
   std::atomic<int> made = 0;
-  Loader<int64_t> loader(first(100),
-                         [&](const Indices& indices) {
-                           ++made;
-                           return indices[0];
-                         },
-                         {.batch_size = 1, .num_workers = 2, .prefetch_factor = 3});
+  Loader loader(numbers([&](const Indices&) { ++made; }), first(100),
+                {.batch_size = 1, .num_workers = 2, .prefetch_factor = 3});
   for (int taken = 0; taken < 10; ++taken) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_LE(made, taken + 6);
-    EXPECT_EQ(loader.next(), taken);
+    EXPECT_EQ(next_of(loader), Indices{taken});
   }
 }
 
 TEST(Loader, WorkersWorkAtTheSameTime) {
   std::latch both(2);  // passes only when two calls of collate are under way at once
-  Loader<int64_t> loader(first(2),
-                         [&](const Indices& indices) {
-                           both.arrive_and_wait();
-                           return indices[0];
-                         },
-                         {.batch_size = 1, .num_workers = 2});
-  EXPECT_EQ(loader.next(), 0);
-  EXPECT_EQ(loader.next(), 1);
+  Loader loader(numbers([&](const Indices&) { both.arrive_and_wait(); }), first(2),
+                {.batch_size = 1, .num_workers = 2});
+  EXPECT_EQ(next_of(loader), Indices{0});
+  EXPECT_EQ(next_of(loader), Indices{1});
 }
 
 TEST(Loader, RefusesWhatCannotWork) {
-  const auto collate = [](const Indices&) { return 1; };
-  EXPECT_THROW(Loader<int>(first(3), collate, {.batch_size = 0}), ValueError);
-  EXPECT_THROW(Loader<int>(first(3), collate, {.num_workers = -1}), ValueError);
-  EXPECT_THROW(Loader<int>(first(3), collate, {.prefetch_factor = 0}), ValueError);
-  EXPECT_THROW(Loader<int>(first(3), nullptr), ValueError);
+  EXPECT_THROW(Loader(numbers(), first(3), {.batch_size = 0}), ValueError);
+  EXPECT_THROW(Loader(numbers(), first(3), {.num_workers = -1}), ValueError);
+  EXPECT_THROW(Loader(numbers(), first(3), {.prefetch_factor = 0}), ValueError);
+  EXPECT_THROW(Loader(Dataset{.size = 3}, first(3)), ValueError);
 }
 
 TEST_P(LoaderWithWorkers, GoesOnWhereItsStateWas) {
-  const auto same = [](const Indices& indices) { return indices; };
   const LoaderOptions options{.batch_size = 4, .num_workers = GetParam()};
   for (const int given : {0, 1, 3, 6}) {
-    Loader<Indices> first_loader(first(22), same, options), second(first(22), same, options);
+    Loader first_loader(numbers(), first(22), options), second(numbers(), first(22), options);
     for (int i = 0; i < given; ++i) first_loader.next();
     const StateDict state = first_loader.state_dict();
     EXPECT_EQ(state.get<int64_t>("test", "samples"), given * 4);
     second.next();  // batches are being made ahead
     second.load_state_dict(state);
-    for (int i = given; i < 6; ++i) EXPECT_EQ(second.next(), first_loader.next()) << given;
+    for (int i = given; i < 6; ++i) EXPECT_EQ(next_of(second), next_of(first_loader)) << given;
     EXPECT_FALSE(second.next());
     second.load_state_dict({{}, {{"samples", int64_t{20}}}});
-    EXPECT_EQ(second.next(), (Indices{20, 21}));
+    EXPECT_EQ(next_of(second), (Indices{20, 21}));
   }
-  Loader<Indices> loader(first(22), same, options);
+  Loader loader(numbers(), first(22), options);
   EXPECT_THROW(loader.load_state_dict({{}, {{"samples", int64_t{6}}}}), ValueError);
   EXPECT_THROW(loader.load_state_dict({{}, {{"samples", int64_t{28}}}}), ValueError);
-  EXPECT_EQ(loader.next(), first(4));
+  EXPECT_EQ(next_of(loader), first(4));
 }
 
 }  // namespace

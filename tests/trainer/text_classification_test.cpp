@@ -92,17 +92,25 @@ TEST(Labels, NamesThatAreNumbersAreNoPlaces) {
   }
 }
 
+TEST(Labels, AreKnownIfEveryRowHasAnId) {
+  EXPECT_TRUE(tasks::knows_labels(table({"good", "0", "bad"}), "label", {"bad", "good"}));
+  EXPECT_FALSE(tasks::knows_labels(table({"good", "-1"}), "label", {"bad", "good"}));
+  EXPECT_FALSE(tasks::knows_labels(table({"1", "0"}), "label", {"1", "2"}));  // numbers, and no places
+  EXPECT_THROW(tasks::knows_labels(table({"bad"}), "label", {"bad", "bad"}), ValueError);
+}
+
 TEST(Labels, RowsWithOthersAreLeftOut) {
   const tables::TextTable all("memory.csv", {"text", "label"},
                               {{"a", "b", "c", "d", "e"}, {"good", "so", "bad", "good", "so"}});
-  const tables::TextTable kept = tasks::with_labels(all, "label", {"bad", "good"}, true);
+  const tables::TextTable kept =
+      tasks::with_labels(all, "label", {"bad", "good"}, tasks::ExpectedLabels::all);
   const auto texts = kept.column("text");
   EXPECT_EQ(Labels(texts.begin(), texts.end()), (Labels{"a", "c", "d"}));
   EXPECT_EQ(kept.place(2), "memory.csv: record 4");
   EXPECT_EQ(kept.record(2), 3);
   EXPECT_EQ(kept.select({2, 0}).place(0), "memory.csv: record 4");
   EXPECT_EQ(tasks::with_labels(all, "label", {"bad", "great"}).size(), 1u);
-  EXPECT_THROW(tasks::with_labels(all, "label", {"bad", "great"}, true), ValueError);
+  EXPECT_THROW(tasks::with_labels(all, "label", {"bad", "great"}, tasks::ExpectedLabels::all), ValueError);
   EXPECT_THROW(tasks::with_labels(all, "label", {"great"}), ValueError);
   EXPECT_THROW(kept.select({3}), ValueError);
 }

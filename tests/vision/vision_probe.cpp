@@ -158,16 +158,16 @@ json batches(const json& q) {
                                                  .num_classes = q.value("num_classes", 0),
                                                  .seed = q.at("seed"),
                                                  .epoch = epoch});
-  Loader<Batch> loader(q.at("samples").get<std::vector<int64_t>>(), dataset.collate,
-                       {.batch_size = q.at("batch_size"), .num_workers = q.at("workers")});
+  Loader loader(dataset, q.at("samples").get<std::vector<int64_t>>(),
+                {.batch_size = q.at("batch_size"), .num_workers = q.at("workers")});
   std::ofstream output(q.at("output").get<std::string>(), std::ios::binary);
   json labels = json::array(), shape;
-  while (const auto batch = loader.next()) {
-    const auto& image = (*batch)["image"];
+  for (const Batch& batch : loader) {
+    const auto& image = batch["image"];
     shape = image.sizes().vec();
     output.write(static_cast<const char*>(image.const_data_ptr()),
                  static_cast<std::streamsize>(image.nbytes()));
-    const auto& label = (*batch)["label"];
+    const auto& label = batch["label"];
     for (int64_t i = 0; i < label.size(0); ++i) {
       if (label.dim() == 1) labels.push_back(label[i].item<int64_t>());
       if (label.dim() == 2)

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <optional>
 
 #include "lockstep/cli/command_line.h"
 #include "lockstep/zoo.h"
@@ -21,72 +22,74 @@ struct Options {
   double learning_rate = 5e-5;
 };
 
-void add_flags(CommandLine program, Options& o) {
-  program.add_option("--model-name-or-path", o.model, "Directory of a BERT").required().type_name("DIR");
-  program.add_option("--train-file", o.train_file, "Table with columns text and label").required();
-  program.add_option("--validation-file", o.validation_file, "Evaluated after every epoch").required();
-  program.add_option("--num-train-epochs", o.epochs, "Passes over the training set").with_default();
-  program.add_option("--per-device-train-batch-size", o.batch_size, "Samples per rank").with_default();
-  program.add_option("--learning-rate", o.learning_rate, "Learning rate of Adam").with_default();
-  program.add_option("--logging-steps", o.log_step, "Steps between lines").positive().with_default();
+/// Nothing if --help was asked for.
+std::optional<Options> parse(int argc, char** argv) {
+  Options o;
+  const auto add_flags = [&](CommandLine program) {
+    program.add_option("--model-name-or-path", o.model, "Directory of a BERT").required().type_name("DIR");
+    program.add_option("--train-file", o.train_file, "Table with columns text and label").required();
+    program.add_option("--validation-file", o.validation_file, "Evaluated after every epoch").required();
+    program.add_option("--num-train-epochs", o.epochs, "Passes over the training set").with_default();
+    program.add_option("--per-device-train-batch-size", o.batch_size, "Samples per rank").with_default();
+    program.add_option("--learning-rate", o.learning_rate, "Learning rate of Adam").with_default();
+    program.add_option("--logging-steps", o.log_step, "Steps between lines").positive().with_default();
+  };
+  if (!parse_command_line("bert_by_hand", "Trains a classifier by hand", add_flags, argc, argv)) return {};
+  return o;
 }
 
-struct Samples {
-  std::vector<text::Encoding> texts{};
-  std::vector<int64_t> labels{};
-  int64_t size() const { return static_cast<int64_t>(texts.size()); }
+struct Data {
+  Dataset train{}, validation{};
 };
 
-Samples read_samples(const std::filesystem::path& file, const text::BertTokenizer& tokenizer) {
-  const tables::TextTable table = tables::read_text_table(file);
-  Samples samples;
-  for (const auto& text : table.column("text")) samples.texts.push_back(tokenizer.encode(text, {}, 128));
-  samples.labels = tasks::label_ids(table, "label", kLabels);
-  return samples;
+Data read(const Options& o, const text::BertTokenizer& tokenizer) {
+  const auto read_file = [&](const std::filesystem::path& file) {
+    return tasks::text_dataset(tables::read_text_table(file), {.label = "label"}, tokenizer, kLabels);
+  };
+  return {.train = read_file(o.train_file), .validation = read_file(o.validation_file)};
 }
 
-Loader<text::PaddedBatch> load(const Samples& samples, std::vector<int64_t> indices, int64_t batch_size) {
-  const auto pad = [&](const auto& batch) { return text::pad_batch(samples.texts, samples.labels, batch); };
-  return {std::move(indices), pad, {.batch_size = batch_size, .num_workers = 1}};
-}
-
-auto inputs(const text::PaddedBatch& batch) {
-  return models::BertBatch{batch.input_ids, batch.token_type_ids, batch.attention_mask};
+models::BertBatch inputs(const Batch& batch) {
+  return {batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]};
 }
 
 /// Each sample is on exactly one rank, and the ranks add what they count: the accuracy is exact.
-double evaluate(models::BertForSequenceClassification& model, const Samples& samples, const World& world) {
+double evaluate(models::BertForSequenceClassification& model, const Dataset& validation, const World& world) {
   const at::NoGradGuard no_grad;
   model->eval();
   const auto metric = accuracy();
-  auto loader = load(samples, evaluation_indices(samples.size(), world.size(), world.rank()), 32);
-  while (const auto batch = loader.next()) metric->update(model(inputs(*batch)), batch->labels);
+  Loader loader(validation, evaluation_indices(validation.size, world.size(), world.rank()),
+                {.batch_size = 32, .num_workers = 1});
+  for (const Batch& batch : loader) metric->update(model(inputs(batch)), batch["labels"]);
   model->train();
   return metric->compute(world);
 }
 
-void train(models::BertForSequenceClassification& model, const Samples& training, const Samples& validation,
-           const Options& o, const World& world) {
+void train(models::BertForSequenceClassification& model, const Data& data, const Options& o,
+           const World& world) {
   DistributedDataParallel ddp(model);                    // all ranks start with rank 0's weights
   at::manual_seed(static_cast<uint64_t>(world.rank()));  // each rank drops out its own units
   FusedAdamW optimizer(parameters(model), torch::optim::AdamWOptions(o.learning_rate).weight_decay(0));
-  DistributedSampler sampler(training.size(), {.num_replicas = world.size(), .rank = world.rank()});
+  DistributedSampler sampler(data.train.size, {.num_replicas = world.size(), .rank = world.rank()});
   int64_t step = 0;
   for (int64_t epoch = 0; epoch < o.epochs; ++epoch) {
     sampler.set_epoch(epoch);  // another order
-    auto loader = load(training, sampler.indices(), o.batch_size);
-    for (; const auto batch = loader.next(); ++step) {
+    Loader loader(data.train, sampler.indices(), {.batch_size = o.batch_size, .num_workers = 1});
+    for (const Batch& batch : loader) {
       optimizer.zero_grad();
-      const at::Tensor loss = at::cross_entropy_loss(ddp(inputs(*batch)), batch->labels);
+      const at::Tensor loss = at::cross_entropy_loss(ddp(inputs(batch)), batch["labels"]);
       loss.backward();  // gradients are averaged while it runs
       optimizer.step();
-      if (step % o.log_step != 0) continue;
-      const at::Tensor mean = loss.detach();
-      world.all_reduce(mean, {.op = ReduceOp::AVG});
-      if (world.rank() != 0) continue;  // one rank reports for all
-      fmt::print("epoch {} / {}: global step: {}, loss: {}\n", epoch + 1, o.epochs, step, mean.item<float>());
+      if (step % o.log_step == 0) {
+        const at::Tensor mean = loss.detach();
+        world.all_reduce(mean, {.op = ReduceOp::AVG});
+        if (world.rank() == 0)  // one rank reports for all
+          fmt::print("epoch {} / {}: global step: {}, loss: {}\n", epoch + 1, o.epochs, step,
+                     mean.item<float>());
+      }
+      ++step;
     }
-    const double acc = evaluate(model, validation, world);
+    const double acc = evaluate(model, data.validation, world);
     if (world.rank() == 0) fmt::print("epoch: {} : acc: {}\n", epoch, acc);
   }
 }
@@ -94,18 +97,14 @@ void train(models::BertForSequenceClassification& model, const Samples& training
 int run(int argc, char** argv) {
   const World world = init();  // the ranks that a launcher started, or this process alone
   if (world.rank() != 0) log::set_level(log::Level::error);
-  Options o;
-  models::BertForSequenceClassification model{nullptr};
-  Samples training, validation;
-  on_all_ranks(world, [&] {  // a mistake is told once
-    const auto flags = [&](CommandLine program) { add_flags(program, o); };
-    if (!parse_command_line("bert_by_hand", "Trains a classifier by hand", flags, argc, argv)) return;
-    model = models::load_bert_classifier(o.model, kLabels);
-    const auto tokenizer = text::BertTokenizer::from_directory(o.model);
-    training = read_samples(o.train_file, tokenizer);
-    validation = read_samples(o.validation_file, tokenizer);
-  });
-  if (training.size() > 0) train(model, training, validation, o, world);
+  if (world.rank() != 0) disable_progress_bars();
+  // A mistake is told once, by one rank.
+  const auto o = on_all_ranks(world, [&] { return parse(argc, argv); });
+  if (!o) return 0;  // --help
+  auto model = on_all_ranks(world, [&] { return models::load_bert_classifier(o->model, kLabels); });
+  const auto tokenizer = on_all_ranks(world, [&] { return text::BertTokenizer::from_directory(o->model); });
+  const Data data = on_all_ranks(world, [&] { return read(*o, tokenizer); });
+  train(model, data, *o, world);
   return 0;
 }
 

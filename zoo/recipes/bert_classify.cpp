@@ -2,8 +2,11 @@
 // many under lockrun or torchrun.
 #include <fmt/format.h>
 
-#include <optional>
+#include <filesystem>
+#include <utility>
+#include <vector>
 
+#include "lockstep/comm/all_ranks.h"
 #include "lockstep/metrics/classification.h"
 #include "lockstep/zoo/tasks/bert_source.h"
 #include "lockstep/zoo/tasks/predictions.h"
@@ -15,89 +18,114 @@ namespace {
 
 using namespace lockstep;
 
-class BertClassify : public tasks::Recipe {
-  tasks::BertSource source;
-  tasks::TextFiles files;
-  std::optional<text::BertTokenizer> tokenizer;
-  models::BertForSequenceClassification model{nullptr};
-
-  std::filesystem::path vocabulary() const { return args.output_dir / "vocab.txt"; }
-
-  void add_flags(CommandLine program) override {
-    program.add_example(
-        "Fine-tune on two ranks and evaluate",
-        "lockrun --nproc-per-node 2 bert_classify --model-name-or-path DIR --train-file train.csv "
-        "--validation-file validation.csv --output-dir out");
-    program.add_example(
-        "Label new texts with the result",
-        "bert_classify --model-name-or-path out --do-predict --test-file new.csv --output-dir new");
-    source.add_flags(program);
-    files.add_flags(program);
-  }
-
-  void check_flags() override {
-    source.check(!files.train_file.empty());
-    files.check(args);
-  }
-
-  void read() override {
-    files.read(source.known_labels(), source.is_classifier());
-    if (files.train) train_size = static_cast<int64_t>(files.train->size());
-  }
-
-  void prepare() override {
-    if (!source.needs_vocabulary()) return;
-    const auto texts = files.train->column(files.text_column);
-    text::write_vocab(vocabulary(), text::build_vocab({texts.begin(), texts.end()}));
-  }
-
-  void load() override {
-    tokenizer.emplace(source.load_tokenizer(vocabulary()));
-    model = source.load_model(files.labels, *tokenizer, vocabulary());
-    const int64_t positions = model->config().max_position_embeddings;
-    train = files.dataset(files.train, *tokenizer, positions);
-    validation = files.dataset(files.validation, *tokenizer, positions);
-    test = files.dataset(files.test, *tokenizer, positions);
-  }
-
-  std::string about() const override {
-    return fmt::format("{}, {}", tasks::parameters_in_words(*model), files.about());
-  }
-
-  std::unique_ptr<Trainer> make_trainer(const ProcessGroup& world, OnSamples on_samples) override {
-    TrainerOptions<models::BertForSequenceClassification> options{
-        .train_dataset = train,
-        .eval_dataset = validation,
-        .forward =
-            [](auto& net, const Batch& batch) {
-              return net(
-                  models::BertBatch{batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]});
-            },
-        .metrics = {accuracy(), f1({.average = files.labels.size() == 2 ? "binary" : "macro"})},
-        .model_files =
-            [this] {
-              auto files = tokenizer->files();
-              files["config.json"] = model->config().to_json();
-              return files;
-            },
-        .on_samples = std::move(on_samples)};
-    return std::make_unique<Trainer>(model, args, world, std::move(options));
-  }
-
-  void write_predictions(const Trainer::Prediction& prediction) override {
-    std::vector<int64_t> records;  // those of the file, so that its bad rows do not move what follows
-    for (size_t row = 0; row < files.test->size(); ++row) records.push_back(files.test->record(row));
-    records.resize(static_cast<size_t>(prediction.outputs.size(0)));
-    lockstep::tasks::write_predictions(args.output_dir / "predictions.jsonl", prediction.outputs,
-                                       files.labels, records);
-  }
+struct Arguments {
+  tasks::BertSource source{};
+  tasks::TextFiles files{};
+  TrainingArguments training{};
 };
+
+struct Model {
+  text::BertTokenizer tokenizer;
+  models::BertForSequenceClassification classifier;
+};
+
+void add_flags(CommandLine program, Arguments& args) {
+  program.add_example(
+      "Fine-tune on two ranks and evaluate",
+      "lockrun --nproc-per-node 2 bert_classify --model-name-or-path DIR --train-file train.csv "
+      "--validation-file validation.csv --output-dir out");
+  program.add_example(
+      "Label new texts with the result",
+      "bert_classify --model-name-or-path out --do-predict --test-file new.csv --output-dir new");
+  args.source.add_flags(program);
+  args.files.add_flags(program);
+}
+
+void check(const Arguments& args) {
+  args.source.check(!args.files.train_file.empty());
+  args.files.check(args.training);
+}
+
+std::filesystem::path vocabulary_path(const Arguments& args) {
+  return args.training.output_dir / "vocab.txt";
+}
+
+/// For a model that is trained from scratch.
+void write_vocabulary(const Arguments& args, const tasks::TextTables& tables) {
+  if (!args.source.needs_vocabulary()) return;
+  const auto texts = tables.train->column(args.files.text_column);
+  text::write_vocab(vocabulary_path(args), text::build_vocab({texts.begin(), texts.end()}));
+}
+
+Model load(const Arguments& args, const tasks::TextTables& tables) {
+  at::manual_seed(args.training.seed);  // of new weights
+  auto tokenizer = args.source.load_tokenizer(vocabulary_path(args));
+  auto classifier = args.source.load_model(tables.labels, tokenizer, vocabulary_path(args));
+  return {std::move(tokenizer), std::move(classifier)};
+}
+
+TrainerOptions<models::BertForSequenceClassification> trainer_options(const Model& model,
+                                                                      const tasks::TextTables& tables,
+                                                                      const tasks::Datasets& data) {
+  const auto forward = [](auto& classifier, const Batch& batch) {
+    return classifier(
+        models::BertBatch{batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]});
+  };
+  const auto model_files = [&model] {
+    auto files = model.tokenizer.files();
+    files["config.json"] = model.classifier->config().to_json();
+    return files;
+  };
+  return {.train_dataset = data.train,
+          .eval_dataset = data.validation,
+          .forward = forward,
+          .metrics = {accuracy(), f1({.average = tables.labels.size() == 2 ? "binary" : "macro"})},
+          .model_files = model_files};
+}
+
+void write_predictions(const Arguments& args, const tasks::TextTables& tables, const at::Tensor& logits) {
+  std::vector<int64_t> records;  // those of the file, so that its bad rows do not move what follows
+  for (size_t row = 0; row < tables.test->size(); ++row) records.push_back(tables.test->record(row));
+  records.resize(static_cast<size_t>(logits.size(0)));
+  tasks::write_predictions(args.training.output_dir / "predictions.jsonl", logits, tables.labels, records);
+}
+
+int run(int argc, char** argv) {
+  Arguments args;
+  const auto recipe = tasks::start_recipe(
+      {.name = "bert_classify",
+       .description = "Fine-tunes a BERT-type model to classify texts, evaluates it and labels new texts",
+       .add_flags = [&](CommandLine program) { add_flags(program, args); },
+       .check_flags = [&] { check(args); }},
+      args.training, argc, argv);
+  if (!recipe) return 0;
+  const World& world = recipe->world;
+
+  const tasks::TextTables tables =
+      on_all_ranks(world, [&] { return args.files.read(args.source.known_labels()); });
+  tasks::make_output_dir(*recipe, args.training, tables.train_size(),
+                         [&] { write_vocabulary(args, tables); });
+  const Model model = on_all_ranks(world, [&] { return load(args, tables); });
+  const int64_t positions = model.classifier->config().max_position_embeddings;
+  const tasks::Datasets data =
+      on_all_ranks(world, [&] { return args.files.datasets(tables, model.tokenizer, positions); });
+
+  if (world.rank() == 0) {
+    const auto size = tasks::parameters_in_words(*model.classifier);
+    tasks::print_start(*recipe, args.training, data.train.size,
+                       fmt::format("{}, {}", size, args.files.about(tables)));
+  }
+  auto options = trainer_options(model, tables, data);
+  options.on_samples = tasks::log_samples(*recipe);
+  Trainer trainer(model.classifier, args.training, world, std::move(options));
+  tasks::train_and_test(*recipe, trainer, data, [&](const Trainer::Prediction& prediction) {
+    write_predictions(args, tables, prediction.outputs);
+  });
+  return 0;
+}
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  BertClassify recipe;
-  return lockstep::tasks::run_recipe(
-      "bert_classify", "Fine-tunes a BERT-type model to classify texts, evaluates it and labels new texts",
-      recipe, argc, argv);
+  return lockstep::tasks::run_recipe("bert_classify", [&] { return run(argc, argv); });
 }

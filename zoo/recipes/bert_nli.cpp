@@ -11,7 +11,12 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
-#include <map>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/cli/command_line.h"
 #include "lockstep/zoo.h"
@@ -85,67 +90,73 @@ void check(const Options& o, const World& world) {
   if (o.source.needs_vocabulary() && o.output_dir.empty()) refuse("--model-config needs --output-dir");
 }
 
-struct Pairs {
-  std::vector<text::Encoding> texts{};
-  std::vector<int64_t> labels{};
-  int64_t size() const { return static_cast<int64_t>(texts.size()); }
-};
+/// Nothing if --help was asked for.
+std::optional<Options> parse(int argc, char** argv, const World& world) {
+  Options o;
+  const auto flags = [&](CommandLine program) { add_flags(program, o); };
+  if (!parse_command_line("bert_nli", "Classifies pairs of texts, on replicas or ranks", flags, argc, argv))
+    return {};
+  check(o, world);
+  return o;
+}
 
 /// Without the rows on which MultiNLI's annotators did not agree, whose label is "-" or -1.
 tables::TextTable read_table(const std::filesystem::path& file, const Options& o) {
   const tables::TextTable table = tables::read_text_table(file);
-  bool by_name = false;
-  for (const auto label : table.column(o.label))
-    by_name = by_name || std::find(kLabels.begin(), kLabels.end(), label) != kLabels.end();
+  const auto labels = table.column(o.label);
+  const bool by_name = std::any_of(labels.begin(), labels.end(), [](const auto label) {
+    return std::find(kLabels.begin(), kLabels.end(), label) != kLabels.end();
+  });
   return tasks::with_labels(table, o.label, by_name ? kLabels : std::vector<std::string>{"0", "1", "2"});
 }
 
-Pairs encode(const tables::TextTable& table, const text::BertTokenizer& tokenizer, const Options& o) {
-  Pairs pairs;
-  const auto premises = table.column(o.premise);
-  const auto hypotheses = table.column(o.hypothesis);
-  for (size_t row = 0; row < table.size(); ++row) {
-    pairs.texts.push_back(
-        tokenizer.encode(premises[row], hypotheses[row], static_cast<size_t>(o.max_length)));
-  }
-  pairs.labels = tasks::label_ids(table, o.label, kLabels);
-  return pairs;
-}
-
-struct Setup {
-  models::BertForSequenceClassification model{nullptr};
-  Pairs train{}, validation{};
+struct Tables {
+  tables::TextTable train, validation;
 };
 
-std::filesystem::path vocabulary_of(const Options& o) { return o.output_dir / "vocab.txt"; }
+Tables read(const Options& o) {
+  return {.train = read_table(o.train_file, o), .validation = read_table(o.validation_file, o)};
+}
+
+std::filesystem::path vocabulary_path(const Options& o) { return o.output_dir / "vocab.txt"; }
 
 /// For a model that is trained from scratch.
-void make_vocabulary(const Options& o) {
-  const tables::TextTable train = read_table(o.train_file, o);
+void write_vocabulary(const Options& o, const tables::TextTable& train) {
   std::vector<std::string_view> texts;
   for (const auto& name : {o.premise, o.hypothesis}) {
     for (const auto text : train.column(name)) texts.push_back(text);
   }
   std::filesystem::create_directories(o.output_dir);
-  text::write_vocab(vocabulary_of(o), text::build_vocab(texts));
+  text::write_vocab(vocabulary_path(o), text::build_vocab(texts));
 }
 
-Setup load(const Options& o) {
-  Setup setup;
-  const tables::TextTable train = read_table(o.train_file, o), validation = read_table(o.validation_file, o);
-  const auto vocabulary = vocabulary_of(o);
-  const auto tokenizer = o.source.load_tokenizer(vocabulary);
-  at::manual_seed(o.seed);
-  setup.model = o.source.load_model(kLabels, tokenizer, vocabulary);
-  setup.train = encode(train, tokenizer, o);
-  setup.validation = encode(validation, tokenizer, o);
-  return setup;
+struct Model {
+  text::BertTokenizer tokenizer;
+  models::BertForSequenceClassification classifier;
+};
+
+Model load(const Options& o) {
+  at::manual_seed(o.seed);  // of new weights
+  auto tokenizer = o.source.load_tokenizer(vocabulary_path(o));
+  auto classifier = o.source.load_model(kLabels, tokenizer, vocabulary_path(o));
+  return {std::move(tokenizer), std::move(classifier)};
 }
 
-Loader<text::PaddedBatch> batches(const Pairs& pairs, std::vector<int64_t> indices, int64_t size,
-                                  bool drop_last) {
-  const auto pad = [&](const auto& batch) { return text::pad_batch(pairs.texts, pairs.labels, batch); };
-  return {std::move(indices), pad, {.batch_size = size, .drop_last = drop_last, .num_workers = 1}};
+struct Data {
+  Dataset train{}, validation{};
+};
+
+Data encode(const Options& o, Tables tables, const text::BertTokenizer& tokenizer) {
+  const auto encode_table = [&](const tables::TextTable& table) {
+    return tasks::text_dataset(table, {.text = o.premise, .text_pair = o.hypothesis, .label = o.label},
+                               tokenizer, kLabels, {.max_seq_length = static_cast<size_t>(o.max_length)});
+  };
+  Data data{.train = encode_table(tables.train), .validation = encode_table(tables.validation)};
+  if (data.train.size < o.batch_size) {
+    throw ValueError(fmt::format("bert_nli: {} has {} pairs, fewer than --batch-size {}",
+                                 o.train_file.string(), data.train.size, o.batch_size));
+  }
+  return data;
 }
 
 /// A rank's part of every batch of an epoch: the division that DataParallel makes.
@@ -159,14 +170,13 @@ std::vector<int64_t> part_of_rank(const std::vector<int64_t>& order, int64_t bat
   return mine;
 }
 
-models::BertBatch inputs(const text::PaddedBatch& batch) {
-  return {batch.input_ids, batch.token_type_ids, batch.attention_mask};
+models::BertBatch inputs(const Batch& batch) {
+  return {batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]};
 }
 
 /// The four strategies differ in these two functions alone.
 struct Strategy {
-  std::function<at::Tensor(const text::PaddedBatch&)>
-      loss{};  ///< backward leaves the whole batch's gradients
+  std::function<at::Tensor(const Batch&)> loss{};  ///< backward leaves the whole batch's gradients
   std::function<at::Tensor(const models::BertBatch&)> predict{};
   std::function<DataParallelTimes()> times = [] { return DataParallelTimes{}; };
 };
@@ -176,22 +186,22 @@ Strategy make_strategy(const Options& o, models::BertForSequenceClassification& 
     return at::cross_entropy_loss(logits, labels);
   };
   if (o.strategy == "single") {
-    return {[&, cross_entropy](auto& batch) { return cross_entropy(model(inputs(batch)), batch.labels); },
+    return {[&, cross_entropy](auto& batch) { return cross_entropy(model(inputs(batch)), batch["labels"]); },
             [&](auto& batch) { return model(batch); }};
   }
   if (o.strategy == "ddp") {
     const auto ddp = std::make_shared<DistributedDataParallel<models::BertForSequenceClassification>>(model);
-    return {[=](auto& batch) { return cross_entropy((*ddp)(inputs(batch)), batch.labels); },
+    return {[=](auto& batch) { return cross_entropy((*ddp)(inputs(batch)), batch["labels"]); },
             [&](auto& batch) { return model(batch); }};
   }
   const auto dp = std::make_shared<DataParallel<models::BertForSequenceClassification>>(
       model, DataParallelOptions{.replicas = o.replicas});
   Strategy strategy{{}, [=](auto& batch) { return (*dp)(batch); }, [=] { return dp->times(); }};
   if (o.strategy == "dp") {
-    strategy.loss = [=](auto& batch) { return cross_entropy((*dp)(inputs(batch)), batch.labels); };
+    strategy.loss = [=](auto& batch) { return cross_entropy((*dp)(inputs(batch)), batch["labels"]); };
   } else {
     const DataParallelCriterion criterion(cross_entropy);
-    strategy.loss = [=](auto& batch) { return criterion(*dp, batch.labels, inputs(batch)); };
+    strategy.loss = [=](auto& batch) { return criterion(*dp, batch["labels"], inputs(batch)); };
   }
   return strategy;
 }
@@ -202,14 +212,14 @@ struct Accuracy {
 
 /// Each pair is on exactly one rank; the exact accuracy adds up what the ranks count. The mean of the ranks'
 /// accuracies, which many programs print, differs where ranks have different numbers of pairs.
-Accuracy evaluate(const Strategy& strategy, models::BertForSequenceClassification& model, const Pairs& pairs,
-                  const Options& o, const World& world) {
+Accuracy evaluate(const Strategy& strategy, models::BertForSequenceClassification& model,
+                  const Dataset& pairs, const Options& o, const World& world) {
   const at::NoGradGuard no_grad;
   model->eval();
   const auto metric = accuracy();
-  auto loader = batches(pairs, evaluation_indices(pairs.size(), world.size(), world.rank()),
-                        o.batch_size / world.size(), /*drop_last=*/false);
-  while (const auto batch = loader.next()) metric->update(strategy.predict(inputs(*batch)), batch->labels);
+  Loader loader(pairs, evaluation_indices(pairs.size, world.size(), world.rank()),
+                {.batch_size = o.batch_size / world.size(), .num_workers = 1});
+  for (const Batch& batch : loader) metric->update(strategy.predict(inputs(batch)), batch["labels"]);
   model->train();
   at::Tensor mean = at::scalar_tensor(metric->compute(), at::kDouble);
   world.all_reduce(mean, {.op = ReduceOp::AVG});
@@ -265,17 +275,17 @@ void report(const Options& o, const World& world, int64_t steps, Seconds time, d
   if (!file.flush()) throw FileError("cannot write " + o.result_file.string());
 }
 
-void train(Setup& setup, const Options& o, const World& world) {
-  auto& model = setup.model;
+void train(models::BertForSequenceClassification& model, const Data& data, const Options& o,
+           const World& world) {
   const Strategy strategy = make_strategy(o, model);
   FusedAdamW optimizer(parameters(model), torch::optim::AdamWOptions(o.learning_rate));
   int64_t step = 0;
   auto start = std::chrono::steady_clock::now();
   DataParallelTimes before;
   for (int64_t epoch = 0; epoch < o.epochs; ++epoch) {
-    const auto order = random_indices(setup.train.size(), o.seed + static_cast<uint64_t>(epoch));
-    auto loader =
-        batches(setup.train, part_of_rank(order, o.batch_size, world), o.batch_size / world.size(), true);
+    const auto order = random_indices(data.train.size, o.seed + static_cast<uint64_t>(epoch));
+    Loader loader(data.train, part_of_rank(order, o.batch_size, world),
+                  {.batch_size = o.batch_size / world.size(), .drop_last = true, .num_workers = 1});
     for (; o.max_steps == 0 || step < o.max_steps; ++step) {
       const auto batch = loader.next();
       if (!batch) break;
@@ -300,33 +310,24 @@ void train(Setup& setup, const Options& o, const World& world) {
   const Seconds time = std::chrono::steady_clock::now() - start;
   const DataParallelTimes times = difference(strategy.times(), before);
   const double memory = memory_of_job(world);
-  const Accuracy accuracy = evaluate(strategy, model, setup.validation, o, world);
+  const Accuracy accuracy = evaluate(strategy, model, data.validation, o, world);
   if (world.rank() == 0) report(o, world, step, time, memory, accuracy, times);
 }
 
 int run(int argc, char** argv) {
   const World world = init();
   if (world.rank() != 0) log::set_level(log::Level::error);
-  Options o;
-  bool goes_on = false;
-  on_all_ranks(world, [&] {
-    const auto flags = [&](CommandLine program) { add_flags(program, o); };
-    goes_on =
-        parse_command_line("bert_nli", "Classifies pairs of texts, on replicas or ranks", flags, argc, argv);
-    if (goes_on) check(o, world);
-  });
-  if (!goes_on) return 0;
-  Setup setup;
+  if (world.rank() != 0) disable_progress_bars();
+  // A mistake is told once, by one rank.
+  const auto o = on_all_ranks(world, [&] { return parse(argc, argv, world); });
+  if (!o) return 0;  // --help
+  Tables tables = on_all_ranks(world, [&] { return read(*o); });
   on_all_ranks(world, [&] {  // before the others read it
-    if (o.source.needs_vocabulary() && world.rank() == 0) make_vocabulary(o);
+    if (o->source.needs_vocabulary() && world.rank() == 0) write_vocabulary(*o, tables.train);
   });
-  on_all_ranks(world, [&] {
-    setup = load(o);
-    if (setup.train.size() >= o.batch_size) return;
-    throw ValueError(fmt::format("bert_nli: {} has {} pairs, fewer than --batch-size {}",
-                                 o.train_file.string(), setup.train.size(), o.batch_size));
-  });
-  train(setup, o, world);
+  Model model = on_all_ranks(world, [&] { return load(*o); });
+  const Data data = on_all_ranks(world, [&] { return encode(*o, std::move(tables), model.tokenizer); });
+  train(model.classifier, data, *o, world);
   return 0;
 }
 

@@ -72,10 +72,8 @@ int run(int argc, char** argv) {
     lockstep::on_all_ranks(lockstep::init(), [&] {
       throw lockstep::ValueError(
           fmt::format("this process is already one of the ranks that a launcher (lockrun, torchrun, mpirun, "
-                      "srun) started; "
-                      "it would start {} more of its own, and so would each of the others. Leave RANKS out "
-                      "here, or start "
-                      "toy_ddp without a launcher",
+                      "srun) started; it would start {} more of its own, and so would each of the others. "
+                      "Leave RANKS out here, or start toy_ddp without a launcher",
                       *ranks));
     });
   }

@@ -9,18 +9,20 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
-#include "lockstep/base/main.h"
-#include "lockstep/base/memory.h"
 #include "lockstep/checkpoint/folder.h"
+#include "lockstep/comm/all_ranks.h"
 #include "lockstep/trainer/flags.h"
 #include "lockstep/zoo/tasks/recipe.h"
 #include "lockstep/zoo/tasks/sentence_pairs.h"
@@ -33,56 +35,71 @@ namespace {
 using namespace lockstep;
 namespace fs = std::filesystem;
 
-/// The model's weights in the layout of decoding, made when they are first needed after a change.
-class CurrentGenerator {
+struct Arguments {
+  tasks::TranslationOptions options{};
+  TrainingArguments training{};
+};
+
+struct Data {
+  tasks::SentencePairs train_pairs{}, validation_pairs{};
+  tasks::TranslationTokenizers tokenizers{};
+  std::shared_ptr<const tasks::EncodedPairs> train{},
+      validation{};  ///< validation: null if nothing is validated
+};
+
+/// Translates with a model in training, whose weights it brings into the layout of decoding when they are first needed
+/// after a change.
+class CurrentTranslator {
  public:
-  models::Generator& of(const models::Transformer& model) {
+  CurrentTranslator(models::GenerateOptions generate, const tasks::SpecialTokens& special)
+      : generate_(std::move(generate)) {
+    generate_.start_token_id = special.start;
+    generate_.eos_token_id = special.end;
+  }
+  /// Ids of the translations.
+  std::vector<std::vector<int64_t>> translate(const models::Transformer& model,
+                                              const std::vector<std::vector<int64_t>>& sources) {
     if (!generator_) generator_ = std::make_unique<models::Generator>(model);
-    return *generator_;
+    std::vector<std::vector<int64_t>> ids;
+    for (auto& sentence : generator_->generate(sources, generate_).sentences) ids.push_back(sentence.ids);
+    return ids;
   }
   void weights_changed() { generator_.reset(); }
 
  private:
+  models::GenerateOptions generate_;
   std::unique_ptr<models::Generator> generator_;
 };
 
 /// Prints examples after an evaluation, and gives checkpoints of whole epochs their names.
 class EpochReport : public TrainerCallback {
  public:
-  /// `encoded`: null where nothing is validated.
-  EpochReport(const tasks::TranslationOptions& options, const tasks::SentencePairs& pairs,
-              std::shared_ptr<const tasks::EncodedPairs> encoded,
-              const tasks::TranslationTokenizers& tokenizers, models::Transformer model,
-              std::shared_ptr<CurrentGenerator> generator)
-      : options_(options),
-        pairs_(pairs),
-        encoded_(std::move(encoded)),
-        tokenizers_(tokenizers),
-        model_(std::move(model)),
-        generator_(std::move(generator)) {}
+  EpochReport(const tasks::TranslationOptions& options, const Data& data, models::Transformer model,
+              CurrentTranslator& translator)
+      : options_(options), data_(data), model_(std::move(model)), translator_(translator) {}
   std::string name() const override { return "EpochReport"; }
 
   void on_step_end(CallbackContext& context) override {
-    generator_->weights_changed();
+    translator_.weights_changed();
     name_checkpoints(context);
   }
 
   void on_evaluate(CallbackContext& context) override {
-    generator_->weights_changed();  // it may hold averaged weights, which the model no longer has
+    translator_.weights_changed();  // it may hold averaged weights, which the model no longer has
     if (context.group.rank() == 0) print_examples();
-    generator_->weights_changed();
+    translator_.weights_changed();
   }
 
   void on_save(CallbackContext& context) override {
     const double epoch = context.state.epoch;
-    constexpr double rounding = 1e-9;
-    if (epoch > .5 && std::abs(epoch - std::round(epoch)) < rounding) {
+    constexpr double kRounding = 1e-9;
+    if (epoch > .5 && std::abs(epoch - std::round(epoch)) < kRounding) {
       unnamed_[std::llround(epoch) - 1] = checkpoint::checkpoint_name(context.state.global_step);
     }
     name_checkpoints(context);
   }
   void on_train_end(CallbackContext& context) override {
-    generator_->weights_changed();  // a checkpoint or the best model may have been loaded without a step
+    translator_.weights_changed();  // a checkpoint or the best model may have been loaded without a step
     name_checkpoints(context);
   }
 
@@ -109,206 +126,226 @@ class EpochReport : public TrainerCallback {
   }
 
   void print_examples() {
-    if (!encoded_) return;
-    const auto count =
-        std::min<int64_t>(options_.validation_examples, static_cast<int64_t>(encoded_->rows.size()));
+    if (!data_.validation) return;
+    const auto& [sources, targets, rows, dropped] = *data_.validation;
+    const auto all = static_cast<int64_t>(rows.size());
+    const auto count = std::min(options_.validation_examples, all);
     if (count == 0) return;
-    std::vector<std::vector<int64_t>> sources;
+    std::vector<std::vector<int64_t>> chosen;
     std::vector<const tasks::SentencePair*> shown;
     for (int64_t i = 0; i < count; ++i) {
-      const auto place = static_cast<size_t>(i * static_cast<int64_t>(encoded_->rows.size()) / count);
-      sources.push_back(encoded_->sources[place]);
-      shown.push_back(&pairs_.pairs[static_cast<size_t>(encoded_->rows[place])]);
+      const auto place = static_cast<size_t>(i * all / count);
+      chosen.push_back(sources[place]);
+      shown.push_back(&data_.validation_pairs.pairs[static_cast<size_t>(rows[place])]);
     }
-    auto generate = options_.generate;
-    generate.start_token_id = tokenizers_.special.start;
-    generate.eos_token_id = tokenizers_.special.end;
-    const auto result = generator_->of(model_).generate(sources, generate);
+    const auto translations = translator_.translate(model_, chosen);
     std::string text;
     for (size_t i = 0; i < shown.size(); ++i) {
       text += fmt::format("   source: {}\n   target: {}\npredicted: {}\n\n", shown[i]->source,
-                          shown[i]->target, text_of(result.sentences[i].ids, tokenizers_));
+                          shown[i]->target, tasks::text_of(translations[i], data_.tokenizers));
     }
     fmt::print("{}", text);
     std::fflush(stdout);
   }
 
   const tasks::TranslationOptions& options_;
-  const tasks::SentencePairs& pairs_;
-  std::shared_ptr<const tasks::EncodedPairs> encoded_;
-  const tasks::TranslationTokenizers& tokenizers_;
+  const Data& data_;
   models::Transformer model_;
-  std::shared_ptr<CurrentGenerator> generator_;
+  CurrentTranslator& translator_;
   std::map<int64_t, std::string> unnamed_;  ///< checkpoints of whole epochs, from 0
 };
 
-class Translate : public tasks::Recipe {
- public:
-  explicit Translate(tasks::TranslationOptions& given) : o(given) { tasks::set_translation_defaults(args); }
+void add_flags(CommandLine program, tasks::TranslationOptions& options) {
+  program.add_example("Train on two ranks, from the sentences of libreoffice_help.py (see lockstep data)",
+                      "lockrun --nproc-per-node 2 translate --data-dir help --lang-src en-US --lang-tgt it "
+                      "--drop-overlong --output-dir weights");
+  program.add_example("Continue after the last epoch",
+                      "translate --data-dir help --lang-src en-US --preload latest --output-dir weights");
+  program.add_example("Translate a file with the result", "translate --model-dir weights --input new.txt");
+  options.add_training_flags(program);
+  options.add_translation_flags(program);
+}
 
- private:
-  tasks::TranslationOptions& o;
-  tasks::SentencePairs train_pairs, validation_pairs;
-  std::shared_ptr<tasks::EncodedPairs> train_ids, validation_ids;
-  tasks::TranslationTokenizers tokenizers;
-  models::Transformer model{nullptr};
-  std::shared_ptr<CurrentGenerator> generator = std::make_shared<CurrentGenerator>();
+/// Completes the arguments: what one flag says about another, and what is in the directories that they name.
+void complete(Arguments& args) {
+  args.options.check(args.training);
+  const auto& [options, training] = args;
+  if (options.preload.empty()) return;
+  const auto found = tasks::find_preload(training.output_dir, options.model_basename, options.preload);
+  // If no epoch has ended yet, a run that was stopped in the first one goes on too.
+  args.training.resume_from_checkpoint = found.empty() ? "auto" : found.string();
+}
 
-  void add_flags(CommandLine program) override {
-    program.add_example("Train on two ranks, from the sentences of libreoffice_help.py (see lockstep data)",
-                        "lockrun --nproc-per-node 2 translate --data-dir help --lang-src en-US --lang-tgt it "
-                        "--drop-overlong --output-dir weights");
-    program.add_example("Continue after the last epoch",
-                        "translate --data-dir help --lang-src en-US --preload latest --output-dir weights");
-    program.add_example("Translate a file with the result", "translate --model-dir weights --input new.txt");
-    o.add_training_flags(program);
-    o.add_translation_flags(program);
+using Side = std::string tasks::SentencePair::*;
+
+std::shared_ptr<const text::WordLevelTokenizer> train_tokenizer(const tasks::SentencePairs& pairs, Side side,
+                                                                const tasks::TranslationOptions& o) {
+  std::vector<std::string> texts;
+  for (const auto& pair : pairs.pairs) texts.push_back(pair.*side);
+  return std::make_shared<const text::WordLevelTokenizer>(
+      text::WordLevelTokenizer::train(texts, {.vocab_size = o.vocab_size, .min_frequency = o.min_frequency}));
+}
+
+/// Those in --tokenizer-dir, or new ones of the training pairs.
+tasks::TranslationTokenizers make_tokenizers(const Arguments& args, const tasks::SentencePairs& pairs) {
+  const auto& o = args.options;
+  const fs::path& folder = o.tokenizer_dir.empty() ? args.training.output_dir : o.tokenizer_dir;
+  const auto source_file = folder / tasks::tokenizer_file_name(o.lang_src);
+  const auto target_file = folder / tasks::tokenizer_file_name(o.lang_tgt);
+  if (!o.tokenizer_dir.empty())
+    return tasks::TranslationTokenizers::from_files(source_file, o.lang_src, target_file, o.lang_tgt);
+  const auto source = train_tokenizer(pairs, &tasks::SentencePair::source, o);
+  return {.source_language = o.lang_src,
+          .target_language = o.lang_tgt,
+          .source_file = source_file,
+          .target_file = target_file,
+          .source = source,
+          .target = train_tokenizer(pairs, &tasks::SentencePair::target, o),
+          .special = tasks::SpecialTokens::of(*source, source_file)};
+}
+
+Data read(const Arguments& args) {
+  const auto& o = args.options;
+  Data data{.train_pairs = tasks::read_sentence_pairs(o.source_file, o.target_file)};
+  if (!o.validation_source_file.empty()) {
+    data.validation_pairs = tasks::read_sentence_pairs(o.validation_source_file, o.validation_target_file);
+  } else if (o.validation_split > 0) {
+    data.validation_pairs = tasks::split_off(data.train_pairs, o.validation_split, args.training.seed);
   }
+  data.tokenizers = make_tokenizers(args, data.train_pairs);
+  const auto encode = [&](const tasks::SentencePairs& pairs) {
+    const auto& [source_language, target_language, source_file, target_file, source, target, special] =
+        data.tokenizers;
+    return std::make_shared<const tasks::EncodedPairs>(tasks::encode_pairs(
+        pairs, *source, *target, special, {.seq_len = o.model.seq_len, .drop_overlong = o.drop_overlong}));
+  };
+  data.train = encode(data.train_pairs);
+  if (!data.validation_pairs.pairs.empty()) data.validation = encode(data.validation_pairs);
+  return data;
+}
 
-  void check_flags() override {
-    o.check(args);
-    const auto found = tasks::find_preload(args.output_dir, o.model_basename, o.preload);
-    // Where no epoch has ended yet, a run that was stopped in the first one goes on too.
-    if (!o.preload.empty()) args.resume_from_checkpoint = found.empty() ? "auto" : found.string();
-  }
+tasks::Datasets make_datasets(const Data& data, int64_t tokens_per_batch) {
+  const auto& special = data.tokenizers.special;
+  tasks::Datasets sets{.train = tasks::translation_dataset(data.train, special, tokens_per_batch)};
+  if (data.validation) sets.validation = tasks::translation_dataset(data.validation, special, 0);
+  return sets;
+}
 
-  fs::path tokenizer_path(const std::string& language) const {
-    return (o.tokenizer_dir.empty() ? args.output_dir : o.tokenizer_dir) /
-           tasks::tokenizer_file_name(language);
-  }
+models::Transformer load(const Arguments& args, const tasks::TranslationTokenizers& tokenizers) {
+  at::manual_seed(args.training.seed);  // of the weights
+  auto config = args.options.model;
+  config.source_vocab_size = tokenizers.source->vocab_size();
+  config.target_vocab_size = tokenizers.target->vocab_size();
+  config.pad_token_id = tokenizers.special.padding;
+  return models::Transformer(config);
+}
 
-  void read() override {
-    train_pairs = tasks::read_sentence_pairs(o.source_file, o.target_file);
-    if (!o.validation_source_file.empty()) {
-      validation_pairs = tasks::read_sentence_pairs(o.validation_source_file, o.validation_target_file);
-    } else if (o.validation_split > 0) {
-      validation_pairs = tasks::split_off(train_pairs, o.validation_split, args.seed);
-    }
-    const auto source_file = tokenizer_path(o.lang_src), target_file = tokenizer_path(o.lang_tgt);
-    if (o.tokenizer_dir.empty()) {
-      tokenizers = {.source_language = o.lang_src,
-                    .target_language = o.lang_tgt,
-                    .source_file = source_file,
-                    .target_file = target_file,
-                    .source = trained([](const tasks::SentencePair& pair) { return pair.source; }),
-                    .target = trained([](const tasks::SentencePair& pair) { return pair.target; }),
-                    .special = {}};
-      tokenizers.special = tasks::SpecialTokens::of(*tokenizers.source, source_file);
-    } else {
-      tokenizers = tasks::TranslationTokenizers::from_files(source_file, o.lang_src, target_file, o.lang_tgt);
-    }
-    const auto encoded = [&](const tasks::SentencePairs& pairs) {
-      return std::make_shared<tasks::EncodedPairs>(
-          tasks::encode_pairs(pairs, *tokenizers.source, *tokenizers.target, tokenizers.special,
-                              {.seq_len = o.model.seq_len, .drop_overlong = o.drop_overlong}));
-    };
-    train_ids = encoded(train_pairs);
-    train = tasks::translation_dataset(train_ids, tokenizers.special, o.tokens_per_batch);
-    if (!validation_pairs.pairs.empty()) {
-      validation_ids = encoded(validation_pairs);
-      validation = tasks::translation_dataset(validation_ids, tokenizers.special, 0);
-    } else {
-      args.eval_strategy = IntervalStrategy::NO;  // --validation-split 0 asks for that
-    }
-    train_size = train.size;
-  }
+std::string describe(const Arguments& args, const Data& data, const models::Transformer& model) {
+  const auto& o = args.options;
+  const auto dropped = data.train->dropped + (data.validation ? data.validation->dropped : 0);
+  return fmt::format(
+      "{}, {} to {}, {} and {} words, {} pairs to train on, {} to validate on{}{}",
+      tasks::parameters_in_words(*model), o.lang_src, o.lang_tgt, data.tokenizers.source->vocab_size(),
+      data.tokenizers.target->vocab_size(), data.train->rows.size(),
+      data.validation ? data.validation->rows.size() : 0,
+      dropped > 0 ? fmt::format(", {} too long and left out", dropped) : "",
+      o.tokens_per_batch > 0 ? fmt::format("; a sample is a batch of {} tokens", o.tokens_per_batch) : "");
+}
 
-  template <class Side>
-  std::shared_ptr<const text::WordLevelTokenizer> trained(const Side& side) const {
-    std::vector<std::string> texts;
-    for (const auto& pair : train_pairs.pairs) texts.push_back(side(pair));
-    return std::make_shared<const text::WordLevelTokenizer>(text::WordLevelTokenizer::train(
-        texts, {.vocab_size = o.vocab_size, .min_frequency = o.min_frequency}));
-  }
+constexpr int64_t kNoToken = -100;
 
-  void prepare() override {
-    if (o.tokenizer_dir.empty()) {
-      tokenizers.source->save(tokenizers.source_file);
-      tokenizers.target->save(tokenizers.target_file);
-    }
+/// Ids of the translations, filled up with kNoToken.
+at::Tensor translate_batch(CurrentTranslator& translator, const models::Transformer& model,
+                           const at::Tensor& source_ids, int64_t padding) {
+  std::vector<std::vector<int64_t>> sources;
+  for (const at::Tensor& row : source_ids.unbind(0)) {
+    const at::Tensor ids = row.masked_select(row.ne(padding));
+    sources.emplace_back(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + ids.size(0));
   }
+  return models::pad_ids(translator.translate(model, sources), kNoToken);
+}
 
-  void load() override {
-    o.model.source_vocab_size = tokenizers.source->vocab_size();
-    o.model.target_vocab_size = tokenizers.target->vocab_size();
-    o.model.pad_token_id = tokenizers.special.padding;
-    model = models::Transformer(o.model);
+/// The translations of translate_batch() as texts, and what they should be.
+text::Texts texts_of(const Data& data, const at::Tensor& translations, const at::Tensor& samples) {
+  text::Texts texts;
+  for (int64_t i = 0; i < samples.size(0); ++i) {
+    const at::Tensor row = translations[i].masked_select(translations[i].ge(0));
+    const auto* first = row.const_data_ptr<int64_t>();
+    texts.first.push_back(tasks::text_of({first, first + row.size(0)}, data.tokenizers));
+    const auto sample = static_cast<size_t>(samples[i].item<int64_t>());
+    texts.second.push_back(data.validation_pairs.pairs[sample].target);
   }
+  return texts;
+}
 
-  std::string about() const override {
-    const auto dropped = train_ids->dropped + (validation_ids ? validation_ids->dropped : 0);
-    return fmt::format(
-        "{}, {} to {}, {} and {} words, {} pairs to train on, {} to validate on{}{}",
-        tasks::parameters_in_words(*model), o.lang_src, o.lang_tgt, o.model.source_vocab_size,
-        o.model.target_vocab_size, train_ids->rows.size(), validation_ids ? validation_ids->rows.size() : 0,
-        dropped > 0 ? fmt::format(", {} too long and left out", dropped) : "",
-        o.tokens_per_batch > 0 ? fmt::format("; a sample is a batch of {} tokens", o.tokens_per_batch) : "");
-  }
+/// All that it is given must outlive the Trainer.
+TrainerOptions<models::Transformer> trainer_options(const Arguments& args, const Data& data,
+                                                    const tasks::Datasets& sets,
+                                                    const models::Transformer& model,
+                                                    CurrentTranslator& translator) {
+  const auto compute_loss = [&translator, padding = data.tokenizers.special.padding,
+                             smoothing = args.training.label_smoothing_factor](auto& net,
+                                                                               const Batch& batch) {
+    const at::Tensor& target = batch["target_ids"];
+    const at::Tensor logits = net(models::TransformerBatch{batch["source_ids"], target});
+    Loss loss = cross_entropy_sum(logits, batch["labels"].masked_select(target.ne(padding)),
+                                  {.ignore_index = padding, .label_smoothing = smoothing});
+    if (!c10::GradMode::is_enabled())
+      loss.outputs = translate_batch(translator, net.module(), batch["source_ids"], padding);
+    loss.labels = batch["sample"];
+    return loss;
+  };
+  const auto texts = [&data](const at::Tensor& translations, const at::Tensor& samples) {
+    return texts_of(data, translations, samples);
+  };
+  const auto model_files = [&data, model] {
+    auto files = data.tokenizers.files();
+    files["config.json"] = model->config().to_json();
+    return files;
+  };
+  return {.train_dataset = sets.train,
+          .eval_dataset = sets.validation,
+          .compute_loss = compute_loss,
+          .metrics = {text::metric_of_texts(text::bleu(), texts),
+                      text::metric_of_texts(text::char_error_rate(), texts),
+                      text::metric_of_texts(text::word_error_rate(), texts)},
+          .callbacks = {std::make_shared<EpochReport>(args.options, data, model, translator)},
+          .model_files = model_files};
+}
 
-  std::unique_ptr<Trainer> make_trainer(const ProcessGroup& world, OnSamples on_samples) override {
-    auto arguments = args;
-    const double smoothing = std::exchange(arguments.label_smoothing_factor, 0);  // compute_loss has it
-    const auto texts = [this](const at::Tensor& outputs, const at::Tensor& samples) {
-      return texts_of(outputs, samples);
-    };
-    TrainerOptions<models::Transformer> options{
-        .train_dataset = train,
-        .eval_dataset = validation,
-        .compute_loss =
-            [this, smoothing](auto& net, const Batch& batch) {
-              const int64_t padding = tokenizers.special.padding;
-              const at::Tensor& target = batch["target_ids"];
-              const at::Tensor logits = net(models::TransformerBatch{batch["source_ids"], target});
-              Loss loss = cross_entropy_sum(logits, batch["labels"].masked_select(target.ne(padding)),
-                                            {.ignore_index = padding, .label_smoothing = smoothing});
-              if (!c10::GradMode::is_enabled())
-                loss.outputs = translations_of(net.module(), batch["source_ids"]);
-              loss.labels = batch["sample"];
-              return loss;
-            },
-        .metrics = {text::metric_of_texts(text::bleu(), texts),
-                    text::metric_of_texts(text::char_error_rate(), texts),
-                    text::metric_of_texts(text::word_error_rate(), texts)},
-        .model_files =
-            [this] {
-              auto files = tokenizers.files();
-              files["config.json"] = model->config().to_json();
-              return files;
-            },
-        .on_samples = std::move(on_samples)};
-    options.callbacks.push_back(
-        std::make_shared<EpochReport>(o, validation_pairs, validation_ids, tokenizers, model, generator));
-    return std::make_unique<Trainer>(model, arguments, world, std::move(options));
-  }
+int train(Arguments& args, int argc, char** argv) {
+  const auto recipe =
+      tasks::start_recipe({.name = "translate",
+                           .description = "Trains a transformer to translate, and translates with it",
+                           .add_flags = [&](CommandLine program) { add_flags(program, args.options); },
+                           .check_flags = [&] { complete(args); }},
+                          args.training, argc, argv);
+  if (!recipe) return 0;
+  const World& world = recipe->world;
 
-  // Ids of the translations, filled up with -100.
-  at::Tensor translations_of(const models::Transformer& net, const at::Tensor& source_ids) {
-    constexpr int64_t nothing = -100;
-    std::vector<std::vector<int64_t>> sources;
-    for (const at::Tensor& row : source_ids.unbind(0)) {
-      const at::Tensor ids = row.masked_select(row.ne(tokenizers.special.padding));
-      sources.emplace_back(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + ids.size(0));
-    }
-    auto generate = o.generate;
-    generate.start_token_id = tokenizers.special.start;
-    generate.eos_token_id = tokenizers.special.end;
-    const auto result = generator->of(net).generate(sources, generate);
-    std::vector<std::vector<int64_t>> ids;
-    for (const auto& sentence : result.sentences) ids.push_back(sentence.ids);
-    return models::pad_ids(ids, nothing);
-  }
+  const Data data = on_all_ranks(world, [&] { return read(args); });
+  const tasks::Datasets sets =
+      on_all_ranks(world, [&] { return make_datasets(data, args.options.tokens_per_batch); });
+  if (!data.validation)
+    args.training.eval_strategy = IntervalStrategy::NO;  // --validation-split 0 asks for that
+  tasks::make_output_dir(*recipe, args.training, sets.train.size, [&] {
+    if (!args.options.tokenizer_dir.empty()) return;
+    data.tokenizers.source->save(data.tokenizers.source_file);
+    data.tokenizers.target->save(data.tokenizers.target_file);
+  });
+  const models::Transformer model = on_all_ranks(world, [&] { return load(args, data.tokenizers); });
 
-  text::Texts texts_of(const at::Tensor& outputs, const at::Tensor& samples) const {
-    text::Texts texts;
-    for (int64_t i = 0; i < samples.size(0); ++i) {
-      const at::Tensor row = outputs[i].masked_select(outputs[i].ge(0));
-      const auto* first = row.const_data_ptr<int64_t>();
-      texts.first.push_back(text_of({first, first + row.size(0)}, tokenizers));
-      texts.second.push_back(validation_pairs.pairs[static_cast<size_t>(samples[i].item<int64_t>())].target);
-    }
-    return texts;
-  }
-};
+  if (world.rank() == 0)
+    tasks::print_start(*recipe, args.training, sets.train.size, describe(args, data, model));
+  CurrentTranslator translator(args.options.generate, data.tokenizers.special);
+  auto options = trainer_options(args, data, sets, model, translator);
+  options.on_samples = tasks::log_samples(*recipe);
+  TrainingArguments training = args.training;
+  training.label_smoothing_factor = 0;  // compute_loss has it
+  Trainer trainer(model, training, world, std::move(options));
+  tasks::train_and_test(*recipe, trainer, sets);
+  return 0;
+}
 
 std::vector<std::string> lines_of(std::istream& stream) {
   std::vector<std::string> lines;
@@ -365,18 +402,18 @@ int translate_by_hand(tasks::Translator& translator, const tasks::TranslationOpt
   return 0;
 }
 
-int translate(tasks::TranslationOptions& o, const char* config, int argc, char** argv) {
-  TrainingArguments args;
-  if (config != nullptr) o.read_config(config, args);  // model_folder
+int translate(Arguments& args, int argc, char** argv) {
+  tasks::TranslationOptions& o = args.options;
   const auto add_flags = [&](CommandLine program) {
     o.add_training_flags(program);
     o.add_translation_flags(program);
-    add_training_flags(program, args);
+    add_training_flags(program, args.training);
   };
   if (!parse_command_line("translate", "Translates with a trained model", add_flags, argc, argv)) return 0;
   if (o.interactive && !o.input.empty())
     throw ValueError("--interactive and --input exclude each other; give one");
-  auto translator = tasks::Translator::from_directory(o.model_dir.empty() ? args.output_dir : o.model_dir);
+  const auto& directory = o.model_dir.empty() ? args.training.output_dir : o.model_dir;
+  auto translator = tasks::Translator::from_directory(directory);
   return o.interactive ? translate_by_hand(translator, o) : translate_lines(translator, o);
 }
 
@@ -396,28 +433,21 @@ const char* given(int argc, char** argv, std::string flag) {
 }
 
 int run(int argc, char** argv) {
-  tasks::TranslationOptions options;
+  Arguments args;
+  const auto has = [&](const char* flag) { return given(argc, argv, flag) != nullptr; };
+  const bool translates = has("--interactive") || has("--input");
+  if (!translates) tasks::set_translation_defaults(args.training);
   // What the configuration says is a default for the flags, so it is read before them.
-  const char* const config = given(argc, argv, "--config");
-  const bool translates =
-      given(argc, argv, "--interactive") != nullptr || given(argc, argv, "--input") != nullptr;
-  if (translates) {
-    skip_library_destructors();
-    keep_freed_memory();
-    return run_main("translate", [&] { return translate(options, config, argc, argv); });
-  }
-  Translate recipe(options);
-  if (config != nullptr) {
-    const int code = run_main("translate", [&] { return options.read_config(config, recipe.args), 0; });
-    if (code != 0) return code;
-  }
-  options.batch_size_given = given(argc, argv, "--per-device-train-batch-size") != nullptr;
-  if (options.batch_size_given && given(argc, argv, "--tokens-per-batch") == nullptr)
-    options.tokens_per_batch = 0;
-  return tasks::run_recipe("translate", "Trains a transformer to translate, and translates with it", recipe,
-                           argc, argv);
+  if (const char* const config = given(argc, argv, "--config"))
+    args.options.read_config(config, args.training);
+  if (translates) return translate(args, argc, argv);
+  args.options.batch_size_given = has("--per-device-train-batch-size");
+  if (args.options.batch_size_given && !has("--tokens-per-batch")) args.options.tokens_per_batch = 0;
+  return train(args, argc, argv);
 }
 
 }  // namespace
 
-int main(int argc, char** argv) { return run(argc, argv); }
+int main(int argc, char** argv) {
+  return lockstep::tasks::run_recipe("translate", [&] { return run(argc, argv); });
+}

@@ -47,19 +47,16 @@ void BertSource::check(bool trains) const {
   }
 }
 
-std::vector<std::string> BertSource::known_labels() const {
+KnownLabels BertSource::known_labels() const {
   if (!model_name_or_path.empty()) models::check_model_directory(model_name_or_path);
   if (!model_config.empty()) return {};
-  return models::BertConfig::from_file(model_name_or_path / "config.json").labels;
-}
-
-bool BertSource::is_classifier() const {
+  KnownLabels known{.names = models::BertConfig::from_file(model_name_or_path / "config.json").labels};
   const auto file = model_name_or_path / "model.safetensors";
-  if (!model_config.empty() || !std::filesystem::exists(file))
-    return false;  // load_model() says what is missing
+  if (!std::filesystem::exists(file)) return known;  // load_model() says what is missing
   const checkpoint::SafetensorsReader reader(file);
-  return std::any_of(reader.entries().begin(), reader.entries().end(),
-                     [](const auto& entry) { return entry.name == "classifier.weight"; });
+  known.has_classifier = std::any_of(reader.entries().begin(), reader.entries().end(),
+                                     [](const auto& entry) { return entry.name == "classifier.weight"; });
+  return known;
 }
 
 text::BertTokenizer BertSource::load_tokenizer(const std::filesystem::path& vocabulary) const {

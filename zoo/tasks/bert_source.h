@@ -11,6 +11,14 @@
 
 namespace lockstep::tasks {
 
+/// The labels of a model.
+struct KnownLabels {
+  std::vector<std::string> names{};  ///< by id; empty for a new model
+  /// Whether the model's file has a head that tells them apart; false for a new model, and for an encoder, whose names
+  /// are only the default ones.
+  bool has_classifier = false;
+};
+
 /// --model-name-or-path, --model-config, --tokenizer-name and the dropouts.
 struct BertSource {
   std::filesystem::path model_name_or_path;  ///< a trained model's directory; empty: model_config
@@ -24,11 +32,8 @@ struct BertSource {
   /// Throws ValueError for flags that do not fit together.
   void check(bool trains) const;
 
-  /// The labels of a model that was trained before; empty for a new one. Throws FileError.
-  std::vector<std::string> known_labels() const;
-  /// Whether the model's file has a head that tells labels apart; false for a new model, and for an encoder, whose
-  /// known_labels() are only the default names. Throws FileError.
-  bool is_classifier() const;
+  /// The labels of the model. Throws FileError.
+  KnownLabels known_labels() const;
   /// From --tokenizer-name or the model's directory; where neither is given, `vocabulary`. Throws FileError.
   text::BertTokenizer load_tokenizer(const std::filesystem::path& vocabulary) const;
   /// Whether neither --model-name-or-path nor --tokenizer-name is given, so that a vocabulary must be made.

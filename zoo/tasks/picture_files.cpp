@@ -24,6 +24,49 @@ void decode_first(const vision::PictureSet& pictures) {
   }
 }
 
+/// The transforms that the flags ask for; without flags, what read() knows better is 0.
+vision::PictureTransforms wanted_transforms(const PictureFiles& files) {
+  auto transforms = files.transforms;
+  transforms.crop_padding_mode = static_cast<vision::PaddingMode>(
+      std::find(kPaddingModes.begin(), kPaddingModes.end(), files.padding_mode) - kPaddingModes.begin());
+  transforms.crop_padding = files.crop_padding.value_or(0);
+  transforms.flip_probability = files.flip_probability.value_or(0);
+  return transforms;
+}
+
+std::filesystem::path find_known_set() {
+  std::error_code ignored;
+  for (const char* const known : {".data/cifar10", ".data/icons32"}) {
+    if (std::filesystem::exists(known, ignored)) return known;
+  }
+  throw ValueError(
+      "there are no pictures: give --data-dir; or download a set with fetch.py cifar10, or make one from Debian's "
+      "packages with icons32.py --output-dir .data/icons32: `lockstep data` says where these programs are");
+}
+
+/// Test pictures of a class that was not trained could only be wrong.
+void check_classes(const Pictures& pictures) {
+  const auto &train = pictures.train->classes(), &test = pictures.test->classes();
+  const auto refuse_lone = [&](const char* which, const auto& classes, const auto& others) {
+    for (const std::string& name : classes) {
+      if (std::find(others.begin(), others.end(), name) != others.end()) continue;
+      throw ValueError(fmt::format(
+          "the training pictures in {} have {} classes, the test pictures {}: only the {} pictures have {}; "
+          "expected the same folders in both",
+          pictures.directory.string(), train.size(), test.size(), which, name));
+    }
+  };
+  refuse_lone("training", train, test);
+  refuse_lone("test", test, train);
+}
+
+int64_t size_of_first(const vision::PictureSet& pictures) {
+  const auto first = pictures.pixels(0);
+  if (first.height == first.width) return first.height;
+  throw ValueError(fmt::format("{} has {} x {} pixels; give the size that all are to have, --image-size",
+                               pictures.source(0), first.width, first.height));
+}
+
 }  // namespace
 
 void PictureFiles::add_flags(CommandLine program) {
@@ -65,73 +108,42 @@ void PictureFiles::add_flags(CommandLine program) {
       .with_default();
 }
 
-void PictureFiles::check() {
-  transforms.crop_padding_mode = static_cast<vision::PaddingMode>(
-      std::find(kPaddingModes.begin(), kPaddingModes.end(), padding_mode) - kPaddingModes.begin());
-  transforms.crop_padding = crop_padding.value_or(0);
-  transforms.flip_probability = flip_probability.value_or(0);
-  vision::check_transforms(transforms);
+void PictureFiles::check() const {
+  vision::check_transforms(wanted_transforms(*this));
   vision::check_mixing(mixing);
 }
 
-void PictureFiles::read() {
-  using vision::PictureSplit;
-  if (data_dir.empty()) {
-    std::error_code ignored;
-    for (const char* const known : {".data/cifar10", ".data/icons32"}) {
-      if (data_dir.empty() && std::filesystem::exists(known, ignored)) data_dir = known;
-    }
-    if (data_dir.empty()) {
-      throw ValueError(
-          "there are no pictures: give --data-dir; or download a set with fetch.py cifar10, or make one from Debian's "
-          "packages with icons32.py --output-dir .data/icons32: `lockstep data` says where these programs are");
-    }
-  }
-  train = open_pictures(data_dir, PictureSplit::train);
-  test = open_pictures(data_dir, PictureSplit::test);
-  for (const bool of_train : {true, false}) {
-    const auto &classes = (of_train ? train : test)->classes(),
-               &others = (of_train ? test : train)->classes();
-    const auto lone = std::find_if(classes.begin(), classes.end(), [&](const std::string& name) {
-      return std::find(others.begin(), others.end(), name) == others.end();
-    });
-    if (lone == classes.end()) continue;
-    throw ValueError(fmt::format(
-        "the training pictures in {} have {} classes, the test pictures {}: only the {} pictures have {}; "
-        "expected the same folders in both",
-        data_dir.string(), train->classes().size(), test->classes().size(), of_train ? "training" : "test",
-        *lone));
-  }
-  if (image_size == 0) {
-    const auto first = train->pixels(0);
-    if (first.height != first.width) {
-      throw ValueError(fmt::format("{} has {} x {} pixels; give the size that all are to have, --image-size",
-                                   train->source(0), first.width, first.height));
-    }
-    image_size = first.height;
-  }
-  transforms.size = image_size;
-  transforms.crop_padding = crop_padding.value_or(train->may_be_mirrored() ? 4 : 2);
-  transforms.flip_probability = flip_probability.value_or(train->may_be_mirrored() ? 0.5 : 0);
-  for (const auto& set : {train, test}) decode_first(*set);
+Pictures PictureFiles::read() const {
+  Pictures pictures{.directory = data_dir.empty() ? find_known_set() : data_dir, .mixing = mixing};
+  pictures.train = open_pictures(pictures.directory, vision::PictureSplit::train);
+  pictures.test = open_pictures(pictures.directory, vision::PictureSplit::test);
+  check_classes(pictures);
+  pictures.image_size = image_size > 0 ? image_size : size_of_first(*pictures.train);
+  auto& transforms = pictures.train_transforms = wanted_transforms(*this);
+  const bool is_mirrored = pictures.train->may_be_mirrored();
+  transforms.size = pictures.image_size;
+  transforms.crop_padding = crop_padding.value_or(is_mirrored ? 4 : 2);
+  transforms.flip_probability = flip_probability.value_or(is_mirrored ? 0.5 : 0);
+  for (const auto& set : {pictures.train, pictures.test}) decode_first(*set);
+  return pictures;
 }
 
-std::string PictureFiles::about() const {
+std::string Pictures::about() const {
   return fmt::format("{} + {} pictures of {}x{} pixels in {} classes", train->size(), test->size(),
                      image_size, image_size, classes().size());
 }
 
-Dataset PictureFiles::train_dataset(uint64_t seed, std::shared_ptr<const std::atomic<int64_t>> epoch,
-                                    int64_t num_classes) const {
-  return picture_dataset(train, {.transforms = transforms,
+Dataset Pictures::train_dataset(uint64_t seed, std::shared_ptr<const std::atomic<int64_t>> epoch,
+                                int64_t num_classes) const {
+  return picture_dataset(train, {.transforms = train_transforms,
                                  .mixing = mixing,
                                  .num_classes = num_classes,
                                  .seed = seed,
                                  .epoch = std::move(epoch)});
 }
 
-Dataset PictureFiles::test_dataset() const {
-  return picture_dataset(test, {.transforms = without_random(transforms)});
+Dataset Pictures::test_dataset() const {
+  return picture_dataset(test, {.transforms = without_random(train_transforms)});
 }
 
 }  // namespace lockstep::tasks

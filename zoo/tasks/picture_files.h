@@ -15,39 +15,45 @@
 
 namespace lockstep::tasks {
 
-/// --data-dir and what happens to its pictures on their way into a batch.
-struct PictureFiles {
-  std::filesystem::path data_dir{};  ///< see vision::open_pictures(); empty: read() looks for a set
-  int64_t image_size = 0;            ///< pixels of a side; 0: the first picture's
-  /// What happens to training pictures; read() sets `size`, and crop and flip as the next two say.
-  vision::PictureTransforms transforms{};
-  std::optional<int64_t> crop_padding{};     ///< nothing: 4 for CIFAR, as is usual, else 2
-  std::optional<double> flip_probability{};  ///< nothing: 0.5 for CIFAR; no digit or sign is mirrored
+/// The pictures of a classification and what happens to them on their way into a batch.
+struct Pictures {
+  std::filesystem::path directory{};             ///< where they are from
+  std::shared_ptr<vision::PictureSet> train{};   ///< to train on
+  std::shared_ptr<vision::PictureSet> test{};    ///< to evaluate on; it has the classes of `train`
+  int64_t image_size = 0;                        ///< pixels of a side
+  vision::PictureTransforms train_transforms{};  ///< of training pictures
+  vision::Mixing mixing{};                       ///< of training pictures with each other
 
-  vision::Mixing mixing{};               ///< of training pictures with each other
-  std::string padding_mode = "reflect";  ///< of `transforms`, by torchvision's name
-
-  /// Adds the flags, which write into the members above.
-  void add_flags(CommandLine program);
-  /// Brings padding_mode into `transforms`. Throws ValueError for a transform that cannot be.
-  void check();
-
-  std::shared_ptr<vision::PictureSet> train{};  ///< set by read()
-  std::shared_ptr<vision::PictureSet> test{};   ///< set by read()
-  /// Opens both sets; a set without test pictures is an error. Without --data-dir: .data/cifar10 or .data/icons32, whichever
-  /// is there. Decodes the first 10,000 pictures of each, so that damaged ones are reported before
-  /// training. Throws FileError; ValueError where the two have other classes.
-  void read();
-  /// Names of the classes by number; after read().
+  /// Names of the classes by number.
   const std::vector<std::string>& classes() const { return train->classes(); }
   /// "3439 + 754 pictures of 32x32 pixels in 8 classes"
   std::string about() const;
-  /// Batches for training, with random transforms of the epoch that `epoch` says, for a model of `num_classes` outputs. After
-  /// read().
+  /// Batches for training, with random transforms of the epoch that `epoch` says, for a model of `num_classes` outputs.
   Dataset train_dataset(uint64_t seed, std::shared_ptr<const std::atomic<int64_t>> epoch,
                         int64_t num_classes) const;
-  /// Batches for evaluation, without random transforms. After read().
+  /// Batches for evaluation, without random transforms.
   Dataset test_dataset() const;
+};
+
+/// --data-dir and the flags of the transforms.
+struct PictureFiles {
+  std::filesystem::path data_dir{};  ///< see vision::open_pictures(); empty: read() looks for a set
+  int64_t image_size = 0;            ///< pixels of a side; 0: the first picture's
+  /// What happens to training pictures; `size`, crop, padding mode and flip are as the other members say.
+  vision::PictureTransforms transforms{};
+  std::optional<int64_t> crop_padding{};     ///< nothing: 4 for CIFAR, as is usual, else 2
+  std::string padding_mode = "reflect";      ///< of cropping, by torchvision's name
+  std::optional<double> flip_probability{};  ///< nothing: 0.5 for CIFAR; no digit or sign is mirrored
+  vision::Mixing mixing{};                   ///< of training pictures with each other
+
+  /// Adds the flags, which write into the members above.
+  void add_flags(CommandLine program);
+  /// Throws ValueError for a transform that cannot be.
+  void check() const;
+  /// Opens both sets; a set without test pictures is an error. Without --data-dir: .data/cifar10 or .data/icons32, whichever
+  /// is there. Decodes the first 10,000 pictures of each, so that damaged ones are reported before
+  /// training. Throws FileError; ValueError if the two have other classes.
+  Pictures read() const;
 };
 
 }  // namespace lockstep::tasks

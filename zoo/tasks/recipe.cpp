@@ -9,7 +9,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <optional>
+#include <memory>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
@@ -29,28 +30,8 @@ namespace lockstep::tasks {
 namespace {
 
 /// Among how many ranks samples are divided.
-int data_ranks(const Recipe& recipe, const World& world) {
-  return recipe.args.deterministic_world > 0 ? recipe.args.deterministic_world : world.size();
-}
-
-void print_start(const Recipe& recipe, const World& world) {
-  fmt::print("{} rank{} (backend {}, {} thread{} each), {}\n", world.size(), world.size() == 1 ? "" : "s",
-             world.backend_name(), at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s",
-             recipe.about());
-  if (recipe.train_size > 0) {
-    const auto plan = plan_training(recipe.train_size, data_ranks(recipe, world), recipe.args);
-    fmt::print("training: {} samples, {} steps of {} samples\n", recipe.train_size, plan.max_steps,
-               plan.total_train_batch_size);
-  }
-  std::fflush(stdout);
-}
-
-Recipe::OnSamples sample_log(const std::filesystem::path& path, int rank) {
-  if (path.empty()) return {};
-  return [rank, file = std::make_shared<LineFile>(path, false)](int64_t step,
-                                                                const std::vector<int64_t>& ids) {
-    file->append(fmt::format(R"({{"step": {}, "rank": {}, "ids": [{}]}})", step, rank, fmt::join(ids, ", ")));
-  };
+int data_ranks(const TrainingArguments& args, const World& world) {
+  return args.deterministic_world > 0 ? args.deterministic_world : world.size();
 }
 
 /// The signal by which any rank has been asked to stop; all ranks call it.
@@ -60,8 +41,29 @@ int agreed_stop_signal(const World& world) {
   return signal.item<int>();
 }
 
-void train_and_test(Recipe& recipe, const World& world, Trainer& trainer) {
-  const auto& args = recipe.args;
+/// Catches signals that come after the last step until everything is saved. Unless it is reset it lives as long as the
+/// process, in whose end a signal would look like a failure.
+std::optional<StopSignals>& caught_signals() {
+  static auto* const signals = new std::optional<StopSignals>;  // never destroyed
+  return *signals;
+}
+
+/// Ends all ranks if one of them has been asked to stop: the model is saved, and predictions may take long.
+void end_if_stopped(const World& world, const std::filesystem::path& output_dir) {
+  const int signal = agreed_stop_signal(world);
+  if (signal == 0) return;
+  const std::string text = fmt::format("stopped by {} before the predictions; the model is saved in {}",
+                                       signal == SIGINT    ? "SIGINT"
+                                       : signal == SIGUSR1 ? "SIGUSR1"
+                                                           : "SIGTERM",
+                                       output_dir.string());
+  if (world.rank() == 0) std::fputs((text + "\n").c_str(), stderr);
+  throw ReportedError(text, stop_exit_code(signal));
+}
+
+void train_evaluate_predict(const World& world, Trainer& trainer, const Datasets& data,
+                            const WritePredictions& write_predictions) {
+  const auto& args = trainer.args();
   const bool main_rank = world.rank() == 0;
   const auto started = std::chrono::steady_clock::now();
   std::vector<std::pair<std::string, Metrics>> summary;
@@ -71,34 +73,25 @@ void train_and_test(Recipe& recipe, const World& world, Trainer& trainer) {
     if (writes) save_metrics(args.output_dir, split, metrics);
     summary.emplace_back(split, metrics);
   };
-  const bool trains = recipe.train.size > 0;
-  // A signal that comes after the last step waits until everything is saved. It is never deleted where nothing
-  // but the process's end follows, in which a signal would look like a failure.
-  const StopSignals* const signals = trains && args.saves() ? new StopSignals : nullptr;
+  const bool trains = data.train.size > 0;
+  auto& signals = caught_signals();
+  if (trains && args.saves()) signals.emplace();
   if (trains) {
     save("train", trainer.train());
     if (args.fast_dev_run == 0) trainer.save_model(args.output_dir);
     if (writes) save_trainer_state(trainer.state(), args.output_dir);
   }
-  if (recipe.validation.size > 0) {
+  if (data.validation.size > 0) {
     // The last step's evaluation is of the same model.
     const auto last = trainer.last_evaluation();
-    save("eval", last.empty() ? trainer.evaluate(recipe.validation) : last);
+    save("eval", last.empty() ? trainer.evaluate(data.validation) : last);
   }
-  if (recipe.test.size > 0) {
-    if (const int signal = signals == nullptr ? 0 : agreed_stop_signal(world)) {
-      const std::string text = fmt::format("stopped by {} before the predictions; the model is saved in {}",
-                                           signal == SIGINT    ? "SIGINT"
-                                           : signal == SIGUSR1 ? "SIGUSR1"
-                                                               : "SIGTERM",
-                                           args.output_dir.string());
-      if (main_rank) std::fputs((text + "\n").c_str(), stderr);
-      throw ReportedError(text, stop_exit_code(signal));
-    }
-    delete signals;
-    const auto prediction = trainer.predict(recipe.test);
+  if (data.test.size > 0) {
+    if (signals) end_if_stopped(world, args.output_dir);
+    signals.reset();
+    const auto prediction = trainer.predict(data.test);
     save("test", prediction.metrics);
-    if (main_rank) recipe.write_predictions(prediction);
+    if (main_rank && write_predictions) write_predictions(prediction);
   }
   if (!main_rank) return;
   if (trains) {
@@ -110,74 +103,95 @@ void train_and_test(Recipe& recipe, const World& world, Trainer& trainer) {
   if (trains && writes) fmt::print("model saved in {}\n", args.output_dir.string());
 }
 
-void work(Recipe& recipe, const World& world, const std::filesystem::path& log_sample_ids) {
-  const auto trainer = recipe.make_trainer(world, sample_log(log_sample_ids, world.rank()));
-  try {
-    train_and_test(recipe, world, *trainer);
-  } catch (const std::exception& error) {
-    detail::note_failure(*trainer, error);
-    throw;
-  }
+}  // namespace
+
+int run_recipe(const char* name, const std::function<int()>& body) {
+  skip_library_destructors();
+  keep_freed_memory();  // a step's tensors return in the next
+  return run_main(name, body);
 }
 
-int run(const char* name, const char* description, Recipe& recipe, int argc, char** argv) {
-  // Every rank finds the same mistake in the flags; it is reported once the ranks can agree who speaks.
+std::optional<RecipeRun> start_recipe(const RecipeProgram& program, TrainingArguments& args, int argc,
+                                      char** argv) {
   std::filesystem::path log_sample_ids;
+  // Every rank finds the same mistake in the flags; it is reported once the ranks can agree who speaks.
   std::optional<ValueError> mistake;
   try {
-    const auto add_flags = [&](CommandLine program) {
-      recipe.add_flags(program);
-      program
+    const auto add_flags = [&](CommandLine command_line) {
+      if (program.add_flags) program.add_flags(command_line);
+      command_line
           .add_option("--log-sample-ids", log_sample_ids,
                       "Write the samples of every step and rank to this file")
           .type_name("FILE");
-      add_training_flags(program, recipe.args);
+      add_training_flags(command_line, args);
     };
-    if (!parse_command_line(name, description, add_flags, argc, argv)) return 0;
-    recipe.args.validate();
-    recipe.check_flags();
+    if (!parse_command_line(program.name, program.description, add_flags, argc, argv)) return std::nullopt;
+    args.validate();
+    if (program.check_flags) program.check_flags();
   } catch (const ValueError& error) {
     mistake = error;
   }
-  auto world = init({.backend = mistake ? "" : recipe.args.ddp_backend, .timeout = recipe.args.ddp_timeout});
+  World world = init({.backend = mistake ? "" : args.ddp_backend, .timeout = args.ddp_timeout});
   if (world.rank() != 0) {
     log::set_level(log::Level::error);
     disable_progress_bars();
   }
   on_all_ranks(world, [&] {
     if (mistake) throw *mistake;
-    recipe.read();
-    if (recipe.train_size > 0) {
-      if (world.rank() == 0) check_output_dir(recipe.args);
-      plan_training(recipe.train_size, data_ranks(recipe, world), recipe.args);
-    }
-    if (world.rank() == 0) {
-      make_directory(recipe.args.output_dir);
-      if (!log_sample_ids.empty()) LineFile(log_sample_ids, true);
-      recipe.prepare();
-    }
   });
-  on_all_ranks(world, [&] {
-    at::manual_seed(recipe.args.seed);
-    recipe.load();
-  });
-  if (world.rank() == 0) print_start(recipe, world);
-  work(recipe, world, log_sample_ids);
-  return 0;
+  return RecipeRun{.world = std::move(world), .log_sample_ids = std::move(log_sample_ids)};
 }
 
-}  // namespace
+void make_output_dir(const RecipeRun& run, const TrainingArguments& args, int64_t train_size,
+                     const std::function<void()>& write) {
+  const World& world = run.world;
+  on_all_ranks(world, [&] {
+    if (train_size > 0) {
+      if (world.rank() == 0) check_output_dir(args);
+      plan_training(train_size, data_ranks(args, world), args);
+    }
+    if (world.rank() != 0) return;
+    make_directory(args.output_dir);
+    if (!run.log_sample_ids.empty()) LineFile(run.log_sample_ids, true);
+    if (write) write();
+  });
+}
+
+void print_start(const RecipeRun& run, const TrainingArguments& args, int64_t train_size,
+                 const std::string& about) {
+  const World& world = run.world;
+  fmt::print("{} rank{} (backend {}, {} thread{} each), {}\n", world.size(), world.size() == 1 ? "" : "s",
+             world.backend_name(), at::get_num_threads(), at::get_num_threads() == 1 ? "" : "s", about);
+  if (train_size > 0) {
+    const auto plan = plan_training(train_size, data_ranks(args, world), args);
+    fmt::print("training: {} samples, {} steps of {} samples\n", train_size, plan.max_steps,
+               plan.total_train_batch_size);
+  }
+  std::fflush(stdout);
+}
+
+std::function<void(int64_t step, const std::vector<int64_t>& indices)> log_samples(const RecipeRun& run) {
+  if (run.log_sample_ids.empty()) return {};
+  return [rank = run.world.rank(), file = std::make_shared<LineFile>(run.log_sample_ids, false)](
+             int64_t step, const std::vector<int64_t>& ids) {
+    file->append(fmt::format(R"({{"step": {}, "rank": {}, "ids": [{}]}})", step, rank, fmt::join(ids, ", ")));
+  };
+}
+
+void train_and_test(const RecipeRun& run, Trainer& trainer, const Datasets& data,
+                    const WritePredictions& write_predictions) {
+  try {
+    train_evaluate_predict(run.world, trainer, data, write_predictions);
+  } catch (const std::exception& error) {
+    detail::note_failure(trainer, error);
+    throw;
+  }
+}
 
 std::string parameters_in_words(const torch::nn::Module& module) {
   int64_t parameters = 0;
   for (const auto& parameter : lockstep::parameters(module)) parameters += parameter.numel();
   return fmt::format("{:.1f} M parameters", static_cast<double>(parameters) / 1e6);
-}
-
-int run_recipe(const char* name, const char* description, Recipe& recipe, int argc, char** argv) {
-  skip_library_destructors();
-  keep_freed_memory();  // a step's tensors return in the next
-  return run_main(name, [&] { return run(name, description, recipe, argc, argv); });
 }
 
 }  // namespace lockstep::tasks

@@ -1,61 +1,71 @@
 // What every program that trains with a Trainer does around its data and its model.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/cli/command_line.h"
 #include "lockstep/comm/init.h"
-#include "lockstep/data/dataset.h"
 #include "lockstep/trainer/trainer.h"
 #include "lockstep/trainer/training_arguments.h"
+#include "lockstep/zoo/tasks/datasets.h"
 
 namespace lockstep::tasks {
 
-/// A program's data and model. Derive from it, and give run_recipe() an object of your class: it calls the
-/// functions in the order in which they stand here, on every rank.
-class Recipe {
- public:
-  virtual ~Recipe() = default;
-
-  /// Adds the program's own flags; those of `args` follow.
-  virtual void add_flags(CommandLine program) = 0;
-  /// Throws ValueError for flags that do not fit together; args are valid.
-  virtual void check_flags() {}
-  /// Reads the files and sets train_size: whatever is wrong with them is said before anything is made. Writes
-  /// nothing.
-  virtual void read() = 0;
-  /// On rank 0, before the others go on: writes into args.output_dir, which exists, what load() reads.
-  virtual void prepare() {}
-  /// Sets train, validation and test, and makes the model, alike on all ranks. torch's default generator has
-  /// been seeded with args.seed.
-  virtual void load() = 0;
-  /// For the first line: "11.2 M parameters, labels negative, positive".
-  virtual std::string about() const = 0;
-  /// `on_samples` is for TrainerOptions.
-  using OnSamples = std::function<void(int64_t step, const std::vector<int64_t>& indices)>;
-  /// Makes the Trainer of the model and the datasets, with `args`; all ranks of `world` call it.
-  virtual std::unique_ptr<Trainer> make_trainer(const ProcessGroup& world, OnSamples on_samples) = 0;
-  /// On rank 0, into args.output_dir; called where `test` has samples.
-  virtual void write_predictions(const Trainer::Prediction& /*prediction*/) {}
-
-  TrainingArguments args{};  ///< set defaults in the constructor; flags change them before check_flags()
-  int64_t train_size = 0;    ///< samples, set by read(); 0: nothing is trained
-  Dataset train{};           ///< set by load(); empty: nothing is trained
-  Dataset validation{};      ///< set by load(); empty: there is no evaluation
-  Dataset test{};            ///< set by load(); empty: there is no prediction
+/// A recipe's name and flags.
+struct RecipeProgram {
+  const char* name;         ///< stands before its errors, and in --help
+  const char* description;  ///< one line for --help
+  std::function<void(CommandLine)>
+      add_flags{};  ///< adds the recipe's own flags; those of its arguments follow
+  std::function<void()>
+      check_flags{};  ///< throws ValueError for flags that do not fit together; the arguments are valid
 };
+
+/// A process of a recipe among the others.
+struct RecipeRun {
+  World world;                             ///< all ranks of the job
+  std::filesystem::path log_sample_ids{};  ///< of --log-sample-ids; empty: no file
+};
+
+/// main() of a recipe: run_main() around `body`, with the settings that make a training and its end quick. Returns the
+/// exit code.
+int run_recipe(const char* name, const std::function<int()>& body);
+
+/// Reads the flags into `args` and what `program` names, and joins the other ranks; nothing if the flags ask for help
+/// only. Ranks other than 0 become silent but for errors. A mistake in the flags is told once, by one rank, and throws
+/// on all. Blocks.
+///
+///     const auto run = tasks::start_recipe({.name = "name", .description = "Does this"}, args, argc, argv);
+///     if (!run) return 0;
+std::optional<RecipeRun> start_recipe(const RecipeProgram& program, TrainingArguments& args, int argc,
+                                      char** argv);
+
+/// Makes args.output_dir on rank 0, where `write` then may write what all ranks are to read; the others wait. Throws on all
+/// ranks what check_output_dir(), plan_training() (unless train_size is 0, the number of samples) and `write` throw.
+void make_output_dir(const RecipeRun& run, const TrainingArguments& args, int64_t train_size,
+                     const std::function<void()>& write = {});
+
+/// Prints what will happen, in two lines; for rank 0. `about`: model and data, "11.2 M parameters, labels negative, positive".
+void print_start(const RecipeRun& run, const TrainingArguments& args, int64_t train_size,
+                 const std::string& about);
+
+/// For TrainerOptions::on_samples: writes which samples each rank used, with --log-sample-ids.
+std::function<void(int64_t step, const std::vector<int64_t>& indices)> log_samples(const RecipeRun& run);
+
+/// Called on rank 0 with what `trainer` predicts for the test set.
+using WritePredictions = std::function<void(const Trainer::Prediction& prediction)>;
+
+/// Trains on `data.train`, saves the model, evaluates `data.validation` and predicts `data.test`, whichever is not empty;
+/// writes results and log into the output directory, and prints them. All ranks call it. Blocks.
+void train_and_test(const RecipeRun& run, Trainer& trainer, const Datasets& data,
+                    const WritePredictions& write_predictions = {});
 
 /// "11.2 M parameters".
 std::string parameters_in_words(const torch::nn::Module& module);
-
-/// main() of a recipe: reads the flags, joins the other ranks, loads, prints what will happen, trains, saves the
-/// model, evaluates on `validation`, predicts `test`, writes the results and the log into args.output_dir, and
-/// prints them. A mistake is told once, by one rank. --log-sample-ids writes which samples each rank used. Returns
-/// the exit code.
-int run_recipe(const char* name, const char* description, Recipe& recipe, int argc, char** argv);
 
 }  // namespace lockstep::tasks

@@ -52,6 +52,55 @@ std::optional<std::set<int64_t>> numbers_of(const std::vector<std::string>& labe
   return std::nullopt;
 }
 
+/// The ids of labels: their places among `labels`, by name and by number.
+class LabelIds {
+ public:
+  explicit LabelIds(const std::vector<std::string>& labels) : labels_(labels) {
+    for (size_t id = 0; id < labels.size(); ++id) {
+      if (!by_name_.emplace(labels[id], static_cast<int64_t>(id)).second) {
+        throw ValueError(
+            fmt::format("label \"{}\" is named twice; every label needs a name of its own", labels[id]));
+      }
+      if (const auto number = whole_number(labels[id])) by_number_.emplace(*number, static_cast<int64_t>(id));
+    }
+    // If names are numbers themselves, a number in the data is a name in another spelling, and never a place.
+    names_are_numbers_ = !by_number_.empty();
+    for (size_t id = 0; id < labels.size() && !names_are_numbers_; ++id) {
+      by_number_.emplace(static_cast<int64_t>(id), static_cast<int64_t>(id));
+    }
+  }
+
+  std::optional<int64_t> find(std::string_view value) const {
+    const auto named = by_name_.find(std::string(value));
+    if (named != by_name_.end()) return named->second;
+    const auto number = whole_number(value);
+    const auto numbered = number ? by_number_.find(*number) : by_number_.end();
+    if (numbered == by_number_.end()) return std::nullopt;
+    return numbered->second;
+  }
+
+  /// What find() expects.
+  std::string describe() const {
+    if (labels_.size() > 20) return fmt::format("one of the {} labels", labels_.size());
+    const auto names = fmt::format("one of {}", fmt::join(labels_, ", "));
+    return names_are_numbers_ ? names : fmt::format("{} or a number from 0 to {}", names, labels_.size() - 1);
+  }
+
+ private:
+  const std::vector<std::string>& labels_;
+  std::unordered_map<std::string, int64_t> by_name_;
+  std::unordered_map<int64_t, int64_t> by_number_;
+  bool names_are_numbers_ = false;
+};
+
+Batch named(const text::PaddedBatch& padded) {
+  Batch batch{{"input_ids", padded.input_ids},
+              {"token_type_ids", padded.token_type_ids},
+              {"attention_mask", padded.attention_mask}};
+  if (padded.labels.defined()) batch.set("labels", padded.labels);
+  return batch;
+}
+
 [[noreturn]] void bad_label(const tables::TextTable& table, const std::string& column, size_t row,
                             const std::string& expected) {
   throw ValueError(fmt::format("{}: label \"{}\" in column {} is unknown; expected {}", table.place(row),
@@ -121,7 +170,7 @@ std::vector<std::string> choose_labels(const std::vector<std::string>& given,
 }
 
 tables::TextTable with_labels(const tables::TextTable& table, const std::string& column,
-                              const std::vector<std::string>& labels, bool expect_all) {
+                              const std::vector<std::string>& labels, ExpectedLabels expected) {
   const auto values = table.column(column);
   std::vector<int64_t> rows;
   for (size_t row = 0; row < values.size(); ++row) {
@@ -133,7 +182,7 @@ tables::TextTable with_labels(const tables::TextTable& table, const std::string&
   for (const auto& label : labels) {
     if (std::find(values.begin(), values.end(), label) == values.end()) missing.push_back(label);
   }
-  if (rows.empty() || (expect_all && !missing.empty())) {
+  if (rows.empty() || (expected == ExpectedLabels::all && !missing.empty())) {
     const std::set<std::string> there(values.begin(), values.end());
     const auto shown = std::vector<std::string>(
         there.begin(),
@@ -147,100 +196,76 @@ tables::TextTable with_labels(const tables::TextTable& table, const std::string&
 
 std::vector<int64_t> label_ids(const tables::TextTable& table, const std::string& column,
                                const std::vector<std::string>& labels) {
-  std::unordered_map<std::string, int64_t> id_of;
-  for (size_t id = 0; id < labels.size(); ++id) {
-    if (!id_of.emplace(labels[id], static_cast<int64_t>(id)).second) {
-      throw ValueError(
-          fmt::format("label \"{}\" is named twice; every label needs a name of its own", labels[id]));
-    }
-  }
-  // Where names are numbers themselves, a number in the data is a name in another spelling, and never a place.
-  std::unordered_map<int64_t, int64_t> id_of_number;
-  for (size_t id = 0; id < labels.size(); ++id) {
-    if (const auto number = whole_number(labels[id])) id_of_number.emplace(*number, static_cast<int64_t>(id));
-  }
-  const bool names_are_numbers = !id_of_number.empty();
-  for (size_t id = 0; id < labels.size() && !names_are_numbers; ++id) {
-    id_of_number.emplace(static_cast<int64_t>(id), static_cast<int64_t>(id));
-  }
+  const LabelIds known(labels);
   const auto values = table.column(column);
   std::vector<int64_t> ids;
   ids.reserve(values.size());
   for (size_t row = 0; row < values.size(); ++row) {
-    const auto named = id_of.find(std::string(values[row]));
-    if (named != id_of.end()) {
-      ids.push_back(named->second);
-      continue;
-    }
-    const auto number = whole_number(values[row]);
-    const auto numbered = number ? id_of_number.find(*number) : id_of_number.end();
-    if (numbered == id_of_number.end()) {
-      std::string expected = fmt::format("one of the {} labels", labels.size());
-      if (labels.size() <= 20) {
-        expected = fmt::format("one of {}", fmt::join(labels, ", "));
-        if (!names_are_numbers) expected += fmt::format(" or a number from 0 to {}", labels.size() - 1);
-      }
-      bad_label(table, column, row, expected);
-    }
-    ids.push_back(numbered->second);
+    const auto id = known.find(values[row]);
+    if (!id) bad_label(table, column, row, known.describe());
+    ids.push_back(*id);
   }
   return ids;
 }
 
+bool knows_labels(const tables::TextTable& table, const std::string& column,
+                  const std::vector<std::string>& labels) {
+  const LabelIds known(labels);
+  const auto values = table.column(column);
+  for (size_t row = 0; row < values.size(); ++row) {
+    if (!known.find(values[row])) return false;
+  }
+  return true;
+}
+
 Dataset text_dataset(const tables::TextTable& table, const TextColumns& columns,
-                     const text::BertTokenizer& tokenizer, size_t max_seq_length,
-                     const std::vector<std::string>& labels, bool pad_to_max_length, bool keep_tokens) {
+                     const text::BertTokenizer& tokenizer, const std::vector<std::string>& labels,
+                     const TextDatasetOptions& options) {
   // Shared by all copies of the function that makes batches, and never changed afterwards.
   struct Samples {
-    tables::TextColumn texts;
-    std::optional<tables::TextColumn> pairs{};
     std::vector<int64_t> labels{};
     std::vector<text::Encoding> encodings{};  // empty: made for each batch
   };
-  auto samples = std::make_shared<Samples>(Samples{.texts = table.column(columns.text)});
-  if (columns.text_pair) samples->pairs = table.column(*columns.text_pair);
-  if (columns.label) samples->labels = label_ids(table, *columns.label, labels);
-  const auto encode = [&tokenizer, max_seq_length](const Samples& from, size_t row) {
-    return tokenizer.encode(from.texts[row],
-                            from.pairs ? std::optional<std::string_view>((*from.pairs)[row]) : std::nullopt,
+  const auto samples = std::make_shared<Samples>();
+  const auto encode = [texts = table.column(columns.text),
+                       pairs =
+                           columns.text_pair ? std::optional(table.column(*columns.text_pair)) : std::nullopt,
+                       table, &tokenizer, max_seq_length = options.max_seq_length](size_t row) {
+    return tokenizer.encode(texts[row], pairs ? std::optional<std::string_view>((*pairs)[row]) : std::nullopt,
                             max_seq_length);
   };
+  if (columns.label) samples->labels = label_ids(table, *columns.label, labels);
 
-  Dataset dataset;
-  dataset.size = static_cast<int64_t>(samples->texts.size());
+  Dataset dataset{.size = static_cast<int64_t>(table.size())};
   ProgressBar bar(
       {.total = dataset.size, .label = "tokenize", .unit = "texts", .leave = false, .delay = kBarDelay});
-  for (size_t row = 0; row < samples->texts.size(); ++row) {
-    auto encoding = encode(*samples, row);
+  for (size_t row = 0; row < table.size(); ++row) {
+    auto encoding = encode(row);
     dataset.lengths.push_back(static_cast<int64_t>(encoding.input_ids.size()));
-    if (keep_tokens) samples->encodings.push_back(std::move(encoding));
+    if (options.keep_tokens) samples->encodings.push_back(std::move(encoding));
     bar.advance();
   }
   // No sample is longer than max_seq_length, so the only multiple of it is itself.
   const text::PadOptions padding{
       .pad_token_id = tokenizer.pad_token_id(),
-      .pad_to_multiple_of = pad_to_max_length ? static_cast<int64_t>(max_seq_length) : 1};
-  dataset.collate = [table, samples, padding, encode, keep_tokens](const std::vector<int64_t>& indices) {
-    text::PaddedBatch padded;
-    if (keep_tokens) {
-      padded = text::pad_batch(samples->encodings, samples->labels, indices, padding);
-    } else {
-      std::vector<text::Encoding> encodings;
-      std::vector<int64_t> of_batch, places;
-      for (const int64_t index : indices) {
-        if (index < 0 || index >= static_cast<int64_t>(samples->texts.size()))
-          throw ValueError(fmt::format("there is no sample {}; there are {}", index, samples->texts.size()));
-        places.push_back(static_cast<int64_t>(encodings.size()));
-        encodings.push_back(encode(*samples, static_cast<size_t>(index)));
-        if (!samples->labels.empty()) of_batch.push_back(samples->labels[static_cast<size_t>(index)]);
-      }
-      padded = text::pad_batch(encodings, of_batch, places, padding);
+      .pad_to_multiple_of = options.pad_to_max_length ? static_cast<int64_t>(options.max_seq_length) : 1};
+  if (options.keep_tokens) {  // the texts may go
+    dataset.collate = [samples, padding](const std::vector<int64_t>& indices) {
+      return named(text::pad_batch(samples->encodings, samples->labels, indices, padding));
+    };
+    return dataset;
+  }
+  dataset.collate = [samples, padding, encode, size = dataset.size](const std::vector<int64_t>& indices) {
+    std::vector<text::Encoding> encodings;
+    std::vector<int64_t> of_batch, places;
+    for (const int64_t index : indices) {
+      if (index < 0 || index >= size)
+        throw ValueError(fmt::format("there is no sample {}; there are {}", index, size));
+      places.push_back(static_cast<int64_t>(encodings.size()));
+      encodings.push_back(encode(static_cast<size_t>(index)));
+      if (!samples->labels.empty()) of_batch.push_back(samples->labels[static_cast<size_t>(index)]);
     }
-    Batch batch{{"input_ids", padded.input_ids},
-                {"token_type_ids", padded.token_type_ids},
-                {"attention_mask", padded.attention_mask}};
-    if (padded.labels.defined()) batch.set("labels", padded.labels);
-    return batch;
+    return named(text::pad_batch(encodings, of_batch, places, padding));
   };
   return dataset;
 }

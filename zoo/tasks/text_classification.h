@@ -30,17 +30,26 @@ std::vector<std::string> choose_labels(const std::vector<std::string>& given,
                                        const std::optional<tables::TextTable>& train,
                                        const std::string& column);
 
-/// The rows of `table` whose label is one of `labels`, letter by letter. Throws ValueError naming the file, the
-/// labels that are there and what was expected where there is no such row; with `expect_all` also where one of
-/// `labels` has none.
+/// Which labels with_labels() expects to find.
+enum class ExpectedLabels {
+  any,  ///< at least one of them
+  all,  ///< each of them
+};
+/// The rows of `table` whose label is one of `labels`, letter by letter. Throws ValueError that names the file, the
+/// labels that are there and those that were expected, if the expected ones are missing.
 tables::TextTable with_labels(const tables::TextTable& table, const std::string& column,
-                              const std::vector<std::string>& labels, bool expect_all = false);
+                              const std::vector<std::string>& labels,
+                              ExpectedLabels expected = ExpectedLabels::any);
 
 /// The id of every row's label: its place in `labels` by name, else by number; where names are whole numbers
 /// themselves, "1.0" is the label "1", and no number is a place. Throws ValueError naming file, line, the label and
 /// what was expected.
 std::vector<int64_t> label_ids(const tables::TextTable& table, const std::string& column,
                                const std::vector<std::string>& labels);
+
+/// Whether label_ids() finds an id for every row. Throws ValueError if two of `labels` have one name.
+bool knows_labels(const tables::TextTable& table, const std::string& column,
+                  const std::vector<std::string>& labels);
 
 /// Names of a table's columns.
 struct TextColumns {
@@ -49,13 +58,19 @@ struct TextColumns {
   std::optional<std::string> label{};      ///< none: samples without labels
 };
 
-/// Tokenizes `table` now, and pads each batch to its longest sample when it is made, with `pad_to_max_length` to
-/// max_seq_length. Without `keep_tokens` only the lengths are kept, and each batch is tokenized again, by `tokenizer`,
-/// which must then outlive the dataset: for a table larger than memory. A Batch holds input_ids, token_type_ids and attention_mask, int64 [samples, length], and
-/// labels, int64 [samples]. Throws ValueError for missing columns and bad labels.
+/// How text_dataset() makes tokens of texts.
+struct TextDatasetOptions {
+  size_t max_seq_length = 128;     ///< tokens; longer texts are cut
+  bool pad_to_max_length = false;  ///< pad each batch to max_seq_length, not to its longest sample
+  /// Tokens of all texts are held in memory. Otherwise only their lengths are, and each batch is tokenized again, by the
+  /// tokenizer, which must outlive the dataset: for a table larger than memory.
+  bool keep_tokens = true;
+};
+/// Tokenizes `table` now, and pads each batch when it is made. A Batch holds input_ids, token_type_ids and
+/// attention_mask, int64 [samples, length], and, with a column of labels, labels, int64 [samples]: places in `labels`.
+/// Throws ValueError for missing columns and bad labels.
 Dataset text_dataset(const tables::TextTable& table, const TextColumns& columns,
-                     const text::BertTokenizer& tokenizer, size_t max_seq_length,
-                     const std::vector<std::string>& labels, bool pad_to_max_length = false,
-                     bool keep_tokens = true);
+                     const text::BertTokenizer& tokenizer, const std::vector<std::string>& labels,
+                     const TextDatasetOptions& options = {});
 
 }  // namespace lockstep::tasks

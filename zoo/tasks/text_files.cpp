@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <set>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/zoo/tasks/text_classification.h"
 
 namespace lockstep::tasks {
 
@@ -27,6 +28,43 @@ SplitSize split_size(const std::string& text) {
   }
   throw ValueError(
       fmt::format("--validation-split is {}; expected a share between 0 and 1 or a number of rows", text));
+}
+
+/// Whether a table may lack labels.
+enum class LabelColumn { required, if_there };
+
+tables::TextTable read_table(const TextFiles& files, const std::filesystem::path& file, LabelColumn wanted) {
+  tables::TextTableOptions options{.columns = {files.text_column},
+                                   .skip_bad_rows = files.skip_bad_rows,
+                                   .cache_dir = files.data_cache_dir};
+  if (!files.text_pair_column.empty()) options.columns.push_back(files.text_pair_column);
+  const auto there = wanted == LabelColumn::if_there ? tables::table_columns(file)
+                                                     : std::vector<std::string>{files.label_column};
+  if (std::find(there.begin(), there.end(), files.label_column) != there.end())
+    options.columns.push_back(files.label_column);
+  return tables::read_text_table(file, options);
+}
+
+/// A trained classifier keeps its order of the labels.
+std::vector<std::string> kept_in_order(const std::vector<std::string>& kept, const KnownLabels& known) {
+  const auto& names = known.names;
+  const bool are_known = known.has_classifier
+                             ? are_same_labels(kept, names)
+                             : std::is_permutation(kept.begin(), kept.end(), names.begin(), names.end());
+  return are_known ? names : kept;
+}
+
+struct SplitTable {
+  tables::TextTable train, validation;
+};
+
+SplitTable split_table(const tables::TextTable& table, SplitSize size, size_t seed) {
+  try {
+    const auto rows = train_test_split(static_cast<int64_t>(table.size()), size, seed);
+    return {.train = table.select(rows.train), .validation = table.select(rows.test)};
+  } catch (const ValueError& error) {
+    throw ValueError(fmt::format("--validation-split of {}: {}", table.source().string(), error.what()));
+  }
 }
 
 }  // namespace
@@ -106,95 +144,69 @@ void TextFiles::check(const TrainingArguments& args) const {
   }
 }
 
-void TextFiles::read(const std::vector<std::string>& known, bool is_classifier) {
-  if (!train_file.empty()) train = read_table(train_file, false);
-  if (!validation_file.empty()) validation = read_table(validation_file, false);
-  if (!test_file.empty()) test = read_table(test_file, true);
-  if (!keep_labels.empty()) leave_out_labels();
+TextTables TextFiles::read(const KnownLabels& known) const {
+  TextTables all;
+  if (!train_file.empty()) all.train = read_table(*this, train_file, LabelColumn::required);
+  if (!validation_file.empty()) all.validation = read_table(*this, validation_file, LabelColumn::required);
+  if (!test_file.empty()) all.test = read_table(*this, test_file, LabelColumn::if_there);
+  all.train_rows_read = all.train_size();
   std::vector<std::string> given = label_names;
-  if (train && !keep_labels.empty()) {
-    // A trained classifier keeps its order.
-    const bool are_known = is_classifier ? are_same_labels(keep_labels, known)
-                                         : std::is_permutation(keep_labels.begin(), keep_labels.end(),
-                                                               known.begin(), known.end());
-    given = are_known ? known : keep_labels;
+  if (!keep_labels.empty()) {
+    if (all.train) all.train = with_labels(*all.train, label_column, keep_labels, ExpectedLabels::all);
+    if (all.validation) all.validation = with_labels(*all.validation, label_column, keep_labels);
+    if (all.train) given = kept_in_order(keep_labels, known);
   }
-  labels = choose_labels(given, known, train, label_column);
-  if (validation_split) split_train();
-}
-
-tables::TextTable TextFiles::read_table(const std::filesystem::path& file, bool is_test) const {
-  tables::TextTableOptions options{
-      .columns = {text_column}, .skip_bad_rows = skip_bad_rows, .cache_dir = data_cache_dir};
-  if (!text_pair_column.empty()) options.columns.push_back(text_pair_column);
-  const auto there = is_test ? tables::table_columns(file) : std::vector<std::string>{label_column};
-  const bool has_label = std::find(there.begin(), there.end(), label_column) != there.end();
-  if (has_label) options.columns.push_back(label_column);
-  return tables::read_text_table(file, options);
-}
-
-void TextFiles::leave_out_labels() {
-  if (train) {
-    rows_before_ = train->size();
-    train = with_labels(*train, label_column, keep_labels, true);
-    rows_kept_ = train->size();
+  all.train_rows_kept = all.train_size();
+  all.labels = choose_labels(given, known.names, all.train, label_column);
+  if (validation_split) {
+    auto parts = split_table(*all.train, *validation_split, split_seed.value_or(42));
+    all.train = std::move(parts.train);
+    all.validation = std::move(parts.validation);
   }
-  if (validation) validation = with_labels(*validation, label_column, keep_labels);
+  return all;
 }
 
-void TextFiles::split_train() {
-  try {
-    const auto rows =
-        train_test_split(static_cast<int64_t>(train->size()), *validation_split, split_seed.value_or(42));
-    validation = train->select(rows.test);
-    train = train->select(rows.train);
-  } catch (const ValueError& error) {
-    throw ValueError(fmt::format("--validation-split of {}: {}", train_file.string(), error.what()));
-  }
-}
-
-// Test sets have the label -1, or none, and --keep-labels leaves other labels in: they are predicted, not measured.
-bool TextFiles::knows_labels(const tables::TextTable& table) const {
-  if (std::set(labels.begin(), labels.end()).size() != labels.size())
-    return true;  // whoever uses them says so
-  try {
-    label_ids(table, label_column, labels);
-    return true;
-  } catch (const ValueError&) {
-    return false;
-  }
-}
-
-std::string TextFiles::about() const {
-  auto about = fmt::format("labels {}", fmt::join(labels, ", "));
-  if (rows_before_ > 0) about += fmt::format(" ({} of {} rows)", rows_kept_, rows_before_);
-  for (const auto* table : {&train, &validation, &test}) {
-    if (!*table || (*table)->skipped_rows() == 0 || (table == &validation && validation_split)) continue;
+std::string TextFiles::about(const TextTables& all) const {
+  auto about = fmt::format("labels {}", fmt::join(all.labels, ", "));
+  if (all.train && !keep_labels.empty())
+    about += fmt::format(" ({} of {} rows)", all.train_rows_kept, all.train_rows_read);
+  for (const auto* table : {&all.train, &all.validation, &all.test}) {
+    if (!*table || (*table)->skipped_rows() == 0 || (table == &all.validation && validation_split)) continue;
     about += fmt::format("\nleft out {} bad row{} of {}; the first: {}", (*table)->skipped_rows(),
                          (*table)->skipped_rows() == 1 ? "" : "s", (*table)->source().string(),
                          (*table)->first_skipped());
   }
-  if (test && test->has_column(label_column) && !knows_labels(*test)) {
+  if (all.test && all.test->has_column(label_column) && !knows_labels(*all.test, label_column, all.labels)) {
     about += fmt::format("\n{} has labels that the model does not know: predicted, not measured",
-                         test->source().string());
+                         all.test->source().string());
   }
   return about;
 }
 
-Dataset TextFiles::dataset(const std::optional<tables::TextTable>& table,
-                           const text::BertTokenizer& tokenizer, int64_t positions) const {
-  if (!table) return {};
+Datasets TextFiles::datasets(const TextTables& all, const text::BertTokenizer& tokenizer,
+                             int64_t positions) const {
   if (max_seq_length && *max_seq_length > static_cast<size_t>(positions)) {
     throw ValueError(
         fmt::format("--max-seq-length is {}; the model has {} positions", *max_seq_length, positions));
   }
-  const size_t length = max_seq_length.value_or(static_cast<size_t>(std::min<int64_t>(128, positions)));
-  TextColumns columns{.text = text_column};
-  if (!text_pair_column.empty()) columns.text_pair = text_pair_column;
-  const bool is_test = test && &*test == &*table;
-  const bool is_labelled = !is_test || (table->has_column(label_column) && knows_labels(*table));
-  if (is_labelled) columns.label = label_column;
-  return text_dataset(*table, columns, tokenizer, length, labels, pad_to_max_length, data_cache_dir.empty());
+  const TextDatasetOptions options{
+      .max_seq_length = max_seq_length.value_or(static_cast<size_t>(std::min<int64_t>(128, positions))),
+      .pad_to_max_length = pad_to_max_length,
+      .keep_tokens = data_cache_dir.empty()};
+  const auto dataset = [&](const std::optional<tables::TextTable>& table, LabelColumn wanted) -> Dataset {
+    if (!table) return {};
+    TextColumns columns{.text = text_column};
+    if (!text_pair_column.empty()) columns.text_pair = text_pair_column;
+    // Test sets have the label -1, or none, and --keep-labels leaves other labels in: they are predicted, not measured.
+    const bool is_labelled =
+        wanted == LabelColumn::required ||
+        (table->has_column(label_column) && knows_labels(*table, label_column, all.labels));
+    if (is_labelled) columns.label = label_column;
+    return text_dataset(*table, columns, tokenizer, all.labels, options);
+  };
+  return {.train = dataset(all.train, LabelColumn::required),
+          .validation = dataset(all.validation, LabelColumn::required),
+          .test = dataset(all.test, LabelColumn::if_there)};
 }
 
 }  // namespace lockstep::tasks

@@ -1,6 +1,7 @@
 // The files of a text classification: their flags, tables and labels.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -10,9 +11,23 @@
 #include "lockstep/data/split.h"
 #include "lockstep/trainer/training_arguments.h"
 #include "lockstep/zoo/tables/text_table.h"
-#include "lockstep/zoo/tasks/text_classification.h"
+#include "lockstep/zoo/tasks/bert_source.h"
+#include "lockstep/zoo/tasks/datasets.h"
 
 namespace lockstep::tasks {
+
+/// What TextFiles::read() has read.
+struct TextTables {
+  std::optional<tables::TextTable> train{};  ///< nothing without --train-file
+  std::optional<tables::TextTable>
+      validation{};                         ///< nothing without --validation-file and --validation-split
+  std::optional<tables::TextTable> test{};  ///< nothing without --test-file
+  std::vector<std::string> labels{};        ///< names of the classes by id
+  int64_t train_rows_read = 0;              ///< rows of --train-file that can be read
+  int64_t train_rows_kept = 0;              ///< those whose labels are kept, before --validation-split
+  /// Number of samples to train on.
+  int64_t train_size() const { return train ? static_cast<int64_t>(train->size()) : 0; }
+};
 
 /// --train-file, --validation-file, --test-file and what is in their columns.
 struct TextFiles {
@@ -37,28 +52,14 @@ struct TextFiles {
   /// Throws ValueError for flags that do not fit together.
   void check(const TrainingArguments& args) const;
 
-  std::optional<tables::TextTable> train;  ///< set by read(); nothing without the file
-  std::optional<tables::TextTable>
-      validation;                         ///< set by read(); nothing without the file and validation_split
-  std::optional<tables::TextTable> test;  ///< set by read(); nothing without the file
-  std::vector<std::string> labels;        ///< set by read(): names of the classes by id
-  /// Reads the tables, leaves out rows whose labels are not kept (but of the test table), chooses the labels
-  /// (`known` are the model's, which has a head for them if `is_classifier`) and splits the training table. Throws
-  /// FileError and ValueError.
-  void read(const std::vector<std::string>& known, bool is_classifier = true);
+  /// Reads the tables, leaves out rows whose labels are not kept (but of the test table), chooses the labels and
+  /// splits the training table. Throws FileError and ValueError.
+  TextTables read(const KnownLabels& known) const;
   /// The labels, how many rows of the training file were kept, and how many bad rows were left out.
-  std::string about() const;
-  /// One of the three tables as a dataset; empty for a table that is not there. `positions`: the most tokens that
-  /// the model takes. With data_cache_dir `tokenizer` must outlive it. Throws ValueError.
-  Dataset dataset(const std::optional<tables::TextTable>& table, const text::BertTokenizer& tokenizer,
-                  int64_t positions) const;
-
- private:
-  tables::TextTable read_table(const std::filesystem::path& file, bool is_test) const;
-  void leave_out_labels();
-  bool knows_labels(const tables::TextTable& table) const;
-  void split_train();
-  size_t rows_before_ = 0, rows_kept_ = 0;  // of the training file
+  std::string about(const TextTables& tables) const;
+  /// The tables as datasets; a test table has labels if the model knows all of them. `positions`: the most tokens
+  /// that the model takes. With data_cache_dir `tokenizer` must outlive them. Throws ValueError.
+  Datasets datasets(const TextTables& tables, const text::BertTokenizer& tokenizer, int64_t positions) const;
 };
 
 }  // namespace lockstep::tasks

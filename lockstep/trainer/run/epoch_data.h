@@ -43,7 +43,7 @@ class EpochData {
  private:
   struct RankData {
     RankEpoch dealt;
-    Loader<Batch> loader;
+    Loader loader;
   };
   bool is_last(int64_t step) const { return step + 1 == options_.plan.update_steps_per_epoch; }
 
