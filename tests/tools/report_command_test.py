@@ -119,6 +119,60 @@ class ReportCommand(unittest.TestCase):
             (data,) = self.page_of(run / "report.html")["runs"]
             self.assertEqual((data["status"], data["detail"], data["kind"]), expected)
 
+    def test_a_run_that_failed_before_it_logged_anything(self):
+        error = {"ended": 1790000003.0, "exit_code": 1, "error": "rank 1 ran out of memory"}
+        facts = {"id": "some-id", "name": "early", "world_size": 2, "started": 1790000000.0, "ended": 1790000004.0, "exit_code": 1}
+        for case, files in (("log", {"log.jsonl": "", "run_end.json": error}), ("end", {"run_end.json": error}),
+                            ("tracker", {"metrics.jsonl": "", "metrics.run.json": facts, "log.jsonl": "", "run_end.json": error}),
+                            ("table", {"metrics.csv": "step,time\n", "run_end.json": error})):
+            with self.subTest(case):
+                run = self.dir / case
+                run.mkdir()
+                for name, content in {**files, "training_args.json": {"learning_rate": 0.25}}.items():
+                    (run / name).write_text(content if isinstance(content, str) else json.dumps(content))
+                done = report(run)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn(": 0 values, ", done.stdout)
+                (data,) = self.page_of(run / "report.html")["runs"]
+                self.assertEqual((data["status"], data["detail"], data["kind"], data["error"]),
+                                 ("failed", "exit code 1", "bad", "rank 1 ran out of memory"))
+                self.assertEqual((data["steps"], data["series"], data["axes"]), (0, [], []))
+                self.assertEqual(data["arguments"], {"learning_rate": "0.25"})
+                self.assertEqual(data["duration"], 4 if case == "tracker" else None)
+        both = [self.dir / "log", self.make_run("other", 0.5)]
+        self.assertEqual(report(*both, "--output", self.dir / "both.html").returncode, 0)
+        self.assertEqual([run["status"] for run in self.page_of(self.dir / "both.html")["runs"]], ["failed", "finished"])
+
+    def test_a_run_that_went_on_without_its_tracker(self):
+        run = self.make_run("resumed", 0.5)  # 40 steps with the tracker
+        facts = json.loads((run / "metrics.run.json").read_text())
+        (run / "metrics.run.json").write_text(json.dumps({**facts, "exit_code": 75}))
+        entries = [{"step": step, "loss": 1 / step} for step in range(1, 61)]
+        (run / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in [*entries, {"step": 60, "train_runtime": 7.5, "train_steps_per_second": 8}]))
+        for age, expected in ((0, ("stopped at step 40", 40, "metrics.jsonl")), (10, ("finished", 60, "log.jsonl"))):
+            with self.subTest(age):  # seconds by which the tracker's file is older than the log
+                now = (run / "log.jsonl").stat().st_mtime
+                os.utime(run / "metrics.run.json", (now - age, now - age))
+                self.assertEqual(report(run).returncode, 0)
+                (data,) = self.page_of(run / "report.html")["runs"]
+                self.assertEqual((data["status"], data["steps"], data["source"]), expected)
+                self.assertEqual((data["name"], data["id"], data["ranks"]), ("resumed", "resumed-id", 2))
+                self.assertEqual(data["duration"], 7.5 if age else 100)
+        # One that failed later says why.
+        (run / "log.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+        (run / "run_end.json").write_text(json.dumps({"ended": 1790000200.0, "exit_code": 1, "error": "the loss is nan"}))
+        os.utime(run / "metrics.run.json", (now - 10, now - 10))
+        self.assertEqual(report(run).returncode, 0)
+        (data,) = self.page_of(run / "report.html")["runs"]
+        self.assertEqual((data["status"], data["error"], data["steps"]), ("failed", "the loss is nan", 60))
+
+    def test_a_run_that_its_time_limit_has_ended(self):
+        run = self.make_run("limited", 0.5)
+        (run / "run_end.json").write_text(json.dumps({"ended": 1790000100.0, "exit_code": 0, "error": "", "stopped_by": "max_time"}))
+        self.assertEqual(report(run).returncode, 0)
+        (data,) = self.page_of(run / "report.html")["runs"]
+        self.assertEqual((data["status"], data["detail"], data["kind"]), ("stopped at step 40", "max_time has passed", "wait"))
+
     def test_the_number_of_ranks(self):
         run = self.make_run("ranks", 0.5)
         facts = json.loads((run / "metrics.run.json").read_text())

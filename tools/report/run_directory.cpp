@@ -1,5 +1,7 @@
 #include "tools/report/run_directory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -77,6 +79,29 @@ void add_ranks(RunDirectory& run, const std::string& extension) {
   }
 }
 
+/// What the JSON lines tracker has written of the run.
+struct TrackedFacts {
+  json facts = json::object();
+  bool is_stale = false;  ///< the run has gone on without the tracker, so that log.jsonl knows more
+};
+
+TrackedFacts read_tracked(const fs::path& directory) {
+  TrackedFacts tracked{.facts = object_in(directory / "metrics.run.json")};
+  if (!number_of(tracked.facts, "ended")) return tracked;
+  std::error_code error;
+  const auto logged = fs::last_write_time(directory / "log.jsonl", error);
+  if (error) return tracked;
+  const auto ended = fs::last_write_time(directory / "metrics.run.json", error);
+  tracked.is_stale = !error && logged > ended + std::chrono::seconds(2);
+  return tracked;
+}
+
+/// Those of how the run began and ended; empty if they are stale.
+json current_facts(const fs::path& directory) {
+  auto [facts, is_stale] = read_tracked(directory);
+  return is_stale ? json::object() : facts;
+}
+
 void read_history(RunDirectory& run) {
   const auto take = [&](ReadHistory read, const fs::path& file) {
     run.ranks[0] = std::move(read.history);
@@ -84,8 +109,11 @@ void read_history(RunDirectory& run) {
     run.source = file.filename().string();
   };
   const fs::path lines = run.path / "metrics.jsonl", table = run.path / "metrics.csv",
-                 log = run.path / "log.jsonl";
-  if (fs::exists(lines)) {
+                 log = run.path / "log.jsonl", end = run.path / kRunEndName;
+  run.ranks[0];  // there is always a rank 0
+  if (read_tracked(run.path).is_stale) {
+    take(read_json_lines(log, tracked_name), log);
+  } else if (fs::exists(lines)) {
     take(read_json_lines(lines), lines);
     add_ranks(run, ".jsonl");
   } else if (fs::exists(table)) {
@@ -93,14 +121,19 @@ void read_history(RunDirectory& run) {
     add_ranks(run, ".csv");
   } else if (fs::exists(log)) {
     take(read_json_lines(log, tracked_name), log);
+  } else if (fs::exists(end)) {
+    run.source = kRunEndName;
   } else {
-    throw FileError(run.path.string() +
-                    " holds no run: it has none of metrics.jsonl, metrics.csv (--report-to jsonl,csv) and "
-                    "log.jsonl (a Trainer's); give the --output-dir of a run");
+    throw FileError(
+        fmt::format("{} holds no run: it has none of metrics.jsonl, metrics.csv (--report-to jsonl,csv) and "
+                    "log.jsonl (a Trainer's); give the --output-dir of a run",
+                    run.path.string()));
   }
-  if (run.ranks[0].steps.empty()) {
-    throw FileError((run.path / run.source).string() +
-                    ": nothing has been logged yet; lower --logging-steps, or wait for the first entry");
+  // A run that has ended before its first entry still has an error and arguments to show.
+  if (run.ranks[0].steps.empty() && !fs::exists(end) && !number_of(current_facts(run.path), "ended")) {
+    throw FileError(
+        fmt::format("{}: nothing has been logged yet; lower --logging-steps, or wait for the first entry",
+                    (run.path / run.source).string()));
   }
 }
 
@@ -141,24 +174,13 @@ void move_results(RunDirectory& run) {
   }
 }
 
-/// What the JSON lines tracker has written of this run; empty if the run went on without the tracker after that.
-json tracked_facts(const fs::path& directory) {
-  json facts = object_in(directory / "metrics.run.json");
-  if (!number_of(facts, "ended")) return facts;
-  std::error_code error;
-  const auto logged = fs::last_write_time(directory / "log.jsonl", error);
-  if (error) return facts;
-  const auto ended = fs::last_write_time(directory / "metrics.run.json", error);
-  return error || logged <= ended + std::chrono::seconds(2) ? facts : json::object();
-}
-
 void read_facts(RunDirectory& run) {
   const json facts = object_in(run.path / "metrics.run.json");
   // The ranks of a job that track have the job's name as their group.
   run.name = string_of(facts, string_of(facts, "group").empty() ? "name" : "group");
   run.id = string_of(facts, "id");
   run.world_size = static_cast<int>(number_of(facts, "world_size").value_or(0));
-  const json tracked = tracked_facts(run.path);
+  const json tracked = current_facts(run.path);
   run.started = number_of(tracked, "started");
   run.ended = number_of(tracked, "ended");
   add_texts(object_in(run.path / "training_args.json"), run.arguments);
@@ -171,7 +193,7 @@ void read_facts(RunDirectory& run) {
     if (run.world_size <= 1 && texts->contains(name)) run.world_size = std::atoi(texts->at(name).c_str());
   }
   run.world_size = std::max(run.world_size, 1);
-  for (const json& results : {object_in(run.path / "all_results.json"), facts.value("summary", json())}) {
+  for (const json& results : {object_in(run.path / "all_results.json"), tracked.value("summary", json())}) {
     if (!results.is_object()) continue;
     for (const auto& [name, value] : results.items()) {
       if (value.is_number()) run.results[name] = value.get<double>();
@@ -218,8 +240,8 @@ void read_checkpoints(RunDirectory& run) {
       state = std::move(newest);
   }
   const auto& logged = run.ranks[0].steps;
-  run.steps = std::max(*std::max_element(logged.begin(), logged.end()),
-                       static_cast<int64_t>(number_of(state, "global_step").value_or(0)));
+  run.steps = static_cast<int64_t>(number_of(state, "global_step").value_or(0));
+  if (!logged.empty()) run.steps = std::max(run.steps, *std::max_element(logged.begin(), logged.end()));
   if (const auto planned = number_of(state, "max_steps");
       planned && *planned >= static_cast<double>(run.steps))
     run.max_steps = static_cast<int64_t>(*planned);
@@ -233,7 +255,7 @@ void read_checkpoints(RunDirectory& run) {
       saved.can_resume = std::any_of(manifest.files.begin(), manifest.files.end(), [](const auto& file) {
         return file.first.starts_with("training_state");
       });
-      saved.written = modified(candidate.path / checkpoint::manifest_name);
+      saved.written = modified(candidate.path / checkpoint::kManifestName);
     } catch (const Error& error) {
       saved.bytes = bytes_in(candidate.path);
       saved.written = modified(candidate.path);
@@ -252,37 +274,53 @@ const SavedCheckpoint* newest_to_resume(const RunDirectory& run) {
   return found == run.checkpoints.rend() ? nullptr : &*found;
 }
 
-/// `code` is how the run's program has ended; `error` is what it said then.
-void set_end(RunDirectory& run, int code, const std::string& error) {
+/// How a run's program has ended, as run_end.json and the trackers' files say.
+struct RunEnd {
+  int code = 0;
+  std::string error{};       ///< what it said then
+  std::string stopped_by{};  ///< the argument that ended the training before its last step; empty: none
+};
+
+void set_end(RunDirectory& run, const RunEnd& end) {
   const auto set = [&](std::string status, std::string detail, const char* kind) {
     run.status = std::move(status);
     run.detail = std::move(detail);
     run.status_kind = kind;
   };
+  const SavedCheckpoint* const newest = newest_to_resume(run);
+  const auto resumable = [&] {
+    return newest->step == run.steps ? "can be resumed" : "can be resumed from " + newest->name;
+  };
+  const std::string stopped = fmt::format("stopped at step {}", run.steps);
+  const int code = end.code;
+  if (code == 0 && !end.stopped_by.empty()) {
+    const std::string reason = fmt::format("{} has passed", end.stopped_by);
+    return set(stopped, newest == nullptr ? reason : fmt::format("{}, {}", reason, resumable()), "wait");
+  }
   if (code == 0) return set("finished", "", "good");
   constexpr int kFirstSignal = 128;
   const bool is_stopped = code == job::kResumeCode || code == stop_exit_code(SIGINT) ||
                           code == kFirstSignal + SIGTERM || code == kFirstSignal + SIGUSR1;
-  const SavedCheckpoint* const newest = newest_to_resume(run);
   if (!is_stopped) {
-    set("failed", "exit code " + std::to_string(code), "bad");
-    run.error = error;
-  } else if (newest != nullptr) {
-    set("stopped at step " + std::to_string(run.steps),
-        newest->step == run.steps ? "can be resumed" : "can be resumed from " + newest->name, "wait");
+    set("failed", fmt::format("exit code {}", code), "bad");
+    run.error = end.error;
   } else {
-    set("stopped at step " + std::to_string(run.steps), "exit code " + std::to_string(code), "wait");
+    set(stopped, newest == nullptr ? fmt::format("exit code {}", code) : resumable(), "wait");
   }
 }
 
 void read_status(RunDirectory& run, bool log_has_end) {
-  const json facts = tracked_facts(run.path), end = object_in(run.path / kRunEndName);
+  const json facts = current_facts(run.path), end = object_in(run.path / kRunEndName);
   auto code = number_of(facts, "ended") ? number_of(facts, "exit_code") : std::nullopt;
   if (!code) code = number_of(end, "exit_code");
-  if (code) return set_end(run, static_cast<int>(*code), string_of(end, "error"));
+  if (code) {
+    return set_end(run, {.code = static_cast<int>(*code),
+                         .error = string_of(end, "error"),
+                         .stopped_by = string_of(end, "stopped_by")});
+  }
   const bool has_log = fs::exists(run.path / "log.jsonl");
   if (facts.empty() && (log_has_end || (!has_log && run.results.contains("train_runtime"))))
-    return set_end(run, 0, "");
+    return set_end(run, {});
   if (facts.empty() && !has_log) return;
   run.status = "not finished";
   run.status_kind = "wait";

@@ -57,8 +57,8 @@ struct RunDirectory {
   size_t points() const;
 };
 
-/// Reads metrics.jsonl, else metrics.csv, else log.jsonl, and what lies beside. Of a run that still goes, an
-/// unfinished last line is left out. `timeline`: a file of LOCKSTEP_TIMELINE; default: timeline.json there, if any.
+/// Reads metrics.jsonl, else metrics.csv, else log.jsonl, and what lies beside; a run that ended before it logged
+/// anything has no curves. Of a run that still goes, an unfinished last line is left out. `timeline`: a file of LOCKSTEP_TIMELINE; default: timeline.json there, if any.
 /// Throws FileError for a directory that holds no run, naming what was looked for.
 RunDirectory read_run_directory(const std::filesystem::path& path,
                                 const std::filesystem::path& timeline = {});
