@@ -8,6 +8,7 @@
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
+#include "lockstep/base/shell.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -72,14 +73,6 @@ std::vector<std::string> environment_to_send(const std::vector<std::string>& env
   return sent;
 }
 
-std::string quoted(const std::string& word) {
-  constexpr const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%";
-  if (!word.empty() && word.find_first_not_of(plain) == word.npos) return word;
-  std::string out = "'";
-  for (const char c : word) out += c == '\'' ? "'\\''" : std::string(1, c);
-  return out + "'";
-}
-
 std::vector<std::string> remote_command(const NodeOptions& nodes, const std::string& rsh, const Host& host,
                                         const std::string& lockrun) {
   std::vector<std::string> words;
@@ -92,7 +85,7 @@ std::vector<std::string> remote_command(const NodeOptions& nodes, const std::str
     words.emplace_back("--");
   }
   words.push_back(host.name);
-  words.push_back("exec " + quoted(lockrun) + " " + kAssignedFlag);
+  words.push_back("exec " + shell_quoted(lockrun) + " " + kAssignedFlag);
   return words;
 }
 

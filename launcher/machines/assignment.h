@@ -40,9 +40,6 @@ std::vector<std::string> environment_to_send(const std::vector<std::string>& env
 /// The flag with which a lockrun starts one elsewhere. Not for people, so it is not in the table of flags.
 inline constexpr const char* kAssignedFlag = "--assigned";
 
-/// `word` as one would type it in a shell.
-std::string quoted(const std::string& word);
-
 /// The command that starts the lockrun at `lockrun` on `host`: ssh, which asks nothing, or `rsh` (the words
 /// of LOCKRUN_RSH; empty: ssh), then the host and the command there.
 std::vector<std::string> remote_command(const NodeOptions& nodes, const std::string& rsh, const Host& host,

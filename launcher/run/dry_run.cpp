@@ -4,9 +4,9 @@
 
 #include <filesystem>
 
-#include "launcher/machines/assignment.h"
 #include "launcher/machines/machine.h"
 #include "launcher/run/hosts_job.h"
+#include "lockstep/base/shell.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -28,10 +28,10 @@ std::string machines_text(const Options& options) {
 
 std::string dry_run_text(const Job& job, const Machine& machine) {
   const Options& options = job.options;
-  std::string command = quoted(job.program.path);
+  std::string command = shell_quoted(job.program.path);
   for (size_t i = 1; i < job.program.argv.size(); ++i) {
     if (i == job.program.first_argument && options.pass_local_rank) command += " --local-rank=<local rank>";
-    command += " " + quoted(job.program.argv[i]);
+    command += " " + shell_quoted(job.program.argv[i]);
   }
   if (options.pass_local_rank && job.program.first_argument == job.program.argv.size()) {
     command += " --local-rank=<local rank>";

@@ -15,6 +15,7 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/shell.h"
 #include "lockstep/job/address.h"
 
 extern char** environ;
@@ -92,7 +93,7 @@ std::string hosts_text(const NodeOptions& nodes) {
     std::string command;
     for (const std::string& word :
          remote_command(nodes, env::get(env::kLockrunRsh).value_or(""), host, own_path())) {
-      command += " " + quoted(word);
+      command += " " + shell_quoted(word);
     }
     out += "by:" + command;
   }

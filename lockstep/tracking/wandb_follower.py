@@ -17,6 +17,7 @@ import os
 import pathlib
 import re
 import select
+import shlex
 import shutil
 import signal
 import sys
@@ -118,7 +119,7 @@ def begin(wandb, run, folder, resumes, status):
         if not re.search("api[ _]key", str(error), re.IGNORECASE):
             raise
         begun = wandb.init(**arguments, mode="offline")
-        status.tell("note", f"nobody is logged in to Weights & Biases, so the run is written without a network: `wandb sync {directory_of(begun)}` "
+        status.tell("note", f"nobody is logged in to Weights & Biases, so the run is written without a network: `wandb sync {shlex.quote(str(directory_of(begun)))}` "
                             "uploads it after `wandb login`; WANDB_MODE=offline asks for this")
     begun.define_metric(GLOBAL_STEP)
     begun.define_metric("*", step_metric=GLOBAL_STEP)

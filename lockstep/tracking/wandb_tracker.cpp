@@ -8,6 +8,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/shell.h"
 #include "lockstep/tracking/formats/json_lines.h"
 #include "lockstep/tracking/formats/json_text.h"
 #include "lockstep/tracking/wandb_follower.h"
@@ -80,10 +81,10 @@ void WandbTracker::follow() {
 void WandbTracker::warn(const std::string& problem) {
   follower_.reset();
   const std::string file = file_.path().string();
-  log::warning("Weights & Biases gets no more of this run: " + problem +
-               ". The training is not affected, and " + file +
-               " has its values; to send them later: " + detail::follower_python() + " " +
-               (file_.path().parent_path() / "wandb_follower.py").string() + " " + file);
+  log::warning(
+      "Weights & Biases gets no more of this run: " + problem + ". The training is not affected, and " +
+      file + " has its values; to send them later: " + shell_quoted(detail::follower_python()) + " " +
+      shell_quoted((file_.path().parent_path() / "wandb_follower.py").string()) + " " + shell_quoted(file));
 }
 
 void WandbTracker::append_line() {

@@ -56,11 +56,5 @@ TEST(RemoteCommandTest, IsSshThatAsksNothing) {
             (Words{"kubectl", "exec", "-i", "pod", "exec /l --assigned"}));
 }
 
-TEST(RemoteCommandTest, WordsAreQuotedAsForAShell) {
-  EXPECT_EQ(quoted("plain-1.0"), "plain-1.0");
-  EXPECT_EQ(quoted(""), "''");
-  EXPECT_EQ(quoted("it's"), "'it'\\''s'");
-}
-
 }  // namespace
 }  // namespace lockstep::launcher

@@ -13,6 +13,7 @@
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/shell.h"
 #include "lockstep/tracking/csv_tracker.h"
 #include "lockstep/tracking/report_to.h"
 #include "lockstep/tracking/run_id.h"
@@ -233,6 +234,26 @@ TEST_F(TrackersTest, AClientThatFailsIsAWarningAndLosesNothing) {
     EXPECT_TRUE(lines.ends_with("{\"finish\": 0}\n")) << lines;
     EXPECT_EQ(::kill(std::stoi(read_file(directory / "pid")), 0), -1);  // no process is left
   }
+}
+
+TEST_F(TrackersTest, WhatToTypeLaterIsQuoted) {
+  use_client("echo '{\"ready\": \"1\"}' >&3; exit 3");
+  const auto runs = directory / "my runs' folder";
+  std::filesystem::create_directories(runs);
+  const auto python = runs / "a python";
+  std::filesystem::rename(client(), python);
+  env::set(env::kPythonExec, python.string());
+  ::testing::internal::CaptureStderr();
+  WandbTracker wandb({.directory = runs, .finish_timeout_seconds = 5});
+  wandb.start({.id = "a"});
+  wandb.finish(0);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  const auto folder = runs / "wandb";
+  EXPECT_NE(said.find(" " + shell_quoted(python.string()) + " " +
+                      shell_quoted((folder / "wandb_follower.py").string()) + " " +
+                      shell_quoted((folder / "a.jsonl").string()) + "\n"),
+            std::string::npos)
+      << said;
 }
 
 // A young file and one that is large already.

@@ -6,6 +6,8 @@ import json
 import math
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import signal
 import socket
@@ -237,6 +239,30 @@ class TrackingTest(unittest.TestCase):
         self.assertRegex(done.stderr, r"^\[lockstep\] warning: nobody is logged in to Weights & Biases, .*\n$")
         self.assertIn(f"wandb sync {self.wandb_file().parent}`", done.stderr)
         self.assertEqual(len(rows_of(records_of(self.wandb_file()))), LAST + 4 + 3)
+
+    def test_what_it_says_to_type_is_quoted(self):
+        self.dir = self.dir / "my runs' folder"
+        self.dir.mkdir()
+        done = self.run_tracked({"WANDB_MODE": None}, kinds="wandb")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        words = shlex.split(re.search("`(wandb sync .*)` uploads it", done.stderr)[1])
+        self.assertEqual(words, ["wandb", "sync", str(self.wandb_file().parent)])
+
+    def test_python_may_be_a_wrapper(self):
+        wrapper = self.dir / "my python"  # it stays, as the parent of Python
+        wrapper.write_text(f'#!/bin/sh\n{shlex.quote(sys.executable)} "$@"\nexit $?\n')
+        wrapper.chmod(0o700)
+        self.track(kinds="wandb", environment={"PYTHON_EXEC": str(wrapper)})
+        self.assertEqual(len(rows_of(records_of(self.wandb_file()))), LAST + 4 + 3)
+        self.assertEqual(self.exit_codes(), [0])
+        self.wait_for_the_follower()
+        self.environment["PYTHON_EXEC"] = str(wrapper)
+        process, _ = self.start_and_log(id="killed")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(60)
+        process.communicate()
+        self.wait_for_the_follower()
+        self.assertEqual(self.exit_codes("killed"), [1])
 
     def test_without_the_package_the_run_does_not_start(self):
         bare = self.dir / "bare"
