@@ -14,11 +14,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view name_start = "checkpoint-";
-constexpr std::string_view temporary_end = ".tmp";    // being written
-constexpr std::string_view replaced_end = ".old";     // a new one of that step takes its name
-constexpr std::string_view removed_end = ".removed";  // being removed
-constexpr const char* latest_temporary = ".latest.tmp";
+constexpr std::string_view kNameStart = "checkpoint-";
+constexpr std::string_view kTemporaryEnd = ".tmp";    // being written
+constexpr std::string_view kReplacedEnd = ".old";     // a new one of that step takes its name
+constexpr std::string_view kRemovedEnd = ".removed";  // being removed
+constexpr const char* kLatestTemporary = ".latest.tmp";
 
 fs::path hidden(const fs::path& folder, int64_t step, std::string_view end) {
   return folder / fmt::format(".{}{}", checkpoint_name(step), end);
@@ -31,7 +31,7 @@ std::optional<int64_t> step_of_hidden(std::string_view name, std::string_view en
 }
 
 bool is_probe(std::string_view name) {
-  return name.starts_with(probe_start) && name.size() == probe_start.size() + 6;
+  return name.starts_with(kProbeStart) && name.size() == kProbeStart.size() + 6;
 }
 
 bool is_there(const fs::path& path) {
@@ -56,11 +56,11 @@ std::string refusal(const fs::path& path, int64_t step) {
 
 }  // namespace
 
-std::string checkpoint_name(int64_t step) { return fmt::format("{}{}", name_start, step); }
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{}", kNameStart, step); }
 
 std::optional<int64_t> step_of(std::string_view name) {
-  if (!name.starts_with(name_start)) return std::nullopt;
-  const std::string_view digits = name.substr(name_start.size());
+  if (!name.starts_with(kNameStart)) return std::nullopt;
+  const std::string_view digits = name.substr(kNameStart.size());
   int64_t step = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
   if (error != std::errc() || end != digits.data() + digits.size() || step < 0) return std::nullopt;
@@ -69,7 +69,7 @@ std::optional<int64_t> step_of(std::string_view name) {
 }
 
 fs::path temporary_directory(const fs::path& folder, int64_t step) {
-  return hidden(folder, step, temporary_end);
+  return hidden(folder, step, kTemporaryEnd);
 }
 
 void publish(Files& files, const fs::path& folder, int64_t step) {
@@ -77,7 +77,7 @@ void publish(Files& files, const fs::path& folder, int64_t step) {
   if (is_there(temporary)) {
     if (is_there(final)) {
       remove_replaced(files, folder, step);
-      files.rename(final, hidden(folder, step, replaced_end));
+      files.rename(final, hidden(folder, step, kReplacedEnd));
     }
     files.rename(temporary, final);
   }
@@ -85,11 +85,11 @@ void publish(Files& files, const fs::path& folder, int64_t step) {
 }
 
 void remove_replaced(Files& files, const fs::path& folder, int64_t step) {
-  remove_tree(files, hidden(folder, step, replaced_end));
+  remove_tree(files, hidden(folder, step, kReplacedEnd));
 }
 
 void restore_replaced(Files& files, const fs::path& folder, int64_t step) {
-  const fs::path final = folder / checkpoint_name(step), old = hidden(folder, step, replaced_end);
+  const fs::path final = folder / checkpoint_name(step), old = hidden(folder, step, kReplacedEnd);
   if (!is_there(old)) return;
   if (!is_there(final)) {
     files.rename(old, final);
@@ -105,8 +105,8 @@ void restore_replaced(Files& files, const fs::path& folder, int64_t step) {
 }
 
 void point_to(Files& files, const fs::path& folder, int64_t step) {
-  write_synced(files, folder / latest_temporary, checkpoint_name(step) + "\n");
-  files.rename(folder / latest_temporary, folder / latest_name);
+  write_synced(files, folder / kLatestTemporary, checkpoint_name(step) + "\n");
+  files.rename(folder / kLatestTemporary, folder / kLatestName);
   files.sync_directory(folder);
 }
 
@@ -122,7 +122,7 @@ void prune(Files& files, const fs::path& folder, int64_t step, int limit, const 
   for (const int64_t each : steps) {
     if (left <= limit) break;
     if (each == step || kept.contains(checkpoint_name(each))) continue;
-    const fs::path removed = hidden(folder, each, removed_end);
+    const fs::path removed = hidden(folder, each, kRemovedEnd);
     remove_tree(files, removed);
     files.rename(folder / checkpoint_name(each), removed);
     files.sync_directory(folder);  // so that no half-removed one has the name
@@ -134,11 +134,11 @@ void prune(Files& files, const fs::path& folder, int64_t step, int limit, const 
 void clean(Files& files, const fs::path& folder) {
   for (const auto& entry : files.list(folder)) {
     const fs::path path = folder / entry.name;
-    if (entry.name == latest_temporary || is_probe(entry.name)) files.remove(path);
-    if (step_of_hidden(entry.name, temporary_end) || step_of_hidden(entry.name, removed_end)) {
+    if (entry.name == kLatestTemporary || is_probe(entry.name)) files.remove(path);
+    if (step_of_hidden(entry.name, kTemporaryEnd) || step_of_hidden(entry.name, kRemovedEnd)) {
       remove_tree(files, path);
     }
-    if (const auto step = step_of_hidden(entry.name, replaced_end)) restore_replaced(files, folder, *step);
+    if (const auto step = step_of_hidden(entry.name, kReplacedEnd)) restore_replaced(files, folder, *step);
   }
 }
 
@@ -148,7 +148,7 @@ std::vector<Candidate> candidates(const fs::path& folder) {
   if (!fs::is_directory(folder, error)) return {};
   for (const auto& entry : posix_files()->list(folder)) {
     if (const auto step = step_of(entry.name)) named.push_back({folder / entry.name, *step});
-    if (const auto step = step_of_hidden(entry.name, replaced_end)) {
+    if (const auto step = step_of_hidden(entry.name, kReplacedEnd)) {
       replaced.push_back({folder / entry.name, *step});
     }
   }
@@ -170,7 +170,7 @@ std::optional<Candidate> find_latest(const fs::path& folder, const OnRefused& on
     refused.insert(checkpoint_name(candidate.step) + "\n");
     on_refused(candidate.path, reason);
   }
-  const fs::path pointer = folder / latest_name;
+  const fs::path pointer = folder / kLatestName;
   if (!is_there(pointer)) return found;
   std::string text;
   try {

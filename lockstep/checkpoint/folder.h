@@ -21,10 +21,10 @@ std::string checkpoint_name(int64_t step);
 std::optional<int64_t> step_of(std::string_view name);
 
 /// The file in the folder that names the newest checkpoint.
-inline constexpr const char* latest_name = "latest";
+inline constexpr const char* kLatestName = "latest";
 
 /// What the name of check_shared_folder()'s file begins with; six characters follow.
-inline constexpr std::string_view probe_start = ".shared-";
+inline constexpr std::string_view kProbeStart = ".shared-";
 
 /// Where the ranks write the checkpoint of `step` before it has its name.
 std::filesystem::path temporary_directory(const std::filesystem::path& folder, int64_t step);

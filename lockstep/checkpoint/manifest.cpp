@@ -26,10 +26,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view format_name = "lockstep checkpoint";
-constexpr int format_version = 1;
-constexpr std::string_view seal_start = ",\n  \"manifest_xxh3\": \"";
-constexpr std::string_view seal_end = "\"\n}\n";
+constexpr std::string_view kFormatName = "lockstep checkpoint";
+constexpr int kFormatVersion = 1;
+constexpr std::string_view kSealStart = ",\n  \"manifest_xxh3\": \"";
+constexpr std::string_view kSealEnd = "\"\n}\n";
 
 std::string hex_of(uint64_t hash) { return fmt::format("{:016x}", hash); }
 
@@ -76,34 +76,34 @@ std::string manifest_text(const Manifest& manifest) {
   for (const auto& [name, entry] : manifest.files) {
     files[name] = {{"bytes", entry.bytes}, {"xxh3", entry.xxh3}};
   }
-  std::string text = dump_json({{"format", format_name},
-                                {"version", format_version},
+  std::string text = dump_json({{"format", kFormatName},
+                                {"version", kFormatVersion},
                                 {"step", manifest.step},
                                 {"world_size", manifest.world_size},
                                 {"files", std::move(files)}},
                                {.indent = 2});
   text.resize(text.size() - 2);  // "\n}"
   const std::string seal = hex_of(XXH3_64bits(text.data(), text.size()));
-  return fmt::format("{}{}{}{}", text, seal_start, seal, seal_end);
+  return fmt::format("{}{}{}{}", text, kSealStart, seal, kSealEnd);
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& file) {
-  constexpr size_t digits = 16;
-  constexpr size_t seal_bytes = seal_start.size() + digits + seal_end.size();
+  constexpr size_t kDigits = 16;
+  constexpr size_t kSealBytes = kSealStart.size() + kDigits + kSealEnd.size();
   const auto refuse = [&](const char* why) { throw FileError(file + " is damaged: " + why); };
-  if (text.size() < seal_bytes) refuse("it is too short");
-  const std::string_view body = text.substr(0, text.size() - seal_bytes);
+  if (text.size() < kSealBytes) refuse("it is too short");
+  const std::string_view body = text.substr(0, text.size() - kSealBytes);
   const std::string_view seal = text.substr(body.size());
-  if (!seal.starts_with(seal_start) || !seal.ends_with(seal_end)) refuse("it does not end with its hash");
-  if (seal.substr(seal_start.size(), digits) != hex_of(XXH3_64bits(body.data(), body.size()))) {
+  if (!seal.starts_with(kSealStart) || !seal.ends_with(kSealEnd)) refuse("it does not end with its hash");
+  if (seal.substr(kSealStart.size(), kDigits) != hex_of(XXH3_64bits(body.data(), body.size()))) {
     refuse("its hash is not that of its text");
   }
   const nlohmann::json json = parse_json(text);
   try {
-    if (json.at("format") != format_name) refuse("it is no manifest of a checkpoint");
-    if (json.at("version") != format_version) {
+    if (json.at("format") != kFormatName) refuse("it is no manifest of a checkpoint");
+    if (json.at("version") != kFormatVersion) {
       throw FileError(fmt::format("{} has version {}; this program reads version {}", file,
-                                  json.at("version").get<int64_t>(), format_version));
+                                  json.at("version").get<int64_t>(), kFormatVersion));
     }
     Manifest manifest{.step = json.at("step").get<int64_t>(), .world_size = json.at("world_size").get<int>()};
     for (const auto& [name, entry] : json.at("files").items()) {
@@ -122,11 +122,11 @@ Manifest read_manifest(const fs::path& path) {
     throw FileError(path.string() + (fs::exists(path, error) ? " is no directory" : " does not exist") +
                     "; expected the directory of a checkpoint");
   }
-  if (!fs::exists(path / manifest_name, error)) {
+  if (!fs::exists(path / kManifestName, error)) {
     throw FileError(fmt::format("{} has no {}: it is no checkpoint, or was never complete", path.string(),
-                                manifest_name));
+                                kManifestName));
   }
-  return parse_manifest(read_file(path / manifest_name), (path / manifest_name).string());
+  return parse_manifest(read_file(path / kManifestName), (path / kManifestName).string());
 }
 
 void verify_files(const fs::path& path, const Manifest& manifest) {
@@ -147,9 +147,9 @@ void verify_files(const fs::path& path, const Manifest& manifest) {
       checks[i].difference = difference(checks[i].file, checks[i].entry);
     }
   };
-  constexpr uint64_t bytes_per_thread = 32 << 20;
-  const auto threads = std::min<size_t>({checks.size(), static_cast<size_t>(bytes / bytes_per_thread + 1),
-                                         static_cast<size_t>(usable_cores())});
+  constexpr uint64_t kBytesPerThread = 32 << 20;
+  const auto threads = std::min<size_t>(
+      {checks.size(), static_cast<size_t>(bytes / kBytesPerThread + 1), static_cast<size_t>(usable_cores())});
   std::vector<std::thread> helpers;
   for (size_t i = 1; i < threads; ++i) helpers.emplace_back(work);
   work();

@@ -10,7 +10,7 @@
 
 namespace lockstep::checkpoint {
 
-inline constexpr const char* manifest_name = "manifest.json";
+inline constexpr const char* kManifestName = "manifest.json";
 
 struct ManifestEntry {
   uint64_t bytes = 0;

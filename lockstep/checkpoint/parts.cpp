@@ -169,7 +169,7 @@ void check_shared_folder(const std::filesystem::path& folder, const ProcessGroup
                  make_directories(*files, folder);
                  if (place.rank != 0) return;
                  // Its name is new, so that no cache of a network file system knows that it is not there.
-                 std::string name = (folder / (std::string(probe_start) + "XXXXXX")).string();
+                 std::string name = (folder / (std::string(kProbeStart) + "XXXXXX")).string();
                  const UniqueFd file(::mkstemp(name.data()));
                  if (!file.valid()) {
                    throw FileError(

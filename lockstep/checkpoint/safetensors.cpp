@@ -24,7 +24,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data are little-endian");
 
-constexpr std::array<std::pair<const char*, at::ScalarType>, 19> scalar_types{{
+constexpr std::array<std::pair<const char*, at::ScalarType>, 19> kScalarTypes{{
     {"BOOL", at::kBool},
     {"U8", at::kByte},
     {"I8", at::kChar},
@@ -47,7 +47,7 @@ constexpr std::array<std::pair<const char*, at::ScalarType>, 19> scalar_types{{
 }};
 
 at::ScalarType scalar_type(const std::string& dtype) {
-  for (const auto& [name, type] : scalar_types) {
+  for (const auto& [name, type] : kScalarTypes) {
     if (dtype == name) return type;
   }
   throw Error("no tensor type for the dtype " + dtype);  // the header's check knows the same names
@@ -55,7 +55,7 @@ at::ScalarType scalar_type(const std::string& dtype) {
 
 /// nullptr: the format has no such type.
 const char* word_of(at::ScalarType type) {
-  for (const auto& [word, its_type] : scalar_types) {
+  for (const auto& [word, its_type] : kScalarTypes) {
     if (type == its_type) return word;
   }
   return nullptr;
@@ -96,9 +96,9 @@ std::string safetensors_head(std::vector<SafetensorsEntry>& entries,
                              const std::map<std::string, std::string>& metadata) {
   const std::string header = format_safetensors_header(entries, metadata);
   const uint64_t bytes = header.size();
-  if (bytes > max_header_bytes) {
+  if (bytes > kMaxHeaderBytes) {
     throw ValueError(fmt::format("the header of a safetensors file would have {} bytes, over the limit of {}",
-                                 bytes, max_header_bytes));
+                                 bytes, kMaxHeaderBytes));
   }
   return std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + header;
 }
@@ -123,10 +123,10 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path)
     throw FileError(fmt::format("{}: truncated: {} bytes are no safetensors file", file_, file_bytes));
   }
   read_bytes(&header_bytes, sizeof header_bytes, 0, "the header's length");
-  if (header_bytes > max_header_bytes) {
+  if (header_bytes > kMaxHeaderBytes) {
     throw FileError(
         fmt::format("{}: its header would have {} bytes, over the limit of {}: not a safetensors file", file_,
-                    header_bytes, max_header_bytes));
+                    header_bytes, kMaxHeaderBytes));
   }
   data_start_ = sizeof header_bytes + header_bytes;
   if (data_start_ > file_bytes) {

@@ -24,7 +24,7 @@ struct Dtype {
 };
 
 // In safetensors' own order; files hold the later ones first.
-constexpr std::array<Dtype, 19> dtypes{{
+constexpr std::array<Dtype, 19> kDtypes{{
     {"BOOL", 1},    {"U8", 1},          {"I8", 1},          {"F8_E5M2", 1}, {"F8_E4M3", 1},
     {"F8_E8M0", 1}, {"F8_E4M3FNUZ", 1}, {"F8_E5M2FNUZ", 1}, {"I16", 2},     {"U16", 2},
     {"F16", 2},     {"BF16", 2},        {"I32", 4},         {"U32", 4},     {"F32", 4},
@@ -33,8 +33,8 @@ constexpr std::array<Dtype, 19> dtypes{{
 
 const Dtype* find_dtype(std::string_view name) {
   const auto* found =
-      std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& d) { return d.name == name; });
-  return found == dtypes.end() ? nullptr : found;
+      std::find_if(kDtypes.begin(), kDtypes.end(), [&](const auto& d) { return d.name == name; });
+  return found == kDtypes.end() ? nullptr : found;
 }
 
 // Names come from a file that may be damaged: keep an error one short line.

@@ -10,7 +10,7 @@
 namespace lockstep::checkpoint {
 
 /// Longest header that is read or written, in bytes; safetensors' own limit.
-inline constexpr uint64_t max_header_bytes = 100'000'000;
+inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 /// One tensor of the header. `begin` and `end` count bytes from the start of the data, after the header.
 struct SafetensorsEntry {

@@ -20,8 +20,8 @@
 namespace lockstep::checkpoint {
 namespace {
 
-constexpr std::string_view tensors_suffix = ".safetensors";
-constexpr size_t huge_page = 2 << 20;
+constexpr std::string_view kTensorsSuffix = ".safetensors";
+constexpr size_t kHugePage = 2 << 20;
 
 /// Which tensors, by name, go into each file: one after the other, as transformers divides them. One that is
 /// larger than the limit has a file of its own.
@@ -107,11 +107,11 @@ SnapshotMemory::Block SnapshotMemory::take(size_t bytes) {
     }
   }
   // Whole huge pages where that wastes little: they are there sooner, and copied to faster.
-  const size_t alignment = bytes >= 8 * huge_page ? huge_page : 4096;
+  const size_t alignment = bytes >= 8 * kHugePage ? kHugePage : 4096;
   const size_t whole = (bytes + alignment - 1) / alignment * alignment;
   auto* const memory = static_cast<char*>(std::aligned_alloc(alignment, whole));
   if (!memory) throw std::bad_alloc();
-  if (alignment == huge_page) ::madvise(memory, whole, MADV_HUGEPAGE);
+  if (alignment == kHugePage) ::madvise(memory, whole, MADV_HUGEPAGE);
   return {std::unique_ptr<char, Free>(memory), whole};
 }
 
@@ -154,13 +154,13 @@ void Snapshot::add_text(const std::string& file, std::string content) {
 
 void Snapshot::add_tensors(const std::string& file, const std::map<std::string, at::Tensor>& tensors,
                            std::map<std::string, std::string> metadata) {
-  if (!file.ends_with(tensors_suffix)) {
-    throw ValueError(fmt::format("the file of tensors {:?} must end with {}", file, tensors_suffix));
+  if (!file.ends_with(kTensorsSuffix)) {
+    throw ValueError(fmt::format("the file of tensors {:?} must end with {}", file, kTensorsSuffix));
   }
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : tensors) check_can_be_saved(name, tensor);
   const auto shards = shards_of(tensors, options_.max_shard_bytes);
-  const std::string stem = file.substr(0, file.size() - tensors_suffix.size());
+  const std::string stem = file.substr(0, file.size() - kTensorsSuffix.size());
   nlohmann::json weight_map = nlohmann::json::object();
   std::vector<Copy> copies;
   for (size_t i = 0; i < shards.size(); ++i) {
@@ -168,7 +168,7 @@ void Snapshot::add_tensors(const std::string& file, const std::map<std::string, 
     for (const auto& name : shards[i]) part.emplace(name, tensors.at(name));
     const std::string name =
         shards.size() == 1 ? file
-                           : fmt::format("{}-{:05d}-of-{:05d}{}", stem, i + 1, shards.size(), tensors_suffix);
+                           : fmt::format("{}-{:05d}-of-{:05d}{}", stem, i + 1, shards.size(), kTensorsSuffix);
     for (const auto& tensor : shards[i]) weight_map[tensor] = name;
     std::vector<SafetensorsEntry> entries = safetensors_entries(part);
     File added{.name = name, .head = safetensors_head(entries, metadata)};
@@ -200,13 +200,13 @@ void Snapshot::add_tensors(const std::string& file, const std::map<std::string, 
 }
 
 void Snapshot::add_state(const std::string& stem, const StateDict& state) {
-  add_tensors(stem + std::string(tensors_suffix), state.tensors,
+  add_tensors(stem + std::string(kTensorsSuffix), state.tensors,
               {{"format", "pt"}, {"scalars", state.scalars_to_json()}});
 }
 
 void Snapshot::add_module(const std::string& stem, const torch::nn::Module& module) {
   const auto [tensors, metadata] = module_tensors(module);
-  add_tensors(stem + std::string(tensors_suffix), tensors, metadata);
+  add_tensors(stem + std::string(kTensorsSuffix), tensors, metadata);
 }
 
 uint64_t Snapshot::bytes() const {

@@ -26,7 +26,7 @@ struct TorchType {
   const char* dtype;
   at::ScalarType type;
 };
-constexpr std::array<TorchType, 20> torch_types{{
+constexpr std::array<TorchType, 20> kTorchTypes{{
     {"torch.DoubleStorage", "torch.float64", at::kDouble},
     {"torch.FloatStorage", "torch.float32", at::kFloat},
     {"torch.HalfStorage", "torch.float16", at::kHalf},
@@ -119,7 +119,7 @@ class TensorMaker {
 
   static at::ScalarType type_of(const PickleValue& storage, const PickleValue* dtype) {
     const std::string& of_storage = storage.items[1]->text;
-    for (const auto& [name, dtype_name, type] : torch_types) {
+    for (const auto& [name, dtype_name, type] : kTorchTypes) {
       if (dtype != nullptr ? dtype->text == dtype_name : of_storage == name) return type;
     }
     throw Damage("it has a tensor of " + quoted_name(dtype != nullptr ? dtype->text : of_storage));

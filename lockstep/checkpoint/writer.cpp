@@ -120,10 +120,10 @@ ManifestEntry Writer::Impl::write_file(const Snapshot::File& file) const {
   const auto output = files.create(path);
   Hash hash;
   const auto write = [&](std::string_view bytes) {
-    constexpr size_t piece = 4 << 20;  // hashed while it is in the cache
-    for (size_t at = 0; at < bytes.size(); at += piece) {
+    constexpr size_t kPiece = 4 << 20;  // hashed while it is in the cache
+    for (size_t at = 0; at < bytes.size(); at += kPiece) {
       if (is_stopping()) throw Stopped();
-      const std::string_view part = bytes.substr(at, piece);
+      const std::string_view part = bytes.substr(at, kPiece);
       hash.update(part);
       output->write(part);
     }
@@ -148,7 +148,7 @@ void Writer::Impl::write_files() {
 void Writer::Impl::remove_own_files() {
   if (!fs::exists(temporary())) return;
   own_files.push_back(part_name(rank));
-  if (rank == 0) own_files.push_back(manifest_name);
+  if (rank == 0) own_files.push_back(kManifestName);
   for (const auto& name : own_files) files.remove(temporary() / name);
   if (files.list(temporary()).empty()) files.remove(temporary());
 }
@@ -196,7 +196,7 @@ void Writer::Impl::complete_temporary() {
     throw FileError(fmt::format("{} is missing or has another size than it was written with",
                                 (temporary() / *missing.begin()).string()));
   }
-  write_synced(files, temporary() / manifest_name, manifest_text(*manifest));
+  write_synced(files, temporary() / kManifestName, manifest_text(*manifest));
   files.sync_directory(temporary());
 }
 

@@ -28,12 +28,12 @@ namespace fs = std::filesystem;
 using namespace checkpoint;
 
 std::string size_text(uint64_t bytes) {
-  constexpr std::array<const char*, 4> units = {"KiB", "MiB", "GiB", "TiB"};
+  constexpr std::array<const char*, 4> kUnits = {"KiB", "MiB", "GiB", "TiB"};
   if (bytes < 1024) return fmt::format("{} B", bytes);
   double size = static_cast<double>(bytes) / 1024;
   size_t unit = 0;
-  for (; size >= 1024 && unit + 1 < units.size(); ++unit) size /= 1024;
-  return fmt::format("{:.1f} {}", size, units[unit]);
+  for (; size >= 1024 && unit + 1 < kUnits.size(); ++unit) size /= 1024;
+  return fmt::format("{:.1f} {}", size, kUnits[unit]);
 }
 
 uint64_t bytes_of(const Manifest& manifest) {
@@ -52,7 +52,7 @@ std::string time_of(const fs::path& file) {
   return {text.data(), size};
 }
 
-bool is_checkpoint(const fs::path& directory) { return fs::exists(directory / manifest_name); }
+bool is_checkpoint(const fs::path& directory) { return fs::exists(directory / kManifestName); }
 
 /// The checkpoint itself, or those of a folder, the newest first. Throws FileError where there is none.
 std::vector<fs::path> checkpoints_at(const fs::path& directory) {
@@ -94,7 +94,7 @@ int list(const fs::path& directory) {
       const std::string missing = missing_in(path, manifest);
       fmt::print("{:{}} {:>9} {:>10} {:>6} {:>6}  {:19}  {}\n", name, width, manifest.step,
                  size_text(bytes_of(manifest)), manifest.files.size(), manifest.world_size,
-                 time_of(path / manifest_name), missing.empty() ? "complete" : "damaged: " + missing);
+                 time_of(path / kManifestName), missing.empty() ? "complete" : "damaged: " + missing);
     } catch (const FileError& error) {
       fmt::print("{:{}} {:>9} {:>10} {:>6} {:>6}  {:19}  {}\n", name, width, "-", "-", "-", "-", "-",
                  error.what());
@@ -126,7 +126,7 @@ SafetensorsHeader header_of(const fs::path& file) {
   uint64_t length = 0;
   const uint64_t bytes = fs::file_size(file);
   stream.read(reinterpret_cast<char*>(&length), sizeof length);
-  if (!stream || length > max_header_bytes || sizeof length + length > bytes) {
+  if (!stream || length > kMaxHeaderBytes || sizeof length + length > bytes) {
     throw FileError(file.string() + " is no safetensors file");
   }
   std::string text(length, '\0');
@@ -163,7 +163,7 @@ int inspect(const fs::path& directory) {
   }
   const Manifest manifest = read_manifest(path);
   fmt::print("{}: step {}, saved by {} rank{} at {}\n\n", path.string(), manifest.step, manifest.world_size,
-             manifest.world_size == 1 ? "" : "s", time_of(path / manifest_name));
+             manifest.world_size == 1 ? "" : "s", time_of(path / kManifestName));
   fmt::print("{:44} {:>14}  {}\n", "file", "bytes", "xxh3");
   for (const auto& [name, entry] : manifest.files) {
     fmt::print("{:44} {:>14}  {}\n", name, entry.bytes, entry.xxh3);

@@ -20,8 +20,8 @@ namespace {
 at::Tensor convert_bias(const at::Tensor& bias, at::ScalarType dtype) {
   // A mask's -1e30 would be an infinity in float16: NaN for a sequence of nothing but padding. The lowest number is
   // -65504; half of it leaves room for the score.
-  constexpr double lowest_in_half = -32752;
-  return (dtype == at::kHalf ? at::clamp_min(bias, lowest_in_half) : bias).to(dtype);
+  constexpr double kLowestInHalf = -32752;
+  return (dtype == at::kHalf ? at::clamp_min(bias, kLowestInHalf) : bias).to(dtype);
 }
 
 // LibTorch's fused kernel does not know dropout, and its fallback makes more passes than this.

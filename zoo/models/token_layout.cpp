@@ -51,7 +51,7 @@ TokenLayout make_token_layout(const at::Tensor& attention_mask, at::IntArrayRef 
   if (count == layout.tokens) return layout;
 
   // Finite, so that a sequence of nothing but padding gives no NaN; far below any score in bfloat16, too.
-  constexpr float minus_infinity = -1e30F;
+  constexpr float kMinusInfinity = -1e30F;
   layout.bias = at::empty({layout.batch, 1, 1, layout.length}, at::kFloat);
   at::Tensor rows = at::empty({count}, whole_numbers);
   at::Tensor first = at::empty({layout.batch}, whole_numbers);
@@ -64,7 +64,7 @@ TokenLayout make_token_layout(const at::Tensor& attention_mask, at::IntArrayRef 
       all_begin_with_a_token = all_begin_with_a_token && is_token[position] != 0;
       first.data_ptr<int64_t>()[position / layout.length] = taken;
     }
-    bias[position] = is_token[position] != 0 ? 0 : minus_infinity;
+    bias[position] = is_token[position] != 0 ? 0 : kMinusInfinity;
     if (is_token[position] != 0) row[taken++] = position;
   }
   layout.bias = layout.bias.to(device);

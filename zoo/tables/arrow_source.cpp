@@ -19,7 +19,7 @@
 namespace lockstep::tables {
 namespace {
 
-constexpr int64_t batch_rows = 8192;
+constexpr int64_t kBatchRows = 8192;
 
 // Record batches with a schema: what Parquet and Arrow files have in common.
 class ArrowSource : public TableSource {
@@ -106,7 +106,7 @@ class ParquetSource : public ArrowSource {
     parquet::arrow::FileReaderBuilder builder;
     check(builder.Open(std::move(file), properties), path, "is not a whole Parquet file");
     parquet::ArrowReaderProperties arrow_properties;
-    arrow_properties.set_batch_size(batch_rows);
+    arrow_properties.set_batch_size(kBatchRows);
     arrow_properties.set_pre_buffer(false);
     reader_ = value_or_throw(builder.properties(arrow_properties)->Build(), path, "cannot be read");
     std::shared_ptr<arrow::Schema> schema;

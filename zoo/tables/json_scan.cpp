@@ -13,7 +13,7 @@ struct NotJson {
   std::string what;
 };
 
-constexpr size_t few_keys = 32;
+constexpr size_t kFewKeys = 32;
 
 [[noreturn]] void twice(std::string_view key) {
   throw NotJson{fmt::format("the key '{}' stands twice", key)};
@@ -103,7 +103,7 @@ void JsonScanner::object_of_line() {
       space();
     }
   }
-  if (names_used_ > few_keys) {
+  if (names_used_ > kFewKeys) {
     std::vector<std::string_view> sorted(names_.begin(),
                                          names_.begin() + static_cast<std::ptrdiff_t>(names_used_));
     std::sort(sorted.begin(), sorted.end());
@@ -127,7 +127,7 @@ void JsonScanner::key(std::string_view raw, JsonValue*& place) {
   }
   // When there are many keys, all are compared at once, behind the object.
   const auto end = names_.begin() + static_cast<std::ptrdiff_t>(names_used_);
-  if (names_used_ < few_keys && std::find(names_.begin(), end, name) != end) twice(name);
+  if (names_used_ < kFewKeys && std::find(names_.begin(), end, name) != end) twice(name);
   ++names_used_;
   for (size_t i = 0; i < keys_.size(); ++i) {
     if (keys_[i] == name) {
@@ -164,7 +164,7 @@ JsonKind JsonScanner::value(int depth) {
 }
 
 void JsonScanner::skip_container(int depth, char close) {
-  if (depth > max_json_depth) throw NotJson{fmt::format("nested more than {} deep", max_json_depth)};
+  if (depth > kMaxJsonDepth) throw NotJson{fmt::format("nested more than {} deep", kMaxJsonDepth)};
   ++at_;
   space();
   if (peek() == close) {

@@ -15,7 +15,7 @@ struct JsonValue {
   std::string_view text{};  ///< as it stands in the line
 };
 
-constexpr int max_json_depth = 100;
+constexpr int kMaxJsonDepth = 100;
 
 /// Checks lines and finds the values of some keys. Valid UTF-8 is not its subject. Not thread-safe.
 class JsonScanner {
@@ -23,7 +23,7 @@ class JsonScanner {
   /// `keys` are those to find.
   explicit JsonScanner(std::vector<std::string> keys) : keys_(std::move(keys)) {}
 
-  /// Empty if `line` is one JSON object by RFC 8259, with no key twice and nothing nested deeper than max_json_depth;
+  /// Empty if `line` is one JSON object by RFC 8259, with no key twice and nothing nested deeper than kMaxJsonDepth;
   /// else what is wrong with it. Never throws for any bytes.
   std::string scan(std::string_view line);
   /// Returns the values of the last line, one for each key to find.

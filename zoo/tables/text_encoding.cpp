@@ -13,7 +13,7 @@ namespace lockstep::tables {
 namespace {
 
 // Code points of the bytes 0x80 to 0x9F; the others stand for themselves. 0: undefined.
-constexpr std::array<uint16_t, 32> windows_1252 = {
+constexpr std::array<uint16_t, 32> kWindows1252 = {
     0x20AC, 0,      0x201A, 0x0192, 0x201E, 0x2026, 0x2020, 0x2021, 0x02C6, 0x2030, 0x0160,
     0x2039, 0x0152, 0,      0x017D, 0,      0,      0x2018, 0x2019, 0x201C, 0x201D, 0x2022,
     0x2013, 0x2014, 0x02DC, 0x2122, 0x0161, 0x203A, 0x0153, 0,      0x017E, 0x0178};
@@ -50,7 +50,7 @@ std::string to_utf8(std::string_view bytes) {
   text.reserve(bytes.size() * 2);
   for (const char c : bytes) {
     const auto byte = static_cast<unsigned char>(c);
-    const int32_t code_point = byte >= 0x80 && byte < 0xA0 ? windows_1252[byte - 0x80] : byte;
+    const int32_t code_point = byte >= 0x80 && byte < 0xA0 ? kWindows1252[byte - 0x80] : byte;
     if (code_point == 0 && byte != 0) {
       throw ValueError(fmt::format("byte 0x{:02X} is neither UTF-8 nor Windows-1252", byte));
     }

@@ -30,7 +30,7 @@ struct TextColumn::Chunk {
 
 namespace {
 
-constexpr const char* cannot_keep = "cannot be written";
+constexpr const char* kCannotKeep = "cannot be written";
 
 std::shared_ptr<arrow::Array> whole_numbers(const std::vector<int64_t>& values) {
   return std::make_shared<arrow::Int64Array>(static_cast<int64_t>(values.size()),
@@ -188,7 +188,7 @@ void keep(const std::filesystem::path& path, const TableReaderOptions& options,
   try {
     TableReader reader(path, options);
     auto file = tables::value_or_throw(arrow::io::FileOutputStream::Open(unfinished.string()), unfinished,
-                                       cannot_keep);
+                                       kCannotKeep);
     std::shared_ptr<arrow::ipc::RecordBatchWriter> writer;
     const auto metadata = std::make_shared<arrow::KeyValueMetadata>();
     while (const auto rows = reader.next()) {
@@ -208,19 +208,19 @@ void keep(const std::filesystem::path& path, const TableReaderOptions& options,
         writer = tables::value_or_throw(
             arrow::ipc::MakeFileWriter(file, batch->schema(), arrow::ipc::IpcWriteOptions::Defaults(),
                                        metadata),
-            unfinished, cannot_keep);
+            unfinished, kCannotKeep);
       }
-      tables::check(writer->WriteRecordBatch(*batch), unfinished, cannot_keep);
+      tables::check(writer->WriteRecordBatch(*batch), unfinished, kCannotKeep);
     }
     if (!writer) no_rows(path, reader);
     metadata->Append("skipped_rows", std::to_string(reader.skipped_rows()));
     metadata->Append("first_skipped", reader.first_skipped());
-    tables::check(writer->Close(), unfinished, cannot_keep);
-    tables::check(file->Flush(), unfinished, cannot_keep);
+    tables::check(writer->Close(), unfinished, kCannotKeep);
+    tables::check(file->Flush(), unfinished, kCannotKeep);
     if (::fsync(file->file_descriptor()) != 0) {
       throw FileError(fmt::format("cannot write {}: {}", unfinished.string(), std::strerror(errno)));
     }
-    tables::check(file->Close(), unfinished, cannot_keep);
+    tables::check(file->Close(), unfinished, kCannotKeep);
     std::filesystem::rename(unfinished, kept);
   } catch (...) {
     std::error_code ignored;
@@ -255,15 +255,15 @@ TextTable read_text_table(const std::filesystem::path& path, const TextTableOpti
     const FolderLock lock(options.cache_dir);
     if (!std::filesystem::exists(kept)) keep(path, reader_options(options), kept);
   }
-  constexpr const char* cannot_map = "cannot be read; remove it, and it is made anew";
+  constexpr const char* kCannotMap = "cannot be read; remove it, and it is made anew";
   auto file = tables::value_or_throw(
-      arrow::io::MemoryMappedFile::Open(kept.string(), arrow::io::FileMode::READ), kept, cannot_map);
-  const auto reader = tables::value_or_throw(arrow::ipc::RecordBatchFileReader::Open(file), kept, cannot_map);
+      arrow::io::MemoryMappedFile::Open(kept.string(), arrow::io::FileMode::READ), kept, kCannotMap);
+  const auto reader = tables::value_or_throw(arrow::ipc::RecordBatchFileReader::Open(file), kept, kCannotMap);
   const int fields = reader->schema()->num_fields();
   const int places = reader->schema()->field(fields - 1)->name() == "line" ? 2 : 1;
   for (int i = 0; i < fields - places; ++i) table.names_.push_back(reader->schema()->field(i)->name());
   for (int i = 0; i < reader->num_record_batches(); ++i) {
-    const auto batch = tables::value_or_throw(reader->ReadRecordBatch(i), kept, cannot_map);
+    const auto batch = tables::value_or_throw(reader->ReadRecordBatch(i), kept, kCannotMap);
     const auto& all = batch->columns();
     const auto& names = batch->schema()->fields();
     const auto part = [&](int begin, int end) {

@@ -89,10 +89,10 @@ void find_best_again(TrainerState& state, std::filesystem::path from, const Trai
   if (best.empty()) return;
   if (!from.has_filename()) from = from.parent_path();  // "out/checkpoint-5/"
   const auto beside = from.parent_path() / std::filesystem::path(best).filename();
-  if (std::filesystem::exists(beside / checkpoint::manifest_name)) {
+  if (std::filesystem::exists(beside / checkpoint::kManifestName)) {
     best = beside.string();
   } else if (arguments.load_best_model_at_end &&
-             !std::filesystem::exists(std::filesystem::path(best) / checkpoint::manifest_name)) {
+             !std::filesystem::exists(std::filesystem::path(best) / checkpoint::kManifestName)) {
     if (speaks)
       log::warning(best + ", the best model so far, is no longer there; another one will be the best");
     state.best_metric.reset();

@@ -86,7 +86,7 @@ void begin_output_dir(const TrainingArguments& arguments, bool resumes) {
     remove_whole(directory / name);
   }
   if (!arguments.overwrite_output_dir) return;
-  remove_whole(directory / checkpoint::latest_name);
+  remove_whole(directory / checkpoint::kLatestName);
   for (const auto& path : checkpoints_in(directory)) remove_whole(path);
   for (const auto& entry : checkpoint::posix_files()->list(directory)) {
     if (is_of_a_tracker(entry.name)) remove_whole(directory / entry.name);
@@ -110,7 +110,7 @@ std::vector<std::string> set_aside_later(const TrainingArguments& arguments, int
   if (fs::exists(directory / checkpoint::checkpoint_name(step))) {
     checkpoint::point_to(*files, directory, step);
   } else {
-    remove_whole(directory / checkpoint::latest_name);
+    remove_whole(directory / checkpoint::kLatestName);
     files->sync_directory(directory);
   }
   return names;
