@@ -171,6 +171,27 @@ void merge_state(std::unique_ptr<ParamState>& whole, const ParamState& part, con
   }
 }
 
+std::optional<StateDict> state_members(const ParamState& state) {
+  StateDict members;
+  const auto save = [&](const char* name, auto& value) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
+      if (value.defined()) members.tensors[name] = value.detach();
+    } else {
+      members.scalars[name] = value;
+    }
+  };
+  // visit_state() can write too, which `save` does not; nor can visit_options().
+  if (!visit_state(const_cast<ParamState&>(state), save)) return std::nullopt;
+  return members;
+}
+
+std::optional<StateDict> option_members(const torch::optim::OptimizerOptions& options) {
+  StateDict members;
+  const auto save = [&](const char* name, const auto& value) { members.scalars[name] = value; };
+  if (!visit_options(const_cast<torch::optim::OptimizerOptions&>(options), save)) return std::nullopt;
+  return members;
+}
+
 void save_options(const std::vector<torch::optim::OptimizerParamGroup>& groups, StateDict& to) {
   const auto once = tensors_once(groups);
   for (size_t g = 0; g < groups.size(); ++g) {
