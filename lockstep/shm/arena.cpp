@@ -150,20 +150,30 @@ int Arena::huge_page_error() {
   return huge_page_error_;
 }
 
+void Arena::populate(std::byte* begin, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  Shortage shortage;
+  if (!find_pages(begin, bytes, shortage)) throw Error(describe(shortage));
+}
+
 bool Arena::populate_to(size_t end, Shortage& shortage) {
   if (end <= populated_) return true;
   const size_t target = std::min(round_up(end, kPopulateStep), capacity_);
-  const size_t bytes = target - populated_;
+  if (!find_pages(base_ + populated_, target - populated_, shortage)) return false;
+  use_huge_pages(populated_, target);
+  populated_ = target;
+  return true;
+}
+
+bool Arena::find_pages(std::byte* begin, size_t bytes, Shortage& shortage) {
   if (!check_memory(bytes, shortage)) return false;
-  while (::madvise(base_ + populated_, bytes, MADV_POPULATE_WRITE) != 0) {
+  while (::madvise(begin, bytes, MADV_POPULATE_WRITE) != 0) {
     if (errno == EINTR || errno == EAGAIN) continue;
     // A kernel before 5.14 does not know the call; there the pages come on first touch.
     if (errno == EINVAL) break;
     shortage = {.of = Shortage::Of::system, .bytes = bytes, .error = errno};
     return false;
   }
-  use_huge_pages(populated_, target);
-  populated_ = target;
   return true;
 }
 

@@ -33,6 +33,9 @@ class Arena {
   /// Some of what was handed out: even when it is released, it is handed out again only once `unused()`.
   void keep(const std::byte* pointer, size_t bytes, std::function<bool()> unused);
 
+  /// Sees to it that memory of the segment, outside this arena, has pages behind it. Throws Error like allocate().
+  void populate(std::byte* begin, size_t bytes);
+
   bool contains(const void* pointer, size_t bytes) const;
   /// Releases what can be released by now.
   size_t bytes_in_use();
@@ -53,6 +56,7 @@ class Arena {
   void release_locked(std::byte* pointer);
   void sweep();
   bool populate_to(size_t end, Shortage& shortage);
+  bool find_pages(std::byte* begin, size_t bytes, Shortage& shortage);
   bool check_memory(size_t bytes, Shortage& shortage);
   void use_huge_pages(size_t begin, size_t end);
 

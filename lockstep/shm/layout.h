@@ -16,7 +16,7 @@
 namespace lockstep::shm {
 
 inline constexpr uint64_t kMagic = 0x31504554534b4c4cULL;
-inline constexpr uint32_t kLayoutVersion = 8;
+inline constexpr uint32_t kLayoutVersion = 9;
 inline constexpr int kMaxRanks = 256;
 inline constexpr int kMaxGroups = 512;
 /// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
@@ -250,8 +250,10 @@ struct GroupLayout {
         slices(posts + kSlots * ranks * sizeof(Post)),
         channels(slices + kSlots * ranks * sizeof(Slice)),
         staging(round_up(channels + ranks * ranks * sizeof(Channel), 4096)),
-        total(round_up(staging + ranks * kStagingDepth * kStagingBytes, 4096)) {}
-  size_t progress, posts, slices, channels, staging, total;
+        windows(round_up(staging + ranks * kStagingDepth * kStagingBytes, 4096)),
+        total(windows + ranks * kWindowBytes) {}
+  /// `windows`: one for each rank, for an operation that finds no room in the rank's arena.
+  size_t progress, posts, slices, channels, staging, windows, total;
 };
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/shm/areas.h"
 #include "tests/comm/shm_rank.h"
 
 namespace lockstep::shm {
@@ -29,14 +28,6 @@ using testing::run_threads;
 using Message = PointToPoint::Request;
 
 constexpr size_t kLargeCount = 200000;  // passes through windows
-
-/// A group of all ranks beside the one that `self` has.
-std::unique_ptr<Group> another_group(Rank& self) {
-  int64_t area = self.group.rank() == 0 ? claim_area(self.node.segment(), self.group.size()) : 0;
-  broadcast(self.group, &area, 1, DType::int64, 0, kTimeout);
-  return std::make_unique<Group>(self.node, static_cast<int>(area), Rank::everyone(self.node),
-                                 self.group.rank(), kTimeout);
-}
 
 Message message(bool is_send, int peer, uint64_t tag, std::vector<float>& data) {
   return {.is_send = is_send,

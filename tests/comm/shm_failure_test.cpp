@@ -80,9 +80,10 @@ TEST(ShmGroupFailureTest, ARankThatDiesAfterItsArrivalIsNamedWhenSlotsRunOut) {
     while (!is_zombie(self.node.segment().rank_info(1).pid)) std::this_thread::sleep_for(1ms);
     const auto start = Clock::now();
     expect_contains(message_of<PeerLostError>([&] {
-                      for (uint32_t n = 0; n <= kSlots; ++n) self.group.start_barrier();
+                      for (uint32_t n = 0; n < kSlots; ++n) self.group.start_barrier();
+                      self.group.barrier(kTimeout);
                     }),
-                    "barrier #1 lost rank 1 (pid ");
+                    "barrier #65, which is queued behind barrier #1, lost rank 1 (pid ");
     EXPECT_LT(Clock::now() - start, 10s);
   });
   EXPECT_EQ(statuses[0], 0);

@@ -121,9 +121,6 @@ TEST_P(ShmMemoryTest, WhatFindsNoRoomInTheArenaWaitsForWhatWasStartedBefore) {
       for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(tensor[i], sum_of(ranks, i)) << i;
     }
     EXPECT_EQ(self.node.arena().bytes_in_use(), 0u);
-    // Where nothing that was started before holds it, waiting would help nobody.
-    self.node.arena().allocate(kHugePage);
-    EXPECT_THROW(self.group.start_all_reduce(data[0].data(), kCount, DType::float32, ReduceOp::SUM), Error);
   }));
 }
 

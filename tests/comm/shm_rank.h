@@ -6,11 +6,13 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lockstep/shm/areas.h"
 #include "lockstep/shm/group/group.h"
 #include "lockstep/shm/node.h"
 #include "tests/comm/ranks.h"
@@ -39,6 +41,14 @@ struct Rank {
   Node node;
   Group group;
 };
+
+/// A group of all ranks beside the one that `self` has.
+inline std::unique_ptr<Group> another_group(Rank& self) {
+  int64_t area = self.group.rank() == 0 ? claim_area(self.node.segment(), self.group.size()) : 0;
+  broadcast(self.group, &area, 1, DType::int64, 0, kTimeout);
+  return std::make_unique<Group>(self.node, static_cast<int>(area), Rank::everyone(self.node),
+                                 self.group.rank(), kTimeout);
+}
 
 /// What the Error says that `call` throws.
 template <class Error>

@@ -1,5 +1,6 @@
 #include "lockstep/comm/backends/shared_memory_works.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -23,9 +24,12 @@ void State::purge_slowly() {
   std::list<std::pair<std::function<bool()>, std::shared_ptr<void>>> ended;
   const std::lock_guard lock(abandoned_mutex);
   const bool all = group.has_stopped();
-  for (auto it = abandoned.begin(); it != abandoned.end();) {
-    const auto entry = it++;
-    if (all || entry->first()) ended.splice(ended.end(), abandoned, entry);
+  // Whoever abandons operation after operation would look at all of them each time: at most some, in turn.
+  constexpr size_t kLooks = 2 * shm::kSlots;
+  for (size_t left = all ? abandoned.size() : std::min(abandoned.size(), kLooks); left > 0; --left) {
+    const auto entry = abandoned.begin();
+    auto& to = all || entry->first() ? ended : abandoned;
+    to.splice(to.end(), abandoned, entry);
   }
   abandoned_count.store(abandoned.size(), std::memory_order_relaxed);
 }

@@ -1,6 +1,5 @@
 #include "lockstep/shm/group/group.h"
 
-#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -11,38 +10,49 @@
 #include "lockstep/shm/paths/paths.h"
 
 namespace lockstep::shm {
-namespace {
-
-/// Something of each member that `needs` names.
-template <class Needs>
-class AwaitedOf final : public Awaited {
- public:
-  AwaitedOf(Needs needs, const Operation& operation) : needs_(std::move(needs)), operation_(operation) {}
-  bool needs(int member) const override { return needs_(member); }
-  std::string describe() const override { return shm::describe(operation_.what, operation_.sequence); }
-
- private:
-  Needs needs_;
-  Operation operation_;
-};
-
-}  // namespace
 
 /// The end of one of a group's operations.
 class Group::AwaitedOperation final : public Awaited {
  public:
   AwaitedOperation(const Group& group, Sequence sequence) : group_(group), sequence_(sequence) {}
   bool needs(int member) const override {
-    if (group_.operations_.has_ended(sequence_)) return false;
-    const Operation& operation = group_.operations_[sequence_];
-    return !group_.board_.has_posted(operation, member) || paths::needs(group_.board_, operation, member);
+    if (operations().has_ended(sequence_)) return false;
+    if (operations().is_posted(sequence_)) return is_needed_for(sequence_, member);
+    return holds_slot_back(member) || (has_incomplete() && is_needed_for(oldest(), member));
   }
   std::string describe() const override {
-    return shm::describe(group_.operations_[sequence_].what, sequence_);
+    const Sequence before = operations().is_posted(sequence_) ? 0 : queued_behind();
+    if (before == 0) return describe(sequence_);
+    return describe(sequence_) + ", which is queued behind " + describe(before) + ",";
   }
   uint64_t sequence() const override { return sequence_; }
 
  private:
+  const OperationMemory& operations() const { return group_.operations_; }
+  std::string describe(Sequence sequence) const {
+    return shm::describe(operations().find(sequence).what, sequence);
+  }
+  bool is_needed_for(Sequence posted, int member) const {
+    const Operation& operation = operations()[posted];
+    return !group_.board_.has_posted(operation, member) || paths::needs(group_.board_, operation, member);
+  }
+  bool has_incomplete() const { return operations().completed() < operations().issued(); }
+  Sequence oldest() const { return operations().completed() + 1; }
+  /// Has `member` still to end the operation in whose slot the first that is queued will be, although this rank has?
+  /// It may have given all that it has to give.
+  bool holds_slot_back(int member) const {
+    if (operations().issued() < kSlots || operations().completed() < slot_before()) return false;
+    return !group_.board_.has_consumed(member, slot_before());
+  }
+  Sequence slot_before() const { return operations().issued() + 1 - kSlots; }
+  /// What must end before the first that is queued is posted; 0 if nothing must.
+  Sequence queued_behind() const {
+    for (int m = 0; m < group_.size(); ++m) {
+      if (holds_slot_back(m)) return slot_before();
+    }
+    return has_incomplete() ? oldest() : 0;
+  }
+
   const Group& group_;
   Sequence sequence_;
 };
@@ -94,7 +104,7 @@ Group::Group(Node& node, int area, std::vector<int> members, int rank, std::chro
 void Group::close() {
   if (members_->is_copy()) return;
   const Engine::Lock lock(engine_.mutex());
-  if (!left_) members_->close(operations_.issued() + 1);
+  if (!left_) members_->close(operations_.started() + 1);
 }
 
 void Group::leave() {
@@ -227,7 +237,8 @@ void Group::wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, A
         if (operations_.has_ended(sequence)) return true;
         // Most waits are for one operation that somebody has not reached yet: then looking costs one load.
         const Operation& target = operations_[sequence];
-        const bool alone = operations_.completed() + 1 == sequence && messages_.is_idle();
+        const bool alone =
+            operations_.completed() + 1 == sequence && messages_.is_idle() && !operations_.has_queued();
         if (alone && !target.has_path() && !board_.all_posted(target)) return false;
         advance_all(/*help=*/true);
         return operations_.has_ended(sequence);
@@ -244,7 +255,7 @@ void Group::start(PointToPoint::Request& request) {
   what.root = static_cast<uint32_t>(request.peer);
   what.count = request.bytes;
   request.flight_number = members_->recorder().start(what, request.tag, request.bytes);
-  messages_.start(request, request.is_send && operations_.oldest_with_window() != 0);
+  messages_.start(request, request.is_send && operations_.holds_memory());
   if (!request.complete) engine_.activate(*this);
 }
 
@@ -331,51 +342,13 @@ void Group::wait_until(const Ready& ready, const Awaited& awaited, std::chrono::
       timeout);
 }
 
-/// The next operation's slot is free once everyone has finished with what was in it before.
-void Group::wait_for_slot() {
-  const Operation occupant = operations_[operations_.issued() + 1];
-  // Also a member that has given all it has to give may have to end that operation for itself.
-  const auto has_not_consumed = [&](int member) { return !board_.has_consumed(member, occupant.sequence); };
-  wait_until(
-      [&] {
-        advance_all(/*help=*/true);
-        return is_slot_free();
-      },
-      AwaitedOf(has_not_consumed, occupant), timeout());
-}
-
-/// Memory of this rank's arena. Where it has no room, what was started before and holds some comes first:
-/// operations with windows, then messages that are still to be received.
-std::byte* Group::reserve_window(size_t bytes) {
-  while (true) {
-    const Sequence occupant = operations_.oldest_with_window();
-    const bool messages_hold_some = messages_.holds_memory();
-    if (std::byte* const found = operations_.try_allocate(bytes)) return found;
-    if (occupant != 0) {
-      wait_for_end(occupant, timeout(), AfterTimeout::broken);
-      continue;
-    }
-    if (!messages_hold_some) return arena_.allocate(bytes);  // which says why not
-    const auto has_not_received = [&](int member) { return messages_.holds_memory_for(member); };
-    std::byte* found = nullptr;
-    wait_until(
-        [&] {
-          advance_all(/*help=*/true);
-          found = operations_.try_allocate(bytes);
-          return found != nullptr || !messages_.holds_memory();
-        },
-        AwaitedOf(has_not_received, operations_[operations_.issued() + 1]), timeout());
-    if (found != nullptr) return found;
-  }
-}
-
 // How a rank arrives at an operation.
 
 Operation& Group::begin(OpKind kind) {
   check_usable();
-  if (!is_slot_free()) wait_for_slot();
-  const Sequence sequence = operations_.issued() + 1;
-  Operation& operation = operations_[sequence];
+  const Sequence sequence = operations_.started() + 1;
+  const bool has_slot = !operations_.has_queued() && is_slot_free();
+  Operation& operation = has_slot ? operations_[sequence] : operations_.without_slot();
   operation = Operation{};
   operation.sequence = sequence;
   operation.what.kind = kind;
@@ -406,16 +379,12 @@ Operation& Group::begin_exchange(const Exchange& exchange) {
   return operation;
 }
 
-/// `begun`: begin()'s.
-Group::Sequence Group::start(Operation& begun) {
-  begun.what.memory = paths::memory_for(begun, arena_);
-  Operation& operation = begun.what.memory == Memory::window ? with_window(begun) : begun;
-  operations_.set_issued(operation.sequence);
-  engine_.activate(*this);
-  paths::offer(board_, operation);
-  write_post(operation);
-  // What follows takes its time while the post is on its way to the others.
-  operation.flight_number = members_->recorder().start(operation.what, operation.sequence, operation.bytes());
+/// `operation`: begin()'s.
+Group::Sequence Group::start(Operation& operation) {
+  operation.what.memory = paths::memory_for(operation, arena_);
+  if (!operations_.has_slot(operation)) return queue(operation);
+  if (operation.what.memory == Memory::window && !operations_.find_window(operation)) return queue(operation);
+  post(operation);
   // The fence waits until the post has left this core. A small operation looks at the others' posts first, so
   // that they come meanwhile; before anything longer, sleepers are woken at once.
   const bool is_quick =
@@ -424,6 +393,38 @@ Group::Sequence Group::start(Operation& begun) {
   advance_all(/*help=*/false);
   if (is_quick) announce(operation);
   return operation.sequence;
+}
+
+Group::Sequence Group::queue(const Operation& operation) {
+  const Sequence sequence = operation.sequence;
+  operations_.queue(operation);
+  engine_.activate(*this);
+  advance_all(/*help=*/false);
+  return sequence;
+}
+
+/// Posts what is queued, as far as there are slots and windows; true if that is something.
+bool Group::post_queued() {
+  bool has_posted = false;
+  while (operations_.has_queued() && is_slot_free()) {
+    Operation& first = operations_.first_queued();
+    if (first.what.memory == Memory::window && !operations_.find_window(first)) break;
+    Operation& operation = operations_.take_first_queued();
+    post(operation);
+    announce(operation);
+    has_posted = true;
+  }
+  return has_posted;
+}
+
+/// `operation` is in its slot, with its window if it needs one.
+void Group::post(Operation& operation) {
+  operations_.set_issued(operation.sequence);
+  engine_.activate(*this);
+  paths::offer(board_, operation);
+  write_post(operation);
+  // What follows takes its time while the post is on its way to the others.
+  operation.flight_number = members_->recorder().start(operation.what, operation.sequence, operation.bytes());
 }
 
 /// The last to arrive wakes those who sleep. The post and the loads of the others' posts and doorbells must
@@ -441,26 +442,15 @@ void Group::write_post(const Operation& operation) const {
   mine.sequence.store(operation.sequence, std::memory_order_release);
 }
 
-/// `begun` with a window, for which other threads may start something while this one waits: then it moves on
-/// to the next slot.
-Operation& Group::with_window(const Operation& begun) {
-  Operation moved = begun;
-  moved.window = reserve_window(std::min(moved.what.sent, kWindowBytes));
-  try {
-    Operation& place = begin(moved.what.kind);
-    moved.sequence = place.sequence;
-    place = moved;
-    return place;
-  } catch (...) {
-    arena_.release(moved.window);
-    throw;
-  }
-}
-
 // How operations in flight go on, in whatever call comes next.
 
 void Group::advance_all(bool help) {
   if (!messages_.is_idle()) messages_.progress();  // a call less where there is no message
+  advance_posted(help);
+  while (operations_.has_queued() && post_queued()) advance_posted(help);
+}
+
+void Group::advance_posted(bool help) {
   for (Sequence s = operations_.completed() + 1; s <= operations_.issued(); ++s) {
     Operation& current = operations_[s];
     if (!current.complete && !advance(current, help) && !current.has_path())
@@ -502,7 +492,7 @@ bool Group::advance_for_others(bool thorough) noexcept {
   } catch (...) {
     // Whoever waits in this group gets it from the membership.
   }
-  return operations_.completed() != operations_.issued() || !messages_.is_idle();
+  return operations_.completed() != operations_.started() || !messages_.is_idle();
 }
 
 bool Group::advance(Operation& operation, bool help) {

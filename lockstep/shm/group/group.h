@@ -3,7 +3,8 @@
 //
 // How an operation runs. Each rank announces it in its post of the operation's slot (arrival: a store, never
 // a wait). When all posts are there they are compared, and then it takes one of four paths: inlined in the
-// posts, staged, direct in the segment, or through windows (paths/).
+// posts, staged, direct in the segment, or through windows (paths/). An operation that finds its slot, or the
+// memory for its window, taken is queued in this process, with all that come after it, and posted later.
 // Operations advance inside start_*, progress() and wait(), of any group of the process; no thread runs in
 // the background unless the engine is told to start one.
 #pragma once
@@ -47,8 +48,8 @@ class Group final : private Driven {
   Group(Node& node, int area, std::vector<int> members, int rank, std::chrono::milliseconds timeout);
   Group(const Group&) = delete;
   ~Group() { leave(); }
-  /// This rank starts no further collective, which members that wait for one are told. What is in flight goes
-  /// on.
+  /// This rank starts no further collective, which members that wait for one are told. What has been started goes
+  /// on, also what is queued.
   void close();
   /// Members that still wait for this one are told. What is in flight ends here; later calls throw Error.
   void leave();
@@ -63,9 +64,9 @@ class Group final : private Driven {
 
   using Sequence = OperationMemory::Sequence;
 
-  /// Starts combining `count` elements at `data` of all ranks, in place. Blocks only while kSlots operations
-  /// are in flight, or while they, or messages, hold the memory that this one needs. `data` must stay
-  /// untouched until wait() or is_complete() has confirmed the end.
+  /// Starts combining `count` elements at `data` of all ranks, in place. Does not block: while kSlots operations are
+  /// in flight, or while others hold the memory that this one needs, it is queued. `data` must stay untouched until
+  /// wait() or is_complete() has confirmed the end.
   Sequence start_all_reduce(void* data, size_t count, DType dtype, ReduceOp reduction);
   /// Works like start_all_reduce(), but only `root` gets the result; other ranks' `data` becomes undefined.
   Sequence start_reduce(void* data, size_t count, DType dtype, ReduceOp reduction, int root);
@@ -149,17 +150,20 @@ class Group final : private Driven {
   bool advance_for_others(bool thorough) noexcept override;
 
   // Posting.
-  /// The next operation, to be filled in and started. Blocks while kSlots are in flight.
+  /// The next operation, to be filled in and started.
   Operation& begin(OpKind kind);
   Operation& begin_reduction(OpKind kind, void* data, size_t count, DType dtype, ReduceOp reduction);
   Operation& begin_exchange(const Exchange& exchange);
   Sequence start(Operation& operation);
-  Operation& with_window(const Operation& operation);
+  [[gnu::cold]] Sequence queue(const Operation& operation);
+  bool post_queued();
+  void post(Operation& operation);
   void announce(const Operation& operation);
   void write_post(const Operation& operation) const;
 
   // Advancing.
   void advance_all(bool help);
+  void advance_posted(bool help);
   /// Advances one operation; `help`: also take over other ranks' chunks. True once it is complete.
   bool advance(Operation& operation, bool help);
   void compare(const Operation& operation);
@@ -172,12 +176,11 @@ class Group final : private Driven {
                   AfterTimeout after = AfterTimeout::broken);
   class AwaitedOperation;
   class AwaitedMessage;
+  /// The next slot is free once everyone has finished with what was in it before.
   bool is_slot_free() {
     const Sequence issued = operations_.issued();
     return issued < kSlots || board_.everyone_consumed(issued + 1 - kSlots);
   }
-  void wait_for_slot();
-  std::byte* reserve_window(size_t bytes);
 
   Engine& engine_;
   bool oversubscribed_;

@@ -1,14 +1,58 @@
 #include "lockstep/shm/group/operation_memory.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace lockstep::shm {
 
-OperationMemory::Sequence OperationMemory::oldest_with_window() const {
+OperationMemory::OperationMemory(std::shared_ptr<Membership> members, Arena& arena, PointToPoint& messages)
+    : members_(std::move(members)), arena_(arena), messages_(messages) {
+  const size_t offset = GroupLayout(static_cast<size_t>(members_->size())).windows;
+  spare_window_ = members_->segment().group_area(members_->area()) + offset +
+                  static_cast<size_t>(members_->rank()) * kWindowBytes;
+}
+
+const Operation& OperationMemory::find(Sequence sequence) const {
+  if (is_posted(sequence)) return (*this)[sequence];
+  return *std::next(queued_.begin(), static_cast<ptrdiff_t>(sequence - issued_ - 1));
+}
+
+void OperationMemory::queue(const Operation& operation) {
+  if (operation.what.memory == Memory::window) populate_spare_window();
+  queued_.push_back(operation);
+}
+
+Operation& OperationMemory::take_first_queued() {
+  Operation& place = (*this)[issued_ + 1];
+  place = queued_.front();
+  queued_.pop_front();
+  set_issued(place.sequence);
+  return place;
+}
+
+bool OperationMemory::holds_memory() const {
   for (Sequence s = completed_ + 1; s <= issued_; ++s) {
-    if ((*this)[s].window != nullptr) return s;
+    const std::byte* const window = (*this)[s].window;
+    if (window != nullptr && window != spare_window_) return true;
   }
-  return 0;
+  return false;
+}
+
+/// Two ranks whose arenas are full of windows of two groups, each waiting for the other's, would wait for ever. So the
+/// oldest operation of every group has one that belongs to the group.
+bool OperationMemory::find_window(Operation& operation) {
+  operation.window = try_allocate(std::min(operation.what.sent, kWindowBytes));
+  if (operation.window != nullptr) return true;
+  populate_spare_window();
+  if (completed_ == issued_) operation.window = spare_window_;
+  return operation.window != nullptr;
+}
+
+void OperationMemory::populate_spare_window() {
+  if (is_spare_populated_) return;
+  arena_.populate(spare_window_, kWindowBytes);
+  is_spare_populated_ = true;
 }
 
 std::byte* OperationMemory::try_allocate(size_t bytes) {
@@ -23,20 +67,21 @@ std::byte* OperationMemory::allocate(size_t bytes) {
 }
 
 void OperationMemory::release_window(Operation& operation) {
-  if (operation.window != nullptr) arena_.release(std::exchange(operation.window, nullptr));
+  std::byte* const window = std::exchange(operation.window, nullptr);
+  if (window != nullptr && window != spare_window_) arena_.release(window);
 }
 
 void OperationMemory::give_up() {
   for (Sequence s = completed_ + 1; s <= issued_; ++s) {
     Operation& operation = (*this)[s];
     if (operation.complete) continue;
-    if (operation.window != nullptr) {
-      arena_.release_later(std::exchange(operation.window, nullptr), unused_by_others());
-    }
+    std::byte* const window = std::exchange(operation.window, nullptr);
+    if (window != nullptr && window != spare_window_) arena_.release_later(window, unused_by_others());
     if (operation.what.memory == Memory::arena) {
       arena_.keep(operation.data, operation.what.sent, unused_by_others());
     }
   }
+  queued_.clear();
   for (std::byte* scratch : messages_.take_scratch()) arena_.release_later(scratch, unused_by_others());
 }
 

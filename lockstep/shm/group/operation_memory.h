@@ -1,9 +1,10 @@
-// A group's operations in flight, and the memory of the arena that they and its messages hold.
+// A group's operations, posted and queued, and the memory of the arena that they and its messages hold.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 
 #include "lockstep/shm/arena.h"
@@ -20,33 +21,53 @@ class OperationMemory {
   /// Number of an operation of the group, counted from 1.
   using Sequence = uint64_t;
 
-  OperationMemory(std::shared_ptr<Membership> members, Arena& arena, PointToPoint& messages)
-      : members_(std::move(members)), arena_(arena), messages_(messages) {}
+  OperationMemory(std::shared_ptr<Membership> members, Arena& arena, PointToPoint& messages);
 
+  /// This rank has posted every operation up to here.
   Sequence issued() const { return issued_; }
+  /// It has started every one up to here; those after issued() are queued.
+  Sequence started() const { return issued_ + queued_.size(); }
   /// This rank has finished with every operation up to here.
   Sequence completed() const { return completed_; }
   void set_issued(Sequence last) { issued_ = last; }
   void set_completed(Sequence last) { completed_ = last; }
   bool has_ended(Sequence sequence) const {
-    return sequence <= completed_ || operations_[sequence % kSlots].complete;
+    return sequence <= completed_ || (is_posted(sequence) && operations_[sequence % kSlots].complete);
   }
-  /// One of the last kSlots, or the next.
+  bool is_posted(Sequence sequence) const { return sequence <= issued_; }
+  /// One of the last kSlots that were posted, or what is in the slot of the next.
   Operation& operator[](Sequence sequence) { return operations_[sequence % kSlots]; }
   const Operation& operator[](Sequence sequence) const { return operations_[sequence % kSlots]; }
+  /// One that has been started and has not ended.
+  const Operation& find(Sequence sequence) const;
 
-  /// The oldest in flight that has a window; 0 if none has.
-  Sequence oldest_with_window() const;
-  /// Memory of the arena, where messages that have been received keep nothing back; null if it has no room.
-  std::byte* try_allocate(size_t bytes);
-  /// Works like try_allocate(), but throws Error, which says why there is no room.
+  /// Where the next operation is described that has no slot yet.
+  Operation& without_slot() { return without_slot_; }
+  bool has_slot(const Operation& operation) const { return &operation != &without_slot_; }
+  bool has_queued() const { return !queued_.empty(); }
+  /// `operation` waits for a slot, or for a window. Throws Error if a window may not be found for it.
+  void queue(const Operation& operation);
+  Operation& first_queued() { return queued_.front(); }
+  /// Puts the first that is queued into its slot, which must be free.
+  Operation& take_first_queued();
+
+  /// Does an operation in flight have a window in the arena?
+  bool holds_memory() const;
+  /// Finds `operation`, the next to be posted, a window. False if there is none now: one will be free once what was
+  /// posted before has ended, whatever other groups hold. Throws Error if there is no memory; not for what is queued.
+  bool find_window(Operation& operation);
+  /// Memory of the arena, where messages that have been received keep nothing back. Throws Error, which says why there
+  /// is no room.
   std::byte* allocate(size_t bytes);
   void release_window(Operation& operation);
   /// The group ends or is broken. The peers may still read or write what operations in flight have in the
-  /// arena, in windows and in tensors, whoever allocated those: it is handed out again once they cannot.
+  /// arena, in windows and in tensors, whoever allocated those: it is handed out again once they cannot. What is queued
+  /// is forgotten.
   void give_up();
 
  private:
+  std::byte* try_allocate(size_t bytes);
+  void populate_spare_window();
   std::function<bool()> unused_by_others() const;
 
   std::shared_ptr<Membership> members_;  // shared with memory that is released later
@@ -55,6 +76,10 @@ class OperationMemory {
   std::array<Operation, kSlots> operations_;
   Sequence issued_ = 0;
   Sequence completed_ = 0;
+  std::list<Operation> queued_;
+  Operation without_slot_;
+  std::byte* spare_window_;  // in the group's control area
+  bool is_spare_populated_ = false;
 };
 
 }  // namespace lockstep::shm

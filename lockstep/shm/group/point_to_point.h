@@ -50,8 +50,7 @@ class PointToPoint {
 
   /// Gives back the arena memory of messages that have been received.
   void release_received();
-  /// Has `peer` still to receive messages that hold memory of the arena, as far as this rank has looked?
-  bool holds_memory_for(int peer) const { return !outgoing_[static_cast<size_t>(peer)].scratch.empty(); }
+  /// Has a peer still to receive messages that hold memory of the arena, as far as this rank has looked?
   bool holds_memory() const;
 
   /// Starts a request. It may be complete on return. `request` must live until it is. A send that finds no
