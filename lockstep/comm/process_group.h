@@ -250,14 +250,14 @@ class ProcessGroup {
   /// that find room in the channel, do not wait for the receiver; others block until it takes them.
   void send(const at::Tensor& tensor, int dst, MessageOptions options = {}) const;
   /// Receives into `tensor`, whose size must be the message's, from rank `src` or, without one, from any.
-  /// Returns the sender. Blocks. Throws ValueError at once if `src` is this rank and it has sent itself no such
-  /// message.
+  /// Returns the sender. Blocks. Throws ValueError at once if `src` is this rank, it has sent itself no such
+  /// message, and the process has no other thread that could.
   int recv(const at::Tensor& tensor, std::optional<int> src = std::nullopt,
            MessageOptions options = {}) const;
   /// Sends like send() without blocking. The tensor must stay as it is until the Work is complete.
   WorkPtr isend(const at::Tensor& tensor, int dst, MessageOptions options = {}) const;
-  /// recv() without blocking. From this rank itself: start the isend before you wait for this Work, whose
-  /// wait() is a ValueError otherwise.
+  /// recv() without blocking. From this rank itself: start the isend before you wait for this Work. Otherwise its
+  /// wait() throws, as recv() does.
   WorkPtr irecv(const at::Tensor& tensor, std::optional<int> src = std::nullopt,
                 MessageOptions options = {}) const;
   /// Starts all of them, in order; no order in which the ranks list theirs can deadlock. A message may be

@@ -111,10 +111,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void activate(Driven& group) {
     if (!group.is_active_) add_active(group);
   }
-  /// Called by each thread that starts or awaits a message.
-  void note_caller() { has_other_callers_ |= std::this_thread::get_id() != maker_; }
-  /// A thread other than the one that made this engine sends or receives too.
-  bool has_other_callers() const { return has_other_callers_; }
   /// Something has ended, or failed, that another thread of this process may wait for.
   void wake_own_threads() {
     if (!sleeping_.empty()) ring_own_bells();
@@ -202,8 +198,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::vector<Driven*> attached_, active_;
   std::vector<Doorbell*> bells_;
   std::chrono::nanoseconds look_at_peers_every_ = std::chrono::milliseconds(50);
-  const std::thread::id maker_ = std::this_thread::get_id();
-  bool has_other_callers_ = false;
   int waiting_ = 0;                 // threads in wait_until
   std::vector<Sleeper*> sleeping_;  // on the bells
   std::atomic<bool> has_progress_thread_{false};

@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <iterator>
 #include <string>
+#include <system_error>
 
 #include "lockstep/base/error.h"
 
@@ -38,6 +41,12 @@ bool process_ended(UniqueFd& pidfd, int pid) {
   }
   pollfd event{pidfd.get(), POLLIN, 0};
   return ::poll(&event, 1, 0) > 0;
+}
+
+size_t count_threads() {
+  std::error_code error;
+  const std::filesystem::directory_iterator threads("/proc/self/task", error);
+  return error ? 0 : static_cast<size_t>(std::distance(threads, {}));
 }
 
 uint64_t pid_namespace() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "lockstep/base/fd.h"
@@ -11,6 +12,9 @@ namespace lockstep::shm {
 /// True once the process `pid` has ended, a zombie included. `pidfd` is opened on the first call and names
 /// the process from then on, whoever gets its number later. Does not block.
 bool process_ended(UniqueFd& pidfd, int pid);
+
+/// So many threads has this process; 0 where /proc does not tell.
+size_t count_threads();
 
 /// Returns the PID namespace of the calling process; process numbers are comparable only within it.
 uint64_t pid_namespace();

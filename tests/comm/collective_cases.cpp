@@ -468,52 +468,6 @@ TEST(Collectives, Messages) {
   }
 }
 
-// A wait for a message that only this rank could send, and has not sent, ends at once.
-TEST(Collectives, MessagesToOneself) {
-  ONLY_IF(world().backend_name() == "lockstep");
-  const World world = lockstep::testing::world();
-  const int self = world.rank();
-  const std::string why = "it has sent itself no such message";
-  for (const int64_t count : {1, 1000, 1000000}) {
-    const at::Tensor received = at::zeros({count}), value = input(self, {count}, at::kFloat);
-    check_throws<ValueError>([&] { world.recv(received, self); }, why);
-    const at::Tensor strided = at::zeros({count, 2}).select(1, 0);
-    check_throws<ValueError>([&] { world.recv(strided, self); }, why);
-    check_throws<ValueError>([&] { world.recv_bytes(self); }, why);
-    const auto early = world.irecv(received, self);
-    check_throws<ValueError>([&] { early->wait(); }, why);
-    check_throws<ValueError>([&] { early->wait(); }, why);
-    CHECK_TRUE(early->is_completed() && !early->is_success());
-    // None of those takes what comes later.
-    const auto sent = world.isend(value, self, {.tag = 1});
-    check_throws<ValueError>([&] { world.recv(received, self); }, why);
-    CHECK_TRUE(world.recv(received, self, {.tag = 1}) == self && received.equal(value));
-    sent->wait();
-    received.zero_();
-    const auto receive = world.irecv(received, self);
-    const auto send = world.isend(value, self);
-    receive->wait();
-    send->wait();
-    CHECK_TRUE(received.equal(value) && receive->source_rank() == self);
-    // More than the channel holds, received in reverse order.
-    std::vector<std::shared_ptr<Work>> works;
-    for (int tag = 0; tag < 40; ++tag) works.push_back(world.isend(value + tag, self, {.tag = tag}));
-    for (int tag = 39; tag >= 0; --tag) {
-      world.recv(received, self, {.tag = tag});
-      CHECK_TRUE(received.equal(value + tag));
-    }
-    for (const auto& work : works) work->wait();
-    const auto one_of_two = world.irecv(received, self);
-    const auto any = world.irecv(strided, std::nullopt);
-    world.send(value, self);
-    one_of_two->wait();
-    world.send(value, self);
-    any->wait();
-    CHECK_TRUE(received.equal(value) && strided.equal(value));
-  }
-  world.barrier();
-}
-
 TEST(Collectives, GlooHasNoMessagesToOneself) {
   ONLY_IF(world().backend_name() == "gloo");
   const World world = lockstep::testing::world();

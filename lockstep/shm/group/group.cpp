@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/shm/flight_recorder.h"
 #include "lockstep/shm/paths/paths.h"
+#include "lockstep/shm/process.h"
 
 namespace lockstep::shm {
 
@@ -75,7 +76,9 @@ class Group::AwaitedMessage final : public Awaited {
     what.kind = request_.is_send ? OpKind::send : OpKind::recv;
     what.root = static_cast<uint32_t>(request_.peer);
     what.count = request_.bytes;
-    return shm::describe(what, request_.tag);
+    const std::string own =
+        group_.messages_.lacks_own_send(request_) ? ", which this rank has not sent itself," : "";
+    return shm::describe(what, request_.tag) + own;
   }
 
  private:
@@ -249,7 +252,6 @@ void Group::wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, A
 void Group::start(PointToPoint::Request& request) {
   const auto lock = enter();
   check_usable();
-  engine_.note_caller();
   Announcement what{};
   what.kind = request.is_send ? OpKind::send : OpKind::recv;
   what.root = static_cast<uint32_t>(request.peer);
@@ -280,9 +282,8 @@ void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeo
   const auto lock = enter();
   if (request.complete) return;
   check_usable();
-  engine_.note_caller();
   // A wait with a timeout of its own ends anyway, and may be repeated.
-  if (after == AfterTimeout::broken && !engine_.has_other_callers()) refuse_without_own_send(request);
+  if (after == AfterTimeout::broken) refuse_without_own_send(request);
   wait_until(
       [&] {
         if (!request.complete) advance_all(/*help=*/true);
@@ -291,11 +292,12 @@ void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeo
       AwaitedMessage(*this, request), timeout, after);
 }
 
-/// No other thread could send, as far as anybody knows: only the one that made the engine has sent or received.
+/// Where this thread is the only one, nobody could send while it waits. What another thread will do, nobody knows.
 void Group::refuse_without_own_send(PointToPoint::Request& request) {
   if (!messages_.lacks_own_send(request)) return;
   advance_all(/*help=*/false);
-  if (!messages_.lacks_own_send(request)) return;
+  const size_t known_threads = engine_.has_progress_thread() ? 2 : 1;
+  if (!messages_.lacks_own_send(request) || count_threads() != known_threads) return;
   messages_.give_up(request);
   throw ValueError("recv from this rank itself (rank " + std::to_string(rank()) + ", tag " +
                    std::to_string(request.tag) +

@@ -111,7 +111,7 @@ class Group final : private Driven {
   /// Starts sending to or receiving from another rank (or any, or itself); see PointToPoint. Does not block.
   void start(PointToPoint::Request& request);
   /// Blocks until the request is complete. Throws ValueError at once, and ends the request, if it receives from
-  /// this rank itself and no send of this rank has been started for it.
+  /// this rank itself, no send of this rank has been started for it, and the process has no other thread.
   void wait(PointToPoint::Request& request, std::chrono::milliseconds timeout,
             AfterTimeout after = AfterTimeout::broken);
   /// progress(), then: is it complete?
