@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <sstream>
 #include <utility>
@@ -68,9 +69,77 @@ struct Output {
   size_t number;
 };
 
+/// The dimensions of a tensor that has more than one element in them, and the size of an element, in bytes.
+struct Steps {
+  struct Dimension {
+    int64_t stride, size;
+  };
+  std::vector<Dimension> dimensions;
+  int64_t element = 0;
+
+  /// From the first byte to the end of the last one.
+  int64_t reach() const {
+    int64_t bytes = element;
+    for (const Dimension& dimension : dimensions) bytes += (dimension.size - 1) * dimension.stride;
+    return bytes;
+  }
+  /// What stays where it is when places are taken modulo `period`.
+  Steps without_multiples_of(int64_t period) const {
+    Steps rest{{}, element};
+    for (const Dimension& dimension : dimensions) {
+      if (dimension.stride % period != 0) rest.dimensions.push_back(dimension);
+    }
+    return rest;
+  }
+};
+
+Steps steps_of(const at::Tensor& tensor) {
+  Steps steps{{}, static_cast<int64_t>(tensor.element_size())};
+  for (int64_t d = 0; d < tensor.dim(); ++d) {
+    if (tensor.size(d) > 1) steps.dimensions.push_back({tensor.stride(d) * steps.element, tensor.size(d)});
+  }
+  return steps;
+}
+
+/// Do they share no byte if b begins `distance` bytes after a? False where the strides do not tell.
+bool are_disjoint(const Steps& a, const Steps& b, int64_t distance) {
+  if (distance >= a.reach() || -distance >= b.reach()) return true;
+  std::vector<int64_t> periods;
+  for (const Steps* const steps : {&a, &b}) {
+    for (const auto& dimension : steps->dimensions) {
+      if (dimension.stride > 0) periods.push_back(dimension.stride);
+    }
+  }
+  std::sort(periods.begin(), periods.end(), std::greater<>());
+  for (const int64_t period : periods) {
+    // Two bytes at one place are at one place modulo the period too, where what is smaller than it lies in one or two
+    // pieces.
+    const Steps rest_a = a.without_multiples_of(period), rest_b = b.without_multiples_of(period);
+    if (rest_a.reach() > period || rest_b.reach() > period) continue;
+    const int64_t shift = (distance % period + period) % period;
+    return are_disjoint(rest_a, rest_b, shift) && are_disjoint(rest_a, rest_b, shift - period);
+  }
+  return false;
+}
+
+/// Do the strides show that no two of `close`, sorted by where they begin, share an element?
+bool all_lie_apart(const Tensors& outputs, const std::vector<Output>& close) {
+  // A pair costs as much as some 64 elements that are marked.
+  size_t marks = 0;
+  for (const Output& output : close) marks += static_cast<size_t>(outputs[output.number].numel());
+  if (close.size() * close.size() > marks / 32) return false;
+  for (size_t i = 0; i < close.size(); ++i) {
+    for (size_t j = i + 1; j < close.size() && close[j].extent.meets(close[i].extent); ++j) {
+      if (!lie_apart(outputs[close[i].number], outputs[close[j].number])) return false;
+    }
+  }
+  return true;
+}
+
 /// The number of an output that shares an element with another one, among those whose ranges meet; -1 if none
 /// does.
 int find_double(const Tensors& outputs, const std::vector<Output>& close) {
+  if (all_lie_apart(outputs, close)) return -1;
   Extent whole = close.front().extent;
   size_t unit = 0;
   for (const Output& output : close) {
@@ -115,6 +184,12 @@ bool overlaps_itself(const at::Tensor& tensor) {
     reach += (size - 1) * stride;
   }
   return !is_nested && !Places(extent_of(tensor), tensor.element_size()).take(tensor);
+}
+
+bool lie_apart(const at::Tensor& a, const at::Tensor& b) {
+  const Extent of_a = extent_of(a), of_b = extent_of(b);
+  if (!of_a.meets(of_b)) return true;
+  return are_disjoint(steps_of(a), steps_of(b), static_cast<int64_t>(of_b.begin - of_a.begin));
 }
 
 bool may_overlap(const at::Tensor& a, const at::Tensor& b) { return extent_of(a).meets(extent_of(b)); }

@@ -11,6 +11,10 @@ namespace lockstep {
 /// Do two elements of `tensor` lie at one place in memory, as expand() makes them?
 bool overlaps_itself(const at::Tensor& tensor);
 
+/// Do the two share no element, as far as their strides tell? They tell it of what chunk(), unbind() or a slice with a
+/// step makes of a tensor, along any dimension. False does not mean that they share one.
+bool lie_apart(const at::Tensor& a, const at::Tensor& b);
+
 /// Do the memory ranges of the two meet? For contiguous tensors that is exact; tensors with gaps may share a
 /// range and no element.
 bool may_overlap(const at::Tensor& a, const at::Tensor& b);

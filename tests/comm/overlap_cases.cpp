@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -351,6 +352,106 @@ TEST(Overlap, WhatOverlapsItself) {
              !overlaps_itself(memory.as_strided({4, 3}, {3, 1})));
   // Neither stride goes beyond the other's reach, and no two elements meet.
   CHECK_TRUE(!overlaps_itself(memory.as_strided({2, 3}, {3, 2})));
+}
+
+/// A random view into `memory`, whose elements may share places.
+at::Tensor random_view(const at::Tensor& memory, std::minstd_rand& random) {
+  constexpr at::ScalarType kDTypes[] = {at::kByte, at::kShort, at::kFloat};
+  const at::Tensor typed = memory.view(kDTypes[random() % 3]);
+  std::vector<int64_t> sizes, strides;
+  int64_t last = 0;
+  for (auto dimensions = 1 + random() % 3; dimensions > 0; --dimensions) {
+    constexpr int64_t kStrides[] = {1, 1, 2, 3, 4, 6, 8, 12, 24, 36, 48};
+    const int64_t stride = kStrides[random() % 11];
+    const int64_t room = (typed.numel() - 1 - last) / stride;
+    sizes.push_back(1 + static_cast<int64_t>(random()) % std::min<int64_t>(room + 1, 12));
+    strides.push_back(stride);
+    last += (sizes.back() - 1) * stride;
+  }
+  return typed.as_strided(sizes, strides, static_cast<int64_t>(random()) % (typed.numel() - last));
+}
+
+/// How often each byte of `memory` belongs to an element of `views`.
+std::vector<int> uses_of(const at::Tensor& memory, const Tensors& views) {
+  std::vector<int> uses(memory.nbytes());
+  for (const at::Tensor& view : views) {
+    const auto* const begin = static_cast<const char*>(memory.const_data_ptr());
+    const auto first = static_cast<const char*>(view.const_data_ptr()) - begin;
+    const auto element = static_cast<int64_t>(view.element_size());
+    for (int64_t n = 0; n < view.numel(); ++n) {
+      int64_t place = 0, rest = n;
+      for (int64_t d = view.dim() - 1; d >= 0; --d) {
+        place += rest % view.size(d) * view.stride(d);
+        rest /= view.size(d);
+      }
+      for (int64_t i = 0; i < element; ++i) ++uses[static_cast<size_t>(first + place * element + i)];
+    }
+  }
+  return uses;
+}
+
+TEST(Overlap, RandomViewsAreToldApart) {
+  std::minstd_rand random(7);
+  const at::Tensor memory = at::zeros({1024}, at::kByte);
+  int apart = 0, shared = 0;
+  for (int n = 0; n < 2000; ++n) {
+    const auto count = 1 + random() % 3;
+    Tensors views;
+    while (views.size() < count) views.push_back(random_view(memory, random));
+    const auto share = [&](const Tensors& some) {
+      const auto uses = uses_of(memory, some);
+      return *std::max_element(uses.begin(), uses.end()) > 1;
+    };
+    const bool expected = share(views);
+    bool refused = false;
+    try {
+      check_apart("test", views);
+    } catch (const ValueError&) {
+      refused = true;
+    }
+    CHECK_TRUE(refused == expected);
+    ++(expected ? shared : apart);
+    CHECK_TRUE(overlaps_itself(views[0]) == share({views[0]}));
+    if (views.size() < 2) continue;
+    const auto first = uses_of(memory, {views[0]}), second = uses_of(memory, {views[1]});
+    bool meet = false;
+    for (size_t i = 0; i < first.size(); ++i) meet = meet || (first[i] > 0 && second[i] > 0);
+    CHECK_TRUE(!meet || !lie_apart(views[0], views[1]));
+  }
+  CHECK_TRUE(apart > 200 && shared > 200);
+}
+
+// Then nobody has to look at every element.
+TEST(Overlap, StridesTellViewsApart) {
+  const auto all_lie_apart = [](const Tensors& views) {
+    for (size_t i = 0; i < views.size(); ++i) {
+      for (size_t j = 0; j < views.size(); ++j) {
+        if (i != j && !lie_apart(views[i], views[j])) return false;
+      }
+    }
+    return true;
+  };
+  const at::Tensor tensor = at::zeros({8, 12, 10});
+  for (const int64_t dimension : {0, 1, 2}) {
+    for (const int64_t parts : {2, 3, 4}) CHECK_TRUE(all_lie_apart(tensor.chunk(parts, dimension)));
+    CHECK_TRUE(all_lie_apart(tensor.unbind(dimension)));
+    CHECK_TRUE(all_lie_apart(tensor.permute({2, 0, 1}).chunk(2, dimension)));
+    CHECK_TRUE(all_lie_apart(tensor.slice(1, 3, 9).chunk(3, dimension)));
+    for (const int64_t step : {2, 3}) {
+      Tensors slices;
+      for (int64_t i = 0; i < step; ++i) slices.push_back(tensor.slice(dimension, i, 1000, step));
+      CHECK_TRUE(all_lie_apart(slices));
+      // Every second one of two dimensions.
+      slices.clear();
+      for (int64_t i = 0; i < step * step; ++i) {
+        slices.push_back(
+            tensor.slice(dimension, i / step, 1000, step).slice((dimension + 1) % 3, i % step, 1000, step));
+      }
+      CHECK_TRUE(all_lie_apart(slices));
+    }
+  }
+  CHECK_TRUE(!lie_apart(tensor, tensor) && !lie_apart(tensor.select(2, 1), tensor.narrow(2, 1, 3)));
+  CHECK_TRUE(lie_apart(tensor, at::zeros({3})) && lie_apart(tensor.narrow(0, 0, 0), tensor));
 }
 
 }  // namespace
