@@ -83,6 +83,15 @@ class InitTest(unittest.TestCase):
             self.assertEqual(code, 1, output)
             self.assertIn("ranks on other machines or in other containers need the backend gloo", output)
 
+    def test_host_names_are_never_compared(self):
+        apart = (*in_namespaces("-u"), "sh", "-c", 'hostname "$TEST_HOST"; exec "$@"', "sh")
+        port = str(free_port())
+        ranks = [{"RANK": str(r), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TEST_HOST": f"host{r}"}
+                 for r in range(3)]
+        for rank, (code, output) in enumerate(run(ranks, "Joining.Place", "Collectives.AllReduce", within=apart)):
+            self.assertEqual(code, 0, output)
+            self.assertIn(f"rank {rank} of 3, local {rank} of 3, node 0, lockstep", output)
+
     def test_open_mpi(self):
         self.check([{"OMPI_COMM_WORLD_RANK": str(r), "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_RANK": str(r),
                      "OMPI_COMM_WORLD_LOCAL_SIZE": "3", "PMIX_NAMESPACE": f"prterun-test-{os.getpid()}@1"}
