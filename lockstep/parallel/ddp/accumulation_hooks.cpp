@@ -18,6 +18,7 @@ AccumulationHooks::~AccumulationHooks() {
 void AccumulationHooks::add(size_t parameter, const at::Tensor& tensor) {
   Hook& hook = hooks_[parameter];
   hook.parameter = tensor;
+  if (!tensor.requires_grad()) return;
   hook.accumulator = torch::autograd::impl::grad_accumulator(tensor);
   hook.key = hook.accumulator->add_post_hook(make_(parameter));
 }
@@ -31,8 +32,9 @@ void AccumulationHooks::remove(size_t parameter) {
 void AccumulationHooks::follow() {
   for (size_t p = 0; p < hooks_.size(); ++p) {
     const Hook& hook = hooks_[p];
-    if (!hook.accumulator ||
-        torch::autograd::impl::try_get_grad_accumulator(hook.parameter) == hook.accumulator) {
+    if (!hook.parameter.defined()) continue;
+    if (hook.accumulator ? torch::autograd::impl::try_get_grad_accumulator(hook.parameter) == hook.accumulator
+                         : !hook.parameter.requires_grad()) {
       continue;
     }
     const at::Tensor parameter = hook.parameter;
@@ -42,6 +44,7 @@ void AccumulationHooks::follow() {
 }
 
 bool AccumulationHooks::is_alone(size_t parameter) const {
+  if (!hooks_[parameter].accumulator) return false;
   torch::autograd::Node& accumulator = *hooks_[parameter].accumulator;
   return accumulator.tensor_pre_hooks().empty() && accumulator.pre_hooks().empty() &&
          accumulator.post_hooks().size() <= 1 && accumulator.tensor_post_acc_grad_hooks() == nullptr;

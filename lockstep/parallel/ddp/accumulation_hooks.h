@@ -26,6 +26,7 @@ class AccumulationHooks {
   AccumulationHooks(const AccumulationHooks&) = delete;
   AccumulationHooks& operator=(const AccumulationHooks&) = delete;
 
+  /// A tensor that requires no gradient gets its hook in follow(), once it does.
   void add(size_t parameter, const at::Tensor& tensor);
   void remove(size_t parameter);
   /// A parameter that got other memory (as torch::load() does) may have a new accumulation node, without our hook: it

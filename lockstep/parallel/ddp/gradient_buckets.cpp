@@ -3,6 +3,7 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/sub.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
@@ -14,17 +15,12 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/step_members.h"
 #include "lockstep/parallel/bucket_view.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep {
 namespace {
-
-/// One element of any dtype: a sum of zeros has no bit set.
-bool is_zero(const at::Tensor& element) {
-  const auto* bytes = static_cast<const unsigned char*>(element.const_data_ptr());
-  return std::all_of(bytes, bytes + element.nbytes(), [](unsigned char byte) { return byte == 0; });
-}
 
 /// copy_, whose way through the dispatcher costs more than a small copy of what lies in memory as it is
 /// meant.
@@ -39,6 +35,44 @@ void copy_to_slot(const at::Tensor& gradient, const GradientBuckets::Parameter& 
   view.copy_(gradient);
 }
 
+/// `planned`: its parameters, of `parameters`, may be none.
+GradientBuckets::Bucket make_bucket(const std::vector<GradientBuckets::Parameter>& parameters,
+                                    const BucketPlan::Bucket& planned, const ProcessGroup& group) {
+  const GradientBuckets::Parameter* const first =
+      planned.parameters.empty() ? nullptr : &parameters[planned.parameters.front()];
+  const at::ScalarType dtype = first != nullptr ? first->kind.scalar_type() : at::kFloat;
+  const at::Device device = first != nullptr ? first->tensor.device() : at::Device(at::kCPU);
+  const int64_t gradients =
+      static_cast<int64_t>(planned.bytes) / static_cast<int64_t>(c10::elementSize(dtype));
+  GradientBuckets::Bucket bucket;
+  bucket.flat = device.is_cpu() ? group.empty_shared({gradients}, dtype)
+                                : at::empty({gradients}, at::TensorOptions(dtype).device(device));
+  bucket.flat.zero_();  // the gaps between gradients are summed too
+  return bucket;
+}
+
+/// `offset`: in bytes.
+void place(GradientBuckets::Parameter& parameter, const GradientBuckets::Bucket& bucket, size_t offset) {
+  constexpr size_t kSmall = 64 << 10;
+  const bool is_on_cpu = bucket.flat.is_cpu();
+  parameter.view =
+      view_in_bucket(bucket.flat, static_cast<int64_t>(offset / bucket.flat.element_size()), parameter.kind);
+  parameter.bytes = parameter.view.nbytes();
+  const bool is_small =
+      parameter.bytes <= kSmall && is_on_cpu && parameter.view.is_non_overlapping_and_dense();
+  parameter.small_slot = is_small ? parameter.view.mutable_data_ptr() : nullptr;
+  // Matrix products add in another order where their result lies otherwise; and nobody would wait for
+  // what another stream writes.
+  parameter.fits_slot = is_on_cpu && offset % kGradientAlignment == 0;
+}
+
+/// Is the parameter's gradient memory of its bucket?
+bool lies_in_bucket(const GradientBuckets::Parameter& parameter) {
+  const at::Tensor& gradient = parameter.tensor.grad();
+  return parameter.view.defined() && gradient.defined() && !gradient.is_sparse() &&
+         gradient.is_alias_of(parameter.view);
+}
+
 /// What gradients in buckets hold, while there are no buckets.
 class HeldGradients {
  public:
@@ -46,8 +80,7 @@ class HeldGradients {
       : held_(parameters.size()) {
     for (size_t p = 0; p < parameters.size(); ++p) {
       at::Tensor& gradient = parameters[p].tensor.mutable_grad();
-      const at::Tensor& view = parameters[p].view;
-      if (!view.defined() || !gradient.defined() || !gradient.is_alias_of(view)) continue;
+      if (!lies_in_bucket(parameters[p])) continue;
       held_[p] = gradient.clone();
       gradient.reset();
     }
@@ -76,6 +109,8 @@ GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, ProcessGro
     Parameter parameter;
     parameter.name = std::move(named.name);
     parameter.tensor = std::move(named.tensor);
+    parameter.kind = at::empty_strided(parameter.tensor.sizes(), parameter.tensor.strides(),
+                                       at::TensorOptions(parameter.tensor.scalar_type()).device(at::kMeta));
     parameter.is_sparse = named.has_sparse_gradient;
     parameters_.push_back(std::move(parameter));
   }
@@ -95,6 +130,7 @@ std::vector<size_t> GradientBuckets::expected_order(const std::vector<size_t>& k
 }
 
 void GradientBuckets::take_trainable() {
+  keep_for_step();
   for (size_t p = 0; p < parameters_.size(); ++p) {
     Parameter& parameter = parameters_[p];
     if (parameter.tensor.requires_grad() == parameter.is_trainable) continue;
@@ -113,11 +149,11 @@ BucketPlan GradientBuckets::make_plan(const std::vector<size_t>& order) const {
   for (const Parameter& parameter : parameters_) {
     const at::Device device = parameter.tensor.device();
     const int kind =
-        static_cast<int>(parameter.tensor.scalar_type()) + 256 * (device.is_cpu() ? 0 : 1 + device.index());
-    specs.push_back({parameter.tensor.nbytes(), kind});
+        static_cast<int>(parameter.kind.scalar_type()) + 256 * (device.is_cpu() ? 0 : 1 + device.index());
+    specs.push_back({parameter.kind.nbytes(), kind});
   }
   BucketPlan plan = plan_buckets(specs, order, options_.bucket_caps, alignment_);
-  // Sparse gradients alone: an empty bucket tells of missing ones.
+  // Sparse gradients alone: an empty bucket waits for them.
   const bool any = std::any_of(parameters_.begin(), parameters_.end(),
                                [](const Parameter& parameter) { return parameter.is_trainable; });
   if (plan.buckets.empty() && any) plan.buckets.emplace_back();
@@ -131,6 +167,7 @@ void GradientBuckets::lay_out(const std::vector<size_t>& known) {
 bool GradientBuckets::follow_order(const std::vector<size_t>& known) {
   BucketPlan plan = make_plan(expected_order(known));
   if (plan == plan_) return false;
+  keep_for_step();
   lay_out_plan(std::move(plan));
   return true;
 }
@@ -147,7 +184,7 @@ void GradientBuckets::lay_out_plan(BucketPlan plan) {
   plan_ = std::move(plan);
   for (size_t b = 0; b < plan_.buckets.size(); ++b) {
     const BucketPlan::Bucket& planned = plan_.buckets[b];
-    buckets_.push_back(make_bucket(planned, /*is_last=*/b + 1 == plan_.buckets.size()));
+    buckets_.push_back(make_bucket(parameters_, planned, group_));
     for (size_t i = 0; i < planned.parameters.size(); ++i) {
       Parameter& parameter = parameters_[planned.parameters[i]];
       parameter.bucket = b;
@@ -158,40 +195,6 @@ void GradientBuckets::lay_out_plan(BucketPlan plan) {
     if (parameter.is_sparse) parameter.bucket = buckets_.size() - 1;
   }
   held.put_back(parameters_);
-}
-
-GradientBuckets::Bucket GradientBuckets::make_bucket(const BucketPlan::Bucket& planned, bool is_last) const {
-  const at::Tensor first =
-      planned.parameters.empty() ? at::Tensor() : parameters_[planned.parameters.front()].tensor;
-  const at::ScalarType dtype = first.defined() ? first.scalar_type() : at::kFloat;
-  const at::Device device = first.defined() ? first.device() : at::Device(at::kCPU);
-  const int64_t gradients =
-      static_cast<int64_t>(planned.bytes) / static_cast<int64_t>(c10::elementSize(dtype));
-  Bucket bucket;
-  if (device.is_cpu()) {
-    bucket.flat = group_.empty_shared({gradients + (is_last ? 1 : 0)}, dtype);
-    if (is_last) bucket.missing = bucket.flat.narrow(0, gradients, 1);
-  } else {
-    bucket.flat = at::empty({gradients}, at::TensorOptions(dtype).device(device));
-    if (is_last) bucket.missing = at::zeros({1});
-  }
-  bucket.flat.zero_();  // the gaps between gradients are summed too
-  return bucket;
-}
-
-/// `offset`: in bytes.
-void GradientBuckets::place(Parameter& parameter, const Bucket& bucket, size_t offset) {
-  constexpr size_t kSmall = 64 << 10;
-  const bool is_on_cpu = bucket.flat.is_cpu();
-  parameter.view = view_in_bucket(bucket.flat, static_cast<int64_t>(offset / bucket.flat.element_size()),
-                                  parameter.tensor);
-  parameter.bytes = parameter.view.nbytes();
-  const bool is_small =
-      parameter.bytes <= kSmall && is_on_cpu && parameter.view.is_non_overlapping_and_dense();
-  parameter.small_slot = is_small ? parameter.view.mutable_data_ptr() : nullptr;
-  // Matrix products add in another order where their result lies otherwise; and nobody would wait for
-  // what another stream writes.
-  parameter.fits_slot = is_on_cpu && offset % kGradientAlignment == 0;
 }
 
 void GradientBuckets::begin_pass() {
@@ -278,24 +281,6 @@ at::Tensor GradientBuckets::offer_slot(size_t index, at::ScalarType dtype, SlotU
   return gradient = is_in_bucket ? parameter.view : at::empty_like(parameter.view);
 }
 
-void GradientBuckets::seal(size_t index, Role role) {
-  Bucket& bucket = buckets_[index];
-  if (bucket.missing.defined()) {
-    // The last bucket leaves when every gradient is accounted for: the right place to say what is missing.
-    const bool all_here =
-        role == Role::joined || std::all_of(parameters_.begin(), parameters_.end(),
-                                            [](const Parameter& p) { return !p.is_trainable || p.is_ready; });
-    if (all_here) {
-      std::memset(bucket.missing.mutable_data_ptr(), 0, bucket.missing.nbytes());
-    } else {
-      bucket.missing.fill_(1);
-    }
-  }
-  bucket.streams.join(bucket.flat.device());
-}
-
-bool GradientBuckets::are_complete() const { return buckets_.empty() || is_zero(buckets_.back().missing); }
-
 void GradientBuckets::take_average(const Parameter& parameter) const {
   parameter.tensor.mutable_grad() =
       options_.gradient_as_bucket_view ? parameter.view : parameter.view.clone();
@@ -322,6 +307,7 @@ std::vector<at::Tensor> GradientBuckets::write_back() {
 }
 
 void GradientBuckets::end_pass() {
+  if (awaits_counts()) keep_for_step();
   for (Parameter& parameter : parameters_) {
     if (!parameter.is_trainable) continue;
     if (awaits_counts()) parameter.expected = std::max(parameter.gradients, 1);
@@ -330,17 +316,58 @@ void GradientBuckets::end_pass() {
   counts_are_known_ = true;
 }
 
-void GradientBuckets::drop_gradients() {
+void GradientBuckets::drop_gradients(Drop how) {
+  const at::NoGradGuard no_grad;
+  kept_.clear();
   for (Parameter& parameter : parameters_) {
+    parameter.was_used = false;
     at::Tensor& gradient = parameter.tensor.mutable_grad();
-    if (!parameter.is_trainable || !gradient.defined()) continue;
-    if (parameter.is_sparse || gradient.requires_grad()) {
+    if (!gradient.defined() || (!parameter.is_trainable && how != Drop::all_zero)) continue;
+    if (gradient.is_sparse() || gradient.requires_grad() ||
+        (how == Drop::vacate && lies_in_bucket(parameter))) {
       gradient.reset();
     } else {
       gradient.zero_();
     }
-    parameter.was_used = false;
   }
+}
+
+void GradientBuckets::move_out() {
+  const at::NoGradGuard no_grad;
+  for (const Parameter& parameter : parameters_) {
+    at::Tensor& gradient = parameter.tensor.mutable_grad();
+    if (lies_in_bucket(parameter)) gradient = gradient.clone();
+  }
+}
+
+/// Before something changes that a failed step must put back.
+void GradientBuckets::keep_for_step() {
+  if (before_step_ || detail::StepUnderWay::current() == nullptr) return;
+  before_step_ = Layout{.plan = plan_, .counts_are_known = counts_are_known_};
+  for (const Parameter& parameter : parameters_) {
+    before_step_->is_trainable.push_back(parameter.is_trainable);
+    before_step_->expected.push_back(parameter.expected);
+  }
+}
+
+void GradientBuckets::roll_back() {
+  if (!before_step_) return;
+  Layout before = *std::exchange(before_step_, std::nullopt);
+  bool is_other = before.plan != plan_;
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    Parameter& parameter = parameters_[p];
+    parameter.expected = before.expected[p];
+    if (parameter.is_trainable == before.is_trainable[p]) continue;
+    is_other = true;
+    parameter.is_trainable = before.is_trainable[p];
+    if (parameter.is_trainable) {
+      hooks_.add(p, parameter.tensor);
+    } else {
+      hooks_.remove(p);
+    }
+  }
+  counts_are_known_ = before.counts_are_known;
+  if (is_other) lay_out_plan(std::move(before.plan));
 }
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct ReducerOptions {
   bool find_unused_parameters = false;
   bool gradient_as_bucket_view = true;
   bool static_graph = false;
+  std::string module_name = "the module";  ///< for errors
 
   bool allows_missing() const { return find_unused_parameters || static_graph; }
 };
@@ -33,6 +35,7 @@ class GradientBuckets {
   struct Parameter {
     std::string name;
     at::Tensor tensor;
+    at::Tensor kind;  ///< without memory: dtype, shape and strides as of wrapping
     bool is_sparse = false;
     bool is_trainable = false;   ///< as of the plan: has a place in a bucket, or is sparse
     at::Tensor view;             ///< of its bucket, in the parameter's own strides
@@ -46,9 +49,7 @@ class GradientBuckets {
     int expected = 1;            ///< static_graph: gradients in the first pass
   };
   struct Bucket {
-    at::Tensor flat;  ///< 1-d, gradients at 64-byte offsets
-    /// Only the last bucket has it: one element in main memory, behind the gradients if they lie there too.
-    at::Tensor missing;
+    at::Tensor flat;        ///< 1-d, gradients at 64-byte offsets
     size_t pending = 0;     ///< gradients that are not ready
     DeviceStreams streams;  ///< that gradients were written on
   };
@@ -94,11 +95,8 @@ class GradientBuckets {
   at::Tensor offer_slot(size_t parameter, at::ScalarType dtype, SlotUse use);
   /// The parameter's gradient will not come in this pass, and its bucket waits for it no longer.
   void stop_waiting(size_t parameter) { --buckets_[parameters_[parameter].bucket].pending; }
-  /// To be called before a bucket leaves: what other streams of a device write into it comes first. The last one says
-  /// whether a gradient is missing here.
-  void seal(size_t bucket, Role role);
-  /// Has every rank said that all of its gradients are there? Asked of reduced buckets.
-  bool are_complete() const;
+  /// To be called before a bucket leaves: what other streams of a device write into it comes first.
+  void seal(size_t bucket) { buckets_[bucket].streams.join(buckets_[bucket].flat.device()); }
 
   /// The parameter's gradient is what is in the bucket.
   void take_average(const Parameter& parameter) const;
@@ -107,15 +105,33 @@ class GradientBuckets {
   std::vector<at::Tensor> write_back();
   /// A pass has ended well: what it has counted is known.
   void end_pass();
-  /// Nobody's gradients are of use: they become zero.
-  void drop_gradients();
+  /// What becomes of gradients that are of no use.
+  enum class Drop : uint8_t {
+    zero,     ///< zeros, if they are dense
+    vacate,   ///< the same, but undefined if they lie in the buckets: peers may still read and write there
+    all_zero  ///< zeros, also of parameters that are frozen
+  };
+  /// Nobody's gradients are of use, those that were kept neither.
+  void drop_gradients(Drop how = Drop::zero);
+  /// Gradients keep their values and no longer lie in the buckets.
+  void move_out();
+
+  /// What roll_back() returns to is what holds now. See StepMember.
+  void commit() { before_step_.reset(); }
+  /// Places, hooks and counts are those of the last commit(), as far as they have changed in a step.
+  void roll_back();
 
  private:
+  /// What a step may change and must put back if it fails.
+  struct Layout {
+    std::vector<bool> is_trainable;  // by parameter
+    std::vector<int> expected;
+    BucketPlan plan;
+    bool counts_are_known;
+  };
+  void keep_for_step();
   BucketPlan make_plan(const std::vector<size_t>& order) const;
   void lay_out_plan(BucketPlan plan);
-  Bucket make_bucket(const BucketPlan::Bucket& planned, bool is_last) const;
-  static void place(Parameter& parameter, const Bucket& bucket, size_t offset);
-
   ProcessGroup group_;
   ReducerOptions options_;
   std::vector<Parameter> parameters_;
@@ -124,7 +140,8 @@ class GradientBuckets {
   BucketPlan plan_;
   size_t alignment_ = kGradientAlignment;
   GradientTree kept_;
-  bool counts_are_known_ = false;  // static_graph: Parameter::expected
+  bool counts_are_known_ = false;        // static_graph: Parameter::expected
+  std::optional<Layout> before_step_{};  // of a step that has changed something
 };
 
 }  // namespace lockstep

@@ -21,12 +21,13 @@ ReadyOrder::ReadyOrder(std::vector<std::string> names) : names_(std::move(names)
 void ReadyOrder::note(size_t parameter) {
   if (state_ != State::own) return;
   if (is_noted_[parameter]) std::erase(order_, parameter);
-  is_noted_[parameter] = true;
+  is_noted_[parameter] = has_changed_ = true;
   order_.push_back(parameter);
 }
 
 void ReadyOrder::forget_own() {
   if (state_ != State::own) return;
+  has_changed_ = has_changed_ || !order_.empty();
   order_.clear();
   std::fill(is_noted_.begin(), is_noted_.end(), false);
 }
@@ -37,6 +38,7 @@ void ReadyOrder::send(const ProcessGroup& group) {
   std::copy(order_.begin(), order_.end(), message_.mutable_data_ptr<int64_t>());
   work_ = group.broadcast_async(message_);
   state_ = State::sent;
+  has_changed_ = true;
 }
 
 void ReadyOrder::receive() {
@@ -51,7 +53,13 @@ void ReadyOrder::receive() {
 bool ReadyOrder::take_new_layout() {
   if (state_ != State::agreed) return false;
   state_ = State::laid_out;
+  has_changed_ = true;
   return true;
+}
+
+void ReadyOrder::start_over() {
+  state_ = State::own;
+  has_changed_ = true;
 }
 
 void ReadyOrder::load(const std::vector<std::string>& names) {
@@ -69,6 +77,7 @@ void ReadyOrder::load(const std::vector<std::string>& names) {
   }
   order_ = std::move(order);
   state_ = State::agreed;
+  has_changed_ = true;
 }
 
 std::vector<std::string> ReadyOrder::names() {
@@ -76,6 +85,21 @@ std::vector<std::string> ReadyOrder::names() {
   std::vector<std::string> names;
   for (const size_t p : order_) names.push_back(names_[p]);
   return names;
+}
+
+void ReadyOrder::commit() {
+  if (!std::exchange(has_changed_, false)) return;
+  committed_order_ = order_;
+  committed_state_ = state_;
+}
+
+void ReadyOrder::roll_back() {
+  work_.reset();
+  message_.reset();
+  if (!std::exchange(has_changed_, false)) return;
+  order_ = committed_order_;
+  state_ = committed_state_;
+  std::fill(is_noted_.begin(), is_noted_.end(), false);
 }
 
 }  // namespace lockstep

@@ -33,7 +33,7 @@ class ReadyOrder {
   /// Whether buckets are to be laid out in rank 0's order now: true once for each such order.
   bool take_new_layout();
   /// Parameters have been frozen or freed: the next pass gives a new order. Until then this one is what is known.
-  void start_over() { state_ = State::own; }
+  void start_over();
   /// The next layout is in this order, the same on all ranks. Blocks as receive(). Throws ValueError for a name that no
   /// parameter has.
   void load(const std::vector<std::string>& names);
@@ -45,6 +45,11 @@ class ReadyOrder {
   /// Returns the names of the parameters in this order. Blocks as receive().
   std::vector<std::string> names();
 
+  /// What is known now is what roll_back() returns to. Nothing is on its way.
+  void commit();
+  /// Forgets what has come, and what is on its way, since commit(): that operation never ends.
+  void roll_back();
+
  private:
   enum class State : uint8_t { own, sent, agreed, laid_out };  // agreed: it is rank 0's
 
@@ -52,7 +57,10 @@ class ReadyOrder {
   std::vector<size_t> order_{};
   std::vector<bool> is_noted_;  // by parameter, while the order is this rank's own
   State state_ = State::own;
-  at::Tensor message_{};  // rank 0's order on its way, padded
+  std::vector<size_t> committed_order_{};
+  State committed_state_ = State::own;
+  bool has_changed_ = false;  // since commit()
+  at::Tensor message_{};      // rank 0's order on its way, padded
   std::shared_ptr<Work> work_{};
 };
 
