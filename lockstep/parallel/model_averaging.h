@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/step_value.h"
 
 namespace lockstep {
 
@@ -24,7 +25,8 @@ class ModelAverager {
   /// Averages the parameters of all groups of an optimizer in the same way.
   void average_parameters(const torch::optim::Optimizer& optimizer);
 
-  int64_t step = 0;  ///< calls so far; to be saved with a checkpoint
+  detail::StepValue<int64_t> step{
+      0};  ///< calls so far, but for those of failed steps; to be saved with a checkpoint
 
  protected:
   /// The group that averages at step `now`; nothing: none does.

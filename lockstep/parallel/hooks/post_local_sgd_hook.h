@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/step_value.h"
 #include "lockstep/parallel/hooks/comm_hook.h"
 
 namespace lockstep {
@@ -21,7 +22,8 @@ struct PostLocalSGDState {
   int64_t start_localSGD_iter;                ///< backward passes that process_group averages
   /// Whether gradients are averaged in the subgroup from start_localSGD_iter on; otherwise they stay local.
   bool post_local_gradient_allreduce;
-  int64_t iter = 0;  ///< backward passes so far, up to start_localSGD_iter; all that is to be saved
+  /// Backward passes so far, up to start_localSGD_iter; all that is to be saved. A failed step counts none.
+  detail::StepValue<int64_t> iter{0};
 };
 
 /// To be combined with PeriodicModelAverager, whose warmup_steps is start_localSGD_iter.

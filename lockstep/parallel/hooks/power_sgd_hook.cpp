@@ -262,6 +262,7 @@ Future communicate(const std::shared_ptr<PowerSGDState>& state, const ProcessGro
 Future powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket) {
   const ProcessGroup group = hook_group(state->process_group, bucket);
   detail::check_real("powerSGD_hook", bucket);
+  state->keep_for_step();
   if (auto average = before_start(*state, group, bucket)) return std::move(*average);
   const at::Tensor& gradients = bucket.buffer();
   const auto pass = std::make_shared<PowerSGDPass>();
@@ -286,6 +287,7 @@ Future powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bu
 Future batched_powerSGD_hook(const std::shared_ptr<PowerSGDState>& state, GradBucket& bucket) {
   const ProcessGroup group = hook_group(state->process_group, bucket);
   detail::check_real("batched_powerSGD_hook", bucket);
+  state->keep_for_step();
   if (auto average = before_start(*state, group, bucket)) return std::move(*average);
   const at::Tensor& gradients = bucket.buffer();
   const int64_t count = gradients.numel();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/step_members.h"
 #include "lockstep/parallel/hooks/comm_hook.h"
 
 namespace lockstep {
@@ -39,8 +40,36 @@ struct PowerSGDOptions {
   bool batch_tensors_with_same_shape = false;
 };
 
-/// powerSGD_hook and batched_powerSGD_hook need one per model and rank, with the same options on all ranks.
-class PowerSGDState {
+namespace detail {
+
+/// What a PowerSGDState consists of. Tensors in it are replaced, never written.
+class PowerSGDValues {
+ public:
+  std::optional<ProcessGroup> process_group;  ///< nothing: DistributedDataParallel's
+  PowerSGDOptions options;                    ///< the constructor's, or those of the state that was loaded
+  int64_t iter = 0;                           ///< backward passes so far
+
+  /// Tensors by the name of a parameter; of batched_powerSGD_hook, matrices by all names of a bucket.
+  using ByName = std::map<std::string, at::Tensor, std::less<>>;
+  ByName errors{};  ///< what compression lost, flat, in the order of the parameter's memory
+  ByName ps{};      ///< matrices P of the last pass, [rows, rank]
+  ByName qs{};      ///< matrices Q of the last pass, [columns, rank]
+  int64_t total_numel_before_compression = 0;  ///< of compression_stats()
+  int64_t total_numel_after_compression = 0;   ///< of compression_stats()
+
+ protected:
+  PowerSGDValues(std::optional<ProcessGroup> group, PowerSGDOptions given)
+      : process_group(std::move(group)), options(given), random_(given.random_seed) {}
+
+  std::mt19937 random_;
+  int64_t draws_ = 0, next_stats_report_ = 0;
+};
+
+}  // namespace detail
+
+/// powerSGD_hook and batched_powerSGD_hook need one per model and rank, with the same options on all ranks. After a step
+/// (lockstep/step/step.h) that has failed it is what it was before.
+class PowerSGDState final : public detail::PowerSGDValues, private detail::StepMember {
  public:
   /// Tensors by name.
   using StateDict = std::map<std::string, at::Tensor>;
@@ -50,6 +79,11 @@ class PowerSGDState {
   /// a matrix_approximation_rank below 1.
   explicit PowerSGDState(std::optional<ProcessGroup> process_group = std::nullopt,
                          PowerSGDOptions options = {});
+  PowerSGDState(const PowerSGDState& other) : PowerSGDValues(other), StepMember() {}
+  PowerSGDState& operator=(const PowerSGDState& other) {
+    PowerSGDValues::operator=(other);
+    return *this;
+  }
 
   /// How much less was sent so far, in compressed passes.
   struct CompressionStats {
@@ -67,29 +101,22 @@ class PowerSGDState {
   /// Throws ValueError naming what is missing.
   void load_state_dict(const StateDict& state);
 
-  std::optional<ProcessGroup> process_group;  ///< nothing: DistributedDataParallel's
-  PowerSGDOptions options;                    ///< the constructor's, or those of the state that was loaded
-  int64_t iter = 0;                           ///< backward passes so far
-
   /// For the hooks: the seed of the next random matrix, in [0, 999,999,999], the same on all ranks.
   int64_t next_seed();
   /// For the hooks: drops errors and matrices of the bucket's parameters.
   void forget(const GradBucket& bucket);
   /// For the hooks: counts a backward pass, at its last bucket.
   void increase_iter(const GradBucket& bucket);
+  /// For the hooks: a pass is about to change the state.
+  void keep_for_step();
   /// For the hooks: logs compression_stats() where a line is due, at the last bucket of a pass.
   void report(const GradBucket& bucket);
-  /// Tensors by the name of a parameter; of batched_powerSGD_hook, matrices by all names of a bucket.
-  using ByName = std::map<std::string, at::Tensor, std::less<>>;
-  ByName errors;  ///< what compression lost, flat, in the order of the parameter's memory
-  ByName ps;      ///< matrices P of the last pass, [rows, rank]
-  ByName qs;      ///< matrices Q of the last pass, [columns, rank]
-  int64_t total_numel_before_compression = 0;  ///< of compression_stats()
-  int64_t total_numel_after_compression = 0;   ///< of compression_stats()
 
  private:
-  std::mt19937 random_;
-  int64_t draws_ = 0, next_stats_report_ = 0;
+  void commit_step() override { before_step_.reset(); }
+  void fail_step() override;
+
+  std::unique_ptr<PowerSGDValues> before_step_{};  // of the step under way, once a pass has begun in it
 };
 
 namespace detail {

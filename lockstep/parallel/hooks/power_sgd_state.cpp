@@ -36,7 +36,7 @@ const at::Tensor& entry(const PowerSGDState::StateDict& state, const std::string
 }  // namespace
 
 PowerSGDState::PowerSGDState(std::optional<ProcessGroup> group, PowerSGDOptions given)
-    : process_group(std::move(group)), options(given), random_(given.random_seed) {
+    : PowerSGDValues(std::move(group), given) {
   if ((options.use_error_feedback || options.warm_start) && options.start_powerSGD_iter <= 1) {
     throw ValueError(
         "PowerSGDState: start_powerSGD_iter must be greater than 1 with use_error_feedback or warm_start, "
@@ -66,6 +66,15 @@ int64_t PowerSGDState::next_seed() {
     const uint32_t value = static_cast<uint32_t>(random_()) & kMask;
     if (value <= kLargest) return value;
   }
+}
+
+void PowerSGDState::keep_for_step() {
+  if (before_step_ || detail::StepUnderWay::current() == nullptr) return;
+  before_step_ = std::make_unique<PowerSGDValues>(*this);
+}
+
+void PowerSGDState::fail_step() {
+  if (before_step_) PowerSGDValues::operator=(*std::exchange(before_step_, nullptr));
 }
 
 void PowerSGDState::forget(const GradBucket& bucket) {
