@@ -2,6 +2,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,6 +12,24 @@
 #include "lockstep/timeline/totals.h"
 
 namespace lockstep {
+
+namespace {
+
+/// What the hook throws counts unless the pass has been cut short here, whose first error is the one to tell. A broken
+/// group always counts.
+void run_hook(const Pass& pass, const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const CommError&) {
+    throw;
+  } catch (const StepFailedError&) {
+    throw;
+  } catch (...) {
+    if (!pass.has_been_cut()) throw;
+  }
+}
+
+}  // namespace
 
 AllReduceAlgorithm tree_algorithm(const ProcessGroup& group) {
   return group.backend_name() == "lockstep" ? AllReduceAlgorithm::DIRECT : AllReduceAlgorithm::TREE;
@@ -27,17 +46,12 @@ void BucketReduction::start_ready(GradientBuckets& buckets, Pass& pass) {
   while (left_ < buckets.buckets().size() && buckets.buckets()[left_].pending == 0) {
     if (left_ == 0) pass.first_bucket = pass.moment();
     const timeline::BucketScope scope(left_);
-    buckets.seal(left_, pass.role);
-    const GradientBuckets::Bucket& bucket = buckets.buckets()[left_];
+    buckets.seal(left_);
+    const at::Tensor& flat = buckets.buckets()[left_].flat;
     if (hook_) {
-      start_hook(buckets, left_);
-    } else {
-      start_average(bucket.flat, flights_[left_], pass);
-    }
-    // Whatever a hook makes of the gradients, whether some are missing is known exactly; and nobody waits for a device
-    // to learn that nothing is missing.
-    if (bucket.missing.defined() && (hook_ || !bucket.flat.is_cpu())) {
-      flights_[left_].missing_work = group_.all_reduce_async(bucket.missing);
+      run_hook(pass, [&] { start_hook(buckets, left_); });
+    } else if (flat.numel() > 0) {
+      start_average(flat, flights_[left_], pass);
     }
     ++left_;
     started = true;
@@ -81,7 +95,7 @@ void BucketReduction::start_hook(const GradientBuckets& buckets, size_t index) {
 void BucketReduction::wait(const GradientBuckets& buckets, const Pass& pass) {
   const timeline::Counted counted(timeline::Kind::wait);
   if (hook_) {
-    wait_for_hooks(buckets);
+    wait_for_hooks(buckets, pass);
   } else {
     wait_for_averages(buckets, pass);
   }
@@ -92,9 +106,9 @@ void BucketReduction::wait_for_averages(const GradientBuckets& buckets, const Pa
   for (size_t b = 0; b < buckets.buckets().size(); ++b) {
     const at::Tensor& flat = buckets.buckets()[b].flat;
     Flight& flight = flights_[b];
+    if (!flight.work) continue;  // nothing in it, or abandoned
     flight.work->wait();
     flight.work.reset();
-    if (flight.missing_work) flight.missing_work->wait();
     if (!divides) continue;
     if (flight.wide.defined()) {
       flat.copy_(std::exchange(flight.wide, {}).div_(pass.divisor));
@@ -106,22 +120,22 @@ void BucketReduction::wait_for_averages(const GradientBuckets& buckets, const Pa
 
 /// Stage by stage, bucket by bucket: the operations of one bucket's hook go on while the next one computes,
 /// and all ranks start them in the same order.
-void BucketReduction::wait_for_hooks(const GradientBuckets& buckets) {
+void BucketReduction::wait_for_hooks(const GradientBuckets& buckets, const Pass& pass) {
   bool any = true;
   while (any) {
     any = false;
     for (Flight& flight : flights_) {
-      if (flight.future && !flight.future_is_complete) {
+      if (!flight.future || flight.future_is_complete) continue;
+      run_hook(pass, [&] {
+        flight.future_is_complete = true;  // if it throws, nothing follows
         flight.future_is_complete = flight.future->advance();
-        any = any || !flight.future_is_complete;
-      }
+      });
+      any = any || !flight.future_is_complete;
     }
   }
   for (size_t b = 0; b < flights_.size(); ++b) {
     Flight& flight = flights_[b];
-    if (flight.missing_work) flight.missing_work->wait();
-    if (flight.future) take_result(buckets.buckets()[b], b, flight.future->wait());
-    flight.missing_work.reset();
+    if (flight.future && !pass.has_been_cut()) take_result(buckets.buckets()[b], b, flight.future->wait());
     flight.future.reset();
     flight.grad_bucket.reset();
   }
@@ -129,14 +143,13 @@ void BucketReduction::wait_for_hooks(const GradientBuckets& buckets) {
 
 void BucketReduction::take_result(const GradientBuckets::Bucket& bucket, size_t number,
                                   const at::Tensor& value) {
-  const int64_t count = bucket.flat.numel() - (bucket.missing.defined() && bucket.flat.is_cpu() ? 1 : 0);
+  const int64_t count = bucket.flat.numel();
   if (!value.defined() || value.numel() != count) {
     throw Error("DistributedDataParallel: the communication hook's result for bucket " +
                 std::to_string(number) + " has " + std::to_string(value.defined() ? value.numel() : 0) +
                 " elements; the bucket's gradients have " + std::to_string(count));
   }
-  const at::Tensor gradients = bucket.flat.narrow(0, 0, count);
-  if (value.const_data_ptr() != gradients.const_data_ptr()) gradients.copy_(value.reshape({-1}));
+  if (value.const_data_ptr() != bucket.flat.const_data_ptr()) bucket.flat.copy_(value.reshape({-1}));
 }
 
 void BucketReduction::abandon() {
@@ -149,10 +162,8 @@ void BucketReduction::abandon() {
   for (Flight& flight : flights_) {
     if (flight.future) quietly([&] { flight.future->abandon(); });
     if (flight.work) quietly([&] { flight.work->wait(); });
-    if (flight.missing_work) quietly([&] { flight.missing_work->wait(); });
     flight.future.reset();
     flight.work.reset();
-    flight.missing_work.reset();
   }
 }
 

@@ -32,7 +32,8 @@ class BucketReduction {
 
   /// None of `buckets` has left.
   void begin_pass(const GradientBuckets& buckets);
-  /// Lets the buckets leave that are next in plan order and wait for nothing. Does not block.
+  /// Lets the buckets leave that are next in plan order and wait for nothing. Does not block. In a pass that an
+  /// exception has cut short here, what the hook throws is nobody's concern.
   void start_ready(GradientBuckets& buckets, Pass& pass);
   bool have_all_left(const GradientBuckets& buckets) const { return left_ == buckets.buckets().size(); }
   /// Blocks until all buckets are back, each with the average in its own memory. Throws what an operation or the hook
@@ -41,12 +42,13 @@ class BucketReduction {
   /// Waits for what is in flight, whatever comes of it: operations that go on would write into the next pass's
   /// gradients.
   void abandon();
+  /// Forgets what is in flight: it never ends.
+  void drop() { flights_.clear(); }
 
  private:
   struct Flight {
     std::shared_ptr<Work> work;
-    at::Tensor wide;                     // what is reduced in place of the bucket, in more precision
-    std::shared_ptr<Work> missing_work;  // where the last element is not reduced with the gradients
+    at::Tensor wide;  // what is reduced in place of the bucket, in more precision
     // These are set instead of `work` when a communication hook is registered.
     std::unique_ptr<GradBucket> grad_bucket;
     std::unique_ptr<Future> future;
@@ -56,7 +58,7 @@ class BucketReduction {
   void start_average(const at::Tensor& flat, Flight& flight, const Pass& pass);
   void start_hook(const GradientBuckets& buckets, size_t bucket);
   void wait_for_averages(const GradientBuckets& buckets, const Pass& pass);
-  void wait_for_hooks(const GradientBuckets& buckets);
+  void wait_for_hooks(const GradientBuckets& buckets, const Pass& pass);
   static void take_result(const GradientBuckets::Bucket& bucket, size_t number, const at::Tensor& value);
 
   ProcessGroup group_;

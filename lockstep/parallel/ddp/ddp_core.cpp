@@ -7,15 +7,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <set>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/comm/step_members.h"
 #include "lockstep/parallel/ddp/device_check.h"
 #include "lockstep/parallel/ddp/module_check.h"
 #include "lockstep/parallel/ddp/reducer.h"
+#include "lockstep/parallel/ddp/uneven_passes.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/timeline/timeline.h"
 
@@ -31,7 +34,7 @@ size_t cap_bytes(const char* name, double mib) {
   return static_cast<size_t>(std::min(mib * (1 << 20), 1e15));
 }
 
-ReducerOptions reducer_options(const DistributedDataParallelOptions& options) {
+ReducerOptions reducer_options(const DistributedDataParallelOptions& options, std::string module_name = {}) {
   ReducerOptions result;
   result.bucket_caps.clear();
   for (const double mib : options.bucket_cap_mb_list) {
@@ -44,6 +47,7 @@ ReducerOptions reducer_options(const DistributedDataParallelOptions& options) {
   result.find_unused_parameters = options.find_unused_parameters;
   result.gradient_as_bucket_view = options.gradient_as_bucket_view;
   result.static_graph = options.static_graph;
+  result.module_name = std::move(module_name);
   return result;
 }
 
@@ -53,10 +57,13 @@ std::string describe_options(const DistributedDataParallelOptions& options, cons
     return dtype ? c10::toString(*dtype) : "none";
   };
   std::string text = fmt::format(
-      "option bucket_cap_mb of {} bytes\noption broadcast_buffers {}\noption init_sync {}\n"
+      "option bucket_cap_mb of {} bytes\noption forward_sync_buffers {}\noption init_sync {}\n"
       "option find_unused_parameters {}\noption static_graph {}\noption backward_passes_per_step {}\n",
-      fmt::join(reducer.bucket_caps, ", "), options.broadcast_buffers, options.init_sync,
+      fmt::join(reducer.bucket_caps, ", "), options.syncs_buffers(), options.init_sync,
       options.find_unused_parameters, options.static_graph, options.backward_passes_per_step);
+  if (options.init_sync && !options.syncs_buffers_at_init()) {
+    text += "option broadcast_buffers false instead of forward_sync_buffers false\n";
+  }
   if (const auto& precision = options.mixed_precision) {
     text += fmt::format("option mixed_precision with param_dtype {}, reduce_dtype {}, buffer_dtype {}\n",
                         dtype_of(precision->param_dtype), dtype_of(precision->reduce_dtype),
@@ -70,6 +77,13 @@ void check_options(const torch::nn::Module* module, const DistributedDataParalle
     throw ValueError("DistributedDataParallel: there is no module to wrap, the pointer to it is null");
   }
   reducer_options(options);  // throws for caps that are none
+  if (options.forward_sync_buffers && options.broadcast_buffers &&
+      *options.forward_sync_buffers != *options.broadcast_buffers) {
+    throw ValueError(fmt::format(
+        "DistributedDataParallel: forward_sync_buffers is {}, but broadcast_buffers, its older name, is {}; give "
+        "forward_sync_buffers alone",
+        *options.forward_sync_buffers, *options.broadcast_buffers));
+  }
   if (options.backward_passes_per_step < 1) {
     throw ValueError("DistributedDataParallel: backward_passes_per_step must be at least 1, not " +
                      std::to_string(options.backward_passes_per_step));
@@ -91,16 +105,81 @@ void verify_alike(const ProcessGroup& group, const DistributedDataParallelOption
 
 }  // namespace
 
+/// What a step asks of a wrapper, beside its reducer.
+class DdpCore::StepPart final : public StepMember {
+ public:
+  explicit StepPart(DdpCore& core) : core_(core) {}
+
+  /// The first forward of a step is about to change the module's buffers.
+  void keep_buffers() {
+    if (std::exchange(keeps_buffers_, true)) return;
+    const at::NoGradGuard no_grad;
+    const auto& buffers = core_.tensors_.buffers;
+    buffers_.resize(buffers.size());
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      const at::Tensor &from = buffers[i], &to = buffers_[i];
+      if (!to.defined() || to.sizes() != from.sizes() || to.scalar_type() != from.scalar_type()) {
+        buffers_[i] = from.detach().clone(at::MemoryFormat::Contiguous);
+      } else if (from.is_cpu() && from.is_contiguous()) {
+        if (from.nbytes() > 0) std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+      } else {
+        to.copy_(from);
+      }
+    }
+  }
+  void begin_step() override { commit_step(); }
+  void commit_step() override {
+    if (core_.buffer_sync_) core_.buffer_sync_->commit();
+    keeps_buffers_ = false;
+    forwards_ = core_.forwards_in_step_;
+  }
+  void fail_step() override {
+    core_.forwards_in_step_ = forwards_;
+    if (core_.buffer_sync_) core_.buffer_sync_->roll_back();
+    if (!std::exchange(keeps_buffers_, false)) return;
+    const at::NoGradGuard no_grad;
+    const auto& buffers = core_.tensors_.buffers;
+    for (size_t i = 0; i < std::min(buffers.size(), buffers_.size()); ++i) {
+      // One that was given another shape in the step has no value to go back to.
+      if (buffers[i].sizes() == buffers_[i].sizes()) buffers[i].variable_data().copy_(buffers_[i]);
+    }
+  }
+  std::vector<at::Tensor> weights() const override {
+    std::vector<at::Tensor> tensors;
+    for (const NamedTensor& parameter : core_.tensors_.named_parameters) tensors.push_back(parameter.tensor);
+    return tensors;
+  }
+  std::vector<at::Tensor> buffers() const override {
+    std::vector<at::Tensor> tensors;
+    const auto& ignored = core_.options_.parameters_and_buffers_to_ignore;
+    for (const auto& buffer : core_.module_->named_buffers()) {
+      const bool is_own = std::find(ignored.begin(), ignored.end(), buffer.key()) != ignored.end();
+      if (buffer.value().defined() && !is_own) tensors.push_back(buffer.value());
+    }
+    return tensors;
+  }
+
+ private:
+  DdpCore& core_;
+  std::vector<at::Tensor> buffers_{};  // as before the step's first forward
+  bool keeps_buffers_ = false;
+  int64_t forwards_ = 0;
+};
+
 DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, const DistributedDataParallelOptions& options)
     : module_(std::move(module)),
       options_(options),
-      group_(options.process_group ? *options.process_group : default_world()) {
+      group_(options.process_group ? *options.process_group : default_world()),
+      in_step_(std::make_unique<StepPart>(*this)) {
   check_options(module_.get(), options_);
+  name_ = module_->name();
+  check_ignored_names(*module_, options_);
   tensors_ = collect_tensors(*module_, options_);
+  registered_.emplace(module_);
   input_device_ = check_devices(tensors_.named_parameters, options_, group_.backend_name());
   check_precision(options_, *module_);
   verify_alike(group_, options_, tensors_);
-  if (options_.init_sync) broadcast_tensors(group_, tensors_, /*source=*/0);
+  if (options_.init_sync) broadcast_tensors(group_, tensors_, /*source=*/0, options_.syncs_buffers_at_init());
   set_up_reducer();
   if (options_.mixed_precision) set_up_precision();
   if (debug_level() >= DebugLevel::INFO) tell_construction(logging_data());
@@ -115,16 +194,17 @@ DdpCore::~DdpCore() {
 void DdpCore::set_up_reducer() {
   own_group_.emplace(group_.duplicate());
   duplicate_sync_batchnorm_groups(*module_);
-  reducer_ = Reducer::create(tensors_.named_parameters, *own_group_, reducer_options(options_));
+  reducer_ = Reducer::create(tensors_.named_parameters, *own_group_, reducer_options(options_, name_));
   statistics_.set_buckets(*reducer_);
   buffer_sync_ = std::make_unique<BufferSync>(
-      *own_group_, options_.broadcast_buffers ? tensors_.buffers : std::vector<at::Tensor>());
+      *own_group_, options_.syncs_buffers() ? tensors_.buffers : std::vector<at::Tensor>(),
+      tensors_.of_buffers);
 }
 
 void DdpCore::set_up_precision() {
   const MixedPrecision& precision = *options_.mixed_precision;
   if (precision.param_dtype) {
-    low_precision_ = std::make_shared<LowPrecision>(tensors_.parameters, *precision.param_dtype);
+    low_precision_ = std::make_shared<LowPrecision>(tensors_.named_parameters, *precision.param_dtype);
   }
   const auto reduce_dtype = precision.reduce_dtype ? precision.reduce_dtype : precision.param_dtype;
   const bool converts =
@@ -141,6 +221,11 @@ std::optional<at::ScalarType> DdpCore::input_dtype() const {
 }
 
 void DdpCore::before_forward() {
+  if (auto* const step = StepUnderWay::current()) {
+    step->check();
+    step->set_place("in the forward of ", name_);
+    in_step_->keep_buffers();
+  }
   if (c10::GradMode::is_enabled()) {
     reducer_->recover();
     if (before_gradients_) before_gradients_();
@@ -148,27 +233,64 @@ void DdpCore::before_forward() {
   if (debug_level() >= DebugLevel::INFO && statistics_.take_new_pass(*reducer_)) {
     tell_pass(logging_data(), unused_parameters(*reducer_));
   }
-  // A checkpoint that runs this forward again inside backward finds everything as it was.
-  const bool is_again = torch::autograd::get_current_graph_task_id() != -1;
+  const auto guarded = [&](const auto& call) {
+    try {
+      call();
+    } catch (const std::exception&) {
+      forward_failed();
+      throw;
+    }
+  };
+  // In the middle of a pass a checkpoint that runs this forward again finds everything as it was. Otherwise its first run,
+  // without gradients, has prepared nothing, and this is a forward as any other.
+  const bool is_again = reducer_->is_in_pass();
   forward_.synchronises = sync && c10::GradMode::is_enabled();
   if (forward_.synchronises && !is_again) ++forwards_in_step_;
   forward_.synchronises = forward_.synchronises && forwards_in_step_ % options_.backward_passes_per_step == 0;
   forward_.is_timed = reducer_->statistics().times_next_pass();
   forward_.is_traced = timeline::is_on();
   if (forward_.is_timed || forward_.is_traced) forward_.start = std::chrono::steady_clock::now();
-  if (is_again) return;
-  if (low_precision_) low_precision_->leave();
-  if (forward_.synchronises) {
+  if (forward_.synchronises && !is_again) {
     int source = 0;
     if (join_) source = join_->announce(join_index_, JoinSession::Phase::forward).highest_active_rank;
-    synchronise_forward(source);
+    guarded([&] { synchronise_forward(source); });
   }
-  if (low_precision_) low_precision_->enter();
+  if (low_precision_) guarded([&] { low_precision_->begin_forward(); });
+}
+
+/// Buffers that were registered, replaced or grown since are followed, except where it would need an operation that the
+/// ranks have not agreed on. Parameters are not.
+void DdpCore::follow_module() {
+  const ModuleTensors now = collect_tensors(*module_, options_);
+  additions_ = describe_additions(tensors_, now);
+  const auto add = [&](const std::string& text) { additions_ += (additions_.empty() ? "" : ", ") + text; };
+  const bool are_alike = now.of_buffers == tensors_.of_buffers;
+  if (!options_.syncs_buffers()) {
+    tensors_.buffers = now.buffers;  // each rank's own
+  } else if (has_logical_ranks_) {
+    const auto same = [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); };
+    if (!are_alike || !std::equal(now.buffers.begin(), now.buffers.end(), tensors_.buffers.begin(), same)) {
+      add("a buffer was registered, replaced or converted since LogicalRanks was made");
+    }
+  } else if (are_alike || buffer_sync_->can_follow()) {
+    tensors_.buffers = now.buffers;
+    buffer_sync_->set_buffers(now.buffers, now.of_buffers);
+  } else {
+    const auto [here, then] = first_difference(now.of_buffers, tensors_.of_buffers);
+    add("the module has " + here + " but had " + then);
+  }
 }
 
 void DdpCore::synchronise_forward(int source) {
+  if (registered_->take_change()) follow_module();
+  try {
+    if (!has_logical_ranks_) buffer_sync_->broadcast(source);
+  } catch (const CommError&) {
+    rethrow_in_pass(reducer_->statistics().passes);
+  }
+  const std::string& difference = buffer_sync_->difference();
+  reducer_->refuse(additions_ + (additions_.empty() || difference.empty() ? "" : ", ") + difference);
   reducer_->prepare();
-  if (!has_logical_ranks_) buffer_sync_->broadcast(source);
 }
 
 void DdpCore::after_forward(const std::vector<at::Tensor>& outputs) {
@@ -178,9 +300,8 @@ void DdpCore::after_forward(const std::vector<at::Tensor>& outputs) {
     timeline::record(timeline::Kind::forward, "forward", forward_.start.time_since_epoch().count(),
                      forward_end.time_since_epoch().count());
   }
-  if (low_precision_ && torch::autograd::get_current_graph_task_id() == -1) {
-    low_precision_->after_forward(outputs);
-  }
+  if (low_precision_) low_precision_->end_forward(outputs);
+  if (auto* const step = StepUnderWay::current()) step->set_place("after the forward of ", name_);
   if (!c10::GradMode::is_enabled()) return;
   if (!forward_.synchronises) return reducer_->disarm();
   reducer_->arm(outputs);
@@ -188,8 +309,25 @@ void DdpCore::after_forward(const std::vector<at::Tensor>& outputs) {
 }
 
 void DdpCore::forward_failed() {
-  if (low_precision_ && torch::autograd::get_current_graph_task_id() == -1) low_precision_->leave();
-  if (forward_.synchronises && torch::autograd::get_current_graph_task_id() == -1) reducer_->fail_forward();
+  if (low_precision_) low_precision_->end_forward({});
+  constexpr const char* kPlace = "in the forward of ";
+  if (auto* const step = StepUnderWay::current()) {
+    // A rank may evaluate as it likes.
+    if (c10::GradMode::is_enabled()) step->fail(kPlace + name_, std::current_exception());
+  }
+  if (!forward_.synchronises || reducer_->is_in_pass()) return;
+  reducer_->fail_forward(kPlace, std::current_exception());
+  if (reducer_->changes().empty()) return;
+  std::string cause;
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    cause = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    cause = error.what();
+  }
+  throw Error("DistributedDataParallel: the module is no longer what was wrapped: " + reducer_->changes() +
+              "; its forward ended in an exception: " + cause);
 }
 
 void DdpCore::register_comm_hook(CommHook hook, std::string name) {
@@ -204,7 +342,7 @@ void DdpCore::use_logical_ranks(int count) {
 
 void DdpCore::call_before_gradients(std::function<void()> call) {
   before_gradients_ = call;
-  reducer_->set_begin_hook(std::move(call));
+  reducer_->callbacks.begin = std::move(call);
 }
 
 void DdpCore::enter_join(std::shared_ptr<JoinSession> session, int index) {
@@ -217,13 +355,14 @@ void DdpCore::enter_join(std::shared_ptr<JoinSession> session, int index) {
   }
   join_ = std::move(session);
   join_index_ = index;
-  reducer_->set_join_hook(
-      [this] { return join_->announce(join_index_, JoinSession::Phase::backward).divisor; });
+  reducer_->callbacks.join = [this] {
+    return join_->announce(join_index_, JoinSession::Phase::backward).divisor;
+  };
 }
 
 void DdpCore::leave_join() {
   join_.reset();
-  reducer_->set_join_hook(nullptr);
+  reducer_->callbacks.join = nullptr;
 }
 
 StateDict DdpCore::state_dict() const {
@@ -272,7 +411,7 @@ DDPLoggingData DdpCore::logging_data() const {
   data.dtypes.assign(dtypes.begin(), dtypes.end());
   data.num_parameter_tensors = static_cast<int64_t>(tensors_.parameters.size());
   data.bucket_cap_bytes = static_cast<int64_t>(reducer_options(options_).bucket_caps.back());
-  data.broadcast_buffers = options_.broadcast_buffers;
+  data.broadcast_buffers = options_.syncs_buffers();
   data.find_unused_parameters = options_.find_unused_parameters;
   data.gradient_as_bucket_view = options_.gradient_as_bucket_view;
   data.static_graph = options_.static_graph;

@@ -17,6 +17,7 @@
 #include "lockstep/parallel/ddp/ddp_statistics.h"
 #include "lockstep/parallel/ddp/mixed_precision.h"
 #include "lockstep/parallel/ddp/module_tensors.h"
+#include "lockstep/parallel/ddp/registered_tensors.h"
 #include "lockstep/parallel/hooks/comm_hook.h"
 #include "lockstep/parallel/join_session.h"
 #include "lockstep/state/state_dict.h"
@@ -34,7 +35,8 @@ class DdpCore : public JoinMember {
   ~DdpCore();
   void before_forward();
   void after_forward(const std::vector<at::Tensor>& outputs);
-  void forward_failed();  // by an exception
+  /// By an exception, which is the one under way. Throws Error in its place if the module is no longer what was wrapped.
+  void forward_failed();
   /// Where forward's arguments are brought first; none: they stay where they are.
   const std::optional<at::Device>& input_device() const { return input_device_; }
   /// What forward's arguments are converted to, if there is such a dtype.
@@ -69,11 +71,15 @@ class DdpCore : public JoinMember {
   void leave_join() override;
   void recover() override;
   void shadow(const JoinSession::Answer& answer) override;
-  void finish_join(int last_joined_rank) override { broadcast_tensors(group_, tensors_, last_joined_rank); }
+  void finish_join(int last_joined_rank) override {
+    broadcast_tensors(group_, tensors_, last_joined_rank, options_.syncs_buffers());
+  }
 
  private:
+  class StepPart;
   void set_up_reducer();
   void set_up_precision();
+  void follow_module();
   void synchronise_forward(int source);
 
   std::shared_ptr<torch::nn::Module> module_;
@@ -81,6 +87,8 @@ class DdpCore : public JoinMember {
   ProcessGroup group_;
   std::optional<ProcessGroup> own_group_;  // the same ranks, for forward and backward
   ModuleTensors tensors_;
+  std::optional<RegisteredTensors> registered_;
+  std::string additions_;  // what follow_module() cannot follow
   std::optional<at::Device> input_device_;
   std::shared_ptr<Reducer> reducer_;
   std::unique_ptr<BufferSync> buffer_sync_;
@@ -91,6 +99,8 @@ class DdpCore : public JoinMember {
   std::shared_ptr<JoinSession> join_;
   int join_index_ = 0;
   std::function<void()> before_gradients_;
+  std::string name_;                   // of the module's class, for errors
+  std::unique_ptr<StepPart> in_step_;  // after what it puts back
   DdpStatistics statistics_;
 };
 

@@ -22,6 +22,7 @@ template <class OptimizerT>
 class FusedZeroRedundancyOptimizer;
 
 namespace detail {
+struct ReplicaOfWrapper;  // of check_replicas()
 
 /// Floating-point tensors in `dtype`; anything else as it is.
 template <class Input>
@@ -115,15 +116,17 @@ class DistributedDataParallel {
   bool is_training() const { return base().is_training(); }
   /// As torch::nn::Module's; with false the gradients' memory stays in the buckets.
   void zero_grad(bool set_to_none = true) { base().zero_grad(set_to_none); }
-  /// What torch::save() calls: writes the module.
+  /// What torch::save() calls: writes the module. Throws Error inside a forward or backward with mixed_precision.
   friend torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive,
                                                      const DistributedDataParallel& ddp) {
+    detail::verify_full_precision("torch::save", ddp.base().parameters());
     ddp.base().save(archive);
     return archive;
   }
   /// What torch::load() calls: reads the module. Not collective: every rank loads.
   friend torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive,
                                                     DistributedDataParallel& ddp) {
+    detail::verify_full_precision("torch::load", ddp.base().parameters());
     ddp.base().load(archive);
     return archive;
   }
@@ -154,10 +157,12 @@ class DistributedDataParallel {
                               std::move(name));
   }
 
-  /// After an exception that ended forward, or a backward with a communication hook or sparse gradients, on
-  /// some ranks only: lets the other ranks' backward end. The next forward does it too, so it is needed only
-  /// before other collectives. Blocks until the other ranks are at the end of their backward; does nothing
-  /// where no exception was.
+  /// After an exception that ended a step on some ranks only (docs/ddp.md says where that is seen): ends the passes of all
+  /// wrapped modules whose forwards run in this thread, with the other ranks. The next forward does it too. Needed before
+  /// other collectives with a communication hook, sparse gradients, more than 32 buckets or parameters on a GPU, and
+  /// inside join(): there the other ranks' backward waits for it. Blocks until the other ranks are at the end of their
+  /// backward; does nothing if there was no exception. Inside of step() it is not needed: throws StepFailedError once the
+  /// step has failed.
   void recover() { core_->recover(); }
 
   /// While the returned guard lives, forward passes leave gradients local, so that they accumulate: forward
@@ -180,6 +185,7 @@ class DistributedDataParallel {
  private:
   friend class Joinable;
   friend class LogicalRanks;
+  friend struct detail::ReplicaOfWrapper;
   template <class OptimizerT>
   friend class FusedZeroRedundancyOptimizer;
 

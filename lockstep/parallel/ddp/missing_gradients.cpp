@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,10 +12,35 @@
 
 namespace lockstep {
 
+MissingGradients::MissingGradients(ProcessGroup group, bool are_allowed)
+    : group_(std::move(group)), are_allowed_(are_allowed), objections_(group_.empty_shared({1}, at::kInt)) {}
+
 void MissingGradients::begin_pass() {
   report_.reset();
   reports_.clear();
   work_.reset();
+  agreement_.reset();
+  has_agreed_ = false;
+}
+
+void MissingGradients::start_agreement(const GradientBuckets& buckets, const Pass& pass) {
+  if (agreement_ || has_agreed_) return;
+  const auto& parameters = buckets.parameters();
+  const bool is_well =
+      pass.role == Role::joined ||
+      (pass.role == Role::active &&
+       std::all_of(parameters.begin(), parameters.end(), [](const GradientBuckets::Parameter& parameter) {
+         return !parameter.is_trainable || parameter.is_ready;
+       }));
+  *static_cast<int32_t*>(objections_.mutable_data_ptr()) = is_well ? 0 : 1;
+  agreement_ = group_.all_reduce_async(objections_);
+}
+
+bool MissingGradients::agree(const GradientBuckets& buckets, const Pass& pass) {
+  start_agreement(buckets, pass);
+  if (agreement_) std::exchange(agreement_, nullptr)->wait();
+  has_agreed_ = true;
+  return *static_cast<const int32_t*>(objections_.const_data_ptr()) == 0;
 }
 
 OldGradients MissingGradients::contribute(GradientBuckets& buckets, const Pass& pass) {
@@ -30,7 +56,7 @@ OldGradients MissingGradients::contribute(GradientBuckets& buckets, const Pass& 
     buckets.stop_waiting(p);
     if (parameter.is_sparse) continue;
     const at::Tensor& old = parameter.tensor.grad();
-    if (old.defined() && (pass.role == Role::active || pass.role == Role::absent)) kept[p] = old.clone();
+    if (old.defined() && pass.role == Role::active) kept[p] = old.clone();
     if (pass.role != Role::active || !old.defined()) {
       parameter.view.zero_();
     } else if (!old.is_alias_of(parameter.view)) {
@@ -69,7 +95,25 @@ PassVerdict MissingGradients::exchange_reports(const GradientBuckets& buckets, c
   return decide(reports, are_allowed_);
 }
 
-bool MissingGradients::settle(GradientBuckets& buckets, const Pass& pass, const OldGradients& old) {
+/// What the ranks' modules have become, once for all ranks that say the same. Called by all; blocks.
+std::string MissingGradients::describe_changes() const {
+  const std::vector<std::string> all = group_.all_gather_bytes(changes_);
+  std::string text;
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r].empty() || std::find(all.begin(), all.begin() + static_cast<ptrdiff_t>(r), all[r]) !=
+                              all.begin() + static_cast<ptrdiff_t>(r)) {
+      continue;
+    }
+    std::vector<int> ranks;
+    for (size_t other = r; other < all.size(); ++other) {
+      if (all[other] == all[r]) ranks.push_back(static_cast<int>(other));
+    }
+    text += (text.empty() ? "on rank " : "; on rank ") + describe_ranks(ranks) + " " + all[r];
+  }
+  return text;
+}
+
+bool MissingGradients::settle(GradientBuckets& buckets, Pass& pass, const OldGradients& old) {
   const PassVerdict verdict = exchange_reports(buckets, pass);
   switch (verdict.outcome) {
     case PassVerdict::Outcome::averaged:
@@ -85,9 +129,18 @@ bool MissingGradients::settle(GradientBuckets& buckets, const Pass& pass, const 
           ": these parameters took no part in the loss. Set find_unused_parameters if that is intended");
     }
     case PassVerdict::Outcome::untouched:
-      put_back(buckets, old);
       return false;
+    case PassVerdict::Outcome::changed: {
+      const std::string changes = describe_changes();
+      buckets.drop_gradients();
+      if (pass.role == Role::joined) return false;
+      throw Error(
+          "DistributedDataParallel: the module is no longer what was wrapped: " + changes +
+          ". So this step's gradients could not be averaged and are zero on all ranks. Change a module before "
+          "wrapping it, or wrap it again, on all ranks");
+    }
     case PassVerdict::Outcome::failed:
+      pass.has_failed = true;
       buckets.drop_gradients();
       if (pass.role != Role::active) return false;
       throw Error(
@@ -97,15 +150,6 @@ bool MissingGradients::settle(GradientBuckets& buckets, const Pass& pass, const 
           "ranks");
   }
   return false;
-}
-
-/// Gradients hold again what contribute() has overwritten.
-void MissingGradients::put_back(const GradientBuckets& buckets, const OldGradients& old) {
-  for (size_t p = 0; p < old.size(); ++p) {
-    const GradientBuckets::Parameter& parameter = buckets.parameters()[p];
-    at::Tensor& gradient = parameter.tensor.mutable_grad();
-    if (old[p].defined() && gradient.is_alias_of(parameter.view)) gradient.copy_(old[p]);
-  }
 }
 
 /// Each parameter that no rank has used keeps its old gradient.

@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -16,37 +18,52 @@ namespace lockstep {
 /// Gradients that the reduction is about to overwrite, by parameter; undefined: there is none to keep.
 using OldGradients = std::vector<at::Tensor>;
 
-/// The end of a pass in which some gradient does not come. The ranks exchange who lacks what only then, so parameters
-/// that are always used cost one element behind the last bucket. What follows is decide()'s (pass_report.h), the same
-/// on all ranks. One thread at a time.
+/// The end of a pass. The ranks agree that all is well: one element is summed. Only if one of them objects, because a
+/// gradient does not come or an exception has ended its backward, they exchange who lacks what. What follows is decide()'s
+/// (pass_report.h), the same on all ranks. One thread at a time.
 class MissingGradients {
  public:
   /// `are_allowed`: find_unused_parameters or static_graph.
-  MissingGradients(ProcessGroup group, bool are_allowed)
-      : group_(std::move(group)), are_allowed_(are_allowed) {}
+  MissingGradients(ProcessGroup group, bool are_allowed);
 
-  /// Forgets all reports: in the new pass no rank has sent one.
+  /// What the program has made of the module since it was wrapped that cannot be averaged, for an error; empty: nothing.
+  /// This rank's role is Role::changed then, so that the passes end in that error on all ranks.
+  void set_changes(std::string changes) { changes_ = std::move(changes); }
+  const std::string& changes() const { return changes_; }
+  /// Forgets the agreement and all reports, also those in flight: in the new pass no rank has sent one.
   void begin_pass();
   /// Lets the buckets leave that wait for gradients which will not come. Such a parameter contributes what it has: its
   /// old gradient, or zeros. Returns the old gradients that this overwrites. Does nothing where no bucket waits.
   static OldGradients contribute(GradientBuckets& buckets, const Pass& pass);
+  /// Tells the others whether all is well here. The backward has ended, by an exception or not, and all buckets have
+  /// left. Does not block; agree() does it too.
+  void start_agreement(const GradientBuckets& buckets, const Pass& pass);
+  /// Is all well on all ranks? Blocks.
+  bool agree(const GradientBuckets& buckets, const Pass& pass);
+  /// Has agree() returned in this pass?
+  bool has_agreed() const { return has_agreed_; }
   /// Tells the others which gradients are missing here. Does not block; settle() does it too.
   void start_report(const GradientBuckets& buckets, const Pass& pass);
-  /// Some rank lacks some gradient. Every rank learns which, and all decide the same; says whether the pass's gradients
-  /// are of use. Blocks. Throws Error that names parameters and ranks, or the ranks whose pass an exception cut short.
-  bool settle(GradientBuckets& buckets, const Pass& pass, const OldGradients& old);
+  /// Some rank objects. Every rank learns why, and all decide the same; says whether the pass's gradients are of use.
+  /// Blocks. Throws Error that names parameters and ranks, or the ranks whose pass an exception cut short, or the changes
+  /// of modules.
+  bool settle(GradientBuckets& buckets, Pass& pass, const OldGradients& old);
 
  private:
   PassVerdict exchange_reports(const GradientBuckets& buckets, const Pass& pass);
-  static void put_back(const GradientBuckets& buckets, const OldGradients& old);
+  std::string describe_changes() const;
   static void take_used_averages(const GradientBuckets& buckets, const Pass& pass, const PassVerdict& verdict,
                                  const OldGradients& old);
 
   ProcessGroup group_;
   bool are_allowed_;
+  std::string changes_{};
   at::Tensor report_{};                // this rank's
   std::vector<at::Tensor> reports_{};  // everybody's
   std::shared_ptr<Work> work_{};
+  at::Tensor objections_;  // one element in main memory: this rank's, then the sum
+  std::shared_ptr<Work> agreement_{};
+  bool has_agreed_ = false;
 };
 
 }  // namespace lockstep

@@ -4,9 +4,10 @@
 
 namespace lockstep {
 
+/// Never destroyed: graphs, and so reducers, may be globals.
 OpenPasses& OpenPasses::of_process() {
-  static OpenPasses passes;
-  return passes;
+  static auto* const passes = new OpenPasses();
+  return *passes;
 }
 
 void OpenPasses::enter(Entry entry, const std::function<void(const Reducer&)>& check) {
@@ -25,10 +26,20 @@ void OpenPasses::leave(const Reducer* reducer) {
 }
 
 Reducer* OpenPasses::take_first(int graph_task) {
+  return take([&](const Entry& entry) { return entry.graph_task == graph_task && !entry.life.expired(); });
+}
+
+Reducer* OpenPasses::take_owed(const Reducer* asking) {
+  return take([asking, thread = std::this_thread::get_id()](const Entry& entry) {
+    return (entry.reducer == asking || entry.thread == thread) && entry.life.expired();
+  });
+}
+
+Reducer* OpenPasses::take(const std::function<bool(const Entry&)>& is_meant) {
   const std::lock_guard lock(mutex_);
   auto first = entries_.end();
   for (auto it = entries_.begin(); it != entries_.end(); ++it) {
-    if (it->graph_task == graph_task && (first == entries_.end() || it->order < first->order)) first = it;
+    if (is_meant(*it) && (first == entries_.end() || it->order < first->order)) first = it;
   }
   if (first == entries_.end()) return nullptr;
   Reducer* const reducer = first->reducer;

@@ -14,15 +14,16 @@ class Reducer;
 
 /// Several reducers may open in one backward, and the order in which they do may depend on the rank. Each
 /// waits for its peers at the end of backward, so they end in the order of construction, which is the same on
-/// all ranks. Thread-safe: replicas may run on threads.
+/// all ranks. A pass whose backward an exception has ended, or kept from beginning, is *owed*: the peers are in theirs.
+/// Thread-safe: replicas may run on threads.
 class OpenPasses {
  public:
   struct Entry {
     Reducer* reducer;
-    uint64_t order;                  ///< of construction
-    int graph_task;                  ///< the backward's number in the autograd engine
-    std::weak_ptr<const void> life;  ///< alive while that backward runs
-    std::thread::id thread = std::this_thread::get_id();
+    uint64_t order;                                       ///< of construction
+    int graph_task;                                       ///< the backward's number in the autograd engine
+    std::weak_ptr<const void> life;                       ///< alive while that backward runs
+    std::thread::id thread = std::this_thread::get_id();  ///< of the forward
   };
 
   static OpenPasses& of_process();
@@ -33,8 +34,12 @@ class OpenPasses {
   void leave(const Reducer* reducer);
   /// Removes, of the passes of a backward, the one whose reducer was made first; null when there is none.
   Reducer* take_first(int graph_task);
+  /// The same for the passes that are owed by `asking` and by reducers whose forwards run in this thread.
+  Reducer* take_owed(const Reducer* asking);
 
  private:
+  Reducer* take(const std::function<bool(const Entry&)>& is_meant);
+
   std::mutex mutex_;
   std::vector<Entry> entries_;
 };

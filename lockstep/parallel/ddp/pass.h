@@ -8,18 +8,19 @@
 namespace lockstep {
 
 enum class PassState : uint8_t {
-  idle,    ///< gradients stay on this rank
-  armed,   ///< a gradient alone begins a pass: the last forward was synchronised and no pass came since
-  open,    ///< a backward that averages is under way
-  torn,    ///< an exception ended that backward: the peers may still wait for this rank
-  absent,  ///< an exception ended the forward: the peers may be in a pass that this rank has no gradients for
+  idle,   ///< gradients stay on this rank
+  armed,  ///< a gradient alone begins a pass: the last forward was synchronised and no pass came since
+  open,   ///< a backward that averages is under way
+  torn,   ///< an exception ended that backward: the peers may still wait for this rank
+  absent,  ///< an exception ended the forward or what came after it: the peers may be in a pass of which this rank has
+           ///< no gradients
 };
 inline constexpr int kPassStates = 5;
 
 enum class PassEvent : uint8_t {
   synchronised_forward,
   local_forward,   ///< under no_sync(), or the wrapper goes away
-  failed_forward,  ///< a synchronised one, by an exception
+  failed_forward,  ///< a synchronised one ended in an exception, or its outputs died of one before a backward
   output,          ///< a backward reaches an output of a synchronised forward
   gradient,        ///< a parameter gets one
   end,             ///< the pass has ended, with the peers
@@ -45,9 +46,10 @@ constexpr PassState next_state(PassState state, PassEvent event) {
 /// What a rank is in a pass.
 enum class Role : char {
   active = 'a',
-  failed = 'f',  ///< an exception cut its backward short
-  absent = 'n',  ///< its forward ended in an exception: it has not begun
-  joined = 'j',  ///< it has no inputs left (join.h)
+  failed = 'f',   ///< an exception cut its backward short
+  absent = 'n',   ///< an exception came before its backward: it has not begun
+  joined = 'j',   ///< it has no inputs left (join.h)
+  changed = 'c',  ///< its module is no longer the one that was wrapped: it has no gradients that fit
 };
 
 /// The pass of one reducer: where it stands, and what holds for the round under way.
@@ -58,6 +60,7 @@ struct Pass {
   std::weak_ptr<const void> backward{};  ///< alive while that runs
   Role role = Role::active;
   bool leaves_at_end = false;  ///< no bucket leaves before the end
+  bool has_failed = false;     ///< as all ranks know: an exception cut it short on some rank
   int divisor = 0;  ///< of the sum; 0: the size of the group, within which the reduction itself averages
   bool is_timed = false;
   Clock::time_point start{}, first_bucket{};  ///< of timed passes: when it began, when the first bucket left
@@ -71,6 +74,8 @@ struct Pass {
   bool is_torn() const {
     return state == PassState::torn || (state == PassState::open && backward.expired());
   }
+  /// Did an exception end it here?
+  bool has_been_cut() const { return role == Role::failed || role == Role::absent; }
   /// Is a backward under way that averages?
   bool averages() const { return state == PassState::open && !backward.expired(); }
   /// Now, in a timed pass.

@@ -16,6 +16,7 @@ struct PassStatistics {
     std::chrono::nanoseconds compute{}, comm{}, overlap{};
   };
   int64_t passes = 0, timed_passes = 0;
+  int64_t begun = 0;                  ///< passes, also those that ended in an error
   Times last, sum;                    ///< of timed passes
   size_t unused_parameter_bytes = 0;  ///< of this rank, in the last pass
   bool has_rebuilt_buckets = false;

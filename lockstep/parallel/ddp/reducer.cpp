@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <unordered_set>
@@ -19,6 +21,7 @@
 #include "lockstep/parallel/ddp/open_passes.h"
 #include "lockstep/parallel/ddp/sparse_gradients.h"
 #include "lockstep/parallel/ddp/trainable_check.h"
+#include "lockstep/parallel/ddp/uneven_passes.h"
 #include "lockstep/timeline/timeline.h"
 
 namespace lockstep {
@@ -74,25 +77,16 @@ std::vector<at::Tensor> take_gradients(const std::vector<Parameter>& parameters,
       fmt::join(missing, ", "), more > 0 ? fmt::format(" and {} more", more) : std::string()));
 }
 
-/// Every bucket has left with this rank's gradients, and the averages come back into its memory whenever they
-/// come: the program, which may zero its gradients before that, has none from here on. Returns the sparse ones, by
-/// parameter, which have not left.
-std::vector<at::Tensor> part_with_gradients(const GradientBuckets& buckets) {
-  std::vector<at::Tensor> sparse(buckets.parameters().size());
-  for (size_t p = 0; p < sparse.size(); ++p) {
-    const Parameter& parameter = buckets.parameters()[p];
-    if (!parameter.is_trainable || !parameter.is_ready) continue;
-    at::Tensor gradient = std::exchange(parameter.tensor.mutable_grad(), {});
-    if (parameter.is_sparse) sparse[p] = std::move(gradient);
-  }
-  return sparse;
-}
-
 /// A rank that has joined holds the others' averages: it may have to step for its share of the parameters.
 void take_averages(const GradientBuckets& buckets) {
   for (const Parameter& parameter : buckets.parameters()) {
     if (parameter.view.defined()) buckets.take_average(parameter);
   }
+}
+
+/// What Tensor::register_hook() ends in, without its list of functions.
+void add_hook(const at::Tensor& output, std::unique_ptr<torch::autograd::FunctionPreHook> hook) {
+  output.grad_fn()->add_tensor_pre_hook(std::move(hook));
 }
 
 }  // namespace
@@ -104,13 +98,14 @@ class Reducer::ParameterHook final : public BucketSlotHook {
       : reducer_(std::move(reducer)), parameter_(parameter) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                             const torch::autograd::variable_list& /*inputs*/) override {
+    if (is_aside()) return outputs;
     if (const auto reducer = reducer_.lock()) reducer->on_gradient(parameter_);
     return outputs;
   }
   at::Tensor slot(at::ScalarType dtype) const override {
     using enum GradientBuckets::SlotUse;
-    const auto reducer = reducer_.lock();
-    if (!reducer) return {};
+    const auto reducer = is_aside() ? nullptr : reducer_.lock();
+    if (!reducer || !reducer->changes().empty()) return {};
     const bool averages = reducer->pass_.averages();
     // Logical ranks add in the same order in a pass and outside.
     if (!averages && reducer->logical_ranks_ == 0) return {};
@@ -126,14 +121,14 @@ class Reducer::ParameterHook final : public BucketSlotHook {
 /// forward averages all the same.
 class Reducer::OutputHook final : public torch::autograd::FunctionPreHook {
  public:
-  explicit OutputHook(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) {}
+  explicit OutputHook(std::shared_ptr<ArmedForward> forward) : forward_(std::move(forward)) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
-    reducer_->on_output();
+    forward_->reducer().on_output(*forward_);
     return gradients;
   }
 
  private:
-  std::shared_ptr<Reducer> reducer_;
+  std::shared_ptr<ArmedForward> forward_;
 };
 
 /// Belongs to a backward pass in the engine: it goes with that, and also when an exception ends that.
@@ -148,6 +143,61 @@ class Reducer::Backward {
   std::thread::id thread_ = std::this_thread::get_id();
 };
 
+namespace {
+
+/// Three of its elements, where that waits for no device, and its version.
+uint64_t probe_of(const at::Tensor& weight) {
+  uint64_t probe = weight._version();
+  if (!weight.is_cpu() || weight.numel() == 0 || !weight.is_non_overlapping_and_dense()) return probe;
+  const auto* const begin = static_cast<const std::byte*>(weight.const_data_ptr());
+  const auto element = static_cast<size_t>(weight.element_size());
+  const auto count = static_cast<size_t>(weight.numel());
+  for (const size_t i : {size_t{0}, count / 2, count - 1}) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, begin + i * element, std::min(element, sizeof bits));
+    probe = (probe ^ bits) * 0x9E3779B97F4A7C15ULL;
+  }
+  return probe;
+}
+
+}  // namespace
+
+/// What a step asks of a reducer.
+class Reducer::StepPart final : public detail::StepMember {
+ public:
+  explicit StepPart(Reducer& reducer) : reducer_(reducer) {}
+  void begin_step() override {
+    reducer_.order_.receive();
+    commit_step();
+  }
+  void complete_step() override { reducer_.order_.receive(); }
+  void commit_step() override {
+    reducer_.order_.commit();
+    reducer_.buckets_.commit();
+  }
+  void fail_step() override {
+    OpenPasses::of_process().leave(&reducer_);
+    ArmedForward::forget(&reducer_);
+    ++reducer_.failures_;
+    reducer_.pass_ = {};
+    reducer_.reduction_.drop();
+    reducer_.missing_.begin_pass();
+    reducer_.buckets_.drop_gradients(GradientBuckets::Drop::all_zero);
+    reducer_.buckets_.roll_back();
+    reducer_.order_.roll_back();
+  }
+  uint64_t probe_weights() const override {
+    uint64_t probe = 0;
+    for (const Parameter& parameter : reducer_.buckets_.parameters()) {
+      if (parameter.is_trainable) probe = (probe ^ probe_of(parameter.tensor)) * 0x9E3779B97F4A7C15ULL;
+    }
+    return probe;
+  }
+
+ private:
+  Reducer& reducer_;
+};
+
 Reducer::Reducer(std::vector<NamedTensor> parameters, ProcessGroup group, ReducerOptions options)
     : group_(std::move(group)),
       allows_missing_(options.allows_missing()),
@@ -156,7 +206,9 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, ProcessGroup group, Reduce
                [this](size_t p) { return std::make_unique<ParameterHook>(weak_from_this(), p); }),
       order_(names_of(parameters)),
       reduction_(group_),
-      missing_(group_, allows_missing_) {}
+      missing_(group_, allows_missing_),
+      name_(options.module_name),
+      in_step_(std::make_unique<StepPart>(*this)) {}
 
 std::shared_ptr<Reducer> Reducer::create(std::vector<NamedTensor> parameters, ProcessGroup group,
                                          ReducerOptions options) {
@@ -187,10 +239,12 @@ void Reducer::register_comm_hook(CommHook hook) {
 }
 
 void Reducer::prepare() {
-  // Inside a backward pass (a checkpoint that runs its forward again) everything stays where it is.
-  if (torch::autograd::get_current_graph_task_id() != -1) return;
+  // In the middle of a pass (a checkpoint that runs its forward again) everything stays where it is.
+  if (pass_.averages()) return;
   order_.receive();
-  check_kinds(buckets_);
+  std::string changes = describe_changed_kinds(buckets_);
+  if (!changes.empty() && !additions_.empty()) changes += ", ";
+  missing_.set_changes(changes + additions_);
   if (has_changed_trainable(buckets_)) {
     verify_trainable(group_, buckets_);
     buckets_.take_trainable();
@@ -204,26 +258,35 @@ void Reducer::prepare() {
 
 void Reducer::arm(const std::vector<at::Tensor>& outputs) {
   pass_.take(PassEvent::synchronised_forward);
+  thread_ = std::this_thread::get_id();
+  std::shared_ptr<ArmedForward> forward;
   // A rank on which no parameter gets a gradient takes part too: backward reaches an output first.
   for (const at::Tensor& output : outputs) {
     // A hook on a leaf (an input or a parameter handed back) would stay for good.
-    if (output.defined() && output.requires_grad() && !output.is_leaf()) hook_output(output);
+    if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
+    if (!forward) forward = std::make_shared<ArmedForward>(shared_from_this(), failures_);
+    add_hook(output, std::make_unique<OutputHook>(forward));
   }
 }
 
-void Reducer::hook_output(const at::Tensor& output) {
-  // What Tensor::register_hook() ends in, without its list of functions.
-  output.grad_fn()->add_tensor_pre_hook(std::make_unique<OutputHook>(shared_from_this()));
-}
-
-void Reducer::on_output() {
-  if (!pass_.averages() && buckets_.hooks().any_runs()) begin();
+void Reducer::on_output(ArmedForward& forward) {
+  if (!buckets_.hooks().any_runs()) return;
+  if (!pass_.averages()) {
+    recover();
+    if (forward.failures() != failures_) {
+      throw Error("DistributedDataParallel: backward has reached an output of " + name_ +
+                  " of a step that has failed: run forward again, on all ranks");
+    }
+    begin();
+  }
+  forward.reach();
 }
 
 void Reducer::on_gradient(size_t parameter) {
   buckets_.note_use(parameter);
   if (!pass_.leads_to_pass(PassEvent::gradient) || pass_.is_torn()) return;
   if (pass_.state != PassState::open) begin();
+  if (pass_.role == Role::changed) return;
   const bool is_last = buckets_.count(parameter);
   order_.note(parameter);
   if (pass_.leaves_at_end || !is_last) return;
@@ -231,18 +294,43 @@ void Reducer::on_gradient(size_t parameter) {
   reduction_.start_ready(buckets_, pass_);
 }
 
+void Reducer::fail_forward(const char* place, const std::exception_ptr& cause) {
+  thread_ = std::this_thread::get_id();
+  ArmedForward::forget(this);
+  const bool was_absent = pass_.state == PassState::absent;
+  pass_.take(PassEvent::failed_forward);
+  if (auto* const step = detail::StepUnderWay::current()) return step->fail(place + name_, cause);
+  if (pass_.state == PassState::open)
+    return;  // a checkpoint's: the backward around it ends by this exception
+  if (pass_.state == PassState::absent && !was_absent) {
+    if (buckets_.buckets().empty()) {  // nobody has a pass
+      pass_.take(PassEvent::recovery);
+    } else {
+      begin_round();
+      pass_.role = Role::absent;
+      buckets_.move_out();
+      OpenPasses::of_process().enter({this, construction_order_, /*graph_task=*/-1, /*life=*/{}, thread_},
+                                     [](const Reducer&) {});
+      start_what_is_left();
+    }
+  }
+  ArmedForward::fail_all_of_thread();
+}
+
 /// In a backward: a pass begins.
 void Reducer::begin() {
   recover();
-  if (begin_hook_) begin_hook_();
+  if (auto* const step = detail::StepUnderWay::current()) step->set_place("in the backward of ", name_);
+  if (callbacks.begin) callbacks.begin();
   const auto backward = std::make_shared<Backward>(shared_from_this());
   const int graph_task = torch::autograd::get_current_graph_task_id();
-  OpenPasses::of_process().enter({this, construction_order_, graph_task, backward},
+  OpenPasses::of_process().enter({this, construction_order_, graph_task, backward, thread_},
                                  [this](const Reducer& other) { check_apart(*this, other); });
   begin_round();
+  ++statistics_.begun;
   pass_.state = PassState::open;
   pass_.backward = backward;
-  pass_.leaves_at_end = join_hook_ != nullptr || buckets_.awaits_counts();
+  pass_.leaves_at_end = callbacks.join != nullptr || buckets_.awaits_counts();
   pass_.is_timed = statistics_.times_next_pass();
   pass_.traced_start = timeline::is_on() ? timeline::now() : 0;
   pass_.start = pass_.moment();
@@ -256,41 +344,70 @@ void Reducer::begin_round() {
   reduction_.begin_pass(buckets_);
   missing_.begin_pass();
   order_.forget_own();
-  held_sparse_.clear();
   pass_ = Pass{.state = pass_.state, .divisor = logical_ranks_};
+  if (!changes().empty()) pass_.role = Role::changed;
 }
 
 /// The first callback at the end of a backward ends all its passes, in the same order on all ranks; for the
-/// others nothing is left. An error of one pass, which all ranks have, keeps none of the others from ending.
+/// others nothing is left. An error of one pass, which all ranks have, keeps none of the others from ending. If a rank
+/// has left one of them, gradients of none are of use.
 void Reducer::end_all(int graph_task) {
   std::exception_ptr first_error;
-  while (Reducer* const reducer =
-             OpenPasses::of_process().take_first(graph_task)) {  // its own callback keeps it
+  std::vector<Reducer*> ended;  // their own callbacks keep them
+  while (Reducer* const reducer = OpenPasses::of_process().take_first(graph_task)) {
+    ended.push_back(reducer);
     try {
-      reducer->end(reducer->join_hook_ ? reducer->join_hook_() : 0);
+      reducer->end();
     } catch (...) {
       if (!first_error) first_error = std::current_exception();
     }
     if (reducer->pass_.traced_start == 0) continue;
     timeline::record(timeline::Kind::backward, "backward", reducer->pass_.traced_start, timeline::now());
   }
+  if (std::any_of(ended.begin(), ended.end(),
+                  [](const Reducer* reducer) { return reducer->pass_.has_failed; })) {
+    for (Reducer* const reducer : ended) reducer->buckets_.drop_gradients();
+  }
+  if (auto* const step = detail::StepUnderWay::current(); step && !ended.empty()) {
+    step->set_place("after the backward of ", ended.back()->name_);
+  }
   if (first_error) std::rethrow_exception(first_error);
 }
 
-/// Ends the pass. `divisor`: join()'s; 0 outside.
-void Reducer::end(int divisor) {
-  if (divisor != 0) pass_.divisor = divisor;
+/// Ends the pass with the peers, which may have been cut short here.
+void Reducer::end() {
   OpenPasses::of_process().leave(this);
-  const bool was_cut_short = pass_.state == PassState::torn || pass_.state == PassState::absent;
-  pass_.take(was_cut_short ? PassEvent::recovery : PassEvent::end);
+  if (pass_.is_torn()) pass_.role = Role::failed;
+  if (callbacks.join && pass_.role != Role::joined) pass_.divisor = callbacks.join();
+  pass_.take(pass_.has_been_cut() ? PassEvent::recovery : PassEvent::end);
+  if (pass_.state == PassState::open) pass_.state = PassState::idle;
   try {
     finish();
   } catch (const CommError&) {
-    throw;  // the group is broken: nothing goes on
+    rethrow_in_pass(statistics_.passes);  // the group is broken: nothing goes on
+  } catch (const StepFailedError&) {
+    throw;
   } catch (...) {
     reduction_.abandon();
     order_.forget_own();  // the next layout must be the same on all ranks
+    if (auto* const step = detail::StepUnderWay::current()) {
+      step->fail("in the backward of " + name_, std::current_exception());
+    } else if (!missing_.has_agreed()) {
+      fail_end();
+    }
     throw;
+  }
+  if (pass_.has_failed && pass_.role == Role::absent) ++failures_;
+}
+
+/// The end of the pass itself has thrown something here, as a hook's: with zeros, the peers end theirs.
+void Reducer::fail_end() {
+  pass_.role = Role::failed;
+  try {
+    finish();
+  } catch (const std::exception& error) {  // the first error is the one to tell
+    log::debug(std::string("DistributedDataParallel: the end of a pass that an exception cut short: ") +
+               error.what());
   }
 }
 
@@ -300,9 +417,11 @@ void Reducer::finish() {
   if (pass_.role == Role::active && pass_.leaves_at_end) buckets_.adopt_late();
   const OldGradients old = MissingGradients::contribute(buckets_, pass_);
   reduction_.start_ready(buckets_, pass_);
-  average_sparse_gradients(group_, buckets_, pass_, std::exchange(held_sparse_, {}));
+  average_sparse_gradients(group_, buckets_, pass_);
+  // What a hook throws later must still be told.
+  if (!reduction_.has_hook()) missing_.start_agreement(buckets_, pass_);
   reduction_.wait(buckets_, pass_);
-  const bool are_complete = buckets_.are_complete();
+  const bool are_complete = buckets_.buckets().empty() || missing_.agree(buckets_, pass_);
   if (!are_complete && !missing_.settle(buckets_, pass_, old)) return order_.forget_own();
   order_.send(group_);
   if (pass_.role == Role::joined) {
@@ -310,7 +429,11 @@ void Reducer::finish() {
     return;
   }
   statistics_.count(pass_, compute_end, buckets_);
-  for (const at::Tensor& gradient : buckets_.write_back()) hook_output(gradient);
+  for (const at::Tensor& gradient : buckets_.write_back()) {
+    const auto forward = std::make_shared<ArmedForward>(shared_from_this(), failures_);
+    forward->reach();
+    add_hook(gradient, std::make_unique<OutputHook>(forward));
+  }
   buckets_.end_pass();
 }
 
@@ -319,13 +442,17 @@ void Reducer::backward_is_gone(std::thread::id thread) {
   const bool is_this_pass = pass_.state == PassState::open && pass_.is_torn();
   if (!is_this_pass || thread != std::this_thread::get_id()) return;
   pass_.take(PassEvent::exception);
-  // Unless all have left the pass fails: nobody's gradients are of use.
-  if (reduction_.have_all_left(buckets_)) held_sparse_ = part_with_gradients(buckets_);
-  try {
-    start_what_is_left();
-  } catch (const std::exception& error) {  // recover() meets it again
-    log::debug(std::string("DistributedDataParallel: a pass that an exception cut short: ") + error.what());
-  }
+  pass_.role = Role::failed;
+  ArmedForward::forget(this);
+  if (auto* const step = detail::StepUnderWay::current())
+    return step->fail("in the backward of " + name_, nullptr);
+  // The pass fails: nobody's gradients are of use.
+  buckets_.drop_gradients(GradientBuckets::Drop::vacate);
+  OpenPasses::of_process().leave(this);
+  OpenPasses::of_process().enter({this, construction_order_, /*graph_task=*/-1, /*life=*/{}, thread_},
+                                 [](const Reducer&) {});
+  start_what_is_left();
+  ArmedForward::fail_all_of_thread();
 }
 
 /// The peers' passes wait for this rank's part, which is zeros from here on. Started, they can end without
@@ -333,38 +460,36 @@ void Reducer::backward_is_gone(std::thread::id thread) {
 void Reducer::start_what_is_left() {
   constexpr size_t kMostInFlight = 32;
   const auto& parameters = buckets_.parameters();
-  const bool blocks = reduction_.has_hook() || join_hook_ || buckets_.buckets().size() > kMostInFlight ||
+  const bool blocks = reduction_.has_hook() || callbacks.join || buckets_.buckets().size() > kMostInFlight ||
                       std::any_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
                         return parameter.is_trainable && (parameter.is_sparse || !parameter.tensor.is_cpu());
                       });
-  if (blocks || reduction_.have_all_left(buckets_)) return;
+  if (blocks) return;
   const at::NoGradGuard no_grad;
-  pass_.role = Role::failed;
-  MissingGradients::contribute(buckets_, pass_);
-  reduction_.start_ready(buckets_, pass_);
-  missing_.start_report(buckets_, pass_);
+  try {
+    MissingGradients::contribute(buckets_, pass_);
+    reduction_.start_ready(buckets_, pass_);
+    missing_.start_agreement(buckets_, pass_);
+    missing_.start_report(buckets_, pass_);
+  } catch (const std::exception& error) {  // recover() meets it again
+    log::debug(std::string("DistributedDataParallel: a pass that an exception cut short: ") + error.what());
+  }
 }
 
 void Reducer::recover() {
-  if (pass_.state == PassState::absent) {
-    if (buckets_.buckets().empty()) return pass_.take(PassEvent::recovery);
-    begin_round();
-    pass_.role = Role::absent;
-  } else if (pass_.is_torn()) {
-    pass_.state = PassState::torn;
-    // After the last gradient nothing is missing.
-    if (!reduction_.have_all_left(buckets_)) pass_.role = Role::failed;
-  } else {
-    return;
+  if (auto* const step = detail::StepUnderWay::current()) step->check();
+  while (Reducer* const reducer = OpenPasses::of_process().take_owed(this)) {
+    const auto keeps = reducer->shared_from_this();
+    reducer->end();
   }
-  end(join_hook_ ? join_hook_() : 0);
 }
 
 void Reducer::shadow_pass(int divisor) {
   const at::NoGradGuard no_grad;
   begin_round();
   pass_.role = Role::joined;
-  end(divisor);
+  if (divisor != 0) pass_.divisor = divisor;
+  end();
 }
 
 void Reducer::average_over_logical_ranks(int count) {
@@ -387,17 +512,20 @@ void Reducer::forget_gradients() {
 }
 
 void Reducer::average_gradients() {
+  const auto backward = std::make_shared<Backward>(shared_from_this());
   begin_round();
+  ++statistics_.begun;
   pass_.state = PassState::open;
+  pass_.backward = backward;
   pass_.leaves_at_end = true;
   pass_.is_timed = statistics_.times_next_pass();
   pass_.start = pass_.moment();
   for (const size_t p : buckets_.expected_order(order_.parameters())) {
-    if (!buckets_.parameters()[p].tensor.grad().defined()) continue;
+    if (pass_.role == Role::changed || !buckets_.parameters()[p].tensor.grad().defined()) continue;
     buckets_.count(p);
     order_.note(p);
   }
-  end(/*divisor=*/0);
+  end();
 }
 
 }  // namespace lockstep

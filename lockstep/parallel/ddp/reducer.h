@@ -2,22 +2,29 @@
 //
 // A hook on each parameter's gradient accumulation marks it ready, in its bucket (gradient_buckets.h); a bucket whose
 // gradients are all ready leaves (bucket_reduction.h), in plan order, from inside the hook and without blocking; the
-// end of backward waits for all of them, and settles what did not come (missing_gradients.h).
+// end of backward waits for all of them, agrees with the other ranks that all is well, and settles what did not come
+// (missing_gradients.h).
 //
 // A *pass* is one such round (pass.h). It begins when a backward pass reaches an output of a synchronised
 // forward (or one of its parameters, for a forward without outputs) and ends with that backward pass. If an exception
-// cuts it short, what is left of it is started at once, with zeros, so that the peers can end it without this rank;
-// recover() ends it here.
+// cuts it short, or keeps it from beginning, what is left of it is started at once, with zeros, so that the peers can end
+// it without this rank; recover() ends it here. Inside a step (lockstep/step/step.h) the step fails instead, and nothing
+// is ended: all goes back to what it was.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/comm/step_members.h"
+#include "lockstep/parallel/ddp/armed_forward.h"
 #include "lockstep/parallel/ddp/bucket_reduction.h"
 #include "lockstep/parallel/ddp/gradient_buckets.h"
 #include "lockstep/parallel/ddp/missing_gradients.h"
@@ -39,8 +46,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
                                          ReducerOptions options);
   ~Reducer();
 
-  /// Ends a pass that an exception, in forward or in backward, cut short. Blocks until the peers are at the
-  /// end of their backward; does nothing if there is no such pass.
+  /// Ends the passes that exceptions have cut short, of this reducer and of all others whose forwards run in this thread,
+  /// in the order of construction, in which the peers end theirs. Blocks until the peers are at the end of their backward;
+  /// does nothing if there is no such pass. In a step that has failed: throws StepFailedError.
   void recover();
   /// Before a synchronised forward: takes in parameters that were frozen, freed or loaded since, and lays the
   /// buckets out anew in the order in which gradients became ready, once. Blocks if parameters were frozen
@@ -50,14 +58,28 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void arm(const std::vector<at::Tensor>& outputs);
   /// Gradients that follow, of a forward that is not synchronised, accumulate on this rank alone.
   void disarm() { pass_.take(PassEvent::local_forward); }
-  /// The forward ended in an exception: this rank has no gradients for the pass that the others may be in.
-  void fail_forward() { pass_.take(PassEvent::failed_forward); }
+  /// What the program has added to the module since it was wrapped, for an error; empty: nothing. Every pass ends in that
+  /// error on all ranks. Before prepare().
+  void refuse(std::string additions) { additions_ = std::move(additions); }
+  /// What refuse() was told, and parameters that have another dtype or shape since prepare().
+  const std::string& changes() const { return missing_.changes(); }
+  /// Is a backward under way in this thread that averages?
+  bool is_in_pass() const { return pass_.averages(); }
+  /// An exception ended the forward, or what came after it and before a backward: this rank has no gradients for the
+  /// pass that the others may be in, nor for those of other forwards in this thread whose backward has not begun. Where
+  /// nothing in it blocks, the peers can end that pass from now on. `place`: such as "in the forward of "; `cause`: for
+  /// a step's error, may be null.
+  void fail_forward(const char* place, const std::exception_ptr& cause);
 
-  /// Called at the end of each pass, before its buckets leave; returns by what the sum of the gradients is to
-  /// be divided. While it is set, all buckets leave at the end of backward.
-  void set_join_hook(std::function<int()> hook) { join_hook_ = std::move(hook); }
-  /// Called when a pass begins.
-  void set_begin_hook(std::function<void()> hook) { begin_hook_ = std::move(hook); }
+  /// What the wrapper wants to be asked.
+  struct Callbacks {
+    /// At the end of each pass, before its buckets leave; returns by what the sum of the gradients is to be divided.
+    /// While it is set, all buckets leave at the end of backward.
+    std::function<int()> join;
+    /// When a pass begins.
+    std::function<void()> begin;
+  };
+  Callbacks callbacks;
   /// Takes part in a pass of the other ranks with zeros; `divisor` as above.
   void shadow_pass(int divisor);
 
@@ -86,17 +108,18 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   class ParameterHook;
   class OutputHook;
   class Backward;
+  class StepPart;
 
   Reducer(std::vector<NamedTensor> parameters, ProcessGroup group, ReducerOptions options);
 
-  void hook_output(const at::Tensor& output);
-  void on_output();
+  void on_output(ArmedForward& forward);
   void on_gradient(size_t parameter);
   void begin();
   void begin_round();
   static void end_all(int graph_task);
-  void end(int divisor);
+  void end();
   void finish();
+  void fail_end();
   void backward_is_gone(std::thread::id thread);
   void start_what_is_left();
 
@@ -109,10 +132,12 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   MissingGradients missing_;
   PassStatistics statistics_;
   Pass pass_;
-  std::vector<at::Tensor> held_sparse_;  // by parameter: of a backward that an exception ended, for the peers
-  std::function<int()> join_hook_;
-  std::function<void()> begin_hook_;
-  int logical_ranks_ = 0;  // 0: a rank is a process
+  std::string additions_;
+  std::string name_;          // of the module, for errors
+  std::thread::id thread_{};  // of the last synchronised forward
+  int failures_ = 0;          // here: outputs of forwards before the last one are of no use
+  int logical_ranks_ = 0;     // 0: a rank is a process
+  std::unique_ptr<detail::StepMember> in_step_;
 };
 
 }  // namespace lockstep

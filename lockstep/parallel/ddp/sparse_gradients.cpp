@@ -39,17 +39,13 @@ at::Tensor sum_sparse(const ProcessGroup& group, const at::Tensor& gradient) {
 
 }  // namespace
 
-void average_sparse_gradients(const ProcessGroup& group, const GradientBuckets& buckets, const Pass& pass,
-                              const std::vector<at::Tensor>& held) {
+void average_sparse_gradients(const ProcessGroup& group, const GradientBuckets& buckets, const Pass& pass) {
   for (size_t p = 0; p < buckets.parameters().size(); ++p) {
     const GradientBuckets::Parameter& parameter = buckets.parameters()[p];
     if (!parameter.is_trainable || !parameter.is_sparse) continue;
     at::Tensor& gradient = parameter.tensor.mutable_grad();
-    const bool is_held = !held.empty() && held[p].defined();
-    const at::Tensor own = is_held ? held[p] : gradient;
-    const bool is_there = pass.role == Role::active && own.defined() && own.is_sparse();
-    const at::Tensor sum = sum_sparse(group, is_there ? own : no_rows(parameter.tensor));
-    if (is_held) continue;  // for the peers alone
+    const bool is_there = pass.role == Role::active && gradient.defined() && gradient.is_sparse();
+    const at::Tensor sum = sum_sparse(group, is_there ? gradient : no_rows(parameter.tensor));
     // Rows that no rank used: whatever there was stays as it was.
     if (sum._nnz() > 0 && (pass.role == Role::active || pass.role == Role::joined)) {
       gradient = sum.div(pass.divisor > 0 ? pass.divisor : group.size());

@@ -12,9 +12,7 @@
 namespace lockstep {
 
 /// Every sparse gradient becomes the average of all ranks', added in the same order as dense ones; one of which no rank
-/// has used any row stays as it is. `held`: by parameter, or empty: what this rank gives, for the peers alone, in place
-/// of what the parameter has. Called by all ranks; blocks.
-void average_sparse_gradients(const ProcessGroup& group, const GradientBuckets& buckets, const Pass& pass,
-                              const std::vector<at::Tensor>& held);
+/// has used any row stays as it is. Called by all ranks; blocks.
+void average_sparse_gradients(const ProcessGroup& group, const GradientBuckets& buckets, const Pass& pass);
 
 }  // namespace lockstep

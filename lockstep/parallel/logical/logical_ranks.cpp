@@ -43,8 +43,9 @@ void check_has_order(const torch::nn::Module& module, const DistributedDataParal
     refuse(
         "a DistributedDataParallel with mixed_precision or backward_passes_per_step has no such order of sums");
   }
-  if (!options.broadcast_buffers) {
-    refuse("the module's buffers are logical rank 0's; leave broadcast_buffers true");
+  if (!options.syncs_buffers()) {
+    refuse(
+        "the module's buffers are logical rank 0's; leave forward_sync_buffers and broadcast_buffers true");
   }
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& parameter = item.value();
@@ -140,7 +141,7 @@ void LogicalRanks::use_turns() {
   std::map<const void*, std::string> names;
   for (const auto& [name, layer] : layers) names.emplace(layer, name);
   turns_ = std::make_shared<Turns>(options_.size, own_, std::move(names));
-  for (const auto& [name, layer] : layers) layer->use_exchange(turns_);
+  for (const auto& [name, layer] : layers) detail::BatchNormAccess::use_exchange(*layer, turns_);
 }
 
 void LogicalRanks::run_pass(uint64_t step, LogicalPass pass,
@@ -179,13 +180,7 @@ void LogicalRanks::run_in_sequence(uint64_t step, int64_t micro_batches,
     if (rank == 0 && own_.size() > 1) of_first = copies_of(buffers);
     if (rank != own_.back()) reducer.keep_gradients();
   };
-  try {
-    for (const int rank : own_) run_rank(rank);
-  } catch (...) {
-    // The other processes come to this step's pass, which this one is not in yet: the next step ends it with them.
-    if (!core_->sync) reducer.fail_forward();
-    throw;
-  }
+  for (const int rank : own_) run_rank(rank);
   if (!of_first.empty()) copy(of_first, buffers);
 }
 
@@ -225,10 +220,19 @@ void LogicalRanks::run_step(uint64_t step, int64_t micro_batches,
   reducer.recover();
   reducer.forget_gradients();
   reducer.prepare();  // the parameters that are frozen now are so for all logical ranks
-  if (turns_ && own_.size() > 1) {
-    run_in_turns(step, micro_batches, forward_and_backward);
-  } else {
-    run_in_sequence(step, micro_batches, forward_and_backward);
+  const int64_t begun = reducer.statistics().begun;
+  try {
+    if (turns_ && own_.size() > 1) {
+      run_in_turns(step, micro_batches, forward_and_backward);
+    } else {
+      run_in_sequence(step, micro_batches, forward_and_backward);
+    }
+  } catch (...) {
+    // The other processes come to this step's pass, which this one has not begun: the next step ends it with them.
+    if (reducer.statistics().begun == begun) {
+      reducer.fail_forward("in a logical rank of ", std::current_exception());
+    }
+    throw;
   }
   core_->broadcast_buffers();
 }
