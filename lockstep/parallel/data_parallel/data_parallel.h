@@ -16,15 +16,23 @@
 
 namespace lockstep {
 
+template <class M>
+class DataParallel;
+
 namespace detail {
+template <class F>
+inline constexpr bool kIsDataParallel = false;
+template <class M>
+inline constexpr bool kIsDataParallel<DataParallel<M>> = true;
 template <class F>
 concept IsModule = std::convertible_to<F, std::shared_ptr<torch::nn::Module>> || requires(const F& module) {
   module.ptr();
 };
 template <class F>
-concept ModuleFactory = !IsModule<F> && std::invocable<F&>;
+concept ModuleFactory = !IsModule<F> && !kIsDataParallel<F> && std::invocable<F&>;
 template <class F>
-struct MadeBy;  // of factories alone: a holder's call operator without arguments may not compile
+struct
+    MadeBy;  // of factories alone: the call operator without arguments of a holder, or of DataParallel, may not compile
 template <ModuleFactory F>
 struct MadeBy<F> {
   using type = std::invoke_result_t<F&>;

@@ -11,11 +11,15 @@ namespace lockstep::detail {
 HooksAside::HooksAside(const std::vector<at::Tensor>& parameters) : parameters_(parameters) {
   for (const at::Tensor& parameter : parameters) {
     aside_.emplace_back();
-    if (parameter.requires_grad()) aside_.back().swap(torch::autograd::impl::hooks(parameter));
+    if (!parameter.requires_grad()) continue;
+    aside_.back().swap(torch::autograd::impl::hooks(parameter));
+    for (BucketSlotHook* const hook : hooks_for_sums(parameter)) for_sums_.push_back(hook);
   }
+  for (BucketSlotHook* const hook : for_sums_) hook->set_aside(true);
 }
 
 HooksAside::~HooksAside() {
+  for (BucketSlotHook* const hook : for_sums_) hook->set_aside(false);
   for (size_t p = 0; p < aside_.size(); ++p) {
     if (!aside_[p].empty()) torch::autograd::impl::hooks(parameters_[p]).swap(aside_[p]);
   }
@@ -111,6 +115,20 @@ void ReplicaBackward::add_up() {
   add_buckets();
   for (size_t p = 0; p < held_.size(); ++p) settle(p);
   has_sums_ = true;
+}
+
+std::vector<at::Tensor> ReplicaBackward::take_sums(const std::vector<size_t>& parameters) {
+  add_buckets();
+  std::vector<at::Tensor> sums;
+  for (const size_t p : parameters) {
+    const at::Tensor sum = find_sum(p);
+    // The next backward of the replicas overwrites their buckets, and may come before the engine has used these.
+    sums.push_back(sum.defined() && !sum.is_sparse() ? sum.clone() : sum);
+  }
+  for (const auto& of_replica : mirror_.parameters()) {
+    for (const at::Tensor& parameter : of_replica) parameter.mutable_grad().reset();
+  }
+  return sums;
 }
 
 /// The first replica's buckets become the sum over the replicas.

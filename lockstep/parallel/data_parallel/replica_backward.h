@@ -5,15 +5,18 @@
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "lockstep/parallel/bucket_slot_hook.h"
 #include "lockstep/parallel/data_parallel/replica_batch.h"
 #include "lockstep/parallel/data_parallel/replica_mirror.h"
 #include "lockstep/parallel/data_parallel/replica_threads.h"
 
 namespace lockstep::detail {
 
-/// While it lives, hooks on the module's parameters are not called: they want the sum, not replica 0's part.
+/// While it lives, hooks on the module's parameters are not called, nor DistributedDataParallel's on the accumulation of
+/// their gradients: they want the sum, not replica 0's part.
 class HooksAside {
  public:
   explicit HooksAside(const std::vector<at::Tensor>& parameters);
@@ -26,6 +29,7 @@ class HooksAside {
  private:
   const std::vector<at::Tensor>& parameters_;
   std::vector<std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>> aside_{};
+  std::vector<BucketSlotHook*> for_sums_{};
 };
 
 /// A backward through the replicas' graphs. Unless commit() was called its destructor leaves all gradients as they were
@@ -45,6 +49,9 @@ class ReplicaBackward {
   /// Leaves the sum over the replicas in the module's gradients and nothing in the others'. Throws what a hook on a
   /// parameter throws.
   void add_up();
+  /// Does so where an engine is to accumulate the sums: the module's gradients are what they were, and these are the
+  /// sums of `parameters`, undefined where no replica has one.
+  std::vector<at::Tensor> take_sums(const std::vector<size_t>& parameters);
   /// Nothing is undone any more. Without add_up() the module's gradients are what they were. Returns the gradients of
   /// the batch.
   std::vector<at::Tensor> commit();

@@ -32,6 +32,17 @@ at::Tensor tree_sum_of(std::span<const at::Tensor> tensors) {
 
 at::Tensor tree_sum(const std::vector<at::Tensor>& tensors) { return tree_sum_of(tensors); }
 
+std::vector<BucketSlotHook*> hooks_for_sums(const at::Tensor& parameter) {
+  std::vector<BucketSlotHook*> found;
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  if (!accumulator) return found;
+  for (const auto& hook : accumulator->post_hooks()) {
+    auto* const ours = dynamic_cast<BucketSlotHook*>(hook.get());
+    if (ours != nullptr && ours->wants_sum()) found.push_back(ours);
+  }
+  return found;
+}
+
 BucketPlan plan_replica_buckets(const std::vector<at::Tensor>& parameters) {
   std::vector<GradientSpec> specs;
   for (const at::Tensor& parameter : parameters) {
@@ -51,6 +62,7 @@ class ReplicaGradients::Hook final : public BucketSlotHook {
     return outputs;
   }
   at::Tensor slot(at::ScalarType dtype) const override { return owner_->offer(index_, dtype); }
+  bool wants_sum() const override { return false; }
 
  private:
   ReplicaGradients* owner_;  // removes the hook before it goes

@@ -15,6 +15,8 @@ struct Node;
 
 namespace lockstep {
 
+class BucketSlotHook;
+
 /// One replica's gradients, in buckets that are laid out as DistributedDataParallel's. Between begin() and
 /// end() every gradient that autograd accumulates in `parameters` lands in its place there, computed there
 /// where the operation asks for a bucket_slot(). By one thread at a time.
@@ -48,6 +50,10 @@ class ReplicaGradients {
   std::vector<at::Tensor> buckets_;
   bool is_active_ = false;
 };
+
+/// Hooks on the accumulation of the gradient of `parameter`, a trainable one, that are to see the sum over the replicas:
+/// DistributedDataParallel's.
+std::vector<BucketSlotHook*> hooks_for_sums(const at::Tensor& parameter);
 
 /// The plan of DistributedDataParallel before it has seen a backward, for the parameters that require
 /// gradients.

@@ -136,13 +136,13 @@ ReplicaMirror::ReplicaMirror(std::vector<std::shared_ptr<torch::nn::Module>> mod
   }
   keep_each_once(parameters_);
   check_apart(parameters_);
-  if (modules.size() == 1) return;
-  refuse_synchronised_norms(submodules_.front());
-  follow_module();
+  if (modules.size() > 1) follow_module();
 }
 
 void ReplicaMirror::follow_module() {
   const at::NoGradGuard no_grad;
+  // Made synchronised since, as DistributedDataParallel's users do it with the whole model.
+  if (submodules_.size() > 1) refuse_synchronised_norms(submodules_.front());
   bool changed = gradients_.empty();
   for (size_t r = 1; r < submodules_.size(); ++r) {
     for (size_t m = 0; m < submodules_[r].size(); ++m) {
@@ -214,6 +214,26 @@ bool ReplicaMirror::wants_gradients() const {
         const auto found = wanted->find(torch::autograd::impl::grad_accumulator(parameter).get());
         return found != wanted->end() && found->second.needed_;
       });
+}
+
+std::vector<size_t> ReplicaMirror::trainable() const {
+  std::vector<size_t> numbers;
+  for (size_t p = 0; p < parameters_.front().size(); ++p) {
+    if (parameters_.front()[p].requires_grad()) numbers.push_back(p);
+  }
+  return numbers;
+}
+
+std::vector<torch::autograd::Edge> ReplicaMirror::wrapper_edges() const {
+  std::vector<torch::autograd::Edge> edges;
+  bool is_wrapped = false;
+  for (const size_t p : trainable()) {
+    const at::Tensor& parameter = parameters_.front()[p];
+    edges.emplace_back(torch::autograd::impl::grad_accumulator(parameter), 0);
+    is_wrapped = is_wrapped || !hooks_for_sums(parameter).empty();
+  }
+  if (!is_wrapped) edges.clear();
+  return edges;
 }
 
 }  // namespace lockstep::detail

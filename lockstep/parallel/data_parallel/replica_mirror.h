@@ -3,6 +3,7 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
 #include <torch/nn/module.h>
 
 #include <functional>
@@ -44,6 +45,11 @@ class ReplicaMirror {
   /// Does the backward under way compute gradients of the parameters? torch::autograd::grad() and backward(inputs)
   /// compute those of some tensors alone.
   bool wants_gradients() const;
+  /// Where the sums of the trainable parameters' gradients go if a DistributedDataParallel averages one of them: into the
+  /// graph of the caller, so that it sees a single gradient of each. Empty otherwise.
+  std::vector<torch::autograd::Edge> wrapper_edges() const;
+  /// The numbers of the parameters that those belong to.
+  std::vector<size_t> trainable() const;
 
  private:
   bool follow_parameters(size_t replica);

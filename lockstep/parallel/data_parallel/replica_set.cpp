@@ -81,8 +81,9 @@ void ReplicaSet::forward(int count, const std::function<void(int)>& work) {
 /// In the caller's graph it stands for the graphs of all replicas.
 class ReplicaSet::BackwardNode final : public torch::autograd::Node {
  public:
-  BackwardNode(std::shared_ptr<ReplicaSet> set, ReplicaPass pass)
-      : set_(std::move(set)), pass_(std::move(pass)) {}
+  /// `handed_out`: the parameters whose gradients go on in the caller's graph, behind those of the inputs.
+  BackwardNode(std::shared_ptr<ReplicaSet> set, ReplicaPass pass, std::vector<size_t> handed_out)
+      : set_(std::move(set)), pass_(std::move(pass)), handed_out_(std::move(handed_out)) {}
   std::string name() const override { return "lockstep::DataParallelBackward"; }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -94,7 +95,8 @@ class ReplicaSet::BackwardNode final : public torch::autograd::Node {
           "DataParallel: backward through the same output a second time; call backward with retain_graph the "
           "first time");
     }
-    return set_->backward(pass_, gradients, torch::autograd::get_current_graph_task_keep_graph());
+    return set_->backward(pass_, gradients, handed_out_,
+                          torch::autograd::get_current_graph_task_keep_graph());
   }
   void release_variables() override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -105,6 +107,7 @@ class ReplicaSet::BackwardNode final : public torch::autograd::Node {
  private:
   std::shared_ptr<ReplicaSet> set_;
   ReplicaPass pass_;
+  std::vector<size_t> handed_out_;
 };
 
 std::vector<at::Tensor> ReplicaSet::gather(Shards shards, std::vector<FoundTensors> outputs, Join join) {
@@ -117,8 +120,12 @@ std::vector<at::Tensor> ReplicaSet::gather(Shards shards, std::vector<FoundTenso
   torch::autograd::variable_list wanting;
   for (const size_t t : pass.shards.wanting) wanting.push_back(pass.shards.whole[t]);
   pass.shards.whole.clear();
-  auto node = c10::make_intrusive<BackwardNode>(shared_from_this(), std::move(pass));
-  node->set_next_edges(torch::autograd::collect_next_edges(wanting));
+  torch::autograd::edge_list edges = torch::autograd::collect_next_edges(wanting);
+  const auto of_wrapper = mirror_.wrapper_edges();
+  edges.insert(edges.end(), of_wrapper.begin(), of_wrapper.end());
+  auto node = c10::make_intrusive<BackwardNode>(
+      shared_from_this(), std::move(pass), of_wrapper.empty() ? std::vector<size_t>() : mirror_.trainable());
+  node->set_next_edges(std::move(edges));
   for (size_t t = 0; t < joined.tensors.size(); ++t) {
     if (joined.requires_grad[t]) {
       torch::autograd::set_history(joined.tensors[t], node);
@@ -129,11 +136,13 @@ std::vector<at::Tensor> ReplicaSet::gather(Shards shards, std::vector<FoundTenso
   return std::move(joined.tensors);
 }
 
+/// The gradients of the inputs, then those of the parameters `handed_out`.
 std::vector<at::Tensor> ReplicaSet::backward(const ReplicaPass& pass,
-                                             const std::vector<at::Tensor>& gradients, bool keep_graph) {
+                                             const std::vector<at::Tensor>& gradients,
+                                             const std::vector<size_t>& handed_out, bool keep_graph) {
   ++times_.backwards;
   const at::NoGradGuard no_grad;
-  const bool wants_parameters = mirror_.wants_gradients();
+  const bool wants_parameters = handed_out.empty() && mirror_.wants_gradients();
   ReplicaBackward backward(mirror_, threads_, pass, options_.dim);
   {
     const Timed timed(times_.backward);
@@ -141,7 +150,11 @@ std::vector<at::Tensor> ReplicaSet::backward(const ReplicaPass& pass,
   }
   const Timed timed(times_.reduce);
   if (wants_parameters) backward.add_up();
-  return backward.commit();
+  const std::vector<at::Tensor> sums =
+      handed_out.empty() ? std::vector<at::Tensor>() : backward.take_sums(handed_out);
+  std::vector<at::Tensor> of_inputs = backward.commit();
+  of_inputs.insert(of_inputs.end(), sums.begin(), sums.end());
+  return of_inputs;
 }
 
 }  // namespace lockstep::detail

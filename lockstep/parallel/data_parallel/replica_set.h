@@ -47,7 +47,7 @@ class ReplicaSet : public std::enable_shared_from_this<ReplicaSet> {
  private:
   class BackwardNode;
   std::vector<at::Tensor> backward(const ReplicaPass& pass, const std::vector<at::Tensor>& gradients,
-                                   bool keep_graph);
+                                   const std::vector<size_t>& handed_out, bool keep_graph);
 
   DataParallelOptions options_;
   ReplicaMirror mirror_;
