@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/parallel/ddp/mixed_precision.h"
 
 namespace lockstep {
 namespace {
@@ -50,7 +51,9 @@ std::vector<NamedTensor> with_all_names(const std::map<std::string, at::Tensor>&
   return tensors;
 }
 
-std::vector<NamedTensor> tensors_of(const torch::nn::Module& module) {
+/// Throws Error, which begins with `who`, if the parameters have low precision now.
+std::vector<NamedTensor> tensors_of(const char* who, const torch::nn::Module& module) {
+  detail::verify_full_precision(who, module.parameters());
   std::map<std::string, at::Tensor> all;
   for (const auto& item : module.named_parameters()) all.emplace(item.key(), item.value());
   for (const auto& item : module.named_buffers()) all.emplace(item.key(), item.value());
@@ -92,7 +95,7 @@ std::string misfit(const SafetensorsEntry& entry, const at::Tensor& tensor) {
 }  // namespace
 
 checkpoint::TensorsOfFile checkpoint::module_tensors(const torch::nn::Module& module) {
-  return each_once(tensors_of(module));
+  return each_once(tensors_of("save_module", module));
 }
 
 checkpoint::TensorsOfFile checkpoint::tensors_once(const std::map<std::string, at::Tensor>& tensors) {
@@ -125,7 +128,7 @@ LoadResult load_module(torch::nn::Module& module, const std::vector<std::filesys
   LoadResult result;
   std::vector<std::string> problems;
   std::vector<std::pair<Place, at::Tensor>> found;
-  for (const auto& [names, tensor] : tensors_of(module)) {
+  for (const auto& [names, tensor] : tensors_of("load_module", module)) {
     const size_t found_before = found.size();
     for (const auto& name : names) {
       const auto entry = entries.find(name);

@@ -31,7 +31,8 @@ TensorsOfFile tensors_once(const std::map<std::string, at::Tensor>& tensors);
 /// named_buffers(). Python's safetensors.torch.load_model reads the file into a module with the same names. A
 /// tensor with several names (tied weights) is written once, under the first name in alphabetical order; the
 /// file's metadata say the others. A failure leaves the old file or none. Throws FileError, and ValueError for
-/// a tensor that the format cannot hold. Blocks. On several ranks, one of them calls it.
+/// a tensor that the format cannot hold; Error inside a forward or backward with mixed_precision. Blocks. On several ranks, one
+/// of them calls it.
 void save_module(const torch::nn::Module& module, const std::filesystem::path& path);
 
 /// How load_module() treats names that do not match.

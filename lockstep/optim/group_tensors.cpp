@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/ddp/mixed_precision.h"
 
 namespace lockstep::detail {
 namespace {
@@ -91,6 +92,11 @@ void keep_once(const std::string& who, ParamGroups& groups) {
   for (size_t g = 0; g < groups.size(); ++g) {
     if (kept[g].size() != groups[g].params().size()) groups[g].params() = select(groups[g].params(), kept[g]);
   }
+}
+
+void verify_full_precision(const char* who, const ParamGroups& groups) {
+  if (!is_any_in_low_precision()) return;
+  for (const auto& group : groups) verify_full_precision(who, group.params());
 }
 
 }  // namespace lockstep::detail

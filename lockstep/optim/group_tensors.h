@@ -22,7 +22,10 @@ using NameOfParameter = std::function<std::string(const at::Tensor&)>;
 /// once. Throws ValueError, which begins with `who`, for a tensor in two groups: it would have two learning
 /// rates.
 ParamGroups groups_once(const std::string& who, const ParamGroups& groups, const NameOfParameter& name = {});
-/// Does so in place; it is quick if no tensor is repeated.
+/// Throws Error, which begins with `who`, inside a forward or backward with mixed_precision of a module that has one of
+/// the tensors: a step would change a copy that goes away.
+void verify_full_precision(const char* who, const ParamGroups& groups);
+/// Does what groups_once() does in place; it is quick if no tensor is repeated.
 void keep_once(const std::string& who, ParamGroups& groups);
 
 }  // namespace lockstep::detail

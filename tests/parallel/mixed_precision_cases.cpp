@@ -5,7 +5,15 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <optional>
+#include <sstream>
+
+#include "lockstep/checkpoint/module_file.h"
+#include "lockstep/optim/sgd.h"
 #include "lockstep/parallel/hooks/default_hooks.h"
 #include "tests/parallel/ddp_models.h"
 
@@ -141,6 +149,119 @@ TEST(MixedPrecision, MixedPrecisionOutsideTraining) {
   model->zero_grad();
   low_loss(ddp, 0, own).backward();
   check_full_precision(model, before);
+}
+
+/// Outside forward and backward there is nothing of the low precision, whatever came before.
+TEST(MixedPrecision, FullPrecisionBetweenForwardAndBackward) {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model, {.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16}});
+  const auto before = values_of(model);
+  {
+    const at::Tensor kept = ddp(batch_input(0, own));
+    check_full_precision(model, before);
+    std::stringstream file;
+    torch::save(ddp, file);
+    Toy loaded;
+    torch::load(loaded, file);
+    check_full_precision(loaded, before);
+    const auto path = std::filesystem::temp_directory_path() /
+                      ("lockstep-low-" + std::to_string(::getpid()) + ".safetensors");
+    save_module(*model, path);
+    load_module(*loaded, path);
+    std::filesystem::remove(path);
+    check_full_precision(loaded, before);
+  }
+  check_full_precision(model, before);  // outputs that died
+  const at::Tensor output = ddp(batch_input(0, own));
+  const at::Tensor fails = output + 0;
+  fails.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("in the loss"); });
+  check_throws<std::runtime_error>([&] { (fails.sum() + output.sum()).backward(); }, "in the loss");
+  check_full_precision(model, before);
+  destroy();
+}
+
+/// Several backwards of one forward, and one whose wrapper has gone.
+TEST(MixedPrecision, EachBackwardHasTheLowValues) {
+  const int own = world().rank();
+  Toy model;
+  std::optional<DistributedDataParallel<Toy>> ddp;
+  ddp.emplace(model,
+              DistributedDataParallelOptions{.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16,
+                                                                               .reduce_dtype = at::kFloat}});
+  const auto before = values_of(model);
+  auto expected = average_of(low_gradients(model, [&](Toy& low, int rank) {
+    return low_loss([&](at::Tensor x) { return low(x.to(at::kBFloat16)); }, 0, rank);
+  }));
+  for (at::Tensor& gradient : expected) gradient *= 2;
+  const at::Tensor loss = low_loss(*ddp, 0, own);
+  loss.backward({}, /*retain_graph=*/true);
+  check_full_precision(model, before);
+  ddp.reset();
+  loss.backward();
+  check_full_precision(model, before);
+  check_gradients(*model, expected);
+}
+
+/// The step of the micro-batch before counts, though the next one was left out.
+TEST(MixedPrecision, AStepBetweenForwardAndBackwardCounts) {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model, {.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16}});
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  low_loss(ddp, 0, own).backward();
+  std::vector<at::Tensor> stepped;
+  for (const at::Tensor& p : model->parameters()) stepped.push_back(p.detach() - 0.1 * p.grad());
+  const at::Tensor left_out = low_loss(ddp, 1, own);
+  const auto expected = average_of(low_gradients(model, [&](Toy& low, int rank) {
+    return low_loss([&](const at::Tensor& x) { return low(x.to(at::kBFloat16)); }, 1, rank);
+  }));
+  optimizer.step();
+  check_full_precision(model, stepped);
+  optimizer.zero_grad();
+  // One that comes after all goes with the values of its forward.
+  left_out.backward();
+  check_full_precision(model, stepped);
+  check_gradients(*model, expected, 0.02);
+}
+
+TEST(MixedPrecision, AStepInsideBackwardIsAnError) {
+  const int own = world().rank();
+  for (const bool is_ours : {true, false}) {
+    Toy model;
+    DistributedDataParallel ddp(model, {.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16}});
+    std::unique_ptr<torch::optim::Optimizer> optimizer;
+    if (is_ours) optimizer = std::make_unique<FusedSGD>(model->parameters(), torch::optim::SGDOptions(0.1));
+    if (!is_ours) optimizer = std::make_unique<torch::optim::SGD>(model->parameters(), 0.1);
+    low_loss(ddp, 0, own).backward();
+    const auto before = values_of(model);
+    std::string refused;
+    const auto step_in_backward = [&] {
+      const at::Tensor output = ddp(batch_input(1, own));
+      model->net1->bias.register_hook([&](const at::Tensor&) {
+        try {
+          optimizer->step();
+        } catch (const Error& error) {
+          refused = error.what();
+        }
+        if (is_ours)
+          check_throws<Error>([&] { save_module(*model, "never"); }, "save_module: called inside a forward");
+      });
+      output.sum().backward();
+    };
+    step_in_backward();
+    check_full_precision(model, before);
+    if (is_ours) {
+      CHECK_TRUE(refused.starts_with(
+          "FusedSGD::step: called inside a forward or backward pass with mixed_precision"));
+    } else {
+      CHECK_TRUE(refused.empty());
+      check_throws<Error>([&] { ddp(batch_input(1, own)); },
+                          "was written inside a backward pass with mixed_precision");
+      ddp.recover();
+    }
+  }
+  destroy();
 }
 
 struct TwoLayersImpl : torch::nn::Module {
