@@ -263,8 +263,8 @@ TEST(DdpGradients, IgnoredParametersAndOptions) {
       },
       "bucket_cap_mb_list must be greater than 0");
   model->to(at::kDouble);
-  check_throws<Error>([&] { ddp(batch_input(0, own).to(at::kDouble)); },
-                      "convert or load the module before wrapping it");
+  check_throws<Error>([&] { ddp(batch_input(0, own).to(at::kDouble)).sum().backward(); },
+                      "Change a module before wrapping it, or wrap it again");
 }
 
 TEST(DdpGradients, AModuleWrappedAgain) {

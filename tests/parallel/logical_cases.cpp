@@ -151,7 +151,7 @@ TEST(LogicalRanks, RefusesWhatWouldNotRepeat) {
   Toy low;
   low->to(at::kBFloat16);
   refuses(low, {}, "parameter net1.weight is BFloat16");
-  refuses(Toy(), {.broadcast_buffers = false}, "leave broadcast_buffers true");
+  refuses(Toy(), {.broadcast_buffers = false}, "leave forward_sync_buffers and broadcast_buffers true");
   refuses(Toy(), {.backward_passes_per_step = 2}, "backward_passes_per_step");
 
   Toy model;

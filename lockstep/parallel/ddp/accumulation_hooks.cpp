@@ -33,8 +33,10 @@ void AccumulationHooks::follow() {
   for (size_t p = 0; p < hooks_.size(); ++p) {
     const Hook& hook = hooks_[p];
     if (!hook.parameter.defined()) continue;
-    if (hook.accumulator ? torch::autograd::impl::try_get_grad_accumulator(hook.parameter) == hook.accumulator
-                         : !hook.parameter.requires_grad()) {
+    if (hook.accumulator
+            ? torch::autograd::impl::try_get_grad_accumulator(hook.parameter) == hook.accumulator &&
+                  hook.accumulator->input_metadata(0).is_same_shape(hook.parameter)
+            : !hook.parameter.requires_grad()) {
       continue;
     }
     const at::Tensor parameter = hook.parameter;

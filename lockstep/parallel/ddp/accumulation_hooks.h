@@ -30,7 +30,7 @@ class AccumulationHooks {
   void add(size_t parameter, const at::Tensor& tensor);
   void remove(size_t parameter);
   /// A parameter that got other memory (as torch::load() does) may have a new accumulation node, without our hook: it
-  /// gets one.
+  /// gets one. One that got another shape needs a new node.
   void follow();
   /// Does no other hook want to see the parameter's gradient?
   bool is_alone(size_t parameter) const;

@@ -26,8 +26,12 @@ struct DistributedDataParallelOptions {
   /// The caps of the first, second, ... bucket in MiB; the last one is that of all further buckets. Takes the
   /// place of the two above.
   std::vector<double> bucket_cap_mb_list{};
-  /// Buffers (BatchNorm's running statistics) of rank 0 are copied to all before each synchronised forward.
-  bool broadcast_buffers = true;
+  /// Buffers (BatchNorm's running statistics) of rank 0 are copied to all before each synchronised forward, and the last
+  /// joined rank's at the end of join(). Default: true.
+  std::optional<bool> forward_sync_buffers{};
+  /// The older name. Alone, false also leaves the buffers out of init_sync. Beside forward_sync_buffers it must say the same,
+  /// and has no meaning of its own: ValueError otherwise.
+  std::optional<bool> broadcast_buffers{};
   /// Parameters and buffers of rank 0 are copied to all at construction.
   bool init_sync = true;
   /// Parameters may take no part in a loss. Without it that is an error at the end of backward, on all ranks,
@@ -48,6 +52,10 @@ struct DistributedDataParallelOptions {
   int backward_passes_per_step = 1;
   /// Names, as in named_parameters() and named_buffers(), of what stays each rank's own.
   std::vector<std::string> parameters_and_buffers_to_ignore{};
+
+  /// What forward_sync_buffers and broadcast_buffers say together: of forwards, and of construction.
+  bool syncs_buffers() const { return forward_sync_buffers.value_or(broadcast_buffers.value_or(true)); }
+  bool syncs_buffers_at_init() const { return init_sync && (forward_sync_buffers || syncs_buffers()); }
 };
 
 }  // namespace lockstep

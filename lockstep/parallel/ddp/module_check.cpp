@@ -44,19 +44,23 @@ void verify_writable(const std::string& who, const std::string& what, const at::
                    "be written; register its clone() instead");
 }
 
+std::pair<std::string, std::string> first_difference(const std::string& one, const std::string& other) {
+  std::istringstream lines(one), other_lines(other);
+  std::string line, other_line;
+  while (true) {
+    const bool has_line = static_cast<bool>(std::getline(lines, line));
+    const bool has_other = static_cast<bool>(std::getline(other_lines, other_line));
+    if (!has_line) line = "nothing more";
+    if (!has_other) other_line = "nothing more";
+    if (line != other_line || (!has_line && !has_other)) return {line, other_line};
+  }
+}
+
 void verify_same_on_all_ranks(const ProcessGroup& group, const std::string& who, const std::string& text) {
   const std::vector<std::string> all = group.all_gather_bytes(text);
   for (size_t r = 1; r < all.size(); ++r) {
     if (all[r] == all[0]) continue;
-    std::istringstream first(all[0]), other(all[r]);
-    std::string expected, found;
-    while (true) {
-      const bool has_first = static_cast<bool>(std::getline(first, expected));
-      const bool has_other = static_cast<bool>(std::getline(other, found));
-      if (!has_first) expected = "nothing more";
-      if (!has_other) found = "nothing more";
-      if (expected != found || (!has_first && !has_other)) break;
-    }
+    const auto [expected, found] = first_difference(all[0], all[r]);
     throw Error(who + ": the ranks' modules or options differ: rank 0 has " + expected + ", rank " +
                 std::to_string(r) + " has " + found);
   }

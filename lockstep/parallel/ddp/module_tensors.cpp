@@ -5,21 +5,18 @@
 #include <set>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/memory_overlap.h"
 #include "lockstep/parallel/ddp/module_check.h"
 
 namespace lockstep::detail {
-namespace {
 
-std::set<std::string> find_ignored(const torch::nn::Module& module, const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
+void check_ignored_names(const torch::nn::Module& module, const DistributedDataParallelOptions& options) {
+  for (const std::string& name : options.parameters_and_buffers_to_ignore) {
     if (module.named_parameters().contains(name) || module.named_buffers().contains(name)) continue;
     throw ValueError("DistributedDataParallel: parameters_and_buffers_to_ignore names \"" + name +
                      "\", but the module has no parameter or buffer of that name");
   }
-  return {names.begin(), names.end()};
 }
-
-}  // namespace
 
 std::unordered_set<const at::TensorImpl*> find_sparse_parameters(const torch::nn::Module& module) {
   std::unordered_set<const at::TensorImpl*> found;
@@ -35,7 +32,8 @@ std::unordered_set<const at::TensorImpl*> find_sparse_parameters(const torch::nn
 
 ModuleTensors collect_tensors(const torch::nn::Module& module,
                               const DistributedDataParallelOptions& options) {
-  const std::set<std::string> ignored = find_ignored(module, options.parameters_and_buffers_to_ignore);
+  const std::set<std::string> ignored(options.parameters_and_buffers_to_ignore.begin(),
+                                      options.parameters_and_buffers_to_ignore.end());
   const auto sparse = find_sparse_parameters(module);
   ModuleTensors tensors;
   // A tensor that has several names (tied weights, a module registered twice) is one parameter.
@@ -57,16 +55,40 @@ ModuleTensors collect_tensors(const torch::nn::Module& module,
       tensor.set_data(tensor.to(*options.mixed_precision->buffer_dtype));
     }
     tensors.buffers.push_back(tensor);
-    tensors.description += describe_buffer(item.key(), tensor);
-    if (options.init_sync || options.broadcast_buffers) {
+    tensors.of_buffers += describe_buffer(item.key(), tensor);
+    if (options.syncs_buffers_at_init() || options.syncs_buffers()) {
       tensors.written.emplace_back("buffer " + item.key(), tensor);
     }
   }
+  tensors.description += tensors.of_buffers;
   return tensors;
 }
 
-void broadcast_tensors(const ProcessGroup& group, const ModuleTensors& tensors, int source) {
+std::string describe_additions(const ModuleTensors& wrapped, const ModuleTensors& now) {
+  constexpr size_t kMostNames = 20;
+  std::unordered_set<const at::TensorImpl*> known;
+  for (const at::Tensor& parameter : wrapped.parameters) known.insert(parameter.unsafeGetTensorImpl());
+  std::vector<std::string> names;
+  for (const NamedTensor& parameter : now.named_parameters) {
+    if (!known.count(parameter.tensor.unsafeGetTensorImpl())) names.push_back("parameter " + parameter.name);
+  }
+  const size_t more = names.size() > kMostNames ? names.size() - kMostNames : 0;
+  names.resize(names.size() - more);
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  if (more > 0) text += " and " + std::to_string(more) + " more";
+  if (!text.empty()) text += names.size() > 1 ? " were registered since" : " was registered since";
+  for (const auto& [what, tensor] : now.written) {
+    if (!what.starts_with("buffer ") || !overlaps_itself(tensor)) continue;
+    text += (text.empty() ? "" : ", ") + what + " has elements that share memory, and cannot be written";
+  }
+  return text;
+}
+
+void broadcast_tensors(const ProcessGroup& group, const ModuleTensors& tensors, int source,
+                       bool with_buffers) {
   for (const at::Tensor& parameter : tensors.parameters) group.broadcast(parameter, {.src = source});
+  if (!with_buffers) return;
   for (const at::Tensor& buffer : tensors.buffers) group.broadcast(buffer, {.src = source});
 }
 

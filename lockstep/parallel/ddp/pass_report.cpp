@@ -7,11 +7,12 @@ PassVerdict decide(const std::vector<std::string_view>& reports, bool allows_mis
   PassVerdict verdict;
   verdict.lacking_ranks.resize(parameters);
   verdict.is_used.resize(parameters);
-  bool all_absent = true, any_lacking = false;
+  bool all_absent = true, any_lacking = false, any_changed = false;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const auto role = static_cast<Role>(reports[rank][0]);
     all_absent = all_absent && role == Role::absent;
-    if (role == Role::joined) continue;
+    any_changed = any_changed || role == Role::changed;
+    if (role == Role::joined || role == Role::changed) continue;
     if (role != Role::active) verdict.failed_ranks.push_back(static_cast<int>(rank));
     for (size_t p = 0; p < parameters; ++p) {
       const auto seen = static_cast<GradientSeen>(reports[rank][1 + p]);
@@ -26,6 +27,8 @@ PassVerdict decide(const std::vector<std::string_view>& reports, bool allows_mis
     verdict.outcome = Outcome::untouched;
   } else if (!verdict.failed_ranks.empty()) {
     verdict.outcome = Outcome::failed;
+  } else if (any_changed) {
+    verdict.outcome = Outcome::changed;
   } else if (any_lacking && !allows_missing) {
     verdict.outcome = Outcome::refused;
   }

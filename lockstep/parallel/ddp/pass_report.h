@@ -27,6 +27,7 @@ struct PassVerdict {
     averaged,   ///< parameters that some rank has used get the average
     refused,    ///< gradients are missing, which is an error
     failed,     ///< ranks failed: nobody's gradients are of use
+    changed,    ///< none failed, but modules are no longer what was wrapped: an error
     untouched,  ///< every rank failed before its backward: what gradients held before is all there is
   };
   Outcome outcome = Outcome::averaged;

@@ -24,15 +24,17 @@ bool has_changed(const Parameter& parameter) {
 
 }  // namespace
 
-void check_kinds(const GradientBuckets& buckets) {
+std::string describe_changed_kinds(const GradientBuckets& buckets) {
+  std::string text;
   for (const Parameter& parameter : buckets.parameters()) {
     if (!parameter.view.defined()) continue;
-    const at::Tensor &now = parameter.tensor, &then = parameter.view;
+    const at::Tensor &now = parameter.tensor, &then = parameter.kind;
     if (now.scalar_type() == then.scalar_type() && now.sizes() == then.sizes()) continue;
-    throw Error("DistributedDataParallel: parameter " + parameter.name + " is " + describe_kind(now) +
-                " now but was " + describe_kind(then) +
-                " when the module was wrapped; convert or load the module before wrapping it");
+    text += (text.empty() ? "parameter " : ", parameter ") + parameter.name + " is " + describe_kind(now) +
+            " now but was " + describe_kind(then);
+    now.mutable_grad().reset();
   }
+  return text;
 }
 
 bool has_changed_trainable(const GradientBuckets& buckets) {
