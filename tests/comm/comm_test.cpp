@@ -58,10 +58,13 @@ TEST(CommFailureTest, AnUnknownBackendIsRefused) {
 }
 
 TEST(CommFailureTest, AKilledRankEndsTheJobWithItsName) {
-  const auto result =
-      under_lockrun(3, LOCKSTEP_TEST_BIN_DIR "/ending_cases --gtest_filter=Ending.RankOneDies");
-  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.output;
-  EXPECT_NE(result.output.find("rank 1"), std::string::npos) << result.output;
+  for (const char* backend : {"lockstep", "gloo"}) {
+    const auto result =
+        under_lockrun(3, LOCKSTEP_TEST_BIN_DIR "/ending_cases --gtest_filter=Ending.RankOneDies",
+                      std::string("LOCKSTEP_BACKEND=") + backend);
+    EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.output;
+    EXPECT_NE(result.output.find("rank 1"), std::string::npos) << result.output;
+  }
 }
 
 TEST(CommLaunchTest, AContradictoryEnvironmentIsRefused) {

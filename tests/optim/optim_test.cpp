@@ -1,3 +1,4 @@
+#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
@@ -213,6 +214,26 @@ TEST(ClipGradNorm, HasTheArgumentsOfLibTorchs) {
   parameter.mutable_grad() = at::full({1}, std::numeric_limits<float>::infinity());
   EXPECT_THROW(clip_grad_norm_({parameter}, 1.0, 2.0, /*error_if_nonfinite=*/true), Error);
   EXPECT_TRUE(std::isinf(parameter.grad().item<float>()));
+}
+
+TEST(ClipGradNorm, HasTheSameBitsWithAnyNumberOfThreads) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const int threads = at::get_num_threads();
+  std::vector<at::Tensor> parameters;
+  for (const int64_t count : {5, 70'001, 3'000'017}) {
+    parameters.push_back(at::zeros({count}).requires_grad_());
+    parameters.back().mutable_grad() = (at::arange(count, at::kDouble) * 0.37).sin().to(at::kFloat);
+  }
+  for (const double norm_type : {1.0, 2.0, 3.0, kInfinity}) {
+    at::set_num_threads(1);
+    const double expected = grad_norm(parameters, norm_type);
+    EXPECT_GT(expected, 0);
+    for (const int more : {2, 3, 8}) {
+      at::set_num_threads(more);
+      EXPECT_EQ(grad_norm(parameters, norm_type), expected) << more << " threads, norm " << norm_type;
+    }
+  }
+  at::set_num_threads(threads);
 }
 
 TEST(FusedAdamW, ClosureIsEvaluatedWithGradients) {

@@ -1,6 +1,10 @@
 // Cases that debug_level_test.py starts with different values of TORCH_DISTRIBUTED_DEBUG.
 #include <ATen/ops/ones.h>
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "tests/parallel/ddp_models.h"
 
 namespace lockstep::testing {
@@ -18,6 +22,32 @@ TEST(DdpDebug, DifferentShapesAreTold) {
   check_throws<MismatchError>([&] { world.all_reduce(tensor); }, expected);
   check_throws<MismatchError>([&] { world.barrier(); }, expected);
   destroy();
+}
+
+/// Each difference in a job of its own: it breaks the group.
+TEST(DdpDebug, EveryDifferenceIsTold) {
+  struct Difference {
+    std::function<void(const World&, bool)> call;
+    std::string part;
+  };
+  const std::vector<Difference> differences = {
+      {[](const World& job, bool odd) { odd ? job.barrier() : job.all_reduce(at::ones({4})); }, "barrier"},
+      {[](const World& job, bool odd) { job.all_reduce(at::ones({4}, odd ? at::kDouble : at::kFloat)); },
+       "float64[4]"},
+      {[](const World& job, bool odd) { job.all_reduce(at::ones({odd ? 5 : 4})); }, "float32[5]"},
+      {[](const World& job, bool odd) {
+         job.all_reduce(at::ones({4}), {.op = odd ? ReduceOp::MAX : ReduceOp::SUM});
+       },
+       "float32[4], MAX"},
+      {[](const World& job, bool odd) { job.broadcast(at::ones({4}), {.src = odd ? 1 : 0}); },
+       "float32[4], root 1"},
+  };
+  for (const Difference& difference : differences) {
+    const World world = testing::world();
+    world.barrier();
+    check_throws<MismatchError>([&] { difference.call(world, world.rank() == 1); }, difference.part);
+    destroy();
+  }
 }
 
 /// Without it, as many elements are enough.

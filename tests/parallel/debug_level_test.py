@@ -43,6 +43,13 @@ class DebugLevelTest(unittest.TestCase):
             self.assertEqual(code, 0, errors)
             code, errors = run("DETAIL", "DifferentShapesAreTold", backend=backend)
             self.assertEqual(code, 0, errors)
+            code, errors = run("DETAIL", "EveryDifferenceIsTold", backend=backend)
+            self.assertEqual(code, 0, errors)
+
+    def test_shared_memory_compares_at_every_level(self):
+        for level in ("OFF", "INFO"):
+            code, errors = run(level, "EveryDifferenceIsTold")
+            self.assertEqual(code, 0, errors)
 
 
 if __name__ == "__main__":

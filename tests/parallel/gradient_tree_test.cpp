@@ -5,6 +5,7 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace lockstep {
@@ -28,6 +29,23 @@ TEST(GradientTreeTest, AddsInABalancedTree) {
   const std::vector<float> v{1e8F, 1, 3, -1e8F, 7, 1e8F, -1e8F, 5};
   EXPECT_EQ(sum(v), ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])));
   EXPECT_EQ(sum({3}), 3);
+}
+
+TEST(GradientTreeTest, KeepsAtMostLog2OfTheLeavesSums) {
+  GradientTree tree;
+  std::vector<c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl>> leaves;
+  for (int leaf = 1; leaf < 64; ++leaf) {
+    {
+      const at::Tensor gradient = number(1);
+      leaves.emplace_back(gradient.getIntrusivePtr());
+      tree.push({gradient});
+    }
+    const auto kept =
+        std::count_if(leaves.begin(), leaves.end(), [](const auto& gradient) { return !gradient.expired(); });
+    EXPECT_GE(kept, 1);
+    EXPECT_LE(static_cast<double>(kept), std::log2(leaf + 1))
+        << "after " << leaf << " leaves and before the last";
+  }
 }
 
 TEST(GradientTreeTest, AnUndefinedGradientIsZero) {
