@@ -3,6 +3,7 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/parallel/join.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 #include "tests/parallel/ddp_models.h"
 
 namespace lockstep::testing {
@@ -78,8 +79,9 @@ struct NormedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Normed);
 
-/// Two models with buffers, one of them trained under no_sync() now and then; rank 0 ends last.
-TEST(Join, TwoModelsAndAccumulation) {
+/// Two models with buffers, one of them trained under no_sync() now and then; rank 0 ends last. `listed_first`: the
+/// forwards come in the order of join()'s list.
+void join_two_models(bool listed_first) {
   const int own = world().rank(), size = world().size();
   Normed one, two;
   DistributedDataParallel a(one), b(two);
@@ -93,7 +95,9 @@ TEST(Join, TwoModelsAndAccumulation) {
         a(batch_input(step, own)).sum().backward();
       }
       // One loss of both.
-      (a(batch_input(step, own)).square().sum() + b(batch_input(step, own)).square().sum()).backward();
+      const auto loss_of = [&](auto& ddp) { return ddp(batch_input(step, own)).square().sum(); };
+      const at::Tensor first = listed_first ? loss_of(a) : loss_of(b);
+      (first + (listed_first ? loss_of(b) : loss_of(a))).backward();
       optimize_a.step();
       optimize_b.step();
     }
@@ -102,6 +106,11 @@ TEST(Join, TwoModelsAndAccumulation) {
   const auto means = world().all_gather(one->norm->running_mean);
   for (const at::Tensor& mean : means) CHECK_TRUE(mean.equal(means[0]));
   CHECK_TRUE(one->norm->num_batches_tracked.item<int64_t>() == 6 * size);
+}
+
+TEST(Join, TwoModelsAndAccumulation) {
+  join_two_models(true);
+  join_two_models(false);
 }
 
 TEST(Join, EarlyTerminationThrowsOnAllRanks) {
@@ -123,6 +132,37 @@ TEST(Join, EarlyTerminationThrowsOnAllRanks) {
        },
        {.throw_on_early_termination = true});
   join({ddp}, [&] { ddp(batch_input(0, own)).sum().backward(); }, {.enable = false});
+}
+
+struct SyncedUnderJoinImpl : torch::nn::Module {
+  SyncedUnderJoinImpl() {
+    norm = register_module("norm", SyncBatchNorm(torch::nn::BatchNormOptions(10)));
+    out = register_module("out", torch::nn::Linear(10, 3));
+    fill_with_waves(*this);
+  }
+  at::Tensor forward(const at::Tensor& x) { return out->forward(norm->forward(x)); }
+  SyncBatchNorm norm{nullptr};
+  torch::nn::Linear out{nullptr};
+};
+TORCH_MODULE(SyncedUnderJoin);
+
+/// A layer with collectives of its own cannot go on without the ranks that have joined: all stop before its forward.
+TEST(Join, SyncBatchNormStopsAtTheFirstRankThatRunsOut) {
+  const int own = world().rank();
+  SyncedUnderJoin model;
+  DistributedDataParallel ddp(model);
+  int steps = 0;
+  const auto train = [&] {
+    for (; steps < (own == 1 ? 2 : 5); ++steps) ddp(batch_input(steps, own)).square().sum().backward();
+  };
+  check_throws<Error>([&] { join({ddp}, train, {.throw_on_early_termination = true}); },
+                      "rank 1 has no inputs left while others have");
+  CHECK_TRUE(steps == 2);
+  model->zero_grad();
+  ddp(batch_input(0, own)).square().sum().backward();
+  for (const at::Tensor& theirs : world().all_gather(model->out->weight.grad())) {
+    CHECK_TRUE(theirs.equal(model->out->weight.grad()));
+  }
 }
 
 TEST(Join, AnExceptionUnderJoin) {

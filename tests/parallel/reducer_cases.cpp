@@ -3,6 +3,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/optim/sgd.h>
 
+#include <chrono>
+
 #include "tests/parallel/ddp_models.h"
 
 namespace lockstep::testing {
@@ -385,6 +387,20 @@ TEST(Reducer, FreezingOnOneRankIsAnError) {
   // The rank that did it says which; for the others its call is another than theirs.
   const std::string expected = world().rank() == 0 ? "rank" : "requires_grad of net2.bias changed on rank";
   check_throws<MismatchError>([&] { toy_loss(ddp, 1, world().rank()).backward(); }, expected);
+  destroy();
+}
+
+/// Gloo compares nothing: the calls of the ranks never meet.
+TEST(Reducer, FreezingOnOneRankEndsAtGloosDeadline) {
+  ONLY_IF(world().backend_name() == "gloo");
+  std::vector<int> everyone;
+  for (int rank = 0; rank < world().size(); ++rank) everyone.push_back(rank);
+  Toy model;
+  DistributedDataParallel ddp(
+      model, {.process_group = world().new_group(everyone, {.timeout = std::chrono::seconds(2)})});
+  toy_loss(ddp, 0, world().rank()).backward();
+  model->net2->bias.set_requires_grad(world().rank() == 0);
+  check_throws<CommError>([&] { toy_loss(ddp, 1, world().rank()).backward(); }, "");
   destroy();
 }
 

@@ -1,5 +1,6 @@
 // The wrapper used as a module; what ranks must have in common; one rank's state for all.
 #include <ATen/ops/full.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/serialize.h>
 
 #include <sstream>
@@ -98,9 +99,25 @@ TEST(Wrapper, OptionsThatDifferAreNamed) {
   check_throws<Error>(
       [&] { DistributedDataParallel ddp(model, {.find_unused_parameters = world().rank() == 0}); },
       "rank 0 has option find_unused_parameters true, rank 1 has option find_unused_parameters false");
-  check_throws<Error>(
-      [&] { DistributedDataParallel ddp(model, {.bucket_cap_mb = world().rank() == 0 ? 25.0 : 12.0}); },
-      "option bucket_cap_mb");
+  const auto refuses = [&](const DistributedDataParallelOptions& of_rank_0, const std::string& part) {
+    const DistributedDataParallelOptions options =
+        world().rank() == 0 ? of_rank_0 : DistributedDataParallelOptions{};
+    check_throws<Error>([&] { DistributedDataParallel ddp(model, options); }, part);
+  };
+  refuses({.bucket_cap_mb = 12}, "rank 0 has option bucket_cap_mb of");
+  refuses({.first_bucket_cap_mb = 2}, "rank 0 has option bucket_cap_mb of");
+  refuses({.bucket_cap_mb_list = {1, 2}}, "rank 0 has option bucket_cap_mb of");
+  refuses({.broadcast_buffers = false}, "rank 0 has option forward_sync_buffers false");
+  refuses({.init_sync = false}, "rank 0 has option init_sync false");
+  refuses({.static_graph = true}, "rank 0 has option static_graph true");
+  refuses({.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16}},
+          "rank 0 has option mixed_precision");
+  refuses({.backward_passes_per_step = 2}, "rank 0 has option backward_passes_per_step 2");
+  refuses({.parameters_and_buffers_to_ignore = {"net2.bias"}}, "rank 1 has parameter net2.bias");
+  // Where gradients lie is each rank's own.
+  DistributedDataParallel ddp(model, {.gradient_as_bucket_view = world().rank() == 0});
+  toy_loss(ddp, 0, world().rank()).backward();
+  check_gradients(*model, expected_toy_gradients(0));
 }
 
 TEST(Wrapper, ModuleStatesOfOneRankForAll) {
@@ -111,7 +128,16 @@ TEST(Wrapper, ModuleStatesOfOneRankForAll) {
     for (at::Tensor& parameter : model->parameters()) parameter.fill_(own + 1);
   }
   sync_module_states(*model, {.src = source});
-  CHECK_TRUE(model->net1->weight.equal(at::full({10, 10}, source + 1.0)));
+  for (const at::Tensor& parameter : model->parameters())
+    CHECK_TRUE(parameter.eq(source + 1).all().item<bool>());
+  torch::nn::BatchNorm1d norm(3);
+  norm->running_mean.fill_(own + 1);
+  norm->running_var.fill_(own + 2);
+  norm->num_batches_tracked.fill_(own + 3);
+  sync_module_states(*norm, {.src = source});
+  CHECK_TRUE(norm->running_mean.eq(source + 1).all().item<bool>());
+  CHECK_TRUE(norm->running_var.eq(source + 2).all().item<bool>());
+  CHECK_TRUE(norm->num_batches_tracked.item<int64_t>() == source + 3);
   torch::nn::Linear other(4, own == 0 ? 3 : 2);
   check_throws<Error>([&] { sync_module_states(*other); },
                       "sync_module_states: the ranks' modules or options differ");
