@@ -79,3 +79,34 @@ def anchors_of(page):
             anchor = re.sub(r"[^\w\- ]", "", heading[1].replace("`", "").strip().lower()).replace(" ", "-")
             anchors.append(anchor if anchor not in anchors else f"{anchor}-{anchors.count(anchor)}")
     return anchors
+
+
+def sentences_of(page):
+    """(line number, text) of each sentence, each row of a table and each heading, in one line; no blocks of code."""
+    text = text_of(page)
+    code = set()
+    for block in blocks_of(page):
+        code.update(range(block.line - 1, block.line + block.text.count("\n") + 2))
+    found, paragraph, start = [], [], 0
+
+    def end_paragraph():
+        whole = " ".join(" ".join(paragraph).split())
+        # A sentence may end in bold or in brackets, and the next one begin with code, a link or a bracket.
+        ends = re.split(r"(?:(?<=[.?!])|(?<=[.?!]\*\*)|(?<=[.?!]\)))\s+(?=[A-Z`\[(*])", whole)
+        found.extend((start, sentence) for sentence in ends if sentence)
+        paragraph.clear()
+
+    for number, line in enumerate(text.split("\n"), 1):
+        if number in code or not line.strip() or line.startswith(("|", "#")):
+            end_paragraph()
+            if number not in code and line.strip():
+                found.append((number, " ".join(line.split())))
+            continue
+        item = re.match(r"(- |\d+\. )", line)
+        if item:
+            end_paragraph()
+        if not paragraph:
+            start = number
+        paragraph.append(line.removeprefix(item[1]) if item else line)
+    end_paragraph()
+    return found
