@@ -20,6 +20,11 @@ std::set<std::string> ignored_names(const torch::nn::Module& module, const std::
   return {names.begin(), names.end()};
 }
 
+/// Are the buffers each rank's own from the start, as in Python?
+bool has_own_buffers(const DistributedDataParallelOptions& options) {
+  return !options.forward_sync_buffers && options.broadcast_buffers == false;
+}
+
 }  // namespace
 
 void check_replicas(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer,
@@ -34,7 +39,7 @@ void check_replicas(const torch::nn::Module& module,
   const auto list = [&] {
     detail::ReplicaItems items;
     items.add_module(module, ignored_names(module, options.parameters_and_buffers_to_ignore),
-                     options.compare_buffers);
+                     options.compare_buffers.value_or(true));
     for (const auto* optimizer : optimizers) items.add_optimizer(*optimizer);
     return items;
   };
@@ -51,7 +56,8 @@ void detail::check_wrapper(const ReplicaOfWrapper& wrapper, const ConstOptimizer
     const auto& ignored_by_wrapper = core.options().parameters_and_buffers_to_ignore;
     ignored.insert(ignored_by_wrapper.begin(), ignored_by_wrapper.end());
     verify_full_precision("check_replicas", core.tensors().parameters);
-    items.add_module(core.module(), ignored, options.compare_buffers);
+    items.add_module(core.module(), ignored,
+                     options.compare_buffers.value_or(!has_own_buffers(core.options())));
     for (const auto* optimizer : optimizers) items.add_optimizer(*optimizer);
     return items;
   };

@@ -37,8 +37,9 @@ class ReplicasDifferError : public Error {
 struct CheckReplicasOptions {
   std::string place{};  ///< where the program is, for the error: "after step 300"
   /// false: of buffers only dtype and shape are compared, for modules whose forward writes into them what it sees in its
-  /// own batch.
-  bool compare_buffers = true;
+  /// own batch. Default: true; false for a DistributedDataParallel with broadcast_buffers = false, whose buffers are each
+  /// rank's own.
+  std::optional<bool> compare_buffers{};
   /// Names that stay each rank's own, with their state in the optimizer. A DistributedDataParallel's are left out anyway.
   std::vector<std::string> parameters_and_buffers_to_ignore{};
   /// The ranks that compare. Default: those of the DistributedDataParallel; for a module those of lockstep::init().
