@@ -84,6 +84,7 @@ TrainingRun::TrainingRun(Trainer::Impl& trainer, RunStart start, std::optional<R
   optimizer_ = trainer.begin_optimizer();
   schedule_.emplace(*optimizer_, arguments_, plan_.max_steps);
   if (arguments_.ema_decay > 0) average_.emplace(module_, arguments_.ema_decay, /*use_buffers=*/true);
+  guard_.emplace(arguments_, group_, [this] { return replica(); });
   state_ = std::move(start.state);
 }
 
@@ -143,6 +144,8 @@ Metrics TrainingRun::run() {
   }
   while (position_.epoch < plan_.num_train_epochs && !control_.should_training_stop) run_epoch();
   trainer_.bar.finish();
+  if (checkpoints_) checkpoints_->finish();  // the check may throw
+  guard_->check(state_.global_step);
   end_checkpoints();
   const auto steps =
       static_cast<double>(std::max<int64_t>(state_.global_step, 1));  // stopped before the first
@@ -202,6 +205,7 @@ void TrainingRun::run_step(EpochData& data) {
   const int signal = sums.terminated > 0 ? SIGTERM : sums.interrupted > 0 ? SIGINT : 0;
   if (sums.out_of_time > 0 || signal != 0) control_.should_training_stop = control_.should_save = true;
   trainer_.call(LOCKSTEP_EVENT(on_step_end));
+  guard_->after_step(state_.global_step);
   log_and_evaluate();
   if (signal != 0) stop_for(signal);
 }
@@ -329,6 +333,7 @@ Metrics TrainingRun::last_evaluation() const {
 void TrainingRun::save_checkpoint() {
   if (!checkpoints_) return;
   auto snapshot = checkpoints_->snapshot();  // the one before is complete now, or has failed
+  guard_->check(state_.global_step);         // no file is made of replicas that differ
   best_.complete_save();
   const std::string name = checkpoint::checkpoint_name(state_.global_step);
   if (state_.best_global_step == state_.global_step) {
@@ -344,6 +349,16 @@ void TrainingRun::save_checkpoint() {
   checkpoints_->begin(state_.global_step, std::move(snapshot), std::move(kept));
   last_saved_step_ = state_.global_step;
   trainer_.call(LOCKSTEP_EVENT(on_save));
+}
+
+// Of buffers only dtype and shape: DistributedDataParallel copies rank 0's before each forward, and with ddp_broadcast_buffers false
+// they are each rank's own.
+ReplicaItems TrainingRun::replica() const {
+  ReplicaItems items;
+  items.add_module(module_, {}, /*compare_buffers=*/false);
+  items.add_optimizer(*optimizer_, /*skips_unknown=*/true);
+  if (average_) items.add_average(average_->state_dict());
+  return items;
 }
 
 CheckpointedTraining TrainingRun::checkpointed() {

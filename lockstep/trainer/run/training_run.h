@@ -15,6 +15,7 @@
 #include "lockstep/trainer/checkpoints/resume.h"
 #include "lockstep/trainer/checkpoints/training_files.h"
 #include "lockstep/trainer/run/epoch_data.h"
+#include "lockstep/trainer/run/replica_guard.h"
 #include "lockstep/trainer/run/run_start.h"
 #include "lockstep/trainer/run/schedule.h"
 #include "lockstep/trainer/run/step_sums.h"
@@ -75,6 +76,7 @@ class TrainingRun {
   void evaluate();
   void save_checkpoint();
   CheckpointedTraining checkpointed();
+  ReplicaItems replica() const;
 
   // The end.
   void stop_for(int signal);
@@ -94,6 +96,7 @@ class TrainingRun {
   std::shared_ptr<torch::optim::Optimizer> optimizer_{};
   std::optional<Schedule> schedule_{};
   std::optional<ExponentialMovingAverage> average_{};
+  std::optional<ReplicaGuard> guard_{};
   std::optional<Checkpointing> checkpoints_{};
   BestModel best_;
   TrainerControl control_{};
