@@ -8,6 +8,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <atomic>
+#include <functional>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -261,8 +263,19 @@ TEST(Groups, NewGroups) {
     }
     again.barrier();
   } else {
-    check_throws<ValueError>([&] { group.barrier(); },
-                             "this rank is no member of the process group of ranks 0");
+    const at::Tensor tensor = of(self, group.size()), part = of(self, 1);
+    for (const std::function<void()>& operation : std::initializer_list<std::function<void()>>{
+             [&] { group.barrier(); }, [&] { group.monitored_barrier(); }, [&] { group.all_reduce(tensor); },
+             [&] { group.all_reduce_async(tensor); }, [&] { group.reduce(tensor); },
+             [&] { group.broadcast(tensor); }, [&] { group.all_gather(tensor); },
+             [&] { group.all_gather_into_tensor(tensor, part); }, [&] { group.gather(tensor); },
+             [&] { group.scatter(part, {}); }, [&] { group.reduce_scatter_tensor(part, tensor); },
+             [&] { group.all_to_all_single(tensor, tensor.clone()); }, [&] { group.send(tensor, 0); },
+             [&] { group.recv(tensor, 0); }, [&] { group.isend(tensor, 0); },
+             [&] { group.all_gather_bytes("x"); }, [&] { group.broadcast_bytes("x"); },
+             [&] { group.new_group({0}); }}) {
+      check_throws<ValueError>(operation, "this rank is no member of the process group of ranks 0");
+    }
     check_throws<ValueError>([&] { group.backend(); }, "no member");
   }
   // Operations of both groups in flight together.

@@ -14,8 +14,8 @@ STEPS = int(os.environ.get("LOCKSTEP_TEST_STEPS", 2))
 GLOO = {"LOCKSTEP_BACKEND": "gloo"}
 
 
-def run(processes, *jobs, steps=STEPS, environment=None):
-    command = [RUNNER, str(steps), *jobs]
+def run(processes, *jobs, steps=STEPS, environment=None, before=()):
+    command = [*before, RUNNER, str(steps), *jobs]
     if processes:
         command = [f"{BIN}/lockrun", "--standalone", "--prefix", "off", "--nproc-per-node", str(processes), *command]
     return subprocess.run(command, capture_output=True, text=True, timeout=600,
@@ -96,6 +96,15 @@ class LogicalRanksTest(unittest.TestCase):
                            "synced:4:adamw:apart")
                 self.fails("logical rank 3 ended micro-batch 1 of step 0 without a backward pass", processes,
                            "synced:4:adamw:no_backward")
+
+    def test_processes_that_differ_are_refused(self):
+        for setting, what in (("OMP_NUM_THREADS=2", "threads 1 .*threads 2"),
+                              ("ATEN_CPU_CAPABILITY=default", "vector instructions .*vector instructions DEFAULT")):
+            with self.subTest(setting):
+                before = ("bash", "-c", f'[ "$RANK" = 0 ] || export {setting}; exec "$@"', "bash")
+                done = run(2, "toy:2:adamw", before=before)
+                self.assertNotEqual(done.returncode, 0, done.stdout)
+                self.assertRegex(done.stderr, f"rank 0 has {what}")
 
     def test_what_cannot_be_is_refused(self):
         self.fails("3 processes cannot share 8 logical ranks; start a power of two of processes, at most 8", 3, "toy:8:adamw")

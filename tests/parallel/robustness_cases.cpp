@@ -106,6 +106,42 @@ TEST(Robustness, AWrapperInsideAWrapper) {
   }
 }
 
+/// A rank that catches the error of its own reader takes part in the same step with its next batch.
+TEST(Robustness, AReaderThatFailsTakesItsNextBatch) {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model);
+  int next = 0;
+  const auto read = [&] {
+    if (next++ == 1 && own == 0) throw std::runtime_error("a damaged sample");
+    return next - 1;
+  };
+  const auto batch_of = [](int step, int rank) { return rank == 0 && step >= 1 ? step + 1 : step; };
+  Toy alone;
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    int batch = 0;
+    try {
+      batch = read();
+    } catch (const std::runtime_error&) {
+      batch = read();
+    }
+    CHECK_TRUE(batch == batch_of(step, own));
+    toy_loss(ddp, batch, own).backward();
+    check_gradients(*model, average_gradients(*alone, [&](int rank) {
+      return toy_loss(alone, batch_of(step, rank), rank);
+    }));
+  }
+}
+
+TEST(Robustness, AModuleWrappedTwiceInOneBackward) {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel one(model), two(model);
+  const auto both = [&] { (one(batch_input(0, own)).sum() + two(batch_input(1, own)).sum()).backward(); };
+  check_throws<Error>(both, "belongs to two wrapped modules that take part in one backward pass");
+}
+
 /// Two wrapped modules, one fed by the other, as a generator and its judge.
 TEST(Robustness, OneModelAfterAnotherInOneBackward) {
   const int own = world().rank();
@@ -142,8 +178,8 @@ TEST(Robustness, ParametersThatAreReplaced) {
     check_gradients(*model, expected_toy_gradients(step));
   }
   model->net2->bias.set_data(at::zeros({1}));
-  check_throws<Error>([&] { ddp(batch_input(0, own)); },
-                      "net2.bias is Float [1] now but was Float [5] when the module was wrapped");
+  check_throws<Error>([&] { toy_loss(ddp, 0, own).backward(); },
+                      "net2.bias is Float [1] now but was Float [5]");
 }
 
 /// Loading may give parameters new accumulation nodes, which know nothing of the wrapper.
