@@ -144,7 +144,13 @@ TEST(ModuleChanges, AConvertedParameterIsNamed) {
 }
 
 /// The module's own error says nothing of the cause.
-TEST(ModuleChanges, AConvertedParameterMakesForwardFail) {
+TEST(ModuleChanges, AChangeMakesForwardFail) {
+  Growing low;
+  DistributedDataParallel in_low(low, {.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16}});
+  low->grow();
+  check_throws<Error>([&] { in_low(change_rows(1, world().rank())); },
+                      "parameter extra, parameter head.weight, parameter head.bias were registered since");
+  in_low.recover();
   Growing model;
   DistributedDataParallel ddp(model);
   model->to(at::kDouble);
@@ -239,7 +245,7 @@ TEST(ModuleChanges, TheFirstBufferOfAModuleIsNamed) {
   ddp(change_rows(0, own)).sum().backward();
   model->register_buffer("late", at::full({2}, own));
   check_throws<Error>([&] { ddp(change_rows(1, own)).sum().backward(); },
-                      "the module has buffer late [2] Float but had nothing");
+                      "the module has buffer late [2] Long but had nothing");
   // Each rank's own, if that is what was asked for.
   Growing own_buffers;
   DistributedDataParallel apart(own_buffers, {.forward_sync_buffers = false});
@@ -305,6 +311,8 @@ TEST(ModuleChanges, AWholeCallInACheckpointIsAForward) {
       {.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat}});
   for (const auto& options : all_options) {
     for (int variant = 0; variant < 5; ++variant) {
+      // In low precision the new layers, which have full precision, end the first forward, which is this rank's alone.
+      if (variant == 3 && options.mixed_precision) continue;
       Growing model(/*has_buffer=*/true), alone;
       if (variant == 2) model->body->weight.set_requires_grad(false);
       DistributedDataParallel ddp(model, options);
