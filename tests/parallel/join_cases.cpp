@@ -2,6 +2,8 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/optim/sgd.h>
 
+#include <chrono>
+
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "tests/parallel/ddp_models.h"
@@ -135,8 +137,8 @@ TEST(Join, EarlyTerminationThrowsOnAllRanks) {
 }
 
 struct SyncedUnderJoinImpl : torch::nn::Module {
-  SyncedUnderJoinImpl() {
-    norm = register_module("norm", SyncBatchNorm(torch::nn::BatchNormOptions(10)));
+  explicit SyncedUnderJoinImpl(const ProcessGroup& group) {
+    norm = register_module("norm", SyncBatchNorm(torch::nn::BatchNormOptions(10), group));
     out = register_module("out", torch::nn::Linear(10, 3));
     fill_with_waves(*this);
   }
@@ -149,7 +151,7 @@ TORCH_MODULE(SyncedUnderJoin);
 /// A layer with collectives of its own cannot go on without the ranks that have joined: all stop before its forward.
 TEST(Join, SyncBatchNormStopsAtTheFirstRankThatRunsOut) {
   const int own = world().rank();
-  SyncedUnderJoin model;
+  SyncedUnderJoin model(world());
   DistributedDataParallel ddp(model);
   int steps = 0;
   const auto train = [&] {
@@ -163,6 +165,29 @@ TEST(Join, SyncBatchNormStopsAtTheFirstRankThatRunsOut) {
   for (const at::Tensor& theirs : world().all_gather(model->out->weight.grad())) {
     CHECK_TRUE(theirs.equal(model->out->weight.grad()));
   }
+}
+
+/// Without it the others wait in the layer, and the rank without inputs for them.
+TEST(Join, SyncBatchNormWithoutARankEndsAtTheDeadline) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  const int own = world().rank();
+  std::vector<int> everyone;
+  for (int rank = 0; rank < world().size(); ++rank) everyone.push_back(rank);
+  const ProcessGroup group = world().new_group(everyone, {.timeout = std::chrono::seconds(1)});
+  SyncedUnderJoin model(group);
+  DistributedDataParallel ddp(model, {.process_group = group});
+  const auto train = [&] {
+    for (int step = 0; step < (own == 1 ? 1 : 2); ++step)
+      ddp(batch_input(step, own)).square().sum().backward();
+  };
+  const auto run = [&] { join({ddp}, train); };
+  if (own == 1) {
+    check_throws<CommError>(run, "");  // the deadline, or that another rank has left the join() at its own
+  } else {
+    check_throws<TimeoutError>(run, "waited 1000 ms for rank 1");
+  }
+  world().barrier();  // nobody leaves before all have seen it
+  destroy();
 }
 
 TEST(Join, AnExceptionUnderJoin) {
