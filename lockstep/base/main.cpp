@@ -49,7 +49,7 @@ void skip_library_destructors() {
 #endif
 }
 
-void set_spawned_main(std::optional<int> (*entry)()) { spawned_entry = entry; }
+void detail::set_spawned_main(std::optional<int> (*entry)()) { spawned_entry = entry; }
 
 int exit_code(const std::exception& error) {
   if (const auto* reported = dynamic_cast<const ReportedError*>(&error)) return reported->exit_code();

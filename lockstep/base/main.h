@@ -19,14 +19,16 @@ int run_main(const char* program, const std::function<int()>& body);
 /// Under a sanitizer, whose findings come last, and without glibc it does nothing.
 void skip_library_destructors();
 
-/// For lockstep/comm/spawn: run_main() calls `entry` first and, where it returns an exit code, leaves the
-/// body out.
-void set_spawned_main(std::optional<int> (*entry)());
-
 /// 2 for ValueError, as argument errors conventionally have, ReportedError's own, else 1.
 int exit_code(const std::exception& error);
 
 /// Prints the line that run_main would print, with the name that run_main was given.
 void print_error(const std::exception& error);
 
+namespace detail {
+
+/// For lockstep/comm/spawn: run_main() calls `entry` first and, if it returns an exit code, leaves the body out.
+void set_spawned_main(std::optional<int> (*entry)());
+
+}  // namespace detail
 }  // namespace lockstep

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/checkpoint/files.h"
 #include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/publish.h"
 
 namespace lockstep::checkpoint {
 namespace {

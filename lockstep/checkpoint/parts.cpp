@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/log.h"
+#include "lockstep/checkpoint/publish.h"
 #include "lockstep/checkpoint/writer.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/optim/optimizer_state.h"

@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/publish.h"
 
 namespace lockstep::checkpoint {
 namespace {

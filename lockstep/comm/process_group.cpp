@@ -14,6 +14,7 @@
 #include "lockstep/comm/algorithms/on_tensors.h"
 #include "lockstep/comm/memory_overlap.h"
 #include "lockstep/comm/process_group/arguments.h"
+#include "lockstep/comm/parts.h"
 #include "lockstep/comm/process_group/gather.h"
 #include "lockstep/comm/process_group/groups.h"
 #include "lockstep/comm/process_group/impl.h"
@@ -257,11 +258,6 @@ WorkPtr ProcessGroup::reduce_scatter_async(const at::Tensor& output, const Tenso
   return start(*this, prepare_reduce_scatter(caller(*this, options.timeout), output, inputs, options));
 }
 
-WorkPtr ProcessGroup::reduce_parts_async(const at::Tensor& tensor, const std::vector<TensorPart>& parts,
-                                         ReduceScatterOptions options) const {
-  return impl().start(make_reduce_parts(caller(*this, options.timeout), tensor, parts, options.op));
-}
-
 // ------------------------------------------------------------------------------- from one rank and to one rank
 
 void ProcessGroup::broadcast(const at::Tensor& tensor, BroadcastOptions options) const {
@@ -340,12 +336,6 @@ void ProcessGroup::all_gather_into_tensor_coalesced(const TensorList& outputs, c
     works.push_back(all_gather_into_tensor_async(outputs[i], apart[i], options));
   }
   all_of(std::move(works))->wait();
-}
-
-WorkPtr ProcessGroup::all_gather_parts_async(const at::Tensor& tensor,
-                                             const std::vector<std::vector<TensorPart>>& parts,
-                                             CollectiveOptions options) const {
-  return impl().start(make_all_gather_parts(caller(*this, options.timeout), tensor, parts));
 }
 
 TensorList ProcessGroup::all_gather_uneven(const at::Tensor& tensor, CollectiveOptions options) const {
@@ -495,9 +485,22 @@ at::Tensor ProcessGroup::empty_shared(at::IntArrayRef sizes, at::ScalarType dtyp
   return impl().empty_shared(sizes, dtype);
 }
 
-at::Tensor ProcessGroup::empty_common(at::IntArrayRef sizes, at::ScalarType dtype) const {
+// ------------------------------------------------------------------------------------------------------ parts
+
+WorkPtr detail::reduce_parts_async(const ProcessGroup& group, const at::Tensor& tensor,
+                                   const std::vector<TensorPart>& parts, ReduceScatterOptions options) {
+  return group.impl().start(make_reduce_parts(caller(group, options.timeout), tensor, parts, options.op));
+}
+
+WorkPtr detail::all_gather_parts_async(const ProcessGroup& group, const at::Tensor& tensor,
+                                       const std::vector<std::vector<TensorPart>>& parts,
+                                       CollectiveOptions options) {
+  return group.impl().start(make_all_gather_parts(caller(group, options.timeout), tensor, parts));
+}
+
+at::Tensor detail::empty_common(const ProcessGroup& group, at::IntArrayRef sizes, at::ScalarType dtype) {
   check_sizes("empty_common", sizes);
-  return impl().empty_common(sizes, dtype);
+  return group.impl().empty_common(sizes, dtype);
 }
 
 }  // namespace lockstep

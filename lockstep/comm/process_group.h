@@ -185,12 +185,6 @@ class ProcessGroup {
   WorkPtr reduce_scatter_async(const at::Tensor& output, const TensorList& inputs,
                                ReduceScatterOptions options = {}) const;
 
-  /// Combines the elements that this rank names, of everybody's `tensor`, into its own; its other elements
-  /// stay as they are. tensor: contiguous, of the same size on all ranks; no two ranks may name the same
-  /// element. "lockstep" backend only.
-  WorkPtr reduce_parts_async(const at::Tensor& tensor, const std::vector<TensorPart>& parts,
-                             ReduceScatterOptions options = {}) const;
-
   /// Copies `tensor` of rank `src` into that of every other.
   void broadcast(const at::Tensor& tensor, BroadcastOptions options = {}) const;
   /// broadcast() without blocking.
@@ -222,10 +216,6 @@ class ProcessGroup {
   /// Works like all_gather_into_tensor() on several pairs of tensors, in flight together.
   void all_gather_into_tensor_coalesced(const TensorList& outputs, const TensorList& inputs,
                                         CollectiveOptions options = {}) const;
-  /// Copies parts[r] of rank r's `tensor` to the same places of this rank's, for every other rank r. tensor:
-  /// contiguous, of the same size on all ranks. "lockstep" backend only.
-  WorkPtr all_gather_parts_async(const at::Tensor& tensor, const std::vector<std::vector<TensorPart>>& parts,
-                                 CollectiveOptions options = {}) const;
   /// Returns `tensor` of every rank where the ranks' first dimensions may differ; the others must agree.
   TensorList all_gather_uneven(const at::Tensor& tensor, CollectiveOptions options = {}) const;
   /// Sends rows of `input` to every rank and receives rows of theirs, in rank order. The splits count rows
@@ -277,10 +267,6 @@ class ProcessGroup {
   /// Uninitialised tensor in memory that all ranks of the node share: reduced in place, with no copy.
   /// With another backend than "lockstep" it is an ordinary tensor.
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) const;
-  /// One uninitialised tensor for all ranks of the group: what one writes, all see. It starts on a page of
-  /// its own, and its memory returns to rank 0 when every rank has dropped its tensor. Called by all ranks,
-  /// with the same arguments; blocks. "lockstep" backend only.
-  at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) const;
 
   /// Bytes of any length, which may differ between ranks; objects.h has the same for JSON. All block.
   std::string broadcast_bytes(const std::string& bytes, BroadcastOptions options = {}) const;

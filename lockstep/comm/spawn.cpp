@@ -139,7 +139,7 @@ Child start_child(const job::LaunchEnvironment& launch, int task_fd) {
 
 Spawnable::Spawnable(const char* name, SpawnFunction function) : name_(name) {
   spawnables()[name] = function;
-  set_spawned_main(spawned_main);
+  detail::set_spawned_main(spawned_main);
 }
 
 std::optional<int> spawned_main() {

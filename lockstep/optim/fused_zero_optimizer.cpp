@@ -12,6 +12,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/comm/parts.h"
 #include "lockstep/optim/memory/chunk_norm.h"
 #include "lockstep/optim/memory/parameter_memory.h"
 #include "lockstep/parallel/parameters.h"
@@ -156,7 +157,7 @@ void FusedZeroCore::move_group(const torch::optim::OptimizerParamGroup& group) {
   for (const auto& [dtype, parameters] : by_dtype) {
     const ParameterLayout layout = lay_out_parameters(parameters);
     Memory memory;
-    memory.flat = shares_parameters_ ? ranks.empty_common({layout.elements}, dtype)
+    memory.flat = shares_parameters_ ? empty_common(ranks, {layout.elements}, dtype)
                                      : ranks.empty_shared({layout.elements}, dtype);
     memory.parts.resize(static_cast<size_t>(ranks.size()));
     std::vector<WriteProtection::Named> names;
@@ -328,7 +329,7 @@ void FusedZeroCore::update() {
   local().step();
   std::vector<std::shared_ptr<Work>> works;
   for (const Memory& memory : memory_) {
-    works.push_back(ranks.all_gather_parts_async(memory.flat, memory.parts));
+    works.push_back(all_gather_parts_async(ranks, memory.flat, memory.parts));
   }
   const timeline::Counted counted(timeline::Kind::wait);
   for (const std::shared_ptr<Work>& work : works) work->wait();

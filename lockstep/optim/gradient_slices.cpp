@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/parts.h"
 
 namespace lockstep::detail {
 
@@ -45,7 +46,7 @@ Future reduce_own_slices(std::shared_ptr<GradientSlices>& slices, GradBucket& bu
     offset += parameter.numel();
   }
   if (bucket.is_last()) slices->take(SliceEvent::pass_ends);
-  return {bucket.process_group().reduce_parts_async(bucket.buffer(), parts, {.op = ReduceOp::AVG}),
+  return {reduce_parts_async(bucket.process_group(), bucket.buffer(), parts, {.op = ReduceOp::AVG}),
           bucket.buffer()};
 }
 

@@ -222,18 +222,19 @@ double BatchNormImpl::update_factor() {
   return options.momentum() ? *options.momentum() : 1.0 / num_batches_tracked.item<double>();
 }
 
-void BatchNormImpl::share(const torch::OrderedDict<std::string, at::Tensor>& parameters,
-                          const torch::OrderedDict<std::string, at::Tensor>& buffers) {
-  for (const auto& item : parameters) parameters_[item.key()] = item.value();
-  if (options.affine()) {
-    weight = parameters_["weight"];
-    bias = parameters_["bias"];
+void detail::BatchNormAccess::share(BatchNormImpl& layer,
+                                    const torch::OrderedDict<std::string, at::Tensor>& parameters,
+                                    const torch::OrderedDict<std::string, at::Tensor>& buffers) {
+  for (const auto& item : parameters) layer.parameters_[item.key()] = item.value();
+  if (layer.options.affine()) {
+    layer.weight = layer.parameters_["weight"];
+    layer.bias = layer.parameters_["bias"];
   }
-  if (options.track_running_stats()) {
+  if (layer.options.track_running_stats()) {
     // Module keeps its buffers to itself: these share the memory.
-    running_mean.set_data(buffers["running_mean"]);
-    running_var.set_data(buffers["running_var"]);
-    num_batches_tracked.set_data(buffers["num_batches_tracked"]);
+    layer.running_mean.set_data(buffers["running_mean"]);
+    layer.running_var.set_data(buffers["running_var"]);
+    layer.num_batches_tracked.set_data(buffers["num_batches_tracked"]);
   }
 }
 
@@ -251,7 +252,7 @@ std::shared_ptr<SyncBatchNormImpl> twin_of(torch::nn::Module& child, const Proce
   const auto* old = child.as<B>();
   if (old == nullptr) return nullptr;
   auto twin = std::make_shared<SyncBatchNormImpl>(old->options, group);
-  twin->share(child.named_parameters(false), child.named_buffers(false));
+  detail::BatchNormAccess::share(*twin, child.named_parameters(false), child.named_buffers(false));
   twin->train(child.is_training());
   return twin;
 }
@@ -309,7 +310,7 @@ void detail::duplicate_sync_batchnorm_groups(const torch::nn::Module& module) {
     const ProcessGroup& group = *layer->process_group();
     auto found = duplicates.find(&group.impl());
     if (found == duplicates.end()) found = duplicates.emplace(&group.impl(), group.duplicate()).first;
-    layer->use_duplicate(found->second);
+    BatchNormAccess::use_duplicate(*layer, found->second);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -32,6 +33,8 @@ class BatchExchange {
   virtual at::Tensor sum(const ProcessGroup& group, Place place, const at::Tensor& own) = 0;
 };
 
+struct BatchNormAccess;
+
 }  // namespace detail
 
 /// Batch normalisation of [batch, channels, ...] with parameters, buffers and options of
@@ -50,25 +53,38 @@ class BatchNormImpl : public torch::nn::BatchNormImplBase<2, BatchNormImpl> {
   void set_process_group(std::optional<ProcessGroup> group) { group_ = own_group_ = std::move(group); }
   /// As set_process_group() has set it.
   const std::optional<ProcessGroup>& process_group() const { return group_; }
-  /// Works in `duplicate` of process_group() from now on: see duplicate_sync_batchnorm_groups().
-  void use_duplicate(ProcessGroup duplicate) { own_group_ = std::move(duplicate); }
-  /// Statistics are taken over the parts that `exchange` knows, as long as it lives, in the place of the group's ranks.
-  void use_exchange(std::weak_ptr<detail::BatchExchange> exchange) { exchange_ = std::move(exchange); }
-  /// Takes over the parameters and the buffers' memory of another batch normalisation: optimizers that know
-  /// them stay right.
-  void share(const torch::OrderedDict<std::string, at::Tensor>& parameters,
-             const torch::OrderedDict<std::string, at::Tensor>& buffers);
 
  protected:
   /// Throws ValueError unless `input` is [batch, num_features, ...].
   void _check_input_dim(const at::Tensor& input) override;
 
  private:
+  friend struct detail::BatchNormAccess;
   double update_factor();
   std::optional<ProcessGroup> group_, own_group_;
   std::weak_ptr<detail::BatchExchange> exchange_{};
 };
 TORCH_MODULE(BatchNorm);
+
+namespace detail {
+
+/// What the wrappers of a module do to its layers.
+struct BatchNormAccess {
+  /// `layer` works in `duplicate` of its process_group() from now on: see duplicate_sync_batchnorm_groups().
+  static void use_duplicate(BatchNormImpl& layer, ProcessGroup duplicate) {
+    layer.own_group_ = std::move(duplicate);
+  }
+  /// Statistics are taken over the parts that `exchange` knows, as long as it lives, in place of the group's ranks.
+  static void use_exchange(BatchNormImpl& layer, std::weak_ptr<BatchExchange> exchange) {
+    layer.exchange_ = std::move(exchange);
+  }
+  /// `layer` takes over the parameters and the buffers' memory of another batch normalisation: optimizers that know
+  /// them stay right.
+  static void share(BatchNormImpl& layer, const torch::OrderedDict<std::string, at::Tensor>& parameters,
+                    const torch::OrderedDict<std::string, at::Tensor>& buffers);
+};
+
+}  // namespace detail
 
 /// BatchNorm with a process group from the start: by default the job's.
 class SyncBatchNormImpl : public BatchNormImpl {

@@ -21,6 +21,7 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/parts.h"
 #include "tests/ranks/rank_test.h"
 
 using namespace lockstep;
@@ -130,7 +131,7 @@ TEST(Collectives, AveragesOfIntegers) {
       if (is_own && count > 0) {
         const at::Tensor some = of(self, count);
         const std::vector<TensorPart> part{{self * (count / size), count / size}};
-        world.reduce_parts_async(some, part, {.op = ReduceOp::AVG})->wait();
+        lockstep::detail::reduce_parts_async(world, some, part, {.op = ReduceOp::AVG})->wait();
         const auto mine = [&](const at::Tensor& t) { return t.narrow(0, part[0].first, part[0].count); };
         CHECK_TRUE(equal(mine(some), mine(expected)));
       }
@@ -166,6 +167,12 @@ TEST(Collectives, PremulSum) {
       const at::Tensor whole = input(world.rank(), {count}, dtype);
       world.all_reduce(whole, {.op = ReduceOp::PREMUL_SUM, .premul_factor = factor(world.rank())});
       CHECK_TRUE(whole.allclose(expected, 0.02, 0.02));
+      for (const int root : {0, world.size() - 1}) {  // a rank that is not the root keeps its values
+        const at::Tensor own = input(world.rank(), {count}, dtype), reduced = own.clone();
+        world.reduce(reduced,
+                     {.dst = root, .op = ReduceOp::PREMUL_SUM, .premul_factor = factor(world.rank())});
+        CHECK_TRUE(world.rank() == root ? reduced.allclose(expected, 0.02, 0.02) : reduced.equal(own));
+      }
       const at::Tensor blocks = at::cat(
           std::vector<at::Tensor>(static_cast<size_t>(world.size()), input(world.rank(), {count}, dtype)));
       const at::Tensor before = blocks.clone(), block = at::empty({count}, dtype);

@@ -6,9 +6,11 @@
 #include <ATen/ops/zeros.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/parts.h"
 #include "tests/ranks/rank_test.h"
 
 using namespace lockstep;
+using namespace lockstep::detail;
 using lockstep::testing::check_throws;
 using lockstep::testing::world;
 
@@ -39,7 +41,7 @@ TEST(Parts, PartsOfTensors) {
       for (const TensorPart& part : parts[static_cast<size_t>(world.rank())]) {
         expected.narrow(0, part.first, part.count).copy_(average.narrow(0, part.first, part.count));
       }
-      world.reduce_parts_async(tensor, parts[static_cast<size_t>(world.rank())], {.op = ReduceOp::AVG})
+      reduce_parts_async(world, tensor, parts[static_cast<size_t>(world.rank())], {.op = ReduceOp::AVG})
           ->wait();
       CHECK_TRUE(at::equal(tensor, expected));
       // Everybody gets everybody's parts; what nobody names stays.
@@ -48,28 +50,28 @@ TEST(Parts, PartsOfTensors) {
           expected.narrow(0, part.first, part.count).copy_(average.narrow(0, part.first, part.count));
         }
       }
-      world.all_gather_parts_async(tensor, parts)->wait();
+      all_gather_parts_async(world, tensor, parts)->wait();
       CHECK_TRUE(at::equal(tensor, expected));
     }
   }
   const at::Tensor tensor = at::zeros({10});
   check_throws<ValueError>(
       [&] {
-        world.reduce_parts_async(tensor, {{8, 3}});
+        reduce_parts_async(world, tensor, {{8, 3}});
       },
       "the part of 3 elements that begins at 8 is outside the tensor of 10");
-  check_throws<ValueError>([&] { world.all_gather_parts_async(tensor, {}); }, "all_gather_parts needs");
+  check_throws<ValueError>([&] { all_gather_parts_async(world, tensor, {}); }, "all_gather_parts needs");
   check_throws<ValueError>(
       [&] {
-        world.reduce_parts_async(tensor, {{5, 3}, {2, 0}, {1, 5}});
+        reduce_parts_async(world, tensor, {{5, 3}, {2, 0}, {1, 5}});
       },
       "the part of 5 elements that begins at 1 overlaps the one that begins at 5");
   std::vector<std::vector<TensorPart>> parts(static_cast<size_t>(world.size()));
   parts.front().push_back({0, 4});
   parts.back().push_back({3, 2});
-  check_throws<ValueError>([&] { world.all_gather_parts_async(tensor, parts); },
+  check_throws<ValueError>([&] { all_gather_parts_async(world, tensor, parts); },
                            "all_gather_parts: the part of 4");
-  check_throws<ValueError>([&] { world.reduce_parts_async(at::zeros({4, 3}).t(), {}); }, "contiguous");
+  check_throws<ValueError>([&] { reduce_parts_async(world, at::zeros({4, 3}).t(), {}); }, "contiguous");
 }
 
 TEST(Parts, PartsNeedSharedMemory) {
@@ -77,10 +79,10 @@ TEST(Parts, PartsNeedSharedMemory) {
   const World world = lockstep::testing::world();
   const at::Tensor tensor = at::zeros({10});
   const std::string why = "needs ranks of one machine on the \"lockstep\" backend, not \"gloo\"";
-  check_throws<ValueError>([&] { world.reduce_parts_async(tensor, {}); }, why);
-  check_throws<ValueError>([&] { world.all_gather_parts_async(tensor, two_runs_each(10, world.size())); },
+  check_throws<ValueError>([&] { reduce_parts_async(world, tensor, {}); }, why);
+  check_throws<ValueError>([&] { all_gather_parts_async(world, tensor, two_runs_each(10, world.size())); },
                            why);
-  check_throws<ValueError>([&] { world.empty_common({3}, at::kFloat); }, why);
+  check_throws<ValueError>([&] { empty_common(world, {3}, at::kFloat); }, why);
 }
 
 TEST(Parts, MemoryInCommon) {
@@ -89,7 +91,7 @@ TEST(Parts, MemoryInCommon) {
   const int last = world.size() - 1;
   const void* first_place = nullptr;
   for (int round = 0; round < 3; ++round) {
-    at::Tensor common = world.empty_common({world.size(), 5000}, at::kDouble);
+    at::Tensor common = empty_common(world, {world.size(), 5000}, at::kDouble);
     // Once all have dropped it, its memory is used again.
     if (round == 0) first_place = common.const_data_ptr();
     CHECK_TRUE(common.const_data_ptr() == first_place);

@@ -12,6 +12,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/module_file.h"
+#include "lockstep/checkpoint/publish.h"
 #include "lockstep/comm/all_ranks.h"
 
 namespace lockstep {

@@ -10,6 +10,7 @@
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/folder.h"
+#include "lockstep/checkpoint/publish.h"
 #include "lockstep/tracking/report_to.h"
 #include "lockstep/trainer/output/training_log.h"
 
