@@ -234,6 +234,28 @@ TEST_P(QueueTest, ProgressAndPollingPostWhatIsQueued) {
   });
 }
 
+/// The others have fallen asleep, and wait for nothing but what rank 0 has queued.
+TEST_P(QueueTest, WhatIsPostedLateWakesTheOthers) {
+  as_processes(kArenaBytes, [](Rank& self) {
+    const auto group = another_group(self);
+    Sums sums(*group, kSlots + 10, 4, 1.0F);
+    if (self.group.rank() == 0) {
+      std::this_thread::sleep_for(10ms);
+      sums.start_all();  // of which it ends most, but nobody else any
+      std::this_thread::sleep_for(100ms);
+    } else {
+      sums.start(kSlots - 14);
+      std::this_thread::sleep_for(40ms);
+      sums.start_all();
+    }
+    const auto begin = Clock::now();
+    group->wait(sums.last(), kTimeout);
+    EXPECT_LT(Clock::now() - begin, kTimeout / 2);  // who sleeps through it wakes at its deadline
+    sums.wait_for_all();
+    self.group.barrier(kTimeout);  // the end of a group wakes too
+  });
+}
+
 /// Groups, each with a program of its own that all ranks share, started by each rank in an order of its own.
 class QueuePlayer : FuzzItems {
  public:
