@@ -20,7 +20,8 @@ std::optional<std::vector<std::string>> parse_report_to(std::string_view text);
 /// "train/loss", "eval_loss" is "eval/loss".
 std::string tracked_name(const std::string& name);
 
-/// The file in output_dir in which a Trainer's run that failed or was stopped says how: time, exit code, error.
+/// The file in output_dir in which a Trainer's run that failed or was stopped says how: time, exit code, error, and the
+/// argument that has stopped it.
 inline constexpr const char* kRunEndName = "run_end.json";
 
 /// Where the trackers of make_tracker() write.

@@ -138,7 +138,7 @@ void Trainer::Impl::note(const std::exception& error, bool ends) {
 void Trainer::Impl::end(int code, const std::string& error) {
   if (!std::exchange(is_tracked, false)) return;
   const HeldSigterm held;
-  if (code != 0) run_log.end(code, error);
+  if (code != 0) run_log.end({.exit_code = code, .error = error});
   for (const auto& callback : parts.callbacks) {
     if (auto* const knows = dynamic_cast<detail::KnowsTheEnd*>(callback.get())) knows->end(code);
   }

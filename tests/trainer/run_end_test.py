@@ -157,6 +157,34 @@ class RunEndTest(unittest.TestCase):
         self.train(num_train_epochs=1, overwrite_output_dir=True)
         self.assertEqual(self.status(), ("finished", "", "good"))
 
+    def test_a_run_that_its_time_limit_ends(self):
+        for trackers in (TRACKERS, "none"):
+            with self.subTest(trackers):
+                shutil.rmtree(self.out, ignore_errors=True)
+                self.train(max_time=1, report_to=trackers, **ENDLESS)
+                end = json.loads((self.out / "run_end.json").read_text())
+                self.assertEqual((end["exit_code"], end["error"], end["stopped_by"]), (0, "", "max_time"))
+                if trackers == TRACKERS:
+                    self.check_exit_code(0)
+                (run,) = self.report()
+                step = run["steps"]
+                self.assertGreater(step, 0)
+                self.assertEqual((run["status"], run["detail"], run["kind"], run["error"]),
+                                 (f"stopped at step {step}", "max_time has passed, can be resumed", "wait", ""))
+                self.train(max_steps=step + 2, max_time=100, report_to=trackers, resume_from_checkpoint="auto")
+                self.assertFalse((self.out / "run_end.json").exists())
+                self.assertEqual(self.status(), ("finished", "", "good"))
+
+    def test_a_run_that_fails_before_its_first_entry(self):
+        for trackers in (TRACKERS, "none"):
+            with self.subTest(trackers):
+                shutil.rmtree(self.out, ignore_errors=True)
+                self.train(code=1, learning_rate=1e30, max_grad_norm=0, optim="sgd", report_to=trackers, logging_steps=1000)
+                (run,) = self.report()
+                self.assertEqual((run["status"], run["detail"], run["kind"], run["steps"]), ("failed", "exit code 1", "bad", 0))
+                self.assertRegex(run["error"], "the loss is -?(nan|inf)")
+                self.assertEqual((run["series"], run["arguments"]["learning_rate"]), ([], "1e+30"))
+
     def test_a_run_that_fails_after_its_training(self):
         # Nobody can write what the program writes last.
         job = subprocess.Popen(tiny.command(self.flags(max_steps=200, report_to=TRACKERS, do_predict=True, test_file=self.dir / "validation.csv"), 2),

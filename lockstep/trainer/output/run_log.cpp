@@ -40,14 +40,15 @@ void RunLog::begin(const TrainingArguments& arguments, const std::vector<LogEntr
   has_warned_ = false;
 }
 
-void RunLog::end(int exit_code, std::string_view error) {
+void RunLog::end(const End& end) {
   if (!writes_ || !is_own_) return;
-  const nlohmann::json end = {{"ended", wall_seconds()},
-                              {"exit_code", exit_code},
-                              {"error", std::string(error.substr(0, error.find('\n')))}};
+  nlohmann::json facts = {{"ended", wall_seconds()},
+                          {"exit_code", end.exit_code},
+                          {"error", std::string(end.error.substr(0, end.error.find('\n')))}};
+  if (!end.stopped_by.empty()) facts["stopped_by"] = std::string(end.stopped_by);
   try {
     write_file_atomically(output_dir_ / kRunEndName,
-                          dump_json(end, {.indent = 2, .replace_invalid_utf8 = true}) + "\n");
+                          dump_json(facts, {.indent = 2, .replace_invalid_utf8 = true}) + "\n");
   } catch (const std::exception& failure) {
     log::warning(failure.what());
   }

@@ -25,9 +25,15 @@ class RunLog {
   /// A line in log.jsonl. Where it cannot be written, on a full disk for one, that is told once, and it is written with
   /// the next.
   void append(const LogEntry& entry);
-  /// The run ends with an exit code other than 0: writes run_end.json with the time, the code and the first line of
-  /// `error`, for `lockstep report`; begin() removes it. A file that cannot be written is a warning.
-  void end(int exit_code, std::string_view error);
+  /// How a run has ended that did not make all its steps.
+  struct End {
+    int exit_code = 0;
+    std::string_view error{};       ///< if it has failed: the error, whose first line is kept
+    std::string_view stopped_by{};  ///< the argument that has ended it; empty: none
+  };
+  /// Writes run_end.json with the time and `end`, for `lockstep report`; begin() removes it. A file that cannot be written is
+  /// a warning.
+  void end(const End& end);
 
  private:
   std::filesystem::path output_dir_;

@@ -156,6 +156,8 @@ Metrics TrainingRun::run() {
   call_train_end();
   return metrics;
 }
+  if (is_out_of_time_ && state_.global_step < plan_.max_steps)
+    trainer_.run_log.end({.stopped_by = "max_time"});
 
 void TrainingRun::run_epoch() {
   const int64_t epoch = position_.epoch;
@@ -203,7 +205,8 @@ void TrainingRun::run_step(EpochData& data) {
   ++position_.update_steps_done;
   if (checkpoints_) checkpoints_->advance(sums.checkpoint);
   const int signal = sums.terminated > 0 ? SIGTERM : sums.interrupted > 0 ? SIGINT : 0;
-  if (sums.out_of_time > 0 || signal != 0) control_.should_training_stop = control_.should_save = true;
+  if (sums.out_of_time > 0) is_out_of_time_ = true;
+  if (is_out_of_time_ || signal != 0) control_.should_training_stop = control_.should_save = true;
   trainer_.call(LOCKSTEP_EVENT(on_step_end));
   guard_->after_step(state_.global_step);
   log_and_evaluate();

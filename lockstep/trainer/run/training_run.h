@@ -101,6 +101,7 @@ class TrainingRun {
   BestModel best_;
   TrainerControl control_{};
   Progress progress_{};
+  bool is_out_of_time_ = false;  // max_time has passed
   DatedMetrics last_evaluation_{};
   const int64_t first_step_;
   int64_t last_saved_step_;
