@@ -37,8 +37,10 @@ void become_zoo_program(const std::string& name, const std::vector<std::string>&
 std::filesystem::path program_path(const std::string& name) {
   auto path = programs_directory() / name;
   if (!std::filesystem::exists(path)) {
-    throw FileError(path.string() + " is missing; in a clone, run scripts/build release " + name +
-                    "; otherwise install lockstep-tools again");
+    throw FileError(
+        fmt::format("{} is missing; in a clone, run scripts/build release {}; otherwise install "
+                    "lockstep-tools again",
+                    path.string(), name));
   }
   return path;
 }

@@ -1,5 +1,7 @@
 #include "launcher/cli/arguments.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "launcher/cli/flags.h"
@@ -13,8 +15,9 @@ constexpr const char* kSeeHelp = "see lockrun --help";
 
 [[noreturn]] void refuse_unknown(const std::string& word) {
   const std::string near = nearest_flag(word);
-  throw ValueError("unknown flag " + word +
-                   (near.empty() ? std::string("; ") + kSeeHelp : "; did you mean --" + near + "?"));
+  throw ValueError(
+      fmt::format("unknown flag {}{}", word,
+                  (near.empty() ? std::string("; ") + kSeeHelp : "; did you mean --" + near + "?")));
 }
 
 bool is_flag(std::string_view word) {
@@ -41,7 +44,7 @@ void check_choice(const Flag& flag, const std::string& text) {
   for (size_t at = list.rfind(' '), last = at; at != std::string::npos; at = list.rfind(' ', at - 1)) {
     list.replace(at, 1, at == last ? " or " : ", ");
   }
-  throw ValueError("--" + std::string(flag.name) + " " + text + ": expected " + list);
+  throw ValueError(fmt::format("--{} {}: expected {}", flag.name, text, list));
 }
 
 }  // namespace
@@ -78,13 +81,13 @@ size_t Arguments::take_flag(const std::vector<std::string>& words, size_t at) {
   if (flag == nullptr) refuse_unknown(word);
   typed_[std::string(flag->name)] = true;
   if (flag->value.empty()) {
-    if (has_value) throw ValueError("flag --" + std::string(flag->name) + " takes no value (" + word + ")");
+    if (has_value) throw ValueError(fmt::format("flag --{} takes no value ({})", flag->name, word));
     take(flag->name, "1");
     return at + 1;
   }
   if (!has_value) {
     if (at + 1 == words.size() || is_flag(words[at + 1])) {
-      throw ValueError("flag --" + std::string(flag->name) + " needs a value (" + kSeeHelp + ")");
+      throw ValueError(fmt::format("flag --{} needs a value ({})", flag->name, kSeeHelp));
     }
     value = words[++at];
   }

@@ -1,5 +1,7 @@
 #include "launcher/cli/cluster.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -33,11 +35,11 @@ Host parse_host(std::string_view entry, const std::string& source) {
   const auto parsed = std::from_chars(slots.data(), slots.data() + slots.size(), host.slots);
   const bool number = parsed.ec == std::errc() && parsed.ptr == slots.data() + slots.size();
   if (host.name.empty() || (said && (!number || host.slots < 1))) {
-    throw ValueError(source + ": expected HOST:SLOTS, or a line `HOST slots=N`, not \"" + std::string(entry) +
-                     "\"");
+    throw ValueError(
+        fmt::format("{}: expected HOST:SLOTS, or a line `HOST slots=N`, not \"{}\"", source, entry));
   }
   if (host.name.starts_with('-')) {  // ssh would take it for a flag
-    throw ValueError(source + ": the name of a host cannot begin with '-': " + host.name);
+    throw ValueError(fmt::format("{}: the name of a host cannot begin with '-': {}", source, host.name));
   }
   return host;
 }
@@ -60,8 +62,8 @@ int number(const char* name, int64_t otherwise) {
 uint16_t master_port(int otherwise) {
   const int port = number(env::kMasterPort, otherwise);
   if (port < 0 || port > 65535) {
-    throw ValueError(std::string("environment variable ") + env::kMasterPort + "=" + std::to_string(port) +
-                     ": expected a port from 1 to 65535");
+    throw ValueError(
+        fmt::format("environment variable {}={}: expected a port from 1 to 65535", env::kMasterPort, port));
   }
   return static_cast<uint16_t>(port);
 }
@@ -73,9 +75,10 @@ std::optional<ClusterPlace> place_at(int rank, int nodes, const std::optional<jo
   const auto addr = env::get(env::kMasterAddr);
   if (!addr && !point) {
     throw ValueError(
-        std::string(launcher) + " started a lockrun on each of " + std::to_string(nodes) +
-        " machines, but does not say where the first one is; give all of them --nnodes, --node-rank and "
-        "--master-addr, or MASTER_ADDR in the environment");
+        fmt::format("{} started a lockrun on each of {} machines, but does not say where the first one is; "
+                    "give all of them --nnodes, --node-rank and --master-addr, or MASTER_ADDR in the "
+                    "environment",
+                    launcher, nodes));
   }
   ClusterPlace place;
   place.nodes = nodes;
@@ -88,9 +91,10 @@ std::optional<ClusterPlace> place_at(int rank, int nodes, const std::optional<jo
 /// `local`: lockruns of this launch on this machine.
 void refuse_several(const char* launcher, int local, const char* one_per_machine) {
   if (local <= 1) return;
-  throw ValueError(std::string(launcher) + " started " + std::to_string(local) +
-                   " lockruns on this machine; let " + launcher +
-                   " start the program itself, or one lockrun per machine (" + one_per_machine + ")");
+  throw ValueError(
+      fmt::format("{} started {} lockruns on this machine; let {} start the program itself, or one lockrun "
+                  "per machine ({})",
+                  launcher, local, launcher, one_per_machine));
 }
 
 std::optional<ClusterPlace> place_by_mpirun() {
@@ -132,10 +136,10 @@ std::optional<ClusterPlace> place_in_indexed_job(int nodes, const std::string& m
   const auto index = env::get_int(kPodIndex);
   if (!index || nodes == 1) return std::nullopt;
   if (*index < 0 || *index >= nodes) {
-    throw ValueError(std::string("environment variable ") + kPodIndex + "=" + std::to_string(*index) +
-                     " is the number of this machine, and --nnodes is " + std::to_string(nodes) +
-                     ": expected 0 to " + std::to_string(nodes - 1) +
-                     "; set the Job's completions to the same number, or give --node-rank");
+    throw ValueError(
+        fmt::format("environment variable {}={} is the number of this machine, and --nnodes is {}: expected "
+                    "0 to {}; set the Job's completions to the same number, or give --node-rank",
+                    kPodIndex, *index, nodes, nodes - 1));
   }
   ClusterPlace place;
   place.nodes = nodes;
@@ -157,9 +161,10 @@ std::string unused_slurm_nodes() {
   if (nodes <= 1 || env::get(env::kSlurmStepId) || env::get(env::kOpenMpiSize) || env::get(env::kPmiSize)) {
     return "";
   }
-  return "SLURM gave this job " + std::to_string(nodes) +
-         " nodes, but all ranks run on this one: srun did not start lockrun; use srun --ntasks-per-node=1 "
-         "lockrun ..., or give --standalone for one node";
+  return fmt::format(
+      "SLURM gave this job {} nodes, but all ranks run on this one: srun did not start "
+      "lockrun; use srun --ntasks-per-node=1 lockrun ..., or give --standalone for one node",
+      nodes);
 }
 
 std::vector<Host> parse_hosts(std::string_view text, const std::string& source) {
@@ -175,7 +180,7 @@ std::vector<Host> parse_hosts(std::string_view text, const std::string& source) 
     if (!entry.empty()) add(hosts, parse_host(entry, source));
     text = end == text.npos ? std::string_view() : text.substr(end + 1);
   }
-  if (hosts.empty()) throw ValueError(source + ": names no host");
+  if (hosts.empty()) throw ValueError(fmt::format("{}: names no host", source));
   return hosts;
 }
 
@@ -188,8 +193,8 @@ std::vector<Host> deal_ranks(std::vector<Host> hosts, int num_proc) {
     left -= hosts[used].slots;
   }
   if (left > 0) {
-    throw ValueError("-np " + std::to_string(num_proc) + ": the hosts have " +
-                     std::to_string(num_proc - left) + " slots in all; fewer ranks, or more slots");
+    throw ValueError(fmt::format("-np {}: the hosts have {} slots in all; fewer ranks, or more slots",
+                                 num_proc, num_proc - left));
   }
   hosts.resize(used);
   return hosts;

@@ -1,5 +1,7 @@
 #include "launcher/cli/node_options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "launcher/cli/arguments.h"
@@ -25,7 +27,7 @@ Endpoint parse_endpoint(const std::string& flag, const std::string& text) {
   std::string port;
   if (text.starts_with('[')) {
     const size_t close = text.find(']');
-    if (close == text.npos) throw ValueError("--" + flag + " " + text + ": expected [ADDRESS]:PORT");
+    if (close == text.npos) throw ValueError(fmt::format("--{} {}: expected [ADDRESS]:PORT", flag, text));
     endpoint.host = text.substr(1, close - 1);
     if (close + 1 < text.size()) port = text.substr(close + 1);
   } else {
@@ -33,9 +35,9 @@ Endpoint parse_endpoint(const std::string& flag, const std::string& text) {
     endpoint.host = text.substr(0, colon);
     if (colon != text.npos) port = text.substr(colon);
   }
-  if (endpoint.host.empty()) throw ValueError("--" + flag + " " + text + ": expected HOST:PORT");
+  if (endpoint.host.empty()) throw ValueError(fmt::format("--{} {}: expected HOST:PORT", flag, text));
   if (!port.empty()) {
-    if (port.front() != ':') throw ValueError("--" + flag + " " + text + ": expected HOST:PORT");
+    if (port.front() != ':') throw ValueError(fmt::format("--{} {}: expected HOST:PORT", flag, text));
     endpoint.port = parse_number<uint16_t>(flag, port.substr(1), 0, kPort);
   }
   return endpoint;
@@ -48,7 +50,8 @@ void parse_nnodes(const Arguments& line, NodeOptions& nodes) {
   nodes.min = parse_number<int>("nnodes", text.substr(0, colon), 1, expected);
   nodes.max =
       colon == text.npos ? nodes.min : parse_number<int>("nnodes", text.substr(colon + 1), 1, expected);
-  if (nodes.min > nodes.max) throw ValueError("--nnodes " + text + ": the minimum is above the maximum");
+  if (nodes.min > nodes.max)
+    throw ValueError(fmt::format("--nnodes {}: the minimum is above the maximum", text));
 }
 
 void parse_rdzv_conf(const std::string& text, NodeOptions& nodes) {
@@ -64,7 +67,7 @@ void parse_rdzv_conf(const std::string& text, NodeOptions& nodes) {
     at = comma + 1;
     const size_t equals = entry.find('=');
     if (equals == entry.npos || equals == 0) {
-      throw ValueError("--rdzv-conf " + entry + ": expected key=value,key=value");
+      throw ValueError(fmt::format("--rdzv-conf {}: expected key=value,key=value", entry));
     }
     const std::string key = entry.substr(0, equals), value = entry.substr(equals + 1);
     const std::string flag = "rdzv-conf " + key;
@@ -81,14 +84,15 @@ void parse_rdzv_conf(const std::string& text, NodeOptions& nodes) {
       nodes.keep_alive_max_attempt = parse_number<int>(flag, value, 1, "a number of at least 1");
     } else if (key == "is_host") {
       if (value != "true" && value != "false" && value != "1" && value != "0") {
-        throw ValueError("--rdzv-conf " + entry + ": expected true or false");
+        throw ValueError(fmt::format("--rdzv-conf {}: expected true or false", entry));
       }
       nodes.is_host = value == "true" || value == "1";
     } else if (key != "close_timeout" && key != "read_timeout" && key != "store_type" && key != "rank" &&
                key != "heartbeat_timeout") {
-      throw ValueError("--rdzv-conf " + entry +
-                       ": unknown key; there are token_file, join_timeout, last_call_timeout, "
-                       "keep_alive_interval, keep_alive_max_attempt and is_host");
+      throw ValueError(
+          fmt::format("--rdzv-conf {}: unknown key; there are token_file, join_timeout, last_call_timeout, "
+                      "keep_alive_interval, keep_alive_max_attempt and is_host",
+                      entry));
     }
   }
 }
@@ -121,15 +125,14 @@ void parse_host_list(const Arguments& line, const Machine& machine, Options& opt
   if (hosts && hostfile) throw ValueError("--hosts and --hostfile contradict each other; give one of them");
   if (!hosts && !hostfile) {
     for (const char* flag : {"ssh-port", "ssh-identity-file"}) {
-      if (line.typed(flag)) throw ValueError(std::string("--") + flag + " is for --hosts and --hostfile");
+      if (line.typed(flag)) throw ValueError(fmt::format("--{} is for --hosts and --hostfile", flag));
     }
     return;
   }
   for (const char* flag :
        {"nnodes", "node-rank", "nproc-per-node", "standalone", "rdzv-backend", "rdzv-endpoint"}) {
     if (line.typed(flag)) {
-      throw ValueError(std::string("--") + flag +
-                       " and a list of hosts contradict each other: the list says it");
+      throw ValueError(fmt::format("--{} and a list of hosts contradict each other: the list says it", flag));
     }
   }
   const int num_proc = line.given("num-proc")
@@ -188,8 +191,9 @@ void parse_endpoint_of_several(const Arguments& line, const std::optional<Cluste
     nodes.port = parse_number<uint16_t>("master-port", line.text("master-port"), 0, kPort);
   }
   if (nodes.port == 0) {
-    throw ValueError("several machines need a port that all of them know, not 0; give one in --" +
-                     std::string(endpoint.empty() ? "master-port" : "rdzv-endpoint HOST:PORT"));
+    throw ValueError(
+        fmt::format("several machines need a port that all of them know, not 0; give one in --{}",
+                    endpoint.empty() ? "master-port" : "rdzv-endpoint HOST:PORT"));
   }
 }
 
@@ -199,10 +203,10 @@ void parse_node_options(const Arguments& line, const Machine& machine, Options& 
   NodeOptions& nodes = options.nodes;
   const std::string backend = line.text("rdzv-backend");
   if (backend != "static" && backend != "c10d") {
-    throw ValueError(
-        "--rdzv-backend " + backend +
-        (backend.starts_with("etcd") ? ": lockrun needs no etcd" : ": there is none of that name") +
-        "; use c10d with --rdzv-endpoint HOST:PORT, where HOST is one of the machines");
+    throw ValueError(fmt::format(
+        "--rdzv-backend {}{}; use c10d with --rdzv-endpoint HOST:PORT, where HOST is one of the "
+        "machines",
+        backend, (backend.starts_with("etcd") ? ": lockrun needs no etcd" : ": there is none of that name")));
   }
   parse_nnodes(line, nodes);
   parse_rdzv_conf(std::string(find_flag("rdzv-conf")->preset), nodes);
@@ -218,8 +222,8 @@ void parse_node_options(const Arguments& line, const Machine& machine, Options& 
     if (place->slots > 0) options.nproc_per_node = place->slots;
   }
   if (options.standalone && nodes.several()) {
-    throw ValueError("--standalone and --nnodes " + line.text("nnodes") +
-                     " contradict each other: it is for one machine");
+    throw ValueError(fmt::format("--standalone and --nnodes {} contradict each other: it is for one machine",
+                                 line.text("nnodes")));
   }
   nodes.numbered = place || backend == "static";
   nodes.is_host = machine.assigned ? std::optional<bool>(false) : nodes.is_host;
@@ -227,20 +231,23 @@ void parse_node_options(const Arguments& line, const Machine& machine, Options& 
                           : parse_number<int>("node-rank", line.text("node-rank"), 0, "a number, 0 or more");
   if (!nodes.several()) {
     if (nodes.node_rank != 0) {
-      throw ValueError("--node-rank " + std::to_string(nodes.node_rank) +
-                       ": there is one machine, number 0; --nnodes N says how many there are");
+      throw ValueError(
+          fmt::format("--node-rank {}: there is one machine, number 0; --nnodes N says how many there are",
+                      nodes.node_rank));
     }
     options.master_port = single_machine_port(line, options.standalone);
     return;
   }
   if (nodes.numbered) {
     if (nodes.min != nodes.max) {
-      throw ValueError("--nnodes " + line.text("nnodes") +
-                       ": numbered machines are as many as they are; for MIN:MAX use --rdzv-backend c10d");
+      throw ValueError(fmt::format(
+          "--nnodes {}: numbered machines are as many as they are; for MIN:MAX use --rdzv-backend "
+          "c10d",
+          line.text("nnodes")));
     }
     if (nodes.node_rank >= nodes.max) {
-      throw ValueError("--node-rank " + std::to_string(nodes.node_rank) + " with --nnodes " +
-                       std::to_string(nodes.max) + ": expected 0 to " + std::to_string(nodes.max - 1));
+      throw ValueError(fmt::format("--node-rank {} with --nnodes {}: expected 0 to {}", nodes.node_rank,
+                                   nodes.max, nodes.max - 1));
     }
   } else {
     for (const char* flag : {"node-rank", "master-addr", "master-port"}) {

@@ -1,5 +1,7 @@
 #include "launcher/cli/options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstring>
@@ -48,7 +50,7 @@ std::vector<int> parse_streams(const std::string& flag, const std::string& text,
       "0 to 3 (1: standard output, 2: standard error, 3: both), or RANK:STREAMS,...";
   const auto parse = [&](const std::string& part) {
     const int streams = parse_number<int>(flag, part, 0, expected);
-    if (streams > 3) throw ValueError("--" + flag + " " + text + ": expected " + expected);
+    if (streams > 3) throw ValueError(fmt::format("--{} {}: expected {}", flag, text, expected));
     return streams;
   };
   const size_t count = static_cast<size_t>(ranks);
@@ -58,7 +60,7 @@ std::vector<int> parse_streams(const std::string& flag, const std::string& text,
     const size_t colon = std::min(entry.find(':'), entry.size());
     const int rank = parse_number<int>(flag, entry.substr(0, colon), 0, expected);
     if (rank >= ranks) {
-      throw ValueError("--" + flag + " " + entry + ": the local ranks are 0 to " + std::to_string(ranks - 1));
+      throw ValueError(fmt::format("--{} {}: the local ranks are 0 to {}", flag, entry, ranks - 1));
     }
     streams[static_cast<size_t>(rank)] = parse(entry.substr(std::min(colon + 1, entry.size())));
   }
@@ -76,8 +78,7 @@ LogOptions parse_logs(const Arguments& line, int ranks) {
   for (const std::string& word : split(line.text("local-ranks-filter"), false)) {
     const int rank = parse_number<int>("local-ranks-filter", word, 0, "local ranks with commas between: 0,2");
     if (rank >= ranks) {
-      throw ValueError("--local-ranks-filter " + word + ": the local ranks are 0 to " +
-                       std::to_string(ranks - 1));
+      throw ValueError(fmt::format("--local-ranks-filter {}: the local ranks are 0 to {}", word, ranks - 1));
     }
     logs.shown.push_back(rank);
   }
@@ -121,9 +122,10 @@ std::vector<int> parse_signals(const std::string& text) {
         found = signal;
       }
     }
-    if (found == 0) throw ValueError("--signals-to-handle " + name + ": expected names like SIGTERM,SIGINT");
+    if (found == 0)
+      throw ValueError(fmt::format("--signals-to-handle {}: expected names like SIGTERM,SIGINT", name));
     if (found == SIGKILL || found == SIGSTOP || found == SIGCHLD || found == SIGTSTP) {
-      throw ValueError("--signals-to-handle " + name + ": this signal cannot be passed on");
+      throw ValueError(fmt::format("--signals-to-handle {}: this signal cannot be passed on", name));
     }
     signals.push_back(found);
   }
@@ -136,34 +138,36 @@ void parse_stdin(const std::string& text, Options& options) {
   if (text == "all" || text == "none") return;
   options.stdin_rank = parse_number<int>("stdin", text, 0, "a rank, all or none");
   if (!options.nodes.several() && *options.stdin_rank >= options.nproc_per_node) {
-    throw ValueError("--stdin " + text + ": the ranks are 0 to " +
-                     std::to_string(options.nproc_per_node - 1));
+    throw ValueError(fmt::format("--stdin {}: the ranks are 0 to {}", text, options.nproc_per_node - 1));
   }
 }
 
 void refuse_contradictions(const Arguments& line) {
   const auto both = [&](const char* a, const char* b, const char* reason) {
     if (!line.given(a) || !line.given(b)) return;
-    throw ValueError(std::string("--") + a + " and --" + b + " contradict each other" + reason);
+    throw ValueError(fmt::format("--{} and --{} contradict each other{}", a, b, reason));
   };
   if (!line.on("run-path")) both("module", "no-python", ": a module needs Python");
   both("module", "run-path", ": a module is no path");
   both("use-env", "local-rank", ": the one says that the rank is passed in the environment only");
   if (line.typed("num-proc")) both("num-proc", "nproc-per-node", "; give one of them");
   if (line.given("logs-specs")) {
-    throw ValueError("--logs-specs " + line.text("logs-specs") +
-                     ": names Python code, which lockrun does not run; see --log-dir, --redirects and --tee");
+    throw ValueError(
+        fmt::format("--logs-specs {}: names Python code, which lockrun does not run; see --log-dir, "
+                    "--redirects and --tee",
+                    line.text("logs-specs")));
   }
   if (line.text("event-log-handler") != "null") {
     throw ValueError(
-        "--event-log-handler " + line.text("event-log-handler") +
-        ": names Python code, which lockrun does not run; its events are lines on standard error");
+        fmt::format("--event-log-handler {}: names Python code, which lockrun does not run; its events are "
+                    "lines on standard error",
+                    line.text("event-log-handler")));
   }
   if (line.text("log-dir") == "/dev/null") {
     for (const char* flag : {"redirects", "tee"}) {
       if (line.typed(flag)) {
-        throw ValueError(std::string("--log-dir /dev/null and --") + flag +
-                         " contradict each other: there is nowhere to write to");
+        throw ValueError(fmt::format(
+            "--log-dir /dev/null and --{} contradict each other: there is nowhere to write to", flag));
       }
     }
   }

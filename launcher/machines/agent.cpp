@@ -39,8 +39,9 @@ Agent::Agent(const Options& options, Hosts* hosts, Say say)
       id_(random_id()),
       search_(options, secret_) {
   if (secret_.empty()) {
-    say_("no secret is set: whoever reaches port " + std::to_string(options.nodes.port) +
-         " can join the job (--rdzv-conf token_file=FILE)");
+    say_(fmt::format(
+        "no secret is set: whoever reaches port {} can join the job (--rdzv-conf token_file=FILE)",
+        options.nodes.port));
   }
 }
 
@@ -104,7 +105,8 @@ bool Agent::connect(Signals& signals) {
   if (!options_.nodes.local_addr.empty()) {
     address_ = job::resolve(options_.nodes.local_addr, 0, kLookUpTimeout).front();
     if (!job::is_local(address_)) {
-      throw Error("--local-addr " + options_.nodes.local_addr + ": this machine has no such address");
+      throw Error(
+          fmt::format("--local-addr {}: this machine has no such address", options_.nodes.local_addr));
     }
   }
   return true;
@@ -146,7 +148,7 @@ std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port)
     wait(0.5, signals);
     if (interrupted_by_) return std::nullopt;
     if (const auto lost = loss_to_mend()) {
-      say_(*lost + "; connecting again");
+      say_(fmt::format("{}; connecting again", *lost));
       return std::nullopt;
     }
     check_server();
@@ -163,7 +165,7 @@ std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port)
       throw Error(fmt::format("too few machines came within {:.0f} s: {}", patience, news_.status));
     }
     if (!news_.place && now >= next_line) {
-      say_("waiting for the other machines: " + news_.status);
+      say_(fmt::format("waiting for the other machines: {}", news_.status));
       next_line = now + kNextLine;
     }
   }
@@ -174,28 +176,29 @@ std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port)
   return news_.place;
 }
 
-std::string Agent::rendezvous() const { return "the rendezvous at " + search_.where(); }
+std::string Agent::rendezvous() const { return fmt::format("the rendezvous at {}", search_.where()); }
 
 std::optional<std::string> Agent::refusal() const {
-  if (!news_.refusal.empty()) return "refused by " + rendezvous() + ": " + news_.refusal;
+  if (!news_.refusal.empty()) return fmt::format("refused by {}: {}", rendezvous(), news_.refusal);
   if (!news_.over && wire_ && wire_->state() == Wire::State::forged) {
-    return "refused by " + rendezvous() +
-           ": its secret is another one; use the same token_file on all machines";
+    return fmt::format("refused by {}: its secret is another one; use the same token_file on all machines",
+                       rendezvous());
   }
   return std::nullopt;
 }
 
 std::optional<std::string> Agent::loss() const {
   if (news_.over || !wire_) return std::nullopt;
-  if (!news_.moved.empty()) return rendezvous() + " ends: " + news_.moved;
-  if (!news_.dropped.empty()) return "dropped from the job by " + rendezvous() + ": " + news_.dropped;
+  if (!news_.moved.empty()) return fmt::format("{} ends: {}", rendezvous(), news_.moved);
+  if (!news_.dropped.empty())
+    return fmt::format("dropped from the job by {}: {}", rendezvous(), news_.dropped);
   if (wire_->state() != Wire::State::open) {
-    return rendezvous() + " was lost: the connection to it was closed";
+    return fmt::format("{} was lost: the connection to it was closed", rendezvous());
   }
   const double silent = monotonic_seconds() - heard_;
   if (silent <= options_.nodes.keep_alive_interval * options_.nodes.keep_alive_max_attempt)
     return std::nullopt;
-  return rendezvous() + " was lost: " + no_heartbeat(silent);
+  return fmt::format("{} was lost: {}", rendezvous(), no_heartbeat(silent));
 }
 
 std::optional<std::string> Agent::loss_to_mend() const {

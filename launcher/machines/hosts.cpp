@@ -65,7 +65,7 @@ void Hosts::start(Remote& remote, const std::vector<std::string>& command, const
   for (char** entry = environ; *entry != nullptr; ++entry) spec.environment.emplace_back(*entry);
   const job::StartedProcess started = job::start_process(spec, mask);
   if (started.error != 0) {
-    throw Error("cannot execute " + program.path + ": " + std::strerror(started.error));
+    throw Error(fmt::format("cannot execute {}: {}", program.path, std::strerror(started.error)));
   }
   remote.pid = started.pid;
   remote.process = job::open_pidfd(started.pid);
@@ -205,7 +205,8 @@ std::string Hosts::describe(const Remote& remote) const {
   std::string text = fmt::format("cannot start lockrun on {}: {} {}", remote.name, remote.program, ended);
   if (!remote.last_words.empty()) text += " (" + remote.last_words + ")";
   const int code = exit_code(remote.status);
-  if (code == 126 || code == 127) return text + "; it must be at " + plan_.lockrun + " there, as it is here";
+  if (code == 126 || code == 127)
+    return fmt::format("{}; it must be at {} there, as it is here", text, plan_.lockrun);
   if (plan_.rsh.empty()) {
     text += fmt::format("; check that `ssh {}{} true` works and asks nothing",
                         plan_.nodes.ssh_port != 0 ? fmt::format("-p {} ", plan_.nodes.ssh_port) : "",

@@ -50,12 +50,11 @@ std::string Rendezvous::reason_to_refuse(int peer, const message::Join& join) co
   if (phase_ == Phase::over) return "the job there is over";
   if (!rules_.numbered) return {};
   if (join.node_rank >= rules_.max) {
-    return "--node-rank " + std::to_string(join.node_rank) + " is not below --nnodes " +
-           std::to_string(rules_.max);
+    return fmt::format("--node-rank {} is not below --nnodes {}", join.node_rank, rules_.max);
   }
   for (const auto& [other, known] : machines_) {
     if (other != peer && known.node_rank == join.node_rank) {
-      return "--node-rank " + std::to_string(join.node_rank) + " is taken by " + known.host;
+      return fmt::format("--node-rank {} is taken by {}", join.node_rank, known.host);
     }
   }
   return {};
@@ -268,7 +267,7 @@ void Rendezvous::left(int peer, int code, double now) {
   const bool may_go_on = machines_.size() >= static_cast<size_t>(rules_.min);
   const auto serves = [](const auto& entry) { return entry.second.serves; };
   if (serving && may_go_on && !rules_.numbered && std::any_of(machines_.begin(), machines_.end(), serves)) {
-    move(host + ", which serves it, leaves the job");
+    move(fmt::format("{}, which serves it, leaves the job", host));
     return;
   }
   if (counts && may_go_on) {

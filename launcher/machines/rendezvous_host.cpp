@@ -43,13 +43,15 @@ std::string read_secret(const NodeOptions& nodes) {
   if (!nodes.secret.empty() || path.empty()) return nodes.secret;
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && (status.st_mode & 077) != 0) {
-    throw FileError("--rdzv-conf token_file=" + path + ": others may read it; chmod 600 " + path);
+    throw FileError(fmt::format("--rdzv-conf token_file={}: others may read it; chmod 600 {}", path, path));
   }
   std::string secret = read_file(path);
   while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
   if (secret.size() < 16) {
-    throw FileError("--rdzv-conf token_file=" + path +
-                    ": expected a secret of at least 16 bytes, for example from openssl rand -hex 32");
+    throw FileError(
+        fmt::format("--rdzv-conf token_file={}: expected a secret of at least 16 bytes, for example from "
+                    "openssl rand -hex 32",
+                    path));
   }
   return secret;
 }

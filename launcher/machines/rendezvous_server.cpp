@@ -1,5 +1,7 @@
 #include "launcher/machines/rendezvous_server.h"
 
+#include <fmt/format.h>
+
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -162,8 +164,7 @@ void RendezvousServer::watch(double now) {
 void RendezvousServer::go_home() {
   home_.reset();
 
-  rendezvous_.move("the one at " + settings_.home + ":" + std::to_string(settings_.home_port) +
-                   " answers again");
+  rendezvous_.move(fmt::format("the one at {}:{} answers again", settings_.home, settings_.home_port));
 }
 
 void RendezvousServer::deliver() {

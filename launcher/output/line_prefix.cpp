@@ -1,5 +1,7 @@
 #include "launcher/output/line_prefix.h"
 
+#include <fmt/format.h>
+
 #include <cctype>
 #include <iterator>
 
@@ -22,8 +24,8 @@ std::string line_prefix(Prefix prefix, const LogOptions& logs, int rank, int loc
   const std::string end = own ? "" : " ";
   if (prefix == Prefix::on) return text + end;
   constexpr int kColors[] = {36, 33, 35, 32, 34, 31};
-  return "\x1b[" + std::to_string(kColors[static_cast<size_t>(rank) % std::size(kColors)]) + "m" + text +
-         "\x1b[0m" + end;
+  return fmt::format("\x1b[{}m{}\x1b[0m{}", kColors[static_cast<size_t>(rank) % std::size(kColors)], text,
+                     end);
 }
 
 std::string expand_line_prefix(std::string_view text, std::string_view role, int rank, int local_rank) {

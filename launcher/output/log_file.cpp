@@ -1,5 +1,7 @@
 #include "launcher/output/log_file.h"
 
+#include <fmt/format.h>
+
 #include <fcntl.h>
 
 #include <cerrno>
@@ -14,7 +16,8 @@ namespace lockstep::launcher {
 
 LogFile::LogFile(std::string path)
     : path_(std::move(path)), fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
-  if (!fd_.valid()) throw FileError("cannot create the log file " + path_ + ": " + std::strerror(errno));
+  if (!fd_.valid())
+    throw FileError(fmt::format("cannot create the log file {}: {}", path_, std::strerror(errno)));
 }
 
 void LogFile::write(std::string_view bytes) {
@@ -32,19 +35,19 @@ void LogFile::write(std::string_view bytes) {
 std::optional<std::string> LogFile::take_error() {
   if (error_ == 0 || told_) return std::nullopt;
   told_ = true;
-  return path_ + " cannot be written: " + std::strerror(error_);
+  return fmt::format("{} cannot be written: {}", path_, std::strerror(error_));
 }
 
 void make_directories(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) throw FileError("cannot create the directory " + path + ": " + error.message());
+  if (error) throw FileError(fmt::format("cannot create the directory {}: {}", path, error.message()));
 }
 
 std::string make_unique_directory(const std::string& prefix) {
   std::string path = prefix + "_XXXXXX";
   if (::mkdtemp(path.data()) == nullptr) {
-    throw FileError("cannot create a directory " + path + ": " + std::strerror(errno));
+    throw FileError(fmt::format("cannot create a directory {}: {}", path, std::strerror(errno)));
   }
   return path;
 }

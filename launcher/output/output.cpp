@@ -1,5 +1,7 @@
 #include "launcher/output/output.h"
 
+#include <fmt/format.h>
+
 #include <fcntl.h>
 #include <pty.h>
 #include <sys/ioctl.h>
@@ -114,8 +116,10 @@ WorkerOutput Output::add_worker(int rank) {
     auto stream = std::make_unique<Stream>();
     if (!(is_out && pseudo_terminal_ ? open_pseudo_terminal(1, stream->fd, *write_end)
                                      : open_pipe(stream->fd, *write_end))) {
-      throw Error("cannot open the output of rank " + std::to_string(rank) + ": " + std::strerror(errno) +
-                  "; fewer ranks, or a higher limit of open files (ulimit -n), would help");
+      throw Error(
+          fmt::format("cannot open the output of rank {}: {}; fewer ranks, or a higher limit of open files "
+                      "(ulimit -n), would help",
+                      rank, std::strerror(errno)));
     }
     ::fcntl(stream->fd.get(), F_SETFL, O_NONBLOCK);
     stream->console = !on_console(workers_so_far, is_out ? kStdout : kStderr) ? &hidden_
@@ -194,8 +198,8 @@ void Output::finish(int stop_fd) {
   drain(out_);
   drain(err_);
   if (out_.backlog() > 0 && !shared_) {
-    message("lockrun: warning: nobody reads standard output; its last " + std::to_string(out_.backlog()) +
-            " bytes are lost");
+    message(fmt::format("lockrun: warning: nobody reads standard output; its last {} bytes are lost",
+                        out_.backlog()));
   }
 }
 
@@ -205,7 +209,8 @@ const std::deque<std::string>& Output::stderr_tail(int local_rank) const {
 
 void Output::warn_of(LogFile& log) {
   if (const auto error = log.take_error()) {
-    message("lockrun: warning: the log file " + *error + "; the job goes on, and what belongs there is lost");
+    message(fmt::format("lockrun: warning: the log file {}; the job goes on, and what belongs there is lost",
+                        *error));
   }
 }
 
@@ -221,8 +226,10 @@ void Output::warn_of_what_cannot_be_written() {
   const std::string reason = out_.error() == EPIPE
                                  ? "was closed by its reader"
                                  : std::string("cannot be written: ") + std::strerror(out_.error());
-  message("lockrun: warning: standard output " + reason +
-          "; the job goes on, and what it prints there from now on is lost");
+  message(
+      fmt::format("lockrun: warning: standard output {}; the job goes on, and what it prints there from "
+                  "now on is lost",
+                  reason));
 }
 
 }  // namespace lockstep::launcher

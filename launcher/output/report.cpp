@@ -47,7 +47,7 @@ std::string fate(const WorkerResult& worker, const WorkerResult& first) {
   std::string how = how_it_ended(worker);
   if (how.starts_with("was ")) how.erase(0, 4);
   if (worker.by_passed_signal || asks_to_be_resumed(worker.wait_status)) return how;
-  if (worker.told_to_end) return how + " after lockrun's request to end";
+  if (worker.told_to_end) return fmt::format("{} after lockrun's request to end", how);
   return fmt::format("{} {:.3f} s later, probably as a consequence", how,
                      worker.ended_after - first.ended_after);
 }

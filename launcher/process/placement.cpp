@@ -1,5 +1,7 @@
 #include "launcher/process/placement.h"
 
+#include <fmt/format.h>
+
 #include <hwloc.h>
 
 #include <algorithm>
@@ -118,9 +120,10 @@ std::vector<size_t> nearest(const std::vector<CoreGroup>& groups, const std::vec
       }
     }
     if (candidates.empty()) {
-      throw ValueError("--numa-binding: none of the cores near the GPU of local rank " +
-                       std::to_string(rank) +
-                       " may be used here (its affinity mask or cgroup leaves them out)");
+      throw ValueError(
+          fmt::format("--numa-binding: none of the cores near the GPU of local rank {} may be used here (its "
+                      "affinity mask or cgroup leaves them out)",
+                      rank));
     }
     const auto before = near.begin() + static_cast<std::ptrdiff_t>(rank);
     const auto turn = static_cast<size_t>(std::count(near.begin(), before, *before));
@@ -139,8 +142,9 @@ std::vector<CpuSet> deal_cores(const std::vector<CoreGroup>& groups, const std::
     }
     const auto& cores = groups[g].cores;
     if (divide && members.size() > cores.size()) {
-      throw ValueError("--numa-binding exclusive: " + std::to_string(members.size()) + " ranks share " +
-                       std::to_string(cores.size()) + " cores; start fewer ranks, or use node");
+      throw ValueError(
+          fmt::format("--numa-binding exclusive: {} ranks share {} cores; start fewer ranks, or use node",
+                      members.size(), cores.size()));
     }
     auto begin = cores.begin();
     for (size_t i = 0; i < members.size(); ++i) {

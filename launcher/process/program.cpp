@@ -1,5 +1,7 @@
 #include "launcher/process/program.h"
 
+#include <fmt/format.h>
+
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,11 +27,13 @@ bool is_executable(const std::string& path) { return is_file(path) && ::access(p
 void check_executable(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) {
-    throw FileError("cannot find the program " + path + ": " + std::strerror(errno));
+    throw FileError(fmt::format("cannot find the program {}: {}", path, std::strerror(errno)));
   }
-  if (S_ISDIR(status.st_mode)) throw FileError(path + " is a directory; name the program to run");
+  if (S_ISDIR(status.st_mode))
+    throw FileError(fmt::format("{} is a directory; name the program to run", path));
   if (!is_executable(path)) {
-    throw FileError(path + " is not executable; try chmod +x, or python3 if it is a Python script");
+    throw FileError(
+        fmt::format("{} is not executable; try chmod +x, or python3 if it is a Python script", path));
   }
 }
 
@@ -48,7 +52,7 @@ std::string find(const std::string& name, std::string_view search_path) {
   }
   const std::string hint =
       is_file(name) ? "; did you mean ./" + name + "?" : "; check its name, or give its path";
-  throw FileError("cannot find the program " + name + " in PATH" + hint);
+  throw FileError(fmt::format("cannot find the program {} in PATH{}", name, hint));
 }
 
 }  // namespace
@@ -62,7 +66,7 @@ Program resolve_program(const std::vector<std::string>& command, TargetKind kind
   }
 
   if (!kind.module && !is_file(target)) {
-    throw FileError("cannot find the Python script " + target + ": " + std::strerror(ENOENT));
+    throw FileError(fmt::format("cannot find the Python script {}: {}", target, std::strerror(ENOENT)));
   }
   // Unbuffered, as torchrun does: a crash must not swallow what was printed before it.
   Program program{find(python, search_path), {python, "-u"}, true, 0};

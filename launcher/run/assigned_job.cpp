@@ -1,5 +1,7 @@
 #include "launcher/run/assigned_job.h"
 
+#include <fmt/format.h>
+
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/wait.h>
@@ -118,8 +120,8 @@ int run_assigned_job(const Machine& machine) {
     if (equals != entry.npos) env::set(entry.substr(0, equals), entry.substr(equals + 1));
   }
   if (::chdir(assignment.directory.c_str()) != 0) {
-    throw FileError("cannot work in " + assignment.directory +
-                    ", as the lockrun that was started by hand does: " + std::strerror(errno));
+    throw FileError(fmt::format("cannot work in {}, as the lockrun that was started by hand does: {}",
+                                assignment.directory, std::strerror(errno)));
   }
   std::vector<const char*> words = {"lockrun"};
   for (const std::string& argument : assignment.arguments) words.push_back(argument.c_str());

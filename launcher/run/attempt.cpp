@@ -131,7 +131,7 @@ class Attempt {
     if (hang) tell_of_hang(*hang);
     if (!reason) return;
     ended_by_peers_ = true;
-    output_.message("lockrun: " + *reason + "; ending the ranks here");
+    output_.message(fmt::format("lockrun: {}; ending the ranks here", *reason));
     tell_to_end(SIGTERM, job_.agent->ends_to_resume() ? Why::resume : Why::failure);
   }
 
@@ -172,14 +172,14 @@ class Attempt {
         pidfds_.push_back(job::open_pidfd(event.pid));
         break;
       case Event::start_failed:
-        fail("cannot execute " + job_.program.path + ": " + std::strerror(event.status) +
-             (event.status == ENOEXEC ? "; a script needs a first line like #!/bin/sh" : ""));
+        fail(fmt::format("cannot execute {}: {}{}", job_.program.path, std::strerror(event.status),
+                         (event.status == ENOEXEC ? "; a script needs a first line like #!/bin/sh" : "")));
         workers_.not_started();
         finish_if_none_runs();
         break;
       case Event::no_directory:
-        fail("cannot create the directory " + job_.scratch_directory + ": " + std::strerror(event.status) +
-             "; TMPDIR names another place for it");
+        fail(fmt::format("cannot create the directory {}: {}; TMPDIR names another place for it",
+                         job_.scratch_directory, std::strerror(event.status)));
         workers_.none_started();
         finish_if_none_runs();
         break;

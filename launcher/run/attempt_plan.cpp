@@ -1,5 +1,7 @@
 #include "launcher/run/attempt_plan.h"
 
+#include <fmt/format.h>
+
 #include <unistd.h>
 
 #include <string_view>
@@ -35,15 +37,15 @@ job::ProcessSpec plan_store(const Job& job, int null_fd) {
 }  // namespace
 
 std::string attempt_directory(const Job& job) {
-  return job.directory + "/attempt_" + std::to_string(job.attempt);
+  return fmt::format("{}/attempt_{}", job.directory, job.attempt);
 }
 
 std::string rank_directory(const Job& job, int local_rank) {
-  return attempt_directory(job) + "/" + std::to_string(local_rank);
+  return fmt::format("{}/{}", attempt_directory(job), local_rank);
 }
 
 std::string error_file(const Job& job, int local_rank) {
-  return rank_directory(job, local_rank) + "/error.json";
+  return fmt::format("{}/error.json", rank_directory(job, local_rank));
 }
 
 AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigset_t& worker_mask,

@@ -1,5 +1,7 @@
 #include "launcher/run/attempt_result.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
@@ -44,7 +46,7 @@ std::string attempt_reason(const AttemptResult& result) {
   const auto first = first_failure(result.workers);
   if (!first) return "the ranks were ended";
   const WorkerResult& worker = result.workers[*first];
-  return "rank " + std::to_string(worker.rank) + " " + how_it_ended(worker);
+  return fmt::format("rank {} {}", worker.rank, how_it_ended(worker));
 }
 
 ErrorFile read_error_file(const std::string& path) {

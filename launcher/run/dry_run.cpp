@@ -17,7 +17,7 @@ std::string machines_text(const Options& options) {
     return fmt::format("{}; the rendezvous is on this one ({}){}", nodes.hosts.size(), host_name(),
                        hosts_text(nodes));
   }
-  if (!nodes.several()) return "this one (" + host_name() + ")";
+  if (!nodes.several()) return fmt::format("this one ({})", host_name());
   const std::string count =
       nodes.min == nodes.max ? std::to_string(nodes.max) : fmt::format("{} to {}", nodes.min, nodes.max);
   return fmt::format("{}, which meet at {}:{}; this one ({}) {}", count, nodes.host, nodes.port, host_name(),

@@ -35,8 +35,8 @@ job::Address own_address(const NodeOptions& nodes) {
   if (!nodes.host.empty()) {
     const job::Address address = job::resolve(nodes.host, nodes.port, kLookUpTimeout).front();
     if (job::is_local(address)) return address;
-    throw Error("--master-addr " + nodes.host +
-                ": this machine, which serves the rendezvous, has no such address");
+    throw Error(fmt::format(
+        "--master-addr {}: this machine, which serves the rendezvous, has no such address", nodes.host));
   }
   std::string trouble;
   std::optional<job::Address> found;
@@ -52,7 +52,8 @@ job::Address own_address(const NodeOptions& nodes) {
     }
   }
   if (!found)
-    throw Error(trouble + "; --master-addr names the address of this machine that the hosts can reach");
+    throw Error(
+        fmt::format("{}; --master-addr names the address of this machine that the hosts can reach", trouble));
   found->set_port(nodes.port);
   return *found;
 }

@@ -77,7 +77,7 @@ class JobRun {
         machine_(machine) {}
 
   int run() {
-    for (const std::string& warning : options_.warnings) say("warning: " + warning);
+    for (const std::string& warning : options_.warnings) say(fmt::format("warning: {}", warning));
     const std::string run_id = options_.rdzv_id.empty() ? random_id() : options_.rdzv_id;
     job::LaunchEnvironment environment;
     environment.local_world_size = environment.world_size = options_.nproc_per_node;
@@ -102,11 +102,11 @@ class JobRun {
       return 0;
     }
     if (!options_.assigned && options_.nproc_per_node > 1 && !env::get(env::kOmpNumThreads)) {
-      say(std::string(env::kOmpNumThreads) + "=" + std::to_string(environment.threads) +
-          " for each rank, its share of " + std::to_string(machine_.cores) + " cores; set it to choose");
+      say(fmt::format("{}={} for each rank, its share of {} cores; set it to choose", env::kOmpNumThreads,
+                      environment.threads, machine_.cores));
     }
     const RunDirectory directory(options_.logs, run_id);
-    if (directory.kept()) say("logs are in " + directory.path());
+    if (directory.kept()) say(fmt::format("logs are in {}", directory.path()));
     job.scratch_directory = directory.scratch();
     job.directory = directory.path();
     const timeline::JobParts timeline(run_id);
@@ -140,7 +140,7 @@ class JobRun {
     if (hosts_ != nullptr) hosts_->drain();
     AttemptResult result = run_attempt(job, signals_);
     if (!result.report.empty()) std::fprintf(stderr, "%s\n", result.report.c_str());
-    if (!result.error.empty()) say("error: " + result.error);
+    if (!result.error.empty()) say(fmt::format("error: {}", result.error));
     ++job.attempt;
     return result;
   }
@@ -192,10 +192,11 @@ class JobRun {
       if (!delay) return code;
       job.environment.restart_count = restarts.restarts();
       note_restart(attempt_reason(result));
-      say("starting all ranks again" + (*delay > 0 ? fmt::format(" in {:g} s", *delay) : "") + " (restart " +
-          std::to_string(restarts.restarts()) + " of " + std::to_string(options_.max_restarts) + ")");
+      say(fmt::format("starting all ranks again{} (restart {} of {})",
+                      (*delay > 0 ? fmt::format(" in {:g} s", *delay) : ""), restarts.restarts(),
+                      options_.max_restarts));
       if (const auto signal = wait_for_signal(*delay)) {
-        say(signal_name(*signal) + " received; the ranks are not started again");
+        say(fmt::format("{} received; the ranks are not started again", signal_name(*signal)));
         return code;
       }
     }
@@ -205,7 +206,7 @@ class JobRun {
     Agent agent(options_, hosts_, say);
     const auto interrupted = [&] {
       agent.leave(128 + *agent.interrupted_by());
-      say(signal_name(*agent.interrupted_by()) + " received; this machine leaves the job");
+      say(fmt::format("{} received; this machine leaves the job", signal_name(*agent.interrupted_by())));
       return 128 + *agent.interrupted_by();
     };
     job.agent = &agent;
@@ -232,9 +233,9 @@ class JobRun {
         environment.world_size = place->world_size;
         environment.master_addr = place->master_addr;
         environment.master_port = place->master_port;
-        note("machine " + std::to_string(place->group_rank) + " of " + std::to_string(place->groups) + ", " +
-             range_of_ranks(place->first_rank, options_.nproc_per_node) + " of " +
-             std::to_string(place->world_size) + ", on " + agent.address().host());
+        note(fmt::format("machine {} of {}, {} of {}, on {}", place->group_rank, place->groups,
+                         range_of_ranks(place->first_rank, options_.nproc_per_node), place->world_size,
+                         agent.address().host()));
         const AttemptResult result = attempt_of_several(job);
         if (result.interrupted_by) {
           const int code = attempt_exit_code(result);
@@ -255,14 +256,14 @@ class JobRun {
         }
         if (result.asked_to_end) {
           agent.leave(code != 0 ? code : 128 + *result.asked_to_end);
-          say(signal_name(*result.asked_to_end) + " received; this machine leaves the job");
+          say(fmt::format("{} received; this machine leaves the job", signal_name(*result.asked_to_end)));
           return code;
         }
         note_restart(verdict.reason);
-        note("starting all ranks again: " + verdict.reason);
+        note(fmt::format("starting all ranks again: {}", verdict.reason));
       } else {
         const Verdict verdict = agent.conclude(false, signals_);
-        if (!verdict.reason.empty()) note("the job has ended: " + verdict.reason);
+        if (!verdict.reason.empty()) note(fmt::format("the job has ended: {}", verdict.reason));
         return verdict.code;
       }
     }

@@ -1,5 +1,7 @@
 #include "launcher/watch/hang_report.h"
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <string>
 
@@ -32,7 +34,8 @@ void HangReport::tell(const std::string& text, bool is_said_here, bool ends_here
                       const std::vector<WorkerResult>& workers, Output& output) {
   if (may_end_ && ends_here) end_reason_ = text;
   if (is_said_here) {
-    output.message("lockrun: warning: " + text + (may_end_ ? "; ending the job (--hang-action end)" : ""));
+    output.message(
+        fmt::format("lockrun: warning: {}{}", text, may_end_ ? "; ending the job (--hang-action end)" : ""));
   }
   const auto ranks = records(segment, workers.size());
   std::vector<StackTarget> targets;
@@ -60,12 +63,13 @@ bool HangReport::take_stacks(Output& output) {
       trouble = error.what();
     }
     if (!trouble) {
-      output.message("lockrun: where the ranks are was written to " + stacks_path_);
+      output.message(fmt::format("lockrun: where the ranks are was written to {}", stacks_path_));
       return !end_reason_.empty();
     }
-    output.message("lockrun: warning: " + *trouble);
+    output.message(fmt::format("lockrun: warning: {}", *trouble));
   }
-  output.message("lockrun: where the ranks are:\n" + text.substr(0, text.find_last_not_of('\n') + 1));
+  output.message(
+      fmt::format("lockrun: where the ranks are:\n{}", text.substr(0, text.find_last_not_of('\n') + 1)));
   return !end_reason_.empty();
 }
 

@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string tensors_file(const std::string& stem) { return stem + ".safetensors"; }
-std::string index_file(const std::string& stem) { return stem + ".safetensors.index.json"; }
+std::string tensors_file(const std::string& stem) { return fmt::format("{}.safetensors", stem); }
+std::string index_file(const std::string& stem) { return fmt::format("{}.safetensors.index.json", stem); }
 
 }  // namespace
 
@@ -36,7 +36,7 @@ std::vector<fs::path> Checkpoint::files_of(const std::string& stem) const {
     throw FileError(fmt::format("{} has no {}", path_.string(), tensors_file(stem)));
   const nlohmann::json index = parse_json(read_text(index_file(stem)));
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
-    throw FileError((path_ / index_file(stem)).string() + " has no weight_map");
+    throw FileError(fmt::format("{} has no weight_map", (path_ / index_file(stem)).string()));
   }
   std::set<fs::path> parts;
   for (const auto& [name, part] : index["weight_map"].items()) {

@@ -90,7 +90,7 @@ std::string manifest_text(const Manifest& manifest) {
 Manifest parse_manifest(std::string_view text, const std::string& file) {
   constexpr size_t kDigits = 16;
   constexpr size_t kSealBytes = kSealStart.size() + kDigits + kSealEnd.size();
-  const auto refuse = [&](const char* why) { throw FileError(file + " is damaged: " + why); };
+  const auto refuse = [&](const char* why) { throw FileError(fmt::format("{} is damaged: {}", file, why)); };
   if (text.size() < kSealBytes) refuse("it is too short");
   const std::string_view body = text.substr(0, text.size() - kSealBytes);
   const std::string_view seal = text.substr(body.size());
@@ -112,15 +112,15 @@ Manifest parse_manifest(std::string_view text, const std::string& file) {
     }
     return manifest;
   } catch (const nlohmann::json::exception&) {
-    throw FileError(file + " is damaged: a member is missing or of another type");
+    throw FileError(fmt::format("{} is damaged: a member is missing or of another type", file));
   }
 }
 
 Manifest read_manifest(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
-    throw FileError(path.string() + (fs::exists(path, error) ? " is no directory" : " does not exist") +
-                    "; expected the directory of a checkpoint");
+    throw FileError(fmt::format("{}{}; expected the directory of a checkpoint", path.string(),
+                                (fs::exists(path, error) ? " is no directory" : " does not exist")));
   }
   if (!fs::exists(path / kManifestName, error)) {
     throw FileError(fmt::format("{} has no {}: it is no checkpoint, or was never complete", path.string(),

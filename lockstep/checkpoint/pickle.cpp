@@ -313,7 +313,8 @@ class PickleReader {
 
   void name(const std::string& module, const std::string& rest) {
     std::string whole = module + "." + rest;
-    if (!is_function(whole) && !is_storage_or_dtype(whole)) refuse("its pickle names " + quoted_name(whole));
+    if (!is_function(whole) && !is_storage_or_dtype(whole))
+      refuse(fmt::format("its pickle names {}", quoted_name(whole)));
     make(Kind::name).text = std::move(whole);
   }
   void storage() {

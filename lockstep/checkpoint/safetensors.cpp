@@ -50,7 +50,8 @@ at::ScalarType scalar_type(const std::string& dtype) {
   for (const auto& [name, type] : kScalarTypes) {
     if (dtype == name) return type;
   }
-  throw Error("no tensor type for the dtype " + dtype);  // the header's check knows the same names
+  throw Error(
+      fmt::format("no tensor type for the dtype {}", dtype));  // the header's check knows the same names
 }
 
 /// nullptr: the format has no such type.
@@ -63,9 +64,9 @@ const char* word_of(at::ScalarType type) {
 
 SafetensorsEntry describe(const std::string& name, const at::Tensor& tensor) {
   if (name == "__metadata__") throw ValueError("a tensor cannot be named __metadata__ in a safetensors file");
-  if (!tensor.defined()) throw ValueError("tensor " + name + " is undefined, so it cannot be saved");
+  if (!tensor.defined()) throw ValueError(fmt::format("tensor {} is undefined, so it cannot be saved", name));
   if (tensor.layout() != at::kStrided) {
-    throw ValueError("tensor " + name + " is not dense, so a safetensors file cannot hold it");
+    throw ValueError(fmt::format("tensor {} is not dense, so a safetensors file cannot hold it", name));
   }
   if (const char* const word = word_of(tensor.scalar_type())) return {name, word, tensor.sizes().vec()};
   throw ValueError(fmt::format("tensor {} has type {}, which a safetensors file cannot hold", name,
@@ -115,7 +116,8 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path)
   if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) {
     throw FileError(fmt::format("cannot open {}: {}", file_, std::strerror(errno)));
   }
-  if (!S_ISREG(status.st_mode)) throw FileError("cannot read " + file_ + ": it is not a regular file");
+  if (!S_ISREG(status.st_mode))
+    throw FileError(fmt::format("cannot read {}: it is not a regular file", file_));
   file_bytes_ = static_cast<uint64_t>(status.st_size);
   const uint64_t file_bytes = file_bytes_;
   uint64_t header_bytes = 0;

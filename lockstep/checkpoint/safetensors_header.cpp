@@ -165,7 +165,9 @@ class HeaderReader : public nlohmann::json_sax<json> {
  private:
   enum class Place { outside, top, tensor, array, metadata };
 
-  [[noreturn]] void fail(const std::string& what) const { throw FileError(file_ + ": " + what); }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw FileError(fmt::format("{}: {}", file_, what));
+  }
   [[noreturn]] void fail_tensor(const std::string& what) const {
     fail(fmt::format("tensor {}: {}", in_quotes(name_), what));
   }
@@ -242,10 +244,11 @@ bool stands_before(const SafetensorsEntry& a, const SafetensorsEntry& b) {
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, uint64_t data_bytes,
                                            const std::string& file) {
-  if (text.empty() || text.front() != '{') throw FileError(file + ": the header does not begin with {");
+  if (text.empty() || text.front() != '{')
+    throw FileError(fmt::format("{}: the header does not begin with {{", file));
   // The JSON parser takes a zero byte for the end of its input.
   if (text.find('\0') != std::string_view::npos)
-    throw FileError(file + ": the header is not JSON (zero byte)");
+    throw FileError(fmt::format("{}: the header is not JSON (zero byte)", file));
   SafetensorsHeader header;
   HeaderReader reader(header, file);
   json::sax_parse(text.begin(), text.end(), &reader);

@@ -144,7 +144,8 @@ void Snapshot::add(File file) {
   check_file_name(file.name);
   const bool is_there =
       std::any_of(files_.begin(), files_.end(), [&](const auto& other) { return other.name == file.name; });
-  if (is_there) throw ValueError("a checkpoint has one file named " + file.name + "; it was added before");
+  if (is_there)
+    throw ValueError(fmt::format("a checkpoint has one file named {}; it was added before", file.name));
   files_.push_back(std::move(file));
 }
 

@@ -122,7 +122,8 @@ class TensorMaker {
     for (const auto& [name, dtype_name, type] : kTorchTypes) {
       if (dtype != nullptr ? dtype->text == dtype_name : of_storage == name) return type;
     }
-    throw Damage("it has a tensor of " + quoted_name(dtype != nullptr ? dtype->text : of_storage));
+    throw Damage(
+        fmt::format("it has a tensor of {}", quoted_name(dtype != nullptr ? dtype->text : of_storage)));
   }
 
   static std::vector<int64_t> numbers(const PickleValue& tuple) {
@@ -248,12 +249,12 @@ void check_format(const std::filesystem::path& path) {
   std::ifstream stream(path, std::ios::binary);
   std::array<char, 4> start{};
   stream.read(start.data(), start.size());
-  if (!stream && !stream.eof()) throw FileError("cannot read " + file);
+  if (!stream && !stream.eof()) throw FileError(fmt::format("cannot read {}", file));
   if (std::string_view(start.data(), 2) != "PK") {
     throw FileError(
-        file +
-        " is not in the zip format of torch.save() (PyTorch 1.6 and later); load it in Python and save "
-        "its state_dict() again");
+        fmt::format("{} is not in the zip format of torch.save() (PyTorch 1.6 and later); load it in Python "
+                    "and save its state_dict() again",
+                    file));
   }
 }
 
@@ -261,12 +262,13 @@ TorchFile read_torch_file(const std::filesystem::path& path, const std::string& 
   const std::string file = path.string();
   Records records(path);
   if (!records.has("data.pkl"))
-    throw FileError(file + " has no record data.pkl: torch.save() has not written it");
+    throw FileError(fmt::format("{} has no record data.pkl: torch.save() has not written it", file));
   if (records.has("byteorder") && records.text("byteorder") != "little") {
-    throw FileError(file + " was saved on a big-endian machine; load it in Python and save it again");
+    throw FileError(
+        fmt::format("{} was saved on a big-endian machine; load it in Python and save it again", file));
   }
   if (records.size_of("data.pkl") > kMaxPickleBytes)
-    throw FileError(file + ": its pickle has more than 64 MiB");
+    throw FileError(fmt::format("{}: its pickle has more than 64 MiB", file));
   const Pickle pickle(records.text("data.pkl"), file);
   const PickleValue& dict = state_dict_in(pickle.root(), key, file);
 

@@ -58,14 +58,14 @@ bool is_checkpoint(const fs::path& directory) { return fs::exists(directory / kM
 std::vector<fs::path> checkpoints_at(const fs::path& directory) {
   if (is_checkpoint(directory)) return {directory};
   if (!fs::is_directory(directory)) {
-    throw FileError(directory.string() +
-                    " is no directory; expected a checkpoint, or a folder of checkpoints");
+    throw FileError(fmt::format("{} is no directory; expected a checkpoint, or a folder of checkpoints",
+                                directory.string()));
   }
   std::vector<fs::path> found;
   for (const auto& candidate : candidates(directory)) found.push_back(candidate.path);
   if (found.empty()) {
-    throw FileError(directory.string() +
-                    " holds no checkpoint-<step> directory, and is no checkpoint itself");
+    throw FileError(fmt::format("{} holds no checkpoint-<step> directory, and is no checkpoint itself",
+                                directory.string()));
   }
   return found;
 }
@@ -127,11 +127,11 @@ SafetensorsHeader header_of(const fs::path& file) {
   const uint64_t bytes = fs::file_size(file);
   stream.read(reinterpret_cast<char*>(&length), sizeof length);
   if (!stream || length > kMaxHeaderBytes || sizeof length + length > bytes) {
-    throw FileError(file.string() + " is no safetensors file");
+    throw FileError(fmt::format("{} is no safetensors file", file.string()));
   }
   std::string text(length, '\0');
   stream.read(text.data(), static_cast<std::streamsize>(length));
-  if (!stream) throw FileError("cannot read " + file.string());
+  if (!stream) throw FileError(fmt::format("cannot read {}", file.string()));
   return parse_safetensors_header(text, bytes - sizeof length - length, file.string());
 }
 
@@ -158,7 +158,7 @@ int inspect(const fs::path& directory) {
     const auto found = find_latest(directory, [](const fs::path& refused, const std::string& reason) {
       fmt::print(stderr, "{} is not used: {}\n", refused.string(), reason);
     });
-    if (!found) throw FileError(directory.string() + " holds no complete checkpoint");
+    if (!found) throw FileError(fmt::format("{} holds no complete checkpoint", directory.string()));
     path = found->path;
   }
   const Manifest manifest = read_manifest(path);

@@ -24,13 +24,13 @@ int convert(const ConvertArguments& arguments) {
   const bool to_trainer = arguments.to == "trainer";
   const std::string from = arguments.from.string();
   if (to_trainer && !is_directory && std::filesystem::exists(arguments.from)) {
-    throw ValueError(from + " is a file; --to trainer converts a checkpoint directory");
+    throw ValueError(fmt::format("{} is a file; --to trainer converts a checkpoint directory", from));
   }
   if (!to_trainer && is_directory) {
     throw ValueError(
-        from +
-        " is a directory: give --to trainer to convert a checkpoint for transformers' Trainer, or name "
-        "a file of torch.save()");
+        fmt::format("{} is a directory: give --to trainer to convert a checkpoint for transformers' Trainer, "
+                    "or name a file of torch.save()",
+                    from));
   }
   if (!to_trainer && arguments.output.empty()) {
     throw ValueError("--output is missing: name the safetensors file to write, --output model.safetensors");

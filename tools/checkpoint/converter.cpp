@@ -55,7 +55,7 @@ int to_safetensors(const fs::path& from, const fs::path& output, const std::stri
 int to_trainer(const fs::path& from, const fs::path& output) {
   auto found =
       fs::exists(from / checkpoint::kManifestName) ? checkpoint::open(from) : checkpoint::latest(from);
-  if (!found) throw FileError(from.string() + " holds no complete checkpoint");
+  if (!found) throw FileError(fmt::format("{} holds no complete checkpoint", from.string()));
   const fs::path& to = output.empty() ? found->path() : output;
   const auto files = write_transformers_files(*found, to);
   fmt::print("{}: wrote {}\n", to.string(), fmt::join(files, ", "));

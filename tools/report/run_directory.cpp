@@ -372,7 +372,8 @@ size_t RunDirectory::points() const {
 
 RunDirectory read_run_directory(const fs::path& path, const fs::path& timeline) {
   if (!fs::is_directory(path)) {
-    throw FileError(path.string() + ": there is no such directory; give the --output-dir of a run");
+    throw FileError(
+        fmt::format("{}: there is no such directory; give the --output-dir of a run", path.string()));
   }
   RunDirectory run{.path = path};
   read_history(run);

@@ -99,7 +99,8 @@ BertConfig BertConfig::small() {
 BertConfig BertConfig::from_file(const std::filesystem::path& config_json) {
   const std::string file = config_json.string();
   const json object = parse_json(read_file(config_json));
-  if (!object.is_object()) throw FileError(file + ": not a JSON object, expected a model's config.json");
+  if (!object.is_object())
+    throw FileError(fmt::format("{}: not a JSON object, expected a model's config.json", file));
   const Fields fields(object, file);
   BertConfig config;
   std::string model_type = "bert";
@@ -127,7 +128,7 @@ BertConfig BertConfig::from_file(const std::filesystem::path& config_json) {
   try {
     config.check();
   } catch (const ValueError& error) {
-    throw FileError(file + ": " + error.what());
+    throw FileError(fmt::format("{}: {}", file, error.what()));
   }
   return config;
 }

@@ -42,7 +42,8 @@ void add_flags(CommandLine program, Arguments& args) {
 }
 
 void check(const Arguments& args) {
-  args.source.check(!args.files.train_file.empty());
+  using Use = tasks::BertSource::Use;
+  args.source.check(args.files.train_file.empty() ? Use::prediction : Use::training);
   args.files.check(args.training);
 }
 

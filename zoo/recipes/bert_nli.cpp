@@ -76,13 +76,14 @@ void add_flags(CommandLine program, Options& o) {
 }
 
 void check(const Options& o, const World& world) {
-  const auto refuse = [](const std::string& why) { throw ValueError("bert_nli: " + why); };
-  o.source.check(/*trains=*/true);
+  const auto refuse = [](const std::string& why) { throw ValueError(fmt::format("bert_nli: {}", why)); };
+  o.source.check(tasks::BertSource::Use::training);
   if (o.strategy != "single" && o.strategy != "dp" && o.strategy != "dp-loss" && o.strategy != "ddp") {
-    refuse("--strategy is " + o.strategy + "; it must be single, dp, dp-loss or ddp");
+    refuse(fmt::format("--strategy is {}; it must be single, dp, dp-loss or ddp", o.strategy));
   }
   if (o.strategy != "ddp" && world.size() > 1) {
-    refuse("--strategy " + o.strategy + " runs in one process: start it without lockrun, or take ddp");
+    refuse(
+        fmt::format("--strategy {} runs in one process: start it without lockrun, or take ddp", o.strategy));
   }
   if (o.batch_size % world.size() != 0) {
     refuse(fmt::format("--batch-size {} does not divide among {} ranks", o.batch_size, world.size()));
@@ -272,7 +273,7 @@ void report(const Options& o, const World& world, int64_t steps, Seconds time, d
       o.strategy, parts, steps, o.batch_size, seconds, speed * static_cast<double>(o.batch_size), memory,
       accuracy.exact, accuracy.mean_of_means, share(times.replicate), share(times.scatter),
       share(times.gather), share(times.reduce));
-  if (!file.flush()) throw FileError("cannot write " + o.result_file.string());
+  if (!file.flush()) throw FileError(fmt::format("cannot write {}", o.result_file.string()));
 }
 
 void train(models::BertForSequenceClassification& model, const Data& data, const Options& o,

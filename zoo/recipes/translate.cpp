@@ -361,10 +361,10 @@ int translate_lines(tasks::Translator& translator, const tasks::TranslationOptio
     lines = lines_of(std::cin);
   } else {
     std::ifstream file(o.input);
-    if (!file) throw FileError("cannot read " + o.input.string() + ": " + std::strerror(errno));
+    if (!file) throw FileError(fmt::format("cannot read {}: {}", o.input.string(), std::strerror(errno)));
     lines = lines_of(file);
     if (file.bad())  // a directory
-      throw FileError("cannot read " + o.input.string() + ": " + std::strerror(errno));
+      throw FileError(fmt::format("cannot read {}: {}", o.input.string(), std::strerror(errno)));
   }
   std::vector<std::string> translations;
   try {

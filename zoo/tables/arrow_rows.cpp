@@ -22,7 +22,7 @@ namespace {
 
 // What Arrow's builders fail for is the lack of memory.
 void done(const arrow::Status& status) {
-  if (!status.ok()) throw Error("building a column failed: " + status.message());
+  if (!status.ok()) throw Error(fmt::format("building a column failed: {}", status.message()));
 }
 
 template <typename Builder>
@@ -126,7 +126,7 @@ std::string text_of(const arrow::Array& array, int64_t row) {
       return std::string(static_cast<const arrow::BinaryArray&>(array).GetView(row));
     default: {
       const auto scalar = array.GetScalar(row);
-      if (!scalar.ok()) throw Error("reading a value failed: " + scalar.status().message());
+      if (!scalar.ok()) throw Error(fmt::format("reading a value failed: {}", scalar.status().message()));
       return (*scalar)->ToString();
     }
   }

@@ -28,7 +28,7 @@ void BertSource::add_flags(CommandLine program) {
       .default_text("the model's attention_probs_dropout_prob");
 }
 
-void BertSource::check(bool trains) const {
+void BertSource::check(Use use) const {
   if (model_name_or_path.empty() && model_config.empty()) {
     throw ValueError(
         "no model: give --model-name-or-path DIR, or --model-config small to train from scratch");
@@ -36,7 +36,7 @@ void BertSource::check(bool trains) const {
   if (!model_name_or_path.empty() && !model_config.empty()) {
     throw ValueError("--model-name-or-path and --model-config exclude each other; give one");
   }
-  if (!model_config.empty() && !trains) {
+  if (!model_config.empty() && use == Use::prediction) {
     throw ValueError("--model-config makes a model that knows nothing; give --train-file");
   }
   for (const auto& [flag, value] :

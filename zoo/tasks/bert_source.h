@@ -29,8 +29,10 @@ struct BertSource {
 
   /// Adds the flags, which write into the members above.
   void add_flags(CommandLine program);
+  /// What the model is for.
+  enum class Use { training, prediction };
   /// Throws ValueError for flags that do not fit together.
-  void check(bool trains) const;
+  void check(Use use) const;
 
   /// The labels of the model. Throws FileError.
   KnownLabels known_labels() const;

@@ -152,7 +152,7 @@ void make_output_dir(const RecipeRun& run, const TrainingArguments& args, int64_
     }
     if (world.rank() != 0) return;
     make_directory(args.output_dir);
-    if (!run.log_sample_ids.empty()) LineFile(run.log_sample_ids, true);
+    if (!run.log_sample_ids.empty()) LineFile(run.log_sample_ids, LineFile::Lines::remove);
     if (write) write();
   });
 }
@@ -172,7 +172,7 @@ void print_start(const RecipeRun& run, const TrainingArguments& args, int64_t tr
 
 std::function<void(int64_t step, const std::vector<int64_t>& indices)> log_samples(const RecipeRun& run) {
   if (run.log_sample_ids.empty()) return {};
-  return [rank = run.world.rank(), file = std::make_shared<LineFile>(run.log_sample_ids, false)](
+  return [rank = run.world.rank(), file = std::make_shared<LineFile>(run.log_sample_ids)](
              int64_t step, const std::vector<int64_t>& ids) {
     file->append(fmt::format(R"({{"step": {}, "rank": {}, "ids": [{}]}})", step, rank, fmt::join(ids, ", ")));
   };

@@ -37,7 +37,8 @@ BertTokenizer load(const Options& options) {
       options.vocab.extension() == ".json" || std::filesystem::is_directory(options.vocab);
   if (!has_settings) return BertTokenizer::from_file(options.vocab, {.do_lower_case = !options.cased});
   if (options.cased) {
-    throw ValueError("--cased is for a vocab.txt; " + options.vocab.string() + " has its own settings");
+    throw ValueError(
+        fmt::format("--cased is for a vocab.txt; {} has its own settings", options.vocab.string()));
   }
   return std::filesystem::is_directory(options.vocab) ? BertTokenizer::from_directory(options.vocab)
                                                       : BertTokenizer::from_file(options.vocab);
@@ -76,7 +77,7 @@ std::string render(const Encoding& encoding) {
   std::string line;
   append_list("{\"input_ids\": [", encoding.input_ids, line);
   append_list("], \"token_type_ids\": [", encoding.token_type_ids, line);
-  return line + "]}\n";
+  return fmt::format("{}]}}\n", line);
 }
 
 int tokenize(const Options& options) {
@@ -86,7 +87,8 @@ int tokenize(const Options& options) {
   std::ifstream file;
   if (!from_stdin) {
     file.open(options.input);
-    if (!file || std::filesystem::is_directory(options.input)) throw FileError("cannot read " + name);
+    if (!file || std::filesystem::is_directory(options.input))
+      throw FileError(fmt::format("cannot read {}", name));
   }
   std::ios::sync_with_stdio(false);
   std::istream& input = from_stdin ? std::cin : file;
@@ -110,7 +112,7 @@ int tokenize(const Options& options) {
     }
     if (std::fwrite(output.data(), 1, output.size(), stdout) != output.size()) break;
   }
-  if (input.bad()) throw FileError("cannot read " + name);
+  if (input.bad()) throw FileError(fmt::format("cannot read {}", name));
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
   // Where SIGPIPE is ignored, a reader that has seen enough (head) is no news either.
   if (errno == EPIPE) return 1;

@@ -20,9 +20,9 @@ void make_directory(const std::filesystem::path& path) {
   if (error) throw FileError("cannot create directory " + path.string() + ": " + error.message());
 }
 
-LineFile::LineFile(std::filesystem::path path, bool truncate) : path_(std::move(path)) {
-  fd_.reset(
-      ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (truncate ? O_TRUNC : 0), 0644));
+LineFile::LineFile(std::filesystem::path path, Lines lines) : path_(std::move(path)) {
+  const int truncates = lines == Lines::remove ? O_TRUNC : 0;
+  fd_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | truncates, 0644));
   if (!fd_.valid()) throw FileError("cannot open " + path_.string() + ": " + std::strerror(errno));
 }
 

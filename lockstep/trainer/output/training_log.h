@@ -15,8 +15,10 @@ void make_directory(const std::filesystem::path& path);
 /// Appends whole lines to a file: each is one write, so several processes may share a file.
 class LineFile {
  public:
-  /// Creates the file, or with `truncate` empties it. Throws FileError naming it.
-  LineFile(std::filesystem::path path, bool truncate);
+  /// What becomes of the lines of an existing file.
+  enum class Lines { keep, remove };
+  /// Creates the file if it is missing. Throws FileError naming it.
+  explicit LineFile(std::filesystem::path path, Lines lines = Lines::keep);
   /// Appends `line` and a new line. Throws FileError.
   void append(const std::string& line);
 
