@@ -35,7 +35,7 @@ double seconds_of(const std::function<void()>& body) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Of the slowest rank.
+/// The slowest rank's.
 double slowest(const ProcessGroup& world, double seconds) {
   const at::Tensor most = at::tensor({seconds}, at::kDouble);
   world.all_reduce(most, {.op = ReduceOp::MAX});

@@ -88,7 +88,7 @@ void check_replicas(const DistributedDataParallel<M>& ddp,
                     CheckReplicasOptions options = {}) {
   detail::check_wrapper(detail::ReplicaOfWrapper(ddp), optimizers, std::move(options));
 }
-/// Of a module without a wrapper: `check_replicas(*model, optimizer, {.process_group = group})`.
+/// Compares a module without a wrapper: `check_replicas(*model, optimizer, {.process_group = group})`.
 void check_replicas(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer,
                     CheckReplicasOptions options = {});
 /// With several optimizers, or none.

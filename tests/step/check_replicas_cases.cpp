@@ -128,7 +128,7 @@ void write_bits(const at::Tensor& tensor, uint32_t bits) {
 }
 
 void verify_found(const std::function<void()>& check, const std::string& tensor, int culprit) {
-  // Of two ranks none is in the majority: the other one differs from rank 0.
+  // Neither of two ranks is in the majority: the other one differs from rank 0.
   const int expected = world().size() == 2 ? 1 : culprit;
   try {
     check();

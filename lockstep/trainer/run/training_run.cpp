@@ -354,8 +354,8 @@ void TrainingRun::save_checkpoint() {
   trainer_.call(LOCKSTEP_EVENT(on_save));
 }
 
-// Of buffers only dtype and shape: DistributedDataParallel copies rank 0's before each forward, and with ddp_broadcast_buffers false
-// they are each rank's own.
+// Buffers count by dtype and shape alone: DistributedDataParallel copies rank 0's before each forward, and with
+// ddp_broadcast_buffers false they are each rank's own.
 ReplicaItems TrainingRun::replica() const {
   ReplicaItems items;
   items.add_module(module_, {}, /*compare_buffers=*/false);
