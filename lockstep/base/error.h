@@ -77,4 +77,22 @@ class MismatchError : public CommError {
   using CommError::CommError;
 };
 
+/// A step (lockstep/step/step.h) failed on some rank, so it has failed on all of them: gradients are zero everywhere, and the
+/// next step and other collectives work. On a rank that failed itself, its own exception is nested in this one.
+class StepFailedError : public Error {
+ public:
+  /// `ranks`: those that failed first, within the step's group, in order; `place`: where the first of them was, such as
+  /// "in the loss".
+  explicit StepFailedError(const std::string& message, std::vector<int> ranks = {}, std::string place = "")
+      : Error(message), ranks_(std::move(ranks)), place_(std::move(place)) {}
+  /// Ranks, within the step's group, that failed by themselves, in order.
+  const std::vector<int>& ranks() const { return ranks_; }
+  /// Where the first of them was.
+  const std::string& place() const { return place_; }
+
+ private:
+  std::vector<int> ranks_;
+  std::string place_;
+};
+
 }  // namespace lockstep

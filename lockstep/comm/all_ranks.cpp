@@ -39,6 +39,8 @@ void on_all_ranks(const ProcessGroup& group, const std::function<void()>& body) 
     body();
   } catch (const CommError&) {
     throw;  // there is nobody left to agree with
+  } catch (const StepFailedError&) {
+    throw;  // all ranks know
   } catch (const std::exception&) {
     failure = std::current_exception();
   }

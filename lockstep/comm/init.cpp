@@ -199,6 +199,12 @@ job::LaunchEnvironment place_of(const InitOptions& options, const StoreAddress& 
   return launch;
 }
 
+/// Another job that this process joins has other groups.
+std::string next_world_name() {
+  static int worlds = 0;
+  return "world" + std::to_string(++worlds);
+}
+
 World join_job(const InitOptions& options, const job::LaunchEnvironment& launch, StorePtr store) {
   const auto backend = chosen_backend(options);
   joining_process();
@@ -215,7 +221,7 @@ World join_job(const InitOptions& options, const job::LaunchEnvironment& launch,
   if (debug_level() == DebugLevel::DETAIL) impl = make_checked(std::move(impl));
   impl = begin_timeline(std::move(impl), launch);
   job_slot().emplace(JoinedJob{
-      World(ProcessGroup(std::move(impl)), launch.local_rank, launch.local_world_size, launch.group_rank),
+      World(ProcessGroup(std::move(impl), {}, next_world_name()), launch.local_rank, launch.local_world_size, launch.group_rank),
       launch, std::move(store)});
   static const bool registered = ::on_exit(leave_at_exit, nullptr) == 0;
   (void)registered;

@@ -12,9 +12,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/algorithms/choice.h"
 #include "lockstep/comm/algorithms/on_tensors.h"
+#include "lockstep/comm/group_registry.h"
 #include "lockstep/comm/memory_overlap.h"
-#include "lockstep/comm/process_group/arguments.h"
 #include "lockstep/comm/parts.h"
+#include "lockstep/comm/process_group/arguments.h"
 #include "lockstep/comm/process_group/gather.h"
 #include "lockstep/comm/process_group/groups.h"
 #include "lockstep/comm/process_group/impl.h"
@@ -67,7 +68,7 @@ void needs_shared_memory(const char* what, const std::string& backend) {
       fmt::format("{} needs ranks of one machine on the \"lockstep\" backend, not \"{}\"", what, backend));
 }
 
-ProcessGroup::ProcessGroup(std::shared_ptr<Impl> impl, std::vector<int> global_ranks)
+ProcessGroup::ProcessGroup(std::shared_ptr<Impl> impl, std::vector<int> global_ranks, const std::string& name)
     : handle_(std::make_shared<Handle>()) {
   handle_->rank = impl->rank();
   handle_->backend_name = impl->name();
@@ -78,6 +79,14 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Impl> impl, std::vector<int> global_r
     std::iota(handle_->global_ranks.begin(), handle_->global_ranks.end(), 0);
   }
   handle_->impl = std::move(impl);
+  handle_->name = name;
+  if (!name.empty()) detail::register_group(handle_->impl, name, handle_->global_ranks);
+}
+
+/// For a group that all ranks make of this one.
+std::string ProcessGroup::next_name() const {
+  const int number = ++handle_->groups_made;
+  return handle_->name.empty() ? "" : fmt::format("{}/{}", handle_->name, number);
 }
 
 void ProcessGroup::refuse() const {
@@ -125,7 +134,10 @@ ProcessGroup ProcessGroup::new_group(std::vector<int> ranks, NewGroupOptions opt
   check_ranks("new_group", ranks, size());
   std::vector<int> global;
   for (const int rank : ranks) global.push_back(get_global_rank(rank));
-  if (auto made = impl().new_group(ranks, timeout)) return ProcessGroup(std::move(made), std::move(global));
+  const std::string name = next_name();
+  if (auto made = impl().new_group(ranks, timeout)) {
+    return ProcessGroup(std::move(made), std::move(global), name);
+  }
   auto outside = std::make_shared<Handle>();
   outside->global_ranks = std::move(global);
   outside->backend_name = backend_name();
@@ -156,7 +168,8 @@ ProcessGroup ProcessGroup::duplicate() const {
   if (size() == 1) return *this;
   std::vector<int> everyone(static_cast<size_t>(size()));
   std::iota(everyone.begin(), everyone.end(), 0);
-  ProcessGroup made(impl().new_group(everyone, timeout()), global_ranks());
+  const std::string name = next_name();
+  ProcessGroup made(impl().new_group(everyone, timeout()), global_ranks(), name);
   std::erase_if(handle_->duplicates, [](const auto& duplicate) { return duplicate.expired(); });
   handle_->duplicates.push_back(made.handle_);
   return made;

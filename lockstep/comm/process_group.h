@@ -110,7 +110,9 @@ class ProcessGroup {
   using TensorList = std::vector<at::Tensor>;  ///< one tensor per rank, or per operation
 
   /// For those who add backends; programs get groups from init() and new_group().
-  explicit ProcessGroup(std::shared_ptr<Impl> impl, std::vector<int> global_ranks = {});
+  /// `name`: the same on all ranks, and no other group's; none: a step that fails leaves the group as it is.
+  explicit ProcessGroup(std::shared_ptr<Impl> impl, std::vector<int> global_ranks = {},
+                        const std::string& name = "");
 
   /// This process's rank in the group; -1 where it is none of its members.
   int rank() const { return handle_->rank; }
@@ -292,6 +294,8 @@ class ProcessGroup {
     if (handle_->impl) return *handle_->impl;
     refuse();
   }
+  /// For those who add to groups: what lives as long as the group does.
+  std::shared_ptr<void>& companion() const { return handle_->companion; }
 
  private:
   /// What copies of a group share.
@@ -302,9 +306,13 @@ class ProcessGroup {
     std::string backend_name;
     std::chrono::milliseconds timeout{};
     std::vector<std::weak_ptr<Handle>> duplicates{};
+    std::string name{};   // in the registry (group_registry.h)
+    int groups_made = 0;  // of this one: the same on all ranks
+    std::shared_ptr<void> companion{};
   };
   explicit ProcessGroup(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
   [[noreturn]] void refuse() const;
+  std::string next_name() const;
   std::shared_ptr<Handle> handle_;
 };
 

@@ -220,7 +220,13 @@ struct alignas(kLine) MemberProgress {
   std::atomic<uint64_t> closed;  ///< release: it starts no operation from this one on; 0: it may start any
 };
 
-enum class FailureKind : uint32_t { none, timeout, peer_lost, mismatch };
+enum class FailureKind : uint32_t {
+  none,
+  timeout,
+  peer_lost,
+  mismatch,
+  step,  ///< a member's step failed: the group is renewed and goes on
+};
 
 /// Some of a group's ranks, one bit each.
 struct RankSet {

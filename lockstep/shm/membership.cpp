@@ -32,30 +32,73 @@ void Membership::ring_sleepers() {
 void Membership::ring(int member) { shm::ring(segment_.doorbell(segment_rank_of(member))); }
 
 bool Membership::take_failure() {
+  if (failure_->kind == FailureKind::step) {
+    set_broken(failure_->kind, failure_->message, failure_->lost_rank, failure_->missing);
+    return true;
+  }
   set_broken(failure_->kind,
              "rank " + std::to_string(failure_->reported_by) + " reported: " + failure_->message,
              failure_->lost_rank, failure_->missing);
   return true;
 }
 
+bool Membership::report(FailureKind kind, const std::string& message, int lost_rank,
+                        const RankSet& missing) {
+  uint32_t expected = 0;
+  if (!failure_->state.compare_exchange_strong(expected, 1, std::memory_order_relaxed)) return false;
+  failure_->kind = kind;
+  failure_->reported_by = rank_;
+  failure_->lost_rank = lost_rank;
+  failure_->missing = missing;
+  const size_t length = std::min(message.size(), sizeof failure_->message - 1);
+  std::memcpy(failure_->message, message.data(), length);
+  failure_->message[length] = '\0';
+  failure_->state.store(2, std::memory_order_release);
+  full_fence();
+  ring_sleepers();
+  return true;
+}
+
 void Membership::fail(FailureKind kind, const std::string& message, int lost_rank, const RankSet& missing) {
   const std::string full = "[lockstep] rank " + std::to_string(rank_) + ": " + message;
-  uint32_t expected = 0;
-  if (failure_->state.compare_exchange_strong(expected, 1, std::memory_order_relaxed)) {
-    failure_->kind = kind;
-    failure_->reported_by = rank_;
-    failure_->lost_rank = lost_rank;
-    failure_->missing = missing;
-    const size_t length = std::min(full.size(), sizeof failure_->message - 1);
-    std::memcpy(failure_->message, full.data(), length);
-    failure_->message[length] = '\0';
-    failure_->state.store(2, std::memory_order_release);
-    full_fence();
-    ring_sleepers();
-    print_flight_recorder();
-  }
+  if (report(kind, full, lost_rank, missing)) print_flight_recorder();
   set_broken(kind, full, lost_rank, missing);
   std::rethrow_exception(broken_);
+}
+
+void Membership::interrupt(const std::string& why) {
+  report(FailureKind::step, why, rank_, {});
+  if (!broken_) set_broken(FailureKind::step, why, rank_, {});
+}
+
+void Membership::clear_own_part() {
+  const auto ranks = static_cast<size_t>(size());
+  const auto self = static_cast<size_t>(rank_);
+  const GroupLayout layout(ranks);
+  std::byte* const area = segment_.group_area(area_);
+  auto* const posts = reinterpret_cast<Post*>(area + layout.posts);
+  auto* const slices = reinterpret_cast<Slice*>(area + layout.slices);
+  auto* const channels = reinterpret_cast<Channel*>(area + layout.channels);
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    posts[slot * ranks + self].sequence.store(0, std::memory_order_relaxed);
+    Slice& slice = slices[slot * ranks + self];
+    slice.unclaimed.store(0, std::memory_order_relaxed);
+    slice.done.store(0, std::memory_order_relaxed);
+    slice.filled.store(0, std::memory_order_relaxed);
+  }
+  // The channels to this rank; their senders have stopped.
+  for (size_t from = 0; from < ranks; ++from) {
+    Channel& channel = channels[from * ranks + self];
+    channel.taken.store(0, std::memory_order_relaxed);
+    for (ChannelEntry& entry : channel.entries) entry.number.store(0, std::memory_order_relaxed);
+  }
+  progress_[rank_].consumed.store(0, std::memory_order_relaxed);
+  progress_[rank_].closed.store(0, std::memory_order_relaxed);
+  progress_[rank_].state.store(MemberState::active, std::memory_order_relaxed);
+  if (rank_ != 0) return;
+  failure_->state.store(0, std::memory_order_relaxed);
+  // What was given up while the group was broken may be handed out again.
+  segment_.area_record(area_).generation.fetch_add(1, std::memory_order_release);
 }
 
 void Membership::print_flight_recorder() const {
@@ -107,6 +150,9 @@ void Membership::set_broken(FailureKind kind, const std::string& message, int lo
     }
     case FailureKind::peer_lost:
       broken_ = std::make_exception_ptr(PeerLostError(message, lost_rank));
+      return;
+    case FailureKind::step:
+      broken_ = std::make_exception_ptr(StepFailedError(message));
       return;
     case FailureKind::mismatch:
     case FailureKind::none:

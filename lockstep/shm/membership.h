@@ -82,11 +82,18 @@ class Membership {
   void check_broken() {
     if (notice_failure()) std::rethrow_exception(broken_);
   }
+  /// Breaks the group for all ranks, because a step has failed: whoever waits gets a StepFailedError.
+  void interrupt(const std::string& why);
+  /// What the group is left with after interrupt() or a failure, as far as this rank has written it, becomes what it is
+  /// at first. All members call it while none of them touches the group; each makes a new Membership after that.
+  void clear_own_part();
   /// Breaks the group for all ranks and throws.
   [[noreturn]] void fail(FailureKind kind, const std::string& message, int lost_rank = -1,
                          const RankSet& missing = {});
 
  private:
+  /// Writes the group's failure record, if no other rank has; says whether this rank did.
+  bool report(FailureKind kind, const std::string& message, int lost_rank, const RankSet& missing);
   /// Makes the reported failure this rank's, and returns true.
   [[gnu::cold]] bool take_failure();
   /// As far as operation `sequence` needs it; 0: altogether.

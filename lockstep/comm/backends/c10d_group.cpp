@@ -97,6 +97,7 @@ class C10dWorkAdapter : public Work {
     try {
       work_->wait(timeout.value_or(timeout_));
     } catch (const std::exception& error) {
+      engine_->has_failed = true;
       fail(what_, error);
     }
   }
@@ -203,6 +204,28 @@ class C10dGroup : public ProcessGroup::Impl {
     return std::make_shared<C10dGroup>(factory_, store_of(number), engine, timeout);
   }
 
+  void interrupt(const std::string& /*why*/) noexcept override {
+    if (auto* const engine = dynamic_cast<Interruptible*>(backend_.get())) {
+      engine->interrupt();
+    } else {
+      backend_->abort();
+    }
+  }
+  bool is_interrupted() const override { return engine_->has_failed; }
+  void clear() override { engine_->has_failed = false; }
+  void renew() override {
+    home_.reset();  // how much each rank has begun is no longer comparable
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(
+        "lockstep/renewed/" + std::to_string(++renewals_), store_);
+    auto fresh = factory_(store, rank(), size(), timeout_);
+    auto* const engine = dynamic_cast<Interruptible*>(backend_.get());
+    // If it can, the old engine goes on, whose threads are there: `fresh` ends here then.
+    if (engine != nullptr && engine->take_over(*fresh)) return;
+    keep_for_ever(std::exchange(backend_, fresh));
+    engine_ = std::make_shared<Engine>();
+    engine_->backend = backend_;
+  }
+
  private:
   c10::intrusive_ptr<c10d::Work> begin(const Collective& collective);
   WorkPtr start_average_of_integers(const Collective& collective);
@@ -246,7 +269,7 @@ class C10dGroup : public ProcessGroup::Impl {
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::string name_;
   // These counters are equal on all ranks, as all ranks make the same groups.
-  int groups_made_ = 0, rounds_ = 0;
+  int groups_made_ = 0, rounds_ = 0, renewals_ = 0;
   std::shared_ptr<SpareEngines> spares_ = std::make_shared<SpareEngines>();  // of this group's duplicates
   std::shared_ptr<SpareEngines> home_{};  // where this duplicate's engine goes; its number there
   int number_ = 0;

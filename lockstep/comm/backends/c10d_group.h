@@ -17,6 +17,19 @@ namespace lockstep::backends {
 using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout)>;
 
+/// An engine that a step's failure can interrupt.
+class Interruptible {
+ public:
+  /// What is in flight, here and on the other ranks, ends with an error. Thread-safe.
+  virtual void interrupt() noexcept = 0;
+  /// After interrupt(): goes on, as new, with the connections of `fresh`, an engine of the same kind and ranks. False if
+  /// an operation does not end: then `fresh` must take this one's place.
+  virtual bool take_over(c10d::Backend& fresh) = 0;
+
+ protected:
+  ~Interruptible() = default;
+};
+
 /// The store must live as long as the group: groups made of it meet there, too.
 std::shared_ptr<ProcessGroup::Impl> wrap_c10d(BackendFactory factory, c10::intrusive_ptr<c10d::Store> store,
                                               int rank, int size, std::chrono::milliseconds timeout);

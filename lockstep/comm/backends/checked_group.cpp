@@ -31,6 +31,11 @@ class CheckedGroup : public ForwardingGroup {
     auto made = group_->new_group(members, timeout);
     return made ? make_checked(std::move(made)) : nullptr;
   }
+  void clear() override {
+    difference_.clear();
+    collectives_ = 0;  // the ranks may have come to different numbers
+    group_->clear();
+  }
 
  private:
   void check(const std::string& call, Timeout timeout) {

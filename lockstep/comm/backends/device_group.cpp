@@ -33,6 +33,19 @@ class DeviceGroup : public ForwardingGroup {
     group_->shutdown();
     device_->shutdown();
   }
+  void interrupt(const std::string& why) noexcept override {
+    group_->interrupt(why);
+    device_->interrupt(why);
+  }
+  bool is_interrupted() const override { return group_->is_interrupted() || device_->is_interrupted(); }
+  void clear() override {
+    group_->clear();
+    device_->clear();
+  }
+  void renew() override {
+    group_->renew();
+    device_->renew();
+  }
   std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
     auto host = group_->new_group(members, timeout);
     auto device = device_->new_group(members, timeout);

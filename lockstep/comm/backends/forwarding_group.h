@@ -1,6 +1,7 @@
 // What the backends that stand around another one have in common.
 #pragma once
 
+#include <string>
 #include <utility>
 
 #include "lockstep/comm/process_group/impl.h"
@@ -30,6 +31,10 @@ class ForwardingGroup : public ProcessGroup::Impl {
   at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override {
     return group_->empty_common(sizes, dtype);
   }
+  void interrupt(const std::string& why) noexcept override { group_->interrupt(why); }
+  bool is_interrupted() const override { return group_->is_interrupted(); }
+  void clear() override { group_->clear(); }
+  void renew() override { group_->renew(); }
 
  protected:
   std::shared_ptr<Impl> group_;

@@ -1,10 +1,13 @@
 // The only source that sees ProcessGroupGloo.hpp, through the declarations in gloo_abi/.
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
 #include "lockstep/comm/backends/c10d_group.h"
 
 namespace lockstep::backends {
@@ -20,6 +23,51 @@ std::shared_ptr<::gloo::transport::Device> device_of(const std::string& host) {
   return device;
 }
 
+/// Gloo whose connections can be closed and replaced.
+class RenewableGloo final : public c10d::ProcessGroupGloo, public Interruptible {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+
+  void interrupt() noexcept override {
+    const std::lock_guard lock(mutex_);
+    for (const auto& context : std::exchange(is_closed_, true) ? Contexts() : contexts_) {
+      try {
+        context->closeConnections();
+      } catch (const std::exception& error) {
+        log::debug(std::string("Gloo: connections that are to be closed: ") + error.what());
+      }
+    }
+  }
+
+  bool take_over(c10d::Backend& fresh) override {
+    auto& other = dynamic_cast<RenewableGloo&>(fresh);
+    if (!is_idle_soon()) return false;
+    const std::lock_guard lock(mutex_);
+    std::swap(contexts_, other.contexts_);
+    collectiveCounter_ = 0;
+    is_closed_ = false;
+    other.is_closed_ = true;
+    return true;
+  }
+
+ private:
+  using Contexts = std::vector<std::shared_ptr<::gloo::Context>>;
+
+  /// An operation ends when its peer closes the connection. If this rank has closed it first, Gloo does not tell the
+  /// operation, which ends with its timeout.
+  bool is_idle_soon() {
+    constexpr auto kLongest = std::chrono::milliseconds(20);
+    std::unique_lock lock(workMutex_);
+    return workConsumeCV_.wait_for(lock, kLongest, [this] {
+      return workQueue_.empty() && std::none_of(workInProgress_.begin(), workInProgress_.end(),
+                                                [](const auto& work) { return work != nullptr; });
+    });
+  }
+
+  std::mutex mutex_;
+  bool is_closed_ = false;
+};
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -27,7 +75,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   try {
     options->devices.push_back(device_of(host));
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+    return c10::make_intrusive<RenewableGloo>(store, rank, size, options);
   } catch (const std::exception& error) {
     throw CommError("rank " + std::to_string(rank) + ": Gloo could not connect the " + std::to_string(size) +
                     " ranks from " + host + ": " + error.what());

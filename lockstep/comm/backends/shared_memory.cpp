@@ -42,7 +42,7 @@ at::Tensor one_after_another(std::span<const at::Tensor> tensors) {
 
 size_t count_of(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
 
-class ShmGroup : public ProcessGroup::Impl {
+class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<ShmGroup> {
  public:
   explicit ShmGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
@@ -55,7 +55,7 @@ class ShmGroup : public ProcessGroup::Impl {
   Timeout timeout() const override { return group().timeout(); }
   void set_timeout(Timeout timeout) override { group().set_timeout(timeout); }
   c10::intrusive_ptr<c10d::Backend> backend() override {
-    return make_c10d_backend(ProcessGroup(std::make_shared<ShmGroup>(state_)));
+    return make_c10d_backend(ProcessGroup(shared_from_this()));
   }
 
   WorkPtr start(const Collective& collective) override;
@@ -88,6 +88,17 @@ class ShmGroup : public ProcessGroup::Impl {
   at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override;
 
   std::shared_ptr<ProcessGroup::Impl> new_group(const std::vector<int>& members, Timeout timeout) override;
+
+  void interrupt(const std::string& why) noexcept override { group().interrupt(why); }
+  bool is_interrupted() const override { return group().has_stopped(); }
+  void clear() override { group().retire(); }
+  /// Works of before keep the old state, which has ended.
+  void renew() override {
+    const shm::Group& old = group();
+    std::vector<int> members;
+    for (int m = 0; m < old.size(); ++m) members.push_back(old.segment_rank_of(m));
+    state_ = std::make_shared<State>(state_->node, old.area(), std::move(members), old.rank(), old.timeout());
+  }
 
  private:
   shm::Group& group() const { return state_->group; }

@@ -17,6 +17,7 @@ namespace lockstep::backends {
 struct Engine {
   c10::intrusive_ptr<c10d::Backend> backend;
   std::atomic<int64_t> begun = 0, ended_well = 0;
+  std::atomic<bool> has_failed = false;  ///< an operation has, since it was made or renewed
 };
 
 /// Gloo's tear-down aborts the process now and then (a thread destroyed while it runs; seen in 3 of 107 jobs

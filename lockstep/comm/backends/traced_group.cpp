@@ -102,6 +102,11 @@ class TracedGroup : public ForwardingGroup {
     group_->progress();
     look_for_ends();
   }
+  void clear() override {
+    group_->clear();
+    const std::lock_guard lock(mutex_);
+    in_progress_.clear();
+  }
   std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
     auto made = group_->new_group(members, timeout);
     return made ? make_traced(std::move(made)) : nullptr;

@@ -44,6 +44,18 @@ class ProcessGroup::Impl {
   /// Makes a group of `members`, sorted ranks of this group; all ranks of this group call it, with the same
   /// list. Null where this rank is none of them.
   virtual std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) = 0;
+
+  // When a step has failed (lockstep/step/step.h), in this order, on all members:
+  /// Every wait in the group, on whichever rank, ends with an error, and so does every later call. Thread-safe.
+  virtual void interrupt(const std::string& why) noexcept = 0;
+  /// Has this rank met a failure of the group, another rank's interrupt() for one?
+  virtual bool is_interrupted() const = 0;
+  /// Everyone has been interrupted, and nobody touches the group: this rank's part of it becomes what it was at first.
+  /// Works of before are dead.
+  virtual void clear() = 0;
+  /// All members have cleared their parts: the group goes on, as new. Blocks, where the backend must connect again,
+  /// until all members are there.
+  virtual void renew() = 0;
 };
 
 /// For what only the "lockstep" backend has.

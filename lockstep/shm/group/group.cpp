@@ -122,7 +122,34 @@ void Group::leave() {
       engine_.wake_own_threads();
     }
   }
-  // Threads that wait here look at this object once more before they go.
+  wait_for_waiting();
+}
+
+void Group::interrupt(const std::string& why) {
+  if (members_->is_copy()) return;
+  const Engine::Lock lock(engine_.mutex());
+  if (left_) return;
+  members_->interrupt(why);
+  engine_.wake_own_threads();
+}
+
+void Group::retire() {
+  if (members_->is_copy()) return;
+  {
+    const Engine::Lock lock(engine_.mutex());
+    if (!std::exchange(left_, true)) {
+      engine_.detach(*this);
+      operations_.give_up();
+      members_->on_broken({});
+      members_->clear_own_part();
+      engine_.wake_own_threads();
+    }
+  }
+  wait_for_waiting();
+}
+
+/// Threads that wait here look at this object once more before they go.
+void Group::wait_for_waiting() {
   const auto nobody_waits = [this] {
     const Engine::Lock lock(engine_.mutex());
     return waiting_ == 0;
@@ -136,7 +163,10 @@ Engine::Lock Group::enter() const {
 }
 
 void Group::check_usable() {
-  if (left_) throw Error("the process group of this operation was destroyed before the operation had ended");
+  // One that has retired is both.
+  if (left_ && !members_->is_broken()) {
+    throw Error("the process group of this operation was destroyed before the operation had ended");
+  }
   members_->check_broken();
 }
 

@@ -53,12 +53,19 @@ class Group final : private Driven {
   void close();
   /// Members that still wait for this one are told. What is in flight ends here; later calls throw Error.
   void leave();
+  /// A step has failed: every wait in the group, on whichever rank, ends with StepFailedError, and so does every later
+  /// call. Thread-safe.
+  void interrupt(const std::string& why);
+  /// After interrupt(): this object ends, and leaves its part of the area as it was at first, for another Group of the
+  /// same members. They all call it while none of them touches the group, and make the new one once all have.
+  void retire();
 
   int rank() const { return members_->rank(); }
   int size() const { return members_->size(); }
   std::chrono::milliseconds timeout() const { return timeout_.load(std::memory_order_relaxed); }
   void set_timeout(std::chrono::milliseconds timeout) { timeout_.store(timeout, std::memory_order_relaxed); }
   int segment_rank_of(int member) const { return members_->segment_rank_of(member); }
+  int area() const { return members_->area(); }
   /// Will nothing that is in flight go on any more?
   bool has_stopped() const;
 
@@ -184,6 +191,8 @@ class Group final : private Driven {
 
   Engine& engine_;
   bool oversubscribed_;
+  /// No thread of this process is inside any more.
+  void wait_for_waiting();
   bool left_ = false;
   int waiting_ = 0;                      // threads in wait_until()
   std::shared_ptr<Membership> members_;  // shared with memory that is released later

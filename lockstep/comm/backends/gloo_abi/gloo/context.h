@@ -1,4 +1,4 @@
-// The one member that ProcessGroupGloo.hpp calls; see README.md.
+// The members that ProcessGroupGloo.hpp and ../../gloo.cpp call; see README.md.
 #pragma once
 
 #include <chrono>
@@ -11,6 +11,7 @@ namespace gloo {
 class Context {
  public:
   void setTimeout(std::chrono::milliseconds timeout);
+  void closeConnections();
 };
 
 }  // namespace gloo

@@ -1,0 +1,89 @@
+#include "lockstep/comm/step_members.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+namespace lockstep::detail {
+namespace {
+
+struct Members {
+  std::mutex mutex;
+  std::vector<StepMember*> all;  // in the order of construction
+};
+
+/// Never destroyed: members may be globals.
+Members& members() {
+  static auto* const members = new Members();
+  return *members;
+}
+
+std::atomic<StepUnderWay*> current_step{nullptr};
+
+}  // namespace
+
+StepMember::StepMember() {
+  const std::lock_guard lock(members().mutex);
+  members().all.push_back(this);
+}
+
+StepMember::~StepMember() {
+  const std::lock_guard lock(members().mutex);
+  std::erase(members().all, this);
+}
+
+void for_each_step_member(const std::function<void(StepMember&)>& call) {
+  std::vector<StepMember*> all;
+  {
+    const std::lock_guard lock(members().mutex);
+    all = members().all;
+  }
+  for (StepMember* const member : all) call(*member);
+}
+
+namespace {
+
+thread_local int updates = 0;  // under way
+
+}  // namespace
+
+WeightUpdate::WeightUpdate(const char* name) {
+  if (updates == 0) {
+    if (StepUnderWay* const step = StepUnderWay::current()) {
+      step->set_place("in the step() of ", name);
+      is_skipped_ = !step->agree();
+    }
+  }
+  ++updates;
+}
+
+WeightUpdate::WeightUpdate(AgreedBefore /*agreed*/) { ++updates; }
+
+WeightUpdate::~WeightUpdate() {
+  if (--updates > 0) return;
+  if (StepUnderWay* const step = StepUnderWay::current()) step->set_place("after an optimizer's step()", "");
+}
+
+StepUnderWay* StepUnderWay::current() { return current_step.load(std::memory_order_acquire); }
+
+void StepUnderWay::set_current(StepUnderWay* step) { current_step.store(step, std::memory_order_release); }
+
+namespace {
+
+const JoinedSteps* the_joined_steps = nullptr;
+thread_local const JoinedRanks* the_joined_ranks = nullptr;
+
+}  // namespace
+
+const JoinedSteps* joined_steps() { return the_joined_steps; }
+
+bool set_joined_steps(const JoinedSteps* steps) {
+  the_joined_steps = steps;
+  return true;
+}
+
+const JoinedRanks* joined_ranks() { return the_joined_ranks; }
+
+void set_joined_ranks(const JoinedRanks* ranks) { the_joined_ranks = ranks; }
+
+}  // namespace lockstep::detail

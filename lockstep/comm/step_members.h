@@ -1,0 +1,123 @@
+// What a step (lockstep/step/step.h) and those who take part in it ask of each other.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep::detail {
+
+/// Something that a failed step must leave as it was. Every object takes part from its constructor to its destructor.
+/// The calls come in the thread of the step, in the order of construction, and must start nothing collective.
+class StepMember {
+ public:
+  StepMember();
+  StepMember(const StepMember&) = delete;
+  StepMember& operator=(const StepMember&) = delete;
+  virtual ~StepMember();
+
+  /// A step begins.
+  virtual void begin_step() {}
+  /// This rank has done its part. Here what all ranks have started for the next step may be waited for: later another
+  /// rank's failure in the next step could end the wait.
+  virtual void complete_step() {}
+  /// It has succeeded on all ranks.
+  virtual void commit_step() {}
+  /// It has failed. Nothing is in flight any more and no other rank touches this one's memory: gradients become zero,
+  /// and all else is what it was when the step began, the same on all ranks.
+  virtual void fail_step() = 0;
+  /// A number that changes, as good as always, when weights are written: of a few of their elements and of their version
+  /// counters (LibTorch's optimizers leave those alone).
+  virtual uint64_t probe_weights() const { return 0; }
+  /// The weights that all ranks have alike, in an order that is the same on all of them.
+  virtual std::vector<at::Tensor> weights() const { return {}; }
+  /// What goes to the other ranks together with weights.
+  virtual std::vector<at::Tensor> buffers() const { return {}; }
+};
+
+/// Calls `call` with every member of this process, in the order of construction.
+void for_each_step_member(const std::function<void(StepMember&)>& call);
+
+/// Before an optimizer writes weights: in a step, waits until all ranks are here. One that calls another's step()
+/// agrees once, for both.
+class WeightUpdate {
+ public:
+  /// `name`: of the optimizer, for errors. Throws StepFailedError if a rank has failed. Blocks, in a step.
+  explicit WeightUpdate(const char* name);
+  /// For a rank that has joined and takes part in the others' step(): they have agreed.
+  struct AgreedBefore {};
+  explicit WeightUpdate(AgreedBefore agreed);
+  WeightUpdate(const WeightUpdate&) = delete;
+  ~WeightUpdate();
+  /// skip_step() was called: do nothing.
+  bool is_skipped() const { return is_skipped_; }
+
+ private:
+  bool is_skipped_ = false;
+};
+
+/// The step that this process is in.
+class StepUnderWay {
+ public:
+  /// Null outside of steps.
+  static StepUnderWay* current();
+
+  /// Throws StepFailedError if the step is known to have failed, here or elsewhere.
+  virtual void check() = 0;
+  /// It fails here, now: waits of the other ranks end, and so do this rank's. `place`: for the error, such as "in the
+  /// forward of Net". `cause` may be null. Does not throw.
+  virtual void fail(const std::string& place, std::exception_ptr cause) noexcept = 0;
+  /// It ends on all ranks without an exception; see skip_step().
+  virtual void skip() = 0;
+  /// Blocks until all ranks are here. Throws StepFailedError if one of them has failed. False: skip_step() was called,
+  /// do nothing. Before weights are written.
+  virtual bool agree() = 0;
+  /// Where this rank is, for errors: "in the forward of Net".
+  virtual void set_place(const char* place, const std::string& name) = 0;
+
+ protected:
+  ~StepUnderWay() = default;
+  /// One at a time.
+  static void set_current(StepUnderWay* step);
+};
+
+/// The steps of the others, for a rank that has no inputs left (lockstep/parallel/join.h).
+class JoinedStep {
+ public:
+  virtual ~JoinedStep() = default;
+  /// The others are in an optimizer's step(), or at the step's end. Returns false if the step has failed; everything is
+  /// as it was before it then, and this object has ended. Both block.
+  virtual bool meet() = 0;
+  virtual bool end() = 0;
+  /// This rank has met the failure in something else.
+  virtual void fail(std::exception_ptr cause) = 0;
+};
+
+/// How join() gets at steps, which stand above it. Null unless the program has steps.
+struct JoinedSteps {
+  /// Called by all ranks of the group before some of them may miss a step. Blocks.
+  void (*prepare)(const ProcessGroup& group);
+  /// The step that the others are in.
+  std::unique_ptr<JoinedStep> (*begin)(const ProcessGroup& group);
+};
+const JoinedSteps* joined_steps();
+/// At the start of the program.
+bool set_joined_steps(const JoinedSteps* steps);
+
+/// What a step calls before the ranks meet, while join() goes on in this thread: it tells the ranks that have joined.
+struct JoinedRanks {
+  const ProcessGroup* group;
+  std::function<void(bool is_end)> announce;
+};
+/// Of the join() that goes on; null outside.
+const JoinedRanks* joined_ranks();
+void set_joined_ranks(const JoinedRanks* ranks);
+
+}  // namespace lockstep::detail
