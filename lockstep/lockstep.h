@@ -63,6 +63,8 @@
 #include "lockstep/state/random_state.h"
 #include "lockstep/state/state_dict.h"
 #include "lockstep/state/stateful.h"
+#include "lockstep/step/check_replicas.h"
+#include "lockstep/step/step.h"
 #include "lockstep/timeline/timeline.h"
 #include "lockstep/tracking/csv_tracker.h"
 #include "lockstep/tracking/json_lines_tracker.h"

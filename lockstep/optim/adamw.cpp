@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/step_members.h"
 #include "lockstep/optim/group_tensors.h"
 #include "lockstep/optim/memory/fused.h"
 #include "lockstep/optim/optimizer_state.h"
@@ -49,6 +50,9 @@ torch::Tensor FusedAdamW::step(LossClosure closure) {
     const at::AutoGradMode enable_grad(true);
     loss = closure();
   }
+  detail::verify_full_precision("FusedAdamW::step", param_groups_);
+  const detail::WeightUpdate update("FusedAdamW");
+  if (update.is_skipped()) return loss;
   const at::NoGradGuard no_grad;
   const timeline::Span span("FusedAdamW", timeline::Kind::optimizer);
   detail::keep_once("FusedAdamW", param_groups_);  // what was put into param_groups() since

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/step_members.h"
 #include "lockstep/optim/group_tensors.h"
 #include "lockstep/optim/memory/fused.h"
 #include "lockstep/optim/optimizer_state.h"
@@ -44,6 +45,9 @@ torch::Tensor FusedSGD::step(LossClosure closure) {
     const at::AutoGradMode enable_grad(true);
     loss = closure();
   }
+  detail::verify_full_precision("FusedSGD::step", param_groups_);
+  const detail::WeightUpdate update("FusedSGD");
+  if (update.is_skipped()) return loss;
   const at::NoGradGuard no_grad;
   const timeline::Span span("FusedSGD", timeline::Kind::optimizer);
   detail::keep_once("FusedSGD", param_groups_);  // what was put into param_groups() since

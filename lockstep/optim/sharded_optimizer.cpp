@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/step_members.h"
+#include "lockstep/optim/group_tensors.h"
 #include "lockstep/optim/optimizer_state.h"
 
 namespace lockstep {
@@ -208,6 +210,9 @@ torch::Tensor ShardedOptimizer::step(LossClosure closure) {
     const at::AutoGradMode enable_grad(true);
     loss = closure();
   }
+  verify_full_precision((name_ + "::step").c_str(), param_groups_);
+  const WeightUpdate update(name_.c_str());
+  if (update.is_skipped()) return loss;
   announce(JoinSession::Phase::step, learning_rates());
   step_share();
   return loss;
@@ -241,6 +246,7 @@ void ShardedOptimizer::shadow(const JoinSession::Answer& answer) {
   std::vector<double> rates = learning_rates();
   tell(answer.highest_active_rank, rates);
   for (size_t g = 0; g < rates.size(); ++g) param_groups_[g].options().set_lr(rates[g]);
+  const WeightUpdate update{WeightUpdate::AgreedBefore{}};
   step_share();
 }
 

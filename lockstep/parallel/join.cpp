@@ -1,6 +1,10 @@
 #include "lockstep/parallel/join.h"
 
+#include <exception>
+#include <memory>
+
 #include "lockstep/base/error.h"
+#include "lockstep/comm/step_members.h"
 
 namespace lockstep {
 namespace {
@@ -22,6 +26,55 @@ class InSession {
   const std::vector<Joinable>& members_;
 };
 
+/// The steps of this rank, which has inputs, meet the others through the session while this lives.
+class AnnouncesSteps {
+ public:
+  explicit AnnouncesSteps(const std::shared_ptr<detail::JoinSession>& session, const ProcessGroup& group)
+      : ranks_{.group = &group, .announce = [session](bool is_end) {
+                 using Phase = detail::JoinSession::Phase;
+                 session->announce(/*member=*/0, is_end ? Phase::end : Phase::agreement);
+               }} {
+    detail::set_joined_ranks(&ranks_);
+  }
+  AnnouncesSteps(const AnnouncesSteps&) = delete;
+  ~AnnouncesSteps() { detail::set_joined_ranks(nullptr); }
+
+ private:
+  detail::JoinedRanks ranks_;
+};
+
+/// What a rank without inputs does while others have some.
+class Shadow {
+ public:
+  Shadow(const std::vector<Joinable>& members, const ProcessGroup& group) : members_(members), group_(group) {}
+
+  void follow(const detail::JoinSession::Answer& answer) {
+    using Phase = detail::JoinSession::Phase;
+    if (answer.phase == Phase::agreement) {
+      if (!under_way().meet()) step_.reset();
+    } else if (answer.phase == Phase::end) {
+      under_way().end();
+      step_.reset();
+    } else {
+      members_[static_cast<size_t>(answer.member)].member().shadow(answer);
+    }
+  }
+  /// Some rank's step has failed while this rank was in something else.
+  void fail(const std::exception_ptr& cause) {
+    under_way().fail(cause);
+    step_.reset();
+  }
+
+ private:
+  detail::JoinedStep& under_way() {
+    if (!step_) step_ = detail::joined_steps()->begin(group_);
+    return *step_;
+  }
+  const std::vector<Joinable>& members_;
+  const ProcessGroup& group_;
+  std::unique_ptr<detail::JoinedStep> step_;
+};
+
 }  // namespace
 
 void join(const std::vector<Joinable>& members, const std::function<void()>& body, JoinOptions options) {
@@ -37,20 +90,29 @@ void join(const std::vector<Joinable>& members, const std::function<void()>& bod
   const auto session = std::make_shared<detail::JoinSession>(group, options.divide_by_initial_world_size,
                                                              options.throw_on_early_termination);
   const InSession in_session(members, session);
-  body();
+  if (const detail::JoinedSteps* const steps = detail::joined_steps()) steps->prepare(group);
+  {
+    const AnnouncesSteps announces(session, group);
+    body();
+  }
   for (const Joinable& joinable : members) {
     joinable.member().recover();
     joinable.member().has_joined();
   }
+  Shadow shadow(members, group);
   bool shadowed = false;
   while (true) {
-    const detail::JoinSession::Answer answer = session->announce_joined(shadowed);
-    if (answer.everyone_joined) {
-      for (const Joinable& joinable : members) joinable.member().finish_join(answer.last_joined_rank);
-      return;
+    try {
+      const detail::JoinSession::Answer answer = session->announce_joined(shadowed);
+      if (answer.everyone_joined) {
+        for (const Joinable& joinable : members) joinable.member().finish_join(answer.last_joined_rank);
+        return;
+      }
+      shadowed = true;
+      shadow.follow(answer);
+    } catch (const StepFailedError&) {
+      shadow.fail(std::current_exception());
     }
-    members[static_cast<size_t>(answer.member)].member().shadow(answer);
-    shadowed = true;
   }
 }
 

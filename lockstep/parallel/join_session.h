@@ -13,7 +13,7 @@ namespace lockstep::detail {
 /// answer that they have joined, and do their part of it.
 class JoinSession {
  public:
-  enum class Phase : uint8_t { forward, backward, clip, step };
+  enum class Phase : uint8_t { forward, backward, clip, step, agreement, end };  // the last two: step.h's
   struct Answer {
     bool everyone_joined = false;
     int member = 0;  ///< of join()'s list: who is about to do something

@@ -1,0 +1,46 @@
+// How the ranks of a group meet in a step: over a group of their own, which no failed step interrupts.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/process_group.h"
+
+namespace lockstep::detail {
+
+/// One thread at a time. Every call blocks and may throw CommError: then the group has lost a rank.
+class StepControl {
+ public:
+  /// That of `group`, which makes it in the first step. Called by all of its ranks.
+  static std::shared_ptr<StepControl> of(const ProcessGroup& group);
+  explicit StepControl(const ProcessGroup& group);
+
+  const ProcessGroup& group() const { return group_; }
+
+  enum class Place : uint8_t { agreement, end };
+  enum class Outcome : uint8_t {
+    all_well,
+    failed,  ///< one of them has
+    apart,   ///< some are at the end, and some in an optimizer's step()
+  };
+  /// All ranks are here.
+  Outcome meet(Place place, bool has_failed);
+  /// Everybody's value, by rank.
+  std::vector<nlohmann::json> exchange(const nlohmann::json& own) const;
+  void barrier() const { group_.barrier(); }
+
+  /// Why the ranks' weights may differ; empty: they do not. A step refuses to begin then.
+  std::string& difference() { return difference_; }
+
+ private:
+  ProcessGroup group_;
+  at::Tensor status_;  // int64 [3]: failed, place, -place
+  std::string difference_;
+};
+
+}  // namespace lockstep::detail

@@ -1,0 +1,76 @@
+#include "lockstep/step/failure.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace lockstep::detail {
+namespace {
+
+using Kind = FailureReport::Kind;
+
+std::vector<int> ranks_of(const std::vector<FailureReport>& reports, Kind kind) {
+  std::vector<int> ranks;
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    if (reports[rank].kind == kind) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+std::string describe(int rank, const FailureReport& report) {
+  if (report.kind == Kind::skipped) return fmt::format("rank {} has skipped it {}", rank, report.place);
+  return fmt::format("rank {} failed {}: {}", rank, report.place, report.what);
+}
+
+}  // namespace
+
+nlohmann::json FailureReport::to_json() const {
+  return {{"kind", static_cast<int>(kind)}, {"place", place}, {"what", what}, {"groups", groups}};
+}
+
+FailureReport FailureReport::from_json(const nlohmann::json& json) {
+  return {.kind = static_cast<Kind>(json.at("kind").get<int>()),
+          .place = json.at("place"),
+          .what = json.at("what"),
+          .groups = json.at("groups")};
+}
+
+FailureVerdict judge(const std::vector<FailureReport>& reports) {
+  FailureVerdict verdict;
+  for (const Kind kind : {Kind::own, Kind::skipped, Kind::collective}) {
+    verdict.failed_ranks = ranks_of(reports, kind);
+    verdict.is_skipped = kind == Kind::skipped;
+    if (!verdict.failed_ranks.empty()) break;
+  }
+  constexpr size_t kMostTold = 4;
+  std::vector<std::string> causes;
+  for (const int rank : verdict.failed_ranks) {
+    if (causes.size() == kMostTold) break;
+    causes.push_back(describe(rank, reports[static_cast<size_t>(rank)]));
+  }
+  if (!verdict.failed_ranks.empty()) {
+    verdict.place = reports[static_cast<size_t>(verdict.failed_ranks.front())].place;
+  }
+  const size_t more = verdict.failed_ranks.size() - causes.size();
+  verdict.message = fmt::format("the step has failed on all ranks: {}{}", fmt::join(causes, "; "),
+                                more > 0 ? fmt::format("; and {} more ranks", more) : "");
+  return verdict;
+}
+
+std::optional<int> rank_to_copy(const std::vector<WeightsReport>& reports) {
+  const auto differs = [&](const WeightsReport& report) { return report.hash != reports.front().hash; };
+  if (std::none_of(reports.begin(), reports.end(), differs)) return std::nullopt;
+  const auto first = std::find_if(reports.begin(), reports.end(), [](const auto& report) { return !report.have_changed; });
+  return first == reports.end() ? 0 : static_cast<int>(first - reports.begin());
+}
+
+bool is_everywhere(const std::string& name, const std::vector<int>& ranks, const std::vector<FailureReport>& reports) {
+  return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
+    const auto& groups = reports[static_cast<size_t>(rank)].groups;
+    return std::find(groups.begin(), groups.end(), name) != groups.end();
+  });
+}
+
+}  // namespace lockstep::detail

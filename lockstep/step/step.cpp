@@ -1,0 +1,418 @@
+#include "lockstep/step/step.h"
+
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "lockstep/base/log.h"
+#include "lockstep/comm/group_registry.h"
+#include "lockstep/comm/process_group/impl.h"
+#include "lockstep/comm/step_members.h"
+#include "lockstep/optim/optimizer_state.h"
+#include "lockstep/step/control.h"
+#include "lockstep/step/failure.h"
+#include "lockstep/step/replica_hash.h"
+
+namespace lockstep {
+
+using detail::FailureReport;
+using detail::FailureVerdict;
+using detail::for_each_step_member;
+using detail::RegisteredGroup;
+using detail::StepControl;
+using detail::StepMember;
+
+namespace {
+
+uint64_t probe_weights() {
+  uint64_t probe = 0;
+  for_each_step_member([&](StepMember& member) { probe = probe * 31 + member.probe_weights(); });
+  return probe;
+}
+
+uint64_t hash_of_weights() {
+  uint64_t hash = 0;
+  for_each_step_member([&](StepMember& member) {
+    for (const at::Tensor& tensor : member.weights()) {
+      const at::Tensor values = tensor.detach().cpu().contiguous();
+      hash = hash * 31 + detail::hash_of_memory(values.const_data_ptr(), values.nbytes());
+    }
+  });
+  return hash;
+}
+
+std::string first_line(const char* text) {
+  const std::string all = text;
+  return all.substr(0, std::min<size_t>(all.find('\n'), 1000));
+}
+
+/// What `cause` says of this rank's part.
+FailureReport report_of(const std::string& place, const std::exception_ptr& cause) {
+  using Kind = FailureReport::Kind;
+  FailureReport report{.kind = Kind::own, .place = place, .what = "an exception"};
+  if (!cause) return report;
+  try {
+    std::rethrow_exception(cause);
+  } catch (const StepFailedError&) {
+    report.kind = Kind::none;
+  } catch (const CommError& error) {
+    report.kind = Kind::collective;
+    report.what = first_line(error.what());
+  } catch (const std::exception& error) {
+    report.what = first_line(error.what());
+  } catch (...) {  // no std::exception: nothing more is known
+  }
+  return report;
+}
+
+}  // namespace
+
+/// What a Step is made of. Between its constructor and its end it is StepUnderWay::current().
+class Step::UnderWay final : public detail::StepUnderWay {
+ public:
+  UnderWay(const ProcessGroup& group, StepOptions options);
+  UnderWay(const UnderWay&) = delete;
+  ~UnderWay();
+
+  // StepUnderWay's.
+  void check() override;
+  void fail(const std::string& place, std::exception_ptr cause) noexcept override;
+  bool agree() override;
+  void skip() override;
+  void set_place(const char* place, const std::string& name) override {
+    place_ = place;
+    place_name_ = name;
+  }
+
+  /// An exception has left the step's body.
+  void fail_with(std::exception_ptr cause) { fail(place(), std::move(cause)); }
+  /// False: the step has failed, as all ranks know now.
+  bool meet(StepControl::Place place);
+  /// True: it has succeeded. False: skipped. Throws StepFailedError, in which `own` is nested if it is the cause.
+  bool end(const std::exception_ptr& own);
+
+ private:
+  std::string place() const { return place_ + place_name_; }
+  void note(FailureReport report) noexcept;
+  bool is_interrupted() const;
+  void learn();
+  void restore();
+  void level_weights();
+  StepFailedError failure() const;
+  void refuse_differences();
+
+  ProcessGroup group_;
+  StepOptions options_;
+  std::shared_ptr<StepControl> control_;
+  std::vector<RegisteredGroup> groups_{};  // interrupted, once the step has failed
+  uint64_t probe_before_ = 0;
+  std::string place_ = "before its first forward", place_name_{};
+  bool has_failed_ = false;  // as far as this rank knows
+  bool lacks_cause_ = false;  // own_ does not say what exception it was
+  bool others_know_ = false;
+  bool is_over_ = false;
+  FailureReport own_{};
+  std::optional<FailureVerdict> verdict_{};  // once the ranks have told each other
+};
+
+// --- the step itself
+
+Step::UnderWay::UnderWay(const ProcessGroup& group, StepOptions options)
+    : group_(group), options_(std::move(options)) {
+  if (current() != nullptr) {
+    throw Error("Step: a step is under way already; a step inside a step is a part of it: leave the inner Step out");
+  }
+  if (group_.size() > 1) control_ = StepControl::of(group_);
+  if (control_ && !control_->difference().empty()) refuse_differences();
+  for_each_step_member([](StepMember& member) { member.begin_step(); });
+  probe_before_ = probe_weights();
+  set_current(this);
+}
+
+Step::UnderWay::~UnderWay() {
+  if (is_over_) return;
+  try {
+    const bool is_exception = std::uncaught_exceptions() > 0;
+    note({.kind = is_exception && is_interrupted() ? FailureReport::Kind::none : FailureReport::Kind::own,
+          .place = place(),
+          .what = is_exception ? "an exception" : "commit() was not called"});
+    end(nullptr);
+  } catch (const StepFailedError&) {  // what ends this scope is told by whoever threw it
+  } catch (const std::exception& error) {
+    log::error(fmt::format("a step that was not committed: {}", error.what()));
+  }
+}
+
+void Step::UnderWay::check() {
+  if (!has_failed_) return;
+  lacks_cause_ = false;  // what this throws is no cause
+  throw verdict_ ? failure() : StepFailedError("this step has failed: it cannot go on; the next one can");
+}
+
+bool Step::UnderWay::agree() {
+  if (own_.kind == FailureReport::Kind::skipped) return false;
+  check();
+  if (meet(StepControl::Place::agreement)) return true;
+  learn();
+  if (verdict_->is_skipped) return false;
+  throw failure();
+}
+
+bool Step::UnderWay::meet(StepControl::Place place) {
+  using Outcome = StepControl::Outcome;
+  if (const detail::JoinedRanks* const joined = detail::joined_ranks()) {
+    if (joined->group->global_ranks() != group_.global_ranks()) {
+      throw ValueError("step: inside of join() a step must be of the process group of join()'s models");
+    }
+    try {
+      joined->announce(place == StepControl::Place::end);
+    } catch (...) {
+      fail(this->place(), std::current_exception());
+      return false;
+    }
+  }
+  const Outcome outcome = control_ ? control_->meet(place, /*has_failed=*/false) : Outcome::all_well;
+  if (outcome == Outcome::all_well) return true;
+  others_know_ = true;
+  note(outcome == Outcome::failed
+           ? FailureReport{}
+           : FailureReport{.kind = FailureReport::Kind::own,
+                           .place = this->place(),
+                           .what = "some ranks have ended the step while others are in an optimizer's step(); every "
+                                   "rank must call the same optimizers equally often in a step"});
+  return false;
+}
+
+void Step::UnderWay::skip() { note({.kind = FailureReport::Kind::skipped, .place = place()}); }
+
+void Step::UnderWay::fail(const std::string& place, std::exception_ptr cause) noexcept {
+  FailureReport report = report_of(place, cause);
+  if (!has_failed_) {
+    lacks_cause_ = !cause;
+    if (lacks_cause_ && is_interrupted()) report.kind = FailureReport::Kind::none;
+    return note(std::move(report));
+  }
+  // The end of a backward tells that there was an exception, but not which; it comes by later, as a rule.
+  if (!cause || !std::exchange(lacks_cause_, false)) return;
+  report.place = std::move(own_.place);
+  own_ = std::move(report);
+}
+
+/// Has another rank's failure met this one?
+bool Step::UnderWay::is_interrupted() const {
+  const auto groups = detail::groups_within(group_.global_ranks());
+  return std::any_of(groups.begin(), groups.end(), [](const auto& group) { return group.impl->is_interrupted(); });
+}
+
+/// The first report counts; all waits of the job end.
+void Step::UnderWay::note(FailureReport report) noexcept {
+  if (std::exchange(has_failed_, true)) return;
+  own_ = std::move(report);
+  const std::string why = own_.kind == FailureReport::Kind::none
+                              ? "the step has failed on another rank"
+                              : fmt::format("the step has failed: rank {} {}", group_.rank(), own_.place);
+  groups_ = detail::groups_within(group_.global_ranks());
+  if (control_) std::erase_if(groups_, [&](const auto& g) { return g.impl.get() == &control_->group().impl(); });
+  for (const RegisteredGroup& group : groups_) group.impl->interrupt(why);
+}
+
+bool Step::UnderWay::end(const std::exception_ptr& own) {
+  // Whatever happens here, the step is over.
+  struct Over {
+    explicit Over(UnderWay& step_) : step(step_) {}
+    Over(const Over&) = delete;
+    ~Over() {
+      step.is_over_ = true;
+      set_current(nullptr);
+    }
+    UnderWay& step;
+  };
+  const Over over(*this);
+  try {
+    if (!has_failed_) for_each_step_member([](StepMember& member) { member.complete_step(); });
+  } catch (...) {
+    fail("at its end", std::current_exception());
+  }
+  if (!has_failed_) {
+    if (meet(StepControl::Place::end)) {
+      for_each_step_member([](StepMember& member) { member.commit_step(); });
+      return true;
+    }
+  }
+  learn();
+  restore();
+  level_weights();
+  if (verdict_->is_skipped) return false;
+  const auto& failed = verdict_->failed_ranks;
+  const bool is_cause = std::find(failed.begin(), failed.end(), group_.rank()) != failed.end();
+  if (!own || !is_cause) throw failure();
+  try {
+    std::rethrow_exception(own);
+  } catch (...) {
+    std::throw_with_nested(failure());
+  }
+}
+
+/// All ranks tell each other what has happened. Nobody touches another's memory from then on: all have been interrupted.
+void Step::UnderWay::learn() {
+  if (verdict_) return;
+  if (control_ && !others_know_) control_->meet(StepControl::Place::end, /*has_failed=*/true);
+  for (const RegisteredGroup& group : groups_) own_.groups.push_back(group.name);
+  std::vector<FailureReport> reports;
+  if (control_) {
+    for (const auto& json : control_->exchange(own_.to_json())) reports.push_back(FailureReport::from_json(json));
+  } else {
+    reports.push_back(own_);
+  }
+  std::erase_if(groups_, [&](const RegisteredGroup& group) {
+    std::vector<int> ranks;
+    for (const int rank : group.ranks) ranks.push_back(group_.get_group_rank(rank));
+    return !detail::is_everywhere(group.name, ranks, reports);
+  });
+  verdict_ = detail::judge(reports);
+}
+
+/// Everything is as it was before the step, on all ranks.
+void Step::UnderWay::restore() {
+  for (const RegisteredGroup& group : groups_) group.impl->clear();
+  for_each_step_member([](StepMember& member) { member.fail_step(); });
+  for (torch::optim::Optimizer* const optimizer : options_.optimizers) optimizer->zero_grad();
+  if (control_) control_->barrier();
+  for (const RegisteredGroup& group : groups_) group.impl->renew();
+}
+
+StepFailedError Step::UnderWay::failure() const {
+  return StepFailedError(verdict_->message + ". Gradients are zero on all ranks", verdict_->failed_ranks, verdict_->place);
+}
+
+// --- weights that some ranks have updated, and others not
+
+/// If some ranks have updated their weights and others not, those that have go back to the state of one that has not.
+void Step::UnderWay::level_weights() {
+  if (!control_) return;
+  const nlohmann::json own{probe_weights() != probe_before_, hash_of_weights()};
+  std::vector<detail::WeightsReport> reports;
+  for (const auto& json : control_->exchange(own)) reports.push_back({.have_changed = json.at(0), .hash = json.at(1)});
+  const std::optional<int> source = detail::rank_to_copy(reports);
+  std::string& message = verdict_->message;
+  if (!source) {
+    if (reports.front().have_changed) message += "; all ranks had updated their weights by then";
+    return;
+  }
+  if (options_.optimizers.empty()) {
+    message +=
+        "; some ranks had updated their weights by then and others not, so they differ. Name LibTorch's optimizers in "
+        "StepOptions::optimizers, and a failed step undoes it";
+    control_->difference() = message;
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  const auto send = [&](const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors) {
+      const at::Tensor values = tensor.detach().contiguous();
+      control_->group().broadcast(values, {.src = *source});
+      if (!values.is_alias_of(tensor)) tensor.detach().copy_(values);
+    }
+  };
+  for_each_step_member([&](StepMember& member) {
+    send(member.weights());
+    send(member.buffers());
+  });
+  for (torch::optim::Optimizer* const optimizer : options_.optimizers) {
+    broadcast_optimizer_state(*optimizer, {.src = *source, .process_group = control_->group()});
+  }
+  const bool is_undone = !reports[static_cast<size_t>(*source)].have_changed;
+  message += fmt::format(
+      "; some ranks had updated their weights by then: all have the weights and the state of the optimizers of rank {} now{}",
+      *source, is_undone ? ", which had not" : "");
+}
+
+/// The ranks' weights have differed since a failed step. Throws unless they have been made equal meanwhile.
+void Step::UnderWay::refuse_differences() {
+  const auto hashes = control_->exchange(hash_of_weights());
+  const bool are_equal = std::all_of(hashes.begin(), hashes.end(), [&](const auto& hash) { return hash == hashes.front(); });
+  if (!are_equal) {
+    throw Error(fmt::format(
+        "step: the weights have differed between the ranks since a step that failed; make them equal "
+        "(sync_module_states, broadcast_optimizer_state) before the next step. That step: {}",
+        control_->difference()));
+  }
+  control_->difference().clear();
+}
+
+// --- ranks that have left join()'s body
+
+/// A step of the others: this rank meets them, and its part of a failure is the same.
+class Step::Joined final : public detail::JoinedStep {
+ public:
+  explicit Joined(const ProcessGroup& group) : under_way_(group, {}) {}
+  bool meet() override {
+    if (under_way_.meet(StepControl::Place::agreement)) return true;
+    finish();
+    return false;
+  }
+  bool end() override { return finish(); }
+  void fail(std::exception_ptr cause) override {
+    under_way_.fail_with(std::move(cause));
+    finish();
+  }
+
+ private:
+  bool finish() {
+    try {
+      return under_way_.end(nullptr);
+    } catch (const StepFailedError&) {  // for the ranks that have inputs
+      return false;
+    }
+  }
+  Step::UnderWay under_way_;
+};
+
+const detail::JoinedSteps Step::kJoinedSteps{
+    .prepare = [](const ProcessGroup& group) {
+      if (group.size() > 1) StepControl::of(group);
+    },
+    .begin = [](const ProcessGroup& group) -> std::unique_ptr<detail::JoinedStep> {
+      return std::make_unique<Joined>(group);
+    }};
+const bool Step::joins = detail::set_joined_steps(&kJoinedSteps);
+
+// --- what users call
+
+Step::Step(const ProcessGroup& group, StepOptions options)
+    : under_way_(std::make_unique<UnderWay>(group, std::move(options))) {}
+
+Step::~Step() = default;
+
+bool Step::commit() { return under_way_->end(nullptr); }
+
+bool step(const ProcessGroup& group, const std::function<void()>& body, StepOptions options) {
+  if (detail::StepUnderWay::current() != nullptr) {
+    body();
+    return true;
+  }
+  Step::UnderWay under_way(group, std::move(options));
+  std::exception_ptr own;
+  try {
+    body();
+  } catch (...) {
+    own = std::current_exception();
+    under_way.fail_with(own);
+  }
+  return under_way.end(own);
+}
+
+void skip_step() {
+  auto* const step = detail::StepUnderWay::current();
+  if (step == nullptr) throw Error("skip_step: no step is under way; call it inside of step()");
+  step->skip();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,60 @@
+#include "lockstep/step/failure.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace lockstep::detail {
+namespace {
+
+using Kind = FailureReport::Kind;
+
+TEST(Failure, AnOwnExceptionComesBeforeItsConsequences) {
+  const auto verdict = judge({{.kind = Kind::collective, .place = "in the backward", .what = "lost"},
+                              {},
+                              {.kind = Kind::own, .place = "in the loss", .what = "bad labels"}});
+  EXPECT_EQ(verdict.failed_ranks, std::vector<int>{2});
+  EXPECT_EQ(verdict.place, "in the loss");
+  EXPECT_FALSE(verdict.is_skipped);
+  EXPECT_EQ(verdict.message, "the step has failed on all ranks: rank 2 failed in the loss: bad labels");
+}
+
+TEST(Failure, ACollectiveAloneIsTheCause) {
+  const auto verdict = judge({{}, {.kind = Kind::collective, .place = "in the backward", .what = "mismatch"}});
+  EXPECT_EQ(verdict.failed_ranks, std::vector<int>{1});
+  EXPECT_FALSE(verdict.is_skipped);
+}
+
+TEST(Failure, SkippingIsNoneUnlessSomebodyFails) {
+  const FailureReport skip{.kind = Kind::skipped, .place = "in the loss"};
+  EXPECT_TRUE(judge({skip, {}}).is_skipped);
+  EXPECT_TRUE(judge({skip, {.kind = Kind::collective}}).is_skipped);
+  EXPECT_FALSE(judge({skip, {.kind = Kind::own}}).is_skipped);
+}
+
+TEST(Failure, FourCausesAreTold) {
+  std::vector<FailureReport> reports(6, {.kind = Kind::own, .place = "here", .what = "x"});
+  const auto verdict = judge(reports);
+  EXPECT_EQ(verdict.failed_ranks.size(), 6U);
+  EXPECT_NE(verdict.message.find("rank 3 failed here: x; and 2 more ranks"), std::string::npos) << verdict.message;
+}
+
+TEST(Failure, WhoseWeightsAllGet) {
+  EXPECT_EQ(rank_to_copy({{false, 5}, {false, 5}}), std::nullopt);
+  EXPECT_EQ(rank_to_copy({{true, 5}, {true, 5}}), std::nullopt);
+  EXPECT_EQ(rank_to_copy({{true, 6}, {false, 5}, {true, 6}}), 1);
+  EXPECT_EQ(rank_to_copy({{false, 5}, {true, 6}}), 0);
+  EXPECT_EQ(rank_to_copy({{true, 5}, {true, 6}}), 0);
+}
+
+TEST(Failure, TravelsAsJson) {
+  const FailureReport report{.kind = Kind::own, .place = "in", .what = "\xff no UTF-8", .groups = {"world1/2"}};
+  const auto back = FailureReport::from_json(nlohmann::json::from_cbor(nlohmann::json::to_cbor(report.to_json())));
+  EXPECT_EQ(back.kind, report.kind);
+  EXPECT_EQ(back.what, report.what);
+  EXPECT_EQ(back.groups, report.groups);
+}
+
+}  // namespace
+}  // namespace lockstep::detail

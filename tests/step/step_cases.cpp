@@ -1,0 +1,442 @@
+// One failure fails the step on all ranks, wherever it comes from, and the next step is right.
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lockstep/optim/fused_zero_optimizer.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/join.h"
+#include "lockstep/parallel/sync_module_states.h"
+#include "lockstep/step/step.h"
+#include "tests/parallel/ddp_models.h"
+
+namespace lockstep::testing {
+namespace {
+
+struct Planned : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+void check_same_on_all(const torch::nn::Module& module) {
+  for (const auto& parameter : module.named_parameters()) {
+    at::Tensor first = parameter.value().detach().clone();
+    world().broadcast(first);
+    if (!at::equal(first, parameter.value())) throw std::runtime_error(parameter.key() + " differs between ranks");
+  }
+}
+
+void check_zero_gradients(const torch::nn::Module& module) {
+  for (const auto& parameter : module.named_parameters()) {
+    const at::Tensor& gradient = parameter.value().grad();
+    CHECK_TRUE(!gradient.defined() || !gradient.any().item<bool>());
+  }
+}
+
+/// A model with an optimizer, in steps that are compared with a model that all ranks compute alone.
+struct Training {
+  Training() : ddp(model), optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)) {}
+
+  void step(int number, const std::function<void()>& before_optimizer = {}) {
+    lockstep::step(world(), [&] {
+      optimizer.zero_grad();
+      toy_loss(ddp, number, world().rank()).backward();
+      if (before_optimizer) before_optimizer();
+      optimizer.step();
+    });
+  }
+  /// The gradients of `number` and the weights are right.
+  void check_step(int number) {
+    step(number, [&] { check_gradients(*model, expected_toy_gradients_of(*model, number)); });
+    check_same_on_all(*model);
+  }
+  static std::vector<at::Tensor> expected_toy_gradients_of(const Toy::ContainedType& module, int number) {
+    Toy alone;
+    {
+      const torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < alone->parameters().size(); ++i) alone->parameters()[i].copy_(module.parameters()[i]);
+    }
+    const auto forward = [&](const at::Tensor& x) { return alone->forward(x); };
+    return average_gradients(*alone, [&](int rank) { return toy_loss(forward, number, rank); });
+  }
+
+  Toy model;
+  DistributedDataParallel<Toy> ddp;
+  FusedSGD optimizer;
+};
+
+/// On every rank `call` throws a StepFailedError that names `rank` and has `part`, on that rank with its own nested.
+void check_step_fails(int rank, const std::string& part, const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const StepFailedError& error) {
+    if (error.ranks() != std::vector<int>{rank}) {
+      throw std::runtime_error("another rank than " + std::to_string(rank) + ": " + error.what());
+    }
+    if (std::string(error.what()).find(part) == std::string::npos) {
+      throw std::runtime_error("the error lacks \"" + part + "\": " + error.what());
+    }
+    bool has_own = false;
+    try {
+      std::rethrow_if_nested(error);
+    } catch (const Planned&) {
+      has_own = true;
+    }
+    CHECK_TRUE(has_own == (world().rank() == rank));
+    return;
+  }
+  throw std::runtime_error("no error; expected one with \"" + part + "\"");
+}
+
+TEST(Steps, AnExceptionInTheReader) {
+  Training training;
+  for (int number = 0; number < 4; ++number) {
+    for (int rank = 0; rank < world().size(); ++rank) {
+      const at::Tensor before = training.model->net1->weight.detach().clone();
+      check_step_fails(rank, "rank " + std::to_string(rank) + " failed before its first forward: no such line", [&] {
+        lockstep::step(world(), [&] {
+          training.optimizer.zero_grad();
+          if (world().rank() == rank) throw Planned("no such line");
+          toy_loss(training.ddp, number, world().rank()).backward();
+          training.optimizer.step();
+        });
+      });
+      CHECK_TRUE(at::equal(before, training.model->net1->weight));
+      check_zero_gradients(*training.model);
+    }
+    training.check_step(number);
+  }
+}
+
+TEST(Steps, AnExceptionInTheLoss) {
+  Training training;
+  for (int number = 0; number < 3; ++number) {
+    training.check_step(number);
+    const int rank = number % world().size();
+    check_step_fails(rank, "bad labels", [&] {
+      lockstep::step(world(), [&] {
+        training.optimizer.zero_grad();
+        const at::Tensor loss = toy_loss(training.ddp, number, world().rank());
+        if (world().rank() == rank) throw Planned("bad labels");
+        loss.backward();
+        training.optimizer.step();
+      });
+    });
+    check_zero_gradients(*training.model);
+  }
+  training.check_step(9);
+}
+
+TEST(Steps, AnExceptionBeforeTheOptimizer) {
+  Training training;
+  training.check_step(0);
+  const at::Tensor before = training.model->net1->weight.detach().clone();
+  check_step_fails(world().size() - 1, "cannot clip", [&] {
+    training.step(1, [&] {
+      if (world().rank() == world().size() - 1) throw Planned("cannot clip");
+    });
+  });
+  CHECK_TRUE(at::equal(before, training.model->net1->weight));
+  training.check_step(2);
+}
+
+TEST(Steps, AllCollectivesWorkAfterAFailure) {
+  Training training;
+  const ProcessGroup other = world().duplicate();
+  check_step_fails(0, "gone", [&] {
+    lockstep::step(world(), [&] {
+      if (world().rank() == 0) throw Planned("gone");
+      at::Tensor t = at::ones({4});
+      other.all_reduce(t);  // which rank 0 never reaches
+    });
+  });
+  for (const ProcessGroup& group : {static_cast<const ProcessGroup&>(world()), other}) {
+    at::Tensor t = at::full({100000}, 1.0 + world().rank());
+    group.all_reduce(t);
+    CHECK_TRUE(t[99999].item<double>() == world().size() * (world().size() + 1) / 2.0);
+    group.barrier();
+  }
+  const auto all = world().all_gather(at::full({3}, world().rank()));
+  for (int rank = 0; rank < world().size(); ++rank) CHECK_TRUE(all[static_cast<size_t>(rank)][1].item<int>() == rank);
+  training.check_step(0);
+}
+
+TEST(Steps, OperationsInFlightAreLost) {
+  std::shared_ptr<Work> lost;
+  at::Tensor t = at::ones({8});
+  check_step_fails(0, "gone", [&] {
+    lockstep::step(world(), [&] {
+      if (world().rank() == 0) throw Planned("gone");
+      lost = world().all_reduce_async(t);
+      lost->wait();
+    });
+  });
+  if (lost) check_throws<Error>([&] { lost->wait(); }, "");
+  world().barrier();
+}
+
+TEST(Steps, ManyFailuresLeaveNothingBehind) {
+  Training training;
+  for (int number = 0; number < 30; ++number) {
+    const int rank = number % world().size();
+    check_step_fails(rank, "again", [&] {
+      training.step(number, [&] {
+        if (world().rank() == rank) throw Planned("again");
+      });
+    });
+  }
+  training.check_step(100);
+}
+
+TEST(Steps, SkipStepIsNoException) {
+  Training training;
+  training.check_step(0);
+  const at::Tensor before = training.model->net1->weight.detach().clone();
+  for (int rank = 0; rank < world().size(); ++rank) {
+    const bool succeeded = lockstep::step(world(), [&] {
+      training.optimizer.zero_grad();
+      const at::Tensor loss = toy_loss(training.ddp, 1, world().rank());
+      if (world().rank() == rank) return lockstep::skip_step();
+      loss.backward();
+      training.optimizer.step();
+    });
+    CHECK_TRUE(!succeeded);
+    CHECK_TRUE(at::equal(before, training.model->net1->weight));
+    check_zero_gradients(*training.model);
+  }
+  training.check_step(2);
+  check_throws<Error>([] { lockstep::skip_step(); }, "no step is under way");
+}
+
+TEST(Steps, AnOptimizerDoesNothingAfterSkipStep) {
+  Training training;
+  const at::Tensor before = training.model->net1->weight.detach().clone();
+  const bool succeeded = lockstep::step(world(), [&] {
+    training.optimizer.zero_grad();
+    toy_loss(training.ddp, 0, world().rank()).backward();
+    lockstep::skip_step();
+    training.optimizer.step();
+  });
+  CHECK_TRUE(!succeeded);
+  CHECK_TRUE(at::equal(before, training.model->net1->weight));
+}
+
+TEST(Steps, AStepObjectWithoutCommitHasFailed) {
+  Training training;
+  const int rank = world().size() - 1;
+  const auto run = [&] {
+    Step step(world());
+    training.optimizer.zero_grad();
+    toy_loss(training.ddp, 0, world().rank()).backward();
+    if (world().rank() == rank) throw Planned("no commit");
+    training.optimizer.step();
+    step.commit();
+  };
+  try {
+    run();
+    throw std::runtime_error("no error");
+  } catch (const Planned&) {
+    CHECK_TRUE(world().rank() == rank);
+  } catch (const StepFailedError& error) {
+    CHECK_TRUE(world().rank() != rank);
+    CHECK_TRUE(error.ranks().empty() || error.ranks() == std::vector<int>{rank});
+  }
+  check_zero_gradients(*training.model);
+  training.check_step(1);
+}
+
+TEST(Steps, AStepInsideAStepIsAPartOfIt) {
+  Training training;
+  check_step_fails(0, "outer", [&] {
+    lockstep::step(world(), [&] {
+      training.step(0);
+      if (world().rank() == 0) throw Planned("outer");
+    });
+  });
+  check_throws<Error>(
+      [] { lockstep::step(world(), [] { const Step inner(world()); }); }, "a step inside a step is a part of it");
+  training.check_step(1);
+}
+
+TEST(Steps, AccumulatedGradientsAreZeroToo) {
+  Training training;
+  check_step_fails(0, "second", [&] {
+    lockstep::step(world(), [&] {
+      training.optimizer.zero_grad();
+      {
+        const auto local = training.ddp.no_sync();
+        toy_loss(training.ddp, 0, world().rank()).backward();
+      }
+      if (world().rank() == 0) throw Planned("second micro-batch");
+      toy_loss(training.ddp, 1, world().rank()).backward();
+      training.optimizer.step();
+    });
+  });
+  check_zero_gradients(*training.model);
+  training.check_step(2);
+}
+
+TEST(Steps, LibTorchsOptimizerOnOneRankAlone) {
+  Toy model;
+  DistributedDataParallel<Toy> ddp(model);
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  const auto fail = [&](StepOptions options) {
+    check_step_fails(1, "some ranks had updated their weights", [&] {
+      lockstep::step(
+          world(),
+          [&] {
+            optimizer.zero_grad();
+            toy_loss(ddp, 0, world().rank()).backward();
+            if (world().rank() == 0) optimizer.step();
+            world().barrier();
+            if (world().rank() == 1) throw Planned("after the agreement");
+          },
+          std::move(options));
+    });
+  };
+  fail({.optimizers = {&optimizer}});
+  check_same_on_all(*model);
+  // Rank 0's update is undone, and with it its momentum.
+  const Toy fresh;
+  CHECK_TRUE(at::equal(fresh->net1->weight, model->net1->weight));
+  CHECK_TRUE(optimizer.state().empty());
+  // Nobody knows the optimizer: the weights differ until somebody makes them equal.
+  fail({});
+  check_throws<Error>([&] { lockstep::step(world(), [] {}); }, "sync_module_states");
+  sync_module_states(*model, {});
+  CHECK_TRUE(lockstep::step(world(), [] {}));
+}
+
+TEST(Steps, DividedOptimizers) {
+  Toy model;
+  DistributedDataParallel<Toy> ddp(model);
+  ZeroRedundancyOptimizer<FusedSGD> optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  const auto run = [&](int number, int bad) {
+    lockstep::step(world(), [&] {
+      optimizer.zero_grad();
+      toy_loss(ddp, number, world().rank()).backward();
+      if (world().rank() == bad) throw Planned("before step()");
+      optimizer.step();
+    });
+  };
+  run(0, -1);
+  check_step_fails(0, "before step()", [&] { run(1, 0); });
+  check_same_on_all(*model);
+  run(2, -1);
+  check_same_on_all(*model);
+}
+
+TEST(Steps, FusedZero) {
+  Toy model;
+  DistributedDataParallel<Toy> ddp(model);
+  FusedZeroRedundancyOptimizer<FusedSGD> optimizer(ddp, torch::optim::SGDOptions(0.1).momentum(0.9));
+  const auto run = [&](int number, const std::function<void()>& between, const std::function<void()>& after) {
+    lockstep::step(world(), [&] {
+      optimizer.zero_grad();
+      const at::Tensor loss = toy_loss(ddp, number, world().rank());
+      between();
+      loss.backward();
+      after();
+      optimizer.step();
+    });
+  };
+  const auto nothing = [] {};
+  const auto bad = [](int rank) {
+    return [rank] {
+      if (world().rank() == rank) throw Planned("planned");
+    };
+  };
+  run(0, nothing, nothing);
+  for (int rank = 0; rank < world().size(); ++rank) {
+    check_step_fails(rank, "planned", [&] { run(1, bad(rank), nothing); });
+    check_step_fails(rank, "planned", [&] { run(1, nothing, bad(rank)); });
+    check_same_on_all(*model);
+  }
+  run(2, nothing, nothing);
+  check_same_on_all(*model);
+}
+
+TEST(Steps, ARankThatCallsAnOptimizerTooOftenIsNamed) {
+  Training training;
+  check_throws<StepFailedError>(
+      [&] {
+        training.step(0, [&] {
+          if (world().rank() == 0) training.optimizer.step();
+        });
+      },
+      "the same optimizers equally often");
+  training.check_step(1);
+}
+
+TEST(Steps, SeveralRanksAtOnce) {
+  Training training;
+  try {
+    training.step(0, [&] { throw Planned("rank " + std::to_string(world().rank())); });
+    throw std::runtime_error("no error");
+  } catch (const StepFailedError& error) {
+    CHECK_TRUE(!error.ranks().empty());  // those that another's failure has not met before
+  }
+  training.check_step(1);
+}
+
+TEST(Steps, InsideJoin) {
+  const int own = world().rank();
+  for (const int bad_step : {-1, 0, 2}) {
+    Toy model;
+    DistributedDataParallel<Toy> ddp(model);
+    ZeroRedundancyOptimizer<FusedSGD> optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    int failed = 0;
+    join({ddp, optimizer}, [&] {
+      for (int number = 0; number < 2 + own; ++number) {
+        try {
+          lockstep::step(world(), [&] {
+            optimizer.zero_grad();
+            const at::Tensor loss = toy_loss(ddp, number, own);
+            if (number == bad_step && own == world().size() - 1) throw Planned("inside join");
+            loss.backward();
+            optimizer.step();
+          });
+        } catch (const StepFailedError& error) {
+          CHECK_TRUE(error.ranks() == std::vector<int>{world().size() - 1});
+          ++failed;
+        }
+      }
+    });
+    CHECK_TRUE(failed == (bad_step >= 0 && bad_step < 2 + own ? 1 : 0));
+    check_same_on_all(*model);
+  }
+}
+
+TEST(Steps, OfASubgroup) {
+  ONLY_IF(world().size() == 4);
+  const ProcessGroup half = world().new_subgroups(2);
+  Toy model;
+  DistributedDataParallel<Toy> ddp(model, {.process_group = half});
+  for (int round = 0; round < 4; ++round) {
+    const bool fails_here = world().rank() < 2 && round % 2 == 1;
+    bool failed = false;
+    try {
+      lockstep::step(half, [&] {
+        const at::Tensor loss = toy_loss(ddp, round, world().rank());
+        if (fails_here && half.rank() == 0) throw Planned("in one half");
+        loss.backward();
+      });
+    } catch (const StepFailedError&) {
+      failed = true;
+    }
+    CHECK_TRUE(failed == fails_here);
+  }
+  world().barrier();
+}
+
+}  // namespace
+}  // namespace lockstep::testing
