@@ -129,6 +129,8 @@ void detail::call_callbacks(const std::vector<std::shared_ptr<TrainerCallback>>&
       ((*callback).*event.call)(context);
     } catch (const CommError&) {
       throw;
+    } catch (const StepFailedError&) {
+      throw;
     } catch (const ReportedError&) {
       throw;
     } catch (const ValueError& error) {

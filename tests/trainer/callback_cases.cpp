@@ -176,5 +176,49 @@ TEST(Callbacks, AnEvaluationWithoutANumberIsNotTheBest) {
   }
 }
 
+// --- a failure on one rank
+
+TEST(Failures, OfOneRankEndTheStepOnAll) {
+  ONLY_IF(world().size() > 1);
+  const SharedFolder folder;
+  for (const bool is_in_loss : {true, false}) {
+    struct Fails : TrainerCallback {
+      std::string name() const override { return "fails"; }
+      void on_substep_end(CallbackContext& context) override {
+        if (is_on && context.state.global_step == 1 && world().rank() == 1) throw Error("no more paper");
+      }
+      bool is_on = false;
+    };
+    const auto fails = std::make_shared<Fails>();
+    fails->is_on = !is_in_loss;
+    auto args = plain_arguments(folder);
+    args.per_device_train_batch_size = 2;
+    args.gradient_accumulation_steps = 2;
+    int passes = 0;
+    Net net = make_net();
+    const auto loss = [&](TrainedModel<Net>& model, const Batch& batch) {
+      Loss result = net_loss(model, batch);
+      if (is_in_loss && world().rank() == 1 && ++passes == 3) throw Error("no more paper");
+      return result;
+    };
+    Trainer trainer(net, args, world(),
+                    {.train_dataset = points(96), .compute_loss = loss, .callbacks = {fails}});
+    try {
+      trainer.train();
+      FAIL() << "no error";
+    } catch (const StepFailedError& error) {
+      EXPECT_NE(world().rank(), 1);
+      EXPECT_EQ(error.ranks(), std::vector<int>{1});
+      EXPECT_NE(std::string(error.what()).find("no more paper"), std::string::npos) << error.what();
+    } catch (const Error& error) {
+      EXPECT_EQ(world().rank(), 1) << error.what();
+    }
+    // Both learned one step, and the ranks are together.
+    at::Tensor weights = weights_of(*net), first = weights.clone();
+    world().broadcast(first);
+    EXPECT_TRUE(at::equal(weights, first));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::testing

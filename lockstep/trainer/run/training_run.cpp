@@ -6,7 +6,9 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <set>
 #include <string>
@@ -19,6 +21,7 @@
 #include "lockstep/job/stop_signals.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/parallel/parameters.h"
+#include "lockstep/step/step.h"
 #include "lockstep/timeline/totals.h"
 #include "lockstep/trainer/divergence.h"
 #include "lockstep/trainer/ema_scope.h"
@@ -153,11 +156,11 @@ Metrics TrainingRun::run() {
   add_speed(metrics, "train", monotonic_seconds() - start_, static_cast<double>(progress_.samples_done),
             static_cast<double>(state_.global_step - first_step_));
   trainer_.log(metrics);
+  if (is_out_of_time_ && state_.global_step < plan_.max_steps)
+    trainer_.run_log.end({.stopped_by = "max_time"});
   call_train_end();
   return metrics;
 }
-  if (is_out_of_time_ && state_.global_step < plan_.max_steps)
-    trainer_.run_log.end({.stopped_by = "max_time"});
 
 void TrainingRun::run_epoch() {
   const int64_t epoch = position_.epoch;
@@ -192,11 +195,14 @@ void TrainingRun::run_epoch() {
 void TrainingRun::run_step(EpochData& data) {
   const int64_t i = position_.update_steps_done;  // the step's number in the epoch
   const int64_t samples = plan_.samples_of(i);
-  auto steps = data.next_step();
-  if (trainer_.parts.on_samples) trainer_.parts.on_samples(state_.global_step + 1, data.samples());
-  trainer_.call(LOCKSTEP_EVENT(on_step_begin));
-  const StepSums sums = accumulate(std::move(steps), samples);
-  step_optimizer(sums, samples);
+  StepSums sums;
+  as_one_step([&] {
+    auto steps = data.next_step();
+    if (trainer_.parts.on_samples) trainer_.parts.on_samples(state_.global_step + 1, data.samples());
+    trainer_.call(LOCKSTEP_EVENT(on_step_begin));
+    sums = accumulate(std::move(steps), samples);
+    step_optimizer(sums, samples);
+  });
   const int64_t micro_batches_done = i * plan_.gradient_accumulation_steps + plan_.micro_batches_of(i);
   ++state_.global_step;
   state_.epoch = static_cast<double>(position_.epoch) +
@@ -211,6 +217,16 @@ void TrainingRun::run_step(EpochData& data) {
   guard_->after_step(state_.global_step);
   log_and_evaluate();
   if (signal != 0) stop_for(signal);
+}
+
+// A failure on one rank ends the step on all. The rank itself has its own error.
+void TrainingRun::as_one_step(const std::function<void()>& body) const {
+  try {
+    step(group_, body);
+  } catch (const StepFailedError& error) {
+    std::rethrow_if_nested(error);
+    throw;
+  }
 }
 
 // Forward and backward of a step's micro-batches, and then what all ranks have found.

@@ -66,6 +66,7 @@ class TrainingRun {
   // Epochs and steps.
   void run_epoch();
   void run_step(EpochData& data);
+  void as_one_step(const std::function<void()>& body) const;
   StepSums accumulate(std::vector<RankStep> steps, int64_t step_samples);
   void step_optimizer(const StepSums& sums, int64_t step_samples);
   void note_progress(int64_t samples, double tokens);
@@ -100,8 +101,8 @@ class TrainingRun {
   std::optional<Checkpointing> checkpoints_{};
   BestModel best_;
   TrainerControl control_{};
-  Progress progress_{};
   bool is_out_of_time_ = false;  // max_time has passed
+  Progress progress_{};
   DatedMetrics last_evaluation_{};
   const int64_t first_step_;
   int64_t last_saved_step_;
