@@ -43,7 +43,10 @@ void BucketReduction::begin_pass(const GradientBuckets& buckets) {
 
 void BucketReduction::start_ready(GradientBuckets& buckets, Pass& pass) {
   bool started = false;
-  while (left_ < buckets.buckets().size() && buckets.buckets()[left_].pending == 0) {
+  const auto is_due = [&](const GradientBuckets::Bucket& bucket) {
+    return bucket.pending == 0 && (pass.has_ended || !bucket.agreement.defined());
+  };
+  while (left_ < buckets.buckets().size() && is_due(buckets.buckets()[left_])) {
     if (left_ == 0) pass.first_bucket = pass.moment();
     const timeline::BucketScope scope(left_);
     buckets.seal(left_);

@@ -35,7 +35,6 @@ class BucketReduction {
   /// Lets the buckets leave that are next in plan order and wait for nothing. Does not block. In a pass that an
   /// exception has cut short here, what the hook throws is nobody's concern.
   void start_ready(GradientBuckets& buckets, Pass& pass);
-  bool have_all_left(const GradientBuckets& buckets) const { return left_ == buckets.buckets().size(); }
   /// Blocks until all buckets are back, each with the average in its own memory. Throws what an operation or the hook
   /// throws.
   void wait(const GradientBuckets& buckets, const Pass& pass);

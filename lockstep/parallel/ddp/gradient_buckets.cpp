@@ -35,19 +35,23 @@ void copy_to_slot(const at::Tensor& gradient, const GradientBuckets::Parameter& 
   view.copy_(gradient);
 }
 
-/// `planned`: its parameters, of `parameters`, may be none.
+/// `planned`: its parameters, of `parameters`, may be none. `is_last`: it carries the agreement if it is small.
 GradientBuckets::Bucket make_bucket(const std::vector<GradientBuckets::Parameter>& parameters,
-                                    const BucketPlan::Bucket& planned, const ProcessGroup& group) {
+                                    const BucketPlan::Bucket& planned, const ProcessGroup& group,
+                                    bool is_last) {
+  constexpr size_t kSmall = 64 << 10;
   const GradientBuckets::Parameter* const first =
       planned.parameters.empty() ? nullptr : &parameters[planned.parameters.front()];
   const at::ScalarType dtype = first != nullptr ? first->kind.scalar_type() : at::kFloat;
   const at::Device device = first != nullptr ? first->tensor.device() : at::Device(at::kCPU);
   const int64_t gradients =
       static_cast<int64_t>(planned.bytes) / static_cast<int64_t>(c10::elementSize(dtype));
+  const bool carries = is_last && device.is_cpu() && planned.bytes <= kSmall;
   GradientBuckets::Bucket bucket;
-  bucket.flat = device.is_cpu() ? group.empty_shared({gradients}, dtype)
+  bucket.flat = device.is_cpu() ? group.empty_shared({gradients + (carries ? 1 : 0)}, dtype)
                                 : at::empty({gradients}, at::TensorOptions(dtype).device(device));
   bucket.flat.zero_();  // the gaps between gradients are summed too
+  if (carries) bucket.agreement = bucket.flat.narrow(0, gradients, 1);
   return bucket;
 }
 
@@ -184,7 +188,9 @@ void GradientBuckets::lay_out_plan(BucketPlan plan) {
   plan_ = std::move(plan);
   for (size_t b = 0; b < plan_.buckets.size(); ++b) {
     const BucketPlan::Bucket& planned = plan_.buckets[b];
-    buckets_.push_back(make_bucket(parameters_, planned, group_));
+    const bool is_last = b + 1 == plan_.buckets.size();
+    const bool has_hook = alignment_ == 1;
+    buckets_.push_back(make_bucket(parameters_, planned, group_, is_last && !has_hook));
     for (size_t i = 0; i < planned.parameters.size(); ++i) {
       Parameter& parameter = parameters_[planned.parameters[i]];
       parameter.bucket = b;

@@ -49,7 +49,10 @@ class GradientBuckets {
     int expected = 1;            ///< static_graph: gradients in the first pass
   };
   struct Bucket {
-    at::Tensor flat;        ///< 1-d, gradients at 64-byte offsets
+    at::Tensor flat;  ///< 1-d, gradients at 64-byte offsets
+    /// Only a small last bucket in main memory has it, without a communication hook: one element behind the gradients,
+    /// which says whether all is well when the bucket leaves, at the end of the backward. See MissingGradients.
+    at::Tensor agreement;
     size_t pending = 0;     ///< gradients that are not ready
     DeviceStreams streams;  ///< that gradients were written on
   };

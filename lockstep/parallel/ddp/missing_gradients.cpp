@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,6 +12,15 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+namespace {
+
+/// One element of any dtype: a sum of zeros has no bit set.
+bool is_zero(const at::Tensor& element) {
+  const auto* bytes = static_cast<const unsigned char*>(element.const_data_ptr());
+  return std::all_of(bytes, bytes + element.nbytes(), [](unsigned char byte) { return byte == 0; });
+}
+
+}  // namespace
 
 MissingGradients::MissingGradients(ProcessGroup group, bool are_allowed)
     : group_(std::move(group)), are_allowed_(are_allowed), objections_(group_.empty_shared({1}, at::kInt)) {}
@@ -23,24 +33,36 @@ void MissingGradients::begin_pass() {
   has_agreed_ = false;
 }
 
-void MissingGradients::start_agreement(const GradientBuckets& buckets, const Pass& pass) {
-  if (agreement_ || has_agreed_) return;
+void MissingGradients::prepare_agreement(const GradientBuckets& buckets, const Pass& pass) {
   const auto& parameters = buckets.parameters();
-  const bool is_well =
-      pass.role == Role::joined ||
-      (pass.role == Role::active &&
-       std::all_of(parameters.begin(), parameters.end(), [](const GradientBuckets::Parameter& parameter) {
-         return !parameter.is_trainable || parameter.is_ready;
-       }));
-  *static_cast<int32_t*>(objections_.mutable_data_ptr()) = is_well ? 0 : 1;
+  objects_ = pass.role != Role::joined &&
+             (pass.role != Role::active || std::any_of(parameters.begin(), parameters.end(),
+                                                       [](const GradientBuckets::Parameter& parameter) {
+                                                         return parameter.is_trainable && !parameter.is_ready;
+                                                       }));
+  if (agreement_ || has_agreed_ || buckets.buckets().empty()) return;
+  if (const at::Tensor& carried = buckets.buckets().back().agreement; carried.defined()) {
+    if (objects_) {
+      carried.fill_(1);
+    } else {
+      std::memset(carried.mutable_data_ptr(), 0, carried.nbytes());
+    }
+  }
+}
+
+void MissingGradients::start_agreement(const GradientBuckets& buckets) {
+  if (agreement_ || has_agreed_ || buckets.buckets().back().agreement.defined()) return;
+  *static_cast<int32_t*>(objections_.mutable_data_ptr()) = objects_ ? 1 : 0;
   agreement_ = group_.all_reduce_async(objections_);
 }
 
-bool MissingGradients::agree(const GradientBuckets& buckets, const Pass& pass) {
-  start_agreement(buckets, pass);
+bool MissingGradients::agree(const GradientBuckets& buckets) {
+  if (buckets.buckets().empty()) return true;
+  start_agreement(buckets);
   if (agreement_) std::exchange(agreement_, nullptr)->wait();
   has_agreed_ = true;
-  return *static_cast<const int32_t*>(objections_.const_data_ptr()) == 0;
+  const at::Tensor& carried = buckets.buckets().back().agreement;
+  return is_zero(carried.defined() ? carried : objections_);
 }
 
 OldGradients MissingGradients::contribute(GradientBuckets& buckets, const Pass& pass) {

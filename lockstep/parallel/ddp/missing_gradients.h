@@ -18,7 +18,8 @@ namespace lockstep {
 /// Gradients that the reduction is about to overwrite, by parameter; undefined: there is none to keep.
 using OldGradients = std::vector<at::Tensor>;
 
-/// The end of a pass. The ranks agree that all is well: one element is summed. Only if one of them objects, because a
+/// The end of a pass. The ranks agree that all is well: one element is summed, behind a small last bucket, which waits
+/// for the end of the backward, or in an operation of its own. Only if one of them objects, because a
 /// gradient does not come or an exception has ended its backward, they exchange who lacks what. What follows is decide()'s
 /// (pass_report.h), the same on all ranks. One thread at a time.
 class MissingGradients {
@@ -35,11 +36,14 @@ class MissingGradients {
   /// Lets the buckets leave that wait for gradients which will not come. Such a parameter contributes what it has: its
   /// old gradient, or zeros. Returns the old gradients that this overwrites. Does nothing where no bucket waits.
   static OldGradients contribute(GradientBuckets& buckets, const Pass& pass);
-  /// Tells the others whether all is well here. The backward has ended, by an exception or not, and all buckets have
-  /// left. Does not block; agree() does it too.
-  void start_agreement(const GradientBuckets& buckets, const Pass& pass);
-  /// Is all well on all ranks? Blocks.
-  bool agree(const GradientBuckets& buckets, const Pass& pass);
+  /// Whether all is well here is known: the backward has ended, by an exception or not, and buckets wait for nothing any
+  /// more. Comes before the last bucket leaves, if that carries the agreement.
+  void prepare_agreement(const GradientBuckets& buckets, const Pass& pass);
+  /// Tells the others whether all is well here, unless the last bucket does. All buckets have left. Does not block;
+  /// agree() does it too.
+  void start_agreement(const GradientBuckets& buckets);
+  /// Is all well on all ranks? All buckets have come back. Blocks.
+  bool agree(const GradientBuckets& buckets);
   /// Has agree() returned in this pass?
   bool has_agreed() const { return has_agreed_; }
   /// Tells the others which gradients are missing here. Does not block; settle() does it too.
@@ -63,6 +67,7 @@ class MissingGradients {
   std::shared_ptr<Work> work_{};
   at::Tensor objections_;  // one element in main memory: this rank's, then the sum
   std::shared_ptr<Work> agreement_{};
+  bool objects_ = false;  // this rank
   bool has_agreed_ = false;
 };
 

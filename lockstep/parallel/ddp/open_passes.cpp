@@ -18,11 +18,13 @@ void OpenPasses::enter(Entry entry, const std::function<void(const Reducer&)>& c
     }
   }
   entries_.push_back(std::move(entry));
+  count_.store(entries_.size(), std::memory_order_relaxed);
 }
 
 void OpenPasses::leave(const Reducer* reducer) {
   const std::lock_guard lock(mutex_);
   std::erase_if(entries_, [&](const Entry& entry) { return entry.reducer == reducer; });
+  count_.store(entries_.size(), std::memory_order_relaxed);
 }
 
 Reducer* OpenPasses::take_first(int graph_task) {
@@ -30,6 +32,7 @@ Reducer* OpenPasses::take_first(int graph_task) {
 }
 
 Reducer* OpenPasses::take_owed(const Reducer* asking) {
+  if (count_.load(std::memory_order_relaxed) == 0) return nullptr;
   return take([asking, thread = std::this_thread::get_id()](const Entry& entry) {
     return (entry.reducer == asking || entry.thread == thread) && entry.life.expired();
   });
@@ -44,6 +47,7 @@ Reducer* OpenPasses::take(const std::function<bool(const Entry&)>& is_meant) {
   if (first == entries_.end()) return nullptr;
   Reducer* const reducer = first->reducer;
   entries_.erase(first);
+  count_.store(entries_.size(), std::memory_order_relaxed);
   return reducer;
 }
 

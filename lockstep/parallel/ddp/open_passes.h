@@ -1,6 +1,7 @@
 // The backward passes of this process that average gradients now: usually one.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -42,6 +43,7 @@ class OpenPasses {
 
   std::mutex mutex_;
   std::vector<Entry> entries_;
+  std::atomic<size_t> count_{0};  // of entries: usually there are none to look for
 };
 
 }  // namespace lockstep

@@ -59,6 +59,7 @@ struct Pass {
   PassState state = PassState::idle;
   std::weak_ptr<const void> backward{};  ///< alive while that runs
   Role role = Role::active;
+  bool has_ended = false;      ///< its backward has, by an exception or not
   bool leaves_at_end = false;  ///< no bucket leaves before the end
   bool has_failed = false;     ///< as all ranks know: an exception cut it short on some rank
   int divisor = 0;  ///< of the sum; 0: the size of the group, within which the reduction itself averages

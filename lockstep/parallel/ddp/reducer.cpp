@@ -285,7 +285,10 @@ void Reducer::on_output(ArmedForward& forward) {
 void Reducer::on_gradient(size_t parameter) {
   buckets_.note_use(parameter);
   if (!pass_.leads_to_pass(PassEvent::gradient) || pass_.is_torn()) return;
-  if (pass_.state != PassState::open) begin();
+  if (pass_.state != PassState::open) {
+    recover();
+    begin();
+  }
   if (pass_.role == Role::changed) return;
   const bool is_last = buckets_.count(parameter);
   order_.note(parameter);
@@ -317,9 +320,8 @@ void Reducer::fail_forward(const char* place, const std::exception_ptr& cause) {
   ArmedForward::fail_all_of_thread();
 }
 
-/// In a backward: a pass begins.
+/// In a backward: a pass begins. Nothing is owed.
 void Reducer::begin() {
-  recover();
   if (auto* const step = detail::StepUnderWay::current()) step->set_place("in the backward of ", name_);
   if (callbacks.begin) callbacks.begin();
   const auto backward = std::make_shared<Backward>(shared_from_this());
@@ -416,12 +418,14 @@ void Reducer::finish() {
   const Pass::Clock::time_point compute_end = pass_.moment();
   if (pass_.role == Role::active && pass_.leaves_at_end) buckets_.adopt_late();
   const OldGradients old = MissingGradients::contribute(buckets_, pass_);
+  pass_.has_ended = true;
+  missing_.prepare_agreement(buckets_, pass_);
   reduction_.start_ready(buckets_, pass_);
   average_sparse_gradients(group_, buckets_, pass_);
   // What a hook throws later must still be told.
-  if (!reduction_.has_hook()) missing_.start_agreement(buckets_, pass_);
+  if (!reduction_.has_hook()) missing_.start_agreement(buckets_);
   reduction_.wait(buckets_, pass_);
-  const bool are_complete = buckets_.buckets().empty() || missing_.agree(buckets_, pass_);
+  const bool are_complete = missing_.agree(buckets_);
   if (!are_complete && !missing_.settle(buckets_, pass_, old)) return order_.forget_own();
   order_.send(group_);
   if (pass_.role == Role::joined) {
@@ -466,10 +470,12 @@ void Reducer::start_what_is_left() {
                       });
   if (blocks) return;
   const at::NoGradGuard no_grad;
+  pass_.has_ended = true;
   try {
     MissingGradients::contribute(buckets_, pass_);
+    missing_.prepare_agreement(buckets_, pass_);
     reduction_.start_ready(buckets_, pass_);
-    missing_.start_agreement(buckets_, pass_);
+    missing_.start_agreement(buckets_);
     missing_.start_report(buckets_, pass_);
   } catch (const std::exception& error) {  // recover() meets it again
     log::debug(std::string("DistributedDataParallel: a pass that an exception cut short: ") + error.what());
