@@ -44,6 +44,18 @@ void check_norm_type(double norm_type) {
                    "; it must be 0 or more, or infinity");
 }
 
+/// Calls `leave` at the end of its scope, also after an exception.
+template <class Leave>
+class OnExit {
+ public:
+  explicit OnExit(Leave leave) : leave_(std::move(leave)) {}
+  OnExit(const OnExit&) = delete;
+  ~OnExit() { leave_(); }
+
+ private:
+  Leave leave_;
+};
+
 }  // namespace
 
 std::vector<at::Tensor> trainable_parameters(const torch::nn::Module& module) {
@@ -206,7 +218,7 @@ void FusedZeroCore::take_gradients() {
   }
 }
 
-/// The buckets must be able to go.
+/// The local tensors let go of the buckets, which may change or go.
 void FusedZeroCore::drop_gradients() {
   for (const std::vector<Piece>& group : own_pieces()) {
     for (const Piece& piece : group) piece.local.mutable_grad().reset();
@@ -244,6 +256,7 @@ void FusedZeroCore::clip_share(const Clipping& clipping) { clip(clipping); }
 
 double FusedZeroCore::norm_of_gradients(double norm_type) {
   const at::NoGradGuard no_grad;
+  const OnExit dropped([this] { drop_gradients(); });
   take_gradients();
   size_t total = 0;
   for (const size_t count : chunks_) total += count;
@@ -257,7 +270,6 @@ double FusedZeroCore::norm_of_gradients(double norm_type) {
   }
   // Each chunk is one rank's and zero elsewhere: the sum has its bits.
   own_group().all_reduce(at::from_blob(sums.data(), {static_cast<int64_t>(total)}, at::kDouble));
-  drop_gradients();
   return norm_of_chunks(sums, chunks_, norm_type);
 }
 
@@ -269,6 +281,7 @@ double FusedZeroCore::clip(const Clipping& clipping) {
   const double scale = clip_scale(norm, clipping.max_norm);
   if (!clips(scale)) return norm;
   std::vector<at::Tensor> gradients;
+  const OnExit dropped([this] { drop_gradients(); });
   take_gradients();
   for (const std::vector<Piece>& group : own_pieces()) {
     for (const Piece& piece : group) {
@@ -276,7 +289,6 @@ double FusedZeroCore::clip(const Clipping& clipping) {
     }
   }
   if (!gradients.empty()) at::_foreach_mul_(gradients, scale);
-  drop_gradients();
   return norm;
 }
 
@@ -305,13 +317,13 @@ void FusedZeroCore::step_share() {
   const at::NoGradGuard no_grad;
   sync_options();
   follow_parameters();
+  const OnExit dropped([this] { drop_gradients(); });
   take_gradients();
   update();
   // A graph that still needs the old values says so on every rank, not where a slice was this rank's alone.
   for (const at::Tensor& parameter : slices_->parameters) {
     if (parameter.grad().defined()) parameter.unsafeGetTensorImpl()->bump_version();
   }
-  drop_gradients();
 }
 
 void FusedZeroCore::update() {
