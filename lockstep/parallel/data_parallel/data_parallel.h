@@ -57,6 +57,8 @@ struct MadeBy<F> {
 /// draws from the process's one generator, in the order in which threads come. Accumulating into gradients that
 /// zero_grad() has not dropped costs a copy of them. One thread at a time.
 ///
+/// In a module that DistributedDataParallel wraps, gradients are the average over all replicas of all ranks.
+///
 /// With device_ids each replica has a GPU, and gets the module's values in every forward. Inputs, wherever they are,
 /// are brought there, outputs to output_device; gradients of the inputs go back to where those were.
 template <class M>

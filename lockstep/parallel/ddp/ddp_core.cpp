@@ -96,6 +96,24 @@ void check_precision(const DistributedDataParallelOptions& options, const torch:
       "DistributedDataParallel: mixed_precision does not go together with embeddings with sparse=true");
 }
 
+/// Null: parameters keep their dtype in forward and backward.
+std::shared_ptr<LowPrecision> make_low_precision(const DistributedDataParallelOptions& options,
+                                                 const ModuleTensors& tensors) {
+  if (!options.mixed_precision || !options.mixed_precision->param_dtype) return nullptr;
+  return std::make_shared<LowPrecision>(tensors.named_parameters, *options.mixed_precision->param_dtype);
+}
+
+/// The dtype to average in, if it is not that of the gradients.
+std::optional<at::ScalarType> find_low_reduction(const DistributedDataParallelOptions& options,
+                                                 const ModuleTensors& tensors) {
+  if (!options.mixed_precision) return std::nullopt;
+  const MixedPrecision& precision = *options.mixed_precision;
+  const auto dtype = precision.reduce_dtype ? precision.reduce_dtype : precision.param_dtype;
+  const bool converts = dtype && std::any_of(tensors.parameters.begin(), tensors.parameters.end(),
+                                             [&](const at::Tensor& p) { return p.scalar_type() != *dtype; });
+  return converts ? dtype : std::nullopt;
+}
+
 void verify_alike(const ProcessGroup& group, const DistributedDataParallelOptions& options,
                   const ModuleTensors& tensors) {
   verify_same_on_all_ranks(group, "DistributedDataParallel",
@@ -181,7 +199,11 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, const DistributedDat
   verify_alike(group_, options_, tensors_);
   if (options_.init_sync) broadcast_tensors(group_, tensors_, /*source=*/0, options_.syncs_buffers_at_init());
   set_up_reducer();
-  if (options_.mixed_precision) set_up_precision();
+  low_precision_ = make_low_precision(options_, tensors_);
+  if (const auto dtype = find_low_reduction(options_, tensors_)) {
+    const auto hook = [dtype = *dtype](GradBucket& bucket) { return reduce_in(dtype, bucket); };
+    register_comm_hook(hook, "_reducer_allreduce_and_upcast_hook");
+  }
   if (debug_level() >= DebugLevel::INFO) tell_construction(logging_data());
   if (group_.rank() == 0) tell_tied_parameters(*module_, options_.parameters_and_buffers_to_ignore);
 }
@@ -199,20 +221,6 @@ void DdpCore::set_up_reducer() {
   buffer_sync_ = std::make_unique<BufferSync>(
       *own_group_, options_.syncs_buffers() ? tensors_.buffers : std::vector<at::Tensor>(),
       tensors_.of_buffers);
-}
-
-void DdpCore::set_up_precision() {
-  const MixedPrecision& precision = *options_.mixed_precision;
-  if (precision.param_dtype) {
-    low_precision_ = std::make_shared<LowPrecision>(tensors_.named_parameters, *precision.param_dtype);
-  }
-  const auto reduce_dtype = precision.reduce_dtype ? precision.reduce_dtype : precision.param_dtype;
-  const bool converts =
-      reduce_dtype && std::any_of(tensors_.parameters.begin(), tensors_.parameters.end(),
-                                  [&](const at::Tensor& p) { return p.scalar_type() != *reduce_dtype; });
-  if (!converts) return;
-  const auto hook = [dtype = *reduce_dtype](GradBucket& bucket) { return reduce_in(dtype, bucket); };
-  register_comm_hook(hook, "_reducer_allreduce_and_upcast_hook");
 }
 
 std::optional<at::ScalarType> DdpCore::input_dtype() const {
@@ -320,6 +328,10 @@ void DdpCore::forward_failed() {
   if (reducer_->changes().empty()) return;
   std::string cause;
   try {
+    throw;
+  } catch (const CommError&) {
+    throw;
+  } catch (const StepFailedError&) {
     throw;
   } catch (const c10::Error& error) {
     cause = error.what_without_backtrace();

@@ -78,7 +78,6 @@ class DdpCore : public JoinMember {
  private:
   class StepPart;
   void set_up_reducer();
-  void set_up_precision();
   void follow_module();
   void synchronise_forward(int source);
 

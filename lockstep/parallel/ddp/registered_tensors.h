@@ -35,7 +35,7 @@ class RegisteredTensors {
   void look();
   void look_at(const std::shared_ptr<torch::nn::Module>& module);
 
-  // Of all modules, depth first. They are kept, so that no new one can lie in the place of an old one.
+  // All modules, depth first, and what they have registered. All are kept, so that no new one can lie in an old one's place.
   std::vector<Node> nodes_;
   std::vector<at::Tensor> parameters_;
   std::vector<Buffer> buffers_;
