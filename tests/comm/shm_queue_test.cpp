@@ -448,6 +448,9 @@ TEST(QueueFailureTest, ATimeoutNamesWhoHoldsTheQueueBack) {
     }
     Sums sums(*group, kMany, 4, 1.0F);
     sums.start_all();
+    Message started{.is_send = rank == 1, .peer = 1 - rank};  // rank 1 has, too
+    self.group.start(started);
+    self.group.wait(started, kTimeout);
     const std::string name = "all_reduce #" + std::to_string(kMany) + " (float32[4], SUM)";
     const std::string message =
         message_of<TimeoutError>([&] { group->wait(sums.last(), rank == 0 ? 300ms : kTimeout); });
@@ -526,6 +529,51 @@ TEST(QueueFailureTest, LeavingEndsWhatIsQueued) {
     EXPECT_EQ(self.node.arena().bytes_in_use(), 0u);
     self.group.barrier(kTimeout);
   }));
+}
+
+/// The step of rank 1 fails. The group that takes the place of the interrupted one begins anew.
+void interrupt_and_renew(Rank& self, size_t count) {
+  const int rank = self.group.rank();
+  const auto group = another_group(self);
+  Sums failing(*group, kMany, count, 1.0F);
+  if (rank == 1) {
+    failing.start(10);
+    group->interrupt("a step failed");
+  } else {
+    static_cast<void>(message_of<StepFailedError>([&] { failing.start_all(); }));
+  }
+  self.group.barrier(kTimeout);
+  failing.expect_error<StepFailedError>("a step failed");
+  self.group.barrier(kTimeout);
+  group->retire();
+  self.group.barrier(kTimeout);
+  failing.expect_error<StepFailedError>("a step failed");
+  Group renewed(self.node, group->area(), Rank::everyone(self.node), rank, kTimeout);
+  Sums sums(renewed, kMany, count, 5.0F);
+  sums.start_all();
+  sums.wait_for_all();
+  EXPECT_EQ(self.node.arena().bytes_in_use(), 0u);
+  self.group.barrier(kTimeout);
+}
+
+TEST(QueueFailureTest, AnInterruptEndsWhatIsQueued) {
+  for (const size_t count : kCounts) {
+    const UniqueFd segment = create_segment(3, kHugePage);
+    expect_all_succeed(run_processes(3, [&](int rank) {
+      Rank self(segment.get(), rank);
+      interrupt_and_renew(self, count);
+    }));
+  }
+}
+
+/// For the thread sanitizer.
+TEST(QueueFailureTest, RanksAsThreads) {
+  const UniqueFd fd = create_segment(3, kHugePage);
+  const auto segment = std::make_shared<const Segment>(Segment::map(fd.get()));
+  run_threads(3, [&](int rank) {
+    Rank self(segment, rank);
+    for (const size_t count : kCounts) interrupt_and_renew(self, count);
+  });
 }
 
 /// Also of one that this rank has only queued.
