@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/parallel/hooks/default_hooks.h"
+#include "lockstep/parallel/join.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "tests/parallel/ddp_models.h"
 
@@ -451,6 +452,35 @@ TEST(Exceptions, InAHookOfOneRank) {
         }
       }
     }
+  }
+}
+
+/// Where the ranks announce what they are about to do.
+TEST(Exceptions, UnderJoin) {
+  const int own = world().rank();
+  for (const Place place : kPlaces) {
+    Stack model(3), alone(3);
+    DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
+    // The last rank has one batch less.
+    join({ddp}, [&] {
+      for (int step = 0; step < (own + 1 < world().size() ? 4 : 3); ++step) {
+        model->zero_grad();
+        const auto run = [&] {
+          loss_of(ddp, step, own, step == 1 && own == 0 ? place : Place::nowhere).backward();
+        };
+        if (step == 1) {
+          check_fails(0, "", run);
+          ddp.recover();
+          check_zero_gradients(*model);
+          continue;
+        }
+        run();
+        if (step == 3) continue;
+        check_gradients(*model, average_gradients(*alone, [&](int rank) {
+          return loss_of(alone, step, rank, Place::nowhere);
+        }));
+      }
+    });
   }
 }
 

@@ -68,6 +68,26 @@ TEST(ReadyOrderTest, WhatIsKnownIsUsedUntilTheNextPass) {
   EXPECT_EQ(order.parameters(), (Order{0}));
 }
 
+TEST(ReadyOrderTest, AFailedStepLeavesTheOrderOfTheLastOneThatSucceeded) {
+  ReadyOrder order = order_of({2, 0});
+  order.roll_back();  // nothing has been agreed on yet
+  EXPECT_TRUE(order.parameters().empty());
+  order.load({"d", "b"});
+  order.commit();
+  order.take_new_layout();
+  order.roll_back();
+  EXPECT_TRUE(order.take_new_layout());
+  order.commit();
+  order.roll_back();
+  EXPECT_FALSE(order.take_new_layout());
+  order.start_over();
+  order.forget_own();
+  order.note(0);
+  order.roll_back();
+  EXPECT_TRUE(order.is_agreed());
+  EXPECT_EQ(order.names(), (Names{"d", "b"}));
+}
+
 TEST(ReadyOrderTest, ALoadedOrderThatNamesNoParameterChangesNothing) {
   ReadyOrder order = order_of({});
   order.load({"c"});

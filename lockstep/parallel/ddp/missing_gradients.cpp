@@ -67,11 +67,11 @@ bool MissingGradients::agree(const GradientBuckets& buckets) {
 
 OldGradients MissingGradients::contribute(GradientBuckets& buckets, const Pass& pass) {
   const auto& parameters = buckets.parameters();
-  OldGradients kept(parameters.size());
   const bool any_waits =
       std::any_of(buckets.buckets().begin(), buckets.buckets().end(),
                   [](const GradientBuckets::Bucket& bucket) { return bucket.pending > 0; });
-  if (!any_waits) return kept;
+  if (!any_waits) return {};
+  OldGradients kept(parameters.size());
   for (size_t p = 0; p < parameters.size(); ++p) {
     const GradientBuckets::Parameter& parameter = parameters[p];
     if (!parameter.is_trainable || parameter.is_ready) continue;

@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-/// Gradients that the reduction is about to overwrite, by parameter; undefined: there is none to keep.
+/// Gradients that the reduction is about to overwrite, by parameter; undefined: there is none to keep. Empty: none at all.
 using OldGradients = std::vector<at::Tensor>;
 
 /// The end of a pass. The ranks agree that all is well: one element is summed, behind a small last bucket, which waits
