@@ -58,7 +58,8 @@ void measure(const World& world, const std::function<void()>& body, int rounds, 
   for (int round = 0; round < rounds; ++round) {
     // Who comes first changes from round to round.
     for (const bool is_step : {round % 2 == 0, round % 2 != 0}) {
-      (is_step ? as_step : plain).push_back(is_step ? timed(world, steps, with_step) : timed(world, steps, body));
+      (is_step ? as_step : plain)
+          .push_back(is_step ? timed(world, steps, with_step) : timed(world, steps, body));
     }
   }
   if (world.rank() != 0) return;
@@ -83,7 +84,8 @@ void run(const std::string& model, int rounds, int steps) {
         rounds, steps);
     return;
   }
-  if (model != "resnet18") throw ValueError("step_cost: the model " + model + " is unknown; there are toy and resnet18");
+  if (model != "resnet18")
+    throw ValueError("step_cost: the model " + model + " is unknown; there are toy and resnet18");
   auto resnet = ResNet18::make();
   DistributedDataParallel ddp(resnet);
   FusedSGD optimizer(resnet->parameters(), torch::optim::SGDOptions(0.001).momentum(0.9));

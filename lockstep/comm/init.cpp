@@ -220,9 +220,9 @@ World join_job(const InitOptions& options, const job::LaunchEnvironment& launch,
       backend ? make_backend(*backend, launch, store, options) : make_fitting_backend(launch, store, options);
   if (debug_level() == DebugLevel::DETAIL) impl = make_checked(std::move(impl));
   impl = begin_timeline(std::move(impl), launch);
-  job_slot().emplace(JoinedJob{
-      World(ProcessGroup(std::move(impl), {}, next_world_name()), launch.local_rank, launch.local_world_size, launch.group_rank),
-      launch, std::move(store)});
+  job_slot().emplace(JoinedJob{World(ProcessGroup(std::move(impl), {}, next_world_name()), launch.local_rank,
+                                     launch.local_world_size, launch.group_rank),
+                               launch, std::move(store)});
   static const bool registered = ::on_exit(leave_at_exit, nullptr) == 0;
   (void)registered;
   return job_slot()->world;

@@ -30,6 +30,8 @@ class StepMember {
   virtual void complete_step() {}
   /// It has succeeded on all ranks.
   virtual void commit_step() {}
+  /// It fails here, now: weights get no gradients any more, so that an optimizer which steps all the same does nothing.
+  virtual void drop_gradients() noexcept {}
   /// It has failed. Nothing is in flight any more and no other rank touches this one's memory: gradients become zero,
   /// and all else is what it was when the step began, the same on all ranks.
   virtual void fail_step() = 0;
@@ -116,7 +118,7 @@ struct JoinedRanks {
   const ProcessGroup* group;
   std::function<void(bool is_end)> announce;
 };
-/// Of the join() that goes on; null outside.
+/// Returns those of the join() that goes on; null outside.
 const JoinedRanks* joined_ranks();
 void set_joined_ranks(const JoinedRanks* ranks);
 

@@ -46,7 +46,8 @@ class AnnouncesSteps {
 /// What a rank without inputs does while others have some.
 class Shadow {
  public:
-  Shadow(const std::vector<Joinable>& members, const ProcessGroup& group) : members_(members), group_(group) {}
+  Shadow(const std::vector<Joinable>& members, const ProcessGroup& group)
+      : members_(members), group_(group) {}
 
   void follow(const detail::JoinSession::Answer& answer) {
     using Phase = detail::JoinSession::Phase;

@@ -14,9 +14,9 @@ namespace {
 
 // What a rank says: joined, joined and has shadowed, or 2 + kPhases * member + phase.
 constexpr int64_t kJoined = 0, kShadowed = 1, kActive = 2, kPhases = 6;
-constexpr const char* kPhaseTexts[kPhases] = {"is before the forward", "is at the end of the backward",
-                                              "clips gradients",       "is before the step",
-                                              "is in an optimizer's step()", "is at the end of the step"};
+constexpr const char* kPhaseTexts[kPhases] = {
+    "is before the forward", "is at the end of the backward", "clips gradients",
+    "is before the step",    "is in an optimizer's step()",   "is at the end of the step"};
 
 /// Those that go on. One thread at a time uses a group.
 std::vector<const ProcessGroup::Impl*>& open_sessions() {

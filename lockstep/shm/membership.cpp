@@ -42,8 +42,7 @@ bool Membership::take_failure() {
   return true;
 }
 
-bool Membership::report(FailureKind kind, const std::string& message, int lost_rank,
-                        const RankSet& missing) {
+bool Membership::report(FailureKind kind, const std::string& message, int lost_rank, const RankSet& missing) {
   uint32_t expected = 0;
   if (!failure_->state.compare_exchange_strong(expected, 1, std::memory_order_relaxed)) return false;
   failure_->kind = kind;

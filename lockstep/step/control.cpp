@@ -14,7 +14,8 @@ std::shared_ptr<StepControl> StepControl::of(const ProcessGroup& group) {
   return std::static_pointer_cast<StepControl>(companion);
 }
 
-StepControl::StepControl(const ProcessGroup& group) : group_(group.duplicate()), status_(at::zeros({3}, at::kLong)) {}
+StepControl::StepControl(const ProcessGroup& group)
+    : group_(group.duplicate()), status_(at::zeros({3}, at::kLong)) {}
 
 StepControl::Outcome StepControl::meet(Place place, bool has_failed) {
   auto* const status = status_.mutable_data_ptr<int64_t>();

@@ -62,11 +62,13 @@ FailureVerdict judge(const std::vector<FailureReport>& reports) {
 std::optional<int> rank_to_copy(const std::vector<WeightsReport>& reports) {
   const auto differs = [&](const WeightsReport& report) { return report.hash != reports.front().hash; };
   if (std::none_of(reports.begin(), reports.end(), differs)) return std::nullopt;
-  const auto first = std::find_if(reports.begin(), reports.end(), [](const auto& report) { return !report.have_changed; });
+  const auto first =
+      std::find_if(reports.begin(), reports.end(), [](const auto& report) { return !report.have_changed; });
   return first == reports.end() ? 0 : static_cast<int>(first - reports.begin());
 }
 
-bool is_everywhere(const std::string& name, const std::vector<int>& ranks, const std::vector<FailureReport>& reports) {
+bool is_everywhere(const std::string& name, const std::vector<int>& ranks,
+                   const std::vector<FailureReport>& reports) {
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
     const auto& groups = reports[static_cast<size_t>(rank)].groups;
     return std::find(groups.begin(), groups.end(), name) != groups.end();

@@ -12,25 +12,25 @@ namespace lockstep::detail {
 /// One rank's part in a step's failure.
 struct FailureReport {
   enum class Kind : uint8_t {
-    none,       ///< it learned of the failure from others
-    skipped,    ///< skip_step()
-    collective, ///< a collective failed, perhaps because another rank had failed
-    own,        ///< an exception of its own
+    none,        ///< it learned of the failure from others
+    skipped,     ///< skip_step()
+    collective,  ///< a collective failed, perhaps because another rank had failed
+    own,         ///< an exception of its own
   };
   Kind kind = Kind::none;
-  std::string place{};               ///< such as "in the forward of Net"
-  std::string what{};                ///< its exception's message
-  std::vector<std::string> groups{}; ///< names of the groups that it has
+  std::string place{};                ///< such as "in the forward of Net"
+  std::string what{};                 ///< its exception's message
+  std::vector<std::string> groups{};  ///< names of the groups that it has
 
   nlohmann::json to_json() const;
   static FailureReport from_json(const nlohmann::json& json);
 };
 
 struct FailureVerdict {
-  bool is_skipped = false;           ///< nobody has failed: some rank has called skip_step()
-  std::vector<int> failed_ranks{};   ///< first: those whose failure is not another's consequence
-  std::string place{};               ///< of the first of them
-  std::string message{};             ///< of the error that all ranks throw
+  bool is_skipped = false;          ///< nobody has failed: some rank has called skip_step()
+  std::vector<int> failed_ranks{};  ///< first: those whose failure is not another's consequence
+  std::string place{};              ///< of the first of them
+  std::string message{};            ///< of the error that all ranks throw
 };
 
 /// `reports`: by rank.
@@ -47,6 +47,7 @@ struct WeightsReport {
 std::optional<int> rank_to_copy(const std::vector<WeightsReport>& reports);
 
 /// Those of `names` that every rank of `ranks` (of the reports) has.
-bool is_everywhere(const std::string& name, const std::vector<int>& ranks, const std::vector<FailureReport>& reports);
+bool is_everywhere(const std::string& name, const std::vector<int>& ranks,
+                   const std::vector<FailureReport>& reports);
 
 }  // namespace lockstep::detail

@@ -101,6 +101,7 @@ class Step::UnderWay final : public detail::StepUnderWay {
  private:
   std::string place() const { return place_ + place_name_; }
   void note(FailureReport report) noexcept;
+  void drop_gradients();
   bool is_interrupted() const;
   void learn();
   void restore();
@@ -114,7 +115,7 @@ class Step::UnderWay final : public detail::StepUnderWay {
   std::vector<RegisteredGroup> groups_{};  // interrupted, once the step has failed
   uint64_t probe_before_ = 0;
   std::string place_ = "before its first forward", place_name_{};
-  bool has_failed_ = false;  // as far as this rank knows
+  bool has_failed_ = false;   // as far as this rank knows
   bool lacks_cause_ = false;  // own_ does not say what exception it was
   bool others_know_ = false;
   bool is_over_ = false;
@@ -127,7 +128,8 @@ class Step::UnderWay final : public detail::StepUnderWay {
 Step::UnderWay::UnderWay(const ProcessGroup& group, StepOptions options)
     : group_(group), options_(std::move(options)) {
   if (current() != nullptr) {
-    throw Error("Step: a step is under way already; a step inside a step is a part of it: leave the inner Step out");
+    throw Error(
+        "Step: a step is under way already; a step inside a step is a part of it: leave the inner Step out");
   }
   if (group_.size() > 1) control_ = StepControl::of(group_);
   if (control_ && !control_->difference().empty()) refuse_differences();
@@ -183,10 +185,11 @@ bool Step::UnderWay::meet(StepControl::Place place) {
   others_know_ = true;
   note(outcome == Outcome::failed
            ? FailureReport{}
-           : FailureReport{.kind = FailureReport::Kind::own,
-                           .place = this->place(),
-                           .what = "some ranks have ended the step while others are in an optimizer's step(); every "
-                                   "rank must call the same optimizers equally often in a step"});
+           : FailureReport{
+                 .kind = FailureReport::Kind::own,
+                 .place = this->place(),
+                 .what = "some ranks have ended the step while others are in an optimizer's step(); every "
+                         "rank must call the same optimizers equally often in a step"});
   return false;
 }
 
@@ -208,7 +211,8 @@ void Step::UnderWay::fail(const std::string& place, std::exception_ptr cause) no
 /// Has another rank's failure met this one?
 bool Step::UnderWay::is_interrupted() const {
   const auto groups = detail::groups_within(group_.global_ranks());
-  return std::any_of(groups.begin(), groups.end(), [](const auto& group) { return group.impl->is_interrupted(); });
+  return std::any_of(groups.begin(), groups.end(),
+                     [](const auto& group) { return group.impl->is_interrupted(); });
 }
 
 /// The first report counts; all waits of the job end.
@@ -219,8 +223,15 @@ void Step::UnderWay::note(FailureReport report) noexcept {
                               ? "the step has failed on another rank"
                               : fmt::format("the step has failed: rank {} {}", group_.rank(), own_.place);
   groups_ = detail::groups_within(group_.global_ranks());
-  if (control_) std::erase_if(groups_, [&](const auto& g) { return g.impl.get() == &control_->group().impl(); });
+  if (control_)
+    std::erase_if(groups_, [&](const auto& g) { return g.impl.get() == &control_->group().impl(); });
   for (const RegisteredGroup& group : groups_) group.impl->interrupt(why);
+  drop_gradients();
+}
+
+void Step::UnderWay::drop_gradients() {
+  for_each_step_member([](StepMember& member) { member.drop_gradients(); });
+  for (torch::optim::Optimizer* const optimizer : options_.optimizers) optimizer->zero_grad();
 }
 
 bool Step::UnderWay::end(const std::exception_ptr& own) {
@@ -267,7 +278,8 @@ void Step::UnderWay::learn() {
   for (const RegisteredGroup& group : groups_) own_.groups.push_back(group.name);
   std::vector<FailureReport> reports;
   if (control_) {
-    for (const auto& json : control_->exchange(own_.to_json())) reports.push_back(FailureReport::from_json(json));
+    for (const auto& json : control_->exchange(own_.to_json()))
+      reports.push_back(FailureReport::from_json(json));
   } else {
     reports.push_back(own_);
   }
@@ -283,13 +295,13 @@ void Step::UnderWay::learn() {
 void Step::UnderWay::restore() {
   for (const RegisteredGroup& group : groups_) group.impl->clear();
   for_each_step_member([](StepMember& member) { member.fail_step(); });
-  for (torch::optim::Optimizer* const optimizer : options_.optimizers) optimizer->zero_grad();
   if (control_) control_->barrier();
   for (const RegisteredGroup& group : groups_) group.impl->renew();
 }
 
 StepFailedError Step::UnderWay::failure() const {
-  return StepFailedError(verdict_->message + ". Gradients are zero on all ranks", verdict_->failed_ranks, verdict_->place);
+  return StepFailedError(verdict_->message + ". Gradients are zero on all ranks", verdict_->failed_ranks,
+                         verdict_->place);
 }
 
 // --- weights that some ranks have updated, and others not
@@ -299,7 +311,8 @@ void Step::UnderWay::level_weights() {
   if (!control_) return;
   const nlohmann::json own{probe_weights() != probe_before_, hash_of_weights()};
   std::vector<detail::WeightsReport> reports;
-  for (const auto& json : control_->exchange(own)) reports.push_back({.have_changed = json.at(0), .hash = json.at(1)});
+  for (const auto& json : control_->exchange(own))
+    reports.push_back({.have_changed = json.at(0), .hash = json.at(1)});
   const std::optional<int> source = detail::rank_to_copy(reports);
   std::string& message = verdict_->message;
   if (!source) {
@@ -337,7 +350,8 @@ void Step::UnderWay::level_weights() {
 /// The ranks' weights have differed since a failed step. Throws unless they have been made equal meanwhile.
 void Step::UnderWay::refuse_differences() {
   const auto hashes = control_->exchange(hash_of_weights());
-  const bool are_equal = std::all_of(hashes.begin(), hashes.end(), [&](const auto& hash) { return hash == hashes.front(); });
+  const bool are_equal =
+      std::all_of(hashes.begin(), hashes.end(), [&](const auto& hash) { return hash == hashes.front(); });
   if (!are_equal) {
     throw Error(fmt::format(
         "step: the weights have differed between the ranks since a step that failed; make them equal "
@@ -376,9 +390,10 @@ class Step::Joined final : public detail::JoinedStep {
 };
 
 const detail::JoinedSteps Step::kJoinedSteps{
-    .prepare = [](const ProcessGroup& group) {
-      if (group.size() > 1) StepControl::of(group);
-    },
+    .prepare =
+        [](const ProcessGroup& group) {
+          if (group.size() > 1) StepControl::of(group);
+        },
     .begin = [](const ProcessGroup& group) -> std::unique_ptr<detail::JoinedStep> {
       return std::make_unique<Joined>(group);
     }};

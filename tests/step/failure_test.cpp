@@ -21,7 +21,8 @@ TEST(Failure, AnOwnExceptionComesBeforeItsConsequences) {
 }
 
 TEST(Failure, ACollectiveAloneIsTheCause) {
-  const auto verdict = judge({{}, {.kind = Kind::collective, .place = "in the backward", .what = "mismatch"}});
+  const auto verdict =
+      judge({{}, {.kind = Kind::collective, .place = "in the backward", .what = "mismatch"}});
   EXPECT_EQ(verdict.failed_ranks, std::vector<int>{1});
   EXPECT_FALSE(verdict.is_skipped);
 }
@@ -37,7 +38,8 @@ TEST(Failure, FourCausesAreTold) {
   std::vector<FailureReport> reports(6, {.kind = Kind::own, .place = "here", .what = "x"});
   const auto verdict = judge(reports);
   EXPECT_EQ(verdict.failed_ranks.size(), 6U);
-  EXPECT_NE(verdict.message.find("rank 3 failed here: x; and 2 more ranks"), std::string::npos) << verdict.message;
+  EXPECT_NE(verdict.message.find("rank 3 failed here: x; and 2 more ranks"), std::string::npos)
+      << verdict.message;
 }
 
 TEST(Failure, WhoseWeightsAllGet) {
@@ -49,8 +51,10 @@ TEST(Failure, WhoseWeightsAllGet) {
 }
 
 TEST(Failure, TravelsAsJson) {
-  const FailureReport report{.kind = Kind::own, .place = "in", .what = "\xff no UTF-8", .groups = {"world1/2"}};
-  const auto back = FailureReport::from_json(nlohmann::json::from_cbor(nlohmann::json::to_cbor(report.to_json())));
+  const FailureReport report{
+      .kind = Kind::own, .place = "in", .what = "\xff no UTF-8", .groups = {"world1/2"}};
+  const auto back =
+      FailureReport::from_json(nlohmann::json::from_cbor(nlohmann::json::to_cbor(report.to_json())));
   EXPECT_EQ(back.kind, report.kind);
   EXPECT_EQ(back.what, report.what);
   EXPECT_EQ(back.groups, report.groups);

@@ -1,4 +1,5 @@
-// Random steps with exceptions at random places on random ranks: `random_steps --steps N --seed S`, a rank of lockrun.
+// Random steps with exceptions at random places on random ranks: `random_steps --steps N --seed S [--verbose]`, a rank
+// of lockrun.
 //
 // The seed chooses models, hook, optimizer and, for each step, what happens in it. All steps are run twice: first with
 // the failures; then, with new models, only those steps that succeeded. After each of these the weights and buffers must
@@ -179,15 +180,17 @@ struct Life {
       nets.emplace_back(config, 100 * static_cast<uint64_t>(m + 1));
       if (config.has_sync_batch_norm) lockstep::convert_sync_batchnorm(*nets.back());
       ddps.push_back(std::make_unique<lockstep::DistributedDataParallel<Net>>(
-          nets.back(), lockstep::DistributedDataParallelOptions{.bucket_cap_mb = config.bucket_cap_mb,
-                                                                .find_unused_parameters = config.finds_unused,
-                                                                .gradient_as_bucket_view = config.as_bucket_view}));
+          nets.back(),
+          lockstep::DistributedDataParallelOptions{.bucket_cap_mb = config.bucket_cap_mb,
+                                                   .find_unused_parameters = config.finds_unused,
+                                                   .gradient_as_bucket_view = config.as_bucket_view}));
       add_hook(config, *ddps.back(), world);
       add_optimizer(config, nets.back(), world);
     }
   }
 
-  static void add_hook(const Config& config, lockstep::DistributedDataParallel<Net>& ddp, const World& world) {
+  static void add_hook(const Config& config, lockstep::DistributedDataParallel<Net>& ddp,
+                       const World& world) {
     switch (config.hook) {
       case Config::Hook::none:
         return;
@@ -207,10 +210,11 @@ struct Life {
     switch (config.optimizer) {
       case Config::Optimizer::sgd:
         if (config.has_embedding) {
-          optimizers.push_back(std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05)));
+          optimizers.push_back(
+              std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05)));
         } else {
-          optimizers.push_back(std::make_unique<lockstep::FusedSGD>(
-              parameters, torch::optim::SGDOptions(0.05).momentum(0.9)));
+          optimizers.push_back(
+              std::make_unique<lockstep::FusedSGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9)));
         }
         return;
       case Config::Optimizer::adamw:
@@ -255,12 +259,14 @@ class Runner {
   /// Returns how many steps failed.
   int run(int steps) {
     std::vector<Plan> plans;
-    for (int step = 0; step < steps; ++step) plans.push_back(Plan::draw(random_, step, config_, world_.size()));
+    for (int step = 0; step < steps; ++step)
+      plans.push_back(Plan::draw(random_, step, config_, world_.size()));
     std::vector<std::vector<at::Tensor>> states;
     int failed = 0;
     {
       Life life(config_, world_);
       for (const Plan& plan : plans) {
+        if (is_verbose && world_.rank() == 0) std::fprintf(stderr, "%s\n", where(plan).c_str());
         if (one(life, plan)) {
           states.push_back(life.state());
           check_same_on_all(states.back(), plan);
@@ -283,11 +289,15 @@ class Runner {
     return failed;
   }
 
+  bool is_verbose = false;  ///< a line for each step
+
   std::string describe() const {
-    return "models " + std::to_string(config_.models) + ", layers " + std::to_string(config_.layers) + ", cap " +
-           std::to_string(config_.bucket_cap_mb) + ", hook " + std::to_string(static_cast<int>(config_.hook)) +
-           ", optimizer " + std::to_string(static_cast<int>(config_.optimizer)) +
-           (config_.has_sync_batch_norm ? ", SyncBatchNorm" : "") + (config_.has_embedding ? ", embedding" : "") +
+    return "models " + std::to_string(config_.models) + ", layers " + std::to_string(config_.layers) +
+           ", cap " + std::to_string(config_.bucket_cap_mb) + ", hook " +
+           std::to_string(static_cast<int>(config_.hook)) + ", optimizer " +
+           std::to_string(static_cast<int>(config_.optimizer)) +
+           (config_.has_sync_batch_norm ? ", SyncBatchNorm" : "") +
+           (config_.has_embedding ? ", embedding" : "") +
            (config_.finds_unused ? ", find_unused_parameters" : "") +
            (config_.as_bucket_view ? "" : ", own gradients");
   }
@@ -303,14 +313,16 @@ class Runner {
     } catch (const lockstep::StepFailedError& failure) {
       error = failure.what();
       if (std::find(failure.ranks().begin(), failure.ranks().end(), plan.rank) == failure.ranks().end() &&
-          std::find(failure.ranks().begin(), failure.ranks().end(), plan.second_rank) == failure.ranks().end()) {
+          std::find(failure.ranks().begin(), failure.ranks().end(), plan.second_rank) ==
+              failure.ranks().end()) {
         throw std::runtime_error(where(plan) + ": the error names another rank: " + error);
       }
     }
     if (succeeded == plan.fails()) {
       throw std::runtime_error(where(plan) + (succeeded ? ": succeeded" : ": failed: " + error));
     }
-    if (plan.where == Where::skip && !error.empty()) throw std::runtime_error("a skipped step threw: " + error);
+    if (plan.where == Where::skip && !error.empty())
+      throw std::runtime_error("a skipped step threw: " + error);
     return succeeded;
   }
 
@@ -369,7 +381,8 @@ class Runner {
       // One backward goes through all models, one after the other.
       y = (*life.ddps[static_cast<size_t>(m)])(plan.is_one_backward ? y : x);
       life.nets[static_cast<size_t>(m)]->throws = false;
-      if (plan.is_one_backward && is_bad_model) y = ThrowsInBackward::apply(y, is_here(Where::backward_between));
+      if (plan.is_one_backward && is_bad_model)
+        y = ThrowsInBackward::apply(y, is_here(Where::backward_between));
       losses.push_back(y.square().sum());
     }
     if (is_here(Where::loss) || is_here(Where::loss_is_caught)) throw Planned("in the loss");
@@ -378,16 +391,16 @@ class Runner {
     }
     for (size_t i = 0; i < losses.size(); ++i) {
       const bool is_bad_model = plan.order[i] == plan.bad_model;
-      ThrowsInBackward::apply(losses[i], is_bad_model && (is_here(Where::backward_first) ||
-                                                         is_here(Where::backward_between)))
+      ThrowsInBackward::apply(
+          losses[i], is_bad_model && (is_here(Where::backward_first) || is_here(Where::backward_between)))
           .backward({}, /*keep_graph=*/i + 1 < losses.size());
     }
   }
 
   static std::string where(const Plan& plan) {
     return "step " + std::to_string(plan.step) + ", place " + std::to_string(static_cast<int>(plan.where)) +
-           ", rank " + std::to_string(plan.rank) + ", micro-batch " + std::to_string(plan.bad_micro_batch) + " of " +
-           std::to_string(plan.micro_batches) + (plan.is_one_backward ? ", one backward" : "");
+           ", rank " + std::to_string(plan.rank) + ", micro-batch " + std::to_string(plan.bad_micro_batch) +
+           " of " + std::to_string(plan.micro_batches) + (plan.is_one_backward ? ", one backward" : "");
   }
 
   void check_same_on_all(const std::vector<at::Tensor>& tensors, const Plan& plan) const {
@@ -410,13 +423,15 @@ class Runner {
       }
     }
   }
-  void compare(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& wanted, const Plan& plan) const {
+  void compare(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& wanted,
+               const Plan& plan) const {
     const bool is_exact = world_.backend_name() == "lockstep";
     for (size_t i = 0; i < got.size(); ++i) {
       const bool same = is_exact ? at::equal(got[i], wanted[i]) : got[i].allclose(wanted[i], 1e-3, 1e-4);
       if (!same) {
         throw std::runtime_error(where(plan) + ": tensor " + std::to_string(i) +
-                                 " differs from that of a run without the failed steps");
+                                 " differs from that of a run without the failed steps by " +
+                                 std::to_string((got[i] - wanted[i]).abs().max().item<double>()));
       }
     }
   }
@@ -431,6 +446,7 @@ class Runner {
 int main(int argc, char** argv) {
   int steps = 20;
   uint64_t seed = 1;
+  const bool is_verbose = argc % 2 == 0 && std::strcmp(argv[argc - 1], "--verbose") == 0;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--steps") == 0) steps = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--seed") == 0) seed = std::strtoull(argv[i + 1], nullptr, 10);
@@ -438,6 +454,7 @@ int main(int argc, char** argv) {
   return lockstep::run_main("random_steps", [&] {
     const World world = lockstep::init({.timeout = std::chrono::seconds(60)});
     Runner runner(world, seed);
+    runner.is_verbose = is_verbose;
     if (world.rank() == 0) std::printf("%s\n", runner.describe().c_str());
     std::fflush(stdout);
     const int failed = runner.run(steps);

@@ -7,9 +7,11 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/backends/blocked_sigpipe.h"
 #include "lockstep/comm/backends/spare_engines.h"
 #include "lockstep/comm/shm_tensor.h"
 
@@ -158,6 +160,9 @@ class C10dGroup : public ProcessGroup::Impl {
                        "\" has no messages to the rank itself (rank " + std::to_string(rank()) +
                        "); copy the tensor");
     }
+    // A message may be written here and not in a thread of Gloo's.
+    std::optional<BlockedSigpipe> blocked;
+    if (collective.is_message()) blocked.emplace();
     try {
       ++engine_->begun;
       return std::make_shared<C10dWorkAdapter>(engine_, begin(collective), name_, what, collective.timeout);
@@ -215,8 +220,8 @@ class C10dGroup : public ProcessGroup::Impl {
   void clear() override { engine_->has_failed = false; }
   void renew() override {
     home_.reset();  // how much each rank has begun is no longer comparable
-    const auto store = c10::make_intrusive<c10d::PrefixStore>(
-        "lockstep/renewed/" + std::to_string(++renewals_), store_);
+    const auto store =
+        c10::make_intrusive<c10d::PrefixStore>("lockstep/renewed/" + std::to_string(++renewals_), store_);
     auto fresh = factory_(store, rank(), size(), timeout_);
     auto* const engine = dynamic_cast<Interruptible*>(backend_.get());
     // If it can, the old engine goes on, whose threads are there: `fresh` ends here then.

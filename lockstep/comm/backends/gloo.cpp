@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/comm/backends/blocked_sigpipe.h"
 #include "lockstep/comm/backends/c10d_group.h"
 
 namespace lockstep::backends {
@@ -72,6 +73,7 @@ class RenewableGloo final : public c10d::ProcessGroupGloo, public Interruptible 
 
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             std::chrono::milliseconds timeout, const std::string& host) {
+  const BlockedSigpipe blocked;  // in Gloo's threads
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   try {
     options->devices.push_back(device_of(host));

@@ -35,7 +35,7 @@ class OpenPasses {
   void leave(const Reducer* reducer);
   /// Removes, of the passes of a backward, the one whose reducer was made first; null when there is none.
   Reducer* take_first(int graph_task);
-  /// The same for the passes that are owed by `asking` and by reducers whose forwards run in this thread.
+  /// Works like take_first(), for the passes that are owed by `asking` and by reducers whose forwards run in this thread.
   Reducer* take_owed(const Reducer* asking);
 
  private:

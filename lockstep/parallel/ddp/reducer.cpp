@@ -175,6 +175,9 @@ class Reducer::StepPart final : public detail::StepMember {
     reducer_.order_.commit();
     reducer_.buckets_.commit();
   }
+  void drop_gradients() noexcept override {
+    for (const Parameter& parameter : reducer_.buckets_.parameters()) parameter.tensor.mutable_grad().reset();
+  }
   void fail_step() override {
     OpenPasses::of_process().leave(&reducer_);
     ArmedForward::forget(&reducer_);
