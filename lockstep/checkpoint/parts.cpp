@@ -54,6 +54,8 @@ std::string error_of(const std::function<void()>& work) {
     return {};
   } catch (const CommError&) {
     throw;
+  } catch (const StepFailedError&) {
+    throw;
   } catch (const std::exception& error) {
     const std::string text = error.what();
     return text.empty() ? "unknown error" : text;
