@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/real.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
@@ -184,23 +185,43 @@ TEST(MixedPrecision, FullPrecisionBetweenForwardAndBackward) {
 /// Several backwards of one forward, and one whose wrapper has gone.
 TEST(MixedPrecision, EachBackwardHasTheLowValues) {
   const int own = world().rank();
-  Toy model;
-  std::optional<DistributedDataParallel<Toy>> ddp;
-  ddp.emplace(model,
-              DistributedDataParallelOptions{.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16,
-                                                                               .reduce_dtype = at::kFloat}});
-  const auto before = values_of(model);
-  auto expected = average_of(low_gradients(model, [&](Toy& low, int rank) {
-    return low_loss([&](at::Tensor x) { return low(x.to(at::kBFloat16)); }, 0, rank);
-  }));
-  for (at::Tensor& gradient : expected) gradient *= 2;
-  const at::Tensor loss = low_loss(*ddp, 0, own);
-  loss.backward({}, /*retain_graph=*/true);
-  check_full_precision(model, before);
-  ddp.reset();
-  loss.backward();
-  check_full_precision(model, before);
-  check_gradients(*model, expected);
+  const MixedPrecision precision{.param_dtype = at::kBFloat16, .reduce_dtype = at::kFloat};
+  const std::vector<DistributedDataParallelOptions> all_options{
+      {.mixed_precision = precision},
+      {.gradient_as_bucket_view = false, .mixed_precision = precision},
+      {.find_unused_parameters = true, .mixed_precision = precision},
+      {.bucket_cap_mb = kTiny, .static_graph = true, .mixed_precision = precision}};
+  for (const auto& options : all_options) {
+    Toy model;
+    std::optional<DistributedDataParallel<Toy>> ddp;
+    ddp.emplace(model, options);
+    const auto before = values_of(model);
+    auto expected = average_of(low_gradients(model, [&](Toy& low, int rank) {
+      return low_loss([&](const at::Tensor& x) { return low(x.to(at::kBFloat16)); }, 0, rank);
+    }));
+    for (at::Tensor& gradient : expected) gradient *= 2;
+    const at::Tensor loss = low_loss(*ddp, 0, own);
+    loss.backward({}, /*keep_graph=*/true);
+    check_full_precision(model, before);
+    ddp.reset();
+    loss.backward();
+    check_full_precision(model, before);
+    check_gradients(*model, expected);
+  }
+}
+
+/// forward<T>() converts its arguments as the call does.
+TEST(MixedPrecision, ForwardOfAGivenTypeConvertsItsArguments) {
+  torch::nn::Sequential model(torch::nn::Linear(10, 5));
+  fill_with_waves(*model);
+  torch::nn::AnyModule any{torch::nn::Linear(10, 5)};
+  const DistributedDataParallelOptions options{.mixed_precision =
+                                                   MixedPrecision{.param_dtype = at::kBFloat16}};
+  DistributedDataParallel ddp(model, options);
+  DistributedDataParallel of_any(any, options);
+  const at::Tensor input = batch_input(0, world().rank());
+  CHECK_TRUE(ddp.forward<at::Tensor>(input).equal(ddp(input)));
+  CHECK_TRUE(of_any.forward<at::Tensor>(input).scalar_type() == at::kBFloat16);
 }
 
 /// The step of the micro-batch before counts, though the next one was left out.

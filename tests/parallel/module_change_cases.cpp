@@ -97,7 +97,7 @@ TEST(ModuleChanges, AParameterRegisteredLaterIsNamed) {
   }
 }
 
-TEST(ModuleChanges, WithAHookAndInJoin) {
+TEST(ModuleChanges, WithAHook) {
   const int own = world().rank();
   Growing model;
   DistributedDataParallel ddp(model);

@@ -81,11 +81,11 @@ class DistributedDataParallel {
       return detail::with_tensors_on(
           core_->input_device(),
           [&](auto&&... placed) -> Result {
-            if constexpr (std::is_same_v<M, torch::nn::AnyModule>) {
-              return module_.template forward<Result>(std::forward<decltype(placed)>(placed)...);
-            } else {
-              return module_->template forward<Result>(std::forward<decltype(placed)>(placed)...);
+            if (const auto dtype = core_->input_dtype()) {
+              return forward_to<Result>(
+                  detail::cast_input(std::forward<decltype(placed)>(placed), *dtype)...);
             }
+            return forward_to<Result>(std::forward<decltype(placed)>(placed)...);
           },
           std::forward<Args>(args)...);
     });
@@ -227,6 +227,15 @@ class DistributedDataParallel {
       return module_.forward(std::forward<Args>(args)...);
     } else {
       return module_->forward(std::forward<Args>(args)...);
+    }
+  }
+
+  template <class Result, class... Args>
+  Result forward_to(Args&&... args) {
+    if constexpr (std::is_same_v<M, torch::nn::AnyModule>) {
+      return module_.template forward<Result>(std::forward<Args>(args)...);
+    } else {
+      return module_->template forward<Result>(std::forward<Args>(args)...);
     }
   }
 
