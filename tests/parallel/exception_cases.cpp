@@ -186,6 +186,7 @@ void fail_everywhere(size_t index) {
   for (const Place place : kPlaces) {
     for (const int failing : {0, world().size() - 1}) {
       for (const bool recovers : {false, true}) {
+        if (world().backend_name() == "gloo" && recovers == (failing == 0)) continue;  // slower
         try {
           fail_at(kind, place, failing, recovers);
         } catch (const std::exception& error) {

@@ -15,6 +15,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/random_key.h"
+#include "lockstep/comm/step_members.h"
 #include "lockstep/parallel/ddp/module_check.h"
 #include "lockstep/parallel/ddp/reducer.h"
 #include "lockstep/parallel/logical/rank_state.h"
@@ -150,7 +151,15 @@ void LogicalRanks::run_pass(uint64_t step, LogicalPass pass,
       {options_.seed, static_cast<uint64_t>(pass.rank), step, static_cast<uint64_t>(pass.micro_batch)}));
   // Which uses of a weight share its cached copy would depend on who runs beside.
   const KeepsCastCache keeps(/*enabled=*/turns_ == nullptr && at::autocast::is_autocast_cache_enabled());
-  forward_and_backward(pass);
+  try {
+    forward_and_backward(pass);
+  } catch (...) {
+    // Before the process's other logical ranks end by it.
+    if (auto* const under_way = detail::StepUnderWay::current()) {
+      under_way->fail(fmt::format("in logical rank {}", pass.rank), std::current_exception());
+    }
+    throw;
+  }
 }
 
 void LogicalRanks::refuse_no_backward(uint64_t step, LogicalPass pass) {
