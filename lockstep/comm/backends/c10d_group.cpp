@@ -57,8 +57,12 @@ std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-/// The engines tell a late peer and a dead one only by their words; both mean that the group is lost.
-[[noreturn]] void fail(const std::string& what, const std::exception& error) {
+/// The engines tell a late peer and a dead one only by their words; both mean that the group is lost, unless a step's
+/// failure has interrupted it.
+[[noreturn]] void fail(Engine& engine, const std::string& what, const std::exception& error) {
+  engine.has_failed = true;
+  const std::string interruption = engine.interruption();
+  if (!interruption.empty()) throw StepFailedError(interruption);
   const std::string text = what + " failed: " + first_line(error);
   if (text.find("imed out") != std::string::npos || text.find("monitoredBarrier in") != std::string::npos) {
     throw TimeoutError(text);
@@ -99,8 +103,7 @@ class C10dWorkAdapter : public Work {
     try {
       work_->wait(timeout.value_or(timeout_));
     } catch (const std::exception& error) {
-      engine_->has_failed = true;
-      fail(what_, error);
+      fail(*engine_, what_, error);
     }
   }
   bool poll() override {
@@ -132,7 +135,9 @@ class C10dGroup : public ProcessGroup::Impl {
         engine_(std::move(engine)),
         backend_(engine_->backend),
         name_(backend_->getBackendName()),
-        timeout_(timeout) {}
+        timeout_(timeout) {
+    know_interruption();
+  }
   ~C10dGroup() override {
     if (home_ && engine_->begun == engine_->ended_well) {
       home_->put(number_, std::move(engine_));
@@ -169,7 +174,7 @@ class C10dGroup : public ProcessGroup::Impl {
     } catch (const ValueError&) {
       throw;
     } catch (const std::exception& error) {
-      fail("[" + name_ + "] " + what, error);
+      fail(*engine_, "[" + name_ + "] " + what, error);
     }
   }
   void monitored_barrier(Timeout timeout) override {
@@ -180,7 +185,7 @@ class C10dGroup : public ProcessGroup::Impl {
       backend_->monitoredBarrier(options, /*waitAllRanks=*/true);
       ++engine_->ended_well;
     } catch (const std::exception& error) {
-      fail("[" + name_ + "] monitored_barrier", error);
+      fail(*engine_, "[" + name_ + "] monitored_barrier", error);
     }
   }
   void progress() override {}  // these backends have threads of their own
@@ -209,7 +214,11 @@ class C10dGroup : public ProcessGroup::Impl {
     return std::make_shared<C10dGroup>(factory_, store_of(number), engine, timeout);
   }
 
-  void interrupt(const std::string& /*why*/) noexcept override {
+  void interrupt(const std::string& why) noexcept override {
+    try {  // before the others meet it
+      store_->set(interruption_key(renewals_), std::vector<uint8_t>(why.begin(), why.end()));
+    } catch (const std::exception&) {  // they get the engine's error
+    }
     if (auto* const engine = dynamic_cast<Interruptible*>(backend_.get())) {
       engine->interrupt();
     } else {
@@ -220,18 +229,35 @@ class C10dGroup : public ProcessGroup::Impl {
   void clear() override { engine_->has_failed = false; }
   void renew() override {
     home_.reset();  // how much each rank has begun is no longer comparable
+    if (rank() == 0) store_->deleteKey(interruption_key(renewals_));
     const auto store =
         c10::make_intrusive<c10d::PrefixStore>("lockstep/renewed/" + std::to_string(++renewals_), store_);
     auto fresh = factory_(store, rank(), size(), timeout_);
     auto* const engine = dynamic_cast<Interruptible*>(backend_.get());
     // If it can, the old engine goes on, whose threads are there: `fresh` ends here then.
-    if (engine != nullptr && engine->take_over(*fresh)) return;
+    if (engine != nullptr && engine->take_over(*fresh)) return know_interruption();
     keep_for_ever(std::exchange(backend_, fresh));
     engine_ = std::make_shared<Engine>();
     engine_->backend = backend_;
+    know_interruption();
   }
 
  private:
+  static std::string interruption_key(int renewals) {
+    return "lockstep/interrupted/" + std::to_string(renewals);
+  }
+  void know_interruption() {
+    engine_->interruption = [store = store_, key = interruption_key(renewals_)]() -> std::string {
+      try {
+        if (!store->check({key})) return {};
+        const std::vector<uint8_t> why = store->get(key);
+        return {why.begin(), why.end()};
+      } catch (const std::exception&) {  // the store is gone, and its rank with it
+        return {};
+      }
+    };
+  }
+
   c10::intrusive_ptr<c10d::Work> begin(const Collective& collective);
   WorkPtr start_average_of_integers(const Collective& collective);
 
@@ -259,7 +285,7 @@ class C10dGroup : public ProcessGroup::Impl {
     try {
       store_->wait(keys, timeout_);
     } catch (const std::exception& error) {
-      fail("[" + name_ + "] new_group", error);
+      fail(*engine_, "[" + name_ + "] new_group", error);
     }
     for (const std::string& each : keys) {
       const std::vector<uint8_t> text = store_->get(each);
