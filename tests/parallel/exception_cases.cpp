@@ -4,6 +4,7 @@
 #include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/embedding.h>
 
 #include <array>
@@ -15,6 +16,7 @@
 
 #include "lockstep/parallel/hooks/default_hooks.h"
 #include "lockstep/parallel/join.h"
+#include "lockstep/parallel/logical/logical_ranks.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "tests/parallel/ddp_models.h"
 
@@ -82,6 +84,14 @@ struct StackImpl : torch::nn::Module {
   torch::nn::Embedding words{nullptr};
 };
 TORCH_MODULE(Stack);
+
+/// With running statistics.
+struct BufferedStackImpl : StackImpl {
+  BufferedStackImpl() : StackImpl(2) { norm = register_module("norm", torch::nn::BatchNorm1d(4)); }
+  at::Tensor forward(const at::Tensor& x) { return norm->forward(StackImpl::forward(x, Place::nowhere)); }
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+TORCH_MODULE(BufferedStack);
 
 at::Tensor input_of(int step, int rank) { return wave({5, 4}, 100 * step + 10 * rank + 3); }
 
@@ -482,6 +492,51 @@ TEST(Exceptions, UnderJoin) {
         }));
       }
     });
+  }
+}
+
+/// A logical rank of one process fails, the first or the last one of it: before its forward or after its backward, which
+/// for the last one comes too late to be seen.
+TEST(Exceptions, InALogicalRank) {
+  ONLY_IF(world().size() == 2 || world().size() == 4);
+  const int own = world().rank();
+  constexpr int kLogical = 8;
+  for (const int failing : {0, world().size() - 1}) {
+    for (const bool in_last : {false, true}) {
+      for (const bool is_late : {false, true}) {
+        BufferedStack model, alone;
+        DistributedDataParallel ddp(model, {.bucket_cap_mb = kTiny});
+        LogicalRanks ranks(ddp, {.size = kLogical});
+        const int who = in_last ? ranks.own().back() : ranks.own().front();
+        const auto run = [&](int step, bool fails) {
+          ranks.run_step(static_cast<uint64_t>(step), 1, [&](const LogicalPass& pass) {
+            const bool is_it = fails && own == failing && pass.rank == who;
+            if (is_it && !is_late) throw std::runtime_error("on purpose");
+            ddp(input_of(step, pass.rank)).square().sum().backward();
+            if (is_it) throw std::runtime_error("on purpose");
+          });
+        };
+        for (int step = 0; step < 4; ++step) {
+          model->zero_grad();
+          const bool is_seen = !in_last || !is_late;
+          if (step == 1 && is_seen) {
+            check_fails(failing, "on purpose", [&] { run(step, true); });
+          } else if (step == 1 && own == failing) {
+            check_throws<std::runtime_error>([&] { run(step, true); }, "on purpose");
+          } else {
+            run(step, false);
+            std::vector<at::Tensor> sums;
+            for (const at::Tensor& parameter : alone->parameters()) parameter.mutable_grad().reset();
+            for (int rank = 0; rank < kLogical; ++rank) {
+              (alone->forward(input_of(step, rank)).square().sum() / kLogical).backward();
+            }
+            for (const at::Tensor& parameter : alone->parameters()) sums.push_back(parameter.grad().clone());
+            check_gradients(*model, sums, 1e-4);
+          }
+          check_other_collectives();
+        }
+      }
+    }
   }
 }
 

@@ -229,7 +229,7 @@ void LogicalRanks::run_step(uint64_t step, int64_t micro_batches,
   reducer.recover();
   reducer.forget_gradients();
   reducer.prepare();  // the parameters that are frozen now are so for all logical ranks
-  const int64_t begun = reducer.statistics().begun;
+  const int64_t begun = reducer.statistics().begun, passes = reducer.statistics().passes;
   try {
     if (turns_ && own_.size() > 1) {
       run_in_turns(step, micro_batches, forward_and_backward);
@@ -237,11 +237,14 @@ void LogicalRanks::run_step(uint64_t step, int64_t micro_batches,
       run_in_sequence(step, micro_batches, forward_and_backward);
     }
   } catch (...) {
-    // The other processes come to this step's pass, which this one has not begun: the next step ends it with them.
+    const auto error = std::current_exception();
     if (reducer.statistics().begun == begun) {
-      reducer.fail_forward("in a logical rank of ", std::current_exception());
+      // The other processes come to this step's pass, which this one has not begun: the next step ends it with them.
+      reducer.fail_forward("in a logical rank of ", error);
+    } else if (reducer.statistics().passes > passes && detail::StepUnderWay::current() == nullptr) {
+      core_->broadcast_buffers();  // as the others, whose step has ended well
     }
-    throw;
+    std::rethrow_exception(error);
   }
   core_->broadcast_buffers();
 }
