@@ -271,7 +271,7 @@ TEST(FailedSteps, TheLayoutGoesBack) {
   }
 }
 
-/// Of several logical ranks in a process, in the first one or the last, before or after its backward.
+/// One of several logical ranks of a process fails: the first or the last, before or after its backward.
 TEST(FailedSteps, LogicalRanksGoBack) {
   ONLY_IF(world().size() == 2 || world().size() == 4);
   for (const bool in_last : {false, true}) {
