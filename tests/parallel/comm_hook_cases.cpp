@@ -9,9 +9,10 @@
 namespace lockstep::testing {
 namespace {
 
-/// Parameters after five steps; `prepare` may register a hook.
+/// Parameters after five steps; `prepare` may register a hook. `gradients`: receives those of all steps.
 template <class Prepare>
-std::vector<at::Tensor> train_with_hook(DistributedDataParallelOptions options, const Prepare& prepare) {
+std::vector<at::Tensor> train_with_hook(DistributedDataParallelOptions options, const Prepare& prepare,
+                                        std::vector<at::Tensor>* gradients = nullptr) {
   Toy model;
   DistributedDataParallel ddp(model, options);
   prepare(ddp);
@@ -19,6 +20,7 @@ std::vector<at::Tensor> train_with_hook(DistributedDataParallelOptions options, 
   for (int step = 0; step < 5; ++step) {
     optimizer.zero_grad(step % 2 == 0);
     toy_loss(ddp, step, world().rank()).backward();
+    if (gradients != nullptr) keep_gradients(*model, *gradients);
     optimizer.step();
   }
   return model->parameters();
@@ -32,20 +34,22 @@ void check_same(const std::vector<at::Tensor>& found, const std::vector<at::Tens
 }
 
 TEST(CommHooks, TheAllreduceHookChangesNoBit) {
-  const auto expected = train_with_hook({}, [](auto&) {});
+  std::vector<at::Tensor> expected_gradients;
+  const auto expected = train_with_hook(
+      {}, [](auto&) {}, &expected_gradients);
+  const auto check = [&](const DistributedDataParallelOptions& options, const auto& prepare) {
+    std::vector<at::Tensor> gradients;
+    check_same(train_with_hook(options, prepare, &gradients), expected);
+    check_same(gradients, expected_gradients);
+  };
   for (const double cap : {kTiny, 0.0003, 25.0}) {
     for (const bool as_view : {true, false}) {
       const DistributedDataParallelOptions options{.bucket_cap_mb = cap, .gradient_as_bucket_view = as_view};
-      check_same(
-          train_with_hook(options, [](auto& ddp) { ddp.register_comm_hook(std::nullopt, allreduce_hook); }),
-          expected);
-      check_same(train_with_hook(options, [](auto& ddp) { ddp.register_comm_hook(world(), allreduce_hook); }),
-                 expected);
+      check(options, [](auto& ddp) { ddp.register_comm_hook(std::nullopt, allreduce_hook); });
+      check(options, [](auto& ddp) { ddp.register_comm_hook(world(), allreduce_hook); });
     }
   }
-  check_same(train_with_hook({.static_graph = true},
-                             [](auto& ddp) { ddp.register_comm_hook(std::nullopt, allreduce_hook); }),
-             expected);
+  check({.static_graph = true}, [](auto& ddp) { ddp.register_comm_hook(std::nullopt, allreduce_hook); });
 }
 
 TEST(CommHooks, HalfPrecisionHooks) {

@@ -12,16 +12,20 @@
 namespace lockstep::testing {
 namespace {
 
+/// The gradients of five steps, and the parameters after them.
 std::vector<at::Tensor> train(double bucket_cap_mb, const World& world) {
+  std::vector<at::Tensor> kept;
   Toy model;
   DistributedDataParallel ddp(model, {.bucket_cap_mb = bucket_cap_mb});
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   for (int step = 0; step < 5; ++step) {
     optimizer.zero_grad();
     at::mse_loss(ddp(batch_input(step, world.rank())), batch_target(step, world.rank())).backward();
+    keep_gradients(*model, kept);
     optimizer.step();
   }
-  return model->parameters();
+  for (const at::Tensor& parameter : model->parameters()) kept.push_back(parameter);
+  return kept;
 }
 
 TEST(Ddp, BucketSizeDoesNotChangeTheBits) {

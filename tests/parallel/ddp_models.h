@@ -103,6 +103,11 @@ inline void check_gradients(const torch::nn::Module& module, const std::vector<a
   }
 }
 
+/// Copies: a step of the optimizer rounds most differences of a gradient's last bit away.
+inline void keep_gradients(const torch::nn::Module& module, std::vector<at::Tensor>& kept) {
+  for (const at::Tensor& parameter : module.parameters()) kept.push_back(parameter.grad().detach().clone());
+}
+
 inline constexpr double kTiny = 1e-6;  // a bucket for each parameter
 
 inline at::Tensor toy_loss(auto&& call, int step, int rank) {

@@ -16,19 +16,22 @@ namespace {
 
 constexpr int64_t kClasses = 10;
 
-/// Two steps of `model`, from rank 0's parameters.
+/// Two steps of `model`, from rank 0's parameters: the gradients, and the parameters after them.
 template <class Model, class Input>
 std::vector<at::Tensor> train_two_steps(Model model, double bucket_cap_mb, const Input& input) {
   DistributedDataParallel ddp(model, {.bucket_cap_mb = bucket_cap_mb});
   FusedSGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+  std::vector<at::Tensor> kept;
   for (int step = 0; step < 2; ++step) {
     optimizer.zero_grad();
     const int phase = 10 * step + world().rank();
     const at::Tensor labels = at::arange(4).add(phase).remainder(2);
     at::cross_entropy_loss(ddp(input(phase)), labels).backward();
+    keep_gradients(*model, kept);
     optimizer.step();
   }
-  return model->parameters();
+  for (const at::Tensor& parameter : model->parameters()) kept.push_back(parameter);
+  return kept;
 }
 
 /// `train(cap)` for caps of which each makes other buckets.

@@ -29,7 +29,8 @@ TEST(UnusedParameters, UnusedParameters) {
   }
   const auto expected = 3.0 / world.size();
   CHECK_TRUE(std::abs(model->right->bias.grad().item<double>() - expected) < 1e-6);
-  // Used nowhere: the old gradient stays as it is.
+  // Used nowhere: the old gradient stays as it is, also one that is each rank's own.
+  model->right->bias.mutable_grad().add_(world.rank());
   const at::Tensor before = model->right->bias.grad().clone();
   model->left->zero_grad();
   model->body->zero_grad();
