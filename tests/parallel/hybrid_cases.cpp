@@ -102,7 +102,6 @@ TEST(Hybrid, AveragesReplicasAndRanks) {
   for (const Use use : {Use::submodule, Use::root, Use::twice, Use::beside}) {
     for (const int replicas : {1, 2, 3}) {
       trains_hybrid(use, replicas, {.find_unused_parameters = true});
-      if (world().backend_name() == "gloo") continue;  // whose groups take long to make
       trains_hybrid(use, replicas, {.bucket_cap_mb = kTiny, .find_unused_parameters = true});
       trains_hybrid(use, replicas, {.find_unused_parameters = true, .gradient_as_bucket_view = false});
       trains_hybrid(use, replicas, {.static_graph = true});
