@@ -59,6 +59,18 @@ void ExponentialMovingAverage::follow() {
 
 void ExponentialMovingAverage::update() {
   refuse_swapped("update()");
+  if (detail::StepUnderWay::current() != nullptr) {
+    ++updates_in_step_;
+  } else {
+    take_in();
+  }
+}
+
+void ExponentialMovingAverage::commit_step() {
+  for (; updates_in_step_ > 0; --updates_in_step_) take_in();
+}
+
+void ExponentialMovingAverage::take_in() {
   const at::NoGradGuard no_grad;
   if (parameters_.empty()) return;
   follow();

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/step_members.h"
 #include "lockstep/state/state_dict.h"
 
 namespace torch::nn {
@@ -32,14 +33,15 @@ namespace lockstep {
 ///       const auto averaged = average.use();  // the module computes with the average, as long as this lives
 ///       evaluate(model);
 ///     }
-class ExponentialMovingAverage {
+class ExponentialMovingAverage : private detail::StepMember {
  public:
   /// decay: in [0, 1]; ValueError otherwise. Starts with the parameters as they are.
   ExponentialMovingAverage(const torch::nn::Module& module, double decay, bool use_buffers = false);
   ExponentialMovingAverage(const ExponentialMovingAverage&) = delete;
   ExponentialMovingAverage& operator=(const ExponentialMovingAverage&) = delete;
 
-  /// Takes in the parameters, after a step of the optimizer. Throws Error while the module has the average.
+  /// Takes in the parameters, after a step of the optimizer; inside of step() (lockstep/step/step.h) when that has
+  /// succeeded. Throws Error while the module has the average.
   void update();
   /// Calls of update() so far.
   int64_t num_updates() const { return num_updates_; }
@@ -73,13 +75,17 @@ class ExponentialMovingAverage {
   void load_state_dict(const StateDict& state);
 
  private:
+  void begin_step() override { updates_in_step_ = 0; }
+  void commit_step() override;
+  void fail_step() override { updates_in_step_ = 0; }
   void refuse_swapped(const char* call) const;
   void follow();
+  void take_in();
   double decay_;
   std::vector<std::string> names_{};
   std::vector<at::Tensor> of_module_{};                // the parameters and buffers themselves
   std::vector<at::Tensor> parameters_{}, averages_{};  // their values, without autograd, and the averages
-  int64_t num_updates_ = 0;
+  int64_t num_updates_ = 0, updates_in_step_ = 0;
   bool is_swapped_ = false;
 };
 

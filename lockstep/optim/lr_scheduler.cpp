@@ -61,6 +61,12 @@ void LRScheduler::step() {
   set_rates();
 }
 
+void LRScheduler::fail_step() {
+  if (last_epoch_ == before_step_) return;
+  last_epoch_ = before_step_;
+  set_rates();
+}
+
 void LRScheduler::set_rates() {
   const double factor = lr_factor(options_, default_lr_, last_epoch_);
   for (size_t g = 0; g < base_lrs_.size(); ++g) set_rate(optimizer_, g, base_lrs_[g] * factor);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "lockstep/comm/step_members.h"
 #include "lockstep/optim/lr_schedule.h"
 #include "lockstep/state/state_dict.h"
 
@@ -15,14 +16,15 @@ namespace lockstep {
 /// Sets the learning rate of every parameter group to its initial one times lr_factor(), as transformers'
 /// get_scheduler and torch's StepLR and MultiStepLR do: at construction for the first step, and in step(),
 /// which is called after the optimizer's, for the next. It has no random state and talks to nobody: on several
-/// ranks each has its own. The optimizer must outlive it. One thread at a time.
+/// ranks each has its own. A step (lockstep/step/step.h) that fails takes its own calls of step() back. The optimizer must
+/// outlive it. One thread at a time.
 ///
 ///     lockstep::LRScheduler scheduler(optimizer, {.type = lockstep::SchedulerType::cosine,
 ///                                                 .num_warmup_steps = 100, .num_training_steps = 1000});
 ///     ...
 ///     optimizer.step();
 ///     scheduler.step();
-class LRScheduler {
+class LRScheduler : private detail::StepMember {
  public:
   /// Throws ValueError for options that the type cannot use.
   LRScheduler(torch::optim::Optimizer& optimizer, LRScheduleOptions options);
@@ -39,12 +41,14 @@ class LRScheduler {
   void load_state_dict(const StateDict& state);
 
  private:
+  void begin_step() override { before_step_ = last_epoch_; }
+  void fail_step() override;
   void set_rates();
   torch::optim::Optimizer& optimizer_;
   LRScheduleOptions options_;
   double default_lr_;
   std::vector<double> base_lrs_;
-  int64_t last_epoch_ = 0;
+  int64_t last_epoch_ = 0, before_step_ = 0;
 };
 
 /// torch.optim.lr_scheduler.ReduceLROnPlateau: multiplies the learning rates by `factor` when a metric has not

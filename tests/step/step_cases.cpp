@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/optim/ema.h"
 #include "lockstep/optim/fused_zero_optimizer.h"
+#include "lockstep/optim/lr_scheduler.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/join.h"
@@ -369,6 +371,31 @@ TEST(Steps, FusedZero) {
   }
   run(2, nothing, nothing);
   check_same_on_all(*model);
+}
+
+TEST(Steps, SchedulersAndAveragesGoBack) {
+  Training training;
+  LRScheduler scheduler(training.optimizer, {.type = SchedulerType::linear, .num_training_steps = 10});
+  ExponentialMovingAverage average(*training.model, 0.5);
+  const auto run = [&](int number, int bad) {
+    lockstep::step(world(), [&] {
+      training.optimizer.zero_grad();
+      toy_loss(training.ddp, number, world().rank()).backward();
+      training.optimizer.step();
+      if (world().rank() == bad) throw Planned("after the optimizer");
+      scheduler.step();
+      average.update();
+      world().barrier();
+    });
+  };
+  run(0, -1);
+  CHECK_TRUE(scheduler.last_epoch() == 1 && average.num_updates() == 1);
+  const std::vector<double> rates = scheduler.get_last_lr();
+  check_step_fails(0, "all ranks had updated their weights", [&] { run(1, 0); });
+  CHECK_TRUE(scheduler.last_epoch() == 1 && average.num_updates() == 1 && scheduler.get_last_lr() == rates);
+  check_same_on_all(*training.model);
+  run(2, -1);
+  CHECK_TRUE(scheduler.last_epoch() == 2 && average.num_updates() == 2);
 }
 
 TEST(Steps, ARankThatCallsAnOptimizerTooOftenIsNamed) {

@@ -100,10 +100,36 @@ class C10dWorkAdapter : public Work {
 
  private:
   void do_wait(std::optional<std::chrono::milliseconds> timeout) override {
+    const auto longest = timeout.value_or(timeout_);
     try {
-      work_->wait(timeout.value_or(timeout_));
+      // A wait for a message that ends with a timeout ends the message.
+      if (is_message_ || dynamic_cast<Interruptible*>(engine_->backend.get()) == nullptr) {
+        work_->wait(longest);
+      } else {
+        wait_or_be_interrupted(longest);
+      }
+    } catch (const StepFailedError&) {
+      engine_->has_failed = true;
+      throw;
     } catch (const std::exception& error) {
       fail(*engine_, what_, error);
+    }
+  }
+  /// Gloo does not tell every operation that its connection was closed: now and then this looks into the store.
+  void wait_or_be_interrupted(std::chrono::milliseconds longest) {
+    constexpr auto kSlice = std::chrono::milliseconds(50);
+    const auto end = std::chrono::steady_clock::now() + longest;
+    while (true) {
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      try {
+        work_->wait(std::clamp(left, std::chrono::milliseconds(1), kSlice));
+        return;
+      } catch (const std::exception&) {
+        if (work_->isCompleted() || left <= kSlice) throw;
+      }
+      const std::string interruption = engine_->interruption();
+      if (!interruption.empty()) throw StepFailedError(interruption);
     }
   }
   bool poll() override {
