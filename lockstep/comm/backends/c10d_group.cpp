@@ -126,7 +126,11 @@ class C10dWorkAdapter : public Work {
         work_->wait(std::clamp(left, std::chrono::milliseconds(1), kSlice));
         return;
       } catch (const std::exception&) {
-        if (work_->isCompleted() || left <= kSlice) throw;
+        if (work_->isCompleted()) {  // just now, or with an error
+          if (work_->exception() != nullptr) throw;
+          continue;
+        }
+        if (left <= kSlice) throw;
       }
       const std::string interruption = engine_->interruption();
       if (!interruption.empty()) throw StepFailedError(interruption);
