@@ -49,7 +49,8 @@ thread_local int updates = 0;  // under way
 
 WeightUpdate::WeightUpdate(const char* name) {
   if (updates == 0) {
-    if (StepUnderWay* const step = StepUnderWay::current()) {
+    // Another thread's models are its own concern.
+    if (StepUnderWay* const step = StepUnderWay::current(); step != nullptr && step->is_of_this_thread()) {
       step->set_place("in the step() of ", name);
       is_skipped_ = !step->agree();
     }
@@ -61,7 +62,8 @@ WeightUpdate::WeightUpdate(AgreedBefore /*agreed*/) { ++updates; }
 
 WeightUpdate::~WeightUpdate() {
   if (--updates > 0) return;
-  if (StepUnderWay* const step = StepUnderWay::current()) step->set_place("after an optimizer's step()", "");
+  StepUnderWay* const step = StepUnderWay::current();
+  if (step != nullptr && step->is_of_this_thread()) step->set_place("after an optimizer's step()", "");
 }
 
 StepUnderWay* StepUnderWay::current() { return current_step.load(std::memory_order_acquire); }

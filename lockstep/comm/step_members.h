@@ -38,7 +38,9 @@ class StepMember {
   /// A number that changes, as good as always, when weights are written: of a few of their elements and of their version
   /// counters (LibTorch's optimizers leave those alone).
   virtual uint64_t probe_weights() const { return 0; }
-  /// The weights that all ranks have alike, in an order that is the same on all of them.
+  /// Whose ranks have its weights alike; null: it has none.
+  virtual const ProcessGroup* replica_group() const { return nullptr; }
+  /// The weights that all ranks of that group have alike, in an order that is the same on all of them.
   virtual std::vector<at::Tensor> weights() const { return {}; }
   /// What goes to the other ranks together with weights.
   virtual std::vector<at::Tensor> buffers() const { return {}; }
@@ -71,6 +73,8 @@ class StepUnderWay {
   /// Null outside of steps.
   static StepUnderWay* current();
 
+  /// Has the calling thread begun it?
+  virtual bool is_of_this_thread() const = 0;
   /// Throws StepFailedError if the step is known to have failed, here or elsewhere.
   virtual void check() = 0;
   /// It fails here, now: waits of the other ranks end, and so do this rank's. `place`: for the error, such as "in the

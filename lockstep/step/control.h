@@ -28,10 +28,14 @@ class StepControl {
     failed,  ///< one of them has
     apart,   ///< some are at the end, and some in an optimizer's step()
   };
+  /// This rank enters a step. Does not block.
+  void enter();
+  /// Until all ranks have entered it.
+  void wait_until_all_have_entered();
   /// All ranks are here.
   Outcome meet(Place place, bool has_failed);
   /// Everybody's value, by rank.
-  std::vector<nlohmann::json> exchange(const nlohmann::json& own) const;
+  std::vector<nlohmann::json> exchange(const nlohmann::json& own);
   void barrier() const { group_.barrier(); }
 
   /// Why the ranks' weights may differ; empty: they do not. A step refuses to begin then.
@@ -40,6 +44,7 @@ class StepControl {
  private:
   ProcessGroup group_;
   at::Tensor status_;  // int64 [3]: failed, place, -place
+  std::shared_ptr<Work> entry_;
   std::string difference_;
 };
 

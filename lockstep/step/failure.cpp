@@ -59,12 +59,20 @@ FailureVerdict judge(const std::vector<FailureReport>& reports) {
   return verdict;
 }
 
-std::optional<int> rank_to_copy(const std::vector<WeightsReport>& reports) {
-  const auto differs = [&](const WeightsReport& report) { return report.hash != reports.front().hash; };
-  if (std::none_of(reports.begin(), reports.end(), differs)) return std::nullopt;
-  const auto first =
-      std::find_if(reports.begin(), reports.end(), [](const auto& report) { return !report.have_changed; });
-  return first == reports.end() ? 0 : static_cast<int>(first - reports.begin());
+std::optional<int> rank_to_copy(const std::vector<WritesReport>& reports) {
+  std::optional<int> least;
+  int64_t writes = 0;
+  bool differ = false;
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    const WritesReport& report = reports[rank];
+    if (report.has_joined) continue;
+    const int64_t own = std::count(report.have_changed.begin(), report.have_changed.end(), true);
+    if (least) differ = differ || report.have_changed != reports[static_cast<size_t>(*least)].have_changed;
+    if (least && own >= writes) continue;
+    least = static_cast<int>(rank);
+    writes = own;
+  }
+  return differ ? least : std::nullopt;
 }
 
 bool is_everywhere(const std::string& name, const std::vector<int>& ranks,

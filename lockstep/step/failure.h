@@ -36,15 +36,16 @@ struct FailureVerdict {
 /// `reports`: by rank.
 FailureVerdict judge(const std::vector<FailureReport>& reports);
 
-/// A rank's weights after a failed step.
-struct WeightsReport {
-  bool have_changed = false;  ///< since the step began
-  uint64_t hash = 0;
+/// What a rank has written since the step began: for each thing that all ranks have alike, such as the weights of a model,
+/// in the same order on all ranks.
+struct WritesReport {
+  bool has_joined = false;  ///< it has left join()'s body, and its weights are not the others' any more
+  std::vector<bool> have_changed{};
 };
 
-/// If weights differ between ranks: whose state all are to have, the lowest rank's that has not changed them, otherwise
-/// rank 0's.
-std::optional<int> rank_to_copy(const std::vector<WeightsReport>& reports);
+/// If some ranks have written what others have not: whose state all are to have, that of the lowest rank which has written
+/// least.
+std::optional<int> rank_to_copy(const std::vector<WritesReport>& reports);
 
 /// Those of `names` that every rank of `ranks` (of the reports) has.
 bool is_everywhere(const std::string& name, const std::vector<int>& ranks,

@@ -3,13 +3,21 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <thread>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/log.h"
 #include "lockstep/comm/group_registry.h"
@@ -31,25 +39,36 @@ using detail::StepMember;
 
 namespace {
 
-uint64_t probe_weights() {
-  uint64_t probe = 0;
-  for_each_step_member([&](StepMember& member) { probe = probe * 31 + member.probe_weights(); });
-  return probe;
+/// How often an optimizer of LibTorch's has stepped, as its state says.
+uint64_t count_steps(torch::optim::Optimizer& optimizer) {
+  uint64_t count = optimizer.state().size();
+  for (const auto& [parameter, state] : optimizer.state()) {
+    if (const auto* const adam = dynamic_cast<const torch::optim::AdamParamState*>(state.get())) {
+      count += static_cast<uint64_t>(adam->step());
+    } else if (const auto* const adamw = dynamic_cast<const torch::optim::AdamWParamState*>(state.get())) {
+      count += static_cast<uint64_t>(adamw->step());
+    } else if (const auto* const adagrad =
+                   dynamic_cast<const torch::optim::AdagradParamState*>(state.get())) {
+      count += static_cast<uint64_t>(adagrad->step());
+    } else if (const auto* const rmsprop =
+                   dynamic_cast<const torch::optim::RMSpropParamState*>(state.get())) {
+      count += static_cast<uint64_t>(rmsprop->step());
+    }
+  }
+  return count;
 }
 
-uint64_t hash_of_weights() {
+uint64_t hash_of(const std::vector<at::Tensor>& tensors) {
   uint64_t hash = 0;
-  for_each_step_member([&](StepMember& member) {
-    for (const at::Tensor& tensor : member.weights()) {
-      const at::Tensor values = tensor.detach().cpu().contiguous();
-      hash = hash * 31 + detail::hash_of_memory(values.const_data_ptr(), values.nbytes());
-    }
-  });
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor values = tensor.detach().cpu().contiguous();
+    hash = hash * 31 + detail::hash_of_memory(values.const_data_ptr(), values.nbytes());
+  }
   return hash;
 }
 
 std::string first_line(const char* text) {
-  const std::string all = text;
+  const std::string all = text == nullptr ? "an exception without a text" : text;
   return all.substr(0, std::min<size_t>(all.find('\n'), 1000));
 }
 
@@ -77,11 +96,12 @@ FailureReport report_of(const std::string& place, const std::exception_ptr& caus
 /// What a Step is made of. Between its constructor and its end it is StepUnderWay::current().
 class Step::UnderWay final : public detail::StepUnderWay {
  public:
-  UnderWay(const ProcessGroup& group, StepOptions options);
+  UnderWay(const ProcessGroup& group, StepOptions options, bool is_joined = false);
   UnderWay(const UnderWay&) = delete;
   ~UnderWay();
 
   // StepUnderWay's.
+  bool is_of_this_thread() const override { return std::this_thread::get_id() == thread_; }
   void check() override;
   void fail(const std::string& place, std::exception_ptr cause) noexcept override;
   bool agree() override;
@@ -91,6 +111,7 @@ class Step::UnderWay final : public detail::StepUnderWay {
     place_name_ = name;
   }
 
+  bool is_over() const { return is_over_; }
   /// An exception has left the step's body.
   void fail_with(std::exception_ptr cause) { fail(place(), std::move(cause)); }
   /// False: the step has failed, as all ranks know now.
@@ -105,16 +126,22 @@ class Step::UnderWay final : public detail::StepUnderWay {
   bool is_interrupted() const;
   void learn();
   void restore();
+  void for_each_replicated(const std::function<void(StepMember&)>& call) const;
+  std::vector<uint64_t> probe() const;
+  detail::WritesReport writes() const;
+  bool are_optimizers_known() const;
   void level_weights();
   StepFailedError failure() const;
   void refuse_differences();
 
   ProcessGroup group_;
+  std::thread::id thread_ = std::this_thread::get_id();
   StepOptions options_;
   std::shared_ptr<StepControl> control_;
   std::vector<RegisteredGroup> groups_{};  // interrupted, once the step has failed
-  uint64_t probe_before_ = 0;
+  std::vector<uint64_t> probes_before_{};
   std::string place_ = "before its first forward", place_name_{};
+  bool is_joined_ = false;    // this rank has left join()'s body, and only meets the others
   bool has_failed_ = false;   // as far as this rank knows
   bool lacks_cause_ = false;  // own_ does not say what exception it was
   bool others_know_ = false;
@@ -125,16 +152,17 @@ class Step::UnderWay final : public detail::StepUnderWay {
 
 // --- the step itself
 
-Step::UnderWay::UnderWay(const ProcessGroup& group, StepOptions options)
-    : group_(group), options_(std::move(options)) {
+Step::UnderWay::UnderWay(const ProcessGroup& group, StepOptions options, bool is_joined)
+    : group_(group), options_(std::move(options)), is_joined_(is_joined) {
   if (current() != nullptr) {
     throw Error(
         "Step: a step is under way already; a step inside a step is a part of it: leave the inner Step out");
   }
   if (group_.size() > 1) control_ = StepControl::of(group_);
-  if (control_ && !control_->difference().empty()) refuse_differences();
+  if (control_ && !is_joined_ && !control_->difference().empty()) refuse_differences();
   for_each_step_member([](StepMember& member) { member.begin_step(); });
-  probe_before_ = probe_weights();
+  probes_before_ = probe();
+  if (control_) control_->enter();
   set_current(this);
 }
 
@@ -225,6 +253,13 @@ void Step::UnderWay::note(FailureReport report) noexcept {
   groups_ = detail::groups_within(group_.global_ranks());
   if (control_)
     std::erase_if(groups_, [&](const auto& g) { return g.impl.get() == &control_->group().impl(); });
+  if (control_ && detail::joined_ranks() == nullptr && !is_joined_) {
+    try {  // who has not entered the step yet may be in something that went before
+      control_->wait_until_all_have_entered();
+    } catch (const std::exception& error) {
+      log::debug(fmt::format("step: {}", error.what()));  // meet() will tell it
+    }
+  }
   for (const RegisteredGroup& group : groups_) group.impl->interrupt(why);
   drop_gradients();
 }
@@ -306,24 +341,73 @@ StepFailedError Step::UnderWay::failure() const {
 
 // --- weights that some ranks have updated, and others not
 
-/// If some ranks have updated their weights and others not, those that have go back to the state of one that has not.
+/// Whatever all ranks of the step have alike. Models of other groups are none of its concern.
+void Step::UnderWay::for_each_replicated(const std::function<void(StepMember&)>& call) const {
+  for_each_step_member([&](StepMember& member) {
+    const ProcessGroup* const group = member.replica_group();
+    if (group != nullptr && group->global_ranks() == group_.global_ranks()) call(member);
+  });
+}
+
+std::vector<uint64_t> Step::UnderWay::probe() const {
+  std::vector<uint64_t> probes;
+  for_each_replicated([&](StepMember& member) { probes.push_back(member.probe_weights()); });
+  for (torch::optim::Optimizer* const optimizer : options_.optimizers)
+    probes.push_back(count_steps(*optimizer));
+  return probes;
+}
+
+detail::WritesReport Step::UnderWay::writes() const {
+  detail::WritesReport report{.has_joined = is_joined_};
+  const std::vector<uint64_t> now = probe();
+  for (size_t i = 0; i < std::min(now.size(), probes_before_.size()); ++i) {
+    report.have_changed.push_back(now[i] != probes_before_[i]);
+  }
+  return report;
+}
+
+/// Is every trainable weight in one of the optimizers that the step was told of?
+bool Step::UnderWay::are_optimizers_known() const {
+  std::unordered_set<const at::TensorImpl*> known;
+  for (torch::optim::Optimizer* const optimizer : options_.optimizers) {
+    for (const auto& group : optimizer->param_groups()) {
+      for (const at::Tensor& parameter : group.params()) known.insert(parameter.unsafeGetTensorImpl());
+    }
+  }
+  bool all = true;
+  for_each_replicated([&](StepMember& member) {
+    for (const at::Tensor& weight : member.weights()) {
+      all = all && (!weight.requires_grad() || known.count(weight.unsafeGetTensorImpl()) > 0);
+    }
+  });
+  return all;
+}
+
+/// If some ranks have updated weights and others not, those that have go back to the state of one that has not.
 void Step::UnderWay::level_weights() {
   if (!control_) return;
-  const nlohmann::json own{probe_weights() != probe_before_, hash_of_weights()};
-  std::vector<detail::WeightsReport> reports;
-  for (const auto& json : control_->exchange(own))
-    reports.push_back({.have_changed = json.at(0), .hash = json.at(1)});
+  const detail::WritesReport own = writes();
+  std::vector<detail::WritesReport> reports;
+  for (const auto& json : control_->exchange({own.has_joined, own.have_changed})) {
+    reports.push_back({.has_joined = json.at(0), .have_changed = json.at(1)});
+  }
+  const bool any_joined =
+      std::any_of(reports.begin(), reports.end(), [](const auto& report) { return report.has_joined; });
   const std::optional<int> source = detail::rank_to_copy(reports);
   std::string& message = verdict_->message;
   if (!source) {
-    if (reports.front().have_changed) message += "; all ranks had updated their weights by then";
+    const auto& changed = own.have_changed;
+    const bool any = !any_joined && std::find(changed.begin(), changed.end(), true) != changed.end();
+    if (any) message += "; all ranks had updated their weights by then";
     return;
   }
-  if (options_.optimizers.empty()) {
-    message +=
-        "; some ranks had updated their weights by then and others not, so they differ. Name LibTorch's optimizers in "
-        "StepOptions::optimizers, and a failed step undoes it";
-    control_->difference() = message;
+  if (any_joined || !are_optimizers_known()) {
+    message += "; some ranks had updated weights by then and others not, so they differ";
+    if (!any_joined) {
+      message +=
+          ". Name the optimizers of LibTorch in StepOptions::optimizers, all of them, and a failed step undoes it";
+    }
+    if (!is_joined_) control_->difference() = message;
     return;
   }
   const at::NoGradGuard no_grad;
@@ -334,24 +418,30 @@ void Step::UnderWay::level_weights() {
       if (!values.is_alias_of(tensor)) tensor.detach().copy_(values);
     }
   };
-  for_each_step_member([&](StepMember& member) {
+  for_each_replicated([&](StepMember& member) {
     send(member.weights());
     send(member.buffers());
   });
   for (torch::optim::Optimizer* const optimizer : options_.optimizers) {
     broadcast_optimizer_state(*optimizer, {.src = *source, .process_group = control_->group()});
   }
-  const bool is_undone = !reports[static_cast<size_t>(*source)].have_changed;
+  const auto& changed = reports[static_cast<size_t>(*source)].have_changed;
+  const bool is_undone = std::find(changed.begin(), changed.end(), true) == changed.end();
   message += fmt::format(
-      "; some ranks had updated their weights by then: all have the weights and the state of the optimizers of rank {} now{}",
+      "; some ranks had updated weights by then: all have the weights and the state of the optimizers of rank {} now{}",
       *source, is_undone ? ", which had not" : "");
 }
 
 /// The ranks' weights have differed since a failed step. Throws unless they have been made equal meanwhile.
 void Step::UnderWay::refuse_differences() {
-  const auto hashes = control_->exchange(hash_of_weights());
-  const bool are_equal =
-      std::all_of(hashes.begin(), hashes.end(), [&](const auto& hash) { return hash == hashes.front(); });
+  bool are_equal = false;
+  if (detail::joined_ranks() == nullptr) {  // otherwise not all ranks are here
+    uint64_t own = 0;
+    for_each_replicated([&](StepMember& member) { own = own * 31 + hash_of(member.weights()); });
+    const auto hashes = control_->exchange(own);
+    are_equal =
+        std::all_of(hashes.begin(), hashes.end(), [&](const auto& hash) { return hash == hashes.front(); });
+  }
   if (!are_equal) {
     throw Error(fmt::format(
         "step: the weights have differed between the ranks since a step that failed; make them equal "
@@ -366,7 +456,7 @@ void Step::UnderWay::refuse_differences() {
 /// A step of the others: this rank meets them, and its part of a failure is the same.
 class Step::Joined final : public detail::JoinedStep {
  public:
-  explicit Joined(const ProcessGroup& group) : under_way_(group, {}) {}
+  explicit Joined(const ProcessGroup& group) : under_way_(group, {}, /*is_joined=*/true) {}
   bool meet() override {
     if (under_way_.meet(StepControl::Place::agreement)) return true;
     finish();
@@ -406,11 +496,19 @@ Step::Step(const ProcessGroup& group, StepOptions options)
 
 Step::~Step() = default;
 
-bool Step::commit() { return under_way_->end(nullptr); }
+bool Step::commit() {
+  if (under_way_->is_over()) throw Error("Step: commit() was called before; make a new Step");
+  return under_way_->end(nullptr);
+}
 
 bool step(const ProcessGroup& group, const std::function<void()>& body, StepOptions options) {
-  if (detail::StepUnderWay::current() != nullptr) {
-    body();
+  if (auto* const outer = detail::StepUnderWay::current()) {
+    try {
+      body();
+    } catch (...) {
+      outer->fail("in a step inside of it", std::current_exception());
+      throw;
+    }
     return true;
   }
   Step::UnderWay under_way(group, std::move(options));

@@ -43,11 +43,19 @@ TEST(Failure, FourCausesAreTold) {
 }
 
 TEST(Failure, WhoseWeightsAllGet) {
-  EXPECT_EQ(rank_to_copy({{false, 5}, {false, 5}}), std::nullopt);
-  EXPECT_EQ(rank_to_copy({{true, 5}, {true, 5}}), std::nullopt);
-  EXPECT_EQ(rank_to_copy({{true, 6}, {false, 5}, {true, 6}}), 1);
-  EXPECT_EQ(rank_to_copy({{false, 5}, {true, 6}}), 0);
-  EXPECT_EQ(rank_to_copy({{true, 5}, {true, 6}}), 0);
+  using Reports = std::vector<WritesReport>;
+  const auto wrote = [](std::vector<bool> what) { return WritesReport{.have_changed = std::move(what)}; };
+  EXPECT_EQ(rank_to_copy(Reports{wrote({false, false}), wrote({false, false})}), std::nullopt);
+  EXPECT_EQ(rank_to_copy(Reports{wrote({true}), wrote({true})}), std::nullopt);
+  EXPECT_EQ(rank_to_copy(Reports{wrote({true}), wrote({false}), wrote({true})}), 1);
+  EXPECT_EQ(rank_to_copy(Reports{wrote({false}), wrote({true})}), 0);
+  EXPECT_EQ(rank_to_copy(Reports{wrote({true, true}), wrote({true, false}), wrote({false, true})}), 1);
+  // Who has joined has other weights, rightly.
+  EXPECT_EQ(
+      rank_to_copy(Reports{{.has_joined = true, .have_changed = {false}}, wrote({true}), wrote({true})}),
+      std::nullopt);
+  EXPECT_EQ(
+      rank_to_copy(Reports{{.has_joined = true, .have_changed = {false}}, wrote({true}), wrote({false})}), 2);
 }
 
 TEST(Failure, TravelsAsJson) {

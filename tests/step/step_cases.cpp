@@ -296,7 +296,7 @@ TEST(Steps, LibTorchsOptimizerOnOneRankAlone) {
   DistributedDataParallel<Toy> ddp(model);
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   const auto fail = [&](StepOptions options) {
-    check_step_fails(1, "some ranks had updated their weights", [&] {
+    check_step_fails(1, "some ranks had updated weights", [&] {
       lockstep::step(
           world(),
           [&] {

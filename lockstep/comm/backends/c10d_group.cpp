@@ -57,11 +57,14 @@ std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
+using Interruption = std::shared_ptr<const std::function<std::string()>>;
+
 /// The engines tell a late peer and a dead one only by their words; both mean that the group is lost, unless a step's
 /// failure has interrupted it.
-[[noreturn]] void fail(Engine& engine, const std::string& what, const std::exception& error) {
+[[noreturn]] void fail(Engine& engine, const Interruption& interrupted, const std::string& what,
+                       const std::exception& error) {
   engine.has_failed = true;
-  const std::string interruption = engine.interruption();
+  const std::string interruption = (*interrupted)();
   if (!interruption.empty()) throw StepFailedError(interruption);
   const std::string text = what + " failed: " + first_line(error);
   if (text.find("imed out") != std::string::npos || text.find("monitoredBarrier in") != std::string::npos) {
@@ -83,6 +86,7 @@ class C10dWorkAdapter : public Work {
   C10dWorkAdapter(std::shared_ptr<Engine> engine, c10::intrusive_ptr<c10d::Work> work,
                   const std::string& backend, const std::string& what, Timeout timeout)
       : engine_(std::move(engine)),
+        interruption_(engine_->interruption),
         work_(std::move(work)),
         what_("[" + backend + "] " + what),
         timeout_(timeout),
@@ -112,7 +116,7 @@ class C10dWorkAdapter : public Work {
       engine_->has_failed = true;
       throw;
     } catch (const std::exception& error) {
-      fail(*engine_, what_, error);
+      fail(*engine_, interruption_, what_, error);
     }
   }
   /// Gloo does not tell every operation that its connection was closed: now and then this looks into the store.
@@ -132,7 +136,7 @@ class C10dWorkAdapter : public Work {
         }
         if (left <= kSlice) throw;
       }
-      const std::string interruption = engine_->interruption();
+      const std::string interruption = (*interruption_)();
       if (!interruption.empty()) throw StepFailedError(interruption);
     }
   }
@@ -142,6 +146,7 @@ class C10dWorkAdapter : public Work {
     return true;
   }
   std::shared_ptr<Engine> engine_;
+  Interruption interruption_;  // of the group as it was when this began
   c10::intrusive_ptr<c10d::Work> work_;
   std::string what_;
   std::chrono::milliseconds timeout_;
@@ -204,7 +209,7 @@ class C10dGroup : public ProcessGroup::Impl {
     } catch (const ValueError&) {
       throw;
     } catch (const std::exception& error) {
-      fail(*engine_, "[" + name_ + "] " + what, error);
+      fail(*engine_, engine_->interruption, "[" + name_ + "] " + what, error);
     }
   }
   void monitored_barrier(Timeout timeout) override {
@@ -215,7 +220,7 @@ class C10dGroup : public ProcessGroup::Impl {
       backend_->monitoredBarrier(options, /*waitAllRanks=*/true);
       ++engine_->ended_well;
     } catch (const std::exception& error) {
-      fail(*engine_, "[" + name_ + "] monitored_barrier", error);
+      fail(*engine_, engine_->interruption, "[" + name_ + "] monitored_barrier", error);
     }
   }
   void progress() override {}  // these backends have threads of their own
@@ -259,7 +264,6 @@ class C10dGroup : public ProcessGroup::Impl {
   void clear() override { engine_->has_failed = false; }
   void renew() override {
     home_.reset();  // how much each rank has begun is no longer comparable
-    if (rank() == 0) store_->deleteKey(interruption_key(renewals_));
     const auto store =
         c10::make_intrusive<c10d::PrefixStore>("lockstep/renewed/" + std::to_string(++renewals_), store_);
     auto fresh = factory_(store, rank(), size(), timeout_);
@@ -277,7 +281,7 @@ class C10dGroup : public ProcessGroup::Impl {
     return "lockstep/interrupted/" + std::to_string(renewals);
   }
   void know_interruption() {
-    engine_->interruption = [store = store_, key = interruption_key(renewals_)]() -> std::string {
+    const auto look = [store = store_, key = interruption_key(renewals_)]() -> std::string {
       try {
         if (!store->check({key})) return {};
         const std::vector<uint8_t> why = store->get(key);
@@ -286,6 +290,7 @@ class C10dGroup : public ProcessGroup::Impl {
         return {};
       }
     };
+    engine_->interruption = std::make_shared<const std::function<std::string()>>(look);
   }
 
   c10::intrusive_ptr<c10d::Work> begin(const Collective& collective);
@@ -315,7 +320,7 @@ class C10dGroup : public ProcessGroup::Impl {
     try {
       store_->wait(keys, timeout_);
     } catch (const std::exception& error) {
-      fail(*engine_, "[" + name_ + "] new_group", error);
+      fail(*engine_, engine_->interruption, "[" + name_ + "] new_group", error);
     }
     for (const std::string& each : keys) {
       const std::vector<uint8_t> text = store_->get(each);

@@ -19,8 +19,9 @@ struct Engine {
   c10::intrusive_ptr<c10d::Backend> backend;
   std::atomic<int64_t> begun = 0, ended_well = 0;
   std::atomic<bool> has_failed = false;  ///< an operation has, since it was made or renewed
-  /// Why a rank has interrupted the group, as its store says; empty: none has.
-  std::function<std::string()> interruption{};
+  /// Why a rank has interrupted the group, as its store says; empty: none has. The works of before a renewal keep the old
+  /// one.
+  std::shared_ptr<const std::function<std::string()>> interruption{};
 };
 
 /// Gloo's tear-down aborts the process now and then (a thread destroyed while it runs; seen in 3 of 107 jobs

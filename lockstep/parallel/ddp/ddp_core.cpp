@@ -162,6 +162,7 @@ class DdpCore::StepPart final : public StepMember {
       if (buffers[i].sizes() == buffers_[i].sizes()) buffers[i].variable_data().copy_(buffers_[i]);
     }
   }
+  const ProcessGroup* replica_group() const override { return &core_.group_; }
   std::vector<at::Tensor> weights() const override {
     std::vector<at::Tensor> tensors;
     for (const NamedTensor& parameter : core_.tensors_.named_parameters) tensors.push_back(parameter.tensor);
@@ -169,6 +170,7 @@ class DdpCore::StepPart final : public StepMember {
   }
   std::vector<at::Tensor> buffers() const override {
     std::vector<at::Tensor> tensors;
+    if (!core_.options_.syncs_buffers()) return tensors;  // each rank's own
     const auto& ignored = core_.options_.parameters_and_buffers_to_ignore;
     for (const auto& buffer : core_.module_->named_buffers()) {
       const bool is_own = std::find(ignored.begin(), ignored.end(), buffer.key()) != ignored.end();

@@ -189,6 +189,7 @@ class Reducer::StepPart final : public detail::StepMember {
     reducer_.buckets_.roll_back();
     reducer_.order_.roll_back();
   }
+  const ProcessGroup* replica_group() const override { return &reducer_.group_; }
   uint64_t probe_weights() const override {
     uint64_t probe = 0;
     for (const Parameter& parameter : reducer_.buckets_.parameters()) {
