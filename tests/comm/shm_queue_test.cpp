@@ -329,6 +329,8 @@ class QueuePlayer : FuzzItems {
   }
 
   void message(Group& group, uint64_t number, size_t bytes, int from, int to) {
+    // In a small arena a message has no room while another group's operations fill it, which is an error.
+    if (seed_ % 2 == 0) bytes = std::min(bytes, kMessageInlineBytes);
     for (const bool is_send : {true, false}) {
       if (group.rank() != (is_send ? from : to)) continue;
       Item& item = new_item(group, is_send ? "send" : "receive");
