@@ -120,7 +120,7 @@ Manifest read_manifest(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
     throw FileError(fmt::format("{}{}; expected the directory of a checkpoint", path.string(),
-                                (fs::exists(path, error) ? " is no directory" : " does not exist")));
+                                (fs::exists(path, error) ? " is not a directory" : " does not exist")));
   }
   if (!fs::exists(path / kManifestName, error)) {
     throw FileError(fmt::format("{} has no {}: it is no checkpoint, or was never complete", path.string(),

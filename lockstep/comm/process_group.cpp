@@ -92,7 +92,7 @@ std::string ProcessGroup::next_name() const {
 void ProcessGroup::refuse() const {
   if (is_member()) throw ValueError("this process group was destroyed; it takes no further operations");
   throw ValueError(fmt::format(
-      "this rank is no member of the process group of ranks {}; ask is_member() before you use it",
+      "this rank is not a member of the process group of ranks {}; ask is_member() before you use it",
       fmt::join(global_ranks(), ", ")));
 }
 

@@ -85,7 +85,7 @@ class StepUnderWay {
   /// Blocks until all ranks are here. Throws StepFailedError if one of them has failed. False: skip_step() was called,
   /// do nothing. Before weights are written.
   virtual bool agree() = 0;
-  /// Where this rank is, for errors: "in the forward of Net".
+  /// Where this rank is, for errors: "in the forward of " and "Net". `place` must live as long as the step.
   virtual void set_place(const char* place, const std::string& name) = 0;
 
  protected:

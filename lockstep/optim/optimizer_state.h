@@ -57,7 +57,7 @@ GroupOptions read_options(const std::vector<torch::optim::OptimizerParamGroup>& 
                           const StateDict& from);
 void set_options(std::vector<torch::optim::OptimizerParamGroup>& groups, GroupOptions options);
 /// The numbers and tensors of one parameter's state, and the values of options, by PyTorch's names; undefined tensors are left
-/// out. The tensors share memory with the state's. Nothing for a class of which optimizer_state_dict() knows nothing.
+/// out. The tensors share memory with the state's. Empty for a class that optimizer_state_dict() does not support.
 std::optional<StateDict> state_members(const ParamState& state);
 std::optional<StateDict> option_members(const torch::optim::OptimizerOptions& options);
 /// The state that `optimizer` holds of `pieces`, under "state.<number>.<name>"; of a part of a parameter with

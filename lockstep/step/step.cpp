@@ -140,7 +140,8 @@ class Step::UnderWay final : public detail::StepUnderWay {
   std::shared_ptr<StepControl> control_;
   std::vector<RegisteredGroup> groups_{};  // interrupted, once the step has failed
   std::vector<uint64_t> probes_before_{};
-  std::string place_ = "before its first forward", place_name_{};
+  const char* place_ = "before its first forward";
+  std::string place_name_{};
   bool is_joined_ = false;    // this rank has left join()'s body, and only meets the others
   bool has_failed_ = false;   // as far as this rank knows
   bool lacks_cause_ = false;  // own_ does not say what exception it was

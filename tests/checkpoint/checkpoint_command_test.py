@@ -78,7 +78,7 @@ class CheckpointCommand(unittest.TestCase):
             self.assertEqual(result.returncode, 1)
             self.assertRegex(result.stderr, r"holds no checkpoint-<step> directory")
             result = self.command(action, self.run_folder / "nothing")
-            self.assertRegex(result.stderr, r"nothing is no directory; expected a checkpoint")
+            self.assertRegex(result.stderr, r"nothing is not a directory; expected a checkpoint")
         self.assertEqual(self.command().returncode, 2)
         self.assertIn("verify", self.command("--help").stdout)
 

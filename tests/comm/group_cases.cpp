@@ -274,9 +274,9 @@ TEST(Groups, NewGroups) {
              [&] { group.recv(tensor, 0); }, [&] { group.isend(tensor, 0); },
              [&] { group.all_gather_bytes("x"); }, [&] { group.broadcast_bytes("x"); },
              [&] { group.new_group({0}); }}) {
-      check_throws<ValueError>(operation, "this rank is no member of the process group of ranks 0");
+      check_throws<ValueError>(operation, "this rank is not a member of the process group of ranks 0");
     }
-    check_throws<ValueError>([&] { group.backend(); }, "no member");
+    check_throws<ValueError>([&] { group.backend(); }, "not a member of the process group");
   }
   // Operations of both groups in flight together.
   const at::Tensor outer = of(self, 40000), inner = of(self, 40000);

@@ -82,7 +82,7 @@ class Player : FuzzItems {
  private:
   int size_of(size_t place) const { return static_cast<int>(members_[place].size()); }
 
-  /// The world or a subgroup; null where this rank is no member of it.
+  /// The world or a subgroup; null where this rank is not a member of it.
   Group* pick_group() {
     place_ = pick(program_, members_.size());
     return place_ == 0 ? &world_ : groups_[place_ - 1].get();

@@ -43,7 +43,7 @@ def missing(names, tests):
     for name in names:
         program, _, case = (part.strip() for part in name.partition(":"))
         if program not in tests:
-            return f"CTest knows no {program}"
+            return f"CTest has no {program}"
         if tests[program].kind != "add_test" and not case:
             return f"{program} has many cases: name one, as \"{program}: Suite.Case\""
         if case and case not in tests[program].cases():

@@ -100,7 +100,7 @@ class PromisesTest(unittest.TestCase):
                                   ({**good, "It never": "ddp_cases"}, "ddp_cases has many cases"),
                                   ({**good, "It never": "ddp_cases: Join.Nobody"}, "ddp_cases has no case Join.Nobody"),
                                   ({**good, "It never": "ddp_cases: Groups.AsyncForms"}, "has no case Groups.AsyncForms"),
-                                  ({**good, "It never": "hail"}, "CTest knows no hail")):
+                                  ({**good, "It never": "hail"}, "CTest has no hail")):
             found = problems("ddp", promises, entries, tests)
             self.assertEqual(len(found), 1, found)
             self.assertRegex(found[0], expected)

@@ -277,7 +277,7 @@ TEST(CheckReplicas, WhatIsEachRanksOwnIsLeftAlone) {
   // Strides are no difference.
   if (world().rank() == 1) model->strided.set_data(model->strided.detach().contiguous());
   check_replicas(ddp, optimizer);
-  // The module knows nothing of the wrapper's list.
+  // The module does not have the wrapper's list.
   verify_found([&] { check_replicas(*model, optimizer, {.parameters_and_buffers_to_ignore = {"scale"}}); },
                "parameter frozen", 1);
   check_replicas(*model, optimizer, {.parameters_and_buffers_to_ignore = {"scale", "frozen", "mask"}});

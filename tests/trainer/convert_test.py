@@ -116,7 +116,7 @@ class ConvertTest(unittest.TestCase):
     def test_what_cannot_be_converted(self):
         self.our_run("model_alone", 1, save_only_model=True, max_steps=SAVED)
         for path, expected, code in ((self.dir / "model_alone", r"checkpoint-24 holds the model alone \(save_only_model\)", 2),
-                                     (self.dir / "nothing", r"nothing (is no directory|holds no complete checkpoint)", 1),
+                                     (self.dir / "nothing", r"nothing (is not a directory|holds no complete checkpoint)", 1),
                                      (self.model, r"model holds no complete checkpoint", 1)):
             result = self.convert(path, "--to", "trainer")
             self.assertEqual(result.returncode, code, result.stderr)

@@ -189,7 +189,7 @@ class PictureSets(unittest.TestCase):
         self.assert_refused(self.ask(), "the class folder", "train/empty has no pictures; expected .png, .jpg or .jpeg")
         (self.directory / "test").mkdir()
         self.assert_refused(self.ask("test"), "test has no folders; expected one per class")
-        self.assert_refused(ask([dict(ask="set", directory="/nowhere", split="train")])[0], "/nowhere is no directory")
+        self.assert_refused(ask([dict(ask="set", directory="/nowhere", split="train")])[0], "/nowhere is not a directory")
 
     def test_sizes_that_differ(self):
         write_icons(self.directory, splits=("train",), each=1)

@@ -58,7 +58,7 @@ bool is_checkpoint(const fs::path& directory) { return fs::exists(directory / kM
 std::vector<fs::path> checkpoints_at(const fs::path& directory) {
   if (is_checkpoint(directory)) return {directory};
   if (!fs::is_directory(directory)) {
-    throw FileError(fmt::format("{} is no directory; expected a checkpoint, or a folder of checkpoints",
+    throw FileError(fmt::format("{} is not a directory; expected a checkpoint, or a folder of checkpoints",
                                 directory.string()));
   }
   std::vector<fs::path> found;

@@ -14,7 +14,7 @@ std::shared_ptr<PictureSet> open_pictures(const std::filesystem::path& directory
   std::error_code ignored;
   if (!fs::is_directory(directory, ignored))
     throw FileError(
-        fmt::format("{} is no directory; expected one that holds a set of pictures", directory.string()));
+        fmt::format("{} is not a directory; expected one that holds a set of pictures", directory.string()));
   const bool train = split == PictureSplit::train;
   for (const auto& place : {directory, directory / "cifar-10-batches-bin"}) {
     if (fs::exists(place / "data_batch_1.bin", ignored) || fs::exists(place / "test_batch.bin", ignored))

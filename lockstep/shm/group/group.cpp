@@ -110,7 +110,12 @@ void Group::close() {
   if (!left_) members_->close(operations_.started() + 1);
 }
 
-void Group::leave() {
+void Group::leave() { end_with(&Membership::leave); }
+
+void Group::retire() { end_with(&Membership::clear_own_part); }
+
+/// What is in flight ends, and `last` is what this rank does to the area.
+void Group::end_with(void (Membership::*last)()) {
   if (members_->is_copy()) return;
   {
     const Engine::Lock lock(engine_.mutex());
@@ -118,7 +123,7 @@ void Group::leave() {
       engine_.detach(*this);
       operations_.give_up();
       members_->on_broken({});
-      members_->leave();
+      (*members_.*last)();
       engine_.wake_own_threads();
     }
   }
@@ -131,21 +136,6 @@ void Group::interrupt(const std::string& why) {
   if (left_) return;
   members_->interrupt(why);
   engine_.wake_own_threads();
-}
-
-void Group::retire() {
-  if (members_->is_copy()) return;
-  {
-    const Engine::Lock lock(engine_.mutex());
-    if (!std::exchange(left_, true)) {
-      engine_.detach(*this);
-      operations_.give_up();
-      members_->on_broken({});
-      members_->clear_own_part();
-      engine_.wake_own_threads();
-    }
-  }
-  wait_for_waiting();
 }
 
 /// Threads that wait here look at this object once more before they go.

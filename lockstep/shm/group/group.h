@@ -193,6 +193,7 @@ class Group final : private Driven {
   bool oversubscribed_;
   /// No thread of this process is inside any more.
   void wait_for_waiting();
+  void end_with(void (Membership::*last)());
   bool left_ = false;
   int waiting_ = 0;                      // threads in wait_until()
   std::shared_ptr<Membership> members_;  // shared with memory that is released later
