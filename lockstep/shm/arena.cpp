@@ -45,7 +45,35 @@ std::byte* Arena::try_allocate(size_t bytes) {
   return find(bytes, shortage);
 }
 
-std::byte* Arena::find(size_t bytes, Shortage& shortage) {
+std::byte* Arena::try_allocate_for_operation(size_t bytes) {
+  Shortage shortage;
+  if (std::byte* const found = find(bytes, shortage, /*is_for_operation=*/true)) return found;
+  reclaim();
+  return find(bytes, shortage, /*is_for_operation=*/true);
+}
+
+void Arena::add_reclaimer(const void* owner, std::function<void()> give_back) {
+  const std::lock_guard lock(reclaimers_mutex_);
+  reclaimers_.insert_or_assign(owner, std::move(give_back));
+}
+
+void Arena::forget_reclaimer(const void* owner) {
+  const std::lock_guard lock(reclaimers_mutex_);
+  reclaimers_.erase(owner);
+}
+
+void Arena::reclaim() {
+  const std::lock_guard lock(reclaimers_mutex_);
+  for (const auto& [owner, give_back] : reclaimers_) give_back();
+}
+
+bool Arena::operations_hold_memory() {
+  const std::lock_guard lock(mutex_);
+  sweep();
+  return of_operations_ > 0;
+}
+
+std::byte* Arena::find(size_t bytes, Shortage& shortage, bool is_for_operation) {
   const size_t alignment = bytes >= kPage ? kPage : kLine;
   const size_t size = round_up(std::max<size_t>(bytes, 1), alignment);
   const std::lock_guard lock(mutex_);
@@ -58,7 +86,8 @@ std::byte* Arena::find(size_t bytes, Shortage& shortage) {
     free_.erase(it);
     if (start > offset) free_[offset] = start - offset;
     if (offset + available > start + size) free_[start + size] = offset + available - (start + size);
-    used_[start] = size;
+    used_[start] = {size, is_for_operation};
+    of_operations_ += is_for_operation ? 1 : 0;
     return base_ + start;
   }
   shortage = {.of = Shortage::Of::arena, .bytes = bytes};
@@ -111,11 +140,13 @@ void Arena::release_locked(std::byte* pointer) {
   const auto it = used_.find(static_cast<size_t>(pointer - base_));
   if (it == used_.end()) return;
   for (const Kept& kept : kept_) {
-    if (kept.begin >= it->first + it->second || kept.end <= it->first || kept.unused()) continue;
+    if (kept.begin >= it->first + it->second.bytes || kept.end <= it->first || kept.unused()) continue;
     deferred_.emplace_back(pointer, kept.unused);
     return;
   }
-  auto [offset, size] = *it;
+  size_t offset = it->first;
+  size_t size = it->second.bytes;
+  of_operations_ -= it->second.is_of_operation ? 1 : 0;
   used_.erase(it);
   auto next = free_.lower_bound(offset);
   if (next != free_.end() && offset + size == next->first) {
@@ -141,7 +172,7 @@ size_t Arena::bytes_in_use() {
   const std::lock_guard lock(mutex_);
   sweep();
   size_t total = 0;
-  for (const auto& [offset, size] : used_) total += size;
+  for (const auto& [offset, used] : used_) total += used.bytes;
   return total;
 }
 

@@ -24,6 +24,16 @@ class Arena {
   std::byte* allocate(size_t bytes);
   /// Works like allocate(), but returns null when memory or the arena is exhausted.
   std::byte* try_allocate(size_t bytes);
+  /// The same for a window or a message: what has it now gives it back by itself.
+  std::byte* try_allocate_for_operation(size_t bytes);
+  /// `give_back` releases what `owner` has handed out and nobody uses any more; reclaim() calls it. One for each owner,
+  /// until it is forgotten.
+  void add_reclaimer(const void* owner, std::function<void()> give_back);
+  void forget_reclaimer(const void* owner);
+  /// Asks all owners for what is not used any more. Whoever calls it holds what guards them.
+  void reclaim();
+  /// Does any window or message, of whichever group of this process, hold memory here?
+  bool operations_hold_memory();
   /// Gives back what allocate() returned.
   void release(std::byte* pointer);
 
@@ -51,7 +61,7 @@ class Arena {
     size_t left = 0;   // of an allowance
     int error = 0;     // of the system
   };
-  std::byte* find(size_t bytes, Shortage& shortage);
+  std::byte* find(size_t bytes, Shortage& shortage, bool is_for_operation = false);
   std::string describe(const Shortage& shortage) const;
   void release_locked(std::byte* pointer);
   void sweep();
@@ -62,6 +72,8 @@ class Arena {
 
   std::byte* base_;
   size_t capacity_;
+  std::mutex reclaimers_mutex_;  // before mutex_
+  std::map<const void*, std::function<void()>> reclaimers_;
   std::mutex mutex_;
   std::vector<std::pair<std::byte*, std::function<bool()>>> deferred_;
   struct Kept {
@@ -73,7 +85,12 @@ class Arena {
   size_t populated_ = 0;           // bytes from the start that have memory behind them
   size_t expected_free_ = 0;       // so much may be populated before the system is asked again
   std::map<size_t, size_t> free_;  // offset -> bytes, disjoint and never adjacent
-  std::map<size_t, size_t> used_;  // offset -> bytes
+  struct Used {
+    size_t bytes;
+    bool is_of_operation;
+  };
+  std::map<size_t, Used> used_;  // by offset
+  size_t of_operations_ = 0;     // how many of them
 };
 
 }  // namespace lockstep::shm

@@ -277,7 +277,7 @@ void Group::start(PointToPoint::Request& request) {
   what.root = static_cast<uint32_t>(request.peer);
   what.count = request.bytes;
   request.flight_number = members_->recorder().start(what, request.tag, request.bytes);
-  messages_.start(request, request.is_send && operations_.holds_memory());
+  messages_.start(request);
   if (!request.complete) engine_.activate(*this);
 }
 

@@ -31,18 +31,10 @@ Operation& OperationMemory::take_first_queued() {
   return place;
 }
 
-bool OperationMemory::holds_memory() const {
-  for (Sequence s = completed_ + 1; s <= issued_; ++s) {
-    const std::byte* const window = (*this)[s].window;
-    if (window != nullptr && window != spare_window_) return true;
-  }
-  return false;
-}
-
 /// Two ranks whose arenas are full of windows of two groups, each waiting for the other's, would wait for ever. So the
 /// oldest operation of every group has one that belongs to the group.
 bool OperationMemory::find_window(Operation& operation) {
-  operation.window = try_allocate(std::min(operation.what.sent, kWindowBytes));
+  operation.window = arena_.try_allocate_for_operation(std::min(operation.what.sent, kWindowBytes));
   if (operation.window != nullptr) return true;
   populate_spare_window();
   if (completed_ == issued_) operation.window = spare_window_;
@@ -55,14 +47,9 @@ void OperationMemory::populate_spare_window() {
   is_spare_populated_ = true;
 }
 
-std::byte* OperationMemory::try_allocate(size_t bytes) {
-  if (std::byte* const found = arena_.try_allocate(bytes)) return found;
-  messages_.release_received();
-  return arena_.try_allocate(bytes);
-}
-
 std::byte* OperationMemory::allocate(size_t bytes) {
-  if (std::byte* const found = try_allocate(bytes)) return found;
+  if (std::byte* const found = arena_.try_allocate(bytes)) return found;
+  arena_.reclaim();
   return arena_.allocate(bytes);
 }
 

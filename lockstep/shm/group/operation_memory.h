@@ -51,8 +51,6 @@ class OperationMemory {
   /// Puts the first that is queued into its slot, which must be free.
   Operation& take_first_queued();
 
-  /// Does an operation in flight have a window in the arena?
-  bool holds_memory() const;
   /// Finds `operation`, the next to be posted, a window. False if there is none now: one will be free once what was
   /// posted before has ended, whatever other groups hold. Throws Error if there is no memory; not for what is queued.
   bool find_window(Operation& operation);
@@ -66,7 +64,6 @@ class OperationMemory {
   void give_up();
 
  private:
-  std::byte* try_allocate(size_t bytes);
   void populate_spare_window();
   std::function<bool()> unused_by_others() const;
 

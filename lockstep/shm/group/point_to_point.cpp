@@ -17,7 +17,11 @@ PointToPoint::PointToPoint(Membership& members, Engine& engine, Arena& arena, st
       arena_(arena),
       channels_(channels),
       outgoing_(static_cast<size_t>(members.size())),
-      incoming_(static_cast<size_t>(members.size())) {}
+      incoming_(static_cast<size_t>(members.size())) {
+  arena_.add_reclaimer(this, [this] { release_received(); });
+}
+
+PointToPoint::~PointToPoint() { arena_.forget_reclaimer(this); }
 
 std::vector<std::byte*> PointToPoint::take_scratch() {
   release_received();
@@ -28,10 +32,10 @@ std::vector<std::byte*> PointToPoint::take_scratch() {
   return taken;
 }
 
-void PointToPoint::start(Request& request, bool others_hold_memory) {
+void PointToPoint::start(Request& request) {
   if (request.is_send) {
     Outgoing& outgoing = outgoing_[static_cast<size_t>(request.peer)];
-    if (!outgoing.waiting.empty() || !try_send(request, others_hold_memory)) {
+    if (!outgoing.waiting.empty() || !try_send(request, /*may_wait_for_memory=*/false)) {
       outgoing.waiting.push_back(&request);
       ++waiting_;
     }
@@ -171,14 +175,12 @@ bool PointToPoint::reserve(Request& request, bool may_wait_for_memory) {
   };
   const auto find = [&](uint32_t places) {
     request.places = places;
-    request.scratch = arena_.try_allocate(bytes_of(places));
+    request.scratch = arena_.try_allocate_for_operation(bytes_of(places));
     return request.scratch != nullptr;
   };
   const uint32_t fewest = std::min(blocks, kWindowBlocks);
   if (find(blocks) || (fewest < blocks && find(fewest))) return true;
-  release_received();
-  if (find(fewest)) return true;
-  if (may_wait_for_memory || holds_memory()) return false;
+  if (may_wait_for_memory || arena_.operations_hold_memory()) return false;
   request.scratch = arena_.allocate(bytes_of(fewest));  // which says why not
   return true;
 }
@@ -311,11 +313,6 @@ void PointToPoint::complete(Request& request) {
   request.complete = true;
   members_.recorder().finish(request.flight_number);
   engine_.wake_own_threads();
-}
-
-bool PointToPoint::holds_memory() const {
-  return std::any_of(outgoing_.begin(), outgoing_.end(),
-                     [](const Outgoing& to) { return !to.scratch.empty(); });
 }
 
 void PointToPoint::release_received() {

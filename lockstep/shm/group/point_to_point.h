@@ -44,18 +44,16 @@ class PointToPoint {
   };
 
   PointToPoint(Membership& members, Engine& engine, Arena& arena, std::byte* channels);
+  PointToPoint(const PointToPoint&) = delete;
+  ~PointToPoint();
 
   /// Takes the arena memory that a receiver may still read away from here, when the group ends or is broken.
   std::vector<std::byte*> take_scratch();
 
-  /// Gives back the arena memory of messages that have been received.
-  void release_received();
-  /// Has a peer still to receive messages that hold memory of the arena, as far as this rank has looked?
-  bool holds_memory() const;
-
-  /// Starts a request. It may be complete on return. `request` must live until it is. A send that finds no
-  /// room in the arena waits for it where messages hold some, or `others_hold_memory`; else Error.
-  void start(Request& request, bool others_hold_memory);
+  /// Starts a request. It may be complete on return. `request` must live until it is. A send that finds no room in
+  /// the arena waits for it if an operation of this process holds some, in whichever group. Otherwise only tensors
+  /// do, and it throws Error.
+  void start(Request& request);
   /// Forgets a request that will not be waited for.
   void cancel(const Request& request);
   /// Is it a receive from this rank itself for which this rank has sent nothing? Then it ends only if another
@@ -71,6 +69,9 @@ class PointToPoint {
   bool is_idle() const { return receiving_.empty() && waiting_ == 0 && filling_.empty(); }
 
  private:
+  /// Gives back the arena memory of messages that have been received.
+  void release_received();
+
   /// What the receiver may still read.
   struct Scratch {
     std::byte* memory;
