@@ -9,17 +9,20 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "lockstep/checkpoint/run_record.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/metrics/metric.h"
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/trainer/callback.h"
 #include "lockstep/trainer/loss.h"
+#include "lockstep/trainer/opened_run.h"
 #include "lockstep/trainer/output/tracking.h"
 #include "lockstep/trainer/step_engine.h"
 #include "lockstep/trainer/trainer_state.h"
@@ -54,6 +57,12 @@ struct TrainerOptions {
   std::function<std::map<std::string, std::string>()> model_files{};
   /// Called with the optimizer step (from 1) and the sample numbers of this process's micro-batches.
   std::function<void(int64_t step, const std::vector<int64_t>& indices)> on_samples{};
+  /// What gives the weights their meaning: tokenizer, labels, the model's configuration, the data, flags of the program. Each
+  /// checkpoint has it, and a resume with another one is refused (docs/trainer.md). The Trainer adds the size of the
+  /// training set, seeds, sampling and ranks.
+  checkpoint::RunRecord record{};
+  /// If the program has called open_run(): its result. Otherwise train() calls it.
+  std::optional<OpenedRun> opened_run{};
 };
 
 namespace detail {
@@ -71,6 +80,8 @@ struct TrainerParts {
   std::vector<ParameterRule> parameter_rules;
   std::function<std::map<std::string, std::string>()> model_files;
   std::function<void(int64_t, const std::vector<int64_t>&)> on_samples;
+  checkpoint::RunRecord record;
+  std::optional<OpenedRun> opened_run;
 };
 
 template <class M>
@@ -101,7 +112,9 @@ TrainerParts make_parts(M module, TrainingArguments arguments, ProcessGroup grou
           .optimizer = std::move(options.optimizer),
           .parameter_rules = std::move(options.parameter_rules),
           .model_files = std::move(options.model_files),
-          .on_samples = std::move(options.on_samples)};
+          .on_samples = std::move(options.on_samples),
+          .record = std::move(options.record),
+          .opened_run = std::move(options.opened_run)};
 }
 
 }  // namespace detail

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/run_record.h"
 #include "lockstep/optim/lr_schedule.h"
 #include "lockstep/tracking/report_to.h"
 #include "lockstep/tracking/run_id.h"
@@ -21,6 +22,15 @@ namespace {
 bool is_share_or_number(double value) { return value > 0 && (value <= 1 || value == std::floor(value)); }
 
 bool is_share_or_steps(double value) { return value >= 0 && (value < 1 || value == std::floor(value)); }
+
+bool is_record_kinds(const std::string& list) {
+  try {
+    checkpoint::parse_record_kinds(list);
+    return true;
+  } catch (const ValueError&) {
+    return false;
+  }
+}
 
 template <class T>
 std::string text_of(const T& value) {

@@ -29,7 +29,7 @@ bool is_nullable(std::string_view name) { return name != "optim" && name != "lr_
 bool is_object(std::string_view name) { return name == "lr_scheduler_kwargs"; }
 
 /// A text with commas that is a list in the file.
-bool is_list(std::string_view name) { return name == "report_to"; }
+bool is_list(std::string_view name) { return name == "report_to" || name == "resume_anyway"; }
 
 json list_of(std::string_view text) {
   json list = json::array();
@@ -125,7 +125,7 @@ void read_value(std::string_view name, const json& value, T& field) {
         if (!each.is_string()) refuse_type("a list of texts");
         field += (field.empty() ? "" : ",") + each.get<std::string>();
       }
-      if (field.empty()) field = "none";
+      if (field.empty() && name == "report_to") field = "none";
     }
   } else {
     if (!value.is_string()) refuse_type("a text");

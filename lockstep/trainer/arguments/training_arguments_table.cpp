@@ -36,6 +36,11 @@ constexpr OtherArgumentName kOtherNames[] = {
 #include "lockstep/trainer/training_arguments.inc"
 };
 
+constexpr ResumeRow kResumeRows[] = {
+#define LOCKSTEP_ON_RESUME(name, effect, note) {#name, ResumeEffect::effect, note},
+#include "lockstep/trainer/training_arguments.inc"
+};
+
 }  // namespace
 
 std::span<const ArgumentRow> training_argument_rows() {
@@ -46,6 +51,7 @@ std::span<const ArgumentRow> training_argument_rows() {
 std::span<const RefusedArgument> refused_training_arguments() { return kRefused; }
 std::span<const DifferentDefault> different_training_defaults() { return kDifferent; }
 std::span<const OtherArgumentName> other_training_argument_names() { return kOtherNames; }
+std::span<const ResumeRow> training_resume_rows() { return kResumeRows; }
 
 std::string nearest_training_argument(std::string_view name) {
   for (const auto& [other, its_name] : kOtherNames) {

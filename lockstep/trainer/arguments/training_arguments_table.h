@@ -1,6 +1,7 @@
 // The rows of training_arguments.inc as values, for errors, flags and the page of documentation.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,6 +32,23 @@ struct DifferentDefault {
   const char* reason;
 };
 
+/// What a resume does about a field whose value is not that of the checkpoint's run.
+enum class ResumeEffect : uint8_t {
+  KEPT,          ///< the checkpoint's value takes effect
+  NEW,           ///< the new value takes effect
+  SHOWN_ONLY,    ///< the new value takes effect, and computes the same: it is not mentioned
+  STEP_SIZE,     ///< the new value takes effect if a step has as many samples as before; otherwise refused
+  REFUSED_SEED,  ///< refused, but with resume_anyway seed
+  REFUSED_SAMPLING,      ///< refused, but with resume_anyway sampling
+  REFUSED_WITHIN_EPOCH,  ///< as REFUSED_SAMPLING in the middle of an epoch; at its end the new value takes effect
+};
+
+struct ResumeRow {
+  const char* name;
+  ResumeEffect effect;
+  const char* note;  ///< for the page of documentation; may be empty
+};
+
 struct OtherArgumentName {
   const char* other;
   const char* name;
@@ -40,6 +58,8 @@ std::span<const ArgumentRow> training_argument_rows();
 std::span<const RefusedArgument> refused_training_arguments();
 std::span<const DifferentDefault> different_training_defaults();
 std::span<const OtherArgumentName> other_training_argument_names();
+/// One a field, in the order of training_argument_rows().
+std::span<const ResumeRow> training_resume_rows();
 
 /// The field that `name` was probably meant to be, supported or not; empty when none is near.
 std::string nearest_training_argument(std::string_view name);
