@@ -60,6 +60,9 @@ def main():
         if rank == 0:
             torch.save(model.state_dict(), os.path.join(args.model_dir, "resnet_distributed.pth"))
             print(f"Epoch: {epoch}, Accuracy: {right.item() / len(test):.4f}", flush=True)
+    # Gloo's threads free the last sum's tensor, for which they need Python's lock. The end of the process group waits for
+    # those threads and keeps the lock, so it may never end (torch 2.13). A barrier lets go of the lock.
+    dist.barrier()
     dist.destroy_process_group()
 
 
