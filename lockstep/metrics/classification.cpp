@@ -152,22 +152,48 @@ Average average_of(const std::string& metric, const std::string& name) {
       fmt::format("{}: average is \"{}\"; it may be binary, macro, weighted or micro", metric, name));
 }
 
+/// The mean of values, of which those that are not a number are left out, as scikit-learn has it: weights that are all 0
+/// do not count.
+class MeanOfNumbers {
+ public:
+  void add(double value, double weight) {
+    if (std::isnan(value)) return;
+    weighted_ += weight * value;
+    weights_ += weight;
+    sum_ += value;
+    ++count_;
+  }
+  double value() const { return weights_ != 0 ? weighted_ / weights_ : sum_ / count_; }
+  bool empty() const { return count_ == 0; }
+
+ private:
+  double weighted_ = 0, weights_ = 0, sum_ = 0, count_ = 0;
+};
+
 /// State, for each class: how often it was predicted rightly, predicted, and the label.
 class PrecisionRecall : public Metric {
  public:
-  PrecisionRecall(Score score, const PrecisionRecallOptions& options)
-      : score_(score), options_(options), average_(average_of(name(), options.average)) {
-    if (options.pos_label != 0 && options.pos_label != 1) {
-      throw ValueError(fmt::format("{}: pos_label is {}; it may be 0 or 1", name(), options.pos_label));
+  PrecisionRecall(Score score, PrecisionRecallOptions options)
+      : score_(score), options_(std::move(options)), average_(average_of(name(), options_.average)) {
+    if (options_.pos_label != 0 && options_.pos_label != 1) {
+      throw ValueError(fmt::format("{}: pos_label is {}; it may be 0 or 1", name(), options_.pos_label));
+    }
+    if (options_.of_class && *options_.of_class < 0) {
+      throw ValueError(fmt::format("{}: of_class is {}; classes begin at 0", name(), *options_.of_class));
+    }
+    const double value = options_.zero_division;
+    if (value != 0 && value != 1 && !std::isnan(value)) {
+      throw ValueError(fmt::format("{}: zero_division is {}; it may be 0, 1 or not a number", name(), value));
     }
   }
   std::string name() const override {
+    if (!options_.name.empty()) return options_.name;
     return score_ == Score::precision ? "precision" : score_ == Score::recall ? "recall" : "f1";
   }
   void update(const at::Tensor& outputs, const at::Tensor& labels) override {
     for_each_decision(name(), outputs, labels, options_.ignore_index, [&](int64_t predicted, int64_t label) {
       const int64_t highest = std::max(predicted, label);
-      if (average_ == Average::binary && highest > 1) {
+      if (average_ == Average::binary && !options_.of_class && highest > 1) {
         throw ValueError(
             fmt::format("{}: the binary average is of two classes, but there is a class {}; "
                         "set average to macro, weighted or micro",
@@ -182,32 +208,44 @@ class PrecisionRecall : public Metric {
   }
 
  private:
-  double score(double right, double predicted, double labelled) const {
+  struct Counts {
+    double right = 0, predicted = 0, labelled = 0;
+  };
+  static Counts counts_of(const State& state, int64_t wanted) {
+    const auto at = static_cast<size_t>(3 * wanted);
+    if (at + 2 >= state.size()) return {};
+    return {state[at], state[at + 1], state[at + 2]};
+  }
+  double divide(double part, double whole) const {
+    return whole == 0 ? options_.zero_division : part / whole;
+  }
+  double score(const Counts& counts) const {
     switch (score_) {
       case Score::precision:
-        return ratio(right, predicted);
+        return divide(counts.right, counts.predicted);
       case Score::recall:
-        return ratio(right, labelled);
+        return divide(counts.right, counts.labelled);
       case Score::f1:
-        return ratio(2 * right, predicted + labelled);
+        return divide(2 * counts.right, counts.predicted + counts.labelled);
     }
     return 0;
   }
   double value_of(const State& state) const override {
-    double sum = 0, weight = 0;
-    double right = 0, predicted = 0, labelled = 0;
-    for (size_t c = 0; c + 2 < state.size(); c += 3) {
-      if (average_ == Average::binary && static_cast<int64_t>(c / 3) != options_.pos_label) continue;
-      right += state[c];
-      predicted += state[c + 1];
-      labelled += state[c + 2];
-      if (state[c + 1] + state[c + 2] == 0) continue;
-      const double share = average_ == Average::weighted ? state[c + 2] : 1;
-      sum += share * score(state[c], state[c + 1], state[c + 2]);
-      weight += share;
+    if (options_.of_class) return score(counts_of(state, *options_.of_class));
+    if (average_ == Average::binary) return score(counts_of(state, options_.pos_label));
+    Counts all;
+    MeanOfNumbers mean;
+    for (int64_t c = 0; c < static_cast<int64_t>(state.size() / 3); ++c) {
+      const Counts counts = counts_of(state, c);
+      all.right += counts.right;
+      all.predicted += counts.predicted;
+      all.labelled += counts.labelled;
+      if (counts.predicted + counts.labelled == 0) continue;
+      mean.add(score(counts), average_ == Average::weighted ? counts.labelled : 1);
     }
-    const bool is_of_all = average_ == Average::binary || average_ == Average::micro;
-    return is_of_all ? score(right, predicted, labelled) : ratio(sum, weight);
+    if (average_ == Average::micro) return score(all);
+    if (state.empty()) return options_.zero_division;
+    return mean.empty() ? std::numeric_limits<double>::quiet_NaN() : mean.value();
   }
   Score score_;
   PrecisionRecallOptions options_;
@@ -242,13 +280,13 @@ std::shared_ptr<Metric> top_k_accuracy(TopKAccuracyOptions options) {
   return std::make_shared<TopKAccuracy>(options);
 }
 std::shared_ptr<Metric> precision(PrecisionRecallOptions options) {
-  return std::make_shared<PrecisionRecall>(Score::precision, options);
+  return std::make_shared<PrecisionRecall>(Score::precision, std::move(options));
 }
 std::shared_ptr<Metric> recall(PrecisionRecallOptions options) {
-  return std::make_shared<PrecisionRecall>(Score::recall, options);
+  return std::make_shared<PrecisionRecall>(Score::recall, std::move(options));
 }
 std::shared_ptr<Metric> f1(PrecisionRecallOptions options) {
-  return std::make_shared<PrecisionRecall>(Score::f1, options);
+  return std::make_shared<PrecisionRecall>(Score::f1, std::move(options));
 }
 std::shared_ptr<Metric> perplexity(PerplexityOptions options) {
   return std::make_shared<Perplexity>(options);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lockstep/metrics/metric.h"
@@ -12,7 +13,7 @@ namespace lockstep {
 /// All of these take scores (logits or probabilities) of shape [..., classes] and labels of shape [...]; those
 /// without top_k and perplexity also take the predicted classes themselves, in the labels' shape. Of equal
 /// scores the lower class counts as the higher one. Labels that are `ignore_index` are left out. Values over no
-/// sample are 0. update() throws ValueError for a label that is no class.
+/// sample are 0. update() throws ValueError for a label that is not a class.
 struct AccuracyOptions {
   int64_t ignore_index = -100;  ///< labels of this value are left out
 };
@@ -31,13 +32,19 @@ std::shared_ptr<Metric> top_k_accuracy(TopKAccuracyOptions options = {});
 struct PrecisionRecallOptions {
   /// "binary": of the class pos_label, where there are two; "macro": the mean over the classes that occur as
   /// label or prediction; "weighted": their mean, weighted by how often each is the label; "micro": over all
-  /// decisions, which for one label a sample is the accuracy. A class without a denominator counts as 0.
+  /// decisions, which for one label a sample is the accuracy.
   std::string average = "binary";
   int64_t pos_label = 1;        ///< 0 or 1: the class that "binary" counts
   int64_t ignore_index = -100;  ///< labels of this value are left out
+  /// The score of a class that has no denominator, and that over no sample: 0, 1 or not a number, which means leave
+  /// out.
+  double zero_division = 0;
+  /// The score of this class alone, in place of an average: an element of scikit-learn's average=None.
+  std::optional<int64_t> of_class{};
+  std::string name{};  ///< in place of "precision", "recall" or "f1"
 };
-/// "precision", "recall" and "f1", as scikit-learn's with zero_division=0. Throw ValueError for an unknown
-/// average; binary ones in update() for a class that is neither 0 nor 1.
+/// "precision", "recall" and "f1", as scikit-learn's. Throw ValueError for an unknown average and for a zero_division
+/// or a class that cannot be; binary ones in update() for a class that is neither 0 nor 1.
 std::shared_ptr<Metric> precision(PrecisionRecallOptions options = {});
 /// See precision().
 std::shared_ptr<Metric> recall(PrecisionRecallOptions options = {});

@@ -1,4 +1,5 @@
-// Metrics of a model over a data set, made of sums: memory does not grow with the set, and ranks add theirs.
+// Metrics of a model over a data set, made of sums: memory does not grow with the set (but for spearman()), and ranks add
+// theirs.
 #pragma once
 
 #include <ATen/core/Tensor.h>
