@@ -40,6 +40,46 @@ TEST(TextTable, SelectsRowsOfSelections) {
   EXPECT_THROW(some.select({-1}), ValueError);
 }
 
+TEST(TextTable, FingerprintTellsValuesColumnsAndSelectionsApart) {
+  const auto print = [](std::vector<std::string> names,
+                        const std::vector<std::vector<std::string>>& columns) {
+    return tables::TextTable("t.csv", std::move(names), columns).fingerprint();
+  };
+  const auto one = print({"a", "b"}, {{"x", "yz", ""}, {"1", "2", "3"}});
+  EXPECT_EQ(one.rows, 3);
+  EXPECT_EQ(one.columns, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(one.hash.size(), 16u);
+  EXPECT_EQ(one, print({"a", "b"}, {{"x", "yz", ""}, {"1", "2", "3"}}));
+  EXPECT_NE(one, print({"a", "c"}, {{"x", "yz", ""}, {"1", "2", "3"}}));
+  EXPECT_NE(one, print({"a", "b"}, {{"xy", "z", ""}, {"1", "2", "3"}}));  // bytes in the same order
+  EXPECT_NE(one, print({"a", "b"}, {{"x", "yz", ""}, {"1", "3", "2"}}));
+  EXPECT_NE(one, print({"a", "b"}, {{"1", "2", "3"}, {"x", "yz", ""}}));
+  const tables::TextTable table("t.csv", {"a"}, {{"0", "1", "2"}});
+  EXPECT_EQ(table.select({1, 2}).fingerprint(),
+            table.select({2, 1, 0}).select({1, 0}).select({0, 1}).select({0, 1}).fingerprint());
+  EXPECT_NE(table.select({1, 2}).fingerprint(), table.select({2, 1}).fingerprint());
+  EXPECT_EQ(table.select({2}).fingerprint().rows, 1);
+}
+
+// Texts come one by one, or as Arrow has them, in blocks of any size and from any offset.
+TEST(DataFingerprint, DoesNotDependOnBlocks) {
+  const std::string bytes = "--abcdefghij";
+  const std::vector<int32_t> ends = {2, 3, 3, 7, 12};
+  DataFingerprinter by_value({"t"});
+  for (const char* text : {"a", "", "bcde", "fghij"}) by_value.add(0, text);
+  by_value.add_rows(4);
+  for (size_t cut = 0; cut < ends.size(); ++cut) {
+    DataFingerprinter by_block({"t"});
+    const std::span all(ends);
+    const auto middle = static_cast<size_t>(ends[cut]);
+    by_block.add_texts(0, std::string_view(bytes).substr(2, middle - 2), all.first(cut + 1));
+    by_block.add_rows(cut);
+    by_block.add_texts(0, std::string_view(bytes).substr(middle), all.subspan(cut));
+    by_block.add_rows(4 - cut);
+    EXPECT_EQ(by_block.finish(), by_value.finish()) << cut;
+  }
+}
+
 TEST(TextEncoding, FindsTheFirstByteThatIsNotUtf8) {
   EXPECT_EQ(tables::valid_utf8_prefix(""), 0u);
   EXPECT_EQ(tables::valid_utf8_prefix("caf\xC3\xA9 \xF0\x9D\x84\x9E"), 10u);

@@ -51,6 +51,42 @@ std::span<const double> TableRows::float64s(const std::string& column) const {
   return {static_cast<const arrow::DoubleArray&>(array).raw_values(), size()};
 }
 
+namespace {
+
+template <typename Array>
+std::string_view bytes_of(const arrow::Array& column) {
+  const auto& numbers = static_cast<const Array&>(column);
+  return {reinterpret_cast<const char*>(numbers.raw_values()),
+          static_cast<size_t>(numbers.length()) * sizeof(*numbers.raw_values())};
+}
+
+void add_to(DataFingerprinter& fingerprinter, const arrow::RecordBatch& batch) {
+  fingerprinter.add_rows(static_cast<size_t>(batch.num_rows()));
+  for (int i = 0; i < batch.num_columns(); ++i) {
+    const auto column = static_cast<size_t>(i);
+    const arrow::Array& array = *batch.column(i);
+    if (array.type_id() == arrow::Type::INT64) {
+      fingerprinter.add_fixed(column, bytes_of<arrow::Int64Array>(array));
+    } else if (array.type_id() == arrow::Type::DOUBLE) {
+      fingerprinter.add_fixed(column, bytes_of<arrow::DoubleArray>(array));
+    } else {
+      const auto& texts = static_cast<const arrow::StringArray&>(array);
+      if (texts.length() == 0) continue;
+      const std::span ends(texts.raw_value_offsets(), static_cast<size_t>(texts.length()) + 1);
+      const auto* const bytes = reinterpret_cast<const char*>(texts.raw_data()) + ends.front();
+      fingerprinter.add_texts(column, {bytes, static_cast<size_t>(ends.back() - ends.front())}, ends);
+    }
+  }
+}
+
+std::vector<std::string> names_of(const std::vector<TableColumn>& columns) {
+  std::vector<std::string> names;
+  for (const auto& column : columns) names.push_back(column.name);
+  return names;
+}
+
+}  // namespace
+
 class TableReader::Impl {
  public:
   Impl(const std::filesystem::path& path, TableReaderOptions options)
@@ -77,11 +113,13 @@ class TableReader::Impl {
     }
     check_columns();
     source->choose(columns, all);
+    fingerprinter.emplace(names_of(columns));
   }
 
   std::vector<TableColumn> columns;
   tables::BadRows bad_rows;
   std::unique_ptr<tables::TableSource> source;
+  std::optional<DataFingerprinter> fingerprinter{};  // of what next() gave
 
  private:
   void check_columns() const {
@@ -114,11 +152,14 @@ const std::vector<TableColumn>& TableReader::columns() const { return impl_->col
 int64_t TableReader::skipped_rows() const { return impl_->bad_rows.count(); }
 const std::string& TableReader::first_skipped() const { return impl_->bad_rows.first(); }
 
+DataFingerprint TableReader::fingerprint() const { return impl_->fingerprinter->finish(); }
+
 std::optional<TableRows> TableReader::next() {
   while (true) {
     tables::SourceRows read;
     if (!impl_->source->next(read)) return std::nullopt;
     if (read.records.empty()) continue;
+    add_to(*impl_->fingerprinter, *read.batch);
     TableRows rows;
     rows.batch_ = std::move(read.batch);
     rows.records_ = std::move(read.records);

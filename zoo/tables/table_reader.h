@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/data_fingerprint.h"
 #include "lockstep/zoo/tables/table_format.h"
 
 namespace arrow {
@@ -106,6 +107,9 @@ class TableReader {
   int64_t skipped_rows() const;
   /// What was wrong with the first row left out; empty if none was.
   const std::string& first_skipped() const;
+  /// Of the rows and columns read so far: their values, however the file writes, divides or compresses them. Rows that were
+  /// left out are not in it. Computed while reading.
+  DataFingerprint fingerprint() const;
 
  private:
   class Impl;

@@ -102,11 +102,21 @@ TextTable::TextTable(std::filesystem::path source, std::vector<std::string> name
                                          std::move(arrays));
   rows.records_.resize(size);
   for (size_t i = 0; i < size; ++i) rows.records_[i] = static_cast<int64_t>(i);
+  DataFingerprinter fingerprinter(names_);
+  for (size_t i = 0; i < columns.size(); ++i) {
+    for (const auto& text : columns[i]) fingerprinter.add(i, text);
+  }
+  fingerprinter.add_rows(size);
+  fingerprint_ = fingerprinter.finish();
   add(rows);
 }
 
 void TextTable::add(const TableRows& rows) {
   chunks_->push_back({rows_of(*chunks_), rows.batch_, places_of(rows, rows.records_, rows.lines_)});
+}
+
+DataFingerprint TextTable::fingerprint() const {
+  return selected_ ? select_rows(fingerprint_, *selected_) : fingerprint_;
 }
 
 size_t TextTable::size() const { return selected_ ? selected_->size() : rows_of(*chunks_); }
@@ -172,7 +182,7 @@ std::filesystem::path kept_file(const std::filesystem::path& path, const TextTab
   if (::stat(path.c_str(), &status) != 0) {
     throw FileError(fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)));
   }
-  constexpr int version = 1;
+  constexpr int version = 2;
   std::string key = fmt::format("{} {} {} {}.{:09} {}", version,
                                 std::filesystem::absolute(path).lexically_normal().string(), status.st_size,
                                 status.st_mtim.tv_sec, status.st_mtim.tv_nsec, options.skip_bad_rows);
@@ -215,6 +225,7 @@ void keep(const std::filesystem::path& path, const TableReaderOptions& options,
     if (!writer) no_rows(path, reader);
     metadata->Append("skipped_rows", std::to_string(reader.skipped_rows()));
     metadata->Append("first_skipped", reader.first_skipped());
+    metadata->Append("hash", reader.fingerprint().hash);
     tables::check(writer->Close(), unfinished, kCannotKeep);
     tables::check(file->Flush(), unfinished, kCannotKeep);
     if (::fsync(file->file_descriptor()) != 0) {
@@ -247,6 +258,7 @@ TextTable read_text_table(const std::filesystem::path& path, const TextTableOpti
     while (const auto rows = reader.next()) table.add(*rows);
     table.skipped_rows_ = reader.skipped_rows();
     table.first_skipped_ = reader.first_skipped();
+    table.fingerprint_ = reader.fingerprint();
     if (table.chunks_->empty()) no_rows(path, reader);
     return table;
   }
@@ -277,6 +289,9 @@ TextTable read_text_table(const std::filesystem::path& path, const TextTableOpti
   const auto& about = reader->metadata();
   table.skipped_rows_ = std::stoll(about->Get("skipped_rows").ValueOr("0"));
   table.first_skipped_ = about->Get("first_skipped").ValueOr("");
+  table.fingerprint_ = {.rows = static_cast<int64_t>(table.size()),
+                        .columns = table.names_,
+                        .hash = about->Get("hash").ValueOr("")};
   return table;
 }
 

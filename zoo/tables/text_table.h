@@ -109,6 +109,9 @@ class TextTable {
   int64_t skipped_rows() const { return skipped_rows_; }
   /// What was wrong with the first of them; empty if none was left out.
   const std::string& first_skipped() const { return first_skipped_; }
+  /// Of the rows: of all that were read, and, in a selection, of their numbers too. It depends on the values alone, not on
+  /// the file's format, its blocks or the cache; one of whole tables is TableReader::fingerprint(). Computed while reading.
+  DataFingerprint fingerprint() const;
 
  private:
   friend class TextColumn;
@@ -123,6 +126,7 @@ class TextTable {
   std::shared_ptr<const std::vector<int64_t>> selected_{};  // null: all rows
   int64_t skipped_rows_ = 0;
   std::string first_skipped_{};
+  DataFingerprint fingerprint_{};  // of all rows
 };
 
 /// Reads all rows of a file (see TableReader for formats and errors). Blocking. Throws FileError, for a file without

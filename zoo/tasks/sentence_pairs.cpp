@@ -108,6 +108,13 @@ SentencePairs read_sentence_pairs(const std::filesystem::path& source_file,
         std::min(sources.size(), targets.size()) + 1, (more ? source_file : target_file).string()));
   }
   SentencePairs all{.source_file = source_file, .target_file = target_file, .pairs = {}};
+  DataFingerprinter fingerprinter({"source", "target"});
+  fingerprinter.add_rows(sources.size());
+  for (size_t i = 0; i < sources.size(); ++i) {
+    fingerprinter.add(0, sources[i]);
+    fingerprinter.add(1, targets[i]);
+  }
+  all.fingerprint = fingerprinter.finish();
   for (size_t i = 0; i < sources.size(); ++i) {
     all.pairs.push_back({.source = std::move(sources[i]),
                          .target = std::move(targets[i]),
@@ -122,6 +129,8 @@ SentencePairs split_off(SentencePairs& pairs, double share, uint64_t seed) {
       off = rest;
   for (const int64_t i : split.train) rest.pairs.push_back(pairs.pairs[static_cast<size_t>(i)]);
   for (const int64_t i : split.test) off.pairs.push_back(pairs.pairs[static_cast<size_t>(i)]);
+  rest.fingerprint = select_rows(pairs.fingerprint, split.train);
+  off.fingerprint = select_rows(pairs.fingerprint, split.test);
   pairs = std::move(rest);
   return off;
 }

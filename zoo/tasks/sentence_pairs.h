@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/data_fingerprint.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/zoo/text/word_level.h"
 
@@ -24,6 +25,8 @@ struct SentencePairs {
   std::filesystem::path source_file;  ///< stands in messages
   std::filesystem::path target_file;  ///< stands in messages
   std::vector<SentencePair> pairs;    ///< in the order of their lines
+  /// Of both files' lines (columns source and target); in a part of them, of their numbers too.
+  DataFingerprint fingerprint{};
   /// Number of pairs.
   int64_t size() const { return static_cast<int64_t>(pairs.size()); }
 };
