@@ -179,7 +179,7 @@ void Rendezvous::succeeded(int peer) {
 }
 
 void Rendezvous::count_failure(const std::string& reason, int code, double now) {
-  const auto delay = restarts_.after_failure(now);
+  const auto delay = may_restart_after(code) ? restarts_.after_failure(now) : std::nullopt;
   if (!delay) {
     finish(reason, code);
     return;

@@ -34,6 +34,9 @@ std::string range_of_ranks(int first, int count);
 using job::kResumeCode;
 bool asks_to_be_resumed(int wait_status);
 
+/// Whether an attempt that failed with this exit code may be tried again: not after job::kSaveFailedCode.
+constexpr bool may_restart_after(int exit_code) { return exit_code != job::kSaveFailedCode; }
+
 /// Whether a rank that was sent `signal` ended in a way of its own: not well, not by that signal, not by
 /// SIGKILL and not with kResumeCode.
 bool ended_by_itself(int wait_status, int signal);

@@ -187,7 +187,9 @@ class JobRun {
     while (true) {
       const AttemptResult result = attempt(job);
       const int code = attempt_exit_code(result);
-      if (code == 0 || code == kResumeCode || result.asked_to_end || !result.error.empty()) return code;
+      if (code == 0 || code == kResumeCode || result.asked_to_end || !result.error.empty() ||
+          !may_restart_after(code))
+        return code;
       const auto delay = restarts.after_failure(monotonic_seconds());
       if (!delay) return code;
       job.environment.restart_count = restarts.restarts();

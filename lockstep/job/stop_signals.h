@@ -40,6 +40,10 @@ namespace job {
 /// A rank that exits with it is to be resumed later: for lockrun that is no failure (EX_TEMPFAIL of sysexits.h).
 inline constexpr int kResumeCode = 75;
 
+/// A rank that exits with it has done its work, but could not save a checkpoint (EX_IOERR): a failure, which lockrun does not
+/// answer by a restart, because the disk would be as full as before.
+inline constexpr int kSaveFailedCode = 74;
+
 /// What lockrun's SIGTERM carries (sigqueue) when it ends a rank because of a failure.
 inline constexpr int kPeerHasFailed = 0x6c6b;
 

@@ -51,6 +51,14 @@ class ExitCodeTest(LockrunTest):
         self.assertNotIn("failed", err)
         self.assertFalse((self.directory / "started0.1").exists())
 
+    def test_no_restart_after_a_checkpoint_that_could_not_be_saved(self):
+        process = self.start("--nproc-per-node", 2, "--max-restarts", 3, "sh", "-c",
+                             "touch started$RANK.$TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] && exit 74; exec sleep 60")
+        code, err = self.end(process)
+        self.assertEqual(code, 74, err)
+        self.assertIn("rank 0 failed first: it ended with exit code 74", err)
+        self.assertFalse((self.directory / "started0.1").exists())
+
     def test_ranks_that_do_not_end_in_time_are_named(self):
         process = self.start("--nproc-per-node", 2, "--shutdown-timeout", "0.3", "sh", "-c",
                              "if [ $RANK = 0 ]; then while [ ! -e deaf ]; do sleep 0.02; done; exit 75; fi;"

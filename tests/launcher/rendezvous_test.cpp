@@ -145,6 +145,17 @@ TEST(RendezvousTest, AFailureRestartsAllUntilNoneIsLeft) {
   EXPECT_EQ(heard[2].front()["code"], 9);
 }
 
+TEST(RendezvousTest, ACheckpointThatCannotBeSavedEndsTheJob) {
+  Meeting meeting(fixed(2, 1));
+  meeting.join(1, 0);
+  meeting.join(2, 1);
+  meeting.heard();
+  meeting.tell(2, {{"type", "failed"}, {"what", "rank 3 ended with exit code 74"}, {"code", 74}});
+  const auto heard = meeting.heard();
+  EXPECT_EQ(heard.at(1).front()["type"], "over");
+  EXPECT_EQ(heard.at(1).front()["code"], 74);
+}
+
 TEST(RendezvousTest, ElasticStartsAtTheMaximumOrAfterTheLastCall) {
   Meeting meeting(elastic(1, 2));
   meeting.join(1);
