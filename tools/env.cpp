@@ -73,7 +73,7 @@ std::string affinity() {
     if (!CPU_ISSET(i, &set)) continue;
     int last = i;
     while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) ++last;
-    text += (text.empty() ? "" : ",") + std::to_string(i) + (last > i ? "-" + std::to_string(last) : "");
+    text += fmt::format("{}{}{}", text.empty() ? "" : ",", i, last > i ? fmt::format("-{}", last) : "");
     i = last;
   }
   return text;
@@ -115,7 +115,7 @@ std::string huge_pages_in_arena() {
     node.arena().allocate(kBytes);
     const std::string mapped = fact_in("/proc/self/smaps_rollup", "ShmemPmdMapped");
     const int error = node.arena().huge_page_error();
-    const std::string refused = error == 0 ? "" : std::string(", refused: ") + std::strerror(error);
+    const std::string refused = error == 0 ? "" : fmt::format(", refused: {}", std::strerror(error));
     return fmt::format("{} of {} kB by MADV_COLLAPSE{}", mapped, kBytes / 1024, refused);
   } catch (const Error& error) {
     return error.what();
@@ -156,8 +156,8 @@ std::string cgroup_cores() {
   const auto cores = tightest("cpu", [](const std::filesystem::path& group) {
     const auto limit = cores_of_cpu_max(read_if_there(group / "cpu.max"));
     return limit ? limit
-                 : cores_of_cpu_max(read_if_there(group / "cpu.cfs_quota_us") + " " +
-                                    read_if_there(group / "cpu.cfs_period_us"));
+                 : cores_of_cpu_max(fmt::format("{} {}", read_if_there(group / "cpu.cfs_quota_us"),
+                                                read_if_there(group / "cpu.cfs_period_us")));
   });
   return cores ? fmt::format("{:g} cores", *cores) : "no limit";
 }
@@ -171,7 +171,7 @@ std::string cgroup_processes() {
 /// What the programs that link LibTorch find when they start: version and file, or the loader's complaint.
 std::string libtorch_at_run_time() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "lockstep-store";
-  const std::string command = "'" + program.string() + "' --libtorch 2>&1";
+  const std::string command = fmt::format("'{}' --libtorch 2>&1", program.string());
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "re"), ::pclose);
   if (!pipe) return "not known";
   std::string text;
@@ -190,18 +190,19 @@ Facts all_machine_facts() {
   for (auto& fact : machine_facts()) facts.push_back(std::move(fact));
   const Facts more = {
       {"memory available", available_memory()},
-      {"control group",
-       "memory " + cgroup_memory() + ", processor " + cgroup_cores() + ", processes " + cgroup_processes()},
+      {"control group", fmt::format("memory {}, processor {}, processes {}", cgroup_memory(), cgroup_cores(),
+                                    cgroup_processes())},
       {"/dev/shm", space("/dev/shm")},
       {"temporary files", space(env::get(env::kTmpdir).value_or("/tmp").c_str())},
-      {"huge pages", chosen("/sys/kernel/mm/transparent_hugepage/enabled") + ", shared memory " +
-                         chosen("/sys/kernel/mm/transparent_hugepage/shmem_enabled")},
+      {"huge pages",
+       fmt::format("{}, shared memory {}", chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
+                   chosen("/sys/kernel/mm/transparent_hugepage/shmem_enabled"))},
       {"huge pages granted", huge_pages_in_arena()},
       {"nvidia driver", line_of("/proc/driver/nvidia/version", "none")},
       {"interfaces", interfaces()},
       {"ptrace_scope", line_of("/proc/sys/kernel/yama/ptrace_scope", "none (no Yama)")},
       {"open files", limit_of(RLIMIT_NOFILE)},
-      {"locked memory", limit_of(RLIMIT_MEMLOCK) + " bytes"}};
+      {"locked memory", fmt::format("{} bytes", limit_of(RLIMIT_MEMLOCK))}};
   facts.insert(facts.end(), more.begin(), more.end());
   return facts;
 }
@@ -228,7 +229,7 @@ int show(bool as_json) {
   if (as_json) {
     std::string text;
     for (const auto& [name, value] : facts) {
-      text += (text.empty() ? "{\n  " : ",\n  ") + quoted(name) + ": " + quoted(value);
+      text += fmt::format("{}{}: {}", text.empty() ? "{\n  " : ",\n  ", quoted(name), quoted(value));
     }
     std::puts((text + "\n}").c_str());
     return 0;

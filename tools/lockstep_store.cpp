@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -47,7 +48,7 @@ Place place_of(int fd) {
       return {host, ntohs(v6.sin6_port)};
     }
   }
-  throw lockstep::ValueError("descriptor " + std::to_string(fd) + " is not a listening socket");
+  throw lockstep::ValueError(fmt::format("descriptor {} is not a listening socket", fd));
 }
 
 /// Version and file of the LibTorch that this program runs with, for `lockstep env`.
@@ -105,9 +106,10 @@ class Log {
     const double now = lockstep::monotonic_seconds();
     if (said_at_ && now < *said_at_ + kQuiet) return;
     said_at_ = now;
-    const std::string again = count_ > 1 ? " (" + std::to_string(count_) + " so far)" : "";
-    const std::string out = "lockstep-store: warning: MASTER_PORT had a connection that no rank makes" +
-                            again + ": " + line.substr(at + mark.size()) + "\n";
+    const std::string again = count_ > 1 ? fmt::format(" ({} so far)", count_) : "";
+    const std::string out =
+        fmt::format("lockstep-store: warning: MASTER_PORT had a connection that no rank makes{}: {}\n", again,
+                    line.substr(at + mark.size()));
     if (::write(error_.get(), out.data(), out.size()) < 0) return;  // nobody reads
   }
 

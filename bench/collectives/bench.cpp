@@ -59,7 +59,7 @@ shm::DType dtype_named(const std::string& name) {
     if (name == shm::dtype_name(dtype)) return dtype;
     list += std::string(i == 0 ? "" : ", ") + shm::dtype_name(dtype);
   }
-  throw ValueError("--dtype " + name + ": choose one of " + list);
+  throw ValueError(fmt::format("--dtype {}: choose one of {}", name, list));
 }
 
 /// Rounded down to what divides among the ranks, as nccl-tests does.
@@ -117,17 +117,17 @@ class Benchmark {
     program_path("lockrun");
     program_path("lockstep-bench-rank");
     if (options_.backend != "lockstep" && options_.backend != "gloo") {
-      throw ValueError("--backend " + options_.backend + ": choose lockstep or gloo");
+      throw ValueError(fmt::format("--backend {}: choose lockstep or gloo", options_.backend));
     }
     for (const auto& name : options_.algorithms) {
       const auto algorithm = algorithms::algorithm_named(name);
       if (collective_ != Collective::all_reduce && algorithm != AllReduceAlgorithm::AUTO) {
-        throw ValueError("--algorithm " + name + ": only all-reduce has algorithms to choose from");
+        throw ValueError(fmt::format("--algorithm {}: only all-reduce has algorithms to choose from", name));
       }
     }
     for (const auto& peer : options_.against) {
       if (peer != "gloo" && peer != "mpi") {
-        throw ValueError("--against " + peer + ": choose gloo, mpi or both");
+        throw ValueError(fmt::format("--against {}: choose gloo, mpi or both", peer));
       }
       if (peer == "mpi") check_open_mpi(programs_ / kMpiProgram);
     }
@@ -166,7 +166,7 @@ class Benchmark {
     auto command = open_mpi_command(programs_ / kMpiProgram, options_.nproc_per_node, cores_);
     std::string shown;
     for (const auto& argument : command) shown += (shown.empty() ? "" : " ") + argument;
-    result_.notes.push_back("mpi: " + describe_open_mpi() + ": " + shown);
+    result_.notes.push_back(fmt::format("mpi: {}: {}", describe_open_mpi(), shown));
     command.push_back(std::to_string(number));
     engines_.add("mpi", options_.nproc_per_node, command, /*bind=*/false);
     contestants_.push_back({number, "mpi", "default", false, true});
@@ -214,7 +214,8 @@ class Benchmark {
       for (size_t i = 0; i < contestants_.size(); ++i) {
         if (!able[i]) continue;
         const Block block = engines_.measure(contestants_[i].engine, commands[i]);
-        if (!block.error.empty()) throw Error("benchmark: " + contestants_[i].backend + ": " + block.error);
+        if (!block.error.empty())
+          throw Error(fmt::format("benchmark: {}: {}", contestants_[i].backend, block.error));
         // The limit is what the cores could do if they shared the work perfectly: nobody waits for the
         // slowest.
         const auto& seconds = contestants_[i].is_limit ? block.means : block.seconds;
@@ -242,7 +243,7 @@ class Benchmark {
       row.algorithm = contestant.algorithm;
       if (row.algorithm == "auto") {
         row.algorithm = algorithms::name_of(algorithms::kAutomatic);
-        if (collective_ == Collective::all_reduce) row.algorithm = "auto: " + row.algorithm;
+        if (collective_ == Collective::all_reduce) row.algorithm = fmt::format("auto: {}", row.algorithm);
       }
       row.p50 = median;
       row.p99 = quantile(times[i].all, 0.99);
@@ -303,7 +304,7 @@ void add_bench(CommandLine app, Action& action) {
                       "lockstep bench all-reduce --nproc-per-node 4 --against gloo --plot bench.svg");
   std::string names;
   for (const auto& name : collective_names()) names += (names.empty() ? "" : ", ") + name;
-  command.add_option("collective", options->collective, "One of " + names);
+  command.add_option("collective", options->collective, fmt::format("One of {}", names));
   add_bench_ddp(command, action);
   add_bench_optimizer(command, action);
   add_bench_peer_lost(command, action);
@@ -335,7 +336,8 @@ void add_bench(CommandLine app, Action& action) {
   command.callback([options, command, names, &action] {
     if (command.has_subcommand()) return;
     if (options->collective.empty())
-      throw ValueError("give what to time: ddp, optimizer, peer-lost or a collective (" + names + ")");
+      throw ValueError(
+          fmt::format("give what to time: ddp, optimizer, peer-lost or a collective ({})", names));
     action = [options] { return run_bench(*options); };
   });
 }

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::bench {
@@ -35,7 +37,7 @@ Collective collective_named(const std::string& name) {
     if (with_hyphens(name) == with_hyphens(kNames[i])) return static_cast<Collective>(i);
     list += (i == 0 ? "" : ", ") + with_hyphens(kNames[i]);
   }
-  throw ValueError("there is no collective \"" + name + "\"; choose one of " + list);
+  throw ValueError(fmt::format("there is no collective \"{}\"; choose one of {}", name, list));
 }
 
 Buffers buffers_of(Collective collective, size_t bytes, int ranks, int rank) {
@@ -103,7 +105,8 @@ size_t parse_size(const std::string& text) {
                     : unit == "G" || unit == "GiB" ? 30
                                                    : -1;
   if (error != std::errc() || shift < 0 || number > (size_t{1} << 40 >> shift)) {
-    throw ValueError("\"" + text + "\" is no size; write bytes, or a number with K, M or G, such as 64K");
+    throw ValueError(
+        fmt::format("\"{}\" is not a size; write bytes, or a number with K, M or G, such as 64K", text));
   }
   return number << shift;
 }
@@ -115,7 +118,7 @@ std::string size_text(size_t bytes) {
     bytes /= 1024;
     ++unit;
   }
-  return std::to_string(bytes) + " " + kUnits[unit];
+  return fmt::format("{} {}", bytes, kUnits[unit]);
 }
 
 }  // namespace lockstep::bench

@@ -15,6 +15,8 @@
 #include <cstring>
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 
@@ -38,7 +40,7 @@ pid_t start_process(const std::vector<std::string>& command, const std::string& 
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
   const pid_t pid = ::fork();
-  if (pid < 0) throw Error(std::string("benchmark: cannot start a process: ") + std::strerror(errno));
+  if (pid < 0) throw Error(fmt::format("benchmark: cannot start a process: {}", std::strerror(errno)));
   if (pid > 0) return pid;
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   env::set(kSocketVariable, socket_name);
@@ -81,7 +83,7 @@ void Engines::add(std::string name, int ranks, std::vector<pid_t> processes, boo
   engine.start_line.reset(::memfd_create("lockstep-bench", MFD_CLOEXEC));
   if (!engine.start_line.valid() ||
       ::ftruncate(engine.start_line.get(), static_cast<off_t>(kStartLineBytes)) != 0) {
-    throw Error(std::string("benchmark: cannot make shared memory: ") + std::strerror(errno));
+    throw Error(fmt::format("benchmark: cannot make shared memory: {}", std::strerror(errno)));
   }
   engines_.push_back(std::move(engine));
 }
@@ -104,8 +106,8 @@ void Engines::wait_for_ranks() {
     }
     check_processes();
     if (Clock::now() > deadline) {
-      throw Error("benchmark: the ranks of " + incomplete->name + " did not start within " +
-                  std::to_string(kStartTimeout.count()) + " s");
+      throw Error(fmt::format("benchmark: the ranks of {} did not start within {} s", incomplete->name,
+                              kStartTimeout.count()));
     }
   }
 }
@@ -130,8 +132,8 @@ void Engines::check_processes() const {
       siginfo_t info{};
       if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
           info.si_pid == pid) {
-        throw Error("benchmark: " + engine.name +
-                    " ended before it could be measured; its message stands above");
+        throw Error(fmt::format("benchmark: {} ended before it could be measured; its message stands above",
+                                engine.name));
       }
     }
   }
@@ -143,8 +145,8 @@ Block Engines::measure(uint32_t number, const Command& command) {
   Block block;
   for (const UniqueFd& rank : engine.ranks) {
     if (!is_readable(rank.get(), kAnswerTimeout)) {
-      throw Error("benchmark: " + engine.name + " has not ended its calls within " +
-                  std::to_string(kAnswerTimeout.count()) + " s");
+      throw Error(fmt::format("benchmark: {} has not ended its calls within {} s", engine.name,
+                              kAnswerTimeout.count()));
     }
     const Answer answer = receive_answer(rank.get());
     if (!answer.error.empty()) block.error = answer.error;

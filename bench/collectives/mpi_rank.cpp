@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "bench/collectives/rank_loop.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
@@ -30,7 +32,7 @@ MPI_Datatype mpi_type(shm::DType dtype) {
     case shm::DType::int64:
       return MPI_INT64_T;
     default:
-      throw ValueError(std::string("MPI does not reduce ") + shm::dtype_name(dtype));
+      throw ValueError(fmt::format("MPI does not reduce {}", shm::dtype_name(dtype)));
   }
 }
 

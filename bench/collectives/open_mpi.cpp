@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <memory>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::bench {
@@ -46,7 +48,7 @@ std::string describe_open_mpi() {
   const std::string version = first_line_of("mpirun --version 2>/dev/null");
   const std::string setting =
       first_line_of("ompi_info --all --parsable 2>/dev/null | grep 'btl_vader_single_copy_mechanism:value:'");
-  return version + ", single copy by " + setting.substr(setting.rfind(':') + 1);
+  return fmt::format("{}, single copy by {}", version, setting.substr(setting.rfind(':') + 1));
 }
 
 }  // namespace lockstep::bench

@@ -98,7 +98,7 @@ std::vector<double> run_trial(const Options& options, size_t bytes, int trial, B
   Children children;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t pid = ::fork();
-    if (pid < 0) throw Error(std::string("benchmark: cannot start a process: ") + std::strerror(errno));
+    if (pid < 0) throw Error(fmt::format("benchmark: cannot start a process: {}", std::strerror(errno)));
     if (pid == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       // What a failing rank says is known here.

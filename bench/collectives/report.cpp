@@ -85,7 +85,7 @@ std::string table(const Result& result) {
   std::string heads;
   std::vector<std::pair<std::string, size_t>> columns;  // a peer, and the width of its column
   for (const std::string& peer : peers_of(result)) {
-    const std::string head = "speedup over " + shown_peer(peer) + ": median (min to max)";
+    const std::string head = fmt::format("speedup over {}: median (min to max)", shown_peer(peer));
     heads += "  " + head;
     columns.emplace_back(peer, head.size());
   }

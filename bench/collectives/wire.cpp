@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::bench {
@@ -29,7 +31,7 @@ Address abstract_address(const std::string& name) {
 }
 
 [[noreturn]] void fail(const char* what) {
-  throw Error(std::string("benchmark: ") + what + ": " + std::strerror(errno));
+  throw Error(fmt::format("benchmark: {}: {}", what, std::strerror(errno)));
 }
 
 UniqueFd make_socket() {
@@ -60,7 +62,7 @@ bool receive_or_end(int fd, void* data, size_t bytes) {
 Listener listen_anywhere() {
   uint64_t random = 0;
   if (::getrandom(&random, sizeof random, 0) != sizeof random) fail("getrandom");
-  Listener listener{make_socket(), "lockstep-bench-" + std::to_string(random)};
+  Listener listener{make_socket(), fmt::format("lockstep-bench-{}", random)};
   const Address address = abstract_address(listener.name);
   if (::bind(listener.fd.get(), reinterpret_cast<const sockaddr*>(&address.address), address.size) != 0 ||
       ::listen(listener.fd.get(), 256) != 0) {

@@ -159,10 +159,10 @@ std::string quoted(const std::string& text) {
 
 /// The packages of `names` that the interpreter does not find; none if it cannot be run.
 std::optional<std::string> missing_packages(const std::string& python, const std::string& names) {
-  const std::string command = quoted(python) +
-                              " -c \"import sys; from importlib.util import find_spec; "
-                              "print('ok', *[name for name in sys.argv[1:] if find_spec(name) is None])\" " +
-                              names + " 2>/dev/null";
+  const std::string command = fmt::format(
+      "{} -c \"import sys; from importlib.util import find_spec; print('ok', *[name for name in "
+      "sys.argv[1:] if find_spec(name) is None])\" {} 2>/dev/null",
+      quoted(python), names);
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "re"), ::pclose);
   std::array<char, 256> line{};
   if (pipe == nullptr || std::fgets(line.data(), line.size(), pipe.get()) == nullptr) return std::nullopt;
@@ -204,7 +204,7 @@ std::vector<Contestant> contestants_of(const Options& options) {
                                       {"Lockstep, DDP", Mode::ddp},
                                       {"Lockstep, in turn", Mode::in_turn}};
   for (const std::string& hook : options.hooks)
-    contestants.push_back({"Hook " + hook, Mode::ddp, false, hook});
+    contestants.push_back({fmt::format("Hook {}", hook), Mode::ddp, false, hook});
   if (options.torch_layers) {
     contestants.push_back(
         {.name = "torch::nn layers, without DDP", .mode = Mode::alone, .of_torch_layers = true});

@@ -126,7 +126,7 @@ Training training_named(const std::string& name, const Wrapping& wrapping) {
                            return at::cross_entropy_loss(call(batch), y);
                          });
   }
-  throw ValueError("there is no model " + name + "; choose toy, resnet18, resnet18-torch or bert");
+  throw ValueError(fmt::format("there is no model {}; choose toy, resnet18, resnet18-torch or bert", name));
 }
 
 /// Seconds that a span takes which holds nothing.
@@ -180,7 +180,7 @@ int run(int argc, char** argv) {
     text += fmt::format("{} {:.12f}\n", recorded, span_seconds());
   }
   for (const double s : seconds) text += fmt::format("{:.9f}\n", s);
-  write_file_atomically(std::string(argv[4]) + "/" + std::to_string(world.rank()), text);
+  write_file_atomically(fmt::format("{}/{}", argv[4], world.rank()), text);
   world.barrier();
   return 0;
 }

@@ -105,7 +105,7 @@ int run(int argc, char** argv) {
   } else if (model == "resnet18") {
     measure<ResNet18>(settings);
   } else {
-    throw ValueError("MODEL is " + model + "; it must be minilm or resnet18");
+    throw ValueError(fmt::format("MODEL is {}; it must be minilm or resnet18", model));
   }
   return 0;
 }

@@ -89,7 +89,8 @@ Result measure_with(const OptimizerBench& options, int ranks) {
       for (double seconds = 0; words >> seconds;) result.seconds[{way, clips}].push_back(seconds);
     }
   }
-  if (result.seconds.size() != 2 * std::size(kWays)) throw Error("the ranks printed no times: " + output);
+  if (result.seconds.size() != 2 * std::size(kWays))
+    throw Error(fmt::format("the ranks printed no times: {}", output));
   return result;
 }
 

@@ -9,6 +9,8 @@
 #include <sstream>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/cgroup.h"
 
 namespace lockstep {
@@ -27,7 +29,7 @@ std::optional<double> quota_cores() {
   for_each_cgroup("/sys/fs/cgroup/cpu", "cpu", [&](const fs::path& group) {
     const std::string quota = read_if_there(group / "cpu.cfs_quota_us");
     if (quota.empty() || quota.front() == '-') return;
-    take(cores_of_cpu_max(quota + " " + read_if_there(group / "cpu.cfs_period_us")));
+    take(cores_of_cpu_max(fmt::format("{} {}", quota, read_if_there(group / "cpu.cfs_period_us"))));
   });
   return least;
 }

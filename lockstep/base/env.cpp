@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cstdlib>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::env {
@@ -21,7 +23,7 @@ std::optional<int64_t> get_int(const std::string& name) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size()) {
-    throw ValueError("environment variable " + name + "=" + *text + " is not a whole number");
+    throw ValueError(fmt::format("environment variable {}={} is not a whole number", name, *text));
   }
   return value;
 }
@@ -32,7 +34,8 @@ std::optional<bool> get_bool(const std::string& name) {
   std::transform(text->begin(), text->end(), text->begin(), [](unsigned char c) { return std::tolower(c); });
   if (*text == "1" || *text == "true" || *text == "yes" || *text == "on") return true;
   if (*text == "0" || *text == "false" || *text == "no" || *text == "off") return false;
-  throw ValueError("environment variable " + name + "=" + *text + " is neither true nor false; use 1 or 0");
+  throw ValueError(
+      fmt::format("environment variable {}={} is neither true nor false; use 1 or 0", name, *text));
 }
 
 void set(const std::string& name, const std::optional<std::string>& value) {

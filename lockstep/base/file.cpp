@@ -7,6 +7,8 @@
 #include <cstring>
 #include <random>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 
@@ -14,7 +16,7 @@ namespace lockstep {
 namespace {
 
 [[noreturn]] void fail(const std::string& what, const std::filesystem::path& path) {
-  throw FileError(what + " " + path.string() + ": " + std::strerror(errno));
+  throw FileError(fmt::format("{} {}: {}", what, path.string(), std::strerror(errno)));
 }
 
 void write_all(int fd, std::string_view bytes, const std::filesystem::path& path) {
@@ -40,7 +42,8 @@ std::string read_file(const std::filesystem::path& path) {
   if (!fd.valid()) fail("cannot open", path);
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) fail("cannot read", path);
-  if (S_ISDIR(status.st_mode)) throw FileError("cannot read " + path.string() + ": it is a directory");
+  if (S_ISDIR(status.st_mode))
+    throw FileError(fmt::format("cannot read {}: it is a directory", path.string()));
   std::string content;
   content.reserve(static_cast<size_t>(status.st_size));
   char buffer[1 << 16];

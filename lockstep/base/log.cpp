@@ -1,6 +1,7 @@
 // The only source that sees spdlog; it must not see a LibTorch header (the two carry different fmt versions).
 #include "lockstep/base/log.h"
 
+#include <fmt/format.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -35,8 +36,8 @@ Level level_from_environment() {
   if (*text == "debug") return Level::debug;
   if (*text == "info") return Level::info;
   if (*text == "error") return Level::error;
-  throw ValueError("environment variable LOCKSTEP_LOG_LEVEL=" + *text +
-                   " is unknown; use debug, info, warning or error");
+  throw ValueError(fmt::format(
+      "environment variable LOCKSTEP_LOG_LEVEL={} is unknown; use debug, info, warning or error", *text));
 }
 
 spdlog::logger& logger() {
@@ -64,7 +65,7 @@ void write(Level level, std::string_view message) {
   if (writer == nullptr) return logger().log(spdlog_level, "{}", message);
   if (!logger().should_log(spdlog_level)) return;
   const auto name = spdlog::level::to_string_view(spdlog_level);
-  writer("[lockstep] " + std::string(name.data(), name.size()) + ": " + std::string(message));
+  writer(fmt::format("[lockstep] {}: {}", std::string(name.data(), name.size()), message));
 }
 
 }  // namespace lockstep::log

@@ -2,6 +2,7 @@
 
 #include <cxxabi.h>
 
+#include <fmt/format.h>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
@@ -47,7 +48,8 @@ std::string error_file_text(const std::exception& error, long timestamp, std::op
   nlohmann::json extra = {{"py_callstack", ""}, {"timestamp", std::to_string(timestamp)}};
   if (reported_by) extra["reported_by"] = *reported_by;
   const nlohmann::json file = {
-      {"message", {{"message", type_name(error) + ": " + error.what()}, {"extraInfo", extra}}}};
+      {"message",
+       {{"message", fmt::format("{}: {}", type_name(error), error.what())}, {"extraInfo", extra}}}};
   return dump_json(file, {.replace_invalid_utf8 = true}) + "\n";
 }
 

@@ -1,5 +1,6 @@
 #include "lockstep/cli/command_line.h"
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -44,7 +45,7 @@ std::string place_of(const CLI::Option& positional) {
 
 HelpEntry entry_of(const CLI::Option& option) {
   std::string head;
-  for (const std::string& letter : option.get_snames()) head += "-" + letter + ", ";
+  for (const std::string& letter : option.get_snames()) head += fmt::format("-{}, ", letter);
   head += option.get_positional() ? option.get_name() : "--" + option.get_lnames().front();
   const bool takes_value = option.get_type_size() > 0 && option.get_expected_max() > 0;
   if (takes_value && !option.get_positional()) head += " " + option.get_type_name();
@@ -52,7 +53,7 @@ HelpEntry entry_of(const CLI::Option& option) {
   if (preset.size() > 1 && preset.front() == '[' && preset.back() == ']')
     preset = preset.substr(1, preset.size() - 2);
   std::string text = help_sentence(option.get_description(), preset);
-  return {head, option.get_required() ? text + " Required." : text};
+  return {head, option.get_required() ? fmt::format("{} Required.", text) : text};
 }
 
 /// CLI11 keeps one text for the end of --help: our examples are its pairs of lines.
@@ -93,7 +94,7 @@ class HelpFormatter : public CLI::FormatterBase {
     }
     help.groups.push_back({"Other", {{"-h, --help", "Print this text."}}});
     help.more = "Flags may be written with underscores.";
-    if (!subcommands.empty()) help.more += " `" + name + " <subcommand> --help` describes each.";
+    if (!subcommands.empty()) help.more += fmt::format(" `{} <subcommand> --help` describes each.", name);
     return help_text(help, help_columns());
   }
 };
@@ -105,8 +106,9 @@ class HelpFormatter : public CLI::FormatterBase {
       names.insert(names.end(), option->get_lnames().begin(), option->get_lnames().end());
   }
   const std::string near = nearest_word(word, names);
-  throw ValueError("unknown flag " + word.substr(0, word.find('=')) +
-                   (near.empty() ? "; see " + program + " --help" : "; did you mean --" + near + "?"));
+  throw ValueError(fmt::format(
+      "unknown flag {}{}", word.substr(0, word.find('=')),
+      near.empty() ? fmt::format("; see {} --help", program) : fmt::format("; did you mean --{}?", near)));
 }
 
 [[noreturn]] void refuse_subcommand(const CLI::App& app, const std::string& word) {
@@ -114,8 +116,9 @@ class HelpFormatter : public CLI::FormatterBase {
   for (const auto* sub : subcommands_of(app)) names.push_back(sub->get_name());
   std::sort(names.begin(), names.end());
   const std::string near = nearest_word(word, names);
-  throw ValueError("unknown subcommand " + word +
-                   (near.empty() ? "; expected " + one_of(names) : "; did you mean " + near + "?"));
+  throw ValueError(fmt::format(
+      "unknown subcommand {}{}", word,
+      near.empty() ? fmt::format("; expected {}", one_of(names)) : fmt::format("; did you mean {}?", near)));
 }
 
 /// Finds the words that CLI11 would call "not expected", without saying what was.
@@ -164,7 +167,7 @@ std::function<std::string(const std::string&)> number_that(Fits fits, std::strin
     double value = 0;
     const char* const end = text.data() + text.size();
     const bool is_number = std::from_chars(text.data(), end, value).ptr == end && !text.empty();
-    return is_number && fits(value) ? std::string() : text + ": expected " + expected;
+    return is_number && fits(value) ? std::string() : fmt::format("{}: expected {}", text, expected);
   };
 }
 
@@ -180,25 +183,26 @@ std::string message_of(const CLI::ParseError& error, const CLI::App& program) {
   const std::string text = error.what();
   const auto is = [&](CLI::ExitCodes code) { return error.get_exit_code() == static_cast<int>(code); };
   if (is(CLI::ExitCodes::ExtrasError) && !program.remaining(true).empty()) {
-    return "unexpected word " + program.remaining(true).back() + see;
+    return fmt::format("unexpected word {}{}", program.remaining(true).back(), see);
   }
   const size_t equals = text.find(" = ");
   if (is(CLI::ExitCodes::ConversionError) && equals != text.npos) {
     const std::string name = text.substr(text.find(": ") + 2, equals - text.find(": ") - 2);
     const CLI::Option* const option = app->get_option_no_throw(name);
     const std::string type = option == nullptr ? "" : option->get_type_name();
-    return name + " " + text.substr(equals + 3) + ": expected a " + (type == "X" ? "" : "whole ") + "number";
+    return fmt::format("{} {}: expected a {}number", name, text.substr(equals + 3),
+                       type == "X" ? "" : "whole ");
   }
   if (is(CLI::ExitCodes::ValidationError) && text.find(": ") != text.npos) {
     return std::string(text).replace(text.find(": "), 2, " ");
   }
   if (is(CLI::ExitCodes::ArgumentMismatch) && text.ends_with(" missing")) {
-    return "flag " + text.substr(0, text.find(':')) + " needs a value" + see;
+    return fmt::format("flag {} needs a value{}", text.substr(0, text.find(':')), see);
   }
   if (is(CLI::ExitCodes::RequiredError) && text.find("ubcommand") != text.npos) {
     std::vector<std::string> names;
     for (const auto* sub : subcommands_of(*app)) names.push_back(sub->get_name());
-    return "a subcommand is missing: " + one_of(names);
+    return fmt::format("a subcommand is missing: {}", one_of(names));
   }
   return text;
 }
@@ -239,7 +243,7 @@ CommandOption& CommandOption::with_commas() {
 
 CommandOption& CommandOption::in_range(int least, int most) {
   option_->check(number_that([=](double value) { return value >= least && value <= most; },
-                             "a number from " + std::to_string(least) + " to " + std::to_string(most)));
+                             fmt::format("a number from {} to {}", least, most)));
   return *this;
 }
 
@@ -253,7 +257,7 @@ CommandOption& CommandOption::in_range(double least, double most) {
 CommandOption& CommandOption::one_of(const std::vector<std::string>& values) {
   option_->check([values](const std::string& text) {
     const bool is_one = std::find(values.begin(), values.end(), text) != values.end();
-    return is_one ? std::string() : text + ": expected " + lockstep::one_of(values);
+    return is_one ? std::string() : fmt::format("{}: expected {}", text, lockstep::one_of(values));
   });
   return *this;
 }
@@ -366,7 +370,7 @@ void CommandLine::add_flag(const std::string& name, bool& value, const std::stri
 
 void CommandLine::add_other_name(const std::string& name, const std::string& flag) {
   const auto refuse = [name, flag](const std::string&) {
-    throw ValueError("unknown flag " + name + "; did you mean " + flag + "?");
+    throw ValueError(fmt::format("unknown flag {}; did you mean {}?", name, flag));
   };
   app_->add_option_function<std::string>(name, refuse)->expected(0, 1)->group("");
 }
@@ -374,7 +378,7 @@ void CommandLine::add_other_name(const std::string& name, const std::string& fla
 void CommandLine::add_refused_flag(const std::string& name, const std::string& reason) {
   if (app_->get_option_no_throw(name) != nullptr) return;
   const auto refuse = [name, reason](const std::string&) {
-    throw ValueError(name + " is not supported: " + reason);
+    throw ValueError(fmt::format("{} is not supported: {}", name, reason));
   };
   app_->add_option_function<std::string>(name, refuse)->expected(0, 1)->group("");
 }

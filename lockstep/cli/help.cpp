@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 namespace lockstep {
 namespace {
 
@@ -46,17 +48,18 @@ void append_entry(std::string& out, const HelpEntry& entry, size_t columns, size
 }  // namespace
 
 std::string help_text(const Help& help, size_t columns) {
-  std::string out = "Usage: " + help.usage + "\n\n";
+  std::string out = fmt::format("Usage: {}\n\n", help.usage);
   if (!help.summary.empty()) append_wrapped(out, help.summary, columns, 0, 0);
   if (!help.examples.empty()) out += '\n';
-  for (const HelpEntry& example : help.examples) out += "  " + example.text + ":\n    " + example.head + "\n";
+  for (const HelpEntry& example : help.examples)
+    out += fmt::format("  {}:\n    {}\n", example.text, example.head);
   const size_t indent = columns < kLeastForIndent ? kNarrowIndent : kIndent;
   for (const HelpGroup& group : help.groups) {
     out += "\n" + group.title + ":\n";
     for (const HelpEntry& entry : group.entries) append_entry(out, entry, columns, indent);
   }
   for (const HelpEntry& section : help.sections) {
-    out += "\n" + section.head + ":\n  ";
+    out += fmt::format("\n{}:\n  ", section.head);
     append_wrapped(out, section.text, columns, 2, 2);
   }
   if (!help.more.empty()) {
@@ -69,7 +72,7 @@ std::string help_text(const Help& help, size_t columns) {
 std::string help_sentence(std::string_view text, std::string_view preset) {
   std::string sentence(text);
   if (!sentence.empty() && sentence.back() != '.') sentence += '.';
-  if (!preset.empty()) sentence += " Default: " + std::string(preset) + ".";
+  if (!preset.empty()) sentence += fmt::format(" Default: {}.", preset);
   return sentence;
 }
 

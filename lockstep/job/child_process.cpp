@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/sched.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -33,7 +34,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 
 /// Parent of `pid`, or -1 when it is gone.
 pid_t parent_of(pid_t pid) {
-  const UniqueFd fd(::open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd fd(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
   char text[512];
   const ssize_t size = fd.valid() ? ::read(fd.get(), text, sizeof text - 1) : -1;
   if (size <= 0) return -1;
@@ -122,7 +123,7 @@ StartedProcess start_process(const ProcessSpec& spec, const sigset_t& mask) {
 pid_t fork_helper(const char* name) {
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) throw Error(std::string("cannot fork: ") + std::strerror(errno));
+  if (pid < 0) throw Error(fmt::format("cannot fork: {}", std::strerror(errno)));
   if (pid == 0) {
     die_with_parent(parent);
     ::prctl(PR_SET_NAME, name);

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
@@ -33,9 +35,10 @@ constexpr const char* kAgentStore = "TORCHELASTIC_USE_AGENT_STORE";
 int required(const char* name, const char* because) {
   const auto value = env::get_int(name);
   if (!value) {
-    throw ValueError(std::string("environment variable ") + name + " is missing while " + because +
-                     " is set; start with lockrun, torchrun, mpirun or srun, or unset " + because +
-                     " to run alone");
+    throw ValueError(fmt::format(
+        "environment variable {} is missing while {} is set; start with lockrun, torchrun, mpirun or "
+        "srun, or unset {} to run alone",
+        name, because, because));
   }
   return static_cast<int>(*value);
 }
@@ -46,8 +49,7 @@ int number(const char* name, int otherwise) {
 
 void check(const char* name, int value, int limit) {
   if (value < 0 || value >= limit) {
-    throw ValueError(std::string("environment variable ") + name + "=" + std::to_string(value) +
-                     " must be 0 to " + std::to_string(limit - 1));
+    throw ValueError(fmt::format("environment variable {}={} must be 0 to {}", name, value, limit - 1));
   }
 }
 
@@ -74,8 +76,8 @@ int tasks_on_node(const std::string& text, int node) {
     node -= nodes;
     at = end + 1;
   }
-  throw ValueError(std::string("environment variable ") + kSlurm.local_size + "=" + text +
-                   " says nothing of this node");
+  throw ValueError(
+      fmt::format("environment variable {}={} says nothing of this node", kSlurm.local_size, text));
 }
 
 void read(LaunchEnvironment& launch, const Names& names) {
@@ -86,8 +88,8 @@ void read(LaunchEnvironment& launch, const Names& names) {
   launch.local_world_size =
       names.local_size == kSlurm.local_size ? 0 : number(names.local_size, launch.world_size);
   if (launch.world_size < 1) {
-    throw ValueError(std::string("environment variable ") + names.size + "=" +
-                     std::to_string(launch.world_size) + " must be 1 or more");
+    throw ValueError(
+        fmt::format("environment variable {}={} must be 1 or more", names.size, launch.world_size));
   }
   check(names.rank, launch.rank, launch.world_size);
   if (names.local_size == kSlurm.local_size) {
@@ -97,16 +99,14 @@ void read(LaunchEnvironment& launch, const Names& names) {
   }
   check(names.local_rank, launch.local_rank, launch.local_world_size);
   if (launch.local_world_size > launch.world_size) {
-    throw ValueError(std::string("environment variable ") + names.local_size + "=" +
-                     std::to_string(launch.local_world_size) + " is larger than " + names.size + "=" +
-                     std::to_string(launch.world_size));
+    throw ValueError(fmt::format("environment variable {}={} is larger than {}={}", names.local_size,
+                                 launch.local_world_size, names.size, launch.world_size));
   }
 }
 
 /// Whose segment is handed down beside this.
 std::string segment_owner(const LaunchEnvironment& launch) {
-  return std::to_string(launch.rank) + "/" + std::to_string(launch.world_size) + "@" +
-         std::to_string(launch.master_port);
+  return fmt::format("{}/{}@{}", launch.rank, launch.world_size, launch.master_port);
 }
 
 /// Several jobs may run on one node: by the launcher's own name for this one or, without, by who started it.
@@ -117,7 +117,7 @@ std::string name_of_job() {
   if (const auto job = env::get(env::kSlurmJobId)) {
     return "SLURM=" + *job + "." + env::get(env::kSlurmStepId).value_or("");
   }
-  return "parent=" + std::to_string(::getppid());
+  return fmt::format("parent={}", ::getppid());
 }
 
 /// "NAME=value" entries.

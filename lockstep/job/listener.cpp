@@ -1,6 +1,7 @@
 #include "lockstep/job/listener.h"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,8 +19,8 @@ Listener listen_and_tell(const Address& address) {
   if (!listener.fd.valid()) {
     const std::string hint =
         errno == EADDRINUSE ? "; choose another --master-port, or none for a free one" : "";
-    throw Error("cannot listen on " + address.host() + ":" + std::to_string(address.port()) + ": " +
-                std::strerror(errno) + hint);
+    throw Error(fmt::format("cannot listen on {}:{}: {}{}", address.host(), address.port(),
+                            std::strerror(errno), hint));
   }
   listener.port = local_address(listener.fd.get()).port();
   return listener;

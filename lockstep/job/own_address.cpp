@@ -1,5 +1,7 @@
 #include "lockstep/job/own_address.h"
 
+#include <fmt/format.h>
+
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
@@ -33,8 +35,9 @@ std::string own_address(const LaunchEnvironment& launch) {
     const std::string name = names->substr(0, names->find(','));
     const std::string address = address_of_interface(name);
     if (address.empty()) {
-      throw ValueError(std::string("environment variable ") + env::kGlooInterface + "=" + name +
-                       ": this machine has no such interface with an address");
+      throw ValueError(
+          fmt::format("environment variable {}={}: this machine has no such interface with an address",
+                      env::kGlooInterface, name));
     }
     return address;
   }

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
@@ -40,8 +41,7 @@ NameOfParameter names_in(const torch::nn::Module& module) {
 /// Parameters without a gradient are chunks of 0 here, which add nothing to these norms.
 void check_norm_type(double norm_type) {
   if (norm_type >= 0) return;
-  throw ValueError(std::string(kName) + ": norm_type is " + std::to_string(norm_type) +
-                   "; it must be 0 or more, or infinity");
+  throw ValueError(fmt::format("{}: norm_type is {}; it must be 0 or more, or infinity", kName, norm_type));
 }
 
 /// Calls `leave` at the end of its scope, also after an exception.
@@ -72,8 +72,10 @@ FusedZeroCore::FusedZeroCore(const torch::nn::Module& module, const ParamGroups&
       shares_parameters_(options.shared_parameters),
       slices_(std::make_shared<GradientSlices>()) {
   if (process_group().backend_name() != "lockstep") {
-    throw ValueError(std::string(kName) + " needs ranks of one machine on the \"lockstep\" backend, not \"" +
-                     process_group().backend_name() + "\"; ZeroRedundancyOptimizer works on any");
+    throw ValueError(
+        fmt::format("{} needs ranks of one machine on the \"lockstep\" backend, not \"{}\"; "
+                    "ZeroRedundancyOptimizer works on any",
+                    kName, process_group().backend_name()));
   }
   for (const auto& item : module.named_parameters()) {
     names_.emplace(item.value().unsafeGetTensorImpl(), item.key());
@@ -93,8 +95,8 @@ FusedZeroCore::~FusedZeroCore() {
     try {
       parameter.set_data(parameter.detach().clone());
     } catch (const std::exception& error) {
-      log::warning(std::string(kName) + ": parameter " + names_.at(parameter.unsafeGetTensorImpl()) +
-                   " stays shared by the ranks: " + error.what());
+      log::warning(fmt::format("{}: parameter {} stays shared by the ranks: {}", kName,
+                               names_.at(parameter.unsafeGetTensorImpl()), error.what()));
     }
   }
 }
@@ -106,8 +108,9 @@ void FusedZeroCore::check_parameters(const torch::nn::Module& module) const {
   }
   for (const auto& item : module.named_parameters()) {
     if (!item.value().requires_grad() || held.contains(item.value().unsafeGetTensorImpl())) continue;
-    throw ValueError(std::string(kName) + ": the module's parameter " + item.key() +
-                     " is trained but in none of the groups; add it, or freeze it");
+    throw ValueError(fmt::format(
+        "{}: the module's parameter {} is trained but in none of the groups; add it, or freeze it", kName,
+        item.key()));
   }
 }
 
@@ -139,12 +142,12 @@ void FusedZeroCore::groups_changed() {
     for (const at::Tensor& parameter : param_groups_[groups_moved_].params()) {
       const at::TensorImpl* const impl = parameter.unsafeGetTensorImpl();
       if (!names_.contains(impl)) {
-        throw ValueError(std::string(kName) + ": parameter " + std::to_string(places_.size()) +
-                         " of the groups is none of the module's");
+        throw ValueError(
+            fmt::format("{}: parameter {} of the groups is none of the module's", kName, places_.size()));
       }
       if (!parameter.is_non_overlapping_and_dense()) {
-        throw ValueError(std::string(kName) + ": parameter " + names_.at(impl) +
-                         " has gaps or overlaps in memory; make it contiguous");
+        throw ValueError(fmt::format("{}: parameter {} has gaps or overlaps in memory; make it contiguous",
+                                     kName, names_.at(impl)));
       }
     }
     for (const at::Tensor& parameter : param_groups_[groups_moved_].params()) {
@@ -185,8 +188,8 @@ void FusedZeroCore::move_group(const torch::optim::OptimizerParamGroup& group) {
         memory.parts[static_cast<size_t>(rank)].push_back({layout.offsets[p] + begin, end - begin});
       }
       names.push_back({parameter.const_data_ptr(), parameter.nbytes(),
-                       "rank " + std::to_string(default_world().rank()) + ": parameter " +
-                           names_.at(parameter.unsafeGetTensorImpl())});
+                       fmt::format("rank {}: parameter {}", default_world().rank(),
+                                   names_.at(parameter.unsafeGetTensorImpl()))});
     }
     // Rank 0's values are there before anybody goes on.
     if (shares_parameters_) ranks.barrier();
@@ -206,9 +209,10 @@ void FusedZeroCore::take_gradients() {
       at::Tensor slice;
       if (gradient.defined()) {
         if (gradient.strides() != piece.parameter.strides()) {
-          throw Error(std::string(kName) + ": the gradient of parameter " +
-                      names_.at(piece.parameter.unsafeGetTensorImpl()) +
-                      " is laid out differently from it; leave gradient_as_bucket_view true");
+          throw Error(
+              fmt::format("{}: the gradient of parameter {} is laid out differently from it; leave "
+                          "gradient_as_bucket_view true",
+                          kName, names_.at(piece.parameter.unsafeGetTensorImpl())));
         }
         slice = in_memory_order(gradient.detach())
                     .narrow(0, piece.range.begin, piece.range.end - piece.range.begin);
@@ -305,9 +309,10 @@ void FusedZeroCore::follow_parameters() {
       continue;
     }
     if (shares_parameters_) {
-      throw Error(std::string(kName) + ": parameter " + names_.at(parameter.unsafeGetTensorImpl()) +
-                  " got other memory (by torch::load(), say) and is no longer the one that the ranks share; "
-                  "load before the optimizer is made");
+      throw Error(fmt::format(
+          "{}: parameter {} got other memory (by torch::load(), say) and is no longer the one that the "
+          "ranks share; load before the optimizer is made",
+          kName, names_.at(parameter.unsafeGetTensorImpl())));
     }
     move_parameter(parameter, flat, place.offset, /*copies=*/true);
   }

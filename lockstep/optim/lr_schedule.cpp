@@ -6,6 +6,8 @@
 #include <numbers>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -130,7 +132,8 @@ double factor_after_warmup(const LRScheduleOptions& options, double lr, int64_t 
 }
 
 void need(bool is_so, const LRScheduleOptions& options, const std::string& what) {
-  if (!is_so) throw ValueError("the learning-rate schedule " + name_of(options.type) + " needs " + what);
+  if (!is_so)
+    throw ValueError(fmt::format("the learning-rate schedule {} needs {}", name_of(options.type), what));
 }
 
 }  // namespace
@@ -145,8 +148,8 @@ SchedulerType scheduler_type(const std::string& name) {
     throw ValueError(
         "\"reduce_lr_on_plateau\" follows a metric and no steps: use lockstep::ReduceLROnPlateau");
   }
-  throw ValueError("unknown lr scheduler type \"" + name + "\", expected " + known +
-                   ", or for the Trainer reduce_lr_on_plateau");
+  throw ValueError(fmt::format(
+      "unknown lr scheduler type \"{}\", expected {}, or for the Trainer reduce_lr_on_plateau", name, known));
 }
 
 std::string name_of(SchedulerType type) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -23,19 +25,19 @@ void set_rate(torch::optim::Optimizer& optimizer, size_t group, double rate) {
 
 void add_rates(StateDict& state, const char* name, const std::vector<double>& rates) {
   for (size_t g = 0; g < rates.size(); ++g) {
-    state.scalars[std::string(name) + "." + std::to_string(g)] = rates[g];
+    state.scalars[fmt::format("{}.{}", name, g)] = rates[g];
   }
 }
 
 std::vector<double> rates_in(const StateDict& state, const char* who, const char* name, size_t groups) {
-  const std::string extra = std::string(name) + "." + std::to_string(groups);
+  const std::string extra = fmt::format("{}.{}", name, groups);
   if (state.scalars.contains(extra)) {
-    throw ValueError(std::string(who) + ": the state is that of an optimizer with more than " +
-                     std::to_string(groups) + " parameter groups");
+    throw ValueError(
+        fmt::format("{}: the state is that of an optimizer with more than {} parameter groups", who, groups));
   }
   std::vector<double> rates;
   for (size_t g = 0; g < groups; ++g) {
-    rates.push_back(state.get<double>(who, std::string(name) + "." + std::to_string(g)));
+    rates.push_back(state.get<double>(who, fmt::format("{}.{}", name, g)));
   }
   return rates;
 }
@@ -91,8 +93,7 @@ void LRScheduler::load_state_dict(const StateDict& state) {
 ReduceLROnPlateau::ReduceLROnPlateau(torch::optim::Optimizer& optimizer, ReduceLROnPlateauOptions options)
     : optimizer_(optimizer), options_(options), best_(worst(options.mode)) {
   if (options_.factor >= 1) {
-    throw ValueError("ReduceLROnPlateau: factor is " + std::to_string(options_.factor) +
-                     "; it must be below 1");
+    throw ValueError(fmt::format("ReduceLROnPlateau: factor is {}; it must be below 1", options_.factor));
   }
 }
 

@@ -195,7 +195,7 @@ std::optional<StateDict> option_members(const torch::optim::OptimizerOptions& op
 void save_options(const std::vector<torch::optim::OptimizerParamGroup>& groups, StateDict& to) {
   const auto once = tensors_once(groups);
   for (size_t g = 0; g < groups.size(); ++g) {
-    const std::string prefix = "param_groups." + std::to_string(g) + ".";
+    const std::string prefix = fmt::format("param_groups.{}.", g);
     to.scalars[prefix + "params"] = static_cast<int64_t>(once[g].size());
     const std::unique_ptr<torch::optim::OptimizerOptions> options = groups[g].options().clone();
     const auto save = [&](const char* name, const auto& value) { to.scalars[prefix + name] = value; };
@@ -207,19 +207,19 @@ GroupOptions read_options(const std::vector<torch::optim::OptimizerParamGroup>& 
                           const StateDict& from) {
   constexpr const char* kWho = "load_optimizer_state_dict";
   size_t count = 0;
-  while (from.scalars.contains("param_groups." + std::to_string(count) + ".params")) ++count;
+  while (from.scalars.contains(fmt::format("param_groups.{}.params", count))) ++count;
   if (count != groups.size()) {
-    throw ValueError("the saved optimizer has " + std::to_string(count) + " parameter groups, this one " +
-                     std::to_string(groups.size()));
+    throw ValueError(
+        fmt::format("the saved optimizer has {} parameter groups, this one {}", count, groups.size()));
   }
   GroupOptions loaded;
   const auto once = tensors_once(groups);
   for (size_t g = 0; g < groups.size(); ++g) {
-    const std::string prefix = "param_groups." + std::to_string(g) + ".";
+    const std::string prefix = fmt::format("param_groups.{}.", g);
     const auto params = from.get<int64_t>(kWho, prefix + "params");
     if (params != static_cast<int64_t>(once[g].size())) {
-      throw ValueError("group " + std::to_string(g) + " of the saved optimizer has " +
-                       std::to_string(params) + " parameters, this one's " + std::to_string(once[g].size()));
+      throw ValueError(fmt::format("group {} of the saved optimizer has {} parameters, this one's {}", g,
+                                   params, once[g].size()));
     }
     const auto load = [&](const char* name, auto& value) {
       value = from.get<std::decay_t<decltype(value)>>(kWho, prefix + name);
@@ -239,7 +239,7 @@ void save_pieces(const torch::optim::Optimizer& optimizer, const std::vector<Sta
   for (const StatePiece& piece : pieces) {
     const auto found = optimizer.state().find(piece.local.unsafeGetTensorImpl());
     if (found == optimizer.state().end()) continue;
-    const std::string prefix = "state." + std::to_string(piece.number) + ".";
+    const std::string prefix = fmt::format("state.{}.", piece.number);
     const auto save = [&](const char* name, auto& value) {
       if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
         if (value.defined()) to.tensors[prefix + name] = value.detach();
@@ -270,7 +270,8 @@ at::Tensor gather_elements(const std::string& prefix, const std::string& name, c
     const auto begin = is_piece ? part.get<int64_t>("load_optimizer_state_dict", prefix + "begin") : 0;
     const int64_t end = begin + found->second.numel();
     if (end > parameter.numel() || (!is_piece && found->second.sizes() != parameter.sizes())) {
-      throw ValueError("the saved optimizer's " + prefix + name + " does not fit the parameter's shape");
+      throw ValueError(
+          fmt::format("the saved optimizer's {}{} does not fit the parameter's shape", prefix, name));
     }
     if (!elements.defined()) {
       elements = at::empty({range.end - range.begin}, found->second.options().device(parameter.device()));
@@ -288,9 +289,10 @@ at::Tensor gather_elements(const std::string& prefix, const std::string& name, c
     if (from <= complete) complete = std::max(complete, to);
   }
   if (elements.defined() && complete < range.end) {
-    throw ValueError("of the saved optimizer's " + prefix + name +
-                     " elements are missing: load the parts of "
-                     "all ranks that have saved");
+    throw ValueError(fmt::format(
+        "of the saved optimizer's {}{} elements are missing: load the parts of all ranks that have "
+        "saved",
+        prefix, name));
   }
   return elements;
 }
@@ -302,7 +304,7 @@ void load_pieces(torch::optim::Optimizer& optimizer, const std::vector<StatePiec
   const at::NoGradGuard no_grad;
   std::vector<std::pair<void*, std::unique_ptr<ParamState>>> states;
   for (const StatePiece& piece : pieces) {
-    const std::string prefix = "state." + std::to_string(piece.number) + ".";
+    const std::string prefix = fmt::format("state.{}.", piece.number);
     std::unique_ptr<ParamState> state = new_state(optimizer);
     bool is_there = false;
     visit_state(*state, [&](const char* name, auto& value) {
@@ -385,11 +387,11 @@ std::optional<std::vector<std::vector<bool>>> repeats_in(torch::serialize::Input
   std::unordered_set<std::string> seen;
   for (size_t g = 0; g < repeats.size(); ++g) {
     torch::serialize::InputArchive group;
-    groups.read("param_groups/" + std::to_string(g), group);
+    groups.read(fmt::format("param_groups/{}", g), group);
     at::Tensor count;  // read() writes into a tensor that is defined, which would be one of the archive's
     group.read("params/size", count);
     for (int64_t p = 0; p < count.item<int64_t>(); ++p) {
-      group.read("params/" + std::to_string(p), key);
+      group.read(fmt::format("params/{}", p), key);
       repeats[g].push_back(!seen.insert(key.toStringRef()).second);
     }
   }
@@ -415,8 +417,8 @@ void load_in_place_of_state(torch::optim::Optimizer& optimizer, torch::serialize
   const bool lists_count =
       dynamic_cast<const torch::optim::LBFGSOptions*>(&defaults) != nullptr;  // its state is one vector
   if (repeats && repeats->size() != groups.size()) {
-    throw ValueError("the saved optimizer has " + std::to_string(repeats->size()) +
-                     " parameter groups, this one " + std::to_string(groups.size()));
+    throw ValueError(fmt::format("the saved optimizer has {} parameter groups, this one {}", repeats->size(),
+                                 groups.size()));
   }
   for (size_t g = 0; repeats && g < groups.size(); ++g) {
     const auto saved =
@@ -424,8 +426,8 @@ void load_in_place_of_state(torch::optim::Optimizer& optimizer, torch::serialize
                     : static_cast<size_t>(std::count((*repeats)[g].begin(), (*repeats)[g].end(), false));
     const size_t own = lists_count ? groups[g].params().size() : once[g].size();
     if (saved == own) continue;
-    throw ValueError("group " + std::to_string(g) + " of the saved optimizer has " + std::to_string(saved) +
-                     " parameters, this one's " + std::to_string(own));
+    throw ValueError(
+        fmt::format("group {} of the saved optimizer has {} parameters, this one's {}", g, saved, own));
   }
   std::vector<std::vector<at::Tensor>> tensors;
   GroupOptions options;
@@ -536,9 +538,10 @@ void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, BroadcastOpti
   const ProcessGroup group = options.process_group ? *options.process_group : default_world();
   verify_same_on_all_ranks(group, kBroadcast, describe(optimizer));
   if (dynamic_cast<const ShardedOptimizer*>(&optimizer) != nullptr) {
-    throw ValueError(std::string(kBroadcast) +
-                     ": this optimizer's state is divided among the ranks, each has a part; give "
-                     "load_state_dict() a plain optimizer on every rank");
+    throw ValueError(
+        fmt::format("{}: this optimizer's state is divided among the ranks, each has a part; give "
+                    "load_state_dict() a plain optimizer on every rank",
+                    kBroadcast));
   }
   const bool is_source = group.rank() == options.src;
   std::string bytes, problem;

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
 #include <torch/serialize/archive.h>
 
 #include <typeinfo>
@@ -39,13 +40,13 @@ ShardedOptimizer::ShardedOptimizer(const char* name, ProcessGroup group, const P
   for (const OptimizerParamGroup& each : param_groups_) {
     for (const at::Tensor& parameter : each.params()) {
       if (parameter.layout() != at::kStrided || !parameter.device().is_cpu()) {
-        throw ValueError(name_ + " takes dense parameters on the CPU, not one on " +
-                         parameter.device().str());
+        throw ValueError(fmt::format("{} takes dense parameters on the CPU, not one on {}", name_,
+                                     parameter.device().str()));
       }
       ++count;
     }
   }
-  if (count == 0) throw ValueError(name_ + " got an empty parameter list");
+  if (count == 0) throw ValueError(fmt::format("{} got an empty parameter list", name_));
 }
 
 void ShardedOptimizer::make_local() {
@@ -121,8 +122,10 @@ void ShardedOptimizer::take_state(const Optimizer& shard, const std::vector<std:
 
 const Optimizer& ShardedOptimizer::consolidated() const {
   if (!consolidated_) {
-    throw Error(name_ + ": the state has not been consolidated on rank " + std::to_string(group_.rank()) +
-                "; call consolidate_state_dict(" + std::to_string(group_.rank()) + ") on all ranks first");
+    throw Error(fmt::format(
+        "{}: the state has not been consolidated on rank {}; call consolidate_state_dict({}) on all "
+        "ranks first",
+        name_, group_.rank(), group_.rank()));
   }
   copy_options(param_groups_, consolidated_->param_groups());
   return *consolidated_;
@@ -131,22 +134,21 @@ const Optimizer& ShardedOptimizer::consolidated() const {
 void ShardedOptimizer::load_state_dict(const Optimizer& plain) {
   const ParamGroups& theirs = plain.param_groups();
   if (theirs.size() != param_groups_.size()) {
-    throw ValueError(name_ + ": the loaded state has " + std::to_string(theirs.size()) +
-                     " parameter groups, this optimizer " + std::to_string(param_groups_.size()));
+    throw ValueError(fmt::format("{}: the loaded state has {} parameter groups, this optimizer {}", name_,
+                                 theirs.size(), param_groups_.size()));
   }
   const auto their_parameters = tensors_once(theirs);
   for (size_t g = 0; g < theirs.size(); ++g) {
     if (their_parameters[g].size() == param_groups_[g].params().size()) continue;
-    throw ValueError(name_ + ": group " + std::to_string(g) + " of the loaded state has " +
-                     std::to_string(their_parameters[g].size()) + " parameters, this optimizer's " +
-                     std::to_string(param_groups_[g].params().size()));
+    throw ValueError(fmt::format("{}: group {} of the loaded state has {} parameters, this optimizer's {}",
+                                 name_, g, their_parameters[g].size(), param_groups_[g].params().size()));
   }
   const auto& their_defaults = plain.defaults();
   const auto& own_defaults = defaults();
   if (typeid(their_defaults) != typeid(own_defaults)) {
-    throw ValueError(name_ + ": the loaded state is that of another class of optimizer");
+    throw ValueError(fmt::format("{}: the loaded state is that of another class of optimizer", name_));
   }
-  detail::check_state_is_there(name_ + ": the loaded state", plain);
+  detail::check_state_is_there(fmt::format("{}: the loaded state", name_), plain);
   copy_options(theirs, param_groups_);
   sync_options();
   local_->state().clear();

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::detail {
@@ -93,8 +95,9 @@ void WriteProtection::add(void* begin, size_t bytes, std::vector<Named> contents
     slot.begin.store(ranges_.back()->begin);
     return;
   }
-  throw Error("more than " + std::to_string(watched.size()) +
-              " ranges of parameters cannot be protected; set protect_parameters to false");
+  throw Error(
+      fmt::format("more than {} ranges of parameters cannot be protected; set protect_parameters to false",
+                  watched.size()));
 }
 
 void WriteProtection::unprotect() {
@@ -107,7 +110,7 @@ void WriteProtection::protect() {
 void WriteProtection::set(int rights) {
   for (const auto& range : ranges_) {
     if (::mprotect(range->begin, range->bytes, rights) == 0) continue;
-    throw Error(std::string("cannot change the protection of shared parameters: ") + std::strerror(errno));
+    throw Error(fmt::format("cannot change the protection of shared parameters: {}", std::strerror(errno)));
   }
 }
 

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::shm {
@@ -18,8 +20,8 @@ int claim_area(const Segment& segment, int members) {
     record.members_left.store(static_cast<uint32_t>(members), std::memory_order_relaxed);
     return area;
   }
-  throw Error("all " + std::to_string(kMaxGroups) +
-              " process groups of this node are in use: destroy those that are no longer needed");
+  throw Error(fmt::format(
+      "all {} process groups of this node are in use: destroy those that are no longer needed", kMaxGroups));
 }
 
 void leave_area(const Segment& segment, int area) {

@@ -4,6 +4,8 @@
 #include <ctime>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/shm/areas.h"
 
 namespace lockstep::shm {
@@ -18,7 +20,7 @@ int64_t now_ms() {
 
 std::string seconds(int64_t milliseconds) {
   const int64_t tenths = (std::max<int64_t>(milliseconds, 0) + 50) / 100;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " s";
+  return fmt::format("{}.{} s", tenths / 10, tenths % 10);
 }
 
 }  // namespace
@@ -68,10 +70,10 @@ std::string flight_report(const Segment& segment, int rank, uint64_t limit) {
     if (!text.empty()) text += "; ";
     text += describe(what, entry.sequence.load(std::memory_order_relaxed));
     const int area = entry.area.load(std::memory_order_relaxed);
-    if (area != kWorldArea) text += " in group " + std::to_string(area);
+    if (area != kWorldArea) text += fmt::format(" in group {}", area);
     const bool finished = entry.finished.load(std::memory_order_relaxed);
     const std::string age = seconds(now - entry.started_ms.load(std::memory_order_relaxed));
-    text += finished ? ", done, begun " + age + " ago" : ", NOT DONE for " + age;
+    text += finished ? fmt::format(", done, begun {} ago", age) : fmt::format(", NOT DONE for {}", age);
   }
   return text.empty() ? "no operation yet" : text;
 }
@@ -80,26 +82,25 @@ std::string describe(const Announcement& what, uint64_t sequence) {
   const std::string name = op_name(what.kind);
   if (what.kind == OpKind::send || what.kind == OpKind::recv) {
     const bool any = what.root == static_cast<uint32_t>(-1);
-    return name + (what.kind == OpKind::send ? " to " : " from ") +
-           (any ? std::string("any rank") : "rank " + std::to_string(what.root)) + " (" +
-           std::to_string(what.count) + " bytes, tag " + std::to_string(sequence) + ")";
+    return fmt::format("{}{}{} ({} bytes, tag {})", name, what.kind == OpKind::send ? " to " : " from ",
+                       any ? std::string("any rank") : fmt::format("rank {}", what.root), what.count,
+                       sequence);
   }
-  const std::string elements =
-      std::string(dtype_name(static_cast<DType>(what.dtype))) + "[" + std::to_string(what.count) + "]";
-  return describe(name + " #" + std::to_string(sequence), what.kind, elements,
+  const std::string elements = fmt::format("{}[{}]", dtype_name(static_cast<DType>(what.dtype)), what.count);
+  return describe(fmt::format("{} #{}", name, sequence), what.kind, elements,
                   static_cast<ReduceOp>(what.reduce_op), static_cast<int>(what.root));
 }
 
 std::string describe(std::string name, OpKind kind, const std::string& elements, ReduceOp reduction,
                      int root) {
   if (kind == OpKind::barrier) return name;
-  std::string text = std::move(name) + " (" + elements;
+  std::string text = fmt::format("{} ({}", std::move(name), elements);
   const auto is_any_of = [&](auto... kinds) { return ((kind == kinds) || ...); };
   if (is_any_of(OpKind::all_reduce, OpKind::reduce, OpKind::reduce_scatter)) {
     text += std::string(", ") + reduction_name(reduction);
   }
   if (is_any_of(OpKind::reduce, OpKind::broadcast, OpKind::scatter, OpKind::gather)) {
-    text += ", root " + std::to_string(root);
+    text += fmt::format(", root {}", root);
   }
   return text + ")";
 }

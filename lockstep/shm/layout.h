@@ -7,6 +7,18 @@
 // The segment is sparse: what is not touched costs no memory. Every location is an offset from its start,
 // since each process maps it at an address of its own. All fields that two processes touch are atomics with
 // one writer, unless said otherwise.
+//
+// One word for each part of memory, here and wherever buffers are divided:
+//
+//   segment  the memory that the ranks of a node share
+//   area     what a group has in the segment: posts, slices, channels, staging buffers, windows
+//   arena    the part of the segment from which one rank allocates
+//   window   kWindowBytes through which a buffer outside the segment passes
+//   block    kBlockBytes of a window, or of a message from rank to rank
+//   slice    the part of a reduction that one rank owns
+//   chunk    a unit of a slice: what the owner or a helper reduces at once
+//   part     elements of a buffer that the caller names, as in reduce_parts
+//   range    bytes of a buffer, from `begin` to before `end`
 #pragma once
 
 #include <atomic>
@@ -38,7 +50,7 @@ inline constexpr uint32_t kStagingDepth = kHotStaging + kSlots;
 /// A reduction of at most this many bytes goes through staging even where buffers lie in the segment: one
 /// synchronisation instead of two.
 inline constexpr size_t kStagedReductionBytes = 1024;
-/// What lies outside the segment passes through a window of so many blocks in the rank's arena.
+/// A buffer outside the segment passes through a window of this many blocks in the rank's arena.
 inline constexpr size_t kBlockBytes = 128 * 1024;
 inline constexpr uint32_t kWindowBlocks = 4;
 inline constexpr size_t kWindowBytes = kBlockBytes * kWindowBlocks;

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/ordinal.h"
@@ -36,8 +38,7 @@ bool Membership::take_failure() {
     set_broken(failure_->kind, failure_->message, failure_->lost_rank, failure_->missing);
     return true;
   }
-  set_broken(failure_->kind,
-             "rank " + std::to_string(failure_->reported_by) + " reported: " + failure_->message,
+  set_broken(failure_->kind, fmt::format("rank {} reported: {}", failure_->reported_by, failure_->message),
              failure_->lost_rank, failure_->missing);
   return true;
 }
@@ -59,7 +60,7 @@ bool Membership::report(FailureKind kind, const std::string& message, int lost_r
 }
 
 void Membership::fail(FailureKind kind, const std::string& message, int lost_rank, const RankSet& missing) {
-  const std::string full = "[lockstep] rank " + std::to_string(rank_) + ": " + message;
+  const std::string full = fmt::format("[lockstep] rank {}: {}", rank_, message);
   if (report(kind, full, lost_rank, missing)) print_flight_recorder();
   set_broken(kind, full, lost_rank, missing);
   std::rethrow_exception(broken_);
@@ -103,8 +104,8 @@ void Membership::clear_own_part() {
 void Membership::print_flight_recorder() const {
   constexpr uint64_t kShown = 4;
   for (int m = 0; m < size(); ++m) {
-    log::error("flight recorder: " + describe_peer(m) + ": " +
-               flight_report(segment_, members_[static_cast<size_t>(m)], kShown));
+    log::error(fmt::format("flight recorder: {}: {}", describe_peer(m),
+                           flight_report(segment_, members_[static_cast<size_t>(m)], kShown)));
   }
 }
 
@@ -171,7 +172,8 @@ void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::mill
     std::string how;
     // What a rank did just before it ended counts: look again once it is known to have ended.
     if (is_gone(m, how, awaited.sequence()) && awaited.needs(m)) {
-      fail(FailureKind::peer_lost, awaited.describe() + " lost " + describe_peer(m) + ": it " + how, m);
+      fail(FailureKind::peer_lost,
+           fmt::format("{} lost {}: it {}", awaited.describe(), describe_peer(m), how), m);
     }
     if (!timed_out) continue;
     missing.insert(m);
@@ -179,10 +181,10 @@ void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::mill
     names += (names.empty() ? "" : ", ") + describe_peer(m);
   }
   if (!timed_out) return;
-  const std::string message = awaited.describe() + " waited " + std::to_string(timeout.count()) + " ms for " +
-                              (names.empty() ? std::string("its peers") : names);
+  const std::string message = fmt::format("{} waited {} ms for {}", awaited.describe(), timeout.count(),
+                                          names.empty() ? std::string("its peers") : names);
   if (breaks) fail(FailureKind::timeout, message, -1, missing);
-  throw TimeoutError("[lockstep] rank " + std::to_string(rank_) + ": " + message, std::move(missing_ranks));
+  throw TimeoutError(fmt::format("[lockstep] rank {}: {}", rank_, message), std::move(missing_ranks));
 }
 
 bool Membership::all_others_are_gone() {
@@ -207,14 +209,13 @@ bool Membership::is_gone(int member, std::string& how, uint64_t sequence) {
 std::string Membership::describe_peer(int member) const {
   const RankInfo info = segment_.rank_info(members_[static_cast<size_t>(member)]);
   const int in_segment = members_[static_cast<size_t>(member)];
-  const std::string name = "rank " + std::to_string(member);
-  if (info.state == RankState::absent) return name + " (never started)";
-  return name + (in_segment == member ? " (" : " (global rank " + std::to_string(in_segment) + ", ") +
-         "pid " + std::to_string(info.pid) +
-         (info.operations == 0
-              ? ", no operation yet"
-              : ", last operation " + info.last_operation + ", its " + ordinal(info.operations)) +
-         ")";
+  const std::string name = fmt::format("rank {}", member);
+  if (info.state == RankState::absent) return fmt::format("{} (never started)", name);
+  return fmt::format("{}{}pid {}{})", name,
+                     in_segment == member ? " (" : fmt::format(" (global rank {}, ", in_segment), info.pid,
+                     info.operations == 0 ? ", no operation yet"
+                                          : fmt::format(", last operation {}, its {}", info.last_operation,
+                                                        ordinal(info.operations)));
 }
 
 }  // namespace lockstep::shm

@@ -5,6 +5,8 @@
 #include <string>
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/shm/wait.h"
 
@@ -13,8 +15,8 @@ namespace {
 
 const std::shared_ptr<const Segment>& checked(const std::shared_ptr<const Segment>& segment, int rank) {
   if (rank < 0 || rank >= segment->ranks()) {
-    throw ValueError("local rank " + std::to_string(rank) + " does not exist in a shared segment for " +
-                     std::to_string(segment->ranks()) + " ranks");
+    throw ValueError(
+        fmt::format("local rank {} does not exist in a shared segment for {} ranks", rank, segment->ranks()));
   }
   return segment;
 }
@@ -53,17 +55,17 @@ void Node::wait_for_all(std::chrono::milliseconds timeout) const {
     std::string missing;
     for (int r = 0; r < segment_->ranks(); ++r) {
       const RankInfo info = segment_->rank_info(r);
-      if (info.state == RankState::absent) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+      if (info.state == RankState::absent) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
       if (info.state == RankState::exited) {
-        throw PeerLostError("[lockstep] rank " + std::to_string(rank_) + ": local rank " + std::to_string(r) +
-                                " " + describe_wait_status(info.wait_status) + " before all ranks had joined",
+        throw PeerLostError(fmt::format("[lockstep] rank {}: local rank {} {} before all ranks had joined",
+                                        rank_, r, describe_wait_status(info.wait_status)),
                             r);
       }
     }
     if (missing.empty()) return;
     if (Clock::now() >= deadline) {
-      throw TimeoutError("[lockstep] rank " + std::to_string(rank_) + ": local ranks " + missing +
-                         " have not called init() within " + std::to_string(timeout.count()) + " ms");
+      throw TimeoutError(fmt::format("[lockstep] rank {}: local ranks {} have not called init() within {} ms",
+                                     rank_, missing, timeout.count()));
     }
     // Once per job and while the others start up: not worth a futex.
     std::this_thread::sleep_for(std::chrono::microseconds(100));

@@ -12,6 +12,8 @@
 #include <string>
 #include <system_error>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 #ifndef SYS_pidfd_open
@@ -26,7 +28,7 @@ namespace {
 /// more. False where /proc does not tell.
 bool has_no_program(int pid) {
   char first = 0;
-  const std::string program = "/proc/" + std::to_string(pid) + "/exe";
+  const std::string program = fmt::format("/proc/{}/exe", pid);
   return ::readlink(program.c_str(), &first, 1) < 0 && errno == ENOENT &&
          ::readlink("/proc/self/exe", &first, 1) > 0;
 }
@@ -62,9 +64,10 @@ RankProcess::RankProcess() : pid_(::getpid()) {
 }
 
 void RankProcess::refuse(int rank) const {
-  throw ValueError("process " + std::to_string(::getpid()) + " was forked from rank " + std::to_string(rank) +
-                   " (pid " + std::to_string(pid_) +
-                   ") after it had joined the job and is no rank itself: leave collectives to that process");
+  throw ValueError(
+      fmt::format("process {} was forked from rank {} (pid {}) after it had joined the job and is no rank "
+                  "itself: leave collectives to that process",
+                  ::getpid(), rank, pid_));
 }
 
 }  // namespace lockstep::shm

@@ -14,6 +14,8 @@
 #include <cstring>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/shm/process.h"
@@ -22,7 +24,9 @@
 namespace lockstep::shm {
 namespace {
 
-[[noreturn]] void fail(const std::string& what) { throw Error(what + ": " + std::strerror(errno)); }
+[[noreturn]] void fail(const std::string& what) {
+  throw Error(fmt::format("{}: {}", what, std::strerror(errno)));
+}
 
 size_t physical_memory() {
   return static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -51,8 +55,7 @@ size_t arena_limit(size_t ranks) {
                     address_space_for_arenas() / ranks);
   }
   if (*bytes < 1 || *bytes > kMost) {
-    throw ValueError(std::string("environment variable ") + kName + "=" + std::to_string(*bytes) +
-                     " must be 1 to " + std::to_string(kMost) + " bytes");
+    throw ValueError(fmt::format("environment variable {}={} must be 1 to {} bytes", kName, *bytes, kMost));
   }
   return static_cast<size_t>(*bytes);
 }
@@ -62,8 +65,9 @@ size_t fit_file_size_limit(size_t arena_bytes, size_t ranks, size_t control_byte
   rlimit limit{};
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return arena_bytes;
   if (limit.rlim_cur < control_bytes + ranks * kHugePage) {
-    throw Error("the file size limit (ulimit -f) of " + std::to_string(limit.rlim_cur) +
-                " bytes is too small for the shared segment; raise it");
+    throw Error(fmt::format(
+        "the file size limit (ulimit -f) of {} bytes is too small for the shared segment; raise it",
+        limit.rlim_cur));
   }
   const size_t room = (limit.rlim_cur - control_bytes) / ranks / kHugePage * kHugePage;
   return arena_bytes < room ? arena_bytes : room;
@@ -87,8 +91,7 @@ void* map_aligned(int fd, size_t bytes) {
 
 UniqueFd create_segment(int ranks, size_t arena_bytes, const std::string& name) {
   if (ranks < 1 || ranks > kMaxRanks) {
-    throw ValueError("a node can have 1 to " + std::to_string(kMaxRanks) + " ranks, not " +
-                     std::to_string(ranks));
+    throw ValueError(fmt::format("a node can have 1 to {} ranks, not {}", kMaxRanks, ranks));
   }
   const auto count = static_cast<size_t>(ranks);
   SegmentHeader header{};
@@ -113,7 +116,7 @@ UniqueFd create_segment(int ranks, size_t arena_bytes, const std::string& name) 
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) fail("cannot make shared memory (memfd_create)");
   if (::ftruncate(fd.get(), static_cast<off_t>(header.total_bytes)) != 0) {
-    fail("cannot size the shared segment to " + std::to_string(header.total_bytes) + " bytes");
+    fail(fmt::format("cannot size the shared segment to {} bytes", header.total_bytes));
   }
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     fail("cannot seal the shared segment");
@@ -127,25 +130,28 @@ UniqueFd create_segment(int ranks, size_t arena_bytes, const std::string& name) 
 
 Segment Segment::map(int fd) {
   struct stat status {};
-  if (::fstat(fd, &status) != 0) fail("shared segment (descriptor " + std::to_string(fd) + ")");
+  if (::fstat(fd, &status) != 0) fail(fmt::format("shared segment (descriptor {})", fd));
   SegmentHeader header{};
   if (::pread(fd, &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header) ||
       header.magic != kMagic) {
-    throw Error("descriptor " + std::to_string(fd) +
-                " is not a Lockstep segment; was LOCKSTEP_SEGMENT_FD inherited from another job?");
+    throw Error(fmt::format(
+        "descriptor {} is not a Lockstep segment; was LOCKSTEP_SEGMENT_FD inherited from another job?", fd));
   }
   if (header.layout_version != kLayoutVersion) {
-    throw Error("the launcher's segment has layout version " + std::to_string(header.layout_version) +
-                ", this program expects " + std::to_string(kLayoutVersion) +
-                ": use lockrun and a program of the same release");
+    throw Error(fmt::format(
+        "the launcher's segment has layout version {}, this program expects {}: use lockrun and a "
+        "program of the same release",
+        header.layout_version, kLayoutVersion));
   }
   if (static_cast<uint64_t>(status.st_size) != header.total_bytes) {
     throw Error("the shared segment's size does not match its header");
   }
   void* base = map_aligned(fd, header.total_bytes);
   if (base == MAP_FAILED)
-    fail("cannot map the shared segment of " + std::to_string(header.total_bytes) +
-         " bytes of address space (raise ulimit -v, or lower LOCKSTEP_ARENA_BYTES at the launcher)");
+    fail(
+        fmt::format("cannot map the shared segment of {} bytes of address space (raise ulimit -v, or lower "
+                    "LOCKSTEP_ARENA_BYTES at the launcher)",
+                    header.total_bytes));
   return Segment(static_cast<std::byte*>(base), header.total_bytes);
 }
 
@@ -197,16 +203,16 @@ RankInfo Segment::rank_info(int rank) const {
   info.waits = doorbell(rank).waiting.load(std::memory_order_relaxed) > 0;
   if (info.operations > 0) {
     const auto kind = static_cast<OpKind>(record.last_kind.load(std::memory_order_relaxed));
-    info.last_operation = std::string(op_name(kind)) + " of " +
-                          std::to_string(record.last_bytes.load(std::memory_order_relaxed)) + " bytes";
+    info.last_operation =
+        fmt::format("{} of {} bytes", op_name(kind), record.last_bytes.load(std::memory_order_relaxed));
   }
   return info;
 }
 
 void Segment::attach(int rank) const {
   if (rank < 0 || rank >= ranks()) {
-    throw ValueError("local rank " + std::to_string(rank) + " does not exist in a shared segment for " +
-                     std::to_string(ranks()) + " ranks");
+    throw ValueError(
+        fmt::format("local rank {} does not exist in a shared segment for {} ranks", rank, ranks()));
   }
   RankRecord& record = rank_record(rank);
   // Whoever is refused must leave no trace: the peers would take its end for this rank's.
@@ -216,8 +222,8 @@ void Segment::attach(int rank) const {
   if (is_first) record.pid_namespace.store(pid_namespace(), std::memory_order_relaxed);
   if (!is_first || !record.state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::attached),
                                                          std::memory_order_release)) {
-    throw ValueError("local rank " + std::to_string(rank) +
-                     " has joined this job before; a job can be joined once, by one process per rank");
+    throw ValueError(fmt::format(
+        "local rank {} has joined this job before; a job can be joined once, by one process per rank", rank));
   }
 }
 
@@ -236,10 +242,10 @@ void Segment::mark_exited(int rank, int wait_status) const {
 std::string describe_wait_status(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
     const char* name = ::sigabbrev_np(WTERMSIG(wait_status));
-    return "was killed by " +
-           (name != nullptr ? "SIG" + std::string(name) : "signal " + std::to_string(WTERMSIG(wait_status)));
+    return fmt::format("was killed by {}", name != nullptr ? "SIG" + std::string(name)
+                                                           : fmt::format("signal {}", WTERMSIG(wait_status)));
   }
-  return "ended with exit code " + std::to_string(WEXITSTATUS(wait_status));
+  return fmt::format("ended with exit code {}", WEXITSTATUS(wait_status));
 }
 
 }  // namespace lockstep::shm

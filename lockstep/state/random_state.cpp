@@ -1,6 +1,7 @@
 #include "lockstep/state/random_state.h"
 
 #include <ATen/Context.h>
+#include <fmt/format.h>
 
 #include <mutex>
 
@@ -27,8 +28,10 @@ void RandomState::load_state_dict(const StateDict& state) {
   const auto found = state.tensors.find(name);
   if (found == state.tensors.end() || found->second.scalar_type() != at::kByte ||
       found->second.numel() != cpu.get_state().numel()) {
-    throw ValueError("RandomState::load_state_dict: the state has no \"" + name +
-                     "\" as this version of LibTorch saves it; give what state_dict() returned");
+    throw ValueError(fmt::format(
+        "RandomState::load_state_dict: the state has no \"{}\" as this version of LibTorch saves it; "
+        "give what state_dict() returned",
+        name));
   }
   cpu.set_state(found->second.clone());
 }

@@ -1,5 +1,6 @@
 #include "lockstep/state/state_dict.h"
 
+#include <fmt/format.h>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -33,8 +34,7 @@ template <class T>
 T StateDict::get(std::string_view who, const std::string& name) const {
   const auto found = scalars.find(name);
   if (found == scalars.end()) {
-    throw ValueError(std::string(who) + ": the state has no \"" + name +
-                     "\"; give what state_dict() returned");
+    throw ValueError(fmt::format("{}: the state has no \"{}\"; give what state_dict() returned", who, name));
   }
   if (const T* value = std::get_if<T>(&found->second)) return *value;
   if constexpr (std::is_same_v<T, double>) {
@@ -45,7 +45,7 @@ T StateDict::get(std::string_view who, const std::string& name) const {
       }
     }
   }
-  throw ValueError(std::string(who) + ": \"" + name + "\" of the state is of another type than expected");
+  throw ValueError(fmt::format("{}: \"{}\" of the state is of another type than expected", who, name));
 }
 
 template bool StateDict::get<bool>(std::string_view, const std::string&) const;
@@ -89,7 +89,7 @@ std::map<std::string, StateDict::Scalar> StateDict::scalars_from_json(std::strin
     } else if (value.is_string()) {
       scalars[name] = value.get<std::string>();
     } else {
-      throw ValueError("\"" + name + "\" of a state is neither a number nor true, false or a text");
+      throw ValueError(fmt::format("\"{}\" of a state is neither a number nor true, false or a text", name));
     }
   }
   return scalars;

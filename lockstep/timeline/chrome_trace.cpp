@@ -1,5 +1,6 @@
 #include "lockstep/timeline/chrome_trace.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -50,7 +51,7 @@ const char* category(Kind kind) {
 std::string name_of(const Event& event) {
   const std::string_view whole(event.name.data(), event.name.size());
   std::string name(whole.substr(0, whole.find('\0')));
-  if (event.bucket != kNoBucket) name += " bucket " + std::to_string(event.bucket);
+  if (event.bucket != kNoBucket) name += fmt::format(" bucket {}", event.bucket);
   return name;
 }
 
@@ -60,28 +61,26 @@ class Writer {
 
   void metadata(int rank, std::string_view what, const std::string& arguments, size_t row = 0) {
     begin();
-    line_ +=
-        "{\"ph\":\"M\",\"pid\":" + std::to_string(rank) + ",\"tid\":" + std::to_string(row) + ",\"name\":\"";
+    line_ += fmt::format("{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"", rank, row);
     line_ += what;
     line_ += "\",\"args\":{" + arguments + "}}";
     flush();
   }
   void name_row(int rank, size_t row, const std::string& name) {
     metadata(rank, "thread_name", "\"name\":" + json_text(name), row);
-    metadata(rank, "thread_sort_index", "\"sort_index\":" + std::to_string(row), row);
+    metadata(rank, "thread_sort_index", fmt::format("\"sort_index\":{}", row), row);
   }
   void event(int rank, size_t row, const Event& event) {
     begin();
     const bool is_moment = event.kind == Kind::ready;
     line_ += is_moment ? "{\"ph\":\"i\",\"s\":\"t\"" : "{\"ph\":\"X\"";
-    line_ += ",\"pid\":" + std::to_string(rank) + ",\"tid\":" + std::to_string(row) + ",\"cat\":\"" +
-             category(event.kind) + "\",\"name\":" + json_text(name_of(event)) +
-             ",\"ts\":" + microseconds(event.begin - base_);
+    line_ += fmt::format(",\"pid\":{},\"tid\":{},\"cat\":\"{}\",\"name\":{},\"ts\":{}", rank, row,
+                         category(event.kind), json_text(name_of(event)), microseconds(event.begin - base_));
     if (!is_moment) line_ += ",\"dur\":" + microseconds(event.end - event.begin);
     std::string arguments;
-    if (event.bucket != kNoBucket) arguments += "\"bucket\":" + std::to_string(event.bucket);
+    if (event.bucket != kNoBucket) arguments += fmt::format("\"bucket\":{}", event.bucket);
     if (event.bytes != kNoBytes) {
-      arguments += (arguments.empty() ? "" : ",") + ("\"bytes\":" + std::to_string(event.bytes));
+      arguments += (arguments.empty() ? "" : ",") + (fmt::format("\"bytes\":{}", event.bytes));
     }
     if (!arguments.empty()) line_ += ",\"args\":{" + arguments + "}";
     line_ += "}";
@@ -103,24 +102,23 @@ class Writer {
 std::string summary(const std::vector<ProcessTrace>& processes, int64_t base) {
   std::string ranks;
   for (const ProcessTrace& process : processes) {
-    ranks += (ranks.empty() ? "" : ",") + ("{\"rank\":" + std::to_string(process.rank)) +
-             ",\"host\":" + json_text(process.host) +
-             ",\"clock_error_us\":" + microseconds(process.clock_error) +
-             ",\"finished\":" + (process.finished ? "true" : "false") +
-             ",\"lost_events\":" + std::to_string(process.lost) + "}";
+    ranks += fmt::format("{}{},\"host\":{},\"clock_error_us\":{},\"finished\":{},\"lost_events\":{}}}",
+                         ranks.empty() ? "" : ",", fmt::format("{{\"rank\":{}", process.rank),
+                         json_text(process.host), microseconds(process.clock_error),
+                         process.finished ? "true" : "false", process.lost);
   }
   const int world_size = processes.empty() ? 0 : processes.front().world_size;
   // The base as text: readers that take numbers for floating-point ones would round it.
-  return "{\"lockstep_timeline\":1,\"world_size\":" + std::to_string(world_size) + ",\"base_ns\":\"" +
-         std::to_string(base) + "\",\"processes\":[" + ranks + "]}";
+  return fmt::format("{{\"lockstep_timeline\":1,\"world_size\":{},\"base_ns\":\"{}\",\"processes\":[{}]}}",
+                     world_size, base, ranks);
 }
 
 void write_rank(Writer& writer, int rank, const std::vector<const ProcessTrace*>& processes,
                 bool several_hosts) {
-  std::string name = "rank " + std::to_string(rank);
+  std::string name = fmt::format("rank {}", rank);
   if (several_hosts) name += " on " + processes.back()->host;
   writer.metadata(rank, "process_name", "\"name\":" + json_text(name));
-  writer.metadata(rank, "process_sort_index", "\"sort_index\":" + std::to_string(rank));
+  writer.metadata(rank, "process_sort_index", fmt::format("\"sort_index\":{}", rank));
   if (!processes.back()->finished) {
     writer.metadata(rank, "process_labels", "\"labels\":\"ended without leaving\"");
   }
@@ -133,7 +131,7 @@ void write_rank(Writer& writer, int rank, const std::vector<const ProcessTrace*>
           in_progress.push_back(&event);
           continue;
         }
-        if (rows.insert(t).second) writer.name_row(rank, t, "thread " + std::to_string(t));
+        if (rows.insert(t).second) writer.name_row(rank, t, fmt::format("thread {}", t));
         writer.event(rank, t, event);
       }
     }
@@ -146,7 +144,7 @@ void write_rank(Writer& writer, int rank, const std::vector<const ProcessTrace*>
   for (size_t i = 0; i < in_progress.size(); ++i) {
     const size_t row = kCommunicationRow + places[i];
     if (rows.insert(row).second) {
-      const std::string number = places[i] == 0 ? "" : " " + std::to_string(places[i] + 1);
+      const std::string number = places[i] == 0 ? "" : fmt::format(" {}", places[i] + 1);
       writer.name_row(rank, row, "communication" + number);
     }
     writer.event(rank, row, *in_progress[i]);

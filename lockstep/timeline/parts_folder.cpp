@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
@@ -103,8 +105,8 @@ fs::path parts_folder(const fs::path& target, const std::string& id) {
 
 void make_parts_folder(const fs::path& folder, const fs::path& target) {
   if (::mkdir(folder.c_str(), 0777) == 0 || errno == EEXIST) return;
-  throw FileError(std::string(kVariable) + "=" + target.string() +
-                  ": cannot write there: " + folder.parent_path().string() + ": " + std::strerror(errno));
+  throw FileError(fmt::format("{}={}: cannot write there: {}: {}", kVariable, target.string(),
+                              folder.parent_path().string(), std::strerror(errno)));
 }
 
 bool merge_parts(const fs::path& folder, const fs::path& target) {
@@ -148,8 +150,8 @@ void merge_parts_or_say(const fs::path& folder, const fs::path& target) {
   try {
     merge_parts(folder, target);
   } catch (const std::exception& error) {
-    log::error(std::string("the timeline could not be written: ") + error.what() +
-               "; what the ranks recorded is in " + folder.string());
+    log::error(fmt::format("the timeline could not be written: {}; what the ranks recorded is in {}",
+                           error.what(), folder.string()));
   }
 }
 

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <ctime>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/timeline/part.h"
 
@@ -112,11 +114,10 @@ void start(const std::filesystem::path& folder, const Place& place) {
   std::string path;
   UniqueFd fd;
   for (int number = 0; !fd.valid(); ++number) {
-    path = folder / ("rank-" + std::to_string(place.rank) + "-" + std::to_string(::getpid()) + "-" +
-                     std::to_string(number));
+    path = folder / (fmt::format("rank-{}-{}-{}", place.rank, ::getpid(), number));
     fd.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (!fd.valid() && errno != EEXIST) {
-      throw FileError("LOCKSTEP_TIMELINE: cannot make " + path + ": " + std::strerror(errno));
+      throw FileError(fmt::format("LOCKSTEP_TIMELINE: cannot make {}: {}", path, std::strerror(errno)));
     }
   }
   void* memory = MAP_FAILED;
@@ -128,7 +129,7 @@ void start(const std::filesystem::path& folder, const Place& place) {
   if (memory == MAP_FAILED) {
     const int error = errno;
     ::unlink(path.c_str());
-    throw FileError("LOCKSTEP_TIMELINE: cannot record into " + path + ": " + std::strerror(error));
+    throw FileError(fmt::format("LOCKSTEP_TIMELINE: cannot record into {}: {}", path, std::strerror(error)));
   }
   Part* const part = static_cast<Part*>(memory);  // of zeros
   PartHeader& header = part->header;

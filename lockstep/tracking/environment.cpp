@@ -7,6 +7,8 @@
 #include <charconv>
 #include <cstdio>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
@@ -75,10 +77,9 @@ Facts machine_facts() {
   utsname system{};
   ::uname(&system);
   return {{"system", fact_in("/etc/os-release", "PRETTY_NAME")},
-          {"kernel", std::string(system.sysname) + " " + system.release + " " + system.machine},
+          {"kernel", fmt::format("{} {} {}", system.sysname, system.release, system.machine)},
           {"processor", fact_in("/proc/cpuinfo", "model name")},
-          {"cores", std::to_string(usable_cores()) + " usable of " +
-                        std::to_string(::sysconf(_SC_NPROCESSORS_ONLN)) + " online"},
+          {"cores", fmt::format("{} usable of {} online", usable_cores(), ::sysconf(_SC_NPROCESSORS_ONLN))},
           {"memory", memory()}};
 }
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -11,7 +13,7 @@ namespace {
 
 template <class T>
 Histogram histogram_of(std::span<const T> values, int bins) {
-  if (bins < 1) throw ValueError("a histogram has " + std::to_string(bins) + " bins; it must have 1 or more");
+  if (bins < 1) throw ValueError(fmt::format("a histogram has {} bins; it must have 1 or more", bins));
   Histogram result;
   for (const T each : values) {
     const auto value = static_cast<double>(each);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/tracking/csv_tracker.h"
 #include "lockstep/tracking/json_lines_tracker.h"
@@ -44,7 +46,7 @@ std::string tracked_name(const std::string& name) {
 
 std::shared_ptr<Tracker> make_tracker(const std::string& kind, const TrackedRun& run,
                                       const ReportOptions& options) {
-  const std::string stem = run.rank == 0 ? "metrics" : "metrics-rank" + std::to_string(run.rank);
+  const std::string stem = run.rank == 0 ? "metrics" : fmt::format("metrics-rank{}", run.rank);
   if (kind == "tensorboard") {
     return std::make_shared<TensorBoardTracker>(options.directory / "tensorboard" / run.id);
   }
@@ -54,7 +56,7 @@ std::shared_ptr<Tracker> make_tracker(const std::string& kind, const TrackedRun&
   }
   if (kind == "jsonl") return std::make_shared<JsonLinesTracker>(options.directory / (stem + ".jsonl"));
   if (kind == "csv") return std::make_shared<CsvTracker>(options.directory / (stem + ".csv"));
-  throw ValueError("there is no tracker " + kind + "; there are tensorboard, wandb, jsonl and csv");
+  throw ValueError(fmt::format("there is no tracker {}; there are tensorboard, wandb, jsonl and csv", kind));
 }
 
 }  // namespace lockstep

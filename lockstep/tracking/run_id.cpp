@@ -4,6 +4,8 @@
 #include <cctype>
 #include <random>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 
@@ -28,7 +30,8 @@ bool is_run_id(std::string_view id) {
 
 void check_run_id(const std::string& id) {
   if (!is_run_id(id)) {
-    throw ValueError("the run id is '" + id + "'; it must have 1 to 128 letters, digits, '-' and '_'");
+    throw ValueError(
+        fmt::format("the run id is '{}'; it must have 1 to 128 letters, digits, '-' and '_'", id));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <sysexits.h>
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
@@ -274,7 +275,7 @@ void TensorBoardTracker::finish(int exit_code) {
   if (!results_.empty()) {
     std::string text = "| result | value |\n| --- | --- |\n";
     for (const auto& [name, result] : results_) {
-      text += "| " + name + " | ";
+      text += fmt::format("| {} | ", name);
       append_json(text, result, NotFinite::literal);
       text += " |\n";
     }

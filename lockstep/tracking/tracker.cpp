@@ -1,9 +1,11 @@
 #include "lockstep/tracking/tracker.h"
 
+#include <fmt/format.h>
+
 namespace lockstep {
 
 TrackedRun run_of_rank(TrackedRun run, int rank, int world_size) {
-  const std::string suffix = "-rank" + std::to_string(rank);
+  const std::string suffix = fmt::format("-rank{}", rank);
   if (run.name.empty()) run.name = run.id;
   if (run.group.empty()) run.group = run.name;
   run.id += suffix;

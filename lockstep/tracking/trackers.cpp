@@ -1,5 +1,7 @@
 #include "lockstep/tracking/trackers.h"
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 
@@ -24,8 +26,10 @@ void Trackers::for_each(Call call) {
 void Trackers::warn(const Tracker& tracker, const std::string& problem) {
   const std::string cause = problem.substr(problem.rfind(": ") + 1);
   if (!causes_.insert(cause).second) return;
-  log::warning("tracking by " + tracker.name() + " ends: " + problem +
-               ". The training goes on. Other trackers that fail for this reason end without a warning");
+  log::warning(fmt::format(
+      "tracking by {} ends: {}. The training goes on. Other trackers that fail for this reason end "
+      "without a warning",
+      tracker.name(), problem));
 }
 
 void Trackers::start(const TrackedRun& run) {

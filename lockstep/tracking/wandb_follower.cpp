@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -38,7 +39,7 @@ constexpr const char* kInstall =
 /// `fd` under a number that is none of the child's. Throws Error.
 UniqueFd out_of_the_way(UniqueFd fd) {
   if (fd.valid() && fd.get() < kFirstOfOurs) fd.reset(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirstOfOurs));
-  if (!fd.valid()) throw Error(std::string("cannot make a pipe: ") + std::strerror(errno));
+  if (!fd.valid()) throw Error(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
   return fd;
 }
 
@@ -48,7 +49,7 @@ struct Pipe {
 
 Pipe make_pipe() {
   int ends[2] = {-1, -1};
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(std::string("cannot make a pipe: ") + std::strerror(errno));
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw Error(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
   UniqueFd first(ends[0]), second(ends[1]);
   return {out_of_the_way(std::move(first)), out_of_the_way(std::move(second))};
 }
@@ -94,7 +95,7 @@ int milliseconds_until(double deadline) {
   return static_cast<int>(std::ceil(std::max(0.0, deadline - monotonic_seconds()) * 1000));
 }
 
-std::string seconds_text(double seconds) { return std::to_string(std::lround(seconds)) + " s"; }
+std::string seconds_text(double seconds) { return fmt::format("{} s", std::lround(seconds)); }
 
 }  // namespace
 
@@ -110,7 +111,8 @@ WandbFollower::WandbFollower(Options options) : options_(std::move(options)) {
 void WandbFollower::spawn() {
   Pipe input = make_pipe(), words = make_pipe();
   UniqueFd log(::open(options_.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!log.valid()) throw FileError("cannot open " + options_.log.string() + ": " + std::strerror(errno));
+  if (!log.valid())
+    throw FileError(fmt::format("cannot open {}: {}", options_.log.string(), std::strerror(errno)));
   log = out_of_the_way(std::move(log));
   SpawnPlan plan;
   plan.connect(input.read_end, STDIN_FILENO);
@@ -124,8 +126,9 @@ void WandbFollower::spawn() {
                   std::to_string(::getpid()), "--end-seconds", std::to_string(options_.end_seconds)},
                  &pid_);
   if (error != 0) {
-    throw NotInstalledError("the tracker wandb needs Python 3 with the package wandb, and " + python +
-                            " cannot be started: " + std::strerror(error) + kInstall);
+    throw NotInstalledError(
+        fmt::format("the tracker wandb needs Python 3 with the package wandb, and {} cannot be started: {}{}",
+                    python, std::strerror(error), kInstall));
   }
   input_ = std::move(input.write_end);
   words_ = std::move(words.read_end);
@@ -137,12 +140,15 @@ void WandbFollower::wait_until_ready() {
   while (!is_ready_ && missing_.empty() && !has_ended_) {
     if (wait_for_words(deadline)) continue;
     kill();
-    throw Error(follower_python() + " has not imported wandb within " + seconds_text(options_.start_seconds));
+    throw Error(fmt::format("{} has not imported wandb within {}", follower_python(),
+                            seconds_text(options_.start_seconds)));
   }
   if (is_ready_) return;
-  const std::string cause = missing_.empty() ? follower_python() + " " + how_it_ended() : missing_;
+  const std::string cause =
+      missing_.empty() ? fmt::format("{} {}", follower_python(), how_it_ended()) : missing_;
   kill();
-  throw NotInstalledError("the tracker wandb needs Python 3 with the package wandb, and " + cause + kInstall);
+  throw NotInstalledError(
+      fmt::format("the tracker wandb needs Python 3 with the package wandb, and {}{}", cause, kInstall));
 }
 
 // False after the deadline.
@@ -183,7 +189,7 @@ void WandbFollower::take_line(std::string_view line) {
     } else if (kind == "note") {
       log::warning(text);
     } else {
-      log::info("Weights & Biases: " + text);
+      log::info(fmt::format("Weights & Biases: {}", text));
     }
   }
 }
@@ -200,9 +206,9 @@ std::string WandbFollower::how_it_ended() {
   }
   pid_ = -1;
   if (waited <= 0) return "has ended";
-  if (WIFSIGNALED(status)) return "was ended by signal " + std::to_string(WTERMSIG(status));
+  if (WIFSIGNALED(status)) return fmt::format("was ended by signal {}", WTERMSIG(status));
   if (WEXITSTATUS(status) == 0) return {};
-  return "ended with exit code " + std::to_string(WEXITSTATUS(status)) + " (" + options_.log.string() + ")";
+  return fmt::format("ended with exit code {} ({})", WEXITSTATUS(status), options_.log.string());
 }
 
 std::optional<std::string> WandbFollower::problem() {
@@ -213,7 +219,7 @@ std::optional<std::string> WandbFollower::problem() {
   }
   if (!has_ended_) return std::nullopt;
   const std::string end = how_it_ended();
-  return "its client " + (end.empty() ? "has ended" : end);
+  return fmt::format("its client {}", end.empty() ? "has ended" : end);
 }
 
 std::optional<std::string> WandbFollower::finish() {
@@ -222,11 +228,12 @@ std::optional<std::string> WandbFollower::finish() {
   while (!has_ended_) {
     if (wait_for_words(deadline)) continue;
     kill();
-    return "its client has not sent all within " + seconds_text(options_.end_seconds) + " after the end";
+    return fmt::format("its client has not sent all within {} after the end",
+                       seconds_text(options_.end_seconds));
   }
   const std::string end = how_it_ended();
   if (!problem_.empty()) return problem_;
-  if (!end.empty()) return "its client " + end;
+  if (!end.empty()) return fmt::format("its client {}", end);
   return std::nullopt;
 }
 

@@ -1,5 +1,6 @@
 #include "lockstep/tracking/wandb_tracker.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -81,10 +82,11 @@ void WandbTracker::follow() {
 void WandbTracker::warn(const std::string& problem) {
   follower_.reset();
   const std::string file = file_.path().string();
-  log::warning(
-      "Weights & Biases gets no more of this run: " + problem + ". The training is not affected, and " +
-      file + " has its values; to send them later: " + shell_quoted(detail::follower_python()) + " " +
-      shell_quoted((file_.path().parent_path() / "wandb_follower.py").string()) + " " + shell_quoted(file));
+  log::warning(fmt::format(
+      "Weights & Biases gets no more of this run: {}. The training is not affected, and {} has its "
+      "values; to send them later: {} {} {}",
+      problem, file, shell_quoted(detail::follower_python()),
+      shell_quoted((file_.path().parent_path() / "wandb_follower.py").string()), shell_quoted(file)));
 }
 
 void WandbTracker::append_line() {
@@ -129,8 +131,9 @@ void WandbTracker::summary(const TrackedSettings& results) {
 
 void WandbTracker::define_metric(const std::string& name, const WandbMetric& metric) {
   if (std::find(kSummaries.begin(), kSummaries.end(), metric.summary) == kSummaries.end()) {
-    throw ValueError("the summary of the metric " + name + " is " + metric.summary +
-                     "; it must be min, max, mean, first, last or none");
+    throw ValueError(
+        fmt::format("the summary of the metric {} is {}; it must be min, max, mean, first, last or none",
+                    name, metric.summary));
   }
   line_ = kMetric;
   append_json(line_,
@@ -144,7 +147,7 @@ void WandbTracker::define_metric(const std::string& name, const WandbMetric& met
 }
 
 void WandbTracker::finish(int exit_code) {
-  line_ = "{\"finish\": " + std::to_string(exit_code) + "}\n";
+  line_ = fmt::format("{{\"finish\": {}}}\n", exit_code);
   append_line();
   if (follower_) {
     if (const auto problem = follower_->finish()) warn(*problem);

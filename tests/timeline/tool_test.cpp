@@ -88,12 +88,12 @@ TEST_F(TimelineTool, FilesOfOneJobAreJoinedByTheirClocks) {
 }
 
 TEST_F(TimelineTool, MalformedFilesAreNamedWithWhatIsWrong) {
-  EXPECT_EQ(error_of(""), "is no JSON (at byte 1 of 0), so no timeline");
-  EXPECT_EQ(error_of("{\"traceEvents\":["), "is no JSON (at byte 17 of 16), so no timeline");
+  EXPECT_EQ(error_of(""), "is not JSON (at byte 1 of 0), so no timeline");
+  EXPECT_EQ(error_of("{\"traceEvents\":["), "is not JSON (at byte 17 of 16), so no timeline");
   EXPECT_EQ(error_of("{}"),
             "is no timeline: expected an array of events, or an object with an array \"traceEvents\"");
   EXPECT_EQ(error_of("[]"), "has no spans: nothing to show");
-  EXPECT_EQ(error_of("[5]"), "event 0 is no object with a \"ph\"");
+  EXPECT_EQ(error_of("[5]"), "event 0 is not an object with a \"ph\"");
   EXPECT_EQ(error_of(R"([{"ph":"X","pid":0,"tid":0,"ts":"soon","dur":1}])"), "event 0 needs a number \"ts\"");
   EXPECT_EQ(error_of(R"([{"ph":"X","pid":0,"tid":0,"ts":1}])"), "event 0 needs a number \"dur\"");
   EXPECT_EQ(error_of(R"([{"ph":"X","ts":1,"dur":1}])"), "event 0 needs a number \"pid\"");

@@ -84,7 +84,7 @@ class BenchCommand(unittest.TestCase):
     def test_refuses_what_cannot_be_measured(self):
         for arguments, message in (
             (("all-reduse",), 'there is no collective "all-reduse"; choose one of all-reduce,'),
-            (("all-reduce", "--sizes", "12Q"), '"12Q" is no size'),
+            (("all-reduce", "--sizes", "12Q"), '"12Q" is not a size'),
             (("all-gather", "--sizes", "4"), "--sizes 4: at least 8 bytes"),
             (("all-reduce", "--dtype", "float33"), "--dtype float33: choose one of float32"),
             (("all-reduce", "--algorithm", "star"), 'there is no all-reduce algorithm "star"; choose'),

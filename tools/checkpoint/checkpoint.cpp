@@ -94,7 +94,8 @@ int list(const fs::path& directory) {
       const std::string missing = missing_in(path, manifest);
       fmt::print("{:{}} {:>9} {:>10} {:>6} {:>6}  {:19}  {}\n", name, width, manifest.step,
                  size_text(bytes_of(manifest)), manifest.files.size(), manifest.world_size,
-                 time_of(path / kManifestName), missing.empty() ? "complete" : "damaged: " + missing);
+                 time_of(path / kManifestName),
+                 missing.empty() ? "complete" : fmt::format("damaged: {}", missing));
     } catch (const FileError& error) {
       fmt::print("{:{}} {:>9} {:>10} {:>6} {:>6}  {:19}  {}\n", name, width, "-", "-", "-", "-", "-",
                  error.what());
@@ -127,7 +128,7 @@ SafetensorsHeader header_of(const fs::path& file) {
   const uint64_t bytes = fs::file_size(file);
   stream.read(reinterpret_cast<char*>(&length), sizeof length);
   if (!stream || length > kMaxHeaderBytes || sizeof length + length > bytes) {
-    throw FileError(fmt::format("{} is no safetensors file", file.string()));
+    throw FileError(fmt::format("{} is not a safetensors file", file.string()));
   }
   std::string text(length, '\0');
   stream.read(text.data(), static_cast<std::streamsize>(length));

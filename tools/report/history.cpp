@@ -1,5 +1,6 @@
 #include "tools/report/history.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -95,7 +96,7 @@ ReadHistory read_csv_history(const std::filesystem::path& path) {
       step_column = column("step");
       time_column = column("time");
       if (step_column == header.size()) {
-        throw FileError(path.string() + ": the first line names no column \"step\"");
+        throw FileError(fmt::format("{}: the first line names no column \"step\"", path.string()));
       }
       return;
     }

@@ -273,7 +273,7 @@ void name_apart(std::vector<RunDirectory>& runs) {
   std::multiset<std::string> names;
   for (const auto& run : runs) names.insert(run.name);
   for (auto& run : runs) {
-    if (names.count(run.name) > 1) run.name += " (" + run.path.lexically_normal().string() + ")";
+    if (names.count(run.name) > 1) run.name += fmt::format(" ({})", run.path.lexically_normal().string());
   }
 }
 

@@ -143,7 +143,7 @@ void deal_to_ranks(RunDirectory& run) {
   std::map<int, std::map<std::string, Series>> found;
   for (const char* name : {"cpu_load", "memory_mb"}) {
     for (int rank = 0;; ++rank) {
-      const auto at = log.series.find("train/" + std::string(name) + "_rank" + std::to_string(rank));
+      const auto at = log.series.find(fmt::format("train/{}_rank{}", name, rank));
       if (at == log.series.end()) break;
       found[rank]["rank/" + std::string(name)] = std::move(at->second);
       log.series.erase(at);
@@ -289,7 +289,7 @@ void set_end(RunDirectory& run, const RunEnd& end) {
   };
   const SavedCheckpoint* const newest = newest_to_resume(run);
   const auto resumable = [&] {
-    return newest->step == run.steps ? "can be resumed" : "can be resumed from " + newest->name;
+    return newest->step == run.steps ? "can be resumed" : fmt::format("can be resumed from {}", newest->name);
   };
   const std::string stopped = fmt::format("stopped at step {}", run.steps);
   const int code = end.code;
@@ -324,7 +324,8 @@ void read_status(RunDirectory& run, bool log_has_end) {
   if (facts.empty() && !has_log) return;
   run.status = "not finished";
   run.status_kind = "wait";
-  if (const auto* const newest = newest_to_resume(run)) run.detail = newest->name + " can be resumed";
+  if (const auto* const newest = newest_to_resume(run))
+    run.detail = fmt::format("{} can be resumed", newest->name);
 }
 
 TimeParts parts_of(const TraceRank& rank) {
@@ -347,7 +348,7 @@ TimeParts parts_of(const TraceRank& rank) {
 void add_logged_times(RunDirectory& run) {
   const std::string start = "train/time_", end = "_ms";
   for (const auto& [number, history] : run.ranks) {
-    TimeParts parts{.rank = "rank " + std::to_string(number), .source = "log"};
+    TimeParts parts{.rank = fmt::format("rank {}", number), .source = "log"};
     for (const char* part : {"data", "forward", "backward", "optimizer", "communication", "other"}) {
       const auto found = history.series.find(start + part + end);
       if (found == history.series.end() || found->second.values.empty()) continue;

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <sstream>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
@@ -72,7 +74,7 @@ class Search {
     }
     const std::string version = torch_version(directory);
     if (version.empty() || (version + ".").starts_with(package_.version + std::string("."))) return true;
-    refused_ += "; not used: " + (package_.name + (" " + version)) + " in " + directory.string();
+    refused_ += fmt::format("; not used: {} {} in {}", package_.name, version, directory.string());
     return false;
   }
 
@@ -105,14 +107,14 @@ std::optional<fs::path> directory_to_add(const Package& package, const Needs& ne
   }
   if (files.empty()) return std::nullopt;
   Search search(package, files);
-  const std::string called = package.name + std::string(" ") + package.version;
+  const std::string called = fmt::format("{} {}", package.name, package.version);
 
   if (const auto named = env::get(package.variable)) {
     for (const fs::path& place : {fs::path(*named), fs::path(*named) / "lib"}) {
       if (search.is_in(place)) return place;
     }
-    throw FileError(package.variable + ("=" + *named) + " holds no " + called + " (" + files.front() + ")" +
-                    search.refused());
+    throw FileError(fmt::format("{}={} holds no {} ({}){}", package.variable, *named, called, files.front(),
+                                search.refused()));
   }
   // Where the loader looks by itself nothing needs to be added, unless it would first come to another
   // version.
@@ -136,9 +138,11 @@ std::optional<fs::path> directory_to_add(const Package& package, const Needs& ne
   pythons.insert(pythons.end(), {"/usr", "/usr/local"});
   if (const auto place = search.in_pythons(pythons)) return place;
   if (search.refused().empty() && ::dlopen(files.front().c_str(), RTLD_LAZY) != nullptr) return std::nullopt;
-  throw FileError(called + " was not found (" + files.front() + "): run `pip install " + package.wheel +
-                  "==" + package.version + ".*` in a Python environment and activate it, or set " +
-                  package.variable + " to the directory of " + package.name + search.refused());
+  throw FileError(fmt::format(
+      "{} was not found ({}): run `pip install {}=={}.*` in a Python environment and activate it, "
+      "or set {} to the directory of {}{}",
+      called, files.front(), package.wheel, package.version, package.variable, package.name,
+      search.refused()));
 }
 
 }  // namespace lockstep::start

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
@@ -32,7 +34,7 @@ int start_program(const fs::path& self, char** argv) {
   }
   if (!path.empty()) env::set(start::kLoaderPath, path);
   ::execv(program.c_str(), argv);
-  throw FileError("cannot start " + program.string() + ": " + std::strerror(errno));
+  throw FileError(fmt::format("cannot start {}: {}", program.string(), std::strerror(errno)));
 }
 
 }  // namespace

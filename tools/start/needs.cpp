@@ -6,6 +6,8 @@
 #include <fstream>
 #include <sstream>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::start {
@@ -16,7 +18,7 @@ class ElfFile {
   explicit ElfFile(const std::filesystem::path& file) : path_(file), stream_(file, std::ios::binary) {
     header_ = at<Elf64_Ehdr>(0);
     if (std::memcmp(header_.e_ident, ELFMAG, SELFMAG) != 0 || header_.e_ident[EI_CLASS] != ELFCLASS64) {
-      throw FileError(path_.string() + " is no 64-bit ELF program");
+      throw FileError(fmt::format("{} is not a 64-bit ELF program", path_.string()));
     }
     for (int i = 0; i < header_.e_phnum; ++i) {
       segments_.push_back(at<Elf64_Phdr>(header_.e_phoff + i * sizeof(Elf64_Phdr)));
@@ -54,7 +56,7 @@ class ElfFile {
     T value{};
     stream_.seekg(static_cast<std::streamoff>(offset));
     if (!stream_.read(reinterpret_cast<char*>(&value), sizeof value)) {
-      throw FileError("cannot read " + path_.string());
+      throw FileError(fmt::format("cannot read {}", path_.string()));
     }
     return value;
   }
@@ -73,7 +75,7 @@ class ElfFile {
         return address - segment.p_vaddr + segment.p_offset;
       }
     }
-    throw FileError(path_.string() + " has no table of names");
+    throw FileError(fmt::format("{} has no table of names", path_.string()));
   }
 
   std::filesystem::path path_;

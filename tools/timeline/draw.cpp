@@ -152,7 +152,7 @@ class Picture {
   void draw_span(const TraceSpan& span, double y) {
     any_ = true;
     const double from = x(span.begin), to = x(span.end);
-    std::string title = span.name + ": " + duration(span.end - span.begin);
+    std::string title = fmt::format("{}: {}", span.name, duration(span.end - span.begin));
     if (span.bytes >= 0) title += ", " + size_text(span.bytes);
     if (span.category == "ready") {
       body_ += fmt::format(

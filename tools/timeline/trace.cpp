@@ -1,5 +1,6 @@
 #include "tools/timeline/trace.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -20,7 +21,7 @@ struct Document {
 };
 
 [[noreturn]] void fail(const fs::path& path, const std::string& what) {
-  throw FileError(path.string() + ": " + what);
+  throw FileError(fmt::format("{}: {}", path.string(), what));
 }
 
 Document parse(const fs::path& path) {
@@ -28,8 +29,7 @@ Document parse(const fs::path& path) {
   size_t error_byte = 0;
   json root = parse_json(text, &error_byte);
   if (root.is_discarded()) {
-    fail(path, "is no JSON (at byte " + std::to_string(error_byte) + " of " + std::to_string(text.size()) +
-                   "), so no timeline");
+    fail(path, fmt::format("is not JSON (at byte {} of {}), so no timeline", error_byte, text.size()));
   }
   Document document{path, json(), json::object(), 0};
   if (root.is_array()) {
@@ -69,7 +69,7 @@ std::vector<Document> parse_all(const std::vector<fs::path>& files) {
 double number(const Document& document, size_t index, const json& event, const char* field) {
   const auto found = event.find(field);
   if (found == event.end() || !found->is_number()) {
-    fail(document.path, "event " + std::to_string(index) + " needs a number \"" + field + "\"");
+    fail(document.path, fmt::format("event {} needs a number \"{}\"", index, field));
   }
   return found->get<double>();
 }
@@ -89,13 +89,13 @@ int64_t argument(const json& event, const char* field) {
 void add_event(const Document& document, size_t index, Trace& trace) {
   const json& event = document.events[index];
   if (!event.is_object() || text(event, "ph").empty()) {
-    fail(document.path, "event " + std::to_string(index) + " is no object with a \"ph\"");
+    fail(document.path, fmt::format("event {} is not an object with a \"ph\"", index));
   }
   const std::string phase = text(event, "ph");
   if (phase != "X" && phase != "i" && phase != "M") return;
   const auto pid = static_cast<int64_t>(number(document, index, event, "pid"));
   TraceRank& rank = trace.ranks[pid];
-  if (rank.name.empty()) rank.name = "rank " + std::to_string(pid);
+  if (rank.name.empty()) rank.name = fmt::format("rank {}", pid);
   const int64_t row = event.contains("tid") ? static_cast<int64_t>(number(document, index, event, "tid")) : 0;
   if (phase == "M") {
     const std::string what = text(event, "name");
@@ -110,8 +110,7 @@ void add_event(const Document& document, size_t index, Trace& trace) {
   span.name = text(event, "name");
   span.begin = number(document, index, event, "ts") + document.shift;
   span.end = span.begin + (phase == "X" ? number(document, index, event, "dur") : 0);
-  if (span.end < span.begin)
-    fail(document.path, "event " + std::to_string(index) + " has a negative \"dur\"");
+  if (span.end < span.begin) fail(document.path, fmt::format("event {} has a negative \"dur\"", index));
   span.row = row;
   span.bucket = argument(event, "bucket");
   span.bytes = argument(event, "bytes");

@@ -12,6 +12,8 @@
 #include <csignal>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/shm/group/group.h"
@@ -100,8 +102,7 @@ Speed measure_pair(int cpu, int other_cpu) {
   const bool measured = ::read(read_end.get(), &speed, sizeof speed) == sizeof speed;
   for (const pid_t pid : pids) ::waitpid(pid, nullptr, 0);
   if (!measured) {
-    throw Error("the ranks on cores " + std::to_string(cpu) + " and " + std::to_string(other_cpu) +
-                " could not exchange messages");
+    throw Error(fmt::format("the ranks on cores {} and {} could not exchange messages", cpu, other_cpu));
   }
   return speed;
 }

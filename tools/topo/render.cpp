@@ -21,8 +21,8 @@ std::string list_text(const std::vector<int>& numbers) {
   for (size_t i = 0; i < numbers.size();) {
     size_t last = i;
     while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
-    text += (text.empty() ? "" : ",") + std::to_string(numbers[i]);
-    if (last > i) text += "-" + std::to_string(numbers[last]);
+    text += fmt::format("{}{}", text.empty() ? "" : ",", numbers[i]);
+    if (last > i) text += fmt::format("-{}", numbers[last]);
     i = last + 1;
   }
   return text;
@@ -101,7 +101,8 @@ std::string as_text(const Report& report, int columns) {
   const Topology& machine = report.topology;
   std::string out;
   const auto line = [&](const std::string& text) { out += wrapped(text, columns); };
-  line(machine.host + ": " + (machine.cpu_model.empty() ? "unknown processor" : machine.cpu_model));
+  line(fmt::format("{}: {}", machine.host,
+                   machine.cpu_model.empty() ? "unknown processor" : machine.cpu_model));
   line(fmt::format("  sockets {}, cores {}, logical cores usable {} (quota and affinity leave {})",
                    machine.packages, machine.cores, machine.cpus.size(), machine.usable_cores));
   for (const Cache& cache : machine.caches) {
@@ -207,7 +208,7 @@ std::string as_svg(const Report& report) {
   const auto text = [&](int x, int y, const std::string& what, const char* anchor) {
     out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, escaped(what));
   };
-  text(kMargin, 28, report.topology.host + ": " + report.topology.cpu_model, "start");
+  text(kMargin, 28, fmt::format("{}: {}", report.topology.host, report.topology.cpu_model), "start");
   text(kMargin, 48,
        measured ? "Between ranks: connection, throughput, latency one way" : "Connection between ranks",
        "start");

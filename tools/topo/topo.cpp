@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <memory>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/cli/help.h"
@@ -25,8 +27,8 @@ int show(const TopologyOptions& options) {
   report.topology = topo::read_topology();
   const size_t cpus = report.topology.cpus.size();
   if (options.nproc_per_node > static_cast<int>(cpus)) {
-    throw ValueError("--nproc-per-node " + std::to_string(options.nproc_per_node) + ": there are " +
-                     std::to_string(cpus) + " logical cores for ranks of their own");
+    throw ValueError(fmt::format("--nproc-per-node {}: there are {} logical cores for ranks of their own",
+                                 options.nproc_per_node, cpus));
   }
   const size_t ranks =
       options.nproc_per_node > 0 ? static_cast<size_t>(options.nproc_per_node) : std::min<size_t>(cpus, 16);

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <memory>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 
@@ -113,7 +115,7 @@ std::string link_between(const Cpu& a, const Cpu& b) {
   if (a.number == b.number) return "X";
   if (a.core == b.core && a.package == b.package) return "SMT";
   for (size_t level = 1; level < a.caches.size() && level < b.caches.size(); ++level) {
-    if (a.caches[level] >= 0 && a.caches[level] == b.caches[level]) return "L" + std::to_string(level + 1);
+    if (a.caches[level] >= 0 && a.caches[level] == b.caches[level]) return fmt::format("L{}", level + 1);
   }
   if (a.numa_node == b.numa_node) return "NODE";
   return a.package == b.package ? "SOCK" : "SYS";

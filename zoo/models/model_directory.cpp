@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::models {
@@ -21,12 +23,15 @@ bool is_hub_name(const std::string& text) {
 void check_model_directory(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path)) return;
   const std::string text = path.string();
-  if (std::filesystem::exists(path)) throw FileError(text + " is a file; expected " + kExpected);
-  if (!is_hub_name(text)) throw FileError("there is no directory " + text + "; expected " + kExpected);
+  if (std::filesystem::exists(path))
+    throw FileError(fmt::format("{} is a file; expected {}", text, kExpected));
+  if (!is_hub_name(text))
+    throw FileError(fmt::format("there is no directory {}; expected {}", text, kExpected));
   const std::string local = path.filename().string();
-  throw FileError("there is no directory " + text + ", and models are not downloaded here; expected " +
-                  kExpected + ". To get one: pip install huggingface_hub && hf download " + text +
-                  " --local-dir " + local);
+  throw FileError(fmt::format(
+      "there is no directory {}, and models are not downloaded here; expected {}. To get one: pip "
+      "install huggingface_hub && hf download {} --local-dir {}",
+      text, kExpected, text, local));
 }
 
 }  // namespace lockstep::models

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/max_pool2d.h>
+#include <fmt/format.h>
 #include <torch/nn/init.h>
 
 #include <string>
@@ -33,8 +34,7 @@ torch::nn::Sequential layer(int64_t blocks, int64_t in, int64_t out, int64_t str
 
 void check_positive(const char* name, int64_t value) {
   if (value >= 1) return;
-  throw ValueError(std::string("ResNetOptions: ") + name + " must be at least 1, not " +
-                   std::to_string(value));
+  throw ValueError(fmt::format("ResNetOptions: {} must be at least 1, not {}", name, value));
 }
 
 }  // namespace

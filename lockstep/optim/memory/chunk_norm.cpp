@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/abs.h>
 #include <ATen/ops/view_as_real.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
@@ -125,8 +126,10 @@ double norm_of_chunks(const std::vector<double>& sums, const std::vector<size_t>
 
 void check_norm(double norm, bool error_if_nonfinite) {
   if (!error_if_nonfinite || std::isfinite(norm)) return;
-  throw Error("clip_grad_norm_: the total norm of the gradients is " + std::to_string(norm) +
-              ", so they cannot be clipped; leave error_if_nonfinite out to scale them all the same");
+  throw Error(
+      fmt::format("clip_grad_norm_: the total norm of the gradients is {}, so they cannot be clipped; leave "
+                  "error_if_nonfinite out to scale them all the same",
+                  norm));
 }
 
 }  // namespace lockstep::detail

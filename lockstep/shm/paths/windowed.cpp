@@ -77,7 +77,7 @@ bool process_block(Board& board, Operation& operation) {
     const Range own = slice_of_range(block_range(block, operation.bytes()), board.rank(), board.size());
     if (own.size() > 0) reduce_range(board, operation, own, operation.data + own.begin);
   } else if (operation.what.kind == OpKind::reduce_scatter) {
-    reduce_own_blocks(board, operation, range);
+    reduce_own_parts(board, operation, range);
   } else {
     const auto [copies, copy_count] = copies_of(board, operation);
     for (size_t i = 0; i < copy_count; ++i) {

@@ -34,7 +34,7 @@ void execute_alone(Board& board, Operation& operation) {
       if (operation.root() != board.rank()) return;
       return reduce_alone(board, operation, 0, operation.what.count, operation.data);
     case OpKind::reduce_scatter:
-      return reduce_own_blocks(board, operation, {0, operation.bytes()});
+      return reduce_own_parts(board, operation, {0, operation.bytes()});
     default:
       break;
   }
@@ -58,8 +58,8 @@ std::pair<const Copy*, size_t> copies_of(Board& board, Operation& operation) {
   return {operation.copies, operation.copy_count};
 }
 
-void reduce_own_blocks(const Board& board, const Operation& operation, Range within) {
-  const auto reduce_block = [&](Range block, std::byte* destination) {
+void reduce_own_parts(const Board& board, const Operation& operation, Range within) {
+  const auto reduce_part = [&](Range block, std::byte* destination) {
     const Range wanted = intersection(within, block);
     reduce_alone(board, operation, wanted.begin / operation.element(), wanted.size() / operation.element(),
                  destination + (wanted.begin - block.begin));
@@ -67,12 +67,12 @@ void reduce_own_blocks(const Board& board, const Operation& operation, Range wit
   if (operation.output != nullptr) {
     const size_t bytes = operation.bytes() / static_cast<size_t>(board.size());
     const size_t first = static_cast<size_t>(board.rank()) * bytes;
-    return reduce_block({first, first + bytes}, operation.output);
+    return reduce_part({first, first + bytes}, operation.output);
   }
   for (size_t i = 0; i < operation.part_count; ++i) {
     const Part& part = operation.parts[i];
     const size_t first = part.first * operation.element();
-    reduce_block({first, first + part.count * operation.element()}, operation.data + first);
+    reduce_part({first, first + part.count * operation.element()}, operation.data + first);
   }
 }
 

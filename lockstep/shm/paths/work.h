@@ -18,7 +18,7 @@ void execute_alone(Board& board, Operation& operation);
 std::pair<const Copy*, size_t> copies_of(Board& board, Operation& operation);
 
 /// What a reduce_scatter leaves at this rank, as far as it lies `within` a part of what the ranks send.
-void reduce_own_blocks(const Board& board, const Operation& operation, Range within);
+void reduce_own_parts(const Board& board, const Operation& operation, Range within);
 
 /// Reduces a part of everybody's buffer into everybody's, or the root's. `own`: this rank's part.
 void reduce_range(const Board& board, const Operation& operation, Range range, std::byte* own);

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 
@@ -18,12 +20,13 @@ RecordFile::RecordFile(std::filesystem::path path, std::string_view content)
     std::error_code error;
     std::filesystem::create_directories(path_.parent_path(), error);
     if (error) {
-      throw FileError("cannot create directory " + path_.parent_path().string() + ": " + error.message());
+      throw FileError(
+          fmt::format("cannot create directory {}: {}", path_.parent_path().string(), error.message()));
     }
   }
   write_file_atomically(path_, content);
   fd_.reset(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
-  if (!fd_.valid()) throw FileError("cannot open " + path_.string() + ": " + std::strerror(errno));
+  if (!fd_.valid()) throw FileError(fmt::format("cannot open {}: {}", path_.string(), std::strerror(errno)));
 }
 
 void RecordFile::replace(std::string_view content) {
@@ -38,10 +41,10 @@ void RecordFile::replace(std::string_view content) {
   next.path_ = sibling;
   next.fd_.reset(::open(sibling.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
   try {
-    if (!next.fd_.valid()) throw FileError("cannot open " + sibling + ": " + std::strerror(errno));
+    if (!next.fd_.valid()) throw FileError(fmt::format("cannot open {}: {}", sibling, std::strerror(errno)));
     next.append(content);
     if (::rename(sibling.c_str(), path_.c_str()) != 0) {
-      throw FileError("cannot replace " + path_.string() + ": " + std::strerror(errno));
+      throw FileError(fmt::format("cannot replace {}: {}", path_.string(), std::strerror(errno)));
     }
   } catch (...) {
     ::unlink(sibling.c_str());
@@ -60,9 +63,10 @@ void RecordFile::append(std::string_view record) {
       const int cause = errno;
       // Half a record at the end would hide what a resumed run writes behind it.
       if (::ftruncate(fd_.get(), static_cast<off_t>(size_)) != 0) {
-        throw FileError("cannot write and cannot shorten " + path_.string() + ": " + std::strerror(cause));
+        throw FileError(
+            fmt::format("cannot write and cannot shorten {}: {}", path_.string(), std::strerror(cause)));
       }
-      throw FileError("cannot write " + path_.string() + ": " + std::strerror(cause));
+      throw FileError(fmt::format("cannot write {}: {}", path_.string(), std::strerror(cause)));
     }
     written += static_cast<size_t>(count);
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include <fmt/format.h>
+
 #include "lockstep/tracking/progress/progress_line.h"
 
 namespace lockstep {
@@ -48,7 +50,8 @@ std::vector<std::string> ProgressBar::fields() const {
   if (!is_bytes) all[0] += " " + options_.unit;
   if (!text_.empty()) all.push_back(text_);
   if (done_ < options_.total && rate > 0) {
-    all.push_back(format_duration(static_cast<double>(options_.total - done_) / rate) + " left");
+    all.push_back(
+        fmt::format("{} left", format_duration(static_cast<double>(options_.total - done_) / rate)));
   } else {
     all.push_back(format_duration(seconds));
   }

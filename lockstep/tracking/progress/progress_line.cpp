@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include <fmt/format.h>
+
 namespace lockstep {
 namespace {
 
@@ -89,7 +91,7 @@ std::string render_bar(const std::string& label, std::optional<double> share, st
   const int room = columns - width_of() - frame;
   std::string line = head;
   if (share && room >= kShortestBar)
-    line += " |" + draw_bar(*share, std::min(room, kLongestBar), unicode) + "|";
+    line += fmt::format(" |{}|", draw_bar(*share, std::min(room, kLongestBar), unicode));
   for (const auto& field : fields) {
     if (!line.empty()) line += "  ";
     line += field;

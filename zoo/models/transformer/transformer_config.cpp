@@ -59,7 +59,7 @@ std::string TransformerConfig::to_json() const {
 
 TransformerConfig TransformerConfig::from_file(const std::filesystem::path& path) {
   const auto json = nlohmann::json::parse(read_file(path), nullptr, false);
-  if (!json.is_object()) throw FileError(fmt::format("{} is no JSON object", path.string()));
+  if (!json.is_object()) throw FileError(fmt::format("{} is not a JSON object", path.string()));
   if (json.value("model_type", nlohmann::json()) != kModelType) {
     throw FileError(
         fmt::format("{}: model_type must be \"{}\"; is this the directory of another kind of model?",
