@@ -154,6 +154,8 @@ void save(const std::filesystem::path& directory, const std::vector<Part>& parts
   throw_on_all(place, error_of([&] {
                  Snapshot snapshot = writer->snapshot();
                  for (const Part& part : parts) part.add_to(snapshot, place.rank, place.world_size);
+                 if (place.rank == 0 && options.record != RunRecord())
+                   snapshot.add_text(kRunRecordName, options.record.to_json());
                  writer->begin(*step, std::move(snapshot));
                  wait_for(*writer, options.timeout);
                }));
@@ -196,7 +198,30 @@ void check_shared_folder(const std::filesystem::path& folder, const ProcessGroup
                   folder.string(), fmt::join(without, ", "), without.size() == 1 ? "es" : ""));
 }
 
+RunRecord read_record(const Checkpoint& checkpoint) {
+  if (!checkpoint.has(kRunRecordName)) return {};
+  return RunRecord::from_json(checkpoint.read_text(kRunRecordName),
+                              (checkpoint.path() / kRunRecordName).string());
+}
+
+void check_record(const Checkpoint& checkpoint, RunRecord& record,
+                  const std::set<RecordKind>& resume_anyway) {
+  const std::string place = checkpoint.path().string();
+  if (!checkpoint.has(kRunRecordName)) {
+    log::warning(
+        fmt::format("{} has no {}: whether it is of the same run is not known", place, kRunRecordName));
+    return;
+  }
+  const RunRecord saved = read_record(checkpoint);
+  const RecordCheck found = check(compare(saved, record), resume_anyway);
+  refuse_changes(found.refused, place, "resume_anyway ");
+  for (const auto& each : found.said) log::warning(describe(each));
+  for (const auto& each : saved.resumed_anyway()) record.add(each);
+  if (!found.allowed.empty()) record.add(describe_resume(checkpoint.step(), found.allowed));
+}
+
 void load(const Checkpoint& checkpoint, const std::vector<Part>& parts, LoadPartsOptions options) {
+  if (options.record != nullptr) check_record(checkpoint, *options.record, options.resume_anyway);
   const Place place = place_in(options.process_group);
   for (const Part& part : parts) part.load_from(checkpoint, place.rank, place.world_size);
 }

@@ -17,6 +17,7 @@
 
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/files.h"
+#include "lockstep/checkpoint/run_record.h"
 #include "lockstep/checkpoint/snapshot.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/state/stateful.h"
@@ -74,10 +75,11 @@ class Part {
 struct SaveOptions {
   /// The ranks that save together; default: the group that lockstep::init() made, else this process alone.
   std::optional<ProcessGroup> process_group{};
-  int save_total_limit = 0;                      ///< WriterOptions::save_total_limit
-  std::set<std::string> kept{};                  ///< names that the limit spares: "checkpoint-100"
-  uint64_t max_shard_bytes = 5'000'000'000;      ///< SnapshotOptions::max_shard_bytes
-  std::shared_ptr<Files> files = posix_files();  ///< the file system; tests make it fail
+  int save_total_limit = 0;      ///< WriterOptions::save_total_limit
+  std::set<std::string> kept{};  ///< names that the limit spares: "checkpoint-100"
+  RunRecord record{};            ///< what the weights mean, for load(); empty: the checkpoint has none
+  uint64_t max_shard_bytes = 5'000'000'000;                      ///< SnapshotOptions::max_shard_bytes
+  std::shared_ptr<Files> files = posix_files();                  ///< the file system; tests make it fail
   std::chrono::milliseconds timeout = std::chrono::minutes(30);  ///< of writing, and of publishing
 };
 
@@ -92,13 +94,25 @@ void save(const std::filesystem::path& directory, const std::vector<Part>& parts
 /// ranks; blocks.
 void check_shared_folder(const std::filesystem::path& folder, const ProcessGroup& group);
 
+/// The record that save() was given; empty if it was given none. Throws FileError.
+RunRecord read_record(const Checkpoint& checkpoint);
+
+/// Compares `record` with the checkpoint's, for a run that goes on from it, before the program writes anything. Throws ValueError
+/// with every old and new value unless `resume_anyway` allows them; then `record` notes what differed, for the next save().
+/// It takes in the history of the checkpoint's. A checkpoint without a record is a warning in the log. Not collective: each
+/// rank calls it.
+void check_record(const Checkpoint& checkpoint, RunRecord& record,
+                  const std::set<RecordKind>& resume_anyway = {});
+
 /// How load() reads.
 struct LoadPartsOptions {
   std::optional<ProcessGroup> process_group{};  ///< as SaveOptions::process_group
+  RunRecord* record = nullptr;                  ///< check_record() is called with it first; null: it is not
+  std::set<RecordKind> resume_anyway{};         ///< of check_record()
 };
 
 /// Loads every one of `parts`. Not collective: each rank calls it. Throws FileError for what the checkpoint
-/// lacks, ValueError for what does not fit; then some parts may be loaded. Blocks.
+/// lacks, ValueError for what does not fit; then some parts may be loaded, but none if the record does not fit. Blocks.
 void load(const Checkpoint& checkpoint, const std::vector<Part>& parts, LoadPartsOptions options = {});
 /// Verifies `directory` first and then loads `parts` from it in the same way.
 void load(const std::filesystem::path& directory, const std::vector<Part>& parts,

@@ -135,6 +135,15 @@ std::string describe(const RecordDifference& difference) {
   return fmt::format("{}: {} in the checkpoint, now {}", difference.name, difference.saved, difference.now);
 }
 
+ResumedAnyway describe_resume(int64_t step, const std::vector<RecordDifference>& allowed) {
+  ResumedAnyway resumed{.step = step};
+  for (const auto& each : allowed) {
+    resumed.kinds.insert(each.kind);
+    resumed.differences.push_back(describe(each));
+  }
+  return resumed;
+}
+
 void RunRecord::set(const std::string& name, RecordKind kind, std::string_view text) {
   entries_[name] = {kind, to_line(json(std::string(text)))};
 }
@@ -227,8 +236,9 @@ RecordCheck check(std::vector<RecordDifference> differences, const std::set<Reco
   return sorted;
 }
 
-std::string describe_refusal(const std::vector<RecordDifference>& refused, const std::string& place,
-                             const std::string& how) {
+void refuse_changes(const std::vector<RecordDifference>& refused, const std::string& place,
+                    const std::string& how) {
+  if (refused.empty()) return;
   std::vector<std::string> texts;
   std::set<RecordKind> kinds;
   for (const auto& each : refused) {
@@ -240,9 +250,10 @@ std::string describe_refusal(const std::vector<RecordDifference>& refused, const
   texts.resize(texts.size() - more);
   std::vector<std::string> names;
   for (const auto kind : kinds) names.emplace_back(name_of(kind));
-  return fmt::format("{} is of another run: {}{}; resume with what it had, or allow it with {}{}", place,
-                     fmt::join(texts, "; "), more > 0 ? fmt::format("; and {} more", more) : std::string(),
-                     how, fmt::join(names, ","));
+  throw ValueError(
+      fmt::format("{} is of another run: {}{}; resume with what that run had, or allow the change with {}{}",
+                  place, fmt::join(texts, "; "),
+                  more > 0 ? fmt::format("; and {} more", more) : std::string(), how, fmt::join(names, ",")));
 }
 
 }  // namespace lockstep::checkpoint

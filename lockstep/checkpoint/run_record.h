@@ -46,10 +46,13 @@ std::string describe(const RecordDifference& difference);
 /// A resume that went on although something differed.
 struct ResumedAnyway {
   int64_t step = 0;                      ///< of the checkpoint it resumed from
-  std::set<RecordKind> kinds{};          ///< what --resume-anyway named
+  std::set<RecordKind> kinds{};          ///< of those that differed
   std::vector<std::string> differences;  ///< as describe() says them
   bool operator==(const ResumedAnyway&) const = default;
 };
+
+/// What the record of a run notes that resumes from `step` although the `allowed` entries differ. Pure.
+ResumedAnyway describe_resume(int64_t step, const std::vector<RecordDifference>& allowed);
 
 /// Named values of a run. Two runs with equal entries give the same meaning to the same weights. A value; equality
 /// compares entries and history.
@@ -125,9 +128,9 @@ struct RecordCheck {
 /// Sorts differences by what a resume does about them. Pure.
 RecordCheck check(std::vector<RecordDifference> differences, const std::set<RecordKind>& anyway);
 
-/// The error of a resume that is refused: every difference, and the flag that allows them. Pure.
-/// `place`: the checkpoint. `how`: how the user allows it, "--resume-anyway ".
-std::string describe_refusal(const std::vector<RecordDifference>& refused, const std::string& place,
-                             const std::string& how);
+/// Throws ValueError with every old and new value if something is `refused`. `place`: the checkpoint. `how`: how the user allows
+/// it; the kinds follow: "--resume-anyway ". Pure.
+void refuse_changes(const std::vector<RecordDifference>& refused, const std::string& place,
+                    const std::string& how);
 
 }  // namespace lockstep::checkpoint

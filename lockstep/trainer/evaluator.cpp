@@ -13,7 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/comm/objects.h"
-#include "lockstep/data/loader.h"
+#include "lockstep/data/data_loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/optim/autocast.h"
 #include "lockstep/tracking/progress/progress_bar.h"
@@ -110,7 +110,7 @@ void Evaluator::add_batch(Loss loss, const std::vector<int64_t>& numbers, bool g
 
 void Evaluator::run_share(const Dataset& dataset, std::vector<int64_t> indices,
                           const std::function<void()>& on_batch, bool gathers, Share& share) {
-  Loader loader(dataset, std::move(indices),
+  DataLoader loader(dataset, std::move(indices),
                 {.batch_size = options_.arguments.per_device_eval_batch_size,
                  .num_workers = options_.arguments.dataloader_num_workers,
                  .prefetch_factor = options_.arguments.dataloader_prefetch_factor});

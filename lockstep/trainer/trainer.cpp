@@ -5,8 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/main.h"
+#include "lockstep/base/record_errors.h"
 #include "lockstep/checkpoint/module_file.h"
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/job/launch_environment.h"
@@ -158,8 +160,20 @@ Metrics Trainer::Impl::train() {
   std::optional<StopSignals> signals;
   if (arguments.saves()) signals.emplace();
   if (training) training->drop_checkpoint();
-  training = std::make_unique<detail::TrainingRun>(*this, find_resume_point(arguments, group));
+  training = std::make_unique<detail::TrainingRun>(*this, open());
   return training->run();
+}
+
+// The program's, in the first training, if it has opened the run.
+std::optional<ResumePoint> Trainer::Impl::open() {
+  OpenedRun run =
+      parts.opened_run ? *std::exchange(parts.opened_run, std::nullopt) : open_run(arguments, group);
+  lock = run.lock();
+  std::optional<ResumePoint> point;
+  if (run.checkpoint()) {
+    on_all_ranks(group, [&] { point = read_resume_point(*run.checkpoint(), arguments, group.rank() == 0); });
+  }
+  return point;
 }
 
 Metrics Trainer::evaluate(const Dataset& dataset, const std::string& prefix) {
@@ -183,6 +197,19 @@ void Trainer::log(Metrics values) { impl_->log(std::move(values)); }
 
 Metrics Trainer::last_evaluation() const {
   return impl_->training ? impl_->training->last_evaluation() : Metrics();
+}
+
+void Trainer::check_saved() const {
+  if (!impl_->training || impl_->training->save_failure().empty()) return;
+  const FileError error(fmt::format("{}; what the program has saved after the training is complete in {}",
+                                    impl_->training->save_failure(), impl_->arguments.output_dir.string()));
+  if (impl_->group.rank() == 0) {
+    print_error(error);
+    record_error(error, 0);
+  }
+  impl_->group
+      .barrier();  // a launcher ends all ranks at the first exit: nobody leaves before the others are here
+  throw ReportedError(error.what(), job::kSaveFailedCode);
 }
 
 int64_t Trainer::first_step() const { return impl_->training ? impl_->training->first_step() : 0; }

@@ -166,11 +166,18 @@ class Trainer {
   /// train_steps_per_second (not if no step was left), epoch, and total_flos, which is 0 (operations are not counted;
   /// Hugging Face's files have the key).
   /// Throws Error naming step and rank when a loss or a gradient is not finite, and ValueError when
-  /// output_dir holds another run (output_dir.h), each as on_all_ranks does.
+  /// output_dir holds another run (output_dir.h) or another job trains in it, and when the run is another one than that of
+  /// the checkpoint (docs/trainer.md), each as on_all_ranks does.
   ///
   /// Unless save_strategy is no, SIGTERM, SIGUSR1 and SIGINT end it after the step that runs: when a checkpoint is
-  /// saved it throws ReportedError, with which run_main() exits with 75, or 130 after SIGINT.
+  /// saved it throws ReportedError, with which run_main() exits with 75, or 130 after SIGINT; with 74 when it could not be
+  /// saved.
   Metrics train();
+
+  /// For the end of a program, when its results are saved: if save_failure is continue and the last checkpoint of train()
+  /// could not be saved, rank 0 prints why, and all ranks throw ReportedError, with which run_main() exits with 74. Called
+  /// by all ranks; blocks.
+  void check_saved() const;
 
   /// Loss, metrics and speed over each sample of `dataset` exactly once, under "<prefix>_loss" and so on, and
   /// epoch; also logged. Throws ValueError for an empty dataset.

@@ -7,7 +7,9 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/trainer/arguments/training_arguments_table.h"
 #include "lockstep/trainer/checkpoints/best_model.h"
+#include "lockstep/trainer/checkpoints/changed_run.h"
 
 namespace lockstep {
 namespace {
@@ -51,25 +53,21 @@ TEST(TrainingPosition, IsReadAsItWasWritten) {
 TEST(AdaptTo, KeepsTheSamplesOfAStepWithAnotherNumberOfRanks) {
   TrainingArguments arguments;
   arguments.per_device_train_batch_size = 8;
-  EXPECT_EQ(adapt_to(position(), 4, 200, arguments), "");
+  EXPECT_EQ(adapt_to(position(), 4, arguments), "");
   EXPECT_EQ(arguments.gradient_accumulation_steps, 1);
   EXPECT_EQ(
-      adapt_to(position(), 2, 200, arguments),
+      adapt_to(position(), 2, arguments),
       "2 ranks instead of 4: gradient_accumulation_steps is 2, so that a step has 32 samples as before");
   EXPECT_EQ(arguments.gradient_accumulation_steps, 2);
-  EXPECT_EQ(adapt_to(position(), 2, 200, arguments), "");
+  EXPECT_EQ(adapt_to(position(), 2, arguments), "");
   EXPECT_NE(message([&] {
-              adapt_to(position(), 3, 200, arguments);
+              adapt_to(position(), 3, arguments);
             }).find("choose a per-device batch size that divides them"),
             std::string::npos);
-  EXPECT_NE(message([&] { adapt_to(position(), 4, 200, arguments); })
+  EXPECT_NE(message([&] { adapt_to(position(), 4, arguments); })
                 .find("the checkpoint's steps have 32 samples; 4 ranks with "
                       "--per-device-train-batch-size 8 and "
                       "--gradient-accumulation-steps 2 make 64"),
-            std::string::npos);
-  EXPECT_NE(message([&] {
-              adapt_to(position(), 2, 199, arguments);
-            }).find("trained on 200 samples, but the training set has 199"),
             std::string::npos);
 }
 
@@ -82,15 +80,99 @@ TEST(CheckPlan, RefusesAnEpochOfOtherSamples) {
   EXPECT_NE(message([&] { check_plan(position(), plan); }).find("dataloader_drop_last"), std::string::npos);
 }
 
-TEST(ChangedArguments, NamesWhatChangesTheRun) {
+TEST(MoveTo, AnotherEpochLengthKeepsTheNumberOfSteps) {
+  TrainingPlan plan;
+  plan.update_steps_per_epoch = 7;
+  plan.samples_per_epoch = 201;
+  auto moved = position();
+  move_to(moved, plan, 12, 201);
+  EXPECT_EQ(moved.epoch, 1);
+  EXPECT_EQ(moved.update_steps_done, 5);
+  EXPECT_EQ(moved.dataset_size, 201);
+  EXPECT_EQ(moved.samples_per_epoch, 201);
+  plan.update_steps_per_epoch = 10;
+  move_to(moved, plan, 12, 300);
+  EXPECT_EQ(moved.epoch, 1);
+  EXPECT_EQ(moved.update_steps_done, 2);
+}
+
+checkpoint::RunRecord record_of(const TrainingArguments& arguments) {
+  return make_trainer_record(arguments, 200, 2, 1);
+}
+
+TEST(CompareRuns, SaysWhichArgumentTakesEffect) {
   TrainingArguments before, now;
   now.output_dir = "elsewhere";
   now.logging_steps = 7;
   now.save_steps = 9;
-  EXPECT_EQ(changed_arguments(to_json(before), now), "");
+  const auto compare_now = [&] {
+    return compare_runs(record_of(before), record_of(now), to_json(before), now, /*within_epoch=*/true);
+  };
+  EXPECT_EQ(describe_changed_arguments(compare_now()), "");
   now.learning_rate = 1e-3;
+  now.lr_scheduler_type = "cosine";
+  EXPECT_EQ(
+      describe_changed_arguments(compare_now()),
+      "warning: other arguments than the checkpoint's run had; the old value takes effect: learning_rate 5e-05 "
+      "(not 0.001); the new value takes effect: lr_scheduler_type \"cosine\" (was \"linear\")");
+  now.lr_scheduler_type = "reduce_lr_on_plateau";
+  EXPECT_NE(message([&] { compare_now(); }).find("give --lr-scheduler-type linear"), std::string::npos);
+  keep_arguments(to_json(before), now);
+  EXPECT_EQ(now.learning_rate, 5e-5);
+  EXPECT_EQ(now.lr_scheduler_type, "reduce_lr_on_plateau");
+}
+
+TEST(CompareRuns, SeedAndSamplingAreRefusedUnlessAllowed) {
+  TrainingArguments before, now;
+  const auto refused = [&](bool within_epoch) {
+    return compare_runs(record_of(before), record_of(now), to_json(before), now, within_epoch).record.refused;
+  };
+  now.data_seed = 42;  // as the seed: nothing changes
+  EXPECT_TRUE(refused(true).empty());
   now.seed = 43;
-  EXPECT_EQ(changed_arguments(to_json(before), now), "learning_rate 5e-05 -> 0.001, seed 42 -> 43");
+  EXPECT_EQ(refused(true).size(), 1U) << "data_seed is still 42";
+  now.data_seed.reset();
+  EXPECT_EQ(refused(false).size(), 2U);
+  now.resume_anyway = "seed";
+  EXPECT_TRUE(refused(true).empty());
+  now.train_sampling_strategy = TrainSamplingStrategy::sequential;
+  ASSERT_EQ(refused(true).size(), 1U);
+  EXPECT_EQ(describe(refused(true)[0]),
+            "train_sampling_strategy: \"random\" in the checkpoint, now \"sequential\"");
+  EXPECT_TRUE(refused(false).empty()) << "between epochs another order is harmless";
+}
+
+TEST(CompareRuns, TheBestModelOfAnotherMetricNoLongerCounts) {
+  TrainingArguments before, now;
+  const auto forgets = [&] {
+    return compare_runs(record_of(before), record_of(now), to_json(before), now, false).forgets_best;
+  };
+  now.metric_for_best_model = "eval_loss";
+  EXPECT_FALSE(forgets()) << "it is the default";
+  now.greater_is_better = true;
+  EXPECT_TRUE(forgets());
+}
+
+TEST(ResumeRows, ThereIsOneForEachArgumentInItsOrder) {
+  const auto arguments = training_argument_rows();
+  const auto rows = training_resume_rows();
+  ASSERT_EQ(rows.size(), arguments.size());
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_STREQ(rows[i].name, arguments[i].name);
+}
+
+TEST(ResumeSource, TakesTheWordsOfTransformers) {
+  TrainingArguments arguments;
+  const auto source = [&](const char* text) {
+    arguments.resume_from_checkpoint = text;
+    return resume_source(arguments);
+  };
+  EXPECT_EQ(source(""), ResumeSource::start);
+  EXPECT_EQ(source("False"), ResumeSource::start);
+  EXPECT_EQ(source("True"), ResumeSource::newest_or_start);
+  EXPECT_EQ(source("true"), ResumeSource::newest_or_start);
+  EXPECT_EQ(source("auto"), ResumeSource::newest_or_start);
+  EXPECT_EQ(source("latest"), ResumeSource::newest);
+  EXPECT_EQ(source("out/checkpoint-4"), ResumeSource::path);
 }
 
 TEST(NoteBest, TakesStrictImprovementsOnly) {

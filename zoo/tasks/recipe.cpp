@@ -114,20 +114,31 @@ int run_recipe(const char* name, const std::function<int()>& body) {
 std::optional<RecipeRun> start_recipe(const RecipeProgram& program, TrainingArguments& args, int argc,
                                       char** argv) {
   std::filesystem::path log_sample_ids;
+  bool shows_effects = false;
+  checkpoint::RunRecord record;
   // Every rank finds the same mistake in the flags; it is reported once the ranks can agree who speaks.
   std::optional<ValueError> mistake;
   try {
+    std::optional<RecipeFlags> flags;
     const auto add_flags = [&](CommandLine command_line) {
-      if (program.add_flags) program.add_flags(command_line);
-      command_line
-          .add_option("--log-sample-ids", log_sample_ids,
-                      "Write the samples of every step and rank to this file")
+      flags.emplace(command_line);
+      if (program.add_flags) program.add_flags(*flags);
+      flags
+          ->add_option("--log-sample-ids", log_sample_ids,
+                       "Write the samples of every step and rank to this file", OnResume::takes_new())
           .type_name("FILE");
+      command_line.add_flag("--show-resume-effects", shows_effects,
+                            "Print what a resume does if one of these flags changes, and end.");
       add_training_flags(command_line, args);
     };
     if (!parse_command_line(program.name, program.description, add_flags, argc, argv)) return std::nullopt;
+    if (shows_effects) {
+      if (env::get_int("RANK").value_or(0) == 0) fmt::print("{}", describe_resume(flags->rows()));
+      return std::nullopt;
+    }
     args.validate();
     if (program.check_flags) program.check_flags();
+    record = flags->record();
   } catch (const ValueError& error) {
     mistake = error;
   }
@@ -139,7 +150,7 @@ std::optional<RecipeRun> start_recipe(const RecipeProgram& program, TrainingArgu
   on_all_ranks(world, [&] {
     if (mistake) throw *mistake;
   });
-  return RecipeRun{.world = std::move(world), .log_sample_ids = std::move(log_sample_ids)};
+  return RecipeRun{.world = std::move(world), .log_sample_ids = std::move(log_sample_ids), .flags = std::move(record)};
 }
 
 void make_output_dir(const RecipeRun& run, const TrainingArguments& args, int64_t train_size,
@@ -182,6 +193,7 @@ void train_and_test(const RecipeRun& run, Trainer& trainer, const Datasets& data
                     const WritePredictions& write_predictions) {
   try {
     train_evaluate_predict(run.world, trainer, data, write_predictions);
+    trainer.check_saved();
   } catch (const std::exception& error) {
     detail::note_failure(trainer, error);
     throw;

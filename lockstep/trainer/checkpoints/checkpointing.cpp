@@ -71,15 +71,15 @@ void Checkpointing::fail() {
   writer_->discard();
   group_.barrier();  // all have discarded it before any writes it again
   phase_ = Phase::idle;
+  std::string reason;
   for (const auto& error : errors) {
-    if (!error.empty()) last_failure_ = error;
+    if (!error.empty()) reason = error;
   }
-  const std::string text =
-      fmt::format("{} could not be saved: {}", checkpoint::checkpoint_name(step_), last_failure_);
+  last_failure_ = fmt::format("{} could not be saved: {}", checkpoint::checkpoint_name(step_), reason);
   if (on_failure_ == "stop") {
-    on_all_ranks(group_, [&] { throw FileError(text); });
+    on_all_ranks(group_, [&] { throw FileError(last_failure_); });
   }
-  tell_(text + "; training goes on");
+  tell_(last_failure_ + "; training goes on");
 }
 
 void Checkpointing::wait(bool gives_up) {
@@ -104,15 +104,6 @@ void Checkpointing::begin(int64_t step, checkpoint::Snapshot snapshot, std::set<
   has_told_ = false;
   phase_ = Phase::writing;
   writer_->begin(step, std::move(snapshot));
-}
-
-void Checkpointing::finish() {
-  wait(false);
-  on_all_ranks(group_, [&] {
-    if (last_failure_.empty()) return;
-    throw FileError(fmt::format("the last checkpoint, {}, could not be saved: {}",
-                                checkpoint::checkpoint_name(step_), last_failure_));
-  });
 }
 
 }  // namespace lockstep

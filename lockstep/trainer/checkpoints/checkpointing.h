@@ -42,9 +42,11 @@ class Checkpointing {
   checkpoint::Snapshot snapshot();
   /// Writes them in the background. `kept`: checkpoints that stay whatever save_total_limit.
   void begin(int64_t step, checkpoint::Snapshot snapshot, std::set<std::string> kept);
-  /// Blocks until nothing is in flight. Throws as advance() does, and FileError as on_all_ranks does when the last
-  /// checkpoint could not be saved.
-  void finish();
+  /// Blocks until nothing is in flight. Throws as advance() does.
+  void finish() { wait(false); }
+  /// Why the newest checkpoint could not be saved, on all ranks: "checkpoint-20 could not be saved: ..."; empty: it was, or is being
+  /// written.
+  const std::string& last_failure() const { return last_failure_; }
 
  private:
   enum class Phase { idle, writing, committing };
@@ -58,9 +60,9 @@ class Checkpointing {
   Phase phase_ = Phase::idle;
   int64_t step_ = -1;
   std::set<std::string> kept_{};
-  bool gives_up_ = false;       ///< a failed save is not tried again
-  bool has_told_ = false;       ///< that this save is tried again
-  std::string last_failure_{};  ///< of the newest checkpoint, on all ranks; empty: it did not fail
+  bool gives_up_ = false;  ///< a failed save is not tried again
+  bool has_told_ = false;  ///< that this save is tried again
+  std::string last_failure_{};
 };
 
 }  // namespace lockstep

@@ -4,16 +4,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <nlohmann/json.hpp>
-#include <set>
+#include <algorithm>
+#include <cctype>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
-#include "lockstep/checkpoint/folder.h"
+#include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/module_file.h"
-#include "lockstep/checkpoint/publish.h"
-#include "lockstep/comm/all_ranks.h"
+#include "lockstep/checkpoint/parts.h"
+#include "lockstep/trainer/checkpoints/changed_run.h"
 
 namespace lockstep {
 namespace {
@@ -38,49 +37,6 @@ void visit(Position& position, F f) {
   f("dataset_size", position.dataset_size);
   f("sampler_batch_size", position.sampler_batch_size);
   f("sampler_accumulation_steps", position.sampler_accumulation_steps);
-}
-
-/// Arguments that say how a run is shown, saved and spread, not what it computes.
-bool changes_nothing(const std::string& name) {
-  static const std::set<std::string> names = {"output_dir",
-                                              "overwrite_output_dir",
-                                              "resume_from_checkpoint",
-                                              "logging_strategy",
-                                              "logging_steps",
-                                              "logging_first_step",
-                                              "disable_tqdm",
-                                              "model_summary",
-                                              "save_strategy",
-                                              "save_steps",
-                                              "save_total_limit",
-                                              "save_only_model",
-                                              "save_failure",
-                                              "load_best_model_at_end",
-                                              "per_device_eval_batch_size",
-                                              "per_device_train_batch_size",
-                                              "gradient_accumulation_steps",
-                                              "dataloader_num_workers",
-                                              "dataloader_prefetch_factor",
-                                              "ddp_bucket_cap_mb",
-                                              "ddp_backend",
-                                              "ddp_timeout",
-                                              "zero_redundancy_optimizer",
-                                              "max_time",
-                                              "project"};
-  return names.contains(name) || name.starts_with("report_") || name.starts_with("run_");
-}
-
-checkpoint::Checkpoint choose(const TrainingArguments& arguments) {
-  const std::string& wanted = arguments.resume_from_checkpoint;
-  if (wanted != "latest" && wanted != "auto") return checkpoint::open(wanted);
-  auto found = checkpoint::latest(arguments.output_dir);
-  if (!found) {
-    throw ValueError(
-        fmt::format("--resume-from-checkpoint latest: {} has no complete checkpoint; give auto to begin "
-                    "at the start where there is none",
-                    arguments.output_dir.string()));
-  }
-  return std::move(*found);
 }
 
 /// The folder may have another name now, or be named from another working directory.
@@ -122,56 +78,44 @@ TrainingPosition TrainingPosition::from(const StateDict& state) {
   return position;
 }
 
-std::optional<ResumePoint> find_resume_point(const TrainingArguments& arguments, const ProcessGroup& group) {
-  if (arguments.resume_from_checkpoint.empty()) return std::nullopt;
-  std::string path;  // empty: there is none
-  on_all_ranks(group, [&] {
-    if (group.rank() != 0) return;
-    const std::string& wanted = arguments.resume_from_checkpoint;
-    if (arguments.saves() && (wanted == "auto" || wanted == "latest") &&
-        std::filesystem::is_directory(arguments.output_dir)) {
-      // Checkpointing does so too, but then a replaced one would get its name back between being found and being read.
-      checkpoint::clean(*checkpoint::posix_files(), arguments.output_dir);
-    }
-    if (wanted == "auto") {
-      const auto found = checkpoint::latest(arguments.output_dir);
-      if (found) path = found->path().string();
-      if (!found && !checkpoint::candidates(arguments.output_dir).empty()) {
-        throw FileError(fmt::format(
-            "--resume-from-checkpoint auto: {} has checkpoints, but none can be used (see the warnings); repair or "
-            "remove them to begin at the start",
-            arguments.output_dir.string()));
-      }
-    } else {
-      path = choose(arguments).path().string();
-    }
-  });
-  path = group.broadcast_bytes(path);
-  if (path.empty()) return std::nullopt;
-  std::optional<ResumePoint> point;
-  on_all_ranks(group, [&] {
-    auto checkpoint = checkpoint::open(path, {.verify = false});  // rank 0 has done so
-    if (!checkpoint.has_tensors("training_state")) {
-      throw ValueError(
-          fmt::format("{} cannot be resumed from: it holds the model alone (save_only_model)", path));
-    }
-    auto state =
-        trainer_state_from_json(checkpoint.read_text("trainer_state.json"), path + "/trainer_state.json");
-    find_best_again(state, checkpoint.path(), arguments, group.rank() == 0);
-    StateDict training = checkpoint.read_state("training_state");
-    const auto position = TrainingPosition::from(training.part("position"));
-    point.emplace(ResumePoint{std::move(checkpoint), std::move(state), std::move(training), position});
-  });
-  return point;
+ResumeSource resume_source(const TrainingArguments& arguments) {
+  std::string wanted = arguments.resume_from_checkpoint;
+  std::transform(wanted.begin(), wanted.end(), wanted.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (wanted.empty() || wanted == "false") return ResumeSource::start;
+  if (arguments.resume_from_checkpoint == "latest") return ResumeSource::newest;
+  if (arguments.resume_from_checkpoint == "auto" || wanted == "true") return ResumeSource::newest_or_start;
+  return ResumeSource::path;
 }
 
-std::string adapt_to(const TrainingPosition& position, int world_size, int64_t dataset_size,
-                     TrainingArguments& arguments) {
-  if (dataset_size != position.dataset_size) {
-    throw ValueError(fmt::format(
-        "the checkpoint's run trained on {} samples, but the training set has {}; resume with the same one",
-        position.dataset_size, dataset_size));
+ResumePoint read_resume_point(const checkpoint::Checkpoint& checkpoint, const TrainingArguments& arguments,
+                              bool speaks) {
+  const std::string path = checkpoint.path().string();
+  if (!checkpoint.has_tensors("training_state")) {
+    throw ValueError(
+        fmt::format("{} cannot be resumed from: it holds the model alone (save_only_model)", path));
   }
+  auto state =
+      trainer_state_from_json(checkpoint.read_text("trainer_state.json"), path + "/trainer_state.json");
+  find_best_again(state, checkpoint.path(), arguments, speaks);
+  StateDict training = checkpoint.read_state("training_state");
+  const auto position = TrainingPosition::from(training.part("position"));
+  auto saved_arguments = checkpoint.read_text("training_args.json");
+  checkpoint::RunRecord record = checkpoint::read_record(checkpoint);
+  record.add(read_argument_record(saved_arguments));
+  record.set("train_samples", checkpoint::RecordKind::data, position.dataset_size);
+  record.set("world_size", checkpoint::RecordKind::world, position.world_size);
+  if (position.threads > 0) record.set("threads", checkpoint::RecordKind::world, position.threads);
+  return {.checkpoint = checkpoint,
+          .state = std::move(state),
+          .training = std::move(training),
+          .position = position,
+          .arguments = std::move(saved_arguments),
+          .record = std::move(record),
+          .has_record = checkpoint.has(checkpoint::kRunRecordName)};
+}
+
+std::string adapt_to(const TrainingPosition& position, int world_size, TrainingArguments& arguments) {
   const int64_t micro_batch = arguments.per_device_train_batch_size * world_size;
   if (micro_batch * arguments.gradient_accumulation_steps == position.total_train_batch_size) return {};
   const bool other_ranks = world_size != position.world_size;
@@ -211,16 +155,14 @@ void check_plan(const TrainingPosition& position, const TrainingPlan& plan) {
       plan.samples_per_epoch));
 }
 
-std::string changed_arguments(const std::string& saved, const TrainingArguments& arguments) {
-  const auto before = parse_json(saved), now = parse_json(to_json(arguments));
-  std::vector<std::string> changes;
-  if (!before.is_object()) return {};
-  for (const auto& [name, value] : now.items()) {
-    const auto found = before.find(name);
-    if (found == before.end() || *found == value || changes_nothing(name)) continue;
-    changes.push_back(fmt::format("{} {} -> {}", name, dump_json(*found), dump_json(value)));
+void move_to(TrainingPosition& position, const TrainingPlan& plan, int64_t steps_done, int64_t dataset_size) {
+  if (plan.update_steps_per_epoch != position.update_steps_per_epoch) {
+    position.epoch = steps_done / plan.update_steps_per_epoch;
+    position.update_steps_done = steps_done % plan.update_steps_per_epoch;
   }
-  return fmt::format("{}", fmt::join(changes, ", "));
+  position.update_steps_per_epoch = plan.update_steps_per_epoch;
+  position.samples_per_epoch = plan.samples_per_epoch;
+  position.dataset_size = dataset_size;
 }
 
 void load_model(torch::nn::Module& module, const checkpoint::Checkpoint& checkpoint) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/run_record.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/state/state_dict.h"
 #include "lockstep/trainer/trainer_state.h"
@@ -46,26 +47,38 @@ struct ResumePoint {
   TrainerState state;
   StateDict training;  ///< training_state: the position, and what callbacks and the EMA need
   TrainingPosition position;
+  std::string arguments;         ///< training_args.json
+  checkpoint::RunRecord record;  ///< with the entries of read_argument_record()
+  bool has_record = false;       ///< a checkpoint of an earlier version has only those entries
+  bool forgets_best = false;     ///< the best model so far no longer counts: it was chosen by another metric
 };
 
-/// The checkpoint that resume_from_checkpoint names, verified once; nullopt: the training begins at its start. Called by all
-/// ranks. Throws FileError and ValueError as on_all_ranks does. Blocks.
-std::optional<ResumePoint> find_resume_point(const TrainingArguments& arguments, const ProcessGroup& group);
+/// What resume_from_checkpoint asks for.
+enum class ResumeSource : uint8_t {
+  start,            ///< nothing: also "false"
+  newest,           ///< "latest": an error if there is none
+  newest_or_start,  ///< "auto", and "true", as transformers spells it
+  path,             ///< a directory
+};
+/// "true" and "false" in any case. Pure.
+ResumeSource resume_source(const TrainingArguments& arguments);
+
+/// Reads what a training needs of a checkpoint that open_run() has verified. `speaks`: warns if the best model is no longer
+/// there. Throws FileError, and ValueError for a checkpoint that cannot be resumed from. Blocks.
+ResumePoint read_resume_point(const checkpoint::Checkpoint& checkpoint, const TrainingArguments& arguments,
+                              bool speaks);
 
 /// With another number of ranks than `position`'s: changes gradient_accumulation_steps so that a step has as many samples as
-/// before. Returns what was changed, for the user; empty: nothing. Throws ValueError where that cannot be, or where
-/// the training set has another size. Pure.
-std::string adapt_to(const TrainingPosition& position, int world_size, int64_t dataset_size,
-                     TrainingArguments& arguments);
+/// before. Returns what was changed, for the user; empty: nothing. Throws ValueError where that cannot be. Pure.
+std::string adapt_to(const TrainingPosition& position, int world_size, TrainingArguments& arguments);
 /// With deterministic_world: throws ValueError where a process has another number of threads than those of `position`'s run,
 /// whose sums would not be repeated.
 void check_arithmetic(const TrainingPosition& position, const TrainingArguments& arguments, int threads);
 /// Throws ValueError where an epoch of `plan` has other steps or samples than `position`'s.
 void check_plan(const TrainingPosition& position, const TrainingPlan& plan);
-
-/// What in `arguments` would give another run than the one that wrote `saved`, a training_args.json: "learning_rate 5e-05
-/// -> 0.0001, ..."; empty: nothing.
-std::string changed_arguments(const std::string& saved, const TrainingArguments& arguments);
+/// Data or sampling are others, and the user has allowed it: the position after `steps_done` steps among the epochs of
+/// `plan`. If an epoch has as many steps as before, that is the old place. Pure.
+void move_to(TrainingPosition& position, const TrainingPlan& plan, int64_t steps_done, int64_t dataset_size);
 
 /// Copies the checkpoint's model into `module`. Throws ValueError that names the tensors which are missing, unexpected or of
 /// another shape; then the module is as before.

@@ -115,6 +115,7 @@ void add_files(const CheckpointedTraining& training, const TrainerState& state,
     add_model(training, snapshot);
     snapshot.add_text("trainer_state.json", to_json(state));
     snapshot.add_text("training_args.json", to_json(training.arguments));
+    snapshot.add_text(checkpoint::kRunRecordName, training.record.to_json());
   }
   if (training.arguments.save_only_model) return;
   if (is_first) {
@@ -161,8 +162,12 @@ void load_files(const CheckpointedTraining& training, const ResumePoint& from) {
   if (training.scheduler != nullptr) {
     training.scheduler->load_state_dict(schedule);
   } else {
+    if (from.forgets_best) schedule.scalars.erase("best");
     training.plateau->load_state_dict(schedule);
   }
+}
+
+void load_callbacks(const CheckpointedTraining& training, const ResumePoint& from) {
   for (size_t c = 0; c < training.callbacks.size(); ++c) {
     const StateDict state = from.training.part(prefix_of(c, training.callbacks));
     if (!state.scalars.empty() || !state.tensors.empty()) training.callbacks[c]->load_state_dict(state);

@@ -12,6 +12,7 @@
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/publish.h"
 #include "lockstep/tracking/report_to.h"
+#include "lockstep/trainer/checkpoints/resume.h"
 #include "lockstep/trainer/output/training_log.h"
 
 namespace lockstep {
@@ -21,15 +22,15 @@ namespace {
 namespace fs = std::filesystem;
 
 bool wants_newest(const TrainingArguments& arguments) {
-  return arguments.resume_from_checkpoint == "auto" || arguments.resume_from_checkpoint == "latest";
+  const ResumeSource source = resume_source(arguments);
+  return source == ResumeSource::newest || source == ResumeSource::newest_or_start;
 }
 
 bool is_resumed_here(const TrainingArguments& arguments) {
-  const std::string& from = arguments.resume_from_checkpoint;
-  if (from.empty()) return false;
+  if (resume_source(arguments) == ResumeSource::start) return false;
   if (wants_newest(arguments)) return true;
   std::error_code ignored;
-  fs::path checkpoint = fs::absolute(from).lexically_normal();
+  fs::path checkpoint = fs::absolute(arguments.resume_from_checkpoint).lexically_normal();
   if (!checkpoint.has_filename()) checkpoint = checkpoint.parent_path();  // "out/checkpoint-5/"
   return fs::equivalent(checkpoint.parent_path(), arguments.output_dir, ignored);
 }

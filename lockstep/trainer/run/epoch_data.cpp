@@ -17,7 +17,7 @@ EpochData::EpochData(std::vector<int64_t> order, int64_t steps_done, Options opt
   for (const int rank : options_.own) {
     auto dealt = deal_epoch(order, options_.ranks, rank, options_.batch_size, options_.drop_last);
     const auto skipped = std::min<int64_t>(done, static_cast<int64_t>(dealt.indices.size()));
-    Loader loader(options_.dataset, {dealt.indices.begin() + skipped, dealt.indices.end()},
+    DataLoader loader(options_.dataset, {dealt.indices.begin() + skipped, dealt.indices.end()},
                   {.batch_size = options_.batch_size,
                    .num_workers = (options_.num_workers + loaders - 1) / loaders,
                    .prefetch_factor = options_.prefetch_factor});

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/loader.h"
+#include "lockstep/data/data_loader.h"
 #include "lockstep/trainer/training_arguments.h"
 #include "lockstep/trainer/training_plan.h"
 
@@ -43,7 +43,7 @@ class EpochData {
  private:
   struct RankData {
     RankEpoch dealt;
-    Loader loader;
+    DataLoader loader;
   };
   bool is_last(int64_t step) const { return step + 1 == options_.plan.update_steps_per_epoch; }
 

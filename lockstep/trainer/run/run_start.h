@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "lockstep/checkpoint/run_record.h"
 #include "lockstep/trainer/checkpoints/resume.h"
 #include "lockstep/trainer/output/training_bar.h"
 #include "lockstep/trainer/trainer.h"
@@ -16,11 +17,13 @@ struct RunStart {
   TrainingPlan plan;
   TrainingPosition position;
   TrainerState state;
+  checkpoint::RunRecord record;  ///< of this run, with the history of those before it
 };
 
-/// Plans the training of `parts`, from its beginning or from `resumed`, whose number of samples in a step it keeps: it may
-/// change gradient_accumulation_steps. `bar` says so. Throws ValueError, as on_all_ranks does, if the ranks have different
-/// data, or what cannot be trained or resumed. Called by all ranks; blocks.
-RunStart find_start(TrainerParts& parts, const std::optional<ResumePoint>& resumed, TrainingBar& bar);
+/// Plans the training of `parts`, from its beginning or from `resumed`. Compares the run with that of `resumed`: the arguments that
+/// a resume keeps get the checkpoint's values, and gradient_accumulation_steps may change, so that a step has as many samples.
+/// `bar` says so. Throws ValueError, as on_all_ranks does, if the ranks have different data, for what cannot be trained, and for
+/// a run that is another one, unless resume_anyway allows it. Touches no file. Called by all ranks; blocks.
+RunStart find_start(TrainerParts& parts, std::optional<ResumePoint>& resumed, TrainingBar& bar);
 
 }  // namespace lockstep::detail

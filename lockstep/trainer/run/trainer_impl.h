@@ -41,9 +41,12 @@ struct Trainer::Impl {
   Evaluator evaluator;
   TrainerState state{};                             // of the newest training
   std::unique_ptr<detail::TrainingRun> training{};  // the newest; null before the first
+  std::shared_ptr<const void> lock{};               // of output_dir, from the first training on
   std::vector<double> given_rates{};                // of the user's optimizer, before the first training
 
   Metrics train();
+  /// Locks output_dir and finds where the training goes on; nothing: at its start.
+  std::optional<ResumePoint> open();
   Prediction evaluate(const Dataset& dataset, const std::string& prefix, bool keep_outputs);
   void log(Metrics values);
   void save_model(const std::filesystem::path& directory);

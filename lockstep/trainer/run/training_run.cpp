@@ -63,6 +63,7 @@ TrainingRun::TrainingRun(Trainer::Impl& trainer, RunStart start, std::optional<R
       module_(trainer.module),
       state_(trainer.state),
       plan_(start.plan),
+      record_(std::move(start.record)),
       position_(start.position),
       sampler_(make_sampler(trainer.parts.train_dataset, position_, arguments_)),
       parameters_(parameters(module_)),
@@ -83,20 +84,21 @@ TrainingRun::TrainingRun(Trainer::Impl& trainer, RunStart start, std::optional<R
     last_evaluation_ = {.metrics = history.back().values, .step = first_step_};
     last_evaluation_.metrics["epoch"] = start.state.epoch;
   }
-  begin_files();
+  on_all_ranks(group_, [&] {
+    if (!arguments_.reduces_lr_on_plateau()) arguments_.lr_schedule(plan_.max_steps);  // names mistakes
+  });
   optimizer_ = trainer.begin_optimizer();
   schedule_.emplace(*optimizer_, arguments_, plan_.max_steps);
   if (arguments_.ema_decay > 0) average_.emplace(module_, arguments_.ema_decay, /*use_buffers=*/true);
+  if (resumed_) on_all_ranks(group_, [&] { load_files(checkpointed(), *resumed_); });
+  begin_files();  // a run that cannot begin or go on writes nothing
   guard_.emplace(arguments_, group_, [this] { return replica(); });
   state_ = std::move(start.state);
 }
 
 void TrainingRun::begin_files() {
-  on_all_ranks(group_, [&] {
-    if (!arguments_.reduces_lr_on_plateau())
-      arguments_.lr_schedule(plan_.max_steps);  // a mistake is told before files are touched
-    trainer_.run_log.begin(arguments_, resumed_ ? &resumed_->state.log_history : nullptr);
-  });
+  on_all_ranks(
+      group_, [&] { trainer_.run_log.begin(arguments_, resumed_ ? &resumed_->state.log_history : nullptr); });
   trainer_.is_tracked = true;
   if (!arguments_.saves()) return;
   checkpoints_.emplace(arguments_, group_,
@@ -124,16 +126,15 @@ void TrainingRun::begin() {
 }
 
 void TrainingRun::resume(const ResumePoint& from) {
-  on_all_ranks(group_, [&] { load_files(checkpointed(), from); });
-  trainer_.bar.message(fmt::format("resuming from {}, step {}/{}{}", from.checkpoint.path().string(),
-                                   state_.global_step, state_.max_steps,
-                                   state_.global_step >= state_.max_steps ? ": nothing left to train" : ""));
-  const auto changes = changed_arguments(from.checkpoint.read_text("training_args.json"), arguments_);
-  if (!changes.empty()) {
-    trainer_.bar.message(
-        "warning: arguments differ from the checkpoint's run, whose optimizer and schedule keep theirs: " +
-        changes);
-  }
+  on_all_ranks(group_, [&] { load_callbacks(checkpointed(), from); });
+  const std::string path = from.checkpoint.path().string();
+  trainer_.bar.message(
+      fmt::format("resuming from {}, step {}/{}", path, state_.global_step, state_.max_steps));
+  if (state_.global_step < state_.max_steps) return;
+  trainer_.bar.message(fmt::format(
+      "warning: nothing left to train: {} is after step {}, and the run has {}; for more steps raise "
+      "max_steps or num_train_epochs",
+      path, state_.global_step, state_.max_steps));
 }
 
 // --- epochs and steps
@@ -389,7 +390,8 @@ CheckpointedTraining TrainingRun::checkpointed() {
           .callbacks = callbacks_,
           .arguments = arguments_,
           .group = group_,
-          .model_files = trainer_.parts.model_files};
+          .model_files = trainer_.parts.model_files,
+          .record = record_};
 }
 
 // --- the end
@@ -399,20 +401,27 @@ void TrainingRun::stop_for(int signal) {
   checkpoints_->finish();
   trainer_.bar.finish();
   const char* const name = signal == SIGINT ? "SIGINT" : "SIGTERM or SIGUSR1";
+  const std::string stopped = fmt::format("stopped by {} after step {}", name, state_.global_step);
+  const std::string& failure = checkpoints_->last_failure();
   const bool can_resume = !arguments_.save_only_model;
   const std::string text =
-      fmt::format("stopped by {} after step {}; {} is saved{}", name, state_.global_step,
-                  checkpoint::checkpoint_name(state_.global_step),
-                  can_resume ? ": --resume-from-checkpoint auto continues"
-                             : ", the model only (save_only_model), from which training cannot be resumed");
+      !failure.empty()
+          ? fmt::format("{}, but {}", stopped, failure)
+          : fmt::format("{}; {} is saved{}", stopped, checkpoint::checkpoint_name(state_.global_step),
+                        can_resume ? ": --resume-from-checkpoint auto continues"
+                                   : ", the model only (save_only_model), from which training cannot be "
+                                     "resumed");
   trainer_.bar.message(text);
   call_train_end();
-  throw ReportedError(text, can_resume ? stop_exit_code(signal) : 128 + signal);
+  throw ReportedError(text, !failure.empty() ? job::kSaveFailedCode
+                            : can_resume     ? stop_exit_code(signal)
+                                             : 128 + signal);
 }
 
 void TrainingRun::end_checkpoints() {
   if (!checkpoints_) return;
   checkpoints_->finish();
+  save_failure_ = checkpoints_->last_failure();
   checkpoints_.reset();
   if (!arguments_.load_best_model_at_end || state_.best_model_checkpoint.empty()) return;
   on_all_ranks(group_, [&] {

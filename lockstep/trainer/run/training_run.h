@@ -45,6 +45,8 @@ class TrainingRun {
   /// Null without one.
   ExponentialMovingAverage* average() { return average_ ? &*average_ : nullptr; }
   int64_t first_step() const { return first_step_; }
+  /// Trainer::save_failure().
+  const std::string& save_failure() const { return save_failure_; }
   Metrics last_evaluation() const;
   /// Time that an evaluation has taken is no time of training.
   void add_evaluation_time(double seconds) { seconds_evaluating_ += seconds; }
@@ -90,6 +92,7 @@ class TrainingRun {
   torch::nn::Module& module_;
   TrainerState& state_;  // the Trainer's: callers hold references to it, over many trainings
   const TrainingPlan plan_;
+  const checkpoint::RunRecord record_;
   TrainingPosition position_;
   TrainSampler sampler_;
   std::vector<at::Tensor> parameters_;
@@ -99,6 +102,7 @@ class TrainingRun {
   std::optional<ExponentialMovingAverage> average_{};
   std::optional<ReplicaGuard> guard_{};
   std::optional<Checkpointing> checkpoints_{};
+  std::string save_failure_{};
   BestModel best_;
   TrainerControl control_{};
   bool is_out_of_time_ = false;  // max_time has passed
@@ -108,7 +112,7 @@ class TrainingRun {
   int64_t last_saved_step_;
   double seconds_evaluating_ = 0;
   double start_ = 0;                    // by monotonic_seconds()
-  std::optional<ResumePoint> resumed_;  // until its files are loaded
+  std::optional<ResumePoint> resumed_;  // until the callbacks have theirs
 };
 
 }  // namespace lockstep::detail
