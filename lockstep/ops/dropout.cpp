@@ -54,13 +54,13 @@ bool is_fast(const at::Tensor& x) {
 
 /// Differentiates by x and, for dropout_add, by the residual, whose gradient is the output's.
 struct DropoutBackward : torch::autograd::Node {
-  at::Tensor mask;  // a byte an element; at::dropout keeps four
+  torch::autograd::SavedVariable mask;  // a byte an element; at::dropout keeps four
   double scale = 0;
 
   std::string name() const override { return "lockstep::DropoutBackward"; }
   void release_variables() override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    mask.reset();
+    mask.reset_data();
   }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -68,10 +68,10 @@ struct DropoutBackward : torch::autograd::Node {
     const at::Tensor& gradient = gradients[0];
     if (!gradient.defined()) return results;
     if (task_should_compute_output(0)) {
-      TORCH_CHECK(mask.defined(), "dropout: a second backward through the same graph");
+      const at::Tensor kept = mask.unpack();
       const bool differentiable = c10::GradMode::is_enabled() || !is_fast(gradient);
-      results[0] = differentiable ? gradient * mask.to(gradient.scalar_type()).mul_(scale)
-                                  : masked(gradient.contiguous(), mask, scale);
+      results[0] = differentiable ? gradient * kept.to(gradient.scalar_type()).mul_(scale)
+                                  : masked(gradient.contiguous(), kept, scale);
     }
     if (results.size() > 1) results[1] = gradient;
     return results;
@@ -95,7 +95,7 @@ at::Tensor fast_dropout(const at::Tensor& x, double p, const at::Tensor& residua
   at::Tensor y = masked(x, mask, scale, residual);
   if (adds ? needs_gradient(x, residual) : needs_gradient(x)) {
     auto node = c10::make_intrusive<DropoutBackward>();
-    node->mask = mask;
+    node->mask = {mask, /*is_output=*/false};
     node->scale = scale;
     if (adds) {
       set_origin(y, std::move(node), x, residual);

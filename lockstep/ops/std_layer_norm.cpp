@@ -118,15 +118,14 @@ void differentiate(const at::Tensor& x, const at::Tensor& gradient, const at::Te
 }
 
 struct StdLayerNormBackward : torch::autograd::Node {
-  torch::autograd::SavedVariable input, alpha;
-  at::Tensor rows;
+  torch::autograd::SavedVariable input, alpha, rows;
 
   std::string name() const override { return "lockstep::StdLayerNormBackward"; }
   void release_variables() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     input.reset_data();
     alpha.reset_data();
-    rows.reset();
+    rows.reset_data();
   }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -134,8 +133,7 @@ struct StdLayerNormBackward : torch::autograd::Node {
     if (!gradients[0].defined()) return results;
     TORCH_CHECK(!c10::GradMode::is_enabled(), "std_layer_norm has no second derivative");
     const at::AutoDispatchBelowADInplaceOrView below;
-    const at::Tensor x = input.unpack(), weight = alpha.unpack().contiguous();
-    TORCH_CHECK(rows.defined(), "std_layer_norm: a second backward through the same graph");
+    const at::Tensor x = input.unpack(), weight = alpha.unpack().contiguous(), kept = rows.unpack();
     const at::Tensor gradient = gradients[0].to(x.scalar_type()).contiguous();
     // Where DistributedDataParallel wants the gradients of alpha and bias, if anywhere.
     const auto slot_of = [&](size_t edge) {
@@ -145,9 +143,9 @@ struct StdLayerNormBackward : torch::autograd::Node {
     const at::Tensor of_alpha = alpha_slot.defined() ? alpha_slot : at::empty({x.size(1)}, x.options());
     const at::Tensor of_bias = bias_slot.defined() ? bias_slot : at::empty({x.size(1)}, x.options());
     if (x.scalar_type() == at::kFloat) {
-      differentiate<float>(x, gradient, weight, rows, of_x, of_alpha, of_bias);
+      differentiate<float>(x, gradient, weight, kept, of_x, of_alpha, of_bias);
     } else {
-      differentiate<double>(x, gradient, weight, rows, of_x, of_alpha, of_bias);
+      differentiate<double>(x, gradient, weight, kept, of_x, of_alpha, of_bias);
     }
     if (task_should_compute_output(0)) results[0] = of_x;
     if (task_should_compute_output(1)) results[1] = handed_out(of_alpha, alpha_slot);
@@ -190,7 +188,7 @@ at::Tensor std_layer_norm(const at::Tensor& x, const at::Tensor& alpha, const at
     auto node = c10::make_intrusive<StdLayerNormBackward>();
     node->input = {input, /*is_output=*/false};
     node->alpha = {alpha, /*is_output=*/false};
-    node->rows = rows;
+    node->rows = {rows, /*is_output=*/false};
     set_origin(output, std::move(node), x, alpha, bias);
   }
   return output;

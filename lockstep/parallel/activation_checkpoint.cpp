@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <array>
@@ -364,6 +365,17 @@ ActivationCheckpointScope::~ActivationCheckpointScope() {
 }
 
 }  // namespace detail
+
+size_t set_gradient_checkpointing(torch::nn::Module& module, bool on) {
+  size_t parts = 0;
+  for (const auto& part : module.modules()) {
+    auto* const checkpointing = dynamic_cast<GradientCheckpointing*>(part.get());
+    if (checkpointing == nullptr) continue;
+    checkpointing->gradient_checkpointing = on;
+    ++parts;
+  }
+  return parts;
+}
 
 bool is_recomputing() { return detail::recomputations > 0; }
 

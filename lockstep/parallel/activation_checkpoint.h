@@ -11,6 +11,10 @@
 #include <utility>
 #include <vector>
 
+namespace torch::nn {
+class Module;
+}
+
 namespace lockstep {
 
 struct ActivationCheckpointOptions {
@@ -37,6 +41,16 @@ class ActivationCheckpointScope {
 };
 
 }  // namespace detail
+
+/// A part of a model that calls activation_checkpoint() for its layers if it is told so, with the name that transformers'
+/// modules give the field. Derive the module from it beside torch::nn::Module.
+struct GradientCheckpointing {
+  virtual ~GradientCheckpointing() = default;
+  /// In training mode. Default: off.
+  bool gradient_checkpointing = false;
+};
+/// Sets `gradient_checkpointing` in all parts of `module` that are GradientCheckpointing, and returns their number.
+size_t set_gradient_checkpointing(torch::nn::Module& module, bool on = true);
 
 /// Is a function of activation_checkpoint() run for the second time in this thread, inside a backward?
 bool is_recomputing();

@@ -3,12 +3,17 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
+#include <memory>
+#include <vector>
+
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/activation_checkpoint.h"
 
 namespace lockstep::models {
 namespace {
@@ -87,6 +92,30 @@ TEST(Bert, DropoutIsRandomInTrainingOnly) {
 }
 
 // The path with dropout is another one than without: with a vanishing probability they must agree.
+TEST(Bert, GradientCheckpointingChangesNoBit) {
+  for (const int64_t padding : {0, 4}) {
+    const BertBatch batch = batch_of(3, 9, padding);
+    std::vector<at::Tensor> expected;
+    for (const bool checkpoints : {false, true}) {
+      torch::manual_seed(0);
+      BertForSequenceClassification original(tiny_config());
+      EXPECT_EQ(set_gradient_checkpointing(*original, checkpoints), 1U);
+      // A replica of DataParallel is a clone.
+      const auto model = std::dynamic_pointer_cast<BertForSequenceClassificationImpl>(original->clone());
+      torch::manual_seed(5);
+      const at::Tensor logits = model->forward(batch);
+      logits.square().sum().backward();
+      std::vector<at::Tensor> all = {logits, at::rand({3})};
+      for (const at::Tensor& parameter : model->parameters()) all.push_back(parameter.grad());
+      if (!checkpoints) expected = all;
+      for (size_t i = 0; i < all.size(); ++i) {
+        ASSERT_EQ(all[i].defined(), expected[i].defined()) << i;
+        if (all[i].defined()) EXPECT_TRUE(at::equal(all[i], expected[i])) << i;
+      }
+    }
+  }
+}
+
 TEST(Bert, AttentionWithAndWithoutDropoutAgree) {
   torch::manual_seed(0);
   BertForSequenceClassification model(tiny_config());

@@ -33,6 +33,7 @@ std::shared_ptr<torch::nn::Module> BertForSequenceClassificationImpl::clone(
   }
   if (device) copy->to(*device);
   copy->train(is_training());
+  copy->bert_->gradient_checkpointing = bert_->gradient_checkpointing;
   return copy;
 }
 

@@ -122,7 +122,11 @@ at::Tensor BertModelImpl::forward(const BertBatch& batch, const BertConfig& conf
   }
   const TokenLayout layout = make_token_layout(batch.attention_mask, ids.sizes(), ids.device());
   at::Tensor x = embeddings_->forward(batch, layout, config);
-  for (const auto& layer : layers_) x = layer->forward(x, layout, config, layer == layers_.back());
+  for (const auto& layer : layers_) {
+    const auto run = [&layer = *layer, layout, config, is_last = layer == layers_.back()](
+                         const at::Tensor& hidden) { return layer.forward(hidden, layout, config, is_last); };
+    x = gradient_checkpointing && is_training() ? activation_checkpoint(run, x) : run(x);
+  }
   if (layers_.empty()) x = take_rows(x, layout.first);
   return at::tanh(linear(*pooler_, x));
 }

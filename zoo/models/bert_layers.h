@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/activation_checkpoint.h"
 #include "lockstep/zoo/models/bert.h"
 #include "lockstep/zoo/models/token_layout.h"
 
@@ -50,7 +51,7 @@ class BertLayerImpl : public torch::nn::Module {
   std::shared_ptr<WeightAndBias> output_, output_norm_;
 };
 
-class BertModelImpl : public torch::nn::Module {
+class BertModelImpl : public torch::nn::Module, public GradientCheckpointing {
  public:
   explicit BertModelImpl(const BertConfig& config);
   /// The pooled first position, float [batch, hidden].
