@@ -2,14 +2,20 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 namespace lockstep::detail {
 namespace {
 
+using MemberList = std::vector<StepMember*>;
+
 struct Members {
   std::mutex mutex;
-  std::vector<StepMember*> all;  // in the order of construction
+  // In the order of construction. Never changed, but replaced: steps go through it far more often than members come and go.
+  std::shared_ptr<const MemberList> all = std::make_shared<MemberList>();
 };
 
 /// Never destroyed: members may be globals.
@@ -24,21 +30,25 @@ std::atomic<StepUnderWay*> current_step{nullptr};
 
 StepMember::StepMember() {
   const std::lock_guard lock(members().mutex);
-  members().all.push_back(this);
+  auto all = std::make_shared<MemberList>(*members().all);
+  all->push_back(this);
+  members().all = std::move(all);
 }
 
 StepMember::~StepMember() {
   const std::lock_guard lock(members().mutex);
-  std::erase(members().all, this);
+  auto all = std::make_shared<MemberList>(*members().all);
+  std::erase(*all, this);
+  members().all = std::move(all);
 }
 
 void for_each_step_member(const std::function<void(StepMember&)>& call) {
-  std::vector<StepMember*> all;
+  std::shared_ptr<const MemberList> all;
   {
     const std::lock_guard lock(members().mutex);
     all = members().all;
   }
-  for (StepMember* const member : all) call(*member);
+  for (StepMember* const member : *all) call(*member);
 }
 
 namespace {

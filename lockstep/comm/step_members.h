@@ -40,6 +40,10 @@ class StepMember {
   virtual uint64_t probe_weights() const { return 0; }
   /// Whose ranks have its weights alike; null: it has none.
   virtual const ProcessGroup* replica_group() const { return nullptr; }
+  /// Has it met a failure of another rank?
+  virtual bool is_interrupted() const { return false; }
+  /// Groups in which it alone works, in forward and backward: in a step all ranks come to the same operations there.
+  virtual std::vector<ProcessGroup> own_groups() const { return {}; }
   /// The weights that all ranks of that group have alike, in an order that is the same on all of them.
   virtual std::vector<at::Tensor> weights() const { return {}; }
   /// What goes to the other ranks together with weights.

@@ -91,7 +91,7 @@ void LRScheduler::load_state_dict(const StateDict& state) {
 }
 
 ReduceLROnPlateau::ReduceLROnPlateau(torch::optim::Optimizer& optimizer, ReduceLROnPlateauOptions options)
-    : optimizer_(optimizer), options_(options), best_(worst(options.mode)) {
+    : optimizer_(optimizer), options_(options), counters_{.best = worst(options.mode)} {
   if (options_.factor >= 1) {
     throw ValueError(fmt::format("ReduceLROnPlateau: factor is {}; it must be below 1", options_.factor));
   }
@@ -101,27 +101,37 @@ bool ReduceLROnPlateau::is_better(double metric) const {
   const bool is_relative = options_.threshold_mode == ReduceLROnPlateauOptions::ThresholdMode::rel;
   const double threshold = options_.threshold;
   if (options_.mode == ReduceLROnPlateauOptions::Mode::min) {
-    return metric < (is_relative ? best_ * (1 - threshold) : best_ - threshold);
+    return metric < (is_relative ? counters_.best * (1 - threshold) : counters_.best - threshold);
   }
-  return metric > (is_relative ? best_ * (threshold + 1) : best_ + threshold);
+  return metric > (is_relative ? counters_.best * (threshold + 1) : counters_.best + threshold);
 }
 
 void ReduceLROnPlateau::step(double metric) {
-  ++last_epoch_;
+  if (!before_step_ && detail::StepUnderWay::current() != nullptr) {
+    before_step_ = BeforeStep{.counters = counters_, .rates = rates_of(optimizer_)};
+  }
+  ++counters_.last_epoch;
   if (is_better(metric)) {
-    best_ = metric;
-    num_bad_epochs_ = 0;
+    counters_.best = metric;
+    counters_.num_bad_epochs = 0;
   } else {
-    ++num_bad_epochs_;
+    ++counters_.num_bad_epochs;
   }
-  if (cooldown_counter_ > 0) {
-    --cooldown_counter_;
-    num_bad_epochs_ = 0;
+  if (counters_.cooldown_counter > 0) {
+    --counters_.cooldown_counter;
+    counters_.num_bad_epochs = 0;
   }
-  if (num_bad_epochs_ <= options_.patience) return;
+  if (counters_.num_bad_epochs <= options_.patience) return;
   reduce();
-  cooldown_counter_ = options_.cooldown;
-  num_bad_epochs_ = 0;
+  counters_.cooldown_counter = options_.cooldown;
+  counters_.num_bad_epochs = 0;
+}
+
+void ReduceLROnPlateau::fail_step() {
+  if (!before_step_) return;
+  counters_ = before_step_->counters;
+  for (size_t g = 0; g < before_step_->rates.size(); ++g) set_rate(optimizer_, g, before_step_->rates[g]);
+  before_step_.reset();
 }
 
 void ReduceLROnPlateau::reduce() {
@@ -136,10 +146,10 @@ std::vector<double> ReduceLROnPlateau::get_last_lr() const { return rates_of(opt
 
 StateDict ReduceLROnPlateau::state_dict() const {
   StateDict state;
-  if (std::isfinite(best_)) state.scalars["best"] = best_;  // JSON has no infinity
-  state.scalars["num_bad_epochs"] = num_bad_epochs_;
-  state.scalars["cooldown_counter"] = cooldown_counter_;
-  state.scalars["last_epoch"] = last_epoch_;
+  if (std::isfinite(counters_.best)) state.scalars["best"] = counters_.best;  // JSON has no infinity
+  state.scalars["num_bad_epochs"] = counters_.num_bad_epochs;
+  state.scalars["cooldown_counter"] = counters_.cooldown_counter;
+  state.scalars["last_epoch"] = counters_.last_epoch;
   add_rates(state, "last_lr", rates_of(optimizer_));
   return state;
 }
@@ -150,10 +160,10 @@ void ReduceLROnPlateau::load_state_dict(const StateDict& state) {
   const auto cooldown = state.get<int64_t>(kWho, "cooldown_counter");
   const auto last = state.get<int64_t>(kWho, "last_epoch");
   const std::vector<double> rates = rates_in(state, kWho, "last_lr", rates_of(optimizer_).size());
-  best_ = state.scalars.contains("best") ? state.get<double>(kWho, "best") : worst(options_.mode);
-  num_bad_epochs_ = bad;
-  cooldown_counter_ = cooldown;
-  last_epoch_ = last;
+  counters_.best = state.scalars.contains("best") ? state.get<double>(kWho, "best") : worst(options_.mode);
+  counters_.num_bad_epochs = bad;
+  counters_.cooldown_counter = cooldown;
+  counters_.last_epoch = last;
   for (size_t g = 0; g < rates.size(); ++g) set_rate(optimizer_, g, rates[g]);
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "lockstep/comm/step_members.h"
@@ -53,8 +54,9 @@ class LRScheduler : private detail::StepMember {
 
 /// torch.optim.lr_scheduler.ReduceLROnPlateau: multiplies the learning rates by `factor` when a metric has not
 /// become better for more than `patience` calls of step(). On several ranks all must give it the same metric,
-/// or their learning rates differ. The optimizer must outlive it. One thread at a time.
-class ReduceLROnPlateau {
+/// or their learning rates differ. A step (lockstep/step/step.h) that fails takes its own calls of step() back. The optimizer
+/// must outlive it. One thread at a time.
+class ReduceLROnPlateau : private detail::StepMember {
  public:
   /// Throws ValueError for a factor of 1 or more.
   explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer, ReduceLROnPlateauOptions options = {});
@@ -69,12 +71,23 @@ class ReduceLROnPlateau {
   void load_state_dict(const StateDict& state);
 
  private:
+  struct Counters {
+    double best;
+    int64_t num_bad_epochs = 0, cooldown_counter = 0, last_epoch = 0;
+  };
+  struct BeforeStep {
+    Counters counters;
+    std::vector<double> rates;
+  };
+  void begin_step() override { before_step_.reset(); }
+  void commit_step() override { before_step_.reset(); }
+  void fail_step() override;
   bool is_better(double metric) const;
   void reduce();
   torch::optim::Optimizer& optimizer_;
   ReduceLROnPlateauOptions options_;
-  double best_;
-  int64_t num_bad_epochs_ = 0, cooldown_counter_ = 0, last_epoch_ = 0;
+  Counters counters_;
+  std::optional<BeforeStep> before_step_{};  // of a step that has changed something
 };
 
 }  // namespace lockstep

@@ -314,4 +314,15 @@ void detail::duplicate_sync_batchnorm_groups(const torch::nn::Module& module) {
   }
 }
 
+std::vector<ProcessGroup> detail::list_sync_batchnorm_groups(const torch::nn::Module& module) {
+  std::vector<ProcessGroup> groups;
+  for (const auto& child : module.modules()) {
+    const auto* const layer = dynamic_cast<const BatchNormImpl*>(child.get());
+    if (layer == nullptr) continue;
+    const auto& duplicate = BatchNormAccess::duplicate_of(*layer);
+    if (duplicate && duplicate->is_member()) groups.push_back(*duplicate);
+  }
+  return groups;
+}
+
 }  // namespace lockstep

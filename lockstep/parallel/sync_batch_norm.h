@@ -6,9 +6,11 @@
 
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
@@ -74,6 +76,9 @@ struct BatchNormAccess {
   static void use_duplicate(BatchNormImpl& layer, ProcessGroup duplicate) {
     layer.own_group_ = std::move(duplicate);
   }
+  static const std::optional<ProcessGroup>& duplicate_of(const BatchNormImpl& layer) {
+    return layer.own_group_;
+  }
   /// Statistics are taken over the parts that `exchange` knows, as long as it lives, in place of the group's ranks.
   static void use_exchange(BatchNormImpl& layer, std::weak_ptr<BatchExchange> exchange) {
     layer.exchange_ = std::move(exchange);
@@ -100,11 +105,28 @@ TORCH_MODULE(SyncBatchNorm);
 /// first one that it cannot convert (a typed member of a module, whose class is fixed), and then converts
 /// none. `group`: default the job's. Parameters stay the same tensors, buffers the same memory.
 void convert_sync_batchnorm(torch::nn::Module& module, std::optional<ProcessGroup> group = std::nullopt);
+/// Takes a module holder, a std::shared_ptr to a module, or torch::nn::AnyModule. Throws ValueError for null too.
+template <class M>
+requires(!std::is_base_of_v<torch::nn::Module, M>) void convert_sync_batchnorm(
+    const M& module, std::optional<ProcessGroup> group = std::nullopt) {
+  if constexpr (requires { module.is_empty(); }) {
+    if (module.is_empty()) throw ValueError("convert_sync_batchnorm: the module is null");
+  } else {
+    if (module == nullptr) throw ValueError("convert_sync_batchnorm: the module is null");
+  }
+  if constexpr (requires { module.ptr(); }) {
+    convert_sync_batchnorm(*module.ptr(), std::move(group));
+  } else {
+    convert_sync_batchnorm(*module, std::move(group));
+  }
+}
 
 namespace detail {
 /// Gives the synchronised batch normalisations in `module` a duplicate of their process group, one for all
 /// layers of one group. Called by all ranks; blocks.
 void duplicate_sync_batchnorm_groups(const torch::nn::Module& module);
+/// Those duplicates, one for each layer.
+std::vector<ProcessGroup> list_sync_batchnorm_groups(const torch::nn::Module& module);
 }  // namespace detail
 
 }  // namespace lockstep

@@ -3,7 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -32,20 +34,28 @@ class StepControl {
   void enter();
   /// Until all ranks have entered it.
   void wait_until_all_have_entered();
-  /// All ranks are here.
-  Outcome meet(Place place, bool has_failed);
+  /// Told how long this rank has waited for the others.
+  using WhileLate = std::function<void(std::chrono::milliseconds waited)>;
+  /// All ranks are here. `while_late` is called now and then while some are not. Throws TimeoutError after the group's
+  /// timeout; all further calls throw then, on all ranks.
+  Outcome meet(Place place, bool has_failed, const WhileLate& while_late = {});
   /// Everybody's value, by rank.
   std::vector<nlohmann::json> exchange(const nlohmann::json& own);
   void barrier() const { group_.barrier(); }
 
   /// Why the ranks' weights may differ; empty: they do not. A step refuses to begin then.
   std::string& difference() { return difference_; }
+  /// What the weights looked like when the step began; see StepMember::probe_weights(). Memory that all steps use.
+  std::vector<uint64_t>& probes() { return probes_; }
 
  private:
+  void wait(Work& meeting, const WhileLate& while_late) const;
+
   ProcessGroup group_;
   at::Tensor status_;  // int64 [3]: failed, place, -place
   std::shared_ptr<Work> entry_;
   std::string difference_;
+  std::vector<uint64_t> probes_;
 };
 
 }  // namespace lockstep::detail

@@ -9,6 +9,7 @@
 #include <torch/optim/rmsprop.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -124,10 +125,11 @@ class Step::UnderWay final : public detail::StepUnderWay {
   void note(FailureReport report) noexcept;
   void drop_gradients();
   bool is_interrupted() const;
+  void look_for_rank_ahead(StepControl::Place place);
   void learn();
   void restore();
   void for_each_replicated(const std::function<void(StepMember&)>& call) const;
-  std::vector<uint64_t> probe() const;
+  void probe(std::vector<uint64_t>& probes) const;
   detail::WritesReport writes() const;
   bool are_optimizers_known() const;
   void level_weights();
@@ -139,7 +141,6 @@ class Step::UnderWay final : public detail::StepUnderWay {
   StepOptions options_;
   std::shared_ptr<StepControl> control_;
   std::vector<RegisteredGroup> groups_{};  // interrupted, once the step has failed
-  std::vector<uint64_t> probes_before_{};
   const char* place_ = "before its first forward";
   std::string place_name_{};
   bool is_joined_ = false;    // this rank has left join()'s body, and only meets the others
@@ -162,8 +163,10 @@ Step::UnderWay::UnderWay(const ProcessGroup& group, StepOptions options, bool is
   if (group_.size() > 1) control_ = StepControl::of(group_);
   if (control_ && !is_joined_ && !control_->difference().empty()) refuse_differences();
   for_each_step_member([](StepMember& member) { member.begin_step(); });
-  probes_before_ = probe();
-  if (control_) control_->enter();
+  if (control_) {
+    probe(control_->probes());
+    control_->enter();
+  }
   set_current(this);
 }
 
@@ -209,8 +212,22 @@ bool Step::UnderWay::meet(StepControl::Place place) {
       return false;
     }
   }
-  const Outcome outcome = control_ ? control_->meet(place, /*has_failed=*/false) : Outcome::all_well;
-  if (outcome == Outcome::all_well) return true;
+  if (!control_) return true;
+  bool any_interrupted = false;
+  for_each_step_member([&](StepMember& member) { any_interrupted = any_interrupted || member.is_interrupted(); });
+  if (any_interrupted) {
+    note({});
+    return false;
+  }
+  const auto while_late = [this, place](std::chrono::milliseconds waited) {
+    // A rank that does things in another order may still come to an optimizer.
+    constexpr std::chrono::milliseconds kInAnOptimizer{1000};
+    if (place == StepControl::Place::end || waited >= kInAnOptimizer) look_for_rank_ahead(place);
+  };
+  const bool all_have_inputs = detail::joined_ranks() == nullptr && !is_joined_;
+  const Outcome outcome = control_->meet(place, /*has_failed=*/false,
+                                         all_have_inputs ? StepControl::WhileLate(while_late) : nullptr);
+  if (outcome == Outcome::all_well && !has_failed_) return true;
   others_know_ = true;
   note(outcome == Outcome::failed
            ? FailureReport{}
@@ -242,6 +259,31 @@ bool Step::UnderWay::is_interrupted() const {
   const auto groups = detail::groups_within(group_.global_ranks());
   return std::any_of(groups.begin(), groups.end(),
                      [](const auto& group) { return group.impl->is_interrupted(); });
+}
+
+/// This rank waits for one that waits for it: the other one is in a forward or backward which this rank has not made.
+void Step::UnderWay::look_for_rank_ahead(StepControl::Place place) {
+  if (has_failed_) return;
+  const auto& ranks = group_.global_ranks();
+  std::optional<int> ahead;
+  for_each_step_member([&](StepMember& member) {
+    for (const ProcessGroup& group : member.own_groups()) {
+      int found = -1;
+      try {
+        found = group.impl().find_rank_ahead();
+      } catch (const ValueError&) {  // the program has destroyed the group
+      }
+      if (found < 0) continue;
+      const int global = group.get_global_rank(found);
+      if (std::find(ranks.begin(), ranks.end(), global) != ranks.end()) ahead = group_.get_group_rank(global);
+    }
+  });
+  if (!ahead) return;
+  note({.kind = FailureReport::Kind::own,
+        .place = place == StepControl::Place::end ? "at its end" : this->place(),
+        .what = fmt::format("rank {} waits for it in a forward or backward that this rank has not made; all ranks make "
+                            "the same forwards and averaging backwards in a step, and skip_step() leaves a step out",
+                            *ahead)});
 }
 
 /// The first report counts; all waits of the job end.
@@ -302,6 +344,8 @@ bool Step::UnderWay::end(const std::exception_ptr& own) {
   if (!own || !is_cause) throw failure();
   try {
     std::rethrow_exception(own);
+  } catch (const StepFailedError&) {  // says this, too
+    throw failure();
   } catch (...) {
     std::throw_with_nested(failure());
   }
@@ -350,19 +394,20 @@ void Step::UnderWay::for_each_replicated(const std::function<void(StepMember&)>&
   });
 }
 
-std::vector<uint64_t> Step::UnderWay::probe() const {
-  std::vector<uint64_t> probes;
+void Step::UnderWay::probe(std::vector<uint64_t>& probes) const {
+  probes.clear();
   for_each_replicated([&](StepMember& member) { probes.push_back(member.probe_weights()); });
   for (torch::optim::Optimizer* const optimizer : options_.optimizers)
     probes.push_back(count_steps(*optimizer));
-  return probes;
 }
 
 detail::WritesReport Step::UnderWay::writes() const {
   detail::WritesReport report{.has_joined = is_joined_};
-  const std::vector<uint64_t> now = probe();
-  for (size_t i = 0; i < std::min(now.size(), probes_before_.size()); ++i) {
-    report.have_changed.push_back(now[i] != probes_before_[i]);
+  const std::vector<uint64_t>& before = control_->probes();
+  std::vector<uint64_t> now;
+  probe(now);
+  for (size_t i = 0; i < std::min(now.size(), before.size()); ++i) {
+    report.have_changed.push_back(now[i] != before[i]);
   }
   return report;
 }

@@ -3,6 +3,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
@@ -18,6 +19,7 @@
 #include "lockstep/optim/sgd.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/join.h"
+#include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/parallel/sync_module_states.h"
 #include "lockstep/step/step.h"
 #include "tests/parallel/ddp_models.h"
@@ -78,8 +80,9 @@ struct Training {
   FusedSGD optimizer;
 };
 
-/// On every rank `call` throws a StepFailedError that names `rank` and has `part`, on that rank with its own nested.
-void check_step_fails(int rank, const std::string& part, const std::function<void()>& call) {
+/// On every rank `call` throws a StepFailedError that names `rank` and has `part`, on that rank with its own nested, if it
+/// is one that the body throws.
+void check_step_fails(int rank, const std::string& part, const std::function<void()>& call, bool is_thrown = true) {
   try {
     call();
   } catch (const StepFailedError& error) {
@@ -95,7 +98,7 @@ void check_step_fails(int rank, const std::string& part, const std::function<voi
     } catch (const Planned&) {
       has_own = true;
     }
-    CHECK_TRUE(has_own == (world().rank() == rank));
+    CHECK_TRUE(has_own == (is_thrown && world().rank() == rank));
     return;
   }
   throw std::runtime_error("no error; expected one with \"" + part + "\"");
@@ -376,12 +379,15 @@ TEST(Steps, FusedZero) {
 TEST(Steps, SchedulersAndAveragesGoBack) {
   Training training;
   LRScheduler scheduler(training.optimizer, {.type = SchedulerType::linear, .num_training_steps = 10});
+  torch::optim::SGD other(training.model->parameters(), torch::optim::SGDOptions(0.5));
+  ReduceLROnPlateau plateau(other, {.patience = 0});
   ExponentialMovingAverage average(*training.model, 0.5);
   const auto run = [&](int number, int bad) {
     lockstep::step(world(), [&] {
       training.optimizer.zero_grad();
       toy_loss(training.ddp, number, world().rank()).backward();
       training.optimizer.step();
+      plateau.step(1 + number);  // no better than in the first step
       if (world().rank() == bad) throw Planned("after the optimizer");
       scheduler.step();
       average.update();
@@ -391,8 +397,10 @@ TEST(Steps, SchedulersAndAveragesGoBack) {
   run(0, -1);
   CHECK_TRUE(scheduler.last_epoch() == 1 && average.num_updates() == 1);
   const std::vector<double> rates = scheduler.get_last_lr();
+  const StateDict of_plateau = plateau.state_dict();
   check_step_fails(0, "all ranks had updated their weights", [&] { run(1, 0); });
   CHECK_TRUE(scheduler.last_epoch() == 1 && average.num_updates() == 1 && scheduler.get_last_lr() == rates);
+  CHECK_TRUE(plateau.state_dict().scalars == of_plateau.scalars && plateau.get_last_lr().front() == 0.5);
   check_same_on_all(*training.model);
   run(2, -1);
   CHECK_TRUE(scheduler.last_epoch() == 2 && average.num_updates() == 2);
@@ -408,6 +416,35 @@ TEST(Steps, ARankThatCallsAnOptimizerTooOftenIsNamed) {
       },
       "the same optimizers equally often");
   training.check_step(1);
+}
+
+/// A rank that leaves its body early, or has one backward fewer before the optimizer: the others would wait for it.
+TEST(Steps, ARankThatMakesFewerBackwardsIsNamed) {
+  Training training;
+  torch::nn::Sequential normed(torch::nn::Linear(10, 5), SyncBatchNorm(torch::nn::BatchNormOptions(5)));
+  DistributedDataParallel with_norm(normed);
+  for (const int rank : {0, world().size() - 1}) {
+    const bool is_short = world().rank() == rank;
+    const std::string part = "waits for it in a forward or backward that this rank has not made";
+    check_step_fails(rank, part, [&] {
+      lockstep::step(world(), [&] {
+        if (!is_short) toy_loss(training.ddp, 1, world().rank()).backward();
+      });
+    }, /*is_thrown=*/false);
+    check_zero_gradients(*training.model);
+    training.check_step(2);
+    check_step_fails(rank, "in the step() of FusedSGD: rank ", [&] {
+      training.step(3, [&] {
+        if (!is_short) toy_loss(training.ddp, 4, world().rank()).backward();
+      });
+    }, /*is_thrown=*/false);
+    check_step_fails(rank, part, [&] {
+      lockstep::step(world(), [&] {
+        if (!is_short) with_norm.forward<at::Tensor>(batch_input(1, world().rank())).square().sum().backward();
+      });
+    }, /*is_thrown=*/false);
+    training.check_step(5);
+  }
 }
 
 TEST(Steps, SeveralRanksAtOnce) {

@@ -58,6 +58,8 @@ std::string first_line(const std::exception& error) {
 }
 
 using Interruption = std::shared_ptr<const std::function<std::string()>>;
+/// Tells the others that this rank waits for them.
+using TellWaiting = std::function<void()>;
 
 /// The engines tell a late peer and a dead one only by their words; both mean that the group is lost, unless a step's
 /// failure has interrupted it.
@@ -84,8 +86,9 @@ std::shared_ptr<Engine> make_engine(const BackendFactory& factory,
 class C10dWorkAdapter : public Work {
  public:
   C10dWorkAdapter(std::shared_ptr<Engine> engine, c10::intrusive_ptr<c10d::Work> work,
-                  const std::string& backend, const std::string& what, Timeout timeout)
+                  const std::string& backend, const std::string& what, Timeout timeout, TellWaiting tell_waiting)
       : engine_(std::move(engine)),
+        tell_waiting_(std::move(tell_waiting)),
         interruption_(engine_->interruption),
         work_(std::move(work)),
         what_("[" + backend + "] " + what),
@@ -116,6 +119,9 @@ class C10dWorkAdapter : public Work {
       engine_->has_failed = true;
       throw;
     } catch (const std::exception& error) {
+      if (!is_message_ && timeout && *timeout < timeout_ && !work_->isCompleted()) {
+        throw TimeoutError(what_ + " has not ended within " + std::to_string(timeout->count()) + " ms");
+      }
       fail(*engine_, interruption_, what_, error);
     }
   }
@@ -138,6 +144,7 @@ class C10dWorkAdapter : public Work {
       }
       const std::string interruption = (*interruption_)();
       if (!interruption.empty()) throw StepFailedError(interruption);
+      if (const TellWaiting tell = std::exchange(tell_waiting_, nullptr)) tell();
     }
   }
   bool poll() override {
@@ -146,6 +153,7 @@ class C10dWorkAdapter : public Work {
     return true;
   }
   std::shared_ptr<Engine> engine_;
+  TellWaiting tell_waiting_;  // empty: of a message, or it has
   Interruption interruption_;  // of the group as it was when this began
   c10::intrusive_ptr<c10d::Work> work_;
   std::string what_;
@@ -205,7 +213,17 @@ class C10dGroup : public ProcessGroup::Impl {
     if (collective.is_message()) blocked.emplace();
     try {
       ++engine_->begun;
-      return std::make_shared<C10dWorkAdapter>(engine_, begin(collective), name_, what, collective.timeout);
+      TellWaiting tell;
+      if (!collective.is_message()) {
+        tell = [store = store_, key = waiting_key(rank()), number = std::to_string(++collectives_)] {
+          try {
+            store->set(key, std::vector<uint8_t>(number.begin(), number.end()));
+          } catch (const std::exception&) {  // the store is gone, and its rank with it
+          }
+        };
+      }
+      return std::make_shared<C10dWorkAdapter>(engine_, begin(collective), name_, what, collective.timeout,
+                                               std::move(tell));
     } catch (const ValueError&) {
       throw;
     } catch (const std::exception& error) {
@@ -249,6 +267,19 @@ class C10dGroup : public ProcessGroup::Impl {
     return std::make_shared<C10dGroup>(factory_, store_of(number), engine, timeout);
   }
 
+  /// A rank that waits for longer says in the store for what.
+  int find_rank_ahead() override {
+    try {
+      for (int other = 0; other < size(); ++other) {
+        const std::string key = waiting_key(other);
+        if (other == rank() || !store_->check({key})) continue;
+        const std::vector<uint8_t> number = store_->get(key);
+        if (std::stoll(std::string(number.begin(), number.end())) > collectives_) return other;
+      }
+    } catch (const std::exception&) {  // the store is gone, and its rank with it
+    }
+    return -1;
+  }
   void interrupt(const std::string& why) noexcept override {
     try {  // before the others meet it
       store_->set(interruption_key(renewals_), std::vector<uint8_t>(why.begin(), why.end()));
@@ -261,7 +292,10 @@ class C10dGroup : public ProcessGroup::Impl {
     }
   }
   bool is_interrupted() const override { return engine_->has_failed; }
-  void clear() override { engine_->has_failed = false; }
+  void clear() override {
+    engine_->has_failed = false;
+    collectives_ = 0;  // the ranks may have come to different numbers
+  }
   void renew() override {
     home_.reset();  // how much each rank has begun is no longer comparable
     const auto store =
@@ -279,6 +313,9 @@ class C10dGroup : public ProcessGroup::Impl {
  private:
   static std::string interruption_key(int renewals) {
     return "lockstep/interrupted/" + std::to_string(renewals);
+  }
+  std::string waiting_key(int rank) const {
+    return "lockstep/waiting/" + std::to_string(renewals_) + "/" + std::to_string(rank);
   }
   void know_interruption() {
     const auto look = [store = store_, key = interruption_key(renewals_)]() -> std::string {
@@ -336,6 +373,7 @@ class C10dGroup : public ProcessGroup::Impl {
   std::string name_;
   // These counters are equal on all ranks, as all ranks make the same groups.
   int groups_made_ = 0, rounds_ = 0, renewals_ = 0;
+  int64_t collectives_ = 0;  // since then
   std::shared_ptr<SpareEngines> spares_ = std::make_shared<SpareEngines>();  // of this group's duplicates
   std::shared_ptr<SpareEngines> home_{};  // where this duplicate's engine goes; its number there
   int number_ = 0;

@@ -31,6 +31,7 @@ class ForwardingGroup : public ProcessGroup::Impl {
   at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override {
     return group_->empty_common(sizes, dtype);
   }
+  int find_rank_ahead() override { return group_->find_rank_ahead(); }
   void interrupt(const std::string& why) noexcept override { group_->interrupt(why); }
   bool is_interrupted() const override { return group_->is_interrupted(); }
   void clear() override { group_->clear(); }

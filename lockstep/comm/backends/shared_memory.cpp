@@ -89,6 +89,7 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
 
   std::shared_ptr<ProcessGroup::Impl> new_group(const std::vector<int>& members, Timeout timeout) override;
 
+  int find_rank_ahead() override { return group().find_rank_ahead(); }
   void interrupt(const std::string& why) noexcept override { group().interrupt(why); }
   bool is_interrupted() const override { return group().has_stopped(); }
   void clear() override { group().retire(); }

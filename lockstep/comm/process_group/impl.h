@@ -45,6 +45,10 @@ class ProcessGroup::Impl {
   /// list. Null where this rank is none of them.
   virtual std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) = 0;
 
+  /// A rank that has come to a collective of the group which this rank has not started, as far as it can be seen from here;
+  /// -1: none. Does not block.
+  virtual int find_rank_ahead() = 0;
+
   // When a step has failed (lockstep/step/step.h), in this order, on all members:
   /// Every wait in the group, on whichever rank, ends with an error, and so does every later call. Thread-safe.
   virtual void interrupt(const std::string& why) noexcept = 0;

@@ -163,6 +163,7 @@ class DdpCore::StepPart final : public StepMember {
     }
   }
   const ProcessGroup* replica_group() const override { return &core_.group_; }
+  std::vector<ProcessGroup> own_groups() const override { return list_sync_batchnorm_groups(*core_.module_); }
   std::vector<at::Tensor> weights() const override {
     std::vector<at::Tensor> tensors;
     for (const NamedTensor& parameter : core_.tensors_.named_parameters) tensors.push_back(parameter.tensor);
@@ -254,7 +255,7 @@ void DdpCore::before_forward() {
   // In the middle of a pass a checkpoint that runs this forward again finds everything as it was. Otherwise its first run,
   // without gradients, has prepared nothing, and this is a forward as any other.
   const bool is_again = reducer_->is_in_pass();
-  forward_.synchronises = sync && c10::GradMode::is_enabled();
+  forward_.synchronises = sync && no_sync_guards == 0 && c10::GradMode::is_enabled();
   if (forward_.synchronises && !is_again) ++forwards_in_step_;
   forward_.synchronises = forward_.synchronises && forwards_in_step_ % options_.backward_passes_per_step == 0;
   forward_.is_timed = reducer_->statistics().times_next_pass();

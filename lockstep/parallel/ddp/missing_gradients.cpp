@@ -164,12 +164,13 @@ bool MissingGradients::settle(GradientBuckets& buckets, Pass& pass, const OldGra
     case PassVerdict::Outcome::failed:
       pass.has_failed = true;
       buckets.drop_gradients();
-      if (pass.role != Role::active) return false;
+      if (pass.role == Role::joined || pass.has_been_cut()) return false;
       throw Error(
           "DistributedDataParallel: the forward or backward pass of rank " +
           describe_ranks(verdict.failed_ranks) +
           " ended in an exception, so this step's gradients could not be averaged and are zero on all "
-          "ranks");
+          "ranks" +
+          (changes_.empty() ? "" : ". Besides, the module here is no longer what was wrapped: " + changes_));
   }
   return false;
 }

@@ -17,6 +17,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/comm/process_group/impl.h"
 #include "lockstep/parallel/bucket_slot_hook.h"
 #include "lockstep/parallel/ddp/open_passes.h"
 #include "lockstep/parallel/ddp/sparse_gradients.h"
@@ -190,6 +191,14 @@ class Reducer::StepPart final : public detail::StepMember {
     reducer_.order_.roll_back();
   }
   const ProcessGroup* replica_group() const override { return &reducer_.group_; }
+  bool is_interrupted() const override {
+    try {
+      return reducer_.group_.impl().is_interrupted();
+    } catch (const ValueError&) {  // the program has destroyed the group, and uses the wrapper no more
+      return false;
+    }
+  }
+  std::vector<ProcessGroup> own_groups() const override { return {reducer_.group_}; }
   uint64_t probe_weights() const override {
     uint64_t probe = 0;
     for (const Parameter& parameter : reducer_.buckets_.parameters()) {

@@ -160,6 +160,15 @@ void Group::check_usable() {
   members_->check_broken();
 }
 
+int Group::find_rank_ahead() const {
+  const auto lock = enter();
+  const Sequence next = operations_.started() + 1;
+  for (int m = 0; m < size(); ++m) {
+    if (m != rank() && board_.post_of(next, m).sequence.load(std::memory_order_acquire) >= next) return m;
+  }
+  return -1;
+}
+
 bool Group::has_stopped() const {
   const auto lock = enter();
   return left_ || members_->is_broken();

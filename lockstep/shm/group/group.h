@@ -66,6 +66,8 @@ class Group final : private Driven {
   void set_timeout(std::chrono::milliseconds timeout) { timeout_.store(timeout, std::memory_order_relaxed); }
   int segment_rank_of(int member) const { return members_->segment_rank_of(member); }
   int area() const { return members_->area(); }
+  /// A member that has posted a collective which this rank has not started; -1: none.
+  int find_rank_ahead() const;
   /// Will nothing that is in flight go on any more?
   bool has_stopped() const;
 
