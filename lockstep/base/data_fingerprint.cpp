@@ -13,14 +13,23 @@ namespace {
 
 std::string as_digits(uint64_t hash) { return fmt::format("{:016x}", hash); }
 
+void add_lengths(XXH3_state_t& to, std::span<const int32_t> ends) {
+  std::array<uint64_t, 512> lengths;
+  for (size_t i = 1; i < ends.size();) {
+    const size_t count = std::min(lengths.size(), ends.size() - i);
+    for (size_t k = 0; k < count; ++k) lengths[k] = static_cast<uint64_t>(ends[i + k] - ends[i + k - 1]);
+    XXH3_64bits_update(&to, lengths.data(), count * sizeof(uint64_t));
+    i += count;
+  }
+}
+
 }  // namespace
 
-// Two streams: lengths between the values would break the bytes into small pieces.
+// Several streams: lengths between the values would break the bytes into small pieces.
 struct DataFingerprinter::Column {
-  XXH3_state_t values, lengths;
+  XXH3_state_t values, lengths, list_lengths;
   Column() {
-    XXH3_64bits_reset(&values);
-    XXH3_64bits_reset(&lengths);
+    for (auto* state : {&values, &lengths, &list_lengths}) XXH3_64bits_reset(state);
   }
 };
 
@@ -41,13 +50,11 @@ void DataFingerprinter::add(size_t column, std::string_view value) {
 void DataFingerprinter::add_texts(size_t column, std::string_view bytes, std::span<const int32_t> ends) {
   Column& to = *columns_.at(column);
   XXH3_64bits_update(&to.values, bytes.data(), bytes.size());
-  std::array<uint64_t, 512> lengths;
-  for (size_t i = 1; i < ends.size();) {
-    const size_t count = std::min(lengths.size(), ends.size() - i);
-    for (size_t k = 0; k < count; ++k) lengths[k] = static_cast<uint64_t>(ends[i + k] - ends[i + k - 1]);
-    XXH3_64bits_update(&to.lengths, lengths.data(), count * sizeof(uint64_t));
-    i += count;
-  }
+  add_lengths(to.lengths, ends);
+}
+
+void DataFingerprinter::add_lists(size_t column, std::span<const int32_t> ends) {
+  add_lengths(columns_.at(column)->list_lengths, ends);
 }
 
 void DataFingerprinter::add_fixed(size_t column, std::string_view bytes) {
@@ -60,6 +67,7 @@ DataFingerprint DataFingerprinter::finish() const {
     parts.push_back(XXH3_64bits(names_[i].data(), names_[i].size()));
     parts.push_back(XXH3_64bits_digest(&columns_[i]->values));
     parts.push_back(XXH3_64bits_digest(&columns_[i]->lengths));
+    parts.push_back(XXH3_64bits_digest(&columns_[i]->list_lengths));
   }
   return {.rows = rows_,
           .columns = names_,

@@ -44,6 +44,8 @@ class DataFingerprinter {
   /// The next values of a column: `bytes` holds them one after the other, value i ends at ends[i] - ends[0], and ends[0]
   /// is where the first one begins. That is how Arrow keeps texts; faster than add() for each.
   void add_texts(size_t column, std::string_view bytes, std::span<const int32_t> ends);
+  /// The next lists of a column, of which list i ends at element ends[i] - ends[0]; add_texts() gets their elements.
+  void add_lists(size_t column, std::span<const int32_t> ends);
   /// The next values of a column, all of one size, such as numbers or pixels. They are not add()'s: a column gets one kind.
   void add_fixed(size_t column, std::string_view bytes);
   /// So many rows more; values do not say how many rows they are.

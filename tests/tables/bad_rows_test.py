@@ -70,10 +70,13 @@ class BadRows(FilesTest):
             b"b\n": "1 fields, but the header line has 2",
             b"text,+-5\n": "column 'label': \"+-5\" is not a whole number",
             b"c,1,2\n": "3 fields, but the header line has 2; quote fields that hold a comma",
-            b"caf\xe9,1\n": "byte 0xE9 is not UTF-8; convert the file",
-            b"\xed\xa0\x80,1\n": "byte 0xED is not UTF-8",
-            b"x\xc3,1\n": "byte 0xC3 is not UTF-8",
-            b"a\0b,1\n": "a NUL byte",
+            b"caf\xe9,1\n": "column 'text': byte 0xE9 is not UTF-8; convert the file",
+            b"\xed\xa0\x80,1\n": "column 'text': byte 0xED is not UTF-8",
+            b'"a,""b",1\xc3\n': "column 'label': byte 0xC3 is not UTF-8",
+            b"a\0b,1\n": "column 'text': a NUL byte",
+            b'"abc"def,0\n': "text behind the closing quote of a field; write a quote within a quoted field as two, or take quotes as text",
+            b'"abc" ,0\n': "text behind the closing quote",
+            b'abc,"0"1\n': "text behind the closing quote",
             b"text,one\n": "column 'label': \"one\" is not a whole number",
             b"text,1.0\n": "column 'label': \"1.0\" is not a whole number",
             b"text,\n": "column 'label': no value",
@@ -92,7 +95,9 @@ class BadRows(FilesTest):
             b'{"text": "a", "text": "b", "label": 1}\n': "the key 'text' stands twice",
             b'{"text": "a", "label": 1, "x": ' + b"[" * 200 + b"]" * 200 + b"}\n": "nested more than 100 deep",
             b'{"text": "a", "label": 1, "x": ' + b'{"a":' * 10**6 + b"\n": "nested more than 100 deep",
-            b'{"text": "caf\xe9", "label": 1}\n': "byte 0xE9 is not UTF-8",
+            b'{"text": "caf\xe9", "label": 1}\n': "column 'text': byte 0xE9 is not UTF-8",
+            b'{"text": "a", "label": 1, "more": ["\xff"]}\n': "column 'more': byte 0xFF is not UTF-8",
+            b'{"text": "a", "label": 1, "\xff": 1}\n': "record 2: byte 0xFF is not UTF-8",
             b'{"text": "a\0b", "label": 1}\n': "a NUL byte",
             b'{"text": "a", "label": 1\n': "the object does not end on its line",
             b'{"text": "\\ud800", "label": 1}\n': "is no character",
@@ -121,6 +126,90 @@ class BadRows(FilesTest):
                     self.assertEqual(answer["records"], [[0, line - 2], [2, line + 1]])
                     self.assertEqual(answer["skipped"], 1)
                     self.assertEqual(answer["first_skipped"], str(error))
+
+    def test_quotes_that_would_join_rows(self):
+        """Two lone quotes in a TSV file: refused, or text, or one field, as the caller says."""
+        joined = self.put("joined.tsv", b'text\tlabel\nfirst\t1\n"opens here\t0\nmiddle\t1\ncloses"\t0\nlast\t1\n')
+        behind = self.put("behind.tsv", b'text\tlabel\n"unclosed start\t1\nsecond\t0\nthe "third" row\t1\nlast"\t1\n')
+        header = self.put("header.tsv", b'a\t"b\nc\td"\te\n1\t2\t3\n')
+        for path, line in ((joined, 3), (behind, 2), (header, 1)):
+            for answer in ask([dict(ask="text_table", path=path), dict(ask="text_table", path=path, skip_bad_rows=True)]):
+                self.refused(answer, f"{path}:{line}: a quote that opens in this row closes on a later line, behind a tab", "--no-quotes")
+        none, minimal = ask([dict(ask="text_table", path=joined, quoting=quoting) for quoting in ("none", "minimal")])
+        self.assertEqual(none["columns"], [["first", '"opens here', "middle", 'closes"', "last"], ["1", "0", "1", "0", "1"]])
+        self.assertEqual(minimal["columns"], [["first", "opens here\t0\nmiddle\t1\ncloses", "last"], ["1", "0", "1"]])
+        (answer,) = ask([dict(ask="text_table", path=behind, quoting="none")])
+        self.assertEqual(answer["columns"][0], ['"unclosed start', "second", 'the "third" row', 'last"'])
+        csv = self.put("wide.csv", b'text,label\n"a,\nb",1\n')  # text of several lines is common there
+        (answer,) = ask([dict(ask="text_table", path=csv)])
+        self.assertEqual(answer["columns"], [["a,\nb"], ["1"]])
+
+    def test_bad_values_within_objects_and_lists(self):
+        columns = [["t.en", "string"], ["tokens", "list"]]
+        good = {"t": {"en": "a"}, "tokens": ["x"]}
+        rows = [{"t": {"it": "b"}, "tokens": []}, {"t": None, "tokens": []}, {"t": "text", "tokens": []}, {"t": {"en": ["x"]}, "tokens": []},
+                {"t": {"en": 5}, "tokens": []}, {"t": {"en": "b"}, "tokens": None}, {"t": {"en": "b"}, "tokens": "x"},
+                {"t": {"en": "b"}, "tokens": ["x", None]}, {"t": {"en": "b"}, "tokens": ["x", "y", 3]}, {"t": {"en": "b"}, "tokens": [["x"]]}]
+        whats = ["'t.en': no such key", "'t.en': no value (null)", "'t.en': no such key", "'t.en': a list; expected text",
+                 "'t.en': 5 is a number; the first record has text", "'tokens': no value (null)", "'tokens': not a list",
+                 "'tokens': element 2: no value (null)", "'tokens': element 3: 3 is a number", "'tokens': element 1: a list"]
+        paths = [self.put(f"{i}.jsonl", "".join(json.dumps(r) + "\n" for r in (good, row, good)).encode()) for i, row in enumerate(rows)]
+        for path, what, error, skipped in zip(paths, whats, ask([dict(ask="typed", path=p, columns=columns) for p in paths]),
+                                              ask([dict(ask="typed", path=p, columns=columns, skip_bad_rows=True) for p in paths]),
+                                              strict=True):
+            self.refused(error, f"{path}:2: record 2, column {what}")
+            self.assertEqual(skipped["values"], [["a", "a"], [["x"], ["x"]]])
+        parquet = os.path.join(self.directory, "n.parquet")
+        pyarrow.parquet.write_table(pa.Table.from_pylist(
+            [good, {"t": None, "tokens": ["x"]}, {"t": {"en": None}, "tokens": ["x"]}, {"t": {"en": "b"}, "tokens": None},
+             {"t": {"en": "b"}, "tokens": ["x", None]}, good]), parquet)
+        error, skipped, whole, field, lists = ask([
+            dict(ask="typed", path=parquet, columns=columns), dict(ask="typed", path=parquet, columns=columns, skip_bad_rows=True),
+            dict(ask="text_table", path=parquet, columns=["t"]), dict(ask="text_table", path=parquet, columns=["t.de"]),
+            dict(ask="text_table", path=parquet, columns=["tokens"])])
+        self.refused(error, parquet + ": record 2, column 't.en': no value (null)")
+        self.assertEqual((skipped["values"], skipped["skipped"]), ([["a", "a"], [["x"], ["x"]]], 4))
+        self.refused(whole, parquet + ": column 't' holds objects; name one of their fields, such as 't.en'")
+        self.assertEqual(str(field), f"{parquet}: there is no column 't.de'; its columns are 't.en', 'tokens'")
+        self.refused(lists, "column 'tokens' holds list<element: string>; expected texts or numbers")
+        (answer,) = ask([dict(ask="typed", path=self.put("a.csv", b"a\nx\n"), columns=[["a", "list"]])])
+        self.refused(answer, "column 'a' cannot be lists")
+
+    def test_a_damaged_page(self):
+        """Named by row group and column; where bad rows are skipped, the rows before it and the other row groups are read."""
+        n, group = 6000, 2500
+        table = pa.table({"id": list(range(n)), "text": [f"text {i} " * 3 for i in range(n)], "t": [{"en": f"{i}"} for i in range(n)],
+                          "tokens": [[str(i)] * (i % 3) for i in range(n)]})
+        path = os.path.join(self.directory, "d.parquet")
+        pyarrow.parquet.write_table(table, path, row_group_size=group, write_page_checksum=True, compression="none", use_dictionary=False,
+                                    data_page_size=20000, write_statistics=False)
+        with open(path, "rb") as file:
+            whole = file.read()
+        metadata = pyarrow.parquet.ParquetFile(path).metadata
+        columns = [["t.en", "string"], ["text", "string"], ["tokens", "list"], ["id", "int64"]]
+        for column, needle in (("text", b"text %d text" % 3300), ("text", b"text %d text" % 2500), ("t.en", b"\4\0\0\0%d" % 4200),
+                               ("tokens", b"\4\0\0\0%d" % 5999), ("text", b"text %d text" % 9)):
+            starts = [chunk.data_page_offset for g in range(3) for chunk in map(metadata.row_group(g).column, range(4))
+                      if chunk.path_in_schema.split(".list")[0] == column]
+            place = whole.find(needle, starts[int(needle.strip(b"text \4\0").split()[0]) // group])
+            bad = self.put("bad.parquet", whole[:place + 6] + b"#" + whole[place + 7:])
+            row = int(needle.strip(b"text \4\0").split()[0])
+            error, skipped = ask([dict(ask="typed", path=bad, columns=columns), dict(ask="typed", path=bad, columns=columns, skip_bad_rows=True)])
+            self.assertTrue(isinstance(error, Exception), (column, needle))  # the rows would fill the screen
+            self.refused(error, bad, f"column '{column}': row group {row // group + 1} of 3 is damaged from here on: ")
+            self.assertNotIsInstance(skipped, Exception)
+            ids = skipped["values"][3]
+            lost = [i for i in range(n) if i not in set(ids)]
+            end = min(n, (row // group + 1) * group)
+            self.assertEqual(lost, list(range(lost[0], end)), column)  # to the end of its row group
+            self.assertLessEqual(lost[0], row)
+            self.assertGreater(lost[0] + 2100, row)  # pages are that small
+            self.assertEqual(ids, [i for i in range(n) if not lost[0] <= i < end])
+            self.assertEqual(skipped["values"][1], [f"text {i} " * 3 for i in ids])
+            self.assertEqual([record for record, _ in skipped["records"]], ids)
+            self.assertEqual(skipped["skipped"], len(lost))
+            self.assertEqual(skipped["first_skipped"], str(error))
+            self.assertIn(f"record {lost[0] + 1}, ", str(error))
 
     def test_the_first_bad_row_of_a_block(self):
         """Whatever is wrong with it, in whichever column: the same row as in blocks of one row."""

@@ -1,6 +1,7 @@
 """Tables against Python's csv and json modules, pyarrow and pandas."""
 
 import csv
+import gzip
 import io
 import json
 import os
@@ -79,7 +80,7 @@ class TableParity(FilesTest):
             ("csv", b'a,b\n"x""y",""\n'),
             ("csv", b'a,b\n"x\n\ny",1\n'),
             ("csv", b"a,b\n ,\n,\n"),
-            ("csv", b'a,b\n"x"y"z,"1"'),                        # text after a closing quote
+            ("tsv", b'a\tb\n"x\ty"\tz\n"x\ny"\tz\n'),          # a tab or a line end in quotes, not both
             ("csv", b'a,b\n1,""""'),
             ("csv", b'"a","b"\n"1","2"'),
             ("csv", b'a,b\r1,2\r3,"4"'),                         # old Macintosh line ends
@@ -97,7 +98,7 @@ class TableParity(FilesTest):
                            for size in (1, 2, 3, 7, 64, 1000, 5001, 1 << 20)])
             for answer in answers:
                 self.assertNotIsInstance(answer, Exception)
-                answer = {key: answer[key] for key in ("values", "records")}
+                answer = {key: answer[key] for key in ("values", "records", "hash")}
                 self.assertEqual(answer["values"], [[int(n) for _, n in rows[1:]], [t for t, _ in rows[1:]]])
                 self.assertEqual(answer, {key: answers[-1][key] for key in answer})
             self.assertGreater(answers[0]["blocks"], 2)
@@ -187,6 +188,107 @@ class TableParity(FilesTest):
         self.assertEqual(everything["names"], [name for name in table.column_names if name not in ("list", "struct")])
         self.assertEqual(everything["columns"][-1][0], str(table["date"][0].as_py()))
 
+    def test_tables_whose_quotes_are_text_as_pandas_reads_them(self):
+        """quoting=csv.QUOTE_NONE: the TSV files of GLUE and MultiNLI."""
+        draw = random.Random(13)
+        pieces = ['"', '""', "a", " ", "'", ",", "\\", 'said "no"', "é", "x" * 300]
+        for extension, delimiter in (("tsv", "\t"), ("csv", ",")):
+            mine = [piece for piece in pieces if delimiter not in piece]
+            rows = [["text", 'la"bel', "n"]] + [["".join(draw.choices(mine, k=draw.randint(1, 6))) for _ in range(2)] + [str(i)]
+                                                for i in range(700)]
+            path = self.put(f"quotes.{extension}", "".join(delimiter.join(row) + "\n" for row in rows).encode())
+            frame = pandas.read_csv(path, sep=delimiter, quoting=csv.QUOTE_NONE, keep_default_na=False, dtype=str)
+            whole, blocks, cached = ask([dict(ask="text_table", path=path, quoting="none"),
+                                         dict(ask="typed", path=path, quoting="none", block_bytes=7,
+                                              columns=[[name, "string"] for name in rows[0]]),
+                                         dict(ask="text_table", path=path, quoting="none", cache_dir=self.directory + "/cache")])
+            for answer in (whole, blocks, cached):
+                self.assertNotIsInstance(answer, Exception)
+                self.assertEqual(answer.get("columns") or answer["values"], [frame[name].tolist() for name in frame])
+            self.assertEqual(whole["names"], rows[0])
+
+    def test_fields_of_objects_and_lists(self):
+        """translation.en and lists of tokens, as `datasets` stores them, in Parquet, Arrow and JSON lines."""
+        draw = random.Random(14)
+        rows = [{"translation": {"en": draw.choice(NASTY), "it": draw.choice(NASTY), "more": {"n": i, "t": [str(i)]}},
+                 "tokens": [draw.choice(NASTY) for _ in range(draw.choice([0, 1, 5]))],
+                 "tags": [draw.randint(0, 8) for _ in range(draw.choice([0, 2]))], "a.b": f"dotted {i}", "id": i}
+                for i in range(9000)]
+        table = pa.Table.from_pylist(rows)
+        table = table.set_column(2, "tags", table["tags"].cast(pa.large_list(pa.int8())))
+        paths = [os.path.join(self.directory, name) for name in ("t.parquet", "t.arrow")]
+        pyarrow.parquet.write_table(table, paths[0], row_group_size=1700)
+        with pa.OSFile(paths[1], "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=1000)
+        paths.append(self.put("t.jsonl", "".join(json_line(draw, row) + "\n" for row in rows).encode()))
+        columns = [["translation.it", "string"], ["tokens", "list"], ["translation.more.n", "int64"], ["tags", "list"],
+                   ["a.b", "string"], ["translation.more.t", "list"], ["translation.en", "string"]]
+        wanted = [[row["translation"]["it"] for row in rows], [row["tokens"] for row in rows], list(range(len(rows))),
+                  [[str(tag) for tag in row["tags"]] for row in rows], [row["a.b"] for row in rows],
+                  [[str(i)] for i in range(len(rows))], [row["translation"]["en"] for row in rows]]
+        hashes = set()
+        for path, answer in zip(paths, ask([dict(ask="typed", path=path, columns=columns, block_bytes=50000) for path in paths]),
+                                strict=True):
+            self.assertNotIsInstance(answer, Exception, path)
+            self.assertGreater(answer["blocks"], 1)
+            for column, values, expected in zip(columns, answer["values"], wanted, strict=True):
+                self.assertTrue(values == expected, (path, column))
+            hashes.add(answer["hash"])
+        self.assertEqual(len(hashes), 1)
+        names = ["translation.en", "translation.it", "translation.more.n", "translation.more.t", "tokens", "tags", "a.b", "id"]
+        for path, answer in zip(paths, ask([dict(ask="columns", path=path) for path in paths]), strict=True):
+            self.assertEqual(answer, names, path)
+        for path, answer in zip(paths, ask([dict(ask="text_table", path=path) for path in paths]), strict=True):
+            self.assertEqual(answer["names"], ["a.b", "id"], path)  # as before: objects and lists only where they are named
+
+    def test_class_names_of_datasets(self):
+        """ClassLabel in the schema's metadata: texts are the names, numbers the numbers."""
+        label = {"names": ["ham", "spam", "1"], "_type": "ClassLabel"}
+        features = {"text": {"dtype": "string", "_type": "Value"}, "label": label,
+                    "tags": {"feature": {"names": ["O", "B"], "_type": "ClassLabel"}, "_type": "List"},
+                    "old": [{"names": ["x", "y"], "_type": "ClassLabel"}], "in": {"side": label}}
+        table = pa.table({"text": ["a", "b", "c", "d"], "label": [1, 0, 2, -1], "tags": [[0, 1], [], [1], [0]],
+                          "old": [[1], [0], [], [5]], "in": [{"side": i} for i in (0, 1, 2, 0)]})
+        table = table.replace_schema_metadata({b"huggingface": json.dumps({"info": {"features": features}}).encode()})
+        paths = [os.path.join(self.directory, name) for name in ("c.parquet", "c.arrow")]
+        pyarrow.parquet.write_table(table, paths[0])
+        with pa.OSFile(paths[1], "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        for path in paths:
+            texts, numbers, lists, kept = ask([
+                dict(ask="text_table", path=path, places=True, columns=["label", "in.side", "text"]),
+                dict(ask="typed", path=path, columns=[["label", "int64"]]),
+                dict(ask="typed", path=path, columns=[["tags", "list"], ["old", "list"]]),
+                dict(ask="text_table", path=path, places=True, columns=["label"], cache_dir=self.directory + "/cache")])
+            self.assertEqual(texts["columns"], [["spam", "ham", "1", "-1"], ["ham", "spam", "1", "ham"], ["a", "b", "c", "d"]])
+            self.assertEqual(texts["class_names"], [label["names"], label["names"], []])
+            self.assertEqual(kept["class_names"], [label["names"]])
+            self.assertEqual(numbers["values"], [[1, 0, 2, -1]])
+            self.assertEqual(lists["values"], [[["O", "B"], [], ["B"], ["O"]], [["y"], ["x"], [], ["5"]]])
+        for metadata in (b"", b"{", b"[]", b'{"info": 1}', b'{"info": {"features": {"label": {"_type": "ClassLabel", "names": [1]}}}}'):
+            pyarrow.parquet.write_table(table.replace_schema_metadata({b"huggingface": metadata}), paths[0])
+            (answer,) = ask([dict(ask="text_table", path=paths[0], columns=["label"])])
+            self.assertEqual(answer["columns"], [["1", "0", "2", "-1"]], metadata)
+
+    def test_fingerprints_tell_values_and_nothing_else(self):
+        rows = [["text", "n"]] + [[draw, str(i)] for i, draw in enumerate(NASTY * 40) if "\0" not in draw]
+        table = pa.table({"text": [text for text, _ in rows[1:]], "n": [int(n) for _, n in rows[1:]]})
+        paths = [self.put("f.csv", written(rows, ",", "\n", csv.QUOTE_MINIMAL)), self.put("f.tsv", written(rows, "\t", "\r\n", csv.QUOTE_ALL)),
+                 self.put("f.jsonl", "".join(json.dumps({"n": int(n), "text": text}) + "\n" for text, n in rows[1:]).encode()),
+                 os.path.join(self.directory, "f.parquet")]
+        pyarrow.parquet.write_table(table, paths[3], row_group_size=77)
+        bad = self.put("g.csv", written(rows + [["one", "field", "more"]], ",", "\n", csv.QUOTE_MINIMAL))
+        question = dict(ask="text_table", columns=["text", "n"], places=True)
+        cache = os.path.join(self.directory, "cache")
+        answers = ask([dict(question, path=path) for path in paths] + [dict(question, path=bad, skip_bad_rows=True)] +
+                      2 * [dict(question, path=paths[1], cache_dir=cache)])
+        self.assertEqual(answers[0]["fingerprint"][:2], [len(rows) - 1, ["text", "n"]])
+        for answer in answers[1:]:
+            self.assertEqual(answer["fingerprint"], answers[0]["fingerprint"])
+        other = self.put("o.csv", written(rows[:-1] + [[rows[-1][0] + "x", rows[-1][1]]], ",", "\n", csv.QUOTE_MINIMAL))
+        (answer,) = ask([dict(question, path=other)])
+        self.assertNotEqual(answer["fingerprint"], answers[0]["fingerprint"])
+
     def test_pandas_files(self):
         draw = random.Random(9)
         frame = pandas.DataFrame({"text": [draw.choice(NASTY) for _ in range(500)],
@@ -216,10 +318,33 @@ class TableParity(FilesTest):
             self.assertNotIsInstance(answer, Exception, name)
             self.assertEqual(answer["values"], [[i % 3 for i in range(20000)]], name)
             with open(path, "rb") as file:
-                cut = self.put("cut." + name, file.read()[:-200])
-            (answer,) = ask([dict(ask="typed", path=cut, columns=[["label", "int64"]])])
-            self.assertIsInstance(answer, Exception, name)
-            self.assertIn("cut." + name, str(answer))
+                whole = file.read()
+            for cut in (whole[:-200], whole[:-1], whole[:-9] if end == "gz" else whole[:5]):
+                cut = self.put("cut." + name, cut)
+                (answer,) = ask([dict(ask="typed", path=cut, columns=[["label", "int64"]])])
+                self.assertIsInstance(answer, Exception, name)
+                self.assertIn("cut." + name + " cannot be unpacked; is it whole?", str(answer))
+            twice = self.put("twice." + name, whole + whole)  # one stream behind the other
+            (answer,) = ask([dict(ask="typed", path=twice, columns=[["label", "int64"]], block_bytes=1000)])
+            self.assertNotIsInstance(answer, Exception, name)
+            self.assertEqual(answer["values"], [[i % 3 for i in range(20000)] * 2], name)
+
+    def test_zeros_behind_gzip_as_python_reads_them(self):
+        member = [gzip.compress(f"a,b\n{i},{i}\n".encode()) if i == 0 else gzip.compress(f"{i},{i}\n".encode()) for i in range(3)]
+        for zeros in (1, 512, 65535, 65536, 200000):
+            contents = [member[0] + member[1] + b"\0" * zeros, member[0] + b"\0" * zeros + member[1] + b"\0" + member[2]]
+            for i, content in enumerate(contents):
+                path = self.put(f"{i}.csv.gz", content)
+                rows = list(csv.reader(io.StringIO(gzip.decompress(content).decode())))[1:]
+                (answer,) = ask([dict(ask="text_table", path=path)])
+                self.assertEqual(answer["columns"], [[a for a, _ in rows], [b for _, b in rows]], (zeros, i))
+        for garbage in (b"x", b"\0\0x", b"\x1f", b"\x1f\x8b"):
+            path = self.put("garbage.csv.gz", member[0] + garbage)
+            (answer,) = ask([dict(ask="text_table", path=path)])
+            self.assertIn("cannot be unpacked", str(answer))
+            with self.assertRaises((OSError, EOFError)):
+                with gzip.open(path) as file:
+                    file.read()
 
     def test_the_mapped_table_is_the_one_in_memory(self):
         draw = random.Random(10)

@@ -9,10 +9,18 @@ namespace {
 using nlohmann::json;
 using namespace lockstep;
 
+tables::Quoting quoting_of(const json& q) {
+  const std::string name = q.value("quoting", "auto");
+  return name == "none"      ? tables::Quoting::NONE
+         : name == "minimal" ? tables::Quoting::MINIMAL
+                             : tables::Quoting::AUTO;
+}
+
 json text_table(const json& q) {
   const auto table = tables::read_text_table(q.at("path").get<std::string>(),
                                              {.columns = q.value("columns", std::vector<std::string>()),
                                               .skip_bad_rows = q.value("skip_bad_rows", false),
+                                              .quoting = quoting_of(q),
                                               .cache_dir = q.value("cache_dir", std::string())});
   json columns = json::array(), places = json::array();
   for (const auto& name : table.column_names()) {
@@ -26,19 +34,24 @@ json text_table(const json& q) {
     reply["places"] = places;
     reply["skipped"] = table.skipped_rows();
     reply["first_skipped"] = table.first_skipped();
+    const auto fingerprint = table.fingerprint();
+    reply["fingerprint"] = {fingerprint.rows, fingerprint.columns, fingerprint.hash};
+    for (const auto& name : table.column_names()) reply["class_names"].push_back(table.class_names(name));
   }
   return reply;
 }
 
 // Columns as [[name, type], ...]; the answer has one list of values a column.
 json typed(const json& q) {
-  tables::TableReaderOptions options{.skip_bad_rows = q.value("skip_bad_rows", false)};
+  tables::TableReaderOptions options{.skip_bad_rows = q.value("skip_bad_rows", false),
+                                     .quoting = quoting_of(q)};
   options.block_bytes = q.value("block_bytes", options.block_bytes);
   options.max_record_bytes = q.value("max_record_bytes", options.max_record_bytes);
   for (const auto& column : q.at("columns")) {
     const std::string type = column.at(1);
     options.columns.push_back({column.at(0), type == "int64"     ? tables::ColumnType::INT64
                                              : type == "float64" ? tables::ColumnType::FLOAT64
+                                             : type == "list"    ? tables::ColumnType::STRING_LIST
                                                                  : tables::ColumnType::STRING});
   }
   tables::TableReader reader(q.at("path").get<std::string>(), options);
@@ -53,6 +66,9 @@ json typed(const json& q) {
         for (const auto value : rows->int64s(column.name)) values[i].push_back(value);
       } else if (column.type == tables::ColumnType::FLOAT64) {
         for (const auto value : rows->float64s(column.name)) values[i].push_back(value);
+      } else if (column.type == tables::ColumnType::STRING_LIST) {
+        for (const auto& texts : rows->string_lists(column.name))
+          values[i].push_back(std::vector<std::string>(texts.begin(), texts.end()));
       } else {
         for (const auto text : rows->strings(column.name)) values[i].push_back(std::string(text));
       }
@@ -62,6 +78,7 @@ json typed(const json& q) {
   return {{"values", values},
           {"records", records},
           {"blocks", blocks},
+          {"hash", reader.fingerprint().hash},
           {"skipped", reader.skipped_rows()},
           {"first_skipped", reader.first_skipped()}};
 }

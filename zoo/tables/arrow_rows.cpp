@@ -8,6 +8,7 @@
 #include <arrow/util/value_parsing.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -132,7 +133,15 @@ std::string text_of(const arrow::Array& array, int64_t row) {
   }
 }
 
-std::shared_ptr<arrow::Array> as_texts(const std::shared_ptr<arrow::Array>& array, const OnBad& on_bad) {
+std::string text_of_class(std::string number, const std::vector<std::string>& names) {
+  size_t value = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+  const bool has_name = error == std::errc() && end == number.data() + number.size() && value < names.size();
+  return has_name ? names[value] : number;
+}
+
+std::shared_ptr<arrow::Array> as_texts(const std::shared_ptr<arrow::Array>& array,
+                                       const std::vector<std::string>& class_names, const OnBad& on_bad) {
   if (array->type_id() == arrow::Type::STRING && is_clean(static_cast<const arrow::StringArray&>(*array))) {
     return array;
   }
@@ -141,6 +150,7 @@ std::shared_ptr<arrow::Array> as_texts(const std::shared_ptr<arrow::Array>& arra
                                : nullptr;
   const arrow::Array& values = dictionary ? *dictionary->dictionary() : *array;
   const bool check_text = is_text(values.type_id());
+  const bool is_class = !class_names.empty() && arrow::is_integer(values.type_id());
   arrow::StringBuilder builder;
   done(builder.Reserve(array->length()));
   for (int64_t row = 0; row < array->length(); ++row) {
@@ -150,12 +160,34 @@ std::shared_ptr<arrow::Array> as_texts(const std::shared_ptr<arrow::Array>& arra
       done(builder.Append(""));
       continue;
     }
-    const std::string text = text_of(values, at);
+    std::string text = text_of(values, at);
+    if (is_class) text = text_of_class(std::move(text), class_names);
     const bool bad = check_text && valid_utf8_prefix(text) < text.size();
     if (bad) on_bad(row, "the text is not UTF-8");
     done(builder.Append(bad ? std::string_view() : std::string_view(text)));
   }
   return finished(builder);
+}
+
+// Lists of any of Arrow's kinds as lists of texts.
+template <typename Lists>
+std::shared_ptr<arrow::Array> as_text_lists(const Lists& lists, const std::vector<std::string>& class_names,
+                                            const OnBad& on_bad) {
+  const int64_t rows = lists.length();
+  const int64_t begin = rows == 0 ? 0 : lists.value_offset(0);
+  std::vector<int32_t> ends = {0};
+  for (int64_t row = 0; row < rows; ++row) {
+    if (lists.IsNull(row)) on_bad(row, "no value (null)");
+    ends.push_back(static_cast<int32_t>(lists.value_offset(row) + lists.value_length(row) - begin));
+  }
+  const auto elements = as_texts(
+      lists.values()->Slice(begin, ends.back()), class_names, [&](int64_t element, std::string_view what) {
+        const auto row = std::upper_bound(ends.begin(), ends.end(), element) - ends.begin() - 1;
+        const auto place = element - ends[static_cast<size_t>(row)] + 1;
+        if (lists.IsValid(row)) on_bad(row, fmt::format("element {}: {}", place, what));
+      });
+  return std::make_shared<arrow::ListArray>(arrow_type(ColumnType::STRING_LIST), rows,
+                                            arrow::Buffer::FromVector(std::move(ends)), elements);
 }
 
 template <typename Builder, typename Target>
@@ -212,9 +244,13 @@ std::shared_ptr<arrow::Array> parsed_numbers(const arrow::Array& texts, Read rea
 
 }  // namespace
 
-void throw_status(const arrow::Status& status, const std::filesystem::path& path, std::string_view what) {
-  std::string message = status.message();
+std::string first_line(std::string message) {
   message.resize(std::min(message.find_first_of("\r\n"), message.size()));
+  return message;
+}
+
+void throw_status(const arrow::Status& status, const std::filesystem::path& path, std::string_view what) {
+  std::string message = first_line(status.message());
   // The message of a system's error says only what failed.
   if (const int number = arrow::internal::ErrnoFromStatus(status)) {
     message += fmt::format(": {}", std::strerror(number));
@@ -228,6 +264,8 @@ std::shared_ptr<arrow::DataType> arrow_type(ColumnType type) {
       return arrow::int64();
     case ColumnType::FLOAT64:
       return arrow::float64();
+    case ColumnType::STRING_LIST:
+      return arrow::list(arrow::utf8());
     case ColumnType::STRING:
       break;
   }
@@ -241,6 +279,13 @@ std::string refused_type(const arrow::DataType& type, ColumnType as) {
   const auto id = values.id();
   const bool is_float = id == arrow::Type::FLOAT || id == arrow::Type::DOUBLE;
   const bool is_whole = arrow::is_integer(id);
+  if (as == ColumnType::STRING_LIST) {
+    const bool is_list =
+        id == arrow::Type::LIST || id == arrow::Type::LARGE_LIST || id == arrow::Type::FIXED_SIZE_LIST;
+    const bool has_texts = is_list && refused_type(*values.field(0)->type(), ColumnType::STRING).empty();
+    return has_texts ? std::string()
+                     : fmt::format("holds {}; expected lists of texts or numbers", type.ToString());
+  }
   if (as == ColumnType::STRING) {
     const bool is_simple = is_text(id) || is_whole || is_float || id == arrow::Type::BOOL ||
                            arrow::is_decimal(id) || arrow::is_temporal(id);
@@ -253,15 +298,21 @@ std::string refused_type(const arrow::DataType& type, ColumnType as) {
 }
 
 std::shared_ptr<arrow::Array> converted(const std::shared_ptr<arrow::Array>& array, ColumnType as,
-                                        const OnBad& on_bad) {
+                                        const std::vector<std::string>& class_names, const OnBad& on_bad) {
   const bool as_it_is = array->null_count() == 0 && array->type()->Equals(arrow_type(as));
   switch (as) {
     case ColumnType::STRING:
-      return as_texts(array, on_bad);
+      return as_texts(array, class_names, on_bad);
     case ColumnType::INT64:
       return as_it_is ? array : as_numbers<arrow::Int64Builder, int64_t>(*array, on_bad);
     case ColumnType::FLOAT64:
       return as_it_is ? array : as_numbers<arrow::DoubleBuilder, double>(*array, on_bad);
+    case ColumnType::STRING_LIST:
+      if (array->type_id() == arrow::Type::LARGE_LIST)
+        return as_text_lists(static_cast<const arrow::LargeListArray&>(*array), class_names, on_bad);
+      if (array->type_id() == arrow::Type::FIXED_SIZE_LIST)
+        return as_text_lists(static_cast<const arrow::FixedSizeListArray&>(*array), class_names, on_bad);
+      return as_text_lists(static_cast<const arrow::ListArray&>(*array), class_names, on_bad);
   }
   return array;
 }
@@ -315,6 +366,18 @@ std::shared_ptr<arrow::RecordBatch> kept_rows(const arrow::RecordBatch& batch,
       arrow::DoubleBuilder builder;
       const auto& numbers = static_cast<const arrow::DoubleArray&>(*column);
       each([&](int64_t row) { return builder.Append(numbers.Value(row)); });
+      columns.push_back(finished(builder));
+    } else if (column->type_id() == arrow::Type::LIST) {
+      const auto texts = std::make_shared<arrow::StringBuilder>();
+      arrow::ListBuilder builder(arrow::default_memory_pool(), texts);
+      const auto& lists = static_cast<const arrow::ListArray&>(*column);
+      each([&](int64_t row) {
+        for (int64_t i = 0; i < lists.value_length(row); ++i) {
+          if (i == 0) done(builder.Append());
+          done(texts->Append(text_at(*lists.values(), lists.value_offset(row) + i)));
+        }
+        return lists.value_length(row) == 0 ? builder.Append() : arrow::Status::OK();
+      });
       columns.push_back(finished(builder));
     } else {
       arrow::StringBuilder builder;

@@ -20,8 +20,10 @@ void BadRows::add(int64_t record, int64_t line, std::string_view column, std::st
   end_block();
 }
 
-void BadRows::note(int64_t record, int64_t line, std::string_view column, std::string_view what) {
-  const bool is_first = noted_.count++ == 0 || record < noted_.record;
+void BadRows::note(int64_t record, int64_t line, std::string_view column, std::string_view what,
+                   int64_t count) {
+  const bool is_first = noted_.count == 0 || record < noted_.record;
+  noted_.count += count;
   if (!is_first || (skip_ && !first_.empty())) return;
   noted_.record = record;
   noted_.message = message_of(record, line, column, what);

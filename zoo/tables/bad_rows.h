@@ -16,7 +16,8 @@ class BadRows {
   void add(int64_t record, int64_t line, std::string_view column, std::string_view what);
   /// Does so for a block whose rows are not looked at in order, each row once at most; end_block() throws,
   /// for the first of them in the file.
-  void note(int64_t record, int64_t line, std::string_view column, std::string_view what);
+  /// `count`: so many rows from `record` on.
+  void note(int64_t record, int64_t line, std::string_view column, std::string_view what, int64_t count = 1);
   void end_block();
   const std::filesystem::path& path() const { return path_; }
   int64_t count() const { return count_; }

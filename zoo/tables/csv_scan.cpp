@@ -1,15 +1,34 @@
 #include "lockstep/zoo/tables/csv_scan.h"
 
 #include <algorithm>
-#include <array>
+#include <bit>
+#include <cstring>
 
 namespace lockstep::tables {
+namespace {
 
-CsvScan scan_csv(std::string_view text, char delimiter, int64_t line, bool at_end) {
-  std::array<bool, 256> ordinary;
-  ordinary.fill(true);
-  for (const char c : {delimiter, '\n', '\r'}) ordinary[static_cast<unsigned char>(c)] = false;
+constexpr uint64_t repeat(char c) { return static_cast<unsigned char>(c) * uint64_t{0x0101010101010101}; }
 
+// The highest bit of each byte that is 0, and perhaps of bytes behind the first such one.
+constexpr uint64_t find_zeros(uint64_t bytes) { return (bytes - repeat('\x01')) & ~bytes & repeat('\x80'); }
+
+// The next delimiter or line end.
+size_t find_end_of_text(std::string_view text, size_t at, char delimiter) {
+  static_assert(std::endian::native == std::endian::little);
+  for (uint64_t eight = 0; at + sizeof eight <= text.size(); at += sizeof eight) {
+    std::memcpy(&eight, text.data() + at, sizeof eight);
+    const uint64_t found = find_zeros(eight ^ repeat(delimiter)) | find_zeros(eight ^ repeat('\n')) |
+                           find_zeros(eight ^ repeat('\r'));
+    if (found != 0) return at + static_cast<size_t>(std::countr_zero(found)) / 8;
+  }
+  while (at < text.size() && text[at] != delimiter && text[at] != '\n' && text[at] != '\r') ++at;
+  return at;
+}
+
+}  // namespace
+
+CsvScan scan_csv(std::string_view text, CsvDialect dialect, int64_t line, bool at_end) {
+  const char delimiter = dialect.delimiter;
   CsvScan scan{.line = line};
   size_t at = 0;
   while (at < text.size()) {
@@ -18,7 +37,7 @@ CsvScan scan_csv(std::string_view text, char delimiter, int64_t line, bool at_en
     bool ended = false;
     while (at < text.size()) {
       const char c = text[at];
-      if (field_starts && c == '"') {
+      if (field_starts && dialect.quotes && c == '"') {
         const size_t opening = at;
         do {  // a doubled quote closes and opens again
           at = text.find('"', at + 1);
@@ -28,9 +47,13 @@ CsvScan scan_csv(std::string_view text, char delimiter, int64_t line, bool at_en
           }
           ++at;
         } while (at < text.size() && text[at] == '"');
-        line += std::count(text.begin() + static_cast<std::ptrdiff_t>(opening),
-                           text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+        const auto field = text.substr(opening, at - opening);
+        const auto line_ends = std::count(field.begin(), field.end(), '\n');
+        if (line_ends > 0 && field.find(delimiter) != std::string_view::npos) record.wide_quote = true;
+        line += line_ends;
         field_starts = false;
+        if (at < text.size() && text[at] != delimiter && text[at] != '\n' && text[at] != '\r')
+          record.text_after_quote = true;
       } else if (c == delimiter) {
         ++record.fields;
         ++at;
@@ -46,8 +69,7 @@ CsvScan scan_csv(std::string_view text, char delimiter, int64_t line, bool at_en
         break;
       } else {
         field_starts = false;
-        do ++at;
-        while (at < text.size() && ordinary[static_cast<unsigned char>(text[at])]);
+        at = find_end_of_text(text, at + 1, delimiter);
       }
     }
     if (!ended && !at_end) return scan;
@@ -59,6 +81,22 @@ CsvScan scan_csv(std::string_view text, char delimiter, int64_t line, bool at_en
     scan.line = line;
   }
   return scan;
+}
+
+size_t find_field(std::string_view record, CsvDialect dialect, size_t place) {
+  size_t field = 0;
+  bool starts = true, is_quoted = false;
+  for (size_t at = 0; at < place; ++at) {
+    const char c = record[at];
+    if (c == '"' && dialect.quotes && (is_quoted || starts)) {
+      is_quoted = !is_quoted;  // a doubled quote closes and opens again
+      starts = is_quoted ? false : at + 1 < record.size() && record[at + 1] == '"';
+    } else {
+      starts = c == dialect.delimiter && !is_quoted;
+      if (starts) ++field;
+    }
+  }
+  return field;
 }
 
 }  // namespace lockstep::tables

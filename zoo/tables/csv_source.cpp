@@ -20,15 +20,9 @@
 namespace lockstep::tables {
 namespace {
 
-// What is wrong with the bytes of a record; empty if nothing is.
-std::string wrong_bytes(std::string_view text) {
-  if (text.find('\0') != std::string_view::npos) return "a NUL byte; is this a text file?";
-  if (const size_t valid = valid_utf8_prefix(text); valid < text.size()) {
-    return fmt::format("byte 0x{:02X} is not UTF-8; convert the file, for example with iconv",
-                       static_cast<unsigned char>(text[valid]));
-  }
-  return {};
-}
+constexpr const char* kTextAfterQuote =
+    "text behind the closing quote of a field; write a quote within a quoted field as two, or take quotes as "
+    "text: --no-quotes";
 
 class CsvSource : public TableSource {
  public:
@@ -36,7 +30,8 @@ class CsvSource : public TableSource {
             BadRows& bad_rows)
       : path_(path),
         options_(options),
-        delimiter_(type.format == TableFormat::CSV ? ',' : '\t'),
+        dialect_{.delimiter = type.format == TableFormat::CSV ? ',' : '\t',
+                 .quotes = options.quoting != Quoting::NONE},
         bad_rows_(bad_rows),
         blocks_(path, type.compression, options.block_bytes) {
     read_header();
@@ -44,11 +39,19 @@ class CsvSource : public TableSource {
 
   const std::vector<std::string>& file_columns() const override { return names_; }
 
-  void choose(const std::vector<TableColumn>& columns, bool /*all*/) override { columns_ = columns; }
+  void choose(const std::vector<TableColumn>& columns, bool /*all*/) override {
+    for (const auto& column : columns) {
+      if (column.type != ColumnType::STRING_LIST) continue;
+      throw FileError(fmt::format("{}: column '{}' cannot be lists: a cell of CSV or TSV is one text",
+                                  path_.string(), column.name));
+    }
+    columns_ = columns;
+  }
 
   bool next(SourceRows& rows) override {
     auto scan = scan_block();
     if (scan.records.empty()) return false;
+    for (const auto& record : scan.records) refuse_wide_quote(record);
     const std::string_view text = blocks_.view().substr(0, scan.consumed);
     const auto bad = check(text, scan.records);
     std::string compact;
@@ -73,10 +76,11 @@ class CsvSource : public TableSource {
   CsvScan scan_block() {
     while (true) {
       if (blocks_.view().size() < options_.block_bytes && !blocks_.at_end()) blocks_.fill();
-      auto scan = scan_csv(blocks_.view(), delimiter_, line_, blocks_.at_end());
+      auto scan = scan_csv(blocks_.view(), dialect_, line_, blocks_.at_end());
       if (scan.records.empty() && scan.open_quote) {
         throw FileError(fmt::format(
-            "{}:{}: the quote that opens here is never closed; write a quote within a quoted field as two",
+            "{}:{}: the quote that opens here is never closed; write a quote within a quoted field as two, or "
+            "take quotes as text: --no-quotes",
             path_.string(), *scan.open_quote));
       }
       if (!scan.records.empty() || blocks_.at_end()) return scan;
@@ -94,6 +98,15 @@ class CsvSource : public TableSource {
     }
   }
 
+  // In a table with tabs such a field is far more often two lone quotes, with rows between that would be lost.
+  void refuse_wide_quote(const CsvRecord& record) const {
+    if (!record.wide_quote || options_.quoting != Quoting::AUTO || dialect_.delimiter != '\t') return;
+    throw FileError(fmt::format(
+        "{}:{}: a quote that opens in this row closes on a later line, behind a tab; take quotes as "
+        "text with --no-quotes, or, if fields hold tabs and line ends, give --quotes",
+        path_.string(), record.line));
+  }
+
   void read_header() {
     blocks_.fill();
     while (blocks_.view().size() < byte_order_mark.size() && !blocks_.at_end()) blocks_.fill();
@@ -103,10 +116,13 @@ class CsvSource : public TableSource {
       throw FileError(fmt::format("{} is empty: expected a header line and rows", path_.string()));
     }
     const auto& header = scan.records.front();
+    refuse_wide_quote(header);
     const auto text = blocks_.view().substr(header.begin, header.end - header.begin);
-    if (const auto wrong = wrong_bytes(text); !wrong.empty()) {
-      throw FileError(fmt::format("{}:{}: {}", path_.string(), header.line, wrong));
+    if (const auto wrong = find_wrong_byte(text)) {
+      throw FileError(fmt::format("{}:{}: {}", path_.string(), header.line, wrong->what));
     }
+    if (header.text_after_quote)
+      throw FileError(fmt::format("{}:{}: {}", path_.string(), header.line, kTextAfterQuote));
     names_.clear();
     for (int64_t i = 0; i < header.fields; ++i) names_.push_back(fmt::format("{}", i));
     for (const auto& name : names_) columns_.push_back({name, ColumnType::STRING});
@@ -130,19 +146,27 @@ class CsvSource : public TableSource {
   std::vector<bool> check(std::string_view text, const std::vector<CsvRecord>& records) {
     std::vector<bool> bad(records.size());
     const auto fields = static_cast<int64_t>(names_.size());
-    const bool clean = wrong_bytes(text).empty();
+    const bool clean = !find_wrong_byte(text);
     for (size_t i = 0; i < records.size(); ++i) {
       const auto& record = records[i];
-      std::string what;
-      if (record.fields != fields) {
-        what = fmt::format("{} fields, but the header line has {}; quote fields that hold a {} or a line end",
-                           record.fields, fields, delimiter_ == ',' ? "comma" : "tab");
+      std::string what, column;
+      if (record.text_after_quote) {
+        what = kTextAfterQuote;
+      } else if (record.fields != fields) {
+        what = fmt::format("{} fields, but the header line has {}", record.fields, fields);
+        if (dialect_.quotes)
+          what += fmt::format("; quote fields that hold a {} or a line end",
+                              dialect_.delimiter == ',' ? "comma" : "tab");
       } else if (!clean) {
-        what = wrong_bytes(text.substr(record.begin, record.end - record.begin));
+        const auto bytes = text.substr(record.begin, record.end - record.begin);
+        if (const auto wrong = find_wrong_byte(bytes)) {
+          what = wrong->what;
+          column = names_[find_field(bytes, dialect_, wrong->place)];
+        }
       }
       if (what.empty()) continue;
       bad[i] = true;
-      bad_rows_.note(record_ + static_cast<int64_t>(i), record.line, "", what);
+      bad_rows_.note(record_ + static_cast<int64_t>(i), record.line, column, what);
     }
     return bad;
   }
@@ -184,7 +208,8 @@ class CsvSource : public TableSource {
       convert.column_types[column.name] = arrow::utf8();
     }
     auto parsing = arrow::csv::ParseOptions::Defaults();
-    parsing.delimiter = delimiter_;
+    parsing.delimiter = dialect_.delimiter;
+    parsing.quoting = dialect_.quotes;
     parsing.newlines_in_values = false;  // for finding the end of a block, which is here that of a record
     std::string changed;
     const bool ends = text.ends_with('\n') || text.ends_with('\r');
@@ -231,7 +256,7 @@ class CsvSource : public TableSource {
 
   std::filesystem::path path_;
   TableReaderOptions options_;
-  char delimiter_;
+  CsvDialect dialect_;
   BadRows& bad_rows_;
   TextBlocks blocks_;
   std::vector<std::string> names_{};

@@ -1,10 +1,11 @@
 #include "lockstep/zoo/tables/json_scan.h"
 
 #include <fmt/format.h>
+#include <utf8proc.h>
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
+#include <utility>
 
 namespace lockstep::tables {
 namespace {
@@ -49,11 +50,35 @@ int code_unit(std::string_view text, size_t at) {
 
 }  // namespace
 
-std::string unescaped(std::string_view raw) {
-  if (raw.find('\\') == std::string_view::npos) return std::string(raw);
-  const auto parsed = nlohmann::json::parse(fmt::format("\"{}\"", raw), nullptr, false);
-  return parsed.is_string() ? parsed.get<std::string>() : std::string();
+void append_unescaped(std::string_view raw, std::string& text) {
+  constexpr std::string_view kLetters = "bfnrt", kMeanings = "\b\f\n\r\t";
+  for (size_t at = 0; at < raw.size();) {
+    const size_t escape = std::min(raw.find('\\', at), raw.size());
+    text.append(raw, at, escape - at);
+    at = escape + 2;
+    if (escape >= raw.size()) break;
+    const char letter = raw[escape + 1];
+    if (letter != 'u') {
+      const size_t place = kLetters.find(letter);
+      text += place == std::string_view::npos ? letter : kMeanings[place];
+      continue;
+    }
+    int32_t code_point = code_unit(raw, at);
+    at += 4;
+    if (code_point >= 0xD800 && code_point < 0xDC00) {  // the first of a pair
+      code_point = 0x10000 + ((code_point - 0xD800) << 10) + (code_unit(raw, at + 2) - 0xDC00);
+      at += 6;
+    }
+    utf8proc_uint8_t bytes[4];
+    const auto length = utf8proc_encode_char(code_point, bytes);
+    text.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(length));
+  }
 }
+
+JsonScanner::JsonScanner(std::vector<std::string> keys)
+    : keys_(std::move(keys)), has_dotted_key_(std::any_of(keys_.begin(), keys_.end(), [](const auto& key) {
+        return key.find('.') != std::string::npos;
+      })) {}
 
 std::string JsonScanner::scan(std::string_view line) {
   line_ = line;
@@ -86,15 +111,10 @@ void JsonScanner::object_of_line() {
   } else {
     while (true) {
       if (peek() != '"') expect('"', "a key in quotes");
-      JsonValue* place = nullptr;
-      key(string(), place);
-      space();
-      expect(':', "':' behind the key");
-      space();
-      const size_t begin = at_;
-      const JsonKind kind = value(1);
-      if (place) *place = {kind, line_.substr(begin, at_ - begin)};
-      space();
+      const std::string& name = key(string());
+      JsonValue* const place = find_place(name);
+      if (!place && unknown_key_.empty() && !leads_to_key(name)) unknown_key_ = name;
+      member(name, place, 1);
       if (peek() == '}') {
         ++at_;
         break;
@@ -117,25 +137,93 @@ void JsonScanner::object_of_line() {
   }
 }
 
-void JsonScanner::key(std::string_view raw, JsonValue*& place) {
+// The colon behind a key and its value.
+void JsonScanner::member(const std::string& name, JsonValue* place, int depth) {
+  space();
+  expect(':', "':' behind the key");
+  space();
+  const size_t begin = at_;
+  JsonKind kind = JsonKind::OBJECT;
+  if (peek() == '{' && leads_to_key(name)) {
+    nested_object(name + ".", depth + 1);
+  } else {
+    kind = value(depth);
+    if (kind == JsonKind::NULL_VALUE) spread_null(name);
+  }
+  if (place) {
+    if (place->kind != JsonKind::MISSING) twice(name);
+    *place = {kind, line_.substr(begin, at_ - begin)};
+  }
+  space();
+}
+
+bool JsonScanner::leads_to_key(const std::string& name) const {
+  if (!has_dotted_key_) return false;
+  return std::any_of(keys_.begin(), keys_.end(), [&](const std::string& key) {
+    return key.size() > name.size() && key[name.size()] == '.' && key.starts_with(name);
+  });
+}
+
+void JsonScanner::spread_null(const std::string& name) {
+  if (!has_dotted_key_) return;
+  for (size_t i = 0; i < keys_.size(); ++i) {
+    if (keys_[i].size() > name.size() && keys_[i][name.size()] == '.' && keys_[i].starts_with(name))
+      values_[i].kind = JsonKind::NULL_VALUE;
+  }
+}
+
+// An object in which there may be keys to find, called by `prefix` and their names.
+void JsonScanner::nested_object(const std::string& prefix, int depth) {
+  if (depth > kMaxJsonDepth) throw NotJson{fmt::format("nested more than {} deep", kMaxJsonDepth)};
+  ++at_;
+  space();
+  if (peek() == '}') {
+    ++at_;
+    return;
+  }
+  while (true) {
+    if (peek() != '"') expect('"', "a key in quotes");
+    std::string name = prefix;
+    append_unescaped(string(), name);
+    member(name, find_place(name), depth);
+    if (peek() == '}') {
+      ++at_;
+      return;
+    }
+    expect(',', "',' or '}'");
+    space();
+  }
+}
+
+std::vector<JsonValue> JsonScanner::find_elements(std::string_view list) {
+  line_ = list;
+  at_ = 1;
+  std::vector<JsonValue> elements;
+  for (space(); peek() != ']'; space()) {
+    if (peek() == ',') ++at_;
+    space();
+    const size_t begin = at_;
+    const JsonKind kind = value(1);
+    elements.push_back({kind, line_.substr(begin, at_ - begin)});
+  }
+  return elements;
+}
+
+JsonValue* JsonScanner::find_place(const std::string& name) {
+  const auto found = std::find(keys_.begin(), keys_.end(), name);
+  return found == keys_.end() ? nullptr : &values_[static_cast<size_t>(found - keys_.begin())];
+}
+
+const std::string& JsonScanner::key(std::string_view raw) {
   if (names_used_ == names_.size()) names_.emplace_back();
   std::string& name = names_[names_used_];
-  if (raw.find('\\') == std::string_view::npos) {
-    name.assign(raw);
-  } else {
-    name = unescaped(raw);
-  }
+  name.clear();
+  append_unescaped(raw, name);
   // When there are many keys, all are compared at once, behind the object.
   const auto end = names_.begin() + static_cast<std::ptrdiff_t>(names_used_);
   if (names_used_ < kFewKeys && std::find(names_.begin(), end, name) != end) twice(name);
   ++names_used_;
-  for (size_t i = 0; i < keys_.size(); ++i) {
-    if (keys_[i] == name) {
-      place = &values_[i];
-      return;
-    }
-  }
-  if (unknown_key_.empty()) unknown_key_ = name;
+  return name;
 }
 
 JsonKind JsonScanner::value(int depth) {

@@ -1,7 +1,5 @@
 #include <arrow/array.h>
-#include <arrow/buffer.h>
-#include <arrow/json/options.h>
-#include <arrow/json/reader.h>
+#include <arrow/builder.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,21 +47,125 @@ std::optional<Content> content_of(JsonKind kind) {
   }
 }
 
-bool fits_int64(std::string_view number) {
+std::optional<int64_t> int64_of(std::string_view number) {
   int64_t value = 0;
-  return std::from_chars(number.data(), number.data() + number.size(), value).ec == std::errc();
+  if (std::from_chars(number.data(), number.data() + number.size(), value).ec != std::errc())
+    return std::nullopt;
+  return value;
 }
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
-std::string wrong_line_bytes(std::string_view line) {
-  if (line.find('\0') != std::string_view::npos) return "a NUL byte; is this a text file?";
-  if (const size_t valid = valid_utf8_prefix(line); valid < line.size()) {
-    return fmt::format("byte 0x{:02X} is not UTF-8; convert the file, for example with iconv",
-                       static_cast<unsigned char>(line[valid]));
-  }
-  return {};
+void check_built(const arrow::Status& status) {
+  if (!status.ok()) throw Error(fmt::format("building a column failed: {}", status.message()));
 }
+
+std::string describe_missing(JsonKind kind) {
+  switch (kind) {
+    case JsonKind::MISSING:
+      return "no such key";
+    case JsonKind::NULL_VALUE:
+      return "no value (null)";
+    case JsonKind::ARRAY:
+      return "a list; expected text or a number";
+    case JsonKind::OBJECT:
+      return "an object; expected text or a number";
+    default:
+      return {};
+  }
+}
+
+// A column in the making. What a record has is looked at first, and appended once all of the record is good.
+class JsonColumn {
+ public:
+  explicit JsonColumn(TableColumn column) : column_(std::move(column)), lists_(pool(), texts_) {}
+  const std::string& name() const { return column_.name; }
+
+  // What is wrong with the value; empty if nothing is.
+  std::string find_fault(const JsonValue& value, JsonScanner& scanner) {
+    if (column_.type == ColumnType::STRING_LIST) {
+      if (value.kind != JsonKind::ARRAY) {
+        auto what = describe_missing(value.kind);
+        return value.kind == JsonKind::MISSING || value.kind == JsonKind::NULL_VALUE
+                   ? what
+                   : "not a list; expected one of texts or numbers";
+      }
+      elements_ = scanner.find_elements(value.text);
+      for (size_t i = 0; i < elements_.size(); ++i) {
+        const auto what = find_fault_of_text(elements_[i]);
+        if (!what.empty()) return fmt::format("element {}: {}", i + 1, what);
+      }
+      return {};
+    }
+    if (auto what = describe_missing(value.kind); !what.empty()) return what;
+    if (column_.type == ColumnType::STRING) return find_fault_of_text(value);
+    const bool is_whole = value.kind == JsonKind::INTEGER;
+    const bool is_number = is_whole || value.kind == JsonKind::FLOAT;
+    if (column_.type == ColumnType::INT64 ? is_whole && int64_of(value.text).has_value()
+                                          : is_number && number_of(value.text).has_value())
+      return {};
+    return fmt::format("{} is not {}", shown(value.text),
+                       column_.type == ColumnType::INT64 ? "a whole number of 64 bits" : "a number");
+  }
+
+  // The value that find_fault() has just found to be good.
+  void append(const JsonValue& value) {
+    switch (column_.type) {
+      case ColumnType::INT64:
+        return check_built(whole_.Append(int64_of(value.text).value_or(0)));
+      case ColumnType::FLOAT64:
+        return check_built(numbers_.Append(number_of(value.text).value_or(0)));
+      case ColumnType::STRING:
+        return append_text(value);
+      case ColumnType::STRING_LIST:
+        check_built(lists_.Append());
+        for (const auto& element : elements_) append_text(element);
+    }
+  }
+
+  std::shared_ptr<arrow::Array> finish() {
+    std::shared_ptr<arrow::Array> array;
+    arrow::ArrayBuilder* builder = texts_.get();
+    if (column_.type == ColumnType::INT64) builder = &whole_;
+    if (column_.type == ColumnType::FLOAT64) builder = &numbers_;
+    if (column_.type == ColumnType::STRING_LIST) builder = &lists_;
+    check_built(builder->Finish(&array));
+    return array;
+  }
+
+ private:
+  static arrow::MemoryPool* pool() { return arrow::default_memory_pool(); }
+
+  std::string find_fault_of_text(const JsonValue& value) const {
+    if (auto what = describe_missing(value.kind); !what.empty()) return what;
+    if (!content_ || *content_ == *content_of(value.kind)) return {};
+    return fmt::format("{} is {}; the first record has {}", value.text.substr(0, 40),
+                       name_of(*content_of(value.kind)), name_of(*content_));
+  }
+
+  void append_text(const JsonValue& value) {
+    if (!content_) content_ = content_of(value.kind);
+    auto text = value.text;
+    if (value.kind == JsonKind::STRING) {
+      text = text.substr(1, text.size() - 2);
+      if (text.find('\\') != std::string_view::npos) {
+        unescaped_.clear();
+        append_unescaped(text, unescaped_);
+        text = unescaped_;
+      }
+    }
+    check_built(texts_->Append(text));
+  }
+
+  TableColumn column_;
+  std::optional<Content> content_{};  // of a column of texts, or of lists of them
+  std::shared_ptr<arrow::StringBuilder> texts_ = std::make_shared<arrow::StringBuilder>();
+  arrow::ListBuilder lists_;
+  arrow::Int64Builder whole_{};
+  arrow::DoubleBuilder numbers_{};
+  std::vector<JsonValue> elements_{};
+  std::string unescaped_{};
+};
 
 class JsonSource : public TableSource {
  public:
@@ -82,15 +184,18 @@ class JsonSource : public TableSource {
   void choose(const std::vector<TableColumn>& columns, bool all) override {
     columns_ = columns;
     all_ = all;
+    making_.clear();
     std::vector<std::string> keys;
-    for (const auto& column : columns) keys.push_back(column.name);
+    for (const auto& column : columns) {
+      keys.push_back(column.name);
+      making_.push_back(std::make_unique<JsonColumn>(column));
+    }
     if (all) {  // lists and objects are known too, though they are not read
       for (const auto& name : names_) {
         if (std::find(keys.begin(), keys.end(), name) == keys.end()) keys.push_back(name);
       }
     }
     scanner_ = JsonScanner(std::move(keys));
-    contents_.assign(columns.size(), std::nullopt);
   }
 
   bool next(SourceRows& rows) override {
@@ -100,29 +205,19 @@ class JsonSource : public TableSource {
       end = whole_lines();
     } while (end == 0);
     const std::string_view text = blocks_.view().substr(0, end);
-    const bool clean = wrong_line_bytes(text).empty();
-    std::string good;  // the good lines, once one is bad
-    bool all_good = true;
-    std::vector<std::vector<std::string_view>> raw(columns_.size());  // numbers and truth values as texts
+    const bool clean = !find_wrong_byte(text);
     for (size_t at = 0; at < text.size(); ++line_) {
       const size_t line_end = std::min(text.find('\n', at), text.size());
       const auto line = text.substr(at, line_end - at);
       at = line_end + 1;
       if (is_blank(line)) continue;
-      if (!is_good(line, clean)) {
-        if (all_good) good.assign(text.substr(0, static_cast<size_t>(line.data() - text.data())));
-        all_good = false;
-      } else {
-        if (!all_good) good.append(line).append(1, '\n');
+      if (take(line, clean)) {
         rows.records.push_back(record_);
         rows.lines.push_back(line_);
-        for (size_t i = 0; i < columns_.size(); ++i) {
-          if (is_raw(i)) raw[i].push_back(scanner_.values()[i].text);
-        }
       }
       ++record_;
     }
-    rows.batch = parse(all_good ? text : good, raw, rows.records.size());
+    rows.batch = finish(static_cast<int64_t>(rows.records.size()));
     blocks_.consume(end);
     return true;
   }
@@ -159,16 +254,10 @@ class JsonSource : public TableSource {
         const auto object = text.substr(at, line_end - at);
         at = line_end + 1;
         if (is_blank(object)) continue;
-        auto what = wrong_line_bytes(object);
-        if (what.empty()) what = all.scan(object);
+        const auto wrong = find_wrong_byte(object);
+        auto what = wrong ? wrong->what : all.scan(object);
         if (what.empty()) {
-          names_ = all.names();
-          JsonScanner values(names_);
-          values.scan(object);
-          for (size_t i = 0; i < names_.size(); ++i) {
-            const auto kind = values.values()[i].kind;
-            if (kind != JsonKind::ARRAY && kind != JsonKind::OBJECT) simple_.push_back(names_[i]);
-          }
+          add_names("", object);
           return;
         }
         if (!options_.skip_bad_rows) found.add(0, line, "", what);
@@ -186,98 +275,70 @@ class JsonSource : public TableSource {
     }
   }
 
-  bool is_good(std::string_view line, bool clean) {
+  // Names of an object's columns; those within objects have the names of both, with a dot between.
+  void add_names(const std::string& prefix, std::string_view object) {
+    JsonScanner all({});
+    all.scan(object);
+    JsonScanner found(all.names());
+    found.scan(object);
+    for (size_t i = 0; i < all.names().size(); ++i) {
+      const auto& [kind, text] = found.values()[i];
+      const auto name = prefix + all.names()[i];
+      if (kind == JsonKind::OBJECT && text.find('"') != std::string_view::npos) {
+        add_names(name + ".", text);
+        continue;
+      }
+      if (std::find(names_.begin(), names_.end(), name) != names_.end())
+        continue;  // {"a.b": 1, "a": {"b": 2}}
+      names_.push_back(name);
+      if (prefix.empty() && kind != JsonKind::ARRAY && kind != JsonKind::OBJECT) simple_.push_back(name);
+    }
+  }
+
+  // Appends the values of a record to the columns; a bad one is noted.
+  bool take(std::string_view line, bool clean) {
     const auto bad = [&](std::string_view column, const std::string& what) {
       bad_rows_.add(record_, line_, column, what);
       return false;
     };
     if (!clean) {
-      if (const auto what = wrong_line_bytes(line); !what.empty()) return bad("", what);
+      if (const auto wrong = find_wrong_byte(line)) return bad(find_key(line, wrong->place), wrong->what);
     }
     if (const auto what = scanner_.scan(line); !what.empty()) return bad("", what);
     if (all_ && !scanner_.unknown_key().empty()) {
       return bad(scanner_.unknown_key(), "the first record has no such key; name the columns to read");
     }
     const auto& values = scanner_.values();
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      if (const auto what = wrong_value(values[i], i); !what.empty()) return bad(columns_[i].name, what);
+    for (size_t i = 0; i < making_.size(); ++i) {
+      if (const auto what = making_[i]->find_fault(values[i], scanner_); !what.empty())
+        return bad(making_[i]->name(), what);
     }
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      if (!contents_[i]) contents_[i] = content_of(values[i].kind);
-    }
+    for (size_t i = 0; i < making_.size(); ++i) making_[i]->append(values[i]);
     return true;
   }
 
-  std::string wrong_value(const JsonValue& value, size_t column) const {
-    const auto type = columns_[column].type;
-    switch (value.kind) {
-      case JsonKind::MISSING:
-        return "no such key";
-      case JsonKind::NULL_VALUE:
-        return "no value (null)";
-      case JsonKind::ARRAY:
-        return "a list; expected text or a number";
-      case JsonKind::OBJECT:
-        return "an object; expected text or a number";
-      default:
-        break;
+  // The key whose value has the byte at `place`; empty if it is not within one.
+  static std::string find_key(std::string_view line, size_t place) {
+    JsonScanner all({});
+    if (!all.scan(line).empty()) return {};
+    JsonScanner found(all.names());
+    found.scan(line);
+    for (size_t i = 0; i < all.names().size(); ++i) {
+      const auto text = found.values()[i].text;
+      const auto begin = static_cast<size_t>(text.data() - line.data());
+      if (place >= begin && place < begin + text.size()) return all.names()[i];
     }
-    if (type == ColumnType::STRING) {
-      const auto content = contents_[column];
-      if (!content || *content == *content_of(value.kind)) return {};
-      return fmt::format("{} is {}; the first record has {}", value.text.substr(0, 40),
-                         name_of(*content_of(value.kind)), name_of(*content));
-    }
-    const bool whole = value.kind == JsonKind::INTEGER;
-    const bool is_number = whole || value.kind == JsonKind::FLOAT;
-    const bool is_of_type = type == ColumnType::INT64 ? whole && fits_int64(value.text)
-                                                      : is_number && number_of(value.text).has_value();
-    if (is_of_type) return {};
-    return fmt::format("{} is not {}", shown(value.text),
-                       type == ColumnType::INT64 ? "a whole number of 64 bits" : "a number");
+    return {};
   }
 
-  bool is_raw(size_t column) const {
-    return columns_[column].type == ColumnType::STRING && contents_[column] != Content::TEXT;
-  }
-
-  std::shared_ptr<arrow::RecordBatch> parse(std::string_view text,
-                                            const std::vector<std::vector<std::string_view>>& raw,
-                                            size_t rows) const {
-    arrow::FieldVector fields, parsed_fields;
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      fields.push_back(arrow::field(columns_[i].name, arrow_type(columns_[i].type), false));
-      if (rows > 0 && !is_raw(i)) {
-        parsed_fields.push_back(arrow::field(columns_[i].name, arrow_type(columns_[i].type)));
-      }
-    }
-    std::shared_ptr<arrow::RecordBatch> parsed_rows;
-    if (!parsed_fields.empty()) {
-      auto parsing = arrow::json::ParseOptions::Defaults();
-      parsing.explicit_schema = arrow::schema(parsed_fields);
-      parsing.unexpected_field_behavior = arrow::json::UnexpectedFieldBehavior::Ignore;
-      parsed_rows = value_or_throw(
-          arrow::json::ParseOne(parsing,
-                                std::make_shared<arrow::Buffer>(reinterpret_cast<const uint8_t*>(text.data()),
-                                                                static_cast<int64_t>(text.size()))),
-          path_, "cannot be read");
-      if (parsed_rows->num_rows() != static_cast<int64_t>(rows)) {
-        throw FileError(fmt::format("{}: before line {} Arrow finds {} rows where {} are", path_.string(),
-                                    line_, parsed_rows->num_rows(), rows));
-      }
-    }
+  std::shared_ptr<arrow::RecordBatch> finish(int64_t rows) {
+    arrow::FieldVector fields;
     arrow::ArrayVector arrays;
     for (size_t i = 0; i < columns_.size(); ++i) {
-      if (rows == 0) {
-        arrays.push_back(value_or_throw(arrow::MakeEmptyArray(fields[i]->type()), path_, "cannot be read"));
-      } else if (is_raw(i)) {
-        arrays.push_back(text_array(raw[i]));
-      } else {
-        arrays.push_back(parsed_rows->GetColumnByName(columns_[i].name));
-      }
+      fields.push_back(arrow::field(columns_[i].name, arrow_type(columns_[i].type), false));
+      arrays.push_back(making_[i]->finish());
     }
-    return arrow::RecordBatch::Make(arrow::schema(std::move(fields)), static_cast<int64_t>(rows),
-                                    std::move(arrays));
+    return arrow::RecordBatch::Make(arrow::schema(std::move(fields)), rows, std::move(arrays));
   }
 
   std::filesystem::path path_;
@@ -288,7 +349,7 @@ class JsonSource : public TableSource {
   std::vector<TableColumn> columns_{};
   bool all_ = false;
   JsonScanner scanner_{{}};
-  std::vector<std::optional<Content>> contents_{};
+  std::vector<std::unique_ptr<JsonColumn>> making_{};
   int64_t line_ = 1, record_ = 0;  // of the next line
 };
 

@@ -41,6 +41,18 @@ std::vector<std::string_view> TableRows::strings(const std::string& column) cons
   return texts;
 }
 
+std::vector<std::vector<std::string_view>> TableRows::string_lists(const std::string& column) const {
+  const auto& lists =
+      static_cast<const arrow::ListArray&>(column_of_type(*batch_, column, ColumnType::STRING_LIST));
+  std::vector<std::vector<std::string_view>> all(size());
+  for (size_t row = 0; row < all.size(); ++row) {
+    const auto at = static_cast<int64_t>(row);
+    for (int64_t i = lists.value_offset(at); i < lists.value_offset(at + 1); ++i)
+      all[row].push_back(tables::text_at(*lists.values(), i));
+  }
+  return all;
+}
+
 std::span<const int64_t> TableRows::int64s(const std::string& column) const {
   const auto& array = column_of_type(*batch_, column, ColumnType::INT64);
   return {static_cast<const arrow::Int64Array&>(array).raw_values(), size()};
@@ -60,6 +72,20 @@ std::string_view bytes_of(const arrow::Array& column) {
           static_cast<size_t>(numbers.length()) * sizeof(*numbers.raw_values())};
 }
 
+void add_texts(DataFingerprinter& fingerprinter, size_t column, const arrow::StringArray& texts) {
+  if (texts.length() == 0) return;
+  const std::span ends(texts.raw_value_offsets(), static_cast<size_t>(texts.length()) + 1);
+  const auto* const bytes = reinterpret_cast<const char*>(texts.raw_data()) + ends.front();
+  fingerprinter.add_texts(column, {bytes, static_cast<size_t>(ends.back() - ends.front())}, ends);
+}
+
+void add_lists(DataFingerprinter& fingerprinter, size_t column, const arrow::ListArray& lists) {
+  const std::span ends(lists.raw_value_offsets(), static_cast<size_t>(lists.length()) + 1);
+  fingerprinter.add_lists(column, ends);
+  const auto elements = lists.values()->Slice(ends.front(), ends.back() - ends.front());
+  add_texts(fingerprinter, column, static_cast<const arrow::StringArray&>(*elements));
+}
+
 void add_to(DataFingerprinter& fingerprinter, const arrow::RecordBatch& batch) {
   fingerprinter.add_rows(static_cast<size_t>(batch.num_rows()));
   for (int i = 0; i < batch.num_columns(); ++i) {
@@ -69,12 +95,10 @@ void add_to(DataFingerprinter& fingerprinter, const arrow::RecordBatch& batch) {
       fingerprinter.add_fixed(column, bytes_of<arrow::Int64Array>(array));
     } else if (array.type_id() == arrow::Type::DOUBLE) {
       fingerprinter.add_fixed(column, bytes_of<arrow::DoubleArray>(array));
+    } else if (array.type_id() == arrow::Type::LIST) {
+      add_lists(fingerprinter, column, static_cast<const arrow::ListArray&>(array));
     } else {
-      const auto& texts = static_cast<const arrow::StringArray&>(array);
-      if (texts.length() == 0) continue;
-      const std::span ends(texts.raw_value_offsets(), static_cast<size_t>(texts.length()) + 1);
-      const auto* const bytes = reinterpret_cast<const char*>(texts.raw_data()) + ends.front();
-      fingerprinter.add_texts(column, {bytes, static_cast<size_t>(ends.back() - ends.front())}, ends);
+      add_texts(fingerprinter, column, static_cast<const arrow::StringArray&>(array));
     }
   }
 }
@@ -127,6 +151,12 @@ class TableReader::Impl {
     for (size_t i = 0; i < columns.size(); ++i) {
       const auto& name = columns[i].name;
       if (std::find(names.begin(), names.end(), name) == names.end()) {
+        const auto field = std::find_if(names.begin(), names.end(),
+                                        [&](const auto& other) { return other.starts_with(name + "."); });
+        if (field != names.end()) {
+          throw FileError(fmt::format("{}: column '{}' holds objects; name one of their fields, such as '{}'",
+                                      bad_rows.path().string(), name, *field));
+        }
         throw ValueError(fmt::format("{}: there is no column '{}'; its columns are '{}'",
                                      bad_rows.path().string(), name, fmt::join(names, "', '")));
       }
@@ -149,6 +179,9 @@ TableReader& TableReader::operator=(TableReader&&) noexcept = default;
 
 const std::vector<std::string>& TableReader::file_columns() const { return impl_->source->file_columns(); }
 const std::vector<TableColumn>& TableReader::columns() const { return impl_->columns; }
+std::vector<std::string> TableReader::class_names(const std::string& column) const {
+  return impl_->source->class_names(column);
+}
 int64_t TableReader::skipped_rows() const { return impl_->bad_rows.count(); }
 const std::string& TableReader::first_skipped() const { return impl_->bad_rows.first(); }
 
@@ -168,10 +201,10 @@ std::optional<TableRows> TableReader::next() {
   }
 }
 
-std::vector<std::string> table_columns(const std::filesystem::path& path) {
+std::vector<std::string> table_columns(const std::filesystem::path& path, Quoting quoting) {
   const auto type = table_file_type(path);
   tables::BadRows bad_rows(path, true);
-  const TableReaderOptions options{.skip_bad_rows = true};
+  const TableReaderOptions options{.skip_bad_rows = true, .quoting = quoting};
   switch (type.format) {
     case TableFormat::CSV:
     case TableFormat::TSV:

@@ -24,6 +24,8 @@ class TableSource {
  public:
   virtual ~TableSource() = default;
   virtual const std::vector<std::string>& file_columns() const = 0;
+  /// See TableReader::class_names().
+  virtual std::vector<std::string> class_names(const std::string& /*column*/) const { return {}; }
   /// Those that hold texts, numbers or truth values.
   virtual std::vector<std::string> simple_columns() const { return file_columns(); }
   /// Which columns next() reads; each is one of file_columns(). `all`: nobody named them. Throws FileError for a column

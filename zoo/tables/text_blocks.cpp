@@ -1,7 +1,5 @@
 #include "lockstep/zoo/tables/text_blocks.h"
 
-#include <arrow/io/compressed.h>
-#include <arrow/io/file.h>
 #include <arrow/util/compression.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -71,25 +69,66 @@ class PlainInput : public Base {
   std::filesystem::path path_;
 };
 
+// Streams that follow each other, as gzip, zstd and others allow. Behind the last of gzip's members there may be zeros:
+// tapes and block devices fill up their blocks.
 template <typename Base>
 class CompressedInput : public Base {
  public:
   CompressedInput(UniqueFd fd, TableCompression compression, std::filesystem::path path)
-      : path_(std::move(path)) {
-    auto file = value_or_throw(arrow::io::ReadableFile::Open(fd.release()), path_, "cannot be opened");
-    codec_ = value_or_throw(arrow::util::Codec::Create(codec_of(compression)), path_, "cannot be unpacked");
-    stream_ = value_or_throw(arrow::io::CompressedInputStream::Make(codec_.get(), std::move(file)), path_,
-                             "cannot be unpacked");
+      : path_(path), compression_(compression), packed_(std::move(fd), std::move(path)) {
+    codec_ = value_or_throw(arrow::util::Codec::Create(codec_of(compression)), path_, kCannotBeUnpacked);
+    decompressor_ = value_or_throw(codec_->MakeDecompressor(), path_, kCannotBeUnpacked);
   }
   size_t read(char* to, size_t size) override {
-    return static_cast<size_t>(value_or_throw(stream_->Read(static_cast<int64_t>(size), to), path_,
-                                              "cannot be unpacked; is it whole?"));
+    while (true) {
+      if (begin_ == end_ && !fetch()) {
+        if (is_between_streams_) return 0;
+        throw FileError(fmt::format("{} {}: it ends too early", path_.string(), kCannotBeUnpacked));
+      }
+      if (is_between_streams_ && !begin_stream()) continue;
+      const auto result = value_or_throw(
+          decompressor_->Decompress(static_cast<int64_t>(end_ - begin_), buffer_.data() + begin_,
+                                    static_cast<int64_t>(size), reinterpret_cast<uint8_t*>(to)),
+          path_, kCannotBeUnpacked);
+      begin_ += static_cast<size_t>(result.bytes_read);
+      is_between_streams_ = decompressor_->IsFinished();
+      if (result.bytes_written > 0) return static_cast<size_t>(result.bytes_written);
+      if (result.bytes_read == 0 && begin_ < end_ && !is_between_streams_)
+        throw FileError(fmt::format("{} {}: no progress", path_.string(), kCannotBeUnpacked));
+    }
   }
 
  private:
+  static constexpr const char* kCannotBeUnpacked = "cannot be unpacked; is it whole?";
+  static constexpr size_t kPackedBytes = size_t{64} << 10;
+
+  bool fetch() {
+    buffer_.resize(kPackedBytes);
+    begin_ = 0;
+    end_ = packed_.read(reinterpret_cast<char*>(buffer_.data()), buffer_.size());
+    return end_ > 0;
+  }
+
+  // False if only zeros are left of what was fetched.
+  bool begin_stream() {
+    if (has_begun_ && compression_ == TableCompression::GZIP) {
+      while (begin_ < end_ && buffer_[begin_] == 0) ++begin_;
+      if (begin_ == end_) return false;
+    }
+    if (has_begun_) check(decompressor_->Reset(), path_, kCannotBeUnpacked);
+    has_begun_ = true;
+    is_between_streams_ = false;
+    return true;
+  }
+
   std::filesystem::path path_;
+  TableCompression compression_;
+  PlainInput<Base> packed_;
   std::unique_ptr<arrow::util::Codec> codec_{};
-  std::shared_ptr<arrow::io::CompressedInputStream> stream_{};
+  std::shared_ptr<arrow::util::Decompressor> decompressor_{};
+  std::vector<uint8_t> buffer_{};
+  size_t begin_ = 0, end_ = 0;  // of what is fetched and not yet unpacked
+  bool is_between_streams_ = true, has_begun_ = false;
 };
 
 }  // namespace

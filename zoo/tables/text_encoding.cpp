@@ -44,6 +44,17 @@ size_t valid_utf8_prefix(std::string_view bytes) {
   return at;
 }
 
+std::optional<WrongByte> find_wrong_byte(std::string_view text) {
+  if (const size_t place = text.find('\0'); place != std::string_view::npos)
+    return WrongByte{place, "a NUL byte; is this a text file?"};
+  if (const size_t valid = valid_utf8_prefix(text); valid < text.size()) {
+    return WrongByte{valid,
+                     fmt::format("byte 0x{:02X} is not UTF-8; convert the file, for example with iconv",
+                                 static_cast<unsigned char>(text[valid]))};
+  }
+  return std::nullopt;
+}
+
 std::string to_utf8(std::string_view bytes) {
   if (valid_utf8_prefix(bytes) == bytes.size()) return std::string(bytes);
   std::string text;

@@ -15,6 +15,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/folder_lock.h"
@@ -31,6 +32,7 @@ struct TextColumn::Chunk {
 namespace {
 
 constexpr const char* kCannotKeep = "cannot be written";
+constexpr const char* kClassNames = "class_names";  // in the metadata of a kept file
 
 std::shared_ptr<arrow::Array> whole_numbers(const std::vector<int64_t>& values) {
   return std::make_shared<arrow::Int64Array>(static_cast<int64_t>(values.size()),
@@ -134,6 +136,13 @@ TextColumn TextTable::column(const std::string& name) const {
   return {*this, static_cast<size_t>(found - names_.begin())};
 }
 
+std::vector<std::string> TextTable::class_names(const std::string& column) const {
+  for (size_t i = 0; i < class_names_.size(); ++i) {
+    if (names_[i] == column) return class_names_[i];
+  }
+  return {};
+}
+
 TextTable TextTable::select(const std::vector<int64_t>& rows) const {
   std::vector<int64_t> chosen;
   chosen.reserve(rows.size());
@@ -176,6 +185,12 @@ namespace {
                               fmt::join(reader.file_columns(), "', '")));
 }
 
+std::vector<std::vector<std::string>> class_names_of(const TableReader& reader) {
+  std::vector<std::vector<std::string>> all;
+  for (const auto& column : reader.columns()) all.push_back(reader.class_names(column.name));
+  return all;
+}
+
 // The name of the kept file tells what it was made from; another one is made when that has changed.
 std::filesystem::path kept_file(const std::filesystem::path& path, const TextTableOptions& options) {
   struct stat status {};
@@ -183,9 +198,10 @@ std::filesystem::path kept_file(const std::filesystem::path& path, const TextTab
     throw FileError(fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)));
   }
   constexpr int version = 2;
-  std::string key = fmt::format("{} {} {} {}.{:09} {}", version,
+  std::string key = fmt::format("{} {} {} {}.{:09} {} {}", version,
                                 std::filesystem::absolute(path).lexically_normal().string(), status.st_size,
-                                status.st_mtim.tv_sec, status.st_mtim.tv_nsec, options.skip_bad_rows);
+                                status.st_mtim.tv_sec, status.st_mtim.tv_nsec, options.skip_bad_rows,
+                                static_cast<int>(options.quoting));
   for (const auto& name : options.columns) key += fmt::format(" {}:{}", name.size(), name);
   return options.cache_dir /
          fmt::format("{}-{:016x}.arrow", path.stem().string(), XXH3_64bits(key.data(), key.size()));
@@ -226,6 +242,7 @@ void keep(const std::filesystem::path& path, const TableReaderOptions& options,
     metadata->Append("skipped_rows", std::to_string(reader.skipped_rows()));
     metadata->Append("first_skipped", reader.first_skipped());
     metadata->Append("hash", reader.fingerprint().hash);
+    metadata->Append(kClassNames, nlohmann::json(class_names_of(reader)).dump());
     tables::check(writer->Close(), unfinished, kCannotKeep);
     tables::check(file->Flush(), unfinished, kCannotKeep);
     if (::fsync(file->file_descriptor()) != 0) {
@@ -241,7 +258,7 @@ void keep(const std::filesystem::path& path, const TableReaderOptions& options,
 }
 
 TableReaderOptions reader_options(const TextTableOptions& options) {
-  TableReaderOptions reader{.skip_bad_rows = options.skip_bad_rows};
+  TableReaderOptions reader{.skip_bad_rows = options.skip_bad_rows, .quoting = options.quoting};
   for (const auto& name : options.columns) reader.columns.push_back({name, ColumnType::STRING});
   return reader;
 }
@@ -259,6 +276,7 @@ TextTable read_text_table(const std::filesystem::path& path, const TextTableOpti
     table.skipped_rows_ = reader.skipped_rows();
     table.first_skipped_ = reader.first_skipped();
     table.fingerprint_ = reader.fingerprint();
+    table.class_names_ = class_names_of(reader);
     if (table.chunks_->empty()) no_rows(path, reader);
     return table;
   }
@@ -271,6 +289,7 @@ TextTable read_text_table(const std::filesystem::path& path, const TextTableOpti
   auto file = tables::value_or_throw(
       arrow::io::MemoryMappedFile::Open(kept.string(), arrow::io::FileMode::READ), kept, kCannotMap);
   const auto reader = tables::value_or_throw(arrow::ipc::RecordBatchFileReader::Open(file), kept, kCannotMap);
+  const auto& about = reader->metadata();
   const int fields = reader->schema()->num_fields();
   const int places = reader->schema()->field(fields - 1)->name() == "line" ? 2 : 1;
   for (int i = 0; i < fields - places; ++i) table.names_.push_back(reader->schema()->field(i)->name());
@@ -286,7 +305,7 @@ TextTable read_text_table(const std::filesystem::path& path, const TextTableOpti
     table.chunks_->push_back(
         {rows_of(*table.chunks_), part(0, fields - places), part(fields - places, fields)});
   }
-  const auto& about = reader->metadata();
+  table.class_names_ = nlohmann::json::parse(about->Get(kClassNames).ValueOr("[]"));
   table.skipped_rows_ = std::stoll(about->Get("skipped_rows").ValueOr("0"));
   table.first_skipped_ = about->Get("first_skipped").ValueOr("");
   table.fingerprint_ = {.rows = static_cast<int64_t>(table.size()),

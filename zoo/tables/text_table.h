@@ -76,6 +76,7 @@ struct TextTableOptions {
   std::vector<std::string> columns{};
   /// Leaves out bad rows and counts them.
   bool skip_bad_rows = false;
+  Quoting quoting = Quoting::AUTO;  ///< of CSV and TSV files
   /// Where the table is kept as an Arrow file, which is mapped: for a table larger than memory, and for ranks of a node,
   /// which share it. One process makes the file, those beside it wait for it. It is made anew when the table's file has
   /// changed (size or time). Empty: the table is held in memory.
@@ -109,6 +110,8 @@ class TextTable {
   int64_t skipped_rows() const { return skipped_rows_; }
   /// What was wrong with the first of them; empty if none was left out.
   const std::string& first_skipped() const { return first_skipped_; }
+  /// See TableReader::class_names(). Empty if the file has none, and for a name that is not a column's.
+  std::vector<std::string> class_names(const std::string& column) const;
   /// Of the rows: of all that were read, and, in a selection, of their numbers too. It depends on the values alone, not on
   /// the file's format, its blocks or the cache; one of whole tables is TableReader::fingerprint(). Computed while reading.
   DataFingerprint fingerprint() const;
@@ -126,7 +129,8 @@ class TextTable {
   std::shared_ptr<const std::vector<int64_t>> selected_{};  // null: all rows
   int64_t skipped_rows_ = 0;
   std::string first_skipped_{};
-  DataFingerprint fingerprint_{};  // of all rows
+  DataFingerprint fingerprint_{};                        // of all rows
+  std::vector<std::vector<std::string>> class_names_{};  // by column; empty: no column has any
 };
 
 /// Reads all rows of a file (see TableReader for formats and errors). Blocking. Throws FileError, for a file without
