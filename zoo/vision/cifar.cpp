@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -38,21 +39,27 @@ std::vector<std::string> class_names(const std::filesystem::path& path, int64_t 
 class Cifar : public PictureSet {
   std::vector<MappedFile> files_;
   std::vector<std::string> classes_;
-  int64_t labels_before_pixels_, records_per_file_;
+  std::vector<int64_t> ends_{};  // of each file's records among all
+  int64_t labels_before_pixels_;
 
  public:
   Cifar(const std::vector<std::filesystem::path>& paths, std::vector<std::string> classes,
         int64_t label_bytes, int64_t records_per_file)
-      : classes_(std::move(classes)),
-        labels_before_pixels_(label_bytes),
-        records_per_file_(records_per_file) {
+      : classes_(std::move(classes)), labels_before_pixels_(label_bytes) {
     for (const auto& path : paths) {
       const auto& file = files_.emplace_back(path);
-      const int64_t expected = records_per_file_ * record_bytes();
-      if (static_cast<int64_t>(file.size()) != expected) {
+      const auto bytes = static_cast<int64_t>(file.size()), records = bytes / record_bytes();
+      if (records_per_file > 0 && bytes != records_per_file * record_bytes()) {
         throw FileError(fmt::format("{} has {} bytes; expected {} ({} records of {}): is it cut off?",
-                                    path.string(), file.size(), expected, records_per_file_, record_bytes()));
+                                    path.string(), bytes, records_per_file * record_bytes(), records_per_file,
+                                    record_bytes()));
       }
+      if (bytes % record_bytes() != 0) {
+        throw FileError(
+            fmt::format("{} has {} bytes; expected whole records of {}: {} are left over; is it cut off?",
+                        path.string(), bytes, record_bytes(), bytes % record_bytes()));
+      }
+      ends_.push_back(size() + records);
     }
     for (int64_t i = 0; i < size(); ++i) {
       if (label(i) >= static_cast<int64_t>(classes_.size())) {
@@ -63,7 +70,7 @@ class Cifar : public PictureSet {
   }
 
   bool may_be_mirrored() const override { return true; }
-  int64_t size() const override { return records_per_file_ * static_cast<int64_t>(files_.size()); }
+  int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
   const std::vector<std::string>& classes() const override { return classes_; }
   int64_t label(int64_t index) const override { return record(index)[labels_before_pixels_ - 1]; }
   Pixels pixels(int64_t index) const override {
@@ -75,16 +82,21 @@ class Cifar : public PictureSet {
             .owner = {}};
   }
   std::string source(int64_t index) const override {
-    return fmt::format("{}, record {}", file_of(index).path().string(), index % records_per_file_ + 1);
+    return fmt::format("{}, record {}", file_of(index).path().string(), place_in_file(index) + 1);
   }
 
  private:
   int64_t record_bytes() const { return labels_before_pixels_ + kPixelBytes; }
-  const MappedFile& file_of(int64_t index) const {
-    return files_.at(static_cast<size_t>(index / records_per_file_));
+  size_t find_file(int64_t index) const {
+    return static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
+  }
+  const MappedFile& file_of(int64_t index) const { return files_.at(find_file(index)); }
+  int64_t place_in_file(int64_t index) const {
+    const size_t file = find_file(index);
+    return file == 0 ? index : index - ends_[file - 1];
   }
   const uint8_t* record(int64_t index) const {
-    return file_of(index).data() + index % records_per_file_ * record_bytes();
+    return file_of(index).data() + place_in_file(index) * record_bytes();
   }
 };
 
@@ -97,16 +109,15 @@ std::shared_ptr<PictureSet> cifar10(const std::filesystem::path& directory, Pict
   for (int i = 1; i <= 5 && split == PictureSplit::train; ++i)
     paths.push_back(directory / fmt::format("data_batch_{}.bin", i));
   return std::make_shared<Cifar>(paths, class_names(directory / "batches.meta.txt", 10), 1,
-                                 options.records_per_file > 0 ? options.records_per_file : 10'000);
+                                 options.records_per_file);
 }
 
 std::shared_ptr<PictureSet> cifar100(const std::filesystem::path& directory, PictureSplit split,
                                      CifarOptions options) {
   const bool train = split == PictureSplit::train;
-  const int64_t published = train ? 50'000 : 10'000;
   return std::make_shared<Cifar>(std::vector{directory / (train ? "train.bin" : "test.bin")},
                                  class_names(directory / "fine_label_names.txt", 100), 2,
-                                 options.records_per_file > 0 ? options.records_per_file : published);
+                                 options.records_per_file);
 }
 
 }  // namespace lockstep::vision

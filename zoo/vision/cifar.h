@@ -10,13 +10,13 @@ namespace lockstep::vision {
 
 /// What a file of cifar10() and cifar100() holds.
 struct CifarOptions {
-  /// Records that every file holds; 0: the published number (CIFAR-10 10,000; CIFAR-100 50,000 and 10,000).
+  /// Records that every file must hold (the published files: CIFAR-10 10,000; CIFAR-100 50,000 and 10,000); 0: any number.
   int64_t records_per_file = 0;
 };
 
 /// data_batch_1.bin to data_batch_5.bin, or test_batch.bin: records of a label, 1024 red, 1024 green and 1024 blue
-/// values. The files are memory-mapped. Class names are those of batches.meta.txt, or numbers where it is missing. Throws
-/// FileError naming the file for another length than that of its records, and the record for a label above 9.
+/// values, any number of them in each file. The files are memory-mapped. Class names are those of batches.meta.txt, or numbers where it is missing. Throws
+/// FileError naming the file for a length that is not one of whole records, and the record for a label above 9.
 std::shared_ptr<PictureSet> cifar10(const std::filesystem::path& directory, PictureSplit split,
                                     CifarOptions options = {});
 

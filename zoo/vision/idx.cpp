@@ -2,8 +2,13 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <zlib.h>
 
+#include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/zoo/vision/mapped_file.h"
@@ -13,30 +18,69 @@ namespace {
 
 constexpr int kUnsignedBytes = 8;  // the format's code of the element type
 
+// The bytes of a file: mapped, or unpacked into memory.
+class IdxBytes {
+ public:
+  explicit IdxBytes(const std::filesystem::path& path) : path_(path) {
+    auto packed = path;
+    packed += ".gz";
+    std::error_code ignored;
+    if (std::filesystem::exists(path, ignored) || !std::filesystem::exists(packed, ignored)) {
+      mapped_.emplace(path);
+      return;
+    }
+    path_ = packed;
+    unpacked_ = unpack(packed);
+  }
+  const std::filesystem::path& path() const { return path_; }
+  size_t size() const { return mapped_ ? mapped_->size() : unpacked_.size(); }
+  const uint8_t* data() const { return mapped_ ? mapped_->data() : unpacked_.data(); }
+  void check_whole() const {
+    if (mapped_) mapped_->check_whole();
+  }
+
+ private:
+  // zlib reads members that follow each other, and zeros behind the last one, as gzip does.
+  static std::vector<uint8_t> unpack(const std::filesystem::path& path) {
+    MappedFile(path).check_whole();  // errors of opening it
+    const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(::gzopen(path.c_str(), "rbe"), ::gzclose_r);
+    if (!file) throw FileError(fmt::format("cannot read {}", path.string()));
+    std::vector<uint8_t> bytes;
+    constexpr size_t kBlock = size_t{1} << 20;
+    for (int read = 1; read > 0;) {
+      const size_t size = bytes.size();
+      bytes.resize(size + kBlock);
+      read = ::gzread(file.get(), bytes.data() + size, kBlock);
+      bytes.resize(size + static_cast<size_t>(std::max(read, 0)));
+    }
+    int error = Z_OK;
+    const char* const why = ::gzerror(file.get(), &error);
+    if (error != Z_OK || ::gzdirect(file.get()) == 1)
+      throw FileError(fmt::format("{} cannot be unpacked; is it whole? {}", path.string(),
+                                  error == Z_OK ? "it is not packed by gzip" : why));
+    return bytes;
+  }
+
+  std::filesystem::path path_;
+  std::optional<MappedFile> mapped_{};
+  std::vector<uint8_t> unpacked_{};
+};
+
 struct IdxFile {
-  MappedFile file;
+  IdxBytes file;
   std::vector<int64_t> sizes{};
   const uint8_t* data = nullptr;
 };
 
-MappedFile map(const std::filesystem::path& path) {
-  std::error_code ignored;
-  auto packed = path;
-  packed += ".gz";
-  if (!std::filesystem::exists(path, ignored) && std::filesystem::exists(packed, ignored))
-    throw FileError(fmt::format("{} is packed; unpack it: gunzip {}", packed.string(), packed.string()));
-  return MappedFile(path);
-}
-
 IdxFile read_idx(const std::filesystem::path& path, size_t dimensions) {
-  IdxFile idx{.file = map(path)};
+  IdxFile idx{.file = IdxBytes(path)};
   const uint8_t* const bytes = idx.file.data();
   const size_t head = 4 + 4 * dimensions;
   if (idx.file.size() < head || bytes[0] != 0 || bytes[1] != 0 || bytes[2] != kUnsignedBytes ||
       bytes[3] != dimensions) {
     throw FileError(
         fmt::format("{} is no IDX file of bytes in {} dimension{}: expected it to begin with 00 00 08 {:02}",
-                    path.string(), dimensions, dimensions == 1 ? "" : "s", dimensions));
+                    idx.file.path().string(), dimensions, dimensions == 1 ? "" : "s", dimensions));
   }
   uint64_t elements = 1;
   for (size_t d = 0; d < dimensions; ++d) {
@@ -50,9 +94,10 @@ IdxFile read_idx(const std::filesystem::path& path, size_t dimensions) {
   }
   if (elements != idx.file.size() - head) {
     throw FileError(fmt::format("{} has {} bytes behind its header, which says {}: is it cut off?",
-                                path.string(), idx.file.size() - head, fmt::join(idx.sizes, " x ")));
+                                idx.file.path().string(), idx.file.size() - head,
+                                fmt::join(idx.sizes, " x ")));
   }
-  if (elements == 0) throw FileError(fmt::format("{} holds nothing", path.string()));
+  if (elements == 0) throw FileError(fmt::format("{} holds nothing", idx.file.path().string()));
   idx.data = bytes + head;
   return idx;
 }

@@ -36,12 +36,12 @@ Table byte_table(const PictureTransforms& transforms, bool normalizes) {
 
 /// One row of a crop: source pixel `left + x` becomes target pixel x, or its mirror image.
 void convert_row(const uint8_t* source, int64_t left, int64_t width, bool flips, PaddingMode mode,
-                 const float* table, float* target) {
+                 uint8_t fill, const float* table, float* target) {
   const int64_t begin = std::clamp<int64_t>(-left, 0, width),
                 end = std::clamp<int64_t>(width - left, 0, width);
   const auto outside = [&](int64_t x) {
     const int64_t from = padded_from(left + x, width, mode);
-    return table[from < 0 ? 0 : source[from]];
+    return table[from < 0 ? fill : source[from]];
   };
   if (flips) {
     float* const last = target + width - 1;
@@ -62,12 +62,14 @@ void convert(const Pixels& pixels, const DrawnTransform& drawn, const PictureTra
   for (int64_t c = 0; c < 3; ++c) {
     const uint8_t* const plane = pixels.data + (pixels.channels == 1 ? 0 : c) * height * width;
     const float* const values = table[static_cast<size_t>(c)].data();
+    const uint8_t fill = transforms.crop_fill[static_cast<size_t>(c)];
     for (int64_t y = 0; y < height; ++y, target += width) {
       const int64_t row = padded_from(y + drawn.crop.top - padding, height, mode);
       if (row < 0) {
-        std::fill(target, target + width, values[0]);
+        std::fill(target, target + width, values[fill]);
       } else {
-        convert_row(plane + row * width, drawn.crop.left - padding, width, drawn.flips, mode, values, target);
+        convert_row(plane + row * width, drawn.crop.left - padding, width, drawn.flips, mode, fill, values,
+                    target);
       }
     }
   }
@@ -226,6 +228,8 @@ void check_transforms(const PictureTransforms& t) {
   constexpr int64_t kMost = 1'000'000;
   const auto in_range = [](auto value) { return value >= 0 && value <= kMost; };
   expect(in_range(t.crop_padding), "crop_padding", static_cast<double>(t.crop_padding), "0 to 1000000");
+  if (t.crop_fill != std::array<uint8_t, 3>{} && t.crop_padding_mode != PaddingMode::constant)
+    throw ValueError("crop_fill is a colour for the crop_padding_mode constant; give that, or no crop_fill");
   expect(t.flip_probability >= 0 && t.flip_probability <= 1, "flip_probability", t.flip_probability,
          "0 to 1");
   expect(t.rotation_degrees >= 0 && t.rotation_degrees <= 180, "rotation_degrees", t.rotation_degrees,

@@ -20,7 +20,8 @@ struct PictureTransforms {
   bool antialias = true;  ///< of that
   /// RandomCrop of the same size from a picture with so many pixels added at each side; 0: none.
   int64_t crop_padding = 0;
-  PaddingMode crop_padding_mode = PaddingMode::constant;  ///< what is added: black, or as the picture is
+  PaddingMode crop_padding_mode = PaddingMode::constant;  ///< what is added: crop_fill, or as the picture is
+  std::array<uint8_t, 3> crop_fill{};                     ///< red, green and blue of constant padding: black
   double flip_probability = 0;                            ///< RandomHorizontalFlip
   double rotation_degrees = 0;                            ///< RandomRotation in [-degrees, degrees]
   Interpolation rotation_interpolation = Interpolation::nearest;  ///< of rotated pictures

@@ -17,7 +17,7 @@ struct PictureFolderOptions {
 
 /// `directory` has a folder for each class, with .png, .jpg and .jpeg files at any depth, in lower or upper case. Classes
 /// are in the order of their folders' names, pictures in that of torchvision's ImageFolder. A file is mapped and decoded when its
-/// pixels are asked for (decode.h). Throws FileError for a directory without class folders and a class without pictures.
+/// pixels are asked for (decode.h). The fingerprint is one of the files' names and sizes, not of their pixels. Throws FileError for a directory without class folders and a class without pictures.
 std::shared_ptr<PictureSet> picture_folder(const std::filesystem::path& directory,
                                            PictureFolderOptions options = {});
 

@@ -9,6 +9,18 @@
 
 namespace lockstep::vision {
 
+DataFingerprint PictureSet::fingerprint() const {
+  DataFingerprinter fingerprinter({"picture", "class"});
+  for (int64_t i = 0; i < size(); ++i) {
+    const Pixels picture = pixels(i);
+    const auto bytes = static_cast<size_t>(picture.channels * picture.height * picture.width);
+    fingerprinter.add(0, {reinterpret_cast<const char*>(picture.data), bytes});
+    fingerprinter.add(1, std::to_string(label(i)));
+  }
+  fingerprinter.add_rows(static_cast<size_t>(size()));
+  return fingerprinter.finish();
+}
+
 std::shared_ptr<PictureSet> open_pictures(const std::filesystem::path& directory, PictureSplit split) {
   namespace fs = std::filesystem;
   std::error_code ignored;

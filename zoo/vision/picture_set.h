@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/data_fingerprint.h"
+
 namespace lockstep::vision {
 
 /// The pixels of one picture of a set: uint8 [channels, height, width]. The pointer is valid while `owner` lives.
@@ -34,6 +36,9 @@ class PictureSet {
   virtual bool may_be_mirrored() const { return false; }
   /// Where the picture comes from, for errors: "data_batch_2.bin, record 17".
   virtual std::string source(int64_t index) const = 0;
+  /// Of all pictures and their classes' numbers, in order; it reads every pixel unless the set says otherwise. Throws as pixels()
+  /// does. Blocks.
+  virtual DataFingerprint fingerprint() const;
 };
 
 /// Which part of a set: the pictures to train on, or those to test with.

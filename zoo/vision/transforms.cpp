@@ -84,9 +84,15 @@ at::Tensor hsv_to_rgb(const at::Tensor& image) {
   return vpqt.gather(1, choice);
 }
 
-at::Tensor padded_by(const at::Tensor& images, int64_t padding, PaddingMode mode) {
-  if (mode == PaddingMode::constant)
-    return at::constant_pad_nd(images, {padding, padding, padding, padding}, 0);
+at::Tensor padded_by(const at::Tensor& images, int64_t padding, PaddingMode mode,
+                     const std::array<double, 3>& fill) {
+  if (mode == PaddingMode::constant) {
+    std::vector<at::Tensor> channels;
+    for (int64_t c = 0; c < 3; ++c)
+      channels.push_back(at::constant_pad_nd(images.narrow(1, c, 1), {padding, padding, padding, padding},
+                                             fill[static_cast<size_t>(c)]));
+    return at::cat(channels, 1);
+  }
   at::Tensor padded = images;
   for (const int64_t dim : {2, 3}) {
     std::vector<int64_t> from;
@@ -118,9 +124,9 @@ int64_t padded_from(int64_t at, int64_t size, PaddingMode mode) {
 }
 
 at::Tensor crop(const at::Tensor& images, int64_t padding, std::span<const CropPosition> positions,
-                int64_t height, int64_t width, PaddingMode mode) {
+                int64_t height, int64_t width, PaddingMode mode, const std::array<double, 3>& fill) {
   check("crop", images, positions.size());
-  const auto padded = padded_by(images, padding, mode);
+  const auto padded = padded_by(images, padding, mode, fill);
   auto result = at::empty({images.size(0), 3, height, width}, images.options());
   for (int64_t i = 0; i < images.size(0); ++i) {
     const auto& [top, left] = positions[static_cast<size_t>(i)];
