@@ -14,6 +14,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,7 +25,9 @@
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/trainer/flags.h"
+#include "lockstep/trainer/opened_run.h"
 #include "lockstep/zoo/tasks/recipe.h"
+#include "lockstep/zoo/tasks/record_entries.h"
 #include "lockstep/zoo/tasks/sentence_pairs.h"
 #include "lockstep/zoo/tasks/translation_options.h"
 #include "lockstep/zoo/tasks/translator.h"
@@ -127,7 +130,8 @@ class EpochReport : public TrainerCallback {
 
   void print_examples() {
     if (!data_.validation) return;
-    const auto& [sources, targets, rows, dropped] = *data_.validation;
+    const auto& sources = data_.validation->sources;
+    const auto& rows = data_.validation->rows;
     const auto all = static_cast<int64_t>(rows.size());
     const auto count = std::min(options_.validation_examples, all);
     if (count == 0) return;
@@ -155,15 +159,15 @@ class EpochReport : public TrainerCallback {
   std::map<int64_t, std::string> unnamed_;  ///< checkpoints of whole epochs, from 0
 };
 
-void add_flags(CommandLine program, tasks::TranslationOptions& options) {
-  program.add_example("Train on two ranks, from the sentences of libreoffice_help.py (see lockstep data)",
-                      "lockrun --nproc-per-node 2 translate --data-dir help --lang-src en-US --lang-tgt it "
-                      "--drop-overlong --output-dir weights");
-  program.add_example("Continue after the last epoch",
-                      "translate --data-dir help --lang-src en-US --preload latest --output-dir weights");
-  program.add_example("Translate a file with the result", "translate --model-dir weights --input new.txt");
-  options.add_training_flags(program);
-  options.add_translation_flags(program);
+void add_flags(tasks::RecipeFlags& flags, tasks::TranslationOptions& options) {
+  flags.add_example("Train on two ranks, from the sentences of libreoffice_help.py (see lockstep data)",
+                    "lockrun --nproc-per-node 2 translate --data-dir help --lang-src en-US --lang-tgt it "
+                    "--drop-overlong --output-dir weights");
+  flags.add_example("Continue after the last epoch",
+                    "translate --data-dir help --lang-src en-US --preload latest --output-dir weights");
+  flags.add_example("Translate a file with the result", "translate --model-dir weights --input new.txt");
+  options.add_training_flags(flags);
+  options.add_translation_flags(flags);
 }
 
 /// Completes the arguments: what one flag says about another, and what is in the directories that they name.
@@ -186,14 +190,16 @@ std::shared_ptr<const text::WordLevelTokenizer> train_tokenizer(const tasks::Sen
       text::WordLevelTokenizer::train(texts, {.vocab_size = o.vocab_size, .min_frequency = o.min_frequency}));
 }
 
-/// Those in --tokenizer-dir, or new ones of the training pairs.
-tasks::TranslationTokenizers make_tokenizers(const Arguments& args, const tasks::SentencePairs& pairs) {
+/// Those in --tokenizer-dir; otherwise the checkpoint's if the run resumes, or new ones of the training pairs.
+tasks::TranslationTokenizers make_tokenizers(const Arguments& args, const tasks::SentencePairs& pairs,
+                                             const OpenedRun& run) {
   const auto& o = args.options;
   const fs::path& folder = o.tokenizer_dir.empty() ? args.training.output_dir : o.tokenizer_dir;
   const auto source_file = folder / tasks::tokenizer_file_name(o.lang_src);
   const auto target_file = folder / tasks::tokenizer_file_name(o.lang_tgt);
   if (!o.tokenizer_dir.empty())
     return tasks::TranslationTokenizers::from_files(source_file, o.lang_src, target_file, o.lang_tgt);
+  if (run.checkpoint()) return tasks::TranslationTokenizers::from_directory(run.checkpoint()->path());
   const auto source = train_tokenizer(pairs, &tasks::SentencePair::source, o);
   return {.source_language = o.lang_src,
           .target_language = o.lang_tgt,
@@ -204,7 +210,7 @@ tasks::TranslationTokenizers make_tokenizers(const Arguments& args, const tasks:
           .special = tasks::SpecialTokens::of(*source, source_file)};
 }
 
-Data read(const Arguments& args) {
+Data read(const Arguments& args, const OpenedRun& run) {
   const auto& o = args.options;
   Data data{.train_pairs = tasks::read_sentence_pairs(o.source_file, o.target_file)};
   if (!o.validation_source_file.empty()) {
@@ -212,7 +218,7 @@ Data read(const Arguments& args) {
   } else if (o.validation_split > 0) {
     data.validation_pairs = tasks::split_off(data.train_pairs, o.validation_split, args.training.seed);
   }
-  data.tokenizers = make_tokenizers(args, data.train_pairs);
+  data.tokenizers = make_tokenizers(args, data.train_pairs, run);
   const auto encode = [&](const tasks::SentencePairs& pairs) {
     const auto& [source_language, target_language, source_file, target_file, source, target, special] =
         data.tokenizers;
@@ -243,12 +249,14 @@ models::Transformer load(const Arguments& args, const tasks::TranslationTokenize
 std::string describe(const Arguments& args, const Data& data, const models::Transformer& model) {
   const auto& o = args.options;
   const auto dropped = data.train->dropped + (data.validation ? data.validation->dropped : 0);
+  const auto& first_dropped = data.train->dropped > 0 || !data.validation ? data.train->first_dropped
+                                                                          : data.validation->first_dropped;
   return fmt::format(
       "{}, {} to {}, {} and {} words, {} pairs to train on, {} to validate on{}{}",
       tasks::parameters_in_words(*model), o.lang_src, o.lang_tgt, data.tokenizers.source->vocab_size(),
       data.tokenizers.target->vocab_size(), data.train->rows.size(),
       data.validation ? data.validation->rows.size() : 0,
-      dropped > 0 ? fmt::format(", {} too long and left out", dropped) : "",
+      dropped > 0 ? fmt::format(", {} too long and left out (the first: {})", dropped, first_dropped) : "",
       o.tokens_per_batch > 0 ? fmt::format("; a sample is a batch of {} tokens", o.tokens_per_batch) : "");
 }
 
@@ -278,6 +286,23 @@ text::Texts texts_of(const Data& data, const at::Tensor& translations, const at:
   return texts;
 }
 
+/// What gives the weights their meaning. The files of the tokenizers are there.
+checkpoint::RunRecord make_record(const tasks::RecipeRun& recipe, const Data& data,
+                                  const models::Transformer& model, const OpenedRun& run) {
+  const auto& tokenizers = data.tokenizers;
+  auto record = recipe.flags;
+  tasks::record_train_data(record, data.train_pairs.fingerprint);
+  tasks::record_validation_data(
+      record, data.validation ? std::optional(data.validation_pairs.fingerprint) : std::nullopt,
+      run.record());
+  tasks::record_tokenizer(record, "source_tokenizer", {{"tokenizer.json", read_file(tokenizers.source_file)}},
+                          tokenizers.source->vocab_size());
+  tasks::record_tokenizer(record, "target_tokenizer", {{"tokenizer.json", read_file(tokenizers.target_file)}},
+                          tokenizers.target->vocab_size());
+  tasks::record_model_config(record, model->config().to_json());
+  return record;
+}
+
 /// All that it is given must outlive the Trainer.
 TrainerOptions<models::Transformer> trainer_options(const Arguments& args, const Data& data,
                                                     const tasks::Datasets& sets,
@@ -298,10 +323,11 @@ TrainerOptions<models::Transformer> trainer_options(const Arguments& args, const
   const auto texts = [&data](const at::Tensor& translations, const at::Tensor& samples) {
     return texts_of(data, translations, samples);
   };
-  const auto model_files = [&data, model] {
-    auto files = data.tokenizers.files();
-    files["config.json"] = model->config().to_json();
-    return files;
+  // Read now: they may lie in a checkpoint that this run removes.
+  const auto model_files = [files = data.tokenizers.files(), model] {
+    auto all = files;
+    all["config.json"] = model->config().to_json();
+    return all;
   };
   return {.train_dataset = sets.train,
           .eval_dataset = sets.validation,
@@ -317,29 +343,41 @@ int train(Arguments& args, int argc, char** argv) {
   const auto recipe =
       tasks::start_recipe({.name = "translate",
                            .description = "Trains a transformer to translate, and translates with it",
-                           .add_flags = [&](CommandLine program) { add_flags(program, args.options); },
+                           .add_flags = [&](tasks::RecipeFlags& flags) { add_flags(flags, args.options); },
                            .check_flags = [&] { complete(args); }},
                           args.training, argc, argv);
   if (!recipe) return 0;
   const World& world = recipe->world;
 
-  const Data data = on_all_ranks(world, [&] { return read(args); });
+  OpenedRun run = open_run(args.training, world);
+  const bool resumes = run.checkpoint().has_value();
+  const Data data = on_all_ranks(world, [&] { return read(args, run); });
   const tasks::Datasets sets =
       on_all_ranks(world, [&] { return make_datasets(data, args.options.tokens_per_batch); });
   if (!data.validation)
     args.training.eval_strategy = IntervalStrategy::NO;  // --validation-split 0 asks for that
-  tasks::make_output_dir(*recipe, args.training, sets.train.size, [&] {
-    if (!args.options.tokenizer_dir.empty()) return;
-    data.tokenizers.source->save(data.tokenizers.source_file);
-    data.tokenizers.target->save(data.tokenizers.target_file);
-  });
+  const auto write_output_dir = [&] {
+    tasks::make_output_dir(*recipe, args.training, sets.train.size, [&] {
+      if (resumes || !args.options.tokenizer_dir.empty()) return;
+      data.tokenizers.source->save(data.tokenizers.source_file);
+      data.tokenizers.target->save(data.tokenizers.target_file);
+    });
+  };
+  if (!resumes) write_output_dir();
   const models::Transformer model = on_all_ranks(world, [&] { return load(args, data.tokenizers); });
+  auto record = on_all_ranks(world, [&] { return make_record(*recipe, data, model, run); });
+  if (resumes) {
+    check_record(run, record, args.training, world);
+    write_output_dir();
+  }
 
   if (world.rank() == 0)
     tasks::print_start(*recipe, args.training, sets.train.size, describe(args, data, model));
   CurrentTranslator translator(args.options.generate, data.tokenizers.special);
   auto options = trainer_options(args, data, sets, model, translator);
   options.on_samples = tasks::log_samples(*recipe);
+  options.record = std::move(record);
+  options.opened_run = std::move(run);
   TrainingArguments training = args.training;
   training.label_smoothing_factor = 0;  // compute_loss has it
   Trainer trainer(model, training, world, std::move(options));
@@ -366,16 +404,23 @@ int translate_lines(tasks::Translator& translator, const tasks::TranslationOptio
     if (file.bad())  // a directory
       throw FileError(fmt::format("cannot read {}: {}", o.input.string(), std::strerror(errno)));
   }
-  std::vector<std::string> translations;
+  const auto name = o.input == "-" ? "standard input" : o.input.string();
+  tasks::Translations translations;
   try {
-    translations = translator.translate(lines, o.generate, o.translate_batch_size);
+    translations = translator.translate(lines, o.translate_options());
   } catch (const ValueError& error) {
-    throw ValueError(
-        fmt::format("{}: {}", o.input == "-" ? "standard input" : o.input.string(), error.what()));
+    throw ValueError(fmt::format("{}: {}", name, error.what()));
   }
-  for (const auto& line : translations) fmt::print("{}\n", line);
+  for (const auto& line : translations.texts) fmt::print("{}\n", line);
   if (std::fflush(stdout) != 0)
     throw FileError(fmt::format("cannot write the translations: {}", std::strerror(errno)));
+  if (!translations.overlong.empty()) {
+    fmt::print(
+        stderr, "translate: {} of {} lines of {} {}; the first: {}. {}\n", translations.overlong.size(),
+        lines.size(), name, o.overlong == "cut" ? "were cut" : "are too long, and their translations empty",
+        translations.first_overlong,
+        o.overlong == "cut" ? "Cut long lines into sentences" : "--overlong cut translates their beginnings");
+  }
   return 0;
 }
 
@@ -392,7 +437,10 @@ int translate_by_hand(tasks::Translator& translator, const tasks::TranslationOpt
   for (std::string line; std::getline(std::cin, line); prompt()) {
     const std::string sentence(std::exchange(is_first, false) ? skip_byte_order_mark(line) : line);
     try {
-      fmt::print("{}\n", translator.translate({sentence}, o.generate, 1)[0]);
+      auto options = o.translate_options();
+      if (options.overlong == tasks::Overlong::skip)
+        options.overlong = tasks::Overlong::error;  // to say so at once
+      fmt::print("{}\n", translator.translate({sentence}, options).texts[0]);
     } catch (const ValueError& error) {
       fmt::print(stderr, "{}\n", error.what());
     }
@@ -405,8 +453,9 @@ int translate_by_hand(tasks::Translator& translator, const tasks::TranslationOpt
 int translate(Arguments& args, int argc, char** argv) {
   tasks::TranslationOptions& o = args.options;
   const auto add_flags = [&](CommandLine program) {
-    o.add_training_flags(program);
-    o.add_translation_flags(program);
+    tasks::RecipeFlags flags(program);
+    o.add_training_flags(flags);
+    o.add_translation_flags(flags);
     add_training_flags(program, args.training);
   };
   if (!parse_command_line("translate", "Translates with a trained model", add_flags, argc, argv)) return 0;

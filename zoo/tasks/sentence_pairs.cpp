@@ -164,11 +164,15 @@ EncodedPairs encode_pairs(const SentencePairs& pairs, const text::WordLevelToken
   EncodedPairs encoded;
   const auto too_long = [&](const std::filesystem::path& file, int64_t line, size_t words, int64_t room) {
     if (static_cast<int64_t>(words) <= room) return false;
-    if (options.drop_overlong) return true;
+    const auto what = fmt::format("{}:{}: the sentence has {} words", file.string(), line, words);
+    if (options.drop_overlong) {
+      if (encoded.dropped == 0) encoded.first_dropped = what;
+      return true;
+    }
     throw FileError(fmt::format(
-        "{}:{}: the sentence has {} words, the model takes {} (seq_len {} less start and end of sentence); raise "
-        "--seq-len, or leave such pairs out with --drop-overlong",
-        file.string(), line, words, room, options.seq_len));
+        "{}, the model takes {} (seq_len {} less start and end of sentence); raise --seq-len, or leave such pairs "
+        "out with --drop-overlong",
+        what, room, options.seq_len));
   };
   for (size_t i = 0; i < pairs.pairs.size(); ++i) {
     const auto& pair = pairs.pairs[i];

@@ -60,6 +60,7 @@ struct EncodedPairs {
   std::vector<std::vector<int64_t>> targets;  ///< text alone
   std::vector<int64_t> rows;                  ///< which pair each is
   int64_t dropped = 0;                        ///< pairs that were too long
+  std::string first_dropped{};                ///< "train.en:7: the sentence has 80 words"; empty if none was
 };
 /// What encode_pairs() does with long sentences.
 struct EncodeOptions {

@@ -5,10 +5,11 @@
 #include <filesystem>
 #include <string>
 
-#include "lockstep/cli/command_line.h"
 #include "lockstep/trainer/training_arguments.h"
 #include "lockstep/zoo/models/transformer/generator.h"
 #include "lockstep/zoo/models/transformer/transformer_config.h"
+#include "lockstep/zoo/tasks/recipe_flags.h"
+#include "lockstep/zoo/tasks/translator.h"
 
 namespace lockstep::tasks {
 
@@ -44,11 +45,12 @@ struct TranslationOptions {
   std::filesystem::path input;        ///< file whose lines are translated; "-": standard input; empty: none
   bool interactive = false;           ///< translate lines as they are typed
   int64_t translate_batch_size = 32;  ///< sentences at a time
+  std::string overlong = "skip";      ///< lines of `input` that are too long: skip, cut or error
 
   /// Adds the flags of training.
-  void add_training_flags(CommandLine program);
+  void add_training_flags(RecipeFlags& flags);
   /// Adds the flags of translating with a trained model.
-  void add_translation_flags(CommandLine program);
+  void add_translation_flags(RecipeFlags& flags);
 
   /// Reads a file of the original program's keys (batch_size, num_epochs, lr, seq_len, d_model, lang_src, lang_tgt,
   /// model_folder, model_basename, preload, tokenizer_file and so on), as defaults for flags that are read
@@ -57,6 +59,8 @@ struct TranslationOptions {
   /// Fills in the files of data_dir, and the batch size of a run with tokens_per_batch. Throws ValueError for flags that do
   /// not fit together.
   void check(TrainingArguments& args);
+  /// How lines are translated.
+  TranslateOptions translate_options() const;
   /// Whether to translate with a trained model instead of training.
   bool translates() const { return interactive || !input.empty(); }
 };

@@ -95,10 +95,10 @@ Translator Translator::from_directory(const std::filesystem::path& directory) {
 
 int64_t Translator::most_words() const { return generator_.model()->config().seq_len - 2; }
 
-std::vector<std::string> Translator::translate(const std::vector<std::string>& texts,
-                                               models::GenerateOptions options, int64_t batch_size) {
-  options.start_token_id = tokenizers_.special.start;
-  options.eos_token_id = tokenizers_.special.end;
+Translations Translator::translate(const std::vector<std::string>& texts, TranslateOptions options) {
+  options.generate.start_token_id = tokenizers_.special.start;
+  options.generate.eos_token_id = tokenizers_.special.end;
+  Translations all{.texts = std::vector<std::string>(texts.size())};
   std::vector<std::vector<int64_t>> sources;
   std::vector<size_t> places;
   for (size_t i = 0; i < texts.size(); ++i) {
@@ -110,18 +110,22 @@ std::vector<std::string> Translator::translate(const std::vector<std::string>& t
     }
     const auto words = static_cast<int64_t>(ids.size()) - 2;
     if (words > most_words()) {
-      throw ValueError(fmt::format("text {} has {} words; the model takes {}. Cut it into sentences", i + 1,
-                                   words, most_words()));
+      auto what = fmt::format("text {} has {} words; the model takes {}", i + 1, words, most_words());
+      if (options.overlong == Overlong::error) throw ValueError(what + ". Cut it into sentences");
+      if (all.overlong.empty()) all.first_overlong = std::move(what);
+      all.overlong.push_back(i);
+      if (options.overlong == Overlong::skip) continue;
+      ids.resize(static_cast<size_t>(most_words()) + 1);  // with the start
+      ids.push_back(tokenizers_.special.end);
     }
     if (words == 0) continue;
     sources.push_back(std::move(ids));
     places.push_back(i);
   }
-  const auto result = generator_.generate_all(sources, batch_size, options);
-  std::vector<std::string> translations(texts.size());
+  const auto result = generator_.generate_all(sources, options.batch_size, options.generate);
   for (size_t i = 0; i < places.size(); ++i)
-    translations[places[i]] = text_of(result.sentences[i].ids, tokenizers_);
-  return translations;
+    all.texts[places[i]] = text_of(result.sentences[i].ids, tokenizers_);
+  return all;
 }
 
 }  // namespace lockstep::tasks

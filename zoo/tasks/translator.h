@@ -44,6 +44,27 @@ std::string tokenizer_file_name(const std::string& language);
 /// Ids of words as text that people read.
 std::string text_of(const std::vector<int64_t>& ids, const TranslationTokenizers& tokenizers);
 
+/// What Translator does with a text that has more words than the model takes.
+enum class Overlong : uint8_t {
+  skip,   ///< its translation is empty
+  cut,    ///< its first words are translated, as many as the model takes
+  error,  ///< ValueError, and nothing is translated
+};
+
+/// How texts are translated.
+struct TranslateOptions {
+  models::GenerateOptions generate{};  ///< its tokens for start and end are the tokenizers'
+  int64_t batch_size = 32;             ///< texts at a time
+  Overlong overlong = Overlong::skip;  ///< texts with too many words
+};
+
+/// What Translator::translate() returns.
+struct Translations {
+  std::vector<std::string> texts{};  ///< in the order of the originals; of an empty one empty
+  std::vector<size_t> overlong{};    ///< places, from 0, of originals that were skipped or cut
+  std::string first_overlong{};      ///< "text 3 has 201 words; the model takes 14"; empty if there is none
+};
+
 /// Translates texts with a trained model. One thread at a time.
 class Translator {
  public:
@@ -54,10 +75,9 @@ class Translator {
 
   /// The number of words that the model takes.
   int64_t most_words() const;
-  /// Translations of `texts` in their order, in batches of `batch_size`. An empty text's is empty. Throws ValueError naming
-  /// the text (from 1) that is too long or not UTF-8.
-  std::vector<std::string> translate(const std::vector<std::string>& texts, models::GenerateOptions options,
-                                     int64_t batch_size);
+  /// Translates `texts`. Throws ValueError naming the text (from 1) that is not UTF-8 or, with Overlong::error, has too many
+  /// words.
+  Translations translate(const std::vector<std::string>& texts, TranslateOptions options = {});
   /// As the constructor was given them.
   const TranslationTokenizers& tokenizers() const { return tokenizers_; }
 
