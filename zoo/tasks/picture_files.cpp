@@ -1,8 +1,11 @@
 #include "lockstep/zoo/tasks/picture_files.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -24,11 +27,27 @@ void decode_first(const vision::PictureSet& pictures) {
   }
 }
 
+/// torchvision's fill: a number for all channels, or one for each.
+std::array<uint8_t, 3> parse_fill(const std::vector<std::string>& numbers) {
+  std::array<uint8_t, 3> fill{};
+  bool is_good = numbers.empty() || numbers.size() == 1 || numbers.size() == fill.size();
+  for (size_t c = 0; c < fill.size() && is_good && !numbers.empty(); ++c) {
+    const std::string& number = numbers.size() == 1 ? numbers[0] : numbers[c];
+    const char* const last = number.data() + number.size();
+    const auto [end, error] = std::from_chars(number.data(), last, fill[c]);
+    is_good = error == std::errc() && end == last;
+  }
+  if (is_good) return fill;
+  throw ValueError(fmt::format("--crop-fill is {}; expected a number from 0 to 255, or three: R,G,B",
+                               fmt::join(numbers, ",")));
+}
+
 /// The transforms that the flags ask for; without flags, what read() knows better is 0.
 vision::PictureTransforms wanted_transforms(const PictureFiles& files) {
   auto transforms = files.transforms;
   transforms.crop_padding_mode = static_cast<vision::PaddingMode>(
       std::find(kPaddingModes.begin(), kPaddingModes.end(), files.padding_mode) - kPaddingModes.begin());
+  transforms.crop_fill = parse_fill(files.crop_fill);
   transforms.crop_padding = files.crop_padding.value_or(0);
   transforms.flip_probability = files.flip_probability.value_or(0);
   return transforms;
@@ -85,9 +104,15 @@ void PictureFiles::add_flags(CommandLine program) {
   program
       .add_option(
           "--crop-padding-mode", padding_mode,
-          "The added pixels, as torchvision's padding_mode: constant (black), edge, reflect or symmetric")
+          "The added pixels, as torchvision's padding_mode: constant (--crop-fill), edge, reflect or symmetric")
       .one_of(kPaddingModes)
       .with_default();
+  program
+      .add_option("--crop-fill", crop_fill,
+                  "Colour that --crop-padding-mode constant adds: one number from 0 to 255, or R,G,B")
+      .with_commas()
+      .type_name("COLOUR")
+      .default_text("0: black");
   program.add_option("--flip-probability", flip_probability, "Share of pictures that are mirrored")
       .default_text("0.5 for CIFAR, else 0");
   program.add_option("--rotation", transforms.rotation_degrees, "Random rotation of up to so many degrees")
@@ -109,6 +134,10 @@ void PictureFiles::add_flags(CommandLine program) {
 }
 
 void PictureFiles::check() const {
+  if (!crop_fill.empty() && padding_mode != kPaddingModes[0]) {
+    throw ValueError(fmt::format(
+        "--crop-fill is for --crop-padding-mode constant, which is {}; give that too", padding_mode));
+  }
   vision::check_transforms(wanted_transforms(*this));
   vision::check_mixing(mixing);
 }

@@ -41,8 +41,9 @@ struct PictureFiles {
   int64_t image_size = 0;            ///< pixels of a side; 0: the first picture's
   /// What happens to training pictures; `size`, crop, padding mode and flip are as the other members say.
   vision::PictureTransforms transforms{};
-  std::optional<int64_t> crop_padding{};     ///< nothing: 4 for CIFAR, as is usual, else 2
-  std::string padding_mode = "reflect";      ///< of cropping, by torchvision's name
+  std::optional<int64_t> crop_padding{};  ///< nothing: 4 for CIFAR, as is usual, else 2
+  std::string padding_mode = "reflect";   ///< of cropping, by torchvision's name
+  std::vector<std::string> crop_fill{};   ///< red, green and blue of constant padding, 0 to 255; empty: black
   std::optional<double> flip_probability{};  ///< nothing: 0.5 for CIFAR; no digit or sign is mirrored
   vision::Mixing mixing{};                   ///< of training pictures with each other
 
