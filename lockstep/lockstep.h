@@ -22,7 +22,7 @@
 #include "lockstep/comm/spawn.h"
 #include "lockstep/comm/stop_requested.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/loader.h"
+#include "lockstep/data/data_loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/data/split.h"
 #include "lockstep/data/train_sampler.h"

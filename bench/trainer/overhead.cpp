@@ -89,7 +89,7 @@ double by_hand(models::BertForSequenceClassification& model, const Samples& samp
   LRScheduler scheduler(optimizer, {.type = SchedulerType::linear, .num_training_steps = steps});
   const Dataset data = dataset_of(samples);
   TrainSampler sampler(data.size, {.batch_size = kBatch, .seed = args.seed});
-  Loader loader(data, sampler.indices(), {.batch_size = kBatch, .num_workers = 1});
+  DataLoader loader(data, sampler.indices(), {.batch_size = kBatch, .num_workers = 1});
   const auto parameters = model->parameters();
   std::vector<Clock::time_point> began;
   double total = 0;

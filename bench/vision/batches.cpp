@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lockstep/base/main.h"
-#include "lockstep/data/loader.h"
+#include "lockstep/data/data_loader.h"
 #include "lockstep/zoo/vision/picture_dataset.h"
 
 int main(int, char** argv) {
@@ -21,7 +21,7 @@ int main(int, char** argv) {
     std::iota(order.begin(), order.end(), 0);
     for (std::string line; std::getline(std::cin, line);) {
       const auto start = std::chrono::steady_clock::now();
-      Loader loader(dataset, order, {.batch_size = std::atoi(argv[2])});
+      DataLoader loader(dataset, order, {.batch_size = std::atoi(argv[2])});
       int64_t images = 0;
       for (const Batch& batch : loader) images += batch.size();
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;

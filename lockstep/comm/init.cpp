@@ -245,6 +245,11 @@ World::World(ProcessGroup group, int local_rank, int local_world_size, int group
       local_world_size_(local_world_size),
       group_rank_(group_rank) {}
 
+void World::destroy() const {
+  // All copies of one group have one companion.
+  if (job_slot() && &job_slot()->world.companion() == &companion()) lockstep::destroy();
+}
+
 World init(InitOptions options) {
   check_first();
   options.timeout = std::min(options.timeout, kLongestTimeout);

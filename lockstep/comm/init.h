@@ -44,6 +44,8 @@ class World : public ProcessGroup {
   int local_rank() const { return local_rank_; }              ///< this rank, counted on its machine
   int local_world_size() const { return local_world_size_; }  ///< ranks on this machine
   int group_rank() const { return group_rank_; }              ///< the node's number
+  /// Works like lockstep::destroy() as long as this is the group of the job; later it does nothing.
+  void destroy() const;
 
  private:
   int local_rank_, local_world_size_, group_rank_;

@@ -1,4 +1,4 @@
-#include "lockstep/data/loader.h"
+#include "lockstep/data/data_loader.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-struct Loader::State {
+struct DataLoader::State {
   struct Result {
     Batch batch{};
     std::exception_ptr error{};
@@ -24,7 +24,10 @@ struct Loader::State {
   std::function<Batch(const std::vector<int64_t>&)> collate;
   int64_t batch_size = 1;
   int64_t num_batches = 0;
-  int64_t ahead = 0;  // batches beyond the one that next() waits for
+  bool drop_last = false;
+  int64_t ahead = 0;                           // batches beyond the one that next() waits for
+  std::function<std::vector<int64_t>()> draw;  // the sampler; none: `indices` for good
+  bool is_iterated = false;                    // begin() was called in this pass
 
   std::mutex mutex;
   std::condition_variable ready;  // next() waits for its batch
@@ -86,21 +89,37 @@ struct Loader::State {
     return result;
   }
 
-  void go_to(int64_t batch) {
+  void count_batches() {
+    const auto size = static_cast<int64_t>(indices.size());
+    num_batches = size / batch_size + (!drop_last && size % batch_size != 0 ? 1 : 0);
+  }
+
+  /// Batches that were made ahead are dropped. `order`: of the samples, if it changes.
+  void go_to(int64_t batch, std::optional<std::vector<int64_t>> order = std::nullopt) {
     {
       std::unique_lock lock(mutex);
       next_to_make = num_batches;  // no new ones
       ready.wait(lock, [&] { return being_made == 0; });
       made.clear();
+      if (order) indices = std::move(*order);
+      count_batches();
       next_to_make = next_to_give = batch;
     }
     room.notify_all();
   }
+
+  void begin() {
+    const bool is_new = is_iterated || next_to_give == 0;
+    is_iterated = true;
+    if (!is_new) return;
+    auto order = draw ? draw() : indices;
+    if (next_to_give > 0 || order != indices) go_to(0, std::move(order));
+  }
 };
 
-Loader::Loader(const Dataset& dataset, std::vector<int64_t> indices, const LoaderOptions& options)
+DataLoader::DataLoader(const Dataset& dataset, std::vector<int64_t> indices, const DataLoaderOptions& options)
     : state_(std::make_unique<State>()) {
-  if (!dataset.collate) throw ValueError("a Loader needs a dataset with a collate function");
+  if (!dataset.collate) throw ValueError("a DataLoader needs a dataset with a collate function");
   if (options.batch_size < 1) {
     throw ValueError(fmt::format("batch_size is {}; expected at least 1", options.batch_size));
   }
@@ -110,49 +129,59 @@ Loader::Loader(const Dataset& dataset, std::vector<int64_t> indices, const Loade
   if (options.prefetch_factor < 1) {
     throw ValueError(fmt::format("prefetch_factor is {}; expected at least 1", options.prefetch_factor));
   }
-  const auto size = static_cast<int64_t>(indices.size());
   state_->indices = std::move(indices);
   state_->collate = dataset.collate;
   state_->batch_size = options.batch_size;
-  const bool has_short = !options.drop_last && size % options.batch_size != 0;
-  state_->num_batches = size / options.batch_size + (has_short ? 1 : 0);
+  state_->drop_last = options.drop_last;
+  state_->count_batches();
   state_->ahead = int64_t{options.num_workers} * options.prefetch_factor;
-  const int64_t workers = std::min<int64_t>(options.num_workers, state_->num_batches);
-  for (int64_t i = 0; i < workers; ++i)
+  for (int i = 0; i < options.num_workers; ++i)
     state_->workers.emplace_back([state = state_.get()] { state->work(); });
 }
 
-Loader::~Loader() = default;
-Loader::Loader(Loader&&) noexcept = default;
-Loader& Loader::operator=(Loader&&) noexcept = default;
+DataLoader::~DataLoader() = default;
+DataLoader::DataLoader(DataLoader&&) noexcept = default;
+DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
 
-std::optional<Batch> Loader::next() {
+void DataLoader::draw_from(std::function<std::vector<int64_t>()> sampler) {
+  state_->draw = std::move(sampler);
+}
+
+DataLoader::Iterator DataLoader::begin() {
+  state_->begin();
+  return Iterator(*this);
+}
+
+std::optional<Batch> DataLoader::next() {
   if (state_->next_to_give == state_->num_batches) return std::nullopt;
   auto result = state_->take();
   if (result.error) std::rethrow_exception(result.error);
   return std::move(result.batch);
 }
 
-std::vector<int64_t> Loader::samples() const {
+std::vector<int64_t> DataLoader::samples() const {
   if (state_->next_to_give == 0) return {};
   return state_->samples_of(state_->next_to_give - 1);
 }
 
-int64_t Loader::num_batches() const { return state_->num_batches; }
+int64_t DataLoader::num_batches() const { return state_->num_batches; }
 
-StateDict Loader::state_dict() const {
+StateDict DataLoader::state_dict() const {
   return {{}, {{"samples", state_->next_to_give * state_->batch_size}}};
 }
 
-void Loader::load_state_dict(const StateDict& state) {
-  const auto samples = state.get<int64_t>("Loader::load_state_dict", "samples");
+void DataLoader::load_state_dict(const StateDict& state) {
+  const auto samples = state.get<int64_t>("DataLoader::load_state_dict", "samples");
   const int64_t batch_size = state_->batch_size;
+  if (state_->draw && state_->next_to_give == 0)
+    state_->go_to(0, state_->draw());  // the sampler's epoch of now
   if (samples % batch_size != 0 || samples < 0 || samples / batch_size > state_->num_batches) {
     throw ValueError(
-        fmt::format("Loader::load_state_dict: the state is {} samples into its pass; this loader "
+        fmt::format("DataLoader::load_state_dict: the state is {} samples into its pass; this loader "
                     "has {} batches of {}",
                     samples, state_->num_batches, batch_size));
   }
+  state_->is_iterated = false;
   state_->go_to(samples / batch_size);
 }
 

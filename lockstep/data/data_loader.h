@@ -1,10 +1,13 @@
 // Batches made ahead of their use by threads of this process.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -14,44 +17,68 @@
 namespace lockstep {
 
 /// Names and meanings are those of torch.utils.data.DataLoader's arguments.
-struct LoaderOptions {
+struct DataLoaderOptions {
   int64_t batch_size = 8;   ///< samples; at least 1
   bool drop_last = false;   ///< true: leave out the last batch if it is shorter
   int num_workers = 0;      ///< threads; 0: made in the caller
   int prefetch_factor = 2;  ///< batches ready or in work per worker
 };
 
-/// One pass over some samples of a dataset, batch by batch, in the order of their numbers. Make another for the
-/// next epoch.
+namespace detail {
+/// A sampler: `indices()` gives the numbers of the samples in the order of the next pass.
+template <class S>
+concept gives_indices = requires(const S& sampler) {
+  { sampler.indices() } -> std::convertible_to<std::vector<int64_t>>;
+};
+}  // namespace detail
+
+/// Passes over some samples of a dataset, batch by batch.
 ///
-///     lockstep::Loader loader(dataset, sampler.indices(), {.batch_size = 32, .num_workers = 2});
-///     for (const lockstep::Batch& batch : loader) loss(ddp(batch["x"]), batch["y"]).backward();
+///     lockstep::DistributedSampler sampler(dataset.size);
+///     lockstep::DataLoader loader(dataset, sampler, {.batch_size = 32, .num_workers = 2});
+///     for (int epoch = 0; epoch < 3; ++epoch) {
+///       sampler.set_epoch(epoch);
+///       for (auto& batch : loader) loss(ddp(batch["x"]), batch["y"]).backward();
+///     }
 ///
 /// With workers the dataset's collate runs on several threads at once, at most num_workers x prefetch_factor
 /// batches ahead. An exception in collate is rethrown by next() at its batch; the call after that goes on with
 /// the next batch. The destructor stops and joins the workers, also in the middle; it waits for the calls of
-/// collate that are running. A Loader is for one thread at a time. One that was moved from can only be assigned
+/// collate that are running. A DataLoader is for one thread at a time. One that was moved from can only be assigned
 /// to or destroyed.
-class Loader {
+class DataLoader {
  public:
   /// `indices`: the numbers of the samples, in the order of the pass. Keeps a copy of the dataset's collate.
   /// Throws ValueError for a batch_size or prefetch_factor below 1, negative num_workers or no collate.
-  Loader(const Dataset& dataset, std::vector<int64_t> indices, const LoaderOptions& options = {});
+  DataLoader(const Dataset& dataset, std::vector<int64_t> indices, const DataLoaderOptions& options = {});
+  /// The order of each pass is what `sampler.indices()` gives then. The sampler must outlive the loader, which
+  /// keeps a reference to it, so that set_epoch() has an effect; it is moved into the loader if it is a temporary.
+  template <class S>
+  requires detail::gives_indices<std::remove_cvref_t<S>> DataLoader(const Dataset& dataset, S&& sampler,
+                                                                    const DataLoaderOptions& options = {})
+      : DataLoader(dataset, sampler.indices(), options) {
+    if constexpr (std::is_lvalue_reference_v<S>) {
+      draw_from([from = &sampler] { return from->indices(); });
+    } else {
+      draw_from(
+          [from = std::make_shared<std::remove_cvref_t<S>>(std::move(sampler))] { return from->indices(); });
+    }
+  }
   /// Blocks for the calls of collate that are running.
-  ~Loader();
-  Loader(Loader&&) noexcept;             ///< The other one is left without a pass.
-  Loader& operator=(Loader&&) noexcept;  ///< Ends this one's own pass first, as the destructor does.
+  ~DataLoader();
+  DataLoader(DataLoader&&) noexcept;             ///< The other one is left without a pass.
+  DataLoader& operator=(DataLoader&&) noexcept;  ///< Ends this one's own pass first, as the destructor does.
 
   /// The next batch, or nullopt after the last. Blocks until it is made.
   std::optional<Batch> next();
   /// The numbers of the samples in the batch that next() gave, or threw for, last; empty before the first.
   std::vector<int64_t> samples() const;
 
-  /// What begin() returns. It takes one batch after the other from next(), and cannot go back.
+  /// What begin() returns. It belongs to one pass, takes one batch after the other from next(), and cannot go back.
   class Iterator {
    public:
     /// For begin().
-    explicit Iterator(Loader& loader) : loader_(loader), batch_(loader.next()) {}
+    explicit Iterator(DataLoader& loader) : loader_(loader), batch_(loader.next()) {}
     /// The batch that was taken last.
     Batch& operator*() { return *batch_; }
     /// Takes the next batch: blocks and throws as next() does.
@@ -63,15 +90,16 @@ class Loader {
     bool operator==(std::default_sentinel_t /*end*/) const { return !batch_; }
 
    private:
-    Loader& loader_;
+    DataLoader& loader_;
     std::optional<Batch> batch_;
   };
-  /// Iterates over the batches that next() has not given yet.
-  Iterator begin() { return Iterator(*this); }
+  /// Begins a pass, with the sampler's indices of now; an earlier one that a loop has left in the middle ends. The
+  /// first begin() after next() or load_state_dict() goes on where they are. Blocks until the first batch is made.
+  Iterator begin();
   /// See begin().
   std::default_sentinel_t end() const { return {}; }
 
-  /// Counts the batches of the whole pass. The last batch is shorter when batch_size does not divide the
+  /// Counts the batches of the whole pass, the one under way or else the last. The last batch is shorter when batch_size does not divide the
   /// indices, or drop_last leaves it out.
   int64_t num_batches() const;
 
@@ -82,6 +110,8 @@ class Loader {
   void load_state_dict(const StateDict& state);
 
  private:
+  void draw_from(std::function<std::vector<int64_t>()> sampler);
+
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -6,10 +6,12 @@
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
 
 namespace lockstep {
 namespace {
@@ -40,14 +42,8 @@ std::vector<int64_t> every_nth(const std::vector<int64_t>& indices, int64_t tota
 DistributedSampler::DistributedSampler(int64_t dataset_size, DistributedSamplerOptions options)
     : dataset_size_(dataset_size),
       options_(options),
-      num_replicas_(options.num_replicas.value_or(0)),
-      rank_(options.rank.value_or(0)) {
-  // Python takes those of the default group, of which this module knows nothing. A default of one replica would
-  // train every rank on the same samples.
-  if (!options.num_replicas || !options.rank) {
-    throw ValueError(
-        "DistributedSampler: num_replicas and rank must be given: {.num_replicas = world.size(), .rank = world.rank()}");
-  }
+      num_replicas_(options.num_replicas ? *options.num_replicas : default_world().size()),
+      rank_(options.rank ? *options.rank : default_world().rank()) {
   check(dataset_size, num_replicas_, rank_);
 }
 
@@ -70,6 +66,24 @@ std::vector<int64_t> DistributedSampler::indices() const {
 
 void DistributedSampler::load_state_dict(const StateDict& state) {
   position_.load("DistributedSampler::load_state_dict", state, dataset_size_, options_.seed, num_replicas_);
+}
+
+void TorchDataSampler::reset(std::optional<size_t> new_size) {
+  if (new_size) {
+    throw ValueError(fmt::format(
+        "TorchDataSampler cannot be reset to {} samples; the DistributedSampler behind it has their number",
+        *new_size));
+  }
+  indices_ = sampler_->indices();
+  given_ = 0;
+}
+
+std::optional<std::vector<size_t>> TorchDataSampler::next(size_t batch_size) {
+  const size_t count = std::min(batch_size, indices_.size() - given_);
+  if (count == 0) return std::nullopt;
+  const auto begin = indices_.begin() + static_cast<ptrdiff_t>(given_);
+  given_ += count;
+  return std::vector<size_t>(begin, begin + static_cast<ptrdiff_t>(count));
 }
 
 std::vector<int64_t> random_indices(int64_t dataset_size, uint64_t seed) {

@@ -1,19 +1,30 @@
 // Which samples a rank sees, in which order: exactly Python torch's lists.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
+#include "lockstep/data/dataset.h"
 #include "lockstep/data/epoch_position.h"
 #include "lockstep/state/state_dict.h"
 
 namespace lockstep {
+namespace detail {
+template <class T>
+struct NeedsTorchDataSampler {
+  static_assert(
+      !std::is_void_v<T>,
+      "torch::data::make_data_loader() copies its sampler: give it lockstep::TorchDataSampler(sampler)");
+};
+}  // namespace detail
 
 /// Names and meanings are those of torch.utils.data.DistributedSampler's arguments.
 struct DistributedSamplerOptions {
-  std::optional<int> num_replicas{};  ///< number of ranks; must be given: world.size()
-  std::optional<int> rank{};          ///< this rank; must be given: world.rank()
+  std::optional<int> num_replicas{};  ///< number of ranks; default: of the job that init() joined
+  std::optional<int> rank{};          ///< this rank; default: its rank in that job
   bool shuffle = true;                ///< false: in the order of the data set
   uint64_t seed = 0;                  ///< the same on all ranks
   bool drop_last = false;  ///< true: drop the samples that do not divide, instead of repeating some
@@ -24,9 +35,12 @@ struct DistributedSamplerOptions {
 /// still gets one, by repetition; with drop_last none does.
 class DistributedSampler {
  public:
-  /// Throws ValueError for an empty dataset, where num_replicas or rank is not given, and for a rank outside
-  /// [0, num_replicas - 1].
-  DistributedSampler(int64_t dataset_size, DistributedSamplerOptions options);
+  /// Throws ValueError for an empty dataset and for a rank outside [0, num_replicas - 1], and Error if
+  /// num_replicas or rank is not given before init() or after destroy().
+  explicit DistributedSampler(int64_t dataset_size, DistributedSamplerOptions options = {});
+  /// For the samples of `dataset`.
+  explicit DistributedSampler(const Dataset& dataset, DistributedSamplerOptions options = {})
+      : DistributedSampler(dataset.size, options) {}
   /// Chooses the permutation of the next indices(). The same epoch gives the same list; another one begins at
   /// its first sample.
   void set_epoch(int64_t epoch) { position_.set_epoch(epoch); }
@@ -45,12 +59,41 @@ class DistributedSampler {
   /// ValueError for another data set or seed, and where the ranks cannot divide what is left in the same way.
   void load_state_dict(const StateDict& state);
 
+  /// For torch::data::make_data_loader(), which takes a TorchDataSampler: says so at compile time.
+  using BatchRequestType = detail::NeedsTorchDataSampler<void>;
+
  private:
   int64_t dataset_size_;
   DistributedSamplerOptions options_;
   int num_replicas_;
   int rank_;
   detail::EpochPosition position_{};
+};
+
+/// A DistributedSampler for torch::data::make_data_loader(), which copies what it is given: it keeps a reference
+/// to the sampler, which must outlive the loader, so that sampler.set_epoch() has an effect on the next begin().
+///
+///     lockstep::DistributedSampler sampler(*dataset.size());
+///     auto loader = torch::data::make_data_loader(std::move(dataset), lockstep::TorchDataSampler(sampler), 32);
+///     for (int epoch = 0; epoch < 3; ++epoch) {
+///       sampler.set_epoch(epoch);
+///       for (auto& batch : *loader) loss(ddp(batch.data), batch.target).backward();
+///     }
+class TorchDataSampler {
+ public:
+  using BatchRequestType = std::vector<size_t>;  ///< what next() gives
+  /// Begins with the sampler's indices of now.
+  explicit TorchDataSampler(const DistributedSampler& sampler) : sampler_(&sampler) { reset(); }
+  explicit TorchDataSampler(const DistributedSampler&& sampler) = delete;  ///< It would not live long enough.
+  /// Begins a pass with the sampler's indices of now. Throws ValueError for a `new_size`.
+  void reset(std::optional<size_t> new_size = std::nullopt);
+  /// The next `batch_size` indices, fewer at the end, std::nullopt after it.
+  std::optional<std::vector<size_t>> next(size_t batch_size);
+
+ private:
+  const DistributedSampler* sampler_;
+  std::vector<int64_t> indices_{};
+  size_t given_ = 0;
 };
 
 /// torch.randperm(dataset_size) with a torch.Generator seeded with `seed`: one epoch of a RandomSampler.

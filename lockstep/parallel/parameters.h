@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <concepts>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -34,6 +36,13 @@ std::vector<TiedNames> find_tied_parameters(const torch::nn::Module& module);
 
 /// `tensors` without those that are listed before.
 std::vector<at::Tensor> each_tensor_once(const std::vector<at::Tensor>& tensors);
+
+/// Module holders, AnyModule, shared pointers to subclasses of Module.
+template <class M>
+concept wraps_module = std::is_convertible_v<M, std::shared_ptr<torch::nn::Module>> ||
+    requires(const M& module) {
+  { module.ptr() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
+};
 
 template <class M>
 const torch::nn::Module* pointer_to_module(const M& module) {

@@ -19,7 +19,7 @@
 #include "lockstep/checkpoint/parts.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/loader.h"
+#include "lockstep/data/data_loader.h"
 #include "lockstep/data/sampler.h"
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/fused_zero_optimizer.h"
@@ -47,7 +47,7 @@ int train(const std::filesystem::path& folder, int64_t steps) {
   DistributedDataParallel ddp(model);
   FusedZeroRedundancyOptimizer<FusedAdamW> optimizer(ddp, torch::optim::AdamWOptions(0.01));
   LRScheduler scheduler(optimizer, {.type = SchedulerType::linear, .num_training_steps = steps});
-  DistributedSampler sampler(50, {.num_replicas = world.size(), .rank = world.rank()});
+  DistributedSampler sampler(dataset);
   Counters counters;
   RandomState random;
   at::manual_seed(world.rank());
@@ -63,7 +63,7 @@ int train(const std::filesystem::path& folder, int64_t steps) {
   int64_t& step = counters["step"];
   for (int64_t& epoch = counters["epoch"]; step < steps; ++epoch) {
     sampler.set_epoch(epoch);
-    Loader loader(dataset, sampler.indices(), {.batch_size = 5});
+    DataLoader loader(dataset, sampler.indices(), {.batch_size = 5});
     while (step < steps) {
       const auto batch = loader.next();
       if (!batch) break;

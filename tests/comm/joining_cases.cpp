@@ -53,6 +53,7 @@ TEST(Joining, Place) {
 
 /// A job can be left and joined again, as often as one likes.
 TEST(Joining, JoinedAgain) {
+  std::optional<World> earlier;
   for (int round = 0; round < 4; ++round) {
     const World world = lockstep::testing::world();
     std::vector<int> everyone;
@@ -65,9 +66,18 @@ TEST(Joining, JoinedAgain) {
     for (int r = 0; r < world.size(); ++r)
       store->get("round" + std::to_string(round) + "/" + std::to_string(r));
     world.barrier();
-    destroy();
+    if (earlier) earlier->destroy();  // of a job that has ended: this one goes on
+    CHECK_TRUE(is_initialized());
+    if (round % 2 == 0) {
+      world.destroy();
+    } else {
+      destroy();
+    }
     CHECK_TRUE(!is_initialized());
     check_throws<Error>([&] { default_world(); }, "call lockstep::init() first");
+    check_throws<Error>([&] { world.barrier(); }, "");
+    world.destroy();  // twice is once
+    earlier.emplace(world);
   }
 }
 

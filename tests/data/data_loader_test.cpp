@@ -1,4 +1,4 @@
-#include "lockstep/data/loader.h"
+#include "lockstep/data/data_loader.h"
 
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
@@ -42,19 +42,19 @@ Indices numbers_in(const Batch& batch) {
 }
 
 /// The numbers in the next batch, none after the last.
-Indices next_of(Loader& loader) {
+Indices next_of(DataLoader& loader) {
   const auto batch = loader.next();
   return batch ? numbers_in(*batch) : Indices{};
 }
 
-class LoaderWithWorkers : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Workers, LoaderWithWorkers, testing::Values(0, 1, 2, 5));
+class DataLoaderWithWorkers : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Workers, DataLoaderWithWorkers, testing::Values(0, 1, 2, 5));
 
-TEST_P(LoaderWithWorkers, GivesEveryBatchInOrderHoweverLongEachTakes) {
+TEST_P(DataLoaderWithWorkers, GivesEveryBatchInOrderHoweverLongEachTakes) {
   const auto sleep = [](const Indices& indices) {
     std::this_thread::sleep_for(std::chrono::microseconds(indices[0] * 7919 % 1000));
   };
-  Loader loader(numbers(sleep), first(101), {.batch_size = 4, .num_workers = GetParam()});
+  DataLoader loader(numbers(sleep), first(101), {.batch_size = 4, .num_workers = GetParam()});
   EXPECT_EQ(loader.num_batches(), 26);
   Indices seen;
   int64_t batches = 0;
@@ -69,8 +69,49 @@ TEST_P(LoaderWithWorkers, GivesEveryBatchInOrderHoweverLongEachTakes) {
   EXPECT_FALSE(loader.next());
 }
 
-TEST_P(LoaderWithWorkers, IsIteratedOverOnce) {
-  Loader loader(numbers(), {7, 5, 3, 1, 9}, {.batch_size = 2, .num_workers = GetParam()});
+std::vector<Indices> batches_of(DataLoader& loader) {
+  std::vector<Indices> batches;
+  for (const Batch& batch : loader) batches.push_back(numbers_in(batch));
+  return batches;
+}
+
+/// What a DistributedSampler does, in an order that can be read here.
+struct Countdown {
+  Indices indices() const { return {epoch + 4, epoch + 3, epoch + 2, epoch + 1, epoch}; }
+  int64_t epoch = 0;
+};
+
+TEST_P(DataLoaderWithWorkers, EachLoopIsAPassWithTheSamplersEpoch) {
+  Countdown sampler;
+  DataLoader loader(numbers(), sampler, {.batch_size = 2, .num_workers = GetParam()});
+  for (const int64_t epoch : {0, 10, 10, 20}) {
+    sampler.epoch = epoch;
+    EXPECT_EQ(batches_of(loader),
+              (std::vector<Indices>{{epoch + 4, epoch + 3}, {epoch + 2, epoch + 1}, {epoch}}));
+  }
+  for (const Batch& batch : loader) {
+    EXPECT_EQ(numbers_in(batch), (Indices{24, 23}));
+    break;
+  }
+  sampler.epoch = 30;
+  EXPECT_EQ(batches_of(loader).front(), (Indices{34, 33}));  // not the rest of the pass before
+  const StateDict in_the_middle = {{}, {{"samples", int64_t{2}}}};
+  sampler.epoch = 40;
+  loader.load_state_dict(in_the_middle);
+  EXPECT_EQ(batches_of(loader),
+            (std::vector<Indices>{{32, 31}, {30}}));  // goes on in the pass that was under way
+  DataLoader fresh(numbers(), sampler, {.batch_size = 2, .num_workers = GetParam()});
+  sampler.epoch = 50;
+  fresh.load_state_dict(in_the_middle);
+  EXPECT_EQ(batches_of(fresh), (std::vector<Indices>{{52, 51}, {50}}));
+  DataLoader owner(numbers(), Countdown{7}, {.batch_size = 5, .num_workers = GetParam()});
+  EXPECT_EQ(batches_of(owner), (std::vector<Indices>{{11, 10, 9, 8, 7}}));
+  DataLoader moved = std::move(owner);
+  EXPECT_EQ(batches_of(moved), (std::vector<Indices>{{11, 10, 9, 8, 7}}));
+}
+
+TEST_P(DataLoaderWithWorkers, ALoopGoesOnBehindNextAndTheOneAfterItBeginsAnew) {
+  DataLoader loader(numbers(), {7, 5, 3, 1, 9}, {.batch_size = 2, .num_workers = GetParam()});
   EXPECT_EQ(next_of(loader), (Indices{7, 5}));
   std::vector<Indices> seen;
   for (Batch& batch : loader) {
@@ -78,14 +119,15 @@ TEST_P(LoaderWithWorkers, IsIteratedOverOnce) {
     EXPECT_EQ(loader.samples(), seen.back());
   }
   EXPECT_EQ(seen, (std::vector<Indices>{{3, 1}, {9}}));
-  for (const Batch& batch : loader) ADD_FAILURE() << "a batch of " << batch.size() << " behind the last";
+  EXPECT_FALSE(loader.next());
+  EXPECT_EQ(batches_of(loader), (std::vector<Indices>{{7, 5}, {3, 1}, {9}}));
 }
 
-TEST_P(LoaderWithWorkers, TellsTheSamplesOfTheLastBatch) {
+TEST_P(DataLoaderWithWorkers, TellsTheSamplesOfTheLastBatch) {
   const auto refuse = [](const Indices& indices) {
     if (indices[0] == 3) throw std::runtime_error("sample 3 is bad");
   };
-  Loader loader(numbers(refuse), {7, 5, 3, 1, 9}, {.batch_size = 2, .num_workers = GetParam()});
+  DataLoader loader(numbers(refuse), {7, 5, 3, 1, 9}, {.batch_size = 2, .num_workers = GetParam()});
   EXPECT_TRUE(loader.samples().empty());
   loader.next();
   EXPECT_EQ(loader.samples(), (Indices{7, 5}));
@@ -97,8 +139,8 @@ TEST_P(LoaderWithWorkers, TellsTheSamplesOfTheLastBatch) {
   EXPECT_EQ(loader.samples(), Indices{9});
 }
 
-TEST_P(LoaderWithWorkers, DropLastLeavesOutTheShortBatch) {
-  Loader loader(numbers(), first(10), {.batch_size = 4, .drop_last = true, .num_workers = GetParam()});
+TEST_P(DataLoaderWithWorkers, DropLastLeavesOutTheShortBatch) {
+  DataLoader loader(numbers(), first(10), {.batch_size = 4, .drop_last = true, .num_workers = GetParam()});
   EXPECT_EQ(loader.num_batches(), 2);
   EXPECT_EQ(next_of(loader), (Indices{0, 1, 2, 3}));
   EXPECT_EQ(next_of(loader), (Indices{4, 5, 6, 7}));
@@ -106,11 +148,11 @@ TEST_P(LoaderWithWorkers, DropLastLeavesOutTheShortBatch) {
   EXPECT_EQ(loader.samples(), (Indices{4, 5, 6, 7}));
 }
 
-TEST_P(LoaderWithWorkers, AnExceptionComesOutAtItsBatch) {
+TEST_P(DataLoaderWithWorkers, AnExceptionComesOutAtItsBatch) {
   const auto refuse = [](const Indices& indices) {
     if (indices[0] == 2) throw std::runtime_error("sample 2 is bad");
   };
-  Loader loader(numbers(refuse), first(6), {.batch_size = 1, .num_workers = GetParam()});
+  DataLoader loader(numbers(refuse), first(6), {.batch_size = 1, .num_workers = GetParam()});
   EXPECT_EQ(next_of(loader), Indices{0});
   EXPECT_EQ(next_of(loader), Indices{1});
   try {
@@ -122,40 +164,40 @@ TEST_P(LoaderWithWorkers, AnExceptionComesOutAtItsBatch) {
   EXPECT_EQ(next_of(loader), Indices{3});
 }
 
-TEST_P(LoaderWithWorkers, NoIndicesNoBatches) {
-  Loader loader(numbers(), {}, {.num_workers = GetParam()});
+TEST_P(DataLoaderWithWorkers, NoIndicesNoBatches) {
+  DataLoader loader(numbers(), {}, {.num_workers = GetParam()});
   EXPECT_EQ(loader.num_batches(), 0);
   EXPECT_FALSE(loader.next());
   EXPECT_TRUE(loader.samples().empty());
 }
 
-TEST_P(LoaderWithWorkers, ABatchMayBeLargerThanAnyDataset) {
-  Loader loader(numbers(), first(8),
-                {.batch_size = std::numeric_limits<int64_t>::max(), .num_workers = GetParam()});
+TEST_P(DataLoaderWithWorkers, ABatchMayBeLargerThanAnyDataset) {
+  DataLoader loader(numbers(), first(8),
+                    {.batch_size = std::numeric_limits<int64_t>::max(), .num_workers = GetParam()});
   EXPECT_EQ(loader.num_batches(), 1);
   EXPECT_EQ(next_of(loader), first(8));
   EXPECT_FALSE(loader.next());
 }
 
-TEST_P(LoaderWithWorkers, GoesOnWhenItIsMoved) {
-  static_assert(!std::is_copy_constructible_v<Loader>);
-  Loader loader(numbers(), first(6), {.batch_size = 2, .num_workers = GetParam()});
+TEST_P(DataLoaderWithWorkers, GoesOnWhenItIsMoved) {
+  static_assert(!std::is_copy_constructible_v<DataLoader>);
+  DataLoader loader(numbers(), first(6), {.batch_size = 2, .num_workers = GetParam()});
   loader.next();
-  Loader moved = std::move(loader);
+  DataLoader moved = std::move(loader);
   EXPECT_EQ(next_of(moved), (Indices{2, 3}));
   loader = std::move(moved);
   EXPECT_EQ(next_of(loader), (Indices{4, 5}));
 }
 
-TEST_P(LoaderWithWorkers, OutlivesTheDataset) {
+TEST_P(DataLoaderWithWorkers, OutlivesTheDataset) {
   auto dataset = std::make_unique<Dataset>(numbers());
-  Loader loader(*dataset, first(3), {.batch_size = 1, .num_workers = GetParam()});
+  DataLoader loader(*dataset, first(3), {.batch_size = 1, .num_workers = GetParam()});
   dataset.reset();
   EXPECT_EQ(next_of(loader), Indices{0});
   EXPECT_EQ(next_of(loader), Indices{1});
 }
 
-TEST_P(LoaderWithWorkers, CanBeDestroyedInTheMiddle) {
+TEST_P(DataLoaderWithWorkers, CanBeDestroyedInTheMiddle) {
   std::atomic<int> running = 0;
   const auto run = [&](const Indices&) {
     ++running;
@@ -163,16 +205,16 @@ TEST_P(LoaderWithWorkers, CanBeDestroyedInTheMiddle) {
     --running;
   };
   {
-    Loader loader(numbers(run), first(1000), {.batch_size = 1, .num_workers = GetParam()});
+    DataLoader loader(numbers(run), first(1000), {.batch_size = 1, .num_workers = GetParam()});
     EXPECT_EQ(next_of(loader), Indices{0});
   }
   EXPECT_EQ(running, 0);
 }
 
-TEST(Loader, PrefetchIsBounded) {
+TEST(DataLoader, PrefetchIsBounded) {
   std::atomic<int> made = 0;
-  Loader loader(numbers([&](const Indices&) { ++made; }), first(100),
-                {.batch_size = 1, .num_workers = 2, .prefetch_factor = 3});
+  DataLoader loader(numbers([&](const Indices&) { ++made; }), first(100),
+                    {.batch_size = 1, .num_workers = 2, .prefetch_factor = 3});
   for (int taken = 0; taken < 10; ++taken) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_LE(made, taken + 6);
@@ -180,25 +222,25 @@ TEST(Loader, PrefetchIsBounded) {
   }
 }
 
-TEST(Loader, WorkersWorkAtTheSameTime) {
+TEST(DataLoader, WorkersWorkAtTheSameTime) {
   std::latch both(2);  // passes only when two calls of collate are under way at once
-  Loader loader(numbers([&](const Indices&) { both.arrive_and_wait(); }), first(2),
-                {.batch_size = 1, .num_workers = 2});
+  DataLoader loader(numbers([&](const Indices&) { both.arrive_and_wait(); }), first(2),
+                    {.batch_size = 1, .num_workers = 2});
   EXPECT_EQ(next_of(loader), Indices{0});
   EXPECT_EQ(next_of(loader), Indices{1});
 }
 
-TEST(Loader, RefusesWhatCannotWork) {
-  EXPECT_THROW(Loader(numbers(), first(3), {.batch_size = 0}), ValueError);
-  EXPECT_THROW(Loader(numbers(), first(3), {.num_workers = -1}), ValueError);
-  EXPECT_THROW(Loader(numbers(), first(3), {.prefetch_factor = 0}), ValueError);
-  EXPECT_THROW(Loader(Dataset{.size = 3}, first(3)), ValueError);
+TEST(DataLoader, RefusesWhatCannotWork) {
+  EXPECT_THROW(DataLoader(numbers(), first(3), {.batch_size = 0}), ValueError);
+  EXPECT_THROW(DataLoader(numbers(), first(3), {.num_workers = -1}), ValueError);
+  EXPECT_THROW(DataLoader(numbers(), first(3), {.prefetch_factor = 0}), ValueError);
+  EXPECT_THROW(DataLoader(Dataset{.size = 3}, first(3)), ValueError);
 }
 
-TEST_P(LoaderWithWorkers, GoesOnWhereItsStateWas) {
-  const LoaderOptions options{.batch_size = 4, .num_workers = GetParam()};
+TEST_P(DataLoaderWithWorkers, GoesOnWhereItsStateWas) {
+  const DataLoaderOptions options{.batch_size = 4, .num_workers = GetParam()};
   for (const int given : {0, 1, 3, 6}) {
-    Loader first_loader(numbers(), first(22), options), second(numbers(), first(22), options);
+    DataLoader first_loader(numbers(), first(22), options), second(numbers(), first(22), options);
     for (int i = 0; i < given; ++i) first_loader.next();
     const StateDict state = first_loader.state_dict();
     EXPECT_EQ(state.get<int64_t>("test", "samples"), given * 4);
@@ -209,7 +251,7 @@ TEST_P(LoaderWithWorkers, GoesOnWhereItsStateWas) {
     second.load_state_dict({{}, {{"samples", int64_t{20}}}});
     EXPECT_EQ(next_of(second), (Indices{20, 21}));
   }
-  Loader loader(numbers(), first(22), options);
+  DataLoader loader(numbers(), first(22), options);
   EXPECT_THROW(loader.load_state_dict({{}, {{"samples", int64_t{6}}}}), ValueError);
   EXPECT_THROW(loader.load_state_dict({{}, {{"samples", int64_t{28}}}}), ValueError);
   EXPECT_EQ(next_of(loader), first(4));

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/init.h"
 
 namespace lockstep {
 namespace {
@@ -29,15 +30,45 @@ TEST(DistributedSampler, EpochsDifferAndRepeat) {
 
 TEST(DistributedSampler, RefusesWhatCannotWork) {
   EXPECT_THROW(DistributedSampler(0, {.num_replicas = 1, .rank = 0}), ValueError);
-  EXPECT_THROW(DistributedSampler(8, {}), ValueError);
-  EXPECT_THROW(DistributedSampler(8, {.num_replicas = 2}), ValueError);  // every rank would be rank 0
-  EXPECT_THROW(DistributedSampler(8, {.rank = 0}), ValueError);
+  EXPECT_THROW(DistributedSampler(8), Error);  // no job: every rank would be rank 0
+  EXPECT_THROW(DistributedSampler(8, {.num_replicas = 2}), Error);
+  EXPECT_THROW(DistributedSampler(8, {.rank = 0}), Error);
   EXPECT_THROW(DistributedSampler(8, {.num_replicas = 0, .rank = 0}), ValueError);
   EXPECT_THROW(DistributedSampler(8, {.num_replicas = 2, .rank = 2}), ValueError);
   EXPECT_THROW(DistributedSampler(8, {.num_replicas = 2, .rank = -1}), ValueError);
   EXPECT_THROW(random_indices(-1, 0), ValueError);
   EXPECT_THROW(length_grouped_indices({}, 8, 0), ValueError);
   EXPECT_THROW(length_grouped_indices({1, 2}, 0, 0), ValueError);
+}
+
+TEST(DistributedSampler, TakesRankAndSizeFromTheJob) {
+  const World world = init();
+  const Dataset dataset = {.size = 9};
+  EXPECT_EQ(DistributedSampler(dataset, {.seed = 4}).indices(),
+            DistributedSampler(9, {.num_replicas = world.size(), .rank = world.rank(), .seed = 4}).indices());
+  EXPECT_EQ(DistributedSampler(9, {.num_replicas = 3}).indices(),
+            DistributedSampler(9, {.num_replicas = 3, .rank = 0}).indices());
+  world.destroy();
+  EXPECT_FALSE(is_initialized());
+  EXPECT_THROW(DistributedSampler{dataset}, Error);
+}
+
+TEST(TorchDataSampler, GivesLibTorchsLoaderTheSamplersEpochs) {
+  DistributedSampler sampler(10, {.num_replicas = 2, .rank = 1, .seed = 5});
+  TorchDataSampler batches(sampler);
+  for (const int64_t epoch : {0, 1, 2}) {
+    sampler.set_epoch(epoch);
+    batches.reset();  // what begin() of LibTorch's loader calls
+    Indices seen;
+    std::vector<size_t> sizes;
+    while (const auto batch = batches.next(2)) {
+      sizes.push_back(batch->size());
+      seen.insert(seen.end(), batch->begin(), batch->end());
+    }
+    EXPECT_EQ(seen, sampler.indices());
+    EXPECT_EQ(sizes, (std::vector<size_t>{2, 2, 1}));
+  }
+  EXPECT_THROW(batches.reset(11), ValueError);
 }
 
 TEST(EvaluationIndices, TakingOneFromEachRankInTurnRestoresTheOrder) {

@@ -62,6 +62,6 @@ struct LossOrItsValue {
   operator double() const;
 };
 extern LossOrItsValue loss;
-lockstep::Loader load(int data, std::vector<int64_t> indices, int64_t batch_size);
+lockstep::DataLoader load(int data, std::vector<int64_t> indices, int64_t batch_size);
 
 }  // namespace examples

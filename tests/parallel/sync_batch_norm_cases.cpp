@@ -90,7 +90,7 @@ TEST(SyncBatchNorm, ConvertedModelUnderDdp) {
   Net model, whole;
   const at::Tensor weight = model->named_parameters()["body.1.weight"];
   const auto keys = model->named_parameters().keys();
-  convert_sync_batchnorm(*model);
+  convert_sync_batchnorm(model);
   CHECK_TRUE(model->named_parameters()["body.1.weight"].is_same(weight));
   CHECK_TRUE(model->named_parameters().keys() == keys && model->named_buffers().size() == 6);
   CHECK_TRUE(model->norm->process_group().has_value());

@@ -1,5 +1,8 @@
 // The wrapper used as a module; what ranks must have in common; one rank's state for all.
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/serialize.h>
 
@@ -50,6 +53,56 @@ TEST(Wrapper, FeelsLikeTheModule) {
   torch::nn::AnyModule any(Toy{});
   DistributedDataParallel of_any(any);
   CHECK_TRUE(of_any->named_parameters().size() == 4);
+}
+
+/// Guards as they are written for the micro-batches of a step: in an optional, by a condition, nested.
+TEST(Wrapper, GuardsAgainstAveragingMoveAndNest) {
+  const int own = world().rank(), size = world().size();
+  const at::Tensor weight = at::zeros({4}).requires_grad_();
+  struct Scale : torch::nn::Module {
+    explicit Scale(at::Tensor of) { weight = register_parameter("weight", std::move(of)); }
+    at::Tensor forward(const at::Tensor& x) { return (weight * x).sum(); }
+    at::Tensor weight;
+  };
+  DistributedDataParallel ddp(std::make_shared<Scale>(weight));
+  const auto backward = [&] { ddp(at::full({4}, own + 1.)).backward(); };
+  const at::Tensor local = at::full({4}, own + 1.), average = at::full({4}, (size + 1) / 2.);
+  const auto check = [&](int64_t locals, int64_t averages, const std::string& what) {
+    if (!at::allclose(weight.grad(), locals * local + averages * average)) {
+      throw std::runtime_error(fmt::format("{}: {}", what, weight.grad()[0].item<double>()));
+    }
+    ddp.zero_grad();
+  };
+  std::optional<decltype(ddp.no_sync())> guard;
+  for (int micro = 0; micro < 4; ++micro) {
+    if (micro < 3) {
+      guard.emplace(ddp.no_sync());  // the new one begins before the old one ends
+    } else {
+      guard.reset();
+    }
+    backward();
+    if (micro == 2) CHECK_TRUE(at::allclose(weight.grad(), 3 * local));
+  }
+  check(0, 4, "in an optional");
+  for (int micro = 0; micro < 2; ++micro) {
+    const auto guarded = ddp.no_sync(micro + 1 < 2);
+    backward();
+  }
+  check(0, 2, "by a condition");
+  {
+    auto outer = ddp.no_sync();
+    {
+      const auto none = ddp.no_sync(/*is_wanted=*/false);
+      const auto inner = std::move(outer);
+      backward();
+      outer = ddp.no_sync();
+    }
+    backward();  // `outer` lives
+    check(2, 0, "moved");
+    outer = ddp.no_sync(/*is_wanted=*/false);
+    backward();
+  }
+  check(0, 1, "ended by an assignment");
 }
 
 /// A new wrapper has the buckets of the old one from the first pass on, and goes on within a step.

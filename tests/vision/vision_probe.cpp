@@ -11,7 +11,7 @@
 #include <string>
 
 #include "lockstep/base/file.h"
-#include "lockstep/data/loader.h"
+#include "lockstep/data/data_loader.h"
 #include "lockstep/zoo/vision/cifar.h"
 #include "lockstep/zoo/vision/decode.h"
 #include "lockstep/zoo/vision/idx.h"
@@ -158,8 +158,8 @@ json batches(const json& q) {
                                                  .num_classes = q.value("num_classes", 0),
                                                  .seed = q.at("seed"),
                                                  .epoch = epoch});
-  Loader loader(dataset, q.at("samples").get<std::vector<int64_t>>(),
-                {.batch_size = q.at("batch_size"), .num_workers = q.at("workers")});
+  DataLoader loader(dataset, q.at("samples").get<std::vector<int64_t>>(),
+                    {.batch_size = q.at("batch_size"), .num_workers = q.at("workers")});
   std::ofstream output(q.at("output").get<std::string>(), std::ios::binary);
   json labels = json::array(), shape;
   for (const Batch& batch : loader) {

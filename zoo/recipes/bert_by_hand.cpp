@@ -58,7 +58,7 @@ double evaluate(models::BertForSequenceClassification& model, const Dataset& val
   const at::NoGradGuard no_grad;
   model->eval();
   const auto metric = accuracy();
-  Loader loader(validation, evaluation_indices(validation.size, world.size(), world.rank()),
+  DataLoader loader(validation, evaluation_indices(validation.size, world.size(), world.rank()),
                 {.batch_size = 32, .num_workers = 1});
   for (const Batch& batch : loader) metric->update(model(inputs(batch)), batch["labels"]);
   model->train();
@@ -74,7 +74,7 @@ void train(models::BertForSequenceClassification& model, const Data& data, const
   int64_t step = 0;
   for (int64_t epoch = 0; epoch < o.epochs; ++epoch) {
     sampler.set_epoch(epoch);  // another order
-    Loader loader(data.train, sampler.indices(), {.batch_size = o.batch_size, .num_workers = 1});
+    DataLoader loader(data.train, sampler.indices(), {.batch_size = o.batch_size, .num_workers = 1});
     for (const Batch& batch : loader) {
       optimizer.zero_grad();
       const at::Tensor loss = at::cross_entropy_loss(ddp(inputs(batch)), batch["labels"]);

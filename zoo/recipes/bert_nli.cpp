@@ -218,7 +218,7 @@ Accuracy evaluate(const Strategy& strategy, models::BertForSequenceClassificatio
   const at::NoGradGuard no_grad;
   model->eval();
   const auto metric = accuracy();
-  Loader loader(pairs, evaluation_indices(pairs.size, world.size(), world.rank()),
+  DataLoader loader(pairs, evaluation_indices(pairs.size, world.size(), world.rank()),
                 {.batch_size = o.batch_size / world.size(), .num_workers = 1});
   for (const Batch& batch : loader) metric->update(strategy.predict(inputs(batch)), batch["labels"]);
   model->train();
@@ -285,7 +285,7 @@ void train(models::BertForSequenceClassification& model, const Data& data, const
   DataParallelTimes before;
   for (int64_t epoch = 0; epoch < o.epochs; ++epoch) {
     const auto order = random_indices(data.train.size, o.seed + static_cast<uint64_t>(epoch));
-    Loader loader(data.train, part_of_rank(order, o.batch_size, world),
+    DataLoader loader(data.train, part_of_rank(order, o.batch_size, world),
                   {.batch_size = o.batch_size / world.size(), .drop_last = true, .num_workers = 1});
     for (; o.max_steps == 0 || step < o.max_steps; ++step) {
       const auto batch = loader.next();

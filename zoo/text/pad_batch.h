@@ -26,7 +26,7 @@ struct PadOptions {
 
 /// The samples `indices` of a dataset as one batch, padded on the right to the longest of them, rounded up to
 /// a multiple (transformers' DataCollatorWithPadding). `labels`: one a sample of the dataset, or empty. Made
-/// to be called by a Loader's collate function; thread-safe. Throws ValueError that names the sample for an
+/// to be called by a DataLoader's collate function; thread-safe. Throws ValueError that names the sample for an
 /// index outside the dataset or ids and types of different lengths, and for an empty batch, labels that do
 /// not match the dataset or a multiple below 1.
 PaddedBatch pad_batch(const std::vector<Encoding>& dataset, const std::vector<int64_t>& labels,

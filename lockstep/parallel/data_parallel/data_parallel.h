@@ -63,6 +63,11 @@ struct MadeBy<F> {
 /// are brought there, outputs to output_device; gradients of the inputs go back to where those were.
 template <class M>
 class DataParallel {
+  // Before the parts of the class that a wrong type does not fit.
+  static_assert(detail::wraps_module<M>,
+                "DataParallel takes a module holder (TORCH_MODULE) or a std::shared_ptr to a subclass of "
+                "torch::nn::Module (std::make_shared<Net>(), not `Net net;`)");
+
  public:
   /// `module` must have a clone() (derive from torch::nn::Cloneable), unless there is one replica. Throws ValueError,
   /// for device_ids too that name GPUs which this process does not see, or of which the first is not the module's.

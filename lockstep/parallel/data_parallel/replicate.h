@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel/replica_set.h"
+#include "lockstep/parallel/parameters.h"
 
 namespace lockstep {
 namespace detail {
@@ -25,8 +26,6 @@ std::shared_ptr<torch::nn::Module> module_pointer(const M& module) {
   if constexpr (requires { module.ptr(); }) {
     return module.ptr();
   } else {
-    static_assert(std::is_convertible_v<M, std::shared_ptr<torch::nn::Module>>,
-                  "a module holder such as torch::nn::Linear, or a std::shared_ptr to a Module subclass");
     return module;
   }
 }
@@ -49,6 +48,8 @@ M as_holder(const std::shared_ptr<torch::nn::Module>& module) {
 /// reach them. DataParallel keeps its replicas and is faster. Throws ValueError for a module without clone().
 template <class M>
 std::vector<M> replicate(const M& module, int replicas) {
+  static_assert(detail::wraps_module<M>,
+                "replicate() takes a module holder or a std::shared_ptr to a module");
   const auto original = detail::module_pointer(module);
   std::vector<std::shared_ptr<torch::nn::Module>> copies;
   detail::keep_random_state([&] {

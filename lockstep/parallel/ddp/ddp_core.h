@@ -64,7 +64,8 @@ class DdpCore : public JoinMember {
   Forward& forward_under_way() { return forward_; }
   Reducer& reducer() { return *reducer_; }
 
-  bool sync = true;  // no_sync() clears it
+  bool sync = true;        // LogicalRanks clears it for all passes but the one that averages
+  int no_sync_guards = 0;  // those that live; with one no pass averages
 
   const ProcessGroup& join_group() const override { return group_; }
   void enter_join(std::shared_ptr<JoinSession> session, int index) override;

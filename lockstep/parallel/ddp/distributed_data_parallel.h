@@ -50,6 +50,12 @@ concept takes = std::is_same_v<M, torch::nn::AnyModule> || requires(M& module, A
 /// name, shape, dtype or requires_grad differs between ranks. One thread at a time.
 template <class M>
 class DistributedDataParallel {
+  // Before the parts of the class that a wrong type does not fit.
+  static_assert(
+      detail::wraps_module<M>,
+      "DistributedDataParallel takes a module holder (TORCH_MODULE), a std::shared_ptr to a subclass of "
+      "torch::nn::Module (std::make_shared<Net>(), not `Net net;`) or an AnyModule");
+
  public:
   /// Called by all ranks of options.process_group (default: all ranks); see above.
   explicit DistributedDataParallel(M module, DistributedDataParallelOptions options = {})
@@ -165,22 +171,34 @@ class DistributedDataParallel {
   /// step has failed.
   void recover() { core_->recover(); }
 
-  /// While the returned guard lives, forward passes leave gradients local, so that they accumulate: forward
-  /// AND backward must both run inside. The next pass outside averages the accumulated gradients.
+  /// While such a guard lives, forward passes leave gradients local, so that they accumulate: forward AND
+  /// backward must both run inside. The next pass outside averages the accumulated gradients. Guards may be
+  /// moved, nested, and end in any order; averaging goes on after the last one.
   class [[nodiscard]] NoSync {
    public:
-    /// For no_sync().
-    explicit NoSync(std::shared_ptr<detail::DdpCore> core)
-        : core_(std::move(core)), previous_(std::exchange(core_->sync, false)) {}
-    NoSync(const NoSync&) = delete;
-    ~NoSync() { core_->sync = previous_; }
+    /// For no_sync(). `core`: null for a guard without effect.
+    explicit NoSync(std::shared_ptr<detail::DdpCore> core) : core_(std::move(core)) {
+      if (core_) ++core_->no_sync_guards;
+    }
+    NoSync(NoSync&& other) noexcept : core_(std::move(other.core_)) {}  ///< The other one has no effect.
+    /// Ends this one's own scope and takes over the other's.
+    NoSync& operator=(NoSync other) noexcept {
+      std::swap(core_, other.core_);
+      return *this;
+    }
+    ~NoSync() {
+      if (core_) --core_->no_sync_guards;
+    }
 
    private:
     std::shared_ptr<detail::DdpCore> core_;
-    bool previous_;
   };
-  /// Begins a scope without averaging: see NoSync. All ranks use it in the same passes.
-  NoSync no_sync() { return NoSync(core_); }
+  /// Begins a scope without averaging: see NoSync. All ranks use it in the same passes. `is_wanted`: false for a
+  /// guard without effect, as in the last of several micro-batches:
+  ///
+  ///     const auto guard = ddp.no_sync(micro + 1 < micro_batches);
+  ///     loss(ddp(batch)).backward();
+  NoSync no_sync(bool is_wanted = true) { return NoSync(is_wanted ? core_ : nullptr); }
 
  private:
   friend class Joinable;
@@ -193,10 +211,6 @@ class DistributedDataParallel {
     if constexpr (requires { module.ptr(); }) {
       return module.ptr();
     } else {
-      static_assert(
-          std::is_convertible_v<M, std::shared_ptr<torch::nn::Module>>,
-          "DistributedDataParallel takes a module holder, a std::shared_ptr to a Module subclass, or "
-          "an AnyModule");
       return module;
     }
   }

@@ -217,6 +217,10 @@ void LogicalRanks::run_step(uint64_t step, int64_t micro_batches,
     throw ValueError(
         fmt::format("LogicalRanks: a step of {} micro-batches; it needs at least 1", micro_batches));
   }
+  if (core_->no_sync_guards > 0) {
+    throw Error(
+        "LogicalRanks: step() was called under no_sync(); leave no_sync() out, micro-batches accumulate by themselves");
+  }
   struct KeepsSync {
     explicit KeepsSync(bool& sync) : sync(sync), before(sync) {}
     KeepsSync(const KeepsSync&) = delete;
