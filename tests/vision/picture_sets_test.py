@@ -1,5 +1,6 @@
 """CIFAR, IDX and folders of pictures: what is read, and what is refused."""
 
+import gzip
 import os
 import pathlib
 import struct
@@ -67,9 +68,27 @@ class PictureSets(unittest.TestCase):
             self.assertTrue((row == sets[f"data_batch_{file}.bin"][1][record].reshape(3, 32, 32)).all())
         self.assertEqual(len(self.ask("test", **small)["labels"]), 5)
 
+    def test_cifar_of_any_length(self):
+        sets = {}
+        for i, n in enumerate((3, 1, 7, 2, 5, 4)):
+            name = f"data_batch_{i + 1}.bin" if i < 5 else "test_batch.bin"
+            labels, pixels = sets[name] = cifar_records(n, 1, 10, i)
+            (self.directory / name).write_bytes(np.concatenate([labels, pixels], 1).tobytes())
+        answer = self.ask()
+        train = [sets[f"data_batch_{k}.bin"] for k in range(1, 6)]
+        self.assertEqual(answer["labels"], [int(x) for labels, _ in train for x in labels[:, 0]])
+        self.assertEqual([source.split("data_batch_")[1] for source in answer["sources"]],
+                         [f"{k}.bin, record {i + 1}" for k, (labels, _) in enumerate(train, 1) for i in range(len(labels))])
+        self.assertTrue((self.pixels(list(range(18))) == np.concatenate([p for _, p in train]).reshape(-1, 3, 32, 32)).all())
+        self.assertEqual(len(self.ask("test")["labels"]), 4)
+
     def test_cifar10_of_another_length_is_cut_off(self):
         self.write_cifar10()
-        self.assert_refused(self.ask(), "data_batch_1.bin has 15365 bytes; expected 30730000")
+        self.assert_refused(self.ask(kind="cifar10", records_per_file=10000), "data_batch_1.bin has 15365 bytes; expected 30730000")
+        whole = (self.directory / "data_batch_2.bin").read_bytes()
+        (self.directory / "data_batch_2.bin").write_bytes(whole[:-5])
+        self.assert_refused(self.ask(), "data_batch_2.bin has 15360 bytes; expected whole records of 3073: 3068 are left over")
+        (self.directory / "data_batch_2.bin").write_bytes(whole)
         small = dict(kind="cifar10", records_per_file=5)
         path = self.directory / "data_batch_4.bin"
         path.write_bytes(path.read_bytes()[:-1])
@@ -99,7 +118,8 @@ class PictureSets(unittest.TestCase):
         self.assertEqual(len(answer["classes"]), 100)
         self.assertTrue(answer["may_be_mirrored"])
         self.assertTrue((self.pixels([4], **small)[0] == pixels[4].reshape(3, 32, 32)).all())
-        self.assert_refused(self.ask(), "train.bin has 18444 bytes; expected 153700000")
+        self.assertEqual(self.ask(), answer)
+        self.assert_refused(self.ask(kind="cifar100", records_per_file=50000), "train.bin has 18444 bytes; expected 153700000")
 
     def write_mnist(self):
         raw = self.directory / "MNIST" / "raw"
@@ -136,8 +156,24 @@ class PictureSets(unittest.TestCase):
         self.assert_refused(self.ask(), "train-labels-idx1-ubyte, record 7: label 11; expected 0 to 9")
         labels.write_bytes(struct.pack(">HBBI", 0, 8, 1, 6) + good_labels[8:-1])
         self.assert_refused(self.ask(), "has 7 pictures, but", "has 6 labels")
-        images.rename(images.with_name(images.name + ".gz"))
-        self.assert_refused(self.ask(), "is packed; unpack it: gunzip")
+
+    def test_gzipped_idx(self):
+        """As many sites give the files; one packed and one not is fine too."""
+        raw, sets = self.write_mnist()
+        wanted = self.ask(), self.pixels(list(range(7)))
+        for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
+            content = (raw / name).read_bytes()
+            (raw / name).unlink()
+            packed = gzip.compress(content[:9]) + gzip.compress(content[9:])  # members that follow each other
+            (raw / (name + ".gz")).write_bytes(packed + b"\0" * 100)
+            answer = self.ask()
+            self.assertEqual(answer["labels"], wanted[0]["labels"])
+            self.assertTrue((self.pixels(list(range(7))) == wanted[1]).all())
+        self.assertTrue(answer["sources"][2].endswith("train-images-idx3-ubyte.gz, record 3"))
+        for content, why in ((packed[:-12], "cannot be unpacked; is it whole?"), (content, "it is not packed by gzip"), (b"", "is empty"),
+                             (packed[:20] + b"\xff" + packed[21:], "cannot be unpacked"), (gzip.compress(content[:-1]), "is it cut off?")):
+            (raw / (name + ".gz")).write_bytes(content)
+            self.assert_refused(self.ask(), name + ".gz", why)
 
     def test_a_folder_equals_image_folder(self):
         write_icons(self.directory, classes=("b", "a", "Z", "ä"), each=3)

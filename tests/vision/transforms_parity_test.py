@@ -47,12 +47,13 @@ class TransformsParity(unittest.TestCase):
 
     def test_crop_with_padding(self):
         draw = np.random.default_rng(0)
-        for padding, mode in ((0, "constant"), (4, "constant"), (9, "constant"), (4, "edge"), (31, "reflect"), (32, "symmetric")):
+        for padding, mode, fill in ((0, "constant", 0), (4, "constant", 0), (9, "constant", 0), (4, "edge", 0), (31, "reflect", 0),
+                                    (32, "symmetric", 0), (7, "constant", [0.25, 0, 1])):
             positions = [[int(draw.integers(0, 2 * padding + 1)), int(draw.integers(0, 2 * padding + 1))] for _ in range(12)]
             with self.subTest(padding=padding, mode=mode):
                 self.compare(pictures(12, 32, 32),
-                             lambda image, i: F.crop(F.pad(image, [padding], padding_mode=mode), *positions[i], 32, 32),
-                             name="crop", padding=padding, mode=mode, positions=positions, height=32, width=32)
+                             lambda image, i: F.crop(F.pad(image, [padding], fill=fill, padding_mode=mode), *positions[i], 32, 32),
+                             name="crop", padding=padding, mode=mode, fill=fill or [0, 0, 0], positions=positions, height=32, width=32)
 
     def test_horizontal_flip(self):
         flips = [0, 1, 1, 0, 1]
@@ -140,7 +141,9 @@ class BatchesOfPictures(unittest.TestCase):
         image = F.to_dtype(image, torch.float32, scale=True)
         size = list(image.shape[1:])
         if transforms.get("crop_padding"):
-            padded = F.pad(image, [transforms["crop_padding"]], padding_mode=transforms.get("crop_padding_mode", "constant"))
+            fill = [value / 255 for value in transforms["crop_fill"]] if "crop_fill" in transforms else 0
+            padded = F.pad(image, [transforms["crop_padding"]], padding_mode=transforms.get("crop_padding_mode", "constant"),
+                           fill=fill)
             image = F.crop(padded, drawn["top"], drawn["left"], *size)
         if drawn["flips"]:
             image = F.horizontal_flip(image)
@@ -160,6 +163,8 @@ class BatchesOfPictures(unittest.TestCase):
                            dict(crop_padding=40, flip_probability=0.5, crop_padding_mode="edge"),
                            dict(crop_padding=9, flip_probability=0.5, crop_padding_mode="reflect"),
                            dict(crop_padding=10, flip_probability=0.5, crop_padding_mode="symmetric"),
+                           dict(crop_padding=12, flip_probability=0.5, crop_fill=[255, 0, 100]),
+                           dict(crop_padding=12, rotation_degrees=15, crop_fill=[1, 200, 255]),
                            dict(crop_padding=4, flip_probability=0.5, rotation_degrees=15, **jitter),
                            dict(size=24), dict(size=48, antialias=False)):
             with self.subTest(transforms):

@@ -52,7 +52,7 @@ at::Tensor transformed(const json& q, const at::Tensor& images) {
     for (const auto& [top, left] : q.at("positions").get<std::vector<std::pair<int64_t, int64_t>>>())
       positions.push_back({top, left});
     return crop(images, q.at("padding"), positions, q.at("height"), q.at("width"),
-                padding_mode_of(q.value("mode", "constant")));
+                padding_mode_of(q.value("mode", "constant")), q.value("fill", std::array<double, 3>{}));
   }
   if (name == "horizontal_flip") return horizontal_flip(images, q.at("numbers").get<std::vector<uint8_t>>());
   if (name == "rotate") {
@@ -87,6 +87,7 @@ PictureTransforms transforms_of(const json& q) {
   t.antialias = q.value("antialias", t.antialias);
   t.crop_padding = q.value("crop_padding", t.crop_padding);
   t.crop_padding_mode = padding_mode_of(q.value("crop_padding_mode", "constant"));
+  t.crop_fill = q.value("crop_fill", t.crop_fill);
   t.flip_probability = q.value("flip_probability", t.flip_probability);
   t.rotation_degrees = q.value("rotation_degrees", t.rotation_degrees);
   t.brightness = q.value("brightness", t.brightness);
