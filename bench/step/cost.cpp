@@ -81,7 +81,8 @@ struct Bodies {
 /// Seconds, by round.
 using Times = std::map<std::string, std::vector<double>>;
 
-void measure_steps(const World& world, const Bodies& bodies, int64_t gradients, int rounds, int steps, Times& times) {
+void measure_steps(const World& world, const Bodies& bodies, int64_t gradients, int rounds, int steps,
+                   Times& times) {
   const at::Tensor flat = world.empty_shared({gradients}, at::kFloat).zero_();
   const std::vector<std::pair<std::string, std::function<void()>>> kinds{
       {"alone", bodies.alone},
@@ -102,7 +103,8 @@ void measure_steps(const World& world, const Bodies& bodies, int64_t gradients, 
 }
 
 /// What the parts take on this rank. Each works on objects of its own, as a DistributedDataParallel has them.
-void measure_parts(const World& world, const std::shared_ptr<torch::nn::Module>& module, int rounds, Times& times) {
+void measure_parts(const World& world, const std::shared_ptr<torch::nn::Module>& module, int rounds,
+                   Times& times) {
   constexpr int kCalls = 20000;
   const int blocking_calls = world.backend_name() == "lockstep" ? kCalls : 200;
   lockstep::detail::RegisteredTensors registered(module);
@@ -130,7 +132,8 @@ void measure_parts(const World& world, const std::shared_ptr<torch::nn::Module>&
       is_changed = (!buckets.buckets().back().agreement.defined() && !missing.agree(buckets)) || is_changed;
     }));
     world.barrier();
-    times["meeting"].push_back(looped(blocking_calls, [&] { control.all_reduce(status, {.op = ReduceOp::MAX}); }));
+    times["meeting"].push_back(
+        looped(blocking_calls, [&] { control.all_reduce(status, {.op = ReduceOp::MAX}); }));
   }
   if (is_changed) throw Error("step_cost: the model has changed while it was measured");
 }
@@ -145,8 +148,8 @@ void print(const World& world, const Times& times) {
 
 /// `make` makes a module, and `loss(call)` its loss by a call of the module or of its wrapper.
 template <class Make, class Loss>
-void run(const World& world, const Make& make, const Loss& loss, const torch::optim::SGDOptions& options, int rounds,
-         int steps) {
+void run(const World& world, const Make& make, const Loss& loss, const torch::optim::SGDOptions& options,
+         int rounds, int steps) {
   const auto step_of = [&](auto& call, FusedSGD& optimizer) {
     return [&] {
       optimizer.zero_grad();
@@ -160,8 +163,8 @@ void run(const World& world, const Make& make, const Loss& loss, const torch::op
   int64_t gradients = 0;
   for (const at::Tensor& parameter : plain->parameters()) gradients += parameter.numel();
   Times times;
-  measure_steps(world, {.alone = step_of(plain, of_plain), .ddp = step_of(ddp, of_wrapped)}, gradients, rounds,
-                steps, times);
+  measure_steps(world, {.alone = step_of(plain, of_plain), .ddp = step_of(ddp, of_wrapped)}, gradients,
+                rounds, steps, times);
   measure_parts(world, make().ptr(), rounds, times);
   print(world, times);
 }
@@ -172,14 +175,17 @@ void run(const std::string& model, int rounds, int steps) {
   if (model == "toy") {
     const at::Tensor x = at::randn({20, 10}), y = at::randn({20, 5});
     const auto loss = [&](auto& call) { return at::mse_loss(call(x), y); };
-    return run(world, [] { return Toy(); }, loss, torch::optim::SGDOptions(0.001), rounds, steps);
+    return run(
+        world, [] { return Toy(); }, loss, torch::optim::SGDOptions(0.001), rounds, steps);
   }
   if (model != "resnet18")
     throw ValueError("step_cost: the model " + model + " is unknown; there are toy and resnet18");
   const auto inputs = ResNet18::inputs(16);
   const at::Tensor labels = at::randint(2, {16}, at::kLong);
   const auto loss = [&](auto& call) { return at::cross_entropy_loss(call(inputs), labels); };
-  run(world, [] { return ResNet18::make(); }, loss, torch::optim::SGDOptions(0.001).momentum(0.9), rounds, steps);
+  run(
+      world, [] { return ResNet18::make(); }, loss, torch::optim::SGDOptions(0.001).momentum(0.9), rounds,
+      steps);
 }
 
 }  // namespace

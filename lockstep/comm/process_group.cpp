@@ -22,9 +22,20 @@
 #include "lockstep/comm/process_group/messages.h"
 #include "lockstep/comm/process_group/prepared.h"
 #include "lockstep/comm/process_group/reduce.h"
+#include "lockstep/comm/step_members.h"
 
 namespace lockstep {
 namespace {
+
+/// A step that fails while some ranks have made a group and others have not could not put that right.
+void refuse_in_step(const char* what) {
+  const auto* const step = detail::StepUnderWay::current();
+  if (step == nullptr || !step->is_of_this_thread()) return;
+  throw Error(fmt::format(
+      "{}: a process group cannot be made inside of a step; make it, and the DistributedDataParallel or the optimizer that "
+      "needs it, before lockstep::step()",
+      what));
+}
 
 using WorkPtr = ProcessGroup::WorkPtr;
 using TensorList = ProcessGroup::TensorList;
@@ -126,6 +137,7 @@ int ProcessGroup::get_group_rank(int global_rank) const {
 }
 
 ProcessGroup ProcessGroup::new_group(std::vector<int> ranks, NewGroupOptions options) const {
+  refuse_in_step("new_group");
   std::sort(ranks.begin(), ranks.end());
   const std::chrono::milliseconds timeout = deadline(*this, options.timeout);
   const std::string given =
@@ -151,6 +163,7 @@ ProcessGroup ProcessGroup::new_subgroups(int group_size, NewGroupOptions options
 
 ProcessGroup ProcessGroup::split_group(const std::vector<std::vector<int>>& split_ranks,
                                        NewGroupOptions options) const {
+  refuse_in_step("split_group");
   check_agreement("split_group", all_gather_bytes(describe_members(split_ranks)));
   std::vector<int> all;
   for (const auto& ranks : split_ranks) all.insert(all.end(), ranks.begin(), ranks.end());
@@ -165,6 +178,7 @@ ProcessGroup ProcessGroup::split_group(const std::vector<std::vector<int>>& spli
 }
 
 ProcessGroup ProcessGroup::duplicate() const {
+  refuse_in_step("duplicate");
   if (size() == 1) return *this;
   std::vector<int> everyone(static_cast<size_t>(size()));
   std::iota(everyone.begin(), everyone.end(), 0);

@@ -59,9 +59,10 @@ void StepControl::wait(Work& meeting, const WhileLate& while_late) const {
       waited += slice;
       if (waited >= deadline) {
         const auto& missing = error.missing_ranks();
-        const std::string text = fmt::format(
-            "step: {} did not come to the others within {} ms",
-            missing.empty() ? "some rank" : fmt::format("rank {}", fmt::join(missing, ", ")), deadline.count());
+        const std::string text =
+            fmt::format("step: {} did not come to the others within {} ms",
+                        missing.empty() ? "some rank" : fmt::format("rank {}", fmt::join(missing, ", ")),
+                        deadline.count());
         group_.impl().interrupt(text);
         throw TimeoutError(text, missing);
       }

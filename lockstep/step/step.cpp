@@ -214,7 +214,8 @@ bool Step::UnderWay::meet(StepControl::Place place) {
   }
   if (!control_) return true;
   bool any_interrupted = false;
-  for_each_step_member([&](StepMember& member) { any_interrupted = any_interrupted || member.is_interrupted(); });
+  for_each_step_member(
+      [&](StepMember& member) { any_interrupted = any_interrupted || member.is_interrupted(); });
   if (any_interrupted) {
     note({});
     return false;
@@ -281,9 +282,10 @@ void Step::UnderWay::look_for_rank_ahead(StepControl::Place place) {
   if (!ahead) return;
   note({.kind = FailureReport::Kind::own,
         .place = place == StepControl::Place::end ? "at its end" : this->place(),
-        .what = fmt::format("rank {} waits for it in a forward or backward that this rank has not made; all ranks make "
-                            "the same forwards and averaging backwards in a step, and skip_step() leaves a step out",
-                            *ahead)});
+        .what = fmt::format(
+            "rank {} waits for it in a forward or backward that this rank has not made; all ranks make "
+            "the same forwards and averaging backwards in a step, and skip_step() leaves a step out",
+            *ahead)});
 }
 
 /// The first report counts; all waits of the job end.

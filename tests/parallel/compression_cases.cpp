@@ -209,6 +209,7 @@ TEST(DdpCompression, BackwardPassesPerStep) {
         const torch::NoGradGuard no_grad;
         ddp(batch_input(0, rank));  // does not count
       }
+      if (rank == 0) ddp(batch_input(0, rank));  // nor does this, which leads to no backward
       if (micro == 0) {
         alone->zero_grad();
         toy_loss(alone, 3 * step, rank).backward();

@@ -2,6 +2,8 @@
 #include <ATen/ops/ones.h>
 
 #include <functional>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -56,6 +58,34 @@ TEST(DdpDebug, DifferentShapesOfOneSizePass) {
   const at::Tensor tensor = world.rank() == 0 ? at::ones({2, 3}) : at::ones({3, 2});
   world.all_reduce(tensor);
   CHECK_TRUE(tensor.sum().item<double>() == 6 * world.size());
+}
+
+/// Every start waits for the others: a rank that has failed follows their order, which is that of construction.
+TEST(DdpDebug, AFailureWithTwoModules) {
+  const int own = world().rank();
+  for (const bool is_swapped : {false, true}) {
+    Toy one;
+    torch::nn::Linear two(5, 5);
+    std::optional<DistributedDataParallel<torch::nn::Linear>> second;
+    if (is_swapped) second.emplace(two, DistributedDataParallelOptions{.bucket_cap_mb = kTiny});
+    DistributedDataParallel first(one, {.bucket_cap_mb = kTiny});
+    if (!is_swapped) second.emplace(two, DistributedDataParallelOptions{.bucket_cap_mb = kTiny});
+    for (int step = 0; step < 6; ++step) {
+      const int failing = step % 3 - 1;
+      const auto run = [&] {
+        const at::Tensor loss = (*second)(first(batch_input(step, own))).square().sum();
+        if (failing == own) throw std::runtime_error("thrown in the loss");
+        loss.backward();
+      };
+      if (failing < 0) {
+        run();
+      } else {
+        check_throws<std::exception>(run, own == failing ? "thrown in the loss" : "ended in an exception");
+        first.recover();
+        world().barrier();
+      }
+    }
+  }
 }
 
 /// Training is the same whatever is compared; nobody uses the right head.

@@ -39,7 +39,7 @@ class DebugLevelTest(unittest.TestCase):
 
     def test_detail_compares_what_the_ranks_call(self):
         for backend in ("lockstep", "gloo"):
-            code, errors = run("DETAIL", "TrainsWithAnUnusedHead", backend=backend)
+            code, errors = run("DETAIL", "TrainsWithAnUnusedHead", "AFailureWithTwoModules", backend=backend)
             self.assertEqual(code, 0, errors)
             code, errors = run("DETAIL", "DifferentShapesAreTold", backend=backend)
             self.assertEqual(code, 0, errors)

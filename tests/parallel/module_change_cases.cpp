@@ -348,6 +348,32 @@ TEST(ModuleChanges, AWholeCallInACheckpointIsAForward) {
   }
 }
 
+/// The rank with the change must not take zeros for a step that went well.
+TEST(ModuleChanges, OnOneRankWhileAnotherFails) {
+  const int own = world().rank(), changed = world().size() - 1;
+  for (const auto& options : kinds_of_options()) {
+    Growing model;
+    DistributedDataParallel ddp(model, options);
+    ddp(change_rows(0, own)).square().sum().backward();
+    if (own == changed) model->grow();
+    const auto pass = [&] {
+      const at::Tensor loss = ddp(change_rows(1, own)).square().sum();
+      if (own == 0) throw std::runtime_error("thrown in the loss");
+      loss.backward();
+    };
+    if (own == 0) {
+      check_throws<std::runtime_error>(pass, "thrown in the loss");
+    } else {
+      check_throws<Error>(pass, own != changed
+                                    ? "of rank 0 ended in an exception"
+                                    : "are zero on all ranks. Besides, the module here is no longer what was "
+                                      "wrapped: parameter extra");
+      check_zero_gradients(model);
+    }
+    world().barrier();
+  }
+}
+
 /// As LBFGS does when each rank gives it the loss of its own batch.
 TEST(ModuleChanges, OneRankMakesFewerPasses) {
   ONLY_IF(world().backend_name() == "lockstep");  // on Gloo destroy() waits for the others until the deadline

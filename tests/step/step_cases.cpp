@@ -82,7 +82,8 @@ struct Training {
 
 /// On every rank `call` throws a StepFailedError that names `rank` and has `part`, on that rank with its own nested, if it
 /// is one that the body throws.
-void check_step_fails(int rank, const std::string& part, const std::function<void()>& call, bool is_thrown = true) {
+void check_step_fails(int rank, const std::string& part, const std::function<void()>& call,
+                      bool is_thrown = true) {
   try {
     call();
   } catch (const StepFailedError& error) {
@@ -426,23 +427,33 @@ TEST(Steps, ARankThatMakesFewerBackwardsIsNamed) {
   for (const int rank : {0, world().size() - 1}) {
     const bool is_short = world().rank() == rank;
     const std::string part = "waits for it in a forward or backward that this rank has not made";
-    check_step_fails(rank, part, [&] {
-      lockstep::step(world(), [&] {
-        if (!is_short) toy_loss(training.ddp, 1, world().rank()).backward();
-      });
-    }, /*is_thrown=*/false);
+    check_step_fails(
+        rank, part,
+        [&] {
+          lockstep::step(world(), [&] {
+            if (!is_short) toy_loss(training.ddp, 1, world().rank()).backward();
+          });
+        },
+        /*is_thrown=*/false);
     check_zero_gradients(*training.model);
     training.check_step(2);
-    check_step_fails(rank, "in the step() of FusedSGD: rank ", [&] {
-      training.step(3, [&] {
-        if (!is_short) toy_loss(training.ddp, 4, world().rank()).backward();
-      });
-    }, /*is_thrown=*/false);
-    check_step_fails(rank, part, [&] {
-      lockstep::step(world(), [&] {
-        if (!is_short) with_norm.forward<at::Tensor>(batch_input(1, world().rank())).square().sum().backward();
-      });
-    }, /*is_thrown=*/false);
+    check_step_fails(
+        rank, "in the step() of FusedSGD: rank ",
+        [&] {
+          training.step(3, [&] {
+            if (!is_short) toy_loss(training.ddp, 4, world().rank()).backward();
+          });
+        },
+        /*is_thrown=*/false);
+    check_step_fails(
+        rank, part,
+        [&] {
+          lockstep::step(world(), [&] {
+            if (!is_short)
+              with_norm.forward<at::Tensor>(batch_input(1, world().rank())).square().sum().backward();
+          });
+        },
+        /*is_thrown=*/false);
     training.check_step(5);
   }
 }

@@ -86,7 +86,8 @@ std::shared_ptr<Engine> make_engine(const BackendFactory& factory,
 class C10dWorkAdapter : public Work {
  public:
   C10dWorkAdapter(std::shared_ptr<Engine> engine, c10::intrusive_ptr<c10d::Work> work,
-                  const std::string& backend, const std::string& what, Timeout timeout, TellWaiting tell_waiting)
+                  const std::string& backend, const std::string& what, Timeout timeout,
+                  TellWaiting tell_waiting)
       : engine_(std::move(engine)),
         tell_waiting_(std::move(tell_waiting)),
         interruption_(engine_->interruption),
@@ -153,7 +154,7 @@ class C10dWorkAdapter : public Work {
     return true;
   }
   std::shared_ptr<Engine> engine_;
-  TellWaiting tell_waiting_;  // empty: of a message, or it has
+  TellWaiting tell_waiting_;   // empty: of a message, or it has
   Interruption interruption_;  // of the group as it was when this began
   c10::intrusive_ptr<c10d::Work> work_;
   std::string what_;
@@ -373,7 +374,7 @@ class C10dGroup : public ProcessGroup::Impl {
   std::string name_;
   // These counters are equal on all ranks, as all ranks make the same groups.
   int groups_made_ = 0, rounds_ = 0, renewals_ = 0;
-  int64_t collectives_ = 0;  // since then
+  int64_t collectives_ = 0;                                                  // since then
   std::shared_ptr<SpareEngines> spares_ = std::make_shared<SpareEngines>();  // of this group's duplicates
   std::shared_ptr<SpareEngines> home_{};  // where this duplicate's engine goes; its number there
   int number_ = 0;

@@ -149,10 +149,10 @@ class DdpCore::StepPart final : public StepMember {
   void commit_step() override {
     if (core_.buffer_sync_) core_.buffer_sync_->commit();
     keeps_buffers_ = false;
-    forwards_ = core_.forwards_in_step_;
+    forwards_ = core_.forwards_in_step_.count();
   }
   void fail_step() override {
-    core_.forwards_in_step_ = forwards_;
+    core_.forwards_in_step_.set(forwards_);
     if (core_.buffer_sync_) core_.buffer_sync_->roll_back();
     if (!std::exchange(keeps_buffers_, false)) return;
     const at::NoGradGuard no_grad;
@@ -256,8 +256,10 @@ void DdpCore::before_forward() {
   // without gradients, has prepared nothing, and this is a forward as any other.
   const bool is_again = reducer_->is_in_pass();
   forward_.synchronises = sync && no_sync_guards == 0 && c10::GradMode::is_enabled();
-  if (forward_.synchronises && !is_again) ++forwards_in_step_;
-  forward_.synchronises = forward_.synchronises && forwards_in_step_ % options_.backward_passes_per_step == 0;
+  forward_.is_counted = forward_.synchronises && !is_again && options_.backward_passes_per_step > 1;
+  if (forward_.is_counted) forwards_in_step_.add();
+  forward_.synchronises =
+      forward_.synchronises && forwards_in_step_.count() % options_.backward_passes_per_step == 0;
   forward_.is_timed = reducer_->statistics().times_next_pass();
   forward_.is_traced = timeline::is_on();
   if (forward_.is_timed || forward_.is_traced) forward_.start = std::chrono::steady_clock::now();
@@ -314,6 +316,7 @@ void DdpCore::after_forward(const std::vector<at::Tensor>& outputs) {
   if (low_precision_) low_precision_->end_forward(outputs);
   if (auto* const step = StepUnderWay::current()) step->set_place("after the forward of ", name_);
   if (!c10::GradMode::is_enabled()) return;
+  if (forward_.is_counted) forwards_in_step_.follow(outputs);
   if (!forward_.synchronises) return reducer_->disarm();
   reducer_->arm(outputs);
   if (forward_.is_timed) statistics_.count_forward(forward_end - forward_.start);
@@ -382,7 +385,7 @@ void DdpCore::leave_join() {
 
 StateDict DdpCore::state_dict() const {
   StateDict state;
-  state.scalars["forwards_in_step"] = forwards_in_step_ % options_.backward_passes_per_step;
+  state.scalars["forwards_in_step"] = forwards_in_step_.count() % options_.backward_passes_per_step;
   int64_t place = 0;
   if (reducer_->order().is_agreed()) {
     for (const std::string& name : reducer_->order().names()) state.scalars["ready_order." + name] = place++;
@@ -399,7 +402,7 @@ void DdpCore::load_state_dict(const StateDict& state) {
   std::vector<std::string> names;
   for (auto& [place, name] : order) names.push_back(std::move(name));
   if (!names.empty()) reducer_->order().load(names);
-  forwards_in_step_ = forwards;
+  forwards_in_step_.set(forwards);
 }
 
 void DdpCore::recover() { reducer_->recover(); }

@@ -13,6 +13,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/ddp/buffer_sync.h"
+#include "lockstep/parallel/ddp/counted_forwards.h"
 #include "lockstep/parallel/ddp/ddp_options.h"
 #include "lockstep/parallel/ddp/ddp_statistics.h"
 #include "lockstep/parallel/ddp/mixed_precision.h"
@@ -58,7 +59,7 @@ class DdpCore : public JoinMember {
   const ModuleTensors& tensors() const { return tensors_; }
   /// What before_forward() leaves for after_forward().
   struct Forward {
-    bool synchronises = false, is_timed = false, is_traced = false;
+    bool synchronises = false, is_counted = false, is_timed = false, is_traced = false;
     std::chrono::steady_clock::time_point start{};
   };
   Forward& forward_under_way() { return forward_; }
@@ -95,7 +96,7 @@ class DdpCore : public JoinMember {
   std::shared_ptr<LowPrecision> low_precision_;
   bool has_logical_ranks_ = false;
   Forward forward_{};
-  int64_t forwards_in_step_ = 0;  // for backward_passes_per_step
+  CountedForwards forwards_in_step_;
   std::shared_ptr<JoinSession> join_;
   int join_index_ = 0;
   std::function<void()> before_gradients_;

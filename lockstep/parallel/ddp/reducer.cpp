@@ -17,6 +17,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/process_group/impl.h"
 #include "lockstep/parallel/bucket_slot_hook.h"
 #include "lockstep/parallel/ddp/open_passes.h"
@@ -345,7 +346,9 @@ void Reducer::begin() {
   ++statistics_.begun;
   pass_.state = PassState::open;
   pass_.backward = backward;
-  pass_.leaves_at_end = callbacks.join != nullptr || buckets_.awaits_counts();
+  // In DETAIL every start waits for the other ranks: with one that has failed, the order at the end is the only one.
+  pass_.leaves_at_end =
+      callbacks.join != nullptr || buckets_.awaits_counts() || debug_level() == DebugLevel::DETAIL;
   pass_.is_timed = statistics_.times_next_pass();
   pass_.traced_start = timeline::is_on() ? timeline::now() : 0;
   pass_.start = pass_.moment();
@@ -477,7 +480,8 @@ void Reducer::backward_is_gone(std::thread::id thread) {
 void Reducer::start_what_is_left() {
   constexpr size_t kMostInFlight = 32;
   const auto& parameters = buckets_.parameters();
-  const bool blocks = reduction_.has_hook() || callbacks.join || buckets_.buckets().size() > kMostInFlight ||
+  const bool blocks = reduction_.has_hook() || callbacks.join || debug_level() == DebugLevel::DETAIL ||
+                      buckets_.buckets().size() > kMostInFlight ||
                       std::any_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
                         return parameter.is_trainable && (parameter.is_sparse || !parameter.tensor.is_cpu());
                       });
