@@ -260,6 +260,14 @@ class RecipeTest(unittest.TestCase):
         self.assertNotEqual(exact[0]["loss"], rounded[0]["loss"])
         self.assert_same_history(rounded, exact, tolerance=0.05)
 
+    def test_gradient_checkpointing_changes_no_digit(self):
+        same = dict(ranks=2, per_device_train_batch_size=8, max_steps=4, hidden_dropout=0.3, attention_dropout=0.2)
+        kept = self.train_run("activations", **same)
+        again = self.train_run("checkpointing", gradient_checkpointing=True, **same)
+        self.assert_same_history(again, kept, tolerance=0)
+        self.assertEqual((self.dir / "checkpointing/model.safetensors").read_bytes(),
+                         (self.dir / "activations/model.safetensors").read_bytes())
+
     def test_dropout_differs_between_ranks(self):
         # Two ranks that see the same sample (twice in the file) lose differently only through dropout.
         rows = tiny.make_rows(1, seed=5) * 2 + [("dull awful film", "negative")] * 2

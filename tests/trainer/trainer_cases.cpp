@@ -398,6 +398,9 @@ TEST(Mistakes, AreNamed) {
   check_throws<ValueError>([&] { run({}); }, "neither compute_loss nor forward");
   check_throws<ValueError>([&] { run([](auto&, const Batch&) { return Loss{.sum = at::zeros({})}; }); },
                            "a sum without a gradient");
+  args.gradient_checkpointing = true;
+  check_throws<ValueError>([&] { run(net_loss); }, "gradient_checkpointing: no part of the model");
+  args.gradient_checkpointing = false;
   check_throws<ValueError>(
       [&] { run([](auto& net, const Batch& b) { return Loss{.sum = net(b["x"]), .count = 1}; }); },
       "a sum that is no scalar");
