@@ -7,6 +7,9 @@
 namespace lockstep::tables {
 namespace {
 
+// Where in a field the scan is.
+enum class Place : uint8_t { start, text, behind_quote };
+
 constexpr uint64_t repeat(char c) { return static_cast<unsigned char>(c) * uint64_t{0x0101010101010101}; }
 
 // The highest bit of each byte that is 0, and perhaps of bytes behind the first such one.
@@ -33,11 +36,11 @@ CsvScan scan_csv(std::string_view text, CsvDialect dialect, int64_t line, bool a
   size_t at = 0;
   while (at < text.size()) {
     CsvRecord record{.begin = at, .line = line, .fields = 1};
-    bool field_starts = true;
+    Place place = Place::start;
     bool ended = false;
     while (at < text.size()) {
       const char c = text[at];
-      if (field_starts && dialect.quotes && c == '"') {
+      if (c == '"' && place == Place::start && dialect.quotes) {
         const size_t opening = at;
         do {  // a doubled quote closes and opens again
           at = text.find('"', at + 1);
@@ -48,16 +51,15 @@ CsvScan scan_csv(std::string_view text, CsvDialect dialect, int64_t line, bool a
           ++at;
         } while (at < text.size() && text[at] == '"');
         const auto field = text.substr(opening, at - opening);
-        const auto line_ends = std::count(field.begin(), field.end(), '\n');
-        if (line_ends > 0 && field.find(delimiter) != std::string_view::npos) record.wide_quote = true;
-        line += line_ends;
-        field_starts = false;
-        if (at < text.size() && text[at] != delimiter && text[at] != '\n' && text[at] != '\r')
-          record.text_after_quote = true;
+        if (const size_t line_end = field.find('\n'); line_end != std::string_view::npos) {
+          line += std::count(field.begin() + static_cast<std::ptrdiff_t>(line_end), field.end(), '\n');
+          if (field.find(delimiter) != std::string_view::npos) record.wide_quote = true;
+        }
+        place = Place::behind_quote;
       } else if (c == delimiter) {
         ++record.fields;
         ++at;
-        field_starts = true;
+        place = Place::start;
       } else if (c == '\n') {
         ++at;
         ended = true;
@@ -68,7 +70,8 @@ CsvScan scan_csv(std::string_view text, CsvDialect dialect, int64_t line, bool a
         ended = true;
         break;
       } else {
-        field_starts = false;
+        if (place == Place::behind_quote) record.text_after_quote = true;
+        place = Place::text;
         at = find_end_of_text(text, at + 1, delimiter);
       }
     }
