@@ -87,7 +87,8 @@ FailureReport report_of(const std::string& place, const std::exception_ptr& caus
     report.what = first_line(error.what());
   } catch (const std::exception& error) {
     report.what = first_line(error.what());
-  } catch (...) {  // no std::exception: nothing more is known
+  } catch (...) {  // nothing more is known
+    report.what = "an exception that is not derived from std::exception";
   }
   return report;
 }
@@ -125,7 +126,8 @@ class Step::UnderWay final : public detail::StepUnderWay {
   void note(FailureReport report) noexcept;
   void drop_gradients();
   bool is_interrupted() const;
-  void look_for_rank_ahead(StepControl::Place place);
+  std::optional<int> find_rank_ahead(const ProcessGroup& group) const;
+  void look_around(StepControl::Place place, std::chrono::milliseconds waited);
   void learn();
   void restore();
   void for_each_replicated(const std::function<void(StepMember&)>& call) const;
@@ -220,11 +222,7 @@ bool Step::UnderWay::meet(StepControl::Place place) {
     note({});
     return false;
   }
-  const auto while_late = [this, place](std::chrono::milliseconds waited) {
-    // A rank that does things in another order may still come to an optimizer.
-    constexpr std::chrono::milliseconds kInAnOptimizer{1000};
-    if (place == StepControl::Place::end || waited >= kInAnOptimizer) look_for_rank_ahead(place);
-  };
+  const auto while_late = [this, place](std::chrono::milliseconds waited) { look_around(place, waited); };
   const bool all_have_inputs = detail::joined_ranks() == nullptr && !is_joined_;
   const Outcome outcome = control_->meet(place, /*has_failed=*/false,
                                          all_have_inputs ? StepControl::WhileLate(while_late) : nullptr);
@@ -262,30 +260,44 @@ bool Step::UnderWay::is_interrupted() const {
                      [](const auto& group) { return group.impl->is_interrupted(); });
 }
 
-/// This rank waits for one that waits for it: the other one is in a forward or backward which this rank has not made.
-void Step::UnderWay::look_for_rank_ahead(StepControl::Place place) {
-  if (has_failed_) return;
-  const auto& ranks = group_.global_ranks();
+/// A rank of the step that has come to a collective of `group` which this rank has not started.
+std::optional<int> Step::UnderWay::find_rank_ahead(const ProcessGroup& group) const {
+  try {
+    const int found = group.impl().find_rank_ahead();
+    if (found < 0) return std::nullopt;
+    const auto& ranks = group_.global_ranks();
+    const int global = group.get_global_rank(found);
+    if (std::find(ranks.begin(), ranks.end(), global) == ranks.end()) return std::nullopt;
+    return group_.get_group_rank(global);
+  } catch (const ValueError&) {  // the program has destroyed the group
+    return std::nullopt;
+  }
+}
+
+/// Does this rank wait for one that waits for it? Then it has left out what the other one is in.
+void Step::UnderWay::look_around(StepControl::Place place, std::chrono::milliseconds waited) {
+  // A rank that does things in another order may still come here, and a thread beside the step's may use its group.
+  constexpr std::chrono::milliseconds kPatience{1000};
+  if (has_failed_ || (place != StepControl::Place::end && waited < kPatience)) return;
   std::optional<int> ahead;
   for_each_step_member([&](StepMember& member) {
     for (const ProcessGroup& group : member.own_groups()) {
-      int found = -1;
-      try {
-        found = group.impl().find_rank_ahead();
-      } catch (const ValueError&) {  // the program has destroyed the group
-      }
-      if (found < 0) continue;
-      const int global = group.get_global_rank(found);
-      if (std::find(ranks.begin(), ranks.end(), global) != ranks.end()) ahead = group_.get_group_rank(global);
+      if (!ahead) ahead = find_rank_ahead(group);
     }
   });
+  const char* what = "a forward or backward that this rank has not made";
+  if (!ahead && waited >= kPatience) {
+    ahead = find_rank_ahead(group_);
+    what = "a collective that this rank has not called";
+  }
   if (!ahead) return;
-  note({.kind = FailureReport::Kind::own,
-        .place = place == StepControl::Place::end ? "at its end" : this->place(),
-        .what = fmt::format(
-            "rank {} waits for it in a forward or backward that this rank has not made; all ranks make "
-            "the same forwards and averaging backwards in a step, and skip_step() leaves a step out",
-            *ahead)});
+  note(
+      {.kind = FailureReport::Kind::own,
+       .place = place == StepControl::Place::end ? "at its end" : this->place(),
+       .what = fmt::format(
+           "rank {} waits for it in {}; all ranks make the same forwards, averaging backwards and collectives "
+           "in a step, and skip_step() leaves a step out",
+           *ahead, what)});
 }
 
 /// The first report counts; all waits of the job end.

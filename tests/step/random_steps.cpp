@@ -105,8 +105,9 @@ enum class Where {
   backward_last,     // after all gradients
   before_optimizer,
   skip,
+  leaves_early,  // the body, without an exception: the others wait for this rank's forward or backward
 };
-constexpr int kPlaces = 11;
+constexpr int kPlaces = 12;
 
 /// What happens in a step; the same on all ranks but for the data.
 struct Plan {
@@ -128,6 +129,7 @@ struct Plan {
     plan.bad_micro_batch = static_cast<int>(random() % static_cast<unsigned>(plan.micro_batches));
     // Micro-batches of no_sync() are the body's own: if it catches what goes wrong there, it has left one out.
     if (plan.where == Where::loss_is_caught) plan.bad_micro_batch = plan.micro_batches - 1;
+    if (plan.where == Where::leaves_early) plan.second_rank = -1;  // some rank must be left to wait
     plan.bad_model = static_cast<int>(random() % static_cast<unsigned>(config.models));
     plan.is_one_backward = random() % 2 == 0;
     plan.has_collective = random() % 3 == 0;
@@ -327,6 +329,7 @@ class Runner {
   }
 
   void body(Life& life, const Plan& plan, int own) {
+    if (plan.where == Where::leaves_early && own == plan.rank) return;
     for (const auto& optimizer : life.optimizers) optimizer->zero_grad();
     for (int micro = 0; micro < plan.micro_batches; ++micro) {
       std::vector<std::unique_ptr<lockstep::DistributedDataParallel<Net>::NoSync>> local;

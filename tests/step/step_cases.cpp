@@ -119,7 +119,7 @@ TEST(Steps, AnExceptionInTheReader) {
               training.optimizer.step();
             });
           });
-      CHECK_TRUE(at::equal(before, training.model->net1->weight));
+      CHECK_EQUAL(before, training.model->net1->weight);
       check_zero_gradients(*training.model);
     }
     training.check_step(number);
@@ -154,7 +154,7 @@ TEST(Steps, AnExceptionBeforeTheOptimizer) {
       if (world().rank() == world().size() - 1) throw Planned("cannot clip");
     });
   });
-  CHECK_TRUE(at::equal(before, training.model->net1->weight));
+  CHECK_EQUAL(before, training.model->net1->weight);
   training.check_step(2);
 }
 
@@ -220,7 +220,7 @@ TEST(Steps, SkipStepIsNoException) {
       training.optimizer.step();
     });
     CHECK_TRUE(!succeeded);
-    CHECK_TRUE(at::equal(before, training.model->net1->weight));
+    CHECK_EQUAL(before, training.model->net1->weight);
     check_zero_gradients(*training.model);
   }
   training.check_step(2);
@@ -237,7 +237,7 @@ TEST(Steps, AnOptimizerDoesNothingAfterSkipStep) {
     training.optimizer.step();
   });
   CHECK_TRUE(!succeeded);
-  CHECK_TRUE(at::equal(before, training.model->net1->weight));
+  CHECK_EQUAL(before, training.model->net1->weight);
 }
 
 TEST(Steps, AStepObjectWithoutCommitHasFailed) {
@@ -317,7 +317,7 @@ TEST(Steps, LibTorchsOptimizerOnOneRankAlone) {
   check_same_on_all(*model);
   // Rank 0's update is undone, and with it its momentum.
   const Toy fresh;
-  CHECK_TRUE(at::equal(fresh->net1->weight, model->net1->weight));
+  CHECK_EQUAL(fresh->net1->weight, model->net1->weight);
   CHECK_TRUE(optimizer.state().empty());
   // Nobody knows the optimizer: the weights differ until somebody makes them equal.
   fail({});
@@ -396,15 +396,20 @@ TEST(Steps, SchedulersAndAveragesGoBack) {
     });
   };
   run(0, -1);
-  CHECK_TRUE(scheduler.last_epoch() == 1 && average.num_updates() == 1);
+  CHECK_TRUE(scheduler.last_epoch() == 1);
+  CHECK_TRUE(average.num_updates() == 1);
   const std::vector<double> rates = scheduler.get_last_lr();
   const StateDict of_plateau = plateau.state_dict();
   check_step_fails(0, "all ranks had updated their weights", [&] { run(1, 0); });
-  CHECK_TRUE(scheduler.last_epoch() == 1 && average.num_updates() == 1 && scheduler.get_last_lr() == rates);
-  CHECK_TRUE(plateau.state_dict().scalars == of_plateau.scalars && plateau.get_last_lr().front() == 0.5);
+  CHECK_TRUE(scheduler.last_epoch() == 1);
+  CHECK_TRUE(average.num_updates() == 1);
+  CHECK_TRUE(scheduler.get_last_lr() == rates);
+  CHECK_TRUE(plateau.state_dict().scalars == of_plateau.scalars);
+  CHECK_TRUE(plateau.get_last_lr().front() == 0.5);
   check_same_on_all(*training.model);
   run(2, -1);
-  CHECK_TRUE(scheduler.last_epoch() == 2 && average.num_updates() == 2);
+  CHECK_TRUE(scheduler.last_epoch() == 2);
+  CHECK_TRUE(average.num_updates() == 2);
 }
 
 TEST(Steps, ARankThatCallsAnOptimizerTooOftenIsNamed) {
@@ -451,6 +456,14 @@ TEST(Steps, ARankThatMakesFewerBackwardsIsNamed) {
           lockstep::step(world(), [&] {
             if (!is_short)
               with_norm.forward<at::Tensor>(batch_input(1, world().rank())).square().sum().backward();
+          });
+        },
+        /*is_thrown=*/false);
+    check_step_fails(
+        rank, "waits for it in a collective that this rank has not called",
+        [&] {
+          lockstep::step(world(), [&] {
+            if (!is_short) world().barrier();
           });
         },
         /*is_thrown=*/false);
