@@ -43,6 +43,7 @@
 #include "lockstep/optim/parameter_groups.h"
 #include "lockstep/optim/sgd.h"
 #include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/activation_checkpoint.h"
 #include "lockstep/parallel/bucket_slot.h"
 #include "lockstep/parallel/data_parallel/data_parallel.h"
 #include "lockstep/parallel/data_parallel/random_stream.h"

@@ -18,6 +18,7 @@ SCRIPTS = sorted(path.relative_to(SOURCE) for path in (SOURCE / "bench").rglob("
                  if path.is_file() and os.access(path, os.X_OK) and path.suffix != ".py")
 # What a script must find missing, in any order. The packages of a side that is not asked for are not among them.
 PARTS = {
+    "bench/activation_checkpoint/run": ["torch", "transformers", "activation_checkpoint_cost"],
     "bench/build/rebuild": ["build/.ninja_log"],
     "bench/checkpoint/run": ["torch", "checkpoint_cost"],
     "bench/data/run": ["pyarrow", "read_tables"],
