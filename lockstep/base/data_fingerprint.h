@@ -50,7 +50,7 @@ class DataFingerprinter {
   void add_fixed(size_t column, std::string_view bytes);
   /// So many rows more; values do not say how many rows they are.
   void add_rows(size_t rows) { rows_ += static_cast<int64_t>(rows); }
-  /// Of all that was added; more may follow.
+  /// The fingerprint of all that was added; more may follow.
   DataFingerprint finish() const;
 
  private:

@@ -126,7 +126,7 @@ class TableReader {
   int64_t skipped_rows() const;
   /// What was wrong with the first row left out; empty if none was.
   const std::string& first_skipped() const;
-  /// Of the rows and columns read so far: their values, however the file writes, divides or compresses them. Rows that were
+  /// The fingerprint of the rows and columns read so far: their values, however the file writes, divides or compresses them. Rows that were
   /// left out are not in it. Computed while reading.
   DataFingerprint fingerprint() const;
 

@@ -112,7 +112,7 @@ class TextTable {
   const std::string& first_skipped() const { return first_skipped_; }
   /// See TableReader::class_names(). Empty if the file has none, and for a name that is not a column's.
   std::vector<std::string> class_names(const std::string& column) const;
-  /// Of the rows: of all that were read, and, in a selection, of their numbers too. It depends on the values alone, not on
+  /// The fingerprint of all rows that were read; a selection has one of its own, by the rows' numbers. It depends on the values alone, not on
   /// the file's format, its blocks or the cache; one of whole tables is TableReader::fingerprint(). Computed while reading.
   DataFingerprint fingerprint() const;
 

@@ -25,7 +25,7 @@ struct SentencePairs {
   std::filesystem::path source_file;  ///< stands in messages
   std::filesystem::path target_file;  ///< stands in messages
   std::vector<SentencePair> pairs;    ///< in the order of their lines
-  /// Of both files' lines (columns source and target); in a part of them, of their numbers too.
+  /// What both files hold (columns source and target); a part of the pairs has one of its own, by their numbers.
   DataFingerprint fingerprint{};
   /// Number of pairs.
   int64_t size() const { return static_cast<int64_t>(pairs.size()); }
