@@ -76,6 +76,11 @@ int run_main(const char* program, const std::function<int()>& body) {
     print_error(error);
     record_error(error, is_the_only_rank() ? std::optional(0) : std::nullopt);
     return exit_code(error);
+  } catch (...) {
+    const Error error("an exception that is not derived from std::exception");
+    print_error(error);
+    record_error(error, is_the_only_rank() ? std::optional(0) : std::nullopt);
+    return exit_code(error);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "lockstep/base/record_errors.h"
 #include "lockstep/checkpoint/module_file.h"
 #include "lockstep/comm/all_ranks.h"
+#include "lockstep/comm/step_members.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/job/stop_signals.h"
 #include "lockstep/optim/group_tensors.h"
@@ -77,8 +78,15 @@ std::shared_ptr<torch::optim::Optimizer> Trainer::Impl::begin_optimizer() {
 Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::string& prefix,
                                             bool keep_outputs) {
   const timeline::Uncounted uncounted;
-  const Evaluation found =
-      evaluator.evaluate(dataset, {.prefix = prefix, .keep_outputs = keep_outputs, .average = average()});
+  Evaluation found;
+  {
+    const auto averaged = ema_scope(average());
+    detail::as_one_step(group, [&] {
+      if (auto* const step = detail::StepUnderWay::current()) step->set_place("in an evaluation", "");
+      found =
+          evaluator.evaluate(dataset, {.prefix = prefix, .keep_outputs = keep_outputs, .average = average()});
+    });
+  }
   if (training) training->add_evaluation_time(found.runtime);
   if (found.has_labels) {
     log(found.metrics);

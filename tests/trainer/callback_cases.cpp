@@ -213,10 +213,36 @@ TEST(Failures, OfOneRankEndTheStepOnAll) {
     } catch (const Error& error) {
       EXPECT_EQ(world().rank(), 1) << error.what();
     }
-    // Both learned one step, and the ranks are together.
+    // All learned one step, and the ranks are together.
     at::Tensor weights = weights_of(*net), first = weights.clone();
     world().broadcast(first);
     EXPECT_TRUE(at::equal(weights, first));
+  }
+}
+
+TEST(Failures, OfOneRankInAnEvaluation) {
+  ONLY_IF(world().size() > 1);
+  const SharedFolder folder;
+  Net net = make_net();
+  bool fails = false;
+  const auto loss = [&](TrainedModel<Net>& model, const Batch& batch) {
+    if (fails && world().rank() == 1) throw 7;
+    return net_loss(model, batch);
+  };
+  Trainer trainer(net, plain_arguments(folder), world(),
+                  {.train_dataset = points(32), .eval_dataset = points(32), .compute_loss = loss});
+  for (int time = 0; time < 2; ++time) {
+    fails = false;
+    trainer.evaluate();
+    fails = true;
+    try {
+      trainer.evaluate();
+      FAIL() << "no error";
+    } catch (const StepFailedError& error) {  // on rank 1, too: its own is not a std::exception
+      EXPECT_EQ(error.ranks(), std::vector<int>{1});
+      const std::string part = ": an exception that is not derived from std::exception";
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -77,6 +78,12 @@ struct Trainer::Impl {
   void note(const std::exception& error, bool ends);
   void end(int exit_code, const std::string& error);
 };
+
+namespace detail {
+/// Runs `body` as one step of all ranks of `group`, or as a part of the one that goes on: what one of them throws ends it on
+/// all. That rank gets its own error, the others a StepFailedError. Blocks.
+void as_one_step(const ProcessGroup& group, const std::function<void()>& body);
+}  // namespace detail
 
 /// For Impl::call(): LOCKSTEP_EVENT(on_step_end).
 #define LOCKSTEP_EVENT(name) \

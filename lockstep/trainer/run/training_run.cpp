@@ -197,7 +197,7 @@ void TrainingRun::run_step(EpochData& data) {
   const int64_t i = position_.update_steps_done;  // the step's number in the epoch
   const int64_t samples = plan_.samples_of(i);
   StepSums sums;
-  as_one_step([&] {
+  as_one_step(group_, [&] {
     auto steps = data.next_step();
     if (trainer_.parts.on_samples) trainer_.parts.on_samples(state_.global_step + 1, data.samples());
     trainer_.call(LOCKSTEP_EVENT(on_step_begin));
@@ -220,12 +220,16 @@ void TrainingRun::run_step(EpochData& data) {
   if (signal != 0) stop_for(signal);
 }
 
-// A failure on one rank ends the step on all. The rank itself has its own error.
-void TrainingRun::as_one_step(const std::function<void()>& body) const {
+void as_one_step(const ProcessGroup& group, const std::function<void()>& body) {
   try {
-    step(group_, body);
+    step(group, body);
   } catch (const StepFailedError& error) {
-    std::rethrow_if_nested(error);
+    try {
+      std::rethrow_if_nested(error);
+    } catch (const std::exception&) {
+      throw;
+    } catch (...) {  // nobody above could print it; the step's error says whose it is
+    }
     throw;
   }
 }

@@ -68,7 +68,6 @@ class TrainingRun {
   // Epochs and steps.
   void run_epoch();
   void run_step(EpochData& data);
-  void as_one_step(const std::function<void()>& body) const;
   StepSums accumulate(std::vector<RankStep> steps, int64_t step_samples);
   void step_optimizer(const StepSums& sums, int64_t step_samples);
   void note_progress(int64_t samples, double tokens);
