@@ -109,7 +109,7 @@ void check(const World& world, uint32_t trial, int64_t count, ReduceOp op) {
   }
   for (const auto algorithm : kOthers) {
     const at::Tensor once = result(algorithm);
-    CHECK_TRUE(once.equal(result(algorithm)));
+    CHECK_EQUAL(once, result(algorithm));
     CHECK_TRUE(exact ? once.equal(wanted)
                      : at::allclose(once.to(at::kDouble), wanted.to(at::kDouble), 1e-2, 1e-2));
   }
@@ -162,11 +162,12 @@ TEST(Algorithms, AreChosenByTheEnvironmentWhereTheCallDoesNot) {
   CHECK_TRUE(!ring.equal(tree));  // or this case would prove nothing
   const at::Tensor by_environment = input<float>(1, world.rank(), 1000);
   world.all_reduce(by_environment);
-  CHECK_TRUE(by_environment.equal(ring));
+  CHECK_EQUAL(by_environment, ring);
   const at::Tensor asynchronous = input<float>(1, world.rank(), 1000);
   const auto work = world.all_reduce_async(asynchronous);
   work->wait();
-  CHECK_TRUE(work->is_completed() && asynchronous.equal(ring));
+  CHECK_TRUE(work->is_completed());
+  CHECK_EQUAL(asynchronous, ring);
 }
 
 TEST(Algorithms, NeverMeetMessagesOfTheProgram) {

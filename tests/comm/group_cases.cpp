@@ -81,16 +81,16 @@ TEST(Groups, AsyncForms) {
     for (size_t i = all.size(); i-- > 0;) all[i]->wait();
     std::vector<int> everyone;
     for (int r = 0; r < size; ++r) everyone.push_back(r);
-    CHECK_TRUE(summed.equal(sum_of(everyone, count)));
-    if (self == last) CHECK_TRUE(reduced.equal(sum_of(everyone, count)));
-    CHECK_TRUE(copied.equal(of(last, count)));
-    CHECK_TRUE(part.equal(of(self + 7, count)));
-    CHECK_TRUE(block.equal(sum_of(everyone, count)));
+    CHECK_EQUAL(summed, sum_of(everyone, count));
+    if (self == last) CHECK_EQUAL(reduced, sum_of(everyone, count));
+    CHECK_EQUAL(copied, of(last, count));
+    CHECK_EQUAL(part, of(self + 7, count));
+    CHECK_EQUAL(block, sum_of(everyone, count));
     for (int r = 0; r < size; ++r) {
-      CHECK_TRUE(lists[static_cast<size_t>(r)].equal(of(r, count)));
-      CHECK_TRUE(whole.narrow(0, r * count, count).equal(of(r, count)));
-      CHECK_TRUE(even.narrow(0, r * count, count).equal(of(r, count)));
-      if (self == last) CHECK_TRUE(gathered[static_cast<size_t>(r)].equal(of(r, count)));
+      CHECK_EQUAL(lists[static_cast<size_t>(r)], of(r, count));
+      CHECK_EQUAL(whole.narrow(0, r * count, count), of(r, count));
+      CHECK_EQUAL(even.narrow(0, r * count, count), of(r, count));
+      if (self == last) CHECK_EQUAL(gathered[static_cast<size_t>(r)], of(r, count));
     }
     int64_t row = 0;
     for (int r = 0; r < size; ++r) {
@@ -114,18 +114,16 @@ TEST(Groups, Coalesced) {
   }
   tensors.push_back(at::full({}, self, at::kLong));  // another dtype, no dimension
   world.all_reduce_coalesced(tensors);
-  for (size_t i = 0; i < inputs.size(); ++i)
-    CHECK_TRUE(tensors[i].equal(sum_of(everyone, inputs[i].numel())));
+  for (size_t i = 0; i < inputs.size(); ++i) CHECK_EQUAL(tensors[i], sum_of(everyone, inputs[i].numel()));
   CHECK_TRUE(tensors.back().item<int64_t>() == size * (size - 1) / 2);
   const auto gathered = world.all_gather_coalesced(inputs);
   world.all_gather_into_tensor_coalesced(outputs, inputs);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    for (int r = 0; r < size; ++r)
-      CHECK_TRUE(gathered[i][static_cast<size_t>(r)].equal(of(r, inputs[i].numel())));
-    CHECK_TRUE(outputs[i].equal(at::cat(gathered[i])));
+    for (int r = 0; r < size; ++r) CHECK_EQUAL(gathered[i][static_cast<size_t>(r)], of(r, inputs[i].numel()));
+    CHECK_EQUAL(outputs[i], at::cat(gathered[i]));
   }
   world.reduce_scatter_tensor_coalesced(blocks, outputs);
-  for (size_t i = 0; i < inputs.size(); ++i) CHECK_TRUE(blocks[i].equal(of(self, inputs[i].numel()) * size));
+  for (size_t i = 0; i < inputs.size(); ++i) CHECK_EQUAL(blocks[i], of(self, inputs[i].numel()) * size);
   check_throws<ValueError>([&] { world.all_gather_into_tensor_coalesced(outputs, tensors); },
                            "one output per input");
 }
@@ -137,8 +135,11 @@ TEST(Groups, Works) {
   if (!work->is_success()) check_throws<Error>([&] { work->result(); }, "wait() for it");
   while (!work->is_completed()) {
   }
-  CHECK_TRUE(work->is_success() && work->exception() == nullptr && work->source_rank() == -1);
-  CHECK_TRUE(work->result().size() == 1 && work->result()[0].is_same(tensor));
+  CHECK_TRUE(work->is_success());
+  CHECK_TRUE(work->exception() == nullptr);
+  CHECK_TRUE(work->source_rank() == -1);
+  CHECK_TRUE(work->result().size() == 1);
+  CHECK_TRUE(work->result()[0].is_same(tensor));
   work->wait();
   work->wait(std::chrono::milliseconds(1));  // it has ended: no deadline can pass
   const auto future = world.all_reduce_async(of(world.rank(), 5))->get_future();
@@ -161,8 +162,8 @@ TEST(Groups, Works) {
     of_shared->wait();
     while (!of_strided->is_completed()) {
     }
-    CHECK_TRUE(shared.equal(sum_of(everyone, 300000)));
-    CHECK_TRUE(strided.t().reshape({-1}).equal(sum_of(everyone, 90000)));
+    CHECK_EQUAL(shared, sum_of(everyone, 300000));
+    CHECK_EQUAL(strided.t().reshape({-1}), sum_of(everyone, 90000));
     of_strided->wait();
   }
 }
@@ -180,11 +181,11 @@ TEST(Groups, AbandonedWorks) {
     if (size > 1 || world.backend_name() == "lockstep") world.isend(of(self, 2000), next);
     const at::Tensor tensor = of(self, 50000);
     world.all_reduce(tensor);
-    CHECK_TRUE(tensor.equal(sum_of(everyone, 50000)));
+    CHECK_EQUAL(tensor, sum_of(everyone, 50000));
     if (size == 1 && world.backend_name() != "lockstep") continue;
     const at::Tensor received = at::empty({2000});
     world.recv(received, previous);
-    CHECK_TRUE(received.equal(of(previous, 2000)));
+    CHECK_EQUAL(received, of(previous, 2000));
   }
 }
 
@@ -233,18 +234,21 @@ TEST(Groups, NewGroups) {
   std::vector<int> even;
   for (int r = (size - 1) / 2 * 2; r >= 0; r -= 2) even.push_back(r);
   const ProcessGroup group = world.new_group(even);
-  CHECK_TRUE(group.is_member() == (self % 2 == 0) && group.size() == (size + 1) / 2);
+  CHECK_TRUE(group.is_member() == (self % 2 == 0));
+  CHECK_TRUE(group.size() == (size + 1) / 2);
   for (int r = 0; r < group.size(); ++r) {
-    CHECK_TRUE(group.get_global_rank(r) == 2 * r && group.get_group_rank(2 * r) == r);
+    CHECK_TRUE(group.get_global_rank(r) == 2 * r);
+    CHECK_TRUE(group.get_group_rank(2 * r) == r);
   }
   check_throws<ValueError>([&] { group.get_group_rank(1); }, "global rank 1 is not in the group");
   check_throws<ValueError>([&] { group.get_global_rank(-1); }, "outside the group");
   if (group.is_member()) {
-    CHECK_TRUE(group.rank() == self / 2 && group.timeout() == world.timeout());
+    CHECK_TRUE(group.rank() == self / 2);
+    CHECK_TRUE(group.timeout() == world.timeout());
     for (const int64_t count : {3, 3000, 80000}) {
       const at::Tensor tensor = of(self, count);
       group.all_reduce(tensor);
-      CHECK_TRUE(tensor.equal(sum_of(even, count)));
+      CHECK_EQUAL(tensor, sum_of(even, count));
     }
     // A group of a group: its own last rank alone, and all of it with another deadline.
     const ProcessGroup alone = group.new_group({group.size() - 1});
@@ -254,7 +258,8 @@ TEST(Groups, NewGroups) {
     std::vector<int> whole;
     for (int r = 0; r < group.size(); ++r) whole.push_back(r);
     const ProcessGroup again = group.new_group(whole, {.timeout = std::chrono::seconds(77)});
-    CHECK_TRUE(again.timeout() == std::chrono::seconds(77) && again.global_ranks() == group.global_ranks());
+    CHECK_TRUE(again.timeout() == std::chrono::seconds(77));
+    CHECK_TRUE(again.global_ranks() == group.global_ranks());
     const at::Tensor token = at::full({1}, again.rank(), at::kFloat);
     const auto send = again.isend(token, (again.rank() + 1) % again.size());
     if (again.size() > 1) {
@@ -284,14 +289,15 @@ TEST(Groups, NewGroups) {
   const auto inner_work = group.is_member() ? group.all_reduce_async(inner) : nullptr;
   outer_work->wait();
   if (inner_work) inner_work->wait();
-  if (inner_work) CHECK_TRUE(inner.equal(sum_of(even, 40000)));
+  if (inner_work) CHECK_EQUAL(inner, sum_of(even, 40000));
   for (int divisor = 1; divisor <= size; ++divisor) {
     if (size % divisor != 0) continue;
     const ProcessGroup part = world.new_subgroups(divisor);
-    CHECK_TRUE(part.size() == divisor && part.rank() == self % divisor);
+    CHECK_TRUE(part.size() == divisor);
+    CHECK_TRUE(part.rank() == self % divisor);
     const at::Tensor tensor = of(self, 100);
     part.all_reduce(tensor);
-    CHECK_TRUE(tensor.equal(sum_of(part.global_ranks(), 100)));
+    CHECK_EQUAL(tensor, sum_of(part.global_ranks(), 100));
   }
   world.barrier();
 }
@@ -320,7 +326,8 @@ TEST(Groups, GroupRefusals) {
   group.destroy();
   group.destroy();  // twice is once
   check_throws<ValueError>([&] { copy.all_reduce(tensor); }, "this process group was destroyed");
-  CHECK_TRUE(copy.size() == size && copy.rank() == self);
+  CHECK_TRUE(copy.size() == size);
+  CHECK_TRUE(copy.rank() == self);
   CHECK_TRUE(tensor.eq(size).all().item<bool>());  // tensors outlive their group
   check_throws<ValueError>([&] { world.recv(at::zeros({3}), size); }, "outside the group");
   check_throws<ValueError>([&] { world.send(at::zeros({3}), -1); }, "outside the group");
@@ -344,24 +351,28 @@ TEST(Groups, GroupRefusals) {
   // Nothing of all this has harmed the world.
   const at::Tensor sum = of(self, 10);
   world.all_reduce(sum);
-  CHECK_TRUE(sum.equal(sum_of(everyone, 10)));
+  CHECK_EQUAL(sum, sum_of(everyone, 10));
 }
 
 TEST(Groups, Mesh) {
   const World world = lockstep::testing::world();
   const int size = world.size(), self = world.rank();
   const DeviceMesh line = init_device_mesh({size});
-  CHECK_TRUE(line.ndim() == 1 && line.get_local_rank(0) == self && line.size() == size);
+  CHECK_TRUE(line.ndim() == 1);
+  CHECK_TRUE(line.get_local_rank(0) == self);
+  CHECK_TRUE(line.size() == size);
   check_throws<ValueError>([&] { init_device_mesh({size + 1}); }, "cannot hold");
   check_throws<ValueError>([&] { init_device_mesh({size}, {"a", "b"}); }, "mesh_dim_names");
   check_throws<ValueError>([&] { line.get_group("x"); }, "no dimension \"x\"");
   if (size % 2 != 0) return;
   const DeviceMesh grid = init_device_mesh({2, size / 2}, {"replicate", "shard"});
   CHECK_TRUE(grid.get_coordinate() == std::vector<int64_t>({self / (size / 2), self % (size / 2)}));
-  CHECK_TRUE(grid.rank_at(grid.get_coordinate()) == self && grid.size(1) == size / 2);
+  CHECK_TRUE(grid.rank_at(grid.get_coordinate()) == self);
+  CHECK_TRUE(grid.size(1) == size / 2);
   const ProcessGroup& shard = grid.get_group("shard");
   const ProcessGroup& replicate = grid.get_group(0);
-  CHECK_TRUE(shard.size() == size / 2 && replicate.size() == 2);
+  CHECK_TRUE(shard.size() == size / 2);
+  CHECK_TRUE(replicate.size() == 2);
   CHECK_TRUE(replicate.get_global_rank(1) - replicate.get_global_rank(0) == size / 2);
   // Summing along one dimension and then the other is a sum over all.
   const at::Tensor tensor = at::full({7}, self, at::kLong);
@@ -380,7 +391,7 @@ TEST(Groups, ManyGroups) {
     const ProcessGroup group = world.new_group(everyone);
     const at::Tensor tensor = of(world.rank(), 9000);
     group.all_reduce(tensor);
-    CHECK_TRUE(tensor.equal(sum_of(everyone, 9000)));
+    CHECK_EQUAL(tensor, sum_of(everyone, 9000));
     if (n % 2 == 0) group.destroy();  // or by its last copy
   }
   std::vector<ProcessGroup> kept;

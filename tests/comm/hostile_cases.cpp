@@ -104,7 +104,7 @@ TEST(Groups, ForkedCopies) {
   for (const int64_t count : {5, 100000}) {
     const at::Tensor tensor = of(world.rank(), count);
     world.all_reduce(tensor);
-    CHECK_TRUE(tensor.equal(sum_of(everyone, count)));
+    CHECK_EQUAL(tensor, sum_of(everyone, count));
   }
 }
 
@@ -134,10 +134,10 @@ TEST(Groups, GroupsInThreads) {
           group.all_reduce(tensor);
           std::vector<int> shifted;
           for (const int r : everyone) shifted.push_back(r + t);
-          CHECK_TRUE(tensor.equal(sum_of(shifted, count)));
+          CHECK_EQUAL(tensor, sum_of(shifted, count));
           const at::Tensor received = at::empty({3000});
           group.recv(received, (self + size - 1) % size, {.tag = t});
-          CHECK_TRUE(received.equal(of((self + size - 1) % size * 10 + t, 3000)));
+          CHECK_EQUAL(received, of((self + size - 1) % size * 10 + t, 3000));
           send->wait();
         }
       } catch (const std::exception& error) {

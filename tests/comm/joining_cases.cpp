@@ -20,7 +20,8 @@ namespace {
 TEST(Joining, Refusals) {
   ONLY_IF(world().backend_name() == "lockstep");
   const World world = lockstep::testing::world();
-  CHECK_TRUE(world.local_rank() == world.rank() && world.local_world_size() == world.size());
+  CHECK_TRUE(world.local_rank() == world.rank());
+  CHECK_TRUE(world.local_world_size() == world.size());
   check_throws<Error>([] { init(); }, "was called before");
   check_throws<ValueError>([&] { world.all_reduce(at::zeros({3}, at::kBool), {.op = ReduceOp::AVG}); },
                            "a reduction cannot combine bool by AVG");
@@ -60,7 +61,7 @@ TEST(Joining, JoinedAgain) {
     for (int r = 0; r < world.size(); ++r) everyone.push_back(r);
     const at::Tensor tensor = of(world.rank(), 5000);
     world.all_reduce(tensor);
-    CHECK_TRUE(tensor.equal(sum_of(everyone, 5000)));
+    CHECK_EQUAL(tensor, sum_of(everyone, 5000));
     const auto store = default_store();
     store->set("round" + std::to_string(round) + "/" + std::to_string(world.rank()), "here");
     for (int r = 0; r < world.size(); ++r)

@@ -76,7 +76,7 @@ TEST(Overlap, AllToAllOverItsInput) {
           } else {
             world.all_to_all_single(output, input, given, given);
           }
-          CHECK_TRUE(output.equal(expected));
+          CHECK_EQUAL(output, expected);
         }
       });
     }
@@ -86,7 +86,7 @@ TEST(Overlap, AllToAllOverItsInput) {
     memory.copy_(numbers(self, size * count, dtype));
     for (int r = 0; r < size; ++r) both.push_back(block(memory, r, count));
     world.all_to_all(both, both);
-    CHECK_TRUE(memory.equal(expected));
+    CHECK_EQUAL(memory, expected);
   });
 }
 
@@ -111,7 +111,7 @@ TEST(Overlap, UnevenAllToAllOverItsInput) {
     }
     const at::Tensor tensor = sent(self);
     world.all_to_all_single(tensor, tensor, splits, splits);
-    CHECK_TRUE(tensor.equal(at::cat(parts)));
+    CHECK_EQUAL(tensor, at::cat(parts));
   }
 }
 
@@ -138,7 +138,7 @@ TEST(Overlap, AllGatherOverItsInput) {
           } else {
             world.all_gather_into_tensor(output, input);
           }
-          CHECK_TRUE(output.equal(expected));
+          CHECK_EQUAL(output, expected);
         }
       });
     }
@@ -157,7 +157,7 @@ TEST(Overlap, GatherOverItsInput) {
       for (int r = 0; r < size && self == dst; ++r) outputs.push_back(block(memory, r, count));
       world.gather_async(outputs, input, {.dst = dst})->wait();
       for (size_t r = 0; r < outputs.size(); ++r) {
-        CHECK_TRUE(outputs[r].equal(numbers(static_cast<int>(r), count, dtype)));
+        CHECK_EQUAL(outputs[r], numbers(static_cast<int>(r), count, dtype));
       }
     }
   });
@@ -183,7 +183,7 @@ TEST(Overlap, ScatterOverItsInputs) {
           } else {
             world.scatter(output, inputs, {.src = src});
           }
-          CHECK_TRUE(output.equal(block(all, in_order ? self : size - 1 - self, count)));
+          CHECK_EQUAL(output, block(all, in_order ? self : size - 1 - self, count));
         }
       });
     }
@@ -191,7 +191,7 @@ TEST(Overlap, ScatterOverItsInputs) {
     const at::Tensor same = make(count);
     same.copy_(numbers(self, count, dtype));
     world.scatter(same, self == src ? Tensors(static_cast<size_t>(size), same) : Tensors(), {.src = src});
-    CHECK_TRUE(same.equal(numbers(src, count, dtype)));
+    CHECK_EQUAL(same, numbers(src, count, dtype));
   });
 }
 
@@ -215,7 +215,7 @@ TEST(Overlap, ReduceScatterOverItsInput) {
           } else {
             world.reduce_scatter_tensor(output, input);
           }
-          CHECK_TRUE(output.equal(expected));
+          CHECK_EQUAL(output, expected);
         }
       });
     }
@@ -235,8 +235,8 @@ TEST(Overlap, CoalescedOverEachOthersInputs) {
     block(b, self, count).copy_(given(self, 0, count));
     world.all_gather_into_tensor_coalesced({a, b}, {block(b, self, count), block(a, self, count)});
     for (int r = 0; r < size; ++r) {
-      CHECK_TRUE(block(a, r, count).equal(given(r, 0, count)));
-      CHECK_TRUE(block(b, r, count).equal(given(r, 1, count)));
+      CHECK_EQUAL(block(a, r, count), given(r, 0, count));
+      CHECK_EQUAL(block(b, r, count), given(r, 1, count));
     }
     a.copy_(given(self, 0, size * count));
     b.copy_(given(self, 1, size * count));
@@ -246,7 +246,7 @@ TEST(Overlap, CoalescedOverEachOthersInputs) {
       Tensors all;
       for (int r = 0; r < size; ++r) all.push_back(given(r, which, size * count));
       const at::Tensor sum = block(at::stack(all).sum(0).to(dtype), self, count);
-      CHECK_TRUE((which == 0 ? into_b : into_a).equal(sum));
+      CHECK_EQUAL((which == 0 ? into_b : into_a), sum);
     }
   });
 }
@@ -265,7 +265,7 @@ TEST(Overlap, MessagesOverEachOther) {
       const std::vector<P2POp> operations{{P2POp::Kind::irecv, received, left},
                                           {P2POp::Kind::isend, sent, right}};
       for (const auto& work : world.batch_isend_irecv(operations)) work->wait();
-      CHECK_TRUE(received.equal(numbers(left, count, dtype)));
+      CHECK_EQUAL(received, numbers(left, count, dtype));
     }
   });
 }
@@ -327,29 +327,33 @@ TEST(Overlap, ColumnsOfAMatrixAreApart) {
   for (const int64_t count : {3, 1000, 50000}) {
     const at::Tensor matrix = at::zeros({count, size}), sums = at::zeros({count, 2});
     world.all_gather_async(matrix.unbind(1), numbers(self, count, at::kFloat))->wait();
-    for (int r = 0; r < size; ++r) CHECK_TRUE(matrix.select(1, r).equal(numbers(r, count, at::kFloat)));
+    for (int r = 0; r < size; ++r) CHECK_EQUAL(matrix.select(1, r), numbers(r, count, at::kFloat));
     sums.copy_(numbers(self, 2 * count, at::kFloat).view({count, 2}));
     world.all_reduce_coalesced(sums.unbind(1));
     at::Tensor expected = at::zeros({count, 2});
     for (int r = 0; r < size; ++r) expected += numbers(r, 2 * count, at::kFloat).view({count, 2});
-    CHECK_TRUE(sums.equal(expected));
+    CHECK_EQUAL(sums, expected);
     // Every third element: gaps within one tensor.
     const at::Tensor gaps = at::zeros({count, 3}).select(1, 1);
     gaps.copy_(numbers(self, count, at::kFloat));
     world.broadcast(gaps, {.src = size - 1});
-    CHECK_TRUE(gaps.equal(numbers(size - 1, count, at::kFloat)));
+    CHECK_EQUAL(gaps, numbers(size - 1, count, at::kFloat));
   }
 }
 
 TEST(Overlap, WhatOverlapsItself) {
-  CHECK_TRUE(!overlaps_itself(at::zeros({3, 4})) && !overlaps_itself(at::zeros({3, 4}).t()));
-  CHECK_TRUE(!overlaps_itself(at::zeros({1, 4}).expand({1, 4})) && !overlaps_itself(at::zeros({0, 4})));
-  CHECK_TRUE(overlaps_itself(at::zeros({1, 4}).expand({3, 4})) && overlaps_itself(at::zeros({}).expand({2})));
-  CHECK_TRUE(!overlaps_itself(at::zeros({1}).expand({1})) && !overlaps_itself(at::Tensor()));
+  CHECK_TRUE(!overlaps_itself(at::zeros({3, 4})));
+  CHECK_TRUE(!overlaps_itself(at::zeros({3, 4}).t()));
+  CHECK_TRUE(!overlaps_itself(at::zeros({1, 4}).expand({1, 4})));
+  CHECK_TRUE(!overlaps_itself(at::zeros({0, 4})));
+  CHECK_TRUE(overlaps_itself(at::zeros({1, 4}).expand({3, 4})));
+  CHECK_TRUE(overlaps_itself(at::zeros({}).expand({2})));
+  CHECK_TRUE(!overlaps_itself(at::zeros({1}).expand({1})));
+  CHECK_TRUE(!overlaps_itself(at::Tensor()));
   const at::Tensor memory = at::zeros({100});
   CHECK_TRUE(overlaps_itself(memory.as_strided({4, 3}, {2, 1})));
-  CHECK_TRUE(overlaps_itself(memory.as_strided({3, 3}, {2, 2})) &&
-             !overlaps_itself(memory.as_strided({4, 3}, {3, 1})));
+  CHECK_TRUE(overlaps_itself(memory.as_strided({3, 3}, {2, 2})));
+  CHECK_TRUE(!overlaps_itself(memory.as_strided({4, 3}, {3, 1})));
   // Neither stride goes beyond the other's reach, and no two elements meet.
   CHECK_TRUE(!overlaps_itself(memory.as_strided({2, 3}, {3, 2})));
 }
@@ -418,7 +422,8 @@ TEST(Overlap, RandomViewsAreToldApart) {
     for (size_t i = 0; i < first.size(); ++i) meet = meet || (first[i] > 0 && second[i] > 0);
     CHECK_TRUE(!meet || !lie_apart(views[0], views[1]));
   }
-  CHECK_TRUE(apart > 200 && shared > 200);
+  CHECK_TRUE(apart > 200);
+  CHECK_TRUE(shared > 200);
 }
 
 // Then nobody has to look at every element.
@@ -450,8 +455,10 @@ TEST(Overlap, StridesTellViewsApart) {
       CHECK_TRUE(all_lie_apart(slices));
     }
   }
-  CHECK_TRUE(!lie_apart(tensor, tensor) && !lie_apart(tensor.select(2, 1), tensor.narrow(2, 1, 3)));
-  CHECK_TRUE(lie_apart(tensor, at::zeros({3})) && lie_apart(tensor.narrow(0, 0, 0), tensor));
+  CHECK_TRUE(!lie_apart(tensor, tensor));
+  CHECK_TRUE(!lie_apart(tensor.select(2, 1), tensor.narrow(2, 1, 3)));
+  CHECK_TRUE(lie_apart(tensor, at::zeros({3})));
+  CHECK_TRUE(lie_apart(tensor.narrow(0, 0, 0), tensor));
 }
 
 }  // namespace

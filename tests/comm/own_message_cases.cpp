@@ -39,24 +39,27 @@ TEST(OwnMessages, AreRefusedBeforeTheyAreSent) {
     const auto early = world.irecv(received, self);
     check_throws<ValueError>([&] { early->wait(); }, why);
     check_throws<ValueError>([&] { early->wait(); }, why);
-    CHECK_TRUE(early->is_completed() && !early->is_success());
+    CHECK_TRUE(early->is_completed());
+    CHECK_TRUE(!early->is_success());
     // None of those takes what comes later.
     const auto sent = world.isend(value, self, {.tag = 1});
     check_throws<ValueError>([&] { world.recv(received, self); }, why);
-    CHECK_TRUE(world.recv(received, self, {.tag = 1}) == self && received.equal(value));
+    CHECK_TRUE(world.recv(received, self, {.tag = 1}) == self);
+    CHECK_EQUAL(received, value);
     sent->wait();
     received.zero_();
     const auto receive = world.irecv(received, self);
     const auto send = world.isend(value, self);
     receive->wait();
     send->wait();
-    CHECK_TRUE(received.equal(value) && receive->source_rank() == self);
+    CHECK_EQUAL(received, value);
+    CHECK_TRUE(receive->source_rank() == self);
     // More than the channel holds, received in reverse order.
     std::vector<std::shared_ptr<Work>> works;
     for (int tag = 0; tag < 40; ++tag) works.push_back(world.isend(value + tag, self, {.tag = tag}));
     for (int tag = 39; tag >= 0; --tag) {
       world.recv(received, self, {.tag = tag});
-      CHECK_TRUE(received.equal(value + tag));
+      CHECK_EQUAL(received, value + tag);
     }
     for (const auto& work : works) work->wait();
     const auto one_of_two = world.irecv(received, self);
@@ -65,7 +68,8 @@ TEST(OwnMessages, AreRefusedBeforeTheyAreSent) {
     one_of_two->wait();
     world.send(value, self);
     any->wait();
-    CHECK_TRUE(received.equal(value) && strided.equal(value));
+    CHECK_EQUAL(received, value);
+    CHECK_EQUAL(strided, value);
   }
   world.barrier();
 }
@@ -88,7 +92,7 @@ TEST(OwnMessages, AnotherThreadMaySendThem) {
         world.recv(received, self);
       }
       sender.join();
-      CHECK_TRUE(received.equal(value));
+      CHECK_EQUAL(received, value);
     }
     // It is gone.
     check_throws<ValueError>([&] { world.recv(received, self); }, "it has sent itself no such message");

@@ -43,7 +43,7 @@ TEST(Parts, PartsOfTensors) {
       }
       reduce_parts_async(world, tensor, parts[static_cast<size_t>(world.rank())], {.op = ReduceOp::AVG})
           ->wait();
-      CHECK_TRUE(at::equal(tensor, expected));
+      CHECK_EQUAL(tensor, expected);
       // Everybody gets everybody's parts; what nobody names stays.
       for (const auto& of_rank : parts) {
         for (const TensorPart& part : of_rank) {
@@ -51,7 +51,7 @@ TEST(Parts, PartsOfTensors) {
         }
       }
       all_gather_parts_async(world, tensor, parts)->wait();
-      CHECK_TRUE(at::equal(tensor, expected));
+      CHECK_EQUAL(tensor, expected);
     }
   }
   const at::Tensor tensor = at::zeros({10});
@@ -99,7 +99,7 @@ TEST(Parts, MemoryInCommon) {
     common[world.rank()].fill_(100 * round + world.rank());
     world.barrier();
     for (int r = 0; r <= last; ++r) {
-      CHECK_TRUE(at::equal(common[r], at::full({5000}, 100 * round + r, at::kDouble)));
+      CHECK_EQUAL(common[r], at::full({5000}, 100 * round + r, at::kDouble));
     }
     world.barrier();
     // The last rank keeps it longer than the others, of which rank 0 would take its place, were it free.
@@ -110,7 +110,7 @@ TEST(Parts, MemoryInCommon) {
       other.fill_(-1);
     }
     world.barrier();
-    if (common.defined()) CHECK_TRUE(at::equal(common[0], at::full({5000}, 100 * round, at::kDouble)));
+    if (common.defined()) CHECK_EQUAL(common[0], at::full({5000}, 100 * round, at::kDouble));
     common.reset();
     other.reset();
     world.barrier();

@@ -270,7 +270,8 @@ TEST(Queue, TwoGroupsInAnotherOrderOnEachRank) {
       for (const auto& work : works) work->wait();
       for (int n = 0; n < operations; ++n) {
         const at::Tensor expected = sum_of(n, size, count);
-        CHECK_TRUE(a[static_cast<size_t>(n)].equal(expected) && b[static_cast<size_t>(n)].equal(expected));
+        CHECK_EQUAL(a[static_cast<size_t>(n)], expected);
+        CHECK_EQUAL(b[static_cast<size_t>(n)], expected);
       }
     }
   }
@@ -286,7 +287,8 @@ TEST(Queue, WhatNobodyWaitsForEndsToo) {
     const auto work = world.all_reduce_async(last);
     world.all_reduce(value);
     work->wait();
-    CHECK_TRUE(last.equal(sum_of(5, size, count)) && value.equal(sum_of(7, size, count)));
+    CHECK_EQUAL(last, sum_of(5, size, count));
+    CHECK_EQUAL(value, sum_of(7, size, count));
   }
 }
 
@@ -308,7 +310,7 @@ TEST(Queue, WhatIsQueuedGoesOnAfterDestroy) {
     group.destroy();
     if (self % 2 == 0) world.barrier();
     for (const auto& work : works) work->wait();
-    for (int n = 0; n < 200; ++n) CHECK_TRUE(tensors[static_cast<size_t>(n)].equal(sum_of(n, size, count)));
+    for (int n = 0; n < 200; ++n) CHECK_EQUAL(tensors[static_cast<size_t>(n)], sum_of(n, size, count));
   }
 }
 

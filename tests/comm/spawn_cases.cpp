@@ -25,12 +25,14 @@ namespace {
 
 void sum(int rank, const json& arguments) {
   const World world = init();
-  CHECK_TRUE(world.rank() == rank && world.size() == arguments.at("ranks"));
+  CHECK_TRUE(world.rank() == rank);
+  CHECK_TRUE(world.size() == arguments.at("ranks"));
   const at::Tensor tensor = at::full({100000}, rank + 1.0);
   world.all_reduce(tensor);
   CHECK_TRUE(tensor.eq(world.size() * (world.size() + 1) / 2).all().item<bool>());
   // Neither the task nor the segment is handed on to what a rank starts.
-  CHECK_TRUE(!env::get("LOCKSTEP_SPAWN_TASK") && !env::get("LOCKSTEP_SEGMENT_FD"));
+  CHECK_TRUE(!env::get("LOCKSTEP_SPAWN_TASK"));
+  CHECK_TRUE(!env::get("LOCKSTEP_SEGMENT_FD"));
 }
 const Spawnable kSum("sum", sum);
 
@@ -116,7 +118,8 @@ bool has_children() {
 
 TEST(Spawn, JoinedTwice) {
   SpawnContext good = start_processes(kSum, 2, {{"ranks", 2}});
-  CHECK_TRUE(good.join() && good.join());
+  CHECK_TRUE(good.join());
+  CHECK_TRUE(good.join());
   SpawnContext bad = start_processes(kRefuseToEnd, 2, {}, {.grace = std::chrono::milliseconds(100)});
   for (int n = 0; n < 2; ++n) {
     lockstep::testing::check_throws<SpawnError>([&] { bad.join(std::chrono::seconds(30)); },

@@ -53,7 +53,7 @@ std::vector<at::Tensor> values_of(const torch::nn::Module& module) {
 
 void check_equal(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
   CHECK_TRUE(found.size() == expected.size());
-  for (size_t i = 0; i < found.size(); ++i) CHECK_TRUE(at::equal(found[i], expected[i]));
+  for (size_t i = 0; i < found.size(); ++i) CHECK_EQUAL(found[i], expected[i]);
 }
 
 constexpr int kSteps = 4;
@@ -110,7 +110,7 @@ void same_bits(const Options& options, double max_norm) {
           const auto state = [&](const torch::optim::Optimizer& optimizer, const Wide& of) {
             return first_state(*optimizer.state().at(of->parameters()[p].unsafeGetTensorImpl()));
           };
-          CHECK_TRUE(at::equal(state(fused.state_dict(), model), state(plain, plain_model)));
+          CHECK_EQUAL(state(fused.state_dict(), model), state(plain, plain_model));
         }
         std::ostringstream stream;
         torch::save(fused, stream);
@@ -186,7 +186,7 @@ TEST(FusedZero, ClippingByOtherNorms) {
   const at::Tensor before = model->parameters().back().grad().clone();
   gradient.fill_(infinity);
   EXPECT_THROW(fused.clip_grad_norm_(kClips, 2, /*error_if_nonfinite=*/true), Error);
-  CHECK_TRUE(at::equal(model->parameters().back().grad(), before));
+  CHECK_EQUAL(model->parameters().back().grad(), before);
 }
 
 /// LibTorch's own, which know nothing of slices.
@@ -213,7 +213,8 @@ TEST(FusedZero, ParametersStayWhatTheyAre) {
     check_equal(values_of(*model), before);
     for (const at::Tensor& parameter : model->parameters()) {
       CHECK_TRUE(parameter.storage().nbytes() == parameter.nbytes());
-      CHECK_TRUE(parameter.is_leaf() && parameter.requires_grad());
+      CHECK_TRUE(parameter.is_leaf());
+      CHECK_TRUE(parameter.requires_grad());
     }
     // One copy, or one for each rank.
     world().barrier();

@@ -71,7 +71,7 @@ void check_broadcast(const Make& make, int source, bool source_uses_all, bool so
   for (int s = 0; s < 3; ++s) step(net, *optimizer, 50 + s, true);
   for (const at::Tensor& parameter : parameters(net)) {
     for (const at::Tensor& theirs : world().all_gather(parameter.detach())) {
-      CHECK_TRUE(at::equal(theirs, parameter));
+      CHECK_EQUAL(theirs, parameter);
     }
   }
 }

@@ -67,11 +67,11 @@ void trains_unevenly(Toy& model, ToyDdp& ddp, Optimizer& optimizer, bool clips) 
   for (int to = 0; to < world().size(); ++to) optimizer.consolidate_state_dict(to);
   for (size_t p = 0; p < expected.parameters.size(); ++p) {
     const at::Tensor found = model->parameters()[p];
-    CHECK_TRUE(is_close(found, expected.parameters[p]));
-    for (const at::Tensor& theirs : world().all_gather(found.detach())) CHECK_TRUE(theirs.equal(found));
+    CHECK_CLOSE(found, expected.parameters[p], 1e-5, 1.0000000000000002e-6);
+    for (const at::Tensor& theirs : world().all_gather(found.detach())) CHECK_EQUAL(theirs, found);
     const auto& state = *optimizer.state_dict().state().at(found.unsafeGetTensorImpl());
-    CHECK_TRUE(is_close(dynamic_cast<const torch::optim::AdamWParamState&>(state).exp_avg(),
-                        expected.states[p], 1e-4));
+    CHECK_CLOSE(dynamic_cast<const torch::optim::AdamWParamState&>(state).exp_avg(), expected.states[p], 1e-4,
+                1e-5);
   }
   // Afterwards all is as before, also where the loop's last zero_grad() was another rank's.
   if (world().rank() == world().size() - 1) optimizer.zero_grad();
@@ -79,7 +79,7 @@ void trains_unevenly(Toy& model, ToyDdp& ddp, Optimizer& optimizer, bool clips) 
   optimizer.step();
   for (const at::Tensor& parameter : model->parameters()) {
     const auto all = world().all_gather(parameter.detach());
-    for (const at::Tensor& theirs : all) CHECK_TRUE(theirs.equal(all[0]));
+    for (const at::Tensor& theirs : all) CHECK_EQUAL(theirs, all[0]);
   }
   optimizer.zero_grad();
 }
@@ -144,7 +144,7 @@ TEST(Zero, ZeroUnderJoinWithUnusedParameters) {
     expected.step();
   }
   for (size_t p = 0; p < model->parameters().size(); ++p) {
-    CHECK_TRUE(is_close(model->parameters()[p], alone->parameters()[p]));
+    CHECK_CLOSE(model->parameters()[p], alone->parameters()[p], 1e-5, 1.0000000000000002e-6);
   }
 }
 

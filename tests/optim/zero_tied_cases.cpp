@@ -47,7 +47,7 @@ void train(Ddp& ddp, torch::optim::Optimizer& optimizer, int from, int to) {
 
 void check_same_weights(const TiedNet& a, const TiedNet& b) {
   const auto of_a = parameters(a), of_b = parameters(b);
-  for (size_t p = 0; p < of_a.size(); ++p) CHECK_TRUE(at::equal(of_a[p], of_b[p]));
+  for (size_t p = 0; p < of_a.size(); ++p) CHECK_EQUAL(of_a[p], of_b[p]);
 }
 
 /// The divided optimizer over LibTorch's list beside the whole one over ours, to the bit; its state goes to a
@@ -56,7 +56,8 @@ template <class OptimizerT, class Plain, class Options>
 void check_divided(const Options& options, bool view) {
   TiedNet net = make_net(), whole_net = make_net();
   DistributedDataParallel ddp(net), whole_ddp(whole_net);
-  CHECK_TRUE(ddp.parameters().size() == 4 && net->parameters().size() == 5);
+  CHECK_TRUE(ddp.parameters().size() == 4);
+  CHECK_TRUE(net->parameters().size() == 5);
   ZeroRedundancyOptimizer<OptimizerT> zero(net->parameters(), options, {.parameters_as_bucket_view = view});
   OptimizerT whole(parameters(whole_ddp), options);
   train(ddp, zero, 0, 3);
@@ -65,8 +66,9 @@ void check_divided(const Options& options, bool view) {
 
   for (int rank = 0; rank < world().size(); ++rank) zero.consolidate_state_dict(rank);
   const StateDict expected = optimizer_state_dict(whole), found = optimizer_state_dict(zero.state_dict());
-  CHECK_TRUE(expected.scalars == found.scalars && expected.tensors.size() == found.tensors.size());
-  for (const auto& [name, tensor] : expected.tensors) CHECK_TRUE(at::equal(tensor, found.tensors.at(name)));
+  CHECK_TRUE(expected.scalars == found.scalars);
+  CHECK_TRUE(expected.tensors.size() == found.tensors.size());
+  for (const auto& [name, tensor] : expected.tensors) CHECK_EQUAL(tensor, found.tensors.at(name));
 
   for (const bool repeats : {false, true}) {
     TiedNet next = make_net();
@@ -82,8 +84,9 @@ void check_divided(const Options& options, bool view) {
     load_optimizer_state_dict(by_parts, {expected});
     for (auto* loaded : {&by_value, &by_file, &by_parts}) {
       const StateDict part = optimizer_state_dict(*loaded), own = optimizer_state_dict(zero);
-      CHECK_TRUE(part.scalars == own.scalars && part.tensors.size() == own.tensors.size());
-      for (const auto& [name, tensor] : own.tensors) CHECK_TRUE(at::equal(tensor, part.tensors.at(name)));
+      CHECK_TRUE(part.scalars == own.scalars);
+      CHECK_TRUE(part.tensors.size() == own.tensors.size());
+      for (const auto& [name, tensor] : own.tensors) CHECK_EQUAL(tensor, part.tensors.at(name));
     }
   }
 }

@@ -32,11 +32,13 @@ TEST(DdpCompression, PowerSGDOfALowRankGradientIsExact) {
       (ddp(x) * v).sum().backward();
       at::Tensor mean_v = at::zeros({32});
       for (int r = 0; r < world().size(); ++r) mean_v += wave({32}, 50 + r) / world().size();
-      CHECK_TRUE(is_close(model->weight.grad(), at::outer(mean_v, x[0]), 1e-4));
+      CHECK_CLOSE(model->weight.grad(), at::outer(mean_v, x[0]), 1e-4, 1e-5);
     }
     const auto stats = state->compression_stats();
-    CHECK_TRUE(stats.numel_before_compression == 3 * 32 * 32 && stats.numel_after_compression == 3 * 64);
-    CHECK_TRUE(std::abs(stats.compress_rate - 16) < 1e-9 && state->iter == 5);
+    CHECK_TRUE(stats.numel_before_compression == 3 * 32 * 32);
+    CHECK_TRUE(stats.numel_after_compression == 3 * 64);
+    CHECK_TRUE(std::abs(stats.compress_rate - 16) < 1e-9);
+    CHECK_TRUE(state->iter == 5);
   }
 }
 
@@ -67,7 +69,7 @@ TEST(DdpCompression, PowerSGDResumesInANewWrapper) {
       }
       results.push_back(model->parameters());
     }
-    for (size_t p = 0; p < results[0].size(); ++p) CHECK_TRUE(is_close(results[0][p], results[1][p], 1e-6));
+    for (size_t p = 0; p < results[0].size(); ++p) CHECK_CLOSE(results[0][p], results[1][p], 1e-6, 1e-7);
   }
 }
 
@@ -86,7 +88,9 @@ TEST(DdpCompression, PowerSGDStateIsSaved) {
         const PowerSGDState::StateDict saved = state->state_dict();
         *state = PowerSGDState();
         state->load_state_dict(saved);
-        CHECK_TRUE(state->iter == 4 && state->options.random_seed == 7 && !state->errors.empty());
+        CHECK_TRUE(state->iter == 4);
+        CHECK_TRUE(state->options.random_seed == 7);
+        CHECK_TRUE(!state->errors.empty());
       }
       optimizer.zero_grad();
       toy_loss(ddp, step, world().rank()).backward();
@@ -94,7 +98,7 @@ TEST(DdpCompression, PowerSGDStateIsSaved) {
     }
     results.push_back(model->parameters());
   }
-  for (size_t p = 0; p < results[0].size(); ++p) CHECK_TRUE(results[0][p].equal(results[1][p]));
+  for (size_t p = 0; p < results[0].size(); ++p) CHECK_EQUAL(results[0][p], results[1][p]);
   PowerSGDState state;
   auto incomplete = state.state_dict();
   incomplete.erase("draws");
@@ -133,8 +137,8 @@ TEST(DdpCompression, AdasumAgainstItsFormula) {
     }
     for (size_t p = 0; p < 4; ++p) {
       const at::Tensor& found = model->parameters()[p].grad();
-      CHECK_TRUE(is_close(found, adasum_of(by_parameter[p], 0, by_parameter[p].size())));
-      for (const at::Tensor& theirs : world().all_gather(found)) CHECK_TRUE(theirs.equal(found));
+      CHECK_CLOSE(found, adasum_of(by_parameter[p], 0, by_parameter[p].size()), 1e-5, 1e-6);
+      for (const at::Tensor& theirs : world().all_gather(found)) CHECK_EQUAL(theirs, found);
     }
   }
 }
@@ -176,8 +180,9 @@ TEST(DdpCompression, ModelAveraging) {
     used.mutable_grad() = at::zeros({3});
     averager.average_parameters({used, unused});
     const bool averages = step == 2 || step == 4;
-    CHECK_TRUE(is_close(used, at::full({3}, 10.0 * step + (averages ? mean : world().rank()))));
-    CHECK_TRUE(is_close(unused, at::full({2}, 10.0 * step + world().rank())));
+    CHECK_CLOSE(used, at::full({3}, 10.0 * step + (averages ? mean : world().rank())), 1e-5,
+                1e-6);
+    CHECK_CLOSE(unused, at::full({2}, 10.0 * step + world().rank()), 1e-5, 1e-6);
   }
   CHECK_TRUE(averager.step == 6);
 }
@@ -213,7 +218,7 @@ TEST(DdpCompression, BackwardPassesPerStep) {
       if (micro == 0) {
         alone->zero_grad();
         toy_loss(alone, 3 * step, rank).backward();
-        CHECK_TRUE(is_close(model->net1->weight.grad(), alone->net1->weight.grad()));
+        CHECK_CLOSE(model->net1->weight.grad(), alone->net1->weight.grad(), 1e-5, 1e-6);
       }
     }
     check_gradients(*model, average_gradients(*alone, [&](int r) {

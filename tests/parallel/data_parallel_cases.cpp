@@ -67,9 +67,9 @@ void train(M& model, const std::function<void(int)>& step) {
 template <class M>
 void check_same_bits(const M& a, const M& b) {
   for (size_t p = 0; p < a->parameters().size(); ++p) {
-    CHECK_TRUE(a->parameters()[p].equal(b->parameters()[p]));
+    CHECK_EQUAL(a->parameters()[p], b->parameters()[p]);
   }
-  for (size_t p = 0; p < a->buffers().size(); ++p) CHECK_TRUE(a->buffers()[p].equal(b->buffers()[p]));
+  for (size_t p = 0; p < a->buffers().size(); ++p) CHECK_EQUAL(a->buffers()[p], b->buffers()[p]);
 }
 
 TEST(DataParallel, BertHasTheBitsOfDdp) {
@@ -109,7 +109,7 @@ TEST(DataParallel, BertHasTheBitsOfDdp) {
     check_same_bits(distributed, gathered);
   } else {
     for (size_t p = 0; p < gathered->parameters().size(); ++p) {
-      CHECK_TRUE(gathered->parameters()[p].allclose(distributed->parameters()[p], 1e-3, 1e-4));
+      CHECK_CLOSE(gathered->parameters()[p], distributed->parameters()[p], 1e-3, 1e-4);
     }
   }
 }
@@ -137,11 +137,11 @@ TEST(DataParallel, ResNetHasTheBitsOfDdp) {
       [](auto& logits, auto& target) { return at::cross_entropy_loss(logits, target); });
   train(replicated, [&](int s) { criterion(parallel, labels(s, rows), images(s)).backward(); });
   for (size_t p = 0; p < distributed->parameters().size(); ++p) {
-    CHECK_TRUE(distributed->parameters()[p].equal(replicated->parameters()[p]));
+    CHECK_EQUAL(distributed->parameters()[p], replicated->parameters()[p]);
   }
   if (world.rank() != 0) return;  // its batch normalisation's statistics are those that others take over
   for (size_t b = 0; b < distributed->buffers().size(); ++b) {
-    CHECK_TRUE(distributed->buffers()[b].equal(replicated->buffers()[b]));
+    CHECK_EQUAL(distributed->buffers()[b], replicated->buffers()[b]);
   }
 }
 

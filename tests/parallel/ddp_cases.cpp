@@ -33,7 +33,7 @@ TEST(Ddp, BucketSizeDoesNotChangeTheBits) {
   const auto expected = train(25, world);
   for (const double cap : {25.0, 0.0001, 0.0005, 1.0 / 1024, 1.0, std::numeric_limits<double>::infinity()}) {
     const auto found = train(cap, world);
-    for (size_t i = 0; i < expected.size(); ++i) CHECK_TRUE(expected[i].equal(found[i]));
+    for (size_t i = 0; i < expected.size(); ++i) CHECK_EQUAL(expected[i], found[i]);
   }
 }
 
@@ -60,7 +60,7 @@ TEST(Ddp, GradientsLiveInTheBuckets) {
   // Accumulated by the user: the sum of both passes' averages.
   const at::Tensor once = model->net1->weight.grad().clone();
   backward();
-  CHECK_TRUE(model->net1->weight.grad().allclose(once * 2, 1e-5, 1e-7));
+  CHECK_CLOSE(model->net1->weight.grad(), once * 2, 1e-5, 1e-7);
 }
 
 TEST(Ddp, NoGradArmsNothing) {
@@ -76,7 +76,7 @@ TEST(Ddp, NoGradArmsNothing) {
   model->zero_grad();
   ddp(batch_input(0, world.rank())).sum().backward();
   const auto gathered = world.all_gather(model->net1->weight.grad());
-  for (const auto& gradient : gathered) CHECK_TRUE(gradient.equal(gathered[0]));
+  for (const auto& gradient : gathered) CHECK_EQUAL(gradient, gathered[0]);
 }
 
 TEST(Ddp, DifferentModulesAreRefused) {
@@ -114,8 +114,7 @@ TEST(Ddp, BuffersFollowRank0) {
   const auto gathered = world.all_gather(model->running_mean);
   const at::Tensor start = (gathered[0] - 0.1 * wave({8, 3}, 0).mean(0)) / 0.9;
   for (int r = 0; r < world.size(); ++r) {
-    CHECK_TRUE(
-        gathered[static_cast<size_t>(r)].allclose(start * 0.9 + 0.1 * wave({8, 3}, r).mean(0), 1e-4, 1e-6));
+    CHECK_CLOSE(gathered[static_cast<size_t>(r)], start * 0.9 + 0.1 * wave({8, 3}, r).mean(0), 1e-4, 1e-6);
   }
 }
 

@@ -144,7 +144,7 @@ void fail_steps(const DistributedDataParallelOptions& options, bool is_synchroni
     for (const at::Tensor& parameter : model->parameters()) {
       CHECK_TRUE(!parameter.grad().defined() || parameter.grad().equal(at::zeros_like(parameter)));
     }
-    for (size_t i = 0; i < buffers.size(); ++i) CHECK_TRUE(model->buffers()[i].equal(buffers[i]));
+    for (size_t i = 0; i < buffers.size(); ++i) CHECK_EQUAL(model->buffers()[i], buffers[i]);
     const at::Tensor one = at::ones({1});
     world().all_reduce(one);
     CHECK_TRUE(one.item<int>() == world().size());
@@ -210,12 +210,14 @@ TEST(FailedSteps, PostLocalSgdGoesBack) {
           });
         },
         "on purpose");
-    CHECK_TRUE(state->iter == step && averager.step == step);
+    CHECK_TRUE(state->iter == step);
+    CHECK_TRUE(averager.step == step);
     lockstep::step(world(), [&] {
       run_normed(ddp, step, Spot::nowhere);
       averager.average_parameters({parameter});
     });
-    CHECK_TRUE(state->iter == step + 1 && averager.step == step + 1);
+    CHECK_TRUE(state->iter == step + 1);
+    CHECK_TRUE(averager.step == step + 1);
   }
 }
 
@@ -305,7 +307,7 @@ TEST(FailedSteps, LogicalRanksGoBack) {
             for (const at::Tensor& parameter : model->parameters()) {
               CHECK_TRUE(!parameter.grad().defined() || parameter.grad().equal(at::zeros_like(parameter)));
             }
-            for (size_t i = 0; i < buffers.size(); ++i) CHECK_TRUE(model->buffers()[i].equal(buffers[i]));
+            for (size_t i = 0; i < buffers.size(); ++i) CHECK_EQUAL(model->buffers()[i], buffers[i]);
             continue;
           }
           run_step(ranks, ddp, step, false);

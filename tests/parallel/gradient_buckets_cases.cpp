@@ -42,7 +42,7 @@ TEST(DdpGradients, SeveralDtypes) {
       const auto named = model->named_parameters();
       for (size_t p = 0; p < expected.size(); ++p) {
         const double tolerance = named[p].value().scalar_type() == at::kBFloat16 ? 2e-2 : 1e-5;
-        CHECK_TRUE(named[p].value().grad().allclose(expected[p], tolerance, tolerance / 10));
+        CHECK_CLOSE(named[p].value().grad(), expected[p], tolerance, tolerance / 10);
       }
     }
   }
@@ -79,9 +79,10 @@ TEST(DdpGradients, SparseGradients) {
     ddp(ids(own), uses_extra(own)).sum().backward();
     CHECK_TRUE(model->words->weight.grad().is_sparse());
     CHECK_TRUE(model->extra->weight.grad().defined() == (step < 2));
-    CHECK_TRUE(is_close(model->words->weight.grad().to_dense(), expected[0]));
-    if (step < 2) CHECK_TRUE(is_close(model->extra->weight.grad().to_dense(), expected[1]));
-    CHECK_TRUE(is_close(model->out->weight.grad(), expected[2]));
+    CHECK_CLOSE(model->words->weight.grad().to_dense(), expected[0], 1e-5, 1.0000000000000002e-6);
+    if (step < 2)
+      CHECK_CLOSE(model->extra->weight.grad().to_dense(), expected[1], 1e-5, 1.0000000000000002e-6);
+    CHECK_CLOSE(model->out->weight.grad(), expected[2], 1e-5, 1.0000000000000002e-6);
   }
   // Accumulated.
   model->zero_grad();
@@ -177,7 +178,7 @@ TEST(DdpGradients, GradientsBesideTheBuckets) {
   const auto once = expected_toy_gradients(2);
   toy_loss(ddp, 2, own).backward();
   CHECK_TRUE(model->net1->weight.grad().const_data_ptr() == place);
-  CHECK_TRUE(is_close(model->net1->weight.grad(), once[0] * 2));
+  CHECK_CLOSE(model->net1->weight.grad(), once[0] * 2, 1e-5, 1.0000000000000002e-6);
 }
 
 TEST(DdpGradients, ZeroGradKeepsTheViews) {
@@ -250,7 +251,7 @@ TEST(DdpGradients, IgnoredParametersAndOptions) {
   CHECK_TRUE(ddp.logging_data().bucket_cap_bytes == 1 << 20);
   CHECK_TRUE(model->net2->bias[0].item<int>() == own);  // not copied from rank 0 either
   ddp(batch_input(0, own)).sum().backward();
-  CHECK_TRUE(is_close(model->net2->bias.grad(), at::full({5}, 20.0)));
+  CHECK_CLOSE(model->net2->bias.grad(), at::full({5}, 20.0), 1e-5, 1.0000000000000002e-6);
   CHECK_TRUE(ddp.logging_data().num_parameter_tensors == 3);
   check_throws<ValueError>(
       [&] { DistributedDataParallel wrong(model, {.parameters_and_buffers_to_ignore = {"net3.bias"}}); },

@@ -139,7 +139,7 @@ TEST(Groups, SyncBatchNormBesideUnusedParameters) {
     model->zero_grad();
     ddp(choice_input(step, own), uses_extra(step, own)).square().sum().backward();
     for (const at::Tensor& all : world().all_gather(model->in->weight.grad())) {
-      CHECK_TRUE(all.equal(model->in->weight.grad()));
+      CHECK_EQUAL(all, model->in->weight.grad());
     }
   }
 }
@@ -194,8 +194,8 @@ void train_contrastive(DistributedDataParallel<Contrastive>& ddp) {
     const auto expected =
         torch::autograd::grad({sum / size}, {model->in->weight, model->choice->body->weight});
     ddp(choice_input(step, own), uses_extra(step, own)).square().sum().backward();
-    CHECK_TRUE(is_close(model->in->weight.grad(), expected[0], 1e-4));
-    CHECK_TRUE(is_close(model->choice->body->weight.grad(), expected[1], 1e-4));
+    CHECK_CLOSE(model->in->weight.grad(), expected[0], 1e-4, 1e-5);
+    CHECK_CLOSE(model->choice->body->weight.grad(), expected[1], 1e-4, 1e-5);
   }
 }
 
@@ -231,7 +231,7 @@ TEST(Groups, ADividedOptimizerBesideACollectiveInsideTheGraph) {
     optimizer.step();
   }
   for (size_t p = 0; p < plain->parameters().size(); ++p) {
-    CHECK_TRUE(is_close(model->parameters()[p], plain->parameters()[p]));
+    CHECK_CLOSE(model->parameters()[p], plain->parameters()[p], 1e-5, 1.0000000000000002e-6);
   }
 }
 
@@ -255,7 +255,7 @@ TEST(Groups, JoinAndUseThatDependsOnTheRank) {
   for (const auto& model : {one, two}) {
     for (const at::Tensor& parameter : model->parameters()) {
       for (const at::Tensor& theirs : world().all_gather(parameter.detach())) {
-        CHECK_TRUE(theirs.equal(parameter));
+        CHECK_EQUAL(theirs, parameter);
       }
     }
   }

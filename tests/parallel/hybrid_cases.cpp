@@ -172,8 +172,8 @@ TEST(Hybrid, InLowPrecision) {
       model->zero_grad();
       ddp(hybrid_rows(step, own)).to(at::kDouble).square().sum().backward();
       for (const auto& item : model->named_parameters()) {
-        CHECK_TRUE(item.value().scalar_type() == at::kFloat &&
-                   item.value().grad().scalar_type() == at::kFloat);
+        CHECK_TRUE(item.value().scalar_type() == at::kFloat);
+        CHECK_TRUE(item.value().grad().scalar_type() == at::kFloat);
       }
       check_hybrid(*model, wanted, 0.05);
     }

@@ -53,13 +53,13 @@ void join_with_uneven_inputs(int fewest) {
         expected.step();
       }
       for (size_t p = 0; p < 4; ++p) {
-        CHECK_TRUE(is_close(model->parameters()[p], alone->parameters()[p]));
+        CHECK_CLOSE(model->parameters()[p], alone->parameters()[p], 1e-5, 1.0000000000000002e-6);
       }
       CHECK_TRUE(is_same_everywhere(*model));
       // Afterwards all is as before.
       model->zero_grad();
       ddp(batch_input(0, own)).sum().backward();
-      CHECK_TRUE(is_close(model->net2->bias.grad(), at::full({5}, 20.0)));
+      CHECK_CLOSE(model->net2->bias.grad(), at::full({5}, 20.0), 1e-5, 1.0000000000000002e-6);
     }
   }
 }
@@ -104,9 +104,10 @@ void join_two_models(bool listed_first) {
       optimize_b.step();
     }
   });
-  CHECK_TRUE(is_same_everywhere(*one) && is_same_everywhere(*two));
+  CHECK_TRUE(is_same_everywhere(*one));
+  CHECK_TRUE(is_same_everywhere(*two));
   const auto means = world().all_gather(one->norm->running_mean);
-  for (const at::Tensor& mean : means) CHECK_TRUE(mean.equal(means[0]));
+  for (const at::Tensor& mean : means) CHECK_EQUAL(mean, means[0]);
   CHECK_TRUE(one->norm->num_batches_tracked.item<int64_t>() == 6 * size);
 }
 
@@ -163,7 +164,7 @@ TEST(Join, SyncBatchNormStopsAtTheFirstRankThatRunsOut) {
   model->zero_grad();
   ddp(batch_input(0, own)).square().sum().backward();
   for (const at::Tensor& theirs : world().all_gather(model->out->weight.grad())) {
-    CHECK_TRUE(theirs.equal(model->out->weight.grad()));
+    CHECK_EQUAL(theirs, model->out->weight.grad());
   }
 }
 
@@ -205,7 +206,7 @@ TEST(Join, AnExceptionUnderJoin) {
   check_throws<ValueError>([] { join({}, [] {}); }, "at least one model");
   model->zero_grad();
   ddp(batch_input(0, own)).sum().backward();
-  CHECK_TRUE(is_close(model->net2->bias.grad(), at::full({5}, 20.0)));
+  CHECK_CLOSE(model->net2->bias.grad(), at::full({5}, 20.0), 1e-5, 1.0000000000000002e-6);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ void check_same_bits(const Train& train) {
   const std::vector<at::Tensor> expected = train(25);
   for (const double cap : {25.0, 1.0 / 1024, 1.0, std::numeric_limits<double>::infinity()}) {
     const std::vector<at::Tensor> found = train(cap);
-    for (size_t i = 0; i < expected.size(); ++i) CHECK_TRUE(expected[i].equal(found[i]));
+    for (size_t i = 0; i < expected.size(); ++i) CHECK_EQUAL(expected[i], found[i]);
   }
 }
 

@@ -57,7 +57,8 @@ std::vector<at::Tensor> average_of(const std::vector<std::vector<at::Tensor>>& a
 
 void check_full_precision(const Toy& model, const std::vector<at::Tensor>& before) {
   for (size_t p = 0; p < 4; ++p) {
-    CHECK_TRUE(model->parameters()[p].scalar_type() == at::kFloat && model->parameters()[p].equal(before[p]));
+    CHECK_TRUE(model->parameters()[p].scalar_type() == at::kFloat);
+    CHECK_EQUAL(model->parameters()[p], before[p]);
     CHECK_TRUE(!model->parameters()[p].grad().defined() ||
                model->parameters()[p].grad().scalar_type() == at::kFloat);
   }
@@ -116,7 +117,7 @@ TEST(MixedPrecision, MixedPrecisionAccumulatesInFull) {
       low_loss(ddp, 0, own).backward();
     }
     check_full_precision(model, before);
-    CHECK_TRUE(is_close(model->net1->weight.grad(), first[static_cast<size_t>(own)][0]));
+    CHECK_CLOSE(model->net1->weight.grad(), first[static_cast<size_t>(own)][0], 1e-5, 1.0000000000000002e-6);
     low_loss(ddp, 1, own).backward();
     auto expected = average_of(first);
     const auto more = average_of(second);
@@ -134,7 +135,7 @@ TEST(MixedPrecision, MixedPrecisionOutsideTraining) {
   {
     // Between a forward and its backward.
     const torch::NoGradGuard no_grad;
-    CHECK_TRUE(ddp(batch_input(0, own)).equal(output));
+    CHECK_EQUAL(ddp(batch_input(0, own)), output);
   }
   output.sum().backward();
   check_full_precision(model, before);
@@ -313,15 +314,16 @@ TEST(MixedPrecision, MixedPrecisionWithTwoForwardsBeforeTheirBackwards) {
     found.emplace_back();
     for (const at::Tensor& parameter : model->parameters()) found.back().push_back(parameter.grad().clone());
   }
-  for (size_t p = 0; p < found[0].size(); ++p) CHECK_TRUE(is_close(found[0][p], found[1][p], 0.02));
+  for (size_t p = 0; p < found[0].size(); ++p) CHECK_CLOSE(found[0][p], found[1][p], 0.02, 0.002);
 }
 
 TEST(MixedPrecision, MixedPrecisionOfBuffersAndReduction) {
   torch::nn::BatchNorm1d norm(3);
   DistributedDataParallel low_buffers(norm,
                                       {.mixed_precision = MixedPrecision{.buffer_dtype = at::kBFloat16}});
-  CHECK_TRUE(norm->running_mean.scalar_type() == at::kBFloat16 && norm->weight.scalar_type() == at::kFloat &&
-             norm->num_batches_tracked.scalar_type() == at::kLong);
+  CHECK_TRUE(norm->running_mean.scalar_type() == at::kBFloat16);
+  CHECK_TRUE(norm->weight.scalar_type() == at::kFloat);
+  CHECK_TRUE(norm->num_batches_tracked.scalar_type() == at::kLong);
   // Only the reduction: as bf16_compress_hook, but divided after the sum.
   Toy model, hooked;
   DistributedDataParallel ddp(model, {.mixed_precision = MixedPrecision{.reduce_dtype = at::kBFloat16}});
@@ -332,8 +334,8 @@ TEST(MixedPrecision, MixedPrecisionOfBuffersAndReduction) {
   toy_loss(with_hook, 0, world().rank()).backward();
   for (size_t p = 0; p < 4; ++p) {
     const at::Tensor& gradient = model->parameters()[p].grad();
-    CHECK_TRUE(gradient.to(at::kBFloat16).to(at::kFloat).equal(gradient));
-    CHECK_TRUE(is_close(gradient, hooked->parameters()[p].grad(), 0.02));
+    CHECK_EQUAL(gradient.to(at::kBFloat16).to(at::kFloat), gradient);
+    CHECK_CLOSE(gradient, hooked->parameters()[p].grad(), 0.02, 0.002);
   }
   check_throws<Error>([&] { ddp.register_comm_hook(std::nullopt, allreduce_hook); }, "can be called once");
 }
@@ -355,7 +357,7 @@ TEST(MixedPrecision, ComplexGradientsStayComplex) {
   Spectral model;
   DistributedDataParallel ddp(model, {.mixed_precision = MixedPrecision{.reduce_dtype = at::kBFloat16}});
   ddp(batch_input(0, world().rank())).backward();
-  CHECK_TRUE(model->phase.grad().resolve_conj().allclose(2 * model->phase.detach(), 1e-5, 1e-6));
+  CHECK_CLOSE(model->phase.grad().resolve_conj(), 2 * model->phase.detach(), 1e-5, 1e-6);
 }
 
 }  // namespace

@@ -69,7 +69,8 @@ void averages_odd_gradients(const char* what, const State& state, Hook hook, Tol
       for (const auto& item : model->named_parameters()) {
         const at::Tensor& parameter = item.value();
         const at::Tensor found = parameter.grad();
-        CHECK_TRUE(found.sizes() == parameter.sizes() && found.scalar_type() == parameter.scalar_type());
+        CHECK_TRUE(found.sizes() == parameter.sizes());
+        CHECK_TRUE(found.scalar_type() == parameter.scalar_type());
         if (parameter.numel() == 0) continue;
         at::Tensor expected = at::zeros(parameter.sizes(), at::kDouble);
         for (int r = 0; r < world().size(); ++r) {
@@ -83,7 +84,7 @@ void averages_odd_gradients(const char* what, const State& state, Hook hook, Tol
               fmt::format("{}: the gradient of {} is off by {} in step {}", what, item.key(), error, step));
         }
         for (const at::Tensor& theirs : world().all_gather(found.reshape({-1}))) {
-          CHECK_TRUE(theirs.equal(found.reshape({-1})));
+          CHECK_EQUAL(theirs, found.reshape({-1}));
         }
       }
     }
@@ -126,8 +127,9 @@ TEST(OddHooks, AdasumAndOddGradients) {
     ddp(step, 0).backward();
     for (const auto& item : model->named_parameters()) {
       if (item.value().numel() == 0) continue;
-      CHECK_TRUE(is_close(item.value().grad(), model->gradient(item.key(), step, 0),
-                          item.value().scalar_type() == at::kBFloat16 ? 2e-2 : 1e-5));
+      CHECK_CLOSE(item.value().grad(), model->gradient(item.key(), step, 0),
+                  item.value().scalar_type() == at::kBFloat16 ? 2e-2 : 1e-5,
+                  item.value().scalar_type() == at::kBFloat16 ? 2e-3 : 1e-6);
     }
   }
 }
@@ -208,11 +210,11 @@ TEST(OddHooks, PowerSGDErrorsStayWithTheirParameters) {
   // In another order: the same for each.
   const at::Tensor swapped =
       run_hook(other, at::cat({high, low, at::ones({3})}), {b, a, bias}, {"b", "a", "bias"});
-  CHECK_TRUE(is_close(swapped.narrow(0, 64, 64), found.narrow(0, 0, 64)));
-  CHECK_TRUE(is_close(swapped.narrow(0, 0, 64), found.narrow(0, 64, 64)));
+  CHECK_CLOSE(swapped.narrow(0, 64, 64), found.narrow(0, 0, 64), 1e-5, 1.0000000000000002e-6);
+  CHECK_CLOSE(swapped.narrow(0, 0, 64), found.narrow(0, 64, 64), 1e-5, 1.0000000000000002e-6);
   // Parameters that it has not met have lost nothing.
   const at::Tensor exact = at::cat({low, high, at::ones({3})});
-  CHECK_TRUE(is_close(run_hook(state, exact, {a, b, bias}, {"c", "d", "bias"}), exact, 1e-3));
+  CHECK_CLOSE(run_hook(state, exact, {a, b, bias}, {"c", "d", "bias"}), exact, 1e-3, 0.0001);
 }
 
 template <class Hook>
@@ -253,7 +255,7 @@ TEST(OddHooks, HierarchicalModelAveraging) {
     } else if (step >= 3 && step % 2 == 0 && size > small) {
       mean = rank / small * small + (small - 1) / 2.0;
     }
-    CHECK_TRUE(is_close(parameter, at::full({3}, 10.0 * step + mean)));
+    CHECK_CLOSE(parameter, at::full({3}, 10.0 * step + mean), 1e-5, 1.0000000000000002e-6);
   }
   CHECK_TRUE(averager.step == 13);
   check_throws<ValueError>([] { HierarchicalModelAverager({}); }, "must not be empty");

@@ -45,27 +45,27 @@ TEST(SyncBatchNorm, EqualsBatchNormOverAll) {
             return rows;
           }();
           const auto mine = [&](const at::Tensor& tensor) { return tensor.narrow(0, first, input.size(0)); };
-          CHECK_TRUE(found.allclose(mine(expected), 1e-5, 1e-5));
+          CHECK_CLOSE(found, mine(expected), 1e-5, 1e-5);
           ours->zero_grad();
           whole->zero_grad();
           const at::Tensor weights = wave(all.sizes(), 9);
           (expected.square() * weights).sum().backward();
           (found.square() * mine(weights)).sum().backward();
-          CHECK_TRUE(input.grad().allclose(mine(all.grad()), 1e-4, 1e-5));
+          CHECK_CLOSE(input.grad(), mine(all.grad()), 1e-4, 1e-5);
           if (affine) {
             world().all_reduce(ours->weight.grad());
             world().all_reduce(ours->bias.grad());
-            CHECK_TRUE(ours->weight.grad().allclose(whole->weight.grad(), 1e-5, 1e-5));
-            CHECK_TRUE(ours->bias.grad().allclose(whole->bias.grad(), 1e-5, 1e-5));
+            CHECK_CLOSE(ours->weight.grad(), whole->weight.grad(), 1e-5, 1e-5);
+            CHECK_CLOSE(ours->bias.grad(), whole->bias.grad(), 1e-5, 1e-5);
           }
-          CHECK_TRUE(is_close(ours->running_mean, whole->running_mean));
-          CHECK_TRUE(is_close(ours->running_var, whole->running_var));
+          CHECK_CLOSE(ours->running_mean, whole->running_mean, 1e-5, 1.0000000000000002e-6);
+          CHECK_CLOSE(ours->running_var, whole->running_var, 1e-5, 1.0000000000000002e-6);
         }
         // eval: running statistics, and nothing collective.
         ours->eval();
         whole->eval();
         const at::Tensor input = input_of(0, rest, false);
-        if (own == 0) CHECK_TRUE(ours->forward(input).allclose(whole->forward(input), 1e-5, 1e-5));
+        if (own == 0) CHECK_CLOSE(ours->forward(input), whole->forward(input), 1e-5, 1e-5);
       }
     }
   }
@@ -92,7 +92,8 @@ TEST(SyncBatchNorm, ConvertedModelUnderDdp) {
   const auto keys = model->named_parameters().keys();
   convert_sync_batchnorm(model);
   CHECK_TRUE(model->named_parameters()["body.1.weight"].is_same(weight));
-  CHECK_TRUE(model->named_parameters().keys() == keys && model->named_buffers().size() == 6);
+  CHECK_TRUE(model->named_parameters().keys() == keys);
+  CHECK_TRUE(model->named_buffers().size() == 6);
   CHECK_TRUE(model->norm->process_group().has_value());
   DistributedDataParallel ddp(model);
   for (int step = 0; step < 3; ++step) {
@@ -110,10 +111,10 @@ TEST(SyncBatchNorm, ConvertedModelUnderDdp) {
     loss(ddp(input(own))).backward();
     const auto expected = whole->named_parameters();
     for (const auto& item : model->named_parameters()) {
-      CHECK_TRUE(item.value().grad().allclose(expected[item.key()].grad(), 1e-4, 1e-5));
+      CHECK_CLOSE(item.value().grad(), expected[item.key()].grad(), 1e-4, 1e-5);
     }
     for (const auto& item : model->named_buffers()) {
-      CHECK_TRUE(is_close(item.value(), whole->named_buffers()[item.key()]));
+      CHECK_CLOSE(item.value(), whole->named_buffers()[item.key()], 1e-5, 1.0000000000000002e-6);
     }
   }
 }
@@ -166,8 +167,8 @@ TEST(SyncBatchNorm, StatisticsOfHalfPrecisionAreNotRounded) {
   for (int r = 0; r < world().size(); ++r) parts.push_back((wave({8, 3, 5}, r) + 3.0).to(at::kBFloat16));
   ours->forward(parts[static_cast<size_t>(world().rank())]);
   whole->forward(at::cat(parts).to(at::kFloat));
-  CHECK_TRUE(ours->running_mean.allclose(whole->running_mean, 0, 1e-5));
-  CHECK_TRUE(ours->running_var.allclose(whole->running_var, 1e-4, 1e-6));
+  CHECK_CLOSE(ours->running_mean, whole->running_mean, 0, 1e-5);
+  CHECK_CLOSE(ours->running_var, whole->running_var, 1e-4, 1e-6);
 }
 
 }  // namespace

@@ -22,11 +22,14 @@ TEST(Wrapper, FeelsLikeTheModule) {
   Toy model;
   DistributedDataParallel ddp(model);
   CHECK_TRUE(ddp->net1->weight.is_same(model->net1->weight));
-  CHECK_TRUE(ddp.parameters().size() == 4 && ddp.parameters()[0].is_same(model->net1->weight));
+  CHECK_TRUE(ddp.parameters().size() == 4);
+  CHECK_TRUE(ddp.parameters()[0].is_same(model->net1->weight));
   CHECK_TRUE(ddp.named_parameters().keys() == model->named_parameters().keys());
-  CHECK_TRUE(ddp.named_buffers().is_empty() && ddp.buffers().empty());
+  CHECK_TRUE(ddp.named_buffers().is_empty());
+  CHECK_TRUE(ddp.buffers().empty());
   ddp.eval();
-  CHECK_TRUE(!model->is_training() && !ddp.is_training());
+  CHECK_TRUE(!model->is_training());
+  CHECK_TRUE(!ddp.is_training());
   ddp.train();
   CHECK_TRUE(model->net2->is_training());
   toy_loss(ddp, 0, own).backward();
@@ -41,7 +44,7 @@ TEST(Wrapper, FeelsLikeTheModule) {
     for (at::Tensor& parameter : bare->parameters()) parameter.zero_();
   }
   torch::load(bare, file);
-  CHECK_TRUE(bare->net2->weight.equal(model->net2->weight));
+  CHECK_EQUAL(bare->net2->weight, model->net2->weight);
   {
     const torch::NoGradGuard no_grad;
     bare->net2->weight.fill_(3);
@@ -49,7 +52,7 @@ TEST(Wrapper, FeelsLikeTheModule) {
   std::stringstream other;
   torch::save(bare, other);
   torch::load(ddp, other);
-  CHECK_TRUE(model->net2->weight.equal(bare->net2->weight));
+  CHECK_EQUAL(model->net2->weight, bare->net2->weight);
   torch::nn::AnyModule any(Toy{});
   DistributedDataParallel of_any(any);
   CHECK_TRUE(of_any->named_parameters().size() == 4);
@@ -81,7 +84,7 @@ TEST(Wrapper, GuardsAgainstAveragingMoveAndNest) {
       guard.reset();
     }
     backward();
-    if (micro == 2) CHECK_TRUE(at::allclose(weight.grad(), 3 * local));
+    if (micro == 2) CHECK_CLOSE(weight.grad(), 3 * local, 1e-5, 1e-8);
   }
   check(0, 4, "in an optional");
   for (int micro = 0; micro < 2; ++micro) {
@@ -130,16 +133,18 @@ TEST(Wrapper, StateIsSavedAndLoaded) {
     for (int step = 0; step < 3; ++step) backward(ddp, step);
     saved = ddp.state_dict();
     order = ddp.logging_data().grad_ready_order;
-    CHECK_TRUE(order.size() == 4 && order[0].starts_with("last"));
+    CHECK_TRUE(order.size() == 4);
+    CHECK_TRUE(order[0].starts_with("last"));
   }
   DistributedDataParallel ddp(model, options);
   ddp.load_state_dict(saved);
   model->zero_grad();
   backward(ddp, 3);  // the second of a step: averages
   for (const at::Tensor& theirs : world().all_gather(model->first->weight.grad())) {
-    CHECK_TRUE(theirs.equal(model->first->weight.grad()));
+    CHECK_EQUAL(theirs, model->first->weight.grad());
   }
-  CHECK_TRUE(ddp.logging_data().grad_ready_order == order && ddp.logging_data().has_rebuilt_buckets);
+  CHECK_TRUE(ddp.logging_data().grad_ready_order == order);
+  CHECK_TRUE(ddp.logging_data().has_rebuilt_buckets);
   CHECK_TRUE(ddp.state_dict().scalars.at("ready_order.first.bias") ==
              saved.scalars.at("ready_order.first.bias"));
   saved.scalars["ready_order.other"] = int64_t{9};
@@ -209,7 +214,7 @@ TEST(Wrapper, OptimizerStateOfOneRankForAll) {
   world().broadcast(parameter.detach());
   parameter.mutable_grad() = at::full({3}, 1.0);
   optimizer.step();
-  for (const at::Tensor& theirs : world().all_gather(parameter.detach())) CHECK_TRUE(theirs.equal(parameter));
+  for (const at::Tensor& theirs : world().all_gather(parameter.detach())) CHECK_EQUAL(theirs, parameter);
   CHECK_TRUE(optimizer.param_groups()[0].options().get_lr() == 0.5);
 }
 
@@ -235,7 +240,7 @@ TEST(Wrapper, JoinInHalfPrecisionRoundsOnce) {
   if (world().rank() == 3) return;
   const auto wide = [&](int rank) { return input(rank).to(at::kFloat); };
   const at::Tensor expected = ((wide(0) + wide(1)) + wide(2)).div(3).to(at::kBFloat16);
-  CHECK_TRUE(found.equal(expected));
+  CHECK_EQUAL(found, expected);
 }
 
 }  // namespace

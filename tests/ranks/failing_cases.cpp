@@ -35,6 +35,22 @@ TEST(Cases, FailInAFunction) {
 
 TEST(Cases, FailOnAllRanks) { EXPECT_TRUE(world().size() == 0); }
 
+TEST(Cases, FailWithTheValues) {
+  SCOPED_CASE("{} of {}", "a check", world().size());
+  CHECK_TRUE(world().size() + 3 == 2);
+}
+
+TEST(Cases, FailWithTheFirstDifference) {
+  const at::Tensor found = at::ones({3, 4});
+  found[1][2] = 2.5;
+  found[2].fill_(3);
+  for (const char* dtype : {"float32"}) {
+    SCOPED_CASE("dtype {}", dtype);
+    CHECK_CLOSE(found, found + 1e-7, 1e-5, 1e-5);
+    CHECK_EQUAL(found, at::ones({3, 4}));
+  }
+}
+
 TEST(Cases, Crash) {
   if (world().rank() == 0) std::raise(SIGSEGV);
   sum();

@@ -11,17 +11,13 @@
 #include <string>
 
 #include "lockstep/comm/init.h"
+#include "tests/ranks/check.h"
 #include "tests/ranks/journal.h"
 
 namespace lockstep::testing {
 
 /// The job, joined anew where the case before has left it.
 World& world();
-
-/// Throws where `condition` is false; unlike ASSERT_TRUE it can stand in any function and thread.
-#define CHECK_TRUE(condition) \
-  if (!(condition))           \
-  throw std::runtime_error(std::string(__FILE__) + ":" + std::to_string(__LINE__) + ": " #condition)
 
 /// At the beginning of a case that has no meaning with every number of ranks or backend. The condition must
 /// have the same value on all ranks. A case that is left out of all runs of its program counts as failed.

@@ -21,15 +21,20 @@ class RunCasesTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertEqual({name.removeprefix("Cases."): case.get("status") for name, case in cases.items()}, {
             "Pass": "run", "FailOnOneRankWhileOthersWait": "fail", "PassAfterAFailure": "run", "FailInAFunction": "fail",
-            "FailOnAllRanks": "fail", "Crash": "fail", "LeaveTheRanksOutOfStep": "fail", "BreakTheirGroupAndLeave": "run",
+            "FailOnAllRanks": "fail", "FailWithTheValues": "fail", "FailWithTheFirstDifference": "fail", "Crash": "fail", "LeaveTheRanksOutOfStep": "fail", "BreakTheirGroupAndLeave": "run",
             "JoinAgain": "run", "AreLeftOut": "left out", "AreSkipped": "skipped", "PassAtTheEnd": "run"})
         causes = {name: case.find("failure").get("message") for name, case in cases.items() if case.get("status") == "fail"}
         for name, cause in {"FailOnOneRankWhileOthersWait": r"^rank 1: .*rank one had enough",
                             "FailInAFunction": r"^rank 1: .*failing_cases\.cpp:\d+: [^$]*no rank 0",
                             "FailOnAllRanks": r"rank [01]: .*failing_cases\.cpp:\d+",
+                            "FailWithTheValues": r"world\(\)\.size\(\) \+ 3 == 2: 5 != 2",
+                            "FailWithTheFirstDifference": r"Float \{ ?3, 4 ?\} differs in 5 of 12 elements, first at \{ ?1, 2 ?\}: "
+                                                          r"2\.5, expected 1",
                             "Crash": r"SIGSEGV", "LeaveTheRanksOutOfStep": r"a case that breaks its group ends with destroy"}.items():
             self.assertRegex(causes[f"Cases.{name}"], cause)
-        self.assertIn("5 cases passed, 5 failed, 1 skipped, 1 left out", done.stdout)
+        self.assertIn("in the case a check of 2", causes["Cases.FailWithTheValues"])
+        self.assertIn("in the case dtype float32", causes["Cases.FailWithTheFirstDifference"])
+        self.assertIn("5 cases passed, 7 failed, 1 skipped, 1 left out", done.stdout)
 
     def test_a_program_that_cannot_start_is_a_failure(self):
         with tempfile.TemporaryDirectory() as folder:

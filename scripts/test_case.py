@@ -1,0 +1,100 @@
+"""scripts/test --case SUITE.NAME: builds and runs cases of C++ tests by name, on their ranks.
+
+The cases are found in the sources, so that only the programs that have them are built. `*` stands for any text. A case of
+several ranks runs under lockrun on each number of ranks for which its program is registered; --ranks chooses one.
+"""
+
+import argparse
+import difflib
+import fnmatch
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CASE = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.MULTILINE)
+PROGRAM = re.compile(r"lockstep_(?:rank_test|rank_program|test)\((\w+)\b([^)]*)\)")
+
+
+def cases():
+    """{case: its source} of all of tests/."""
+    return {f"{suite}.{name}": source for source in sorted((ROOT / "tests").rglob("*.cpp"))
+            for suite, name in CASE.findall(source.read_text())}
+
+
+def programs():
+    """{source: the programs that it is compiled into}."""
+    found = {}
+    for lists in sorted((ROOT / "tests").rglob("CMakeLists.txt")):
+        for name, arguments in PROGRAM.findall(lists.read_text()):
+            for word in arguments.split():
+                if word.endswith(".cpp"):
+                    found.setdefault((lists.parent / word).resolve(), []).append(name)
+    return found
+
+
+def runs(build, targets):
+    """The registered runs of these programs: {name of the test: command}."""
+    shown = subprocess.run(["ctest", "--show-only=json-v1"], cwd=build, stdout=subprocess.PIPE, check=True, text=True)
+    commands = {test["name"]: (test["command"], environment_of(test)) for test in json.loads(shown.stdout)["tests"]
+                if any(word.endswith("run_cases.py") for word in test.get("command", []))}
+    return {name: run for name, run in commands.items() if pathlib.Path(run[0][-1]).name in targets}
+
+
+def environment_of(test):
+    values = next((entry["value"] for entry in test["properties"] if entry["name"] == "ENVIRONMENT"), [])
+    return dict(value.split("=", 1) for value in values)
+
+
+def similar(pattern, known):
+    """Names that share a word with `pattern`, whatever its case, or are spelt nearly so."""
+    words = [word.lower() for word in re.findall(r"\w{3,}", pattern)]
+    shared = [name for name in known if all(word in name.lower() for word in words)]
+    shared = shared or [name for name in known if any(word in name.lower().split(".") for word in words)]
+    return (shared or difflib.get_close_matches(pattern, known, 5, 0.5) or sorted(known))[:8]
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="scripts/test --case", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pattern")
+    parser.add_argument("--preset", default="release")
+    parser.add_argument("--ranks", type=int, help="only with so many ranks (default: all numbers that are registered)")
+    args = parser.parse_args()
+    known = cases()
+    chosen = {name: source for name, source in known.items() if fnmatch.fnmatchcase(name, args.pattern)}
+    if not chosen:
+        sys.exit(f"test: error: no C++ case is called {args.pattern}; did you mean {', '.join(similar(args.pattern, known))}?")
+    of_source = programs()
+    targets = sorted({target for source in chosen.values() for target in of_source.get(source.resolve(), [])})
+    if not targets:
+        sys.exit(f"test: error: {', '.join(chosen)} is in no program that runs by itself; its test starts it")
+    print(f"{', '.join(list(chosen)[:5])}{' ...' if len(chosen) > 5 else ''} in {', '.join(targets)}", flush=True)
+    subprocess.run([ROOT / "scripts/build", args.preset, *targets, "lockrun"], check=True, stdout=sys.stderr)
+    build = ROOT / ("build" if args.preset == "release" else f"build-{args.preset}")
+    passed = failed = 0
+    # A case with parameters is called INSTANCE/SUITE.NAME/NUMBER.
+    chosen_filter = ":".join(text for name in chosen for text in (name, f"{name}/*", f"*/{name}/*"))
+    for name, (command, environment) in runs(build, targets).items():
+        ranks = int(command[command.index("--ranks") + 1]) if "--ranks" in command else None
+        if args.ranks and ranks is not None and ranks != args.ranks:
+            continue
+        where = command.index("--results") + 1
+        command[where] = str(build / "tests/case.xml")
+        command[where + 1:where + 1] = ["--cases", chosen_filter]
+        run = subprocess.run(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
+        print(f"{name}: {run.stdout}", end="", flush=True)
+        counts = re.search(r"^(\d+) cases passed, (\d+) failed", run.stdout, re.MULTILINE)
+        passed += int(counts[1]) if counts else 0
+        failed += int(counts[2]) if counts else 1
+    if passed + failed == 0:
+        sys.exit(f"test: error: no case ran with {args.ranks} ranks" if args.ranks else "test: error: no case ran")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
