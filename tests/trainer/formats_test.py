@@ -69,6 +69,40 @@ class Formats(unittest.TestCase):
             train = self.put("train." + end, self.rows, numbers)
             self.assertEqual(self.losses(train)[0], by_number if numbers else by_name, end)
 
+    def test_fields_of_objects_and_class_names(self):
+        flags = dict(label_names="positive,negative")
+        by_name, _ = self.losses(self.put("plain.csv", self.rows), **flags)
+        nested = self.dir / "nested.jsonl"
+        nested.write_text("".join(json.dumps({"pair": {"en": text, "kind": {"label": label}}}) + "\n" for text, label in self.rows))
+        self.assertEqual(self.losses(nested, text_column="pair.en", label_column="pair.kind.label", **flags)[0], by_name)
+        label = {"names": ["negative", "positive"], "_type": "ClassLabel"}
+        numbers = [label["names"].index(name) for _, name in self.rows]
+        table = pa.table({"text": [text for text, _ in self.rows], "label": numbers})
+        table = table.replace_schema_metadata({b"huggingface": json.dumps({"info": {"features": {"label": label}}}).encode()})
+        named, unnamed = self.dir / "named.parquet", self.dir / "unnamed.parquet"
+        pa.parquet.write_table(table, named)
+        pa.parquet.write_table(table.replace_schema_metadata(None), unnamed)
+        for train, wanted, more in ((named, label["names"], {}), (named, label["names"], {"data_cache_dir": self.dir / "named"}),
+                                    (unnamed, ["LABEL_0", "LABEL_1"], {})):
+            done, output = self.run_on(train, **more)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            names = json.loads((output / "config.json").read_text())["id2label"]
+            self.assertEqual([names[str(i)] for i in range(len(names))], wanted)
+
+    def test_quotes_as_text(self):
+        rows = [('"good', "1"), ("film", "0"), ('great"', "1"), ('a "bad" film', "0"), ("good", "1"), ("bad", "0")]
+        train = self.dir / "quotes.tsv"
+        train.write_text("text\tlabel\n" + "".join("\t".join(row) + "\n" for row in rows))
+        done, _ = self.run_on(train)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn(f"{train}:2: a quote that opens in this row closes on a later line, behind a tab", done.stdout + done.stderr)
+        _, said = self.losses(train, no_quotes=True)
+        self.assertIn("6 samples", said)
+        _, said = self.losses(train, quotes=True)
+        self.assertIn("4 samples", said)
+        done, _ = self.run_on(train, quotes=True, no_quotes=True)
+        self.assertIn("--quotes and --no-quotes exclude each other", done.stdout + done.stderr)
+
     def test_two_ranks_map_one_table(self):
         cache = self.dir / "cache"
         for end in ("csv", "parquet"):

@@ -170,6 +170,25 @@ class RecipeTest(unittest.TestCase):
         too_long = "one " * 10 + "\n"  # as many words as the model takes
         self.assertEqual(len(self.run_recipe("--model-dir", outputs[0], "--input", "-", stdin="\ufeff" + too_long).stdout.splitlines()), 1)
 
+    def test_a_line_that_is_too_long_leaves_the_others(self):
+        output = self.path / "short"
+        self.train(output, "--max-steps", 2)
+        ten = "one " * 10  # as many as the model takes
+        lines = ["two nine.", "one " * 11, "", ten, "two " * 300]
+        path = self.path / "lines.txt"
+        path.write_text("\n".join(lines) + "\n")
+        wanted = [self.run_recipe("--model-dir", output, "--input", "-", stdin=line + "\n").stdout[:-1]
+                  for line in (lines[0], ten, "two " * 10)]
+        told = f"translate: 2 of 5 lines of {path} "
+        for words, second, last, said in (((), "", "", "are too long, and their translations empty"),
+                                          (("--overlong", "cut"), wanted[1], wanted[2], "were cut")):
+            done = self.run_recipe("--model-dir", output, "--input", path, *words)
+            self.assertEqual(done.stdout.split("\n"), [wanted[0], second, "", wanted[1], last, ""])
+            self.assertIn(told + said + "; the first: text 2 has 11 words; the model takes 10.", done.stderr)
+        done = self.run_recipe("--model-dir", output, "--input", path, "--overlong", "error", code=None)
+        self.assertEqual((done.returncode != 0, done.stdout), (True, ""))
+        self.assertIn(f"{path}: text 2 has 11 words; the model takes 10. Cut it into sentences", done.stderr)
+
     def test_a_finished_run_that_is_started_again_is_scored_with_its_own_weights(self):
         output = self.path / "finished"
         words = ("--num-train-epochs", 8, "--tokens-per-batch", 100, "--dropout", 0, "--eval-strategy", "no")
@@ -193,7 +212,8 @@ class RecipeTest(unittest.TestCase):
         folder = self.folder("bad", [*good[:4], ("one", "uno " * 11), *good[4:], ("two " * 12, "due")])
         self.refused("train.it:5: the sentence has 11 words, the model takes 10 (seq_len 12", "--data-dir", folder, "--validation-split", 0)
         done = self.train(self.path / "dropped", "--data-dir", folder, "--drop-overlong", "--max-steps", 1, "--validation-split", 0)
-        self.assertIn("30 pairs to train on, 0 to validate on, 2 too long and left out", done.stdout)
+        self.assertIn("30 pairs to train on, 0 to validate on, 2 too long and left out "
+                      f"(the first: {folder}/train.it:5: the sentence has 11 words)", done.stdout)
         (folder / "train.en").write_bytes(b"one\ntw\xffo\n")
         self.refused("train.en:2: byte 3 is not UTF-8", "--data-dir", folder)
         (folder / "train.en").write_bytes(b"")
