@@ -21,6 +21,18 @@ class Soak(unittest.TestCase):
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         self.assertIn(": right", run.stdout)
 
+    def test_the_others(self):
+        for name in ("collectives", "queue", "engine"):
+            run = soak(name, "--rounds", "1", "--seed", "7")
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            self.assertRegex(run.stdout, r"^1/1: .*[1-9]\d* cases passed\n$")
+
+    def test_a_missing_program_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = soak("engine", build=folder)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("tests/shm_test is missing; run scripts/build", run.stderr)
+
     def test_a_round_that_fails(self):
         with tempfile.TemporaryDirectory() as folder:
             lockrun = pathlib.Path(folder) / "bin/lockrun"
