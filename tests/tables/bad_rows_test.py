@@ -357,6 +357,31 @@ class BadRows(FilesTest):
                 self.assertLessEqual(1, len(answer["columns"][0]))
                 self.assertLessEqual(len(answer["columns"][0]), good)
 
+    def test_random_objects_and_lists_never_crash(self):
+        """Each good row is one that Python reads with these values."""
+        draw = random.Random(15)
+        pieces = [b'{"l":', b'["x"]', b'"o":', b'{"k":', b'"v"', b"}", b"]", b"[", b",", b":", b'"', b"null", b"1", b'"k":{"j":', b"\\n", b"{", b" "]
+        first = b'{"l": ["x"], "o": {"k": "v"}}\n'
+        whole = [b'{"l": ["x", "y"], "o": {"k": "w", "z": [{}]}}\n', b'{"o": {"z": {"k": 1}, "k": ""}, "l": []}\n']
+        paths = []
+        for i in range(300):
+            lines = [first]
+            for _ in range(8):
+                line = bytearray(draw.choice(whole))
+                for _ in range(draw.choice([0, 1, 2])):
+                    at = draw.randrange(len(line) - 1)
+                    line[at:at + draw.choice([0, 1, 4])] = draw.choice(pieces)
+                lines.append(bytes(line))
+            paths.append(self.put(f"{i}.jsonl", b"".join(lines)))
+        columns = [["l", "list"], ["o.k", "string"]]
+        for path, answer in zip(paths, ask([dict(ask="typed", path=path, columns=columns, skip_bad_rows=True) for path in paths]), strict=True):
+            self.assertNotIsInstance(answer, Exception, path)
+            with open(path, "rb") as file:
+                rows = [line for line in file.read().split(b"\n")]
+            for lists, text, (_, line) in zip(*answer["values"], answer["records"], strict=True):
+                row = json.loads(rows[line - 1])
+                self.assertEqual((lists, text), (row["l"], row["o"]["k"]), (path, line))
+
     def test_a_first_line_longer_than_a_block(self):
         """Wherever the file ends then."""
         path = self.put("a.jsonl", b'{"a": "' + b"x" * 40 + b'"}\n{"a": "y"}\n')
