@@ -122,8 +122,10 @@ void measure_parts(const World& world, const std::shared_ptr<torch::nn::Module>&
       is_changed = registered.take_change() || has_changed_trainable(buckets) ||
                    !describe_changed_kinds(buckets).empty() || is_changed;
     }));
-    Pass pass{.state = PassState::open, .has_ended = true};
-    times["agreement"].push_back(looped(kCalls, [&] {
+    // No gradient has come: as a rank without inputs, this one has no objection all the same.
+    const Pass pass{.state = PassState::open, .role = Role::joined, .has_ended = true};
+    world.barrier();
+    times["agreement"].push_back(looped(blocking_calls, [&] {
       const auto forward = std::make_shared<ArmedForward>(reducer, 0);
       forward->reach();
       OpenPasses::of_process().enter({reducer.get(), 0, 1, forward}, [](const Reducer&) {});
