@@ -19,7 +19,7 @@ while(todo)
   file(STRINGS ${source}/${file} lines REGEX "^#include \"lockstep/")
   foreach(line IN LISTS lines)
     string(REGEX REPLACE ".*\"(.*)\".*" "\\1" included ${line})
-    if(NOT included STREQUAL "lockstep/lockstep.h")  # installed with the library
+    if(NOT included STREQUAL "lockstep/lockstep.h") # installed with the library
       list(APPEND todo ${included})
     endif()
   endforeach()

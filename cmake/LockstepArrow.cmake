@@ -20,8 +20,11 @@ else()
   endif()
   file(GLOB lockstep_arrow_library ${LOCKSTEP_ARROW_DIR}/libarrow.so.[0-9][0-9][0-9][0-9])
   if(NOT lockstep_arrow_library)
-    set(lockstep_problem "Arrow C++ ${lockstep_arrow_wanted} was not found. In a checkout of Lockstep run scripts/setup; or \
-activate a Python environment that has pyarrow, or pass -DCMAKE_PREFIX_PATH=/path/to/arrow.")
+    set(
+      lockstep_problem
+      "Arrow C++ ${lockstep_arrow_wanted} was not found. In a checkout of Lockstep run scripts/setup; or \
+activate a Python environment that has pyarrow, or pass -DCMAKE_PREFIX_PATH=/path/to/arrow."
+    )
     return()
   endif()
   string(REGEX REPLACE ".*[.]([0-9][0-9])0?([0-9]+)$" "\\1.\\2" LOCKSTEP_ARROW_VERSION ${lockstep_arrow_library})
@@ -29,14 +32,20 @@ activate a Python environment that has pyarrow, or pass -DCMAKE_PREFIX_PATH=/pat
   list(APPEND lockstep_arrow_library ${lockstep_parquet_library})
 endif()
 if(LOCKSTEP_INSTALLED AND NOT LOCKSTEP_ARROW_VERSION STREQUAL lockstep_arrow_wanted)
-  set(lockstep_problem "Arrow ${LOCKSTEP_ARROW_VERSION} (${lockstep_arrow_library}) cannot be used: this Lockstep was built \
-with Arrow ${lockstep_arrow_wanted}. Name another one with -DCMAKE_PREFIX_PATH or -DLOCKSTEP_ARROW_DIR.")
+  set(
+    lockstep_problem
+    "Arrow ${LOCKSTEP_ARROW_VERSION} (${lockstep_arrow_library}) cannot be used: this Lockstep was built \
+with Arrow ${lockstep_arrow_wanted}. Name another one with -DCMAKE_PREFIX_PATH or -DLOCKSTEP_ARROW_DIR."
+  )
   return()
 endif()
 add_library(Lockstep::arrow INTERFACE IMPORTED GLOBAL)
 target_link_libraries(Lockstep::arrow INTERFACE ${lockstep_arrow_library})
 if(NOT Arrow_FOUND)
-  set_target_properties(Lockstep::arrow PROPERTIES
-    INTERFACE_INCLUDE_DIRECTORIES ${LOCKSTEP_ARROW_DIR}/include
-    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES ${LOCKSTEP_ARROW_DIR}/include)
+  set_target_properties(
+    Lockstep::arrow
+    PROPERTIES
+      INTERFACE_INCLUDE_DIRECTORIES ${LOCKSTEP_ARROW_DIR}/include
+      INTERFACE_SYSTEM_INCLUDE_DIRECTORIES ${LOCKSTEP_ARROW_DIR}/include
+  )
 endif()

@@ -43,8 +43,11 @@ function(lockstep_packages_of result)
   list(SORT depends)
   set(with_versions)
   foreach(package IN LISTS depends)
-    if(package MATCHES "^libc6$|^libstdc[+][+]6$|^libgcc-s1$")  # our programs may use what is new in these
-      execute_process(COMMAND dpkg-query -W -f "\${Version}" ${package} OUTPUT_VARIABLE version)
+    if(package MATCHES "^libc6$|^libstdc[+][+]6$|^libgcc-s1$") # our programs may use what is new in these
+      execute_process(
+        COMMAND dpkg-query -W -f "\${Version}" ${package}
+        OUTPUT_VARIABLE version
+      )
       string(REGEX MATCH "^[0-9]+[.][0-9]+" version "${version}")
       list(APPEND with_versions "${package} (>= ${version})")
     else()
@@ -59,10 +62,17 @@ file(GLOB programs ${CPACK_LOCKSTEP_PROGRAMS}/lock*)
 list(FILTER programs EXCLUDE REGEX "[.]py$|-mpi$|-tokenize$|-bench-ddp-rank$")
 lockstep_packages_of(CPACK_DEBIAN_TOOLS_PACKAGE_DEPENDS ${programs})
 file(GLOB programs ${CPACK_LOCKSTEP_PROGRAMS}/*)
-list(FILTER programs EXCLUDE REGEX "[.]py$|/lockrun|/lockstep$|/lockstep-(store|checkpoint|bench-rank|bench-optimizer|bench-mpi|start)|-mpi$")
+list(
+  FILTER programs
+  EXCLUDE
+  REGEX "[.]py$|/lockrun|/lockstep$|/lockstep-(store|checkpoint|bench-rank|bench-optimizer|bench-mpi|start)|-mpi$"
+)
 lockstep_packages_of(CPACK_DEBIAN_ZOO_PACKAGE_DEPENDS ${programs})
 string(APPEND CPACK_DEBIAN_ZOO_PACKAGE_DEPENDS ", lockstep-tools, liblockstep-dev, libutf8proc-dev, libjpeg-dev, libpng-dev")
 
 # What the CMake package and the static libraries link, and the headers of nlohmann::json.
-set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "g++, cmake (>= 3.25), libspdlog-dev, libfmt-dev, libhwy-dev, libxxhash-dev, \
-libcli11-dev, nlohmann-json3-dev")
+set(
+  CPACK_DEBIAN_DEV_PACKAGE_DEPENDS
+  "g++, cmake (>= 3.25), libspdlog-dev, libfmt-dev, libhwy-dev, libxxhash-dev, \
+libcli11-dev, nlohmann-json3-dev"
+)

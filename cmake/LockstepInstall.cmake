@@ -1,14 +1,22 @@
 include(CMakePackageConfigHelpers)
 
 # Of the headers those that a user includes by lockstep/lockstep.h, and what they include.
-install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")
+install(
+  CODE
+    "set(source \"${PROJECT_SOURCE_DIR}\")
 set(includes \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")
-set(root lockstep/lockstep.h)" COMPONENT dev)
+set(root lockstep/lockstep.h)"
+  COMPONENT dev
+)
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/InstallHeaders.cmake COMPONENT dev)
 if(LOCKSTEP_ZOO)
-  install(CODE "set(source \"${PROJECT_SOURCE_DIR}\")
+  install(
+    CODE
+      "set(source \"${PROJECT_SOURCE_DIR}\")
 set(includes \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")
-set(root lockstep/zoo.h)" COMPONENT zoo)
+set(root lockstep/zoo.h)"
+    COMPONENT zoo
+  )
   install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/InstallHeaders.cmake COMPONENT zoo)
 endif()
 
@@ -42,11 +50,21 @@ foreach(module IN LISTS lockstep_modules)
     string(APPEND LOCKSTEP_MODULE_TABLE "set(lockstep_${what}_of_${module} ${list})\n")
   endforeach()
 endforeach()
-configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/LockstepConfig.cmake.in
-  ${PROJECT_BINARY_DIR}/LockstepConfig.cmake INSTALL_DESTINATION ${lockstep_config_dir})
+configure_package_config_file(
+  ${PROJECT_SOURCE_DIR}/cmake/LockstepConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
+  INSTALL_DESTINATION ${lockstep_config_dir}
+)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
-        cmake/LockstepTorch.cmake cmake/LockstepArrow.cmake cmake/LockstepWheel.cmake
-        cmake/LockstepPrecompile.cmake
-        DESTINATION ${lockstep_config_dir} COMPONENT dev)
+install(
+  FILES
+    ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
+    ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
+    cmake/LockstepTorch.cmake
+    cmake/LockstepArrow.cmake
+    cmake/LockstepWheel.cmake
+    cmake/LockstepPrecompile.cmake
+  DESTINATION ${lockstep_config_dir}
+  COMPONENT dev
+)
 include(LockstepPackages)

@@ -11,7 +11,7 @@ endmacro()
 function(lockstep_export target module)
   cmake_parse_arguments(arg "" "" "LIBS" ${ARGN})
   list(TRANSFORM arg_LIBS REPLACE "^(lockstep_|Lockstep::)" "" OUTPUT_VARIABLE links)
-  list(FILTER links EXCLUDE REGEX "::|^utf8proc$")  # other people's
+  list(FILTER links EXCLUDE REGEX "::|^utf8proc$") # other people's
   set_property(GLOBAL APPEND PROPERTY LOCKSTEP_MODULES ${module})
   set_property(GLOBAL PROPERTY LOCKSTEP_LINKS_${module} ${links})
   set_property(GLOBAL PROPERTY LOCKSTEP_PACKAGES_${module} ${lockstep_packages})
@@ -20,10 +20,17 @@ function(lockstep_export target module)
     set(lockstep_development ${lockstep_component})
   endif()
   if(LOCKSTEP_INSTALL)
-    install(TARGETS ${target} EXPORT LockstepTargets-${module}
-            ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${lockstep_development})
-    install(EXPORT LockstepTargets-${module} NAMESPACE Lockstep:: DESTINATION ${lockstep_config_dir}
-            COMPONENT ${lockstep_development})
+    install(
+      TARGETS ${target}
+      EXPORT LockstepTargets-${module}
+      ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${lockstep_development}
+    )
+    install(
+      EXPORT LockstepTargets-${module}
+      NAMESPACE Lockstep::
+      DESTINATION ${lockstep_config_dir}
+      COMPONENT ${lockstep_development}
+    )
   endif()
 endfunction()
 
@@ -41,9 +48,16 @@ endfunction()
 function(lockstep_compile_options target)
   cmake_parse_arguments(arg "TEST" "HEADER" "" ${ARGN})
   target_compile_features(${target} PUBLIC cxx_std_20)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wnon-virtual-dtor -Woverloaded-virtual
-    $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-braces>
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)  # takes each source of a unity build for a header
+  target_compile_options(
+    ${target}
+    PRIVATE
+      -Wall
+      -Wextra
+      -Wnon-virtual-dtor
+      -Woverloaded-virtual
+      $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-braces>
+      $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>
+  ) # takes each source of a unity build for a header
   if(LOCKSTEP_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
@@ -62,7 +76,7 @@ function(lockstep_compile_options target)
   endif()
   if(arg_HEADER STREQUAL "torch")
     set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE 3)
-    target_link_libraries(${target} PRIVATE lockstep_torch_fmt)  # LibTorch's headers on the path mean its fmt too
+    target_link_libraries(${target} PRIVATE lockstep_torch_fmt) # LibTorch's headers on the path mean its fmt too
   else()
     set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE 4)
   endif()
@@ -113,7 +127,7 @@ function(lockstep_sources target)
   set(plain)
   foreach(source IN LISTS arg_SOURCES)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} OUTPUT_VARIABLE file)
-    set(sees YES)  # what is generated
+    set(sees YES) # what is generated
     if(EXISTS ${file})
       lockstep_sees_torch(${file} sees)
     endif()
@@ -150,9 +164,13 @@ function(lockstep_library name)
   add_library(lockstep_${name} STATIC)
   add_library(Lockstep::${name} ALIAS lockstep_${name})
   set_target_properties(lockstep_${name} PROPERTIES EXPORT_NAME ${name})
-  target_include_directories(lockstep_${name} PUBLIC
-    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
-    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_include_directories(
+    lockstep_${name}
+    PUBLIC
+      $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+      $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+  )
   target_link_libraries(lockstep_${name} PUBLIC ${arg_LIBS} PRIVATE ${arg_PRIVATE_LIBS})
   set(pch)
   set(private)
@@ -161,7 +179,8 @@ function(lockstep_library name)
     set(private lockstep_torch_fmt)
   endif()
   lockstep_sources(lockstep_${name} ${pch} SOURCES ${arg_SOURCES}
-                   LIBS ${arg_LIBS} ${arg_PRIVATE_LIBS} HEADERS ${arg_HEADERS})
+                   LIBS ${arg_LIBS} ${arg_PRIVATE_LIBS} HEADERS ${arg_HEADERS}
+  )
   lockstep_export(lockstep_${name} ${name} LIBS ${arg_LIBS} ${arg_PRIVATE_LIBS} ${private})
 endfunction()
 
@@ -184,6 +203,11 @@ function(lockstep_program name)
     install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT ${lockstep_package})
   else()
     install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/lockstep COMPONENT ${lockstep_package})
-    install(PROGRAMS $<TARGET_FILE:lockstep_start> DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME ${name} COMPONENT ${lockstep_package})
+    install(
+      PROGRAMS $<TARGET_FILE:lockstep_start>
+      DESTINATION ${CMAKE_INSTALL_BINDIR}
+      RENAME ${name}
+      COMPONENT ${lockstep_package}
+    )
   endif()
 endfunction()

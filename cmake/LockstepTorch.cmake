@@ -5,8 +5,14 @@ include(${CMAKE_CURRENT_LIST_DIR}/LockstepWheel.cmake)
 set(lockstep_named_by Torch_DIR)
 if(NOT Torch_DIR)
   # The suffix Torch is for what torch.utils.cmake_prefix_path says.
-  find_path(Torch_DIR TorchConfig.cmake PATHS ${CMAKE_PREFIX_PATH} ENV CMAKE_PREFIX_PATH
-    PATH_SUFFIXES share/cmake/Torch Torch NO_DEFAULT_PATH)
+  find_path(
+    Torch_DIR
+    TorchConfig.cmake
+    PATHS ${CMAKE_PREFIX_PATH}
+    ENV CMAKE_PREFIX_PATH
+    PATH_SUFFIXES share/cmake/Torch Torch
+    NO_DEFAULT_PATH
+  )
   set(lockstep_named_by CMAKE_PREFIX_PATH)
 endif()
 if(NOT Torch_DIR)
@@ -16,8 +22,11 @@ if(NOT Torch_DIR)
   endif()
 endif()
 if(NOT Torch_DIR)
-  set(lockstep_problem "LibTorch ${LOCKSTEP_TORCH_VERSION} was not found. In a checkout of Lockstep run scripts/setup; or \
-activate a Python environment that has torch ${LOCKSTEP_TORCH_VERSION}, or pass -DCMAKE_PREFIX_PATH=/path/to/libtorch.")
+  set(
+    lockstep_problem
+    "LibTorch ${LOCKSTEP_TORCH_VERSION} was not found. In a checkout of Lockstep run scripts/setup; or \
+activate a Python environment that has torch ${LOCKSTEP_TORCH_VERSION}, or pass -DCMAKE_PREFIX_PATH=/path/to/libtorch."
+  )
   return()
 endif()
 
@@ -34,8 +43,11 @@ elseif(NOT Torch_VERSION VERSION_GREATER_EQUAL LOCKSTEP_TORCH_VERSION)
   set(lockstep_problem "Lockstep needs LibTorch ${LOCKSTEP_TORCH_VERSION} or newer")
 endif()
 if(lockstep_problem)
-  set(lockstep_problem "LibTorch ${Torch_VERSION} in ${lockstep_torch_root}, named by ${lockstep_named_by}, cannot be used: \
-${lockstep_problem}. Name another one with -DCMAKE_PREFIX_PATH=/path/to/libtorch.")
+  set(
+    lockstep_problem
+    "LibTorch ${Torch_VERSION} in ${lockstep_torch_root}, named by ${lockstep_named_by}, cannot be used: \
+${lockstep_problem}. Name another one with -DCMAKE_PREFIX_PATH=/path/to/libtorch."
+  )
   unset(Torch_DIR CACHE)
   return()
 endif()
@@ -53,18 +65,20 @@ if(EXISTS ${lockstep_torch_root}/lib/libtorch_cuda.so)
   find_path(LOCKSTEP_CUDA_INCLUDE cuda_runtime_api.h PATHS ${lockstep_nvidia_includes} /usr/local/cuda/include)
   # CUDA's headers include these, which torch's wheels do not bring: nvidia-cuda-crt and nvidia-cuda-cccl.
   find_path(LOCKSTEP_CUDA_CRT crt/host_config.h PATHS ${lockstep_nvidia_includes} /usr/local/cuda/include)
-  find_path(LOCKSTEP_CUDA_CCCL nv/target PATHS ${lockstep_nvidia_includes} /usr/local/cuda/include
-            /usr/local/cuda/include/cccl)
+  find_path(LOCKSTEP_CUDA_CCCL nv/target PATHS ${lockstep_nvidia_includes} /usr/local/cuda/include /usr/local/cuda/include/cccl)
   if(LOCKSTEP_NCCL_INCLUDE AND LOCKSTEP_CUDA_INCLUDE AND LOCKSTEP_CUDA_CRT AND LOCKSTEP_CUDA_CCCL)
     set(LOCKSTEP_TORCH_NCCL_INCLUDES ${LOCKSTEP_NCCL_INCLUDE} ${LOCKSTEP_CUDA_INCLUDE} ${lockstep_nvidia_includes})
     list(REMOVE_DUPLICATES LOCKSTEP_TORCH_NCCL_INCLUDES)
   endif()
 else()
-  set(kineto_LIBRARY torch_cpu CACHE STRING "")  # silences LibTorch's only configure warning
+  set(kineto_LIBRARY torch_cpu CACHE STRING "") # silences LibTorch's only configure warning
   find_package(Torch CONFIG QUIET)
   if(NOT Torch_FOUND)
-    set(lockstep_problem "LibTorch's CMake package in ${Torch_DIR}, named by ${lockstep_named_by}, does not work: \
-${Torch_NOT_FOUND_MESSAGE}")
+    set(
+      lockstep_problem
+      "LibTorch's CMake package in ${Torch_DIR}, named by ${lockstep_named_by}, does not work: \
+${Torch_NOT_FOUND_MESSAGE}"
+    )
     return()
   endif()
 endif()
@@ -78,16 +92,23 @@ endif()
 # from static initialisers and does need the forced form.
 if(NOT TARGET Lockstep::torch)
   add_library(Lockstep::torch INTERFACE IMPORTED GLOBAL)
-  set_target_properties(Lockstep::torch PROPERTIES
-    INTERFACE_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}"
-    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}")
+  set_target_properties(
+    Lockstep::torch
+    PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}" INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${TORCH_INCLUDE_DIRS}"
+  )
   # libtorch_cpu exports a std::filesystem of its own; stdc++ goes first, so that programs which use no tensor but
   # paths do not depend on LibTorch for them.
   if(LOCKSTEP_TORCH_CUDA)
     target_compile_definitions(Lockstep::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO USE_RPC USE_TENSORPIPE)
-    target_link_libraries(Lockstep::torch INTERFACE stdc++ -Wl,--no-as-needed,${LOCKSTEP_TORCH_CUDA},--as-needed
-      ${lockstep_torch_root}/lib/libtorch_cpu.so ${lockstep_torch_root}/lib/libc10_cuda.so
-      ${lockstep_torch_root}/lib/libc10.so)
+    target_link_libraries(
+      Lockstep::torch
+      INTERFACE
+        stdc++
+        -Wl,--no-as-needed,${LOCKSTEP_TORCH_CUDA},--as-needed
+        ${lockstep_torch_root}/lib/libtorch_cpu.so
+        ${lockstep_torch_root}/lib/libc10_cuda.so
+        ${lockstep_torch_root}/lib/libc10.so
+    )
   else()
     target_link_libraries(Lockstep::torch INTERFACE stdc++ torch_cpu c10)
   endif()

@@ -3,10 +3,14 @@
 function(lockstep_find_wheel package directory named_by)
   set(${directory} "" PARENT_SCOPE)
   foreach(python "${LOCKSTEP_PYTHON}" "$ENV{VIRTUAL_ENV}/bin/python" "$ENV{CONDA_PREFIX}/bin/python" python3)
-    execute_process(COMMAND ${python} -c
-      "import importlib.util as u; print(u.find_spec('${package}').submodule_search_locations[0])"
+    execute_process(
+      COMMAND ${python} -c "import importlib.util as u; print(u.find_spec('${package}').submodule_search_locations[0])"
       WORKING_DIRECTORY ${CMAKE_CURRENT_FUNCTION_LIST_DIR}
-      OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE rc ERROR_QUIET)
+      OUTPUT_VARIABLE found
+      OUTPUT_STRIP_TRAILING_WHITESPACE
+      RESULT_VARIABLE rc
+      ERROR_QUIET
+    )
     if(rc EQUAL 0)
       set(${directory} ${found} PARENT_SCOPE)
       set(${named_by} ${python} PARENT_SCOPE)

@@ -48,8 +48,13 @@ endfunction()
 add_command()
 string(TOUPPER ${name} upper)
 file(MAKE_DIRECTORY ${OUTPUT})
-file(WRITE ${OUTPUT}/${name}.1 ".TH ${upper} 1 \"\" \"Lockstep ${VERSION}\"\n.SH NAME\n${name} \\- tools around training with Lockstep\n${sections}.SH \"SEE ALSO\"\n.BR lockrun (1)\n")
-file(WRITE ${OUTPUT}/${name} "_${name}() {
+file(
+  WRITE ${OUTPUT}/${name}.1
+  ".TH ${upper} 1 \"\" \"Lockstep ${VERSION}\"\n.SH NAME\n${name} \\- tools around training with Lockstep\n${sections}.SH \"SEE ALSO\"\n.BR lockrun (1)\n"
+)
+file(
+  WRITE ${OUTPUT}/${name}
+  "_${name}() {
   local word words='' candidates=''
   for word in \"\${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do
     [[ \$word == -* ]] || words+=\"\${words:+ }\$word\"
@@ -59,4 +64,5 @@ ${cases}  esac
   COMPREPLY=(\$(compgen -W \"\$candidates\" -- \"\${COMP_WORDS[COMP_CWORD]}\"))
 }
 complete -o default -F _${name} ${name}
-")
+"
+)
