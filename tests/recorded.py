@@ -28,7 +28,8 @@ def hash_of(*parts):
 
 def pins():
     """{package: version} of the Python packages that deps/ names."""
-    lines = "".join((TESTS.parent / "deps" / name).read_text() for name in ("requirements.txt", "requirements-zoo.txt", "requirements-test.txt", "requirements-record.txt"))
+    lines = "".join((TESTS.parent / "deps" / name).read_text() for name in ("requirements.txt", "requirements-zoo.txt", "requirements-test.txt",
+                                                                              "requirements-record.txt"))
     return dict(line.split("==") for line in lines.splitlines() if "==" in line and not line.startswith("#"))
 
 

@@ -4,7 +4,6 @@ COMMANDS says for each command how it is tried: with the same flags and smaller 
 or by nothing, because it only prepares (PREPARES). Commands with equal flags share a run. No time is judged.
 """
 
-import csv
 import dataclasses
 import os
 import pathlib

@@ -4,7 +4,6 @@ import os
 import pathlib
 import shutil
 import subprocess
-import tempfile
 import unittest
 
 from lockrun_support import LOCKRUN, TIMEOUT, make_directory, processes_with, wait_until

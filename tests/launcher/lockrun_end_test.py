@@ -162,7 +162,8 @@ class KillTest(LockrunTest):
     def test_kill_lockrun_at_any_time(self):
         randomness = random.Random(1)
         for _ in range(60):
-            process = self.start("--nproc-per-node", 2, "--max-restarts", 1000, "--restart-delay", 0, "sh", "-c", "setsid sleep 600 & sleep 0.01; exit 1", stderr=subprocess.DEVNULL)
+            process = self.start("--nproc-per-node", 2, "--max-restarts", 1000, "--restart-delay", 0, "sh", "-c",
+                                 "setsid sleep 600 & sleep 0.01; exit 1", stderr=subprocess.DEVNULL)
             time.sleep(randomness.random() * 0.1)
             process.kill()
             process.wait()
@@ -238,7 +239,8 @@ class SignalTest(LockrunTest):
     def test_no_restart_follows_a_signal_that_comes_between_attempts(self):
         # What the rank leaves behind keeps lockrun busy when there is no rank any more.
         process = self.start("--max-restarts", 5, "sh", "-c",
-                             "touch attempt$TORCHELASTIC_RESTART_COUNT; setsid sh -c 'trap \"\" TERM; touch left; exec sleep 600' & while [ ! -e left ]; do sleep 0.01; done; exit 3")
+                             "touch attempt$TORCHELASTIC_RESTART_COUNT; setsid sh -c 'trap \"\" TERM; touch left; exec sleep 600' & "
+                             "while [ ! -e left ]; do sleep 0.01; done; exit 3")
         self.assertTrue(wait_until(lambda: (self.directory / "left").exists() and len(self.processes()) == 3))
         process.terminate()
         self.assertEqual(process.wait(TIMEOUT), 3)

@@ -46,7 +46,8 @@ class HostsTest(LockrunTest):
     def on(self, host, *arguments):
         """lockrun, typed on that host; it keeps this process's PID namespace, from which ssh can enter the other host's."""
         enter = [shutil.which("nsenter"), "-t", str(self.two.hosts[host].pid), "-n", "-u", shutil.which("env"), "-C", str(self.place), LOCKRUN]
-        process = subprocess.Popen([*enter, *map(str, arguments)], env=self.environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen([*enter, *map(str, arguments)], env=self.environment, text=True, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.addCleanup(lambda: (process.stdout.close(), process.stderr.close()))
         return process
 

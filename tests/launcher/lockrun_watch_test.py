@@ -1,7 +1,6 @@
 """What lockrun notices while ranks run, and what it says in the end."""
 
 import os
-import pathlib
 import signal
 import sys
 import time

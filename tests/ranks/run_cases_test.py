@@ -21,7 +21,8 @@ class RunCasesTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertEqual({name.removeprefix("Cases."): case.get("status") for name, case in cases.items()}, {
             "Pass": "run", "FailOnOneRankWhileOthersWait": "fail", "PassAfterAFailure": "run", "FailInAFunction": "fail",
-            "FailOnAllRanks": "fail", "FailWithTheValues": "fail", "FailWithTheFirstDifference": "fail", "Crash": "fail", "LeaveTheRanksOutOfStep": "fail", "BreakTheirGroupAndLeave": "run",
+            "FailOnAllRanks": "fail", "FailWithTheValues": "fail", "FailWithTheFirstDifference": "fail", "Crash": "fail",
+            "LeaveTheRanksOutOfStep": "fail", "BreakTheirGroupAndLeave": "run",
             "JoinAgain": "run", "AreLeftOut": "left out", "AreSkipped": "skipped", "PassAtTheEnd": "run"})
         causes = {name: case.find("failure").get("message") for name, case in cases.items() if case.get("status") == "fail"}
         for name, cause in {"FailOnOneRankWhileOthersWait": r"^rank 1: .*rank one had enough",

@@ -11,7 +11,7 @@ import unittest
 import pandas
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.ipc
+import pyarrow.ipc  # noqa: F401  # pa.ipc
 import pyarrow.parquet
 from table_files import FilesTest, ask
 

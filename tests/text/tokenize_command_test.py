@@ -38,7 +38,10 @@ class TokenizeCommand(unittest.TestCase):
         expected = [([2, 5, 6, 3], [0] * 4), ([2, 5, 3, 6, 3], [0, 0, 0, 1, 1]), ([2, 3], [0, 0]),
                     ([2, 1, 4, 3], [0] * 4)]
         expected = [dict(zip(("input_ids", "token_type_ids"), pair)) for pair in expected]
-        read = lambda result: [json.loads(line) for line in result.stdout.splitlines()]
+
+        def read(result):
+            return [json.loads(line) for line in result.stdout.splitlines()]
+
         self.assertEqual(read(self.tokenize(data.encode())), expected)
         # The last line needs no end, and a file serves as well.
         path = self.directory / "in.jsonl"

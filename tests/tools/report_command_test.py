@@ -273,7 +273,8 @@ class ReportCommand(unittest.TestCase):
             (run / "metrics.run.json").write_text(json.dumps({**facts, "summary": {"train_samples_per_second": 0}}))
             self.assertEqual(report(run).returncode, 0)
             done = subprocess.run([BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.dir}/profile",
-                                   "--window-size=1280,3000", "--virtual-time-budget=5000", "--dump-dom", f"file://{run}/report.html"], capture_output=True, text=True, timeout=60)
+                                   "--window-size=1280,3000", "--virtual-time-budget=5000", "--dump-dom", f"file://{run}/report.html"],
+                                  capture_output=True, text=True, timeout=60)
             tiles = dict(re.findall(r'<div class="tile"><span>(.*?)</span><b>(.*?)</b>', done.stdout))
             self.assertEqual((tiles["eval/accuracy"], tiles["test/accuracy"], tiles["Throughput"]), ("0.2", "0.75", "4"))
             self.assertEqual(done.stdout.count('<div class="card chart">'), 2)  # loss and steps per second

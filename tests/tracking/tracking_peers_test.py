@@ -158,7 +158,7 @@ class TrackingTest(unittest.TestCase):
         from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
         from tensorboard.context import RequestContext
         from tensorboard.plugins import base_plugin
-        from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups, metadata
+        from tensorboard.plugins.hparams import api_pb2, backend_context, metadata
 
         self.track(kinds="tensorboard")
         self.track(kinds="tensorboard", id="second", end="fail")

@@ -9,8 +9,8 @@ import unittest
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.ipc
-import pyarrow.parquet
+import pyarrow.ipc  # noqa: F401  # pa.ipc
+import pyarrow.parquet  # noqa: F401  # pa.parquet
 import tiny
 
 
