@@ -14,6 +14,19 @@
 #include "lockstep/comm/process_group/impl.h"
 
 namespace lockstep::detail {
+namespace {
+
+/// No step interrupts this group: it has been given up after a deadline.
+template <class Call>
+auto while_together(const Call& call) {
+  try {
+    return call();
+  } catch (const StepFailedError& error) {
+    throw CommError(error.what());
+  }
+}
+
+}  // namespace
 
 std::shared_ptr<StepControl> StepControl::of(const ProcessGroup& group) {
   auto& companion = group.companion();
@@ -26,11 +39,11 @@ StepControl::StepControl(const ProcessGroup& group)
 
 void StepControl::enter() {
   wait_until_all_have_entered();  // the step before
-  entry_ = group_.barrier_async();
+  entry_ = while_together([&] { return group_.barrier_async(); });
 }
 
 void StepControl::wait_until_all_have_entered() {
-  if (entry_) std::exchange(entry_, nullptr)->wait();
+  if (entry_) while_together([entry = std::exchange(entry_, nullptr)] { entry->wait(); });
 }
 
 StepControl::Outcome StepControl::meet(Place place, bool has_failed, const WhileLate& while_late) {
@@ -40,7 +53,7 @@ StepControl::Outcome StepControl::meet(Place place, bool has_failed, const While
   status[0] = has_failed ? 1 : 0;
   status[1] = has_failed ? INT64_MIN : number;
   status[2] = has_failed ? INT64_MIN : -number;
-  wait(*group_.all_reduce_async(status_, {.op = ReduceOp::MAX}), while_late);
+  while_together([&] { wait(*group_.all_reduce_async(status_, {.op = ReduceOp::MAX}), while_late); });
   if (status[0] != 0) return Outcome::failed;
   return status[1] == -status[2] ? Outcome::all_well : Outcome::apart;
 }
@@ -48,7 +61,7 @@ StepControl::Outcome StepControl::meet(Place place, bool has_failed, const While
 /// In slices, so that this rank can look around meanwhile. A slice that is over leaves the operation as it is.
 void StepControl::wait(Work& meeting, const WhileLate& while_late) const {
   using std::chrono::milliseconds;
-  constexpr milliseconds kFirst{50}, kLongest{1000};
+  constexpr milliseconds kFirst{50}, kLongest{500};
   const milliseconds deadline = group_.timeout();
   milliseconds waited{0};
   for (milliseconds slice = kFirst;; slice = std::min(2 * slice, kLongest)) {
@@ -73,7 +86,7 @@ void StepControl::wait(Work& meeting, const WhileLate& while_late) const {
 
 std::vector<nlohmann::json> StepControl::exchange(const nlohmann::json& own) {
   wait_until_all_have_entered();
-  return all_gather_object(group_, own);
+  return while_together([&] { return all_gather_object(group_, own); });
 }
 
 }  // namespace lockstep::detail

@@ -45,7 +45,8 @@ struct StepOptions {
 /// failure before that leaves the weights of all ranks alone. A failure after it leaves all ranks with the updated
 /// weights. LibTorch's optimizers: see StepOptions.
 ///
-/// Random generators are left alone. A step inside a step is a part of it. Process groups are to be made outside of steps.
+/// Random generators are left alone. A step inside a step is a part of it. Process groups cannot be made inside of steps.
+/// A rank that leaves out a forward, backward or collective that the others make fails the step, too.
 /// Blocks until all ranks have ended the step. True: it has succeeded; false: a rank has called skip_step(). Throws
 /// StepFailedError; CommError if a rank is lost or does not come within the group's timeout. One thread at a time.
 bool step(const ProcessGroup& group, const std::function<void()>& body, StepOptions options = {});

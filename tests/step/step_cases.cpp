@@ -7,10 +7,12 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/optim/ema.h"
@@ -459,16 +461,50 @@ TEST(Steps, ARankThatMakesFewerBackwardsIsNamed) {
           });
         },
         /*is_thrown=*/false);
-    check_step_fails(
-        rank, "waits for it in a collective that this rank has not called",
-        [&] {
-          lockstep::step(world(), [&] {
-            if (!is_short) world().barrier();
-          });
-        },
-        /*is_thrown=*/false);
     training.check_step(5);
   }
+  check_step_fails(
+      0, "waits for it in a collective that this rank has not called",
+      [&] {
+        lockstep::step(world(), [&] {
+          if (world().rank() != 0) world().barrier();
+        });
+      },
+      /*is_thrown=*/false);
+  training.check_step(6);
+}
+
+TEST(Steps, AGroupIsNotMadeInAStep) {
+  Toy model;
+  const std::vector<std::function<void()>> makers{[] { world().duplicate(); }, [] { world().new_group({0}); },
+                                                  [] {
+                                                    world().split_group({{0}, {1}});
+                                                  },
+                                                  [&] { DistributedDataParallel ddp(model); }};
+  for (const auto& make : makers) {
+    check_throws<StepFailedError>([&] { lockstep::step(world(), make); },
+                                  "a process group cannot be made inside of a step");
+  }
+  world().duplicate().barrier();
+}
+
+/// It is named, other groups work, and no further step of the group begins.
+TEST(Steps, ARankThatComesTooLate) {
+  ProcessGroup group = world().duplicate();
+  group.set_timeout(std::chrono::milliseconds(400));
+  lockstep::step(group, [] {});
+  const std::string name = world().backend_name() == "lockstep" ? "rank 0" : "some rank";
+  const auto run = [&] {
+    lockstep::step(group, [] {
+      if (world().rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+    });
+  };
+  for (int time = 0; time < 2; ++time) {
+    check_throws<CommError>(run, "step: " + name + " did not come to the others within 400 ms");
+  }
+  world().barrier();
+  Training training;
+  training.check_step(1);
 }
 
 TEST(Steps, SeveralRanksAtOnce) {

@@ -308,7 +308,11 @@ void Reducer::on_gradient(size_t parameter) {
   order_.note(parameter);
   if (pass_.leaves_at_end || !is_last) return;
   buckets_.adopt(parameter);
-  reduction_.start_ready(buckets_, pass_);
+  try {
+    reduction_.start_ready(buckets_, pass_);
+  } catch (const CommError&) {
+    rethrow_in_pass(statistics_.passes);
+  }
 }
 
 void Reducer::fail_forward(const char* place, const std::exception_ptr& cause) {

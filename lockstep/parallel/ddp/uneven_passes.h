@@ -6,7 +6,7 @@
 namespace lockstep {
 
 /// To be called in a handler. Throws the exception that is being handled: with the likely reason if it says that a rank
-/// has ended in order, did not come in time, or closed its connection (Gloo, which does not tell why); otherwise as it
+/// calls something else, has ended in order, did not come in time, or closed its connection (Gloo, which does not tell why); otherwise as it
 /// is. `passes`: those that this rank has made.
 [[noreturn]] void rethrow_in_pass(int64_t passes);
 
