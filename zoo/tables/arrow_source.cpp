@@ -43,6 +43,11 @@ std::optional<std::vector<int>> find_column(const arrow::FieldVector& fields, st
   return std::nullopt;
 }
 
+// A path to nothing, from which nothing can be read, if there is no such column.
+arrow::FieldPath path_of(const arrow::Schema& schema, std::string_view name) {
+  return arrow::FieldPath(find_column(schema.fields(), name).value_or(std::vector<int>()));
+}
+
 void add_names(const arrow::FieldVector& fields, const std::string& prefix, std::vector<std::string>& names) {
   for (const auto& field : fields) {
     const auto name = prefix + field->name();
@@ -110,8 +115,7 @@ class ArrowSource : public TableSource {
     class_names_.clear();
     for (const auto& column : columns_) {
       class_names_.push_back(class_names(column.name));
-      const auto field = value_or_throw(
-          arrow::FieldPath(*find_column(schema_->fields(), column.name)).Get(*schema_), path_, kCannotBeRead);
+      const auto field = value_or_throw(path_of(*schema_, column.name).Get(*schema_), path_, kCannotBeRead);
       const auto refused = refused_type(*field->type(), column.type);
       if (!refused.empty()) {
         throw FileError(fmt::format("{}: column '{}' {}", path_.string(), column.name, refused));
@@ -131,8 +135,8 @@ class ArrowSource : public TableSource {
       const auto& column = columns_[i];
       fields.push_back(arrow::field(column.name, arrow_type(column.type), false));
       // With the nulls of the structs around it.
-      const arrow::FieldPath place(*find_column(batch->schema()->fields(), column.name));
-      const auto array = value_or_throw(place.GetFlattened(*batch), path_, kCannotBeRead);
+      const auto array =
+          value_or_throw(path_of(*batch->schema(), column.name).GetFlattened(*batch), path_, kCannotBeRead);
       arrays.push_back(
           converted(array, column.type, class_names_[i], [&](int64_t row, std::string_view what) {
             const auto place = static_cast<size_t>(row);

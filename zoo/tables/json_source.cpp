@@ -138,9 +138,10 @@ class JsonColumn {
 
   std::string find_fault_of_text(const JsonValue& value) const {
     if (auto what = describe_missing(value.kind); !what.empty()) return what;
-    if (!content_ || *content_ == *content_of(value.kind)) return {};
+    const auto content = content_of(value.kind);
+    if (!content_ || content == content_) return {};
     return fmt::format("{} is {}; the first record has {}", value.text.substr(0, 40),
-                       name_of(*content_of(value.kind)), name_of(*content_));
+                       name_of(content.value_or(Content::TEXT)), name_of(*content_));
   }
 
   void append_text(const JsonValue& value) {

@@ -105,6 +105,7 @@ void add_to(DataFingerprinter& fingerprinter, const arrow::RecordBatch& batch) {
 
 std::vector<std::string> names_of(const std::vector<TableColumn>& columns) {
   std::vector<std::string> names;
+  names.reserve(columns.size());
   for (const auto& column : columns) names.push_back(column.name);
   return names;
 }
@@ -137,13 +138,13 @@ class TableReader::Impl {
     }
     check_columns();
     source->choose(columns, all);
-    fingerprinter.emplace(names_of(columns));
+    fingerprinter = DataFingerprinter(names_of(columns));
   }
 
   std::vector<TableColumn> columns;
   tables::BadRows bad_rows;
   std::unique_ptr<tables::TableSource> source;
-  std::optional<DataFingerprinter> fingerprinter{};  // of what next() gave
+  DataFingerprinter fingerprinter{{}};  // of what next() gave
 
  private:
   void check_columns() const {
@@ -185,14 +186,14 @@ std::vector<std::string> TableReader::class_names(const std::string& column) con
 int64_t TableReader::skipped_rows() const { return impl_->bad_rows.count(); }
 const std::string& TableReader::first_skipped() const { return impl_->bad_rows.first(); }
 
-DataFingerprint TableReader::fingerprint() const { return impl_->fingerprinter->finish(); }
+DataFingerprint TableReader::fingerprint() const { return impl_->fingerprinter.finish(); }
 
 std::optional<TableRows> TableReader::next() {
   while (true) {
     tables::SourceRows read;
     if (!impl_->source->next(read)) return std::nullopt;
     if (read.records.empty()) continue;
-    add_to(*impl_->fingerprinter, *read.batch);
+    add_to(impl_->fingerprinter, *read.batch);
     TableRows rows;
     rows.batch_ = std::move(read.batch);
     rows.records_ = std::move(read.records);
