@@ -39,8 +39,8 @@ std::shared_ptr<arrow::Array> whole_numbers(const std::vector<int64_t>& values) 
                                              arrow::Buffer::FromVector(std::vector<int64_t>(values)));
 }
 
-std::shared_ptr<arrow::RecordBatch> places_of(const TableRows& rows, std::vector<int64_t> records,
-                                              std::vector<int64_t> lines) {
+std::shared_ptr<arrow::RecordBatch> places_of(const TableRows& rows, const std::vector<int64_t>& records,
+                                              const std::vector<int64_t>& lines) {
   arrow::FieldVector fields = {arrow::field("record", arrow::int64(), false)};
   arrow::ArrayVector arrays = {whole_numbers(records)};
   if (!lines.empty()) {
@@ -225,7 +225,7 @@ void keep(const std::filesystem::path& path, const TableReaderOptions& options,
         records[i] = rows->record(i);
         if (!lines.empty()) lines[i] = rows->line(i);
       }
-      const auto places = places_of(*rows, std::move(records), std::move(lines));
+      const auto places = places_of(*rows, records, lines);
       fields.insert(fields.end(), places->schema()->fields().begin(), places->schema()->fields().end());
       arrays.insert(arrays.end(), places->columns().begin(), places->columns().end());
       const auto batch =

@@ -36,7 +36,7 @@ std::vector<std::string> class_names(const std::filesystem::path& path, int64_t 
   return names;
 }
 
-class Cifar : public PictureSet {
+class Cifar final : public PictureSet {
   std::vector<MappedFile> files_;
   std::vector<std::string> classes_;
   std::vector<int64_t> ends_{};  // of each file's records among all
