@@ -1,0 +1,94 @@
+"""scripts/lint finds a fault of each kind, and the prose of this checkout is clean."""
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
+LOADER = importlib.machinery.SourceFileLoader("lint", str(SOURCE / "scripts/lint"))
+lint = importlib.util.module_from_spec(importlib.util.spec_from_loader("lint", LOADER))
+LOADER.exec_module(lint)
+
+# By check: a file with a fault, what it holds, and what lint says of it.
+PLANTED = {
+    "format": ("bad.cpp", "int  f( ){return 1;}\n", r"bad\.cpp"),
+    "shell": ("scripts/bad", "#!/usr/bin/env bash\ncd $1\n", r"scripts/bad:2:4: .*SC2086"),
+    "python": ("bad.py", "import os\nx=1\n", r"bad\.py:1:8: .*unused"),
+    "cmake": ("CMakeLists.txt", "if( X )\nset(A\n b)\nendif()\n", r"CMakeLists\.txt would be reformatted"),
+    "prose": ("bad.md", "# Page\n\n| a | the same |\n", r"bad\.md:3: a cell says"),
+    "clang-tidy": ("moved.cpp", "#include <string>\n#include <utility>\nstd::string::size_type f(std::string a) {\n"
+                                "  std::string b = std::move(a);\n  return a.size() + b.size();\n}\n",
+                   r"moved\.cpp:5:10: .*bugprone-use-after-move"),
+}
+
+
+class Lint(unittest.TestCase):
+    def checkout(self, folder):
+        """A repository with the configuration of this one."""
+        for name in ("scripts/lint", "scripts/format", ".clang-format", ".clang-tidy", ".gersemirc", "ruff.toml",
+                     "deps/requirements-test.txt"):
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copy(SOURCE / name, folder / name)
+        (folder / ".venv").symlink_to(SOURCE / ".venv")
+        for command in (["init", "-q"], ["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "--allow-empty", "-m", "empty"]):
+            subprocess.run(["git", *command], cwd=folder, check=True)
+
+    def run_lint(self, folder, *args):
+        return subprocess.run([sys.executable, folder / "scripts/lint", *args], capture_output=True, text=True, timeout=120)
+
+    def test_a_fault_of_each_kind_is_found(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            self.checkout(folder)
+            (folder / "build").mkdir()
+            moved = folder / "moved.cpp"
+            (folder / "build/compile_commands.json").write_text(json.dumps(
+                [{"directory": name, "file": str(moved), "command": f"clang++ -std=c++20 -c {moved}"}]))
+            (folder / ".gitignore").write_text(".venv\nbuild/\n")
+            clean = self.run_lint(folder, "shell", "python", "cmake", "prose", "clang-tidy")
+            self.assertEqual(clean.returncode, 0, clean.stdout + clean.stderr)
+            for file, text, _ in PLANTED.values():
+                (folder / file).write_text(text)
+            subprocess.run(["git", "add", "bad.cpp"], cwd=folder, check=True)  # scripts/format looks at tracked files
+            for check, (_, _, expected) in PLANTED.items():
+                with self.subTest(check=check):
+                    found = self.run_lint(folder, check)
+                    self.assertEqual(found.returncode, 1, found.stdout + found.stderr)
+                    self.assertIn(f"{check}: not clean", found.stdout)
+                    self.assertRegex(found.stdout, expected)
+
+    def test_which_sentences_are_faults(self):
+        def numbers(faults):
+            return [number for number, _ in faults]
+
+        self.assertEqual([1], numbers(lint.faults_of_source("/// Of the last step.\nint step;")))
+        self.assertEqual([1], numbers(lint.faults_of_source("int step;  ///< The same on all ranks.")))
+        self.assertEqual([2], numbers(lint.faults_of_source("int next = 1'000;\n// Likewise.\nint last;")))
+        self.assertEqual([], numbers(lint.faults_of_source("// These are the values\n// Of the last step.")))
+        self.assertEqual([], numbers(lint.faults_of_source('say("// Of the last step");\nopen("file:///Of x");')))
+        self.assertEqual([1], numbers(lint.faults_of_page("| " + "word " * 26 + "|")))
+        self.assertEqual([], numbers(lint.faults_of_page("| `" + "word " * 26 + "` |")))
+        self.assertEqual([1], numbers(lint.faults_of_page("See [data.md](data.md).")))
+        self.assertEqual([1], numbers(lint.faults_of_page("`x` is no directory")))
+        self.assertEqual([], numbers(lint.faults_of_page("```\nat its 2. operation\n```")))
+
+    def test_the_prose_of_this_checkout_is_clean(self):
+        lines, clean = lint.check_prose(None)
+        self.assertTrue(clean, "\n".join(lines))
+        self.assertGreater(len(lint.tracked("*.h", "*.cpp")), 100, "git no longer lists the sources")
+
+    def test_an_unknown_check(self):
+        run = subprocess.run([sys.executable, SOURCE / "scripts/lint", "spelling"], capture_output=True, text=True)
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("there is no check spelling; choose from format, shell", run.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
