@@ -24,7 +24,7 @@ class Arena {
   std::byte* allocate(size_t bytes);
   /// Works like allocate(), but returns null when memory or the arena is exhausted.
   std::byte* try_allocate(size_t bytes);
-  /// The same for a window or a message: what has it now gives it back by itself.
+  /// Allocates for a window or a message, or returns null: what has it now gives it back by itself.
   std::byte* try_allocate_for_operation(size_t bytes);
   /// `give_back` releases what `owner` has handed out and nobody uses any more; reclaim() calls it. One for each owner,
   /// until it is forgotten.

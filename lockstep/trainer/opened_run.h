@@ -20,7 +20,7 @@ class OpenedRun {
       : lock_(std::move(lock)), checkpoint_(std::move(checkpoint)) {}
   /// That resume_from_checkpoint names, verified; nothing: the run begins at its start.
   const std::optional<checkpoint::Checkpoint>& checkpoint() const { return checkpoint_; }
-  /// Of the checkpoint; empty if it has none, as those of earlier versions.
+  /// The record of the checkpoint; empty if it has none, as those of earlier versions.
   checkpoint::RunRecord record() const;
   /// What rank 0 holds.
   const std::shared_ptr<const void>& lock() const { return lock_; }

@@ -36,7 +36,7 @@ class PictureSet {
   virtual bool may_be_mirrored() const { return false; }
   /// Where the picture comes from, for errors: "data_batch_2.bin, record 17".
   virtual std::string source(int64_t index) const = 0;
-  /// Of all pictures and their classes' numbers, in order; it reads every pixel unless the set says otherwise. Throws as pixels()
+  /// A hash of all pictures and their classes' numbers, in order; it reads every pixel unless the set says otherwise. Throws as pixels()
   /// does. Blocks.
   virtual DataFingerprint fingerprint() const;
 };
