@@ -1,6 +1,7 @@
 """scripts/test --case SUITE.NAME: builds and runs cases of C++ tests by name, on their ranks.
 
-The cases are found in the sources, so that only the programs that have them are built. `*` stands for any text. A case of
+SUITE.NAME may be a header instead, such as lockstep/shm/wait.h: then all C++ cases of its tests run
+(tests/tests_of_headers.toml). The cases are found in the sources, so that only the programs that have them are built. `*` stands for any text. A case of
 several ranks runs under lockrun on each number of ranks for which its program is registered; --ranks chooses one.
 """
 
@@ -13,6 +14,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tomllib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CASE = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.MULTILINE)
@@ -53,6 +55,19 @@ def environment_of(test):
     return dict(value.split("=", 1) for value in values)
 
 
+def tests_of(header):
+    """The test files of a header, relative to the repository: those of its name, those that include it, or what the table says."""
+    files = [path for path in sorted((ROOT / "tests").rglob("*")) if re.search(r"_(?:test|cases)\.(?:cpp|py)$", path.name)]
+    stem = pathlib.Path(header).stem
+    name = re.compile(rf"(?:shm_|trainer_|checkpoint_|comm_|ddp_)?{stem}s?_(?:test|cases)\.\w+")
+    found = [path for path in files if name.fullmatch(path.name)]
+    found = found or [path for path in files if f'#include "{header}"' in path.read_text()]
+    if not found:
+        table = tomllib.loads((ROOT / "tests/tests_of_headers.toml").read_text())["tests"]
+        found = next(([ROOT / file for file in entry["files"]] for entry in table if fnmatch.fnmatchcase(header, entry["headers"])), [])
+    return [str(path.relative_to(ROOT)) for path in found]
+
+
 def similar(pattern, known):
     """Names that share a word with `pattern`, whatever its case, or are spelt nearly so."""
     words = [word.lower() for word in re.findall(r"\w{3,}", pattern)]
@@ -70,6 +85,14 @@ def main():
     args = parser.parse_args()
     known = cases()
     chosen = {name: source for name, source in known.items() if fnmatch.fnmatchcase(name, args.pattern)}
+    if args.pattern.endswith(".h"):
+        if not (ROOT / args.pattern).exists():
+            sys.exit(f"test: error: there is no header {args.pattern}; give its path in the repository")
+        files = tests_of(args.pattern)
+        print(f"The tests of {args.pattern}: {', '.join(files) or 'none'}", flush=True)
+        chosen = {name: source for name, source in known.items() if str(source.relative_to(ROOT)) in files}
+        if not chosen:
+            sys.exit(f"test: error: {args.pattern} has no C++ cases; scripts/test -R runs tests in Python")
     if not chosen:
         sys.exit(f"test: error: no C++ case is called {args.pattern}; did you mean {', '.join(similar(args.pattern, known))}?")
     of_source = programs()
