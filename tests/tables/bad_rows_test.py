@@ -132,7 +132,8 @@ class BadRows(FilesTest):
         joined = self.put("joined.tsv", b'text\tlabel\nfirst\t1\n"opens here\t0\nmiddle\t1\ncloses"\t0\nlast\t1\n')
         behind = self.put("behind.tsv", b'text\tlabel\n"unclosed start\t1\nsecond\t0\nthe "third" row\t1\nlast"\t1\n')
         header = self.put("header.tsv", b'a\t"b\nc\td"\te\n1\t2\t3\n')
-        for path, line in ((joined, 3), (behind, 2), (header, 1)):
+        old = self.put("old.tsv", b'a\tb\r1\t2\r"3\t4\r5"\t6\r')  # line ends of old Macintoshes
+        for path, line in ((joined, 3), (behind, 2), (header, 1), (old, 3)):
             for answer in ask([dict(ask="text_table", path=path), dict(ask="text_table", path=path, skip_bad_rows=True)]):
                 self.refused(answer, f"{path}:{line}: a quote that opens in this row closes on a later line, behind a tab", "--no-quotes")
         none, minimal = ask([dict(ask="text_table", path=joined, quoting=quoting) for quoting in ("none", "minimal")])
