@@ -37,8 +37,8 @@ std::vector<torch::optim::OptimizerParamGroup> parameter_groups(const torch::nn:
     try {
       patterns.emplace_back(rule.pattern);
     } catch (const std::regex_error& error) {
-      throw ValueError(
-          fmt::format("the parameter rule \"{}\" is not a regular expression: {}", rule.pattern, error.what()));
+      throw ValueError(fmt::format("the parameter rule \"{}\" is not a regular expression: {}", rule.pattern,
+                                   error.what()));
     }
   }
   const auto named = detail::named_parameters_once(module);

@@ -111,9 +111,9 @@ void Evaluator::add_batch(Loss loss, const std::vector<int64_t>& numbers, bool g
 void Evaluator::run_share(const Dataset& dataset, std::vector<int64_t> indices,
                           const std::function<void()>& on_batch, bool gathers, Share& share) {
   DataLoader loader(dataset, std::move(indices),
-                {.batch_size = options_.arguments.per_device_eval_batch_size,
-                 .num_workers = options_.arguments.dataloader_num_workers,
-                 .prefetch_factor = options_.arguments.dataloader_prefetch_factor});
+                    {.batch_size = options_.arguments.per_device_eval_batch_size,
+                     .num_workers = options_.arguments.dataloader_num_workers,
+                     .prefetch_factor = options_.arguments.dataloader_prefetch_factor});
   const at::NoGradGuard no_grad;
   for (const Batch& batch : loader) {
     add_batch(run(batch), loader.samples(), gathers, share);

@@ -180,8 +180,7 @@ TEST(DdpCompression, ModelAveraging) {
     used.mutable_grad() = at::zeros({3});
     averager.average_parameters({used, unused});
     const bool averages = step == 2 || step == 4;
-    CHECK_CLOSE(used, at::full({3}, 10.0 * step + (averages ? mean : world().rank())), 1e-5,
-                1e-6);
+    CHECK_CLOSE(used, at::full({3}, 10.0 * step + (averages ? mean : world().rank())), 1e-5, 1e-6);
     CHECK_CLOSE(unused, at::full({2}, 10.0 * step + world().rank()), 1e-5, 1e-6);
   }
   CHECK_TRUE(averager.step == 6);

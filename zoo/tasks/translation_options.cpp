@@ -67,7 +67,8 @@ void TranslationOptions::add_training_flags(RecipeFlags& flags) {
   flags
       .add_option(
           "--config", [](const std::string&) {},
-          "JSON file with keys of the original program (batch_size, lr, seq_len, ...); flags win", OnResume::takes_new("sets defaults of the other flags"))
+          "JSON file with keys of the original program (batch_size, lr, seq_len, ...); flags win",
+          OnResume::takes_new("sets defaults of the other flags"))
       .type_name("FILE");
   flags
       .add_option("--data-dir", data_dir,
@@ -79,48 +80,74 @@ void TranslationOptions::add_training_flags(RecipeFlags& flags) {
   flags.add_option("--lang-tgt", lang_tgt, "Language to translate into", OnResume::refuses())
       .with_default()
       .type_name("LANGUAGE");
-  flags.add_option("--source-file", source_file, "Sentences to train on, one a line", other_pairs).type_name("FILE");
-  flags.add_option("--target-file", target_file, "Their translations, line by line", other_pairs).type_name("FILE");
-  flags.add_option("--validation-source-file", validation_source_file, "Sentences to validate on", other_validation)
+  flags.add_option("--source-file", source_file, "Sentences to train on, one a line", other_pairs)
+      .type_name("FILE");
+  flags.add_option("--target-file", target_file, "Their translations, line by line", other_pairs)
+      .type_name("FILE");
+  flags
+      .add_option("--validation-source-file", validation_source_file, "Sentences to validate on",
+                  other_validation)
       .type_name("FILE");
   flags.add_option("--validation-target-file", validation_target_file, "Their translations", other_validation)
       .type_name("FILE");
   flags
       .add_option("--validation-split", validation_split,
-                  "Without validation files: this share of the pairs, chosen by --seed", OnResume::refuses(RecordKind::data, "if it changes the training pairs"))
+                  "Without validation files: this share of the pairs, chosen by --seed",
+                  OnResume::refuses(RecordKind::data, "if it changes the training pairs"))
       .with_default();
   flags.add_flag("--drop-overlong", drop_overlong,
-                   "Leave out and count pairs that are longer than --seq-len, in place of an error", OnResume::refuses());
+                 "Leave out and count pairs that are longer than --seq-len, in place of an error",
+                 OnResume::refuses());
   flags
       .add_option("--tokens-per-batch", tokens_per_batch,
-                  "Tokens per rank and micro-batch, padding included; 0: --per-device-train-batch-size pairs", OnResume::refuses())
+                  "Tokens per rank and micro-batch, padding included; 0: --per-device-train-batch-size pairs",
+                  OnResume::refuses())
       .not_negative()
       .with_default();
 
   flags.begin_group("Tokenizers");
   flags
       .add_option("--tokenizer-dir", tokenizer_dir,
-                  "Directory with tokenizer_<language>.json of both languages", OnResume::refuses(RecordKind::model, "if a tokenizer differs; without the flag the checkpoint's are kept"))
+                  "Directory with tokenizer_<language>.json of both languages",
+                  OnResume::refuses(RecordKind::model,
+                                    "if a tokenizer differs; without the flag the checkpoint's are kept"))
       .type_name("DIR")
       .default_text("trained on the training set");
   flags.add_option("--vocab-size", vocab_size, "Most words per language", OnResume::refuses()).with_default();
-  flags.add_option("--min-frequency", min_frequency, "Rarer words are unknown", OnResume::refuses()).with_default();
+  flags.add_option("--min-frequency", min_frequency, "Rarer words are unknown", OnResume::refuses())
+      .with_default();
 
   flags.begin_group("Model");
-  flags.add_option("--seq-len", model.seq_len, "Positions: the longest sentence and its start and end", OnResume::refuses(RecordKind::model, ""))
+  flags
+      .add_option("--seq-len", model.seq_len, "Positions: the longest sentence and its start and end",
+                  OnResume::refuses(RecordKind::model, ""))
       .with_default();
-  flags.add_option("--d-model", model.d_model, "Width", OnResume::refuses(RecordKind::model, "")).with_default();
-  flags.add_option("--num-layers", model.num_layers, "Layers of the encoder, and of the decoder", OnResume::refuses(RecordKind::model, ""))
+  flags.add_option("--d-model", model.d_model, "Width", OnResume::refuses(RecordKind::model, ""))
       .with_default();
-  flags.add_option("--num-heads", model.num_heads, "Heads of an attention", OnResume::refuses(RecordKind::model, "")).with_default();
-  flags.add_option("--d-ff", model.d_ff, "Inner width of the feed-forward blocks", OnResume::refuses(RecordKind::model, "")).with_default();
-  flags.add_option("--dropout", model.dropout, "Probability of dropout", OnResume::refuses(RecordKind::model, "")).with_default();
+  flags
+      .add_option("--num-layers", model.num_layers, "Layers of the encoder, and of the decoder",
+                  OnResume::refuses(RecordKind::model, ""))
+      .with_default();
+  flags
+      .add_option("--num-heads", model.num_heads, "Heads of an attention",
+                  OnResume::refuses(RecordKind::model, ""))
+      .with_default();
+  flags
+      .add_option("--d-ff", model.d_ff, "Inner width of the feed-forward blocks",
+                  OnResume::refuses(RecordKind::model, ""))
+      .with_default();
+  flags
+      .add_option("--dropout", model.dropout, "Probability of dropout",
+                  OnResume::refuses(RecordKind::model, ""))
+      .with_default();
   flags
       .add_option("--preload", preload,
-                  "Continue from tmodel_N in --output-dir, or from the latest: N or latest", OnResume::takes_new())
+                  "Continue from tmodel_N in --output-dir, or from the latest: N or latest",
+                  OnResume::takes_new())
       .type_name("WHICH");
   flags
-      .add_option("--validation-examples", validation_examples, "Translations to print after an evaluation", OnResume::takes_new())
+      .add_option("--validation-examples", validation_examples, "Translations to print after an evaluation",
+                  OnResume::takes_new())
       .not_negative()
       .with_default();
 }
@@ -128,24 +155,34 @@ void TranslationOptions::add_training_flags(RecipeFlags& flags) {
 void TranslationOptions::add_translation_flags(RecipeFlags& flags) {
   flags.begin_group("Translate with a trained model");
   flags.add_flag("--interactive", interactive, "Translate lines that you type", OnResume::takes_new());
-  flags.add_option("--input", input, "Translate the lines of this file; - is standard input", OnResume::takes_new())
+  flags
+      .add_option("--input", input, "Translate the lines of this file; - is standard input",
+                  OnResume::takes_new())
       .type_name("FILE");
   flags.add_option("--model-dir", model_dir, "What a training has saved", OnResume::takes_new())
       .type_name("DIR")
       .default_text("--output-dir");
-  flags.add_option("--num-beams", generate.num_beams, "Beams; 1: greedy. Also for validation", OnResume::takes_new())
+  flags
+      .add_option("--num-beams", generate.num_beams, "Beams; 1: greedy. Also for validation",
+                  OnResume::takes_new())
       .with_default();
-  flags.add_option("--length-penalty", generate.length_penalty, "Beams compare by score / length^X", OnResume::takes_new())
+  flags
+      .add_option("--length-penalty", generate.length_penalty, "Beams compare by score / length^X",
+                  OnResume::takes_new())
       .with_default();
   flags
       .add_option("--max-new-tokens", generate.max_new_tokens,
                   "Longest translation, its end included; 0: by the sentence", OnResume::takes_new())
       .not_negative()
       .with_default();
-  flags.add_option("--translate-batch-size", translate_batch_size, "Sentences at a time", OnResume::takes_new()).with_default();
+  flags
+      .add_option("--translate-batch-size", translate_batch_size, "Sentences at a time",
+                  OnResume::takes_new())
+      .with_default();
   flags
       .add_option("--overlong", overlong,
-                  "Lines that are longer than the model takes: skip (an empty line), cut, or error for all", OnResume::takes_new())
+                  "Lines that are longer than the model takes: skip (an empty line), cut, or error for all",
+                  OnResume::takes_new())
       .one_of(kOverlong)
       .with_default();
 }

@@ -92,7 +92,8 @@ class PictureFolder : public PictureSet {
       std::error_code ignored;  // who opens the file says what is wrong with it
       const auto bytes = fs::file_size(path, ignored);
       const auto folder = directory_ / classes_[static_cast<size_t>(label)];
-      fingerprinter.add(0, fmt::format("{}, {} bytes", path.lexically_relative(folder).string(), ignored ? 0 : bytes));
+      fingerprinter.add(
+          0, fmt::format("{}, {} bytes", path.lexically_relative(folder).string(), ignored ? 0 : bytes));
       fingerprinter.add(1, std::to_string(label));
     }
     fingerprinter.add_rows(entries_.size());

@@ -18,9 +18,9 @@ EpochData::EpochData(std::vector<int64_t> order, int64_t steps_done, Options opt
     auto dealt = deal_epoch(order, options_.ranks, rank, options_.batch_size, options_.drop_last);
     const auto skipped = std::min<int64_t>(done, static_cast<int64_t>(dealt.indices.size()));
     DataLoader loader(options_.dataset, {dealt.indices.begin() + skipped, dealt.indices.end()},
-                  {.batch_size = options_.batch_size,
-                   .num_workers = (options_.num_workers + loaders - 1) / loaders,
-                   .prefetch_factor = options_.prefetch_factor});
+                      {.batch_size = options_.batch_size,
+                       .num_workers = (options_.num_workers + loaders - 1) / loaders,
+                       .prefetch_factor = options_.prefetch_factor});
     ranks_.push_back({std::move(dealt), std::move(loader)});
   }
 }

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "lockstep/data/dataset.h"
 #include "lockstep/data/data_loader.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/trainer/training_arguments.h"
 #include "lockstep/trainer/training_plan.h"
 
