@@ -302,6 +302,7 @@ void CommandLine::begin_group(const std::string& title) { app_->option_defaults(
 
 CommandOption CommandLine::add(CLI::Option* option, const char* type_name) {
   option->type_name(type_name);
+  if (option->get_expected_max() == 1) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   return CommandOption(option);
 }
 

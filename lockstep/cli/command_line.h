@@ -41,7 +41,8 @@ class CommandOption {
 
 /// A program or one of its subcommands: a handle, cheap to copy, valid while the command line is parsed.
 /// Parsing writes into the values given here, which must live as long. `name` is "--like-this" (--like_this
-/// is accepted too), or without dashes for what stands by its place. Descriptions are sentences.
+/// is accepted too), or without dashes for what stands by its place. Descriptions are sentences. An option that is given
+/// twice takes the last value, as in argparse; one that takes a list keeps all.
 class CommandLine {
  public:
   explicit CommandLine(CLI::App* app) : app_(app) {}

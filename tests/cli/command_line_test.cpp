@@ -45,6 +45,20 @@ TEST(CommandLine, TakesBothSpellings) {
   EXPECT_TRUE(values.bf16);
 }
 
+TEST(CommandLine, AFlagGivenTwiceTakesTheLastValue) {
+  Values values;
+  EXPECT_EQ(message({"--ranks", "2", "--learning-rate=0.1", "--ranks=3", "--bf16", "--name", "a", "--name",
+                     "b", "--bf16", "--learning_rate", "0.5"},
+                    &values),
+            "");
+  EXPECT_EQ(values.ranks, 3);
+  EXPECT_EQ(values.learning_rate, 0.5);
+  EXPECT_EQ(values.name, "b");
+  EXPECT_TRUE(values.bf16);
+  EXPECT_EQ(message({"--ranks", "0", "--ranks", "3"}),
+            "--ranks 0: expected a number from 1 to 256");  // as argparse
+}
+
 TEST(CommandLine, AnUnknownFlagNamesTheNearest) {
   EXPECT_EQ(message({"--learning-rat", "1"}), "unknown flag --learning-rat; did you mean --learning-rate?");
   EXPECT_EQ(message({"--nosuch=1"}), "unknown flag --nosuch; see program --help");
