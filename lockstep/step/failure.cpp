@@ -53,7 +53,8 @@ FailureVerdict judge(const std::vector<FailureReport>& reports) {
   if (!verdict.failed_ranks.empty()) {
     verdict.place = reports[static_cast<size_t>(verdict.failed_ranks.front())].place;
   }
-  const size_t more = verdict.failed_ranks.size() - causes.size();
+  if (causes.empty()) causes.emplace_back("a process group was broken before, and no rank says why");
+  const size_t more = verdict.failed_ranks.size() - std::min(verdict.failed_ranks.size(), causes.size());
   verdict.message = fmt::format("the step has failed on all ranks: {}{}", fmt::join(causes, "; "),
                                 more > 0 ? fmt::format("; and {} more ranks", more) : "");
   return verdict;

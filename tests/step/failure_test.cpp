@@ -27,6 +27,11 @@ TEST(Failure, ACollectiveAloneIsTheCause) {
   EXPECT_FALSE(verdict.is_skipped);
 }
 
+TEST(Failure, WithoutACauseSaysSo) {
+  EXPECT_EQ(judge({{}, {}}).message,
+            "the step has failed on all ranks: a process group was broken before, and no rank says why");
+}
+
 TEST(Failure, SkippingIsNoneUnlessSomebodyFails) {
   const FailureReport skip{.kind = Kind::skipped, .place = "in the loss"};
   EXPECT_TRUE(judge({skip, {}}).is_skipped);
