@@ -99,9 +99,7 @@ TEST(ShmAreasTest, RunOutWithAnError) {
 }
 
 TEST(ShmAreasTest, AMemberThatLeavesAGroupIsNamed) {
-  const UniqueFd segment = create_segment(2, kArenaBytes);
-  expect_all_succeed(run_processes(2, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(2, [&](Rank& self, int rank) {
     int64_t area = rank == 0 ? claim_area(self.node.segment(), 2) : 0;
     broadcast(self.group, &area, 1, DType::int64, 0, kTimeout);
     {
@@ -110,13 +108,11 @@ TEST(ShmAreasTest, AMemberThatLeavesAGroupIsNamed) {
         expect_contains(message_of<PeerLostError>([&] { pair.barrier(kTimeout); }), "has left the group");
     }
     self.group.barrier(kTimeout);  // this group is as good as before
-  }));
+  });
 }
 
 TEST(ShmAreasTest, AMessageMayBeReceivedAfterItsSenderHasLeft) {
-  const UniqueFd segment = create_segment(2, kArenaBytes);
-  expect_all_succeed(run_processes(2, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(2, [&](Rank& self, int rank) {
     int64_t area = rank == 0 ? claim_area(self.node.segment(), 2) : 0;
     broadcast(self.group, &area, 1, DType::int64, 0, kTimeout);
     std::vector<int64_t> data(50000, rank == 0 ? 17 : 0);
@@ -136,7 +132,7 @@ TEST(ShmAreasTest, AMessageMayBeReceivedAfterItsSenderHasLeft) {
     }
     EXPECT_EQ(data, std::vector<int64_t>(50000, 17));
     self.group.barrier(kTimeout);
-  }));
+  });
 }
 
 }  // namespace

@@ -224,9 +224,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, EngineTest, ::testing::Values(1, 2, 4),
 
 /// Many more than a channel holds, received in the other order, while collectives and other tags go on.
 TEST(UnexpectedMessagesTest, DoNotStandInTheWayOfOthers) {
-  const UniqueFd segment = create_segment(2, kArenaBytes);
-  expect_all_succeed(run_processes(2, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(2, [&](Rank& self, int rank) {
     constexpr int kMessages = 5 * kChannelDepth;
     const auto size_of = [](int i) { return i % 3 == 0 ? size_t{2000} : static_cast<size_t>(i % 24); };
     std::list<std::vector<float>> data;
@@ -249,27 +247,23 @@ TEST(UnexpectedMessagesTest, DoNotStandInTheWayOfOthers) {
       EXPECT_EQ(received, std::vector<float>(size_of(i), static_cast<float>(i)));
     }
     self.group.barrier(kTimeout);
-  }));
+  });
 }
 
 /// While the receiver waits in a collective, which its peer reaches only after the sends.
 TEST(UnexpectedMessagesTest, AreTakenNoteOfInACollective) {
-  const UniqueFd segment = create_segment(2, kArenaBytes);
-  expect_all_succeed(run_processes(2, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(2, [&](Rank& self, int rank) {
     std::vector<float> value(4, 2.0F);
     constexpr int kMessages = 3 * kChannelDepth;
     for (int i = 0; i < kMessages && rank == 0; ++i) pass(self.group, message(true, 1, 3, value));
     self.group.barrier(kTimeout);
     for (int i = 0; i < kMessages && rank == 1; ++i) pass(self.group, message(false, 0, 3, value));
     self.group.barrier(kTimeout);
-  }));
+  });
 }
 
 TEST(LeavingTest, IsToldAlsoWithAnOperationInFlight) {
-  const UniqueFd segment = create_segment(2, kArenaBytes);
-  expect_all_succeed(run_processes(2, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(2, [&](Rank& self, int rank) {
     const auto group = another_group(self);
     float value = 1;
     if (rank == 0) {
@@ -284,13 +278,11 @@ TEST(LeavingTest, IsToldAlsoWithAnOperationInFlight) {
       EXPECT_THROW(group->barrier(kTimeout), PeerLostError);
     }
     self.group.barrier(kTimeout);
-  }));
+  });
 }
 
 TEST(LeavingTest, EndsTheWaitsOfOtherThreads) {
-  const UniqueFd segment = create_segment(2, kArenaBytes);
-  expect_all_succeed(run_processes(2, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(2, [&](Rank& self, int rank) {
     auto group = another_group(self);
     if (rank == 0) {
       std::string text;
@@ -307,13 +299,11 @@ TEST(LeavingTest, EndsTheWaitsOfOtherThreads) {
       EXPECT_NE(text.find("was destroyed before the operation had ended"), std::string::npos) << text;
     }
     self.group.barrier(kTimeout);
-  }));
+  });
 }
 
 TEST(LeavingTest, AClosedGroupEndsWhatIsInFlight) {
-  const UniqueFd segment = create_segment(2, kArenaBytes);
-  expect_all_succeed(run_processes(2, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(2, [&](Rank& self, int rank) {
     const auto group = another_group(self);
     std::vector<float> data(kLargeCount, 1.0F);
     const auto sequence = group->start_all_reduce(data.data(), data.size(), DType::float32, ReduceOp::SUM);
@@ -325,13 +315,11 @@ TEST(LeavingTest, AClosedGroupEndsWhatIsInFlight) {
       EXPECT_THROW(group->barrier(kTimeout), PeerLostError);
     }
     self.group.barrier(kTimeout);
-  }));
+  });
 }
 
 TEST(ShortWaitTest, LeavesTheGroupAsItIs) {
-  const UniqueFd segment = create_segment(2, kArenaBytes);
-  expect_all_succeed(run_processes(2, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(2, [&](Rank& self, int rank) {
     std::vector<float> data(kLargeCount, 1.0F), received(4);
     if (rank == 0) {
       const auto sequence =
@@ -352,7 +340,7 @@ TEST(ShortWaitTest, LeavesTheGroupAsItIs) {
     }
     EXPECT_EQ(data.back(), 2.0F);
     self.group.barrier(kTimeout);
-  }));
+  });
 }
 
 /// Its end, which its peers would take for that of the rank whose place it wanted.

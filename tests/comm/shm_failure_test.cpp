@@ -90,12 +90,10 @@ TEST(ShmGroupFailureTest, ARankThatDiesAfterItsArrivalIsNamedWhenSlotsRunOut) {
 }
 
 TEST(ShmGroupFailureTest, ARankThatLeavesIsNamed) {
-  const UniqueFd segment = create_segment(2, kArenaBytes);
-  expect_all_succeed(run_processes(2, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(2, [&](Rank& self, int rank) {
     if (rank == 1) return;
     expect_contains(message_of<PeerLostError>([&] { self.group.barrier(kTimeout); }), "it has left the job");
-  }));
+  });
 }
 
 TEST(ShmGroupFailureTest, AnAbsentRankIsNamedAtTheDeadline) {
@@ -164,9 +162,7 @@ TEST(ShmGroupFailureTest, MemoryThatAStoppedRankMayStillReadIsNotUsedAgain) {
 }
 
 TEST(ShmGroupFailureTest, DifferentCallsAreToldToAll) {
-  const UniqueFd segment = create_segment(3, kArenaBytes);
-  expect_all_succeed(run_processes(3, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(3, [&](Rank& self, int rank) {
     std::vector<float> data(rank == 2 ? 11 : 10);
     const std::string message = message_of<MismatchError>([&] {
       self.group.wait(self.group.start_all_reduce(data.data(), data.size(), DType::float32, ReduceOp::SUM),
@@ -175,18 +171,16 @@ TEST(ShmGroupFailureTest, DifferentCallsAreToldToAll) {
     expect_contains(
         message,
         "rank 0 called all_reduce #1 (float32[10], SUM), rank 2 called all_reduce #1 (float32[11], SUM)");
-  }));
+  });
 }
 
 TEST(ShmGroupFailureTest, AnotherRootIsAnError) {
-  const UniqueFd segment = create_segment(2, kArenaBytes);
-  expect_all_succeed(run_processes(2, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(2, [&](Rank& self, int rank) {
     float value = 0;
     expect_contains(
         message_of<MismatchError>([&] { broadcast(self.group, &value, 1, DType::float32, rank, kTimeout); }),
         "root 1");
-  }));
+  });
 }
 
 /// A rank dies or stops inside, or just before, an operation.
@@ -300,9 +294,7 @@ INSTANTIATE_TEST_SUITE_P(Every, FaultTest, ::testing::ValuesIn(all_faults()), []
 });
 
 TEST(FlightRecorderTest, KeepsTheLastOperationsOfEachRank) {
-  const UniqueFd segment = create_segment(2, kArenaBytes);
-  expect_all_succeed(run_processes(2, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(2, [&](Rank& self, int /*rank*/) {
     std::vector<float> data(1000);
     for (int n = 0; n < 50; ++n) self.group.barrier(kTimeout);
     self.group.wait(self.group.start_all_reduce(data.data(), 1000, DType::float32, ReduceOp::AVG), kTimeout);
@@ -315,7 +307,7 @@ TEST(FlightRecorderTest, KeepsTheLastOperationsOfEachRank) {
       expect_contains(report, "; barrier #53");
       EXPECT_EQ(report.find("barrier #50"), std::string::npos);
     }
-  }));
+  });
 }
 
 }  // namespace

@@ -264,9 +264,7 @@ TEST(MessagesFailureTest, AReceiverThatDiesInAWindowIsNamed) {
 }
 
 TEST(MessagesFailureTest, AnotherSizeIsAnErrorOnBothSides) {
-  const UniqueFd segment = create_segment(2, kArenaBytes);
-  expect_all_succeed(run_processes(2, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(2, [&](Rank& self, int rank) {
     std::vector<int64_t> data(static_cast<size_t>(3 + rank));
     if (rank == 0) {
       run(self.group, send_request(data, 1));
@@ -274,7 +272,7 @@ TEST(MessagesFailureTest, AnotherSizeIsAnErrorOnBothSides) {
     } else {
       EXPECT_THROW(run(self.group, receive_request(data, 0)), MismatchError);
     }
-  }));
+  });
 }
 
 }  // namespace

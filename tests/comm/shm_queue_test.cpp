@@ -523,9 +523,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, QueueTest, ::testing::Values(1, 2, 3, 4),
 // ------------------------------------------------------------------------------- failures with a queue
 
 TEST(QueueFailureTest, ATimeoutNamesWhoHoldsTheQueueBack) {
-  const UniqueFd segment = create_segment(3, kArenaBytes);
-  expect_all_succeed(run_processes(3, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(3, [&](Rank& self, int rank) {
     const auto group = another_group(self);
     if (rank == 2) {  // too late
       self.group.barrier(kTimeout);
@@ -547,13 +545,11 @@ TEST(QueueFailureTest, ATimeoutNamesWhoHoldsTheQueueBack) {
     sums.expect_error<TimeoutError>(message);
     EXPECT_EQ(message_of<TimeoutError>([&] { group->start_barrier(); }), message);
     self.group.barrier(kTimeout);
-  }));
+  });
 }
 
 TEST(QueueFailureTest, AShortWaitLeavesTheQueueAsItIs) {
-  const UniqueFd segment = create_segment(2, kArenaBytes);
-  expect_all_succeed(run_processes(2, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(2, [&](Rank& self, int rank) {
     const auto group = another_group(self);
     Sums sums(*group, kMany, 40000, 1.0F);
     if (rank == 0) {
@@ -563,7 +559,7 @@ TEST(QueueFailureTest, AShortWaitLeavesTheQueueAsItIs) {
     self.group.barrier(kTimeout);
     sums.start_all();
     sums.wait_for_all();
-  }));
+  });
 }
 
 /// All that were started get the first cause, and their memory comes back.
@@ -595,9 +591,7 @@ TEST(QueueFailureTest, ADeathEndsWhatIsQueued) {
 }
 
 TEST(QueueFailureTest, LeavingEndsWhatIsQueued) {
-  const UniqueFd segment = create_segment(2, kArenaBytes);
-  expect_all_succeed(run_processes(2, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(2, [&](Rank& self, int rank) {
     const auto group = another_group(self);
     Sums sums(*group, kMany, 1000, 1.0F);
     if (rank == 0) {
@@ -614,7 +608,7 @@ TEST(QueueFailureTest, LeavingEndsWhatIsQueued) {
     }
     EXPECT_EQ(self.node.arena().bytes_in_use(), 0u);
     self.group.barrier(kTimeout);
-  }));
+  });
 }
 
 /// The step of rank 1 fails. The group that takes the place of the interrupted one begins anew.
@@ -664,9 +658,7 @@ TEST(QueueFailureTest, RanksAsThreads) {
 
 /// Also of one that this rank has only queued.
 TEST(QueueFailureTest, DifferentCallsAreToldToAll) {
-  const UniqueFd segment = create_segment(3, kArenaBytes);
-  expect_all_succeed(run_processes(3, [&](int rank) {
-    Rank self(segment.get(), rank);
+  run_ranks(3, [&](Rank& self, int rank) {
     Sums sums(self.group, kSlots + 5, 1000, 1.0F);
     if (rank == 0) std::this_thread::sleep_for(20ms);
     sums.start_all();
@@ -678,7 +670,7 @@ TEST(QueueFailureTest, DifferentCallsAreToldToAll) {
     });
     expect_contains(message, "rank 0 called " + name + " (float32[10], SUM), rank 2 called " + name +
                                  " (float32[11], SUM)");
-  }));
+  });
 }
 
 }  // namespace

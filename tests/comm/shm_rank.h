@@ -42,6 +42,15 @@ struct Rank {
   Group group;
 };
 
+/// Runs `body` in as many processes, each of them a rank of one segment; all must succeed.
+inline void run_ranks(int ranks, const std::function<void(Rank& self, int rank)>& body) {
+  const UniqueFd segment = create_segment(ranks, kArenaBytes);
+  testing::expect_all_succeed(testing::run_processes(ranks, [&](int rank) {
+    Rank self(segment.get(), rank);
+    body(self, rank);
+  }));
+}
+
 /// A group of all ranks beside the one that `self` has.
 inline std::unique_ptr<Group> another_group(Rank& self) {
   int64_t area = self.group.rank() == 0 ? claim_area(self.node.segment(), self.group.size()) : 0;
