@@ -28,19 +28,19 @@ class EarlyStopping : public TrainerCallback {
     }
     best_.reset();
     waited_ = 0;
+    metric_ = metric_in(context.args);
+    greater_ = greater_in(context.args);
   }
 
   void on_evaluate(CallbackContext& context) override {
-    std::string metric = options_.metric.empty() ? context.args.best_metric() : options_.metric;
-    if (!metric.starts_with("eval_")) metric.insert(0, "eval_");
+    const std::string metric = metric_in(context.args);
     const auto found = context.metrics->find(metric);
     if (found == context.metrics->end()) {
       if (!context.metrics->empty() && !context.metrics->begin()->first.starts_with("eval_")) return;
       throw ValueError(
           fmt::format("the evaluation has no metric {}; it has {}", metric, names(*context.metrics)));
     }
-    const bool greater = options_.greater_is_better.value_or(
-        context.args.greater_is_better.value_or(!metric.ends_with("loss")));
+    const bool greater = greater_in(context.args);
     // Not a number is no best: anything is better.
     const bool is_first = !best_;
     if (is_first) best_ = greater ? -HUGE_VAL : HUGE_VAL;
@@ -56,13 +56,20 @@ class EarlyStopping : public TrainerCallback {
   StateDict state_dict() const override {
     StateDict state;
     state.scalars["waited"] = int64_t{waited_};
+    state.scalars["metric"] = metric_;
+    state.scalars["greater_is_better"] = greater_;
     if (best_) state.scalars["best"] = *best_;
     return state;
   }
   void load_state_dict(const StateDict& state) override {
-    waited_ = static_cast<int>(state.get<int64_t>("early_stopping", "waited"));
+    // The best value of another metric is no measure for this one's.
+    constexpr const char* kWho = "early_stopping";
+    if (state.scalars.contains("metric") && (state.get<std::string>(kWho, "metric") != metric_ ||
+                                             state.get<bool>(kWho, "greater_is_better") != greater_))
+      return;
+    waited_ = static_cast<int>(state.get<int64_t>(kWho, "waited"));
     best_.reset();
-    if (state.scalars.contains("best")) best_ = state.get<double>("early_stopping", "best");
+    if (state.scalars.contains("best")) best_ = state.get<double>(kWho, "best");
   }
 
  private:
@@ -71,7 +78,18 @@ class EarlyStopping : public TrainerCallback {
     for (const auto& [key, value] : metrics) all += (all.empty() ? "" : ", ") + key;
     return all;
   }
+  std::string metric_in(const TrainingArguments& arguments) const {
+    std::string metric = options_.metric.empty() ? arguments.best_metric() : options_.metric;
+    if (!metric.starts_with("eval_")) metric.insert(0, "eval_");
+    return metric;
+  }
+  bool greater_in(const TrainingArguments& arguments) const {
+    return options_.greater_is_better.value_or(
+        arguments.greater_is_better.value_or(!metric_in(arguments).ends_with("loss")));
+  }
   EarlyStoppingOptions options_;
+  std::string metric_{};  // of the training that runs
+  bool greater_ = false;
   std::optional<double> best_{};
   int waited_ = 0;
 };

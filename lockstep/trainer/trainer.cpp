@@ -15,10 +15,12 @@
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/job/stop_signals.h"
 #include "lockstep/optim/group_tensors.h"
+#include "lockstep/parallel/activation_checkpoint.h"
 #include "lockstep/parallel/sync_module_states.h"
 #include "lockstep/timeline/totals.h"
 #include "lockstep/trainer/ema_scope.h"
 #include "lockstep/trainer/optimizer_choice.h"
+#include "lockstep/trainer/output/model_folder.h"
 #include "lockstep/trainer/output/module_summary.h"
 #include "lockstep/trainer/output/tracking.h"
 #include "lockstep/trainer/output/training_log.h"
@@ -109,9 +111,11 @@ void Trainer::Impl::save_model(const std::filesystem::path& directory) {
     on_all_ranks(group, [&] {
       if (group.rank() != 0) return;
       make_directory(directory);
-      save_module(module, directory / "model.safetensors");
-      if (!parts.model_files) return;
-      for (const auto& [name, text] : parts.model_files()) write_file_atomically(directory / name, text);
+      replace_model(directory, [&](const std::filesystem::path& to) {
+        save_module(module, to / "model.safetensors");
+        if (!parts.model_files) return;
+        for (const auto& [name, text] : parts.model_files()) write_file_atomically(to / name, text);
+      });
     });
   }
   call(LOCKSTEP_EVENT(on_save));
@@ -164,6 +168,12 @@ Metrics Trainer::Impl::train() {
   end(0, "");  // of an earlier training
   on_all_ranks(group, [&] {
     if (parts.eval_dataset.size > 0) evaluator.check(parts.eval_dataset);
+    if (arguments.gradient_checkpointing && set_gradient_checkpointing(module) == 0) {
+      throw ValueError(fmt::format(
+          "gradient_checkpointing: no part of the model {} does it; derive the parts that can from "
+          "lockstep::GradientCheckpointing, or leave the argument out",
+          module.name()));
+    }
   });
   std::optional<StopSignals> signals;
   if (arguments.saves()) signals.emplace();

@@ -197,7 +197,7 @@ class Trainer {
   Prediction predict(const Dataset& dataset, const std::string& prefix = "test");
 
   /// Writes `<directory>/model.safetensors` (module_file.h) and TrainerOptions::model_files on rank 0. Throws
-  /// FileError. With ema_decay the averaged weights.
+  /// FileError; then the files of a model that was there are as before. With ema_decay the averaged weights.
   void save_model(const std::filesystem::path& directory);
   /// Adds an entry to the log: state().log_history and, on rank 0, output_dir/log.jsonl.
   void log(Metrics values);

@@ -249,6 +249,40 @@ TEST(Parts, WhatDoesNotFitIsRefused) {
       "somewhere is no name of a checkpoint");
 }
 
+TEST(Parts, ARecordOfAnotherRunIsRefusedBeforeAnythingIsLoaded) {
+  using checkpoint::RecordKind;
+  const SharedFolder folder;
+  checkpoint::RunRecord record, other;
+  record.set("labels", RecordKind::labels, std::vector<std::string>{"a", "b"});
+  other.set("labels", RecordKind::labels, std::vector<std::string>{"b", "a"});
+  Counters counters;
+  counters["steps"] = 4;
+  checkpoint::save(folder / "checkpoint-4", {{"counters", counters}}, {.record = record});
+  counters["steps"] = 0;
+  checkpoint::load(folder / "checkpoint-4", {{"counters", counters}}, {.record = &record});
+  EXPECT_EQ(counters["steps"], 4);
+  EXPECT_TRUE(record.resumed_anyway().empty());
+  counters["steps"] = 0;
+  check_throws<ValueError>(
+      [&] {
+        checkpoint::load(folder / "checkpoint-4", {{"counters", counters}}, {.record = &other});
+      },
+      R"(labels: ["a","b"] in the checkpoint, now ["b","a"])");
+  EXPECT_EQ(counters["steps"], 0);
+  checkpoint::load(folder / "checkpoint-4", {{"counters", counters}},
+                   {.record = &other, .resume_anyway = {RecordKind::labels}});
+  EXPECT_EQ(counters["steps"], 4);
+  world().barrier();
+  checkpoint::save(folder / "checkpoint-5", {{"counters", counters}}, {.record = other});
+  const auto saved = checkpoint::read_record(checkpoint::open(folder / "checkpoint-5"));
+  ASSERT_EQ(saved.resumed_anyway().size(), 1U);
+  EXPECT_EQ(saved.resumed_anyway()[0].step, 4);
+  world().barrier();
+  checkpoint::save(folder / "checkpoint-6",
+                   {{"counters", counters}});  // a warning, no error: it has no record
+  checkpoint::load(folder / "checkpoint-6", {{"counters", counters}}, {.record = &record});
+}
+
 TEST(Parts, AFailureOnOneRankIsAnErrorOnAllAndLeavesNothing) {
   ONLY_IF(world().size() > 1);
   const SharedFolder folder;

@@ -87,7 +87,7 @@ TEST(Optimizers, RulesGiveParametersTheirOwnLearningRate) {
   check_throws<ValueError>([&] { weights_after(args, {}, make_net(), {{.pattern = "third"}}); },
                            "the parameter rule \"third\" fits no parameter");
   check_throws<ValueError>([&] { weights_after(args, {}, make_net(), {{.pattern = "("}}); },
-                           "no regular expression");
+                           "is not a regular expression");
 }
 
 /// One weight under two names.
