@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/zoo/text/metrics/characters.h"
 #include "lockstep/zoo/text/metrics/text_words.h"
 #include "lockstep/zoo/text/utf8.h"
 
@@ -40,19 +42,6 @@ struct Units {
 // No word has a space in it, so sequences of words are equal where their texts are.
 Units words_of(std::string_view text) { return Units(split_words(text), " "); }
 
-// Without white space.
-Units characters_of(std::string_view text) {
-  std::vector<std::string_view> characters;
-  for (const std::string_view word : split_words(text)) {
-    for (const char *at = word.data(), *const end = at + word.size(); at != end;) {
-      const char* const here = at;
-      next_code_point(at);
-      characters.emplace_back(here, static_cast<size_t>(at - here));
-    }
-  }
-  return Units(characters, "");
-}
-
 // Sequences of `order` units that both have, each as often as the one that has fewer.
 double common_sequences(const Units& hypothesis, const Units& reference, size_t order) {
   std::unordered_map<std::string_view, int64_t> left;
@@ -80,8 +69,25 @@ void add_words(const Units& hypothesis, const Units& reference, Counts& counts) 
   }
 }
 
-void add_13a_words(std::string_view hypothesis, std::string_view reference, Counts& counts) {
-  add_words(words_of(tokenize_13a(hypothesis)), words_of(tokenize_13a(reference)), counts);
+/// Splits a text as sacrebleu's tokenizer of that name.
+std::function<Units(std::string_view)> splitter(const std::string& score, const std::string& tokenize) {
+  if (tokenize == "13a") return [](std::string_view text) { return words_of(tokenize_13a(text)); };
+  if (tokenize == "intl") return [](std::string_view text) { return words_of(tokenize_intl(text)); };
+  if (tokenize == "char") return [](std::string_view text) { return Units(split_characters(text), " "); };
+  if (tokenize == "none") return words_of;
+  throw ValueError(score + ": tokenize is \"" + tokenize + "\"; it may be 13a, intl, char or none");
+}
+
+std::function<void(std::string_view, std::string_view, Counts&)> add_tokenized_words(
+    const std::string& score, const BleuOptions& options) {
+  return [split = splitter(score, options.tokenize), lowercase = options.lowercase](
+             std::string_view hypothesis, std::string_view reference, Counts& counts) {
+    if (lowercase) {
+      add_words(split(lower(hypothesis)), split(lower(reference)), counts);
+    } else {
+      add_words(split(hypothesis), split(reference), counts);
+    }
+  };
 }
 
 void add_plain_words(std::string_view hypothesis, std::string_view reference, Counts& counts) {
@@ -125,19 +131,26 @@ double torchmetrics_bleu_of(const Counts& counts) {
   return brevity * std::exp(sum / kWordOrders);
 }
 
-// chrF, for 1 to 6 characters: sequences of the hypotheses (where the reference has any), of the references, of
-// both.
+// chrF, for 1 to 6 characters, then for 1 to word_order words: sequences of the hypotheses (where the reference has
+// any), of the references, of both.
 constexpr size_t kCharacterOrders = 6;
 
-void add_characters(std::string_view hypothesis, std::string_view reference, Counts& counts) {
-  counts.resize(3 * kCharacterOrders);
-  const Units ours = characters_of(hypothesis), right = characters_of(reference);
-  for (size_t order = 1; order <= kCharacterOrders; ++order) {
-    const size_t at = 3 * (order - 1);
+void add_sequences(const Units& ours, const Units& right, size_t orders, size_t at, Counts& counts) {
+  for (size_t order = 1; order <= orders; ++order, at += 3) {
     if (right.sequences(order) != 0) counts[at] += static_cast<double>(ours.sequences(order));
     counts[at + 1] += static_cast<double>(right.sequences(order));
     counts[at + 2] += common_sequences(ours, right, order);
   }
+}
+
+void add_chrf_sequences(std::string_view hypothesis, std::string_view reference, size_t word_orders,
+                        Counts& counts) {
+  counts.resize(3 * (kCharacterOrders + word_orders));
+  add_sequences(Units(split_characters(hypothesis), ""), Units(split_characters(reference), ""),
+                kCharacterOrders, 0, counts);
+  if (word_orders == 0) return;
+  add_sequences(Units(split_off_punctuation(hypothesis), " "), Units(split_off_punctuation(reference), " "),
+                word_orders, 3 * kCharacterOrders, counts);
 }
 
 double chrf_of(const Counts& counts) {
@@ -203,18 +216,47 @@ double error_rate_of(const Counts& counts) {
 
 }  // namespace
 
-const Score kBleu = {"bleu", add_13a_words, corpus_bleu_of};
-const Score kSentenceBleu = {"sentence_bleu", add_13a_words, sentence_bleu_of};
-const Score kChrf = {"chrf2", add_characters, chrf_of};
-const Score kTorchmetricsBleu = {"torchmetrics_bleu", add_plain_words, torchmetrics_bleu_of};
-const Score kCharErrors = {"cer", add_character_edits, error_rate_of};
-const Score kWordErrors = {"wer", add_word_edits, error_rate_of};
+Score bleu_score(const BleuOptions& options) {
+  std::string name = options.name.empty() ? "bleu" : options.name;
+  auto add = add_tokenized_words(name, options);
+  return {std::move(name), std::move(add), corpus_bleu_of};
+}
+
+Score sentence_bleu_score(const BleuOptions& options) {
+  std::string name = options.name.empty() ? "sentence_bleu" : options.name;
+  auto add = add_tokenized_words(name, options);
+  return {std::move(name), std::move(add), sentence_bleu_of};
+}
+
+Score chrf_score(const ChrfOptions& options) {
+  std::string name = !options.name.empty()
+                         ? options.name
+                         : "chrf2" + std::string(std::clamp<int64_t>(options.word_order, 0, 2), '+');
+  if (options.word_order < 0) {
+    throw ValueError(name + ": word_order is " + std::to_string(options.word_order) +
+                     "; it must be 0 or more");
+  }
+  const auto orders = static_cast<size_t>(options.word_order);
+  auto add = [orders, lowercase = options.lowercase](std::string_view hypothesis, std::string_view reference,
+                                                     Counts& counts) {
+    if (lowercase) {
+      add_chrf_sequences(lower(hypothesis), lower(reference), orders, counts);
+    } else {
+      add_chrf_sequences(hypothesis, reference, orders, counts);
+    }
+  };
+  return {std::move(name), std::move(add), chrf_of};
+}
+
+Score torchmetrics_bleu_score() { return {"torchmetrics_bleu", add_plain_words, torchmetrics_bleu_of}; }
+Score character_error_score() { return {"cer", add_character_edits, error_rate_of}; }
+Score word_error_score() { return {"wer", add_word_edits, error_rate_of}; }
 
 void add_pair(const Score& score, std::string_view hypothesis, std::string_view reference, Counts& counts) {
   const auto check = [&](const char* what, std::string_view bytes) {
     const size_t at = text::find_invalid_utf8(bytes);
     if (at == std::string_view::npos) return;
-    throw ValueError(std::string(score.name) + ": the " + what + " is not UTF-8: byte " + std::to_string(at) +
+    throw ValueError(score.name + ": the " + what + " is not UTF-8: byte " + std::to_string(at) +
                      " breaks it; convert it first");
   };
   check("hypothesis", hypothesis);

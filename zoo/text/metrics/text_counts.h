@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "lockstep/zoo/text/metrics/text_scores.h"
 
 namespace lockstep::text::text_counts {
 
@@ -13,17 +16,25 @@ using Counts = std::vector<double>;
 
 /// A score: add() takes in a pair of UTF-8 texts, value() is of all pairs.
 struct Score {
-  const char* name;
-  void (*add)(std::string_view hypothesis, std::string_view reference, Counts& counts);
+  std::string name;
+  std::function<void(std::string_view hypothesis, std::string_view reference, Counts& counts)> add;
   double (*value)(const Counts& counts);
 };
 
-extern const Score kBleu, kSentenceBleu, kChrf, kTorchmetricsBleu, kCharErrors, kWordErrors;
+/// Throws ValueError for an unknown tokenizer.
+Score bleu_score(const BleuOptions& options);
+/// See bleu_score().
+Score sentence_bleu_score(const BleuOptions& options);
+/// Throws ValueError for a negative word_order.
+Score chrf_score(const ChrfOptions& options);
+Score torchmetrics_bleu_score();
+Score character_error_score();
+Score word_error_score();
 
-/// Score::add, where both texts are UTF-8; otherwise throws ValueError that names the score.
+/// Calls Score::add. Throws ValueError that names the score if a text is not UTF-8.
 void add_pair(const Score& score, std::string_view hypothesis, std::string_view reference, Counts& counts);
 
-/// Throws ValueError where not every hypothesis has its reference.
+/// Throws ValueError if not every hypothesis has its reference.
 void check_sizes(const std::string& score, size_t hypotheses, size_t references);
 
 }  // namespace lockstep::text::text_counts

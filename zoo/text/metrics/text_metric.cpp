@@ -10,7 +10,7 @@ namespace {
 
 class ScoreMetric : public TextMetric {
  public:
-  explicit ScoreMetric(const text_counts::Score& score) : score_(score) {}
+  explicit ScoreMetric(text_counts::Score score) : score_(std::move(score)) {}
   std::string name() const override { return score_.name; }
   void update(std::string_view hypothesis, std::string_view reference) override {
     text_counts::add_pair(score_, hypothesis, reference, state_);
@@ -18,7 +18,7 @@ class ScoreMetric : public TextMetric {
 
  private:
   double value_of(const State& state) const override { return score_.value(state); }
-  const text_counts::Score& score_;
+  text_counts::Score score_;
 };
 
 }  // namespace
@@ -58,16 +58,20 @@ std::vector<double> compute(std::span<const std::shared_ptr<TextMetric>> metrics
   return TextMetric::compute_all(all, group);
 }
 
-std::shared_ptr<TextMetric> bleu() { return std::make_shared<ScoreMetric>(text_counts::kBleu); }
-std::shared_ptr<TextMetric> chrf() { return std::make_shared<ScoreMetric>(text_counts::kChrf); }
+std::shared_ptr<TextMetric> bleu(const BleuOptions& options) {
+  return std::make_shared<ScoreMetric>(text_counts::bleu_score(options));
+}
+std::shared_ptr<TextMetric> chrf(const ChrfOptions& options) {
+  return std::make_shared<ScoreMetric>(text_counts::chrf_score(options));
+}
 std::shared_ptr<TextMetric> torchmetrics_bleu() {
-  return std::make_shared<ScoreMetric>(text_counts::kTorchmetricsBleu);
+  return std::make_shared<ScoreMetric>(text_counts::torchmetrics_bleu_score());
 }
 std::shared_ptr<TextMetric> char_error_rate() {
-  return std::make_shared<ScoreMetric>(text_counts::kCharErrors);
+  return std::make_shared<ScoreMetric>(text_counts::character_error_score());
 }
 std::shared_ptr<TextMetric> word_error_rate() {
-  return std::make_shared<ScoreMetric>(text_counts::kWordErrors);
+  return std::make_shared<ScoreMetric>(text_counts::word_error_score());
 }
 
 }  // namespace lockstep::text

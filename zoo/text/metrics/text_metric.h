@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/metrics/metric.h"
+#include "lockstep/zoo/text/metrics/text_scores.h"
 
 namespace lockstep::text {
 
@@ -40,10 +41,10 @@ std::shared_ptr<Metric> metric_of_texts(
     std::shared_ptr<TextMetric> metric,
     std::function<Texts(const at::Tensor& outputs, const at::Tensor& labels)> texts);
 
-/// "bleu": corpus_bleu.
-std::shared_ptr<TextMetric> bleu();
-/// "chrf2": corpus_chrf.
-std::shared_ptr<TextMetric> chrf();
+/// "bleu": corpus_bleu. Throws ValueError for an unknown tokenizer.
+std::shared_ptr<TextMetric> bleu(const BleuOptions& options = {});
+/// "chrf2", with words "chrf2++": corpus_chrf. Throws ValueError for a negative word_order.
+std::shared_ptr<TextMetric> chrf(const ChrfOptions& options = {});
 /// "torchmetrics_bleu": torchmetrics_bleu.
 std::shared_ptr<TextMetric> torchmetrics_bleu();
 /// "cer": char_error_rate.

@@ -23,26 +23,28 @@ double score_of(const Score& score, std::string_view hypothesis, std::string_vie
 
 }  // namespace
 
-double corpus_bleu(std::span<const std::string> hypotheses, std::span<const std::string> references) {
-  return score_of(kBleu, hypotheses, references);
+double corpus_bleu(std::span<const std::string> hypotheses, std::span<const std::string> references,
+                   const BleuOptions& options) {
+  return score_of(bleu_score(options), hypotheses, references);
 }
-double sentence_bleu(std::string_view hypothesis, std::string_view reference) {
-  return score_of(kSentenceBleu, hypothesis, reference);
+double sentence_bleu(std::string_view hypothesis, std::string_view reference, const BleuOptions& options) {
+  return score_of(sentence_bleu_score(options), hypothesis, reference);
 }
-double corpus_chrf(std::span<const std::string> hypotheses, std::span<const std::string> references) {
-  return score_of(kChrf, hypotheses, references);
+double corpus_chrf(std::span<const std::string> hypotheses, std::span<const std::string> references,
+                   const ChrfOptions& options) {
+  return score_of(chrf_score(options), hypotheses, references);
 }
-double sentence_chrf(std::string_view hypothesis, std::string_view reference) {
-  return score_of(kChrf, hypothesis, reference);
+double sentence_chrf(std::string_view hypothesis, std::string_view reference, const ChrfOptions& options) {
+  return score_of(chrf_score(options), hypothesis, reference);
 }
 double torchmetrics_bleu(std::span<const std::string> hypotheses, std::span<const std::string> references) {
-  return score_of(kTorchmetricsBleu, hypotheses, references);
+  return score_of(torchmetrics_bleu_score(), hypotheses, references);
 }
 double char_error_rate(std::span<const std::string> hypotheses, std::span<const std::string> references) {
-  return score_of(kCharErrors, hypotheses, references);
+  return score_of(character_error_score(), hypotheses, references);
 }
 double word_error_rate(std::span<const std::string> hypotheses, std::span<const std::string> references) {
-  return score_of(kWordErrors, hypotheses, references);
+  return score_of(word_error_score(), hypotheses, references);
 }
 
 }  // namespace lockstep::text

@@ -1,4 +1,5 @@
-"""Writes unicode_tables.inc and word_characters.inc: what the peer's Unicode tables say, asked of the peer for every code point.
+"""Writes unicode_tables.inc and word_characters.inc: what the peer's Unicode tables say, asked of the peer for every code point;
+and metric_characters.inc: what sacrebleu's do, which are those of Python and of the package regex.
 
 Hugging Face's tokenizers carries Unicode tables of different ages (its lowercase mapping is newer than its
 punctuation), so no single Unicode version, and no system library, gives the same ids. Run with the Python of
@@ -7,9 +8,11 @@ deps/requirements-test.txt after a change of the tokenizers version; --check onl
 
 import argparse
 import pathlib
+import re
 import sys
 import unicodedata
 
+import regex
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers
 
@@ -96,6 +99,20 @@ def ask_whitespace_splitter():
     return found
 
 
+def ask_sacrebleu():
+    """Code points by the categories of its tokenizer intl, by what they do to a final sigma in lower(), and by Python's re."""
+    def is_in(category):
+        return [code for code in CODE_POINTS if regex.match(rf"\p{{{category}}}", chr(code))]
+
+    def is_final(before):
+        return (before + "\u03a3").lower().endswith("\u03c2")
+
+    cased = [code for code in CODE_POINTS if is_final(chr(code))]
+    ignorable = [code for code in CODE_POINTS if is_final("a" + chr(code)) and not is_final(chr(code))]
+    return dict(number=is_in("N"), punctuation=is_in("P"), symbol=is_in("S"), cased=cased, ignorable=ignorable,
+                word=[code for code in CODE_POINTS if re.match(r"\w", chr(code))])
+
+
 def representative_marks(nfd):
     """One mark of every combining class, by class: marks that the peer sorts too (a mark's class never changes)."""
     result = {}
@@ -142,8 +159,8 @@ def lower_runs(mapping):
 class Tables:
     """The text of a file of tables."""
 
-    def __init__(self, *comments):
-        head = f"// Written by tables/generate.py from tokenizers {tokenizers.__version__}. Do not edit."
+    def __init__(self, *comments, source=f"tokenizers {tokenizers.__version__}"):
+        head = f"// Written by tables/generate.py from {source}. Do not edit."
         self.lines = [head, *(f"// {comment}" for comment in comments), ""]
 
     def add(self, kind, name, comment, rows):
@@ -196,11 +213,23 @@ def render_splitter(found):
     return tables.text()
 
 
+def render_metrics(found):
+    tables = Tables(source=f"Unicode {unicodedata.unidata_version} of Python and regex {regex.__version__}")
+    tables.add("MetricRange", "kNumbers", "Category N.", ranges(found["number"]))
+    tables.add("MetricRange", "kPunctuationMarks", "Category P.", ranges(found["punctuation"]))
+    tables.add("MetricRange", "kSymbols", "Category S.", ranges(found["symbol"]))
+    tables.add("MetricRange", "kCased", "Makes a capital sigma behind it a final one.", ranges(found["cased"]))
+    tables.add("MetricRange", "kCaseIgnorable", "May stand between the two.", ranges(found["ignorable"]))
+    tables.add("MetricRange", "kPythonWord", "What \\w matches in Python's re.", ranges(found["word"]))
+    return tables.text()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit 1 when the committed table differs")
     check = parser.parse_args().check
-    texts = {"unicode_tables.inc": render(ask_peer()), "word_characters.inc": render_splitter(ask_whitespace_splitter())}
+    texts = {"unicode_tables.inc": render(ask_peer()), "word_characters.inc": render_splitter(ask_whitespace_splitter()),
+             "metric_characters.inc": render_metrics(ask_sacrebleu())}
     for name, text in texts.items():
         path = FOLDER / name
         if not check:
