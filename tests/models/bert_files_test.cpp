@@ -126,13 +126,68 @@ TEST_F(BertFilesTest, UnusedTensorsAreReported) {
   EXPECT_EQ(log.find("position_ids"), std::string::npos) << log;
 }
 
-TEST_F(BertFilesTest, OtherNumberOfLabelsMakesANewHead) {
+TEST_F(BertFilesTest, OtherNumberOfLabelsIsRefusedOrMakesANewHead) {
+  expect_error({"model.safetensors", "classifier.weight has shape [2, 8]",
+                "the 3 labels (a, b, c) need [3, 8]", "--ignore-mismatched-sizes"},
+               {"a", "b", "c"});
   const std::string log = logged([&] {
-    const auto model = load_bert_classifier(directory_, {"a", "b", "c"});
+    const auto model = load_bert_classifier(directory_, {"a", "b", "c"}, {.ignore_mismatched_sizes = true});
     EXPECT_EQ(model->config().labels.size(), 3u);
     EXPECT_EQ(model->named_parameters()["classifier.weight"].size(0), 3);
   });
-  EXPECT_NE(log.find("classifier.weight"), std::string::npos) << log;
+  EXPECT_NE(log.find("classifier.weight has shape [2, 8], the 3 labels (a, b, c) need [3, 8]"),
+            std::string::npos)
+      << log;
+  EXPECT_EQ(log.find("lacks"), std::string::npos) << log;
+  // What is not the head must fit: config.json is wrong.
+  tensors_["bert.pooler.dense.weight"] = at::ones({8, 9});
+  write();
+  EXPECT_THROW(load_bert_classifier(directory_, {"a", "b", "c"}, {.ignore_mismatched_sizes = true}),
+               FileError);
+}
+
+TEST_F(BertFilesTest, AHeadOfOtherLabelsIsMadeAnew) {
+  logged([&] {
+    const auto model = load_bert_classifier(directory_, {"good", "bad"}, {.new_head = true});
+    EXPECT_EQ(model->config().labels, (std::vector<std::string>{"good", "bad"}));
+    EXPECT_FALSE(at::equal(model->named_parameters()["classifier.weight"], tensors_["classifier.weight"]));
+    EXPECT_TRUE(at::equal(model->named_parameters()["bert.pooler.dense.weight"],
+                          tensors_["bert.pooler.dense.weight"]));
+  });
+  const auto model = load_bert_classifier(directory_, {"bad", "good"}, {.ignore_mismatched_sizes = true});
+  EXPECT_TRUE(at::equal(model->named_parameters()["classifier.weight"], tensors_["classifier.weight"]));
+}
+
+TEST_F(BertFilesTest, OnlyModelsOfOneLabelForEachTextAreLoaded) {
+  const auto save = [&](const std::string& problem_type, std::vector<std::string> labels) {
+    BertConfig config = config_;
+    config.problem_type = problem_type;
+    config.labels = std::move(labels);
+    tensors_["classifier.weight"] = at::ones({static_cast<int64_t>(config.labels.size()), 8});
+    tensors_["classifier.bias"] = at::ones({static_cast<int64_t>(config.labels.size())});
+    write();
+    config.save(directory_ / "config.json");
+  };
+  save("single_label_classification", {"bad", "good"});
+  EXPECT_EQ(load_bert_classifier(directory_)->config().problem_type, "single_label_classification");
+  for (const char* const other : {"multi_label_classification", "regression"}) {
+    save(other, {"bad", "good"});
+    expect_error({"config.json", other, "single_label_classification", "--ignore-mismatched-sizes"});
+    logged([&] {
+      const auto model = load_bert_classifier(directory_, {"bad", "good"}, {.ignore_mismatched_sizes = true});
+      EXPECT_EQ(model->config().problem_type, "");
+      EXPECT_FALSE(at::equal(model->named_parameters()["classifier.weight"], at::ones({2, 8})));
+    });
+  }
+  save("", {"score"});
+  expect_error({"config.json", "one label and no problem_type, which means regression"});
+  expect_error({"one label"}, {"bad", "good"});
+  tensors_.erase("classifier.weight");  // an encoder has no head to be wrong
+  tensors_.erase("classifier.bias");
+  write();
+  logged([&] { EXPECT_EQ(load_bert_classifier(directory_, {"bad", "good"})->config().labels.size(), 2u); });
+  write_file_atomically(directory_ / "config.json", R"({"problem_type": "ranking"})");
+  expect_error({"config.json", "problem_type", "ranking", "multi_label_classification"});
 }
 
 TEST_F(BertFilesTest, LabelsInAnotherOrderAreRefused) {

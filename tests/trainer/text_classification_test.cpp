@@ -42,15 +42,30 @@ TEST(Labels, OneLabelIsAnError) {
   EXPECT_THROW(tasks::infer_labels(table({"0", "0.0"}), "label"), ValueError);
 }
 
+Labels chosen(const Labels& given, const tasks::KnownLabels& known,
+              const std::optional<tables::TextTable>& train) {
+  return tasks::choose_labels(given, known, train, "label").names;
+}
+
+tasks::KnownLabels trained(const Labels& names) {
+  return {.names = names, .has_classifier = true, .advice = ", as the head has them"};
+}
+
 // A model with as many labels keeps its head: in another order of labels it would say the opposite.
 TEST(Labels, NumbersKeepTheOrderOfATrainedClassifier) {
   const auto numbers = table({"0", "1", "0.0"});
-  EXPECT_EQ(tasks::choose_labels({}, {"1", "0"}, numbers, "label"), (Labels{"1", "0"}));
-  EXPECT_EQ(tasks::choose_labels({}, {"LABEL_0", "LABEL_1"}, numbers, "label"),
-            (Labels{"LABEL_0", "LABEL_1"}));
-  EXPECT_EQ(tasks::choose_labels({}, {"2", "1"}, table({"1", "2"}), "label"), (Labels{"2", "1"}));
-  EXPECT_EQ(tasks::choose_labels({}, {"2", "0"}, numbers, "label"), (Labels{"LABEL_0", "LABEL_1"}));
-  EXPECT_EQ(tasks::choose_labels({}, {"1", "0", "2"}, numbers, "label"), (Labels{"LABEL_0", "LABEL_1"}));
+  for (const bool has_classifier : {false, true}) {
+    const auto known = [&](const Labels& names) {
+      return tasks::KnownLabels{.names = names, .has_classifier = has_classifier};
+    };
+    EXPECT_EQ(chosen({}, known({"1", "0"}), numbers), (Labels{"1", "0"}));
+    EXPECT_EQ(chosen({}, known({"LABEL_0", "LABEL_1"}), numbers), (Labels{"LABEL_0", "LABEL_1"}));
+    EXPECT_EQ(chosen({}, known({"2", "1"}), table({"1", "2"})), (Labels{"2", "1"}));
+  }
+  EXPECT_EQ(chosen({}, {.names = {"2", "0"}}, numbers), (Labels{"LABEL_0", "LABEL_1"}));
+  EXPECT_EQ(chosen({}, {.names = {"1", "0", "2"}}, numbers), (Labels{"LABEL_0", "LABEL_1"}));
+  EXPECT_EQ(chosen({}, trained({"1", "0", "2"}), numbers), (Labels{"1", "0", "2"}));
+  EXPECT_EQ(chosen({}, trained({"negative", "positive"}), numbers), (Labels{"negative", "positive"}));
   EXPECT_TRUE(tasks::are_same_labels({"1", "0"}, {"LABEL_0", "LABEL_1"}));
   EXPECT_TRUE(tasks::are_same_labels({"b", "a"}, {"a", "b"}));
   EXPECT_FALSE(tasks::are_same_labels({"1", "0"}, {"LABEL_1", "LABEL_0"}));  // there a number is a place
@@ -62,13 +77,81 @@ TEST(Labels, NumbersKeepTheOrderOfATrainedClassifier) {
 
 TEST(Labels, ATrainedModelKeepsItsOrder) {
   const std::optional train = table({"negative", "positive"});
-  EXPECT_EQ(tasks::choose_labels({}, {"positive", "negative"}, train, "label"),
-            (Labels{"positive", "negative"}));
-  EXPECT_EQ(tasks::choose_labels({}, {"LABEL_0", "LABEL_1"}, train, "label"),
-            (Labels{"negative", "positive"}));
-  EXPECT_EQ(tasks::choose_labels({"positive", "negative"}, {"a", "b"}, train, "label"),
-            (Labels{"positive", "negative"}));
-  EXPECT_EQ(tasks::choose_labels({}, {"a", "b"}, std::nullopt, "label"), (Labels{"a", "b"}));
+  EXPECT_EQ(chosen({}, {.names = {"positive", "negative"}}, train), (Labels{"positive", "negative"}));
+  EXPECT_EQ(chosen({}, trained({"positive", "negative"}), train), (Labels{"positive", "negative"}));
+  EXPECT_EQ(chosen({}, trained({"so", "positive", "negative"}), train),
+            (Labels{"so", "positive", "negative"}));
+  EXPECT_EQ(chosen({}, {.names = {"LABEL_0", "LABEL_1"}}, train), (Labels{"negative", "positive"}));
+  EXPECT_EQ(chosen({"positive", "negative"}, trained({"a", "b"}), train), (Labels{"positive", "negative"}));
+  EXPECT_EQ(chosen({}, trained({"a", "b"}), std::nullopt), (Labels{"a", "b"}));
+}
+
+template <class F>
+std::string error_of(F f) {
+  try {
+    f();
+  } catch (const ValueError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// Labels that are not the head's would silently get its weights, or a new head.
+TEST(Labels, ThoseThatATrainedHeadDoesNotHaveAreNamed) {
+  const std::optional train = table({"good", "so", "bad"});
+  EXPECT_EQ(
+      error_of([&] {
+        chosen({}, trained({"bad", "good"}), train);
+      }),
+      "memory.csv: record 2: label \"so\" in column label is unknown; expected one of bad, good or a number from "
+      "0 to 1, as the head has them");
+  EXPECT_EQ(
+      error_of([&] {
+        chosen({}, trained({"LABEL_0", "LABEL_1"}), table({"good", "bad"}));
+      }),
+      "memory.csv: record 1: label \"good\" in column label is unknown; expected one of LABEL_0, LABEL_1 or a "
+      "number from 0 to 1 (--label-names gives them names), as the head has them");
+  EXPECT_EQ(
+      error_of([&] {
+        chosen({}, trained({"LABEL_0", "LABEL_1"}), table({"0", "7", "1"}));
+      }),
+      "memory.csv: record 2: label \"7\" in column label is unknown; expected one of LABEL_0, LABEL_1 or a "
+      "number from 0 to 1 (--label-names gives them names), as the head has them");
+  auto known = trained({"bad", "good"});
+  known.may_replace_head = true;
+  const auto replaced = tasks::choose_labels({}, known, train, "label");
+  EXPECT_EQ(replaced.names, (Labels{"bad", "good", "so"}));
+  EXPECT_TRUE(replaced.new_head);
+  const auto kept = tasks::choose_labels({}, known, table({"good", "bad"}), "label");
+  EXPECT_EQ(kept.names, (Labels{"bad", "good"}));
+  EXPECT_FALSE(kept.new_head);
+}
+
+TEST(Labels, WantedOnesAreThoseOfTheHead) {
+  const auto wanted = [](const tasks::KnownLabels& known) {
+    return tasks::choose_wanted_labels({"good", "bad"}, known).names;
+  };
+  EXPECT_EQ(wanted({}), (Labels{"good", "bad"}));
+  EXPECT_EQ(wanted({.names = {"bad", "good"}}), (Labels{"bad", "good"}));
+  EXPECT_EQ(wanted({.names = {"a", "b", "c"}}), (Labels{"good", "bad"}));
+  EXPECT_EQ(wanted(trained({"bad", "good"})), (Labels{"bad", "good"}));
+  EXPECT_EQ(wanted(trained({"bad", "so", "good"})), (Labels{"bad", "so", "good"}));
+  EXPECT_EQ(wanted(trained({"LABEL_0", "LABEL_1"})), (Labels{"good", "bad"}));
+  EXPECT_EQ(
+      error_of([&] {
+        wanted(trained({"LABEL_0", "LABEL_1", "LABEL_2"}));
+      }),
+      "label \"good\" is unknown; expected one of LABEL_0, LABEL_1, LABEL_2 or a number from 0 to 2, as the head "
+      "has them");
+  EXPECT_EQ(
+      error_of([&] {
+        wanted(trained({"bad", "fine"}));
+      }),
+      "label \"good\" is unknown; expected one of bad, fine or a number from 0 to 1, as the head has them");
+  auto known = trained({"bad", "fine"});
+  known.may_replace_head = true;
+  EXPECT_EQ(wanted(known), (Labels{"good", "bad"}));
+  EXPECT_TRUE(tasks::choose_wanted_labels({"good", "bad"}, known).new_head);
 }
 
 TEST(Labels, IdsByNameElseByNumber) {

@@ -56,12 +56,26 @@ class BertForSequenceClassificationImpl : public torch::nn::Module {
 };
 TORCH_MODULE(BertForSequenceClassification);
 
+/// How load_bert_classifier() treats the head.
+struct BertLoadOptions {
+  /// A head of another size than the labels, or of a model that is no classifier of single labels, is made anew; otherwise it
+  /// is an error. Other tensors must have the shapes of config.json.
+  bool ignore_mismatched_sizes = false;
+  /// The head is made anew even if its size fits, because it was trained for other labels.
+  bool new_head = false;
+};
+
 /// Loads config.json and model.safetensors of `directory` (a classifier, a BertModel or a bare encoder file;
 /// missing heads are initialised from `initializer_range` and named in one warning). `labels` not empty:
-/// replaces the file's, and a head of another size is made anew. Throws FileError naming the tensor that is
-/// missing or of the wrong shape.
+/// replaces the file's. Throws FileError naming the tensor that is missing or of the wrong shape, with both shapes, and for
+/// a model that does not give each text one label (problem_type).
 BertForSequenceClassification load_bert_classifier(const std::filesystem::path& directory,
-                                                   std::vector<std::string> labels = {});
+                                                   std::vector<std::string> labels = {},
+                                                   BertLoadOptions options = {});
+/// The config.json of `directory` with `labels`, for a model whose weights come from elsewhere: the directory's are not
+/// looked at. Throws FileError.
+BertConfig load_bert_config(const std::filesystem::path& directory, std::vector<std::string> labels,
+                            BertLoadOptions options = {});
 /// Writes config.json and model.safetensors so that transformers' from_pretrained loads them. Creates
 /// `directory`. Throws FileError.
 void save_bert_classifier(BertForSequenceClassification model, const std::filesystem::path& directory);

@@ -15,6 +15,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kSingleLabel = "single_label_classification";
+
 // Takes fields out of a parsed config.json; an absent one leaves its default.
 class Fields {
  public:
@@ -81,6 +83,10 @@ class Fields {
   std::string file_;
 };
 
+bool is_problem_type(const std::string& type) {
+  return type.empty() || type == kSingleLabel || type == "multi_label_classification" || type == "regression";
+}
+
 void require(bool condition, const char* field, const std::string& value, const char* expected) {
   if (!condition) throw ValueError(fmt::format("BertConfig: {} is {}, expected {}", field, value, expected));
 }
@@ -125,6 +131,11 @@ BertConfig BertConfig::from_file(const std::filesystem::path& config_json) {
   if (object.contains("pad_token_id") && object["pad_token_id"].is_null()) config.pad_token_id = -1;
   fields.take("pad_token_id", config.pad_token_id);
   if (auto labels = fields.labels()) config.labels = std::move(*labels);
+  fields.take("problem_type", config.problem_type);
+  if (!is_problem_type(config.problem_type)) {
+    fields.fail("problem_type",
+                "single_label_classification, multi_label_classification, regression or null");
+  }
   try {
     config.check();
   } catch (const ValueError& error) {
@@ -163,6 +174,11 @@ void BertConfig::check() const {
   require(!labels.empty(), "labels", "empty", "at least one label");
 }
 
+bool BertConfig::is_single_label(bool has_head) const {
+  if (!problem_type.empty()) return problem_type == kSingleLabel;
+  return !has_head || labels.size() > 1;
+}
+
 void BertConfig::save(const std::filesystem::path& config_json) const {
   write_file_atomically(config_json, to_json());
 }
@@ -174,7 +190,7 @@ std::string BertConfig::to_json() const {
     id2label[std::to_string(id)] = labels[id];
     label2id[labels[id]] = id;
   }
-  const json object = {
+  json object = {
       {"architectures", {"BertForSequenceClassification"}},
       {"model_type", "bert"},
       {"vocab_size", vocab_size},
@@ -194,6 +210,7 @@ std::string BertConfig::to_json() const {
       {"id2label", id2label},
       {"label2id", label2id},
   };
+  if (!problem_type.empty()) object["problem_type"] = problem_type;
   return dump_json(object, {.indent = 2}) + "\n";
 }
 

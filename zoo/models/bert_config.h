@@ -25,6 +25,8 @@ struct BertConfig {
   double layer_norm_eps = 1e-12;
   int64_t pad_token_id = 0;                                  ///< negative: null in config.json
   std::vector<std::string> labels = {"LABEL_0", "LABEL_1"};  ///< id2label, by id
+  /// As transformers has it: single_label_classification, multi_label_classification or regression; empty: null.
+  std::string problem_type{};
 
   /// A small encoder to train from scratch: 4 layers, 256 wide, 4 heads, 1024 intermediate.
   static BertConfig small();
@@ -36,6 +38,9 @@ struct BertConfig {
   std::string to_json() const;
   /// Throws ValueError naming the field whose value cannot work.
   void check() const;
+  /// Whether the model gives each text one of its labels: problem_type is single_label_classification or, if there is
+  /// none, a trained head (`has_head`) has two or more outputs, since transformers trains a single one as a regression.
+  bool is_single_label(bool has_head) const;
 };
 
 /// Throws ValueError when a tokenizer of `tokenizer_vocab_size` entries (its largest id + 1), read from

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <system_error>
 
@@ -37,8 +38,11 @@ bool may_be_new(const std::string& name) {
   return name.starts_with("classifier.") || name.starts_with("bert.pooler.");
 }
 
-void use_labels(BertConfig& config, std::vector<std::string> labels, const fs::path& directory) {
-  if (labels.empty()) return;
+bool is_of_head(const std::string& name) { return name.starts_with("classifier."); }
+
+/// A trained head in another order would say something else.
+void check_order(const BertConfig& config, const std::vector<std::string>& labels,
+                 const fs::path& directory) {
   const auto sorted = [](std::vector<std::string> names) {
     std::sort(names.begin(), names.end());
     return names;
@@ -49,7 +53,6 @@ void use_labels(BertConfig& config, std::vector<std::string> labels, const fs::p
                     "that order",
                     fmt::join(labels, ","), directory.string(), fmt::join(config.labels, ",")));
   }
-  config.labels = std::move(labels);
 }
 
 class WeightLoader {
@@ -67,19 +70,28 @@ class WeightLoader {
     }
   }
 
-  void load(const std::string& name, at::Tensor& parameter, const BertConfig& config, bool replace_head) {
+  /// Whether the file holds a classifier.
+  bool has_head() const { return entries_.contains("classifier.weight"); }
+
+  void load(const std::string& name, at::Tensor& parameter, const BertConfig& config,
+            const BertLoadOptions& options) {
     const auto found = entries_.find(name);
     if (found == entries_.end()) {
       if (!may_be_new(name)) {
         throw FileError(
             fmt::format("{}: tensor {} [{}] is missing", file_, name, fmt::join(parameter.sizes(), ", ")));
       }
-      return initialize(name, parameter, config);
+      missing_.push_back(name);
+      return initialize_parameter(name, parameter, config);
     }
     const SafetensorsEntry& entry = *found->second;
     entries_.erase(found);
+    if (is_of_head(name) && options.new_head) {
+      replaced_.push_back(name + ", which was trained for other labels");
+      return initialize_parameter(name, parameter, config);
+    }
     if (parameter.sizes() != at::IntArrayRef(entry.shape)) {
-      if (replace_head && name.starts_with("classifier.")) return initialize(name, parameter, config);
+      if (is_of_head(name)) return replace_head(name, entry, parameter, config, options);
       throw FileError(fmt::format("{}: tensor {} has shape [{}], expected [{}] by config.json", file_,
                                   entry.name, fmt::join(entry.shape, ", "),
                                   fmt::join(parameter.sizes(), ", ")));
@@ -92,12 +104,13 @@ class WeightLoader {
     reader_.read_into(entry, parameter);
   }
 
-  /// One warning each for what the file lacks and for what the model lacks.
+  /// One warning each for what the file lacks, for what is replaced and for what the model lacks.
   void report() const {
-    if (!initialized_.empty()) {
-      log::warning(fmt::format("{} lacks {}: newly initialised, train the model before you use it", file_,
-                               fmt::join(initialized_, ", ")));
-    }
+    constexpr const char* kTrainIt = "newly initialised, train the model before you use it";
+    if (!missing_.empty())
+      log::warning(fmt::format("{} lacks {}: {}", file_, fmt::join(missing_, ", "), kTrainIt));
+    if (!replaced_.empty())
+      log::warning(fmt::format("{}: not used: {}: {}", file_, fmt::join(replaced_, "; "), kTrainIt));
     std::vector<std::string> unused;
     for (const auto& [name, entry] : entries_) unused.push_back(entry->name);
     if (!unused.empty()) log::warning(fmt::format("{}: not used: {}", file_, fmt::join(unused, ", ")));
@@ -115,32 +128,88 @@ class WeightLoader {
     return file;
   }
 
-  void initialize(const std::string& name, at::Tensor& parameter, const BertConfig& config) {
+  void replace_head(const std::string& name, const SafetensorsEntry& entry, at::Tensor& parameter,
+                    const BertConfig& config, const BertLoadOptions& options) {
+    const auto shapes = fmt::format("{} has shape [{}], the {} labels ({}) need [{}]", entry.name,
+                                    fmt::join(entry.shape, ", "), config.labels.size(),
+                                    shorten(config.labels), fmt::join(parameter.sizes(), ", "));
+    if (!options.ignore_mismatched_sizes) {
+      throw FileError(
+          fmt::format("{}: {}: take the labels that the head was trained for, or ignore_mismatched_sizes "
+                      "(--ignore-mismatched-sizes), which makes a new head",
+                      file_, shapes));
+    }
+    replaced_.push_back(shapes);
     initialize_parameter(name, parameter, config);
-    initialized_.push_back(name);
+  }
+
+  static std::string shorten(const std::vector<std::string>& labels) {
+    constexpr size_t kMost = 8;
+    const std::vector<std::string> first(labels.begin(), labels.begin() + std::min(labels.size(), kMost));
+    return fmt::format("{}{}", fmt::join(first, ", "), labels.size() > kMost ? ", ..." : "");
   }
 
   std::string file_;
   SafetensorsReader reader_;
   std::map<std::string, const SafetensorsEntry*> entries_;  // by the model's names
-  std::vector<std::string> initialized_;
+  std::vector<std::string> missing_;
+  std::vector<std::string> replaced_;  // why, each
 };
 
 }  // namespace
 
-BertForSequenceClassification load_bert_classifier(const fs::path& directory,
-                                                   std::vector<std::string> labels) {
+namespace {
+
+BertConfig read_config(const fs::path& directory) {
   if (!fs::is_directory(directory)) {
     throw FileError(fmt::format("{} is not a directory, expected one with config.json and model.safetensors",
                                 directory.string()));
   }
-  BertConfig config = BertConfig::from_file(directory / "config.json");
-  const bool replace_head = !labels.empty();
-  use_labels(config, std::move(labels), directory);
+  return BertConfig::from_file(directory / "config.json");
+}
+
+/// A model that does something else with a text than to give it one label gets a new head, or is refused.
+void make_single_label(BertConfig& config, bool has_head, const fs::path& directory,
+                       BertLoadOptions& options) {
+  if (options.new_head || config.is_single_label(has_head)) return;
+  if (!options.ignore_mismatched_sizes) {
+    throw FileError(fmt::format(
+        "{}: {}; expected a model that gives each text one label (problem_type single_label_classification). "
+        "To train a new head on its encoder: ignore_mismatched_sizes (--ignore-mismatched-sizes)",
+        (directory / "config.json").string(),
+        config.problem_type.empty() ? "one label and no problem_type, which means regression"
+                                    : fmt::format("problem_type is \"{}\"", config.problem_type)));
+  }
+  options.new_head = true;
+}
+
+void finish_config(BertConfig& config, std::vector<std::string> labels, const fs::path& directory,
+                   const BertLoadOptions& options) {
+  if (options.new_head) config.problem_type.clear();
+  if (labels.empty()) return;
+  if (!options.new_head) check_order(config, labels, directory);
+  config.labels = std::move(labels);
+}
+
+}  // namespace
+
+BertConfig load_bert_config(const fs::path& directory, std::vector<std::string> labels,
+                            BertLoadOptions options) {
+  BertConfig config = read_config(directory);
+  make_single_label(config, /*has_head=*/false, directory, options);
+  finish_config(config, std::move(labels), directory, options);
+  return config;
+}
+
+BertForSequenceClassification load_bert_classifier(const fs::path& directory, std::vector<std::string> labels,
+                                                   BertLoadOptions options) {
+  BertConfig config = read_config(directory);
   WeightLoader loader(directory);
+  make_single_label(config, loader.has_head(), directory, options);
+  finish_config(config, std::move(labels), directory, options);
   BertForSequenceClassification model(std::move(config), BertForSequenceClassificationImpl::Uninitialized{});
   for (auto& item : model->named_parameters()) {
-    loader.load(item.key(), item.value(), model->config(), replace_head);
+    loader.load(item.key(), item.value(), model->config(), options);
   }
   loader.report();
   return model;

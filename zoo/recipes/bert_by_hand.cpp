@@ -17,7 +17,8 @@ using namespace lockstep;
 const std::vector<std::string> kLabels = {"positive", "negative"};
 
 struct Options {
-  std::filesystem::path model, train_file, validation_file;
+  tasks::BertSource source;
+  std::filesystem::path train_file, validation_file;
   int64_t epochs = 3, batch_size = 16, log_step = 100;
   double learning_rate = 5e-5;
 };
@@ -26,7 +27,8 @@ struct Options {
 std::optional<Options> parse(int argc, char** argv) {
   Options o;
   const auto add_flags = [&](CommandLine program) {
-    program.add_option("--model-name-or-path", o.model, "Directory of a BERT").required().type_name("DIR");
+    program.add_option("--model-name-or-path", o.source.model_name_or_path, "Directory of a BERT").required();
+    program.add_flag("--ignore-mismatched-sizes", o.source.ignore_mismatched_sizes, "Trains a new head");
     program.add_option("--train-file", o.train_file, "Table with columns text and label").required();
     program.add_option("--validation-file", o.validation_file, "Evaluated after every epoch").required();
     program.add_option("--num-train-epochs", o.epochs, "Passes over the training set").with_default();
@@ -42,9 +44,9 @@ struct Data {
   Dataset train{}, validation{};
 };
 
-Data read(const Options& o, const text::BertTokenizer& tokenizer) {
+Data read(const Options& o, const text::BertTokenizer& tokenizer, const std::vector<std::string>& labels) {
   const auto read_file = [&](const std::filesystem::path& file) {
-    return tasks::text_dataset(tables::read_text_table(file), {.label = "label"}, tokenizer, kLabels);
+    return tasks::text_dataset(tables::read_text_table(file), {.label = "label"}, tokenizer, labels);
   };
   return {.train = read_file(o.train_file), .validation = read_file(o.validation_file)};
 }
@@ -59,7 +61,7 @@ double evaluate(models::BertForSequenceClassification& model, const Dataset& val
   model->eval();
   const auto metric = accuracy();
   DataLoader loader(validation, evaluation_indices(validation.size, world.size(), world.rank()),
-                {.batch_size = 32, .num_workers = 1});
+                    {.batch_size = 32, .num_workers = 1});
   for (const Batch& batch : loader) metric->update(model(inputs(batch)), batch["labels"]);
   model->train();
   return metric->compute(world);
@@ -101,9 +103,12 @@ int run(int argc, char** argv) {
   // A mistake is told once, by one rank.
   const auto o = on_all_ranks(world, [&] { return parse(argc, argv); });
   if (!o) return 0;  // --help
-  auto model = on_all_ranks(world, [&] { return models::load_bert_classifier(o->model, kLabels); });
-  const auto tokenizer = on_all_ranks(world, [&] { return text::BertTokenizer::from_directory(o->model); });
-  const Data data = on_all_ranks(world, [&] { return read(*o, tokenizer); });
+  const auto tokenizer = on_all_ranks(world, [&] { return o->source.load_tokenizer({}); });
+  auto model = on_all_ranks(world, [&] {  // a trained head keeps the order of its labels
+    return o->source.load_model(tasks::choose_wanted_labels(kLabels, o->source.known_labels()), tokenizer,
+                                {});
+  });
+  const Data data = on_all_ranks(world, [&] { return read(*o, tokenizer, model->config().labels); });
   train(model, data, *o, world);
   return 0;
 }

@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/metrics/classification.h"
+#include "lockstep/trainer/opened_run.h"
 #include "lockstep/zoo/tasks/bert_source.h"
 #include "lockstep/zoo/tasks/predictions.h"
 #include "lockstep/zoo/tasks/recipe.h"
+#include "lockstep/zoo/tasks/record_entries.h"
 #include "lockstep/zoo/tasks/text_files.h"
 #include "lockstep/zoo/text/build_vocab.h"
 
@@ -29,16 +32,16 @@ struct Model {
   models::BertForSequenceClassification classifier;
 };
 
-void add_flags(CommandLine program, Arguments& args) {
-  program.add_example(
+void add_flags(tasks::RecipeFlags& flags, Arguments& args) {
+  flags.add_example(
       "Fine-tune on two ranks and evaluate",
       "lockrun --nproc-per-node 2 bert_classify --model-name-or-path DIR --train-file train.csv "
       "--validation-file validation.csv --output-dir out");
-  program.add_example(
+  flags.add_example(
       "Label new texts with the result",
       "bert_classify --model-name-or-path out --do-predict --test-file new.csv --output-dir new");
-  args.source.add_flags(program);
-  args.files.add_flags(program);
+  args.source.add_flags(flags);
+  args.files.add_flags(flags);
 }
 
 void check(const Arguments& args) {
@@ -47,22 +50,39 @@ void check(const Arguments& args) {
   args.files.check(args.training);
 }
 
-std::filesystem::path vocabulary_path(const Arguments& args) {
-  return args.training.output_dir / "vocab.txt";
+/// Where a vocabulary that is made of the training texts lies: a resumed run keeps its checkpoint's.
+std::filesystem::path vocabulary_path(const Arguments& args, const OpenedRun* run) {
+  const bool resumes = run != nullptr && run->checkpoint();
+  return (resumes ? run->checkpoint()->path() : args.training.output_dir) / "vocab.txt";
 }
 
 /// For a model that is trained from scratch.
 void write_vocabulary(const Arguments& args, const tasks::TextTables& tables) {
   if (!args.source.needs_vocabulary()) return;
   const auto texts = tables.train->column(args.files.text_column);
-  text::write_vocab(vocabulary_path(args), text::build_vocab({texts.begin(), texts.end()}));
+  text::write_vocab(vocabulary_path(args, nullptr), text::build_vocab({texts.begin(), texts.end()}));
 }
 
-Model load(const Arguments& args, const tasks::TextTables& tables) {
+Model load(const Arguments& args, const tasks::TextTables& tables, const OpenedRun* run) {
   at::manual_seed(args.training.seed);  // of new weights
-  auto tokenizer = args.source.load_tokenizer(vocabulary_path(args));
-  auto classifier = args.source.load_model(tables.labels, tokenizer, vocabulary_path(args));
+  const auto vocabulary = vocabulary_path(args, run);
+  auto tokenizer = args.source.load_tokenizer(vocabulary);
+  auto classifier = run != nullptr && run->checkpoint()
+                        ? args.source.make_model(tables.labels.names, tokenizer, vocabulary)
+                        : args.source.load_model(tables.labels, tokenizer, vocabulary);
   return {std::move(tokenizer), std::move(classifier)};
+}
+
+/// What gives the weights their meaning.
+checkpoint::RunRecord make_record(const tasks::RecipeRun& recipe, const Arguments& args, const Model& model,
+                                  const tasks::TextTables& tables, const OpenedRun& run) {
+  const auto& config = model.classifier->config();
+  auto record = recipe.flags;
+  record.add(args.files.record(tables, config.max_position_embeddings, run.record()));
+  tasks::record_tokenizer(record, "tokenizer", model.tokenizer.files(), model.tokenizer.vocab_size());
+  tasks::record_model_config(record, config.to_json(),
+                             {"architectures", "id2label", "label2id", "problem_type"});
+  return record;
 }
 
 TrainerOptions<models::BertForSequenceClassification> trainer_options(const Model& model,
@@ -80,7 +100,7 @@ TrainerOptions<models::BertForSequenceClassification> trainer_options(const Mode
   return {.train_dataset = data.train,
           .eval_dataset = data.validation,
           .forward = forward,
-          .metrics = {accuracy(), f1({.average = tables.labels.size() == 2 ? "binary" : "macro"})},
+          .metrics = {accuracy(), f1({.average = tables.labels.names.size() == 2 ? "binary" : "macro"})},
           .model_files = model_files};
 }
 
@@ -88,7 +108,8 @@ void write_predictions(const Arguments& args, const tasks::TextTables& tables, c
   std::vector<int64_t> records;  // those of the file, so that its bad rows do not move what follows
   for (size_t row = 0; row < tables.test->size(); ++row) records.push_back(tables.test->record(row));
   records.resize(static_cast<size_t>(logits.size(0)));
-  tasks::write_predictions(args.training.output_dir / "predictions.jsonl", logits, tables.labels, records);
+  tasks::write_predictions(args.training.output_dir / "predictions.jsonl", logits, tables.labels.names,
+                           records);
 }
 
 int run(int argc, char** argv) {
@@ -96,17 +117,31 @@ int run(int argc, char** argv) {
   const auto recipe = tasks::start_recipe(
       {.name = "bert_classify",
        .description = "Fine-tunes a BERT-type model to classify texts, evaluates it and labels new texts",
-       .add_flags = [&](CommandLine program) { add_flags(program, args); },
+       .add_flags = [&](tasks::RecipeFlags& flags) { add_flags(flags, args); },
        .check_flags = [&] { check(args); }},
       args.training, argc, argv);
   if (!recipe) return 0;
   const World& world = recipe->world;
 
-  const tasks::TextTables tables =
-      on_all_ranks(world, [&] { return args.files.read(args.source.known_labels()); });
-  tasks::make_output_dir(*recipe, args.training, tables.train_size(),
-                         [&] { write_vocabulary(args, tables); });
-  const Model model = on_all_ranks(world, [&] { return load(args, tables); });
+  std::optional<OpenedRun> run;  // of a training
+  if (!args.files.train_file.empty()) run = open_run(args.training, world);
+  const bool resumes = run && run->checkpoint();
+  const tasks::TextTables tables = on_all_ranks(world, [&] {
+    return args.files.read(resumes ? tasks::labels_of(*run->checkpoint()) : args.source.known_labels());
+  });
+  const auto write_output_dir = [&] {
+    tasks::make_output_dir(*recipe, args.training, tables.train_size(), [&] {
+      if (!resumes) write_vocabulary(args, tables);
+    });
+  };
+  if (!resumes) write_output_dir();
+  const Model model = on_all_ranks(world, [&] { return load(args, tables, run ? &*run : nullptr); });
+  checkpoint::RunRecord record;
+  if (run) record = on_all_ranks(world, [&] { return make_record(*recipe, args, model, tables, *run); });
+  if (resumes) {
+    check_record(*run, record, args.training, world);
+    write_output_dir();
+  }
   const int64_t positions = model.classifier->config().max_position_embeddings;
   const tasks::Datasets data =
       on_all_ranks(world, [&] { return args.files.datasets(tables, model.tokenizer, positions); });
@@ -118,6 +153,8 @@ int run(int argc, char** argv) {
   }
   auto options = trainer_options(model, tables, data);
   options.on_samples = tasks::log_samples(*recipe);
+  options.record = std::move(record);
+  options.opened_run = std::move(run);
   Trainer trainer(model.classifier, args.training, world, std::move(options));
   tasks::train_and_test(*recipe, trainer, data, [&](const Trainer::Prediction& prediction) {
     write_predictions(args, tables, prediction.outputs);

@@ -32,6 +32,7 @@ struct Options {
   tasks::BertSource source{};
   std::filesystem::path train_file, validation_file, output_dir, result_file;
   std::string strategy = "single", premise = "premise", hypothesis = "hypothesis", label = "label";
+  bool no_quotes = false;
   int replicas = 2;
   int64_t batch_size = 128, epochs = 1, max_steps = 0, log_step = 10, max_length = 128;
   uint64_t seed = 42;
@@ -44,7 +45,8 @@ void add_flags(CommandLine program, Options& o) {
                   "single, dp (gathers logits), dp-loss (loss in the replicas) or ddp")
       .with_default();
   program.add_option("--replicas", o.replicas, "Replicas of dp and dp-loss").positive().with_default();
-  o.source.add_flags(program);
+  tasks::RecipeFlags source_flags(program);
+  o.source.add_flags(source_flags);
   program.begin_group("Data");
   program.add_option("--train-file", o.train_file, "Table with a premise, a hypothesis and a label")
       .required();
@@ -57,6 +59,8 @@ void add_flags(CommandLine program, Options& o) {
       .add_option("--label-column", o.label,
                   "entailment, neutral, contradiction, or 0, 1, 2; other rows stay out")
       .with_default();
+  program.add_flag("--no-quotes", o.no_quotes,
+                   "Quotes in CSV and TSV files are text, as in MultiNLI's TSV files.");
   program.add_option("--max-seq-length", o.max_length, "Tokens of a pair at most").positive().with_default();
   program.begin_group("Training");
   program.add_option("--batch-size", o.batch_size, "Pairs a step, over all replicas and ranks")
@@ -101,22 +105,40 @@ std::optional<Options> parse(int argc, char** argv, const World& world) {
   return o;
 }
 
+struct Pairs {
+  tables::TextTable table;
+  bool has_numbers = false;  ///< labels 0, 1, 2: places in kLabels
+};
+
 /// Without the rows on which MultiNLI's annotators did not agree, whose label is "-" or -1.
-tables::TextTable read_table(const std::filesystem::path& file, const Options& o) {
-  const tables::TextTable table = tables::read_text_table(file);
+Pairs read_pairs(const std::filesystem::path& file, const Options& o) {
+  const tables::TextTable table =
+      tables::read_text_table(file, {.quoting = o.no_quotes ? tables::Quoting::NONE : tables::Quoting::AUTO});
   const auto labels = table.column(o.label);
   const bool by_name = std::any_of(labels.begin(), labels.end(), [](const auto label) {
     return std::find(kLabels.begin(), kLabels.end(), label) != kLabels.end();
   });
-  return tasks::with_labels(table, o.label, by_name ? kLabels : std::vector<std::string>{"0", "1", "2"});
+  return {.table =
+              tasks::with_labels(table, o.label, by_name ? kLabels : std::vector<std::string>{"0", "1", "2"}),
+          .has_numbers = !by_name};
 }
 
 struct Tables {
-  tables::TextTable train, validation;
+  Pairs train, validation;
 };
 
 Tables read(const Options& o) {
-  return {.train = read_table(o.train_file, o), .validation = read_table(o.validation_file, o)};
+  return {.train = read_pairs(o.train_file, o), .validation = read_pairs(o.validation_file, o)};
+}
+
+/// The model's labels as they stand in the data.
+std::vector<std::string> labels_in(const Pairs& pairs, std::vector<std::string> names) {
+  if (!pairs.has_numbers) return names;
+  for (auto& name : names) {
+    const auto place = std::find(kLabels.begin(), kLabels.end(), name);
+    if (place != kLabels.end()) name = std::to_string(place - kLabels.begin());
+  }
+  return names;
 }
 
 std::filesystem::path vocabulary_path(const Options& o) { return o.output_dir / "vocab.txt"; }
@@ -139,7 +161,8 @@ struct Model {
 Model load(const Options& o) {
   at::manual_seed(o.seed);  // of new weights
   auto tokenizer = o.source.load_tokenizer(vocabulary_path(o));
-  auto classifier = o.source.load_model(kLabels, tokenizer, vocabulary_path(o));
+  const auto labels = tasks::choose_wanted_labels(kLabels, o.source.known_labels());
+  auto classifier = o.source.load_model(labels, tokenizer, vocabulary_path(o));
   return {std::move(tokenizer), std::move(classifier)};
 }
 
@@ -147,12 +170,13 @@ struct Data {
   Dataset train{}, validation{};
 };
 
-Data encode(const Options& o, Tables tables, const text::BertTokenizer& tokenizer) {
-  const auto encode_table = [&](const tables::TextTable& table) {
-    return tasks::text_dataset(table, {.text = o.premise, .text_pair = o.hypothesis, .label = o.label},
-                               tokenizer, kLabels, {.max_seq_length = static_cast<size_t>(o.max_length)});
+Data encode(const Options& o, const Tables& tables, const Model& model) {
+  const auto encode_pairs = [&](const Pairs& pairs) {
+    return tasks::text_dataset(pairs.table, {.text = o.premise, .text_pair = o.hypothesis, .label = o.label},
+                               model.tokenizer, labels_in(pairs, model.classifier->config().labels),
+                               {.max_seq_length = static_cast<size_t>(o.max_length)});
   };
-  Data data{.train = encode_table(tables.train), .validation = encode_table(tables.validation)};
+  Data data{.train = encode_pairs(tables.train), .validation = encode_pairs(tables.validation)};
   if (data.train.size < o.batch_size) {
     throw ValueError(fmt::format("bert_nli: {} has {} pairs, fewer than --batch-size {}",
                                  o.train_file.string(), data.train.size, o.batch_size));
@@ -219,7 +243,7 @@ Accuracy evaluate(const Strategy& strategy, models::BertForSequenceClassificatio
   model->eval();
   const auto metric = accuracy();
   DataLoader loader(pairs, evaluation_indices(pairs.size, world.size(), world.rank()),
-                {.batch_size = o.batch_size / world.size(), .num_workers = 1});
+                    {.batch_size = o.batch_size / world.size(), .num_workers = 1});
   for (const Batch& batch : loader) metric->update(strategy.predict(inputs(batch)), batch["labels"]);
   model->train();
   at::Tensor mean = at::scalar_tensor(metric->compute(), at::kDouble);
@@ -286,7 +310,7 @@ void train(models::BertForSequenceClassification& model, const Data& data, const
   for (int64_t epoch = 0; epoch < o.epochs; ++epoch) {
     const auto order = random_indices(data.train.size, o.seed + static_cast<uint64_t>(epoch));
     DataLoader loader(data.train, part_of_rank(order, o.batch_size, world),
-                  {.batch_size = o.batch_size / world.size(), .drop_last = true, .num_workers = 1});
+                      {.batch_size = o.batch_size / world.size(), .drop_last = true, .num_workers = 1});
     for (; o.max_steps == 0 || step < o.max_steps; ++step) {
       const auto batch = loader.next();
       if (!batch) break;
@@ -322,12 +346,12 @@ int run(int argc, char** argv) {
   // A mistake is told once, by one rank.
   const auto o = on_all_ranks(world, [&] { return parse(argc, argv, world); });
   if (!o) return 0;  // --help
-  Tables tables = on_all_ranks(world, [&] { return read(*o); });
+  const Tables tables = on_all_ranks(world, [&] { return read(*o); });
   on_all_ranks(world, [&] {  // before the others read it
-    if (o->source.needs_vocabulary() && world.rank() == 0) write_vocabulary(*o, tables.train);
+    if (o->source.needs_vocabulary() && world.rank() == 0) write_vocabulary(*o, tables.train.table);
   });
   Model model = on_all_ranks(world, [&] { return load(*o); });
-  const Data data = on_all_ranks(world, [&] { return encode(*o, std::move(tables), model.tokenizer); });
+  const Data data = on_all_ranks(world, [&] { return encode(*o, tables, model); });
   train(model.classifier, data, *o, world);
   return 0;
 }

@@ -15,17 +15,20 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/metrics/classification.h"
 #include "lockstep/parallel/sync_batch_norm.h"
+#include "lockstep/trainer/opened_run.h"
 #include "lockstep/trainer/output/training_log.h"
 #include "lockstep/zoo/models/resnet.h"
 #include "lockstep/zoo/tasks/epoch_times.h"
 #include "lockstep/zoo/tasks/model_weights.h"
 #include "lockstep/zoo/tasks/picture_files.h"
 #include "lockstep/zoo/tasks/recipe.h"
+#include "lockstep/zoo/tasks/record_entries.h"
 
 namespace {
 
@@ -48,15 +51,6 @@ std::string name_of(Stem stem) { return kStems.at(static_cast<size_t>(stem)); }
 nlohmann::json config_in(const fs::path& directory) {
   std::ifstream file(directory / "config.json");
   return file ? nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false) : nlohmann::json();
-}
-
-/// That of the checkpoint that is resumed. The older ones are of the same model.
-nlohmann::json resumed_config(const std::string& from, const fs::path& output_dir) {
-  if (from != "auto" && from != "latest") return config_in(from);
-  for (const auto& candidate : checkpoint::candidates(output_dir)) {
-    if (auto config = config_in(candidate.path); config.is_object()) return config;
-  }
-  return {};
 }
 
 /// The stem of a model whose first layer is 3x3: the weights do not tell its stride; the config.json beside them or in
@@ -111,7 +105,7 @@ struct Arguments {
   std::string stem = "auto", model_filename{};
   int depth = 18;
   int64_t width = 64, num_classes = 0;
-  bool resume = false, sync_bn = false;
+  bool resume = false, sync_bn = false, ignore_mismatched_sizes = false;
   int local_rank = 0;
   TrainingArguments training = default_training();
 
@@ -131,49 +125,74 @@ uint64_t parse_seed(const std::string& text) {
   throw ValueError(fmt::format("--random-seed {}: expected a whole number of 0 or more", text));
 }
 
-void add_flags(CommandLine program, Arguments& args) {
+void add_flags(tasks::RecipeFlags& flags, Arguments& args) {
+  using checkpoint::RecordKind;
+  using tasks::OnResume;
+  const auto as = [](const char* flag) { return OnResume::takes_new(fmt::format("as `{}`", flag)); };
   TrainingArguments& training = args.training;
-  program.add_example(
+  flags.add_example(
       "Train on two ranks",
       "lockrun --nproc-per-node 2 resnet_ddp --data-dir cifar-10-batches-bin --model-dir saved_models");
-  program.add_example(
+  flags.add_example(
       "Go on where that stopped",
       "lockrun --nproc-per-node 2 resnet_ddp --data-dir cifar-10-batches-bin --model-dir saved_models --resume");
-  program.add_option("--num-epochs", training.num_train_epochs, "As --num-train-epochs").with_default();
-  program.add_option("--batch-size", training.per_device_train_batch_size, "As --per-device-train-batch-size")
+  flags
+      .add_option("--num-epochs", training.num_train_epochs, "As --num-train-epochs",
+                  as("--num-train-epochs"))
       .with_default();
-  program
+  flags
+      .add_option("--batch-size", training.per_device_train_batch_size, "As --per-device-train-batch-size",
+                  OnResume::refuses(RecordKind::sampling, "as `--per-device-train-batch-size`"))
+      .with_default();
+  flags
       .add_option(
-          "--random-seed", [&](const std::string& text) { training.seed = parse_seed(text); }, "As --seed")
+          "--random-seed", [&](const std::string& text) { training.seed = parse_seed(text); }, "As --seed",
+          OnResume::refuses(RecordKind::seed, ""))
       .type_name("N")
       .default_text(std::to_string(training.seed));
-  program.add_option("--model-dir", training.output_dir, "As --output-dir").type_name("DIR").with_default();
-  program
+  flags.add_option("--model-dir", training.output_dir, "As --output-dir", as("--output-dir"))
+      .type_name("DIR")
+      .with_default();
+  flags
       .add_option(
           "--model-filename", args.model_filename,
-          "File in MODEL_DIR for the weights, as torch.save() writes them or, if it ends so, .safetensors")
+          "File in MODEL_DIR for the weights, as torch.save() writes them or, if it ends so, .safetensors",
+          OnResume::takes_new())
       .type_name("FILE")
       .default_text(kModelFilename);
-  program.add_flag(
+  flags.add_flag(
       "--resume", args.resume,
       "Go on from the newest checkpoint in MODEL_DIR or, where there is none or --model-filename is "
-      "given, begin with the weights in that file, with or without \"module.\" in their names.");
-  program.add_option("--local-rank", args.local_rank,
-                     "Accepted for torch.distributed.launch; the launcher's environment counts");
-  args.files.add_flags(program);
-  program.begin_group("Model");
-  program
+      "given, begin with the weights in that file, with or without \"module.\" in their names.",
+      OnResume::takes_new());
+  flags.add_option("--local-rank", args.local_rank,
+                   "Accepted for torch.distributed.launch; the launcher's environment counts",
+                   OnResume::takes_new("without effect"));
+  args.files.add_flags(flags);
+  flags.begin_group("Model");
+  flags
       .add_option("--stem", args.stem,
-                  "First layers: imagenet (7x7, stride 2, pooling), cifar (3x3), or stride2 (3x3, stride 2)")
+                  "First layers: imagenet (7x7, stride 2, pooling), cifar (3x3), or stride2 (3x3, stride 2)",
+                  OnResume::refuses(RecordKind::model, "without the flag the checkpoint's is kept"))
       .one_of({"auto", "imagenet", "cifar", "stride2"})
       .default_text(
           "by the pictures: cifar below 24 pixels, stride2 up to 64, imagenet; or that of the weights");
-  program.add_option("--depth", args.depth, "Layers: 18 or 34").with_default();
-  program.add_option("--width", args.width, "Channels of the first layer").with_default();
-  program.add_option("--num-classes", args.num_classes, "Outputs of the model")
+  flags.add_option("--depth", args.depth, "Layers: 18 or 34", OnResume::refuses(RecordKind::model, ""))
+      .with_default();
+  flags
+      .add_option("--width", args.width, "Channels of the first layer",
+                  OnResume::refuses(RecordKind::model, ""))
+      .with_default();
+  flags
+      .add_option("--num-classes", args.num_classes, "Outputs of the model",
+                  OnResume::refuses(RecordKind::model, "without the flag the checkpoint's are kept"))
       .not_negative()
       .default_text("the pictures' classes");
-  program.add_flag("--sync-bn", args.sync_bn, "Batch normalisation over the pictures of all ranks.");
+  flags.add_flag("--ignore-mismatched-sizes", args.ignore_mismatched_sizes,
+                 "With --resume and a file of weights: train a new head if theirs does not fit the classes.",
+                 OnResume::keeps("the head is the checkpoint's"));
+  flags.add_flag("--sync-bn", args.sync_bn, "Batch normalisation over the pictures of all ranks.",
+                 OnResume::refuses());
 }
 
 void check(const Arguments& args) {
@@ -215,12 +234,54 @@ Beginning find_beginning(const Arguments& args) {
   return {.weights_file = file, .weights = tasks::read_weights(file), .replaces_output = !has_checkpoint};
 }
 
+/// The head of a file of weights among the classes of the pictures.
+struct Head {
+  int64_t outputs = 0;  ///< of the file; 0: it has none, or there is no file
+  bool fits = true;     ///< what it says means the classes of the pictures
+};
+
+/// Throws ValueError with both shapes if the head in the file does not fit and is not to be replaced.
+Head find_head(const Arguments& args, const tasks::Pictures& pictures, const Beginning& from) {
+  const auto weight = from.weights.find("fc.weight");
+  if (weight == from.weights.end() || weight->second.dim() != 2) return {};
+  Head head{.outputs = weight->second.size(0)};
+  const auto classes = static_cast<int64_t>(pictures.classes().size());
+  const auto config = config_in(from.weights_file.parent_path());
+  const auto named = config.is_object() ? config.find("classes") : config.end();
+  const auto theirs = named != config.end() && named->is_array() ? *named : nlohmann::json();
+  const auto ours = nlohmann::json::parse(dump_json(pictures.classes(), {.replace_invalid_utf8 = true}));
+  const int64_t outputs = args.num_classes > 0 ? args.num_classes : theirs == ours ? head.outputs : classes;
+  const bool has_other_classes = !theirs.is_null() && theirs != ours;
+  head.fits = head.outputs == outputs && !has_other_classes;
+  if (head.fits || args.ignore_mismatched_sizes) return head;
+  const auto width = weight->second.size(1);
+  const std::string how = fmt::format("; --ignore-mismatched-sizes makes a new head{}",
+                                      head.outputs > outputs && !has_other_classes
+                                          ? fmt::format(", --num-classes {} keeps this one", head.outputs)
+                                          : std::string());
+  if (has_other_classes && head.outputs == outputs) {
+    throw ValueError(fmt::format("{} was trained for the classes {}, the pictures in {} have {}{}",
+                                 from.weights_file.string(), dump_json(theirs), pictures.directory.string(),
+                                 dump_json(ours), how));
+  }
+  throw ValueError(
+      fmt::format("{}: fc.weight has shape [{}, {}]; the {} classes of the pictures in {} need [{}, {}]{}",
+                  from.weights_file.string(), head.outputs, width, classes, pictures.directory.string(),
+                  outputs, width, how));
+}
+
+/// What the checkpoint that is resumed says about `key`; null if it says nothing.
+nlohmann::json resumed_value(const OpenedRun& run, const char* key) {
+  if (!run.checkpoint()) return {};
+  const auto config = config_in(run.checkpoint()->path());
+  return config.is_object() ? config.value(key, nlohmann::json()) : nlohmann::json();
+}
+
 /// Weights of a 3x3 convolution fit both stems, so a checkpoint would be read into another network.
-std::optional<Stem> resumed_stem(const Arguments& args, const std::string& from) {
-  const auto config = resumed_config(from, args.training.output_dir);
-  const auto found = config.is_object() ? config.find("stem") : config.end();
-  if (found == config.end() || !found->is_string()) return std::nullopt;
-  const auto name = found->get<std::string>();
+std::optional<Stem> resumed_stem(const Arguments& args, const OpenedRun& run) {
+  const auto found = resumed_value(run, "stem");
+  if (!found.is_string()) return std::nullopt;
+  const auto name = found.get<std::string>();
   if (std::find(kStems.begin(), kStems.end(), name) == kStems.end()) return std::nullopt;
   if (args.stem != "auto" && name != args.stem) {
     throw ValueError(
@@ -230,29 +291,32 @@ std::optional<Stem> resumed_stem(const Arguments& args, const std::string& from)
   return stem_named(name);
 }
 
+int64_t find_outputs(const Arguments& args, int64_t classes, const Head& head, const OpenedRun& run) {
+  if (args.num_classes > 0) return args.num_classes;
+  if (head.outputs > 0 && head.fits) return head.outputs;
+  const auto resumed = resumed_value(run, "num_classes");
+  return resumed.is_number_integer() ? resumed.get<int64_t>() : classes;
+}
+
 /// What the flags leave open is as the weights say, or the checkpoint, or else the pictures.
-ResNetOptions model_options(const Arguments& args, const tasks::Pictures& pictures, const Beginning& from) {
+ResNetOptions model_options(const Arguments& args, const tasks::Pictures& pictures, const Beginning& from,
+                            const Head& head, const OpenedRun& run) {
   const auto classes = static_cast<int64_t>(pictures.classes().size());
-  ResNetOptions options{.num_classes = args.num_classes > 0 ? args.num_classes : classes,
-                        .width = args.width};
+  ResNetOptions options{.num_classes = find_outputs(args, classes, head, run), .width = args.width};
   if (args.depth == 34) options.blocks = {3, 4, 6, 3};
   options.stem = args.stem != "auto"         ? stem_named(args.stem)
                  : pictures.image_size < 24  ? Stem::cifar
                  : pictures.image_size <= 64 ? Stem::stride2
                                              : Stem::imagenet;
-  const auto first = from.weights.find("conv1.weight"), last = from.weights.find("fc.weight");
+  const auto first = from.weights.find("conv1.weight");
   if (args.stem == "auto" && first != from.weights.end() && first->second.dim() == 4) {
     options.stem = first->second.size(3) == 7 ? Stem::imagenet
                                               : small_stem_of(from.weights_file, args.training.output_dir);
   }
-  if (args.num_classes == 0 && last != from.weights.end() && last->second.dim() == 2)
-    options.num_classes = last->second.size(0);
-  if (!from.checkpoint.empty()) options.stem = resumed_stem(args, from.checkpoint).value_or(options.stem);
+  options.stem = resumed_stem(args, run).value_or(options.stem);
   if (options.num_classes < classes) {
-    throw ValueError(fmt::format("the model has {} outputs{}; the pictures in {} have {} classes",
-                                 options.num_classes,
-                                 from.weights_file.empty() ? "" : " in " + from.weights_file.string(),
-                                 pictures.directory.string(), classes));
+    throw ValueError(fmt::format("the model has {} outputs; the pictures in {} have {} classes",
+                                 options.num_classes, pictures.directory.string(), classes));
   }
   return options;
 }
@@ -260,14 +324,14 @@ ResNetOptions model_options(const Arguments& args, const tasks::Pictures& pictur
 struct Data {
   tasks::Pictures pictures{};
   Beginning beginning{};
+  Head head{};
   ResNetOptions model{};
 };
 
-Data read(const Arguments& args) {
-  check_model_file(args.model_file());
-  Data data{.pictures = args.files.read()};
-  data.beginning = find_beginning(args);
-  data.model = model_options(args, data.pictures, data.beginning);
+Data read(const Arguments& args, Beginning beginning, const OpenedRun& run) {
+  Data data{.pictures = args.files.read(), .beginning = std::move(beginning)};
+  data.head = find_head(args, data.pictures, data.beginning);
+  data.model = model_options(args, data.pictures, data.beginning, data.head, run);
   return data;
 }
 
@@ -275,7 +339,16 @@ models::ResNet load(const Arguments& args, const Data& data) {
   at::manual_seed(args.training.seed);  // of new weights
   models::ResNet model(data.model);
   const Beginning& from = data.beginning;
-  if (!from.weights_file.empty()) tasks::load_weights(*model, from.weights, from.weights_file.string());
+  if (from.weights_file.empty()) return model;
+  auto weights = from.weights;
+  if (!data.head.fits) {
+    for (const char* const name : {"fc.weight", "fc.bias"})
+      weights[name] = model->named_parameters()[name].detach();
+    log::warning(fmt::format(
+        "{}: its head of {} outputs is not used: newly initialised, train the model before you use it",
+        from.weights_file.string(), data.head.outputs));
+  }
+  tasks::load_weights(*model, weights, from.weights_file.string());
   return model;
 }
 
@@ -321,6 +394,14 @@ std::string config_json(const Data& data) {
   return config.dump(2, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+/// What gives the weights their meaning.
+checkpoint::RunRecord make_record(const tasks::RecipeRun& recipe, const Data& data, const OpenedRun& run) {
+  auto record = recipe.flags;
+  record.add(data.pictures.record(run.record()));
+  tasks::record_model_config(record, config_json(data), {"classes"});
+  return record;
+}
+
 TrainerOptions<models::ResNet> trainer_options(const Arguments& args, const Data& data,
                                                const tasks::Datasets& sets,
                                                std::shared_ptr<std::atomic<int64_t>> epoch) {
@@ -346,15 +427,22 @@ int run(int argc, char** argv) {
   const auto recipe = tasks::start_recipe(
       {.name = "resnet_ddp",
        .description = "Trains a residual network to classify pictures, and evaluates it after each epoch",
-       .add_flags = [&](CommandLine program) { add_flags(program, args); },
+       .add_flags = [&](tasks::RecipeFlags& flags) { add_flags(flags, args); },
        .check_flags = [&] { check(args); }},
       args.training, argc, argv);
   if (!recipe) return 0;
   const World& world = recipe->world;
 
-  Data data = on_all_ranks(world, [&] { return read(args); });
-  args.training.resume_from_checkpoint = data.beginning.checkpoint;
-  if (data.beginning.replaces_output) args.training.overwrite_output_dir = true;
+  Beginning beginning = on_all_ranks(world, [&] {
+    check_model_file(args.model_file());
+    return find_beginning(args);
+  });
+  args.training.resume_from_checkpoint = beginning.checkpoint;
+  if (beginning.replaces_output) args.training.overwrite_output_dir = true;
+  OpenedRun run = open_run(args.training, world);
+  Data data = on_all_ranks(world, [&] { return read(args, std::move(beginning), run); });
+  auto record = on_all_ranks(world, [&] { return make_record(*recipe, data, run); });
+  check_record(run, record, args.training, world);
   const int64_t train_size = data.pictures.train->size();
   tasks::make_output_dir(*recipe, args.training, train_size, [&] {
     make_directory(args.model_file().parent_path());
@@ -374,6 +462,8 @@ int run(int argc, char** argv) {
   if (args.sync_bn) convert_sync_batchnorm(*model, world);
   auto options = trainer_options(args, data, sets, epoch);
   options.on_samples = tasks::log_samples(*recipe);
+  options.record = std::move(record);
+  options.opened_run = std::move(run);
   Trainer trainer(model, args.training, world, std::move(options));
   tasks::train_and_test(*recipe, trainer, sets);
   return 0;

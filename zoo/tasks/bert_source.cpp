@@ -10,22 +10,45 @@
 
 namespace lockstep::tasks {
 
-void BertSource::add_flags(CommandLine program) {
-  program.begin_group("Model");
-  program
+KnownLabels labels_of(const checkpoint::Checkpoint& checkpoint) {
+  const std::string path = checkpoint.path().string();
+  return {.names = models::BertConfig::from_file(checkpoint.path() / "config.json").labels,
+          .has_classifier = true,
+          .advice = fmt::format(
+              ", with which {} was trained. A resume cannot add labels; to begin a new run with its weights: "
+              "--model-name-or-path {} --ignore-mismatched-sizes",
+              path, path)};
+}
+
+void BertSource::add_flags(RecipeFlags& flags) {
+  using checkpoint::RecordKind;
+  flags.begin_group("Model");
+  flags
       .add_option("--model-name-or-path", model_name_or_path,
-                  "Directory with config.json, model.safetensors and a vocabulary")
+                  "Directory with config.json, model.safetensors and a vocabulary",
+                  OnResume::refuses(RecordKind::model,
+                                    "if configuration or tokenizer differ; the weights are the checkpoint's"))
       .type_name("DIR");
-  program
+  flags
       .add_option("--model-config", model_config,
-                  "Train from scratch instead: small, or the path of a config.json")
+                  "Train from scratch instead: small, or the path of a config.json",
+                  OnResume::refuses(RecordKind::model, "if the configuration differs"))
       .type_name("WHAT");
-  program.add_option("--tokenizer-name", tokenizer_name, "Directory, vocab.txt or tokenizer.json")
+  flags
+      .add_option("--tokenizer-name", tokenizer_name, "Directory, vocab.txt or tokenizer.json",
+                  OnResume::refuses(RecordKind::model, "if the tokenizer differs"))
       .default_text("--model-name-or-path");
-  program.add_option("--hidden-dropout", hidden_dropout, "Dropout of hidden layers")
+  flags
+      .add_option("--hidden-dropout", hidden_dropout, "Dropout of hidden layers",
+                  OnResume::refuses(RecordKind::model, ""))
       .default_text("the model's hidden_dropout_prob");
-  program.add_option("--attention-dropout", attention_dropout, "Dropout of attention")
+  flags
+      .add_option("--attention-dropout", attention_dropout, "Dropout of attention",
+                  OnResume::refuses(RecordKind::model, ""))
       .default_text("the model's attention_probs_dropout_prob");
+  flags.add_flag("--ignore-mismatched-sizes", ignore_mismatched_sizes,
+                 "Train a new head if the model's head does not fit the labels.",
+                 OnResume::keeps("the head is the checkpoint's"));
 }
 
 void BertSource::check(Use use) const {
@@ -39,6 +62,9 @@ void BertSource::check(Use use) const {
   if (!model_config.empty() && use == Use::prediction) {
     throw ValueError("--model-config makes a model that knows nothing; give --train-file");
   }
+  if (ignore_mismatched_sizes && use == Use::prediction) {
+    throw ValueError("--ignore-mismatched-sizes makes a head that knows nothing; give --train-file");
+  }
   for (const auto& [flag, value] :
        {std::pair{"--hidden-dropout", hidden_dropout}, std::pair{"--attention-dropout", attention_dropout}}) {
     if (value != -1 && !(value >= 0 && value < 1)) {
@@ -50,7 +76,11 @@ void BertSource::check(Use use) const {
 KnownLabels BertSource::known_labels() const {
   if (!model_name_or_path.empty()) models::check_model_directory(model_name_or_path);
   if (!model_config.empty()) return {};
-  KnownLabels known{.names = models::BertConfig::from_file(model_name_or_path / "config.json").labels};
+  KnownLabels known{.names = models::BertConfig::from_file(model_name_or_path / "config.json").labels,
+                    .may_replace_head = ignore_mismatched_sizes,
+                    .advice = fmt::format(", for which the head in {} was trained; "
+                                          "--ignore-mismatched-sizes makes a new head",
+                                          model_name_or_path.string())};
   const auto file = model_name_or_path / "model.safetensors";
   if (!std::filesystem::exists(file)) return known;  // load_model() says what is missing
   const checkpoint::SafetensorsReader reader(file);
@@ -59,34 +89,61 @@ KnownLabels BertSource::known_labels() const {
   return known;
 }
 
+std::filesystem::path BertSource::tokenizer_path(const std::filesystem::path& vocabulary) const {
+  if (needs_vocabulary()) return vocabulary;
+  return tokenizer_name.empty() ? model_name_or_path : tokenizer_name;
+}
+
 text::BertTokenizer BertSource::load_tokenizer(const std::filesystem::path& vocabulary) const {
-  const auto path = needs_vocabulary()       ? vocabulary
-                    : tokenizer_name.empty() ? model_name_or_path
-                                             : tokenizer_name;
+  const auto path = tokenizer_path(vocabulary);
   return std::filesystem::is_directory(path) ? text::BertTokenizer::from_directory(path)
                                              : text::BertTokenizer::from_file(path);
 }
 
-models::BertForSequenceClassification BertSource::load_model(const std::vector<std::string>& labels,
-                                                             const text::BertTokenizer& tokenizer,
-                                                             const std::filesystem::path& vocabulary) const {
-  models::BertForSequenceClassification model{nullptr};
-  if (model_config.empty()) {
-    model = models::load_bert_classifier(model_name_or_path, labels);
-  } else {
-    auto config =
-        model_config == "small" ? models::BertConfig::small() : models::BertConfig::from_file(model_config);
-    if (model_config == "small") config.vocab_size = tokenizer.vocab_size();
-    config.labels = labels;
-    model = models::BertForSequenceClassification(config);
+models::BertConfig BertSource::new_config(const std::vector<std::string>& labels,
+                                          const text::BertTokenizer& tokenizer) const {
+  auto config =
+      model_config == "small" ? models::BertConfig::small() : models::BertConfig::from_file(model_config);
+  if (model_config == "small") config.vocab_size = tokenizer.vocab_size();
+  config.labels = labels;
+  if (!config.is_single_label(/*has_head=*/false)) {
+    throw ValueError(fmt::format(
+        "{}: problem_type is \"{}\"; this program trains single_label_classification: change it or take it out",
+        model_config, config.problem_type));
   }
+  return config;
+}
+
+void BertSource::finish(models::BertForSequenceClassification& model, const text::BertTokenizer& tokenizer,
+                        const std::filesystem::path& vocabulary) const {
   const auto& config = model->config();
-  const auto path = needs_vocabulary()       ? vocabulary
-                    : tokenizer_name.empty() ? model_name_or_path
-                                             : tokenizer_name;
-  models::check_vocab_fits(config, tokenizer.vocab_size(), path);
+  models::check_vocab_fits(config, tokenizer.vocab_size(), tokenizer_path(vocabulary));
   model->set_dropout(hidden_dropout < 0 ? config.hidden_dropout_prob : hidden_dropout,
                      attention_dropout < 0 ? config.attention_probs_dropout_prob : attention_dropout);
+}
+
+models::BertForSequenceClassification BertSource::load_model(const ChosenLabels& labels,
+                                                             const text::BertTokenizer& tokenizer,
+                                                             const std::filesystem::path& vocabulary) const {
+  auto model = model_config.empty()
+                   ? models::load_bert_classifier(
+                         model_name_or_path, labels.names,
+                         {.ignore_mismatched_sizes = ignore_mismatched_sizes, .new_head = labels.new_head})
+                   : models::BertForSequenceClassification(new_config(labels.names, tokenizer));
+  finish(model, tokenizer, vocabulary);
+  return model;
+}
+
+models::BertForSequenceClassification BertSource::make_model(const std::vector<std::string>& labels,
+                                                             const text::BertTokenizer& tokenizer,
+                                                             const std::filesystem::path& vocabulary) const {
+  auto config = model_config.empty()
+                    ? models::load_bert_config(model_name_or_path, labels,
+                                               {.ignore_mismatched_sizes = ignore_mismatched_sizes})
+                    : new_config(labels, tokenizer);
+  models::BertForSequenceClassification model(std::move(config),
+                                              models::BertForSequenceClassificationImpl::Uninitialized{});
+  finish(model, tokenizer, vocabulary);
   return model;
 }
 

@@ -5,19 +5,16 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/cli/command_line.h"
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/zoo/models/bert.h"
+#include "lockstep/zoo/tasks/recipe_flags.h"
+#include "lockstep/zoo/tasks/text_classification.h"
 #include "lockstep/zoo/text/bert_tokenizer.h"
 
 namespace lockstep::tasks {
 
-/// The labels of a model.
-struct KnownLabels {
-  std::vector<std::string> names{};  ///< by id; empty for a new model
-  /// Whether the model's file has a head that tells them apart; false for a new model, and for an encoder, whose names
-  /// are only the default ones.
-  bool has_classifier = false;
-};
+/// The labels of a run that resumes from `checkpoint`, which must stay. Throws FileError.
+KnownLabels labels_of(const checkpoint::Checkpoint& checkpoint);
 
 /// --model-name-or-path, --model-config, --tokenizer-name and the dropouts.
 struct BertSource {
@@ -26,24 +23,38 @@ struct BertSource {
   std::string model_config;  ///< "small" or the path of a config.json: a new model; empty: model_name_or_path
   double hidden_dropout = -1;     ///< negative: the model's
   double attention_dropout = -1;  ///< negative: the model's
+  bool ignore_mismatched_sizes =
+      false;  ///< a head that does not fit the labels is made anew; otherwise an error
 
   /// Adds the flags, which write into the members above.
-  void add_flags(CommandLine program);
+  void add_flags(RecipeFlags& flags);
   /// What the model is for.
   enum class Use { training, prediction };
   /// Throws ValueError for flags that do not fit together.
   void check(Use use) const;
 
-  /// The labels of the model. Throws FileError.
+  /// The labels of the model, and whether they may be replaced. Throws FileError.
   KnownLabels known_labels() const;
   /// From --tokenizer-name or the model's directory; where neither is given, `vocabulary`. Throws FileError.
   text::BertTokenizer load_tokenizer(const std::filesystem::path& vocabulary) const;
   /// Whether neither --model-name-or-path nor --tokenizer-name is given, so that a vocabulary must be made.
   bool needs_vocabulary() const { return model_name_or_path.empty() && tokenizer_name.empty(); }
   /// New weights come from torch's default generator. Throws FileError and ValueError.
-  models::BertForSequenceClassification load_model(const std::vector<std::string>& labels,
+  models::BertForSequenceClassification load_model(const ChosenLabels& labels,
                                                    const text::BertTokenizer& tokenizer,
                                                    const std::filesystem::path& vocabulary) const;
+  /// A model as load_model() makes it, whose weights come from a checkpoint: those here hold arbitrary values. Throws FileError
+  /// and ValueError.
+  models::BertForSequenceClassification make_model(const std::vector<std::string>& labels,
+                                                   const text::BertTokenizer& tokenizer,
+                                                   const std::filesystem::path& vocabulary) const;
+
+ private:
+  std::filesystem::path tokenizer_path(const std::filesystem::path& vocabulary) const;
+  models::BertConfig new_config(const std::vector<std::string>& labels,
+                                const text::BertTokenizer& tokenizer) const;
+  void finish(models::BertForSequenceClassification& model, const text::BertTokenizer& tokenizer,
+              const std::filesystem::path& vocabulary) const;
 };
 
 }  // namespace lockstep::tasks

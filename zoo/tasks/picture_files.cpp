@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/zoo/tasks/record_entries.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -88,48 +89,65 @@ int64_t size_of_first(const vision::PictureSet& pictures) {
 
 }  // namespace
 
-void PictureFiles::add_flags(CommandLine program) {
-  program.begin_group("Pictures");
-  program
+void PictureFiles::add_flags(RecipeFlags& flags) {
+  using checkpoint::RecordKind;
+  flags.begin_group("Pictures");
+  flags
       .add_option(
           "--data-dir", data_dir,
-          "CIFAR-10, CIFAR-100, MNIST, or folders train and test with a folder of PNG or JPEG files per class")
+          "CIFAR-10, CIFAR-100, MNIST, or folders train and test with a folder of PNG or JPEG files per class",
+          OnResume::refuses(RecordKind::data, "if pictures differ; for other classes `labels` too"))
       .type_name("DIR")
       .default_text(".data/cifar10, else .data/icons32");
-  program.add_option("--image-size", image_size, "Pictures of another size are resized to N x N pixels")
+  flags
+      .add_option("--image-size", image_size, "Pictures of another size are resized to N x N pixels",
+                  OnResume::refuses(RecordKind::model, ""))
       .not_negative()
       .default_text("the first picture's");
-  program.add_option("--crop-padding", crop_padding, "Random crop after padding by so many pixels; 0: none")
+  flags
+      .add_option("--crop-padding", crop_padding, "Random crop after padding by so many pixels; 0: none",
+                  OnResume::refuses(RecordKind::flags, ""))
       .default_text("4 for CIFAR, else 2");
-  program
+  flags
       .add_option(
           "--crop-padding-mode", padding_mode,
-          "The added pixels, as torchvision's padding_mode: constant (--crop-fill), edge, reflect or symmetric")
+          "The added pixels, as torchvision's padding_mode: constant (--crop-fill), edge, reflect or symmetric",
+          OnResume::refuses())
       .one_of(kPaddingModes)
       .with_default();
-  program
+  flags
       .add_option("--crop-fill", crop_fill,
-                  "Colour that --crop-padding-mode constant adds: one number from 0 to 255, or R,G,B")
+                  "Colour that --crop-padding-mode constant adds: one number from 0 to 255, or R,G,B",
+                  OnResume::refuses())
       .with_commas()
       .type_name("COLOUR")
       .default_text("0: black");
-  program.add_option("--flip-probability", flip_probability, "Share of pictures that are mirrored")
+  flags
+      .add_option("--flip-probability", flip_probability, "Share of pictures that are mirrored",
+                  OnResume::refuses(RecordKind::flags, ""))
       .default_text("0.5 for CIFAR, else 0");
-  program.add_option("--rotation", transforms.rotation_degrees, "Random rotation of up to so many degrees")
+  flags
+      .add_option("--rotation", transforms.rotation_degrees, "Random rotation of up to so many degrees",
+                  OnResume::refuses())
       .with_default();
-  program.add_option("--brightness", transforms.brightness, "Random brightness, as torchvision's ColorJitter")
+  flags
+      .add_option("--brightness", transforms.brightness, "Random brightness, as torchvision's ColorJitter",
+                  OnResume::refuses())
       .with_default();
-  program.add_option("--contrast", transforms.contrast, "Random contrast, likewise").with_default();
-  program.add_option("--saturation", transforms.saturation, "Random saturation, likewise").with_default();
-  program.add_option("--hue", transforms.hue, "Random hue, likewise").with_default();
-  program
+  flags.add_option("--contrast", transforms.contrast, "Random contrast, likewise", OnResume::refuses())
+      .with_default();
+  flags.add_option("--saturation", transforms.saturation, "Random saturation, likewise", OnResume::refuses())
+      .with_default();
+  flags.add_option("--hue", transforms.hue, "Random hue, likewise", OnResume::refuses()).with_default();
+  flags
       .add_option(
           "--mixup-alpha", mixing.mixup_alpha,
-          "Mixes pictures and labels, as torchvision's MixUp; with --cutmix-alpha one of the two by batch")
+          "Mixes pictures and labels, as torchvision's MixUp; with --cutmix-alpha one of the two by batch",
+          OnResume::refuses())
       .with_default();
-  program
+  flags
       .add_option("--cutmix-alpha", mixing.cutmix_alpha,
-                  "Puts a part of another picture into each, as torchvision's CutMix")
+                  "Puts a part of another picture into each, as torchvision's CutMix", OnResume::refuses())
       .with_default();
 }
 
@@ -160,6 +178,17 @@ Pictures PictureFiles::read() const {
 std::string Pictures::about() const {
   return fmt::format("{} + {} pictures of {}x{} pixels in {} classes", train->size(), test->size(),
                      image_size, image_size, classes().size());
+}
+
+checkpoint::RunRecord Pictures::record(const checkpoint::RunRecord& saved) const {
+  using checkpoint::RecordKind;
+  checkpoint::RunRecord record;
+  record_train_data(record, train->fingerprint());
+  record_validation_data(record, test->fingerprint(), saved);
+  record.set("classes", RecordKind::labels, classes());
+  record.set("crop_padding", RecordKind::flags, train_transforms.crop_padding);
+  record.set("flip_probability", RecordKind::flags, train_transforms.flip_probability);
+  return record;
 }
 
 Dataset Pictures::train_dataset(uint64_t seed, std::shared_ptr<const std::atomic<int64_t>> epoch,

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/cli/command_line.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/zoo/tasks/recipe_flags.h"
 #include "lockstep/zoo/vision/picture_dataset.h"
 #include "lockstep/zoo/vision/picture_set.h"
 
@@ -24,6 +24,9 @@ struct Pictures {
   vision::PictureTransforms train_transforms{};  ///< of training pictures
   vision::Mixing mixing{};                       ///< of training pictures with each other
 
+  /// What a resume must find again: the pictures, the classes in order, and the transforms that the flags leave open. `saved`: the
+  /// record of the checkpoint, empty without one.
+  checkpoint::RunRecord record(const checkpoint::RunRecord& saved) const;
   /// Names of the classes by number.
   const std::vector<std::string>& classes() const { return train->classes(); }
   /// "3439 + 754 pictures of 32x32 pixels in 8 classes"
@@ -48,7 +51,7 @@ struct PictureFiles {
   vision::Mixing mixing{};                   ///< of training pictures with each other
 
   /// Adds the flags, which write into the members above.
-  void add_flags(CommandLine program);
+  void add_flags(RecipeFlags& flags);
   /// Throws ValueError for a transform that cannot be.
   void check() const;
   /// Opens both sets; a set without test pictures is an error. Without --data-dir: .data/cifar10 or .data/icons32, whichever

@@ -12,6 +12,8 @@
 #include <memory>
 #include <utility>
 
+#include "lockstep/base/env.h"
+#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/main.h"
@@ -133,7 +135,7 @@ std::optional<RecipeRun> start_recipe(const RecipeProgram& program, TrainingArgu
     };
     if (!parse_command_line(program.name, program.description, add_flags, argc, argv)) return std::nullopt;
     if (shows_effects) {
-      if (env::get_int("RANK").value_or(0) == 0) fmt::print("{}", describe_resume(flags->rows()));
+      if (env::get_int(env::kRank).value_or(0) == 0) fmt::print("{}", describe_resume(flags->rows()));
       return std::nullopt;
     }
     args.validate();
@@ -150,7 +152,8 @@ std::optional<RecipeRun> start_recipe(const RecipeProgram& program, TrainingArgu
   on_all_ranks(world, [&] {
     if (mistake) throw *mistake;
   });
-  return RecipeRun{.world = std::move(world), .log_sample_ids = std::move(log_sample_ids), .flags = std::move(record)};
+  return RecipeRun{
+      .world = std::move(world), .log_sample_ids = std::move(log_sample_ids), .flags = std::move(record)};
 }
 
 void make_output_dir(const RecipeRun& run, const TrainingArguments& args, int64_t train_size,

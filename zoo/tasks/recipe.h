@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/cli/command_line.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/trainer/trainer.h"
 #include "lockstep/trainer/training_arguments.h"
 #include "lockstep/zoo/tasks/datasets.h"
+#include "lockstep/zoo/tasks/recipe_flags.h"
 
 namespace lockstep::tasks {
 
@@ -20,7 +20,7 @@ namespace lockstep::tasks {
 struct RecipeProgram {
   const char* name;         ///< stands before its errors, and in --help
   const char* description;  ///< one line for --help
-  std::function<void(CommandLine)>
+  std::function<void(RecipeFlags&)>
       add_flags{};  ///< adds the recipe's own flags; those of its arguments follow
   std::function<void()>
       check_flags{};  ///< throws ValueError for flags that do not fit together; the arguments are valid
@@ -30,6 +30,7 @@ struct RecipeProgram {
 struct RecipeRun {
   World world;                             ///< all ranks of the job
   std::filesystem::path log_sample_ids{};  ///< of --log-sample-ids; empty: no file
+  checkpoint::RunRecord flags{};           ///< RecipeFlags::record(), for TrainerOptions::record
 };
 
 /// main() of a recipe: run_main() around `body`, with the settings that make a training and its end quick. Returns the
@@ -37,7 +38,7 @@ struct RecipeRun {
 int run_recipe(const char* name, const std::function<int()>& body);
 
 /// Reads the flags into `args` and what `program` names, and joins the other ranks; nothing if the flags ask for help
-/// only. Ranks other than 0 become silent but for errors. A mistake in the flags is told once, by one rank, and throws
+/// or --show-resume-effects only, which prints describe_resume(). Ranks other than 0 become silent but for errors. A mistake in the flags is told once, by one rank, and throws
 /// on all. Blocks.
 ///
 ///     const auto run = tasks::start_recipe({.name = "name", .description = "Does this"}, args, argc, argv);

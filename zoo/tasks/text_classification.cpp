@@ -39,16 +39,24 @@ std::optional<int64_t> whole_number(std::string_view text) {
   return value;
 }
 
+/// Whether nobody has named the labels: LABEL_0, LABEL_1, ...
+bool has_default_names(const std::vector<std::string>& labels) {
+  for (size_t id = 0; id < labels.size(); ++id) {
+    if (labels[id] != fmt::format("LABEL_{}", id)) return false;
+  }
+  return true;
+}
+
 // The numbers of a model's labels in data that has numbers: the names where they are such, the places of Hugging
 // Face's default names; nothing for other names.
 std::optional<std::set<int64_t>> numbers_of(const std::vector<std::string>& labels) {
   std::set<int64_t> numbers, places;
   for (size_t id = 0; id < labels.size(); ++id) {
     if (const auto number = whole_number(labels[id])) numbers.insert(*number);
-    if (labels[id] == fmt::format("LABEL_{}", id)) places.insert(static_cast<int64_t>(id));
+    places.insert(static_cast<int64_t>(id));
   }
   if (numbers.size() == labels.size()) return numbers;
-  if (places.size() == labels.size()) return places;
+  if (has_default_names(labels)) return places;
   return std::nullopt;
 }
 
@@ -110,6 +118,7 @@ Batch named(const text::PaddedBatch& padded) {
 }  // namespace
 
 std::vector<std::string> infer_labels(const tables::TextTable& table, const std::string& column) {
+  if (auto names = table.class_names(column); names.size() > 1) return names;
   const auto values = table.column(column);
   std::set<std::string> distinct;
   std::set<int64_t> distinct_numbers;
@@ -156,17 +165,43 @@ bool are_same_labels(const std::vector<std::string>& values, const std::vector<s
   return numbers_of(known) == numbers;
 }
 
-std::vector<std::string> choose_labels(const std::vector<std::string>& given,
-                                       const std::vector<std::string>& known,
-                                       const std::optional<tables::TextTable>& train,
-                                       const std::string& column) {
-  if (!given.empty()) return given;
-  if (!train) return known;
+ChosenLabels choose_labels(const std::vector<std::string>& given, const KnownLabels& known,
+                           const std::optional<tables::TextTable>& train, const std::string& column) {
+  if (!given.empty()) return {.names = given};
+  if (!train) return {.names = known.names};
   auto found = infer_labels(*train, column);
-  if (std::is_permutation(found.begin(), found.end(), known.begin(), known.end())) return known;
   const auto values = train->column(column);
   const std::set<std::string> distinct(values.begin(), values.end());
-  return are_same_labels({distinct.begin(), distinct.end()}, known) ? known : found;
+  const bool are_same =
+      std::is_permutation(found.begin(), found.end(), known.names.begin(), known.names.end()) ||
+      are_same_labels({distinct.begin(), distinct.end()}, known.names);
+  if (are_same) return {.names = known.names};
+  if (!known.has_classifier) return {.names = std::move(found)};
+  if (known.may_replace_head) return {.names = std::move(found), .new_head = true};
+  const bool names_the_places = !train->class_names(column).empty() && found.size() == known.names.size();
+  if (names_the_places && has_default_names(known.names)) return {.names = std::move(found)};
+  const LabelIds ids(known.names);
+  for (size_t row = 0; row < values.size(); ++row) {
+    if (ids.find(values[row])) continue;
+    const char* const how_to_name = has_default_names(known.names) ? " (--label-names gives them names)" : "";
+    bad_label(*train, column, row, ids.describe() + how_to_name + known.advice);
+  }
+  return {.names = known.names};
+}
+
+ChosenLabels choose_wanted_labels(const std::vector<std::string>& wanted, const KnownLabels& known) {
+  const auto& names = known.names;
+  if (std::is_permutation(wanted.begin(), wanted.end(), names.begin(), names.end())) return {.names = names};
+  if (!known.has_classifier) return {.names = wanted};
+  if (are_same_labels(wanted, names)) return {.names = names};
+  if (known.may_replace_head) return {.names = wanted, .new_head = true};
+  const LabelIds ids(names);
+  const auto lacking =
+      std::find_if(wanted.begin(), wanted.end(), [&](const auto& label) { return !ids.find(label); });
+  if (lacking == wanted.end()) return {.names = names};
+  if (has_default_names(names) && wanted.size() == names.size()) return {.names = wanted};
+  throw ValueError(
+      fmt::format("label \"{}\" is unknown; expected {}{}", *lacking, ids.describe(), known.advice));
 }
 
 tables::TextTable with_labels(const tables::TextTable& table, const std::string& column,

@@ -15,7 +15,8 @@
 namespace lockstep::tasks {
 
 /// The labels of a training file's column, by id. Whole numbers (in the first row, hence in all): as many as
-/// the greatest says, called LABEL_0, LABEL_1, ... as Hugging Face does. Names: sorted. Throws ValueError
+/// the greatest says, called LABEL_0, LABEL_1, ... as Hugging Face does. Names: sorted, or in the order of the
+/// file's class names (TextTable::class_names()). Throws ValueError
 /// naming file and line (record) for a label that does not fit, and for a column with a single label.
 std::vector<std::string> infer_labels(const tables::TextTable& table, const std::string& column);
 
@@ -23,12 +24,35 @@ std::vector<std::string> infer_labels(const tables::TextTable& table, const std:
 /// letter by letter, or as whole numbers, of which LABEL_0, LABEL_1, ... stand for 0, 1, ...
 bool are_same_labels(const std::vector<std::string>& values, const std::vector<std::string>& known);
 
-/// The labels of a run: `given` if any; else `known`, those of the model, if `train` is absent or has the
-/// same ones (are_same_labels), so that a trained classifier keeps its order; else those of `train` (infer_labels).
-std::vector<std::string> choose_labels(const std::vector<std::string>& given,
-                                       const std::vector<std::string>& known,
-                                       const std::optional<tables::TextTable>& train,
-                                       const std::string& column);
+/// The labels of a model that a run begins with.
+struct KnownLabels {
+  std::vector<std::string> names{};  ///< by id; empty for a new model
+  /// Whether the model has a trained head that tells them apart; false for a new model, and for an encoder, whose names are
+  /// only the default ones.
+  bool has_classifier = false;
+  bool may_replace_head =
+      false;             ///< --ignore-mismatched-sizes: labels that do not fit the head get a new one
+  std::string advice{};  ///< behind the error about a label that a trained head does not have
+};
+
+/// The labels of a run.
+struct ChosenLabels {
+  std::vector<std::string> names{};  ///< by id
+  bool new_head = false;             ///< the model's head was trained for others, and is to be made anew
+};
+
+/// `given` if any; else the model's if `train` is absent. A trained head keeps its labels and their order, and each label of
+/// `train` must be one of them: otherwise throws ValueError that names file and line of the first that is not or, with
+/// may_replace_head, takes those of `train` and a new head. An encoder's names are taken if `train` has the same ones
+/// (are_same_labels). Otherwise those of `train` (infer_labels).
+ChosenLabels choose_labels(const std::vector<std::string>& given, const KnownLabels& known,
+                           const std::optional<tables::TextTable>& train, const std::string& column);
+
+/// The labels of a run whose data have the labels `wanted`, and maybe no others. A trained head of these labels or of more
+/// keeps its own and their order; one whose names are only default ones takes `wanted` if it has as many. Any other is
+/// replaced if it may be, or throws ValueError that names the label that it does not have. An encoder has `wanted`, in the
+/// order of its own names if they are the same.
+ChosenLabels choose_wanted_labels(const std::vector<std::string>& wanted, const KnownLabels& known);
 
 /// Which labels with_labels() expects to find.
 enum class ExpectedLabels {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/zoo/tasks/text_classification.h"
+#include "lockstep/zoo/tasks/record_entries.h"
 
 namespace lockstep::tasks {
 
@@ -36,22 +36,14 @@ enum class LabelColumn { required, if_there };
 tables::TextTable read_table(const TextFiles& files, const std::filesystem::path& file, LabelColumn wanted) {
   tables::TextTableOptions options{.columns = {files.text_column},
                                    .skip_bad_rows = files.skip_bad_rows,
+                                   .quoting = files.quoting(),
                                    .cache_dir = files.data_cache_dir};
   if (!files.text_pair_column.empty()) options.columns.push_back(files.text_pair_column);
-  const auto there = wanted == LabelColumn::if_there ? tables::table_columns(file)
+  const auto there = wanted == LabelColumn::if_there ? tables::table_columns(file, files.quoting())
                                                      : std::vector<std::string>{files.label_column};
   if (std::find(there.begin(), there.end(), files.label_column) != there.end())
     options.columns.push_back(files.label_column);
   return tables::read_text_table(file, options);
-}
-
-/// A trained classifier keeps its order of the labels.
-std::vector<std::string> kept_in_order(const std::vector<std::string>& kept, const KnownLabels& known) {
-  const auto& names = known.names;
-  const bool are_known = known.has_classifier
-                             ? are_same_labels(kept, names)
-                             : std::is_permutation(kept.begin(), kept.end(), names.begin(), names.end());
-  return are_known ? names : kept;
 }
 
 struct SplitTable {
@@ -69,47 +61,79 @@ SplitTable split_table(const tables::TextTable& table, SplitSize size, size_t se
 
 }  // namespace
 
-void TextFiles::add_flags(CommandLine program) {
-  program.begin_group("Data");
-  program
+void TextFiles::add_flags(RecipeFlags& flags) {
+  using checkpoint::RecordKind;
+  const char* const other_rows = "if it changes the training rows";
+  flags.begin_group("Data");
+  flags
       .add_option("--train-file", train_file,
-                  "CSV or TSV with a header line, JSON lines (.jsonl), Parquet or Arrow")
+                  "CSV or TSV with a header line, JSON lines (.jsonl), Parquet or Arrow",
+                  OnResume::refuses(RecordKind::data, "if rows or their texts differ; the path may change"))
       .type_name("FILE");
-  program
+  flags
       .add_option("--validation-file", validation_file,
-                  "Evaluated after training, and during it as --eval-strategy says")
+                  "Evaluated after training, and during it as --eval-strategy says",
+                  OnResume::refuses(RecordKind::data,
+                                    "if rows or their texts differ; adding or leaving it out is new"))
       .type_name("FILE");
-  program
+  flags
       .add_option(
           "--validation-split", [this](const std::string& text) { validation_split = split_size(text); },
-          "Instead of a --validation-file: this share of the training file, as 0.1, or so many of its rows")
+          "Instead of a --validation-file: this share of the training file, as 0.1, or so many of its rows",
+          OnResume::refuses(RecordKind::data, other_rows))
       .type_name("SIZE");
-  program.add_option("--split-seed", split_seed, "Seed of --validation-split").default_text("42");
-  program.add_option("--test-file", test_file, "Labelled with --do-predict").type_name("FILE");
-  program.add_flag("--do-predict", do_predict, "Write OUTPUT_DIR/predictions.jsonl for --test-file.");
-  program.add_option("--text-column", text_column, "Column of the text").with_default();
-  program.add_option("--text-pair-column", text_pair_column, "Column of the second text of a pair");
-  program.add_option("--label-column", label_column, "Column of the label: numbers or names").with_default();
-  program.add_option("--label-names", label_names, "Names of the labels by number, with commas between")
+  flags
+      .add_option("--split-seed", split_seed, "Seed of --validation-split",
+                  OnResume::refuses(RecordKind::data, other_rows))
+      .default_text("42");
+  flags.add_option("--test-file", test_file, "Labelled with --do-predict", OnResume::takes_new())
+      .type_name("FILE");
+  flags.add_flag("--do-predict", do_predict, "Write OUTPUT_DIR/predictions.jsonl for --test-file.",
+                 OnResume::takes_new());
+  flags.add_option("--text-column", text_column, "Column of the text", OnResume::refuses()).with_default();
+  flags.add_option("--text-pair-column", text_pair_column, "Column of the second text of a pair",
+                   OnResume::refuses());
+  flags
+      .add_option("--label-column", label_column, "Column of the label: numbers or names",
+                  OnResume::refuses())
+      .with_default();
+  flags
+      .add_option("--label-names", label_names, "Names of the labels by number, with commas between",
+                  OnResume::refuses(RecordKind::labels, "without the flag the checkpoint's are kept"))
       .with_commas();
-  program
+  flags
       .add_option(
           "--keep-labels", keep_labels,
-          "Leave out rows with other labels, but for --test-file. A new classifier has these, in this order")
+          "Leave out rows with other labels, but for --test-file. A new classifier has these, in this order",
+          OnResume::refuses(RecordKind::data, other_rows))
       .with_commas();
-  program.add_option("--max-seq-length", max_seq_length, "Longer texts are cut to this many tokens")
+  flags
+      .add_option("--max-seq-length", max_seq_length, "Longer texts are cut to this many tokens",
+                  OnResume::refuses(RecordKind::flags, ""))
       .default_text("128, or what the model takes");
-  program.add_flag("--skip-bad-rows", skip_bad_rows, "Leave out rows that cannot be read, and count them.");
-  program
+  flags.add_flag("--skip-bad-rows", skip_bad_rows, "Leave out rows that cannot be read, and count them.",
+                 OnResume::refuses(RecordKind::data, other_rows));
+  flags.add_flag("--no-quotes", no_quotes, "Quotes in CSV and TSV files are text, as in GLUE and MultiNLI.",
+                 OnResume::refuses(RecordKind::data, other_rows));
+  flags.add_flag("--quotes", quotes, "Quoted fields of TSV files may hold tabs and line ends.",
+                 OnResume::refuses(RecordKind::data, other_rows));
+  flags
       .add_option("--data-cache-dir", data_cache_dir,
-                  "Keep the tables there as Arrow files that all ranks map: for data larger than memory")
+                  "Keep the tables there as Arrow files that all ranks map: for data larger than memory",
+                  OnResume::takes_new())
       .type_name("DIR")
       .default_text("tables are in memory");
-  program.add_flag("--pad-to-max-length", pad_to_max_length,
-                   "Pad every batch to --max-seq-length, not to its longest text.");
+  flags.add_flag("--pad-to-max-length", pad_to_max_length,
+                 "Pad every batch to --max-seq-length, not to its longest text.",
+                 OnResume::takes_new("results differ by rounding"));
+}
+
+tables::Quoting TextFiles::quoting() const {
+  return no_quotes ? tables::Quoting::NONE : quotes ? tables::Quoting::MINIMAL : tables::Quoting::AUTO;
 }
 
 void TextFiles::check(const TrainingArguments& args) const {
+  if (quotes && no_quotes) throw ValueError("--quotes and --no-quotes exclude each other; give one");
   if (train_file.empty() && validation_file.empty() && test_file.empty()) {
     throw ValueError("nothing to do: give --train-file, --validation-file, or --do-predict with --test-file");
   }
@@ -150,14 +174,13 @@ TextTables TextFiles::read(const KnownLabels& known) const {
   if (!validation_file.empty()) all.validation = read_table(*this, validation_file, LabelColumn::required);
   if (!test_file.empty()) all.test = read_table(*this, test_file, LabelColumn::if_there);
   all.train_rows_read = all.train_size();
-  std::vector<std::string> given = label_names;
   if (!keep_labels.empty()) {
     if (all.train) all.train = with_labels(*all.train, label_column, keep_labels, ExpectedLabels::all);
     if (all.validation) all.validation = with_labels(*all.validation, label_column, keep_labels);
-    if (all.train) given = kept_in_order(keep_labels, known);
   }
   all.train_rows_kept = all.train_size();
-  all.labels = choose_labels(given, known.names, all.train, label_column);
+  all.labels = all.train && !keep_labels.empty() ? choose_wanted_labels(keep_labels, known)
+                                                 : choose_labels(label_names, known, all.train, label_column);
   if (validation_split) {
     auto parts = split_table(*all.train, *validation_split, split_seed.value_or(42));
     all.train = std::move(parts.train);
@@ -167,7 +190,7 @@ TextTables TextFiles::read(const KnownLabels& known) const {
 }
 
 std::string TextFiles::about(const TextTables& all) const {
-  auto about = fmt::format("labels {}", fmt::join(all.labels, ", "));
+  auto about = fmt::format("labels {}", fmt::join(all.labels.names, ", "));
   if (all.train && !keep_labels.empty())
     about += fmt::format(" ({} of {} rows)", all.train_rows_kept, all.train_rows_read);
   for (const auto* table : {&all.train, &all.validation, &all.test}) {
@@ -176,23 +199,38 @@ std::string TextFiles::about(const TextTables& all) const {
                          (*table)->skipped_rows() == 1 ? "" : "s", (*table)->source().string(),
                          (*table)->first_skipped());
   }
-  if (all.test && all.test->has_column(label_column) && !knows_labels(*all.test, label_column, all.labels)) {
+  if (all.test && all.test->has_column(label_column) &&
+      !knows_labels(*all.test, label_column, all.labels.names)) {
     about += fmt::format("\n{} has labels that the model does not know: predicted, not measured",
                          all.test->source().string());
   }
   return about;
 }
 
-Datasets TextFiles::datasets(const TextTables& all, const text::BertTokenizer& tokenizer,
-                             int64_t positions) const {
+int64_t TextFiles::longest_sample(int64_t positions) const {
   if (max_seq_length && *max_seq_length > static_cast<size_t>(positions)) {
     throw ValueError(
         fmt::format("--max-seq-length is {}; the model has {} positions", *max_seq_length, positions));
   }
-  const TextDatasetOptions options{
-      .max_seq_length = max_seq_length.value_or(static_cast<size_t>(std::min<int64_t>(128, positions))),
-      .pad_to_max_length = pad_to_max_length,
-      .keep_tokens = data_cache_dir.empty()};
+  return max_seq_length ? static_cast<int64_t>(*max_seq_length) : std::min<int64_t>(128, positions);
+}
+
+checkpoint::RunRecord TextFiles::record(const TextTables& all, int64_t positions,
+                                        const checkpoint::RunRecord& saved) const {
+  checkpoint::RunRecord record;
+  record.set("labels", checkpoint::RecordKind::labels, all.labels.names);
+  record.set("max_seq_length", checkpoint::RecordKind::flags, longest_sample(positions));
+  if (all.train) record_train_data(record, all.train->fingerprint());
+  record_validation_data(record, all.validation ? std::optional(all.validation->fingerprint()) : std::nullopt,
+                         saved);
+  return record;
+}
+
+Datasets TextFiles::datasets(const TextTables& all, const text::BertTokenizer& tokenizer,
+                             int64_t positions) const {
+  const TextDatasetOptions options{.max_seq_length = static_cast<size_t>(longest_sample(positions)),
+                                   .pad_to_max_length = pad_to_max_length,
+                                   .keep_tokens = data_cache_dir.empty()};
   const auto dataset = [&](const std::optional<tables::TextTable>& table, LabelColumn wanted) -> Dataset {
     if (!table) return {};
     TextColumns columns{.text = text_column};
@@ -200,9 +238,9 @@ Datasets TextFiles::datasets(const TextTables& all, const text::BertTokenizer& t
     // Test sets have the label -1, or none, and --keep-labels leaves other labels in: they are predicted, not measured.
     const bool is_labelled =
         wanted == LabelColumn::required ||
-        (table->has_column(label_column) && knows_labels(*table, label_column, all.labels));
+        (table->has_column(label_column) && knows_labels(*table, label_column, all.labels.names));
     if (is_labelled) columns.label = label_column;
-    return text_dataset(*table, columns, tokenizer, all.labels, options);
+    return text_dataset(*table, columns, tokenizer, all.labels.names, options);
   };
   return {.train = dataset(all.train, LabelColumn::required),
           .validation = dataset(all.validation, LabelColumn::required),
