@@ -13,7 +13,7 @@
 namespace lockstep::shm {
 namespace {
 
-const std::shared_ptr<const Segment>& checked(const std::shared_ptr<const Segment>& segment, int rank) {
+std::shared_ptr<const Segment> checked(std::shared_ptr<const Segment> segment, int rank) {
   if (rank < 0 || rank >= segment->ranks()) {
     throw ValueError(
         fmt::format("local rank {} does not exist in a shared segment for {} ranks", rank, segment->ranks()));
@@ -30,7 +30,7 @@ Node::Node(std::shared_ptr<const Segment> segment, int rank)
     : Node(std::move(segment), rank, std::make_shared<Engine>()) {}
 
 Node::Node(std::shared_ptr<const Segment> segment, int rank, std::shared_ptr<Engine> engine)
-    : segment_(checked(segment, rank)),
+    : segment_(checked(std::move(segment), rank)),
       engine_(std::move(engine)),
       rank_(rank),
       peers_(*segment_),
