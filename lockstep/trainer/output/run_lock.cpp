@@ -55,17 +55,22 @@ FileId id_of(const UniqueFd& file) {
 /// A locked file. A copy of the process that fork() has made leaves the file alone.
 class HeldLock {
  public:
-  HeldLock(fs::path path, UniqueFd file) : path_(std::move(path)), file_(std::move(file)) {}
+  HeldLock(fs::path path, UniqueFd file, bool made_folder)
+      : path_(std::move(path)), file_(std::move(file)), made_folder_(made_folder) {}
   HeldLock(const HeldLock&) = delete;
   HeldLock& operator=(const HeldLock&) = delete;
-  // Removed while it is locked: who waits for it finds another file, or none, under its name.
+  // Removed while it is locked: who waits for it finds another file, or none, under its name. A folder that was made for
+  // the lock goes too if nothing was written into it.
   ~HeldLock() {
-    if (::getpid() == process_ && id_of(path_) == id_of(file_)) ::unlink(path_.c_str());
+    if (::getpid() != process_ || id_of(path_) != id_of(file_)) return;
+    ::unlink(path_.c_str());
+    if (made_folder_) ::rmdir(path_.parent_path().c_str());
   }
 
  private:
   fs::path path_;
   UniqueFd file_;
+  bool made_folder_;
   pid_t process_ = ::getpid();
 };
 
@@ -130,7 +135,7 @@ std::shared_ptr<HeldLock> find_own(const fs::path& path) {
 
 std::shared_ptr<const void> lock_run(const fs::path& folder, std::chrono::seconds patience) {
   std::error_code error;
-  fs::create_directories(folder, error);
+  const bool made_folder = fs::create_directories(folder, error);
   if (error) throw FileError(fmt::format("cannot create {}: {}", folder.string(), error.message()));
   const fs::path path = fs::absolute(folder) / kRunLockName;
   auto& own = own_locks();
@@ -143,7 +148,7 @@ std::shared_ptr<const void> lock_run(const fs::path& folder, std::chrono::second
       if (id_of(path) != id_of(file)) continue;  // its holder has removed it meanwhile
       write_holder(file);
       const FileId id = id_of(file);
-      auto held = std::make_shared<HeldLock>(path, std::move(file));
+      auto held = std::make_shared<HeldLock>(path, std::move(file), made_folder);
       own.by_file[id] = held;
       return held;
     }
@@ -151,7 +156,7 @@ std::shared_ptr<const void> lock_run(const fs::path& folder, std::chrono::second
     if (has_no_locks(reason)) {
       log::warning(fmt::format("{} cannot be locked ({}): nothing keeps a second job out of this output_dir",
                                path.string(), std::strerror(reason)));
-      return std::make_shared<HeldLock>(path, std::move(file));
+      return std::make_shared<HeldLock>(path, std::move(file), made_folder);
     }
     if (reason != EWOULDBLOCK && reason != EINTR) {
       throw FileError(fmt::format("cannot lock {}: {}", path.string(), std::strerror(reason)));
