@@ -1,13 +1,30 @@
 #include "lockstep/trainer/checkpoints/best_model.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep {
+
+namespace {
+
+/// The names of what an evaluation measures of the model, without those of its speed.
+std::vector<std::string> find_measures(const Metrics& evaluation) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : evaluation) {
+    const bool is_speed = name.ends_with("_runtime") || name.ends_with("_per_second");
+    if (name.starts_with("eval_") && !is_speed) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
 
 bool note_best(TrainerState& state, const TrainingArguments& arguments, const Metrics& evaluation) {
   const auto found = evaluation.find(arguments.best_metric());
@@ -15,8 +32,8 @@ bool note_best(TrainerState& state, const TrainingArguments& arguments, const Me
     const bool is_needed = arguments.load_best_model_at_end ||
                            arguments.save_strategy == SaveStrategy::BEST || arguments.reduces_lr_on_plateau();
     if (!is_needed) return false;
-    throw ValueError(fmt::format("metric_for_best_model is {}, which the evaluation does not give",
-                                 arguments.best_metric()));
+    throw ValueError(fmt::format("metric_for_best_model is {}, which the evaluation does not give; it gives {}",
+                                 arguments.best_metric(), fmt::join(find_measures(evaluation), ", ")));
   }
   const double value = found->second;
   if (std::isnan(value)) return false;
