@@ -27,6 +27,7 @@ from killed_rank_test import processes_with
 
 TIMEOUT = 120
 RUNS = int(os.environ.get("LOCKSTEP_TEST_RUNS", 3))
+FIRST = int(os.environ.get("LOCKSTEP_TEST_SEED", 0))
 PREEMPTED_AFTER = float(os.environ.get("LOCKSTEP_TEST_SECONDS", 0.2))
 EVAL_STEPS = 10
 STEPS = 78  # 203 samples, 2 ranks of 4, 3 epochs
@@ -166,7 +167,7 @@ class ResumeTest(unittest.TestCase):
             self.assertNotRegex(out, "damaged|cannot be resumed|could not be saved")
 
     def test_killed_at_any_moment(self):
-        for seed in range(RUNS):
+        for seed in range(FIRST, FIRST + RUNS):
             with self.subTest(seed=seed):
                 shutil.rmtree(self.output, ignore_errors=True)
                 self.killed_and_resumed(random.Random(seed))
@@ -297,7 +298,9 @@ class ResumeTest(unittest.TestCase):
         self.fails(r"the checkpoint's steps have 8 samples; 3 ranks with .* make 12; choose", ranks=3, **resume)
         self.fails(r"the checkpoint's steps have 8 samples; 2 ranks with .* make 16", gradient_accumulation_steps=2, **resume)
         other = tiny.write_csv(self.directory / "other.csv", tiny.make_rows(64, 1))
-        self.fails(r"trained on 203 samples, but the training set has 64", train_file=other, **resume)
+        before = self.contents()
+        self.fails(r"is of another run: .*203 in the checkpoint, now 64.* --resume-anyway data", train_file=other, **resume)
+        self.assertEqual(self.contents(), before)
         self.fails(r"holds another run", resume_from_checkpoint=self.directory / "nosuch")
         self.fails(r"/nosuch", resume_from_checkpoint=self.directory / "nosuch", output=self.directory / "new", code=1)
         self.run_to_end(output=self.directory / "model_only", save_only_model=True, max_steps=7, num_train_epochs=None)
@@ -316,8 +319,22 @@ class ResumeTest(unittest.TestCase):
         out = self.run_to_end(resume_from_checkpoint="latest", learning_rate=2e-3)
         self.assertRegex(out, rf"checkpoint-{newest} is not used: .*optimizer.safetensors is damaged")
         self.assertIn(f"resuming from {self.output}/checkpoint-{before}, step {before}/{STEPS}", out)
-        self.assertIn("learning_rate 0.001 -> 0.002", out)
+        self.assertIn("the old value takes effect: learning_rate 0.001 (not 0.002)", out)
         self.check_same_bits()  # the optimizer's learning rate is the checkpoint's
+
+    def contents(self):
+        return {path: path.read_bytes() for path in self.output.rglob("*") if path.is_file()}
+
+    def test_a_second_job_in_the_same_output_dir_is_refused(self):
+        first, _ = self.start(num_train_epochs=1000)
+        self.wait_for_step(first, 12)
+        self.fails(r"--output-dir \S+/out is in use by another job: process \d+ on \S+, since", resume_from_checkpoint="auto",
+                   ranks=None)
+        first.send_signal(signal.SIGKILL)  # lockrun: its guardian ends the ranks
+        first.communicate(timeout=TIMEOUT)
+        self.run_to_end(resume_from_checkpoint="True", max_steps=checkpoints(self.output)[0] + 1, num_train_epochs=None)
+        out = self.run_to_end(resume_from_checkpoint="True", max_steps=7, num_train_epochs=None)
+        self.assertIn("warning: nothing left to train", out)
 
     def test_the_best_model_at_the_end(self):
         out = self.run_to_end(load_best_model_at_end=True, metric_for_best_model="accuracy", save_total_limit=1,
@@ -346,7 +363,7 @@ class ResumeTest(unittest.TestCase):
         mount = self.directory / "small"
         mount.mkdir()
         prefix = namespaces.in_namespaces("-m")
-        for policy, code in (("stop", 1), ("continue", 1)):
+        for policy, code in (("stop", 1), ("continue", 74)):
             with self.subTest(policy):
                 line = " ".join(tiny.command(self.flags(output=mount / "out", save_failure=policy), 2))
                 done = subprocess.run([*prefix, "sh", "-c", f"mount -t tmpfs -o size=1200k none {mount} && {line}; code=$?;"
@@ -359,7 +376,9 @@ class ResumeTest(unittest.TestCase):
                 self.assertEqual(out.count("error: "), 1, out)
                 self.assertNotRegex(out, r"(?m)^\.checkpoint")
                 if policy == "continue":
-                    self.assertIn("the last checkpoint, checkpoint-78, could not be saved", out)
+                    self.assertRegex(out, "error: checkpoint-78 could not be saved: .*; what the program has saved")
+                    self.assertRegex(out, r"(?m)^model.safetensors$")
+                    self.assertRegex(out, r"(?m)^train_results.json$")
 
 
 if __name__ == "__main__":
