@@ -20,12 +20,14 @@
 #include "lockstep/comm/backends/c10d_group.h"
 #include "lockstep/comm/backends/checked_group.h"
 #include "lockstep/comm/backends/device_group.h"
+#include "lockstep/comm/backends/hybrid.h"
 #include "lockstep/comm/backends/shared_memory.h"
 #include "lockstep/comm/backends/watched_group.h"
 #include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/job_timeline.h"
 #include "lockstep/comm/joining/goodbye.h"
 #include "lockstep/comm/joining/join.h"
+#include "lockstep/comm/joining/machines.h"
 #include "lockstep/comm/joining/segment_exchange.h"
 #include "lockstep/comm/joining/store.h"
 #include "lockstep/comm/joining/store_part.h"
@@ -63,13 +65,46 @@ void leave_at_exit(int exit_code, void* /*argument*/) {
   close_kept_stores();
 }
 
+/// Gloo over the network, for all ranks. Blocks until they have connected.
+std::shared_ptr<ProcessGroup::Impl> make_flat(const job::LaunchEnvironment& launch, const StorePtr& store,
+                                              std::chrono::milliseconds timeout) {
+  const auto factory = [host = job::own_address(launch)](const StorePtr& where, int rank, int size,
+                                                         std::chrono::milliseconds deadline) {
+    return backends::make_gloo(where, rank, size, deadline, host);
+  };
+  auto group = backends::wrap_c10d(factory, store, launch.rank, launch.world_size, timeout);
+  expect_goodbye(store, launch.rank, launch.world_size);
+  return group;
+}
+
+/// Shared memory on each machine, and an uplink between them.
+std::shared_ptr<ProcessGroup::Impl> make_lockstep_over_machines(const job::LaunchEnvironment& launch,
+                                                                StorePtr& store, const InitOptions& options) {
+  if (!store) store = launchers_store(launch, options.timeout);
+  std::shared_ptr<shm::Node> node;
+  std::string problem;
+  try {
+    node = join_node(launch, store, {.timeout = options.timeout, .progress_thread = options.progress_thread});
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  backends::HybridMember member{.rank = launch.rank,
+                                .machine_of = agree_on_machines(*store, launch, options.timeout, problem),
+                                .host = job::own_address(launch)};
+  member.local = backends::make_shared_memory(std::move(node), options.timeout);
+  member.flat = make_flat(launch, store, options.timeout);
+  if (launch.rank == 0) {
+    const int machines = 1 + *std::max_element(member.machine_of.begin(), member.machine_of.end());
+    log::info(std::to_string(launch.world_size) + " ranks on " + std::to_string(machines) +
+              " machines: shared memory inside, Gloo (tcp, " + member.host + ") between");
+  }
+  return backends::make_hybrid(std::move(member), store, options.timeout);
+}
+
 std::shared_ptr<ProcessGroup::Impl> make_lockstep(const job::LaunchEnvironment& launch, StorePtr& store,
                                                   const InitOptions& options) {
-  if (launch.world_size != launch.local_world_size) {
-    throw ValueError("the lockstep backend joins the ranks of one machine, but the world has " +
-                     std::to_string(launch.world_size) + " ranks and this node " +
-                     std::to_string(launch.local_world_size) + ": several machines need the backend gloo");
-  }
+  if (launch.world_size != launch.local_world_size)
+    return make_lockstep_over_machines(launch, store, options);
   auto node =
       join_node(launch, store, {.timeout = options.timeout, .progress_thread = options.progress_thread});
   return backends::make_shared_memory(std::move(node), options.timeout);
@@ -94,12 +129,7 @@ std::shared_ptr<ProcessGroup::Impl> make_gloo(const job::LaunchEnvironment& laun
     store =
         launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>()) : launchers_store(launch, timeout);
   }
-  const auto factory = [host = job::own_address(launch)](const StorePtr& where, int rank, int size,
-                                                         std::chrono::milliseconds deadline) {
-    return backends::make_gloo(where, rank, size, deadline, host);
-  };
-  auto group = backends::wrap_c10d(factory, store, launch.rank, launch.world_size, timeout);
-  expect_goodbye(store, launch.rank, launch.world_size);
+  auto group = make_flat(launch, store, timeout);
   return pulse ? make_watched(std::move(group), std::move(pulse)) : group;
 }
 

@@ -1,0 +1,100 @@
+#include "lockstep/comm/backends/hybrid_failure.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <sstream>
+#include <string_view>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::backends {
+namespace {
+
+constexpr std::string_view kMark = "lockstep-failure ";
+
+enum class Kind : char { step = 'S', timeout = 'T', lost = 'L', mismatch = 'M', other = 'C' };
+
+std::string encode(Kind kind, const std::vector<int>& ranks, const std::string& text) {
+  return fmt::format("{}{} {} {} {}", kMark, static_cast<char>(kind), ranks.size(), fmt::join(ranks, " "),
+                     text);
+}
+
+/// For texts in which ranks have the numbers that they have on their machine.
+std::string explain(const std::string& text, const std::vector<int>& ranks) {
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r] == static_cast<int>(r)) continue;
+    return fmt::format("{} (ranks are numbered by their machine here: 0 to {} are the ranks {})", text,
+                       ranks.size() - 1, fmt::join(ranks, ", "));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string encode_failure(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const StepFailedError& error) {
+    return encode(Kind::step, {}, error.what());
+  } catch (const TimeoutError& error) {
+    return encode(Kind::timeout, error.missing_ranks(), error.what());
+  } catch (const PeerLostError& error) {
+    return encode(Kind::lost, {error.rank()}, error.what());
+  } catch (const MismatchError& error) {
+    return encode(Kind::mismatch, {}, error.what());
+  } catch (const std::exception& error) {
+    return encode(Kind::other, {}, error.what());
+  }
+}
+
+std::exception_ptr decode_failure(const std::string& text) {
+  if (!text.starts_with(kMark)) return nullptr;
+  std::istringstream fields(text.substr(kMark.size()));
+  char kind = 0;
+  size_t count = 0;
+  fields >> kind >> count;
+  std::vector<int> ranks(count);
+  for (int& rank : ranks) fields >> rank;
+  fields.get();
+  if (count == 0) fields.get();  // two spaces with no ranks between
+  std::string message;
+  std::getline(fields, message, '\0');
+  switch (static_cast<Kind>(kind)) {
+    case Kind::step:
+      return std::make_exception_ptr(StepFailedError(message));
+    case Kind::timeout:
+      return std::make_exception_ptr(TimeoutError(message, std::move(ranks)));
+    case Kind::lost:
+      return std::make_exception_ptr(PeerLostError(message, ranks.empty() ? -1 : ranks.front()));
+    case Kind::mismatch:
+      return std::make_exception_ptr(MismatchError(message));
+    case Kind::other:
+      break;
+  }
+  return std::make_exception_ptr(CommError(message));
+}
+
+std::exception_ptr translate_failure(const std::exception_ptr& failure, const std::vector<int>& ranks) {
+  const auto rank_of = [&](int local) {
+    return local >= 0 && static_cast<size_t>(local) < ranks.size() ? ranks[static_cast<size_t>(local)] : -1;
+  };
+  try {
+    std::rethrow_exception(failure);
+  } catch (const StepFailedError& error) {
+    const std::exception_ptr decoded = decode_failure(error.what());
+    return decoded ? decoded : failure;
+  } catch (const TimeoutError& error) {
+    std::vector<int> missing;
+    for (const int local : error.missing_ranks()) missing.push_back(rank_of(local));
+    return std::make_exception_ptr(TimeoutError(explain(error.what(), ranks), std::move(missing)));
+  } catch (const PeerLostError& error) {
+    return std::make_exception_ptr(PeerLostError(explain(error.what(), ranks), rank_of(error.rank())));
+  } catch (const MismatchError& error) {
+    return std::make_exception_ptr(MismatchError(explain(error.what(), ranks)));
+  } catch (...) {
+    return failure;
+  }
+}
+
+}  // namespace lockstep::backends

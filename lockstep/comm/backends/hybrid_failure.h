@@ -1,0 +1,19 @@
+// Why a group over several machines is lost: as text, since it goes through a store and through shared memory.
+#pragma once
+
+#include <exception>
+#include <string>
+#include <vector>
+
+namespace lockstep::backends {
+
+/// Text from which decode_failure() makes the error again on another rank.
+std::string encode_failure(const std::exception_ptr& failure);
+/// Returns null if the text is none of encode_failure().
+std::exception_ptr decode_failure(const std::string& text);
+
+/// An error of the ranks of one machine, as all ranks of the group understand it. `ranks`: those of the machine, by their
+/// numbers there.
+std::exception_ptr translate_failure(const std::exception_ptr& failure, const std::vector<int>& ranks);
+
+}  // namespace lockstep::backends

@@ -1,0 +1,47 @@
+// Bytes between machines. One process of each machine has an uplink; an existing engine moves the bytes.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace lockstep::uplink {
+
+/// Memory of a transfer. The engine may write to it, or read it, after a failure: so it is shared with the engine.
+struct Buffer {
+  std::shared_ptr<std::byte[]> memory{};
+  size_t bytes = 0;
+  std::byte* data() const { return memory.get(); }
+};
+/// Uninitialised memory.
+inline Buffer make_buffer(size_t bytes) {
+  return {std::shared_ptr<std::byte[]>(new std::byte[bytes == 0 ? 1 : bytes]), bytes};
+}
+
+/// A message on its way.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  /// Blocks until the bytes have left the buffer, or are in it. Throws TimeoutError after `timeout`, and CommError if the
+  /// connection is lost or Uplink::stop() was called; after either nothing more can be sent or received.
+  virtual void wait(std::chrono::milliseconds timeout) = 0;
+};
+
+/// One thread at a time, but for stop() and sent_bytes(). Machines are numbered from 0.
+class Uplink {
+ public:
+  virtual ~Uplink() = default;
+  virtual int machine() const = 0;   ///< this one's number
+  virtual int machines() const = 0;  ///< how many there are
+  /// Starts to send the buffer to another machine, where messages arrive in the order of their sends. Does not block.
+  virtual std::shared_ptr<Transfer> send(int to, Buffer buffer) = 0;
+  /// Starts to receive a message that has exactly as many bytes as the buffer. Does not block.
+  virtual std::shared_ptr<Transfer> recv(int from, Buffer buffer) = 0;
+  /// Every wait here ends with CommError, and waits of the other machines for this one do too. Thread-safe.
+  virtual void stop() noexcept = 0;
+  /// How many bytes send() was given so far. Thread-safe.
+  virtual uint64_t sent_bytes() const = 0;
+};
+
+}  // namespace lockstep::uplink

@@ -1,0 +1,140 @@
+#include "lockstep/comm/uplink/wire.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::uplink {
+namespace {
+
+/// How a call is told to another machine.
+struct Frame {
+  uint64_t number;
+  uint32_t kind, dtype, op;
+  int32_t root;
+  uint64_t count;
+  std::array<char, kFrameBytes - 32> text;  // ends with 0
+};
+static_assert(sizeof(Frame) == kFrameBytes);
+
+Frame make_frame(const Call& call, uint64_t number) {
+  Frame frame{number, call.kind, call.dtype, call.op, call.root, call.count, {}};
+  const size_t length = std::min(call.text.size(), frame.text.size() - 1);
+  std::memcpy(frame.text.data(), call.text.data(), length);
+  return frame;
+}
+
+bool is_alike(const Frame& a, const Frame& b) {
+  return a.number == b.number && a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
+         a.count == b.count;
+}
+
+}  // namespace
+
+std::chrono::milliseconds Deadline::left() const {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(end_ - std::chrono::steady_clock::now());
+  return std::max(left, std::chrono::milliseconds(1));
+}
+
+Wire::Wire(std::unique_ptr<Uplink> uplink, std::vector<std::vector<int>> ranks_of)
+    : uplink_(std::move(uplink)), ranks_of_(std::move(ranks_of)) {}
+
+std::string Wire::name(int machine) const {
+  const auto& ranks = ranks_of_[static_cast<size_t>(machine)];
+  return fmt::format("the machine of {} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+void Wire::wait(Pending& pending, const Deadline& deadline) {
+  if (!pending.transfer) return;
+  const std::shared_ptr<Transfer> transfer = std::exchange(pending.transfer, nullptr);
+  try {
+    transfer->wait(deadline.left());
+  } catch (const TimeoutError&) {
+    throw TimeoutError(fmt::format("{} #{} waited {} ms for {}", call_.text, calls_,
+                                   deadline.timeout().count(), name(pending.peer)),
+                       ranks_of_[static_cast<size_t>(pending.peer)]);
+  } catch (const CommError& error) {
+    throw CommError(fmt::format("{} #{} lost the connection to {}: {}", call_.text, calls_,
+                                name(pending.peer), error.what()));
+  }
+}
+
+void Wire::compare(int machine, const Buffer& frame) const {
+  const Frame own = make_frame(call_, calls_);
+  Frame other{};
+  std::memcpy(&other, frame.data(), sizeof other);
+  if (is_alike(own, other)) return;
+  other.text.back() = '\0';
+  // The text is the same on all machines, whichever compares.
+  const int here = machine < this->machine() ? machine : this->machine();
+  const std::string call = fmt::format("#{} {}", calls_, own.text.data());
+  const std::string others = fmt::format("#{} {}", other.number, other.text.data());
+  const bool is_here = here == this->machine();
+  throw MismatchError(fmt::format("the ranks called different operations: {} on {}, {} on {}",
+                                  is_here ? call : others, name(here), is_here ? others : call,
+                                  name(is_here ? machine : this->machine())));
+}
+
+std::vector<Buffer> Wire::agree(const Call& call, const std::vector<Buffer>& payloads,
+                                const Deadline& deadline) {
+  call_ = call;
+  ++calls_;
+  const Frame own = make_frame(call, calls_);
+  std::vector<Buffer> frames(static_cast<size_t>(machines()));
+  std::vector<size_t> numbers(frames.size());
+  for (int m = 0; m < machines(); ++m) {
+    if (m == machine()) continue;
+    const auto at = static_cast<size_t>(m);
+    frames[at] = make_buffer(kFrameBytes + kFramePayload);
+    numbers[at] = recv(m, frames[at]);
+    const Buffer outgoing = make_buffer(kFrameBytes + kFramePayload);
+    std::memset(outgoing.data(), 0, outgoing.bytes);
+    std::memcpy(outgoing.data(), &own, sizeof own);
+    if (!payloads.empty() && payloads[at].bytes > 0) {
+      std::memcpy(outgoing.data() + kFrameBytes, payloads[at].data(), payloads[at].bytes);
+    }
+    send(m, outgoing);
+  }
+  for (int m = 0; m < machines(); ++m) {
+    if (m == machine()) continue;
+    const auto at = static_cast<size_t>(m);
+    await(numbers[at], deadline);
+    compare(m, frames[at]);
+    // What lies behind the frame, in the same memory.
+    const Buffer& frame = frames[at];
+    frames[at] = {std::shared_ptr<std::byte[]>(frame.memory, frame.data() + kFrameBytes), kFramePayload};
+  }
+  return frames;
+}
+
+void Wire::send(int to, Buffer buffer) {
+  if (buffer.bytes > 0) sent_.push_back({to, uplink_->send(to, std::move(buffer))});
+}
+
+size_t Wire::recv(int from, Buffer buffer) {
+  received_.push_back({from, buffer.bytes == 0 ? nullptr : uplink_->recv(from, std::move(buffer))});
+  return received_.size() - 1;
+}
+
+void Wire::await(size_t received, const Deadline& deadline) { wait(received_[received], deadline); }
+
+void Wire::settle(size_t count, const Deadline& deadline) {
+  for (; settled_ < count; ++settled_) wait(sent_[settled_], deadline);
+}
+
+void Wire::finish(const Deadline& deadline) {
+  for (Pending& pending : received_) wait(pending, deadline);
+  settle(sent(), deadline);
+  received_.clear();
+  sent_.clear();
+  settled_ = 0;
+}
+
+}  // namespace lockstep::uplink

@@ -1,0 +1,261 @@
+#include "lockstep/comm/uplink/wire_reduction.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+namespace lockstep::uplink {
+namespace {
+
+constexpr size_t kPieceBytes = size_t{512} << 10;
+/// Pieces that travel at once: 2 MiB per pair of machines.
+constexpr size_t kWindow = 4;
+/// Up to here every machine sends its sums to every other: one trip instead of two.
+constexpr size_t kOneTripBytes = size_t{16} << 10;
+
+size_t count_elements(const std::vector<Elements>& parts) {
+  size_t count = 0;
+  for (const Elements& part : parts) count += part.count;
+  return count;
+}
+
+/// Part `index` of `parts` almost equal ones.
+Elements cut(const Elements& all, size_t index, size_t parts) {
+  const size_t begin = all.count * index / parts, end = all.count * (index + 1) / parts;
+  return {all.first + begin, end - begin};
+}
+
+std::vector<Elements> cut_pieces(const Accumulation& accumulation, size_t count) {
+  const size_t most = std::max<size_t>(1, kPieceBytes / accumulation.element_bytes());
+  std::vector<Elements> pieces;
+  for (size_t first = 0; first < count; first += most)
+    pieces.push_back({first, std::min(most, count - first)});
+  if (pieces.empty()) pieces.push_back({0, 0});
+  return pieces;
+}
+
+/// What `machine` sends to `other` before anything is combined.
+size_t count_partial_bytes(const Accumulation& accumulation, const SumPlan& plan, const Piece& piece,
+                           int machine, int other) {
+  return plan.leaves_of(machine).size() * count_elements(piece.owned[static_cast<size_t>(other)]) *
+         accumulation.partial_bytes();
+}
+
+/// Do all partial sums of the only piece travel in the frames? The answer is the same on all machines.
+bool fits_frames(const Accumulation& accumulation, const SumPlan& plan, const std::vector<Piece>& pieces) {
+  if (pieces.size() != 1) return false;
+  for (int from = 0; from < plan.machines(); ++from) {
+    for (int to = 0; to < plan.machines(); ++to) {
+      if (from != to && count_partial_bytes(accumulation, plan, pieces[0], from, to) > kFramePayload)
+        return false;
+    }
+  }
+  return true;
+}
+
+/// One piece under way.
+class PieceInFlight {
+ public:
+  PieceInFlight(Wire& wire, const Accumulation& accumulation, const SumPlan& plan, const Piece& piece,
+                size_t number, MachineData& data)
+      : wire_(wire),
+        accumulation_(accumulation),
+        plan_(plan),
+        piece_(piece),
+        number_(number),
+        data_(data),
+        partials_(static_cast<size_t>(plan.machines())),
+        results_(static_cast<size_t>(plan.machines())),
+        arriving_(static_cast<size_t>(plan.machines())) {}
+
+  /// What this machine sends to `other`: its leaves' sums of what that one owns, one after another.
+  Buffer make_partials(int other) const {
+    const Buffer buffer =
+        make_buffer(count_partial_bytes(accumulation_, plan_, piece_, wire_.machine(), other));
+    std::byte* to = buffer.data();
+    for (size_t leaf = 0; leaf < plan_.leaves_of(wire_.machine()).size(); ++leaf) {
+      for (const Elements& part : owned(other)) {
+        data_.write_partial(number_, leaf, part, to);
+        to += part.count * accumulation_.partial_bytes();
+      }
+    }
+    return buffer;
+  }
+
+  void send_partials() {
+    each_other([&](int other) {
+      Buffer& arriving = partials_[static_cast<size_t>(other)];
+      arriving = make_buffer(count_partial_bytes(accumulation_, plan_, piece_, other, wire_.machine()));
+      arriving_[static_cast<size_t>(other)] = wire_.recv(other, arriving);
+    });
+    each_other([&](int other) { wire_.send(other, make_partials(other)); });
+    partials_[static_cast<size_t>(wire_.machine())] = make_partials(wire_.machine());
+  }
+  /// They came in the frames.
+  void take_partials(std::vector<Buffer> arrived) {
+    partials_ = std::move(arrived);
+    partials_[static_cast<size_t>(wire_.machine())] = make_partials(wire_.machine());
+    are_there_ = true;
+  }
+
+  /// Combines what this machine owns, and begins to send it back.
+  void combine(const Deadline& deadline) {
+    if (!are_there_) {
+      each_other([&](int other) { wire_.await(arriving_[static_cast<size_t>(other)], deadline); });
+    }
+    const size_t count = count_elements(owned(wire_.machine()));
+    std::vector<std::byte*> sums;  // by leaf
+    std::vector<size_t> used(partials_.size());
+    for (const Leaf& leaf : plan_.leaves()) {
+      const auto machine = static_cast<size_t>(leaf.machine);
+      sums.push_back(partials_[machine].data() + used[machine]++ * count * accumulation_.partial_bytes());
+    }
+    plan_.add_up([&](size_t to, size_t from) { accumulation_.add(sums[to], sums[from], count); });
+    const Buffer result = make_buffer(count * accumulation_.element_bytes());
+    accumulation_.finish(sums[0], result.data(), count);
+    partials_.clear();
+    if (piece_.returns) {
+      each_other([&](int other) {
+        Buffer& arriving = results_[static_cast<size_t>(other)];
+        arriving = make_buffer(count_elements(owned(other)) * accumulation_.element_bytes());
+        arriving_[static_cast<size_t>(other)] = wire_.recv(other, arriving);
+      });
+      each_other([&](int other) { wire_.send(other, result); });
+    }
+    store(wire_.machine(), result);
+  }
+
+  /// Takes what the others have combined.
+  void finish(const Deadline& deadline) {
+    if (piece_.returns) {
+      each_other([&](int other) {
+        wire_.await(arriving_[static_cast<size_t>(other)], deadline);
+        store(other, results_[static_cast<size_t>(other)]);
+      });
+      results_.clear();
+    }
+    data_.finish(number_);
+  }
+
+ private:
+  const std::vector<Elements>& owned(int machine) const { return piece_.owned[static_cast<size_t>(machine)]; }
+  template <class Call>
+  void each_other(const Call& call) const {
+    for (int m = 0; m < plan_.machines(); ++m) {
+      if (m != wire_.machine()) call(m);
+    }
+  }
+  void store(int owner, const Buffer& results) {
+    const std::byte* from = results.data();
+    for (const Elements& part : owned(owner)) {
+      data_.store(number_, part, from);
+      from += part.count * accumulation_.element_bytes();
+    }
+  }
+
+  Wire& wire_;
+  const Accumulation& accumulation_;
+  const SumPlan& plan_;
+  const Piece& piece_;
+  size_t number_;
+  MachineData& data_;
+  std::vector<Buffer> partials_, results_;  // by machine that sends
+  std::vector<size_t> arriving_;            // its message
+  bool are_there_ = false;
+};
+
+}  // namespace
+
+std::vector<Piece> plan_all_reduce(const Accumulation& accumulation, const SumPlan& plan, size_t count) {
+  const auto machines = static_cast<size_t>(plan.machines());
+  const bool one_trip =
+      machines == 2 || (machines - 1) * count * accumulation.element_bytes() <= kOneTripBytes;
+  std::vector<Piece> pieces;
+  for (const Elements& all : cut_pieces(accumulation, count)) {
+    Piece& piece = pieces.emplace_back();
+    piece.all = all;
+    piece.returns = !one_trip;
+    for (size_t m = 0; m < machines; ++m) piece.owned.push_back({one_trip ? all : cut(all, m, machines)});
+  }
+  return pieces;
+}
+
+std::vector<Piece> plan_reduce(const Accumulation& accumulation, const SumPlan& plan, size_t count,
+                               int machine) {
+  std::vector<Piece> pieces;
+  for (const Elements& all : cut_pieces(accumulation, count)) {
+    Piece& piece = pieces.emplace_back();
+    piece.all = all;
+    piece.owned.resize(static_cast<size_t>(plan.machines()));
+    piece.owned[static_cast<size_t>(machine)] = {all};
+  }
+  return pieces;
+}
+
+std::vector<Piece> plan_reduce_scatter(const SumPlan& plan, size_t count) {
+  Piece piece{.all = {0, static_cast<size_t>(plan.ranks()) * count}, .owned = {}};
+  for (int m = 0; m < plan.machines(); ++m) {
+    std::vector<Elements>& owned = piece.owned.emplace_back();
+    for (const int rank : plan.ranks_of(m)) owned.push_back({static_cast<size_t>(rank) * count, count});
+  }
+  return {piece};
+}
+
+uint64_t count_sent_bytes(const Accumulation& accumulation, const SumPlan& plan,
+                          const std::vector<Piece>& pieces, int machine) {
+  const auto others = static_cast<uint64_t>(plan.machines() - 1);
+  uint64_t bytes = others * (kFrameBytes + kFramePayload);
+  const bool in_frames = fits_frames(accumulation, plan, pieces);
+  for (const Piece& piece : pieces) {
+    for (int other = 0; other < plan.machines(); ++other) {
+      if (other != machine && !in_frames)
+        bytes += count_partial_bytes(accumulation, plan, piece, machine, other);
+    }
+    if (piece.returns) {
+      bytes +=
+          others * count_elements(piece.owned[static_cast<size_t>(machine)]) * accumulation.element_bytes();
+    }
+  }
+  return bytes;
+}
+
+void reduce_over(Wire& wire, const Call& call, const Accumulation& accumulation, const SumPlan& plan,
+                 const std::vector<Piece>& pieces, MachineData& data, const Deadline& deadline) {
+  std::vector<PieceInFlight> flights;
+  flights.reserve(pieces.size());
+  for (const Piece& piece : pieces)
+    flights.emplace_back(wire, accumulation, plan, piece, flights.size(), data);
+  if (fits_frames(accumulation, plan, pieces)) {
+    data.gather(0);
+    std::vector<Buffer> payloads(static_cast<size_t>(plan.machines()));
+    for (int m = 0; m < plan.machines(); ++m) {
+      if (m != wire.machine()) payloads[static_cast<size_t>(m)] = flights[0].make_partials(m);
+    }
+    flights[0].take_partials(wire.agree(call, payloads, deadline));
+    flights[0].combine(deadline);
+    flights[0].finish(deadline);
+    wire.finish(deadline);
+    return;
+  }
+  wire.agree(call, {}, deadline);
+  // Piece p is sent, p - kWindow is combined, p - 2 kWindow comes back: on all machines in this order, which is that of the
+  // messages between two of them.
+  const size_t count = flights.size();
+  std::vector<size_t> sent;  // messages, by the number of turns before
+  for (size_t p = 0; p < count + 2 * kWindow; ++p) {
+    if (p < count) {
+      data.gather(p);
+      flights[p].send_partials();
+    }
+    if (p >= kWindow && p - kWindow < count) flights[p - kWindow].combine(deadline);
+    sent.push_back(wire.sent());
+    if (p < 2 * kWindow || p - 2 * kWindow >= count) continue;
+    flights[p - 2 * kWindow].finish(deadline);
+    // Who has sent results of that piece, or its sums of a later one, has room for all that was sent until then.
+    wire.settle(sent[p - 2 * kWindow], deadline);
+  }
+  wire.finish(deadline);
+}
+
+}  // namespace lockstep::uplink
