@@ -15,7 +15,8 @@ void average(const void* const* sources, size_t ranks, void* const* destinations
   for (size_t i = 0; i < count; ++i) {
     uint64_t sum = 0;  // unsigned: the same bits, and it may wrap around
     for (size_t r = 0; r < ranks; ++r) sum += static_cast<uint64_t>(static_cast<const T*>(sources[r])[i]);
-    const auto mean = static_cast<T>(static_cast<Wide>(sum) / static_cast<Wide>(ranks));  // NOLINT(*DivideZero)
+    const auto mean =
+        static_cast<T>(static_cast<Wide>(sum) / static_cast<Wide>(ranks));  // NOLINT(*DivideZero)
     for (size_t d = 0; d < destination_count; ++d) static_cast<T*>(destinations[d])[i] = mean;
   }
 }

@@ -32,8 +32,9 @@ bool note_best(TrainerState& state, const TrainingArguments& arguments, const Me
     const bool is_needed = arguments.load_best_model_at_end ||
                            arguments.save_strategy == SaveStrategy::BEST || arguments.reduces_lr_on_plateau();
     if (!is_needed) return false;
-    throw ValueError(fmt::format("metric_for_best_model is {}, which the evaluation does not give; it gives {}",
-                                 arguments.best_metric(), fmt::join(find_measures(evaluation), ", ")));
+    throw ValueError(
+        fmt::format("metric_for_best_model is {}, which the evaluation does not give; it gives {}",
+                    arguments.best_metric(), fmt::join(find_measures(evaluation), ", ")));
   }
   const double value = found->second;
   if (std::isnan(value)) return false;
