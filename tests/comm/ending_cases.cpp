@@ -1,5 +1,6 @@
 // Cases that end the job: comm_test.cpp looks at how.
 #include <ATen/ops/zeros.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -43,6 +44,57 @@ TEST(Ending, RankOneDies) {
   const auto wait = [&] { world.all_reduce(at::zeros({100000})); };
   if (world.backend_name() != "lockstep") return check_throws<CommError>(wait, "");
   check_throws<PeerLostError>(wait, "lost rank 1");
+}
+
+/// Rank TEST_DEAD dies in the middle of operations: the others' error names it, on whichever machine.
+TEST(Ending, TheOthersNameTheDead) {
+  const World world = lockstep::testing::world();
+  const int dead = std::atoi(std::getenv("TEST_DEAD"));
+  world.barrier();
+  const at::Tensor tensor = world.empty_shared({1000000}, at::kFloat).fill_(1);
+  try {
+    for (int n = 0;; ++n) {
+      if (world.rank() == dead && n == 3) ::raise(SIGKILL);
+      world.all_reduce(tensor);
+    }
+  } catch (const PeerLostError& error) {
+    std::printf("PeerLostError of rank %d: %s\n", error.rank(), error.what());
+  } catch (const CommError& error) {
+    std::printf("CommError: %s\n", error.what());
+  }
+  std::fflush(stdout);
+  ::_exit(0);
+}
+
+/// Rank TEST_DEAD does not come: the others' error names it, or the ranks of its machine.
+TEST(Ending, TheOthersNameTheLate) {
+  const World world = lockstep::testing::world();
+  world.barrier();
+  if (world.rank() == std::atoi(std::getenv("TEST_DEAD"))) {
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+    ::_exit(0);
+  }
+  try {
+    world.all_reduce(at::zeros({10}), {.timeout = std::chrono::milliseconds(700)});
+  } catch (const TimeoutError& error) {
+    std::printf("TimeoutError of");
+    for (const int rank : error.missing_ranks()) std::printf(" rank %d", rank);
+    std::printf(": %s\n", error.what());
+  }
+  std::fflush(stdout);
+  std::this_thread::sleep_for(std::chrono::seconds(3));  // rank 0 serves the store
+  ::_exit(0);
+}
+
+/// Ranks of two machines call different operations.
+TEST(Ending, DifferentCalls) {
+  const World world = lockstep::testing::world();
+  check_throws<MismatchError>([&] { world.all_reduce(at::zeros({4 + world.group_rank()})); }, "float32[4]");
+  check_throws<MismatchError>([&] { world.barrier(); }, "float32[5]");
+  std::puts("MismatchError");
+  std::fflush(stdout);
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  ::_exit(0);
 }
 
 }  // namespace

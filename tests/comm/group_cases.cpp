@@ -399,8 +399,8 @@ TEST(Groups, ManyGroups) {
   const auto fill = [&] {
     for (int n = 0; n < 600; ++n) kept.push_back(world.new_group(everyone));
   };
-  check_throws<Error>(fill,
-                      world.rank() == 0 ? "process groups of this node are in use" : "no room for another");
+  check_throws<Error>(
+      fill, world.local_rank() == 0 ? "process groups of this node are in use" : "no room for another");
   CHECK_TRUE(kept.size() > 500);
   kept.clear();
   world.barrier();
@@ -415,7 +415,9 @@ TEST(Groups, LateForMonitoredBarrier) {
   const auto deadline = std::chrono::milliseconds(400);
   if (world.rank() == 0) {
     check_throws<TimeoutError>([&] { world.monitored_barrier({.timeout = deadline}); },
-                               world.backend_name() == "gloo" ? "Ranks 1, 2 failed" : ", rank 2 (pid");
+                               world.backend_name() == "gloo" || world.local_world_size() < 3
+                                   ? "Ranks 1, 2 failed"
+                                   : ", rank 2 (pid");
     check_throws<CommError>([&] { world.barrier({.timeout = deadline}); }, "");
   } else {
     std::this_thread::sleep_for(std::chrono::seconds(2));

@@ -1,6 +1,6 @@
 """Runs a program of GoogleTest cases, alone or as ranks under lockrun, and writes a verdict for each case.
 
-    run_cases.py --results FILE.xml [--ranks N] [--environment NAME=VALUE ...] [--seconds S] [--cases FILTER] PROGRAM
+    run_cases.py --results FILE.xml [--ranks N | --machines N N...] [--environment NAME=VALUE ...] [--seconds S] [--cases FILTER] PROGRAM
 
 The program is started once. When it ends early, because a case failed, crashed or took too long, that case has failed,
 and the program is started again for the cases after it: no failure hides another one. FILE.xml is JUnit's format;
@@ -10,6 +10,7 @@ scripts/test_summary.py counts its cases.
 import argparse
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -78,22 +79,45 @@ def run_once(options, names, folder, deadline):
     """Starts the program for `names` (all where empty). Returns the ranks' journals and how it ended."""
     prefix = os.path.join(folder, "journal")
     command = [options.program, *([f"--gtest_filter={':'.join(names)}"] if names else [])]
-    if options.ranks:
-        command = [LOCKRUN, "--standalone", "--nproc-per-node", str(options.ranks), "--shutdown-timeout", "3", *command]
     environment = {**os.environ, **dict(item.split("=", 1) for item in options.environment), "LOCKSTEP_TEST_JOURNAL": prefix}
-    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as process:
+    code, ending = run_to_end(launch(options, command), environment, options, deadline)
+    count = options.ranks or sum(options.machines)
+    return [Journal(f"{prefix}{rank}") for rank in (range(count) if count else [""])], code, ending
+
+
+def launch(options, command):
+    """The commands that run it: one, or one for each machine."""
+    if options.ranks:
+        return [[LOCKRUN, "--standalone", "--nproc-per-node", str(options.ranks), "--shutdown-timeout", "3", *command]]
+    if not options.machines:
+        return [command]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return [[LOCKRUN, "--nnodes", str(len(options.machines)), "--node-rank", str(node), "--master-addr", "127.0.0.1",
+             "--master-port", str(port), "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks),
+             "--shutdown-timeout", "3", *command] for node, ranks in enumerate(options.machines)]
+
+
+def run_to_end(commands, environment, options, deadline):
+    """The first exit code that is not 0, and how it ended."""
+    processes = [subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) for command in commands]
+    codes, late = [], False
+    for process in processes:
         try:
-            code = process.wait(max(deadline - time.monotonic(), 0.1))
-            ending = describe(code)
+            codes.append(process.wait(max(deadline - time.monotonic(), 0.1)))
         except subprocess.TimeoutExpired:
+            late = True
             process.terminate()
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
-            code, ending = -1, f"the run of {options.seconds} s was over"
-    ranks = range(options.ranks) if options.ranks else [""]
-    return [Journal(f"{prefix}{rank}") for rank in ranks], code, ending
+                process.wait()
+    if late:
+        return -1, f"the run of {options.seconds} s was over"
+    code = next((code for code in codes if code != 0), 0)
+    return code, describe(code)
 
 
 def run_all(options):
@@ -139,6 +163,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", required=True)
     parser.add_argument("--ranks", type=int, help="under lockrun; without it the program runs by itself")
+    parser.add_argument("--machines", type=int, nargs="+", default=[], metavar="N",
+                        help="ranks by machine, under one lockrun for each")
     parser.add_argument("--environment", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--seconds", type=float, default=240, help="for all cases together (default 240)")
     parser.add_argument("--cases", metavar="FILTER", help="only these, as --gtest_filter names them")

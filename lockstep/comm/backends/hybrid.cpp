@@ -247,6 +247,28 @@ class MessageWork final : public Work {
   std::shared_ptr<Ending> ending_;  // null: nobody has asked yet without waiting for the end
 };
 
+/// A message of a rank to itself, in shared memory, where the rank may have another number.
+class OwnMessageWork final : public Work {
+ public:
+  OwnMessageWork(std::shared_ptr<Work> work, int rank) : work_(std::move(work)), rank_(rank) {}
+  int source_rank() const override { return work_->source_rank() < 0 ? -1 : rank_; }
+
+ private:
+  void do_wait(OptionalTimeout timeout) override {
+    process_.check(rank_);
+    work_->wait(timeout);
+  }
+  bool poll() override {
+    process_.check(rank_);
+    if (!work_->is_completed()) return false;
+    if (work_->exception() != nullptr) std::rethrow_exception(work_->exception());
+    return true;
+  }
+  std::shared_ptr<Work> work_;
+  int rank_;
+  shm::RankProcess process_;
+};
+
 /// Bytes, so that the network moves every dtype.
 at::Tensor as_bytes(const at::Tensor& tensor) {
   return at::from_blob(
@@ -289,6 +311,7 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
     state_->flat().monitored_barrier(timeout);
   }
   void progress() override {
+    process_.check(rank());
     state_->check();
     state_->local().progress();
   }
@@ -299,6 +322,7 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
     state_->queue().post([state = state_.get()] { state->local().shutdown(); });
   }
   at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) override {
+    process_.check(rank());
     return state_->local().empty_shared(sizes, dtype);
   }
   at::Tensor empty_common(at::IntArrayRef /*sizes*/, at::ScalarType /*dtype*/) override {
@@ -334,7 +358,7 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
     if (collective.is_message() && collective.root == rank()) {
       Collective own = collective;
       own.root = state_->local_rank_of(rank());
-      return state_->local().start(own);
+      return std::make_shared<OwnMessageWork>(state_->local().start(own), rank());
     }
     std::vector<at::Tensor> inputs, outputs;
     for (const at::Tensor& tensor : collective.inputs) inputs.push_back(as_bytes(tensor));

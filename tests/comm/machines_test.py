@@ -1,0 +1,60 @@
+"""Machines that fail, played by processes of this one: ranks without a launcher, with shared memory for each machine."""
+
+import os
+import socket
+import subprocess
+import unittest
+
+CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "ending_cases")
+
+
+def run_ranks(case, machines, **variables):
+    """What each rank prints, and its exit code. machines: how many ranks each has."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [(group, local) for group, count in enumerate(machines) for local in range(count)]
+    processes = []
+    for rank, (group, local) in enumerate(ranks):
+        place = {"RANK": rank, "WORLD_SIZE": len(ranks), "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": machines[group],
+                 "GROUP_RANK": group, "GROUP_WORLD_SIZE": len(machines), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environment = {**os.environ, "LOCKSTEP_BACKEND": "lockstep", **variables,
+                       **{name: str(value) for name, value in place.items()}}
+        processes.append(subprocess.Popen([CASES, f"--gtest_filter=Ending.{case}"], env=environment, text=True,
+                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+    try:
+        return [(process.communicate(timeout=60)[0], process.returncode) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+class MachinesTest(unittest.TestCase):
+    def check(self, results, dead, *wanted):
+        for rank, (output, code) in enumerate(results):
+            if rank == dead:
+                continue
+            self.assertEqual(code, 0, output)
+            self.assertTrue(any(text in output for text in wanted), f"rank {rank}:\n{output}")
+
+    def test_every_rank_names_a_rank_that_died(self):
+        for dead in (1, 2, 3):  # beside a leader, a leader, beside the leader of the other machine
+            with self.subTest(dead=dead):
+                self.check(run_ranks("TheOthersNameTheDead", [2, 2], TEST_DEAD=str(dead)), dead,
+                           f"PeerLostError of rank {dead}:")
+
+    def test_a_machine_that_died_is_named_by_its_rank(self):
+        self.check(run_ranks("TheOthersNameTheDead", [2, 1], TEST_DEAD="2"), 2,
+                   "lost the connection to the machine of rank 2")
+
+    def test_every_rank_names_the_ranks_that_are_late(self):
+        self.check(run_ranks("TheOthersNameTheLate", [2, 1], TEST_DEAD="2"), 2,
+                   "TimeoutError of rank 2: all_reduce (float32[10], SUM) #2 waited 700 ms for the machine of rank 2")
+
+    def test_different_calls_are_quoted_on_all_machines(self):
+        self.check(run_ranks("DifferentCalls", [2, 2]), None, "MismatchError")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,397 @@
+// Reductions over several machines, whose leaders are threads here: bits as on one machine, bytes as promised, errors.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/uplink/accumulation.h"
+#include "lockstep/comm/uplink/sum_plan.h"
+#include "lockstep/comm/uplink/wire.h"
+#include "lockstep/comm/uplink/wire_reduction.h"
+#include "lockstep/shm/reduce/reduce.h"
+
+namespace lockstep::uplink {
+namespace {
+
+using namespace std::chrono_literals;
+using shm::DType;
+
+/// Messages between threads, in order.
+class Cables {
+ public:
+  explicit Cables(int machines) : machines_(machines), messages_(static_cast<size_t>(machines * machines)) {}
+  int machines() const { return machines_; }
+  void put(int from, int to, const Buffer& buffer) {
+    const std::lock_guard lock(mutex_);
+    messages_[at(from, to)].emplace_back(buffer.data(), buffer.data() + buffer.bytes);
+    changed_.notify_all();
+  }
+  void take(int from, int to, const Buffer& buffer, std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    auto& waiting = messages_[at(from, to)];
+    if (!changed_.wait_for(lock, timeout, [&] { return is_cut_ || !waiting.empty(); })) {
+      throw TimeoutError("no message");
+    }
+    if (waiting.empty()) throw CommError("the cable is cut");
+    ASSERT_EQ(waiting.front().size(), buffer.bytes);
+    std::memcpy(buffer.data(), waiting.front().data(), buffer.bytes);
+    waiting.pop_front();
+  }
+  void cut() {
+    const std::lock_guard lock(mutex_);
+    is_cut_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  size_t at(int from, int to) const { return static_cast<size_t>(from * machines_ + to); }
+  int machines_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_cut_ = false;
+  std::vector<std::deque<std::vector<std::byte>>> messages_;
+};
+
+class FakeUplink final : public Uplink {
+ public:
+  FakeUplink(Cables& cables, int machine) : cables_(cables), machine_(machine) {}
+  int machine() const override { return machine_; }
+  int machines() const override { return cables_.machines(); }
+  std::shared_ptr<Transfer> send(int to, Buffer buffer) override {
+    sent_bytes_ += buffer.bytes;
+    cables_.put(machine_, to, buffer);
+    return std::make_shared<Sent>();
+  }
+  std::shared_ptr<Transfer> recv(int from, Buffer buffer) override {
+    return std::make_shared<Received>(cables_, from, machine_, std::move(buffer));
+  }
+  void stop() noexcept override { cables_.cut(); }
+  uint64_t sent_bytes() const override { return sent_bytes_; }
+
+ private:
+  struct Sent final : Transfer {
+    void wait(std::chrono::milliseconds /*timeout*/) override {}
+  };
+  struct Received final : Transfer {
+    Received(Cables& cables_, int from_, int to_, Buffer buffer_)
+        : cables(cables_), from(from_), to(to_), buffer(std::move(buffer_)) {}
+    void wait(std::chrono::milliseconds timeout) override { cables.take(from, to, buffer, timeout); }
+    Cables& cables;
+    int from, to;
+    Buffer buffer;
+  };
+  Cables& cables_;
+  int machine_;
+  std::atomic<uint64_t> sent_bytes_{0};
+};
+
+using Bytes = std::vector<std::byte>;
+
+Bytes random_elements(DType dtype, size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  Bytes bytes(count * shm::element_size(dtype));
+  const auto fill = [&]<class T>(T /*type*/, const auto& draw) {
+    for (size_t i = 0; i < count; ++i) {
+      const T value = draw();
+      std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
+    }
+  };
+  std::normal_distribution<float> normal;
+  switch (dtype) {
+    case DType::float32:
+      fill(float(), [&] { return normal(random); });
+      break;
+    case DType::float64:
+      fill(double(), [&] { return static_cast<double>(normal(random)) / 3; });
+      break;
+    case DType::float16:
+    case DType::bfloat16: {
+      // All kinds of numbers: large, small, subnormal, infinite, none.
+      fill(uint16_t(), [&] { return static_cast<uint16_t>(random()); });
+      break;
+    }
+    case DType::boolean:
+      fill(uint8_t(), [&] { return static_cast<uint8_t>(random() % 2); });
+      break;
+    default:
+      for (auto& byte : bytes) byte = static_cast<std::byte>(random());
+  }
+  return bytes;
+}
+
+/// Which of two NaNs comes out of a sum is the processor's choice.
+Bytes with_one_nan(Bytes bytes, DType dtype) {
+  if (dtype != DType::float16 && dtype != DType::bfloat16) return bytes;
+  const unsigned infinite = dtype == DType::float16 ? 0x7C00U : 0x7F80U;
+  for (size_t i = 0; i < bytes.size(); i += 2) {
+    uint16_t value = 0;
+    std::memcpy(&value, &bytes[i], 2);
+    if ((value & 0x7FFFU) <= infinite) continue;
+    value = 0x7FFF;
+    std::memcpy(&bytes[i], &value, 2);
+  }
+  return bytes;
+}
+
+/// The ranks of one machine, whose elements lie beside each other.
+class Ranks final : public MachineData {
+ public:
+  Ranks(const Accumulation& accumulation, const SumPlan& plan, int machine, const std::vector<Bytes>& all)
+      : accumulation_(accumulation), plan_(plan), machine_(machine), all_(all), result(all[0].size()) {}
+  void gather(size_t /*piece*/) override {}
+  void write_partial(size_t /*piece*/, size_t leaf, Elements elements, std::byte* to) override {
+    const Leaf& which = plan_.leaves()[plan_.leaves_of(machine_)[leaf]];
+    std::vector<Bytes> widened;
+    std::vector<const void*> sources;
+    for (int r = which.first; r < which.first + which.count; ++r) {
+      Bytes& copy = widened.emplace_back(elements.count * accumulation_.partial_bytes());
+      accumulation_.widen(
+          all_[static_cast<size_t>(r)].data() + elements.first * accumulation_.element_bytes(), copy.data(),
+          elements.count);
+    }
+    for (const Bytes& copy : widened) sources.push_back(copy.data());
+    void* destination = to;
+    shm::reduce(accumulation_.partial_dtype(), accumulation_.partial_op(), sources.data(), sources.size(),
+                &destination, 1, elements.count);
+  }
+  void store(size_t /*piece*/, Elements elements, const std::byte* from) override {
+    std::memcpy(result.data() + elements.first * accumulation_.element_bytes(), from,
+                elements.count * accumulation_.element_bytes());
+  }
+  void finish(size_t /*piece*/) override { ++finished; }
+
+ private:
+  const Accumulation& accumulation_;
+  const SumPlan& plan_;
+  int machine_;
+  const std::vector<Bytes>& all_;
+
+ public:
+  Bytes result;
+  size_t finished = 0;
+};
+
+std::vector<std::vector<int>> ranks_of(const SumPlan& plan) {
+  std::vector<std::vector<int>> ranks;
+  for (int m = 0; m < plan.machines(); ++m) ranks.push_back(plan.ranks_of(m));
+  return ranks;
+}
+
+/// Runs `run(wire)` for every machine at once.
+template <class Run>
+void on_machines(const SumPlan& plan, const Run& run) {
+  Cables cables(plan.machines());
+  std::vector<std::thread> threads;
+  for (int m = 0; m < plan.machines(); ++m) {
+    threads.emplace_back([&, m] {
+      Wire wire(std::make_unique<FakeUplink>(cables, m), ranks_of(plan));
+      run(wire);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+const std::vector<std::vector<int>>& layouts() {
+  static const std::vector<std::vector<int>> kLayouts{
+      {0, 1},          {0, 0, 1, 1},    {0, 0, 1, 1, 1, 1},       {0, 1, 1, 1}, {0, 0, 0, 1},
+      {0, 0, 1, 1, 1}, {0, 1, 2},       {0, 0, 1, 1, 2, 2, 3, 3}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 2, 2, 2, 2},
+      {0, 1, 2, 3, 4}, {0, 0, 0, 1, 1}, {0, 1, 1, 0, 2}};
+  return kLayouts;
+}
+
+TEST(SumPlan, CutsTheTreeWhereMachinesEnd) {
+  const SumPlan aligned({0, 0, 1, 1});
+  EXPECT_EQ(aligned.leaves(), (std::vector<Leaf>{{0, 2, 0}, {2, 2, 1}}));
+  // 1 + 3 ranks: (0+1) crosses the machines, (2+3) does not.
+  const SumPlan uneven({0, 1, 1, 1});
+  EXPECT_EQ(uneven.leaves(), (std::vector<Leaf>{{0, 1, 0}, {1, 1, 1}, {2, 2, 1}}));
+  EXPECT_EQ(uneven.leaves_of(1), (std::vector<size_t>{1, 2}));
+  std::string order;
+  uneven.add_up(
+      [&](size_t to, size_t from) { order += std::to_string(to) + "+" + std::to_string(from) + " "; });
+  EXPECT_EQ(order, "0+1 0+2 ");
+}
+
+TEST(Accumulation, ConvertsEveryHalfAsTheReductionDoes) {
+  for (const DType dtype : {DType::float16, DType::bfloat16}) {
+    const Accumulation accumulation(dtype, ReduceOp::SUM, 1);
+    std::vector<uint16_t> all(65536), back(65536), expected(65536);
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+    std::vector<float> wide(all.size());
+    accumulation.widen(all.data(), wide.data(), all.size());
+    accumulation.finish(wide.data(), back.data(), all.size());
+    const void* source = all.data();
+    void* destination = expected.data();
+    shm::reduce(dtype, ReduceOp::SUM, &source, 1, &destination, 1, all.size());
+    EXPECT_EQ(back, expected) << shm::dtype_name(dtype);
+  }
+}
+
+TEST(WireReduction, HasTheBitsOfOneMachineAndSendsWhatItSays) {
+  constexpr std::array kDtypes{DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int8,
+                               DType::uint8,   DType::int16,   DType::int32,   DType::int64,    DType::uint16,
+                               DType::uint32,  DType::uint64,  DType::boolean};
+  constexpr std::array kOps{ReduceOp::SUM, ReduceOp::AVG,  ReduceOp::PRODUCT,
+                            ReduceOp::MIN, ReduceOp::MAX,  ReduceOp::BAND,
+                            ReduceOp::BOR, ReduceOp::BXOR, ReduceOp::PREMUL_SUM};
+  unsigned seed = 0;
+  for (const auto& layout : layouts()) {
+    const SumPlan plan(layout);
+    const auto ranks = static_cast<size_t>(plan.ranks());
+    for (const DType dtype : kDtypes) {
+      for (const ReduceOp op : kOps) {
+        if (!shm::is_supported(dtype, op)) continue;
+        const Accumulation accumulation(dtype, op, ranks);
+        const size_t count = std::array<size_t, 4>{0, 1, 37, 3001}[++seed % 4];
+        std::vector<Bytes> all;
+        for (size_t r = 0; r < ranks; ++r)
+          all.push_back(random_elements(dtype, count, seed * 100 + unsigned(r)));
+        Bytes expected(all[0].size());
+        std::vector<const void*> sources;
+        for (const Bytes& bytes : all) sources.push_back(bytes.data());
+        void* destination = expected.data();
+        shm::reduce(dtype, op, sources.data(), ranks, &destination, 1, count);
+        const std::vector<Piece> pieces = plan_all_reduce(accumulation, plan, count);
+        on_machines(plan, [&](Wire& wire) {
+          Ranks data(accumulation, plan, wire.machine(), all);
+          reduce_over(wire, {.count = count}, accumulation, plan, pieces, data, Deadline(10s));
+          EXPECT_TRUE(with_one_nan(data.result, dtype) == with_one_nan(expected, dtype))
+              << plan.ranks() << " ranks on " << plan.machines() << " machines, " << shm::dtype_name(dtype)
+              << ", " << shm::reduction_name(op) << ", " << count << " elements";
+          EXPECT_EQ(data.finished, pieces.size());
+          EXPECT_EQ(wire.sent_bytes(), count_sent_bytes(accumulation, plan, pieces, wire.machine()));
+        });
+      }
+    }
+  }
+}
+
+TEST(WireReduction, SendsLargeTensorsInPieces) {
+  for (const std::vector<int>& layout : {std::vector<int>{0, 0, 1, 1}, {0, 1, 2}, {0, 1, 1, 2}}) {
+    const SumPlan plan(layout);
+    const size_t count = (size_t{9} << 17) + 17;  // 4.5 MiB
+    const Accumulation accumulation(DType::float32, ReduceOp::SUM, static_cast<size_t>(plan.ranks()));
+    std::vector<Bytes> all;
+    for (int r = 0; r < plan.ranks(); ++r) all.push_back(random_elements(DType::float32, count, unsigned(r)));
+    Bytes expected(all[0].size());
+    std::vector<const void*> sources;
+    for (const Bytes& bytes : all) sources.push_back(bytes.data());
+    void* destination = expected.data();
+    shm::reduce(DType::float32, ReduceOp::SUM, sources.data(), sources.size(), &destination, 1, count);
+    const std::vector<Piece> pieces = plan_all_reduce(accumulation, plan, count);
+    EXPECT_GT(pieces.size(), 8U);
+    on_machines(plan, [&](Wire& wire) {
+      Ranks data(accumulation, plan, wire.machine(), all);
+      reduce_over(wire, {.count = count}, accumulation, plan, pieces, data, Deadline(10s));
+      EXPECT_TRUE(data.result == expected);
+      EXPECT_EQ(wire.sent_bytes(), count_sent_bytes(accumulation, plan, pieces, wire.machine()));
+    });
+  }
+}
+
+/// 2 (M - 1) / M of the tensor, where the ranks of each machine are one block of the tree.
+TEST(WireReduction, SendsTheLeastBytesForAlignedMachines) {
+  const size_t count = 1 << 20;
+  for (const std::vector<int>& layout :
+       {std::vector<int>{0, 0, 1, 1}, {0, 1, 2, 3}, {0, 0, 1, 1, 2, 2, 3, 3}}) {
+    const SumPlan plan(layout);
+    const Accumulation accumulation(DType::float32, ReduceOp::AVG, layout.size());
+    const auto pieces = plan_all_reduce(accumulation, plan, count);
+    const double least = 2.0 * (plan.machines() - 1) / plan.machines() * 4 * count;
+    for (int m = 0; m < plan.machines(); ++m) {
+      const auto sent = static_cast<double>(count_sent_bytes(accumulation, plan, pieces, m));
+      EXPECT_GE(sent, least);
+      EXPECT_LE(sent, least * 1.01);
+    }
+  }
+}
+
+TEST(WireReduction, ScattersBlocksAndReducesToOne) {
+  const SumPlan plan({0, 0, 1, 1, 1, 2});
+  const size_t count = 501;
+  const Accumulation accumulation(DType::bfloat16, ReduceOp::SUM, 6);
+  std::vector<Bytes> all;
+  for (int r = 0; r < 6; ++r) all.push_back(random_elements(DType::bfloat16, 6 * count, unsigned(r)));
+  Bytes expected(all[0].size());
+  std::vector<const void*> sources;
+  for (const Bytes& bytes : all) sources.push_back(bytes.data());
+  void* destination = expected.data();
+  shm::reduce(DType::bfloat16, ReduceOp::SUM, sources.data(), 6, &destination, 1, 6 * count);
+  const auto scattered = plan_reduce_scatter(plan, count);
+  const auto reduced = plan_reduce(accumulation, plan, 6 * count, 1);
+  on_machines(plan, [&](Wire& wire) {
+    Ranks data(accumulation, plan, wire.machine(), all);
+    reduce_over(wire, {.kind = 1}, accumulation, plan, scattered, data, Deadline(10s));
+    for (const int rank : plan.ranks_of(wire.machine())) {
+      const auto begin = static_cast<long>(static_cast<size_t>(rank) * count * 2);
+      const auto block = [&](const Bytes& of) {
+        return with_one_nan(Bytes(of.begin() + begin, of.begin() + begin + long(count * 2)), DType::bfloat16);
+      };
+      EXPECT_TRUE(block(data.result) == block(expected)) << rank;
+    }
+    Ranks at_one(accumulation, plan, wire.machine(), all);
+    reduce_over(wire, {.kind = 2}, accumulation, plan, reduced, at_one, Deadline(10s));
+    if (wire.machine() == 1) {
+      EXPECT_TRUE(with_one_nan(at_one.result, DType::bfloat16) == with_one_nan(expected, DType::bfloat16));
+    }
+    EXPECT_EQ(wire.sent_bytes(), count_sent_bytes(accumulation, plan, scattered, wire.machine()) +
+                                     count_sent_bytes(accumulation, plan, reduced, wire.machine()));
+  });
+}
+
+TEST(Wire, QuotesBothCallsWhereTheyDiffer) {
+  const SumPlan plan({0, 1});
+  on_machines(plan, [&](Wire& wire) {
+    const uint64_t count = wire.machine() == 0 ? 4 : 5;
+    const Call call{.count = count, .text = "all_reduce (float32[" + std::to_string(count) + "], SUM)"};
+    try {
+      wire.agree(call, {}, Deadline(10s));
+      ADD_FAILURE() << "no error";
+    } catch (const MismatchError& error) {
+      EXPECT_STREQ(
+          error.what(),
+          "the ranks called different operations: #1 all_reduce (float32[4], SUM) on the machine of rank 0, #1 "
+          "all_reduce (float32[5], SUM) on the machine of rank 1");
+    }
+  });
+}
+
+TEST(Wire, NamesTheRanksThatDoNotCome) {
+  const SumPlan plan({0, 1, 1, 2});
+  Cables cables(3);
+  Wire wire(std::make_unique<FakeUplink>(cables, 0), ranks_of(plan));
+  try {
+    wire.agree({.text = "barrier"}, {}, Deadline(20ms));
+    ADD_FAILURE() << "no error";
+  } catch (const TimeoutError& error) {
+    EXPECT_STREQ(error.what(), "barrier #1 waited 20 ms for the machine of ranks 1, 2");
+    EXPECT_EQ(error.missing_ranks(), (std::vector<int>{1, 2}));
+  }
+}
+
+TEST(Wire, SaysWhichMachineIsLost) {
+  const SumPlan plan({0, 1});
+  Cables cables(2);
+  Wire wire(std::make_unique<FakeUplink>(cables, 0), ranks_of(plan));
+  std::thread other([&] { cables.cut(); });
+  try {
+    wire.agree({.text = "barrier"}, {}, Deadline(10s));
+    ADD_FAILURE() << "no error";
+  } catch (const CommError& error) {
+    EXPECT_STREQ(error.what(), "barrier #1 lost the connection to the machine of rank 1: the cable is cut");
+  }
+  other.join();
+}
+
+}  // namespace
+}  // namespace lockstep::uplink
