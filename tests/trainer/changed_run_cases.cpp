@@ -57,7 +57,10 @@ Trained train(const TrainingArguments& args, const RunRecord& record = {}, int64
   auto net = make_net();
   const Dataset data = points(size);
   Trainer trainer(net, args, world(),
-                  {.train_dataset = data, .eval_dataset = data, .compute_loss = net_loss, .record = record});
+                  {.train_dataset = data,
+                   .eval_dataset = data,
+                   .forward = [](auto& module, const Batch& batch) { return module(batch["x"]); },
+                   .record = record});
   trainer.train();
   return {weights_of(*net).clone(), trainer.args(), trainer.state()};
 }

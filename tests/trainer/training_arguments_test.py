@@ -45,7 +45,9 @@ def parts_of_page(all_tables):
     different = table(["argument", "transformers' default", "why"],
                       [[f"`{row['name']}`", json.dumps(row["theirs"]), row["reason"]] for row in all_tables["different"]])
     refused = table(["argument", "why not"], [[f"`{row['name']}`", row["reason"]] for row in all_tables["refused"]])
-    return {"supported": "\n\n".join(supported), "different": different, "refused": refused}
+    resume = table(["argument", "its new value", "note"],
+                   [[f"`{row['name']}`", row["effect"], row["note"] or "-"] for row in all_tables["resume"]])
+    return {"supported": "\n\n".join(supported), "resume": resume, "different": different, "refused": refused}
 
 
 def rewritten(page, parts):

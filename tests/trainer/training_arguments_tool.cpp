@@ -12,8 +12,30 @@
 
 namespace {
 
+/// For the page of documentation.
+const char* words_of(lockstep::ResumeEffect effect) {
+  switch (effect) {
+    case lockstep::ResumeEffect::KEPT:
+      return "kept";
+    case lockstep::ResumeEffect::NEW:
+      return "new";
+    case lockstep::ResumeEffect::SHOWN_ONLY:
+      return "new, not mentioned";
+    case lockstep::ResumeEffect::STEP_SIZE:
+      return "refused, unless a step has as many samples";
+    case lockstep::ResumeEffect::REFUSED_SEED:
+      return "refused without `--resume-anyway seed`";
+    case lockstep::ResumeEffect::REFUSED_SAMPLING:
+      return "refused without `--resume-anyway sampling`";
+    case lockstep::ResumeEffect::REFUSED_WITHIN_EPOCH:
+      return "within an epoch refused without `--resume-anyway sampling`";
+  }
+  return "unknown";
+}
+
 nlohmann::json tables() {
-  nlohmann::json rows = nlohmann::json::array(), refused = rows, different = rows, others = rows;
+  nlohmann::json rows = nlohmann::json::array(), refused = rows, different = rows, others = rows,
+                 resume = rows;
   for (const auto& row : lockstep::training_argument_rows()) {
     rows.push_back({{"name", row.name},
                     {"group", row.group},
@@ -30,11 +52,13 @@ nlohmann::json tables() {
   for (const auto& [other, name] : lockstep::other_training_argument_names()) {
     others.push_back({{"other", other}, {"name", name}});
   }
-  return {{"rows", rows},
-          {"refused", refused},
-          {"different", different},
-          {"other_names", others},
-          {"defaults", nlohmann::json::parse(to_json(lockstep::TrainingArguments()))}};
+  for (const auto& [name, effect, note] : lockstep::training_resume_rows()) {
+    resume.push_back({{"name", name}, {"effect", words_of(effect)}, {"note", note}});
+  }
+  return {
+      {"rows", rows},          {"resume", resume},
+      {"refused", refused},    {"different", different},
+      {"other_names", others}, {"defaults", nlohmann::json::parse(to_json(lockstep::TrainingArguments()))}};
 }
 
 int run(int argc, char** argv) {
