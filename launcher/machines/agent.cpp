@@ -21,12 +21,31 @@ namespace {
 constexpr double kFirstLine = 2.5;  ///< seconds of trouble before it is told
 constexpr double kNextLine = 30;
 constexpr double kLookUpTimeout = 2;
-constexpr double kGreetingTimeout = 3;
+/// A rendezvous that is overloaded, swapped out or stopped for a while answers late.
+constexpr double kGreetingTimeout = 10;
 constexpr double kVerdictTimeout = 3;  ///< for what the rendezvous says of a lockrun that has ended
 
 /// Seconds to wait `elapsed` seconds after the first try: a tenth of that, from 5 ms to 250 ms. So machines
 /// that are started together meet at once, and one that waits for long asks 4 times a second.
 double retry_pause(double elapsed) { return std::clamp(elapsed / 10, 0.005, 0.25); }
+
+/// Why what listens at `where` has not greeted for `seconds`.
+std::string describe_missing_greeting(Wire::State state, const std::string& where, double seconds) {
+  if (state == Wire::State::foreign) {
+    return fmt::format(
+        "what listens at {} is no rendezvous of lockrun (torchrun's agents cannot be joined: start lockrun on every "
+        "machine)",
+        where);
+  }
+  const std::string how =
+      state == Wire::State::open
+          ? fmt::format("accepts the connection, but has not answered for {:.0f} s", seconds)
+          : "closes the connection without an answer";
+  return fmt::format(
+      "what listens at {} {}: a rendezvous that is overloaded, stopped or about to end, or none of lockrun's (torchrun's "
+      "agents cannot be joined: start lockrun on every machine)",
+      where, how);
+}
 
 }  // namespace
 
@@ -50,8 +69,8 @@ Agent::~Agent() {
   search_.let_finish(news_.over ? 5 : left_ ? 1 : 0);
 }
 
-bool Agent::greet(Signals& signals) {
-  const double deadline = monotonic_seconds() + kGreetingTimeout;
+bool Agent::greet(Signals& signals, double latest) {
+  const double deadline = std::min(latest, monotonic_seconds() + kGreetingTimeout);
   while (!wire_->greeted() && wire_->state() == Wire::State::open && monotonic_seconds() < deadline &&
          !interrupted_by_) {
     wait(0.1, signals);
@@ -78,18 +97,14 @@ bool Agent::connect(Signals& signals) {
       address_ = job::local_address(fd.get());
       wire_.emplace(std::move(fd), Wire::Side::client, secret_);
       heard_ = monotonic_seconds();
-      if (greet(signals)) break;
+      if (greet(signals, deadline)) break;
+      const Wire::State state = wire_->state();
       wire_.reset();
       if (interrupted_by_) return false;
-      why = fmt::format(
-          "what listens at {} is no rendezvous of lockrun (torchrun's agents cannot be joined: start "
-          "lockrun on every machine)",
-          search_.where());
-      // One that was there before may be stopped, or about to end.
-      if (!took_part_) throw Error(why);
-      continue;
-    }
-    if (search_.take_succeeded()) {
+      why = describe_missing_greeting(state, search_.where(), monotonic_seconds() - heard_);
+      // One that was there before may be about to end.
+      if (state == Wire::State::foreign && !took_part_) throw Error(why);
+    } else if (search_.take_succeeded()) {
       say_(fmt::format("the rendezvous is served here now, at {}:{}", address_.host(), options_.nodes.port));
       continue;
     }

@@ -31,8 +31,8 @@ class Agent {
   ~Agent();
 
   /// Connects to the endpoint, again where the connection was lost. Blocks, with a line of progress where it
-  /// takes long, until it is reached. Throws Error after join_timeout, or when the other side is no
-  /// rendezvous for this job. False when a signal in `signals` that ends the job came first: see
+  /// takes long, until it is reached. Throws Error after join_timeout, or when the other side speaks another
+  /// protocol; silence is no answer, so it tries again. False when a signal in `signals` that ends the job came first: see
   /// interrupted_by().
   bool connect(Signals& signals);
   /// False when the connection was lost and a restart is left: then connect() is to be called.
@@ -73,7 +73,7 @@ class Agent {
   void resumed();
 
  private:
-  bool greet(Signals& signals);
+  bool greet(Signals& signals, double latest);
   void send(const Message& message);
   void receive();
   void wait(double seconds, Signals& signals);

@@ -55,10 +55,34 @@ class MeetingTest(AgentsTest):
     def test_torchruns_side_is_told(self):
         from torch.distributed import TCPStore
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self.port = store.port
-        (code, _, err), = self.finish(self.static(1, "true"))
+        code, _, err = self.run_lockrun("--nnodes", 2, "--node-rank", 1, "--master-port", store.port, "--rdzv-conf",
+                                        self.token + ",join_timeout=1", "true")
+        self.assertEqual(code, 1)
+        self.assertRegex(err, r"has not answered for \d s|closes the connection without an answer")
+        self.assertIn("torchrun's agents cannot be joined", err)
+
+    def test_another_protocol_is_final(self):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            agent = self.start("--nnodes", 2, "--node-rank", 1, "--master-port", other.getsockname()[1], "--rdzv-conf", self.token, "true")
+            other.settimeout(TIMEOUT)
+            with other.accept()[0] as connection:
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+                (code, _, err), = self.finish(agent)
         self.assertEqual(code, 1)
         self.assertIn("is no rendezvous of lockrun (torchrun's agents cannot be joined", err)
+
+    def test_a_rendezvous_that_answers_late(self):
+        # The port accepts; what serves there is stopped until the second machine has been waiting for its greeting.
+        first = self.static(0, "true")
+        server = None
+        while server is None:
+            server = next(iter(self.called("lockrun-rdzv", self.processes())), None)
+        os.kill(server, signal.SIGSTOP)
+        second = self.static(1, "true")
+        time.sleep(4)
+        self.assertIsNone(second.poll())
+        os.kill(server, signal.SIGCONT)
+        self.assertEqual([code for code, _, _ in self.finish(first, second)], [0, 0])
 
     def test_the_address_for_the_others_can_be_chosen(self):
         code, _, err = self.run_lockrun("--nnodes", 2, "--master-port", self.port, "--local-addr", "192.0.2.1", "--rdzv-conf",
