@@ -110,6 +110,7 @@ const std::map<std::string, std::optional<std::string>>& other_values() {
       {"label_smoothing_factor", "0.1"},
       {"ema_decay", "0.9"},
       {"bf16", "true"},
+      {"gradient_checkpointing", std::nullopt},  // no part of this model does it
       {"output_dir", std::nullopt},  // each resume has one of its own
       {"overwrite_output_dir", "true"},
       {"logging_strategy", "\"epoch\""},
