@@ -24,10 +24,10 @@ from pages import SOURCE, blocks_of, prose_of, text_of  # noqa: E402
 BIN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
 PAGES = ("README.md", "docs/performance.md", "docs/howto/save_memory.md")
 # The programs of benchmarks that only their commands build.
-TARGETS = ("activation_checkpoint_cost", "checkpoint_cost", "memory_rank", "data_parallel_cost", "logical_ranks_cost", "replica_check_cost", "trainer_overhead", "translation_decode",
-           "vision_batches",
-           "tracking_cost", "step_cost", "messages", "lockstep_python", "bert_nli", "bert_classify", "resnet_ddp", "translate", "lockrun", "lockstep",
-           "lockstep-bench-rank", "lockstep-bench-ddp-rank", "lockstep-bench-optimizer-rank")
+TARGETS = ("activation_checkpoint_cost", "checkpoint_cost", "memory_rank", "data_parallel_cost", "logical_ranks_cost",
+           "replica_check_cost", "trainer_overhead", "translation_decode", "vision_batches", "tracking_cost", "step_cost", "messages",
+           "lockstep_python", "bert_nli", "bert_classify", "resnet_ddp", "translate", "lockrun", "lockstep", "lockstep-bench-rank",
+           "lockstep-bench-ddp-rank", "lockstep-bench-optimizer-rank")
 
 
 @dataclasses.dataclass
@@ -67,6 +67,8 @@ DECODE = Run("{python} bench/translation/decode --rounds 1 --batch-size 1 --toke
              "--sides lockstep,uncached,pytorch,ctranslate2 --out {out}/decode --d-model 32")
 
 COMMANDS = {
+    # docs/recipes/resume.md
+    "bert_classify --show-resume-effects": Elsewhere("tests/trainer/recipe_resume_test.py", "--show-resume-effects"),
     # README.md
     "scripts/demo": DEMO,
     "scripts/test": Elsewhere("scripts/bare-machine", "scripts/test"),

@@ -56,6 +56,7 @@ class Formats(unittest.TestCase):
         return done, output
 
     def losses(self, train, ranks=None, **more):
+        more.setdefault("label_names", "positive,negative")
         done, output = self.run_on(train, ranks, **more)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return [entry["loss"] for entry in tiny.history(output) if "loss" in entry], done.stdout

@@ -43,12 +43,12 @@ class NliTest(unittest.TestCase):
     def run_it(self, strategy, ranks=None, **changes):
         flags = {"--strategy": strategy, "--model-name-or-path": self.model, "--train-file": self.train,
                  "--validation-file": self.validation, "--batch-size": 12, "--learning-rate": 3e-3, "--num-train-epochs": 2,
-                 "--logging-steps": 8, "--hidden-dropout": 0, "--attention-dropout": 0,
+                 "--logging-steps": 8, "--ignore-mismatched-sizes": True, "--hidden-dropout": 0, "--attention-dropout": 0,
                  **{"--" + name.replace("_", "-"): value for name, value in changes.items()}}
         command = [str(tiny.BIN / "bert_nli")]
         if ranks:
             command = [str(tiny.BIN / "lockrun"), "--standalone", "--prefix", "off", "--nproc-per-node", str(ranks), *command]
-        words = [str(word) for flag in flags.items() if flag[1] is not None for word in flag]
+        words = [str(word) for flag in flags.items() if flag[1] is not None for word in flag if word is not True]
         return subprocess.run([*command, *words], capture_output=True, text=True, timeout=120)
 
     def figures(self, strategy, ranks=None, **changes):
@@ -103,6 +103,25 @@ class NliTest(unittest.TestCase):
                                                    "label": label}), parquet)
         self.assertEqual(self.figures("single", train_file=parquet, validation_file=parquet)[1], expected)
 
+    def test_a_trained_head_keeps_the_order_of_its_labels(self):
+        """Numbers in the data are entailment, neutral, contradiction, whatever the head's order is."""
+        numbers = self.dir / "numbers.csv"
+        with open(numbers, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(("premise", "hypothesis", "label"))
+            writer.writerows(make_pairs(200, 1))
+        model = self.dir / "three"
+        shutil.copytree(self.model, model)
+        config = json.loads((model / "config.json").read_text())
+        order = ("contradiction", "entailment", "neutral")
+        (model / "config.json").write_text(json.dumps({**config, "id2label": dict(enumerate(order)), "num_labels": 3,
+                                                       "label2id": {name: i for i, name in enumerate(order)}}))
+        changes = dict(model_name_or_path=model, max_steps=3, logging_steps=1)
+        self.assertEqual(self.figures("single", **changes)[1], self.figures("single", train_file=numbers, **changes)[1])
+        done = self.run_it("single", ignore_mismatched_sizes=None, **changes)
+        self.assertRegex(done.stderr, r"classifier.weight has shape \[2, 32\], the 3 labels \(contradiction, entailment, neutral\) "
+                                      r"need \[3, 32\]")
+
     def test_from_scratch(self):
         _, losses, _ = self.figures("dp", model_name_or_path=None, model_config="small", output_dir=self.dir / "deep" / "out",
                                     max_steps=3, logging_steps=1)
@@ -125,6 +144,8 @@ class NliTest(unittest.TestCase):
                 ("single", None, {"batch_size": 400}, "train.csv has 200 pairs, fewer than --batch-size 400"),
                 ("ddp", 2, {"validation_file": "absent.csv"}, "absent.csv"),
                 ("single", None, {"premise_column": "sentence1"}, "sentence1"),
+                ("single", None, {"ignore_mismatched_sizes": None},
+                 'label "entailment" is unknown; expected one of LABEL_0, LABEL_1 or a number from 0 to 1, for which the head in '),
                 ("single", None, {"model_name_or_path": None, "model_config": "small"}, "--model-config needs --output-dir")):
             with self.subTest(expected):
                 done = self.run_it(strategy, ranks, **changes)

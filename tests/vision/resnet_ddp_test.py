@@ -96,7 +96,7 @@ class ResNetDdp(unittest.TestCase):
                     buffer.uniform_(0.5, 1.5)
         state = model.state_dict()
         wanted, accuracy = self.peer_loss(model)
-        flags = ["--resume", "--eval-on-start", "--max-steps", 1, "--batch-size", 2]
+        flags = ["--resume", "--eval-on-start", "--max-steps", 1, "--batch-size", 2, "--num-classes", 1000]
         for name, save in (("resnet_distributed.pth", lambda path: torch.save({"module." + k: v for k, v in state.items()}, path)),
                            ("bare.pth", lambda path: torch.save(state, path)),
                            ("bare.safetensors", lambda path: save_file(state, path))):
@@ -110,6 +110,18 @@ class ResNetDdp(unittest.TestCase):
                 first = next(entry for entry in log_of(output) if "eval_loss" in entry)
                 self.assertAlmostEqual(first["eval_loss"], wanted, delta=2e-4 * wanted)
                 self.assertAlmostEqual(first["eval_accuracy"], accuracy, delta=1e-6)
+        # The pictures have 2 classes: 998 outputs of that head are for others.
+        output = self.directory / "other"
+        output.mkdir()
+        torch.save(state, output / "bare.pth")
+        words = ["--resume", "--model-filename", "bare.pth", "--max-steps", 1, "--batch-size", 2]
+        done = run(self.data, output, *words, ranks=1, small=False)
+        self.assertRegex(done.stderr, r"fc\.weight has shape \[1000, 512\]; the 2 classes of the pictures in \S+ need \[2, 512\]; "
+                                      r"--ignore-mismatched-sizes makes a new head, --num-classes 1000 keeps this one")
+        done = run(self.data, output, *words, "--ignore-mismatched-sizes", ranks=1, small=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("its head of 1000 outputs is not used: newly initialised", done.stderr)
+        self.assertEqual(load_file(output / "model.safetensors")["fc.weight"].shape, (2, 512))
 
     def test_the_weights_of_an_averaged_model_and_a_run_that_begins_with_them(self):
         data = self.directory / "pictures"
@@ -160,7 +172,7 @@ class ResNetDdp(unittest.TestCase):
             self.assert_same_weights(whole, output)
         done = run(self.data, output, "--stem", "cifar", "--max-steps", 3, "--resume", ranks=1)
         self.assertNotEqual(done.returncode, 0, done.stdout)
-        self.assertIn("--stem cifar: the run that is resumed has the stem stride2; leave --stem out", done.stderr)
+        self.assertIn('model_config.stem: "stride2" in the checkpoint, now "cifar"', done.stderr)
 
     def test_a_directory_whose_name_is_no_utf8(self):
         for more in ([], ["--resume"]):

@@ -142,7 +142,7 @@ void add_flags(tasks::RecipeFlags& flags, Arguments& args) {
       .with_default();
   flags
       .add_option("--batch-size", training.per_device_train_batch_size, "As --per-device-train-batch-size",
-                  OnResume::refuses(RecordKind::sampling, "as `--per-device-train-batch-size`"))
+                  as("--per-device-train-batch-size"))
       .with_default();
   flags
       .add_option(
@@ -283,12 +283,12 @@ std::optional<Stem> resumed_stem(const Arguments& args, const OpenedRun& run) {
   if (!found.is_string()) return std::nullopt;
   const auto name = found.get<std::string>();
   if (std::find(kStems.begin(), kStems.end(), name) == kStems.end()) return std::nullopt;
-  if (args.stem != "auto" && name != args.stem) {
-    throw ValueError(
-        fmt::format("--stem {}: the run that is resumed has the stem {}; leave --stem out, or begin anew",
-                    args.stem, name));
-  }
-  return stem_named(name);
+  if (args.stem == "auto") return stem_named(name);
+  // The record is compared with all the rest; a checkpoint of an earlier version has none.
+  if (name == args.stem || !run.record().empty()) return std::nullopt;
+  throw ValueError(
+      fmt::format("--stem {}: the run that is resumed has the stem {}; leave --stem out, or begin anew",
+                  args.stem, name));
 }
 
 int64_t find_outputs(const Arguments& args, int64_t classes, const Head& head, const OpenedRun& run) {

@@ -154,10 +154,11 @@ void TranslationOptions::add_training_flags(RecipeFlags& flags) {
 
 void TranslationOptions::add_translation_flags(RecipeFlags& flags) {
   flags.begin_group("Translate with a trained model");
-  flags.add_flag("--interactive", interactive, "Translate lines that you type", OnResume::takes_new());
+  flags.add_flag("--interactive", interactive, "Translate lines that you type",
+                 OnResume::takes_new("translates, and trains nothing"));
   flags
       .add_option("--input", input, "Translate the lines of this file; - is standard input",
-                  OnResume::takes_new())
+                  OnResume::takes_new("translates, and trains nothing"))
       .type_name("FILE");
   flags.add_option("--model-dir", model_dir, "What a training has saved", OnResume::takes_new())
       .type_name("DIR")
