@@ -135,7 +135,7 @@ ChangedRun find_changes(const ResumePoint& point, const RunRecord& known,
   for (const auto& [name, entry] : point.record.entries()) {
     if (!now.has(name)) saved.remove(name);
   }
-  return compare_runs(saved, now, point.arguments, arguments, point.position.update_steps_done > 0);
+  return compare_runs(saved, now, point.arguments, arguments, point.position.is_within_epoch());
 }
 
 void keep_arguments(const std::string& saved_arguments, TrainingArguments& arguments) {

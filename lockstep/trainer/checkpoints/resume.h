@@ -38,6 +38,9 @@ struct TrainingPosition {
   // What the order of samples was made with, whatever the number of ranks now.
   int64_t sampler_batch_size = 0, sampler_accumulation_steps = 0;
 
+  /// Whether some of the epoch's steps are done, but not all: what is saved after its last step is at its end.
+  bool is_within_epoch() const { return update_steps_done > 0 && update_steps_done < update_steps_per_epoch; }
+
   StateDict state_dict() const;
   static TrainingPosition from(const StateDict& state);
 };

@@ -83,7 +83,7 @@ bool accept_changes(const checkpoint::RunRecord& given, checkpoint::RunRecord& r
     for (const auto& [name, entry] : given.entries()) now.remove(name);
   }
   const ChangedRun changed = compare_runs(resumed.record, std::move(now), resumed.arguments, arguments,
-                                          resumed.position.update_steps_done > 0);
+                                          resumed.position.is_within_epoch());
   const std::string place = resumed.checkpoint.path().string();
   refuse_changes(changed.record.refused, place, kResumeAnywayFlag);
   if (!resumed.has_record) {
