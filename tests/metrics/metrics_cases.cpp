@@ -40,6 +40,26 @@ TEST(Metrics, RanksAddTheirs) {
   for (const std::string& other : world().all_gather_bytes(own)) EXPECT_EQ(other, own);
 }
 
+TEST(Metrics, RanksAddTheirNumbers) {
+  const auto make = [] {
+    return std::vector<std::shared_ptr<Metric>>{root_mean_squared_error(), r2(), spearman()};
+  };
+  const auto over_ranks = make(), alone = make();
+  const auto generator = at::detail::createCPUGenerator(6);
+  for (int rank = 0; rank < world().size();
+       ++rank) {  // rank 0 has none where there are others; many are equal
+    const int64_t samples = world().size() == 1 ? 9 : 8 * rank;
+    const at::Tensor outputs = at::randint(0, 6, {samples}, generator, at::kDouble);
+    const at::Tensor labels = outputs + 10 * rank + at::rand({samples}, generator, at::kDouble);
+    for (const auto& metric : alone) metric->update(outputs, labels);
+    if (rank != world().rank()) continue;
+    for (const auto& metric : over_ranks) metric->update(outputs, labels);
+  }
+  const std::vector<double> values = compute(over_ranks, world());
+  for (size_t m = 0; m < values.size(); ++m)
+    EXPECT_NEAR(values[m], alone[m]->compute(), 1e-12) << alone[m]->name();
+}
+
 TEST(Metrics, ScoresOfTextsAreThoseOfAllRanksTexts) {
   const std::vector<std::shared_ptr<text::TextMetric>> metrics = {
       text::bleu(), text::chrf(), text::torchmetrics_bleu(), text::char_error_rate(),

@@ -24,11 +24,21 @@ def numbers(random_numbers):
     return [0.7 * label + random_numbers.gauss(0, 2) for label in labels], labels
 
 
+def tied_numbers(random_numbers):
+    """Some of few values, so that many are equal; some that do not vary."""
+    samples = random_numbers.randrange(2, 60)
+    values = random_numbers.choice([1, 2, 3, 10])
+    return ([random_numbers.randrange(values) / 4 for _ in range(samples)],
+            [float(random_numbers.randrange(random_numbers.choice([1, values, 20]))) for _ in range(samples)])
+
+
 AVERAGES = ("macro", "weighted", "micro")
+ZERO_DIVISIONS = ("0", "1", "nan")
 
 
 def questions():
-    """(outputs, labels, [(metric, argument)]) of each case: 200 of classes, of which 60 have two, and 200 of numbers."""
+    """(outputs, labels, [(metric, argument)]) of each case: 200 of classes, of which 60 have two, 200 of numbers, 100 of numbers
+    with many ties. An argument of precision, recall and f1: average or class, zero_division."""
     random_numbers = random.Random(20)
     cases = []
     for case in range(200):
@@ -36,14 +46,18 @@ def questions():
         outputs, labels = scores_and_labels(random_numbers, classes)
         averages = ("binary",) if case < 60 else ()
         cases.append((outputs, labels, [("accuracy", ""), ("top_k", str(min(3, classes - 1))), ("perplexity", "")] +
-                      [(metric, average) for metric in ("precision", "recall", "f1") for average in averages + AVERAGES]))
+                      [(metric, f"{average},{zero}") for metric in ("precision", "recall", "f1") for zero in ZERO_DIVISIONS[case % 3:case % 3 + 1]
+                       for average in (*averages, *AVERAGES, *range(classes))]))
     for _ in range(200):
-        cases.append((*numbers(random_numbers), [("mae", ""), ("mse", ""), ("pearson", "")]))
+        cases.append((*numbers(random_numbers), [(metric, "") for metric in ("mae", "mse", "rmse", "pearson", "spearman", "r2")]))
+    for _ in range(100):
+        cases.append((*tied_numbers(random_numbers), [(metric, "") for metric in ("rmse", "spearman", "r2")]))
     return cases
 
 
 def answer(outputs, labels, metric, argument):
-    return float(f"{exact_answer(outputs, labels, metric, argument):.13g}")
+    value = exact_answer(outputs, labels, metric, argument)
+    return "nan" if value != value else float(f"{value:.13g}")
 
 
 def exact_answer(outputs, labels, metric, argument):
@@ -52,10 +66,12 @@ def exact_answer(outputs, labels, metric, argument):
     import torchmetrics.text
     from sklearn import metrics
 
-    if metric in ("mae", "mse"):
-        return float((metrics.mean_absolute_error if metric == "mae" else metrics.mean_squared_error)(labels, outputs))
-    if metric == "pearson":
-        return float(scipy.stats.pearsonr(outputs, labels).statistic)
+    errors = {"mae": metrics.mean_absolute_error, "mse": metrics.mean_squared_error, "rmse": metrics.root_mean_squared_error,
+              "r2": metrics.r2_score}
+    if metric in errors:
+        return float(errors[metric](labels, outputs))
+    if metric in ("pearson", "spearman"):
+        return float((scipy.stats.pearsonr if metric == "pearson" else scipy.stats.spearmanr)(outputs, labels).statistic)
     scores = torch.tensor(outputs, dtype=torch.float64)
     predicted = scores.argmax(1).tolist()
     if metric == "accuracy":
@@ -71,4 +87,7 @@ def exact_answer(outputs, labels, metric, argument):
         measure.update(scores[None], torch.tensor([labels]))
         return float(measure.compute())
     function = {"precision": metrics.precision_score, "recall": metrics.recall_score, "f1": metrics.f1_score}[metric]
-    return float(function(labels, predicted, average=argument, zero_division=0))
+    average, zero = argument.split(",")
+    if average.isdigit():
+        return float(function(labels, predicted, labels=[int(average)], average=None, zero_division=float(zero))[0])
+    return float(function(labels, predicted, average=average, zero_division=float(zero)))
