@@ -154,7 +154,7 @@ class MemberWork final : public Work {
         bool has_ended = false;
         guarded([&] {
           try {
-            part_.works[waited_]->wait(slice);
+            state_->translated([&] { part_.works[waited_]->wait(slice); });
             has_ended = true;
           } catch (const TimeoutError&) {
             if (part_.works[waited_]->exception() != nullptr) throw;
@@ -177,9 +177,11 @@ class MemberWork final : public Work {
     for (; waited_ < part_.works.size(); ++waited_) {
       bool has_ended = false;
       guarded([&] {
-        const std::shared_ptr<Work>& work = part_.works[waited_];
-        has_ended = work->is_completed();
-        if (work->exception() != nullptr) std::rethrow_exception(work->exception());
+        state_->translated([&] {
+          const std::shared_ptr<Work>& work = part_.works[waited_];
+          has_ended = work->is_completed();
+          if (work->exception() != nullptr) std::rethrow_exception(work->exception());
+        });
       });
       if (!has_ended) return false;
     }

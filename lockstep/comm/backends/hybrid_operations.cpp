@@ -102,9 +102,11 @@ class OnMachine {
   void barrier() { start({.kind = Kind::barrier}); }
 
   size_t started() const { return works_.size(); }
-  void wait(size_t number) { works_[number]->wait(); }
+  void wait(size_t number) {
+    state_.translated([&] { works_[number]->wait(); });
+  }
   void wait_for_all() {
-    for (const WorkPtr& work : works_) work->wait();
+    for (size_t number = 0; number < works_.size(); ++number) wait(number);
   }
   std::vector<WorkPtr> take() { return std::move(works_); }
 
@@ -112,7 +114,7 @@ class OnMachine {
   void start(Collective collective) {
     if (is_alone()) return;
     collective.timeout = timeout_;
-    works_.push_back(state_.local().start(collective));
+    state_.translated([&] { works_.push_back(state_.local().start(collective)); });
   }
   HybridState& state_;
   std::chrono::milliseconds timeout_;

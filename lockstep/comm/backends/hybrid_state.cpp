@@ -1,6 +1,7 @@
 #include "lockstep/comm/backends/hybrid_state.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <thread>
@@ -68,6 +69,10 @@ bool HybridState::has_failed() const {
   return failure_ != nullptr;
 }
 
+void HybridState::rethrow_translated() const {
+  std::rethrow_exception(translate_failure(std::current_exception(), local_ranks()));
+}
+
 std::string HybridState::key(const std::string& name) const {
   return fmt::format("lockstep/machines/{}/{}", name, renewals_);
 }
@@ -79,6 +84,24 @@ std::string HybridState::read(const std::string& key) const {
     return {text.begin(), text.end()};
   } catch (const std::exception&) {  // the store is gone, and its rank with it
     return {};
+  }
+}
+
+/// A leader knows which machine is late; those of its ranks that wait have said so.
+std::exception_ptr HybridState::without_waiting(const std::exception_ptr& cause) const {
+  try {
+    std::rethrow_exception(cause);
+  } catch (const TimeoutError& error) {
+    std::vector<int> late;
+    for (const int rank : error.missing_ranks()) {
+      const std::string number = read(key(fmt::format("waiting/{}", rank)));
+      if (number.empty() || std::stoll(number) < collectives_) late.push_back(rank);
+    }
+    if (late.empty() || late.size() == error.missing_ranks().size()) return cause;
+    return std::make_exception_ptr(TimeoutError(
+        fmt::format("{}, of which rank {} did not come", error.what(), fmt::join(late, ", ")), late));
+  } catch (...) {
+    return cause;
   }
 }
 
@@ -117,7 +140,7 @@ std::exception_ptr HybridState::fail(const std::exception_ptr& cause) {
     const std::lock_guard lock(mutex_);
     if (failure_) return failure_;
   }
-  std::exception_ptr failure = translate_failure(cause, local_ranks());
+  std::exception_ptr failure = without_waiting(cause);
   if (is_lost_connection(failure)) {
     if (auto reason = find_published(kWaitForReason)) failure = reason;
   }
@@ -137,7 +160,7 @@ void HybridState::look_for_failure() {
   check();
   if (local_->is_interrupted()) {
     try {
-      local_->progress();  // throws it
+      translated([this] { local_->progress(); });  // throws it
     } catch (...) {
       std::rethrow_exception(fail(std::current_exception()));
     }

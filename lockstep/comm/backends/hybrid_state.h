@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/backends/operation_queue.h"
 #include "lockstep/comm/backends/spare_wires.h"
 #include "lockstep/comm/process_group/impl.h"
@@ -65,6 +66,17 @@ class HybridState {
   /// Throws the first failure, once there is one that this rank has met.
   void check();
   bool has_failed() const;
+  /// Calls `call`, of the ranks of this machine, whose failures get the ranks' numbers in the group.
+  template <class Call>
+  void translated(const Call& call) const {
+    try {
+      call();
+    } catch (const CommError&) {
+      rethrow_translated();
+    } catch (const StepFailedError&) {
+      rethrow_translated();
+    }
+  }
   /// What `cause`, caught from an operation, means for the group: the first failure, which now ends all waits of the
   /// group on all ranks.
   std::exception_ptr fail(const std::exception_ptr& cause);
@@ -87,9 +99,11 @@ class HybridState {
   int renewals() const { return renewals_; }
 
  private:
+  [[noreturn]] void rethrow_translated() const;
   std::string key(const std::string& name) const;
   std::string read(const std::string& key) const;
   bool is_lost_connection(const std::exception_ptr& cause) const;
+  std::exception_ptr without_waiting(const std::exception_ptr& cause) const;
   std::exception_ptr find_published(Timeout longest) const;
   void publish(const std::string& failure) const;
 
