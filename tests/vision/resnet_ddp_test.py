@@ -110,18 +110,18 @@ class ResNetDdp(unittest.TestCase):
                 first = next(entry for entry in log_of(output) if "eval_loss" in entry)
                 self.assertAlmostEqual(first["eval_loss"], wanted, delta=2e-4 * wanted)
                 self.assertAlmostEqual(first["eval_accuracy"], accuracy, delta=1e-6)
-        # The pictures have 2 classes: 998 outputs of that head are for others.
+        # The pictures have 3 classes: 997 outputs of that head are for others.
         output = self.directory / "other"
         output.mkdir()
         torch.save(state, output / "bare.pth")
         words = ["--resume", "--model-filename", "bare.pth", "--max-steps", 1, "--batch-size", 2]
         done = run(self.data, output, *words, ranks=1, small=False)
-        self.assertRegex(done.stderr, r"fc\.weight has shape \[1000, 512\]; the 2 classes of the pictures in \S+ need \[2, 512\]; "
+        self.assertRegex(done.stderr, r"fc\.weight has shape \[1000, 512\]; the 3 classes of the pictures in \S+ need \[3, 512\]; "
                                       r"--ignore-mismatched-sizes makes a new head, --num-classes 1000 keeps this one")
         done = run(self.data, output, *words, "--ignore-mismatched-sizes", ranks=1, small=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("its head of 1000 outputs is not used: newly initialised", done.stderr)
-        self.assertEqual(load_file(output / "model.safetensors")["fc.weight"].shape, (2, 512))
+        self.assertEqual(load_file(output / "model.safetensors")["fc.weight"].shape, (3, 512))
 
     def test_the_weights_of_an_averaged_model_and_a_run_that_begins_with_them(self):
         data = self.directory / "pictures"
