@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -74,6 +75,13 @@ bool wait_in_slices(HybridState& state, OptionalTimeout timeout, const Wait& wai
   }
 }
 
+/// The ranks that the others may be waiting for.
+std::vector<int> find_late(const HybridState& state) {
+  std::vector<int> everyone(static_cast<size_t>(state.plan().ranks()));
+  std::iota(everyone.begin(), everyone.end(), 0);
+  return state.find_not_waiting(everyone);
+}
+
 /// A leader's operation: its queue's thread does it.
 class LeaderWork final : public Work {
  public:
@@ -119,7 +127,8 @@ class LeaderWork final : public Work {
   void do_wait(OptionalTimeout timeout) override {
     const auto wait = [this](Timeout slice) { return ending_->wait(slice); };
     if (wait_in_slices(*state_, timeout, wait)) return;
-    throw TimeoutError(fmt::format("{} has not ended within {} ms", operation_->text, timeout->count()));
+    throw TimeoutError(fmt::format("{} has not ended within {} ms", operation_->text, timeout->count()),
+                       find_late(*state_));
   }
   bool poll() override { return ending_->wait(Timeout(0)); }
 
@@ -167,8 +176,7 @@ class MemberWork final : public Work {
       if (wait_in_slices(*state_, longest, wait)) continue;
       const std::string text =
           fmt::format("{} has not ended within {} ms", operation_->text, longest.count());
-      const std::exception_ptr error =
-          std::make_exception_ptr(TimeoutError(text, {state_->local_ranks().front()}));
+      const std::exception_ptr error = std::make_exception_ptr(TimeoutError(text, find_late(*state_)));
       std::rethrow_exception(timeout ? error : state_->fail(error));
     }
     finish();

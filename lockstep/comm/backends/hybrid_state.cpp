@@ -92,11 +92,7 @@ std::exception_ptr HybridState::without_waiting(const std::exception_ptr& cause)
   try {
     std::rethrow_exception(cause);
   } catch (const TimeoutError& error) {
-    std::vector<int> late;
-    for (const int rank : error.missing_ranks()) {
-      const std::string number = read(key(fmt::format("waiting/{}", rank)));
-      if (number.empty() || std::stoll(number) < collectives_) late.push_back(rank);
-    }
+    const std::vector<int> late = find_not_waiting(error.missing_ranks());
     if (late.empty() || late.size() == error.missing_ranks().size()) return cause;
     return std::make_exception_ptr(TimeoutError(
         fmt::format("{}, of which rank {} did not come", error.what(), fmt::join(late, ", ")), late));
@@ -173,6 +169,16 @@ void HybridState::tell_waiting() {
     store_->set(key(fmt::format("waiting/{}", rank_)), bytes_of(std::to_string(collectives_)));
   } catch (const std::exception&) {  // the store is gone, and its rank with it
   }
+}
+
+std::vector<int> HybridState::find_not_waiting(const std::vector<int>& ranks) const {
+  std::vector<int> found;
+  for (const int rank : ranks) {
+    if (rank == rank_) continue;
+    const std::string number = read(key(fmt::format("waiting/{}", rank)));
+    if (number.empty() || std::stoll(number) < collectives_) found.push_back(rank);
+  }
+  return found;
 }
 
 int HybridState::find_rank_ahead() {

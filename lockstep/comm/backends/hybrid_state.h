@@ -82,6 +82,8 @@ class HybridState {
   std::exception_ptr fail(const std::exception_ptr& cause);
   /// Has another rank reported a failure? Then it is this rank's too, and thrown. Costs a look into the store.
   void look_for_failure();
+  /// Those of `ranks` that are not known to wait in the collective that this rank has started last: late, or at work.
+  std::vector<int> find_not_waiting(const std::vector<int>& ranks) const;
   /// Tells the others how many collectives this rank has started, since it waits for longer.
   void tell_waiting();
   /// Every wait ends; noexcept as the group's.
