@@ -54,8 +54,12 @@ endif()
 
 # A LibTorch built with CUDA, such as PyPI's default wheel, has a CMake package that refuses a machine without the CUDA
 # toolkit. Nothing of ours is compiled for GPUs, so its headers and libraries are taken as they lie.
+# LOCKSTEP_CUDA=OFF leaves the half for GPUs out: such a build runs on the wheel's libtorch_cpu without NVIDIA's packages.
+option(LOCKSTEP_CUDA "Link the CUDA half of a LibTorch that has one" ON)
 set(LOCKSTEP_TORCH_CUDA)
-if(EXISTS ${lockstep_torch_root}/lib/libtorch_cuda.so)
+if(EXISTS ${lockstep_torch_root}/lib/libtorch_cuda.so AND NOT LOCKSTEP_CUDA)
+  set(TORCH_INCLUDE_DIRS ${lockstep_torch_root}/include ${lockstep_torch_root}/include/torch/csrc/api/include)
+elseif(EXISTS ${lockstep_torch_root}/lib/libtorch_cuda.so)
   set(LOCKSTEP_TORCH_CUDA ${lockstep_torch_root}/lib/libtorch_cuda.so)
   set(TORCH_INCLUDE_DIRS ${lockstep_torch_root}/include ${lockstep_torch_root}/include/torch/csrc/api/include)
   # NCCL's and CUDA's headers lie in the wheels that torch's depends on, or in a toolkit. Without them there is no
@@ -109,7 +113,10 @@ if(NOT TARGET Lockstep::torch)
         ${lockstep_torch_root}/lib/libc10_cuda.so
         ${lockstep_torch_root}/lib/libc10.so
     )
-  else()
+  elseif(TARGET torch_cpu)
     target_link_libraries(Lockstep::torch INTERFACE stdc++ torch_cpu c10)
+  else()
+    target_compile_definitions(Lockstep::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO USE_RPC USE_TENSORPIPE)
+    target_link_libraries(Lockstep::torch INTERFACE stdc++ ${lockstep_torch_root}/lib/libtorch_cpu.so ${lockstep_torch_root}/lib/libc10.so)
   endif()
 endif()

@@ -20,6 +20,7 @@
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/clip_grad.h"
 #include "lockstep/optim/fused_zero_optimizer.h"
+#include "lockstep/parallel/autograd_node.h"
 #include "lockstep/parallel/ddp/distributed_data_parallel.h"
 
 namespace {
@@ -53,7 +54,7 @@ struct FeedModelImpl : torch::nn::Module {
     }
   }
   at::Tensor forward(bool gives) {
-    auto node = c10::make_intrusive<FeedNode>();
+    auto node = make_node<FeedNode>();
     node->parameters = parameters();
     node->gives = gives;
     node->set_next_edges(torch::autograd::collect_next_edges(node->parameters));

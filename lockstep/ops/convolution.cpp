@@ -231,7 +231,7 @@ at::Tensor Conv2dImpl::forward(const at::Tensor& input) {
     output = convolve(input.contiguous(kNHWC), weight.contiguous(kNHWC), shape);
   }
   if (needs_gradient(input, weight)) {
-    auto node = c10::make_intrusive<ConvolutionBackward>();
+    auto node = make_node<ConvolutionBackward>();
     node->shape = shape;
     node->keep_input(input);
     node->keep_weight(weight);

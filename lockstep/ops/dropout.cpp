@@ -94,7 +94,7 @@ at::Tensor fast_dropout(const at::Tensor& x, double p, const at::Tensor& residua
   const double scale = scale_of(p, x.scalar_type());
   at::Tensor y = masked(x, mask, scale, residual);
   if (adds ? needs_gradient(x, residual) : needs_gradient(x)) {
-    auto node = c10::make_intrusive<DropoutBackward>();
+    auto node = make_node<DropoutBackward>();
     node->mask = {mask, /*is_output=*/false};
     node->scale = scale;
     if (adds) {

@@ -71,7 +71,7 @@ at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids, int64_t pad
     const at::AutoDispatchBelowADInplaceOrView below;
     output = at::embedding(table, ids, padding_id);
   }
-  auto node = c10::make_intrusive<EmbeddingBackward>();
+  auto node = make_node<EmbeddingBackward>();
   node->options = table.options();
   node->rows = table.size(0);
   node->width = table.size(1);

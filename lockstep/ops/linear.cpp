@@ -72,7 +72,7 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const at::T
     output = bias.defined() ? at::addmm(bias, input, weight.t()) : at::mm(input, weight.t());
   }
   if (needs_gradient(input, weight) || (bias.defined() && needs_gradient(bias))) {
-    auto node = c10::make_intrusive<LinearBackward>();
+    auto node = make_node<LinearBackward>();
     if (weight.requires_grad()) node->keep_input(input);
     if (input.requires_grad()) node->keep_weight(weight);
     set_origin(output, std::move(node), input, weight, bias);

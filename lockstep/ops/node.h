@@ -8,6 +8,8 @@
 #include <mutex>
 #include <utility>
 
+#include "lockstep/parallel/autograd_node.h"
+
 namespace lockstep::ops {
 
 /// A node that keeps up to two tensors until its backward has run.
@@ -24,8 +26,8 @@ struct OperationNode : torch::autograd::Node {
 };
 
 /// Makes `node` the origin of `output`.
-template <class NodeType, class... Inputs>
-void set_origin(const at::Tensor& output, c10::intrusive_ptr<NodeType> node, const Inputs&... inputs) {
+template <class NodeHolder, class... Inputs>
+void set_origin(const at::Tensor& output, NodeHolder node, const Inputs&... inputs) {
   node->set_next_edges(torch::autograd::collect_next_edges(inputs...));
   torch::autograd::set_history(output, std::move(node));
 }

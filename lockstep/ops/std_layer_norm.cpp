@@ -185,7 +185,7 @@ at::Tensor std_layer_norm(const at::Tensor& x, const at::Tensor& alpha, const at
     }
   }
   if (needs_gradient(x, alpha, bias)) {
-    auto node = c10::make_intrusive<StdLayerNormBackward>();
+    auto node = make_node<StdLayerNormBackward>();
     node->input = {input, /*is_output=*/false};
     node->alpha = {alpha, /*is_output=*/false};
     node->rows = {rows, /*is_output=*/false};

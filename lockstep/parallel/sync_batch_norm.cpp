@@ -23,6 +23,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/parallel/autograd_node.h"
 
 namespace lockstep {
 namespace {
@@ -121,7 +122,7 @@ struct NormaliseBackward : torch::autograd::Node {
     const at::Tensor original = saved_input.unpack(), weight = saved_weight.unpack();
     if (!c10::GradMode::is_enabled()) return differentiate(gradients[0], original, weight);
     // create_graph: a derivative of what follows would lack the other ranks' part.
-    const auto refusal = c10::make_intrusive<torch::autograd::Error>(
+    const auto refusal = make_node<torch::autograd::Error>(
         "SyncBatchNorm is not differentiable twice",
         torch::autograd::collect_next_edges(gradients[0], original, weight));
     torch::autograd::variable_list result;
@@ -173,7 +174,7 @@ at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight, const at
   };
   if (c10::GradMode::is_enabled() &&
       (wants_gradient(input) || wants_gradient(weight) || wants_gradient(bias))) {
-    auto node = c10::make_intrusive<NormaliseBackward>();
+    auto node = make_node<NormaliseBackward>();
     node->saved_input = torch::autograd::SavedVariable(input, /*is_output=*/false);
     node->saved_weight = torch::autograd::SavedVariable(weight, /*is_output=*/false);
     node->statistics = std::move(statistics);

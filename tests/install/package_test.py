@@ -80,7 +80,7 @@ class PackageTest(InstalledTest):
     def test_another_libtorch_is_refused(self):
         other = other_libtorch(self.work / "other")
         for name, project, wanted in (("package", HERE / "app", "this Lockstep was built with LibTorch 2.13"),
-                                      ("checkout", SOURCE, "Lockstep needs LibTorch 2.13 or newer")):
+                                      ("checkout", SOURCE, "Lockstep needs LibTorch 2.10 or newer")):
             with self.subTest(name):
                 result = self.configure("refused-" + name, project, f"-DCMAKE_PREFIX_PATH={self.prefix};{other}")
                 self.assertNotEqual(result.returncode, 0)

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/autograd_node.h"
 
 namespace lockstep::models {
 namespace {
@@ -79,7 +80,7 @@ TokenLayout make_token_layout(const at::Tensor& attention_mask, at::IntArrayRef 
 at::Tensor take_rows(const at::Tensor& x, const at::Tensor& index) {
   at::Tensor taken = at::index_select(x.detach(), 0, index);
   if (c10::GradMode::is_enabled() && x.requires_grad()) {
-    auto node = c10::make_intrusive<TakeRowsBackward>();
+    auto node = make_node<TakeRowsBackward>();
     node->set_next_edges(torch::autograd::collect_next_edges(x));
     node->index = index;
     node->rows = x.size(0);

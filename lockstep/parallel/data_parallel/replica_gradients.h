@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/autograd_node.h"
 #include "lockstep/parallel/ddp/bucket_plan.h"
 
 namespace torch::autograd {
@@ -40,7 +41,7 @@ class ReplicaGradients {
     at::Tensor parameter;
     at::Tensor view;
     bool is_used = false;  // in this backward
-    c10::intrusive_ptr<torch::autograd::Node> accumulator;
+    NodePtr accumulator;
     uintptr_t hook = 0;
   };
   at::Tensor offer(size_t index, at::ScalarType dtype);

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/autograd_node.h"
 #include "lockstep/parallel/data_parallel/random_stream.h"
 #include "lockstep/parallel/data_parallel/replica_backward.h"
 
@@ -123,8 +124,8 @@ std::vector<at::Tensor> ReplicaSet::gather(Shards shards, std::vector<FoundTenso
   torch::autograd::edge_list edges = torch::autograd::collect_next_edges(wanting);
   const auto of_wrapper = mirror_.wrapper_edges();
   edges.insert(edges.end(), of_wrapper.begin(), of_wrapper.end());
-  auto node = c10::make_intrusive<BackwardNode>(
-      shared_from_this(), std::move(pass), of_wrapper.empty() ? std::vector<size_t>() : mirror_.trainable());
+  auto node = make_node<BackwardNode>(shared_from_this(), std::move(pass),
+                                      of_wrapper.empty() ? std::vector<size_t>() : mirror_.trainable());
   node->set_next_edges(std::move(edges));
   for (size_t t = 0; t < joined.tensors.size(); ++t) {
     if (joined.requires_grad[t]) {

@@ -1,4 +1,5 @@
 #include "lockstep/parallel/data_parallel/replicate.h"
+#include "lockstep/parallel/autograd_node.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
@@ -26,9 +27,9 @@ void lead_gradients_back(const torch::nn::Module& module,
   const auto originals = module.parameters();
   for (size_t p = 0; p < originals.size(); ++p) {
     const bool requires_grad = originals[p].requires_grad();
-    c10::intrusive_ptr<SumReplicas> node;
+    decltype(make_node<SumReplicas>()) node;
     if (requires_grad) {
-      node = c10::make_intrusive<SumReplicas>();
+      node = make_node<SumReplicas>();
       node->set_next_edges(torch::autograd::collect_next_edges(originals[p]));
     }
     for (const auto& replica : replicas) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <vector>
+#include "lockstep/parallel/autograd_node.h"
 
 namespace torch::autograd {
 class FunctionPostHook;
@@ -42,7 +43,7 @@ class AccumulationHooks {
   struct Hook {
     at::Tensor parameter;
     // Owned weakly by the parameter: without this reference it, and the hook, would go away.
-    c10::intrusive_ptr<torch::autograd::Node> accumulator;
+    NodePtr accumulator;
     uintptr_t key = 0;
   };
   Make make_;

@@ -12,18 +12,17 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/parallel/autograd_node.h"
 
 namespace lockstep::detail {
 namespace {
 
 /// Another value, of another dtype, for a parameter that keeps its place in the graph: its gradient goes on
 /// going to `accumulator`, which the engine converts it for.
-void exchange(const at::Tensor& parameter, const at::Tensor& value,
-              const c10::intrusive_ptr<torch::autograd::Node>& accumulator) {
+void exchange(const at::Tensor& parameter, const at::Tensor& value, const NodePtr& accumulator) {
   parameter.set_data(value);
   if (accumulator) {
-    torch::autograd::impl::set_grad_accumulator(parameter,
-                                                c10::weak_intrusive_ptr<torch::autograd::Node>(accumulator));
+    torch::autograd::impl::set_grad_accumulator(parameter, WeakNodePtr(accumulator));
   }
 }
 

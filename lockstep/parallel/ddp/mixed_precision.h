@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/parallel/autograd_node.h"
 #include "lockstep/parallel/ddp/named_tensor.h"
 #include "lockstep/parallel/hooks/comm_hook.h"
 
@@ -62,7 +63,7 @@ class LowPrecision : public std::enable_shared_from_this<LowPrecision> {
     std::string name;
     at::Tensor tensor;
     at::Tensor full, low;  // its two values
-    c10::intrusive_ptr<torch::autograd::Node> accumulator;
+    NodePtr accumulator;
     int64_t version = 0;          // at the start of a backward
     std::vector<char> sampled{};  // values, then
   };
