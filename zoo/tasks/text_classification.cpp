@@ -178,8 +178,9 @@ ChosenLabels choose_labels(const std::vector<std::string>& given, const KnownLab
   if (are_same) return {.names = known.names};
   if (!known.has_classifier) return {.names = std::move(found)};
   if (known.may_replace_head) return {.names = std::move(found), .new_head = true};
-  const bool names_the_places = !train->class_names(column).empty() && found.size() == known.names.size();
-  if (names_the_places && has_default_names(known.names)) return {.names = std::move(found)};
+  // The head tells as many classes apart as there are, and nobody has named them: as transformers' run_glue does.
+  if (has_default_names(known.names) && found.size() == known.names.size())
+    return {.names = std::move(found)};
   const LabelIds ids(known.names);
   for (size_t row = 0; row < values.size(); ++row) {
     if (ids.find(values[row])) continue;

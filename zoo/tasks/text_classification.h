@@ -41,8 +41,8 @@ struct ChosenLabels {
   bool new_head = false;             ///< the model's head was trained for others, and is to be made anew
 };
 
-/// `given` if any; else the model's if `train` is absent. A trained head keeps its labels and their order, and each label of
-/// `train` must be one of them: otherwise throws ValueError that names file and line of the first that is not or, with
+/// `given` if any; else the model's if `train` is absent. A trained head keeps its labels and their order; one with default
+/// names takes those of `train` if it has as many. Each label of `train` must be one of them: otherwise throws ValueError that names file and line of the first that is not or, with
 /// may_replace_head, takes those of `train` and a new head. An encoder's names are taken if `train` has the same ones
 /// (are_same_labels). Otherwise those of `train` (infer_labels).
 ChosenLabels choose_labels(const std::vector<std::string>& given, const KnownLabels& known,
