@@ -21,6 +21,7 @@
 #include "lockstep/zoo/tasks/picture_files.h"
 #include "lockstep/zoo/tasks/predictions.h"
 #include "lockstep/zoo/tasks/recipe.h"
+#include "lockstep/zoo/tasks/record_entries.h"
 #include "lockstep/zoo/tasks/sentence_pairs.h"
 #include "lockstep/zoo/tasks/text_classification.h"
 #include "lockstep/zoo/tasks/text_files.h"

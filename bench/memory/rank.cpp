@@ -94,7 +94,7 @@ int run(int argc, char** argv) {
   int64_t elements = 0;
   for (const at::Tensor& parameter : parameters(model)) elements += parameter.numel();
   if (world.rank() == 0) {
-    fmt::print("{{\"mib\": {:.1f}, \"parameters_mib\": {:.1f}}}\n", after - before,
+    fmt::print("{{\"mib\": {:.1f}, \"parameters_mib\": {:.4f}}}\n", after - before,
                static_cast<double>(elements) * 4 / (1 << 20));
   }
   world.barrier();

@@ -166,14 +166,14 @@ Metrics Trainer::train() {
 
 Metrics Trainer::Impl::train() {
   end(0, "");  // of an earlier training
+  if (arguments.gradient_checkpointing && set_gradient_checkpointing(module) == 0) {
+    throw ValueError(
+        fmt::format("gradient_checkpointing: no part of the model {} does it; derive the parts that can from "
+                    "lockstep::GradientCheckpointing, or leave the argument out",
+                    module.name()));
+  }
   on_all_ranks(group, [&] {
     if (parts.eval_dataset.size > 0) evaluator.check(parts.eval_dataset);
-    if (arguments.gradient_checkpointing && set_gradient_checkpointing(module) == 0) {
-      throw ValueError(fmt::format(
-          "gradient_checkpointing: no part of the model {} does it; derive the parts that can from "
-          "lockstep::GradientCheckpointing, or leave the argument out",
-          module.name()));
-    }
   });
   std::optional<StopSignals> signals;
   if (arguments.saves()) signals.emplace();

@@ -22,7 +22,7 @@ import tiny  # noqa: E402
 from pages import SOURCE, blocks_of, prose_of, text_of  # noqa: E402
 
 BIN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
-PAGES = ("README.md", "docs/performance.md", "docs/howto/save_memory.md")
+PAGES = ("README.md", "docs/performance.md", "docs/howto/save_memory.md", "docs/recipes/resume.md")
 # The programs of benchmarks that only their commands build.
 TARGETS = ("activation_checkpoint_cost", "checkpoint_cost", "memory_rank", "data_parallel_cost", "logical_ranks_cost",
            "replica_check_cost", "trainer_overhead", "translation_decode", "vision_batches", "tracking_cost", "step_cost", "messages",

@@ -1,7 +1,6 @@
 """CIFAR, IDX and folders of pictures: what is read, and what is refused."""
 
 import gzip
-import os
 import pathlib
 import struct
 import tempfile
