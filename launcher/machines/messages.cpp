@@ -158,6 +158,8 @@ void describe(message::Status& status, IO& io) {
   io.list("here", status.here, [](auto& host, auto& element) { element.as_text(host, kHost); });
   io.number("least", status.least, 0, kMany);
   io.number("most", status.most, 0, kMany);
+  io.number("count", status.count, 0, kMany);
+  io.list("missing", status.missing, [](auto& number, auto& element) { element.as_text(number, 16); });
 }
 
 template <class IO>

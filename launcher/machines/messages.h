@@ -91,6 +91,8 @@ struct Status {
   static constexpr std::string_view kType = "status";
   std::vector<std::string> here{};
   int least = 1, most = 1;
+  int count = 0;                       ///< of machines that are here; `here` may be cut
+  std::vector<std::string> missing{};  ///< their --node-rank, if machines have one
 };
 
 /// A machine that may serve the rendezvous when the one that does is lost.

@@ -11,6 +11,9 @@ namespace {
 
 /// So many machines may serve when others are lost.
 constexpr size_t kMostHeirs = 8;
+constexpr size_t kManyMachines = 32;
+/// A line shows no more names of machines.
+constexpr size_t kMostNames = 32;
 
 }  // namespace
 
@@ -148,9 +151,11 @@ void Rendezvous::take_in(int peer, const message::Join& join, double now) {
     if (members < static_cast<size_t>(rules_.max)) end_round(join.host + " joins the job", now);
   }
   if (phase_ == Phase::gathering && !rules_.numbered) inherit(join, now);
+  // The loss of the machine that served counts too, and the new server has not seen it.
+  if (phase_ == Phase::gathering && rules_.numbered) restarts_.inherit(join.restarts, now);
   gone_.erase(join.id);
   gather(now);
-  send_status();
+  send_status(now);
 }
 
 bool Rendezvous::in_round(const Member& machine) {
@@ -204,7 +209,7 @@ void Rendezvous::lost(int peer, const std::string& how, bool closed, double now)
                   1, now);
   } else {
     gather(now);
-    send_status();
+    send_status(now);
   }
 }
 
@@ -276,7 +281,7 @@ void Rendezvous::left(int peer, int code, double now) {
     finish(host + " was told to leave the job", code);
   }
   gather(now);
-  send_status();
+  send_status(now);
 }
 
 size_t Rendezvous::waiting() const {
@@ -321,8 +326,13 @@ void Rendezvous::gather(double now) {
 
 double Rendezvous::tick(double now) {
   gather(now);
-  if (phase_ != Phase::gathering || !last_call_) return -1;
-  return std::max(0.0, (now < not_before_ ? not_before_ : *last_call_) - now);
+  if (status_due_ && now >= *status_due_) send_status(now);
+  std::optional<double> next = status_due_;
+  if (phase_ == Phase::gathering && last_call_) {
+    const double start = now < not_before_ ? not_before_ : *last_call_;
+    next = std::min(next.value_or(start), start);
+  }
+  return next ? std::max(0.0, *next - now) : -1;
 }
 
 void Rendezvous::start_round() {
@@ -391,10 +401,27 @@ void Rendezvous::finish(const std::string& reason, int code) {
   for (const auto& entry : machines_) send(entry.first, message::Over{reason, code});
 }
 
-void Rendezvous::send_status() {
+/// With many machines not at every change: the list of all of them goes to each of them.
+void Rendezvous::send_status(double now) {
   if (phase_ == Phase::over) return;
-  message::Status status{{}, std::max(rules_.min, static_cast<int>(least())), rules_.max};
-  for (const auto& entry : machines_) status.here.push_back(entry.second.host);
+  const double pause = machines_.size() > kManyMachines ? 1 : 0;
+  if (status_sent_ && now < *status_sent_ + pause) {
+    status_due_ = *status_sent_ + pause;
+    return;
+  }
+  status_sent_ = now;
+  status_due_.reset();
+  message::Status status{{}, std::max(rules_.min, static_cast<int>(least())), rules_.max, 0, {}};
+  std::set<int> missing;
+  for (int number = 0; rules_.numbered && number < rules_.max; ++number) missing.insert(number);
+  for (const auto& entry : machines_) {
+    missing.erase(entry.second.node_rank);
+    if (status.here.size() < kMostNames) status.here.push_back(entry.second.host);
+  }
+  status.count = static_cast<int>(machines_.size());
+  for (const int number : missing) {
+    if (status.missing.size() < kMostNames) status.missing.push_back(std::to_string(number));
+  }
   for (const auto& [peer, machine] : machines_) {
     if (machine.state == State::waiting) send(peer, status);
   }

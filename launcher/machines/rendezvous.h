@@ -100,7 +100,7 @@ class Rendezvous {
   void end_round(const std::string& reason, double now);
   void finish(const std::string& reason, int code);
   void count_failure(const std::string& reason, int code, double now);
-  void send_status();
+  void send_status(double now);
   void send(int peer, Message message) { messages_.emplace_back(peer, std::move(message)); }
 
   RendezvousRules rules_;
@@ -111,6 +111,7 @@ class Rendezvous {
   double not_before_ = 0;   ///< no round starts
   int arrivals_ = 0, rounds_ = 0;
   std::optional<double> last_call_;
+  std::optional<double> status_sent_, status_due_;
   std::vector<std::pair<int, Message>> messages_;
   std::vector<int> replaced_;
   std::string moved_;  ///< why; empty: it has not

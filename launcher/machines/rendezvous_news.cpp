@@ -7,10 +7,12 @@ namespace lockstep::launcher {
 namespace {
 
 std::string status_text(const message::Status& status) {
-  const auto& [here, least, most] = status;
-  return fmt::format("{} of {} here ({})", here.size(),
-                     least == most ? std::to_string(least) : fmt::format("{} to {}", least, most),
-                     fmt::join(here, ", "));
+  const auto& [here, least, most, count, missing] = status;
+  const std::string wanted = least == most ? std::to_string(least) : fmt::format("{} to {}", least, most);
+  const char* const more = here.size() < static_cast<size_t>(count) ? ", ..." : "";
+  std::string text = fmt::format("{} of {} here ({}{})", count, wanted, fmt::join(here, ", "), more);
+  if (!missing.empty()) text += fmt::format("; missing: --node-rank {}", fmt::join(missing, ", "));
+  return text;
 }
 
 }  // namespace

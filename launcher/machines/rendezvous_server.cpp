@@ -25,7 +25,9 @@ namespace lockstep::launcher {
 namespace {
 
 /// So many may be connected without having shown that they know the secret.
-constexpr size_t kMostStrangers = 128;
+constexpr size_t kMostStrangers = 256;
+/// Connections that are accepted before those that are open are looked at again.
+constexpr int kMostAtOnce = 64;
 /// For strangers and machines.
 constexpr rlim_t kMostFiles = 65536;
 /// A stranger has this long to show that it knows the secret.
@@ -62,7 +64,10 @@ void RendezvousServer::log(const std::string& text) {
 
 void RendezvousServer::serve_once(double seconds) {
   PollSet polls;
-  if (!rendezvous_.moved()) polls.add(listener_, POLLIN, [this] { accept_one(); });
+  if (!rendezvous_.moved())
+    polls.add(listener_, POLLIN, [this] {
+      for (int n = 0; n < kMostAtOnce && accept_one(); ++n) continue;
+    });
   if (home_) polls.add(home_->fd(), POLLIN, [this] { go_home(); });
   for (const auto& [number, peer] : peers_) {
     const int events = POLLIN | (peer.wire.wants_to_write() ? POLLOUT : 0);
@@ -97,14 +102,15 @@ void RendezvousServer::make_room_for_a_stranger() {
   drop(most->second.second, "it did not introduce itself while others wait");
 }
 
-void RendezvousServer::accept_one() {
+bool RendezvousServer::accept_one() {
   make_room_for_a_stranger();
   UniqueFd fd(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!fd.valid()) return;
+  if (!fd.valid()) return false;
   const std::string name = job::peer_address(fd.get()).host();
   const double now = monotonic_seconds();
   peers_.emplace(next_number_++,
                  Peer{Wire(std::move(fd), Wire::Side::server, settings_.secret), name, now, now});
+  return true;
 }
 
 void RendezvousServer::handle(int number) {

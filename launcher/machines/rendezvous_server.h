@@ -40,7 +40,7 @@ class RendezvousServer {
     double heard = 0, told = 0;
     bool paused = false;  ///< gives no sign of life until it goes on
   };
-  void accept_one();
+  bool accept_one();
   void make_room_for_a_stranger();
   void handle(int number);
   void drop(int number, const std::string& why);

@@ -16,6 +16,8 @@
 namespace lockstep::launcher {
 namespace {
 
+constexpr int kWrongUsage = 2;  // argparse's exit code, and our programs'
+constexpr double kSoon = 60;    // seconds
 constexpr uintmax_t kMostErrorFile = uintmax_t{16} << 20;
 
 }  // namespace
@@ -38,6 +40,18 @@ int attempt_exit_code(const AttemptResult& result) {
   // Ranks that took the signal as the request to save and leave have succeeded. Ctrl-C ends a shell's loop
   // too.
   return all_succeeded && asked_by != SIGINT ? 0 : 128 + asked_by;
+}
+
+bool looks_like_wrong_usage(const AttemptResult& result) {
+  const auto refused = [](const WorkerResult& worker) {
+    return worker.ended && exit_code(worker.wait_status) == kWrongUsage && worker.ended_after < kSoon &&
+           worker.last_operation.empty();
+  };
+  const auto first = first_failure(result.workers);
+  return result.error.empty() && result.hung.empty() && first && refused(result.workers[*first]) &&
+         std::all_of(result.workers.begin(), result.workers.end(), [&](const WorkerResult& worker) {
+           return refused(worker) || (worker.told_to_end && worker.last_operation.empty());
+         });
 }
 
 std::string attempt_reason(const AttemptResult& result) {

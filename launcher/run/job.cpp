@@ -190,6 +190,11 @@ class JobRun {
       if (code == 0 || code == kResumeCode || result.asked_to_end || !result.error.empty() ||
           !may_restart_after(code))
         return code;
+      if (options_.max_restarts > 0 && looks_like_wrong_usage(result)) {
+        say("the ranks ended with exit code 2 before any collective, as after a mistake in the command line; they are not "
+            "started again");
+        return code;
+      }
       const auto delay = restarts.after_failure(monotonic_seconds());
       if (!delay) return code;
       job.environment.restart_count = restarts.restarts();

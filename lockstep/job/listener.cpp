@@ -14,8 +14,17 @@
 namespace lockstep::job {
 namespace {
 
+/// A job that was killed keeps its port for a moment.
+constexpr double kPortTimeout = 5;
+
 Listener listen_and_tell(const Address& address) {
   Listener listener{listen_at(address)};
+  const double deadline = monotonic_seconds() + kPortTimeout;
+  while (!listener.fd.valid() && errno == EADDRINUSE && address.port() != 0 &&
+         monotonic_seconds() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    listener.fd = listen_at(address);
+  }
   if (!listener.fd.valid()) {
     const std::string hint =
         errno == EADDRINUSE ? "; choose another --master-port, or none for a free one" : "";

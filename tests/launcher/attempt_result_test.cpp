@@ -29,6 +29,30 @@ TEST(AttemptResultTest, RanksThatSavedAndLeftHaveSucceeded) {
   EXPECT_EQ(attempt_exit_code(asked(SIGINT, {0, 0})), 130);
 }
 
+/// Ranks that ended with these wait statuses by themselves.
+AttemptResult failed(std::vector<int> statuses) {
+  AttemptResult result = asked({}, std::move(statuses));
+  for (WorkerResult& worker : result.workers) worker.told_to_end = false;
+  return result;
+}
+
+TEST(AttemptResultTest, AMistakeInTheCommandLineIsNotTriedAgain) {
+  EXPECT_TRUE(looks_like_wrong_usage(failed({exited(2), exited(2)})));
+  AttemptResult one = failed({exited(2), SIGTERM});
+  EXPECT_FALSE(looks_like_wrong_usage(one));
+  one.workers[1].told_to_end = true;
+  EXPECT_TRUE(looks_like_wrong_usage(one));
+  EXPECT_FALSE(looks_like_wrong_usage(failed({exited(2), exited(1)})));
+  EXPECT_FALSE(looks_like_wrong_usage(failed({exited(2), 0})));
+  EXPECT_FALSE(looks_like_wrong_usage(failed({0, 0})));
+  AttemptResult later = failed({exited(2)});
+  later.workers[0].ended_after = 61;
+  EXPECT_FALSE(looks_like_wrong_usage(later));
+  AttemptResult used = failed({exited(2), exited(2)});
+  used.workers[1].last_operation = "barrier";
+  EXPECT_FALSE(looks_like_wrong_usage(used));
+}
+
 TEST(AttemptResultTest, RanksThatTheSignalEndedGiveItsCode) {
   EXPECT_EQ(attempt_exit_code(asked(SIGTERM, {SIGTERM, 0})), 143);
   EXPECT_EQ(attempt_exit_code(asked(SIGTERM, {SIGTERM, SIGKILL})), 143);

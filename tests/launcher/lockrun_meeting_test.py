@@ -44,7 +44,7 @@ class MeetingTest(AgentsTest):
     def test_too_few_machines(self):
         code, _, err = self.run_lockrun("--nnodes", 2, "--master-port", self.port, "--rdzv-conf", self.token + ",join_timeout=1", "true")
         self.assertEqual(code, 1)
-        self.assertRegex(err, r"too few machines came within 1 s: 1 of 2 here \(\S+\)\n")
+        self.assertRegex(err, r"too few machines came within 1 s: 1 of 2 here \(\S+\); missing: --node-rank 1\n")
 
     def test_different_flags_are_refused(self):
         first = self.static(0, "true")

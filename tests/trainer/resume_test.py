@@ -301,7 +301,7 @@ class ResumeTest(unittest.TestCase):
         before = self.contents()
         self.fails(r"is of another run: .*203 in the checkpoint, now 64.* --resume-anyway data", train_file=other, **resume)
         self.assertEqual(self.contents(), before)
-        self.fails(r"holds another run", resume_from_checkpoint=self.directory / "nosuch")
+        self.fails(r"/nosuch does not exist; expected the directory of a checkpoint", resume_from_checkpoint=self.directory / "nosuch", code=1)
         self.fails(r"/nosuch", resume_from_checkpoint=self.directory / "nosuch", output=self.directory / "new", code=1)
         self.run_to_end(output=self.directory / "model_only", save_only_model=True, max_steps=7, num_train_epochs=None)
         self.fails(r"checkpoint-7 cannot be resumed from: it holds the model alone",

@@ -224,7 +224,7 @@ class RunEndTest(unittest.TestCase):
         rates = [entry["train/samples_per_second"] for entry in tiny.json_lines(self.out / "metrics.jsonl") if "train/samples_per_second" in entry]
         self.assertEqual(rates, [])  # without --report-performance the report has the times of the records
         done = self.train(num_train_epochs=1, report_to=TRACKERS, resume_from_checkpoint="auto")
-        self.assertRegex(done.stderr, r"resuming from \S+/checkpoint-5, step 5/5\nwarning: nothing left to train: \S+/checkpoint-5 is after step 5")
+        self.assertRegex(done.stderr, r"resuming from \S+/checkpoint-5, step 5/5\n(\[rank 0\]: )?warning: nothing left to train: \S+/checkpoint-5 is after step 5")
         self.assertIn("5 steps, 1 epoch; nothing was left to train\n", done.stdout)
         self.assertRegex(done.stdout, r" train  \d\.\d{4} +-\n")
         for name in ("train_results.json", "all_results.json"):

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/comm/all_ranks.h"
@@ -249,7 +248,9 @@ Head find_head(const Arguments& args, const tasks::Pictures& pictures, const Beg
   const auto config = config_in(from.weights_file.parent_path());
   const auto named = config.is_object() ? config.find("classes") : config.end();
   const auto theirs = named != config.end() && named->is_array() ? *named : nlohmann::json();
-  const auto ours = nlohmann::json::parse(dump_json(pictures.classes(), {.replace_invalid_utf8 = true}));
+  // As config.json has names that are not UTF-8.
+  const auto ours = nlohmann::json::parse(
+      nlohmann::json(pictures.classes()).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   const int64_t outputs = args.num_classes > 0 ? args.num_classes : theirs == ours ? head.outputs : classes;
   const bool has_other_classes = !theirs.is_null() && theirs != ours;
   head.fits = head.outputs == outputs && !has_other_classes;
@@ -261,8 +262,8 @@ Head find_head(const Arguments& args, const tasks::Pictures& pictures, const Beg
                                           : std::string());
   if (has_other_classes && head.outputs == outputs) {
     throw ValueError(fmt::format("{} was trained for the classes {}, the pictures in {} have {}{}",
-                                 from.weights_file.string(), dump_json(theirs), pictures.directory.string(),
-                                 dump_json(ours), how));
+                                 from.weights_file.string(), theirs.dump(), pictures.directory.string(),
+                                 ours.dump(), how));
   }
   throw ValueError(
       fmt::format("{}: fc.weight has shape [{}, {}]; the {} classes of the pictures in {} need [{}, {}]{}",
