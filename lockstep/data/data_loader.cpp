@@ -28,6 +28,7 @@ struct DataLoader::State {
   int64_t ahead = 0;                           // batches beyond the one that next() waits for
   std::function<std::vector<int64_t>()> draw;  // the sampler; none: `indices` for good
   bool is_iterated = false;                    // begin() was called in this pass
+  bool is_loaded = false;                      // its place is that of a checkpoint
 
   std::mutex mutex;
   std::condition_variable ready;  // next() waits for its batch
@@ -109,8 +110,10 @@ struct DataLoader::State {
   }
 
   void begin() {
-    const bool is_new = is_iterated || next_to_give == 0;
+    const bool has_ended = next_to_give == num_batches && !is_loaded;
+    const bool is_new = is_iterated || next_to_give == 0 || has_ended;
     is_iterated = true;
+    is_loaded = false;
     if (!is_new) return;
     auto order = draw ? draw() : indices;
     if (next_to_give > 0 || order != indices) go_to(0, std::move(order));
@@ -173,8 +176,7 @@ StateDict DataLoader::state_dict() const {
 void DataLoader::load_state_dict(const StateDict& state) {
   const auto samples = state.get<int64_t>("DataLoader::load_state_dict", "samples");
   const int64_t batch_size = state_->batch_size;
-  if (state_->draw && state_->next_to_give == 0)
-    state_->go_to(0, state_->draw());  // the sampler's epoch of now
+  if (state_->draw) state_->go_to(0, state_->draw());  // the sampler's epoch of now
   if (samples % batch_size != 0 || samples < 0 || samples / batch_size > state_->num_batches) {
     throw ValueError(
         fmt::format("DataLoader::load_state_dict: the state is {} samples into its pass; this loader "
@@ -182,6 +184,7 @@ void DataLoader::load_state_dict(const StateDict& state) {
                     samples, state_->num_batches, batch_size));
   }
   state_->is_iterated = false;
+  state_->is_loaded = true;
   state_->go_to(samples / batch_size);
 }
 

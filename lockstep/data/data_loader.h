@@ -103,7 +103,8 @@ class DataLoader {
   /// indices, or drop_last leaves it out.
   int64_t num_batches() const;
 
-  /// How many samples next() has given: for a checkpoint in the middle of a pass.
+  /// How many samples next() has given: for a checkpoint in the middle of a pass. Save this or the sampler's place
+  /// (advance()), not both: each of them leaves out the samples before it.
   StateDict state_dict() const;
   /// Goes on there, in a loader of the same indices; batches that were made ahead are dropped. Throws
   /// ValueError for a position that is not between two batches of this loader. Blocks until none is being made.

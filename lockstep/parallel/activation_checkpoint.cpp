@@ -160,6 +160,7 @@ struct SavedActivation {
       : sizes(tensor.sizes().vec()),
         dtype(tensor.scalar_type()),
         original(tensor.getIntrusivePtr()),
+        counter(tensor.unsafeGetTensorImpl()->version_counter()),
         version(version_of(tensor)) {}
 
   /// The tensor itself, if somebody else has kept it; otherwise undefined.
@@ -171,6 +172,7 @@ struct SavedActivation {
   std::vector<int64_t> sizes;
   at::ScalarType dtype;
   c10::weak_intrusive_ptr<c10::TensorImpl> original;
+  c10::VariableVersion counter;  // views share it with their base, such as a weight, which outlives them
   uint32_t version;
   at::Tensor again;  // what the second run has saved
   uint32_t version_of_again = 0;
@@ -219,10 +221,8 @@ class ActivationCheckpointFrame final : public Saving,
   }
 
   at::Tensor unpack(SavedActivation& saved) {
-    if (const at::Tensor original = saved.find_original(); original.defined()) {
-      check_unchanged(saved.version, version_of(original), saved);
-      return original.detach();
-    }
+    check_unchanged(saved.version, saved.counter.current_version(), saved);
+    if (const at::Tensor original = saved.find_original(); original.defined()) return original.detach();
     const std::lock_guard lock(mutex_);
     if (!is_complete_) {
       throw Error(
@@ -239,11 +239,15 @@ class ActivationCheckpointFrame final : public Saving,
 
   /// With the lock.
   void recompute();
-  void forget_recomputed() {
-    const std::lock_guard lock(mutex_);
+  /// With the lock.
+  void forget() {
     for (const auto& weak : activations_) {
       if (const auto saved = weak.lock()) saved->again.reset();
     }
+  }
+  void forget_recomputed() {
+    const std::lock_guard lock(mutex_);
+    forget();
   }
 
   std::mutex mutex_;
@@ -332,17 +336,22 @@ void ActivationCheckpointFrame::recompute() {
     inputs.push_back(input.defined() ? input.detach().set_requires_grad(requires_grad_[i]) : input);
   }
   Recomputation recomputation(activations_);
-  state_.restore_for([&] {
-    struct Counted {
-      Counted() { ++recomputations; }
-      ~Counted() { --recomputations; }
-    };
-    const Counted counted;
-    const at::AutoGradMode gradients(true);
-    const SavingGuard guard(&recomputation);
-    run_again_(inputs);
-  });
-  recomputation.check_count();
+  try {
+    state_.restore_for([&] {
+      struct Counted {
+        Counted() { ++recomputations; }
+        ~Counted() { --recomputations; }
+      };
+      const Counted counted;
+      const at::AutoGradMode gradients(true);
+      const SavingGuard guard(&recomputation);
+      run_again_(inputs);
+    });
+    recomputation.check_count();
+  } catch (...) {
+    forget();  // another backward would take what there is
+    throw;
+  }
   // A graph that is retained would keep them, and a second backward is to cost what the first one did.
   if (torch::autograd::get_current_graph_task_id() >= 0) {
     Engine::get_default_engine().queue_callback([frame = weak_from_this()] {

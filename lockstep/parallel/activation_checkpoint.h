@@ -70,12 +70,15 @@ bool is_recomputing();
 /// inputs' devices) and from a DataParallel replica's, and has its autocast mode. Everything else that `function` does
 /// happens twice: the running statistics of a BatchNorm move twice, as in Python, and collectives run twice, on all ranks.
 /// `function` must do the same each time: if the second run saves another number of tensors, or other shapes, the backward
-/// throws Error. It also does if an input, or a tensor that an operation inside saved and that still exists, has been changed
-/// in place since the first run, such as a weight by an optimizer's step.
+/// throws Error. It also does if an input, or a tensor that an operation inside saved for the backward, has been changed in
+/// place since the first run, such as a weight by an optimizer's step.
 ///
 /// The backward may be DistributedDataParallel's (it needs no static_graph), DataParallel's or torch::autograd::grad()'s. If
 /// the graph is retained, each backward runs `function` again. Throws Error if `function` runs a backward through what it
-/// has computed itself, and in a Python process, which has torch.utils.checkpoint. Thread-safe.
+/// has computed itself, and in a Python process, which has torch.utils.checkpoint.
+///
+/// Thread-safe, but the default generators are the process's: if other threads draw from them at the same time, the second
+/// run may draw other numbers than the first.
 template <class Function, class... Inputs>
 auto activation_checkpoint(const ActivationCheckpointOptions& options, Function function,
                            const Inputs&... inputs) {

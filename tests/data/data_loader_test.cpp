@@ -98,8 +98,7 @@ TEST_P(DataLoaderWithWorkers, EachLoopIsAPassWithTheSamplersEpoch) {
   const StateDict in_the_middle = {{}, {{"samples", int64_t{2}}}};
   sampler.epoch = 40;
   loader.load_state_dict(in_the_middle);
-  EXPECT_EQ(batches_of(loader),
-            (std::vector<Indices>{{32, 31}, {30}}));  // goes on in the pass that was under way
+  EXPECT_EQ(batches_of(loader), (std::vector<Indices>{{42, 41}, {40}}));  // of the sampler's epoch of now
   DataLoader fresh(numbers(), sampler, {.batch_size = 2, .num_workers = GetParam()});
   sampler.epoch = 50;
   fresh.load_state_dict(in_the_middle);
@@ -121,6 +120,13 @@ TEST_P(DataLoaderWithWorkers, ALoopGoesOnBehindNextAndTheOneAfterItBeginsAnew) {
   EXPECT_EQ(seen, (std::vector<Indices>{{3, 1}, {9}}));
   EXPECT_FALSE(loader.next());
   EXPECT_EQ(batches_of(loader), (std::vector<Indices>{{7, 5}, {3, 1}, {9}}));
+  DataLoader by_hand(numbers(), {7, 5, 3}, {.batch_size = 2, .num_workers = GetParam()});
+  while (by_hand.next()) continue;
+  EXPECT_EQ(batches_of(by_hand), (std::vector<Indices>{{7, 5}, {3}}));
+  // A checkpoint at the end of a pass has nothing left of it.
+  by_hand.load_state_dict({{}, {{"samples", int64_t{4}}}});
+  EXPECT_TRUE(batches_of(by_hand).empty());
+  EXPECT_EQ(batches_of(by_hand), (std::vector<Indices>{{7, 5}, {3}}));
 }
 
 TEST_P(DataLoaderWithWorkers, TellsTheSamplesOfTheLastBatch) {

@@ -321,6 +321,15 @@ TEST(ActivationCheckpoint, WhatCannotBeMadeAgainIsAnError) {
     const at::NoGradGuard no_grad;
     w.add_(1);
   });
+  // A layer saves a view of its weight, which is gone.
+  torch::nn::Linear linear(3, 3);
+  const at::Tensor input = at::randn({2, 3}).requires_grad_();
+  const at::Tensor loss = activation_checkpoint(linear, input).sum();
+  {
+    const at::NoGradGuard no_grad;
+    linear->weight.mul_(2);
+  }
+  expect_error("changed in place", [&] { loss.backward(); });
   expect_refused("modified by an inplace operation", plain, [&] { x.add_(1); });
   expect_error("runs a backward through what it has computed itself", [&] {
     activation_checkpoint(
