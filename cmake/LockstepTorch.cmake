@@ -117,6 +117,9 @@ if(NOT TARGET Lockstep::torch)
     target_link_libraries(Lockstep::torch INTERFACE stdc++ torch_cpu c10)
   else()
     target_compile_definitions(Lockstep::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO USE_RPC USE_TENSORPIPE)
-    target_link_libraries(Lockstep::torch INTERFACE stdc++ ${lockstep_torch_root}/lib/libtorch_cpu.so ${lockstep_torch_root}/lib/libc10.so)
+    target_link_libraries(
+      Lockstep::torch
+      INTERFACE stdc++ ${lockstep_torch_root}/lib/libtorch_cpu.so ${lockstep_torch_root}/lib/libc10.so
+    )
   endif()
 endif()
