@@ -71,9 +71,14 @@ Agent::~Agent() {
 
 bool Agent::greet(Signals& signals, double latest) {
   const double deadline = std::min(latest, monotonic_seconds() + kGreetingTimeout);
+  bool is_told = false;
   while (!wire_->greeted() && wire_->state() == Wire::State::open && monotonic_seconds() < deadline &&
          !interrupted_by_) {
     wait(0.1, signals);
+    const double silent = monotonic_seconds() - heard_;
+    if (is_told || wire_->greeted() || silent < kFirstLine) continue;
+    is_told = true;
+    say_(describe_missing_greeting(Wire::State::open, search_.where(), silent) + "; waiting");
   }
   return wire_->greeted();
 }

@@ -403,7 +403,10 @@ void Rendezvous::finish(const std::string& reason, int code) {
 
 /// With many machines not at every change: the list of all of them goes to each of them.
 void Rendezvous::send_status(double now) {
-  if (phase_ == Phase::over) return;
+  if (phase_ == Phase::over) {
+    status_due_.reset();
+    return;
+  }
   const double pause = machines_.size() > kManyMachines ? 1 : 0;
   if (status_sent_ && now < *status_sent_ + pause) {
     status_due_ = *status_sent_ + pause;

@@ -25,8 +25,8 @@ struct AttemptResult {
 /// all ranks ended well; else 128 and the signal's number.
 int attempt_exit_code(const AttemptResult& result);
 
-/// Did the ranks refuse their command line? So it looks if all that ended by themselves ended with exit code 2, soon after
-/// the start and before any collective: the next attempt would end in the same way.
+/// Did the ranks refuse their command line? Then all that ended by themselves ended with exit code 2, within a minute of the
+/// start and before any collective, and the next attempt would end in the same way.
 bool looks_like_wrong_usage(const AttemptResult& result);
 
 /// Why an attempt failed, in a few words.

@@ -90,20 +90,20 @@ struct DataLoader::State {
     return result;
   }
 
-  void count_batches() {
-    const auto size = static_cast<int64_t>(indices.size());
-    num_batches = size / batch_size + (!drop_last && size % batch_size != 0 ? 1 : 0);
+  int64_t batches_in(const std::vector<int64_t>& order) const {
+    const auto size = static_cast<int64_t>(order.size());
+    return size / batch_size + (!drop_last && size % batch_size != 0 ? 1 : 0);
   }
 
-  /// Batches that were made ahead are dropped. `order`: of the samples, if it changes.
-  void go_to(int64_t batch, std::optional<std::vector<int64_t>> order = std::nullopt) {
+  /// Batches that were made ahead are dropped. `order`: of the samples.
+  void go_to(int64_t batch, std::vector<int64_t> order) {
     {
       std::unique_lock lock(mutex);
       next_to_make = num_batches;  // no new ones
       ready.wait(lock, [&] { return being_made == 0; });
       made.clear();
-      if (order) indices = std::move(*order);
-      count_batches();
+      indices = std::move(order);
+      num_batches = batches_in(indices);
       next_to_make = next_to_give = batch;
     }
     room.notify_all();
@@ -136,7 +136,7 @@ DataLoader::DataLoader(const Dataset& dataset, std::vector<int64_t> indices, con
   state_->collate = dataset.collate;
   state_->batch_size = options.batch_size;
   state_->drop_last = options.drop_last;
-  state_->count_batches();
+  state_->num_batches = state_->batches_in(state_->indices);
   state_->ahead = int64_t{options.num_workers} * options.prefetch_factor;
   for (int i = 0; i < options.num_workers; ++i)
     state_->workers.emplace_back([state = state_.get()] { state->work(); });
@@ -176,16 +176,17 @@ StateDict DataLoader::state_dict() const {
 void DataLoader::load_state_dict(const StateDict& state) {
   const auto samples = state.get<int64_t>("DataLoader::load_state_dict", "samples");
   const int64_t batch_size = state_->batch_size;
-  if (state_->draw) state_->go_to(0, state_->draw());  // the sampler's epoch of now
-  if (samples % batch_size != 0 || samples < 0 || samples / batch_size > state_->num_batches) {
+  auto order = state_->draw ? state_->draw() : state_->indices;  // the sampler's epoch of now
+  const int64_t num_batches = state_->batches_in(order);
+  if (samples % batch_size != 0 || samples < 0 || samples / batch_size > num_batches) {
     throw ValueError(
         fmt::format("DataLoader::load_state_dict: the state is {} samples into its pass; this loader "
                     "has {} batches of {}",
-                    samples, state_->num_batches, batch_size));
+                    samples, num_batches, batch_size));
   }
   state_->is_iterated = false;
   state_->is_loaded = true;
-  state_->go_to(samples / batch_size);
+  state_->go_to(samples / batch_size, std::move(order));
 }
 
 }  // namespace lockstep

@@ -99,8 +99,8 @@ class DataLoader {
   /// See begin().
   std::default_sentinel_t end() const { return {}; }
 
-  /// Counts the batches of the whole pass, the one under way or else the last. The last batch is shorter when batch_size does not divide the
-  /// indices, or drop_last leaves it out.
+  /// Number of batches in a whole pass: the one under way, or else the last one. If batch_size does not divide the number of
+  /// samples, the last batch is shorter, or drop_last leaves it out.
   int64_t num_batches() const;
 
   /// How many samples next() has given: for a checkpoint in the middle of a pass. Save this or the sampler's place

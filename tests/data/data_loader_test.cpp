@@ -123,6 +123,13 @@ TEST_P(DataLoaderWithWorkers, ALoopGoesOnBehindNextAndTheOneAfterItBeginsAnew) {
   DataLoader by_hand(numbers(), {7, 5, 3}, {.batch_size = 2, .num_workers = GetParam()});
   while (by_hand.next()) continue;
   EXPECT_EQ(batches_of(by_hand), (std::vector<Indices>{{7, 5}, {3}}));
+  // A state that does not fit leaves the loader where it is.
+  Countdown sampler;
+  DataLoader kept(numbers(), sampler, {.batch_size = 2, .num_workers = GetParam()});
+  EXPECT_EQ(next_of(kept), (Indices{4, 3}));
+  sampler.epoch = 10;
+  EXPECT_THROW(kept.load_state_dict({{}, {{"samples", int64_t{3}}}}), ValueError);
+  EXPECT_EQ(next_of(kept), (Indices{2, 1}));
   // A checkpoint at the end of a pass has nothing left of it.
   by_hand.load_state_dict({{}, {{"samples", int64_t{4}}}});
   EXPECT_TRUE(batches_of(by_hand).empty());

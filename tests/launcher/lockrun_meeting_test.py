@@ -82,7 +82,9 @@ class MeetingTest(AgentsTest):
         time.sleep(4)
         self.assertIsNone(second.poll())
         os.kill(server, signal.SIGCONT)
-        self.assertEqual([code for code, _, _ in self.finish(first, second)], [0, 0])
+        (code_a, _, _), (code_b, _, err) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (0, 0), err)
+        self.assertRegex(err, r"accepts the connection, but has not answered for [23] s: .*; waiting\n")
 
     def test_the_address_for_the_others_can_be_chosen(self):
         code, _, err = self.run_lockrun("--nnodes", 2, "--master-port", self.port, "--local-addr", "192.0.2.1", "--rdzv-conf",

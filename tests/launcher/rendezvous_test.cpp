@@ -199,6 +199,57 @@ TEST(RendezvousTest, ALostMachineCountsAsAFailure) {
             "the machine host2 (10.0.0.2, ranks 2 to 3) was lost: no heartbeat for 1.5 s");
 }
 
+TEST(RendezvousTest, ANewServerOfNumberedMachinesGoesOnCounting) {
+  Meeting meeting(fixed(2, 1));
+  meeting.past = {{"round", 1}, {"machines", 2}, {"restarts", 1}};  // the machine that served was lost
+  meeting.join(1, 0);
+  meeting.join(2, 1);
+  meeting.heard();
+  meeting.tell(1, {{"type", "failed"}, {"what", "rank 0 failed"}, {"code", 3}});
+  EXPECT_EQ(meeting.types(), (Types{{1, "over"}, {2, "over"}}));
+}
+
+TEST(RendezvousTest, TellsWhichMachinesAreMissing) {
+  Meeting meeting(fixed(4));
+  meeting.join(1, 3);
+  meeting.join(2, 0);
+  const auto said = meeting.rendezvous.take_messages();
+  ASSERT_FALSE(said.empty());
+  const json status = json::parse(to_text(said.back().second));
+  EXPECT_EQ(status["type"], "status");
+  EXPECT_EQ(status["count"], 2);
+  EXPECT_EQ(status["missing"], (json{"1", "2"}));
+}
+
+/// Many machines hear of all others once a second, the last change included; once the job is over nothing is due.
+TEST(RendezvousTest, ManyMachinesAreToldNowAndThen) {
+  Meeting meeting(fixed(60));
+  const auto statuses = [&] {
+    size_t count = 0;
+    for (const auto& [peer, said] : meeting.rendezvous.take_messages()) {
+      count += json::parse(to_text(said))["type"] == "status" ? 1 : 0;
+    }
+    return count;
+  };
+  for (int peer = 0; peer < 40; ++peer) meeting.join(peer, peer);
+  statuses();
+  for (int peer = 40; peer < 50; ++peer) meeting.join(peer, peer);
+  EXPECT_EQ(statuses(), 0U);
+  const double wanted = meeting.rendezvous.tick(meeting.now);
+  EXPECT_GT(wanted, 0);
+  EXPECT_LE(wanted, 1);
+  meeting.now += wanted;
+  meeting.rendezvous.tick(meeting.now);
+  EXPECT_EQ(statuses(), 50U);
+  EXPECT_LT(meeting.rendezvous.tick(meeting.now), 0);
+  for (int peer = 50; peer < 60; ++peer) meeting.join(peer, peer);
+  for (int peer = 0; peer < 60; ++peer) meeting.tell(peer, {{"type", "succeeded"}});
+  EXPECT_TRUE(meeting.rendezvous.over());
+  meeting.now += 10;
+  meeting.rendezvous.tick(meeting.now);
+  EXPECT_LT(meeting.rendezvous.tick(meeting.now), 0);
+}
+
 TEST(RendezvousTest, AMachineMayComeBackOnAnotherConnection) {
   Meeting meeting(fixed(2, 2));
   meeting.join(1, 0, 2, "first");
