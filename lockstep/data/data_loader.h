@@ -60,8 +60,9 @@ class DataLoader {
     if constexpr (std::is_lvalue_reference_v<S>) {
       draw_from([from = &sampler] { return from->indices(); });
     } else {
-      draw_from(
-          [from = std::make_shared<std::remove_cvref_t<S>>(std::move(sampler))] { return from->indices(); });
+      draw_from([from = std::make_shared<std::remove_cvref_t<S>>(std::forward<S>(sampler))] {
+        return from->indices();
+      });
     }
   }
   /// Blocks for the calls of collate that are running.
