@@ -73,7 +73,7 @@ def with_space_before_lists(text):
 
 def help_of(program, *words):
     result = subprocess.run([ROOT / "build/bin" / program, *words, "--help"], capture_output=True, text=True, timeout=60,
-                            env={**os.environ, "LOCKSTEP_TERMINAL_COLUMNS": "96", "COLUMNS": "96", "NO_COLOR": "1"})
+                            env={**os.environ, "LOCKSTEP_TERMINAL_COLUMNS": "92", "COLUMNS": "92", "NO_COLOR": "1"})
     if result.returncode != 0:
         raise SystemExit(f"docs_pages: error: {program} {' '.join(words)} --help ended with {result.returncode}: {result.stderr}")
     return result.stdout

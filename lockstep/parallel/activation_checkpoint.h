@@ -17,6 +17,7 @@ class Module;
 
 namespace lockstep {
 
+/// Options of activation_checkpoint.
 struct ActivationCheckpointOptions {
   /// The second run draws the random numbers that the first one drew, so that dropout drops the same elements. Without
   /// it the second run draws new ones.
@@ -94,6 +95,8 @@ auto activation_checkpoint(const ActivationCheckpointOptions& options, Function 
                                                 });
   return (*shared)(inputs...);
 }
+
+/// The same with the default options.
 template <class Function, class... Inputs>
 requires(!std::is_same_v<Function, ActivationCheckpointOptions>) auto activation_checkpoint(
     Function function, const Inputs&... inputs) {

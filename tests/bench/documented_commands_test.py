@@ -169,8 +169,11 @@ def commands_of(page):
     for block in blocks_of(page):
         if block.language not in ("sh", "bash", ""):
             continue
-        for number, line in enumerate(block.text.split("\n")):
-            for command in re.sub(r"\s+#.*", "", line).split(" && "):
+        # A command may go on in the next line, behind a backslash.
+        text = re.sub(r" \\\n((?: .*\\\n)*)(.*)", lambda rest: " " + " ".join(re.sub(r"\\\n", " ", rest[1] + rest[2]).split())
+                      + "\n" * rest[0].count("\n"), block.text)
+        for number, line in enumerate(text.split("\n")):
+            for command in re.sub(r"(^|\s+)# .*", "", line).split(" && "):
                 if command.strip():
                     yield f"{page}:{block.line + number}", command.strip()
     prose = {number for number, _ in prose_of(page)}

@@ -111,6 +111,12 @@ class DocsTest(unittest.TestCase):
                    if block.language not in LANGUAGES]
         self.assertEqual(unknown, [], f"languages are {sorted(LANGUAGES)}")
 
+    def test_code_fits_the_site(self):
+        """The site shows 92 columns of code in a window of 1280 pixels; docs/assets/extra.css wraps output and diffs."""
+        wide = [f"{block.page}:{block.line + number}: {len(line)} columns" for page in pages() for block in blocks_of(page)
+                if block.language not in ("text", "diff") for number, line in enumerate(block.text.split("\n")) if len(line) > 92]
+        self.assertEqual(wide, [], "a line of code has at most 92 columns: put comments above it, and break commands with \\")
+
     def test_cpp_compiles(self):
         includes, parts, count = set(), [], 0
         for page in pages():

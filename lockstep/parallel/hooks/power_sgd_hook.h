@@ -79,7 +79,9 @@ class PowerSGDState final : public detail::PowerSGDValues, private detail::StepM
   /// a matrix_approximation_rank below 1.
   explicit PowerSGDState(std::optional<ProcessGroup> process_group = std::nullopt,
                          PowerSGDOptions options = {});
+  /// A copy. Tensors of a state are replaced and never written, so the two states do not touch each other.
   PowerSGDState(const PowerSGDState& other) : PowerSGDValues(other), StepMember() {}
+  /// Becomes a copy.
   PowerSGDState& operator=(const PowerSGDState& other) {
     PowerSGDValues::operator=(other);
     return *this;
