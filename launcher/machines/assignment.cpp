@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
@@ -38,7 +40,7 @@ std::string to_bytes(const Assignment& assignment) {
                                       {"port", place.master_port},
                                       {"secret", assignment.secret},
                                       {"prefix", assignment.prefix}});
-  return std::to_string(packed.size()) + "\n" + packed;
+  return fmt::format("{}\n{}", packed.size(), packed);
 }
 
 Assignment parse_assignment(std::string_view bytes) {
@@ -85,7 +87,7 @@ std::vector<std::string> remote_command(const NodeOptions& nodes, const std::str
     words.emplace_back("--");
   }
   words.push_back(host.name);
-  words.push_back("exec " + shell_quoted(lockrun) + " " + kAssignedFlag);
+  words.push_back(fmt::format("exec {} {}", shell_quoted(lockrun), kAssignedFlag));
   return words;
 }
 

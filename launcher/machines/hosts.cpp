@@ -203,7 +203,7 @@ std::string Hosts::describe(const Remote& remote) const {
   const std::string ended = shm::describe_wait_status(remote.status);
   if (remote.greeted) return fmt::format("lockrun on {} {}", remote.name, ended);
   std::string text = fmt::format("cannot start lockrun on {}: {} {}", remote.name, remote.program, ended);
-  if (!remote.last_words.empty()) text += " (" + remote.last_words + ")";
+  if (!remote.last_words.empty()) text += fmt::format(" ({})", remote.last_words);
   const int code = exit_code(remote.status);
   if (code == 126 || code == 127)
     return fmt::format("{}; it must be at {} there, as it is here", text, plan_.lockrun);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/cores.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
@@ -22,7 +24,7 @@ int count_gpus() {
     return 1 + static_cast<int>(std::count(visible->begin(), visible->end(), ','));
   }
   int count = 0;
-  while (fs::exists("/dev/nvidia" + std::to_string(count))) ++count;
+  while (fs::exists(fmt::format("/dev/nvidia{}", count))) ++count;
   return count;
 }
 

@@ -1,5 +1,7 @@
 #include "launcher/output/console.h"
 
+#include <fmt/format.h>
+
 namespace lockstep::launcher {
 namespace {
 
@@ -56,7 +58,7 @@ void Console::finish_line(LineSource& source, std::string_view rest) {
     live_ = nullptr;
   } else {
     const std::string_view text = source.prefix.empty() ? source.partial : visible_text(source.partial);
-    put_above_live(source.prefix + std::string(text) + "\n");
+    put_above_live(fmt::format("{}{}\n", source.prefix, text));
   }
   source.partial.clear();
   source.partial_since = 0;
@@ -78,7 +80,7 @@ void Console::feed_partial(LineSource& source, std::string_view rest, double now
     if (!source.prefix.empty()) {
       if (source.update_shown == 0) source.update_shown = now;
       if (now - source.update_shown >= kUpdateInterval) {
-        put_above_live(source.prefix + std::string(visible_text(source.partial)) + "\n");
+        put_above_live(fmt::format("{}{}\n", source.prefix, visible_text(source.partial)));
         source.update_shown = now;
       }
       forget_overwritten(source.partial);

@@ -82,7 +82,7 @@ Output::Output(int workers, Prefix prefix, bool line_buffered, const LogOptions&
 void Output::Filtered::take(int rank, std::string_view line) const {
   const auto holds = [&](const std::string& word) { return line.find(word) != line.npos; };
   if (std::none_of(words.begin(), words.end(), holds)) return;
-  file->write("[rank " + std::to_string(rank) + "]: " + std::string(line) + "\n");
+  file->write(fmt::format("[rank {}]: {}\n", rank, line));
 }
 
 bool Output::on_console(int local_rank, int stream) const {
@@ -98,8 +98,8 @@ bool Output::shows_errors_of(int local_rank) const { return on_console(local_ran
 void Output::open_logs(Stream& stream, int local_rank, bool is_out) {
   const size_t i = static_cast<size_t>(local_rank);
   if (!logs_.none && ((logs_.redirects[i] | logs_.tee[i]) & (is_out ? kStdout : kStderr)) != 0) {
-    stream.log = std::make_unique<LogFile>(directory_ + "/" + std::to_string(local_rank) +
-                                           (is_out ? "/stdout.log" : "/stderr.log"));
+    stream.log = std::make_unique<LogFile>(
+        fmt::format("{}/{}{}", directory_, local_rank, is_out ? "/stdout.log" : "/stderr.log"));
   }
   const Filtered& filtered = is_out ? filtered_out_ : filtered_err_;
   if (filtered.file) {

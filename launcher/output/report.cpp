@@ -93,8 +93,8 @@ std::string failure_report(const std::vector<WorkerResult>& workers, size_t firs
                   host, local_time(culprit.ended_at), culprit.ended_after);
   if (!culprit.last_operation.empty()) out += "\n  its newest collective: " + culprit.last_operation;
   if (!culprit.error_message.empty()) {
-    const std::string where = culprit.error_file.empty() ? "" : " (" + culprit.error_file + ")";
-    out += "\n  its error" + where + ":" + indented(culprit.error_message, "    ");
+    const std::string where = culprit.error_file.empty() ? "" : fmt::format(" ({})", culprit.error_file);
+    out += fmt::format("\n  its error{}:{}", where, indented(culprit.error_message, "    "));
   }
   if (culprit.stderr_tail.empty()) {
     out += "\n  it wrote nothing to standard error";

@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <climits>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/clock.h"
 
 namespace lockstep::launcher {
@@ -31,8 +33,8 @@ Sink::Sink(int fd) : fd_(fd), terminal_(::isatty(fd) == 1) {
   if (S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) {
     // O_NONBLOCK belongs to the open file, which the user's shell shares: it is set on an opening of our own.
     // Where that is not allowed, writes may block.
-    reopened_.reset(::open(("/proc/self/fd/" + std::to_string(fd)).c_str(),
-                           O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+    reopened_.reset(
+        ::open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
     if (reopened_.valid()) fd_ = reopened_.get();
   }
 }

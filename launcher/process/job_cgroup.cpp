@@ -12,6 +12,8 @@
 #include <sstream>
 #include <string_view>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
@@ -94,7 +96,7 @@ std::unique_ptr<JobCgroup> JobCgroup::make() {
   }
   if (path.empty() || ::access(path.c_str(), W_OK) != 0) return nullptr;
   end_groups_of_the_dead(path);
-  path += "/" + std::string(kName) + std::to_string(::getpid());
+  path += fmt::format("/{}{}", kName, ::getpid());
   if (::mkdir(path.c_str(), 0755) != 0) return nullptr;
   UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory.valid() || ::access((path + "/cgroup.kill").c_str(), W_OK) != 0) {

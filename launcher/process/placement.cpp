@@ -179,7 +179,7 @@ std::string core_list(const CpuSet& cores) {
   for (size_t i = 0; i < cores.size();) {
     size_t last = i;
     while (last + 1 < cores.size() && cores[last + 1] == cores[last] + 1) ++last;
-    text += (text.empty() ? "" : ",") + std::to_string(cores[i]);
+    text += fmt::format("{}{}", text.empty() ? "" : ",", cores[i]);
     if (last > i) text += "-" + std::to_string(cores[last]);
     i = last + 1;
   }

@@ -45,13 +45,13 @@ std::string find(const std::string& name, std::string_view search_path) {
   while (true) {
     const size_t colon = search_path.find(':');
     const std::string_view directory = search_path.substr(0, colon);
-    const std::string path = (directory.empty() ? "." : std::string(directory)) + "/" + name;
+    const std::string path = fmt::format("{}/{}", directory.empty() ? "." : std::string(directory), name);
     if (is_executable(path)) return path;
     if (colon == std::string_view::npos) break;
     search_path.remove_prefix(colon + 1);
   }
   const std::string hint =
-      is_file(name) ? "; did you mean ./" + name + "?" : "; check its name, or give its path";
+      is_file(name) ? fmt::format("; did you mean ./{}?", name) : "; check its name, or give its path";
   throw FileError(fmt::format("cannot find the program {} in PATH{}", name, hint));
 }
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::launcher {
@@ -57,7 +59,7 @@ std::optional<int> Signals::receive() {
 
 std::string signal_name(int signal) {
   const char* name = ::sigabbrev_np(signal);
-  return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
+  return name != nullptr ? std::string("SIG") + name : fmt::format("signal {}", signal);
 }
 
 int exit_code(int wait_status) {

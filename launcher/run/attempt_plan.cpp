@@ -68,7 +68,7 @@ AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigs
     for (size_t i = 1; i < spec.argv.size(); ++i) put_local_rank(spec.argv[i], local_rank);
     if (job.options.pass_local_rank) {
       spec.argv.insert(spec.argv.begin() + static_cast<std::ptrdiff_t>(job.program.first_argument),
-                       "--local-rank=" + std::to_string(local_rank));
+                       fmt::format("--local-rank={}", local_rank));
     }
     spec.stdin_fd = null_fd;
     if (job.options.stdin_all && may_read_stdin()) {

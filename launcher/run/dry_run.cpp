@@ -61,8 +61,8 @@ std::string dry_run_text(const Job& job, const Machine& machine) {
     out += '\n';
   }
   if (options.logs.wanted()) {
-    out += "logs:       below " +
-           (options.logs.directory.empty() ? "a new directory in TMPDIR" : options.logs.directory) + "\n";
+    out += fmt::format("logs:       below {}\n",
+                       options.logs.directory.empty() ? "a new directory in TMPDIR" : options.logs.directory);
   }
   out += fmt::format("restarts:   {}", options.max_restarts);
   return out;

@@ -73,7 +73,7 @@ std::optional<QuietRanks> HangWatch::quiet() const {
 
 std::string names_of_ranks(const Ranks& ranks, int first_rank) {
   std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(first_rank + rank);
+  for (const int rank : ranks) text += fmt::format("{}{}", text.empty() ? "" : ", ", first_rank + rank);
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
@@ -37,14 +39,14 @@ std::string first_line(const std::string& path) {
 /// What the kernel tells of every thread: its name, its state and where in the kernel it sleeps.
 void put_threads(int fd, pid_t pid) {
   std::error_code error;
-  const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+  const std::string tasks = fmt::format("/proc/{}/task", pid);
   for (const auto& entry : std::filesystem::directory_iterator(tasks, error)) {
     const std::string path = entry.path().string();
     const std::string stat = first_line(path + "/stat");
     const size_t name_end = stat.rfind(')');
     const char state = name_end != stat.npos && name_end + 2 < stat.size() ? stat[name_end + 2] : '?';
-    put(fd, "  thread " + entry.path().filename().string() + " (" + first_line(path + "/comm") + "): state " +
-                state + ", in the kernel at " + first_line(path + "/wchan") + "\n");
+    put(fd, fmt::format("  thread {} ({}): state {}, in the kernel at {}\n", entry.path().filename().string(),
+                        first_line(path + "/comm"), state, first_line(path + "/wchan")));
   }
 }
 
@@ -91,7 +93,7 @@ bool put_frames(int fd, pid_t pid) {
 void put_stacks(int fd, const std::vector<StackTarget>& targets) {
   for (const StackTarget& target : targets) {
     const std::string pid = std::to_string(target.pid);
-    put(fd, "rank " + std::to_string(target.rank) + " (pid " + pid + ")\n");
+    put(fd, fmt::format("rank {} (pid {})\n", target.rank, pid));
     put_threads(fd, target.pid);
     if (!put_frames(fd, target.pid)) {
       put(fd, "  (its own frames: install elfutils, for eu-stack, or gdb)\n");
@@ -102,7 +104,7 @@ void put_stacks(int fd, const std::vector<StackTarget>& targets) {
 }  // namespace
 
 bool is_stopped(pid_t pid) {
-  const std::string stat = first_line("/proc/" + std::to_string(pid) + "/stat");
+  const std::string stat = first_line(fmt::format("/proc/{}/stat", pid));
   const size_t name_end = stat.rfind(") ");
   return name_end != stat.npos && stat.compare(name_end + 2, 1, "T") == 0;
 }

@@ -1,5 +1,7 @@
 #include "launcher/watch/workers.h"
 
+#include <fmt/format.h>
+
 #include "lockstep/base/clock.h"
 
 namespace lockstep::launcher {
@@ -12,7 +14,7 @@ Workers::Workers(int count, int first_rank)
 std::string Workers::running_ranks() const {
   std::string ranks;
   for (const WorkerResult& worker : results_) {
-    if (!worker.ended) ranks += (ranks.empty() ? "" : ", ") + std::to_string(worker.rank);
+    if (!worker.ended) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", worker.rank);
   }
   return ranks;
 }

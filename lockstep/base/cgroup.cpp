@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <sstream>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 
@@ -19,8 +21,8 @@ std::string path_in_hierarchy(const std::string& listing, std::string_view contr
     const size_t first = line.find(':');
     const size_t second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    if (controllers.find("," + std::string(controller) + ",") != std::string::npos)
+    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
+    if (controllers.find(fmt::format(",{},", controller)) != std::string::npos)
       return line.substr(second + 1);
   }
   return {};

@@ -77,7 +77,7 @@ void write_file_atomically(const std::filesystem::path& path,
   std::random_device random;
   for (int attempt = 0; attempt < 100 && !fd.valid(); ++attempt) {
     constexpr std::string_view kCharacters = "abcdefghijklmnopqrstuvwxyz0123456789";
-    temporary = (directory / ("." + path.filename().string() + ".")).string();
+    temporary = (directory / (fmt::format(".{}.", path.filename().string()))).string();
     for (int i = 0; i < 6; ++i) temporary += kCharacters[random() % kCharacters.size()];
     fd.reset(::open(temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (!fd.valid() && errno != EEXIST) break;

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/fd.h"
 #include "lockstep/base/file.h"
@@ -18,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const std::string& what, const fs::path& path, int error = errno) {
-  throw FileError("cannot " + what + " " + path.string() + ": " + std::strerror(error));
+  throw FileError(fmt::format("cannot {} {}: {}", what, path.string(), std::strerror(error)));
 }
 
 class PosixFile : public Files::File {
@@ -55,7 +57,7 @@ class PosixFiles : public Files {
   void rename(const fs::path& from, const fs::path& to) override {
     if (::rename(from.c_str(), to.c_str()) != 0) {
       const int error = errno;
-      fail("rename " + from.string() + " to", to, error);
+      fail(fmt::format("rename {} to", from.string()), to, error);
     }
   }
 

@@ -312,7 +312,7 @@ class PickleReader {
   }
 
   void name(const std::string& module, const std::string& rest) {
-    std::string whole = module + "." + rest;
+    std::string whole = fmt::format("{}.{}", module, rest);
     if (!is_function(whole) && !is_storage_or_dtype(whole))
       refuse(fmt::format("its pickle names {}", quoted_name(whole)));
     make(Kind::name).text = std::move(whole);

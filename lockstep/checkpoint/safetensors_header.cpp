@@ -277,7 +277,7 @@ std::string format_safetensors_header(std::vector<SafetensorsEntry>& entries,
   std::string text = "{";
   const auto append = [&](const std::string& name, const std::string& value) {
     if (text.size() > 1) text += ',';
-    text += dump_json(name) + ":" + value;
+    text += fmt::format("{}:{}", dump_json(name), value);
   };
   if (!metadata.empty()) append("__metadata__", dump_json(metadata));
   uint64_t offset = 0;

@@ -64,7 +64,7 @@ void TorchFileWriter::add(const at::Tensor& tensor) {
   const std::string storage = storage_of(tensor);
   pickle_ += "ctorch._utils\n_rebuild_tensor_v2\n((";
   append_text(pickle_, "storage");
-  pickle_ += "ctorch\n" + storage + "\n";
+  pickle_ += fmt::format("ctorch\n{}\n", storage);
   append_text(pickle_, std::to_string(tensors_.size()));
   append_text(pickle_, "cpu");
   append_integer(tensor.numel());

@@ -4,6 +4,8 @@
 #include <exception>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/record_errors.h"
@@ -50,7 +52,7 @@ void on_all_ranks(const ProcessGroup& group, const std::function<void()>& body) 
                                   [](const std::string& outcome) { return !outcome.empty(); });
   if (first == outcomes.end()) return;
   const int speaker = static_cast<int>(first - outcomes.begin());
-  const ReportedError error("rank " + std::to_string(speaker) + " failed: " + first->substr(1),
+  const ReportedError error(fmt::format("rank {} failed: {}", speaker, first->substr(1)),
                             static_cast<unsigned char>(first->front()));
   if (group.rank() == speaker) {
     report(failure, speaker);

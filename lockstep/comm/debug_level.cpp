@@ -4,6 +4,8 @@
 #include <cctype>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
@@ -20,7 +22,7 @@ DebugLevel read_debug_level() {
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
   if (name == "OFF") return DebugLevel::OFF;
   if (name != "INFO" && name != "DETAIL") {
-    throw ValueError(std::string(kVariable) + "=" + given + ": it must be OFF, INFO or DETAIL");
+    throw ValueError(fmt::format("{}={}: it must be OFF, INFO or DETAIL", kVariable, given));
   }
   // Who asks for messages is to see them.
   if (!env::get(env::kLogLevel)) log::set_level(log::Level::info);

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
 
@@ -13,7 +15,7 @@ namespace {
 
 std::string text_of(const std::vector<int64_t>& shape) {
   std::string text;
-  for (const int64_t size : shape) text += (text.empty() ? "" : " x ") + std::to_string(size);
+  for (const int64_t size : shape) text += fmt::format("{}{}", text.empty() ? "" : " x ", size);
   return text.empty() ? "nothing" : text;
 }
 
@@ -37,12 +39,12 @@ DeviceMesh::DeviceMesh(const ProcessGroup& group, std::vector<int64_t> shape,
     : shape_(std::move(shape)), names_(std::move(mesh_dim_names)) {
   const bool positive = std::all_of(shape_.begin(), shape_.end(), [](int64_t size) { return size > 0; });
   if (shape_.empty() || !positive || product(shape_) != group.size()) {
-    throw ValueError("a mesh of " + text_of(shape_) + " ranks cannot hold the " +
-                     std::to_string(group.size()) + " ranks of the group");
+    throw ValueError(fmt::format("a mesh of {} ranks cannot hold the {} ranks of the group", text_of(shape_),
+                                 group.size()));
   }
   if (!names_.empty() && names_.size() != shape_.size()) {
-    throw ValueError("a mesh of " + std::to_string(shape_.size()) +
-                     " dimensions needs as many mesh_dim_names, not " + std::to_string(names_.size()));
+    throw ValueError(fmt::format("a mesh of {} dimensions needs as many mesh_dim_names, not {}",
+                                 shape_.size(), names_.size()));
   }
   coordinate_ = coordinate_of(group.rank(), shape_);
   for (size_t d = 0; d < shape_.size(); ++d) {
@@ -64,22 +66,22 @@ const ProcessGroup& DeviceMesh::get_group(const std::string& name) const {
   if (it == names_.end()) {
     std::string known;
     for (const std::string& other : names_) known += (known.empty() ? "" : ", ") + other;
-    throw ValueError("the mesh has no dimension \"" + name +
-                     "\"; it has: " + (known.empty() ? "no names" : known));
+    throw ValueError(fmt::format("the mesh has no dimension \"{}\"; it has: {}", name,
+                                 known.empty() ? "no names" : known));
   }
   return groups_[static_cast<size_t>(it - names_.begin())];
 }
 
 int DeviceMesh::rank_at(const std::vector<int64_t>& coordinate) const {
   if (coordinate.size() != shape_.size()) {
-    throw ValueError("a place in a mesh of " + text_of(shape_) + " has " + std::to_string(shape_.size()) +
-                     " coordinates, not " + std::to_string(coordinate.size()));
+    throw ValueError(fmt::format("a place in a mesh of {} has {} coordinates, not {}", text_of(shape_),
+                                 shape_.size(), coordinate.size()));
   }
   int64_t rank = 0;
   for (size_t d = 0; d < shape_.size(); ++d) {
     if (coordinate[d] < 0 || coordinate[d] >= shape_[d]) {
-      throw ValueError("coordinate " + std::to_string(coordinate[d]) + " is outside dimension " +
-                       std::to_string(d) + " of a mesh of " + text_of(shape_));
+      throw ValueError(fmt::format("coordinate {} is outside dimension {} of a mesh of {}", coordinate[d], d,
+                                   text_of(shape_)));
     }
     rank = rank * shape_[d] + coordinate[d];
   }
@@ -88,8 +90,7 @@ int DeviceMesh::rank_at(const std::vector<int64_t>& coordinate) const {
 
 size_t DeviceMesh::checked(int dim) const {
   if (dim < 0 || dim >= ndim()) {
-    throw ValueError("the mesh has no dimension " + std::to_string(dim) + "; it has " +
-                     std::to_string(ndim()));
+    throw ValueError(fmt::format("the mesh has no dimension {}; it has {}", dim, ndim()));
   }
   return static_cast<size_t>(dim);
 }

@@ -7,6 +7,8 @@
 #include <sstream>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -155,9 +157,10 @@ int find_double(const Tensors& outputs, const std::vector<Output>& close) {
 }
 
 [[noreturn]] void refuse_output(const char* what, const std::string& which, const at::Tensor& output) {
-  throw ValueError(std::string(what) + ": " + which + " has " + describe_layout(output) +
-                   ", so that some of its elements are one place in memory (as after expand()), and cannot "
-                   "be written; pass its clone()");
+  throw ValueError(
+      fmt::format("{}: {} has {}, so that some of its elements are one place in memory (as after "
+                  "expand()), and cannot be written; pass its clone()",
+                  what, which, describe_layout(output)));
 }
 
 bool is_same_place(const at::Tensor& a, const at::Tensor& b) {
@@ -223,9 +226,10 @@ void check_apart(const char* what, const Tensors& outputs) {
     }
     const int found = close.size() < 2 ? -1 : find_double(outputs, close);
     if (found < 0) continue;
-    throw ValueError(std::string(what) + ": the outputs overlap each other: output " + std::to_string(found) +
-                     ", of " + describe_layout(outputs[static_cast<size_t>(found)]) +
-                     ", shares memory with another one; each needs memory of its own");
+    throw ValueError(
+        fmt::format("{}: the outputs overlap each other: output {}, of {}, shares memory with another one; "
+                    "each needs memory of its own",
+                    what, found, describe_layout(outputs[static_cast<size_t>(found)])));
   }
 }
 

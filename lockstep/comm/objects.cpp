@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 
@@ -18,7 +20,7 @@ using nlohmann::json;
 constexpr size_t kDeepest = 500;
 
 std::string too_deep() {
-  return "an object of more than " + std::to_string(kDeepest) + " levels is neither sent nor received";
+  return fmt::format("an object of more than {} levels is neither sent nor received", kDeepest);
 }
 
 /// Goes over what is said to be CBOR without recursion: json::from_cbor() takes stack for each level, also
@@ -26,8 +28,8 @@ std::string too_deep() {
 /// unknown length (which nothing of ours writes) or too deep.
 void check_received(const std::string& bytes, const std::string& who) {
   const auto malformed = [&](size_t at) {
-    return ValueError(who + " sent " + std::to_string(bytes.size()) +
-                      " bytes that are no object (CBOR): malformed at byte " + std::to_string(at));
+    return ValueError(fmt::format("{} sent {} bytes that are no object (CBOR): malformed at byte {}", who,
+                                  bytes.size(), at));
   };
   std::vector<uint64_t> left{1};  // values that are to come, of each level
   for (size_t at = 0; !left.empty();) {
@@ -49,7 +51,7 @@ void check_received(const std::string& bytes, const std::string& who) {
       at += value;
     } else if (kind == 4 || kind == 5) {  // list; pairs
       if (value > bytes.size() - at) throw malformed(at);
-      if (left.size() > kDeepest) throw ValueError(who + ": " + too_deep());
+      if (left.size() > kDeepest) throw ValueError(fmt::format("{}: {}", who, too_deep()));
       left.push_back(kind == 4 ? value : 2 * value);
     } else if (kind == 6) {  // a tag in front of a value
       ++left.back();
@@ -81,8 +83,8 @@ json decode(const std::string& bytes, int source) {
   try {
     return from_cbor(bytes);
   } catch (const json::exception& error) {
-    throw ValueError(who + " sent " + std::to_string(bytes.size()) +
-                     " bytes that are no object (CBOR): " + error.what());
+    throw ValueError(
+        fmt::format("{} sent {} bytes that are no object (CBOR): {}", who, bytes.size(), error.what()));
   }
 }
 

@@ -3,6 +3,8 @@
 #include <optional>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -10,8 +12,9 @@ namespace lockstep {
 void check_memory(const at::Tensor& tensor) {
   if (!tensor.defined()) throw ValueError("a collective was given a tensor that is not defined");
   if (!tensor.is_cpu() || tensor.layout() != at::kStrided) {
-    throw ValueError("the lockstep backend takes dense tensors on the CPU, not one on " +
-                     tensor.device().str() + (tensor.layout() == at::kStrided ? "" : " that is sparse"));
+    throw ValueError(fmt::format("the lockstep backend takes dense tensors on the CPU, not one on {}{}",
+                                 tensor.device().str(),
+                                 tensor.layout() == at::kStrided ? "" : " that is sparse"));
   }
 }
 
@@ -76,16 +79,18 @@ std::string dtype_name(at::ScalarType dtype) {
 shm::DType to_shm(const at::Tensor& tensor) {
   check_memory(tensor);
   if (const auto dtype = to_shm(tensor.scalar_type())) return *dtype;
-  throw ValueError(std::string("the lockstep backend does not take tensors of dtype ") +
-                   c10::toString(tensor.scalar_type()) + ": convert them, or send a view of another dtype");
+  throw ValueError(
+      fmt::format("the lockstep backend does not take tensors of dtype {}: convert them, or send a view "
+                  "of another dtype",
+                  c10::toString(tensor.scalar_type())));
 }
 
 ReduceOp checked(ReduceOp op, shm::DType dtype) {
   if (!shm::is_supported(dtype, op)) {
-    throw ValueError(std::string("a reduction cannot combine ") + shm::dtype_name(dtype) + " by " +
-                     shm::reduction_name(op) +
-                     "; AVG needs numbers, PREMUL_SUM a floating-point dtype, BAND, BOR and BXOR an integer "
-                     "dtype or bool");
+    throw ValueError(
+        fmt::format("a reduction cannot combine {} by {}; AVG needs numbers, PREMUL_SUM a floating-point "
+                    "dtype, BAND, BOR and BXOR an integer dtype or bool",
+                    shm::dtype_name(dtype), shm::reduction_name(op)));
   }
   return op;
 }

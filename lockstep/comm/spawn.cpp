@@ -60,7 +60,7 @@ std::map<std::string, SpawnFunction>& spawnables() {
 }
 
 [[noreturn]] void fail_errno(const std::string& what) {
-  throw Error("spawn: " + what + ": " + std::strerror(errno));
+  throw Error(fmt::format("spawn: {}: {}", what, std::strerror(errno)));
 }
 
 /// An unnamed file that the children read, each from its start.
@@ -115,7 +115,7 @@ Child start_child(const job::LaunchEnvironment& launch, int task_fd) {
   for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
   job::ProcessSpec spec{"/proc/self/exe", {program_invocation_name}, launch.to_env(inherited)};
   spec.environment.push_back(fmt::format("{}={}", kTaskVariable, task_fd));
-  spec.environment.push_back(std::string(kErrorVariable) + "=" + std::to_string(child.error.get()));
+  spec.environment.push_back(fmt::format("{}={}", kErrorVariable, child.error.get()));
   spec.inherited_fds = {*launch.segment_fd, task_fd, child.error.get()};
   spec.group = job::Group::callers;
   sigset_t none;
@@ -232,8 +232,7 @@ struct SpawnContext::State {
     } else {
       message = shm::describe_wait_status(child.status);
     }
-    return {"rank " + std::to_string(child.rank) + " (pid " + std::to_string(child.pid) + ") " + message,
-            child.rank, child.status};
+    return {fmt::format("rank {} (pid {}) {}", child.rank, child.pid, message), child.rank, child.status};
   }
 };
 

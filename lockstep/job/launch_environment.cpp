@@ -112,10 +112,10 @@ std::string segment_owner(const LaunchEnvironment& launch) {
 /// Several jobs may run on one node: by the launcher's own name for this one or, without, by who started it.
 std::string name_of_job() {
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", env::kOpenMpiUri}) {
-    if (const auto id = env::get(name)) return std::string(name) + "=" + *id;
+    if (const auto id = env::get(name)) return fmt::format("{}={}", name, *id);
   }
   if (const auto job = env::get(env::kSlurmJobId)) {
-    return "SLURM=" + *job + "." + env::get(env::kSlurmStepId).value_or("");
+    return fmt::format("SLURM={}.{}", *job, env::get(env::kSlurmStepId).value_or(""));
   }
   return fmt::format("parent={}", ::getppid());
 }
@@ -130,7 +130,7 @@ class Entries {
   }
   void set(std::string_view name, const std::string& value) {
     remove(name);
-    entries_.push_back(std::string(name) + "=" + value);
+    entries_.push_back(fmt::format("{}={}", name, value));
   }
   void set(std::string_view name, int value) { set(name, std::to_string(value)); }
   void set_default(std::string_view name, const std::string& value) {
@@ -141,7 +141,7 @@ class Entries {
   /// `value`, or no such variable.
   void set_or_remove(std::string_view name, const std::string& value) {
     remove(name);
-    if (!value.empty()) entries_.push_back(std::string(name) + "=" + value);
+    if (!value.empty()) entries_.push_back(fmt::format("{}={}", name, value));
   }
   void set_or_remove(std::string_view name, std::optional<int> value) {
     set_or_remove(name, value ? std::to_string(*value) : "");

@@ -96,7 +96,7 @@ auto activation_checkpoint(const ActivationCheckpointOptions& options, Function 
   return (*shared)(inputs...);
 }
 
-/// The same with the default options.
+/// activation_checkpoint() with the default options.
 template <class Function, class... Inputs>
 requires(!std::is_same_v<Function, ActivationCheckpointOptions>) auto activation_checkpoint(
     Function function, const Inputs&... inputs) {

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::detail {
@@ -26,8 +28,8 @@ std::vector<const ProcessGroup::Impl*>& open_sessions() {
 
 std::string describe(int64_t code) {
   if (code < kActive) return "has joined";
-  return std::string(kPhaseTexts[(code - kActive) % kPhases]) + " of number " +
-         std::to_string((code - kActive) / kPhases) + " of join()'s list";
+  return fmt::format("{} of number {} of join()'s list", kPhaseTexts[(code - kActive) % kPhases],
+                     (code - kActive) / kPhases);
 }
 
 }  // namespace
@@ -71,14 +73,14 @@ JoinSession::Answer JoinSession::exchange(int64_t own) const {
     const int64_t code = codes[static_cast<size_t>(rank)];
     if (code < kActive) {
       if (code == kJoined) answer.last_joined_rank = rank;
-      joined += (joined.empty() ? "" : ", ") + std::to_string(rank);
+      joined += fmt::format("{}{}", joined.empty() ? "" : ", ", rank);
       continue;
     }
     if (active++ == 0) first_active = rank;
     const int64_t expected = codes[static_cast<size_t>(first_active)];
     if (code != expected) {
-      throw Error("join: the ranks with inputs are not in step: rank " + std::to_string(first_active) + " " +
-                  describe(expected) + ", rank " + std::to_string(rank) + " " + describe(code));
+      throw Error(fmt::format("join: the ranks with inputs are not in step: rank {} {}, rank {} {}",
+                              first_active, describe(expected), rank, describe(code)));
     }
     answer.everyone_joined = false;
     answer.member = static_cast<int>((code - kActive) / kPhases);
@@ -87,9 +89,10 @@ JoinSession::Answer JoinSession::exchange(int64_t own) const {
   }
   answer.divisor = divide_by_initial_world_size_ ? group_.size() : active;
   if (throw_on_early_termination_ && !answer.everyone_joined && !joined.empty()) {
-    throw Error("join: rank " + joined +
-                " has no inputs left while others have; all ranks stop "
-                "(throw_on_early_termination)");
+    throw Error(
+        fmt::format("join: rank {} has no inputs left while others have; all ranks stop "
+                    "(throw_on_early_termination)",
+                    joined));
   }
   return answer;
 }

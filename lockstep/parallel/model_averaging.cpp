@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/parallel/parameters.h"
@@ -16,8 +18,7 @@ namespace {
 
 int64_t checked_warmup(const char* name, int64_t warmup_steps) {
   if (warmup_steps >= 0) return warmup_steps;
-  throw ValueError(std::string(name) + ": warmup_steps must be at least 0, not " +
-                   std::to_string(warmup_steps));
+  throw ValueError(fmt::format("{}: warmup_steps must be at least 0, not {}", name, warmup_steps));
 }
 
 }  // namespace
@@ -76,20 +77,22 @@ HierarchicalModelAverager::HierarchicalModelAverager(
   int64_t least = 1;
   for (const auto& [period, size] : period_group_size_dict) {
     if (period < least) {
-      throw ValueError("HierarchicalModelAverager: periods must be positive and ascend; " +
-                       std::to_string(period) + " stands where at least " + std::to_string(least) +
-                       " was expected");
+      throw ValueError(
+          fmt::format("HierarchicalModelAverager: periods must be positive and ascend; {} stands where at "
+                      "least {} was expected",
+                      period, least));
     }
     least = period + 1;
     if (size < 1 || all.size() % size != 0) {
-      throw ValueError("HierarchicalModelAverager: " + std::to_string(all.size()) +
-                       " ranks cannot be divided into groups of " + std::to_string(size));
+      throw ValueError(fmt::format("HierarchicalModelAverager: {} ranks cannot be divided into groups of {}",
+                                   all.size(), size));
     }
   }
   if (period_group_size_dict.back().second != all.size()) {
-    throw ValueError("HierarchicalModelAverager: the last group must be all " + std::to_string(all.size()) +
-                     " ranks of the process group, not " +
-                     std::to_string(period_group_size_dict.back().second));
+    throw ValueError(
+        fmt::format("HierarchicalModelAverager: the last group must be all {} ranks of the process group, "
+                    "not {}",
+                    all.size(), period_group_size_dict.back().second));
   }
   for (const auto& [period, size] : period_group_size_dict) {
     groups_.emplace_back(period, size == all.size() ? all : all.new_subgroups(size));

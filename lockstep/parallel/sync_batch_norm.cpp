@@ -93,8 +93,9 @@ std::shared_ptr<const Statistics> gather_statistics(const at::Tensor& input, Pee
   }
   if (result->count < 2) {
     throw ValueError(
-        "SyncBatchNorm: training needs more than one value per channel over all ranks; this input has " +
-        std::to_string(static_cast<int64_t>(result->count)));
+        fmt::format("SyncBatchNorm: training needs more than one value per channel over all ranks; this "
+                    "input has {}",
+                    static_cast<int64_t>(result->count)));
   }
   result->mean = sum / result->count;
   at::Tensor squares = at::zeros({channels}, own.options());
@@ -188,9 +189,9 @@ at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight, const at
 
 void BatchNormImpl::_check_input_dim(const at::Tensor& input) {
   if (input.dim() >= 2 && input.size(1) == options.num_features()) return;
-  throw ValueError("BatchNorm: the input must be [batch, " + std::to_string(options.num_features()) +
-                   ", ...] but has " + std::to_string(input.dim()) + " dimensions" +
-                   (input.dim() < 2 ? "" : " and " + std::to_string(input.size(1)) + " channels"));
+  throw ValueError(fmt::format("BatchNorm: the input must be [batch, {}, ...] but has {} dimensions{}",
+                               options.num_features(), input.dim(),
+                               input.dim() < 2 ? "" : fmt::format(" and {} channels", input.size(1))));
 }
 
 at::Tensor BatchNormImpl::forward(const at::Tensor& input) {
@@ -265,8 +266,10 @@ std::shared_ptr<SyncBatchNormImpl> twin_of(torch::nn::Module& child, const Proce
 }
 
 [[noreturn]] void refuse(const std::string& name, const std::string& place) {
-  throw ValueError("convert_sync_batchnorm: cannot convert " + name + ", which is " + place +
-                   "; make it a lockstep::BatchNorm or a child of a torch::nn::Sequential");
+  throw ValueError(
+      fmt::format("convert_sync_batchnorm: cannot convert {}, which is {}; make it a lockstep::BatchNorm "
+                  "or a child of a torch::nn::Sequential",
+                  name, place));
 }
 
 /// Collects what is to be done, so that an error leaves everything as it was.
@@ -281,7 +284,8 @@ void plan_conversion(torch::nn::Module& module, const std::string& prefix, const
     if (auto* own = dynamic_cast<BatchNormImpl*>(&child)) {
       steps.emplace_back([own, group] { own->set_process_group(group); });
     } else if (auto twin = twin_of(child, group)) {
-      if (sequential == nullptr) refuse(name, "a member of " + module.name() + " whose class is fixed");
+      if (sequential == nullptr)
+        refuse(name, fmt::format("a member of {} whose class is fixed", module.name()));
       steps.emplace_back([sequential, index, key = item.key(), twin] {
         *(sequential->begin() + index) = torch::nn::AnyModule(twin);
         sequential->replace_module(key, twin);

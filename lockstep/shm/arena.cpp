@@ -7,6 +7,8 @@
 #include <cstring>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/cgroup.h"
 #include "lockstep/base/error.h"
 #include "lockstep/shm/layout.h"
@@ -28,7 +30,7 @@ constexpr size_t kPopulateStep = size_t{1} << 20;
 constexpr const char* kRemedy =
     ": raise the memory limit of the container or job, or use fewer ranks per node";
 
-std::string mebibytes(size_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+std::string mebibytes(size_t bytes) { return fmt::format("{} MiB", (bytes + (1 << 20) - 1) >> 20); }
 
 }  // namespace
 
@@ -96,17 +98,19 @@ std::byte* Arena::find(size_t bytes, Shortage& shortage, bool is_for_operation) 
 
 std::string Arena::describe(const Shortage& shortage) const {
   if (shortage.of == Shortage::Of::arena) {
-    return "the shared arena of " + mebibytes(capacity_) + " has no room for another " +
-           mebibytes(shortage.bytes) +
-           "; raise LOCKSTEP_ARENA_BYTES at the launcher or free tensors made by empty_shared";
+    return fmt::format(
+        "the shared arena of {} has no room for another {}; raise LOCKSTEP_ARENA_BYTES at the "
+        "launcher or free tensors made by empty_shared",
+        mebibytes(capacity_), mebibytes(shortage.bytes));
   }
   std::string why;
   if (shortage.of == Shortage::Of::allowance) {
-    why = ": only " + mebibytes(shortage.left) + " are left in this control group or on this machine";
+    why =
+        fmt::format(": only {} are left in this control group or on this machine", mebibytes(shortage.left));
   } else if (shortage.error != EFAULT) {  // how the kernel says that a touch would have been a SIGBUS
-    why = std::string(" (") + std::strerror(shortage.error) + ")";
+    why = fmt::format(" ({})", std::strerror(shortage.error));
   }
-  return "no memory for " + mebibytes(shortage.bytes) + " of shared memory" + why + kRemedy;
+  return fmt::format("no memory for {} of shared memory{}{}", mebibytes(shortage.bytes), why, kRemedy);
 }
 
 void Arena::release(std::byte* pointer) {

@@ -15,7 +15,7 @@ const char* name_of(double value) { return std::isnan(value) ? "nan" : value > 0
 
 template <class Map>
 void add_prefixed(std::string_view prefix, const Map& from, Map& to) {
-  for (const auto& [name, value] : from) to.insert_or_assign(std::string(prefix) + "." + name, value);
+  for (const auto& [name, value] : from) to.insert_or_assign(fmt::format("{}.{}", prefix, name), value);
 }
 
 template <class Map>

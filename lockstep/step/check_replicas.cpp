@@ -2,6 +2,8 @@
 
 #include <set>
 
+#include <fmt/format.h>
+
 #include "lockstep/comm/init.h"
 #include "lockstep/parallel/ddp/mixed_precision.h"
 #include "lockstep/step/compare_replicas.h"
@@ -14,8 +16,10 @@ namespace {
 std::set<std::string> ignored_names(const torch::nn::Module& module, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (module.named_parameters().contains(name) || module.named_buffers().contains(name)) continue;
-    throw ValueError("check_replicas: parameters_and_buffers_to_ignore names \"" + name +
-                     "\", but the module has no parameter or buffer of that name");
+    throw ValueError(
+        fmt::format("check_replicas: parameters_and_buffers_to_ignore names \"{}\", but the module has no "
+                    "parameter or buffer of that name",
+                    name));
   }
   return {names.begin(), names.end()};
 }

@@ -80,7 +80,7 @@ void visit_archive(torch::serialize::InputArchive& archive, const std::string& p
     if (archive.try_read(key, tensor)) {
       take_tensor(prefix + key, tensor);
     } else if (archive.try_read(key, nested)) {
-      visit_archive(nested, prefix + key + ".", take_tensor, take_text);
+      visit_archive(nested, fmt::format("{}{}.", prefix, key), take_tensor, take_text);
     } else if (archive.try_read(key, value)) {
       take_text(prefix + key, text_of(value));
     }
@@ -193,14 +193,14 @@ std::string ReplicaItems::name_of(const at::Tensor& parameter, size_t group, siz
 void ReplicaItems::add_options(const torch::optim::OptimizerOptions& options, const std::string& suffix,
                                bool skips_unknown) {
   const auto take_text = [&](const std::string& name, std::string text) {
-    add_text("optimizer option " + name + suffix, std::move(text));
+    add_text(fmt::format("optimizer option {}{}", name, suffix), std::move(text));
   };
   if (const auto members = option_members(options)) {
     for (const auto& [name, value] : members->scalars) take_text(name, text_of(value));
     return;
   }
   const auto take_tensor = [&](const std::string& name, const at::Tensor& tensor) {
-    add_tensor("optimizer option " + name + suffix, tensor);
+    add_tensor(fmt::format("optimizer option {}{}", name, suffix), tensor);
   };
   if (auto archive = archive_of(options, skips_unknown)) visit_archive(*archive, "", take_tensor, take_text);
 }
@@ -208,10 +208,10 @@ void ReplicaItems::add_options(const torch::optim::OptimizerOptions& options, co
 void ReplicaItems::add_state(const torch::optim::OptimizerParamState& state, const std::string& suffix,
                              bool skips_unknown) {
   const auto take_text = [&](const std::string& name, std::string text) {
-    add_text("optimizer state " + name + suffix, std::move(text));
+    add_text(fmt::format("optimizer state {}{}", name, suffix), std::move(text));
   };
   const auto take_tensor = [&](const std::string& name, const at::Tensor& tensor) {
-    add_tensor("optimizer state " + name + suffix, tensor);
+    add_tensor(fmt::format("optimizer state {}{}", name, suffix), tensor);
   };
   if (const auto members = state_members(state)) {
     for (const auto& [name, value] : members->scalars) take_text(name, text_of(value));
@@ -242,7 +242,7 @@ void ReplicaItems::add_optimizer(const torch::optim::Optimizer& optimizer, bool 
       const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
       if (found == optimizer.state().end() || !found->second) continue;
       if (ignored_.contains(parameter.unsafeGetTensorImpl())) continue;
-      add_state(*found->second, " of " + name_of(parameter, g, p) + which, skips_unknown);
+      add_state(*found->second, fmt::format(" of {}{}", name_of(parameter, g, p), which), skips_unknown);
     }
   }
 }

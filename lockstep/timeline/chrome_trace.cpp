@@ -63,7 +63,7 @@ class Writer {
     begin();
     line_ += fmt::format("{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"", rank, row);
     line_ += what;
-    line_ += "\",\"args\":{" + arguments + "}}";
+    line_ += fmt::format("\",\"args\":{{{}}}}}", arguments);
     flush();
   }
   void name_row(int rank, size_t row, const std::string& name) {
@@ -82,7 +82,7 @@ class Writer {
     if (event.bytes != kNoBytes) {
       arguments += (arguments.empty() ? "" : ",") + (fmt::format("\"bytes\":{}", event.bytes));
     }
-    if (!arguments.empty()) line_ += ",\"args\":{" + arguments + "}";
+    if (!arguments.empty()) line_ += fmt::format(",\"args\":{{{}}}", arguments);
     line_ += "}";
     flush();
   }
@@ -181,7 +181,8 @@ void write_chrome_trace(const std::vector<ProcessTrace>& processes,
       for (const Event& event : thread) base = std::min(base, event.begin);
     }
   }
-  append("{\"displayTimeUnit\":\"ms\",\"otherData\":" + summary(processes, base) + ",\"traceEvents\":[");
+  append(fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{},\"traceEvents\":[",
+                     summary(processes, base)));
   Writer writer(base, append);
   for (const auto& [rank, own] : by_rank) write_rank(writer, rank, own, hosts.size() > 1);
   append("\n]}\n");

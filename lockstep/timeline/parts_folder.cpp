@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kFolderEnding = ".parts";
 
-std::string folder_prefix(const fs::path& target) { return "." + target.filename().string() + "."; }
+std::string folder_prefix(const fs::path& target) { return fmt::format(".{}.", target.filename().string()); }
 
 /// A part mapped for reading.
 class MappedPart {

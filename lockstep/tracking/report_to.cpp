@@ -39,7 +39,7 @@ std::optional<std::vector<std::string>> parse_report_to(std::string_view text) {
 std::string tracked_name(const std::string& name) {
   for (const char* split : {"eval", "test"}) {
     const std::string prefix = std::string(split) + "_";
-    if (name.starts_with(prefix)) return std::string(split) + "/" + name.substr(prefix.size());
+    if (name.starts_with(prefix)) return fmt::format("{}/{}", split, name.substr(prefix.size()));
   }
   return "train/" + name;
 }

@@ -150,7 +150,7 @@ std::filesystem::path find_file(const std::filesystem::path& directory, const st
   if (!found.empty()) return *std::max_element(found.begin(), found.end());
   std::string seconds = std::to_string(static_cast<int64_t>(now));
   seconds.insert(0, 10 - std::min<size_t>(10, seconds.size()), '0');
-  return directory / (start + seconds + "." + host_name() + end);
+  return directory / (fmt::format("{}{}.{}{}", start, seconds, host_name(), end));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "lockstep/trainer/trainer_state.h"
 
 #include <cmath>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
@@ -98,7 +100,7 @@ TrainerState trainer_state_from_json(std::string_view text, const std::string& s
       for (const auto& entry : *history) state.log_history.push_back(read_entry(entry));
     }
   } catch (const std::exception& error) {
-    throw ValueError(source + " is no trainer_state.json: " + error.what());
+    throw ValueError(fmt::format("{} is no trainer_state.json: {}", source, error.what()));
   }
   return state;
 }

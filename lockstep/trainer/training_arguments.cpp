@@ -71,7 +71,8 @@ std::vector<std::pair<std::string, std::string>> read_pairs(std::string text) {
     const std::string pair = text.substr(at, end - at);
     const size_t equals = pair.find('=');
     if (equals == std::string::npos || equals == 0) {
-      throw ValueError("optim_args is " + text + "; it must be NAME=VALUE, or several with commas between");
+      throw ValueError(
+          fmt::format("optim_args is {}; it must be NAME=VALUE, or several with commas between", text));
     }
     pairs.emplace_back(pair.substr(0, equals), pair.substr(equals + 1));
     at = end + 1;

@@ -42,7 +42,7 @@ std::string wrapped(const std::string& text, int columns) {
     out += rest.substr(0, space) + "\n";
     rest = indent + rest.substr(space + 1);
   }
-  return out + rest + "\n";
+  return fmt::format("{}{}\n", out, rest);
 }
 
 /// A matrix with a row and a column for each name, in parts that fit `columns`; `cell` gives the text.

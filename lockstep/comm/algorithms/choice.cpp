@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
@@ -43,7 +45,7 @@ AllReduceAlgorithm algorithm_named(const std::string& name) {
     if (name == known) return algorithm;
     list += std::string(list.empty() ? "" : ", ") + known;
   }
-  throw ValueError("there is no all-reduce algorithm \"" + name + "\"; choose one of " + list);
+  throw ValueError(fmt::format("there is no all-reduce algorithm \"{}\"; choose one of {}", name, list));
 }
 
 AllReduceAlgorithm of_environment() {

@@ -10,6 +10,8 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/sparse_all_reduce.h"
 #include "lockstep/comm/memory_overlap.h"
@@ -275,11 +277,12 @@ class GroupBackend : public c10d::Backend {
     try {
       group_.monitored_barrier({timeout});
     } catch (const TimeoutError& error) {
-      throw TimeoutError(missed(timeout, error.missing_ranks(), wait_all_ranks) + ": " + error.what(),
-                         error.missing_ranks());
+      throw TimeoutError(
+          fmt::format("{}: {}", missed(timeout, error.missing_ranks(), wait_all_ranks), error.what()),
+          error.missing_ranks());
     } catch (const PeerLostError& error) {
-      throw PeerLostError(missed(timeout, {error.rank()}, wait_all_ranks) + ": " + error.what(),
-                          error.rank());
+      throw PeerLostError(
+          fmt::format("{}: {}", missed(timeout, {error.rank()}, wait_all_ranks), error.what()), error.rank());
     }
   }
   /// The sequence number counts the collectives that were started here.
@@ -316,8 +319,8 @@ class GroupBackend : public c10d::Backend {
     if (timeout.count() == 0) return self + " timed out in monitoredBarrier after 0 ms";
     std::string ranks = std::to_string(missing.front());
     for (size_t i = 1; i < missing.size() && all; ++i) ranks += ", " + std::to_string(missing[i]);
-    return (all && missing.size() > 1 ? "Ranks " : "Rank ") + ranks + " failed to pass monitoredBarrier in " +
-           std::to_string(timeout.count()) + " ms";
+    return fmt::format("{}{} failed to pass monitoredBarrier in {} ms",
+                       all && missing.size() > 1 ? "Ranks " : "Rank ", ranks, timeout.count());
   }
   template <class Start>
   c10dWorkPtr collective(Title title, const Tensors& inputs, const Tensors& outputs, const Start& start) {

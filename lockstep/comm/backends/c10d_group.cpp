@@ -10,6 +10,8 @@
 #include <optional>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/blocked_sigpipe.h"
 #include "lockstep/comm/backends/spare_engines.h"
@@ -68,7 +70,7 @@ using TellWaiting = std::function<void()>;
   engine.has_failed = true;
   const std::string interruption = (*interrupted)();
   if (!interruption.empty()) throw StepFailedError(interruption);
-  const std::string text = what + " failed: " + first_line(error);
+  const std::string text = fmt::format("{} failed: {}", what, first_line(error));
   if (text.find("imed out") != std::string::npos || text.find("monitoredBarrier in") != std::string::npos) {
     throw TimeoutError(text);
   }
@@ -92,7 +94,7 @@ class C10dWorkAdapter : public Work {
         tell_waiting_(std::move(tell_waiting)),
         interruption_(engine_->interruption),
         work_(std::move(work)),
-        what_("[" + backend + "] " + what),
+        what_(fmt::format("[{}] {}", backend, what)),
         timeout_(timeout),
         is_receive_(what == "recv"),
         is_message_(is_receive_ || what == "send") {}
@@ -121,7 +123,7 @@ class C10dWorkAdapter : public Work {
       throw;
     } catch (const std::exception& error) {
       if (!is_message_ && timeout && *timeout < timeout_ && !work_->isCompleted()) {
-        throw TimeoutError(what_ + " has not ended within " + std::to_string(timeout->count()) + " ms");
+        throw TimeoutError(fmt::format("{} has not ended within {} ms", what_, timeout->count()));
       }
       fail(*engine_, interruption_, what_, error);
     }
@@ -205,9 +207,9 @@ class C10dGroup : public ProcessGroup::Impl {
     const at::NoGradGuard no_grad;  // Gloo takes it along to its thread, where it divides for AVG
     if (is_average_of_integers(collective)) return start_average_of_integers(collective);
     if (collective.is_message() && collective.root == rank()) {
-      throw ValueError(std::string(what) + ": the backend \"" + name_ +
-                       "\" has no messages to the rank itself (rank " + std::to_string(rank()) +
-                       "); copy the tensor");
+      throw ValueError(
+          fmt::format("{}: the backend \"{}\" has no messages to the rank itself (rank {}); copy the tensor",
+                      what, name_, rank()));
     }
     // A message may be written here and not in a thread of Gloo's.
     std::optional<BlockedSigpipe> blocked;
@@ -228,7 +230,7 @@ class C10dGroup : public ProcessGroup::Impl {
     } catch (const ValueError&) {
       throw;
     } catch (const std::exception& error) {
-      fail(*engine_, engine_->interruption, "[" + name_ + "] " + what, error);
+      fail(*engine_, engine_->interruption, fmt::format("[{}] {}", name_, what), error);
     }
   }
   void monitored_barrier(Timeout timeout) override {
@@ -239,7 +241,7 @@ class C10dGroup : public ProcessGroup::Impl {
       backend_->monitoredBarrier(options, /*waitAllRanks=*/true);
       ++engine_->ended_well;
     } catch (const std::exception& error) {
-      fail(*engine_, engine_->interruption, "[" + name_ + "] monitored_barrier", error);
+      fail(*engine_, engine_->interruption, fmt::format("[{}] monitored_barrier", name_), error);
     }
   }
   void progress() override {}  // these backends have threads of their own
@@ -315,9 +317,7 @@ class C10dGroup : public ProcessGroup::Impl {
   static std::string interruption_key(int renewals) {
     return "lockstep/interrupted/" + std::to_string(renewals);
   }
-  std::string waiting_key(int rank) const {
-    return "lockstep/waiting/" + std::to_string(renewals_) + "/" + std::to_string(rank);
-  }
+  std::string waiting_key(int rank) const { return fmt::format("lockstep/waiting/{}/{}", renewals_, rank); }
   void know_interruption() {
     const auto look = [store = store_, key = interruption_key(renewals_)]() -> std::string {
       try {
@@ -346,9 +346,7 @@ class C10dGroup : public ProcessGroup::Impl {
   }
   /// What spare engines each rank has. Blocks until all have said so.
   std::vector<std::string> all_spares() {
-    const auto key = [](int round, int of) {
-      return "lockstep/spares/" + std::to_string(round) + "/" + std::to_string(of);
-    };
+    const auto key = [](int round, int of) { return fmt::format("lockstep/spares/{}/{}", round, of); };
     const std::string own = spares_->list();
     store_->set(key(++rounds_, rank()), std::vector<uint8_t>(own.begin(), own.end()));
     // Who is here has read all of the round before the last.
@@ -358,7 +356,7 @@ class C10dGroup : public ProcessGroup::Impl {
     try {
       store_->wait(keys, timeout_);
     } catch (const std::exception& error) {
-      fail(*engine_, engine_->interruption, "[" + name_ + "] new_group", error);
+      fail(*engine_, engine_->interruption, fmt::format("[{}] new_group", name_), error);
     }
     for (const std::string& each : keys) {
       const std::vector<uint8_t> text = store_->get(each);

@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/forwarding_group.h"
 
@@ -40,7 +42,7 @@ class CheckedGroup : public ForwardingGroup {
  private:
   void check(const std::string& call, Timeout timeout) {
     if (!difference_.empty()) throw MismatchError(difference_);
-    std::string own = "collective " + std::to_string(++collectives_) + ": " + call;
+    std::string own = fmt::format("collective {}: {}", ++collectives_, call);
     own.resize(kFingerprintBytes - 1);
     own.push_back('\0');
     // The lockstep backend's deadlines name who is missing; Gloo's do so in this barrier alone.
@@ -57,9 +59,10 @@ class CheckedGroup : public ForwardingGroup {
     };
     for (size_t r = 1; r < outputs.size(); ++r) {
       if (theirs(r) == theirs(0)) continue;
-      difference_ =
-          "the ranks call different collectives (TORCH_DISTRIBUTED_DEBUG=DETAIL compares them): rank 0 " +
-          theirs(0) + "; rank " + std::to_string(r) + " " + theirs(r);
+      difference_ = fmt::format(
+          "the ranks call different collectives (TORCH_DISTRIBUTED_DEBUG=DETAIL compares them): "
+          "rank 0 {}; rank {} {}",
+          theirs(0), r, theirs(r));
       throw MismatchError(difference_);
     }
   }

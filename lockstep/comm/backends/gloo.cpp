@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/backends/blocked_sigpipe.h"
@@ -79,8 +81,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
     options->devices.push_back(device_of(host));
     return c10::make_intrusive<RenewableGloo>(store, rank, size, options);
   } catch (const std::exception& error) {
-    throw CommError("rank " + std::to_string(rank) + ": Gloo could not connect the " + std::to_string(size) +
-                    " ranks from " + host + ": " + error.what());
+    throw CommError(fmt::format("rank {}: Gloo could not connect the {} ranks from {}: {}", rank, size, host,
+                                error.what()));
   }
 }
 

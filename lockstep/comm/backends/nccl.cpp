@@ -2,6 +2,8 @@
 // hand.
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/c10d_group.h"
 
@@ -15,8 +17,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl(const c10::intrusive_ptr<c10d::Store
     return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw CommError("rank " + std::to_string(rank) +
-                    ": NCCL cannot be used: " + text.substr(0, text.find('\n')));
+    throw CommError(fmt::format("rank {}: NCCL cannot be used: {}", rank, text.substr(0, text.find('\n'))));
   }
 }
 

@@ -4,6 +4,8 @@
 #include <sstream>
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace lockstep::backends {
 
 void keep_for_ever(c10::intrusive_ptr<c10d::Backend> backend) {
@@ -31,7 +33,7 @@ std::string SpareEngines::list() const {
   const std::lock_guard lock(mutex_);
   std::string text;
   for (const auto& [number, engine] : engines_) {
-    text += std::to_string(number) + ":" + std::to_string(engine->begun) + " ";
+    text += fmt::format("{}:{} ", number, engine->begun.load());
   }
   return text;
 }
@@ -40,7 +42,7 @@ int SpareEngines::common(const std::vector<std::string>& lists) {
   std::istringstream own(lists.front());
   for (std::string item; own >> item;) {
     const bool is_everywhere = std::all_of(lists.begin(), lists.end(), [&](const std::string& list) {
-      return (" " + list).find(" " + item + " ") != std::string::npos;
+      return (" " + list).find(fmt::format(" {} ", item)) != std::string::npos;
     });
     if (is_everywhere) return std::stoi(item);
   }

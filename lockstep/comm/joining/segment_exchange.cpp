@@ -18,6 +18,8 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
@@ -45,7 +47,7 @@ class TimeoutRestored {
 };
 
 UniqueFd open_in_process(int pid, int fd) {
-  const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
+  const std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
   return UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
 }
 
@@ -59,16 +61,16 @@ std::string open_published(const std::string& place, const job::LaunchEnvironmen
   const std::string who = "rank " + std::to_string(launch.rank);
   fd = open_in_process(pid, remote_fd);
   if (!fd.valid()) {
-    return who + ": cannot open the shared segment of local rank 0 (descriptor " + std::to_string(remote_fd) +
-           " of process " + std::to_string(pid) + "): " + std::strerror(errno);
+    return fmt::format("{}: cannot open the shared segment of local rank 0 (descriptor {} of process {}): {}",
+                       who, remote_fd, pid, std::strerror(errno));
   }
   try {
     if (shm::Segment::map(fd.get()).header().nonce == nonce) return "";
   } catch (const Error&) {
     // Something else has that number there: another machine or container.
   }
-  return who + ": descriptor " + std::to_string(remote_fd) + " of process " + std::to_string(pid) +
-         " is not the segment of local rank 0";
+  return fmt::format("{}: descriptor {} of process {} is not the segment of local rank 0", who, remote_fd,
+                     pid);
 }
 
 /// Is it a job's of as many ranks, in which this one's place is free?
@@ -85,7 +87,7 @@ bool is_free_for(int fd, const job::LaunchEnvironment& launch) {
 /// The memory file `name` with a place for this rank, in any process of this user. A process of another user
 /// cannot be looked into, and is not to be: it could offer memory of its own.
 UniqueFd find_in_processes(const std::string& name, const job::LaunchEnvironment& launch) {
-  const std::string target = "/memfd:" + name + " (deleted)";
+  const std::string target = fmt::format("/memfd:{} (deleted)", name);
   // A process may end, and a descriptor be closed, while we look.
   std::error_code gone;
   for (fs::directory_iterator process("/proc", gone); process != fs::directory_iterator();
@@ -118,7 +120,7 @@ void check_verdict(const std::string& verdict) {
                                              : "local rank 0 left no verdict that can be read in the store");
 }
 
-std::string heard_key(const std::string& key, int rank) { return key + "/heard/" + std::to_string(rank); }
+std::string heard_key(const std::string& key, int rank) { return fmt::format("{}/heard/{}", key, rank); }
 
 /// Bad news may end the process that serves the store, so the first rank goes on when `ranks` have read them,
 /// or after a while: some may never come.
@@ -152,7 +154,7 @@ std::vector<int> ranks_from_1(int size) {
 UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& launch,
                           std::chrono::milliseconds timeout) {
   const std::string key = "lockstep/segment/" + std::to_string(launch.group_rank);
-  const auto opened_key = [&](int rank) { return key + "/opened/" + std::to_string(rank); };
+  const auto opened_key = [&](int rank) { return fmt::format("{}/opened/{}", key, rank); };
   const TimeoutRestored restored(store);
   store.setTimeout(timeout);
   if (launch.local_rank == 0) {
@@ -166,7 +168,7 @@ UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& laun
       wait_until_heard(store, key, ranks_from_1(launch.local_world_size));
       throw;
     }
-    store.set(key, std::to_string(::getpid()) + " " + std::to_string(fd.get()) + " " + std::to_string(nonce));
+    store.set(key, fmt::format("{} {} {}", ::getpid(), fd.get(), nonce));
     // The descriptor must stay open until every other rank has its own; and all learn whether all have.
     std::string verdict(kFine);
     std::vector<int> present;
@@ -180,8 +182,8 @@ UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& laun
         present.push_back(r);
         if (answer != kFine && verdict == kFine) verdict = std::string(kApart) + answer;
       } catch (const std::exception&) {
-        verdict = std::string(kLate) + "local rank " + std::to_string(r) + " has not called init() within " +
-                  std::to_string(timeout.count()) + " ms";
+        verdict =
+            fmt::format("{}local rank {} has not called init() within {} ms", kLate, r, timeout.count());
       }
     }
     store.set(key + "/verdict", verdict);
@@ -203,8 +205,8 @@ UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& laun
     }
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw CommError("rank " + std::to_string(launch.rank) +
-                    ": local rank 0 did not answer in the store: " + text.substr(0, text.find('\n')));
+    throw CommError(fmt::format("rank {}: local rank 0 did not answer in the store: {}", launch.rank,
+                                text.substr(0, text.find('\n'))));
   }
   if (verdict != kFine) say_heard(store, key, launch.local_rank);
   if (place.starts_with(kNone))
@@ -234,9 +236,8 @@ int exchange_area(c10d::Store& store, const shm::Segment& segment, int rank, int
     answer = to_text(store.get(kKey));
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw CommError(
-        "rank " + std::to_string(rank) +
-        ": rank 0 of the new group did not answer in the store: " + text.substr(0, text.find('\n')));
+    throw CommError(fmt::format("rank {}: rank 0 of the new group did not answer in the store: {}", rank,
+                                text.substr(0, text.find('\n'))));
   }
   if (answer.empty() || answer.find_first_not_of("0123456789") != std::string::npos) {
     say_heard(store, kKey, rank);
@@ -254,9 +255,10 @@ UniqueFd exchange_segment_locally(const job::LaunchEnvironment& launch, std::chr
     if (UniqueFd fd = find_in_processes(name, launch); fd.valid()) return fd;
     if (std::chrono::steady_clock::now() >= deadline) {
       throw TimeoutError(
-          "the first rank of this node has not called init() within " + std::to_string(timeout.count()) +
-          " ms; ranks that do not see each other's processes (other containers) need MASTER_ADDR "
-          "and MASTER_PORT, or the backend gloo");
+          fmt::format("the first rank of this node has not called init() within {} ms; ranks that do not see "
+                      "each other's processes (other containers) need MASTER_ADDR and MASTER_PORT, or the "
+                      "backend gloo",
+                      timeout.count()));
     }
     std::this_thread::sleep_for(pause);
   }
@@ -278,7 +280,7 @@ UniqueFd inherited_segment(int fd) {
       shm::Segment::map(fd);
       return UniqueFd(fd);
     } catch (const Error& error) {
-      why = std::string("is no use here (") + error.what() + ")";
+      why = fmt::format("is no use here ({})", error.what());
     }
   }
   int pid = ::getppid();
@@ -286,14 +288,15 @@ UniqueFd inherited_segment(int fd) {
     UniqueFd found = open_in_process(pid, fd);
     if (found.valid() && is_segment(found.get())) return found;
     // "pid (name) state parent ..."; the name may hold anything.
-    const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+    const std::string stat = read_file(fmt::format("/proc/{}/stat", pid));
     std::istringstream rest(stat.substr(stat.rfind(')') + 2));
     std::string state;
     rest >> state >> pid;
   }
-  throw Error(std::string(env::kSegmentFd) + "=" + std::to_string(fd) + " " + why +
-              ", nor is it the segment in any process above: did a wrapper between lockrun and this program "
-              "close it?");
+  throw Error(
+      fmt::format("{}={} {}, nor is it the segment in any process above: did a wrapper between lockrun "
+                  "and this program close it?",
+                  env::kSegmentFd, fd, why));
 }
 
 }  // namespace lockstep

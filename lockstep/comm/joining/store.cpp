@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <map>
 #include <string>
+
+#include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -25,7 +27,7 @@ std::map<std::string, StorePtr>& kept_stores() {
 
 StorePtr tcp_store(const std::string& host, int port, bool serve, int rank,
                    std::chrono::milliseconds timeout) {
-  const std::string address = host + ":" + std::to_string(port);
+  const std::string address = fmt::format("{}:{}", host, port);
   if (const auto kept = kept_stores().find(address); serve && kept != kept_stores().end()) {
     kept->second->setTimeout(timeout);
     return kept->second;
@@ -33,9 +35,9 @@ StorePtr tcp_store(const std::string& host, int port, bool serve, int rank,
   // c10d reports a refused connection in some fifty lines.
   const std::string why = serve ? "" : job::wait_for_listener(host, static_cast<uint16_t>(port), timeout);
   if (!why.empty()) {
-    throw CommError("rank " + std::to_string(rank) + ": no store at " + address +
-                    " (MASTER_ADDR:MASTER_PORT or the init_method) within " +
-                    std::to_string(timeout.count()) + " ms: " + why);
+    throw CommError(
+        fmt::format("rank {}: no store at {} (MASTER_ADDR:MASTER_PORT or the init_method) within {} ms: {}",
+                    rank, address, timeout.count(), why));
   }
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(port);
@@ -48,8 +50,8 @@ StorePtr tcp_store(const std::string& host, int port, bool serve, int rank,
     return store;
   } catch (const std::exception& error) {
     const std::string text = error.what();
-    throw CommError("rank " + std::to_string(rank) + ": no store at " + address +
-                    " (MASTER_ADDR:MASTER_PORT or the init_method): " + text.substr(0, text.find('\n')));
+    throw CommError(fmt::format("rank {}: no store at {} (MASTER_ADDR:MASTER_PORT or the init_method): {}",
+                                rank, address, text.substr(0, text.find('\n'))));
   }
 }
 
@@ -57,7 +59,7 @@ int whole_number(const std::string& url, const std::string& what, const std::str
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0) {
-    throw ValueError("init_method " + url + ": the " + what + " \"" + text + "\" is no number");
+    throw ValueError(fmt::format("init_method {}: the {} \"{}\" is no number", url, what, text));
   }
   return value;
 }
@@ -93,7 +95,7 @@ StoreAddress StoreAddress::parse(const std::string& url) {
     address.host = rest.substr(0, port);
     address.port = whole_number(url, "port", rest.substr(port + 1));
     if (address.port < 1 || address.port > 65535) {
-      throw ValueError("init_method " + url + ": a port is 1 to 65535");
+      throw ValueError(fmt::format("init_method {}: a port is 1 to 65535", url));
     }
   } else if (address.scheme == "file") {
     if (rest.empty() || rest[0] != '/') {
@@ -113,7 +115,7 @@ StoreAddress StoreAddress::parse(const std::string& url) {
     } else if (name == "world_size") {
       address.world_size = whole_number(url, name, value);
     } else {
-      throw ValueError("init_method " + url + ": \"" + name + "\" is neither rank nor world_size");
+      throw ValueError(fmt::format("init_method {}: \"{}\" is neither rank nor world_size", url, name));
     }
     at = end + 1;
   }
@@ -129,7 +131,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const StoreAddress& address, int rank
   if (!std::filesystem::is_directory(folder)) {
     throw ValueError("init_method file://" + address.path + ": there is no folder " + folder.string());
   }
-  StorePtr& store = kept_stores()[address.path + " " + std::to_string(world_size)];
+  StorePtr& store = kept_stores()[fmt::format("{} {}", address.path, world_size)];
   if (!store) store = c10::make_intrusive<c10d::FileStore>(address.path, world_size);
   store->setTimeout(timeout);
   return store;

@@ -8,6 +8,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace lockstep {
 namespace {
 
@@ -43,7 +45,7 @@ std::string root_of(const StorePtr& store) {
     root = prefixed->getUnderlyingStore();
   // Two objects may stand for one store: a process opens a TCPStore anew for each job.
   if (const auto* const tcp = dynamic_cast<const c10d::TCPStore*>(root.get())) {
-    return tcp->getHost() + ":" + std::to_string(tcp->getPort());
+    return fmt::format("{}:{}", tcp->getHost(), tcp->getPort());
   }
   if (const auto* const file = dynamic_cast<const c10d::FileStore*>(root.get())) return file->getPath();
   return std::to_string(reinterpret_cast<uintptr_t>(root.get()));
@@ -61,16 +63,16 @@ StorePtr part_for_group(const StorePtr& store, const std::vector<int>& members) 
   std::string path;
   StorePtr inner = store;
   while (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(inner.get())) {
-    path = Prefix::of(*prefixed) + "/" + path;
+    path = fmt::format("{}/{}", Prefix::of(*prefixed), path);
     inner = prefixed->getUnderlyingStore();
   }
   const std::string root = root_of(inner);
   const std::string job = std::to_string(earlier_jobs_at(root));
   // Groups of other members have counted on other ranks.
   std::string who;
-  for (const int rank : members) who += (who.empty() ? "" : ",") + std::to_string(rank);
-  const int earlier = groups_begun()[root + " " + job + " " + path + " " + who]++;
-  return with_prefix("of/" + who + "/" + job + "." + std::to_string(earlier), store);
+  for (const int rank : members) who += fmt::format("{}{}", who.empty() ? "" : ",", rank);
+  const int earlier = groups_begun()[fmt::format("{} {} {} {}", root, job, path, who)]++;
+  return with_prefix(fmt::format("of/{}/{}.{}", who, job, earlier), store);
 }
 
 }  // namespace lockstep

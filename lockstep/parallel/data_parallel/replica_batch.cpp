@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel/replica_gradients.h"
 #include "lockstep/parallel/data_parallel/scatter_gather.h"
@@ -30,9 +32,10 @@ at::Tensor mean_loss(const Shards& shards, const std::vector<at::Tensor>& losses
   std::vector<at::Tensor> parts;
   for (size_t r = 0; r < losses.size(); ++r) {
     if (losses[r].numel() != 1) {
-      throw ValueError("DataParallel: a replica's loss must be one number, and replica " + std::to_string(r) +
-                       " returned " + std::to_string(losses[r].numel()) +
-                       "; let forward return the mean over its samples");
+      throw ValueError(
+          fmt::format("DataParallel: a replica's loss must be one number, and replica {} returned {}; let "
+                      "forward return the mean over its samples",
+                      r, losses[r].numel()));
     }
     parts.push_back(times_weight(losses[r].reshape({}), find_weight(shards, r)));
   }

@@ -15,6 +15,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/data_parallel/random_stream.h"
 #include "lockstep/parallel/sync_batch_norm.h"
@@ -34,8 +36,10 @@ void check_same(const char* what, const Dict& mine, const Dict& theirs) {
     const std::string a = i < mine.size() ? in_words(mine[i].key(), mine[i].value()) : "none";
     const std::string b = i < theirs.size() ? in_words(theirs[i].key(), theirs[i].value()) : "none";
     if (a != b) {
-      throw ValueError("DataParallel: the replicas differ: replica 0 has " + std::string(what) + " " + a +
-                       ", another has " + b + "; a factory must make the same module each time");
+      throw ValueError(
+          fmt::format("DataParallel: the replicas differ: replica 0 has {} {}, another has {}; a factory "
+                      "must make the same module each time",
+                      what, a, b));
     }
   }
 }
@@ -109,10 +113,9 @@ std::shared_ptr<torch::nn::Module> clone_module(const torch::nn::Module& module)
     return module.clone();
   } catch (const c10::Error& error) {
     throw ValueError(
-        "DataParallel: " + module.name() +
-        " cannot be cloned: derive it from torch::nn::Cloneable, or give DataParallel a factory, a "
-        "function that makes the module (" +
-        std::string(error.what_without_backtrace()) + ")");
+        fmt::format("DataParallel: {} cannot be cloned: derive it from torch::nn::Cloneable, or give "
+                    "DataParallel a factory, a function that makes the module ({})",
+                    module.name(), error.what_without_backtrace()));
   }
 }
 

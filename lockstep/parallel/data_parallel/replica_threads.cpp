@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace lockstep {
 namespace {
 
@@ -97,9 +99,9 @@ void ReplicaThreads::run(int count, const char* what, const std::function<void(i
   }
   for (size_t i = 0; i < errors.size(); ++i) {
     if (!errors[i]) continue;
-    throw ReplicaError("DataParallel: replica " + std::to_string(i) + " of " + std::to_string(size()) +
-                           " in " + what + ": " + words_of(errors[i]),
-                       static_cast<int>(i), errors[i]);
+    throw ReplicaError(
+        fmt::format("DataParallel: replica {} of {} in {}: {}", i, size(), what, words_of(errors[i])),
+        static_cast<int>(i), errors[i]);
   }
 }
 

@@ -5,13 +5,14 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
 
 std::vector<int64_t> chunk_sizes(int64_t rows, int replicas) {
-  if (replicas < 1)
-    throw ValueError("scatter: " + std::to_string(replicas) + " replicas; at least 1 is needed");
+  if (replicas < 1) throw ValueError(fmt::format("scatter: {} replicas; at least 1 is needed", replicas));
   const int64_t each = std::max<int64_t>((rows + replicas - 1) / replicas, 1);
   std::vector<int64_t> sizes;
   for (int64_t begin = 0; begin < rows; begin += each) sizes.push_back(std::min(each, rows - begin));
@@ -29,13 +30,15 @@ int64_t batch_rows(const FoundTensors& found, int64_t dim) {
     if (!tensor.defined() || tensor.dim() == 0) continue;
     const std::string& path = found.paths[t];
     if (dim < 0 || dim >= tensor.dim()) {
-      throw ValueError("scatter: " + path + " has " + std::to_string(tensor.dim()) +
-                       " dimensions, so it cannot be divided along dimension " + std::to_string(dim));
+      throw ValueError(
+          fmt::format("scatter: {} has {} dimensions, so it cannot be divided along dimension {}", path,
+                      tensor.dim(), dim));
     }
     if (first != nullptr && tensor.size(dim) != rows) {
-      throw ValueError("scatter: " + path + " has size " + std::to_string(tensor.size(dim)) +
-                       " along dimension " + std::to_string(dim) + " and " + *first + " has " +
-                       std::to_string(rows) + "; the tensors of one batch have as many samples");
+      throw ValueError(
+          fmt::format("scatter: {} has size {} along dimension {} and {} has {}; the tensors of one batch "
+                      "have as many samples",
+                      path, tensor.size(dim), dim, *first, rows));
     }
     rows = tensor.size(dim);
     first = &path;
@@ -67,19 +70,20 @@ void check_alike(const std::vector<FoundTensors>& outputs) {
       const auto [mine, theirs] =
           std::mismatch(first.paths.begin(), first.paths.end(), other.paths.begin(), other.paths.end());
       const auto in_words = [](const auto& at, const auto& end) { return at == end ? "nothing more" : *at; };
-      throw ValueError(who + " returned " + in_words(theirs, other.paths.end()) +
-                       " where replica 0 returned " + in_words(mine, first.paths.end()) +
-                       "; all must return the same tensors");
+      throw ValueError(
+          fmt::format("{} returned {} where replica 0 returned {}; all must return the same tensors", who,
+                      in_words(theirs, other.paths.end()), in_words(mine, first.paths.end())));
     }
     for (size_t t = 0; t < first.tensors.size(); ++t) {
       const at::Tensor &a = first.tensors[t], &b = other.tensors[t];
       if (a.defined() != b.defined()) {
-        throw ValueError(who + " and replica 0 differ in whether " + first.paths[t] + " is defined");
+        throw ValueError(
+            fmt::format("{} and replica 0 differ in whether {} is defined", who, first.paths[t]));
       }
       if (a.defined() && (a.scalar_type() != b.scalar_type() || a.dim() != b.dim())) {
-        throw ValueError(who + " returned a " + c10::toString(b.scalar_type()) + " of " +
-                         std::to_string(b.dim()) + " dimensions as " + first.paths[t] + ", replica 0 a " +
-                         c10::toString(a.scalar_type()) + " of " + std::to_string(a.dim()));
+        throw ValueError(fmt::format("{} returned a {} of {} dimensions as {}, replica 0 a {} of {}", who,
+                                     c10::toString(b.scalar_type()), b.dim(), first.paths[t],
+                                     c10::toString(a.scalar_type()), a.dim()));
       }
     }
   }

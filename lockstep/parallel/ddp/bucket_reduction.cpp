@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/timeline/timeline.h"
 #include "lockstep/timeline/totals.h"
@@ -148,9 +150,10 @@ void BucketReduction::take_result(const GradientBuckets::Bucket& bucket, size_t 
                                   const at::Tensor& value) {
   const int64_t count = bucket.flat.numel();
   if (!value.defined() || value.numel() != count) {
-    throw Error("DistributedDataParallel: the communication hook's result for bucket " +
-                std::to_string(number) + " has " + std::to_string(value.defined() ? value.numel() : 0) +
-                " elements; the bucket's gradients have " + std::to_string(count));
+    throw Error(
+        fmt::format("DistributedDataParallel: the communication hook's result for bucket {} has {} "
+                    "elements; the bucket's gradients have {}",
+                    number, value.defined() ? value.numel() : 0, count));
   }
   if (value.const_data_ptr() != bucket.flat.const_data_ptr()) bucket.flat.copy_(value.reshape({-1}));
 }

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/comm/step_members.h"
 #include "lockstep/parallel/ddp/bucket_plan.h"
 #include "lockstep/parallel/ddp/module_check.h"
@@ -122,7 +124,7 @@ void BufferSync::find_difference(int source) {
   difference_.clear();
   if (!places_.empty() || own_ == agreed_) return;
   const auto [mine, theirs] = first_difference(own_, agreed_);
-  difference_ = "the module has " + mine + ", and rank " + std::to_string(source) + " has " + theirs;
+  difference_ = fmt::format("the module has {}, and rank {} has {}", mine, source, theirs);
 }
 
 }  // namespace lockstep

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::detail {
@@ -19,18 +21,22 @@ std::optional<at::Device> check_devices(const std::vector<NamedTensor>& paramete
     const NamedTensor& first = parameters.front();
     const at::Device device = parameter.tensor.device();
     if (device.type() != first.tensor.device().type()) {
-      refuse("the parameters must be on one type of device, but " + first.name + " is on " +
-             first.tensor.device().str() + " and " + parameter.name + " on " + device.str());
+      refuse(fmt::format("the parameters must be on one type of device, but {} is on {} and {} on {}",
+                         first.name, first.tensor.device().str(), parameter.name, device.str()));
     }
     if (!device.is_cpu() && backend == "lockstep") {
-      refuse("parameter " + parameter.name + " is on " + device.str() +
-             ", but the lockstep backend averages in main memory; use init({.backend = \"nccl\"}), or gloo");
+      refuse(
+          fmt::format("parameter {} is on {}, but the lockstep backend averages in main memory; use "
+                      "init({{.backend = \"nccl\"}}), or gloo",
+                      parameter.name, device.str()));
     }
     is_one_device = is_one_device && device == first.tensor.device();
   }
   if (options.device_ids.size() > 1) {
-    refuse("device_ids may name one device at most, not " + std::to_string(options.device_ids.size()) +
-           ": a process drives one copy of the module");
+    refuse(
+        fmt::format("device_ids may name one device at most, not {}: a process drives one copy of the "
+                    "module",
+                    options.device_ids.size()));
   }
   if (options.device_ids.empty() && !options.output_device) return std::nullopt;
   const at::Device device = parameters.empty() ? at::Device(at::kCPU) : parameters.front().tensor.device();
@@ -42,12 +48,11 @@ std::optional<at::Device> check_devices(const std::vector<NamedTensor>& paramete
   }
   const int index = options.device_ids.front();
   if (device.index() != index) {
-    refuse("device_ids names device " + std::to_string(index) + ", but the parameters are on " +
-           device.str());
+    refuse(fmt::format("device_ids names device {}, but the parameters are on {}", index, device.str()));
   }
   if (options.output_device && *options.output_device != index) {
-    refuse("output_device is " + std::to_string(*options.output_device) +
-           ", but outputs stay on the module's device, " + std::to_string(index));
+    refuse(fmt::format("output_device is {}, but outputs stay on the module's device, {}",
+                       *options.output_device, index));
   }
   return device;
 }

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -130,7 +132,7 @@ std::string MissingGradients::describe_changes() const {
     for (size_t other = r; other < all.size(); ++other) {
       if (all[other] == all[r]) ranks.push_back(static_cast<int>(other));
     }
-    text += (text.empty() ? "on rank " : "; on rank ") + describe_ranks(ranks) + " " + all[r];
+    text += fmt::format("{}{} {}", text.empty() ? "on rank " : "; on rank ", describe_ranks(ranks), all[r]);
   }
   return text;
 }
@@ -147,8 +149,9 @@ bool MissingGradients::settle(GradientBuckets& buckets, Pass& pass, const OldGra
       for (const GradientBuckets::Parameter& parameter : buckets.parameters())
         names.push_back(parameter.name);
       throw Error(
-          "DistributedDataParallel: no gradient for " + describe_missing(verdict, names) +
-          ": these parameters took no part in the loss. Set find_unused_parameters if that is intended");
+          fmt::format("DistributedDataParallel: no gradient for {}: these parameters took no part in the "
+                      "loss. Set find_unused_parameters if that is intended",
+                      describe_missing(verdict, names)));
     }
     case PassVerdict::Outcome::untouched:
       return false;
@@ -157,20 +160,20 @@ bool MissingGradients::settle(GradientBuckets& buckets, Pass& pass, const OldGra
       buckets.drop_gradients();
       if (pass.role == Role::joined) return false;
       throw Error(
-          "DistributedDataParallel: the module is no longer what was wrapped: " + changes +
-          ". So this step's gradients could not be averaged and are zero on all ranks. Change a module before "
-          "wrapping it, or wrap it again, on all ranks");
+          fmt::format("DistributedDataParallel: the module is no longer what was wrapped: {}. So this step's "
+                      "gradients could not be averaged and are zero on all ranks. Change a module before "
+                      "wrapping it, or wrap it again, on all ranks",
+                      changes));
     }
     case PassVerdict::Outcome::failed:
       pass.has_failed = true;
       buckets.drop_gradients();
       if (pass.role == Role::joined || pass.has_been_cut()) return false;
-      throw Error(
-          "DistributedDataParallel: the forward or backward pass of rank " +
-          describe_ranks(verdict.failed_ranks) +
-          " ended in an exception, so this step's gradients could not be averaged and are zero on all "
-          "ranks" +
-          (changes_.empty() ? "" : ". Besides, the module here is no longer what was wrapped: " + changes_));
+      throw Error(fmt::format(
+          "DistributedDataParallel: the forward or backward pass of rank {} ended in an "
+          "exception, so this step's gradients could not be averaged and are zero on all ranks{}",
+          describe_ranks(verdict.failed_ranks),
+          changes_.empty() ? "" : ". Besides, the module here is no longer what was wrapped: " + changes_));
   }
   return false;
 }

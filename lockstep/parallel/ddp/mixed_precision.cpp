@@ -11,6 +11,8 @@
 #include <mutex>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/autograd_node.h"
 
@@ -144,10 +146,10 @@ void LowPrecision::leave() {
 void LowPrecision::begin_forward() {
   if (!written_.empty()) {
     throw Error(
-        "DistributedDataParallel: parameter " + std::exchange(written_, {}) +
-        " was written inside a backward pass with mixed_precision, when it held a " + c10::toString(dtype_) +
-        " copy of its values: the change is lost. Write weights, and call an optimizer's step(), once "
-        "backward() has returned");
+        fmt::format("DistributedDataParallel: parameter {} was written inside a backward pass with "
+                    "mixed_precision, when it held a {} copy of its values: the change is lost. Write "
+                    "weights, and call an optimizer's step(), once backward() has returned",
+                    std::exchange(written_, {}), c10::toString(dtype_)));
   }
   if (is_low_) return;
   const at::NoGradGuard no_grad;
@@ -201,10 +203,10 @@ void verify_full_precision(const char* who, const std::vector<at::Tensor>& tenso
   if (!is_any_in_low_precision()) return;
   for (const at::Tensor& tensor : tensors) {
     if (!LowNow::of_process().has(tensor)) continue;
-    throw Error(std::string(who) +
-                ": called inside a forward or backward pass with mixed_precision, in which parameters hold " +
-                c10::toString(tensor.scalar_type()) +
-                " copies of their values; call it once backward() has returned");
+    throw Error(
+        fmt::format("{}: called inside a forward or backward pass with mixed_precision, in which "
+                    "parameters hold {} copies of their values; call it once backward() has returned",
+                    who, c10::toString(tensor.scalar_type())));
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <sstream>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/comm/memory_overlap.h"
 
@@ -39,9 +41,10 @@ std::string describe_buffer(const std::string& name, const at::Tensor& buffer) {
 
 void verify_writable(const std::string& who, const std::string& what, const at::Tensor& tensor) {
   if (!overlaps_itself(tensor)) return;
-  throw ValueError(who + ": " + what + " has " + describe_layout(tensor) +
-                   ", so that some of its elements are one place in memory (as after expand()), and cannot "
-                   "be written; register its clone() instead");
+  throw ValueError(
+      fmt::format("{}: {} has {}, so that some of its elements are one place in memory (as after "
+                  "expand()), and cannot be written; register its clone() instead",
+                  who, what, describe_layout(tensor)));
 }
 
 std::pair<std::string, std::string> first_difference(const std::string& one, const std::string& other) {
@@ -61,8 +64,8 @@ void verify_same_on_all_ranks(const ProcessGroup& group, const std::string& who,
   for (size_t r = 1; r < all.size(); ++r) {
     if (all[r] == all[0]) continue;
     const auto [expected, found] = first_difference(all[0], all[r]);
-    throw Error(who + ": the ranks' modules or options differ: rank 0 has " + expected + ", rank " +
-                std::to_string(r) + " has " + found);
+    throw Error(fmt::format("{}: the ranks' modules or options differ: rank 0 has {}, rank {} has {}", who,
+                            expected, r, found));
   }
 }
 

@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/comm/memory_overlap.h"
 #include "lockstep/parallel/ddp/module_check.h"
@@ -13,8 +15,10 @@ namespace lockstep::detail {
 void check_ignored_names(const torch::nn::Module& module, const DistributedDataParallelOptions& options) {
   for (const std::string& name : options.parameters_and_buffers_to_ignore) {
     if (module.named_parameters().contains(name) || module.named_buffers().contains(name)) continue;
-    throw ValueError("DistributedDataParallel: parameters_and_buffers_to_ignore names \"" + name +
-                     "\", but the module has no parameter or buffer of that name");
+    throw ValueError(
+        fmt::format("DistributedDataParallel: parameters_and_buffers_to_ignore names \"{}\", but the "
+                    "module has no parameter or buffer of that name",
+                    name));
   }
 }
 
@@ -76,11 +80,12 @@ std::string describe_additions(const ModuleTensors& wrapped, const ModuleTensors
   names.resize(names.size() - more);
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  if (more > 0) text += " and " + std::to_string(more) + " more";
+  if (more > 0) text += fmt::format(" and {} more", more);
   if (!text.empty()) text += names.size() > 1 ? " were registered since" : " was registered since";
   for (const auto& [what, tensor] : now.written) {
     if (!what.starts_with("buffer ") || !overlaps_itself(tensor)) continue;
-    text += (text.empty() ? "" : ", ") + what + " has elements that share memory, and cannot be written";
+    text += fmt::format("{}{} has elements that share memory, and cannot be written",
+                        text.empty() ? "" : ", ", what);
   }
   return text;
 }

@@ -1,5 +1,7 @@
 #include "lockstep/parallel/ddp/pass_report.h"
 
+#include <fmt/format.h>
+
 namespace lockstep {
 
 PassVerdict decide(const std::vector<std::string_view>& reports, bool allows_missing) {
@@ -37,7 +39,7 @@ PassVerdict decide(const std::vector<std::string_view>& reports, bool allows_mis
 
 std::string describe_ranks(const std::vector<int>& ranks) {
   std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  for (const int rank : ranks) text += fmt::format("{}{}", text.empty() ? "" : ", ", rank);
   return text;
 }
 
@@ -47,10 +49,10 @@ std::string describe_missing(const PassVerdict& verdict, const std::vector<std::
   size_t count = 0;
   for (size_t p = 0; p < names.size(); ++p) {
     if (verdict.lacking_ranks[p].empty() || ++count > kMostNames) continue;
-    text +=
-        (text.empty() ? "" : "; ") + names[p] + " (rank " + describe_ranks(verdict.lacking_ranks[p]) + ")";
+    text += fmt::format("{}{} (rank {})", text.empty() ? "" : "; ", names[p],
+                        describe_ranks(verdict.lacking_ranks[p]));
   }
-  if (count > kMostNames) text += "; and " + std::to_string(count - kMostNames) + " more";
+  if (count > kMostNames) text += fmt::format("; and {} more", count - kMostNames);
   return text;
 }
 

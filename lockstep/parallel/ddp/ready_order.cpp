@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -70,8 +72,10 @@ void ReadyOrder::load(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const auto found = places.find(name);
     if (found == places.end()) {
-      throw ValueError("DistributedDataParallel: the loaded state names parameter " + name +
-                       ", which this module does not have");
+      throw ValueError(
+          fmt::format("DistributedDataParallel: the loaded state names parameter {}, which this module does "
+                      "not have",
+                      name));
     }
     order.push_back(found->second);
   }

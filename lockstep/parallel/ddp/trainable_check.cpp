@@ -4,6 +4,8 @@
 #include <sstream>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/ddp/module_check.h"
 
@@ -30,8 +32,8 @@ std::string describe_changed_kinds(const GradientBuckets& buckets) {
     if (!parameter.view.defined()) continue;
     const at::Tensor &now = parameter.tensor, &then = parameter.kind;
     if (now.scalar_type() == then.scalar_type() && now.sizes() == then.sizes()) continue;
-    text += (text.empty() ? "parameter " : ", parameter ") + parameter.name + " is " + describe_kind(now) +
-            " now but was " + describe_kind(then);
+    text += fmt::format("{}{} is {} now but was {}", text.empty() ? "parameter " : ", parameter ",
+                        parameter.name, describe_kind(now), describe_kind(then));
     now.mutable_grad().reset();
   }
   return text;
@@ -51,9 +53,10 @@ void verify_trainable(const ProcessGroup& group, const GradientBuckets& buckets)
     verify_same_on_all_ranks(group, "DistributedDataParallel", text);
   } catch (const MismatchError& error) {
     // The others are elsewhere: for them nothing has changed.
-    throw MismatchError("DistributedDataParallel: requires_grad of " + changed + " changed on rank " +
-                        std::to_string(group.rank()) +
-                        " and not on all ranks before the same forward, as it must: " + error.what());
+    throw MismatchError(
+        fmt::format("DistributedDataParallel: requires_grad of {} changed on rank {} and not on all ranks "
+                    "before the same forward, as it must: {}",
+                    changed, group.rank(), error.what()));
   }
 }
 

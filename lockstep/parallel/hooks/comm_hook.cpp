@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -56,8 +58,9 @@ std::vector<at::Tensor> GradBucket::gradients() const {
 void GradBucket::set_buffer(at::Tensor buffer) {
   if (!buffer.defined() || buffer.dim() != 1 || buffer.numel() != buffer_.numel() ||
       !buffer.is_contiguous()) {
-    throw ValueError("GradBucket::set_buffer: bucket " + std::to_string(index_) +
-                     " needs a contiguous 1-d tensor of " + std::to_string(buffer_.numel()) + " elements");
+    throw ValueError(
+        fmt::format("GradBucket::set_buffer: bucket {} needs a contiguous 1-d tensor of {} elements", index_,
+                    buffer_.numel()));
   }
   buffer_ = std::move(buffer);
 }

@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/hooks/debugging_hooks.h"
 #include "lockstep/parallel/hooks/default_hooks.h"
@@ -43,7 +45,7 @@ DDPCommHookType ddp_comm_hook_type(const std::string& name) {
     if (name == kHookNames[i][0]) return static_cast<DDPCommHookType>(i);
     all += (all.empty() ? "" : ", ") + std::string(kHookNames[i][0]);
   }
-  throw ValueError("there is no communication hook \"" + name + "\"; choose one of " + all);
+  throw ValueError(fmt::format("there is no communication hook \"{}\"; choose one of {}", name, all));
 }
 
 const char* ddp_comm_hook_function(DDPCommHookType type) { return kHookNames[static_cast<size_t>(type)][1]; }

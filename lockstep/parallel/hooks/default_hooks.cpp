@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -41,8 +43,8 @@ Future bf16_compress_hook(const std::optional<ProcessGroup>& group, GradBucket& 
 
 void detail::check_real(const char* hook, const GradBucket& bucket) {
   if (!bucket.buffer().is_complex()) return;
-  throw ValueError(std::string(hook) + " takes real gradients; bucket " + std::to_string(bucket.index()) +
-                   " holds complex ones: use allreduce_hook");
+  throw ValueError(fmt::format("{} takes real gradients; bucket {} holds complex ones: use allreduce_hook",
+                               hook, bucket.index()));
 }
 
 Future detail::compress_around(at::ScalarType dtype, GradBucket& bucket,

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/hooks/default_hooks.h"
 
@@ -53,8 +55,8 @@ Future adasum_hook(const std::optional<ProcessGroup>& given, GradBucket& bucket)
   detail::check_real("adasum_hook", bucket);
   const ProcessGroup group = hook_group(given, bucket);
   if ((group.size() & (group.size() - 1)) != 0) {
-    throw ValueError("adasum_hook: the number of ranks must be a power of two, not " +
-                     std::to_string(group.size()));
+    throw ValueError(
+        fmt::format("adasum_hook: the number of ranks must be a power of two, not {}", group.size()));
   }
   Places places;
   for (const at::Tensor& gradient : bucket.gradients()) {
@@ -66,8 +68,8 @@ Future adasum_hook(const std::optional<ProcessGroup>& given, GradBucket& bucket)
 Future predivide_hook(const PredivideState& state, GradBucket& bucket) {
   const double factor = state.gradient_predivide_factor;
   if (!(factor > 0)) {
-    throw ValueError("predivide_hook: gradient_predivide_factor must be greater than 0, not " +
-                     std::to_string(factor));
+    throw ValueError(
+        fmt::format("predivide_hook: gradient_predivide_factor must be greater than 0, not {}", factor));
   }
   const ProcessGroup group = hook_group(state.process_group, bucket);
   const at::Tensor buffer = bucket.buffer().div_(factor);

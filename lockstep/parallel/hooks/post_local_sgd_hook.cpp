@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/log.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/parallel/hooks/default_hooks.h"
@@ -24,7 +26,7 @@ PostLocalSGDState::PostLocalSGDState(std::optional<ProcessGroup> group, std::opt
 Future post_localSGD_hook(const std::shared_ptr<PostLocalSGDState>& state, GradBucket& bucket) {
   if (state->iter < state->start_localSGD_iter) {
     if (bucket.is_last() && ++state->iter == state->start_localSGD_iter) {
-      log::info("local SGD starts after " + std::to_string(state->iter) + " iterations");
+      log::info(fmt::format("local SGD starts after {} iterations", int64_t{state->iter}));
     }
     return allreduce_hook(state->process_group, bucket);
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/parallel/hooks/power_sgd_hook.h"
@@ -27,8 +29,8 @@ void visit_options(Options& options, const Visit& visit) {
 const at::Tensor& entry(const PowerSGDState::StateDict& state, const std::string& name) {
   const auto it = state.find(name);
   if (it == state.end()) {
-    throw ValueError("PowerSGDState: the saved state has no \"" + name +
-                     "\"; give what state_dict() returned");
+    throw ValueError(
+        fmt::format("PowerSGDState: the saved state has no \"{}\"; give what state_dict() returned", name));
   }
   return it->second;
 }
@@ -39,13 +41,13 @@ PowerSGDState::PowerSGDState(std::optional<ProcessGroup> group, PowerSGDOptions 
     : PowerSGDValues(std::move(group), given) {
   if ((options.use_error_feedback || options.warm_start) && options.start_powerSGD_iter <= 1) {
     throw ValueError(
-        "PowerSGDState: start_powerSGD_iter must be greater than 1 with use_error_feedback or warm_start, "
-        "not " +
-        std::to_string(options.start_powerSGD_iter) + ": buckets change after the first pass");
+        fmt::format("PowerSGDState: start_powerSGD_iter must be greater than 1 with use_error_feedback or "
+                    "warm_start, not {}: buckets change after the first pass",
+                    options.start_powerSGD_iter));
   }
   if (options.matrix_approximation_rank < 1) {
-    throw ValueError("PowerSGDState: matrix_approximation_rank must be at least 1, not " +
-                     std::to_string(options.matrix_approximation_rank));
+    throw ValueError(fmt::format("PowerSGDState: matrix_approximation_rank must be at least 1, not {}",
+                                 options.matrix_approximation_rank));
   }
 }
 
@@ -98,16 +100,15 @@ std::string detail::joined_names(const GradBucket& bucket) {
 void PowerSGDState::increase_iter(const GradBucket& bucket) {
   if (!bucket.is_last()) return;
   if (++iter == options.start_powerSGD_iter) {
-    log::info("PowerSGD starts after " + std::to_string(iter) + " iterations");
+    log::info(fmt::format("PowerSGD starts after {} iterations", int64_t{iter}));
   }
 }
 
 void PowerSGDState::report(const GradBucket& bucket) {
   if (!bucket.is_last() || iter < next_stats_report_) return;
   const CompressionStats stats = compression_stats();
-  log::info("PowerSGD: iteration " + std::to_string(iter) + ", " +
-            std::to_string(stats.numel_before_compression) + " elements compressed to " +
-            std::to_string(stats.numel_after_compression) + ", rate " + std::to_string(stats.compress_rate));
+  log::info(fmt::format("PowerSGD: iteration {}, {} elements compressed to {}, rate {:f}", int64_t{iter},
+                        stats.numel_before_compression, stats.numel_after_compression, stats.compress_rate));
   next_stats_report_ = iter + std::max<int64_t>(1, options.compression_stats_logging_frequency);
 }
 

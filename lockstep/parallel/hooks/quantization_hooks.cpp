@@ -9,6 +9,8 @@
 #include <limits>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/hooks/default_hooks.h"
 
@@ -71,8 +73,8 @@ Future quantization_perchannel_hook(const std::optional<ProcessGroup>& group, Gr
 Future quantize_per_channel(const std::optional<ProcessGroup>& group, GradBucket& bucket,
                             int64_t bucket_size) {
   if (bucket_size < 1) {
-    throw ValueError("quantize_per_channel: bucket_size must be at least 1, not " +
-                     std::to_string(bucket_size));
+    throw ValueError(
+        fmt::format("quantize_per_channel: bucket_size must be at least 1, not {}", bucket_size));
   }
   return quantize("quantization_perchannel_hook", hook_group(group, bucket), bucket, bucket_size);
 }

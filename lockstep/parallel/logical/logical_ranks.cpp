@@ -52,10 +52,12 @@ void check_has_order(const torch::nn::Module& module, const DistributedDataParal
     const at::Tensor& parameter = item.value();
     if (!parameter.requires_grad()) continue;
     if (!parameter.is_cpu())
-      refuse("parameter " + item.key() + " is on a GPU, whose sums have no fixed order");
+      refuse(fmt::format("parameter {} is on a GPU, whose sums have no fixed order", item.key()));
     if (parameter.scalar_type() != at::kFloat && parameter.scalar_type() != at::kDouble) {
-      refuse("parameter " + item.key() + " is " + c10::toString(parameter.scalar_type()) +
-             ", whose gradients would be rounded between the sums; it must be float32 or float64");
+      refuse(
+          fmt::format("parameter {} is {}, whose gradients would be rounded between the sums; it must be "
+                      "float32 or float64",
+                      item.key(), c10::toString(parameter.scalar_type())));
     }
   }
   if (!detail::find_sparse_parameters(module).empty()) {

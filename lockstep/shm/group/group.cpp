@@ -5,6 +5,8 @@
 #include <thread>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/shm/flight_recorder.h"
 #include "lockstep/shm/paths/paths.h"
@@ -24,7 +26,7 @@ class Group::AwaitedOperation final : public Awaited {
   std::string describe() const override {
     const Sequence before = operations().is_posted(sequence_) ? 0 : queued_behind();
     if (before == 0) return describe(sequence_);
-    return describe(sequence_) + ", which is queued behind " + describe(before) + ",";
+    return fmt::format("{}, which is queued behind {},", describe(sequence_), describe(before));
   }
   uint64_t sequence() const override { return sequence_; }
 
@@ -328,10 +330,10 @@ void Group::refuse_without_own_send(PointToPoint::Request& request) {
   const size_t known_threads = engine_.has_progress_thread() ? 2 : 1;
   if (!messages_.lacks_own_send(request) || count_threads() != known_threads) return;
   messages_.give_up(request);
-  throw ValueError("recv from this rank itself (rank " + std::to_string(rank()) + ", tag " +
-                   std::to_string(request.tag) +
-                   "): it has sent itself no such message, so the wait would not end; start the isend before "
-                   "you wait for the receive");
+  throw ValueError(
+      fmt::format("recv from this rank itself (rank {}, tag {}): it has sent itself no such message, so "
+                  "the wait would not end; start the isend before you wait for the receive",
+                  rank(), request.tag));
 }
 
 bool Group::look(Sequence sequence, std::chrono::milliseconds waited, std::chrono::milliseconds timeout) {
@@ -546,15 +548,17 @@ void Group::compare(const Operation& operation) {
     if (same(board_.post_of(operation.sequence, m).what, operation.what)) continue;
     // Every rank tells the same story, whichever it is: rank 0's call beside the first that differs from it.
     const auto call = [&](int member) {
-      return "rank " + std::to_string(member) + " called " +
-             describe(board_.post_of(operation.sequence, member).what, operation.sequence);
+      return fmt::format("rank {} called {}", member,
+                         describe(board_.post_of(operation.sequence, member).what, operation.sequence));
     };
     int other = 1;
     while (same(board_.post_of(operation.sequence, other).what, board_.post_of(operation.sequence, 0).what))
       ++other;
-    members_->fail(FailureKind::mismatch,
-                   "the ranks called different operations: " + call(0) + ", " + call(other) +
-                       "; every rank of a group must call the same ones in the same order");
+    members_->fail(
+        FailureKind::mismatch,
+        fmt::format("the ranks called different operations: {}, {}; every rank of a group must call the "
+                    "same ones in the same order",
+                    call(0), call(other)));
   }
 }
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep::shm {
@@ -262,10 +264,9 @@ bool PointToPoint::find_message(Request& request, int source) {
 template <class Message>
 void PointToPoint::match(Request& request, int source, const Message& message) {
   if (message.bytes != request.bytes) {
-    members_.fail(FailureKind::mismatch, "recv of " + std::to_string(request.bytes) + " bytes (tag " +
-                                             std::to_string(request.tag) + ") met a message of " +
-                                             std::to_string(message.bytes) + " bytes from rank " +
-                                             std::to_string(source));
+    members_.fail(FailureKind::mismatch,
+                  fmt::format("recv of {} bytes (tag {}) met a message of {} bytes from rank {}",
+                              request.bytes, request.tag, message.bytes, source));
   }
   request.is_matched = true;
   request.peer = source;

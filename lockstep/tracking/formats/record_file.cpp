@@ -36,7 +36,8 @@ void RecordFile::replace(std::string_view content) {
     *this = RecordFile(path_, content);
     return;
   }
-  const std::string sibling = (path_.parent_path() / ("." + path_.filename().string() + ".new")).string();
+  const std::string sibling =
+      (path_.parent_path() / (fmt::format(".{}.new", path_.filename().string()))).string();
   RecordFile next;
   next.path_ = sibling;
   next.fd_.reset(::open(sibling.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));

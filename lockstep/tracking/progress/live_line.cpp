@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <mutex>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/log.h"
@@ -63,7 +65,7 @@ void write_stderr(const std::string& text) {
 
 // Without wrapping at the edge; whatever stands behind and below is cleared; the cursor goes back to the
 // beginning, where a terminal that wraps old lines anew when its width changes will keep it.
-std::string drawing(const std::string& line) { return "\r\x1b[?7l" + line + "\x1b[J\x1b[?7h\r"; }
+std::string drawing(const std::string& line) { return fmt::format("\r\x1b[?7l{}\x1b[J\x1b[?7h\r", line); }
 
 }  // namespace
 
@@ -115,7 +117,7 @@ void LiveLine::print_above(std::string_view text) {
   if (screen().owner == nullptr) {
     write_stderr(std::string(text) + "\n");
   } else {
-    write_stderr("\r\x1b[J" + std::string(text) + "\n" + drawing(screen().drawn));
+    write_stderr(fmt::format("\r\x1b[J{}\n{}", text, drawing(screen().drawn)));
   }
 }
 

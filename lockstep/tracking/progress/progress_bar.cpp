@@ -59,7 +59,7 @@ std::vector<std::string> ProgressBar::fields() const {
     const bool is_slow = rate < 1 && !is_bytes;
     all.push_back(is_bytes  ? format_bytes(rate) + "/s"
                   : is_slow ? format_number("%.3g s/", 1 / rate) + options_.unit
-                            : format_number("%.1f ", rate) + options_.unit + "/s");
+                            : fmt::format("{}{}/s", format_number("%.1f ", rate), options_.unit));
   }
   return all;
 }

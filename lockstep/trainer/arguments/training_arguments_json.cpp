@@ -169,7 +169,7 @@ void refuse(const RefusedArgument& refused, const json& value) {
 [[noreturn]] void refuse_unknown(const std::string& name) {
   const std::string nearest = nearest_training_argument(name);
   throw ValueError(fmt::format("unknown argument {}{}", name,
-                               nearest.empty() ? std::string() : "; did you mean " + nearest + "?"));
+                               nearest.empty() ? std::string() : fmt::format("; did you mean {}?", nearest)));
 }
 
 void read_field(const std::string& name, const json& value, TrainingArguments& arguments) {
@@ -214,7 +214,7 @@ TrainingArguments training_arguments_from_json(std::string_view text, const std:
     for (const auto& [name, value] : given.items()) read_field(name, value, arguments);
     arguments.validate();
   } catch (const ValueError& error) {
-    throw ValueError(source + ": " + error.what());
+    throw ValueError(fmt::format("{}: {}", source, error.what()));
   }
   return arguments;
 }

@@ -6,6 +6,8 @@
 #include <system_error>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
@@ -44,7 +46,7 @@ std::vector<fs::path> checkpoints_in(const fs::path& directory) {
 void remove_whole(const fs::path& path) {
   std::error_code error;
   fs::remove_all(path, error);
-  if (error) throw FileError("cannot remove " + path.string() + ": " + error.message());
+  if (error) throw FileError(fmt::format("cannot remove {}: {}", path.string(), error.message()));
 }
 
 /// metrics.jsonl, metrics-rank3.csv, metrics.run.json and so on: names that the trackers of all runs share.
@@ -65,9 +67,10 @@ void check_output_dir(const TrainingArguments& arguments) {
   if (env::get_int(env::kRestartCount).value_or(0) > 0) return;
   const auto& directory = arguments.output_dir;
   const auto refuse = [&](const std::string& name, const std::string& third) {
-    throw ValueError("--output-dir " + directory.string() + " holds another run (" + name +
-                     "); choose another directory, or give --overwrite-output-dir to replace that run" +
-                     third);
+    throw ValueError(
+        fmt::format("--output-dir {} holds another run ({}); choose another directory, or give "
+                    "--overwrite-output-dir to replace that run{}",
+                    directory.string(), name, third));
   };
   for (const auto& path : checkpoints_in(directory)) {
     refuse(path.filename().string(), ", or --resume-from-checkpoint latest to continue it");
@@ -104,7 +107,7 @@ std::vector<std::string> set_aside_later(const TrainingArguments& arguments, int
     if (its_step <= step) continue;
     const std::string first = "abandoned-" + checkpoint::checkpoint_name(its_step);
     std::string name = first;
-    for (int copy = 2; fs::exists(directory / name); ++copy) name = first + "-" + std::to_string(copy);
+    for (int copy = 2; fs::exists(directory / name); ++copy) name = fmt::format("{}-{}", first, copy);
     files->rename(path, directory / name);
     names.push_back(name);
   }

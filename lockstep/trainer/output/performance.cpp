@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/clock.h"
 #include "lockstep/timeline/totals.h"
 #include "lockstep/trainer/output/process_usage.h"
@@ -55,7 +57,7 @@ class Performance : public TrainerCallback {
     const auto add_part = [&](const char* part, double timeline::Totals::*total) {
       const double spent = now.totals.*total - before.totals.*total;
       known += spent;
-      logs[std::string("time_") + part + "_ms"] = spent / steps * 1e3;
+      logs[fmt::format("time_{}_ms", part)] = spent / steps * 1e3;
     };
     add_part("data", &timeline::Totals::data);
     add_part("forward", &timeline::Totals::forward);

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
@@ -17,13 +19,13 @@ namespace lockstep {
 void make_directory(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) throw FileError("cannot create directory " + path.string() + ": " + error.message());
+  if (error) throw FileError(fmt::format("cannot create directory {}: {}", path.string(), error.message()));
 }
 
 LineFile::LineFile(std::filesystem::path path, Lines lines) : path_(std::move(path)) {
   const int truncates = lines == Lines::remove ? O_TRUNC : 0;
   fd_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | truncates, 0644));
-  if (!fd_.valid()) throw FileError("cannot open " + path_.string() + ": " + std::strerror(errno));
+  if (!fd_.valid()) throw FileError(fmt::format("cannot open {}: {}", path_.string(), std::strerror(errno)));
 }
 
 void LineFile::append(const std::string& line) {
@@ -31,7 +33,7 @@ void LineFile::append(const std::string& line) {
   for (size_t written = 0; written < bytes.size();) {
     const ssize_t count = ::write(fd_.get(), bytes.data() + written, bytes.size() - written);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw FileError("cannot write " + path_.string() + ": " + std::strerror(errno));
+    if (count < 0) throw FileError(fmt::format("cannot write {}: {}", path_.string(), std::strerror(errno)));
     written += static_cast<size_t>(count);
   }
 }
