@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "launcher/cli/flags.h"
+#include "lockstep/cli/flag_value.h"
 #include "lockstep/cli/help.h"
 
 namespace lockstep::launcher {
@@ -11,6 +12,9 @@ namespace {
 constexpr std::string_view kSummary =
     "Starts a program once per rank, watches the ranks and ends them together. A target ending in .py, or a "
     "module given with -m, is run by Python (python3, or PYTHON_EXEC); anything else is executed.";
+
+/// A line of the manual; man breaks what is longer.
+constexpr size_t kManColumns = 76;
 
 struct Example {
   std::string_view command, meaning;
@@ -44,14 +48,16 @@ constexpr Section kSections[] = {
      "for flags that cannot work. Whatever ends lockrun, kill -9 included, ends everything that it started."},
 };
 
-std::string head_of(const Flag& flag) {
-  std::string head = flag.letters.empty() ? "" : "-" + std::string(flag.letters) + ", ";
-  head += "--" + std::string(flag.name);
-  if (!flag.value.empty()) head += " " + std::string(flag.value);
-  return head;
+HelpEntry entry_of(const Flag<Options>& flag) {
+  HelpEntry entry;
+  if (!flag.letters.empty()) entry.head = "-" + std::string(flag.letters) + ", ";
+  entry.head += "--" + std::string(flag.name);
+  entry.text = help_sentence(flag.words, flag.preset);
+  entry.choices = split_words(flag.check.choices);
+  entry.value = flag.value;
+  if (entry.choices.empty() && !is_switch(flag)) entry.head += " " + entry.value;
+  return entry;
 }
-
-std::string text_of(const Flag& flag) { return help_sentence(flag.help, flag.preset); }
 
 /// For man: a '-' that is a minus, no escapes, no line that begins with a request.
 std::string escaped(std::string_view text) {
@@ -65,13 +71,13 @@ std::string escaped(std::string_view text) {
 
 std::string bash_completion() {
   std::string values, names;
-  for (const Flag& flag : flags()) {
+  for (const auto& flag : flags()) {
     names += " --" + std::string(flag.name);
-    if (flag.value.empty()) continue;
+    if (is_switch(flag)) continue;
     const std::string pattern =
         "--" + std::string(flag.name) + (flag.letters.empty() ? "" : "|-" + std::string(flag.letters));
-    if (!flag.choices.empty()) {
-      values += "    " + pattern + ") COMPREPLY=($(compgen -W '" + std::string(flag.choices) +
+    if (!flag.check.choices.empty()) {
+      values += "    " + pattern + ") COMPREPLY=($(compgen -W '" + std::string(flag.check.choices) +
                 "' -- \"$word\")); return ;;\n";
     } else if (flag.value == "FILE" || flag.value == "DIR") {
       values += "    " + pattern + ") COMPREPLY=($(compgen -f -- \"$word\")); return ;;\n";
@@ -111,26 +117,45 @@ std::string first_words(std::string_view text) {
 std::string zsh_completion() {
   std::string out =
       "#compdef lockrun\n# zsh completion for lockrun; made by `lockrun --print zsh`.\n_arguments -S \\\n";
-  for (const Flag& flag : flags()) {
+  for (const auto& flag : flags()) {
     std::string help;
-    for (const char c : first_words(flag.help)) {
+    for (const char c : first_words(flag.words)) {
       if (c == '[' || c == ']' || c == '\\') help += '\\';
       help += c == '\'' ? "'\\''" : std::string(1, c);
     }
     std::string action;
-    if (!flag.value.empty()) {
+    if (!is_switch(flag)) {
       action = ":" + std::string(flag.value.substr(0, flag.value.find(':'))) + ":";
-      if (!flag.choices.empty()) action += "(" + std::string(flag.choices) + ")";
+      if (!flag.check.choices.empty()) action += "(" + std::string(flag.check.choices) + ")";
       if (flag.value == "FILE") action += "_files";
       if (flag.value == "DIR") action += "_directories";
     }
-    const std::string equals = flag.value.empty() ? "" : "=";
+    const std::string equals = is_switch(flag) ? "" : "=";
     out += "  '--" + std::string(flag.name) + equals + "[" + help + "]" + action + "' \\\n";
     if (!flag.letters.empty()) {
       out += "  '-" + std::string(flag.letters) + "[" + help + "]" + action + "' \\\n";
     }
   }
   return out + "  '(-)1:program:_files' '*::arguments:_normal'\n";
+}
+
+/// What tcsh completes after a flag: its choices, files, or nothing.
+std::string tcsh_values(const Flag<Options>& flag) {
+  if (!flag.check.choices.empty()) return "(" + std::string(flag.check.choices) + ")";
+  if (flag.value == "DIR") return "d";
+  return flag.value == "FILE" ? "f" : "()";
+}
+
+std::string tcsh_completion() {
+  std::string values, names;
+  for (const auto& flag : flags()) {
+    names += (names.empty() ? "" : " ") + std::string(flag.name);
+    if (is_switch(flag)) continue;
+    values += " 'n@--" + std::string(flag.name) + "@" + tcsh_values(flag) + "@'";
+    if (!flag.letters.empty()) values += " 'n@-" + std::string(flag.letters) + "@" + tcsh_values(flag) + "@'";
+  }
+  return "# tcsh completion for lockrun; made by `lockrun --print tcsh`.\ncomplete lockrun" + values +
+         " 'c@--@(" + names + ")@' 'p@*@f@'\n";
 }
 
 }  // namespace
@@ -144,8 +169,8 @@ std::string help_text(size_t columns) {
   }
   for (const std::string_view group : flag_groups()) {
     help.groups.push_back({std::string(group), {}});
-    for (const Flag& flag : flags()) {
-      if (flag.group == group) help.groups.back().entries.push_back({head_of(flag), text_of(flag)});
+    for (const auto& flag : flags()) {
+      if (flag.group == group) help.groups.back().entries.push_back(entry_of(flag));
     }
   }
   for (const Section& section : kSections) {
@@ -161,9 +186,10 @@ std::string man_page(const std::string& version) {
                     escaped(kSummary) + "\n.SH OPTIONS\nFlags may be written with underscores.\n";
   for (const std::string_view group : flag_groups()) {
     out += ".SS \"" + std::string(group) + "\"\n";
-    for (const Flag& flag : flags()) {
+    for (const auto& flag : flags()) {
       if (flag.group != group) continue;
-      out += ".TP\n.B " + escaped(head_of(flag)) + "\n" + escaped(text_of(flag)) + "\n";
+      const HelpEntry entry = with_value(entry_of(flag), kManColumns);
+      out += ".TP\n.B " + escaped(entry.head) + "\n" + escaped(entry.text) + "\n";
     }
   }
   for (const Section& section : kSections) {
@@ -177,6 +203,7 @@ std::string man_page(const std::string& version) {
 }
 
 std::string completion_script(const std::string& shell) {
+  if (shell == "tcsh") return tcsh_completion();
   return shell == "bash" ? bash_completion() : zsh_completion();
 }
 

@@ -12,7 +12,7 @@ std::string help_text(size_t columns);
 /// The manual page lockrun(1), in man's macros. `version`: for its footer.
 std::string man_page(const std::string& version);
 
-/// Completion script for `shell`: "bash" or "zsh".
+/// Completion script for `shell`: "bash", "zsh" or "tcsh".
 std::string completion_script(const std::string& shell);
 
 }  // namespace lockstep::launcher

@@ -6,7 +6,6 @@
 
 #include "launcher/cli/arguments.h"
 #include "launcher/cli/cluster.h"
-#include "launcher/cli/flags.h"
 #include "launcher/cli/options.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
@@ -22,12 +21,13 @@ struct Endpoint {
 };
 
 /// "host", "host:port", "[::1]:port"
-Endpoint parse_endpoint(const std::string& flag, const std::string& text) {
+Endpoint parse_endpoint(const Arguments& line) {
+  const std::string text = line.text("rdzv-endpoint"), source = line.source("rdzv-endpoint");
   Endpoint endpoint;
   std::string port;
   if (text.starts_with('[')) {
     const size_t close = text.find(']');
-    if (close == text.npos) throw ValueError(fmt::format("--{} {}: expected [ADDRESS]:PORT", flag, text));
+    if (close == text.npos) refuse_value(source, text, "[ADDRESS]:PORT");
     endpoint.host = text.substr(1, close - 1);
     if (close + 1 < text.size()) port = text.substr(close + 1);
   } else {
@@ -35,26 +35,32 @@ Endpoint parse_endpoint(const std::string& flag, const std::string& text) {
     endpoint.host = text.substr(0, colon);
     if (colon != text.npos) port = text.substr(colon);
   }
-  if (endpoint.host.empty()) throw ValueError(fmt::format("--{} {}: expected HOST:PORT", flag, text));
+  if (endpoint.host.empty()) refuse_value(source, text, "HOST:PORT");
   if (!port.empty()) {
-    if (port.front() != ':') throw ValueError(fmt::format("--{} {}: expected HOST:PORT", flag, text));
-    endpoint.port = parse_number<uint16_t>(flag, port.substr(1), 0, kPort);
+    if (port.front() != ':') refuse_value(source, text, "HOST:PORT");
+    endpoint.port = parse_number<uint16_t>(source, port.substr(1), 0, kPort);
   }
   return endpoint;
 }
 
-void parse_nnodes(const Arguments& line, NodeOptions& nodes) {
-  const std::string text = line.text("nnodes");
-  const char* expected = "a number of machines, or MIN:MAX";
-  const size_t colon = text.find(':');
-  nodes.min = parse_number<int>("nnodes", text.substr(0, colon), 1, expected);
-  nodes.max =
-      colon == text.npos ? nodes.min : parse_number<int>("nnodes", text.substr(colon + 1), 1, expected);
-  if (nodes.min > nodes.max)
-    throw ValueError(fmt::format("--nnodes {}: the minimum is above the maximum", text));
+/// 0 where there is none.
+uint16_t master_port(const Arguments& line) {
+  if (!line.given("master-port")) return 0;
+  return parse_number<uint16_t>(line.source("master-port"), line.text("master-port"), 0, kPort);
 }
 
-void parse_rdzv_conf(const std::string& text, NodeOptions& nodes) {
+void parse_nnodes(const Arguments& line, NodeOptions& nodes) {
+  const std::string text = line.text("nnodes"), source = line.source("nnodes");
+  const char* expected = "a number of machines, or MIN:MAX";
+  const size_t colon = text.find(':');
+  nodes.min = parse_number<int>(source, text.substr(0, colon), 1, expected);
+  nodes.max = colon == text.npos ? nodes.min : parse_number<int>(source, text.substr(colon + 1), 1, expected);
+  if (nodes.min > nodes.max)
+    throw ValueError(fmt::format("{}: the minimum is above the maximum", said_value(source, text)));
+}
+
+/// `source`: the flag, for errors.
+void parse_rdzv_conf(const std::string& source, const std::string& text, NodeOptions& nodes) {
   constexpr const char* seconds = "a number of seconds";
   size_t at = 0;
   while (at < text.size()) {
@@ -67,10 +73,10 @@ void parse_rdzv_conf(const std::string& text, NodeOptions& nodes) {
     at = comma + 1;
     const size_t equals = entry.find('=');
     if (equals == entry.npos || equals == 0) {
-      throw ValueError(fmt::format("--rdzv-conf {}: expected key=value,key=value", entry));
+      refuse_value(source, entry, "key=value,key=value");
     }
     const std::string key = entry.substr(0, equals), value = entry.substr(equals + 1);
-    const std::string flag = "rdzv-conf " + key;
+    const std::string flag = said_value(source, key);
     if (key == "token_file") {
       nodes.token_file = value;
     } else if (key == "join_timeout" || key == "timeout") {
@@ -84,15 +90,15 @@ void parse_rdzv_conf(const std::string& text, NodeOptions& nodes) {
       nodes.keep_alive_max_attempt = parse_number<int>(flag, value, 1, "a number of at least 1");
     } else if (key == "is_host") {
       if (value != "true" && value != "false" && value != "1" && value != "0") {
-        throw ValueError(fmt::format("--rdzv-conf {}: expected true or false", entry));
+        refuse_value(source, entry, "true or false");
       }
       nodes.is_host = value == "true" || value == "1";
     } else if (key != "close_timeout" && key != "read_timeout" && key != "store_type" && key != "rank" &&
                key != "heartbeat_timeout") {
       throw ValueError(
-          fmt::format("--rdzv-conf {}: unknown key; there are token_file, join_timeout, last_call_timeout, "
+          fmt::format("{}: unknown key; there are token_file, join_timeout, last_call_timeout, "
                       "keep_alive_interval, keep_alive_max_attempt and is_host",
-                      entry));
+                      said_value(source, entry)));
     }
   }
 }
@@ -122,23 +128,30 @@ std::optional<ClusterPlace> find_place(const Arguments& line, const Machine& mac
 void parse_host_list(const Arguments& line, const Machine& machine, Options& options) {
   NodeOptions& nodes = options.nodes;
   const bool hosts = line.given("hosts"), hostfile = line.given("hostfile");
-  if (hosts && hostfile) throw ValueError("--hosts and --hostfile contradict each other; give one of them");
+  if (hosts && hostfile) {
+    throw ValueError(fmt::format("{} and {} contradict each other; give one of them", line.name("hosts"),
+                                 line.name("hostfile")));
+  }
   if (!hosts && !hostfile) {
-    for (const char* flag : {"ssh-port", "ssh-identity-file"}) {
-      if (line.typed(flag)) throw ValueError(fmt::format("--{} is for --hosts and --hostfile", flag));
+    for (const FlagName flag : {FlagName("ssh-port"), FlagName("ssh-identity-file")}) {
+      if (line.typed(flag))
+        throw ValueError(fmt::format("{} is for --hosts and --hostfile", line.name(flag)));
     }
     return;
   }
-  for (const char* flag :
-       {"nnodes", "node-rank", "nproc-per-node", "standalone", "rdzv-backend", "rdzv-endpoint"}) {
+  for (const FlagName flag : {FlagName("nnodes"), FlagName("node-rank"), FlagName("nproc-per-node"),
+                              FlagName("standalone"), FlagName("rdzv-backend"), FlagName("rdzv-endpoint")}) {
     if (line.typed(flag)) {
-      throw ValueError(fmt::format("--{} and a list of hosts contradict each other: the list says it", flag));
+      throw ValueError(
+          fmt::format("{} and a list of hosts contradict each other: the list says it", line.name(flag)));
     }
   }
-  const int num_proc = line.given("num-proc")
-                           ? parse_number<int>("num-proc", line.text("num-proc"), 1, "a number of at least 1")
-                           : 0;
-  const std::string source = hosts ? "--hosts " + line.text("hosts") : line.text("hostfile");
+  const int num_proc =
+      line.given("num-proc")
+          ? parse_number<int>(line.source("num-proc"), line.text("num-proc"), 1, "a number of at least 1")
+          : 0;
+  const std::string source =
+      hosts ? said_value(line.source("hosts"), line.text("hosts")) : line.text("hostfile");
   nodes.hosts = deal_ranks(parse_hosts(hosts ? line.text("hosts") : read_file(line.text("hostfile")), source),
                            num_proc);
   nodes.here = find_host(nodes.hosts, machine.names);
@@ -147,24 +160,24 @@ void parse_host_list(const Arguments& line, const Machine& machine, Options& opt
   nodes.numbered = true;
   nodes.node_rank = static_cast<int>(nodes.here.value_or(0));
   nodes.is_host = false;  // the rendezvous is there before any machine comes
-  nodes.port = parse_number<uint16_t>("master-port",
-                                      line.given("master-port") ? line.text("master-port") : "0", 0, kPort);
+  nodes.port = master_port(line);
   if (line.given("master-addr")) nodes.host = line.text("master-addr");
-  nodes.ssh_port = parse_number<uint16_t>("ssh-port", line.given("ssh-port") ? line.text("ssh-port") : "0", 0,
-                                          "a port from 1 to 65535");
+  if (line.given("ssh-port")) {
+    nodes.ssh_port =
+        parse_number<uint16_t>(line.source("ssh-port"), line.text("ssh-port"), 0, "a port from 1 to 65535");
+  }
   nodes.ssh_identity = line.text("ssh-identity-file");
   if (nodes.max == 1 && nodes.here) nodes.hosts.clear();
 }
 
 /// A single machine needs no rendezvous; only the port counts.
 uint16_t single_machine_port(const Arguments& line, bool standalone) {
-  uint16_t port = 0;
-  if (line.given("master-port"))
-    port = parse_number<uint16_t>("master-port", line.text("master-port"), 0, kPort);
+  const uint16_t port = master_port(line);
   if (standalone || line.text("rdzv-endpoint").empty()) return port;
-  const auto named = parse_endpoint("rdzv-endpoint", line.text("rdzv-endpoint")).port.value_or(0);
+  const auto named = parse_endpoint(line).port.value_or(0);
   if (port != 0 && named != 0 && named != port) {
-    throw ValueError("--master-port and --rdzv-endpoint name different ports; give one of them");
+    throw ValueError(fmt::format("{} and {} name different ports; give one of them", line.name("master-port"),
+                                 line.name("rdzv-endpoint")));
   }
   return named != 0 ? named : port;
 }
@@ -174,7 +187,7 @@ void parse_endpoint_of_several(const Arguments& line, const std::optional<Cluste
   const std::string endpoint = line.text("rdzv-endpoint");
   const uint16_t usual = nodes.numbered ? kStaticPort : kDynamicPort;
   if (!endpoint.empty()) {
-    const Endpoint parsed = parse_endpoint("rdzv-endpoint", endpoint);
+    const Endpoint parsed = parse_endpoint(line);
     nodes.host = parsed.host;
     nodes.port = parsed.port.value_or(usual);
   } else if (!nodes.numbered) {
@@ -187,9 +200,7 @@ void parse_endpoint_of_several(const Arguments& line, const std::optional<Cluste
     if (nodes.host.starts_with('[') && nodes.host.ends_with(']'))
       nodes.host = nodes.host.substr(1, nodes.host.size() - 2);
   }
-  if (nodes.numbered && line.given("master-port")) {
-    nodes.port = parse_number<uint16_t>("master-port", line.text("master-port"), 0, kPort);
-  }
+  if (nodes.numbered && line.given("master-port")) nodes.port = master_port(line);
   if (nodes.port == 0) {
     throw ValueError(
         fmt::format("several machines need a port that all of them know, not 0; give one in --{}",
@@ -204,14 +215,14 @@ void parse_node_options(const Arguments& line, const Machine& machine, Options& 
   const std::string backend = line.text("rdzv-backend");
   if (backend != "static" && backend != "c10d") {
     throw ValueError(fmt::format(
-        "--rdzv-backend {}{}; use c10d with --rdzv-endpoint HOST:PORT, where HOST is one of the "
-        "machines",
-        backend, (backend.starts_with("etcd") ? ": lockrun needs no etcd" : ": there is none of that name")));
+        "{}{}; use c10d with --rdzv-endpoint HOST:PORT, where HOST is one of the machines",
+        said_value(line.source("rdzv-backend"), backend),
+        (backend.starts_with("etcd") ? ": lockrun needs no etcd" : ": there is none of that name")));
   }
   parse_nnodes(line, nodes);
-  parse_rdzv_conf(std::string(find_flag("rdzv-conf")->preset), nodes);
-  if (line.given("rdzv-conf")) parse_rdzv_conf(line.text("rdzv-conf"), nodes);
-  options.standalone = line.on("standalone");
+  const std::string conf = line.source("rdzv-conf");
+  parse_rdzv_conf(conf, std::string(FlagName("rdzv-conf").row().preset), nodes);
+  if (line.given("rdzv-conf")) parse_rdzv_conf(conf, line.text("rdzv-conf"), nodes);
   options.rdzv_id = options.standalone ? "" : line.text("rdzv-id");
   nodes.local_addr = line.text("local-addr");
   if (!machine.assigned) parse_host_list(line, machine, options);
@@ -222,37 +233,39 @@ void parse_node_options(const Arguments& line, const Machine& machine, Options& 
     if (place->slots > 0) options.nproc_per_node = place->slots;
   }
   if (options.standalone && nodes.several()) {
-    throw ValueError(fmt::format("--standalone and --nnodes {} contradict each other: it is for one machine",
-                                 line.text("nnodes")));
+    throw ValueError(fmt::format("{} and {} contradict each other: it is for one machine",
+                                 line.name("standalone"),
+                                 said_value(line.source("nnodes"), line.text("nnodes"))));
   }
   nodes.numbered = place || backend == "static";
   nodes.is_host = machine.assigned ? std::optional<bool>(false) : nodes.is_host;
-  nodes.node_rank = place ? place->node_rank
-                          : parse_number<int>("node-rank", line.text("node-rank"), 0, "a number, 0 or more");
+  nodes.node_rank =
+      place ? place->node_rank
+            : parse_number<int>(line.source("node-rank"), line.text("node-rank"), 0, "a number, 0 or more");
   if (!nodes.several()) {
     if (nodes.node_rank != 0) {
-      throw ValueError(
-          fmt::format("--node-rank {}: there is one machine, number 0; --nnodes N says how many there are",
-                      nodes.node_rank));
+      throw ValueError(fmt::format("{}: there is one machine, number 0; --nnodes N says how many there are",
+                                   said_value(line.source("node-rank"), std::to_string(nodes.node_rank))));
     }
     options.master_port = single_machine_port(line, options.standalone);
     return;
   }
   if (nodes.numbered) {
     if (nodes.min != nodes.max) {
-      throw ValueError(fmt::format(
-          "--nnodes {}: numbered machines are as many as they are; for MIN:MAX use --rdzv-backend "
-          "c10d",
-          line.text("nnodes")));
+      throw ValueError(
+          fmt::format("{}: numbered machines are as many as they are; for MIN:MAX use --rdzv-backend c10d",
+                      said_value(line.source("nnodes"), line.text("nnodes"))));
     }
     if (nodes.node_rank >= nodes.max) {
-      throw ValueError(fmt::format("--node-rank {} with --nnodes {}: expected 0 to {}", nodes.node_rank,
-                                   nodes.max, nodes.max - 1));
+      throw ValueError(fmt::format("{} with {}: expected 0 to {}",
+                                   said_value(line.source("node-rank"), std::to_string(nodes.node_rank)),
+                                   said_value(line.source("nnodes"), std::to_string(nodes.max)),
+                                   nodes.max - 1));
     }
   } else {
-    for (const char* flag : {"node-rank", "master-addr", "master-port"}) {
+    for (const FlagName flag : {FlagName("node-rank"), FlagName("master-addr"), FlagName("master-port")}) {
       if (line.typed(flag)) {
-        options.warnings.push_back(std::string("--") + flag +
+        options.warnings.push_back(line.name(flag) +
                                    " has no effect with --rdzv-backend c10d, as in torchrun");
       }
     }

@@ -38,6 +38,7 @@ struct Options {
   std::string rdzv_id{};
   uint16_t master_port = 0;  ///< on one machine; 0: any free port
   int max_restarts = 0;
+  int max_replacements = 0;
   double restart_delay = 0;   ///< seconds; 0: never wait
   double restart_refill = 0;  ///< seconds; 0: none
   std::string role{};
@@ -57,11 +58,12 @@ struct Options {
   bool no_python = false;        ///< the target is executed even if it ends in .py
   bool run_path = false;         ///< the target is run by runpy.run_path
   bool pass_local_rank = false;  ///< --local-rank=N is the program's first argument
+  bool use_env = false;          ///< the rank is passed in the environment only, as without it
   bool dry_run = false;
   bool assigned = false;  ///< another lockrun, on another machine, has started this one
   bool help = false;
   bool version = false;
-  std::string print{};                  ///< man, bash or zsh
+  std::string print{};                  ///< man, bash, zsh or tcsh
   std::vector<std::string> warnings{};  ///< one line each, about flags that have no effect
   std::vector<std::string> command{};   ///< target and its arguments
   std::vector<std::string> words{};     ///< all that was typed behind "lockrun"

@@ -1,14 +1,27 @@
 #include "launcher/output/line_prefix.h"
 
+#include <unistd.h>
+
 #include <fmt/format.h>
 
+#include <array>
 #include <cctype>
+#include <climits>
 #include <iterator>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 
 namespace lockstep::launcher {
+namespace {
+
+/// As it is set, without a domain that is looked up: short, as torchrun's.
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
+}
+
+}  // namespace
 
 Prefix resolve_prefix(Prefix prefix, const LogOptions& logs, int workers, bool terminal) {
   if (prefix != Prefix::automatic) return prefix;
@@ -20,7 +33,7 @@ std::string line_prefix(Prefix prefix, const LogOptions& logs, int rank, int loc
   if (prefix == Prefix::off) return {};
   const bool own = !logs.line_prefix.empty();
   const std::string text = own ? expand_line_prefix(logs.line_prefix, logs.role, rank, local_rank)
-                               : "[rank " + std::to_string(rank) + "]:";
+                               : fmt::format("[rank {}]:", rank);
   const std::string end = own ? "" : " ";
   if (prefix == Prefix::on) return text + end;
   constexpr int kColors[] = {36, 33, 35, 32, 34, 31};
@@ -55,6 +68,8 @@ std::string expand_line_prefix(std::string_view text, std::string_view role, int
       result += std::to_string(rank);
     } else if (whole && name == "local_rank") {
       result += std::to_string(local_rank);
+    } else if (whole && name == "hostname") {
+      result += host_name();
     } else {
       result += text.substr(0, size);
     }

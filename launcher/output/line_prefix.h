@@ -15,7 +15,7 @@ Prefix resolve_prefix(Prefix prefix, const LogOptions& logs, int workers, bool t
 /// The text for a rank; `prefix` as from resolve_prefix().
 std::string line_prefix(Prefix prefix, const LogOptions& logs, int rank, int local_rank);
 
-/// TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE with its names in place: ${role_name}, ${rank}, ${local_rank}, with
+/// --log-line-prefix-template with its names in place: ${role_name}, ${rank}, ${local_rank}, ${hostname}, with
 /// or without braces; $$ is a dollar sign. Other names stay as they are.
 std::string expand_line_prefix(std::string_view text, std::string_view role, int rank, int local_rank);
 

@@ -4,409 +4,494 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <charconv>
+#include <cctype>
 #include <cstdio>
+#include <deque>
 #include <memory>
-#include <sstream>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
+#include "lockstep/cli/flag_value.h"
 #include "lockstep/cli/help.h"
 #include "lockstep/cli/nearest.h"
 
 namespace lockstep {
-namespace {
+namespace detail {
 
-constexpr const char* kFirstGroup = "Flags";
+/// A row of Flag, with texts of its own and what the command line said of it.
+struct CommandRow {
+  std::string name;  ///< "--seed", or "RANKS" for what stands by its place
+  FlagTarget target;
+  std::string words, group, value, preset, letters, variable;
+  std::string choices;   ///< of `check`, whose view of them is made when it is used
+  std::string expected;  ///< the same
+  FlagCheck check{};
+  bool is_required = false, has_commas = false;
+  bool is_hidden = false;            ///< not in --help, no suggestion
+  bool may_lack_value = false;       ///< what is refused may have a value or not
+  std::vector<std::string> typed{};  ///< as the user wrote it, once a time
+  size_t taken = 0;                  ///< how often a value was taken
+  bool is_given = false;
+  std::function<void()> on_given{};
 
-std::vector<const CLI::App*> subcommands_of(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App*) { return true; });
-}
+  bool is_place() const { return name.front() != '-'; }
+  bool takes_value() const { return !is_switch(target) && !may_lack_value; }
+};
 
-std::vector<const CLI::Option*> options_of(const CLI::App& app) {
-  return app.get_options([](const CLI::Option*) { return true; });
-}
+/// A program or a subcommand.
+struct Command {
+  std::string name, description;
+  std::string path;  ///< with the programs before it: "lockstep bench"
+  Command* parent = nullptr;
+  std::deque<CommandRow> rows{};
+  std::deque<Command> subcommands{};
+  std::vector<HelpEntry> examples{};
+  std::string group = "Flags";
+  bool needs_subcommand = false;
+  Command* chosen = nullptr;  ///< the subcommand
+  std::function<void()> callback{};
 
-bool is_hidden(const CLI::Option& option) { return option.get_group().empty(); }
-
-bool has_positionals(const CLI::App& app) {
-  const auto options = options_of(app);
-  return std::any_of(options.begin(), options.end(),
-                     [](const auto* option) { return option->get_positional(); });
-}
-
-/// "file...", "[RANKS]".
-std::string place_of(const CLI::Option& positional) {
-  const std::string place = positional.get_name() + (positional.get_expected_max() > 1 ? "..." : "");
-  return positional.get_required() ? place : "[" + place + "]";
-}
-
-HelpEntry entry_of(const CLI::Option& option) {
-  std::string head;
-  for (const std::string& letter : option.get_snames()) head += fmt::format("-{}, ", letter);
-  head += option.get_positional() ? option.get_name() : "--" + option.get_lnames().front();
-  const bool takes_value = option.get_type_size() > 0 && option.get_expected_max() > 0;
-  if (takes_value && !option.get_positional()) head += " " + option.get_type_name();
-  std::string preset = option.get_default_str();
-  if (preset.size() > 1 && preset.front() == '[' && preset.back() == ']')
-    preset = preset.substr(1, preset.size() - 2);
-  std::string text = help_sentence(option.get_description(), preset);
-  return {head, option.get_required() ? fmt::format("{} Required.", text) : text};
-}
-
-/// CLI11 keeps one text for the end of --help: our examples are its pairs of lines.
-std::vector<HelpEntry> examples_of(const CLI::App& app) {
-  std::vector<HelpEntry> examples;
-  std::istringstream lines(app.get_footer());
-  for (HelpEntry entry; std::getline(lines, entry.text) && std::getline(lines, entry.head);) {
-    examples.push_back(entry);
-  }
-  return examples;
-}
-
-/// Makes --help as lockrun's is.
-class HelpFormatter : public CLI::FormatterBase {
- public:
-  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode /*mode*/) const override {
-    const auto subcommands = subcommands_of(*app);
-    Help help{.usage = name};
-    if (!subcommands.empty()) {
-      help.usage += has_positionals(*app) ? " [subcommand]" : " subcommand";
-      HelpGroup group{"Subcommands", {}};
-      for (const auto* sub : subcommands) {
-        group.entries.push_back({sub->get_name(), help_sentence(sub->get_description(), "")});
-      }
-      help.groups.push_back(group);
-    }
-    help.usage += " [flags]";
-    help.summary = help_sentence(app->get_description(), "");
-    help.examples = examples_of(*app);
-    for (const auto* option : options_of(*app)) {
-      if (option == app->get_help_ptr() || is_hidden(*option)) continue;
-      if (option->get_positional()) help.usage += " " + place_of(*option);
-      const std::string title = option->get_positional() ? "Arguments" : option->get_group();
-      auto group = std::find_if(help.groups.begin(), help.groups.end(),
-                                [&](const auto& g) { return g.title == title; });
-      if (group == help.groups.end()) group = help.groups.insert(help.groups.end(), HelpGroup{title, {}});
-      group->entries.push_back(entry_of(*option));
-    }
-    help.groups.push_back({"Other", {{"-h, --help", "Print this text."}}});
-    help.more = "Flags may be written with underscores.";
-    if (!subcommands.empty()) help.more += fmt::format(" `{} <subcommand> --help` describes each.", name);
-    return help_text(help, help_columns());
+  bool has_places() const {
+    return std::any_of(rows.begin(), rows.end(), [](const CommandRow& row) { return row.is_place(); });
   }
 };
 
-[[noreturn]] void refuse_flag(const CLI::App& app, const std::string& program, const std::string& word) {
-  std::vector<std::string> names;
-  for (const auto* option : options_of(app)) {
-    if (!is_hidden(*option))
-      names.insert(names.end(), option->get_lnames().begin(), option->get_lnames().end());
-  }
-  const std::string near = nearest_word(word, names);
-  throw ValueError(fmt::format(
-      "unknown flag {}{}", word.substr(0, word.find('=')),
-      near.empty() ? fmt::format("; see {} --help", program) : fmt::format("; did you mean --{}?", near)));
+}  // namespace detail
+
+namespace {
+
+using detail::Command;
+using detail::CommandRow;
+
+/// "file...", "[RANKS]".
+std::string place_of(const CommandRow& row) {
+  const std::string place = row.name + (is_list(row.target) ? "..." : "");
+  return row.is_required ? place : "[" + place + "]";
 }
 
-[[noreturn]] void refuse_subcommand(const CLI::App& app, const std::string& word) {
+HelpEntry entry_of(const CommandRow& row) {
+  HelpEntry entry;
+  if (!row.letters.empty()) entry.head = fmt::format("-{}, ", row.letters);
+  entry.head += row.name;
+  entry.text = help_sentence(row.words, row.preset);
+  if (row.is_required) entry.text += " Required.";
+  if (row.is_place() || is_switch(row.target)) return entry;
+  entry.value = row.value.empty() ? value_name(row.target) : row.value;
+  if (row.choices.empty() || is_list(row.target)) {
+    entry.head += " " + entry.value;
+  } else {
+    entry.choices = split_words(row.choices);
+  }
+  return entry;
+}
+
+/// Makes --help as lockrun's is.
+std::string help_of(const Command& command) {
+  Help help{.usage = command.path};
+  if (!command.subcommands.empty()) {
+    help.usage += command.has_places() ? " [subcommand]" : " subcommand";
+    HelpGroup group{"Subcommands", {}};
+    for (const Command& sub : command.subcommands) {
+      group.entries.push_back({sub.name, help_sentence(sub.description, "")});
+    }
+    help.groups.push_back(group);
+  }
+  help.usage += " [flags]";
+  help.summary = help_sentence(command.description, "");
+  help.examples = command.examples;
+  for (const CommandRow& row : command.rows) {
+    if (row.is_hidden) continue;
+    if (row.is_place()) help.usage += " " + place_of(row);
+    const std::string title = row.is_place() ? "Arguments" : row.group;
+    auto group =
+        std::find_if(help.groups.begin(), help.groups.end(), [&](const auto& g) { return g.title == title; });
+    if (group == help.groups.end()) group = help.groups.insert(help.groups.end(), HelpGroup{title, {}});
+    group->entries.push_back(entry_of(row));
+  }
+  help.groups.push_back({"Other", {{"-h, --help", "Print this text."}}});
+  help.more = "Flags may be written with underscores.";
+  if (!command.subcommands.empty())
+    help.more += fmt::format(" `{} <subcommand> --help` describes each.", command.path);
+  return help_text(help, help_columns());
+}
+
+std::string see_help(const Command& command) { return fmt::format("see {} --help", command.path); }
+
+[[noreturn]] void refuse_flag(const Command& command, const std::string& typed) {
   std::vector<std::string> names;
-  for (const auto* sub : subcommands_of(app)) names.push_back(sub->get_name());
+  for (const CommandRow& row : command.rows) {
+    if (!row.is_hidden && !row.is_place()) names.push_back(row.name.substr(2));
+  }
+  const std::string near = typed.starts_with("--") ? nearest_word(typed, names) : std::string();
+  throw ValueError(fmt::format("unknown flag {}; {}", typed,
+                               near.empty() ? see_help(command) : fmt::format("did you mean --{}?", near)));
+}
+
+std::vector<std::string> names_of_subcommands(const Command& command) {
+  std::vector<std::string> names;
+  for (const Command& sub : command.subcommands) names.push_back(sub.name);
+  return names;
+}
+
+[[noreturn]] void refuse_subcommand(const Command& command, const std::string& word) {
+  std::vector<std::string> names = names_of_subcommands(command);
   std::sort(names.begin(), names.end());
   const std::string near = nearest_word(word, names);
   throw ValueError(fmt::format(
-      "unknown subcommand {}{}", word,
-      near.empty() ? fmt::format("; expected {}", one_of(names)) : fmt::format("; did you mean {}?", near)));
+      "unknown subcommand {}; {}", word,
+      near.empty() ? fmt::format("expected {}", one_of(names)) : fmt::format("did you mean {}?", near)));
 }
 
-/// Finds the words that CLI11 would call "not expected", without saying what was.
-void refuse_unknown(const CLI::App& program, const std::vector<std::string>& words) {
-  const CLI::App* app = &program;
-  std::string name = program.get_name();
-  bool is_subcommands_place = true;
-  for (const std::string& word : words) {
-    if (word == "--") return;
-    if (word.size() > 1 && word.front() == '-') {
-      is_subcommands_place = false;
-      const bool is_long = word.starts_with("--");
-      if (is_long && app->get_option_no_throw(word.substr(0, word.find('='))) == nullptr)
-        refuse_flag(*app, name, word);
-      continue;
-    }
-    const auto subcommands = subcommands_of(*app);
-    const auto sub = std::find_if(subcommands.begin(), subcommands.end(),
-                                  [&](const CLI::App* candidate) { return candidate->check_name(word); });
-    if (sub != subcommands.end()) {
-      app = *sub;
-      name += " " + word;
-    } else if (is_subcommands_place && !subcommands.empty() && !has_positionals(*app)) {
-      refuse_subcommand(*app, word);
-    } else {
-      is_subcommands_place = false;
-    }
-  }
-}
-
-/// argv[1..], with the underscores of flags written as dashes: Hugging Face's scripts and torchrun take both.
-std::vector<std::string> words_of(int argc, const char* const* argv) {
-  std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
-  for (std::string& word : words) {
-    if (!word.starts_with("--")) continue;
-    const auto end = word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size()));
-    std::replace(word.begin(), end, '_', '-');
-  }
-  return words;
-}
-
-/// A check for CLI11: what it returns is the error, "0: expected a number above 0".
-template <class Fits>
-std::function<std::string(const std::string&)> number_that(Fits fits, std::string expected) {
-  return [fits, expected = std::move(expected)](const std::string& text) {
-    double value = 0;
-    const char* const end = text.data() + text.size();
-    const bool is_number = std::from_chars(text.data(), end, value).ptr == end && !text.empty();
-    return is_number && fits(value) ? std::string() : fmt::format("{}: expected {}", text, expected);
+/// The flag of a word with one or two dashes, or nullptr.
+CommandRow* find_row(Command& command, const std::string& word) {
+  const auto is_it = [&](const CommandRow& row) {
+    if (row.is_place()) return false;
+    return row.name == word || (!row.letters.empty() && "-" + row.letters == word);
   };
+  const auto found = std::find_if(command.rows.begin(), command.rows.end(), is_it);
+  return found == command.rows.end() ? nullptr : &*found;
 }
 
-/// CLI11's errors in our words.
-std::string message_of(const CLI::ParseError& error, const CLI::App& program) {
-  const CLI::App* app = &program;
-  std::string see = "; see " + program.get_name();
-  while (!app->get_subcommands().empty()) {
-    app = app->get_subcommands().front();
-    see += " " + app->get_name();
-  }
-  see += " --help";
-  const std::string text = error.what();
-  const auto is = [&](CLI::ExitCodes code) { return error.get_exit_code() == static_cast<int>(code); };
-  if (is(CLI::ExitCodes::ExtrasError) && !program.remaining(true).empty()) {
-    return fmt::format("unexpected word {}{}", program.remaining(true).back(), see);
-  }
-  const size_t equals = text.find(" = ");
-  if (is(CLI::ExitCodes::ConversionError) && equals != text.npos) {
-    const std::string name = text.substr(text.find(": ") + 2, equals - text.find(": ") - 2);
-    const CLI::Option* const option = app->get_option_no_throw(name);
-    const std::string type = option == nullptr ? "" : option->get_type_name();
-    return fmt::format("{} {}: expected a {}number", name, text.substr(equals + 3),
-                       type == "X" ? "" : "whole ");
-  }
-  if (is(CLI::ExitCodes::ValidationError) && text.find(": ") != text.npos) {
-    return std::string(text).replace(text.find(": "), 2, " ");
-  }
-  if (is(CLI::ExitCodes::ArgumentMismatch) && text.ends_with(" missing")) {
-    return fmt::format("flag {} needs a value{}", text.substr(0, text.find(':')), see);
-  }
-  if (is(CLI::ExitCodes::RequiredError) && text.find("ubcommand") != text.npos) {
-    std::vector<std::string> names;
-    for (const auto* sub : subcommands_of(*app)) names.push_back(sub->get_name());
-    return fmt::format("a subcommand is missing: {}", one_of(names));
-  }
-  return text;
+bool is_number(const std::string& word) {
+  return word.size() > 1 && (std::isdigit(static_cast<unsigned char>(word[1])) != 0 || word[1] == '.');
 }
 
-void prepare(CLI::App& app) {
-  app.formatter(std::make_shared<HelpFormatter>());
-  app.set_help_flag("-h,--help", "Print this text.");
-  app.option_defaults()->group(kFirstGroup);
+/// "-x", "--like-this"; not "-", "-1" and "-.5".
+bool looks_like_flag(const std::string& word) {
+  return word.size() > 1 && word.front() == '-' && !is_number(word);
+}
+
+bool asks_for_help(const std::string& word) { return word == "--help" || word == "-h"; }
+
+/// The words of a command line as the parser gets them: underscores of flags as dashes, because Hugging Face's scripts
+/// and torchrun take both, and "--flag=value" as two words. Notes in the rows how they were typed, and in the commands what
+/// was chosen. Finds what the parser would only call unexpected: unknown flags and subcommands, missing values.
+class Words {
+ public:
+  Words(Command& program, int argc, const char* const* argv)
+      : command_(&program), words_(argv + std::min(argc, 1), argv + argc) {
+    for (size_t at = 0; at < words_.size(); ++at) {
+      if (words_[at] == "--") {
+        result_.insert(result_.end(), words_.begin() + static_cast<std::ptrdiff_t>(at), words_.end());
+        return;
+      }
+      at = looks_like_flag(words_[at]) ? take_flag(at) : take_word(at);
+    }
+  }
+
+  std::vector<std::string> result() && { return std::move(result_); }
+
+ private:
+  /// The index of the last word that was taken.
+  size_t take_flag(size_t at) {
+    has_flag_ = true;
+    const std::string& word = words_[at];
+    const size_t equals = word.starts_with("--") ? word.find('=') : word.npos;
+    const std::string typed = word.substr(0, equals);
+    std::string name = typed;
+    if (name.starts_with("--")) std::replace(name.begin(), name.end(), '_', '-');
+    result_.push_back(name);
+    if (asks_for_help(name)) return at;
+    CommandRow* const row = find_row(*command_, name);
+    if (row == nullptr) refuse_flag(*command_, typed);
+    row->typed.push_back(typed);
+    result_.back() = row->name;
+    if (equals != word.npos) {
+      if (row->takes_value()) {
+        result_.push_back(word.substr(equals + 1));
+      } else {
+        result_.back() += word.substr(equals);
+      }
+      return at;
+    }
+    if (!row->takes_value()) return at;
+    const bool is_missing =
+        at + 1 == words_.size() || words_[at + 1] == "--" || is_known_flag(words_[at + 1]);
+    if (is_missing) throw ValueError(fmt::format("flag {} needs a value; {}", typed, see_help(*command_)));
+    result_.push_back(words_[at + 1]);
+    return at + 1;
+  }
+
+  size_t take_word(size_t at) {
+    const std::string& word = words_[at];
+    result_.push_back(word);
+    const auto sub = std::find_if(command_->subcommands.begin(), command_->subcommands.end(),
+                                  [&](const Command& candidate) { return candidate.name == word; });
+    if (sub != command_->subcommands.end()) {
+      command_->chosen = &*sub;
+      command_ = &*sub;
+      has_flag_ = false;
+    } else if (!has_flag_ && !command_->subcommands.empty() && !command_->has_places()) {
+      refuse_subcommand(*command_, word);
+    } else {
+      has_flag_ = true;
+    }
+    return at;
+  }
+
+  bool is_known_flag(const std::string& word) const {
+    if (!looks_like_flag(word)) return false;
+    std::string name = word.substr(0, word.find('='));
+    std::replace(name.begin(), name.end(), '_', '-');
+    return asks_for_help(name) || find_row(*command_, name) != nullptr;
+  }
+
+  Command* command_;
+  std::vector<std::string> words_, result_{};
+  bool has_flag_ = false;  ///< no subcommand can stand here any more
+};
+
+FlagCheck check_of(const CommandRow& row) {
+  FlagCheck check = row.check;
+  check.choices = row.choices;
+  check.expected = row.expected;
+  return check;
+}
+
+std::vector<std::string> split_commas(const std::vector<std::string>& words) {
+  std::vector<std::string> parts;
+  for (const std::string& word : words) {
+    for (size_t at = 0; at <= word.size();) {
+      const size_t end = std::min(word.find(',', at), word.size());
+      parts.push_back(word.substr(at, end - at));
+      at = end + 1;
+    }
+  }
+  return parts;
+}
+
+/// Sets the row from what stands on the command line.
+void take_values(CommandRow& row, const std::vector<std::string>& words) {
+  const std::string source = row.taken < row.typed.size() ? row.typed[row.taken] : row.name;
+  ++row.taken;
+  row.is_given = true;
+  set_flag(row.target, source, row.has_commas ? split_commas(words) : words, check_of(row));
+  if (row.on_given) row.on_given();
+}
+
+/// Adds the row to CLI11, which gives us texts only.
+void add_to(CLI::App& app, CommandRow& row) {
+  CLI::Option* const option = app.add_option(row.name, [&row](const CLI::results_t& words) {
+    take_values(row, words);
+    return true;
+  });
+  option->trigger_on_parse();  // each time: a list that is given twice is the last one
+  option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  if (row.may_lack_value) {
+    option->expected(0, 1);
+  } else if (is_switch(row.target)) {
+    option->expected(0);
+  } else if (is_list(row.target)) {
+    option->expected(-1);
+  }
+}
+
+void add_to(CLI::App& app, Command& command) {
+  app.set_help_flag("-h,--help", "");
+  for (CommandRow& row : command.rows) add_to(app, row);
+  for (Command& sub : command.subcommands) add_to(*app.add_subcommand(sub.name, ""), sub);
+}
+
+Command& chosen_by(Command& program) {
+  Command* command = &program;
+  while (command->chosen != nullptr) command = command->chosen;
+  return *command;
+}
+
+void take_environment(Command& command) {
+  for (CommandRow& row : command.rows) {
+    if (row.is_given || row.variable.empty()) continue;
+    const auto text = env::get(row.variable);
+    if (!text) continue;
+    row.is_given = true;
+    set_flag(row.target, fmt::format("environment variable {}=", row.variable),
+             row.has_commas ? split_commas({*text}) : std::vector<std::string>{*text}, check_of(row));
+    if (row.on_given) row.on_given();
+  }
+}
+
+void refuse_missing(const Command& command) {
+  if (command.needs_subcommand && command.chosen == nullptr)
+    throw ValueError(fmt::format("a subcommand is missing: {}", one_of(names_of_subcommands(command))));
+  for (const CommandRow& row : command.rows) {
+    if (row.is_required && !row.is_given)
+      throw ValueError(fmt::format("{} is required; {}", row.name, see_help(command)));
+  }
 }
 
 /// False when --help was asked for.
-bool parse(CLI::App& app, int argc, const char* const* argv) {
-  std::vector<std::string> words = words_of(argc, argv);
-  refuse_unknown(app, words);
+bool parse(Command& program, int argc, const char* const* argv) {
+  std::vector<std::string> words = Words(program, argc, argv).result();
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  CLI::App app;
+  add_to(app, program);
+  Command& command = chosen_by(program);
   try {
     app.parse(words);
-    return true;
   } catch (const CLI::CallForHelp&) {
-    if (env::get_int(env::kRank).value_or(0) == 0) std::fputs(app.help().c_str(), stdout);
+    if (env::get_int(env::kRank).value_or(0) == 0) std::fputs(help_of(command).c_str(), stdout);
     return false;
-  } catch (const CLI::ParseError& error) {
-    throw ValueError(message_of(error, app));
+  } catch (const CLI::ExtrasError&) {
+    throw ValueError(fmt::format("unexpected word {}; {}", app.remaining(true).back(), see_help(command)));
+  } catch (const CLI::ParseError&) {  // nothing known: what else there is has been found before
+    throw ValueError(fmt::format("the command line cannot be read; {}", see_help(command)));
   }
+  for (Command* at = &command; at != nullptr; at = at->parent) {
+    take_environment(*at);
+    refuse_missing(*at);
+  }
+  for (Command* at = &command; at != nullptr; at = at->parent) {
+    if (at->callback) at->callback();
+  }
+  return true;
 }
 
 }  // namespace
 
 CommandOption& CommandOption::required() {
-  option_->required();
+  row_->is_required = true;
   return *this;
 }
 
 CommandOption& CommandOption::with_commas() {
-  option_->delimiter(',');
+  row_->has_commas = true;
   return *this;
 }
 
 CommandOption& CommandOption::in_range(int least, int most) {
-  option_->check(number_that([=](double value) { return value >= least && value <= most; },
-                             fmt::format("a number from {} to {}", least, most)));
-  return *this;
+  return in_range(static_cast<double>(least), static_cast<double>(most));
 }
 
 CommandOption& CommandOption::in_range(double least, double most) {
-  std::ostringstream expected;
-  expected << "a number from " << least << " to " << most;
-  option_->check(number_that([=](double value) { return value >= least && value <= most; }, expected.str()));
+  row_->check = FlagCheck::between(least, most);
   return *this;
 }
 
 CommandOption& CommandOption::one_of(const std::vector<std::string>& values) {
-  option_->check([values](const std::string& text) {
-    const bool is_one = std::find(values.begin(), values.end(), text) != values.end();
-    return is_one ? std::string() : fmt::format("{}: expected {}", text, lockstep::one_of(values));
-  });
+  row_->choices.clear();
+  for (const std::string& value : values) row_->choices += (row_->choices.empty() ? "" : " ") + value;
   return *this;
 }
 
 CommandOption& CommandOption::positive() {
-  option_->check(number_that([](double value) { return value > 0; }, "a number above 0"));
+  row_->check = FlagCheck::above(0);
+  row_->expected = row_->check.expected;
   return *this;
 }
 
 CommandOption& CommandOption::not_negative() {
-  option_->check(number_that([](double value) { return value >= 0; }, "0 or more"));
+  row_->check = FlagCheck::at_least(0);
+  row_->expected = row_->check.expected;
   return *this;
 }
 
 CommandOption& CommandOption::type_name(const std::string& name) {
-  option_->type_name(name);
+  row_->value = name;
   return *this;
 }
 
 CommandOption& CommandOption::with_default() {
-  option_->capture_default_str();
+  row_->preset = describe_value(row_->target);
   return *this;
 }
 
 CommandOption& CommandOption::default_text(const std::string& text) {
-  option_->default_str(text);
+  row_->preset = text;
+  return *this;
+}
+
+CommandOption& CommandOption::from_environment(const std::string& variable) {
+  row_->variable = variable;
+  return *this;
+}
+
+CommandOption& CommandOption::on_given(std::function<void()> given) {
+  row_->on_given = std::move(given);
   return *this;
 }
 
 CommandLine CommandLine::add_subcommand(const std::string& name, const std::string& description) {
-  CLI::App* const sub = app_->add_subcommand(name, description);
-  sub->footer("");  // CLI11 copies the parent's, which has the parent's examples
-  prepare(*sub);
-  return CommandLine(sub);
+  return CommandLine(&command_->subcommands.emplace_back(Command{
+      .name = name, .description = description, .path = command_->path + " " + name, .parent = command_}));
 }
 
-void CommandLine::require_subcommand() { app_->require_subcommand(1); }
+void CommandLine::require_subcommand() { command_->needs_subcommand = true; }
 
-bool CommandLine::has_subcommand() const { return !app_->get_subcommands().empty(); }
+bool CommandLine::has_subcommand() const { return command_->chosen != nullptr; }
 
-void CommandLine::begin_group(const std::string& title) { app_->option_defaults()->group(title); }
+void CommandLine::begin_group(const std::string& title) { command_->group = title; }
 
-CommandOption CommandLine::add(CLI::Option* option, const char* type_name) {
-  option->type_name(type_name);
-  if (option->get_expected_max() == 1) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  return CommandOption(option);
-}
-
-CommandOption CommandLine::add_option(const std::string& name, std::string& value,
-                                      const std::string& description) {
-  return add(app_->add_option(name, value, description), "TEXT");
-}
-
-CommandOption CommandLine::add_option(const std::string& name, std::filesystem::path& value,
-                                      const std::string& description) {
-  return add(app_->add_option(name, value, description), "FILE");
-}
-
-CommandOption CommandLine::add_option(const std::string& name, int& value, const std::string& description) {
-  return add(app_->add_option(name, value, description), "N");
-}
-
-CommandOption CommandLine::add_option(const std::string& name, int64_t& value,
-                                      const std::string& description) {
-  return add(app_->add_option(name, value, description), "N");
-}
-
-CommandOption CommandLine::add_option(const std::string& name, size_t& value,
-                                      const std::string& description) {
-  return add(app_->add_option(name, value, description), "N");
-}
-
-CommandOption CommandLine::add_option(const std::string& name, std::optional<size_t>& value,
-                                      const std::string& description) {
-  return add(app_->add_option(name, value, description), "N");
-}
-
-CommandOption CommandLine::add_option(const std::string& name, std::optional<int64_t>& value,
-                                      const std::string& description) {
-  return add(app_->add_option(name, value, description), "N");
-}
-
-CommandOption CommandLine::add_option(const std::string& name, std::optional<double>& value,
-                                      const std::string& description) {
-  return add(app_->add_option(name, value, description), "X");
-}
-
-CommandOption CommandLine::add_option(const std::string& name, double& value,
-                                      const std::string& description) {
-  return add(app_->add_option(name, value, description), "X");
-}
-
-CommandOption CommandLine::add_option(const std::string& name, std::vector<std::string>& values,
-                                      const std::string& description) {
-  return add(app_->add_option(name, values, description), "LIST");
-}
-
-CommandOption CommandLine::add_option(const std::string& name, std::vector<int>& values,
-                                      const std::string& description) {
-  return add(app_->add_option(name, values, description), "LIST");
+CommandOption CommandLine::add(const std::string& name, FlagTarget target, const std::string& description) {
+  return CommandOption(&command_->rows.emplace_back(
+      CommandRow{.name = name, .target = std::move(target), .words = description, .group = command_->group}));
 }
 
 CommandOption CommandLine::add_option(const std::string& name, std::function<void(const std::string&)> take,
                                       const std::string& description) {
-  return add(app_->add_option_function<std::string>(name, std::move(take), description), "TEXT");
+  return add(name, FlagTarget(std::move(take)), description);
 }
 
 void CommandLine::add_flag(const std::string& name, bool& value, const std::string& description) {
-  app_->add_flag(name, value, description);
+  add(name, FlagTarget(&value), description);
+}
+
+void CommandLine::add_row(const Flag<None>& row, FlagTarget target) {
+  if (!row.preset.empty()) set_flag(target, "", {std::string(row.preset)}, {});
+  const std::string preset = is_switch(target) || row.preset.empty() ? std::string() : describe_value(target);
+  command_->rows.push_back({.name = (row.is_place ? "" : "--") + std::string(row.name),
+                            .target = std::move(target),
+                            .words = std::string(row.words),
+                            .group = row.group.empty() ? command_->group : std::string(row.group),
+                            .value = std::string(row.value),
+                            .preset = preset,
+                            .letters = std::string(row.letters),
+                            .variable = std::string(row.variable),
+                            .choices = std::string(row.check.choices),
+                            .expected = std::string(row.check.expected),
+                            .check = row.check,
+                            .is_required = row.is_required,
+                            .has_commas = row.has_commas});
 }
 
 void CommandLine::add_other_name(const std::string& name, const std::string& flag) {
   const auto refuse = [name, flag](const std::string&) {
     throw ValueError(fmt::format("unknown flag {}; did you mean {}?", name, flag));
   };
-  app_->add_option_function<std::string>(name, refuse)->expected(0, 1)->group("");
+  CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = refuse});
+  row.is_hidden = row.may_lack_value = true;
 }
 
 void CommandLine::add_refused_flag(const std::string& name, const std::string& reason) {
-  if (app_->get_option_no_throw(name) != nullptr) return;
+  if (find_row(*command_, name) != nullptr) return;
   const auto refuse = [name, reason](const std::string&) {
     throw ValueError(fmt::format("{} is not supported: {}", name, reason));
   };
-  app_->add_option_function<std::string>(name, refuse)->expected(0, 1)->group("");
+  CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = refuse});
+  row.is_hidden = row.may_lack_value = true;
 }
 
 void CommandLine::add_example(const std::string& meaning, const std::string& command) {
-  app_->footer(app_->get_footer() + meaning + "\n" + command + "\n");
+  command_->examples.push_back({command, meaning});
 }
 
-void CommandLine::callback(std::function<void()> chosen) { app_->callback(std::move(chosen)); }
+void CommandLine::callback(std::function<void()> chosen) { command_->callback = std::move(chosen); }
 
 bool parse_command_line(const std::string& name, const std::string& description,
                         const std::function<void(CommandLine)>& add, int argc, const char* const* argv) {
-  CLI::App app(description, name);
-  prepare(app);
-  add(CommandLine(&app));
-  return parse(app, argc, argv);
+  Command program{.name = name, .description = description, .path = name};
+  add(CommandLine(&program));
+  return parse(program, argc, argv);
 }
 
 int run_subcommands(const std::string& name, const std::string& description,
                     const std::vector<AddSubcommand>& subcommands, int argc, const char* const* argv) {
   return run_main(name.c_str(), [&] {
-    CLI::App app(description, name);
-    prepare(app);
-    app.require_subcommand(1);
+    Command program{.name = name, .description = description, .path = name, .needs_subcommand = true};
     Action action;
-    for (const AddSubcommand add : subcommands) add(CommandLine(&app), action);
-    return parse(app, argc, argv) ? action() : 0;
+    for (const AddSubcommand add : subcommands) add(CommandLine(&program), action);
+    return parse(program, argc, argv) ? action() : 0;
   });
 }
 

@@ -1,30 +1,34 @@
-// CommandLine lines of programs with flags and subcommands. The parser behind it is CLI11, which only
-// command_line.cpp sees: every source that sees it takes seconds more to compile.
+// Command lines of programs with flags and subcommands. They are a table of rows (cli/flag.h), made by calls or given as a
+// constant; --help, the conversions, the checks and all errors are made from the rows. The parser behind it is CLI11, which
+// only command_line.cpp sees: every source that sees it takes seconds more to compile, and no user sees its words.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
+#include "lockstep/cli/flag.h"
 
 namespace lockstep {
+
+namespace detail {
+struct CommandRow;
+struct Command;
+}  // namespace detail
 
 /// An option that was just added to a CommandLine. Every setter returns it again.
 class CommandOption {
  public:
-  explicit CommandOption(CLI::Option* option) : option_(option) {}
+  explicit CommandOption(detail::CommandRow* row) : row_(row) {}
   CommandOption& required();
   /// Several values may stand in one word, with commas between.
   CommandOption& with_commas();
   CommandOption& in_range(int least, int most);
   CommandOption& in_range(double least, double most);
+  /// --help shows the words in place of the value.
   CommandOption& one_of(const std::vector<std::string>& values);
   CommandOption& positive();
   CommandOption& not_negative();
@@ -34,18 +38,22 @@ class CommandOption {
   CommandOption& with_default();
   /// --help shows `text` as the default.
   CommandOption& default_text(const std::string& text);
+  /// Where the flag is not given, an environment variable of this name sets the value, if it is set and not empty.
+  CommandOption& from_environment(const std::string& variable);
+  /// `given` is called where the flag is given, after its value was taken.
+  CommandOption& on_given(std::function<void()> given);
 
  private:
-  CLI::Option* option_;
+  detail::CommandRow* row_;
 };
 
 /// A program or one of its subcommands: a handle, cheap to copy, valid while the command line is parsed.
 /// Parsing writes into the values given here, which must live as long. `name` is "--like-this" (--like_this
 /// is accepted too), or without dashes for what stands by its place. Descriptions are sentences. An option that is given
-/// twice takes the last value, as in argparse; one that takes a list keeps all.
+/// twice takes the last value, as in argparse; one that takes a list takes the last list. Errors name a flag as it was typed.
 class CommandLine {
  public:
-  explicit CommandLine(CLI::App* app) : app_(app) {}
+  explicit CommandLine(detail::Command* command) : command_(command) {}
   CommandLine add_subcommand(const std::string& name, const std::string& description);
   /// One of the subcommands must be given.
   void require_subcommand();
@@ -54,26 +62,33 @@ class CommandLine {
 
   /// What is added from now on stands under this heading in --help; the first one is "Flags".
   void begin_group(const std::string& title);
-  CommandOption add_option(const std::string& name, std::string& value, const std::string& description);
-  CommandOption add_option(const std::string& name, std::filesystem::path& value,
-                           const std::string& description);
-  CommandOption add_option(const std::string& name, int& value, const std::string& description);
-  CommandOption add_option(const std::string& name, int64_t& value, const std::string& description);
-  CommandOption add_option(const std::string& name, size_t& value, const std::string& description);
-  CommandOption add_option(const std::string& name, std::optional<size_t>& value,
-                           const std::string& description);
-  CommandOption add_option(const std::string& name, std::optional<int64_t>& value,
-                           const std::string& description);
-  CommandOption add_option(const std::string& name, std::optional<double>& value,
-                           const std::string& description);
-  CommandOption add_option(const std::string& name, double& value, const std::string& description);
-  CommandOption add_option(const std::string& name, std::vector<std::string>& values,
-                           const std::string& description);
-  CommandOption add_option(const std::string& name, std::vector<int>& values, const std::string& description);
+  /// Adds a flag that sets `value`.
+  template <FlagType T>
+  CommandOption add_option(const std::string& name, T& value, const std::string& description) {
+    return add(name, FlagTarget(&value), description);
+  }
   /// `take` gets the text; it may throw ValueError.
   CommandOption add_option(const std::string& name, std::function<void(const std::string&)> take,
                            const std::string& description);
   void add_flag(const std::string& name, bool& value, const std::string& description);
+  /// Adds the rows of a table. Members without a preset keep what `values` has.
+  template <class Values>
+  void add_table(std::span<const Flag<std::type_identity_t<Values>>> table, Values& values) {
+    for (const auto& row : table) {
+      add_row(Flag<None>{.name = row.name,
+                         .preset = row.preset,
+                         .check = row.check,
+                         .value = row.value,
+                         .group = row.group,
+                         .words = row.words,
+                         .letters = row.letters,
+                         .variable = row.variable,
+                         .is_required = row.is_required,
+                         .is_place = row.is_place,
+                         .has_commas = row.has_commas},
+              flag_target(row.member, values));
+    }
+  }
   /// What other programs call `flag`: refused with the advice to use that one.
   void add_other_name(const std::string& name, const std::string& flag);
   /// A flag that users know from other programs and that this one does not have: refused with the reason. A
@@ -87,8 +102,10 @@ class CommandLine {
   void callback(std::function<void()> chosen);
 
  private:
-  CommandOption add(CLI::Option* option, const char* type_name);
-  CLI::App* app_;
+  struct None {};
+  CommandOption add(const std::string& name, FlagTarget target, const std::string& description);
+  void add_row(const Flag<None>& row, FlagTarget target);
+  detail::Command* command_;
 };
 
 /// Reads the command line of a program without subcommands, to which `add` adds its flags. False when --help

@@ -4,8 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
+#include <system_error>
 
 #include <fmt/format.h>
+
+#include "lockstep/base/env.h"
+#include "lockstep/cli/nearest.h"
 
 namespace lockstep {
 namespace {
@@ -33,7 +38,15 @@ void append_wrapped(std::string& out, std::string_view text, size_t columns, siz
   out += '\n';
 }
 
-void append_entry(std::string& out, const HelpEntry& entry, size_t columns, size_t indent) {
+/// "text|json|svg".
+std::string placeholder(const std::vector<std::string>& choices) {
+  std::string text;
+  for (const std::string& choice : choices) text += (text.empty() ? "" : "|") + choice;
+  return text;
+}
+
+void append_entry(std::string& out, const HelpEntry& plain, size_t columns, size_t indent) {
+  const HelpEntry entry = with_value(plain, columns);
   const std::string head = "  " + entry.head;
   size_t column = head.size();
   out += head;
@@ -46,6 +59,18 @@ void append_entry(std::string& out, const HelpEntry& entry, size_t columns, size
 }
 
 }  // namespace
+
+HelpEntry with_value(HelpEntry entry, size_t columns) {
+  if (entry.choices.empty()) return entry;
+  const std::string choices = placeholder(entry.choices);
+  if (2 + entry.head.size() + 1 + choices.size() <= columns) {
+    entry.head += " " + choices;
+  } else {
+    entry.head += " " + entry.value;
+    entry.text = fmt::format("One of {}. {}", one_of(entry.choices), entry.text);
+  }
+  return entry;
+}
 
 std::string help_text(const Help& help, size_t columns) {
   std::string out = fmt::format("Usage: {}\n\n", help.usage);
@@ -77,10 +102,15 @@ std::string help_sentence(std::string_view text, std::string_view preset) {
 }
 
 int terminal_columns() {
+  const std::string columns = env::get("COLUMNS").value_or("");
+  int number = 0;
+  const char* const end = columns.data() + columns.size();
+  const auto [last, error] = std::from_chars(columns.data(), end, number);
+  if (error == std::errc() && last == end && number > 0) return number;
   winsize size{};
   return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-size_t help_columns() { return static_cast<size_t>(std::clamp(terminal_columns(), 40, 80)); }
+size_t help_columns() { return static_cast<size_t>(std::max(terminal_columns(), 40)); }
 
 }  // namespace lockstep

@@ -11,7 +11,12 @@ namespace lockstep {
 /// A line of --help: "--seed N" and what it is for.
 struct HelpEntry {
   std::string head, text;
+  std::vector<std::string> choices{};  ///< they stand in place of the value, where the window is wide enough
+  std::string value{};                 ///< otherwise its name, and the choices stand in the text
 };
+
+/// The entry with its choices in place of its value where `columns` are enough for them, else in its text.
+HelpEntry with_value(HelpEntry entry, size_t columns);
 
 struct HelpGroup {
   std::string title;
@@ -33,10 +38,11 @@ std::string help_text(const Help& help, size_t columns);
 /// `text` as a sentence, and after it the default, where there is one: "Samples per rank. Default: 8."
 std::string help_sentence(std::string_view text, std::string_view preset);
 
-/// Columns of the terminal that standard output is; 80 where it is none.
+/// Columns of the window, as Python's argparse sees them: COLUMNS where it is a number above 0, else those of the terminal
+/// that standard output is; 80 where it is none.
 int terminal_columns();
 
-/// Columns of --help: terminal_columns(), but from 40 to 80.
+/// Columns of --help: terminal_columns(), but 40 at least.
 size_t help_columns();
 
 }  // namespace lockstep

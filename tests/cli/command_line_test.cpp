@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/help.h"
 
@@ -13,6 +16,8 @@ struct Values {
   bool bf16 = false;
   std::string name;
   int ranks = 1;
+  std::vector<std::string> files{};
+  std::vector<int> sizes{};
 };
 
 std::string message(const std::vector<const char*>& words, Values* values = nullptr) {
@@ -24,7 +29,9 @@ std::string message(const std::vector<const char*>& words, Values* values = null
     program.add_option("--learning-rate", into.learning_rate, "Step size").with_default();
     program.add_option("--ranks", into.ranks, "Ranks").in_range(1, 256);
     program.add_flag("--bf16", into.bf16, "Half precision");
-    program.add_option("--name", into.name, "Name").one_of({"a", "b"});
+    program.add_option("--name", into.name, "Name").one_of({"a", "b"}).from_environment("LOCKSTEP_TEST_NAME");
+    program.add_option("--files", into.files, "Files");
+    program.add_option("--sizes", into.sizes, "Sizes").with_commas();
     program.add_other_name("--fp16", "--bf16");
     program.add_other_name("--lr", "--learning-rate");
     program.add_refused_flag("--fast-math", "sums have one order");
@@ -57,6 +64,117 @@ TEST(CommandLine, AFlagGivenTwiceTakesTheLastValue) {
   EXPECT_TRUE(values.bf16);
   EXPECT_EQ(message({"--ranks", "0", "--ranks", "3"}),
             "--ranks 0: expected a number from 1 to 256");  // as argparse
+}
+
+TEST(CommandLine, AListGivenTwiceIsTheLastOne) {
+  Values values;
+  EXPECT_EQ(message({"--files", "a", "b", "--sizes", "1,2", "--files", "c", "--sizes=3,4", "5"}, &values),
+            "");
+  EXPECT_EQ(values.files, std::vector<std::string>{"c"});
+  EXPECT_EQ(values.sizes, (std::vector<int>{3, 4, 5}));
+  EXPECT_EQ(message({"--sizes", "1,x"}), "--sizes x: expected a whole number");
+}
+
+TEST(CommandLine, ErrorsNameTheFlagAsItWasTyped) {
+  EXPECT_EQ(message({"--learning_rate=fast"}), "--learning_rate fast: expected a number");
+  EXPECT_EQ(message({"--learning_rate", "1", "--learning-rate", "fast"}),
+            "--learning-rate fast: expected a number");
+  EXPECT_EQ(message({"--learning_rate", "fast", "--learning-rate", "1"}),
+            "--learning_rate fast: expected a number");
+  EXPECT_EQ(message({"--learning_rate"}), "flag --learning_rate needs a value; see program --help");
+  EXPECT_EQ(message({"--learning-rate", "--bf16"}), "flag --learning-rate needs a value; see program --help");
+  EXPECT_EQ(message({"-z"}), "unknown flag -z; see program --help");
+}
+
+TEST(CommandLine, AValueMayLookLikeAnything) {
+  Values values;
+  EXPECT_EQ(message({"--learning-rate", "-0.5", "--files", "-", "--bf16=false"}, &values), "");
+  EXPECT_EQ(values.learning_rate, -0.5);
+  EXPECT_EQ(values.files, std::vector<std::string>{"-"});
+  EXPECT_FALSE(values.bf16);
+  EXPECT_EQ(message({"--bf16=maybe"}), "--bf16 maybe: expected true or false");
+  EXPECT_EQ(message({"--name="}), "--name : expected a or b");
+  EXPECT_EQ(message({"--learning-rate", "nan"}), "--learning-rate nan: expected a number");
+}
+
+TEST(CommandLine, AVariableIsBehindItsFlag) {
+  Values values;
+  env::set("LOCKSTEP_TEST_NAME", "b");
+  EXPECT_EQ(message({}, &values), "");
+  EXPECT_EQ(values.name, "b");
+  EXPECT_EQ(message({"--name", "a"}, &values), "");
+  EXPECT_EQ(values.name, "a");
+  env::set("LOCKSTEP_TEST_NAME", "c");
+  EXPECT_EQ(message({}), "environment variable LOCKSTEP_TEST_NAME=c: expected a or b");
+  env::set("LOCKSTEP_TEST_NAME", std::nullopt);
+}
+
+struct Measured {
+  int rounds = 0;
+  bool json = false;
+  std::string format{}, kind{};
+  std::vector<std::string> names{"x"};
+};
+constexpr auto kTable = std::to_array<Flag<Measured>>({
+    {.name = "rounds",
+     .member = &Measured::rounds,
+     .preset = "3",
+     .check = FlagCheck::between(1, 9),
+     .words = "How often",
+     .letters = "n"},
+    {.name = "format", .member = &Measured::format, .check = FlagCheck::one_of("text json"), .words = "How"},
+    {.name = "names", .member = &Measured::names, .words = "Of what", .has_commas = true},
+    {.name = "json", .member = &Measured::json, .words = "As JSON"},
+    {.name = "KIND", .member = &Measured::kind, .words = "What", .is_required = true, .is_place = true},
+});
+
+std::string with_table(const std::vector<const char*>& words, Measured& into) {
+  std::vector<const char*> argv = {"program"};
+  argv.insert(argv.end(), words.begin(), words.end());
+  testing::internal::CaptureStdout();
+  std::string mistake;
+  try {
+    parse_command_line(
+        "program", "Does it", [&](CommandLine program) { program.add_table<Measured>(kTable, into); },
+        static_cast<int>(argv.size()), argv.data());
+  } catch (const ValueError& error) {
+    mistake = error.what();
+  }
+  return testing::internal::GetCapturedStdout() + mistake;
+}
+
+TEST(CommandLine, TakesATable) {
+  Measured values;
+  EXPECT_EQ(with_table({"-n", "4", "all", "--names", "a,b", "--json"}, values), "");
+  EXPECT_EQ(values.rounds, 4);
+  EXPECT_EQ(values.names, (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(values.json);
+  EXPECT_EQ(values.kind, "all");
+  Measured untouched;
+  EXPECT_EQ(with_table({"all"}, untouched), "");
+  EXPECT_EQ(untouched.rounds, 3);
+  EXPECT_EQ(untouched.names, std::vector<std::string>{"x"});
+  EXPECT_EQ(with_table({"-n", "0", "all"}, values), "-n 0: expected a number from 1 to 9");
+  EXPECT_EQ(with_table({}, values), "KIND is required; see program --help");
+  env::set("COLUMNS", "80");
+  const std::string help = with_table({"--help"}, values);
+  EXPECT_NE(help.find("Usage: program [flags] KIND\n"), std::string::npos) << help;
+  EXPECT_NE(help.find("  -n, --rounds N           How often. Default: 3.\n"), std::string::npos) << help;
+  EXPECT_NE(help.find("  --format text|json       How.\n"), std::string::npos) << help;
+  EXPECT_NE(help.find("  --json                   As JSON.\n"), std::string::npos) << help;
+  env::set("COLUMNS", std::nullopt);
+}
+
+TEST(Help, FollowsTheWindowsWidth) {
+  env::set("COLUMNS", "120");
+  EXPECT_EQ(help_columns(), 120u);
+  env::set("COLUMNS", "10");
+  EXPECT_EQ(help_columns(), 40u);
+  for (const char* text : {"0", "-3", "wide"}) {
+    env::set("COLUMNS", text);
+    EXPECT_GE(terminal_columns(), 1) << text;
+  }
+  env::set("COLUMNS", std::nullopt);
 }
 
 TEST(CommandLine, AnUnknownFlagNamesTheNearest) {

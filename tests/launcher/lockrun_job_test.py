@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -91,6 +92,8 @@ class OutputTest(LockrunTest):
         self.environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "${role_name}-$rank/${local_rank} $$ ${other}|"
         self.assertEqual(self.shell(1, "echo a", "--role", "eval")[1], "eval-0/0 $ ${other}|a\n")
         self.assertEqual(self.shell(1, "echo a", "--prefix", "off")[1], "a\n")
+        self.assertEqual(self.shell(1, "echo a", "--log-line-prefix-template", "${hostname}:$rank: ")[1],
+                         f"{socket.gethostname()}:0: a\n")
 
     def test_local_rank_in_arguments(self):
         out = self.run_lockrun("--nproc-per-node", 2, "--prefix", "off", "echo", "${local_rank}of$$", "$local_rank")[1]

@@ -88,6 +88,51 @@ TEST(OptionsTest, RefusesWhatIsNoNumber) {
   EXPECT_EQ(error_of({"--max-restarts", "-1", "a"}), "--max-restarts -1: expected a number, 0 or more");
 }
 
+TEST(OptionsTest, ErrorsNameTheFlagAsItWasTyped) {
+  EXPECT_EQ(error_of({"--max_restarts", "x", "a"}), "--max_restarts x: expected a number, 0 or more");
+  EXPECT_EQ(error_of({"--hang_action=wait", "a"}), "--hang_action wait: expected warn or end");
+  EXPECT_EQ(error_of({"--nproc_per_node", "0", "a"}),
+            "--nproc_per_node 0: expected a number of at least 1, cpu, gpu or auto");
+  EXPECT_EQ(error_of({"-np", "0", "a"}), "-np 0: expected a number of at least 1");
+  EXPECT_EQ(error_of({"-r4", "a"}),
+            "-r 4: expected 0 to 3 (1: standard output, 2: standard error, 3: both), or RANK:STREAMS,...");
+  EXPECT_EQ(error_of({"-r"}), "flag -r needs a value (see lockrun --help)");
+  EXPECT_EQ(error_of({"--module", "--no_python", "a"}),
+            "--module and --no_python contradict each other: a module needs Python");
+  EXPECT_EQ(error_of({"--monitor-interval", "soon", "a"}),
+            "--monitor-interval soon: expected a number of seconds");
+  env::set("PET_MAX_RESTARTS", "often");
+  EXPECT_EQ(error_of({"a"}), "environment variable PET_MAX_RESTARTS=often: expected a number, 0 or more");
+  EXPECT_EQ(error_of({"--max-restarts=1", "a"}), "no error");
+  env::set("PET_MAX_RESTARTS", std::nullopt);
+}
+
+TEST(OptionsTest, AFlagGivenTwiceTakesTheLastValue) {
+  const Options options = parse({"--max-restarts", "1", "--max_restarts=2", "--local-ranks-filter", "1",
+                                 "--local_ranks_filter=0", "--signals-to-handle", "SIGTERM",
+                                 "--signals-to-handle", "SIGINT", "--dry-run", "--dry-run", "a"});
+  EXPECT_EQ(options.max_restarts, 2);
+  EXPECT_EQ(options.logs.shown, std::vector<int>{0});
+  EXPECT_EQ(options.signals, std::vector<int>{SIGINT});
+}
+
+TEST(OptionsTest, APrefixHasATemplate) {
+  env::set("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "a");
+  EXPECT_EQ(parse({"x"}).logs.line_prefix, "a");
+  EXPECT_EQ(parse({"--log-line-prefix-template", "${rank}|", "x"}).logs.line_prefix, "${rank}|");
+  env::set("PET_LOG_LINE_PREFIX_TEMPLATE", "b");
+  EXPECT_EQ(parse({"x"}).logs.line_prefix, "b");
+  env::set("PET_LOG_LINE_PREFIX_TEMPLATE", std::nullopt);
+  env::set("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", std::nullopt);
+  EXPECT_EQ(parse({"x"}).logs.line_prefix, "");
+}
+
+TEST(OptionsTest, PrintsCompletionsAsTorchrunDoes) {
+  EXPECT_EQ(parse({"--print_completion", "tcsh"}).print, "tcsh");
+  EXPECT_EQ(parse({"--print", "man"}).print, "man");
+  EXPECT_EQ(error_of({"--print-completion", "fish"}), "--print-completion fish: expected bash, zsh or tcsh");
+}
+
 TEST(OptionsTest, SuggestsTheNearFlag) {
   EXPECT_EQ(error_of({"--nproc", "2", "a"}), "unknown flag --nproc; did you mean --nproc-per-node?");
   EXPECT_EQ(error_of({"--nprc_per_node=2", "a"}),
@@ -213,10 +258,10 @@ TEST(OptionsTest, TakesThePortFromEitherFlag) {
 
 TEST(OptionsTest, RefusesContradictions) {
   EXPECT_EQ(error_of({"-m", "--no-python", "a"}),
-            "--module and --no-python contradict each other: a module needs Python");
+            "-m and --no-python contradict each other: a module needs Python");
   EXPECT_EQ(error_of({"--prefix", "blue", "a"}), "--prefix blue: expected auto, off, on or color");
   EXPECT_EQ(error_of({"-m", "--run-path", "a"}),
-            "--module and --run-path contradict each other: a module is no path");
+            "-m and --run-path contradict each other: a module is no path");
   EXPECT_NE(error_of({"--use-env", "--local-rank", "a"}).find("contradict"), std::string::npos);
   EXPECT_NE(error_of({"--logs-specs", "mine", "a"}).find("does not run"), std::string::npos);
   EXPECT_NE(error_of({"--rdzv-conf", "colour=red", "a"}).find("unknown key"), std::string::npos);
