@@ -311,6 +311,7 @@ def write_pages(xml, headers, pages):
                         (kind == "namespace" or member.get("kind") == "define"):
                     members[header].append(member)
                     places.add(member.get("id"), module_of(header), qualified)
+
     def by_line(symbol):
         return int(symbol.find("location").get("line"))
 
