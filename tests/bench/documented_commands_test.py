@@ -1,4 +1,4 @@
-"""Every command that README.md and docs/performance.md name runs, with tiny sizes; a command that is not known here fails the test.
+"""Every command that README.md and the pages of docs/performance name runs, with tiny sizes; a command that is not known here fails the test.
 
 COMMANDS says for each command how it is tried: with the same flags and smaller values (a list of words), by another test (Elsewhere),
 or by nothing, because it only prepares (PREPARES). Commands with equal flags share a run. No time is judged.
@@ -22,7 +22,8 @@ import tiny  # noqa: E402
 from pages import SOURCE, blocks_of, prose_of, text_of  # noqa: E402
 
 BIN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
-PAGES = ("README.md", "docs/performance.md", "docs/howto/save_memory.md", "docs/recipes/resume.md")
+PAGES = ("README.md", "docs/performance.md", *(f"docs/performance/{path.name}" for path in sorted((SOURCE / "docs/performance").glob("*.md"))),
+         "docs/howto/save_memory.md", "docs/recipes/resume.md")
 # The programs of benchmarks that only their commands build.
 TARGETS = ("activation_checkpoint_cost", "checkpoint_cost", "memory_rank", "data_parallel_cost", "logical_ranks_cost",
            "replica_check_cost", "trainer_overhead", "translation_decode", "vision_batches", "tracking_cost", "step_cost", "messages",
