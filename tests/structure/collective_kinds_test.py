@@ -1,4 +1,4 @@
-"""Whoever adds a collective finds the places for it in one section of docs/architecture.md: no other file tells kinds apart."""
+"""Whoever adds a collective finds the places for it in one section of docs/architecture/collective.md: no other file tells kinds apart."""
 
 import os
 import pathlib
@@ -21,8 +21,8 @@ class CollectiveKindsTest(unittest.TestCase):
         found = {str(path.relative_to(SOURCE)) for path in (SOURCE / "lockstep/comm").rglob("*")
                  if path.suffix in (".h", ".cpp") and case.search(path.read_text())}
         self.assertEqual(LISTS, found)
-        text = (SOURCE / "docs/architecture.md").read_text()
-        section = text.partition("### Adding a collective")[2].partition("\n#")[0]
+        text = (SOURCE / "docs/architecture/collective.md").read_text()
+        section = text.partition("## Adding a collective")[2].partition("\n#")[0]
         for name in LISTS:
             self.assertIn(name.removeprefix("lockstep/"), section)
 
