@@ -55,22 +55,22 @@ std::byte* Arena::try_allocate_for_operation(size_t bytes) {
 }
 
 void Arena::add_reclaimer(const void* owner, std::function<void()> give_back) {
-  const std::lock_guard lock(reclaimers_mutex_);
+  const base::LockGuard lock(reclaimers_mutex_);
   reclaimers_.insert_or_assign(owner, std::move(give_back));
 }
 
 void Arena::forget_reclaimer(const void* owner) {
-  const std::lock_guard lock(reclaimers_mutex_);
+  const base::LockGuard lock(reclaimers_mutex_);
   reclaimers_.erase(owner);
 }
 
 void Arena::reclaim() {
-  const std::lock_guard lock(reclaimers_mutex_);
+  const base::LockGuard lock(reclaimers_mutex_);
   for (const auto& [owner, give_back] : reclaimers_) give_back();
 }
 
 bool Arena::operations_hold_memory() {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   sweep();
   return of_operations_ > 0;
 }
@@ -78,7 +78,7 @@ bool Arena::operations_hold_memory() {
 std::byte* Arena::find(size_t bytes, Shortage& shortage, bool is_for_operation) {
   const size_t alignment = bytes >= kPage ? kPage : kLine;
   const size_t size = round_up(std::max<size_t>(bytes, 1), alignment);
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   if (!deferred_.empty() || !kept_.empty()) sweep();
   for (auto it = free_.begin(); it != free_.end(); ++it) {
     const auto [offset, available] = *it;
@@ -114,18 +114,18 @@ std::string Arena::describe(const Shortage& shortage) const {
 }
 
 void Arena::release(std::byte* pointer) {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   release_locked(pointer);
 }
 
 void Arena::release_later(std::byte* pointer, std::function<bool()> unused) {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   deferred_.emplace_back(pointer, std::move(unused));
 }
 
 void Arena::keep(const std::byte* pointer, size_t bytes, std::function<bool()> unused) {
   const auto begin = static_cast<size_t>(pointer - base_);
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   kept_.push_back({begin, begin + bytes, std::move(unused)});
 }
 
@@ -173,7 +173,7 @@ bool Arena::contains(const void* pointer, size_t bytes) const {
 }
 
 size_t Arena::bytes_in_use() {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   sweep();
   size_t total = 0;
   for (const auto& [offset, used] : used_) total += used.bytes;
@@ -181,12 +181,12 @@ size_t Arena::bytes_in_use() {
 }
 
 int Arena::huge_page_error() {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   return huge_page_error_;
 }
 
 void Arena::populate(std::byte* begin, size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   Shortage shortage;
   if (!find_pages(begin, bytes, shortage)) throw Error(describe(shortage));
 }

@@ -5,10 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "lockstep/base/mutex.h"
 
 namespace lockstep::shm {
 
@@ -63,34 +64,35 @@ class Arena {
   };
   std::byte* find(size_t bytes, Shortage& shortage, bool is_for_operation = false);
   std::string describe(const Shortage& shortage) const;
-  void release_locked(std::byte* pointer);
-  void sweep();
-  bool populate_to(size_t end, Shortage& shortage);
-  bool find_pages(std::byte* begin, size_t bytes, Shortage& shortage);
-  bool check_memory(size_t bytes, Shortage& shortage);
-  void use_huge_pages(size_t begin, size_t end);
+  void release_locked(std::byte* pointer) LOCKSTEP_REQUIRES(mutex_);
+  void sweep() LOCKSTEP_REQUIRES(mutex_);
+  bool populate_to(size_t end, Shortage& shortage) LOCKSTEP_REQUIRES(mutex_);
+  bool find_pages(std::byte* begin, size_t bytes, Shortage& shortage) LOCKSTEP_REQUIRES(mutex_);
+  bool check_memory(size_t bytes, Shortage& shortage) LOCKSTEP_REQUIRES(mutex_);
+  void use_huge_pages(size_t begin, size_t end) LOCKSTEP_REQUIRES(mutex_);
 
   std::byte* base_;
   size_t capacity_;
-  std::mutex reclaimers_mutex_;  // before mutex_
-  std::map<const void*, std::function<void()>> reclaimers_;
-  std::mutex mutex_;
-  std::vector<std::pair<std::byte*, std::function<bool()>>> deferred_;
+  base::Mutex reclaimers_mutex_;  // before mutex_
+  std::map<const void*, std::function<void()>> reclaimers_ LOCKSTEP_GUARDED_BY(reclaimers_mutex_);
+  base::Mutex mutex_;
+  std::vector<std::pair<std::byte*, std::function<bool()>>> deferred_ LOCKSTEP_GUARDED_BY(mutex_);
   struct Kept {
     size_t begin, end;
     std::function<bool()> unused;
   };
-  std::vector<Kept> kept_;
-  int huge_page_error_ = 0;
-  size_t populated_ = 0;           // bytes from the start that have memory behind them
-  size_t expected_free_ = 0;       // so much may be populated before the system is asked again
-  std::map<size_t, size_t> free_;  // offset -> bytes, disjoint and never adjacent
+  std::vector<Kept> kept_ LOCKSTEP_GUARDED_BY(mutex_);
+  int huge_page_error_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  size_t populated_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // bytes from the start that have memory behind them
+  // So much may be populated before the system is asked again.
+  size_t expected_free_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  std::map<size_t, size_t> free_ LOCKSTEP_GUARDED_BY(mutex_);  // offset -> bytes, disjoint and never adjacent
   struct Used {
     size_t bytes;
     bool is_of_operation;
   };
-  std::map<size_t, Used> used_;  // by offset
-  size_t of_operations_ = 0;     // how many of them
+  std::map<size_t, Used> used_ LOCKSTEP_GUARDED_BY(mutex_);  // by offset
+  size_t of_operations_ LOCKSTEP_GUARDED_BY(mutex_) = 0;     // how many of them
 };
 
 }  // namespace lockstep::shm

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "lockstep/base/mutex.h"
 #include "lockstep/shm/layout.h"
 #include "lockstep/shm/wait.h"
 
@@ -18,14 +19,14 @@ namespace lockstep::shm {
 
 /// A mutex that its holder can give to whoever waits for it. It belongs to the thread that makes it, for
 /// which it costs two plain stores, until another thread wants it: from then on it is a mutex as others are.
-class EngineMutex {
+class LOCKSTEP_CAPABILITY("mutex") EngineMutex {
  public:
   EngineMutex();
-  void lock() {
+  void lock() LOCKSTEP_ACQUIRE() {
     if (owner_ == __builtin_thread_pointer() && lock_as_owner()) return;
     lock_as_any();
   }
-  void unlock() {
+  void unlock() LOCKSTEP_RELEASE() {
     if (owner_ == __builtin_thread_pointer() && owner_inside_.load(std::memory_order_relaxed)) {
       owner_inside_.store(false, std::memory_order_release);
     } else if (state_.exchange(kFree, std::memory_order_release) == kWanted) {
@@ -33,7 +34,7 @@ class EngineMutex {
     }
   }
   /// Lets a thread that wants it have it, and takes it again.
-  void give_way() {
+  void give_way() LOCKSTEP_REQUIRES(this) {
     if (wanting_.load(std::memory_order_relaxed) > 0) give_way_slowly();
   }
 
@@ -54,7 +55,7 @@ class EngineMutex {
   }
   void lock_as_any();
   void share();
-  void give_way_slowly();
+  void give_way_slowly() LOCKSTEP_REQUIRES(this);
   void* const owner_;  // the thread that made it, where the system can do what share() needs
   std::atomic<bool> owner_inside_{false};
   std::atomic<Phase> phase_;
@@ -87,8 +88,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   /// This process's. A fork of it gets one of its own.
   static std::shared_ptr<Engine> of_process();
 
-  using Lock = std::lock_guard<EngineMutex>;
-  EngineMutex& mutex() { return mutex_; }
+  using Lock = base::LockGuard<EngineMutex>;
+  EngineMutex& mutex() LOCKSTEP_RETURN_CAPABILITY(mutex_) { return mutex_; }
 
   /// From now on a thread of its own keeps all groups going too, as long as this process is a rank in a
   /// segment. It sleeps where nothing happens. For engines that a shared_ptr owns.
@@ -97,34 +98,34 @@ class Engine : public std::enable_shared_from_this<Engine> {
   /// That thread calls `look` whenever something may have ended, and every 50 ms, until it returns true.
   void watch(std::function<bool()> look);
 
-  // With the lock held:
-
   /// How often a sleeping thread looks whether its peers still live: only that; what they do wakes it.
-  void look_at_peers_every(std::chrono::nanoseconds interval) { look_at_peers_every_ = interval; }
-  void attach(Driven& group) { attached_.push_back(&group); }
-  void detach(Driven& group);
+  void look_at_peers_every(std::chrono::nanoseconds interval) LOCKSTEP_REQUIRES(mutex_) {
+    look_at_peers_every_ = interval;
+  }
+  void attach(Driven& group) LOCKSTEP_REQUIRES(mutex_) { attached_.push_back(&group); }
+  void detach(Driven& group) LOCKSTEP_REQUIRES(mutex_);
   /// `bell`: of this process's rank in a segment.
-  void attach(Doorbell& bell) { bells_.push_back(&bell); }
-  void detach(Doorbell& bell);
+  void attach(Doorbell& bell) LOCKSTEP_REQUIRES(mutex_) { bells_.push_back(&bell); }
+  void detach(Doorbell& bell) LOCKSTEP_REQUIRES(mutex_);
   /// Something is in flight in `group`.
-  void activate(Driven& group) {
+  void activate(Driven& group) LOCKSTEP_REQUIRES(mutex_) {
     if (!group.is_active_) add_active(group);
   }
   /// Something has ended, or failed, that another thread of this process may wait for.
-  void wake_own_threads() {
+  void wake_own_threads() LOCKSTEP_REQUIRES(mutex_) {
     if (!sleeping_.empty()) ring_own_bells();
   }
   /// Advances what is in flight in other groups than `self`.
-  void advance_others(const Driven& self) {
+  void advance_others(const Driven& self) LOCKSTEP_REQUIRES(mutex_) {
     if (active_.size() > 1 || (active_.size() == 1 && active_.front() != &self)) advance_active(self);
   }
 
   /// Blocks until `ready()`, which may do work. `check(timed_out)` is called now and then and throws where
   /// there is no hope any more, or no time. The lock is released while this thread sleeps and where another
-  /// wants it.
+  /// wants it. Called with it held, and `ready` and `check` are too.
   template <class Ready, class Check>
   void wait_until(const Driven& self, bool oversubscribed, const Ready& ready, const Check& check,
-                  std::chrono::milliseconds timeout) {
+                  std::chrono::milliseconds timeout) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
     if (ready()) return;
     const Counted waiting(waiting_);
     // Threads that wait together would take the lock from each other.
@@ -158,7 +159,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   /// Says that it sleeps, looks once more and sleeps; true where that look found it ready.
   template <class Ready>
-  bool sleep(const Ready& ready, std::chrono::nanoseconds longest) {
+  bool sleep(const Ready& ready, std::chrono::nanoseconds longest) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
     const Sleeper sleeper(*this, /*waits=*/true);
     advance_all_thoroughly();
     if (ready()) return true;
@@ -169,10 +170,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   /// One thread's sleep on all bells. `waits`: for an operation to end.
   class Sleeper {
    public:
-    Sleeper(Engine& engine, bool waits);
+    Sleeper(Engine& engine, bool waits) LOCKSTEP_REQUIRES(engine.mutex_);
     Sleeper(const Sleeper&) = delete;
-    ~Sleeper();
-    void wait(std::chrono::nanoseconds longest) const;
+    ~Sleeper() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;  // with the lock that was there at the beginning
+    /// Releases that lock meanwhile.
+    void wait(std::chrono::nanoseconds longest) const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
     /// This process's rank has left that segment, which may be unmapped soon.
     void forget(const Doorbell& bell);
 
@@ -185,23 +187,24 @@ class Engine : public std::enable_shared_from_this<Engine> {
     uint32_t first_rings_;
   };
 
-  [[gnu::cold]] void add_active(Driven& group);
-  void advance_active(const Driven& self);
-  void advance_all_thoroughly();
-  void ring_own_bells();
-  void yield();
+  [[gnu::cold]] void add_active(Driven& group) LOCKSTEP_REQUIRES(mutex_);
+  void advance_active(const Driven& self) LOCKSTEP_REQUIRES(mutex_);
+  void advance_all_thoroughly() LOCKSTEP_REQUIRES(mutex_);
+  void ring_own_bells() LOCKSTEP_REQUIRES(mutex_);
+  void yield() LOCKSTEP_REQUIRES(mutex_);
   void run_progress_thread();
-  void look_at_watched();
+  void look_at_watched() LOCKSTEP_REQUIRES(mutex_);
 
   EngineMutex mutex_;
-  std::vector<Driven*> attached_, active_;
-  std::vector<Doorbell*> bells_;
-  std::chrono::nanoseconds look_at_peers_every_ = std::chrono::milliseconds(50);
-  int waiting_ = 0;                 // threads in wait_until
-  std::vector<Sleeper*> sleeping_;  // on the bells
+  std::vector<Driven*> attached_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<Driven*> active_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::vector<Doorbell*> bells_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::chrono::nanoseconds look_at_peers_every_ LOCKSTEP_GUARDED_BY(mutex_) = std::chrono::milliseconds(50);
+  int waiting_ LOCKSTEP_GUARDED_BY(mutex_) = 0;                 // threads in wait_until
+  std::vector<Sleeper*> sleeping_ LOCKSTEP_GUARDED_BY(mutex_);  // on the bells
   std::atomic<bool> has_progress_thread_{false};
-  bool progress_thread_runs_ = false;
-  std::vector<std::function<bool()>> watched_;
+  bool progress_thread_runs_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::vector<std::function<bool()>> watched_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 /// Wakes whoever sleeps on `bell`. A sequentially consistent fence must stand between what this rank did and

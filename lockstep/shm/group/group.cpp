@@ -98,7 +98,7 @@ Group::Group(Node& node, int area, std::vector<int> members, int rank, std::chro
                 node.segment().group_area(area) + GroupLayout(static_cast<size_t>(size())).channels),
       operations_(members_, arena_, messages_),
       timeout_(timeout) {
-  members_->on_broken([this] {
+  members_->on_broken([this]() LOCKSTEP_REQUIRES(engine_.mutex()) {
     operations_.give_up();
     engine_.wake_own_threads();
   });
@@ -267,7 +267,7 @@ void Group::wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, A
   if (operations_.has_ended(sequence)) return;
   check_usable();
   wait_until(
-      [&] {
+      [&]() LOCKSTEP_REQUIRES(engine_.mutex()) {
         if (operations_.has_ended(sequence)) return true;
         // Most waits are for one operation that somebody has not reached yet: then looking costs one load.
         const Operation& target = operations_[sequence];
@@ -316,7 +316,7 @@ void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeo
   // A wait with a timeout of its own ends anyway, and may be repeated.
   if (after == AfterTimeout::broken) refuse_without_own_send(request);
   wait_until(
-      [&] {
+      [&]() LOCKSTEP_REQUIRES(engine_.mutex()) {
         if (!request.complete) advance_all(/*help=*/true);
         return request.complete;
       },
@@ -365,7 +365,7 @@ void Group::wait_until(const Ready& ready, const Awaited& awaited, std::chrono::
   const Inside inside(waiting_);
   engine_.wait_until(
       *this, oversubscribed_,
-      [&] {
+      [&]() LOCKSTEP_REQUIRES(engine_.mutex()) {
         if (left_ || members_->is_broken()) check_usable();  // another thread has left it, or seen it fail
         return ready();
       },

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/mutex.h"
 #include "lockstep/shm/arena.h"
 #include "lockstep/shm/engine.h"
 #include "lockstep/shm/group/operation_memory.h"
@@ -151,42 +152,44 @@ class Group final : private Driven {
   void release(std::byte* pointer) { arena_.release(pointer); }
 
  private:
-  // All that follows: with the engine's lock held.
-  /// Takes it; throws in a fork of this rank.
-  Engine::Lock enter() const;
-  void check_usable();
-  void wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, AfterTimeout after);
-  bool advance_for_others(bool thorough) noexcept override;
+  /// Takes the engine's lock; throws in a fork of this rank.
+  Engine::Lock enter() const LOCKSTEP_ACQUIRE(engine_.mutex()) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
+  void check_usable() LOCKSTEP_REQUIRES(engine_.mutex());
+  void wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, AfterTimeout after)
+      LOCKSTEP_REQUIRES(engine_.mutex());
+  bool advance_for_others(bool thorough) noexcept override LOCKSTEP_REQUIRES(engine_.mutex());
 
   // Posting.
   /// The next operation, to be filled in and started.
-  Operation& begin(OpKind kind);
-  Operation& begin_reduction(OpKind kind, void* data, size_t count, DType dtype, ReduceOp reduction);
-  Operation& begin_exchange(const Exchange& exchange);
-  Sequence start(Operation& operation);
-  [[gnu::cold]] Sequence queue(const Operation& operation);
-  bool post_queued();
-  void post(Operation& operation);
-  void announce(const Operation& operation);
-  void write_post(const Operation& operation) const;
+  Operation& begin(OpKind kind) LOCKSTEP_REQUIRES(engine_.mutex());
+  Operation& begin_reduction(OpKind kind, void* data, size_t count, DType dtype, ReduceOp reduction)
+      LOCKSTEP_REQUIRES(engine_.mutex());
+  Operation& begin_exchange(const Exchange& exchange) LOCKSTEP_REQUIRES(engine_.mutex());
+  Sequence start(Operation& operation) LOCKSTEP_REQUIRES(engine_.mutex());
+  [[gnu::cold]] Sequence queue(const Operation& operation) LOCKSTEP_REQUIRES(engine_.mutex());
+  bool post_queued() LOCKSTEP_REQUIRES(engine_.mutex());
+  void post(Operation& operation) LOCKSTEP_REQUIRES(engine_.mutex());
+  void announce(const Operation& operation) LOCKSTEP_REQUIRES(engine_.mutex());
+  void write_post(const Operation& operation) const LOCKSTEP_REQUIRES(engine_.mutex());
 
   // Advancing.
-  void advance_all(bool help);
-  void advance_posted(bool help);
+  void advance_all(bool help) LOCKSTEP_REQUIRES(engine_.mutex());
+  void advance_posted(bool help) LOCKSTEP_REQUIRES(engine_.mutex());
   /// Advances one operation; `help`: also take over other ranks' chunks. True once it is complete.
-  bool advance(Operation& operation, bool help);
-  void compare(const Operation& operation);
-  void finish(Operation& operation);
-  bool is_a_peer_far_ahead(Sequence of) const;
+  bool advance(Operation& operation, bool help) LOCKSTEP_REQUIRES(engine_.mutex());
+  void compare(const Operation& operation) LOCKSTEP_REQUIRES(engine_.mutex());
+  void finish(Operation& operation) LOCKSTEP_REQUIRES(engine_.mutex());
+  bool is_a_peer_far_ahead(Sequence of) const LOCKSTEP_REQUIRES(engine_.mutex());
 
-  void refuse_without_own_send(PointToPoint::Request& request);
+  void refuse_without_own_send(PointToPoint::Request& request) LOCKSTEP_REQUIRES(engine_.mutex());
   template <class Ready>
   void wait_until(const Ready& ready, const Awaited& awaited, std::chrono::milliseconds timeout,
-                  AfterTimeout after = AfterTimeout::broken);
+                  AfterTimeout after = AfterTimeout::broken)
+      LOCKSTEP_REQUIRES(engine_.mutex()) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
   class AwaitedOperation;
   class AwaitedMessage;
   /// The next slot is free once everyone has finished with what was in it before.
-  bool is_slot_free() {
+  bool is_slot_free() LOCKSTEP_REQUIRES(engine_.mutex()) {
     const Sequence issued = operations_.issued();
     return issued < kSlots || board_.everyone_consumed(issued + 1 - kSlots);
   }
@@ -196,9 +199,9 @@ class Group final : private Driven {
   /// No thread of this process is inside any more.
   void wait_for_waiting();
   void end_with(void (Membership::*last)());
-  bool left_ = false;
-  int waiting_ = 0;                      // threads in wait_until()
-  std::shared_ptr<Membership> members_;  // shared with memory that is released later
+  bool left_ LOCKSTEP_GUARDED_BY(engine_.mutex()) = false;
+  int waiting_ LOCKSTEP_GUARDED_BY(engine_.mutex()) = 0;  // threads in wait_until()
+  std::shared_ptr<Membership> members_;                   // shared with memory that is released later
   Board board_;
   Arena& arena_;
   PointToPoint messages_;
