@@ -3,126 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <thread>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/data/batch_source.h"
 
 namespace lockstep {
+namespace {
 
-struct DataLoader::State {
-  struct Result {
-    Batch batch{};
-    std::exception_ptr error{};
-  };
-
-  std::vector<int64_t> indices;
-  std::function<Batch(const std::vector<int64_t>&)> collate;
-  int64_t batch_size = 1;
-  int64_t num_batches = 0;
-  bool drop_last = false;
-  int64_t ahead = 0;                           // batches beyond the one that next() waits for
-  std::function<std::vector<int64_t>()> draw;  // the sampler; none: `indices` for good
-  bool is_iterated = false;                    // begin() was called in this pass
-  bool is_loaded = false;                      // its place is that of a checkpoint
-
-  std::mutex mutex;
-  std::condition_variable ready;  // next() waits for its batch
-  std::condition_variable room;   // workers wait for next() to take one
-  int64_t next_to_make = 0;
-  int64_t next_to_give = 0;
-  std::map<int64_t, Result> made;
-  int64_t being_made = 0;
-  bool stopping = false;
-  std::vector<std::thread> workers;
-
-  ~State() {
-    {
-      const std::lock_guard lock(mutex);
-      stopping = true;
-    }
-    room.notify_all();
-    for (auto& worker : workers) worker.join();
-  }
-
-  std::vector<int64_t> samples_of(int64_t number) const {
-    const auto begin = indices.begin() + number * batch_size;
-    const auto left = static_cast<int64_t>(indices.end() - begin);
-    return {begin, begin + std::min(batch_size, left)};
-  }
-
-  Result make_batch(int64_t number) const noexcept {
-    try {
-      return {.batch = collate(samples_of(number))};
-    } catch (...) {
-      return {.error = std::current_exception()};
-    }
-  }
-
-  void work() {
-    std::unique_lock lock(mutex);
-    while (true) {
-      room.wait(lock, [&] { return stopping || next_to_make < std::min(num_batches, next_to_give + ahead); });
-      if (stopping) return;
-      const int64_t number = next_to_make++;
-      ++being_made;
-      lock.unlock();
-      auto result = make_batch(number);
-      lock.lock();
-      --being_made;
-      made.emplace(number, std::move(result));
-      if (number == next_to_give || being_made == 0) ready.notify_one();
-    }
-  }
-
-  Result take() {
-    if (workers.empty()) return make_batch(next_to_give++);
-    std::unique_lock lock(mutex);
-    ready.wait(lock, [&] { return made.contains(next_to_give); });
-    auto result = std::move(made.extract(next_to_give).mapped());
-    ++next_to_give;
-    lock.unlock();
-    room.notify_one();
-    return result;
-  }
-
-  int64_t batches_in(const std::vector<int64_t>& order) const {
-    const auto size = static_cast<int64_t>(order.size());
-    return size / batch_size + (!drop_last && size % batch_size != 0 ? 1 : 0);
-  }
-
-  /// Batches that were made ahead are dropped. `order`: of the samples.
-  void go_to(int64_t batch, std::vector<int64_t> order) {
-    {
-      std::unique_lock lock(mutex);
-      next_to_make = num_batches;  // no new ones
-      ready.wait(lock, [&] { return being_made == 0; });
-      made.clear();
-      indices = std::move(order);
-      num_batches = batches_in(indices);
-      next_to_make = next_to_give = batch;
-    }
-    room.notify_all();
-  }
-
-  void begin() {
-    const bool has_ended = next_to_give == num_batches && !is_loaded;
-    const bool is_new = is_iterated || next_to_give == 0 || has_ended;
-    is_iterated = true;
-    is_loaded = false;
-    if (!is_new) return;
-    auto order = draw ? draw() : indices;
-    if (next_to_give > 0 || order != indices) go_to(0, std::move(order));
-  }
-};
-
-DataLoader::DataLoader(const Dataset& dataset, std::vector<int64_t> indices, const DataLoaderOptions& options)
-    : state_(std::make_unique<State>()) {
-  if (!dataset.collate) throw ValueError("a DataLoader needs a dataset with a collate function");
+void check(const DataLoaderOptions& options) {
   if (options.batch_size < 1) {
     throw ValueError(fmt::format("batch_size is {}; expected at least 1", options.batch_size));
   }
@@ -132,14 +27,189 @@ DataLoader::DataLoader(const Dataset& dataset, std::vector<int64_t> indices, con
   if (options.prefetch_factor < 1) {
     throw ValueError(fmt::format("prefetch_factor is {}; expected at least 1", options.prefetch_factor));
   }
-  state_->indices = std::move(indices);
-  state_->collate = dataset.collate;
-  state_->batch_size = options.batch_size;
-  state_->drop_last = options.drop_last;
-  state_->num_batches = state_->batches_in(state_->indices);
-  state_->ahead = int64_t{options.num_workers} * options.prefetch_factor;
-  for (int i = 0; i < options.num_workers; ++i)
-    state_->workers.emplace_back([state = state_.get()] { state->work(); });
+}
+
+}  // namespace
+
+struct DataLoader::State {
+  struct Result {
+    Batch batch{};
+    std::exception_ptr error{};
+  };
+
+  std::unique_ptr<detail::BatchSource> source;
+  int64_t ahead = 0;         // batches beyond the one that next() waits for
+  bool is_iterated = false;  // begin() was called in this pass
+  bool is_loaded = false;    // its place is that of a checkpoint
+
+  base::Mutex mutex;
+  base::ConditionVariable ready;                       // next() waits for its batch
+  base::ConditionVariable room;                        // workers wait for next() to take one
+  int64_t num_batches LOCKSTEP_GUARDED_BY(mutex) = 0;  // of this pass; kUnknown until the source has ended
+  int64_t last_num_batches LOCKSTEP_GUARDED_BY(mutex) =
+      detail::BatchSource::kUnknown;  // of the last pass that was at its end
+  int64_t next_to_make = 0;
+  int64_t next_to_give = 0;
+  std::map<int64_t, Result> made LOCKSTEP_GUARDED_BY(mutex);
+  int64_t being_made LOCKSTEP_GUARDED_BY(mutex) = 0;
+  bool has_begun = false;                              // the source is at next_to_make
+  bool is_reading LOCKSTEP_GUARDED_BY(mutex) = false;  // a worker asks the source
+  bool stopping LOCKSTEP_GUARDED_BY(mutex) = false;
+  std::vector<std::thread> workers;
+
+  State(std::unique_ptr<detail::BatchSource> from, const DataLoaderOptions& options)
+      : source(std::move(from)), ahead(int64_t{options.num_workers} * options.prefetch_factor) {
+    if (source->begins_at_once()) go_to(0);
+  }
+
+  void start(int num_workers) {
+    for (int i = 0; i < num_workers; ++i) workers.emplace_back([this] { work(); });
+  }
+
+  ~State() {
+    {
+      const base::LockGuard lock(mutex);
+      stopping = true;
+    }
+    room.notify_all();
+    for (auto& worker : workers) worker.join();
+  }
+
+  bool may_read() const LOCKSTEP_REQUIRES(mutex) {
+    return has_begun && !is_reading && next_to_make < std::min(num_batches, next_to_give + ahead);
+  }
+
+  /// nullopt at the end.
+  std::optional<std::function<Result()>> read() const noexcept {
+    try {
+      auto make = source->next();
+      if (!make) return std::nullopt;
+      return [make = std::move(make)]() -> Result {
+        try {
+          return {.batch = make()};
+        } catch (...) {
+          return {.error = std::current_exception()};
+        }
+      };
+    } catch (...) {
+      return [error = std::current_exception()]() -> Result { return {.error = error}; };
+    }
+  }
+
+  void ended_after(int64_t batches) LOCKSTEP_REQUIRES(mutex) { num_batches = last_num_batches = batches; }
+
+  void work() {
+    base::UniqueLock lock(mutex);
+    while (true) {
+      room.wait(lock, [&]() LOCKSTEP_REQUIRES(mutex) { return stopping || may_read(); });
+      if (stopping) return;
+      const int64_t number = next_to_make++;
+      ++being_made;
+      is_reading = true;
+      lock.unlock();
+      auto make = read();
+      lock.lock();
+      is_reading = false;
+      if (make) {
+        lock.unlock();
+        room.notify_one();  // another worker may read
+        auto result = (*make)();
+        make.reset();  // what it holds is let go here, beside the others
+        lock.lock();
+        made.emplace(number, std::move(result));
+      } else {
+        ended_after(number);
+      }
+      --being_made;
+      if (!make || number == next_to_give || being_made == 0) ready.notify_one();
+    }
+  }
+
+  /// nullopt at the end.
+  std::optional<Result> take() {
+    if (!has_begun) go_to(0);
+    base::UniqueLock lock(mutex);
+    if (next_to_give == num_batches) return std::nullopt;
+    if (workers.empty()) {
+      auto make = read();
+      if (make) return ++next_to_give, (*make)();
+      ended_after(next_to_give);
+      return std::nullopt;
+    }
+    ready.wait(lock, [&]() LOCKSTEP_REQUIRES(mutex) {
+      return made.contains(next_to_give) || next_to_give == num_batches;
+    });
+    if (next_to_give == num_batches) return std::nullopt;
+    auto result = std::move(made.extract(next_to_give).mapped());
+    ++next_to_give;
+    lock.unlock();
+    room.notify_one();
+    return result;
+  }
+
+  /// Batches that were made ahead are dropped.
+  void go_to(int64_t batch) {
+    {
+      base::UniqueLock lock(mutex);
+      has_begun = false;  // no new ones
+      ready.wait(lock, [&]() LOCKSTEP_REQUIRES(mutex) { return being_made == 0; });
+      made.clear();
+      next_to_make = next_to_give = 0;
+      num_batches = detail::BatchSource::kUnknown;
+      source->go_to(batch);
+      num_batches = source->num_batches();
+      if (num_batches != detail::BatchSource::kUnknown) last_num_batches = num_batches;
+      next_to_make = next_to_give = batch;
+      has_begun = true;
+    }
+    room.notify_all();
+  }
+
+  void begin() {
+    const bool goes_on = std::exchange(is_loaded, false) && (next_to_give > 0 || !source->begins_at_once());
+    const bool is_new = !goes_on && (is_iterated || next_to_give == 0 || next_to_give == known_batches());
+    is_iterated = true;
+    if (!is_new) return;
+    const bool differs = source->draw();
+    if (next_to_give > 0 || differs) go_to(0);
+  }
+
+  int64_t known_batches() {
+    const base::LockGuard lock(mutex);
+    return num_batches;
+  }
+};
+
+DataLoader::DataLoader(const Dataset& dataset, std::vector<int64_t> indices,
+                       const DataLoaderOptions& options) {
+  if (!dataset.collate) throw ValueError("a DataLoader needs a dataset with a collate function");
+  check(options);
+  state_ = std::make_unique<State>(
+      std::make_unique<detail::NumberedBatches>(dataset.collate, std::move(indices), options), options);
+  state_->start(options.num_workers);
+}
+
+DataLoader::DataLoader(const IterableDataset& dataset, const BatchSharding& sharding,
+                       const DataLoaderOptions& options) {
+  if (!dataset.next) throw ValueError("a DataLoader needs an IterableDataset with a function next");
+  check(options);
+  if (options.drop_last) {
+    throw ValueError(
+        "drop_last is set for an IterableDataset, which makes its batches itself: let its next() leave out the "
+        "short one");
+  }
+  const int num_replicas = sharding.num_replicas ? *sharding.num_replicas : default_world().size();
+  const int rank = sharding.rank ? *sharding.rank : default_world().rank();
+  if (num_replicas < 1) {
+    throw ValueError(fmt::format("num_replicas is {}; expected at least 1", num_replicas));
+  }
+  if (rank < 0 || rank >= num_replicas) {
+    throw ValueError(
+        fmt::format("Invalid rank {}, rank should be in the interval [0, {}]", rank, num_replicas - 1));
+  }
+  state_ = std::make_unique<State>(
+      std::make_unique<detail::ShardedBatches>(dataset, options.batch_size, num_replicas, rank), options);
+  state_->start(options.num_workers);
 }
 
 DataLoader::~DataLoader() = default;
@@ -147,7 +217,7 @@ DataLoader::DataLoader(DataLoader&&) noexcept = default;
 DataLoader& DataLoader::operator=(DataLoader&&) noexcept = default;
 
 void DataLoader::draw_from(std::function<std::vector<int64_t>()> sampler) {
-  state_->draw = std::move(sampler);
+  static_cast<detail::NumberedBatches&>(*state_->source).draw_from(std::move(sampler));
 }
 
 DataLoader::Iterator DataLoader::begin() {
@@ -156,37 +226,35 @@ DataLoader::Iterator DataLoader::begin() {
 }
 
 std::optional<Batch> DataLoader::next() {
-  if (state_->next_to_give == state_->num_batches) return std::nullopt;
   auto result = state_->take();
-  if (result.error) std::rethrow_exception(result.error);
-  return std::move(result.batch);
+  if (!result) {
+    state_->is_loaded = false;  // this pass is over, so that the next begin() is a new one
+    return std::nullopt;
+  }
+  if (result->error) std::rethrow_exception(result->error);
+  return std::move(result->batch);
 }
 
 std::vector<int64_t> DataLoader::samples() const {
   if (state_->next_to_give == 0) return {};
-  return state_->samples_of(state_->next_to_give - 1);
+  return state_->source->samples_of(state_->next_to_give - 1);
 }
 
-int64_t DataLoader::num_batches() const { return state_->num_batches; }
-
-StateDict DataLoader::state_dict() const {
-  return {{}, {{"samples", state_->next_to_give * state_->batch_size}}};
+int64_t DataLoader::num_batches() const {
+  const base::LockGuard lock(state_->mutex);
+  if (state_->last_num_batches == detail::BatchSource::kUnknown) {
+    throw Error(
+        "num_batches: an IterableDataset has not been at its end yet, which tells how many batches it gives");
+  }
+  return state_->last_num_batches;
 }
+
+StateDict DataLoader::state_dict() const { return state_->source->save(state_->next_to_give); }
 
 void DataLoader::load_state_dict(const StateDict& state) {
-  const auto samples = state.get<int64_t>("DataLoader::load_state_dict", "samples");
-  const int64_t batch_size = state_->batch_size;
-  auto order = state_->draw ? state_->draw() : state_->indices;  // the sampler's epoch of now
-  const int64_t num_batches = state_->batches_in(order);
-  if (samples % batch_size != 0 || samples < 0 || samples / batch_size > num_batches) {
-    throw ValueError(
-        fmt::format("DataLoader::load_state_dict: the state is {} samples into its pass; this loader "
-                    "has {} batches of {}",
-                    samples, num_batches, batch_size));
-  }
+  state_->go_to(state_->source->place_of(state));
   state_->is_iterated = false;
   state_->is_loaded = true;
-  state_->go_to(samples / batch_size, std::move(order));
 }
 
 }  // namespace lockstep

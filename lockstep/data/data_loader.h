@@ -19,7 +19,7 @@ namespace lockstep {
 /// Names and meanings are those of torch.utils.data.DataLoader's arguments.
 struct DataLoaderOptions {
   int64_t batch_size = 8;   ///< samples; at least 1
-  bool drop_last = false;   ///< true: leave out the last batch if it is shorter
+  bool drop_last = false;   ///< true: leave out the last batch if it is shorter; not for an IterableDataset
   int num_workers = 0;      ///< threads; 0: made in the caller
   int prefetch_factor = 2;  ///< batches ready or in work per worker
 };
@@ -32,7 +32,7 @@ concept gives_indices = requires(const S& sampler) {
 };
 }  // namespace detail
 
-/// Passes over some samples of a dataset, batch by batch.
+/// Passes over some samples of a dataset, batch by batch. A torch::data dataset: see torch_dataset.h.
 ///
 ///     lockstep::DistributedSampler sampler(dataset.size);
 ///     lockstep::DataLoader loader(dataset, sampler, {.batch_size = 32, .num_workers = 2});
@@ -65,14 +65,21 @@ class DataLoader {
       });
     }
   }
+  /// The batches of `dataset` that are this rank's. Each begin() is a new pass: it calls the dataset's begin(). Keeps a
+  /// copy of the dataset's functions. Throws ValueError as above, for drop_last, and for a rank outside [0,
+  /// num_replicas - 1]; Error if num_replicas or rank is not given before init() or after destroy().
+  DataLoader(const IterableDataset& dataset, const BatchSharding& sharding,
+             const DataLoaderOptions& options = {});
   /// Blocks for the calls of collate that are running.
   ~DataLoader();
   DataLoader(DataLoader&&) noexcept;             ///< The other one is left without a pass.
   DataLoader& operator=(DataLoader&&) noexcept;  ///< Ends this one's own pass first, as the destructor does.
 
-  /// The next batch, or nullopt after the last. Blocks until it is made.
+  /// The next batch, or nullopt after the last. Blocks until it is made. Throws what the dataset throws, and ValueError
+  /// where an IterableDataset ends before each rank has a batch.
   std::optional<Batch> next();
-  /// The numbers of the samples in the batch that next() gave, or threw for, last; empty before the first.
+  /// The numbers of the samples in the batch that next() gave, or threw for, last; empty before the first and for an
+  /// IterableDataset.
   std::vector<int64_t> samples() const;
 
   /// What begin() returns. It belongs to one pass, takes one batch after the other from next(), and cannot go back.
@@ -101,14 +108,16 @@ class DataLoader {
   std::default_sentinel_t end() const { return {}; }
 
   /// Number of batches in a whole pass: the one under way, or else the last one. If batch_size does not divide the number of
-  /// samples, the last batch is shorter, or drop_last leaves it out.
+  /// samples, the last batch is shorter, or drop_last leaves it out. Throws Error for an IterableDataset that has not been at
+  /// its end: how many it gives is known then.
   int64_t num_batches() const;
 
-  /// How many samples next() has given: for a checkpoint in the middle of a pass. Save this or the sampler's place
-  /// (advance()), not both: each of them leaves out the samples before it.
+  /// How many samples next() has given, or batches of an IterableDataset: for a checkpoint in the middle of a pass. Save
+  /// this or the sampler's place (advance()), not both: each of them leaves out the samples before it.
   StateDict state_dict() const;
-  /// Goes on there, in a loader of the same indices; batches that were made ahead are dropped. Throws
-  /// ValueError for a position that is not between two batches of this loader. Blocks until none is being made.
+  /// Goes on there, in a loader of the same indices; batches that were made ahead are dropped. An IterableDataset begins
+  /// and is read up to there, also with another number of ranks. Throws ValueError for a position that is not
+  /// between two batches of this loader. Blocks until none is being made.
   void load_state_dict(const StateDict& state);
 
  private:

@@ -7,6 +7,7 @@
 #include <functional>
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +49,34 @@ struct Dataset {
   std::vector<int64_t> lengths{};  ///< one per sample, for group_by_length; may be empty
   /// Makes a batch. Called from the loader's threads, so it must be thread-safe.
   std::function<Batch(const std::vector<int64_t>& indices)> collate{};
+};
+
+/// Samples that come one after the other, without numbers: torch.utils.data.IterableDataset. It makes its batches
+/// itself, from a stream, a database or files that are read piece by piece.
+///
+///     lockstep::IterableDataset lines{
+///         .begin = [&] { file = std::ifstream("train.txt"); },
+///         .next = [&](int64_t batch_size) -> std::function<lockstep::Batch()> {
+///           std::vector<std::string> read = some_lines(file, batch_size);
+///           if (read.empty()) return {};                                  // the end of the pass
+///           return [read = std::move(read)] { return tokenize(read); };  // a worker of the loader calls it
+///         }};
+struct IterableDataset {
+  /// Called at the beginning of each pass, while next() is not running.
+  std::function<void()> begin{};
+  /// Reads about `batch_size` samples, and returns what makes a batch of them; an empty function after the last ones.
+  /// Called by one thread at a time, in the order of the batches, with a loader's workers from their threads. What it
+  /// returns is called by several threads at once.
+  std::function<std::function<Batch()>(int64_t batch_size)> next{};
+};
+
+/// Which batches of an IterableDataset a rank takes: every num_replicas-th, from `rank` on. All ranks read all of them,
+/// so each must get the same ones in the same order. The batches behind the last whole round of the ranks are left out,
+/// so that all ranks make as many steps. `{.num_replicas = 1, .rank = 0}` is for a dataset that gives each rank its own
+/// part.
+struct BatchSharding {
+  std::optional<int> num_replicas{};  ///< number of ranks; default: of the job that init() joined
+  std::optional<int> rank{};          ///< this rank; default: its rank in that job
 };
 
 /// The samples of tensors in memory, whose first dimension counts them: torch.utils.data.TensorDataset with

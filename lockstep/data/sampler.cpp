@@ -69,13 +69,18 @@ void DistributedSampler::load_state_dict(const StateDict& state) {
 }
 
 void TorchDataSampler::reset(std::optional<size_t> new_size) {
-  if (new_size) {
+  if (new_size && static_cast<int64_t>(*new_size) != sampler_->dataset_size()) {
     throw ValueError(fmt::format(
-        "TorchDataSampler cannot be reset to {} samples; the DistributedSampler behind it has their number",
-        *new_size));
+        "TorchDataSampler cannot be reset to {} samples; the DistributedSampler behind it is for {}",
+        *new_size, sampler_->dataset_size()));
   }
   indices_ = sampler_->indices();
   given_ = 0;
+}
+
+void TorchDataSampler::refuse_archive() {
+  throw Error(
+      "TorchDataSampler has no state for an archive: save state_dict() of the DistributedSampler behind it");
 }
 
 std::optional<std::vector<size_t>> TorchDataSampler::next(size_t batch_size) {

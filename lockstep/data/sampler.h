@@ -44,7 +44,8 @@ class DistributedSampler {
   /// Chooses the permutation of the next indices(). The same epoch gives the same list; another one begins at
   /// its first sample.
   void set_epoch(int64_t epoch) { position_.set_epoch(epoch); }
-  int64_t num_samples() const;  ///< per rank, of a whole epoch
+  int64_t dataset_size() const { return dataset_size_; }  ///< number of samples
+  int64_t num_samples() const;                            ///< per rank, of a whole epoch
   /// This rank's indices for the epoch: num_samples(), without those that advance() has passed.
   std::vector<int64_t> indices() const;
 
@@ -70,7 +71,7 @@ class DistributedSampler {
   detail::EpochPosition position_{};
 };
 
-/// A DistributedSampler for torch::data::make_data_loader(), which copies what it is given: it keeps a reference
+/// A DistributedSampler for torch::data::make_data_loader() and ChunkDataset, which copy what they are given: it keeps a reference
 /// to the sampler, which must outlive the loader, so that sampler.set_epoch() has an effect on the next begin().
 ///
 ///     lockstep::DistributedSampler sampler(*dataset.size());
@@ -85,12 +86,25 @@ class TorchDataSampler {
   /// Begins with the sampler's indices of now.
   explicit TorchDataSampler(const DistributedSampler& sampler) : sampler_(&sampler) { reset(); }
   explicit TorchDataSampler(const DistributedSampler&& sampler) = delete;  ///< It would not live long enough.
-  /// Begins a pass with the sampler's indices of now. Throws ValueError for a `new_size`.
+  /// Begins a pass with the sampler's indices of now. Throws ValueError for a `new_size` that is not the sampler's
+  /// dataset_size(). A ChunkDataset gives its number of chunks.
   void reset(std::optional<size_t> new_size = std::nullopt);
   /// The next `batch_size` indices, fewer at the end, std::nullopt after it.
   std::optional<std::vector<size_t>> next(size_t batch_size);
+  /// For ChunkDataset's save(), which has no use for it: throws Error, since the DistributedSampler has a state_dict().
+  template <class Archive>
+  void save(Archive& /*archive*/) const {
+    refuse_archive();
+  }
+  /// See save().
+  template <class Archive>
+  void load(Archive& /*archive*/) {
+    refuse_archive();
+  }
 
  private:
+  [[noreturn]] static void refuse_archive();
+
   const DistributedSampler* sampler_;
   std::vector<int64_t> indices_{};
   size_t given_ = 0;

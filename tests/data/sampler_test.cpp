@@ -69,6 +69,11 @@ TEST(TorchDataSampler, GivesLibTorchsLoaderTheSamplersEpochs) {
     EXPECT_EQ(sizes, (std::vector<size_t>{2, 2, 1}));
   }
   EXPECT_THROW(batches.reset(11), ValueError);
+  EXPECT_NO_THROW(batches.reset(10));  // a ChunkDataset's number of chunks
+  EXPECT_TRUE(batches.next(5));
+  int archive = 0;
+  EXPECT_THROW(batches.save(archive), Error);
+  EXPECT_THROW(batches.load(archive), Error);
 }
 
 TEST(EvaluationIndices, TakingOneFromEachRankInTurnRestoresTheOrder) {

@@ -1,0 +1,124 @@
+#include "lockstep/data/batch_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::detail {
+
+NumberedBatches::NumberedBatches(std::function<Batch(const std::vector<int64_t>&)> collate,
+                                 std::vector<int64_t> indices, const DataLoaderOptions& options)
+    : collate_(std::move(collate)),
+      indices_(std::move(indices)),
+      batch_size_(options.batch_size),
+      drop_last_(options.drop_last) {}
+
+int64_t NumberedBatches::batches_in(const std::vector<int64_t>& order) const {
+  const auto size = static_cast<int64_t>(order.size());
+  return size / batch_size_ + (!drop_last_ && size % batch_size_ != 0 ? 1 : 0);
+}
+
+std::vector<int64_t> NumberedBatches::samples_of(int64_t batch) const {
+  const auto begin = indices_.begin() + batch * batch_size_;
+  const auto left = static_cast<int64_t>(indices_.end() - begin);
+  return {begin, begin + std::min(batch_size_, left)};
+}
+
+std::function<Batch()> NumberedBatches::next() {
+  if (next_ >= num_batches()) return {};
+  return [this, samples = samples_of(next_++)] { return collate_(samples); };
+}
+
+bool NumberedBatches::draw() {
+  if (!sampler_) return false;
+  drawn_ = sampler_();
+  return *drawn_ != indices_;
+}
+
+void NumberedBatches::go_to(int64_t batch) {
+  if (drawn_) indices_ = *std::exchange(drawn_, std::nullopt);
+  next_ = batch;
+}
+
+StateDict NumberedBatches::save(int64_t batches) const { return {{}, {{"samples", batches * batch_size_}}}; }
+
+int64_t NumberedBatches::place_of(const StateDict& state) {
+  const auto samples = state.get<int64_t>("DataLoader::load_state_dict", "samples");
+  draw();  // the sampler's epoch of now
+  const int64_t of_pass = batches_in(drawn_ ? *drawn_ : indices_);
+  if (samples % batch_size_ != 0 || samples < 0 || samples / batch_size_ > of_pass) {
+    drawn_.reset();
+    throw ValueError(
+        fmt::format("DataLoader::load_state_dict: the state is {} samples into its pass; this loader "
+                    "has {} batches of {}",
+                    samples, of_pass, batch_size_));
+  }
+  return samples / batch_size_;
+}
+
+std::function<Batch()> ShardedBatches::next() {
+  if (has_ended_) return {};
+  std::function<Batch()> mine;
+  for (int i = 0; i < num_replicas_; ++i) {
+    auto batch = dataset_.next(batch_size_);
+    if (!batch) {
+      has_ended_ = true;
+      if (i > 0 && !has_a_round_) {
+        throw ValueError(
+            fmt::format("the dataset ended after {} of the {} batches that give each rank one; expected at "
+                        "least {}. Make the batches smaller, or the data larger",
+                        i, num_replicas_, num_replicas_));
+      }
+      return {};
+    }
+    if (i == rank_) mine = std::move(batch);
+  }
+  has_a_round_ = true;
+  return mine;
+}
+
+void ShardedBatches::go_to(int64_t batch) {
+  has_ended_ = has_a_round_ = false;
+  if (dataset_.begin) dataset_.begin();
+  for (int64_t passed = 0; passed < batch; ++passed) {
+    std::function<Batch()> made;
+    try {
+      made = next();
+    } catch (...) {
+      if (has_ended_) throw;
+      continue;  // the pass of the checkpoint had this error in its place
+    }
+    if (!made) {
+      throw ValueError(
+          fmt::format("DataLoader::load_state_dict: the state is {} batches into its pass; the dataset "
+                      "ended after {}, so it is another one",
+                      batch * num_replicas_, passed * num_replicas_));
+    }
+  }
+}
+
+StateDict ShardedBatches::save(int64_t batches) const {
+  return {{}, {{"batches", batches * num_replicas_}, {"batch_size", batch_size_}}};
+}
+
+int64_t ShardedBatches::place_of(const StateDict& state) {
+  const auto batches = state.get<int64_t>("DataLoader::load_state_dict", "batches");
+  const auto batch_size = state.get<int64_t>("DataLoader::load_state_dict", "batch_size");
+  if (batch_size != batch_size_) {
+    throw ValueError(fmt::format(
+        "DataLoader::load_state_dict: the state counts batches of {} samples, this loader's have {}",
+        batch_size, batch_size_));
+  }
+  if (batches < 0 || batches % num_replicas_ != 0) {
+    throw ValueError(fmt::format(
+        "DataLoader::load_state_dict: the state is {} batches into its pass, and the ranks now take "
+        "{} at a time; continue with a number of ranks that divides it",
+        batches, num_replicas_));
+  }
+  return batches / num_replicas_;
+}
+
+}  // namespace lockstep::detail
