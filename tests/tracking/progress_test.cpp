@@ -31,7 +31,10 @@ TEST(ProgressLine, NeverExceedsTheColumns) {
     for (const auto share :
          {std::optional<double>(), std::optional(0.0), std::optional(0.37), std::optional(2.0)}) {
       for (int width = 0; width <= 120; ++width) {
-        const auto line = render_bar("naïve", share, {"37/100 it", "loss 0.41", "1:01 left"}, width, unicode);
+        const auto line = render_bar(
+            "naïve", share,
+            {{.text = "37/100 it"}, {.text = "loss 0.41", .brief = ".41"}, {.text = "1:01 left", .rank = -1}},
+            width, unicode);
         ASSERT_LE(columns_of(line), width) << line;
       }
     }
@@ -40,13 +43,14 @@ TEST(ProgressLine, NeverExceedsTheColumns) {
 
 TEST(ProgressLine, GivesUpTheLastFieldsThenTheBar) {
   const auto render = [](int width) {
-    return render_bar("eval", 0.5, {"5/10 it", "1:01 left"}, width, false);
+    return render_bar("eval", 0.5, {{.text = "5/10 it"}, {.text = "1:01 left", .rank = -1}}, width, false);
   };
   EXPECT_EQ(render(50), "eval:  50% |########.........|  5/10 it  1:01 left");
   EXPECT_EQ(render(30), "eval:  50% |####....|  5/10 it");
-  EXPECT_EQ(render(29), "eval:  50%  5/10 it");
+  EXPECT_EQ(render(28), "eval:  50% |###...|  5/10 it");
+  EXPECT_EQ(render(27), "eval:  50%  5/10 it");
   EXPECT_EQ(render(7), "eval:  ");
-  EXPECT_EQ(render_bar("", std::nullopt, {"5 it", "0:03"}, 40, false), "5 it  0:03");
+  EXPECT_EQ(render_bar("", std::nullopt, {{.text = "5 it"}, {.text = "0:03"}}, 40, false), "5 it  0:03");
 }
 
 const ProgressOptions kNoTerminal = {.terminal = Terminal()};

@@ -20,12 +20,14 @@ Progress halfway() {
           .learning_rate = 5e-5,
           .grad_norm = 1.25,
           .samples_per_second = 53.24,
+          .seconds = 75,
           .seconds_left = 61};
 }
 
 TEST(TrainingLine, WideBarShowsEverything) {
-  EXPECT_EQ(render_bar(halfway(), 80, false),
-            " 50% |##########..........|  step 50/100  loss 0.6931  1:01 left  53.2 samples/s");
+  EXPECT_EQ(
+      render_bar(halfway(), 100, false),
+      " 50% |###########...........|  step 50/100  epoch 0.50  loss 0.6931  1:15, 1:01 left  53.2 samples/s");
 }
 
 TEST(TrainingLine, BarNeverExceedsTheColumns) {
@@ -40,17 +42,20 @@ TEST(TrainingLine, BarNeverExceedsTheColumns) {
   }
 }
 
-TEST(TrainingLine, NarrowBarGivesUpSpeedThenTimeThenLoss) {
-  EXPECT_EQ(render_bar(halfway(), 60, false), " 50% |########........|  step 50/100  loss 0.6931  1:01 left");
-  EXPECT_EQ(render_bar(halfway(), 45, false), " 50% |######......|  step 50/100  loss 0.6931");
-  EXPECT_EQ(render_bar(halfway(), 30, false), " 50% |#####.....|  step 50/100");
-  EXPECT_EQ(render_bar(halfway(), 20, false), " 50%  step 50/100");
+TEST(TrainingLine, NarrowBarKeepsLossAndTimeLeft) {
+  EXPECT_EQ(render_bar(halfway(), 80, false),
+            " 50% |#########.........|  step 50/100  epoch 0.50  loss 0.6931  1:15, 1:01 left");
+  EXPECT_EQ(render_bar(halfway(), 60, false), " 50% |#####.....|  step 50/100  loss 0.6931  1:15, 1:01 left");
+  EXPECT_EQ(render_bar(halfway(), 50, false), " 50% |###...|  step 50/100  loss 0.6931  1:01 left");
+  EXPECT_EQ(render_bar(halfway(), 40, false), " 50%  50/100  loss 0.6931  1:01 left");
+  EXPECT_EQ(render_bar(halfway(), 30, false), " 50%  50/100  loss 0.6931");
+  EXPECT_EQ(render_bar(halfway(), 20, false), " 50%  loss 0.6931");
 }
 
 TEST(TrainingLine, UnicodeBarFillsByEighths) {
   Progress progress{.step = 1, .total_steps = 16};
-  const std::string bar = render_bar(progress, 4 + 3 + 8 + 2 + 9, true);
-  EXPECT_EQ(bar, "  6% |▌       |  step 1/16");
+  const std::string bar = render_bar(progress, 4 + 3 + 8 + 2 + 9 + 2 + 10, true);
+  EXPECT_EQ(bar, "  6% |▌       |  step 1/16  epoch 0.00");
   progress.step = 16;
   EXPECT_NE(render_bar(progress, 60, true).find("█|"), std::string::npos);
 }

@@ -24,11 +24,11 @@ struct Style {
 };
 constexpr std::array<Style, 8> kStyles = {{{"forward", "forward", "#4c9ed9"},
                                            {"backward", "backward", "#2f6fb0"},
-                                           {"optimizer", "optimizer", "#8a63b8"},
+                                           {"optimizer", "optimizer", "#3f9e6b"},
                                            {"data", "data", "#8d9aa5"},
-                                           {"user", "the program's own", "#5fa37a"},
-                                           {"reduce", "in progress: buckets by number", "#e08a2e"},
-                                           {"collective", "collective that blocks", "#a23b72"},
+                                           {"user", "the program's own", "#8a63b8"},
+                                           {"reduce", "all-reduce of a bucket, by number", "#e08a2e"},
+                                           {"collective", "collective that blocks", "#77761c"},
                                            {"wait", "waits for communication", "#d4574c"}}};
 
 const Style& style_of(const std::string& category) {
@@ -118,7 +118,7 @@ class Picture {
       body_ += fmt::format(
           "<text class=\"faint\" fill=\"#5b6770\" x=\"{}\" y=\"{:.1f}\" "
           "text-anchor=\"end\">compute {}, communication {}, {:.0f} % of it overlapped</text>\n",
-          kWidth - kRight, y - 6, duration(summary.compute), duration(summary.communication),
+          kWidth - kRight, y - 6, in_axis_unit(summary.compute), in_axis_unit(summary.communication),
           summary.overlapped() * 100);
     }
     for (const int64_t row : rows) {
@@ -208,13 +208,21 @@ class Picture {
     return text;
   }
 
+  bool is_in_milliseconds() const { return window_.to - window_.from >= 2000; }
+
+  /// Both ranks' times in the unit of the axis, so that they can be compared.
+  std::string in_axis_unit(double microseconds) const {
+    return is_in_milliseconds() ? fmt::format("{:.0f} ms", microseconds / 1e3)
+                                : fmt::format("{:.0f} us", microseconds);
+  }
+
   std::string axis(double bottom) const {
     const double range = window_.to - window_.from;
     double step = std::pow(10, std::floor(std::log10(range / 6)));
     for (const double factor : {2.0, 2.5, 2.0}) {
       if (range / step > 10) step *= factor;
     }
-    const bool in_ms = range >= 2000;
+    const bool in_ms = is_in_milliseconds();
     std::string text;
     for (double at = 0; at <= range * 1.0001; at += step) {
       const double where = x(window_.from + at);
@@ -226,8 +234,8 @@ class Picture {
           where, kTop - 4, bottom + 2, bottom + 18, in_ms ? at / 1e3 : at);
     }
     text += fmt::format(
-        "<text class=\"faint\" fill=\"#5b6770\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}, from {} after "
-        "the beginning</text>\n",
+        "<text class=\"faint\" fill=\"#5b6770\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}; 0 is {} "
+        "after the start of the run</text>\n",
         kWidth - kRight, bottom + 36, in_ms ? "milliseconds" : "microseconds", duration(window_.from));
     return text;
   }

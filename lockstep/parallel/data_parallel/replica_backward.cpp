@@ -58,7 +58,7 @@ void ReplicaBackward::take_held() {
 }
 
 void ReplicaBackward::restore_held() {
-  for (const auto& of_replica : mirror_.gradients()) of_replica->end(false);
+  for (const auto& of_replica : mirror_.gradients()) of_replica->end(ReplicaGradients::End::given_up);
   for (size_t p = 0; p < held_.size(); ++p) mirror_.parameters().front()[p].mutable_grad() = held_[p];
 }
 
@@ -83,7 +83,7 @@ void ReplicaBackward::run(const std::vector<at::Tensor>& gradients, bool keep_gr
       add_outputs(r, gradients, outputs, theirs);
     }
     if (!outputs.empty()) torch::autograd::backward(outputs, theirs, keep_graph);
-    for (size_t r = 0; r < count; ++r) mirror_.gradients()[r]->end(true);
+    for (size_t r = 0; r < count; ++r) mirror_.gradients()[r]->end(ReplicaGradients::End::complete);
     return;
   }
   const at::ThreadLocalState state;
@@ -94,7 +94,7 @@ void ReplicaBackward::run(const std::vector<at::Tensor>& gradients, bool keep_gr
     add_outputs(r, gradients, outputs, theirs);
     mirror_.gradients()[r]->begin();
     if (!outputs.empty()) torch::autograd::backward(outputs, theirs, keep_graph);
-    mirror_.gradients()[r]->end(true);
+    mirror_.gradients()[r]->end(ReplicaGradients::End::complete);
   });
 }
 

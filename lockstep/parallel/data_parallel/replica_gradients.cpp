@@ -131,7 +131,8 @@ void ReplicaGradients::on_gradient(size_t index) {
   gradient = slot.view;
 }
 
-void ReplicaGradients::end(bool ended_well) {
+void ReplicaGradients::end(End how) {
+  const bool ended_well = how == End::complete;
   is_active_ = false;
   const at::NoGradGuard no_grad;
   for (Slot& slot : slots_) {

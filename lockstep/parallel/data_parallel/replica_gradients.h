@@ -30,7 +30,8 @@ class ReplicaGradients {
 
   void begin();
   /// Clears the places of parameters that got no gradient. `ended_well`: false drops all gradients.
-  void end(bool ended_well);
+  enum class End : uint8_t { complete, given_up };
+  void end(End how);
   bool has_gradient(size_t parameter) const { return slots_[parameter].is_used; }
   const std::vector<at::Tensor>& buckets() const { return buckets_; }
   const at::Tensor& view(size_t parameter) const { return slots_[parameter].view; }

@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
-#include <mutex>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
 
 namespace lockstep {
 namespace {
@@ -48,9 +48,9 @@ int launcher_window() {
 
 // What is on the screen. Objects that live as long as the program may write when others are gone already.
 struct Screen {
-  std::mutex mutex;
-  const LiveLine* owner = nullptr;
-  std::string drawn;
+  base::Mutex mutex;
+  const LiveLine* owner LOCKSTEP_GUARDED_BY(mutex) = nullptr;
+  std::string drawn LOCKSTEP_GUARDED_BY(mutex);
 };
 Screen& screen() {
   static auto* const instance = new Screen;
@@ -89,7 +89,7 @@ void LiveLine::draw(const std::function<std::string(int columns)>& render) {
   const int columns =
       terminal_.window >= 0 ? window_columns(terminal_.window, terminal_.columns) : terminal_.columns;
   const std::string line = render(columns - 1);
-  const std::lock_guard lock(screen().mutex);
+  const base::LockGuard lock(screen().mutex);
   screen().owner = this;
   screen().drawn = line;
   log::set_line_writer(print_above);
@@ -97,7 +97,7 @@ void LiveLine::draw(const std::function<std::string(int columns)>& render) {
 }
 
 void LiveLine::finish() {
-  const std::lock_guard lock(screen().mutex);
+  const base::LockGuard lock(screen().mutex);
   if (screen().owner != this) return;
   write_stderr(drawing(screen().drawn) + "\n");
   screen().owner = nullptr;
@@ -105,7 +105,7 @@ void LiveLine::finish() {
 }
 
 void LiveLine::clear() {
-  const std::lock_guard lock(screen().mutex);
+  const base::LockGuard lock(screen().mutex);
   if (screen().owner != this) return;
   write_stderr("\r\x1b[J");
   screen().owner = nullptr;
@@ -113,7 +113,7 @@ void LiveLine::clear() {
 }
 
 void LiveLine::print_above(std::string_view text) {
-  const std::lock_guard lock(screen().mutex);
+  const base::LockGuard lock(screen().mutex);
   if (screen().owner == nullptr) {
     write_stderr(std::string(text) + "\n");
   } else {

@@ -66,8 +66,12 @@ std::vector<std::string> ProgressBar::fields() const {
 
 void ProgressBar::show(Clock::time_point now) {
   if (line_.can_be_live()) {
-    line_.draw(
-        [&](int columns) { return render_bar(options_.label, share(), fields(), columns, line_.unicode()); });
+    line_.draw([&](int columns) {
+      std::vector<BarField> shown;
+      for (auto& field : fields())
+        shown.push_back({.text = std::move(field), .rank = -static_cast<int>(shown.size())});
+      return render_bar(options_.label, share(), std::move(shown), columns, line_.unicode());
+    });
     next_ = now + kRedrawInterval;
     return;
   }

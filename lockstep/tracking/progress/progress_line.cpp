@@ -4,14 +4,16 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include <fmt/format.h>
 
 namespace lockstep {
 namespace {
 
-constexpr int kShortestBar = 8;
+constexpr int kShortestBar = 6;
 constexpr int kLongestBar = 50;
+constexpr int kBriefRank = 100;  // what is brief already stays longer than what could be
 
 std::string draw_bar(double share, int width, bool unicode) {
   std::string bar;
@@ -73,28 +75,43 @@ int columns_of(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return !continues_a_character(c); }));
 }
 
-std::string render_bar(const std::string& label, std::optional<double> share, std::vector<std::string> fields,
+std::string render_bar(const std::string& label, std::optional<double> share, std::vector<BarField> fields,
                        int columns, bool unicode) {
   std::string head = label.empty() ? "" : label + (share ? ": " : ":");
   if (share) {
     share = std::clamp(*share, 0.0, 1.0);
     head += format_number("%3.0f%%", std::floor(*share * 100));
   }
-  const auto width_of = [&] {
-    int width = columns_of(head);
-    for (const auto& field : fields) width += columns_of(field) + 2;
-    return width;
+  constexpr int kFrame = 3;  // " |" before the bar and "|" after it
+  int least_bar = share ? kFrame + kShortestBar : 0;
+  const auto is_too_wide = [&] {
+    int width = columns_of(head) + least_bar;
+    for (const auto& field : fields) width += columns_of(field.text) + 2;
+    return width > columns;
   };
-  const int frame = 3;  // " |" before the bar and "|" after it
-  const int shortest = share ? frame + kShortestBar : 0;
-  while (fields.size() > 1 && width_of() + shortest > columns) fields.pop_back();
-  const int room = columns - width_of() - frame;
+  while (is_too_wide()) {
+    const auto least = std::min_element(fields.begin(), fields.end(),
+                                        [](const auto& a, const auto& b) { return a.rank < b.rank; });
+    if (least_bar > 0 && (least == fields.end() || least->rank >= 0)) {
+      least_bar = 0;
+    } else if (least != fields.end() && !least->brief.empty()) {
+      least->text = std::exchange(least->brief, {});
+      least->rank += kBriefRank;
+    } else if (fields.size() > 1) {
+      fields.erase(least);
+    } else {
+      break;
+    }
+  }
   std::string line = head;
-  if (share && room >= kShortestBar)
+  if (least_bar > 0) {
+    int room = columns - columns_of(head) - kFrame;
+    for (const auto& field : fields) room -= columns_of(field.text) + 2;
     line += fmt::format(" |{}|", draw_bar(*share, std::min(room, kLongestBar), unicode));
+  }
   for (const auto& field : fields) {
     if (!line.empty()) line += "  ";
-    line += field;
+    line += field.text;
   }
   return first_columns(line, std::max(columns, 0));
 }

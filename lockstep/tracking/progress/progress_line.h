@@ -21,9 +21,17 @@ std::string format_number(const char* format, double number);
 /// Columns that `text` takes: its code points. Wide characters count as one.
 int columns_of(std::string_view text);
 
-/// A line of at most `columns` columns: label, percentage and bar where the share that is done is known, fields.
-/// Where it is narrow, the last fields go first, then the bar. Without `unicode` the bar is drawn with '#'.
-std::string render_bar(const std::string& label, std::optional<double> share, std::vector<std::string> fields,
+/// One of the things that stand behind a bar.
+struct BarField {
+  std::string text;     ///< what it says where there is room
+  std::string brief{};  ///< what it says where there is less; "": it is left out there
+  int rank = 0;         ///< where it is narrow, the lowest goes first; below 0: before the bar itself
+};
+
+/// A line of at most `columns` columns: label, percentage and bar where the share that is done is known, fields in the
+/// order given. Where it is narrow, the bar shrinks to 6 cells first, as tqdm's does; then fields become brief and go, by
+/// their rank; the bar goes before those of rank 0 and higher. Without `unicode` the bar is drawn with '#'.
+std::string render_bar(const std::string& label, std::optional<double> share, std::vector<BarField> fields,
                        int columns, bool unicode);
 
 }  // namespace lockstep

@@ -11,10 +11,12 @@
 namespace lockstep {
 namespace {
 
-int64_t count(const torch::nn::Module& module, bool trained_only) {
+enum class Counted : uint8_t { all, trained };
+
+int64_t count(const torch::nn::Module& module, Counted which) {
   int64_t elements = 0;
   for (const auto& parameter : parameters(module)) {
-    if (!trained_only || parameter.requires_grad()) elements += parameter.numel();
+    if (which == Counted::all || parameter.requires_grad()) elements += parameter.numel();
   }
   return elements;
 }
@@ -39,7 +41,7 @@ std::string module_summary(const torch::nn::Module& module) {
     std::string type = child.value()->name();
     type = type.substr(type.rfind(':') + 1);
     if (type.ends_with("Impl")) type.resize(type.size() - 4);
-    rows.push_back({child.key(), type, short_number(count(*child.value(), false))});
+    rows.push_back({child.key(), type, short_number(count(*child.value(), Counted::all))});
   }
   size_t name_width = 0, type_width = 0;
   for (const auto& row : rows) {
@@ -53,7 +55,7 @@ std::string module_summary(const torch::nn::Module& module) {
   }
   size_t bytes = 0;
   for (const auto& parameter : parameters(module)) bytes += parameter.nbytes();
-  const int64_t all = count(module, false), trained = count(module, true);
+  const int64_t all = count(module, Counted::all), trained = count(module, Counted::trained);
   return text + fmt::format("{} parameters, {} trained, {} not, {:.1f} MB", all, trained, all - trained,
                             static_cast<double>(bytes) / 1e6);
 }

@@ -21,11 +21,21 @@ double share_done(const Progress& progress) {
 }  // namespace
 
 std::string render_bar(const Progress& progress, int columns, bool unicode) {
-  std::vector<std::string> fields = {fmt::format("step {}/{}", progress.step, progress.total_steps)};
-  if (progress.loss) fields.push_back(fmt::format("loss {:.4f}", *progress.loss));
-  if (progress.seconds_left) fields.push_back(format_duration(*progress.seconds_left) + " left");
+  std::vector<BarField> fields = {{.text = fmt::format("step {}/{}", progress.step, progress.total_steps),
+                                   .brief = fmt::format("{}/{}", progress.step, progress.total_steps),
+                                   .rank = 1}};
+  fields.push_back({.text = fmt::format("epoch {:.2f}", progress.epoch), .rank = -2});
+  if (progress.loss) fields.push_back({.text = fmt::format("loss {:.4f}", *progress.loss), .rank = 200});
+  const std::string left =
+      progress.seconds_left ? format_duration(*progress.seconds_left) + " left" : std::string();
+  const std::string spent = progress.seconds ? format_duration(*progress.seconds) : std::string();
+  if (!spent.empty() && !left.empty()) {
+    fields.push_back({.text = fmt::format("{}, {}", spent, left), .brief = left, .rank = -1});
+  } else if (!spent.empty() || !left.empty()) {
+    fields.push_back({.text = spent + left, .rank = 99});
+  }
   if (progress.samples_per_second) {
-    fields.push_back(fmt::format("{:.1f} samples/s", *progress.samples_per_second));
+    fields.push_back({.text = fmt::format("{:.1f} samples/s", *progress.samples_per_second), .rank = -3});
   }
   return render_bar("", share_done(progress), std::move(fields), columns, unicode);
 }

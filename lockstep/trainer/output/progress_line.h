@@ -18,11 +18,13 @@ struct Progress {
   std::optional<double> learning_rate{};
   std::optional<double> grad_norm{};
   std::optional<double> samples_per_second{};  ///< of all ranks together
+  std::optional<double> seconds{};             ///< since the run began or was resumed
   std::optional<double> seconds_left{};
 };
 
-/// A bar of at most `columns` columns: percentage, bar, step/total, loss, samples/s, time left. What is least
-/// needed goes first when it is narrow; without `unicode` it is drawn with '#'.
+/// A bar of at most `columns` columns: percentage, bar, step/total, epoch, loss, time spent and left, samples/s. Where it
+/// is narrow, speed, epoch and time spent go first, then the bar; loss and time left stay the longest. Without `unicode`
+/// it is drawn with '#'.
 std::string render_bar(const Progress& progress, int columns, bool unicode);
 
 /// Writes the same moment as a line for a log file, with epoch, learning rate and gradient norm.

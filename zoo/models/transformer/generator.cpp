@@ -85,7 +85,10 @@ class Search {
   bool is_last(const Place& place) const { return length_ >= place.most_tokens; }
   int64_t rows() const { return static_cast<int64_t>(places_.size() * beams_); }
 
-  Generated ended(std::vector<int64_t> ids, double score, bool finished) const {
+  enum class Ending : uint8_t { end_of_sentence, most_tokens };
+
+  Generated make_generated(std::vector<int64_t> ids, double score, Ending ending) const {
+    const bool finished = ending == Ending::end_of_sentence;
     const auto length = static_cast<double>(ids.size() + (finished ? 1 : 0));
     return {.ids = std::move(ids),
             .score = score / std::pow(std::max(length, 1.0), options_.length_penalty),
@@ -130,7 +133,10 @@ class Search {
       place.scores[0] += logarithm[i];
       const bool end = id[i] == options_.eos_token_id;
       if (!end) place.ids[0].push_back(id[i]);
-      if (end || is_last(place)) place.ended.push_back(ended(place.ids[0], place.scores[0], end));
+      if (end || is_last(place)) {
+        place.ended.push_back(make_generated(place.ids[0], place.scores[0],
+                                             end ? Ending::end_of_sentence : Ending::most_tokens));
+      }
     }
     drop_where([](const Place& place) { return !place.ended.empty(); });
     return next_ids([](const Place& place) { return std::vector<int64_t>{place.ids[0].back()}; });
@@ -182,7 +188,7 @@ class Search {
       const int64_t origin = index[c] / vocabulary, id = index[c] % vocabulary;
       const auto& before = place.ids[static_cast<size_t>(origin)];
       if (id == options_.eos_token_id) {
-        if (c < beams_) place.ended.push_back(ended(before, scores[c], true));
+        if (c < beams_) place.ended.push_back(make_generated(before, scores[c], Ending::end_of_sentence));
         continue;
       }
       ids.push_back(before);
@@ -192,10 +198,11 @@ class Search {
     }
     if (is_last(place)) {
       for (size_t i = 0; i < ids.size() && place.ended.size() < beams_; ++i)
-        place.ended.push_back(ended(ids[i], sums[i], false));
+        place.ended.push_back(make_generated(ids[i], sums[i], Ending::most_tokens));
       // Without any candidate: the logits are not numbers.
       if (place.ended.empty())
-        place.ended.push_back(ended(place.ids[0], -std::numeric_limits<double>::infinity(), false));
+        place.ended.push_back(
+            make_generated(place.ids[0], -std::numeric_limits<double>::infinity(), Ending::most_tokens));
     }
     while (ids.size() < beams_) {
       ids.push_back(ids.empty() ? place.ids[0] : ids.back());

@@ -86,7 +86,8 @@ TransformerImpl::TransformerImpl(TransformerConfig config) : config_(std::move(c
   const auto projection =
       register_module("projection_layer", std::make_shared<torch::nn::Module>("projection"));
   parts_.projection = projection->register_module(
-      "proj", std::make_shared<LinearWeights>(config_.d_model, config_.target_vocab_size, true));
+      "proj", std::make_shared<LinearWeights>(config_.d_model, config_.target_vocab_size,
+                                              transformer::LinearWeights::Bias::with));
   initialize(*this);
 }
 

@@ -45,9 +45,9 @@ at::Tensor grid(const at::Tensor& x, const TokenLayout& layout, int64_t heads) {
 
 }  // namespace
 
-LinearWeights::LinearWeights(int64_t in, int64_t out, bool with_bias)
+LinearWeights::LinearWeights(int64_t in, int64_t out, Bias has_bias)
     : weight(register_parameter("weight", at::empty({out, in}))),
-      bias(with_bias ? register_parameter("bias", at::empty({out})) : at::Tensor()) {}
+      bias(has_bias == Bias::with ? register_parameter("bias", at::empty({out})) : at::Tensor()) {}
 
 at::Tensor LinearWeights::operator()(const at::Tensor& x) const { return ops::linear(x, weight, bias); }
 
@@ -61,7 +61,8 @@ at::Tensor LayerNormalization::operator()(const at::Tensor& x) const {
 
 MultiHeadAttention::MultiHeadAttention(const TransformerConfig& config) {
   const auto add = [&](const char* name) {
-    return register_module(name, std::make_shared<LinearWeights>(config.d_model, config.d_model, false));
+    return register_module(
+        name, std::make_shared<LinearWeights>(config.d_model, config.d_model, LinearWeights::Bias::without));
   };
   w_q = add("w_q");
   w_k = add("w_k");
@@ -81,8 +82,10 @@ at::Tensor MultiHeadAttention::operator()(const at::Tensor& x, const TokenLayout
 }
 
 FeedForward::FeedForward(const TransformerConfig& config) {
-  linear_1 = register_module("linear_1", std::make_shared<LinearWeights>(config.d_model, config.d_ff, true));
-  linear_2 = register_module("linear_2", std::make_shared<LinearWeights>(config.d_ff, config.d_model, true));
+  linear_1 = register_module(
+      "linear_1", std::make_shared<LinearWeights>(config.d_model, config.d_ff, LinearWeights::Bias::with));
+  linear_2 = register_module(
+      "linear_2", std::make_shared<LinearWeights>(config.d_ff, config.d_model, LinearWeights::Bias::with));
 }
 
 at::Tensor FeedForward::operator()(const at::Tensor& x, double p) const {

@@ -13,7 +13,8 @@ namespace lockstep::models::transformer {
 
 /// [out, in] and, unless there is none, [out].
 struct LinearWeights : torch::nn::Module {
-  LinearWeights(int64_t in, int64_t out, bool with_bias);
+  enum class Bias : uint8_t { with, without };
+  LinearWeights(int64_t in, int64_t out, Bias has_bias);
   at::Tensor weight, bias;
   /// [rows, in] -> [rows, out]
   at::Tensor operator()(const at::Tensor& x) const;
