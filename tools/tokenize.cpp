@@ -1,4 +1,5 @@
 // `lockstep tokenize`: the command line; lockstep-tokenize, of the component zoo, does the work.
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -16,6 +17,22 @@ struct Options {
   size_t max_length = 0;
 };
 
+constexpr auto kTokenizeFlags = std::to_array<Flag<Options>>({
+    {.name = "vocab",
+     .member = &Options::vocab,
+     .words = "vocab.txt, tokenizer.json or a model directory",
+     .is_required = true},
+    {.name = "cased", .member = &Options::cased, .words = "Keep case and accents; for a vocab.txt only"},
+    {.name = "max-length",
+     .member = &Options::max_length,
+     .check = FlagCheck::between(2, 1 << 30),
+     .words = "Truncate to N tokens, special ones included. Default: do not truncate"},
+    {.name = "input",
+     .member = &Options::input,
+     .value = "FILE",
+     .words = "File to read. Default: standard input"},
+});
+
 int tokenize(const Options& options) {
   become_zoo_program("lockstep-tokenize",
                      {options.vocab.string(), options.input, options.cased ? "cased" : "as-is",
@@ -30,14 +47,7 @@ void add_tokenize(CommandLine app, Action& action) {
                                     "Reads JSON lines {\"text\", \"text_pair\"?} and writes {\"input_ids\", "
                                     "\"token_type_ids\"}, not padded, with "
                                     "BERT's WordPiece tokenizer.");
-  command.add_option("--vocab", options->vocab, "vocab.txt, tokenizer.json or a model directory").required();
-  command.add_flag("--cased", options->cased, "Keep case and accents; for a vocab.txt only.");
-  command.add_option("--max-length", options->max_length, "Truncate to N tokens, special ones included")
-      .in_range(2, 1 << 30)
-      .default_text("do not truncate");
-  command.add_option("--input", options->input, "File to read")
-      .type_name("FILE")
-      .default_text("standard input");
+  command.add_table<Options>(kTokenizeFlags, *options);
   command.callback([options, &action] { action = [options] { return tokenize(*options); }; });
 }
 

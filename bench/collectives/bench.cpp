@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include "bench/collectives/limit.h"
 #include "bench/collectives/open_mpi.h"
 #include "bench/collectives/report.h"
+#include "bench/rank_threads.h"
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
@@ -27,17 +29,58 @@ using namespace bench;
 
 struct Options {
   std::string collective;
-  std::string backend = "lockstep";
-  int nproc_per_node = 2;
-  std::vector<std::string> sizes = {"64", "4K", "64K", "1M", "25M"};
-  std::string dtype = "float32";
+  std::string backend;
+  int nproc_per_node = 0;
+  std::vector<std::string> sizes;
+  std::string dtype;
   std::vector<std::string> against;
-  std::vector<std::string> algorithms = {"auto"};
+  std::vector<std::string> algorithms;
   bool unregistered = false;
-  int rounds = 10;
+  int rounds = 0;
   bool json = false;
   std::filesystem::path plot;
 };
+
+constexpr auto kBenchFlags = std::to_array<Flag<Options>>({
+    {.name = "nproc-per-node",
+     .member = &Options::nproc_per_node,
+     .preset = "2",
+     .check = FlagCheck::between(1, 256),
+     .words = "Ranks, which this command starts itself"},
+    {.name = "sizes",
+     .member = &Options::sizes,
+     .preset = "64,4K,64K,1M,25M",
+     .words = "Bytes as nccl-tests counts them, with commas between: 64,4K,25M (powers of 1024)",
+     .has_commas = true},
+    {.name = "dtype", .member = &Options::dtype, .preset = "float32", .words = "Such as float32 or bfloat16"},
+    {.name = "backend",
+     .member = &Options::backend,
+     .preset = "lockstep",
+     .words = "What is measured: lockstep or gloo"},
+    {.name = "algorithm",
+     .member = &Options::algorithms,
+     .preset = "auto",
+     .words =
+         "Of all-reduce, one or more: auto, direct, reduce_broadcast, all_to_all, ring, tree, halving_doubling, hierarchical; all: every one, and whether auto chose well",
+     .has_commas = true},
+    {.name = "against",
+     .member = &Options::against,
+     .words = "Peers in the same run: gloo, mpi",
+     .has_commas = true},
+    {.name = "unregistered",
+     .member = &Options::unregistered,
+     .words = "Ordinary tensors instead of tensors in shared memory"},
+    {.name = "rounds",
+     .member = &Options::rounds,
+     .preset = "10",
+     .check = FlagCheck::between(1, 10000),
+     .words = "How often the measured ones take turns at each size"},
+    {.name = "json", .member = &Options::json, .words = "One JSON object per line instead of a table"},
+    {.name = "plot",
+     .member = &Options::plot,
+     .value = "FILE",
+     .words = "Also draw time over size into this SVG file"},
+});
 
 /// What is measured at every size: an engine with one of its algorithms.
 struct Contestant {
@@ -282,6 +325,7 @@ void expand_algorithms(Options& options) {
 
 int run_bench(Options options) {
   expand_algorithms(options);
+  set_rank_threads(options.nproc_per_node);
   const Result result = Benchmark(options).run();
   if (options.json) {
     for (const auto& note : result.notes) fmt::print(stderr, "{}\n", note);
@@ -308,31 +352,7 @@ void add_bench(CommandLine app, Action& action) {
   add_bench_ddp(command, action);
   add_bench_optimizer(command, action);
   add_bench_peer_lost(command, action);
-  command.add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
-      .in_range(1, 256)
-      .with_default();
-  command
-      .add_option("--sizes", options->sizes,
-                  "Bytes as nccl-tests counts them, with commas between: 64,4K,25M (powers of 1024)")
-      .with_commas()
-      .with_default();
-  command.add_option("--dtype", options->dtype, "Such as float32 or bfloat16").with_default();
-  command.add_option("--backend", options->backend, "What is measured: lockstep or gloo").with_default();
-  command
-      .add_option("--algorithm", options->algorithms,
-                  "Of all-reduce, one or more: auto, direct, reduce_broadcast, all_to_all, ring, tree, "
-                  "halving_doubling, hierarchical; all: every one, and whether auto chose well")
-      .with_commas()
-      .with_default();
-  command.add_option("--against", options->against, "Peers in the same run: gloo, mpi").with_commas();
-  command.add_flag("--unregistered", options->unregistered,
-                   "Ordinary tensors instead of tensors in shared memory");
-  command.add_option("--rounds", options->rounds, "How often the measured ones take turns at each size")
-      .in_range(1, 10000)
-      .with_default();
-  command.add_flag("--json", options->json, "One JSON object per line instead of a table");
-  command.add_option("--plot", options->plot, "Also draw time over size into this SVG file")
-      .type_name("FILE");
+  command.add_table<Options>(kBenchFlags, *options);
   command.callback([options, command, names, &action] {
     if (command.has_subcommand()) return;
     if (options->collective.empty())

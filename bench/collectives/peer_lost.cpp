@@ -29,10 +29,28 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 struct Options {
-  int nproc_per_node = 4;
-  std::vector<std::string> sizes = {"64", "25M"};
-  int trials = 10;
+  int nproc_per_node = 0;
+  std::vector<std::string> sizes;
+  int trials = 0;
 };
+
+constexpr auto kPeerLostFlags = std::to_array<Flag<Options>>({
+    {.name = "nproc-per-node",
+     .member = &Options::nproc_per_node,
+     .preset = "4",
+     .check = FlagCheck::between(2, 256),
+     .words = "Ranks, which this command starts itself"},
+    {.name = "sizes",
+     .member = &Options::sizes,
+     .preset = "64,25M",
+     .words = "Bytes, with commas between: 64,25M (powers of 1024)",
+     .has_commas = true},
+    {.name = "trials",
+     .member = &Options::trials,
+     .preset = "10",
+     .check = FlagCheck::between(1, 10000),
+     .words = "How often a rank is killed at each size"},
+});
 
 constexpr milliseconds kDeadline = std::chrono::seconds(30);
 constexpr uint32_t kCallsBefore = 20;
@@ -166,15 +184,7 @@ void add_bench_peer_lost(CommandLine bench, Action& action) {
   auto command = bench.add_subcommand(
       "peer-lost", "Kills a rank inside an all-reduce and times how long the others take to report it");
   command.add_example("One of 4 ranks dies", "lockstep bench peer-lost --nproc-per-node 4");
-  command.add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
-      .in_range(2, 256)
-      .with_default();
-  command.add_option("--sizes", options->sizes, "Bytes, with commas between: 64,25M (powers of 1024)")
-      .with_commas()
-      .with_default();
-  command.add_option("--trials", options->trials, "How often a rank is killed at each size")
-      .in_range(1, 10000)
-      .with_default();
+  command.add_table<Options>(kPeerLostFlags, *options);
   command.callback([options, &action] { action = [options] { return run(*options); }; });
 }
 

@@ -2,12 +2,14 @@
 // beside Python's, in one run.
 #include <fmt/format.h>
 
+#include <array>
 #include <memory>
 
 #include "bench/collectives/busy.h"
 #include "bench/collectives/in_turn.h"
 #include "bench/ddp/contestants.h"
 #include "bench/ddp/report.h"
+#include "bench/rank_threads.h"
 #include "lockstep/base/error.h"
 #include "tools/subcommands.h"
 
@@ -26,6 +28,7 @@ int run_bench_ddp(bench_ddp::Options options) {
     throw ValueError(fmt::format("--torch-layers is for --model resnet18, not {}", options.model));
   bench_ddp::check_parts(options);
   bench::warn_if_busy();
+  set_rank_threads(options.nproc_per_node);
   bench_ddp::Samples samples;
   for (int round = 0; round < options.rounds; ++round) {
     for (const bench_ddp::Contestant& contestant : bench_ddp::contestants_of(options)) {
@@ -37,6 +40,57 @@ int run_bench_ddp(bench_ddp::Options options) {
   return 0;
 }
 
+constexpr auto kDdpFlags = std::to_array<Flag<bench_ddp::Options>>({
+    {.name = "model",
+     .member = &bench_ddp::Options::model,
+     .preset = kHeldValue,
+     .check = FlagCheck::one_of("toy resnet18 bert"),
+     .words = "What is trained: resnet18 with 64 x 3x32x32, bert with 4 x 256 and 16 x 64 tokens"},
+    {.name = "nproc-per-node",
+     .member = &bench_ddp::Options::nproc_per_node,
+     .preset = kHeldValue,
+     .check = FlagCheck::between(1, 64),
+     .words = "Ranks, which this command starts itself"},
+    {.name = "steps",
+     .member = &bench_ddp::Options::steps,
+     .check = FlagCheck::between(1, 10000000),
+     .words = "Measured steps a round. Default: some seconds' worth"},
+    {.name = "rounds",
+     .member = &bench_ddp::Options::rounds,
+     .preset = kHeldValue,
+     .check = FlagCheck::between(1, 1000),
+     .words = "How often the measured ones take turns"},
+    {.name = "bucket-cap-mb",
+     .member = &bench_ddp::Options::bucket_cap_mb,
+     .preset = kHeldValue,
+     .check = FlagCheck::above(0),
+     .words = "Of Lockstep's DistributedDataParallel"},
+    {.name = "hook",
+     .member = &bench_ddp::Options::hooks,
+     .check = FlagCheck::one_of(
+         "allreduce fp16_compress bf16_compress quantize_per_tensor quantize_per_channel power_sgd power_sgd_rank2 batched_power_sgd batched_power_sgd_rank2 noop"),
+     .words =
+         "Communication hooks to measure too, separated by commas: allreduce, fp16_compress, bf16_compress, quantize_per_tensor, quantize_per_channel, power_sgd, power_sgd_rank2, batched_power_sgd, batched_power_sgd_rank2, noop",
+     .has_commas = true},
+    {.name = "python",
+     .member = &bench_ddp::Options::python,
+     .words = "Interpreter with torch (bert: and transformers) for the peer; without it there is none"},
+    {.name = "torch-layers",
+     .member = &bench_ddp::Options::torch_layers,
+     .words = "Measure resnet18 made of torch::nn's layers too, with Lockstep's DDP and without"},
+    {.name = "launch-prefix",
+     .member = &bench_ddp::Options::launch_prefix,
+     .words =
+         "A command, words between spaces, that is put before lockrun's: one that simulates a network, for instance (bench/network/slow_network)"},
+    {.name = "timeline",
+     .member = &bench_ddp::Options::timeline,
+     .words =
+         "Compare steps that record a timeline (LOCKSTEP_TIMELINE) with steps that do not, in turn in the same processes"},
+    {.name = "json",
+     .member = &bench_ddp::Options::json,
+     .words = "One JSON object per line instead of text"},
+});
+
 }  // namespace
 
 void add_bench_ddp(CommandLine bench, Action& action) {
@@ -45,43 +99,7 @@ void add_bench_ddp(CommandLine bench, Action& action) {
       "ddp", "Times training steps under DistributedDataParallel, without it, and in Python, in one run");
   command.add_example("A step of ResNet-18, beside Python's DDP",
                       "lockstep bench ddp --model resnet18 --python .venv/bin/python");
-  command
-      .add_option("--model", options->model, "toy, resnet18 (64 x 3x32x32) or bert (4 x 256, 16 x 64 tokens)")
-      .one_of({"toy", "resnet18", "bert"})
-      .with_default();
-  command.add_option("--nproc-per-node", options->nproc_per_node, "Ranks, which this command starts itself")
-      .in_range(1, 64)
-      .with_default();
-  command.add_option("--steps", options->steps, "Measured steps a round")
-      .in_range(1, 10000000)
-      .default_text("some seconds' worth");
-  command.add_option("--rounds", options->rounds, "How often the measured ones take turns")
-      .in_range(1, 1000)
-      .with_default();
-  command.add_option("--bucket-cap-mb", options->bucket_cap_mb, "Of Lockstep's DistributedDataParallel")
-      .positive()
-      .with_default();
-  command
-      .add_option("--hook", options->hooks,
-                  "Communication hooks to measure too, separated by commas: allreduce, fp16_compress, "
-                  "bf16_compress, quantize_per_tensor, quantize_per_channel, power_sgd, power_sgd_rank2, "
-                  "batched_power_sgd, batched_power_sgd_rank2, noop")
-      .one_of({"allreduce", "fp16_compress", "bf16_compress", "quantize_per_tensor", "quantize_per_channel",
-               "power_sgd", "power_sgd_rank2", "batched_power_sgd", "batched_power_sgd_rank2", "noop"})
-      .with_commas();
-  command.add_option(
-      "--python", options->python,
-      "Interpreter with torch (bert: and transformers) for the peer; without it there is none");
-  command.add_flag("--torch-layers", options->torch_layers,
-                   "Measure resnet18 made of torch::nn's layers too, with Lockstep's DDP and without");
-  command.add_option("--launch-prefix", options->launch_prefix,
-                     "A command, words between spaces, that is put before lockrun's: one that simulates a "
-                     "network, for instance (bench/network/slow_network)");
-  command.add_flag(
-      "--timeline", options->timeline,
-      "Compare steps that record a timeline (LOCKSTEP_TIMELINE) with steps that do not, in turn in "
-      "the same processes");
-  command.add_flag("--json", options->json, "One JSON object per line instead of text");
+  command.add_table<bench_ddp::Options>(kDdpFlags, *options);
   command.callback([options, &action] { action = [options] { return run_bench_ddp(*options); }; });
 }
 

@@ -38,6 +38,26 @@ struct OptimizerBench {
   bool json = false;
 };
 
+constexpr auto kOptimizerFlags = std::to_array<Flag<OptimizerBench>>({
+    {.name = "nproc-per-node",
+     .member = &OptimizerBench::nproc_per_node,
+     .preset = kHeldValue,
+     .check = FlagCheck::between(1, 64),
+     .words = "Ranks, which this command starts itself; several numbers with commas between: 2,4,8",
+     .has_commas = true},
+    {.name = "parameters",
+     .member = &OptimizerBench::parameters,
+     .preset = kHeldValue,
+     .check = FlagCheck::between(1, 10000),
+     .words = "Of the model, in millions"},
+    {.name = "rounds",
+     .member = &OptimizerBench::rounds,
+     .preset = kHeldValue,
+     .check = FlagCheck::between(1, 10000),
+     .words = "How often the measured ones take turns"},
+    {.name = "json", .member = &OptimizerBench::json, .words = "One JSON object per line instead of text"},
+});
+
 struct Memory {
   double measured = 0, on_paper = 0;
 };
@@ -147,19 +167,7 @@ void add_bench_optimizer(CommandLine bench, Action& action) {
       "optimizer",
       "Times averaging and AdamW together: whole on every rank, divided, and on shared parameters");
   command.add_example("On 2, 4 and 8 ranks", "lockstep bench optimizer --nproc-per-node 2,4,8");
-  command
-      .add_option("--nproc-per-node", options->nproc_per_node,
-                  "Ranks, which this command starts itself; several numbers with commas between: 2,4,8")
-      .with_commas()
-      .in_range(1, 64)
-      .with_default();
-  command.add_option("--parameters", options->parameters, "Of the model, in millions")
-      .in_range(1.0, 10000.0)
-      .with_default();
-  command.add_option("--rounds", options->rounds, "How often the measured ones take turns")
-      .in_range(1, 10000)
-      .with_default();
-  command.add_flag("--json", options->json, "One JSON object per line instead of text");
+  command.add_table<OptimizerBench>(kOptimizerFlags, *options);
   command.callback([options, &action] {
     action = [options] {
       bench::warn_if_busy();

@@ -1,5 +1,7 @@
 #include "launcher/cli/help.h"
 
+#include <fmt/format.h>
+
 #include <string_view>
 
 #include "launcher/cli/flags.h"
@@ -149,13 +151,15 @@ std::string tcsh_values(const Flag<Options>& flag) {
 std::string tcsh_completion() {
   std::string values, names;
   for (const auto& flag : flags()) {
-    names += (names.empty() ? "" : " ") + std::string(flag.name);
+    names += fmt::format("{}{}", names.empty() ? "" : " ", flag.name);
     if (is_switch(flag)) continue;
-    values += " 'n@--" + std::string(flag.name) + "@" + tcsh_values(flag) + "@'";
-    if (!flag.letters.empty()) values += " 'n@-" + std::string(flag.letters) + "@" + tcsh_values(flag) + "@'";
+    values += fmt::format(" 'n@--{}@{}@'", flag.name, tcsh_values(flag));
+    if (!flag.letters.empty()) values += fmt::format(" 'n@-{}@{}@'", flag.letters, tcsh_values(flag));
   }
-  return "# tcsh completion for lockrun; made by `lockrun --print tcsh`.\ncomplete lockrun" + values +
-         " 'c@--@(" + names + ")@' 'p@*@f@'\n";
+  return fmt::format(
+      "# tcsh completion for lockrun; made by `lockrun --print tcsh`.\n"
+      "complete lockrun{} 'c@--@({})@' 'p@*@f@'\n",
+      values, names);
 }
 
 }  // namespace

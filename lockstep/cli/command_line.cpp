@@ -279,6 +279,7 @@ void add_to(CLI::App& app, CommandRow& row) {
   });
   option->trigger_on_parse();  // each time: a list that is given twice is the last one
   option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  if (row.is_place() && row.is_required) option->required();  // so that no list takes its word
   if (row.may_lack_value) {
     option->expected(0, 1);
   } else if (is_switch(row.target)) {
@@ -333,6 +334,7 @@ bool parse(Command& program, int argc, const char* const* argv) {
   } catch (const CLI::CallForHelp&) {
     if (env::get_int(env::kRank).value_or(0) == 0) std::fputs(help_of(command).c_str(), stdout);
     return false;
+  } catch (const CLI::RequiredError&) {  // named below
   } catch (const CLI::ExtrasError&) {
     throw ValueError(fmt::format("unexpected word {}; {}", app.remaining(true).back(), see_help(command)));
   } catch (const CLI::ParseError&) {  // nothing known: what else there is has been found before
@@ -428,7 +430,12 @@ CommandOption CommandLine::add(const std::string& name, FlagTarget target, const
       CommandRow{.name = name, .target = std::move(target), .words = description, .group = command_->group}));
 }
 
-CommandOption CommandLine::add_option(const std::string& name, std::function<void(const std::string&)> take,
+CommandOption CommandLine::add_option(const std::string& name, TakeText take,
+                                      const std::string& description) {
+  return add(name, FlagTarget(std::move(take)), description);
+}
+
+CommandOption CommandLine::add_option(const std::string& name, TakeNamedText take,
                                       const std::string& description) {
   return add(name, FlagTarget(std::move(take)), description);
 }
@@ -438,7 +445,10 @@ void CommandLine::add_flag(const std::string& name, bool& value, const std::stri
 }
 
 void CommandLine::add_row(const Flag<None>& row, FlagTarget target) {
-  if (!row.preset.empty()) set_flag(target, "", {std::string(row.preset)}, {});
+  if (!row.preset.empty() && row.preset != kHeldValue) {
+    const std::vector<std::string> preset = {std::string(row.preset)};
+    set_flag(target, "", row.has_commas ? split_commas(preset) : preset, {});
+  }
   const std::string preset = is_switch(target) || row.preset.empty() ? std::string() : describe_value(target);
   command_->rows.push_back({.name = (row.is_place ? "" : "--") + std::string(row.name),
                             .target = std::move(target),
@@ -459,7 +469,7 @@ void CommandLine::add_other_name(const std::string& name, const std::string& fla
   const auto refuse = [name, flag](const std::string&) {
     throw ValueError(fmt::format("unknown flag {}; did you mean {}?", name, flag));
   };
-  CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = refuse});
+  CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = TakeText(refuse)});
   row.is_hidden = row.may_lack_value = true;
 }
 
@@ -468,7 +478,7 @@ void CommandLine::add_refused_flag(const std::string& name, const std::string& r
   const auto refuse = [name, reason](const std::string&) {
     throw ValueError(fmt::format("{} is not supported: {}", name, reason));
   };
-  CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = refuse});
+  CommandRow& row = command_->rows.emplace_back(CommandRow{.name = name, .target = TakeText(refuse)});
   row.is_hidden = row.may_lack_value = true;
 }
 

@@ -68,8 +68,8 @@ class CommandLine {
     return add(name, FlagTarget(&value), description);
   }
   /// `take` gets the text; it may throw ValueError.
-  CommandOption add_option(const std::string& name, std::function<void(const std::string&)> take,
-                           const std::string& description);
+  CommandOption add_option(const std::string& name, TakeText take, const std::string& description);
+  CommandOption add_option(const std::string& name, TakeNamedText take, const std::string& description);
   void add_flag(const std::string& name, bool& value, const std::string& description);
   /// Adds the rows of a table. Members without a preset keep what `values` has.
   template <class Values>

@@ -47,10 +47,15 @@ using OfFlagTypes =
     Of<bool, int, int64_t, size_t, double, std::string, std::filesystem::path, std::optional<size_t>,
        std::optional<int64_t>, std::optional<double>, std::vector<std::string>, std::vector<int>>;
 
+/// A function that takes a flag's text; it may throw ValueError.
+using TakeText = std::function<void(const std::string& text)>;
+/// A function that gets the flag too, as it was typed, for its errors.
+using TakeNamedText = std::function<void(const std::string& flag, const std::string& text)>;
+
 namespace detail {
 template <class... T>
 struct FlagPointers {
-  using type = std::variant<std::monostate, T*..., std::function<void(const std::string&)>>;
+  using type = std::variant<std::monostate, T*..., TakeText, TakeNamedText>;
   template <class Values>
   using members = std::variant<std::monostate, T Values::*...>;
   template <class U>
@@ -68,6 +73,9 @@ using FlagMember = OfFlagTypes<detail::FlagPointers>::members<Values>;
 /// A type that a flag can set.
 template <class T>
 concept FlagType = OfFlagTypes<detail::FlagPointers>::contain<T>;
+
+/// As a row's preset: the default is what the member holds before, and --help shows that.
+inline constexpr std::string_view kHeldValue = "=";
 
 /// A row of the table of a program whose flags set `Values`. Rows are written with designated initializers.
 template <class Values>

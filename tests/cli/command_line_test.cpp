@@ -30,6 +30,12 @@ std::string message(const std::vector<const char*>& words, Values* values = null
     program.add_option("--ranks", into.ranks, "Ranks").in_range(1, 256);
     program.add_flag("--bf16", into.bf16, "Half precision");
     program.add_option("--name", into.name, "Name").one_of({"a", "b"}).from_environment("LOCKSTEP_TEST_NAME");
+    program.add_option(
+        "--day",
+        [](const std::string& flag, const std::string& text) {
+          throw ValueError(flag + " is " + text + "; it must be a day");
+        },
+        "Day");
     program.add_option("--files", into.files, "Files");
     program.add_option("--sizes", into.sizes, "Sizes").with_commas();
     program.add_other_name("--fp16", "--bf16");
@@ -83,6 +89,7 @@ TEST(CommandLine, ErrorsNameTheFlagAsItWasTyped) {
             "--learning_rate fast: expected a number");
   EXPECT_EQ(message({"--learning_rate"}), "flag --learning_rate needs a value; see program --help");
   EXPECT_EQ(message({"--learning-rate", "--bf16"}), "flag --learning-rate needs a value; see program --help");
+  EXPECT_EQ(message({"--day=x"}), "--day is x; it must be a day");
   EXPECT_EQ(message({"-z"}), "unknown flag -z; see program --help");
 }
 
@@ -154,6 +161,8 @@ TEST(CommandLine, TakesATable) {
   EXPECT_EQ(with_table({"all"}, untouched), "");
   EXPECT_EQ(untouched.rounds, 3);
   EXPECT_EQ(untouched.names, std::vector<std::string>{"x"});
+  EXPECT_EQ(with_table({"--names", "a", "b", "all"}, values), "");
+  EXPECT_EQ(values.names, (std::vector<std::string>{"a", "b"})) << "the last word is the place's";
   EXPECT_EQ(with_table({"-n", "0", "all"}, values), "-n 0: expected a number from 1 to 9");
   EXPECT_EQ(with_table({}, values), "KIND is required; see program --help");
   env::set("COLUMNS", "80");

@@ -244,7 +244,7 @@ class ReportCommand(unittest.TestCase):
         (empty / "metrics.jsonl").write_text("")
         self.assertIn("nothing has been logged yet", report(empty).stderr)
         run = self.make_run("first", 1)
-        self.assertIn("--timeline", report(run, "--timeline", "a", "--timeline", "b").stderr)
+        self.assertIn("--timeline", report("--timeline", "a", "b", "--", run).stderr)
         (run / "timeline.json").write_text("{")
         done = report(run)
         self.assertIn("timeline.json", done.stderr)

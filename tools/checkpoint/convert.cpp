@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -16,8 +17,32 @@ namespace {
 
 struct ConvertArguments {
   std::filesystem::path from, output;
-  std::string to = "safetensors", key, prefix;
+  std::string to, key, prefix;
 };
+
+constexpr auto kConvertFlags = std::to_array<Flag<ConvertArguments>>({
+    {.name = "from",
+     .member = &ConvertArguments::from,
+     .words =
+         "A file of torch.save(), of which nothing is executed; with --to trainer a checkpoint, or a folder of which the newest is taken",
+     .is_required = true,
+     .is_place = true},
+    {.name = "to",
+     .member = &ConvertArguments::to,
+     .preset = "safetensors",
+     .check = FlagCheck::one_of("safetensors trainer"),
+     .words = "What to make"},
+    {.name = "output",
+     .member = &ConvertArguments::output,
+     .words = "The file to write; with --to trainer the directory, by default the checkpoint itself"},
+    {.name = "key",
+     .member = &ConvertArguments::key,
+     .value = "NAME",
+     .words = "The entry of the file that holds the tensors: model_state_dict, for example"},
+    {.name = "strip-prefix",
+     .member = &ConvertArguments::prefix,
+     .words = "Taken from the names that begin with it: module. for example"},
+});
 
 int convert(const ConvertArguments& arguments) {
   const bool is_directory = std::filesystem::is_directory(arguments.from);
@@ -51,23 +76,7 @@ void add_checkpoint_convert(CommandLine checkpoint, Action& action) {
   auto command = checkpoint.add_subcommand(
       "convert",
       "Makes a safetensors file of PyTorch's .pt, .pth or .bin, or a checkpoint that transformers' Trainer resumes");
-  command
-      .add_option(
-          "from", arguments->from,
-          "A file of torch.save(), of which nothing is executed; with --to trainer a checkpoint, or a folder of "
-          "which the newest is taken")
-      .required();
-  command.add_option("--to", arguments->to, "What to make").one_of({"safetensors", "trainer"}).with_default();
-  command.add_option("--output", arguments->output,
-                     "The file to write; with --to trainer the directory, by default the checkpoint itself");
-  command
-      .add_option("--key", arguments->key,
-                  "The entry of the file that holds the tensors: model_state_dict, for example")
-      .type_name("NAME");
-  command
-      .add_option("--strip-prefix", arguments->prefix,
-                  "Taken from the names that begin with it: module. for example")
-      .type_name("TEXT");
+  command.add_table<ConvertArguments>(kConvertFlags, *arguments);
   command.add_example(
       "Weights that DistributedDataParallel has saved",
       "lockstep checkpoint convert resnet.pth --strip-prefix module. --output model.safetensors");

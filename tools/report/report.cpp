@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <string_view>
@@ -20,8 +21,30 @@ struct ReportOptions {
   std::vector<std::string> directories;
   std::vector<std::string> timelines;
   std::string output, title;
-  int points = 1500;
+  int points = 0;
 };
+
+constexpr auto kReportFlags = std::to_array<Flag<ReportOptions>>({
+    {.name = "run_dir",
+     .member = &ReportOptions::directories,
+     .words = "Directory of a run (--output-dir); several are compared",
+     .is_required = true,
+     .is_place = true},
+    {.name = "output",
+     .member = &ReportOptions::output,
+     .value = "FILE",
+     .words = "Page to write (default: RUN_DIR/report.html; of several ./report.html)"},
+    {.name = "title", .member = &ReportOptions::title, .words = "Title (default: names of the runs)"},
+    {.name = "timeline",
+     .member = &ReportOptions::timelines,
+     .value = "FILE...",
+     .words = "File of LOCKSTEP_TIMELINE of the first run, the second, ... (default: RUN_DIR/timeline.json)"},
+    {.name = "points",
+     .member = &ReportOptions::points,
+     .preset = "1500",
+     .check = FlagCheck::between(10, 100000),
+     .words = "Most points of a curve; fewer where the page would exceed 5 MB"},
+});
 
 /// "file:///home/me/my%20run/report.html".
 std::string file_address(const std::filesystem::path& path) {
@@ -37,7 +60,7 @@ std::string file_address(const std::filesystem::path& path) {
 int run_report(const ReportOptions& options) {
   if (options.timelines.size() > options.directories.size()) {
     throw ValueError(
-        fmt::format("--timeline is given {} times for {} runs; give one for each run, in their order",
+        fmt::format("--timeline names {} files for {} runs; name one for each run, in their order",
                     options.timelines.size(), options.directories.size()));
   }
   std::vector<RunDirectory> runs;
@@ -66,24 +89,7 @@ void add_report(CommandLine app, Action& action) {
   auto options = std::make_shared<ReportOptions>();
   auto command =
       app.add_subcommand("report", "Makes one self-contained HTML page of a run or of several side by side");
-  command
-      .add_option("run_dir", options->directories, "Directory of a run (--output-dir); several are compared")
-      .required();
-  command
-      .add_option("--output", options->output,
-                  "Page to write (default: RUN_DIR/report.html; of several ./report.html)")
-      .type_name("FILE");
-  command.add_option("--title", options->title, "Title (default: names of the runs)").type_name("TEXT");
-  command
-      .add_option(
-          "--timeline", options->timelines,
-          "File of LOCKSTEP_TIMELINE of the first run, the second, ... (default: RUN_DIR/timeline.json)")
-      .type_name("FILE");
-  command
-      .add_option("--points", options->points,
-                  "Most points of a curve; fewer where the page would exceed 5 MB")
-      .in_range(10, 100000)
-      .with_default();
+  command.add_table<ReportOptions>(kReportFlags, *options);
   command.callback([options, &action] { action = [options] { return run_report(*options); }; });
 }
 

@@ -1,6 +1,7 @@
 // `lockstep timeline`: what the file of LOCKSTEP_TIMELINE says, as a table and as a picture.
 #include <fmt/format.h>
 
+#include <array>
 #include <filesystem>
 #include <memory>
 
@@ -17,9 +18,38 @@ namespace {
 struct TimelineOptions {
   std::vector<std::string> files;
   std::string svg, output;
-  int steps = 2;
+  int steps = 0;
   double from = -1, to = -1;  // milliseconds
 };
+
+constexpr auto kTimelineFlags = std::to_array<Flag<TimelineOptions>>({
+    {.name = "file",
+     .member = &TimelineOptions::files,
+     .words = "Timeline; several of one job: from machines without a common file system",
+     .is_required = true,
+     .is_place = true},
+    {.name = "svg",
+     .member = &TimelineOptions::svg,
+     .value = "FILE",
+     .words = "Draw the overlap of computing and communication into this file"},
+    {.name = "steps",
+     .member = &TimelineOptions::steps,
+     .preset = "2",
+     .check = FlagCheck::between(1, 10000),
+     .words = "Training steps in the picture: the last ones"},
+    {.name = "from",
+     .member = &TimelineOptions::from,
+     .check = FlagCheck::at_least(0),
+     .words = "Draw from this many milliseconds after the beginning, whatever --steps says"},
+    {.name = "to",
+     .member = &TimelineOptions::to,
+     .check = FlagCheck::at_least(0),
+     .words = "Draw until then"},
+    {.name = "output",
+     .member = &TimelineOptions::output,
+     .value = "FILE",
+     .words = "Write several files as one"},
+});
 
 Window window_of(const TimelineOptions& options, const Trace& trace) {
   Window window = last_steps(trace, options.steps);
@@ -53,21 +83,7 @@ void add_timeline(CommandLine app, Action& action) {
   auto command = app.add_subcommand(
       "timeline",
       "Sums up and draws what ranks recorded with LOCKSTEP_TIMELINE=file.json set (docs/timeline.md)");
-  command
-      .add_option("file", options->files,
-                  "Timeline; several of one job: from machines without a common file system")
-      .required();
-  command.add_option("--svg", options->svg, "Draw the overlap of computing and communication into this file")
-      .type_name("FILE");
-  command.add_option("--steps", options->steps, "Training steps in the picture: the last ones")
-      .in_range(1, 10000)
-      .with_default();
-  command
-      .add_option("--from", options->from,
-                  "Draw from this many milliseconds after the beginning, whatever --steps says")
-      .not_negative();
-  command.add_option("--to", options->to, "Draw until then").not_negative();
-  command.add_option("--output", options->output, "Write several files as one").type_name("FILE");
+  command.add_table<TimelineOptions>(kTimelineFlags, *options);
   command.callback([options, &action] { action = [options] { return run_timeline(*options); }; });
 }
 

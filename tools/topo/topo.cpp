@@ -1,5 +1,6 @@
 // `lockstep topo`: the machine, and how fast its ranks reach each other.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -18,9 +19,26 @@ namespace {
 struct TopologyOptions {
   int nproc_per_node = 0;
   bool no_measure = false;
-  std::string format = "text";
+  std::string format;
   std::filesystem::path output;
 };
+
+constexpr auto kTopoFlags = std::to_array<Flag<TopologyOptions>>({
+    {.name = "format",
+     .member = &TopologyOptions::format,
+     .preset = "text",
+     .check = FlagCheck::one_of("text json svg"),
+     .words = "How"},
+    {.name = "output",
+     .member = &TopologyOptions::output,
+     .value = "FILE",
+     .words = "File to write to. Default: standard output"},
+    {.name = "nproc-per-node",
+     .member = &TopologyOptions::nproc_per_node,
+     .check = FlagCheck::between(1, 256),
+     .words = "Ranks to measure between. Default: one per logical core, 16 at most"},
+    {.name = "no-measure", .member = &TopologyOptions::no_measure, .words = "Measure nothing"},
+});
 
 int show(const TopologyOptions& options) {
   topo::Report report;
@@ -56,16 +74,7 @@ void add_topo(CommandLine app, Action& action) {
   auto options = std::make_shared<TopologyOptions>();
   auto command = app.add_subcommand(
       "topo", "Shows cores, caches, NUMA nodes and GPUs, and the measured speed between ranks");
-  command.add_option("--format", options->format, "text, json or svg")
-      .one_of({"text", "json", "svg"})
-      .with_default();
-  command.add_option("--output", options->output, "File to write to")
-      .type_name("FILE")
-      .default_text("standard output");
-  command.add_option("--nproc-per-node", options->nproc_per_node, "Ranks to measure between")
-      .in_range(1, 256)
-      .default_text("one per logical core, 16 at most");
-  command.add_flag("--no-measure", options->no_measure, "Measure nothing");
+  command.add_table<TopologyOptions>(kTopoFlags, *options);
   command.callback([options, &action] { action = [options] { return show(*options); }; });
 }
 
