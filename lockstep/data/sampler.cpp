@@ -78,6 +78,12 @@ void TorchDataSampler::reset(std::optional<size_t> new_size) {
   given_ = 0;
 }
 
+int64_t TorchDataSampler::known_size(std::optional<size_t> size) {
+  if (!size)
+    throw ValueError("TorchDataSampler: size() of the data set is nullopt; give the number of samples");
+  return static_cast<int64_t>(*size);
+}
+
 void TorchDataSampler::refuse_archive() {
   throw Error(
       "TorchDataSampler has no state for an archive: save state_dict() of the DistributedSampler behind it");

@@ -1,8 +1,10 @@
 // Which samples a rank sees, in which order: exactly Python torch's lists.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -71,11 +73,11 @@ class DistributedSampler {
   detail::EpochPosition position_{};
 };
 
-/// A DistributedSampler for torch::data::make_data_loader() and ChunkDataset, which copy what they are given: it keeps a reference
-/// to the sampler, which must outlive the loader, so that sampler.set_epoch() has an effect on the next begin().
+/// A DistributedSampler for torch::data::make_data_loader() and ChunkDataset, which copy what they are given: all copies
+/// have one sampler, so that set_epoch() has an effect on the next begin().
 ///
-///     lockstep::DistributedSampler sampler(*dataset.size());
-///     auto loader = torch::data::make_data_loader(std::move(dataset), lockstep::TorchDataSampler(sampler), 32);
+///     lockstep::TorchDataSampler sampler(dataset);
+///     auto loader = torch::data::make_data_loader(std::move(dataset), sampler, 32);
 ///     for (int epoch = 0; epoch < 3; ++epoch) {
 ///       sampler.set_epoch(epoch);
 ///       for (auto& batch : *loader) loss(ddp(batch.data), batch.target).backward();
@@ -83,9 +85,27 @@ class DistributedSampler {
 class TorchDataSampler {
  public:
   using BatchRequestType = std::vector<size_t>;  ///< what next() gives
-  /// Begins with the sampler's indices of now.
-  explicit TorchDataSampler(const DistributedSampler& sampler) : sampler_(&sampler) { reset(); }
+  /// As the constructor of DistributedSampler.
+  explicit TorchDataSampler(int64_t dataset_size, DistributedSamplerOptions options = {})
+      : sampler_(std::make_shared<DistributedSampler>(dataset_size, options)) {
+    reset();
+  }
+  /// For the samples of one of LibTorch's data sets. Throws ValueError for one whose size() is nullopt.
+  template <class D>
+  requires requires(const D& dataset) {
+    { dataset.size() } -> std::convertible_to<std::optional<size_t>>;
+  }
+  explicit TorchDataSampler(const D& dataset, DistributedSamplerOptions options = {})
+      : TorchDataSampler(known_size(dataset.size()), options) {}
+  /// Refers to `sampler`, which must outlive the loader. Begins with its indices of now.
+  explicit TorchDataSampler(DistributedSampler& sampler) : sampler_(std::shared_ptr<void>(), &sampler) {
+    reset();
+  }
   explicit TorchDataSampler(const DistributedSampler&& sampler) = delete;  ///< It would not live long enough.
+  /// The sampler of all copies: for advance() and its state_dict().
+  DistributedSampler& sampler() { return *sampler_; }
+  /// As DistributedSampler's, for all copies: the next begin() of a loader has that epoch's order.
+  void set_epoch(int64_t epoch) { sampler_->set_epoch(epoch); }
   /// Begins a pass with the sampler's indices of now. Throws ValueError for a `new_size` that is not the sampler's
   /// dataset_size(). A ChunkDataset gives its number of chunks.
   void reset(std::optional<size_t> new_size = std::nullopt);
@@ -104,8 +124,9 @@ class TorchDataSampler {
 
  private:
   [[noreturn]] static void refuse_archive();
+  static int64_t known_size(std::optional<size_t> size);
 
-  const DistributedSampler* sampler_;
+  std::shared_ptr<DistributedSampler> sampler_;
   std::vector<int64_t> indices_{};
   size_t given_ = 0;
 };

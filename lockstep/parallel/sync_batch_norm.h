@@ -105,10 +105,11 @@ TORCH_MODULE(SyncBatchNorm);
 /// first one that it cannot convert (a typed member of a module, whose class is fixed), and then converts
 /// none. `group`: default the job's. Parameters stay the same tensors, buffers the same memory.
 void convert_sync_batchnorm(torch::nn::Module& module, std::optional<ProcessGroup> group = std::nullopt);
-/// Takes a module holder, a std::shared_ptr to a module, or torch::nn::AnyModule. Throws ValueError for null too.
+/// Takes a module holder, a std::shared_ptr to a module, or torch::nn::AnyModule, and returns it. Throws ValueError for
+/// null too.
 template <class M>
-requires(!std::is_base_of_v<torch::nn::Module, M>) void convert_sync_batchnorm(
-    const M& module, std::optional<ProcessGroup> group = std::nullopt) {
+requires(!std::is_base_of_v<torch::nn::Module, M>) M
+    convert_sync_batchnorm(const M& module, std::optional<ProcessGroup> group = std::nullopt) {
   if constexpr (requires { module.is_empty(); }) {
     if (module.is_empty()) throw ValueError("convert_sync_batchnorm: the module is null");
   } else {
@@ -119,6 +120,7 @@ requires(!std::is_base_of_v<torch::nn::Module, M>) void convert_sync_batchnorm(
   } else {
     convert_sync_batchnorm(*module, std::move(group));
   }
+  return module;
 }
 
 namespace detail {

@@ -69,11 +69,35 @@ TEST(TorchDataSampler, GivesLibTorchsLoaderTheSamplersEpochs) {
     EXPECT_EQ(sizes, (std::vector<size_t>{2, 2, 1}));
   }
   EXPECT_THROW(batches.reset(11), ValueError);
+  batches.set_epoch(5);  // of the sampler that it refers to
+  batches.reset();
+  EXPECT_EQ(batches.next(5)->front(), static_cast<size_t>(sampler.indices().front()));
   EXPECT_NO_THROW(batches.reset(10));  // a ChunkDataset's number of chunks
   EXPECT_TRUE(batches.next(5));
   int archive = 0;
   EXPECT_THROW(batches.save(archive), Error);
   EXPECT_THROW(batches.load(archive), Error);
+}
+
+TEST(TorchDataSampler, CopiesHaveOneSampler) {
+  struct Data {
+    std::optional<size_t> size() const { return count; }
+    std::optional<size_t> count;
+  };
+  const DistributedSamplerOptions options{.num_replicas = 2, .rank = 0, .seed = 3};
+  TorchDataSampler sampler(Data{9}, options);
+  TorchDataSampler in_a_loader = sampler;
+  sampler.set_epoch(4);
+  in_a_loader.reset();
+  DistributedSampler alone(9, options);
+  alone.set_epoch(4);
+  const auto given = *in_a_loader.next(100);
+  EXPECT_EQ(Indices(given.begin(), given.end()), alone.indices());
+  in_a_loader.sampler().advance(2);
+  EXPECT_EQ(sampler.sampler().indices().size(), 3);
+  EXPECT_EQ(TorchDataSampler(9, options).sampler().dataset_size(), 9);
+  EXPECT_THROW(TorchDataSampler(Data{std::nullopt}, options), ValueError);
+  EXPECT_THROW(TorchDataSampler(Data{0}, options), ValueError);
 }
 
 TEST(EvaluationIndices, TakingOneFromEachRankInTurnRestoresTheOrder) {

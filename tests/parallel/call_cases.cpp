@@ -36,6 +36,9 @@ TEST(DdpCalls, EveryKindOfModule) {
     DistributedDataParallel ddp(model);
     ddp(input).sum().backward();
     check_gradients(*toy, expected_toy());
+    toy->zero_grad();
+    ddp.forward(input).sum().backward();  // the call under the module's own name
+    check_gradients(*toy, expected_toy());
     CHECK_TRUE(ddp.module()->named_parameters().contains("0.weight"));  // the bare module's names
   }
 }

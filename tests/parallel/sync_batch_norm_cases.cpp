@@ -90,7 +90,7 @@ TEST(SyncBatchNorm, ConvertedModelUnderDdp) {
   Net model, whole;
   const at::Tensor weight = model->named_parameters()["body.1.weight"];
   const auto keys = model->named_parameters().keys();
-  convert_sync_batchnorm(model);
+  CHECK_TRUE(convert_sync_batchnorm(model).get() == model.get());
   CHECK_TRUE(model->named_parameters()["body.1.weight"].is_same(weight));
   CHECK_TRUE(model->named_parameters().keys() == keys);
   CHECK_TRUE(model->named_buffers().size() == 6);

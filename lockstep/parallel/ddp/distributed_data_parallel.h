@@ -39,6 +39,9 @@ concept takes = std::is_same_v<M, torch::nn::AnyModule> || requires(M& module, A
   module->forward(std::forward<Args>(args)...);
 };
 
+/// Stands for what the module's forward returns.
+struct ModulesResult;
+
 }  // namespace detail
 
 /// Wraps a module so that loss.backward() leaves the average of all ranks' gradients in every parameter's
@@ -80,21 +83,25 @@ class DistributedDataParallel {
           std::forward<Args>(args)...);
     });
   }
-  /// Runs a forward that is a template of its result's type: AnyModule and Sequential.
-  template <class Result, class... Args>
-  Result forward(Args&&... args) {
-    return run([&]() -> Result {
-      return detail::with_tensors_on(
-          core_->input_device(),
-          [&](auto&&... placed) -> Result {
-            if (const auto dtype = core_->input_dtype()) {
-              return forward_to<Result>(
-                  detail::cast_input(std::forward<decltype(placed)>(placed), *dtype)...);
-            }
-            return forward_to<Result>(std::forward<decltype(placed)>(placed)...);
-          },
-          std::forward<Args>(args)...);
-    });
+  /// The same. With a type it runs a forward that is a template of its result's type: AnyModule and Sequential.
+  template <class Result = detail::ModulesResult, class... Args>
+  decltype(auto) forward(Args&&... args) {
+    if constexpr (std::is_same_v<Result, detail::ModulesResult>) {
+      return (*this)(std::forward<Args>(args)...);
+    } else {
+      return run([&]() -> Result {
+        return detail::with_tensors_on(
+            core_->input_device(),
+            [&](auto&&... placed) -> Result {
+              if (const auto dtype = core_->input_dtype()) {
+                return forward_to<Result>(
+                    detail::cast_input(std::forward<decltype(placed)>(placed), *dtype)...);
+              }
+              return forward_to<Result>(std::forward<decltype(placed)>(placed)...);
+            },
+            std::forward<Args>(args)...);
+      });
+    }
   }
 
   /// The wrapped module.
