@@ -5,7 +5,8 @@
 kills some 300 times in 100 runs instead of 3, with another model than a tiny one, and says where it hit: half of the kills
 are aimed at steps, the others at saves and evaluations. With LOCKSTEP_TEST_SECONDS=4,
 ResumeTest.test_pre_empted_every_moment_until_done pre-empts as many jobs up to 4 seconds after their first step, again and
-again until they are done.
+again until they are done. With LOCKSTEP_TEST_REFERENCE=FOLDER runs from start to end leave their digest and log there, which later
+starts of this script read.
 """
 import collections
 import hashlib
@@ -14,6 +15,7 @@ import os
 import pathlib
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -28,6 +30,7 @@ from killed_rank_test import processes_with
 TIMEOUT = 120
 RUNS = int(os.environ.get("LOCKSTEP_TEST_RUNS", 3))
 FIRST = int(os.environ.get("LOCKSTEP_TEST_SEED", 0))
+REFERENCE = os.environ.get("LOCKSTEP_TEST_REFERENCE")
 PREEMPTED_AFTER = float(os.environ.get("LOCKSTEP_TEST_SECONDS", 0.2))
 EVAL_STEPS = 10
 STEPS = 78  # 203 samples, 2 ranks of 4, 3 epochs
@@ -91,11 +94,16 @@ class ResumeTest(unittest.TestCase):
 
     def undisturbed_run(self, ranks=2, **changes):
         """(digest, log) of a run from start to end."""
-        key = (ranks, *sorted(changes.items()))
+        key = json.dumps([ranks, *sorted(changes.items())])
+        kept = pathlib.Path(REFERENCE, "undisturbed.json") if REFERENCE else None
+        if kept and kept.exists():
+            self.undisturbed.update(json.loads(kept.read_text()))
         if key not in self.undisturbed:
             output = self.shared / f"undisturbed{len(self.undisturbed)}"
             self.run_to_end(ranks, output=output, **changes)
-            self.undisturbed[key] = (digest(output), log(output))
+            self.undisturbed[key] = [digest(output), log(output)]
+            if kept:
+                kept.write_text(json.dumps(self.undisturbed))
         return self.undisturbed[key]
 
     def start(self, ranks=2, **changes):
@@ -105,13 +113,19 @@ class ResumeTest(unittest.TestCase):
         self.addCleanup(lambda: job.poll() is None and job.kill())
         return job, marker
 
+    def written_log(self):
+        """What the running job has logged so far. One that begins at the start removes the log of the run before at any moment."""
+        try:
+            return (self.output / "log.jsonl").read_text()
+        except FileNotFoundError:
+            return ""
+
     def wait_for_step(self, job, step):
         """Until the log of the running job has an entry of that step, or the job has ended."""
         deadline = time.monotonic() + TIMEOUT
-        path = self.output / "log.jsonl"
         while job.poll() is None:
             self.assertLess(time.monotonic(), deadline)
-            if path.exists() and re.search(rf'"step":({"|".join(map(str, range(step, STEPS + 1)))})}}\n', path.read_text()):
+            if re.search(rf'"step":({"|".join(map(str, range(step, STEPS + 1)))})}}\n', self.written_log()):
                 return
             time.sleep(0.002)
 
@@ -119,8 +133,7 @@ class ResumeTest(unittest.TestCase):
         """Where the job is: a checkpoint is being written (beside the steps), an evaluation runs, or a step."""
         if any(self.output.glob(".checkpoint-*")):
             return "save"
-        path = self.output / "log.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = self.written_log().splitlines()
         last = json.loads(lines[-1]) if lines and lines[-1].endswith("}") else {}
         return "evaluation" if "loss" in last and last["step"] % EVAL_STEPS == 0 else "step"
 
@@ -379,6 +392,47 @@ class ResumeTest(unittest.TestCase):
                     self.assertRegex(out, "error: checkpoint-78 could not be saved: .*; what the program has saved")
                     self.assertRegex(out, r"(?m)^model.safetensors$")
                     self.assertRegex(out, r"(?m)^train_results.json$")
+
+    def test_a_full_disk_leaves_the_finished_run_whole(self):
+        """A resume of a finished run, with more steps, which gets ever more room on the disk."""
+        mount, saved, states = self.directory / "small", self.directory / "saved", self.directory / "states"
+        for folder in (mount, saved, states):
+            folder.mkdir()
+        flags = {"output": mount / "out", "ranks": None, "max_steps": 4, "num_train_epochs": None, "save_steps": 2, "eval_strategy": None,
+                 "eval_steps": None, "validation_file": None}
+
+        def line(**changes):
+            named = {**flags, **changes}
+            return shlex.join(tiny.command(self.flags(named.pop("output"), **named), named.pop("ranks")))
+
+        rooms = (0, 8, 40, 80, 100, 120, 200, 400)  # KiB; 120 are enough for the model, 400 for the checkpoint
+        script = f"""
+            mount -t tmpfs -o size=40m none {mount} && {line()} >/dev/null 2>&1 && cp -a {mount}/out {saved} || exit 1
+            used=$(df -k --output=used {mount} | tail -1)
+            for room in {" ".join(map(str, rooms))}; do
+              rm -rf {mount}/out; cp -a {saved}/out {mount}/out; mount -o remount,size=$((used + room))k {mount}
+              {line(max_steps=6, resume_from_checkpoint="auto", save_failure="continue")} >{states}/$room.txt 2>&1; echo $? >{states}/$room.code
+              mount -o remount,size=40m {mount}; cp -a {mount}/out {states}/$room
+            done"""
+        done = subprocess.run([*namespaces.in_namespaces("-m"), "sh", "-c", script], capture_output=True, text=True, timeout=TIMEOUT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        before = saved / "out"
+        ends = collections.Counter()
+        for room in rooms:
+            with self.subTest(room=room):
+                out, text, code = states / str(room), (states / f"{room}.txt").read_text(), int((states / f"{room}.code").read_text())
+                ends[code] += 1
+                self.assertIn(code, (0, 1, 74), text)
+                self.assertEqual("No space left on device" in text, code != 0, text)
+                for path in before.glob("checkpoint-*/*"):
+                    self.assertEqual(path.read_bytes(), (out / path.relative_to(before)).read_bytes(), path)
+                self.assertIn((out / "latest").read_text().strip(), [path.name for path in out.glob("checkpoint-*")])
+                self.assertEqual([path.name for path in out.iterdir() if path.name.startswith(".")], [])
+                for name in ("model.safetensors", "config.json", "vocab.txt"):
+                    is_old = (out / name).read_bytes() == (before / name).read_bytes()
+                    self.assertTrue(is_old or name == "model.safetensors" and code in (0, 74), (name, text))
+        self.assertGreater(ends[1], 0)
+        self.assertGreater(ends[74], 0)
 
 
 if __name__ == "__main__":
