@@ -56,6 +56,8 @@ function(lockstep_compile_options target)
       -Wnon-virtual-dtor
       -Woverloaded-virtual
       $<$<CXX_COMPILER_ID:Clang>:-Wno-missing-braces>
+      $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
+      $<$<CXX_COMPILER_ID:Clang>:-Werror=thread-safety>
       $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>
   ) # takes each source of a unity build for a header
   if(LOCKSTEP_WERROR)

@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <new>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/checkpoint/module_file.h"
 #include "lockstep/checkpoint/safetensors.h"
 
@@ -85,8 +85,8 @@ void check_file_name(const std::string& name) {
 void SnapshotMemory::Free::operator()(char* memory) const { std::free(memory); }
 
 struct SnapshotMemory::State {
-  std::mutex mutex;
-  std::vector<Block> blocks;
+  base::Mutex mutex;
+  std::vector<Block> blocks LOCKSTEP_GUARDED_BY(mutex);
 };
 
 SnapshotMemory::SnapshotMemory() : state_(std::make_unique<State>()) {}
@@ -95,7 +95,7 @@ SnapshotMemory::~SnapshotMemory() = default;
 SnapshotMemory::Block SnapshotMemory::take(size_t bytes) {
   if (bytes == 0) return {};
   {
-    const std::lock_guard lock(state_->mutex);
+    const base::LockGuard lock(state_->mutex);
     auto& blocks = state_->blocks;
     const auto found = std::find_if(blocks.begin(), blocks.end(), [&](const Block& block) {
       return block.bytes >= bytes && block.bytes - bytes <= bytes / 8 + 4096;
@@ -117,12 +117,12 @@ SnapshotMemory::Block SnapshotMemory::take(size_t bytes) {
 
 void SnapshotMemory::give_back(Block block) {
   if (!block.memory) return;
-  const std::lock_guard lock(state_->mutex);
+  const base::LockGuard lock(state_->mutex);
   state_->blocks.push_back(std::move(block));
 }
 
 void SnapshotMemory::trim() {
-  const std::lock_guard lock(state_->mutex);
+  const base::LockGuard lock(state_->mutex);
   state_->blocks.clear();
 }
 

@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/publish.h"
@@ -39,29 +38,30 @@ struct Writer::Impl {
   Files& files;
   const std::shared_ptr<SnapshotMemory> memory = std::make_shared<SnapshotMemory>();
 
-  mutable std::mutex mutex;
-  mutable std::condition_variable changed;
-  WriterStatus status{};
-  bool stopping = false;
+  mutable base::Mutex mutex;
+  mutable base::ConditionVariable changed;
+  WriterStatus status LOCKSTEP_GUARDED_BY(mutex){};
+  bool stopping LOCKSTEP_GUARDED_BY(mutex) = false;
   std::thread thread{};
 
   // The thread's, while there is one.
+  int64_t step = 0;  // as in status
   std::optional<Snapshot> snapshot{};
   std::optional<Manifest> manifest{};
   bool is_complete = false;  // the temporary directory: from here on, publish() can be called again
   std::set<std::string> kept{};
   std::vector<std::string> own_files{};  // in the temporary directory
 
-  fs::path temporary() const { return temporary_directory(folder, status.step); }
+  fs::path temporary() const { return temporary_directory(folder, step); }
 
   bool is_stopping() const {
-    const std::lock_guard lock(mutex);
+    const base::LockGuard lock(mutex);
     return stopping;
   }
 
   void set(WriterState state, std::string error = {}) {
     {
-      const std::lock_guard lock(mutex);
+      const base::LockGuard lock(mutex);
       status.state = state;
       status.error = std::move(error);
     }
@@ -94,8 +94,8 @@ void Writer::Impl::start(void (Impl::*work)(), WriterState during, WriterState a
         if (options.retries >= 0 && failures > options.retries) return set(WriterState::failed, error.what());
         set(during, error.what());
       }
-      std::unique_lock lock(mutex);
-      changed.wait_for(lock, options.retry_wait, [&] { return stopping; });
+      base::UniqueLock lock(mutex);
+      changed.wait_for(lock, options.retry_wait, [&]() LOCKSTEP_REQUIRES(mutex) { return stopping; });
       if (stopping) {
         lock.unlock();
         return set(WriterState::failed, "the write was ended before it was complete");
@@ -106,12 +106,12 @@ void Writer::Impl::start(void (Impl::*work)(), WriterState during, WriterState a
 
 void Writer::Impl::stop() {
   {
-    const std::lock_guard lock(mutex);
+    const base::LockGuard lock(mutex);
     stopping = true;
   }
   changed.notify_all();
   if (thread.joinable()) thread.join();
-  const std::lock_guard lock(mutex);
+  const base::LockGuard lock(mutex);
   stopping = false;
 }
 
@@ -138,7 +138,7 @@ ManifestEntry Writer::Impl::write_file(const Snapshot::File& file) const {
 void Writer::Impl::write_files() {
   files.make_directory(temporary());
   files.remove(temporary() / part_name(rank));
-  Manifest own{.step = status.step, .world_size = world_size};
+  Manifest own{.step = step, .world_size = world_size};
   for (const auto& file : snapshot->files()) own.files[file.name] = write_file(file);
   write_synced(files, temporary() / part_name(rank), manifest_text(own));
   files.sync_directory(temporary());
@@ -155,7 +155,7 @@ void Writer::Impl::remove_own_files() {
 }
 
 Manifest Writer::Impl::join_parts() const {
-  Manifest all{.step = status.step, .world_size = world_size};
+  Manifest all{.step = step, .world_size = world_size};
   for (int each = 0; each < world_size; ++each) {
     const fs::path path = temporary() / part_name(each);
     if (!fs::exists(path)) {
@@ -204,16 +204,16 @@ void Writer::Impl::complete_temporary() {
 void Writer::Impl::publish_checkpoint() {
   if (!is_complete) complete_temporary();
   is_complete = true;
-  publish(files, folder, status.step);
+  publish(files, folder, step);
   // From here on the checkpoint is complete: what fails now is no failure of it.
   try {
-    point_to(files, folder, status.step);
-    remove_replaced(files, folder, status.step);
-    prune(files, folder, status.step, options.save_total_limit, kept);
+    point_to(files, folder, step);
+    remove_replaced(files, folder, step);
+    prune(files, folder, step, options.save_total_limit, kept);
   } catch (const std::exception& error) {
-    const std::lock_guard lock(mutex);
-    status.warning = fmt::format("{} is complete, but: {}", (folder / checkpoint_name(status.step)).string(),
-                                 error.what());
+    const base::LockGuard lock(mutex);
+    status.warning =
+        fmt::format("{} is complete, but: {}", (folder / checkpoint_name(step)).string(), error.what());
   }
 }
 
@@ -253,9 +253,10 @@ void Writer::begin(int64_t step, Snapshot snapshot) {
   impl_->own_files.clear();
   for (const auto& file : impl_->snapshot->files()) impl_->own_files.push_back(file.name);
   {
-    const std::lock_guard lock(impl_->mutex);
+    const base::LockGuard lock(impl_->mutex);
     impl_->status = {.step = step};
   }
+  impl_->step = step;
   impl_->start(&Impl::write_files, WriterState::writing, WriterState::written);
 }
 
@@ -283,13 +284,13 @@ void Writer::discard() {
 }
 
 WriterStatus Writer::status() const {
-  const std::lock_guard lock(impl_->mutex);
+  const base::LockGuard lock(impl_->mutex);
   return impl_->status;
 }
 
 WriterStatus Writer::wait(std::chrono::milliseconds timeout) const {
-  std::unique_lock lock(impl_->mutex);
-  impl_->changed.wait_for(lock, timeout, [&] {
+  base::UniqueLock lock(impl_->mutex);
+  impl_->changed.wait_for(lock, timeout, [&]() LOCKSTEP_REQUIRES(impl_->mutex) {
     return impl_->status.state != WriterState::writing && impl_->status.state != WriterState::committing;
   });
   return impl_->status;

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
+
+#include "lockstep/base/mutex.h"
 
 namespace lockstep::detail {
 namespace {
@@ -13,9 +14,9 @@ namespace {
 using MemberList = std::vector<StepMember*>;
 
 struct Members {
-  std::mutex mutex;
+  base::Mutex mutex;
   // In the order of construction. Never changed, but replaced: steps go through it far more often than members come and go.
-  std::shared_ptr<const MemberList> all = std::make_shared<MemberList>();
+  std::shared_ptr<const MemberList> all LOCKSTEP_GUARDED_BY(mutex) = std::make_shared<MemberList>();
 };
 
 /// Never destroyed: members may be globals.
@@ -29,14 +30,14 @@ std::atomic<StepUnderWay*> current_step{nullptr};
 }  // namespace
 
 StepMember::StepMember() {
-  const std::lock_guard lock(members().mutex);
+  const base::LockGuard lock(members().mutex);
   auto all = std::make_shared<MemberList>(*members().all);
   all->push_back(this);
   members().all = std::move(all);
 }
 
 StepMember::~StepMember() {
-  const std::lock_guard lock(members().mutex);
+  const base::LockGuard lock(members().mutex);
   auto all = std::make_shared<MemberList>(*members().all);
   std::erase(*all, this);
   members().all = std::move(all);
@@ -45,7 +46,7 @@ StepMember::~StepMember() {
 void for_each_step_member(const std::function<void(StepMember&)>& call) {
   std::shared_ptr<const MemberList> all;
   {
-    const std::lock_guard lock(members().mutex);
+    const base::LockGuard lock(members().mutex);
     all = members().all;
   }
   for (StepMember* const member : *all) call(*member);

@@ -4,7 +4,8 @@
 
 #include <atomic>
 #include <iterator>
-#include <mutex>
+
+#include "lockstep/base/mutex.h"
 
 namespace lockstep {
 namespace {
@@ -18,9 +19,9 @@ struct Caught {
   bool is_caught = false;
   struct sigaction before {};
 };
-std::mutex mutex;
-int users = 0;
-Caught caught[std::size(kSignals)];
+base::Mutex mutex;
+int users LOCKSTEP_GUARDED_BY(mutex) = 0;
+Caught caught[std::size(kSignals)] LOCKSTEP_GUARDED_BY(mutex);
 
 bool is_of_a_failure(const siginfo_t& info) {
   return info.si_code == SI_QUEUE && info.si_value.sival_int == job::kPeerHasFailed;
@@ -42,7 +43,7 @@ void note(int signal, siginfo_t* info, void* /*context*/) {
 }  // namespace
 
 StopSignals::StopSignals() {
-  const std::lock_guard lock(mutex);
+  const base::LockGuard lock(mutex);
   if (users++ > 0) return;
   received = interrupts = 0;
   for (size_t i = 0; i < std::size(kSignals); ++i) {
@@ -58,7 +59,7 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
-  const std::lock_guard lock(mutex);
+  const base::LockGuard lock(mutex);
   if (--users > 0) return;
   for (size_t i = 0; i < std::size(kSignals); ++i) {
     if (caught[i].is_caught) ::sigaction(kSignals[i], &caught[i].before, nullptr);
@@ -71,8 +72,8 @@ namespace {
 enum class Held : int { nothing, signal, peer_has_failed };
 std::atomic<Held> held{Held::nothing};
 static_assert(std::atomic<Held>::is_always_lock_free);
-int holders = 0;
-Caught held_term;
+int holders LOCKSTEP_GUARDED_BY(mutex) = 0;
+Caught held_term LOCKSTEP_GUARDED_BY(mutex);
 
 void hold(int /*signal*/, siginfo_t* info, void* /*context*/) {
   held.store(is_of_a_failure(*info) ? Held::peer_has_failed : Held::signal, std::memory_order_relaxed);
@@ -81,7 +82,7 @@ void hold(int /*signal*/, siginfo_t* info, void* /*context*/) {
 }  // namespace
 
 HeldSigterm::HeldSigterm() {
-  const std::lock_guard lock(mutex);
+  const base::LockGuard lock(mutex);
   if (holders++ > 0) return;
   held = Held::nothing;
   struct sigaction now {};
@@ -97,7 +98,7 @@ HeldSigterm::HeldSigterm() {
 }
 
 HeldSigterm::~HeldSigterm() {
-  const std::lock_guard lock(mutex);
+  const base::LockGuard lock(mutex);
   if (--holders > 0 || !held_term.is_caught) return;
   ::sigaction(SIGTERM, &held_term.before, nullptr);
   const Held what = held.exchange(Held::nothing);

@@ -19,6 +19,7 @@
 #include <typeinfo>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/parallel/data_parallel/random_stream.h"
 
 namespace lockstep {
@@ -209,21 +210,21 @@ class ActivationCheckpointFrame final : public Saving,
   void enter() { before_ = std::exchange(saving, this); }
   void leave() {
     saving = before_;
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     is_complete_ = true;
   }
 
   std::unique_ptr<SavedVariableHooks> hooks() override;
 
   void add(const std::shared_ptr<SavedActivation>& saved) {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     activations_.push_back(saved);
   }
 
   at::Tensor unpack(SavedActivation& saved) {
     check_unchanged(saved.version, saved.counter.current_version(), saved);
     if (const at::Tensor original = saved.find_original(); original.defined()) return original.detach();
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     if (!is_complete_) {
       throw Error(
           "activation_checkpoint: its function runs a backward through what it has computed itself; compute that "
@@ -237,26 +238,25 @@ class ActivationCheckpointFrame final : public Saving,
  private:
   class Recomputation;
 
-  /// With the lock.
-  void recompute();
-  /// With the lock.
-  void forget() {
+  void recompute() LOCKSTEP_REQUIRES(mutex_);
+  void forget() LOCKSTEP_REQUIRES(mutex_) {
     for (const auto& weak : activations_) {
       if (const auto saved = weak.lock()) saved->again.reset();
     }
   }
   void forget_recomputed() {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     forget();
   }
 
-  std::mutex mutex_;
+  base::Mutex mutex_;
   ActivationCheckpointScope::RunAgain run_again_;
   ForwardState state_;
   std::vector<SavedVariable> inputs_;
   std::vector<bool> requires_grad_;
-  std::vector<std::weak_ptr<SavedActivation>> activations_;  // in the order in which they were saved
-  bool is_complete_ = false;
+  std::vector<std::weak_ptr<SavedActivation>> activations_
+      LOCKSTEP_GUARDED_BY(mutex_);  // in the order in which they were saved
+  bool is_complete_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   Saving* before_ = nullptr;
 };
 

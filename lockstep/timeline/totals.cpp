@@ -3,7 +3,8 @@
 #include <array>
 #include <atomic>
 #include <deque>
-#include <mutex>
+
+#include "lockstep/base/mutex.h"
 
 namespace lockstep::timeline {
 
@@ -26,9 +27,9 @@ std::atomic<bool> is_paused{false};
 constexpr size_t kMostOpen = 4096;
 
 struct Sums {
-  std::mutex mutex;
-  std::array<int64_t, 5> nanoseconds{};  // in the order of Totals
-  std::deque<Ended> ended;               // in the order of their ends
+  base::Mutex mutex;
+  std::array<int64_t, 5> nanoseconds LOCKSTEP_GUARDED_BY(mutex){};  // in the order of Totals
+  std::deque<Ended> ended LOCKSTEP_GUARDED_BY(mutex);               // in the order of their ends
 };
 Sums& sums() {
   static auto* const instance = new Sums;
@@ -67,7 +68,7 @@ void add(Kind kind, int64_t begin, int64_t end) {
   const int part = part_of(kind);
   if (part < 0) return;
   Sums& all = sums();
-  const std::lock_guard lock(all.mutex);
+  const base::LockGuard lock(all.mutex);
   std::deque<Ended>& ended = own != nullptr ? own->ended : all.ended;
   int64_t time = end - begin;
   while (!ended.empty() && ended.back().begin >= begin) {
@@ -87,8 +88,10 @@ KeepTotals::~KeepTotals() { keepers.fetch_sub(1, std::memory_order_relaxed); }
 
 Totals totals() {
   Sums& all = sums();
-  const std::lock_guard lock(all.mutex);
-  const auto seconds = [&](size_t part) { return static_cast<double>(all.nanoseconds[part]) * 1e-9; };
+  const base::LockGuard lock(all.mutex);
+  const auto seconds = [&](size_t part) LOCKSTEP_REQUIRES(all.mutex) {
+    return static_cast<double>(all.nanoseconds[part]) * 1e-9;
+  };
   return {.data = seconds(0),
           .forward = seconds(1),
           .backward = seconds(2),

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <memory>
-#include <mutex>
 
+#include "lockstep/base/mutex.h"
 #include "lockstep/zoo/text/utf8.h"
 
 namespace lockstep::text {
@@ -99,11 +99,11 @@ CharTable::CharTable(NormalizerOptions options) {
 }
 
 const CharTable& CharTable::get(NormalizerOptions options) {
-  static std::mutex mutex;
-  static std::unique_ptr<const CharTable> tables[16];
+  static base::Mutex mutex;
+  static std::unique_ptr<const CharTable> tables[16] LOCKSTEP_GUARDED_BY(mutex);
   const int index = options.clean_text | options.tokenize_chinese_chars << 1 | options.strip_accents << 2 |
                     options.lowercase << 3;
-  const std::lock_guard lock(mutex);
+  const base::LockGuard lock(mutex);
   if (!tables[index]) tables[index].reset(new CharTable(options));
   return *tables[index];
 }

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
-#include <mutex>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/zoo/vision/decode.h"
 
 namespace lockstep::vision {
@@ -52,8 +52,8 @@ class PictureFolder : public PictureSet {
   std::vector<Entry> entries_{};
   int64_t keep_bytes_;
   mutable std::atomic<int64_t> kept_bytes_{0};
-  mutable std::mutex mutex_{};
-  mutable std::vector<std::shared_ptr<const Picture>> kept_{};
+  mutable base::Mutex mutex_{};
+  mutable std::vector<std::shared_ptr<const Picture>> kept_ LOCKSTEP_GUARDED_BY(mutex_){};
 
  public:
   PictureFolder(const fs::path& directory, const PictureFolderOptions& options)
@@ -121,7 +121,7 @@ class PictureFolder : public PictureSet {
 
   std::shared_ptr<const Picture> decoded(size_t index) const {
     {
-      const std::lock_guard lock(mutex_);
+      const base::LockGuard lock(mutex_);
       if (kept_[index]) return kept_[index];
     }
     // Read, not mapped: who cuts off a mapped file ends the process.
@@ -131,7 +131,7 @@ class PictureFolder : public PictureSet {
     auto picture = std::make_shared<const Picture>(decode_picture(file, path.string()));
     const auto bytes = static_cast<int64_t>(picture->pixels.size());
     if (kept_bytes_.load() + bytes <= keep_bytes_) {
-      const std::lock_guard lock(mutex_);
+      const base::LockGuard lock(mutex_);
       if (!kept_[index]) {
         kept_bytes_ += bytes;
         kept_[index] = picture;

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/comm/backends/blocked_sigpipe.h"
 #include "lockstep/comm/backends/c10d_group.h"
 
@@ -19,8 +20,8 @@ namespace {
 /// One thread and one listening socket for all groups of the process.
 std::shared_ptr<::gloo::transport::Device> device_of(const std::string& host) {
   static auto* const devices = new std::map<std::string, std::shared_ptr<::gloo::transport::Device>>();
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
+  static base::Mutex mutex;
+  const base::LockGuard lock(mutex);
   auto& device = (*devices)[host];
   if (!device) device = c10d::ProcessGroupGloo::createDeviceForHostname(host);
   return device;
@@ -32,7 +33,7 @@ class RenewableGloo final : public c10d::ProcessGroupGloo, public Interruptible 
   using ProcessGroupGloo::ProcessGroupGloo;
 
   void interrupt() noexcept override {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     for (const auto& context : std::exchange(is_closed_, true) ? Contexts() : contexts_) {
       try {
         context->closeConnections();
@@ -45,7 +46,8 @@ class RenewableGloo final : public c10d::ProcessGroupGloo, public Interruptible 
   bool take_over(c10d::Backend& fresh) override {
     auto& other = dynamic_cast<RenewableGloo&>(fresh);
     if (!is_idle_soon()) return false;
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
+    const base::LockGuard of_fresh(other.mutex_);  // which nobody else knows yet
     std::swap(contexts_, other.contexts_);
     collectiveCounter_ = 0;
     is_closed_ = false;
@@ -67,8 +69,8 @@ class RenewableGloo final : public c10d::ProcessGroupGloo, public Interruptible 
     });
   }
 
-  std::mutex mutex_;
-  bool is_closed_ = false;
+  base::Mutex mutex_;
+  bool is_closed_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace

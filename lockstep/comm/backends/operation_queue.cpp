@@ -8,7 +8,7 @@ namespace lockstep::backends {
 
 OperationQueue::~OperationQueue() {
   {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     is_over_ = true;
   }
   changed_.notify_all();
@@ -17,7 +17,7 @@ OperationQueue::~OperationQueue() {
 
 void OperationQueue::post(std::function<void()> operation) {
   {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     waiting_.push_back(std::move(operation));
     if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   }
@@ -25,15 +25,16 @@ void OperationQueue::post(std::function<void()> operation) {
 }
 
 bool OperationQueue::drain(std::chrono::milliseconds longest) {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, longest, [this] { return waiting_.empty() && !is_running_; });
+  base::UniqueLock lock(mutex_);
+  return changed_.wait_for(lock, longest,
+                           [this]() LOCKSTEP_REQUIRES(mutex_) { return waiting_.empty() && !is_running_; });
 }
 
 void OperationQueue::run() {
   const at::NoGradGuard no_grad;
-  std::unique_lock lock(mutex_);
+  base::UniqueLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return is_over_ || !waiting_.empty(); });
+    changed_.wait(lock, [this]() LOCKSTEP_REQUIRES(mutex_) { return is_over_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
     {
       const std::function<void()> operation = std::move(waiting_.front());

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
+
+#include "lockstep/base/mutex.h"
 
 namespace lockstep::backends {
 
@@ -24,11 +24,11 @@ class OperationQueue {
 
  private:
   void run();
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> waiting_;
-  bool is_running_ = false;  // an operation
-  bool is_over_ = false;
+  base::Mutex mutex_;
+  base::ConditionVariable changed_;
+  std::deque<std::function<void()>> waiting_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool is_running_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // an operation
+  bool is_over_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

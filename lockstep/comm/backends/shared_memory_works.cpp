@@ -8,7 +8,7 @@ namespace lockstep::backends {
 
 void State::abandon(std::function<bool()> ended, std::shared_ptr<void> held) {
   purge();
-  const std::lock_guard lock(abandoned_mutex);
+  const base::LockGuard lock(abandoned_mutex);
   abandoned.emplace_back(std::move(ended), std::move(held));
   abandoned_count.store(abandoned.size(), std::memory_order_relaxed);
 }
@@ -22,7 +22,7 @@ void State::purge_slowly() {
   // What goes may be a tensor of Python's, whose end may want a lock that another thread holds while it is
   // here.
   std::list<std::pair<std::function<bool()>, std::shared_ptr<void>>> ended;
-  const std::lock_guard lock(abandoned_mutex);
+  const base::LockGuard lock(abandoned_mutex);
   const bool all = group.has_stopped();
   // Whoever abandons operation after operation would look at all of them each time: at most some, in turn.
   constexpr size_t kLooks = 2 * shm::kSlots;

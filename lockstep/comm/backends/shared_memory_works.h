@@ -8,13 +8,13 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/shm/group/group.h"
 #include "lockstep/shm/node.h"
@@ -53,9 +53,10 @@ struct State {
   void purge_slowly();
   std::shared_ptr<shm::Node> node;
   // Outlives the group, which sees to it that memory which peers may still use is not handed out again.
-  std::mutex abandoned_mutex;
+  base::Mutex abandoned_mutex;
   std::atomic<size_t> abandoned_count{0};
-  std::list<std::pair<std::function<bool()>, std::shared_ptr<void>>> abandoned;
+  std::list<std::pair<std::function<bool()>, std::shared_ptr<void>>> abandoned
+      LOCKSTEP_GUARDED_BY(abandoned_mutex);
   shm::Group group;
 };
 

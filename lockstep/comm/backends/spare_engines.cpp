@@ -10,8 +10,8 @@ namespace lockstep::backends {
 
 void keep_for_ever(c10::intrusive_ptr<c10d::Backend> backend) {
   static auto* const kept = new std::vector<c10::intrusive_ptr<c10d::Backend>>();
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
+  static base::Mutex mutex;
+  const base::LockGuard lock(mutex);
   kept->push_back(std::move(backend));
 }
 
@@ -20,17 +20,17 @@ SpareEngines::~SpareEngines() {
 }
 
 void SpareEngines::put(int number, std::shared_ptr<Engine> engine) {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   engines_[number] = std::move(engine);
 }
 
 std::shared_ptr<Engine> SpareEngines::take(int number) {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   return std::move(engines_.extract(number).mapped());
 }
 
 std::string SpareEngines::list() const {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   std::string text;
   for (const auto& [number, engine] : engines_) {
     text += fmt::format("{}:{} ", number, engine->begun.load());

@@ -8,9 +8,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
+
+#include "lockstep/base/mutex.h"
 
 namespace lockstep::backends {
 
@@ -44,8 +45,8 @@ class SpareEngines {
   static int common(const std::vector<std::string>& lists);
 
  private:
-  mutable std::mutex mutex_;
-  std::map<int, std::shared_ptr<Engine>> engines_;
+  mutable base::Mutex mutex_;
+  std::map<int, std::shared_ptr<Engine>> engines_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::backends

@@ -3,9 +3,9 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "lockstep/base/mutex.h"
 #include "lockstep/comm/uplink/wire.h"
 
 namespace lockstep::backends {
@@ -15,17 +15,17 @@ namespace lockstep::backends {
 class SpareWires {
  public:
   void put(int number, std::unique_ptr<uplink::Wire> wire) {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     wires_[number] = std::move(wire);
   }
   std::unique_ptr<uplink::Wire> take(int number) {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     return std::move(wires_.extract(number).mapped());
   }
   /// "number:calls " of each, as SpareEngines::common() reads it: machines that have made as many calls agree about what
   /// comes next.
   std::string list() const {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     std::string text;
     for (const auto& [number, wire] : wires_) {
       text += std::to_string(number) + ":" + std::to_string(wire->calls()) + " ";
@@ -34,8 +34,8 @@ class SpareWires {
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::map<int, std::unique_ptr<uplink::Wire>> wires_;
+  mutable base::Mutex mutex_;
+  std::map<int, std::unique_ptr<uplink::Wire>> wires_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::backends

@@ -3,9 +3,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <atomic>
-#include <mutex>
 #include <utility>
 
+#include "lockstep/base/mutex.h"
 #include "lockstep/comm/backends/forwarding_group.h"
 #include "lockstep/timeline/timeline.h"
 
@@ -85,7 +85,7 @@ class TracedGroup : public ForwardingGroup {
     auto work = std::make_shared<TracedWork>(group_->start(collective), names_of(collective.kind).name, begin,
                                              bytes_of(collective));
     look_for_ends();
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     in_progress_.push_back(work);
     return work;
   }
@@ -104,7 +104,7 @@ class TracedGroup : public ForwardingGroup {
   }
   void clear() override {
     group_->clear();
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     in_progress_.clear();
   }
   std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
@@ -122,15 +122,15 @@ class TracedGroup : public ForwardingGroup {
   }
   /// Nobody says when an operation has ended: each later call on the group looks.
   void look_for_ends() {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     std::erase_if(in_progress_, [](const std::weak_ptr<TracedWork>& entry) {
       const auto work = entry.lock();
       return !work || work->is_seen_to_end();
     });
   }
 
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<TracedWork>> in_progress_;
+  base::Mutex mutex_;
+  std::vector<std::weak_ptr<TracedWork>> in_progress_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/comm/backends/blocked_sigpipe.h"
 #include "lockstep/comm/backends/c10d_group.h"
 #include "lockstep/comm/backends/spare_engines.h"
@@ -25,38 +25,38 @@ class Waits {
  public:
   /// Throws CommError after stop().
   void add(const WorkPtr& work) {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     check();
     works_.insert(work);
   }
   void remove(const WorkPtr& work) {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     works_.erase(work);
   }
   void stop() {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     is_stopped_ = true;
     for (const WorkPtr& work : works_) work->abort();
   }
   void check_running() {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     check();
   }
 
  private:
-  void check() const {
+  void check() const LOCKSTEP_REQUIRES(mutex_) {
     if (is_stopped_) throw CommError("the group has stopped");
   }
-  std::mutex mutex_;
-  bool is_stopped_ = false;
-  std::set<WorkPtr> works_;
+  base::Mutex mutex_;
+  bool is_stopped_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::set<WorkPtr> works_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 /// Memory that Gloo may still touch.
 void keep(WorkPtr work) {
   static auto* const kept = new std::vector<WorkPtr>();
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
+  static base::Mutex mutex;
+  const base::LockGuard lock(mutex);
   kept->push_back(std::move(work));
 }
 

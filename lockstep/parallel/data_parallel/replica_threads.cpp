@@ -29,7 +29,10 @@ std::string words_of(const std::exception_ptr& error) {
 
 ReplicaThreads::ReplicaThreads(int count, int intra_op_threads) {
   const int before = at::get_num_threads();
-  running_ = count;
+  {
+    const base::LockGuard lock(mutex_);
+    running_ = count;
+  }
   try {
     for (int i = 0; i < count; ++i) {
       threads_.emplace_back([this, i, intra_op_threads] { serve(i, intra_op_threads); });
@@ -38,8 +41,8 @@ ReplicaThreads::ReplicaThreads(int count, int intra_op_threads) {
     end();
     throw;
   }
-  std::unique_lock lock(mutex_);
-  done_.wait(lock, [&] { return running_ == 0; });
+  base::UniqueLock lock(mutex_);
+  done_.wait(lock, [&]() LOCKSTEP_REQUIRES(mutex_) { return running_ == 0; });
   // The number is also what threads of the process begin with: it is the caller's again.
   at::set_num_threads(before);
 }
@@ -48,7 +51,7 @@ ReplicaThreads::~ReplicaThreads() { end(); }
 
 void ReplicaThreads::end() {
   {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     ends_ = true;
   }
   wake_.notify_all();
@@ -59,11 +62,11 @@ void ReplicaThreads::serve(int index, int intra_op_threads) {
   serving = this;
   at::get_num_threads();  // its lazy start would overwrite what follows
   at::set_num_threads(intra_op_threads);
-  std::unique_lock lock(mutex_);
+  base::UniqueLock lock(mutex_);
   uint64_t seen = 0;
   if (--running_ == 0) done_.notify_all();
   while (true) {
-    wake_.wait(lock, [&] { return ends_ || round_ != seen; });
+    wake_.wait(lock, [&]() LOCKSTEP_REQUIRES(mutex_) { return ends_ || round_ != seen; });
     if (ends_) return;
     seen = round_;
     if (index >= count_) continue;
@@ -87,14 +90,14 @@ void ReplicaThreads::run(int count, const char* what, const std::function<void(i
   }
   std::vector<std::exception_ptr> errors;
   {
-    std::unique_lock lock(mutex_);
+    base::UniqueLock lock(mutex_);
     if (running_ != 0) throw Error("DataParallel: two threads use one wrapper at the same time");
     errors_.assign(static_cast<size_t>(count), nullptr);
     work_ = &work;
     count_ = running_ = count;
     ++round_;
     wake_.notify_all();
-    done_.wait(lock, [&] { return running_ == 0; });
+    done_.wait(lock, [&]() LOCKSTEP_REQUIRES(mutex_) { return running_ == 0; });
     errors = std::exchange(errors_, {});
   }
   for (size_t i = 0; i < errors.size(); ++i) {

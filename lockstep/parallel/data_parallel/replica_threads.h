@@ -1,16 +1,15 @@
 // A thread for each replica.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 
 namespace lockstep {
 
@@ -47,14 +46,15 @@ class ReplicaThreads {
   void serve(int index, int intra_op_threads);
   void end();
 
-  std::mutex mutex_;
-  std::condition_variable wake_, done_;
+  base::Mutex mutex_;
+  base::ConditionVariable wake_, done_;
   std::vector<std::thread> threads_;
-  const std::function<void(int)>* work_ = nullptr;
-  uint64_t round_ = 0;
-  int count_ = 0, running_ = 0;
-  bool ends_ = false;
-  std::vector<std::exception_ptr> errors_;
+  const std::function<void(int)>* work_ LOCKSTEP_GUARDED_BY(mutex_) = nullptr;
+  uint64_t round_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  int count_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  int running_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  bool ends_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::vector<std::exception_ptr> errors_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep

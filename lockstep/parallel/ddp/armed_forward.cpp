@@ -1,12 +1,12 @@
 #include "lockstep/parallel/ddp/armed_forward.h"
 
 #include <exception>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/parallel/ddp/reducer.h"
 
 namespace lockstep {
@@ -21,7 +21,7 @@ struct ArmedForwards {
   /// Takes out those that `is_meant` means; returns the reducer of the first.
   template <class IsMeant>
   std::shared_ptr<Reducer> take(const IsMeant& is_meant) {
-    const std::lock_guard lock(mutex);
+    const base::LockGuard lock(mutex);
     std::shared_ptr<Reducer> first;
     std::erase_if(waiting, [&](ArmedForward* forward) {
       if (!is_meant(*forward)) return false;
@@ -33,8 +33,8 @@ struct ArmedForwards {
   }
   static std::thread::id thread_of(const ArmedForward& forward) { return forward.thread_; }
 
-  std::mutex mutex;
-  std::vector<ArmedForward*> waiting;
+  base::Mutex mutex;
+  std::vector<ArmedForward*> waiting LOCKSTEP_GUARDED_BY(mutex);
 };
 
 namespace {
@@ -52,7 +52,7 @@ void fail(Reducer& reducer) noexcept {
 ArmedForward::ArmedForward(std::shared_ptr<Reducer> reducer, int failures)
     : reducer_(std::move(reducer)), failures_(failures), exceptions_(std::uncaught_exceptions()) {
   ArmedForwards& all = ArmedForwards::all();
-  const std::lock_guard lock(all.mutex);
+  const base::LockGuard lock(all.mutex);
   all.waiting.push_back(this);
 }
 

@@ -8,12 +8,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/parallel/autograd_node.h"
 
 namespace lockstep::detail {
@@ -53,25 +53,25 @@ class LowNow {
     return now;
   }
   void add(const LowPrecision* low) {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     all_.push_back(low);
     count_.store(all_.size(), std::memory_order_relaxed);
   }
   void remove(const LowPrecision* low) {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     std::erase(all_, low);
     count_.store(all_.size(), std::memory_order_relaxed);
   }
   bool any() const { return count_.load(std::memory_order_relaxed) > 0; }
   bool has(const at::Tensor& tensor) {
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     return std::any_of(all_.begin(), all_.end(),
                        [&](const LowPrecision* low) { return low->is_low(tensor); });
   }
 
  private:
-  std::mutex mutex_;
-  std::vector<const LowPrecision*> all_;
+  base::Mutex mutex_;
+  std::vector<const LowPrecision*> all_ LOCKSTEP_GUARDED_BY(mutex_);
   std::atomic<size_t> count_{0};
 };
 

@@ -11,7 +11,7 @@ OpenPasses& OpenPasses::of_process() {
 }
 
 void OpenPasses::enter(Entry entry, const std::function<void(const Reducer&)>& check) {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   for (const Entry& other : entries_) {
     if (other.reducer != entry.reducer && other.thread == entry.thread && !other.life.expired()) {
       check(*other.reducer);
@@ -22,7 +22,7 @@ void OpenPasses::enter(Entry entry, const std::function<void(const Reducer&)>& c
 }
 
 void OpenPasses::leave(const Reducer* reducer) {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   std::erase_if(entries_, [&](const Entry& entry) { return entry.reducer == reducer; });
   count_.store(entries_.size(), std::memory_order_relaxed);
 }
@@ -39,7 +39,7 @@ Reducer* OpenPasses::take_owed(const Reducer* asking) {
 }
 
 Reducer* OpenPasses::take(const std::function<bool(const Entry&)>& is_meant) {
-  const std::lock_guard lock(mutex_);
+  const base::LockGuard lock(mutex_);
   auto first = entries_.end();
   for (auto it = entries_.begin(); it != entries_.end(); ++it) {
     if (is_meant(*it) && (first == entries_.end() || it->order < first->order)) first = it;

@@ -5,9 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "lockstep/base/mutex.h"
 
 namespace lockstep {
 
@@ -41,8 +42,8 @@ class OpenPasses {
  private:
   Reducer* take(const std::function<bool(const Entry&)>& is_meant);
 
-  std::mutex mutex_;
-  std::vector<Entry> entries_;
+  base::Mutex mutex_;
+  std::vector<Entry> entries_ LOCKSTEP_GUARDED_BY(mutex_);
   std::atomic<size_t> count_{0};  // of entries: usually there are none to look for
 };
 

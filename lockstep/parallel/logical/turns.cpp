@@ -61,7 +61,10 @@ void Turns::run(std::vector<RankState> states, const std::function<void(size_t)>
   has_ended_.assign(own_.size(), false);
   said_.assign(own_.size(), {});
   error_ = nullptr;
-  turn_ = 0;
+  {
+    const base::LockGuard lock(mutex_);
+    turn_ = 0;
+  }
   const at::ThreadLocalState caller;
   threads_->run(static_cast<int>(own_.size()), "a step", [&](int i) {
     const at::ThreadLocalStateGuard as_the_caller(caller);
@@ -96,8 +99,8 @@ void Turns::run_rank(size_t rank, const std::function<void(size_t)>& work) {
 
 void Turns::wait_for_turn(size_t rank) {
   clocks_[rank]->wait([&] {
-    std::unique_lock lock(mutex_);
-    wake_[rank].wait(lock, [&] { return turn_ == rank; });
+    base::UniqueLock lock(mutex_);
+    wake_[rank].wait(lock, [&]() LOCKSTEP_REQUIRES(mutex_) { return turn_ == rank; });
   });
 }
 
@@ -107,7 +110,7 @@ void Turns::hand_over(size_t rank) {
   for (size_t step = 1; step <= count; ++step) {
     const size_t next = (rank + step) % count;
     if (has_ended_[next]) continue;
-    const std::lock_guard lock(mutex_);
+    const base::LockGuard lock(mutex_);
     turn_ = next;
     wake_[next].notify_one();
     return;

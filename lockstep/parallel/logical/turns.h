@@ -1,17 +1,16 @@
 // The logical ranks of a process where none can go on alone: they take turns.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/base/mutex.h"
 #include "lockstep/parallel/data_parallel/replica_threads.h"
 #include "lockstep/parallel/logical/rank_state.h"
 #include "lockstep/parallel/sync_batch_norm.h"
@@ -55,9 +54,9 @@ class Turns final : public detail::BatchExchange {
   std::map<const void*, std::string> layers_;
   std::unique_ptr<ReplicaThreads> threads_;
 
-  std::mutex mutex_;  // of turn_
-  std::deque<std::condition_variable> wake_;
-  size_t turn_ = 0;
+  base::Mutex mutex_;
+  std::deque<base::ConditionVariable> wake_;
+  size_t turn_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::vector<timeline::TakesTurns*> clocks_;  // each by its own thread
   // By the rank whose turn it is.
   std::vector<RankState> states_;

@@ -11,7 +11,6 @@
 #include <cstring>
 #include <ctime>
 #include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -24,6 +23,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/tracking/formats/wall_time.h"
 
 namespace lockstep {
@@ -76,8 +76,8 @@ class HeldLock {
 
 /// The locks of this process, which it shares with itself: flock() is between open files.
 struct OwnLocks {
-  std::mutex mutex{};
-  std::map<FileId, std::weak_ptr<HeldLock>> by_file{};
+  base::Mutex mutex{};
+  std::map<FileId, std::weak_ptr<HeldLock>> by_file LOCKSTEP_GUARDED_BY(mutex){};
 };
 
 OwnLocks& own_locks() {
@@ -124,8 +124,7 @@ std::string describe_holder(const fs::path& path) {
 bool has_no_locks(int error) { return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP; }
 
 /// The lock of the process itself, if it has one.
-std::shared_ptr<HeldLock> find_own(const fs::path& path) {
-  auto& own = own_locks();
+std::shared_ptr<HeldLock> find_own(OwnLocks& own, const fs::path& path) LOCKSTEP_REQUIRES(own.mutex) {
   const auto id = id_of(path);
   const auto found = id ? own.by_file.find(*id) : own.by_file.end();
   return found == own.by_file.end() ? nullptr : found->second.lock();
@@ -139,10 +138,10 @@ std::shared_ptr<const void> lock_run(const fs::path& folder, std::chrono::second
   if (error) throw FileError(fmt::format("cannot create {}: {}", folder.string(), error.message()));
   const fs::path path = fs::absolute(folder) / kRunLockName;
   auto& own = own_locks();
-  const std::lock_guard lock(own.mutex);
+  const base::LockGuard lock(own.mutex);
   const double deadline = monotonic_seconds() + static_cast<double>(patience.count());
   for (bool has_told = false;;) {
-    if (auto held = find_own(path)) return held;
+    if (auto held = find_own(own, path)) return held;
     UniqueFd file = open_lock(path);
     if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
       if (id_of(path) != id_of(file)) continue;  // its holder has removed it meanwhile
