@@ -1,6 +1,7 @@
 // Where a pass begins and ends, what stays local, and what an exception leaves behind.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/ones.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/optim/sgd.h>
@@ -61,6 +62,25 @@ TEST(Passes, TrainingInEvalModeAverages) {
   }
   for (const at::Tensor& weights : world().all_gather(model->net1->weight.detach())) {
     CHECK_EQUAL(weights, model->net1->weight);
+  }
+}
+
+/// What does not reach the parameters is this rank's own: the others need not do it too.
+TEST(Passes, GradientsOfTheInputAverageNothing) {
+  const int own = world().rank();
+  Toy model;
+  DistributedDataParallel ddp(model);
+  for (int step = 0; step < 3; ++step) {
+    if (own == step % world().size()) {
+      const at::Tensor input = batch_input(step, own).requires_grad_();
+      const auto slope = torch::autograd::grad({ddp(input).sum()}, {input});
+      CHECK_TRUE(slope[0].sizes() == input.sizes());
+      ddp(input).sum().backward({}, /*retain_graph=*/{}, /*create_graph=*/false, {{input}});
+      CHECK_CLOSE(input.grad(), slope[0], 1e-5, 1e-6);
+    }
+    model->zero_grad();
+    toy_loss(ddp, step, own).backward();
+    check_gradients(*model, expected_toy_gradients(step));
   }
 }
 
