@@ -1,6 +1,7 @@
 #include "launcher/machines/agent.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -20,9 +21,12 @@ namespace {
 
 constexpr double kFirstLine = 2.5;  ///< seconds of trouble before it is told
 constexpr double kNextLine = 30;
+constexpr size_t kLongestCommand = 200;  ///< characters that others show
 constexpr double kLookUpTimeout = 2;
 /// A rendezvous that is overloaded, swapped out or stopped for a while answers late.
 constexpr double kGreetingTimeout = 10;
+constexpr double kPassingOn =
+    10;  ///< for others to come back when their ranks have ended, and to be told of a new server
 constexpr double kVerdictTimeout = 3;  ///< for what the rendezvous says of a lockrun that has ended
 
 /// Seconds to wait `elapsed` seconds after the first try: a tenth of that, from 5 ms to 250 ms. So machines
@@ -66,7 +70,9 @@ Agent::Agent(const Options& options, Hosts* hosts, Say say)
 
 Agent::~Agent() {
   wire_.reset();
-  search_.let_finish(news_.over ? 5 : left_ ? 1 : 0);
+  // The others may still save their work; then they are told that another machine serves.
+  const double others = options_.shutdown_timeout + kPassingOn;
+  search_.let_finish(news_.over ? 5 : left_ ? others : 0);
 }
 
 bool Agent::greet(Signals& signals, double latest) {
@@ -84,11 +90,11 @@ bool Agent::greet(Signals& signals, double latest) {
 }
 
 bool Agent::connect(Signals& signals) {
-  if (took_part_) {
+  if (took_part_ || was_spare_) {
     // What the loss counts as is told to those that did not see it.
     const bool lost_in_round = news_.place && !news_.end_reason && news_.moved.empty();
     restarts_ = std::max(restarts_, news_.restarts + (lost_in_round ? 1 : 0));
-    search_.begin_anew(last_, id_, address_);
+    search_.begin_anew(last_, id_, address_, news_.server_leaves);
   }
   wire_.reset();
   news_.begin_anew();
@@ -108,7 +114,7 @@ bool Agent::connect(Signals& signals) {
       if (interrupted_by_) return false;
       why = describe_missing_greeting(state, search_.where(), monotonic_seconds() - heard_);
       // One that was there before may be about to end.
-      if (state == Wire::State::foreign && !took_part_) throw Error(why);
+      if (state == Wire::State::foreign && !took_part_ && !was_spare_) throw Error(why);
     } else if (search_.take_succeeded()) {
       say_(fmt::format("the rendezvous is served here now, at {}:{}", address_.host(), options_.nodes.port));
       continue;
@@ -132,11 +138,8 @@ bool Agent::connect(Signals& signals) {
   return true;
 }
 
-std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port) {
+message::Join Agent::introduction(uint16_t store_port) const {
   const NodeOptions& nodes = options_.nodes;
-  news_.begin_anew();
-  failure_reported_ = false;
-  quiet_reported_.clear();
   message::Join join;
   join.id = id_;
   join.run_id = options_.rdzv_id;
@@ -149,6 +152,10 @@ std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port)
   if (nodes.numbered) join.node_rank = nodes.node_rank;
   join.serving = search_.serves();
   join.serves = !nodes.numbered && nodes.is_host.value_or(true);
+  join.saved_nothing = last_end_.saved_nothing;
+  join.refused = last_end_.refused;
+  join.untouched = last_end_.untouched;
+  join.command = fmt::format("{}", fmt::join(options_.command, " ")).substr(0, kLongestCommand);
   if (took_part_) {
     join.round = last_.round;
     join.machines = last_.machines;
@@ -157,7 +164,25 @@ std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port)
     join.same_place = search_.is_where_it_was();
     join.instance = last_.instance;
   }
-  send(join);
+  return join;
+}
+
+bool Agent::note_spare() {
+  if (!news_.spare) return false;
+  // It was in no round that others may go on from, and never serves; but it knows where they go.
+  last_ = {0, 0, news_.spare->instance, news_.spare->heirs};
+  was_spare_ = true;
+  if (news_.spare->reason != spare_reason_) say_(news_.spare->reason);
+  spare_reason_ = news_.spare->reason;
+  return true;
+}
+
+std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port) {
+  const NodeOptions& nodes = options_.nodes;
+  news_.begin_anew();
+  failure_reported_ = false;
+  quiet_reported_.clear();
+  send(introduction(store_port));
   const double started = monotonic_seconds();
   // The ranks of machines that took part before may still be ending, and a restart may have to wait.
   const RestartRules rules{options_.max_restarts, options_.restart_delay, options_.restart_refill};
@@ -167,11 +192,13 @@ std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port)
   while (!news_.place && !news_.over) {
     wait(0.5, signals);
     if (interrupted_by_) return std::nullopt;
+    const bool is_spare = note_spare();
     if (const auto lost = loss_to_mend()) {
       say_(fmt::format("{}; connecting again", *lost));
       return std::nullopt;
     }
     check_server();
+    if (is_spare) continue;  // for as long as the job runs
     const double now = monotonic_seconds();
     if (!news_.place && !news_.over && hosts_ != nullptr) {
       if (const auto failure = hosts_->failure_to_start()) throw Error(*failure);
@@ -181,11 +208,16 @@ std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port)
       if (failure && failed_at == 0) failed_at = now;
       if (failure && now > failed_at + kVerdictTimeout) throw Error(*failure);
     }
-    if (!news_.place && now > started + patience) {
+    // Ranks of the round before may still save their work for this machine's sake.
+    const double limit =
+        patience + (news_.some_end ? options_.shutdown_timeout + nodes.last_call_timeout : 0);
+    if (!news_.place && now > started + limit) {
       throw Error(fmt::format("too few machines came within {:.0f} s: {}", patience, news_.status));
     }
     if (!news_.place && now >= next_line) {
-      say_(fmt::format("waiting for the other machines: {}", news_.status));
+      const std::string at = search_.listens_at();
+      say_(fmt::format("waiting for the other machines: {}{}", news_.status,
+                       at.empty() ? "" : fmt::format("; the rendezvous listens here at {}", at)));
       next_line = now + kNextLine;
     }
   }
@@ -227,7 +259,8 @@ std::optional<std::string> Agent::loss_to_mend() const {
   const bool left = options_.max_restarts > 0 &&
                     (!counts || options_.restart_refill > 0 || news_.restarts < options_.max_restarts);
   const bool may = left || !news_.moved.empty();
-  if (!took_part_ || !may || hosts_ != nullptr || refusal()) return std::nullopt;
+  const bool knows_where = took_part_ || was_spare_ || !news_.moved.empty();
+  if (!knows_where || !may || hosts_ != nullptr || refusal()) return std::nullopt;
   return loss();
 }
 
@@ -300,7 +333,15 @@ std::optional<std::string> Agent::take_end_request() {
   return trouble();
 }
 
-bool Agent::ends_to_resume() const { return news_.over && news_.over->code == kResumeCode; }
+bool Agent::ends_to_resume() const {
+  if (news_.over) return news_.over->asked || news_.over->code == kResumeCode;
+  return news_.end_reason ? news_.saves : !news_.moved.empty();
+}
+
+bool Agent::interrupts_saving() const {
+  if (news_.over) return !news_.over->asked && news_.over->code != kResumeCode && news_.over->code != 0;
+  return news_.end_reason && !news_.saves;
+}
 
 void Agent::report_failure(const std::string& what, int code) {
   if (!may_report()) return;
@@ -319,6 +360,15 @@ void Agent::report_quiet(const std::optional<QuietRanks>& quiet) {
   }
 }
 
+std::optional<std::vector<ProbeTarget>> Agent::take_probe() {
+  const auto probe = std::exchange(news_.probe, std::nullopt);
+  if (!probe) return std::nullopt;
+  std::vector<ProbeTarget> targets;
+  for (const auto& machine : probe->machines)
+    targets.push_back({machine.group_rank, machine.address, static_cast<uint16_t>(machine.port)});
+  return targets;
+}
+
 void Agent::report_resume() {
   if (!may_report()) return;
   failure_reported_ = true;
@@ -328,8 +378,8 @@ void Agent::report_resume() {
 Verdict Agent::conclude(bool succeeded, Signals& signals) {
   if (succeeded) {
     send(message::Succeeded());
-  } else {
-    report_failure("lockrun on " + host_ + " could not go on", 1);
+  } else if (!news_.end_reason) {
+    report_failure(fmt::format("lockrun on {} could not go on", host_), 1);
   }
   const double started = monotonic_seconds();
   double next_line = started + kNextLine;
@@ -349,9 +399,13 @@ Verdict Agent::conclude(bool succeeded, Signals& signals) {
   return news_.over ? *news_.over : Verdict{true, 0, *news_.end_reason};
 }
 
+void Agent::announce_leave(int signal) {
+  if (wire_) send(message::Leaving{signal});
+}
+
 void Agent::leave(int code) {
   left_ = true;
-  if (wire_) send(message::Leave{code});
+  if (wire_) send(message::Leave{code, last_end_.saved_nothing});
 }
 
 }  // namespace lockstep::launcher

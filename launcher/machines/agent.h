@@ -13,6 +13,7 @@
 #include "launcher/machines/wire.h"
 #include "launcher/process/signals.h"
 #include "launcher/watch/hang_watch.h"
+#include "launcher/watch/peer_probe.h"
 #include "lockstep/job/address.h"
 
 namespace lockstep::launcher {
@@ -40,9 +41,9 @@ class Agent {
   /// The address by which this machine reaches the endpoint, or --local-addr: the one that its ranks are to
   /// use.
   const job::Address& address() const { return address_; }
-  /// Blocks until a round begins. `store_port`: where this machine would serve the ranks' store. Throws Error
-  /// when too few machines come, or the server refuses or is lost for good; nothing when a signal came first,
-  /// the connection was lost (see connected()), or the job is over: see conclude().
+  /// Blocks until a round begins; as a spare, as long as the job runs. `store_port`: where this machine would serve the
+  /// ranks' store. Throws Error when too few machines come, or the server refuses or is lost for good; nothing when a signal
+  /// came first, the connection was lost (see connected()), or the job is over: see conclude().
   std::optional<message::Start> meet(Signals& signals, uint16_t store_port);
   std::optional<int> interrupted_by() const { return interrupted_by_; }
 
@@ -53,21 +54,35 @@ class Agent {
   /// Why the ranks here are to end, if they are. To call when fd() is readable, and when tick() wants to be
   /// called.
   std::optional<std::string> take_end_request();
-  /// Whether it is the job's end for a later start (exit code 75): the ranks here are to save.
+  /// Whether that is a planned end, of the round or of the job (for a later start): the ranks here are to save.
   bool ends_to_resume() const;
+  /// Whether something has failed elsewhere, so that ranks here which save wait in vain.
+  bool interrupts_saving() const;
   void report_failure(const std::string& what, int code);
   /// That the ranks here are quiet; none: they are not. Sends what is new.
   void report_quiet(const std::optional<QuietRanks>& quiet);
   /// A hang of which the rendezvous has told, once. To call after take_end_request().
   std::optional<message::Hang> take_hang() { return std::exchange(news_.hang, std::nullopt); }
+  /// The machines that this one is asked to try, once; then report_probed(). To call after take_end_request().
+  std::optional<std::vector<ProbeTarget>> take_probe();
+  void report_probed(const std::vector<int>& unreached) { send(message::Probed{unreached}); }
   /// A rank here has ended with kResumeCode: the job ends, to be resumed later.
   void report_resume();
 
   /// Says how the ranks here ended (`succeeded`, or a failure that was reported, or neither), and waits for
   /// what follows. Throws Error when the server is lost for good.
   Verdict conclude(bool succeeded, Signals& signals);
+  /// This machine was told to leave: the job is to save its work. leave() follows when the ranks here have ended.
+  void announce_leave(int signal);
   /// This machine leaves, because of a signal.
   void leave(int code);
+  /// How the last round's ranks here ended.
+  struct RoundEnd {
+    bool saved_nothing = false;  ///< some by the request to save, for which the program has no handler
+    bool refused = false;        ///< as after a mistake in the command line
+    bool untouched = false;      ///< without a collective
+  };
+  void set_last_end(const RoundEnd& end) { last_end_ = end; }
   /// It is about to be suspended, so that it gives no sign of life; resumed() says that it goes on.
   void suspended();
   void resumed();
@@ -75,13 +90,15 @@ class Agent {
  private:
   bool greet(Signals& signals, double latest);
   void send(const Message& message);
+  message::Join introduction(uint16_t store_port) const;
+  bool note_spare();
   void receive();
   void wait(double seconds, Signals& signals);
   void handle_signals(Signals& signals);
   void check_server() const;
   /// Whether what happens here may still end the round: nothing else has.
   bool may_report() const {
-    return !failure_reported_ && !news_.end_reason && !news_.over && news_.moved.empty();
+    return !failure_reported_ && (!news_.end_reason || news_.saves) && !news_.over && news_.moved.empty();
   }
   /// Why this machine may not take part.
   std::optional<std::string> refusal() const;
@@ -108,6 +125,9 @@ class Agent {
   int restarts_ = 0;            ///< that this machine knows of
   std::string quiet_reported_;  ///< its ranks; empty: they are not quiet
   bool failure_reported_ = false, left_ = false;
+  RoundEnd last_end_{};
+  bool was_spare_ = false;  ///< so it knows where to look for the job
+  std::string spare_reason_{};
   std::optional<int> interrupted_by_;
 };
 

@@ -107,6 +107,10 @@ void describe(message::Join& join, IO& io) {
   io.flag("server_is_gone", join.server_is_gone);
   io.flag("same_place", join.same_place);
   io.text("instance", join.instance, kId);
+  io.flag("saved_nothing", join.saved_nothing);
+  io.flag("refused", join.refused);
+  io.flag("untouched", join.untouched);
+  io.text("command", join.command, kHost);
 }
 
 template <class IO>
@@ -122,8 +126,14 @@ void describe(message::Failed& failed, IO& io) {
 }
 
 template <class IO>
+void describe(message::Leaving& leaving, IO& io) {
+  io.number("signal", leaving.signal, 0, 255);
+}
+
+template <class IO>
 void describe(message::Leave& leave, IO& io) {
   io.number("code", leave.code, 0, 255);
+  io.flag("saved_nothing", leave.saved_nothing);
 }
 
 template <class IO>
@@ -148,6 +158,21 @@ void describe(message::Quiet& quiet, IO& io) {
 }
 
 template <class IO>
+void describe(message::Probed& probed, IO& io) {
+  io.list("unreached", probed.unreached,
+          [](auto& machine, auto& element) { element.number("machine", machine, 0, kMany); });
+}
+
+template <class IO>
+void describe(message::Probe& probe, IO& io) {
+  io.list("machines", probe.machines, [](auto& machine, auto& element) {
+    element.number("machine", machine.group_rank, 0, kMany);
+    element.text("address", machine.address, kId);
+    element.number("port", machine.port, 0, 65535);
+  });
+}
+
+template <class IO>
 void describe(message::Hang& hang, IO& io) {
   io.text("text", hang.text, kReason);
   io.flag("is_culprit", hang.is_culprit);
@@ -160,6 +185,15 @@ void describe(message::Status& status, IO& io) {
   io.number("most", status.most, 0, kMany);
   io.number("count", status.count, 0, kMany);
   io.list("missing", status.missing, [](auto& number, auto& element) { element.as_text(number, 16); });
+  io.number("ending", status.ending, 0, kMany);
+}
+
+template <class IO>
+void describe_heirs(std::vector<message::Heir>& heirs, IO& io) {
+  io.list("heirs", heirs, [](auto& heir, auto& element) {
+    element.text("id", heir.id, kId);
+    element.text("address", heir.address, kId);
+  });
 }
 
 template <class IO>
@@ -173,22 +207,29 @@ void describe(message::Start& start, IO& io) {
   io.text("master_addr", start.master_addr, kId);
   io.number("master_port", start.master_port, uint16_t{0}, uint16_t{65535});
   io.text("instance", start.instance, kId);
-  io.list("heirs", start.heirs, [](auto& heir, auto& element) {
-    element.text("id", heir.id, kId);
-    element.text("address", heir.address, kId);
-  });
+  describe_heirs(start.heirs, io);
+  io.text("warning", start.warning, kReason);
+}
+
+template <class IO>
+void describe(message::Spare& spare, IO& io) {
+  io.text("reason", spare.reason, kReason);
+  io.text("instance", spare.instance, kId);
+  describe_heirs(spare.heirs, io);
 }
 
 template <class IO>
 void describe(message::End& end, IO& io) {
   io.text("reason", end.reason, kReason);
   io.number("restarts", end.restarts, 0, kMany);
+  io.flag("saves", end.saves);
 }
 
 template <class IO>
 void describe(message::Over& over, IO& io) {
   io.text("reason", over.reason, kReason);
   io.number("code", over.code, 0, 255);
+  io.flag("asked", over.asked);
 }
 
 template <class IO>
@@ -206,6 +247,7 @@ void describe(message::Dropped& dropped, IO& io) {
 template <class IO>
 void describe(message::Moved& moved, IO& io) {
   describe_reason(moved.reason, io);
+  io.flag("leaves", moved.leaves);
 }
 
 template <class Empty, class IO>

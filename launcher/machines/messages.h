@@ -33,6 +33,11 @@ struct Join {
   bool server_is_gone = false;  ///< the one that served certainly does not any more
   bool same_place = false;      ///< it served where this one does
   std::string instance{};       ///< of the rendezvous there
+  /// Some of its ranks were ended by the request to save and stop: the program has no handler for it.
+  bool saved_nothing = false;
+  bool refused = false;    ///< its ranks ended as after a mistake in the command line
+  bool untouched = false;  ///< its ranks took part in no collective
+  std::string command{};   ///< what it starts, for people
 };
 
 /// From another rendezvous: whether this one is open, and for the same job. The answer is Yes or none.
@@ -57,9 +62,17 @@ struct Succeeded {
   static constexpr std::string_view kType = "succeeded";
 };
 
+/// It was told to leave (a signal): the job is to save its work first. Its ranks have been asked to stop.
+struct Leaving {
+  static constexpr std::string_view kType = "leaving";
+  int signal = 0;
+};
+
+/// It takes part no more; its ranks have ended.
 struct Leave {
   static constexpr std::string_view kType = "leave";
   int code = 1;
+  bool saved_nothing = false;  ///< as in Join
 };
 
 /// No rank there makes progress, and there is no hang among them.
@@ -72,6 +85,12 @@ struct Quiet {
 /// After Quiet: they go on, or are ending.
 struct Progress {
   static constexpr std::string_view kType = "progress";
+};
+
+/// The answer to Probe.
+struct Probed {
+  static constexpr std::string_view kType = "probed";
+  std::vector<int> unreached{};  ///< group ranks of the machines that this one does not reach
 };
 
 /// It is silent from now on, for a while.
@@ -93,6 +112,7 @@ struct Status {
   int least = 1, most = 1;
   int count = 0;                       ///< of machines that are here; `here` may be cut
   std::vector<std::string> missing{};  ///< their --node-rank, if machines have one
+  int ending = 0;                      ///< machines on which ranks of the last round still run
 };
 
 /// A machine that may serve the rendezvous when the one that does is lost.
@@ -111,13 +131,23 @@ struct Start {
   uint16_t master_port = 0;
   std::string instance{};  ///< of the rendezvous
   std::vector<Heir> heirs{};
+  std::string warning{};  ///< to show
+};
+
+/// As many machines as may take part are there: this one waits, and takes the place of one that goes.
+struct Spare {
+  static constexpr std::string_view kType = "spare";
+  std::string reason{};
+  std::string instance{};     ///< of the rendezvous
+  std::vector<Heir> heirs{};  ///< where to look for the job when the machine that serves is lost
 };
 
 /// The round ends, another one follows.
 struct End {
   static constexpr std::string_view kType = "end";
   std::string reason{};
-  int restarts = 0;  ///< so far
+  int restarts = 0;    ///< so far
+  bool saves = false;  ///< a planned change: the ranks are to save their work and stop
 };
 
 /// The job ends.
@@ -125,6 +155,18 @@ struct Over {
   static constexpr std::string_view kType = "over";
   std::string reason{};
   int code = 1;
+  bool asked = false;  ///< a machine was told to leave: the ranks are to save their work and stop
+};
+
+/// All ranks wait: this machine is to try whether it reaches these, of the same round.
+struct Probe {
+  static constexpr std::string_view kType = "probe";
+  struct Place {
+    int group_rank = 0;
+    std::string address{};
+    int port = 0;
+  };
+  std::vector<Place> machines{};
 };
 
 /// Ranks wait for others, on this machine or elsewhere.
@@ -150,6 +192,7 @@ struct Dropped {
 struct Moved {
   static constexpr std::string_view kType = "moved";
   std::string reason{};
+  bool leaves = false;  ///< the machine that served so far leaves for good
 };
 
 struct Yes {
@@ -162,9 +205,10 @@ namespace lockstep::launcher {
 
 using Message =
     std::variant<message::Join, message::Ask, message::Failed, message::Resume, message::Succeeded,
-                 message::Leave, message::Quiet, message::Progress, message::Pause, message::Beat,
-                 message::Status, message::Start, message::End, message::Over, message::Hang,
-                 message::Refused, message::Dropped, message::Moved, message::Yes>;
+                 message::Leaving, message::Leave, message::Quiet, message::Progress, message::Probed,
+                 message::Pause, message::Beat, message::Status, message::Start, message::Spare, message::End,
+                 message::Over, message::Probe, message::Hang, message::Refused, message::Dropped,
+                 message::Moved, message::Yes>;
 
 std::string to_text(const Message& message);
 /// None where `text` is no message.

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
+
 #include "launcher/output/report.h"
 #include "launcher/watch/hang_watch.h"
 
@@ -10,10 +12,15 @@ namespace lockstep::launcher {
 namespace {
 
 /// So many machines may serve when others are lost.
+/// For machines to try whether they reach each other.
+constexpr double kProbing = 5;
 constexpr size_t kMostHeirs = 8;
 constexpr size_t kManyMachines = 32;
 /// A line shows no more names of machines.
 constexpr size_t kMostNames = 32;
+constexpr int kWrongUsage = 2;
+/// How long a rendezvous that has the job may take to give it to this one, beside the time that ranks have to stop.
+constexpr double kHandOver = 30;
 
 }  // namespace
 
@@ -24,7 +31,7 @@ bool Rendezvous::receive(int peer, const Message& said, double now) {
     return true;
   }
   if (const auto* ask = std::get_if<message::Ask>(&said)) {
-    answer(peer, *ask);
+    answer(peer, *ask, now);
     return true;
   }
   if (std::holds_alternative<message::Beat>(said) || std::holds_alternative<message::Pause>(said) || moved())
@@ -37,12 +44,17 @@ bool Rendezvous::receive(int peer, const Message& said, double now) {
   } else if (std::holds_alternative<message::Succeeded>(said)) {
     succeeded(peer);
   } else if (const auto* leave = std::get_if<message::Leave>(&said)) {
-    left(peer, leave->code, now);
+    left(peer, *leave, now);
+  } else if (const auto* notice = std::get_if<message::Leaving>(&said)) {
+    leaving(peer, notice->signal, now);
   } else if (const auto* quiet = std::get_if<message::Quiet>(&said)) {
     return be_quiet(peer, *quiet, now);
+  } else if (const auto* tried = std::get_if<message::Probed>(&said)) {
+    probed(peer, *tried, now);
   } else if (std::holds_alternative<message::Progress>(said)) {
     machines_[peer].quiet_since.reset();
     hang_told_ = false;
+    probing_until_.reset();
   } else {
     return false;
   }
@@ -76,14 +88,18 @@ void Rendezvous::replace(int peer, const std::string& id, double now) {
 
 message::Ask Rendezvous::question() const { return {rules_.run_id, rules_.instance}; }
 
-void Rendezvous::answer(int peer, const message::Ask& ask) {
-  if (ask.run_id == rules_.run_id && ask.instance != rules_.instance && !over()) send(peer, message::Yes());
+void Rendezvous::answer(int peer, const message::Ask& ask, double now) {
+  if (ask.run_id != rules_.run_id || ask.instance == rules_.instance || over()) return;
+  send(peer, message::Yes());
+  // Its ranks stop now. Until its machines come nothing begins here, or there would be two worlds.
+  held_until_ = now + rules_.shutdown_timeout + kHandOver;
 }
 
-void Rendezvous::move(const std::string& reason) {
-  if (over()) return;
-  moved_ = reason;
-  for (const auto& entry : machines_) send(entry.first, message::Moved{reason});
+void Rendezvous::move(const std::string& reason, bool leaves, double now) {
+  if (over() || move_) return;
+  move_ = message::Moved{reason, leaves};
+  if (phase_ == Phase::running) end_round(reason, true, now);
+  gather(now);
 }
 
 void Rendezvous::inherit(const message::Join& join, double now) {
@@ -102,15 +118,15 @@ void Rendezvous::inherit(const message::Join& join, double now) {
 
 void Rendezvous::join(int peer, const message::Join& join, double now) {
   if (join.run_id != rules_.run_id) {
-    send(peer, message::Refused{"the rendezvous there is for --rdzv-id " + rules_.run_id + ", not " +
-                                join.run_id.substr(0, 256)});
+    send(peer, message::Refused{fmt::format("the rendezvous there is for --rdzv-id {}, not {}", rules_.run_id,
+                                            join.run_id.substr(0, 256))});
     return;
   }
   if (join.min != rules_.min || join.max != rules_.max || (join.node_rank >= 0) != rules_.numbered) {
-    send(peer,
-         message::Refused{"the rendezvous there has --nnodes " + std::to_string(rules_.min) + ":" +
-                          std::to_string(rules_.max) + " and --rdzv-backend " +
-                          (rules_.numbered ? "static" : "c10d") + "; use the same flags on all machines"});
+    send(peer, message::Refused{fmt::format(
+                   "the rendezvous there has --nnodes {}:{} and --rdzv-backend {}; use the same flags on "
+                   "all machines",
+                   rules_.min, rules_.max, rules_.numbered ? "static" : "c10d")});
     return;
   }
   message::Join known = join;
@@ -120,7 +136,7 @@ void Rendezvous::join(int peer, const message::Join& join, double now) {
 
 void Rendezvous::take_in(int peer, const message::Join& join, double now) {
   if (!moved_.empty()) {
-    send(peer, message::Moved{moved_});
+    send(peer, message::Moved{moved_, move_->leaves});
     return;
   }
   replace(peer, join.id, now);
@@ -141,21 +157,52 @@ void Rendezvous::take_in(int peer, const message::Join& join, double now) {
     member.serves = join.serves;
     member.serving = join.serving;
     member.round = join.round;
+    member.command = join.command;
     machines_[peer] = member;
   } else {
     known->second.state = State::waiting;
+    known->second.told = false;
   }
-  if (phase_ == Phase::running) {
-    size_t members = 0;
-    for (const auto& entry : machines_) members += in_round(entry.second) ? 1 : 0;
-    if (members < static_cast<size_t>(rules_.max)) end_round(join.host + " joins the job", now);
-  }
+  if (join.saved_nothing) change_.saved_nothing();
+  machines_[peer].refused = join.refused;
+  machines_[peer].untouched = join.untouched;
   if (phase_ == Phase::gathering && !rules_.numbered) inherit(join, now);
   // The loss of the machine that served counts too, and the new server has not seen it.
   if (phase_ == Phase::gathering && rules_.numbered) restarts_.inherit(join.restarts, now);
   gone_.erase(join.id);
+  admit(now);
   gather(now);
   send_status(now);
+}
+
+/// Machines that wait while a round runs: they interrupt it where there is room for them, and are spares otherwise.
+void Rendezvous::admit(double now) {
+  admit_at_.reset();
+  if (phase_ != Phase::running) return;
+  const bool is_room = taking_part() < static_cast<size_t>(rules_.max);
+  for (auto& [peer, machine] : machines_) {
+    if (machine.state != State::waiting) continue;
+    const auto until = is_room ? returns_.wait_until(key_of(machine), now) : std::nullopt;
+    if (is_room && !until) {
+      end_round(fmt::format("{} joins the job", machine.host), true, now);
+      return;
+    }
+    if (until) admit_at_ = std::min(admit_at_.value_or(*until), *until);
+    if (std::exchange(machine.told, true)) continue;
+    message::Spare spare{"", rules_.instance, heirs()};
+    if (until) {
+      spare.reason = fmt::format(
+          "{} has left or was lost {} times within {:.0f} min, so it may not interrupt the others for {:.0f} s; "
+          "until then it waits as a spare",
+          machine.host, returns_.times(key_of(machine), now), ReturnLimit::kWindow / 60, *until - now);
+    } else {
+      spare.reason = fmt::format(
+          "all {} machines of the job are there; this one waits as a spare, takes the place of one that is lost "
+          "or leaves, and ends with the job",
+          taking_part());
+    }
+    send(peer, spare);
+  }
 }
 
 bool Rendezvous::in_round(const Member& machine) {
@@ -167,45 +214,52 @@ bool Rendezvous::takes_part(int peer) const {
   return phase_ == Phase::running && found != machines_.end() && in_round(found->second);
 }
 
+bool Rendezvous::is_saving(int peer) const {
+  const auto found = machines_.find(peer);
+  return change_.under_way() && found != machines_.end() && found->second.state == State::ending;
+}
+
 void Rendezvous::failed(int peer, const message::Failed& failure, double now) {
   if (takes_part(peer)) count_failure(failure.what, failure.code, now);
+  if (is_saving(peer)) change_.failed({failure.what, failure.code});
 }
 
 void Rendezvous::resume(int peer) {
   if (takes_part(peer))
-    finish("a rank on " + machines_[peer].host + " asked to be resumed later", kResumeCode);
+    finish(fmt::format("a rank on {} asked to be resumed later", machines_[peer].host), kResumeCode, false);
 }
 
 void Rendezvous::succeeded(int peer) {
   if (phase_ != Phase::running || machines_[peer].state != State::running) return;
   machines_[peer].state = State::succeeded;
   const auto runs = [](const auto& entry) { return entry.second.state == State::running; };
-  if (std::none_of(machines_.begin(), machines_.end(), runs)) finish("", 0);
+  if (std::none_of(machines_.begin(), machines_.end(), runs)) finish("", 0, false);
 }
 
 void Rendezvous::count_failure(const std::string& reason, int code, double now) {
   const auto delay = may_restart_after(code) ? restarts_.after_failure(now) : std::nullopt;
   if (!delay) {
-    finish(reason, code);
+    finish(reason, code, false);
     return;
   }
   not_before_ = now + *delay;
-  end_round(reason + " (restart " + std::to_string(restarts_.restarts()) + " of " +
-                std::to_string(rules_.restarts.most) + ")",
+  end_round(fmt::format("{} (restart {} of {})", reason, restarts_.restarts(), rules_.restarts.most), false,
             now);
 }
 
 void Rendezvous::lost(int peer, const std::string& how, bool closed, double now) {
   const auto found = machines_.find(peer);
   if (found == machines_.end()) return;
-  const bool counts = takes_part(peer) && found->second.state == State::running;
+  // While ranks save, those of the others wait for the ones that are lost with it.
+  const bool counts = (takes_part(peer) && found->second.state == State::running) || is_saving(peer);
   const Member machine = found->second;
   if (closed && machine.round == rounds_) gone_.insert(machine.id);
   machines_.erase(found);
+  if (machine.round > 0) returns_.went(key_of(machine), now);
   if (over()) return;
   if (counts) {
-    count_failure("the machine " + machine.host + " (" + machine.address + ", " +
-                      range_of_ranks(machine.first_rank, machine.nproc) + ") was lost: " + how,
+    count_failure(fmt::format("the machine {} ({}, {}) was lost: {}", machine.host, machine.address,
+                              range_of_ranks(machine.first_rank, machine.nproc), how),
                   1, now);
   } else {
     gather(now);
@@ -241,18 +295,77 @@ void Rendezvous::look_for_hang(double now) {
   }
   const auto hang = find_hang(ranks, 0, true, now - since);
   if (!hang) return;
+  const auto runs = [](const auto& entry) { return entry.second->state == State::running; };
+  if (hang->late.empty() && std::count_if(members.begin(), members.end(), runs) > 1 && !probing_until_) {
+    ask_who_reaches_whom(now);
+    return;
+  }
+  const bool some_try = std::any_of(members.begin(), members.end(), [&](const auto& entry) {
+    return runs(entry) && !entry.second->unreached.has_value();
+  });
+  if (hang->late.empty() && probing_until_ && some_try && now < *probing_until_) return;
+  tell_hang(*hang);
+}
+
+/// All wait: perhaps some machines do not reach each other, though all of them reach this one.
+void Rendezvous::ask_who_reaches_whom(double now) {
+  probing_until_ = now + kProbing;
+  for (auto& [peer, machine] : machines_) {
+    if (machine.state != State::running) continue;
+    machine.unreached.reset();
+    message::Probe probe;
+    for (const auto& [other, there] : machines_) {
+      if (other != peer && there.state == State::running)
+        probe.machines.push_back({there.group_rank, there.address, there.store_port});
+    }
+    send(peer, probe);
+  }
+}
+
+void Rendezvous::probed(int peer, const message::Probed& probed, double now) {
+  if (!takes_part(peer) || !probing_until_) return;
+  machines_[peer].unreached = probed.unreached;
+  look_for_hang(now);
+}
+
+void Rendezvous::tell_hang(const Hang& hang) {
   hang_told_ = true;
+  std::vector<std::pair<int, const Member*>> members;
+  for (const auto& [peer, machine] : machines_) {
+    if (in_round(machine)) members.emplace_back(peer, &machine);
+  }
   std::sort(members.begin(), members.end(),
             [](const auto& a, const auto& b) { return a.second->first_rank < b.second->first_rank; });
-  message::Hang told{hang->text};
+  message::Hang told{hang.text};
   int culprit = members.front().first;
+  const auto name = [](const Member& machine) {
+    return fmt::format("{} ({}, {})", machine.host, machine.address,
+                       range_of_ranks(machine.first_rank, machine.nproc));
+  };
+  std::string parted;
+  for (const auto& [peer, machine] : members) {
+    for (const auto& [other, there] : members) {
+      const auto is_unreached = [](const Member& from, const Member& to) {
+        return from.unreached && std::find(from.unreached->begin(), from.unreached->end(), to.group_rank) !=
+                                     from.unreached->end();
+      };
+      const bool to = is_unreached(*machine, *there), from = is_unreached(*there, *machine);
+      if (!to || (from && there->first_rank < machine->first_rank)) continue;
+      parted += fmt::format("{}{} {} {}", parted.empty() ? "" : "; ", name(*machine),
+                            from ? "and the machine" : "does not reach the machine", name(*there));
+      if (from) parted += " do not reach each other";
+    }
+  }
+  if (!parted.empty())
+    told.text =
+        fmt::format("the machine {}, so the ranks wait for messages that do not come; {}", parted, told.text);
   for (const auto& [peer, machine] : members) {
     std::vector<int> late;
-    for (const int rank : hang->late) {
+    for (const int rank : hang.late) {
       if (rank >= machine->first_rank && rank < machine->first_rank + machine->nproc) late.push_back(rank);
     }
     if (late.empty()) continue;
-    if (late.front() == hang->late.front()) culprit = peer;
+    if (late.front() == hang.late.front()) culprit = peer;
     told.text +=
         fmt::format("; {} {} on {}", names_of_ranks(late, 0), late.size() == 1 ? "is" : "are", machine->host);
   }
@@ -262,23 +375,51 @@ void Rendezvous::look_for_hang(double now) {
   }
 }
 
-void Rendezvous::left(int peer, int code, double now) {
-  const bool counts = takes_part(peer);
-  const std::string host = machines_[peer].host;
-  const bool serving = machines_[peer].serving;
-  if (machines_[peer].round == rounds_) gone_.insert(machines_[peer].id);
-  machines_.erase(peer);
-  if (phase_ == Phase::over) return;
-  const bool may_go_on = machines_.size() >= static_cast<size_t>(rules_.min);
-  const auto serves = [](const auto& entry) { return entry.second.serves; };
-  if (serving && may_go_on && !rules_.numbered && std::any_of(machines_.begin(), machines_.end(), serves)) {
-    move(fmt::format("{}, which serves it, leaves the job", host));
+/// Whether enough machines stay when those that were told to leave are gone.
+bool Rendezvous::can_go_on(int without) const {
+  const auto stays = [&](const auto& entry) { return entry.first != without && !entry.second.leaves; };
+  return !rules_.numbered &&
+         std::count_if(machines_.begin(), machines_.end(), stays) >= static_cast<std::ptrdiff_t>(rules_.min);
+}
+
+void Rendezvous::leaving(int peer, int signal, double now) {
+  Member& machine = machines_[peer];
+  machine.leaves = true;
+  if (phase_ == Phase::over || (!takes_part(peer) && !is_saving(peer))) return;  // it says Leave soon
+  const bool serving = machine.serving;
+  const std::string reason = fmt::format("{} leaves the job", machine.host);
+  if (!can_go_on(peer)) {
+    finish(fmt::format("{} was told to leave the job", machine.host),
+           signal == SIGINT ? 128 + SIGINT : kResumeCode, true);
     return;
   }
-  if (counts && may_go_on) {
-    end_round(host + " leaves the job", now);
-  } else if (counts || rules_.numbered) {
-    finish(host + " was told to leave the job", code);
+  if (phase_ == Phase::running) end_round(reason, true, now);
+  if (serving) pass_on_service(peer, now);
+}
+
+/// The machine that serves leaves: another one is to serve, if there is one that may.
+void Rendezvous::pass_on_service(int peer, double now) {
+  const auto serves = [&](const auto& entry) {
+    return entry.first != peer && entry.second.serves && !entry.second.leaves;
+  };
+  if (std::none_of(machines_.begin(), machines_.end(), serves)) return;
+  move(fmt::format("{}, which serves it, leaves the job", machines_[peer].host), true, now);
+}
+
+void Rendezvous::left(int peer, const message::Leave& leave, double now) {
+  const bool counts = takes_part(peer);
+  const Member machine = machines_[peer];
+  const bool goes_on = phase_ != Phase::over && can_go_on(peer);
+  if (goes_on && machine.serving) pass_on_service(peer, now);
+  if (machine.round == rounds_) gone_.insert(machine.id);
+  if (leave.saved_nothing) change_.saved_nothing();
+  if (machine.round > 0) returns_.went(key_of(machine), now);
+  machines_.erase(peer);
+  if (over()) return;
+  if (phase_ == Phase::running && counts && goes_on) {
+    end_round(fmt::format("{} leaves the job", machine.host), true, now);
+  } else if ((counts && !goes_on) || rules_.numbered) {
+    finish(fmt::format("{} was told to leave the job", machine.host), leave.code, false);
   }
   gather(now);
   send_status(now);
@@ -288,6 +429,16 @@ size_t Rendezvous::waiting() const {
   return static_cast<size_t>(std::count_if(machines_.begin(), machines_.end(), [](const auto& entry) {
     return entry.second.state == State::waiting;
   }));
+}
+
+size_t Rendezvous::taking_part() const {
+  return static_cast<size_t>(std::count_if(machines_.begin(), machines_.end(),
+                                           [](const auto& entry) { return in_round(entry.second); }));
+}
+
+bool Rendezvous::any_ending() const {
+  return std::any_of(machines_.begin(), machines_.end(),
+                     [](const auto& entry) { return entry.second.state == State::ending; });
 }
 
 /// Those that wait and were in the last round.
@@ -308,8 +459,58 @@ bool Rendezvous::enough() const {
   return waiting() >= static_cast<size_t>(rules_.min) && (least() == 0 || veterans() >= least());
 }
 
+/// After a planned change, once the ranks have stopped: whether a round may follow here.
+bool Rendezvous::settle(double now) {
+  if (move_) {
+    moved_ = move_->reason;
+    for (const auto& entry : machines_) send(entry.first, *move_);
+    return false;
+  }
+  if (const auto failure = change_.take_failure()) {
+    const auto delay = may_restart_after(failure->code) ? restarts_.after_failure(now) : std::nullopt;
+    if (!delay) {
+      finish(failure->what, failure->code, false);
+      return false;
+    }
+    not_before_ = now + *delay;
+  }
+  if (!all_refused()) return true;
+  finish(
+      "the ranks ended with exit code 2 before any collective, as after a mistake in the command line; they are not started "
+      "again",
+      kWrongUsage, false);
+  return false;
+}
+
+/// Whether the ranks of the last round, on all machines, ended as after a mistake in the command line.
+bool Rendezvous::all_refused() const {
+  const auto was_there = [&](const auto& entry) { return rounds_ > 0 && entry.second.round == rounds_; };
+  const auto may_have = [&](const auto& entry) {
+    return !was_there(entry) || entry.second.refused || entry.second.untouched;
+  };
+  const auto has = [&](const auto& entry) { return was_there(entry) && entry.second.refused; };
+  return std::any_of(machines_.begin(), machines_.end(), has) &&
+         std::all_of(machines_.begin(), machines_.end(), may_have);
+}
+
+/// C++ and Python ranks may share a job, so other programs are no mistake; two jobs at one endpoint are.
+std::string Rendezvous::warning_of_programs(const std::vector<int>& members) const {
+  const Member& first = machines_.at(members.front());
+  for (const int peer : members) {
+    const Member& machine = machines_.at(peer);
+    if (machine.command == first.command || machine.command.empty() || first.command.empty()) continue;
+    return fmt::format(
+        "the machines of this job start different programs: {} starts `{}`, and {} starts `{}`; if these are two jobs, "
+        "give each its own --rdzv-id and port",
+        first.host, first.command, machine.host, machine.command);
+  }
+  return {};
+}
+
 void Rendezvous::gather(double now) {
   if (phase_ != Phase::gathering || !moved_.empty()) return;
+  const bool some_end = any_ending() && now < ending_until_;
+  if (!some_end && !settle(now)) return;
   const size_t here = waiting();
   if (!enough()) {
     last_call_.reset();
@@ -320,22 +521,44 @@ void Rendezvous::gather(double now) {
   const bool all_back =
       rounds_ > 0 && here == machines_.size() && (!inherited_ || veterans() + 1 >= members_);
   if (!last_call_) last_call_ = now + rules_.last_call_timeout;
-  if (now < not_before_) return;
-  if (here >= static_cast<size_t>(rules_.max) || all_back || now >= *last_call_) start_round();
+  if (now < not_before_ || some_end || (rounds_ == 0 && now < held_until_)) return;
+  if (here >= static_cast<size_t>(rules_.max) || all_back || now >= *last_call_) start_round(now);
 }
 
 double Rendezvous::tick(double now) {
+  if (admit_at_ && now >= *admit_at_) admit(now);
+  if (probing_until_ && now >= *probing_until_) look_for_hang(now);
   gather(now);
   if (status_due_ && now >= *status_due_) send_status(now);
   std::optional<double> next = status_due_;
-  if (phase_ == Phase::gathering && last_call_) {
-    const double start = now < not_before_ ? not_before_ : *last_call_;
-    next = std::min(next.value_or(start), start);
+  const auto wants = [&](double time) {
+    if (time > now) next = std::min(next.value_or(time), time);
+  };
+  if (admit_at_) wants(*admit_at_);
+  if (probing_until_ && !hang_told_) wants(*probing_until_);
+  if (phase_ == Phase::gathering && moved_.empty()) {
+    if (any_ending()) wants(ending_until_);
+    if (last_call_) {
+      for (const double time : {not_before_, *last_call_, rounds_ == 0 ? held_until_ : 0}) wants(time);
+    }
   }
   return next ? std::max(0.0, *next - now) : -1;
 }
 
-void Rendezvous::start_round() {
+std::vector<message::Heir> Rendezvous::heirs() const {
+  std::vector<std::pair<int, const Member*>> those;
+  for (const auto& entry : machines_) {
+    if (entry.second.serves && in_round(entry.second))
+      those.emplace_back(entry.second.group_rank, &entry.second);
+  }
+  std::sort(those.begin(), those.end());
+  if (those.size() > kMostHeirs) those.resize(kMostHeirs);
+  std::vector<message::Heir> list;
+  for (const auto& [number, machine] : those) list.push_back({machine->id, machine->address});
+  return list;
+}
+
+void Rendezvous::start_round(double now) {
   std::vector<int> members;
   for (const auto& [peer, machine] : machines_) {
     if (machine.state == State::waiting) members.push_back(peer);
@@ -352,6 +575,8 @@ void Rendezvous::start_round() {
   last_call_.reset();
   phase_ = Phase::running;
   hang_told_ = false;
+  probing_until_.reset();
+  change_.end();
   ++rounds_;
   inherited_ = false;
   members_ = members.size();
@@ -365,45 +590,56 @@ void Rendezvous::start_round() {
   start.master_port = static_cast<uint16_t>(first.store_port);
   start.instance = rules_.instance;
   start.world_size = 0;
-  for (const int peer : members) {
-    const Member& machine = machines_[peer];
+  for (const int& peer : members) {
+    Member& machine = machines_[peer];
     start.world_size += machine.nproc;
-    if (machine.serves && !rules_.numbered && start.heirs.size() < kMostHeirs)
-      start.heirs.push_back({machine.id, machine.address});
+    machine.state = State::running;
+    machine.group_rank = static_cast<int>(&peer - members.data());
   }
+  if (!rules_.numbered) start.heirs = heirs();
+  start.warning = warning_of_programs(members);
   for (const int peer : members) {
     Member& machine = machines_[peer];
-    machine.state = State::running;
-    machine.group_rank = start.group_rank;
     machine.first_rank = start.first_rank;
     machine.round = rounds_;
+    machine.refused = machine.untouched = false;
     machine.quiet_since.reset();
+    machine.unreached.reset();
     send(peer, start);
     ++start.group_rank;
     start.first_rank += machine.nproc;
   }
+  for (auto& entry : machines_) entry.second.told = false;
+  admit(now);
 }
 
-void Rendezvous::end_round(const std::string& reason, double now) {
+void Rendezvous::end_round(const std::string& reason, bool saves, double now) {
+  // Those that save are told when something fails meanwhile: what they wait for does not come.
+  const bool cut_short = change_.under_way() && !saves;
   phase_ = Phase::gathering;
   last_call_.reset();
+  admit_at_.reset();
+  change_.end();
+  if (saves) change_.begin(reason);
+  ending_until_ = now + rules_.shutdown_timeout + rules_.last_call_timeout;
   for (auto& [peer, machine] : machines_) {
-    if (!in_round(machine)) continue;
+    if (!in_round(machine) && !(cut_short && machine.state == State::ending)) continue;
     // It comes back with a join; until then it is not among those that wait.
     machine.state = State::ending;
-    send(peer, message::End{reason, restarts_.restarts()});
+    send(peer, message::End{reason, restarts_.restarts(), saves});
   }
   gather(now);
 }
 
-void Rendezvous::finish(const std::string& reason, int code) {
+void Rendezvous::finish(const std::string& reason, int code, bool asked) {
   phase_ = Phase::over;
-  for (const auto& entry : machines_) send(entry.first, message::Over{reason, code});
+  change_.end();
+  for (const auto& entry : machines_) send(entry.first, message::Over{reason, code, asked});
 }
 
 /// With many machines not at every change: the list of all of them goes to each of them.
 void Rendezvous::send_status(double now) {
-  if (phase_ == Phase::over) {
+  if (phase_ != Phase::gathering) {
     status_due_.reset();
     return;
   }
@@ -414,11 +650,12 @@ void Rendezvous::send_status(double now) {
   }
   status_sent_ = now;
   status_due_.reset();
-  message::Status status{{}, std::max(rules_.min, static_cast<int>(least())), rules_.max, 0, {}};
+  message::Status status{{}, std::max(rules_.min, static_cast<int>(least())), rules_.max, 0, {}, 0};
   std::set<int> missing;
   for (int number = 0; rules_.numbered && number < rules_.max; ++number) missing.insert(number);
   for (const auto& entry : machines_) {
     missing.erase(entry.second.node_rank);
+    status.ending += entry.second.state == State::ending ? 1 : 0;
     if (status.here.size() < kMostNames) status.here.push_back(entry.second.host);
   }
   status.count = static_cast<int>(machines_.size());

@@ -2,7 +2,12 @@
 // machine fails, leaves or comes. Pure: messages in, messages out.
 //
 // A round begins when enough machines wait and ends when a rank fails, a machine is lost, leaves or joins;
-// then all of them come together again, or the job is over. A machine whose connection was cut may join again on another one; its id says that it is the same.
+// then all of them come together again, or the job is over. A machine whose connection was cut may join again on another one;
+// its id says that it is the same. No round begins while ranks of the one before may still run.
+//
+// A change that nothing has failed for (a machine joins or leaves, another one is to serve) is planned: the ranks are
+// asked to save and stop, and what they do then ends the round. A machine that comes when enough take part is a spare: it waits, and
+// takes the place of one that goes.
 //
 // Where no machine's ranks make progress and none has found a hang among its own, all of them together are
 // looked at for one.
@@ -20,7 +25,10 @@
 #include <vector>
 
 #include "launcher/machines/messages.h"
+#include "launcher/machines/planned_change.h"
+#include "launcher/machines/return_limit.h"
 #include "launcher/process/restart_policy.h"
+#include "launcher/watch/hang_watch.h"
 
 namespace lockstep::launcher {
 
@@ -31,6 +39,7 @@ struct RendezvousRules {
   RestartRules restarts{};
   double last_call_timeout = 0;  ///< seconds
   std::string instance{};        ///< random, of this rendezvous
+  double shutdown_timeout = 0;   ///< seconds that ranks have to end
 };
 
 class Rendezvous {
@@ -45,8 +54,9 @@ class Rendezvous {
   void lost(int peer, const std::string& how, bool closed, double now);
   /// What to ask another rendezvous: whether it is one for this job. It answers Yes or nothing.
   message::Ask question() const;
-  /// Another rendezvous goes on with the job: all machines are sent there.
-  void move(const std::string& reason);
+  /// Another rendezvous goes on with the job: all machines are sent there, once their ranks have saved and stopped. `leaves`:
+  /// the machine that serves here does not come along.
+  void move(const std::string& reason, bool leaves, double now);
   /// Lets time pass; returns seconds until it wants to be called again, or a negative number.
   double tick(double now);
 
@@ -69,36 +79,57 @@ class Rendezvous {
     int group_rank = -1;  ///< of the last round; -1: took part in none
     int first_rank = 0;   ///< there
     int arrival = 0;
-    bool serves = false;   ///< the rendezvous, if it has to
-    bool serving = false;  ///< this one
-    int round = 0;         ///< the last one in which it took part
+    bool serves = false;                      ///< the rendezvous, if it has to
+    bool serving = false;                     ///< this one
+    int round = 0;                            ///< the last one in which it took part
+    bool refused = false, untouched = false;  ///< as in Join
+    std::string command{};
+    bool leaves = false;  ///< it was told to, and its ranks are stopping
+    bool told = false;    ///< that it is a spare, since the round began
     // While its ranks make no progress.
     std::optional<double> quiet_since{};
     std::vector<shm::RankInfo> ranks{};
+    std::optional<std::vector<int>>
+        unreached{};  ///< machines that it does not reach; none: it has not been asked
   };
   static bool in_round(const Member& machine);
+  static std::string key_of(const Member& machine) { return machine.host + " " + machine.address; }
 
   void join(int peer, const message::Join& join, double now);
   void take_in(int peer, const message::Join& join, double now);
   void inherit(const message::Join& join, double now);
-  void answer(int peer, const message::Ask& ask);
+  void answer(int peer, const message::Ask& ask, double now);
   void replace(int peer, const std::string& id, double now);
   void failed(int peer, const message::Failed& failure, double now);
   void resume(int peer);
   void succeeded(int peer);
-  void left(int peer, int code, double now);
+  void leaving(int peer, int signal, double now);
+  void left(int peer, const message::Leave& leave, double now);
   bool be_quiet(int peer, const message::Quiet& quiet, double now);
   void look_for_hang(double now);
+  void ask_who_reaches_whom(double now);
+  void probed(int peer, const message::Probed& probed, double now);
+  void tell_hang(const Hang& hang);
   std::string reason_to_refuse(int peer, const message::Join& join) const;
   bool takes_part(int peer) const;
+  bool is_saving(int peer) const;
   size_t waiting() const;
+  size_t taking_part() const;
+  bool any_ending() const;
+  bool can_go_on(int without) const;
+  std::vector<message::Heir> heirs() const;
+  bool all_refused() const;
+  std::string warning_of_programs(const std::vector<int>& members) const;
   size_t veterans() const;
   size_t least() const;
   bool enough() const;
   void gather(double now);
-  void start_round();
-  void end_round(const std::string& reason, double now);
-  void finish(const std::string& reason, int code);
+  void admit(double now);
+  bool settle(double now);
+  void start_round(double now);
+  void end_round(const std::string& reason, bool saves, double now);
+  void pass_on_service(int peer, double now);
+  void finish(const std::string& reason, int code, bool asked);
   void count_failure(const std::string& reason, int code, double now);
   void send_status(double now);
   void send(int peer, Message message) { messages_.emplace_back(peer, std::move(message)); }
@@ -107,14 +138,21 @@ class Rendezvous {
   Phase phase_ = Phase::gathering;
   std::map<int, Member> machines_;
   RestartPolicy restarts_;
-  bool hang_told_ = false;  ///< since the last progress
-  double not_before_ = 0;   ///< no round starts
+  bool hang_told_ = false;               ///< since the last progress
+  std::optional<double> probing_until_;  ///< machines try whether they reach each other
+  double not_before_ = 0;                ///< no round starts
   int arrivals_ = 0, rounds_ = 0;
   std::optional<double> last_call_;
   std::optional<double> status_sent_, status_due_;
   std::vector<std::pair<int, Message>> messages_;
   std::vector<int> replaced_;
-  std::string moved_;  ///< why; empty: it has not
+  std::string moved_;                   ///< why; empty: it has not
+  std::optional<message::Moved> move_;  ///< what is to be said once all ranks have stopped
+  PlannedChange change_;
+  ReturnLimit returns_;
+  std::optional<double> admit_at_;  ///< when a machine that waits may interrupt the others
+  double ending_until_ = 0;         ///< the ranks of the last round are dead then, wherever they are
+  double held_until_ = 0;           ///< another rendezvous has the job, and is about to give it to this one
   // These describe the last round.
   bool inherited_ = false;  ///< another rendezvous has begun it
   size_t members_ = 0;

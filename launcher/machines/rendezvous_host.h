@@ -17,16 +17,26 @@ namespace lockstep::launcher {
 /// file that cannot be used.
 std::string read_secret(const NodeOptions& nodes);
 
-/// A listening socket where this machine is to serve at the endpoint, which has these addresses; an invalid
-/// one where it is not. Throws Error when it has to and cannot.
-UniqueFd listen_if_due(const NodeOptions& nodes, const std::vector<job::Address>& addresses);
+/// Where a rendezvous listens.
+struct RendezvousListener {
+  UniqueFd fd{};                     ///< invalid: nowhere
+  std::vector<std::string> hosts{};  ///< addresses at which it takes connections
+};
+
+/// IPv4 before IPv6, otherwise in their order: machines that look a name up may be given its addresses in another order.
+void put_ipv4_first(std::vector<job::Address>& addresses);
+
+/// Listens where this machine is to serve at the endpoint, which has these addresses: at all of them that are this machine's.
+/// Nowhere if it is not. Throws Error if it has to and cannot, and if other machines could not reach it there because a name
+/// is one of 127.0.0.0/8 here.
+RendezvousListener listen_if_due(const NodeOptions& nodes, const std::vector<job::Address>& addresses);
 
 /// The process that serves.
 class RendezvousProcess {
  public:
   /// Starts it. `in_place`: it takes the place of a lost one, until the endpoint answers again. The calling
   /// process must have a single thread. Throws Error.
-  RendezvousProcess(const UniqueFd& listener, const Options& options, const std::string& secret,
+  RendezvousProcess(const RendezvousListener& listener, const Options& options, const std::string& secret,
                     bool in_place = false);
   RendezvousProcess(const RendezvousProcess&) = delete;
   RendezvousProcess& operator=(const RendezvousProcess&) = delete;

@@ -7,11 +7,12 @@ namespace lockstep::launcher {
 namespace {
 
 std::string status_text(const message::Status& status) {
-  const auto& [here, least, most, count, missing] = status;
+  const auto& [here, least, most, count, missing, ending] = status;
   const std::string wanted = least == most ? std::to_string(least) : fmt::format("{} to {}", least, most);
   const char* const more = here.size() < static_cast<size_t>(count) ? ", ..." : "";
   std::string text = fmt::format("{} of {} here ({}{})", count, wanted, fmt::join(here, ", "), more);
   if (!missing.empty()) text += fmt::format("; missing: --node-rank {}", fmt::join(missing, ", "));
+  if (ending > 0) text += fmt::format("; on {} of them ranks of the last round are still ending", ending);
   return text;
 }
 
@@ -29,31 +30,43 @@ void News::take(std::string_view text) {
     refusal = "it sent a message that makes no sense";
   } else if (const auto* start = std::get_if<message::Start>(&*message)) {
     place = *start;
+    spare.reset();
     restarts = start->restarts;
+  } else if (const auto* waits = std::get_if<message::Spare>(&*message)) {
+    spare = *waits;
   } else if (const auto* end = std::get_if<message::End>(&*message)) {
     end_reason = end->reason;
+    saves = end->saves;
     restarts = end->restarts;
   } else if (const auto* ending = std::get_if<message::Over>(&*message)) {
-    over = Verdict{false, ending->code, ending->reason};
+    over = Verdict{false, ending->code, ending->reason, ending->asked};
   } else if (const auto* found = std::get_if<message::Hang>(&*message)) {
     hang = *found;
+  } else if (const auto* asked = std::get_if<message::Probe>(&*message)) {
+    probe = *asked;
   } else if (const auto* refused = std::get_if<message::Refused>(&*message)) {
     refusal = refused->reason;
   } else if (const auto* drop = std::get_if<message::Dropped>(&*message)) {
     dropped = drop->reason;
   } else if (const auto* move = std::get_if<message::Moved>(&*message)) {
     moved = move->reason;
+    server_leaves = move->leaves;
   } else if (const auto* waiting = std::get_if<message::Status>(&*message)) {
     status = status_text(*waiting);
+    some_end = waiting->ending > 0;
   }
 }
 
 void News::begin_anew() {
   place.reset();
   end_reason.reset();
+  saves = some_end = false;
+  spare.reset();
   hang.reset();
+  probe.reset();
   dropped.clear();
   moved.clear();
+  server_leaves = false;
 }
 
 }  // namespace lockstep::launcher

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/own_address.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -22,7 +23,8 @@ const char* where_to_look(const Options& options) {
 
 }  // namespace
 
-void RendezvousSearch::begin_anew(const LastRound& last, const std::string& own_id, const job::Address& own) {
+void RendezvousSearch::begin_anew(const LastRound& last, const std::string& own_id, const job::Address& own,
+                                  bool server_leaves) {
   if (server_ && server_->has_ended()) server_.reset();
   decided_to_serve_ = server_.has_value();
   last_ = last;
@@ -32,6 +34,7 @@ void RendezvousSearch::begin_anew(const LastRound& last, const std::string& own_
   at_ = 0;
   places_.clear();
   server_is_gone_ = false;
+  server_leaves_ = server_leaves;
   const auto turn = std::find_if(last.heirs.begin(), last.heirs.end(),
                                  [&](const message::Heir& heir) { return heir.id == own_id; });
   serves_at_.reset();
@@ -88,7 +91,12 @@ void RendezvousSearch::list_places(std::string& why) {
         fmt::format("cannot find the address of {}: {}; check the name, and that this machine can look it up",
                     nodes.host, error.what());
   }
+  put_ipv4_first(endpoint_);
   if (!endpoint_.empty()) serve_at_endpoint();
+  // It may listen where the name does not lead from here.
+  for (const std::string& host : server_hosts_) {
+    if (server_ && !server_->has_ended()) add(job::look_up(host, nodes.port).front());
+  }
   for (const job::Address& address : endpoint_) add(address);
   if (lost_) add(*lost_);
   for (const message::Heir& heir : last_.heirs) {
@@ -103,8 +111,8 @@ void RendezvousSearch::list_places(std::string& why) {
 void RendezvousSearch::serve_at_endpoint() {
   if (decided_to_serve_) return;
   decided_to_serve_ = true;
-  const UniqueFd listener = listen_if_due(options_.nodes, endpoint_);
-  if (!listener.valid()) return;
+  const RendezvousListener listener = listen_if_due(options_.nodes, endpoint_);
+  if (!listener.fd.valid()) return;
   serve(listener, false);
   // Nobody else can serve at this address.
   const auto was_here = [&](const job::Address& address) { return lost_ && lost_->host() == address.host(); };
@@ -112,18 +120,27 @@ void RendezvousSearch::serve_at_endpoint() {
 }
 
 void RendezvousSearch::serve_in_turn() {
-  if (!serves_at_ || monotonic_seconds() < *serves_at_ || !may_succeed(last_, server_is_gone_)) return;
+  if (!serves_at_ || monotonic_seconds() < *serves_at_ || !may_succeed(last_, server_is_gone())) return;
   if (server_ && !server_->has_ended()) return;
-  const UniqueFd listener = job::listen_at(*own_);
-  if (!listener.valid()) return;  // another lockrun of this machine may be quicker
+  const RendezvousListener listener{job::listen_at(*own_), {own_->host()}};
+  if (!listener.fd.valid()) return;  // another lockrun of this machine may be quicker
   serve(listener, true);
   succeeded_ = true;
 }
 
-void RendezvousSearch::serve(const UniqueFd& listener, bool in_place) {
+void RendezvousSearch::serve(const RendezvousListener& listener, bool in_place) {
   server_.reset();
   server_.emplace(listener, options_, secret_, in_place);
-  server_host_ = job::local_address(listener.get()).host();
+  server_hosts_ = listener.hosts;
+}
+
+std::string RendezvousSearch::listens_at() const {
+  std::string list;
+  for (const std::string& host : server_hosts_) {
+    list += fmt::format("{}{}", list.empty() ? "" : " and ", host);
+    if (job::is_loopback(host)) list += " (which only this machine reaches)";
+  }
+  return server_ ? fmt::format("{}, port {}", list, options_.nodes.port) : "";
 }
 
 void RendezvousSearch::let_finish(double seconds) {

@@ -6,6 +6,7 @@
 // of the last round's machines (see Rendezvous), so that two parts of a cut network never both do.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,8 +24,10 @@ class RendezvousSearch {
  public:
   RendezvousSearch(const Options& options, const std::string& secret) : options_(options), secret_(secret) {}
 
-  /// The rendezvous is to be searched anew. `own`: this machine's address for the others.
-  void begin_anew(const LastRound& last, const std::string& own_id, const job::Address& own);
+  /// The rendezvous is to be searched anew. `own`: this machine's address for the others. `server_leaves`: the machine that
+  /// served has said that it does not any more.
+  void begin_anew(const LastRound& last, const std::string& own_id, const job::Address& own,
+                  bool server_leaves);
   /// A connection to the next place where it may be; invalid, with the reason in `why`, when there is no
   /// further place: then it is worth another try, from the first one. Blocks for a few seconds at most.
   /// Serves the rendezvous here where that is due. Throws Error when this machine has to and cannot.
@@ -33,13 +36,18 @@ class RendezvousSearch {
   /// "HOST:PORT" of the last connection.
   const std::string& where() const { return where_; }
   /// Whether nobody serves any more where the rendezvous was: that machine answers, and refuses.
-  bool server_is_gone() const { return server_is_gone_; }
+  bool server_is_gone() const { return server_is_gone_ || server_leaves_; }
   /// Whether the last connection is to the machine that served before the loss.
   bool is_where_it_was() const { return lost_ && found_ && lost_->host() == found_->host(); }
   /// Whether this machine has begun to serve in the place of a lost one; said once.
   bool take_succeeded() { return std::exchange(succeeded_, false); }
   /// Whether this machine serves where the last connection leads.
-  bool serves() const { return server_ && found_ && found_->host() == server_host_; }
+  bool serves() const {
+    return server_ && found_ &&
+           std::find(server_hosts_.begin(), server_hosts_.end(), found_->host()) != server_hosts_.end();
+  }
+  /// Where this machine serves: "10.1.2.3, port 29500"; empty: it does not.
+  std::string listens_at() const;
   /// How long the process that serves here, if there is one, may take to end with this object.
   void let_finish(double seconds);
 
@@ -47,13 +55,13 @@ class RendezvousSearch {
   void list_places(std::string& why);
   void serve_at_endpoint();
   void serve_in_turn();
-  void serve(const UniqueFd& listener, bool in_place);
+  void serve(const RendezvousListener& listener, bool in_place);
   std::string name_of(const job::Address& place) const;
 
   const Options& options_;
   const std::string& secret_;
   std::optional<RendezvousProcess> server_;
-  std::string server_host_;
+  std::vector<std::string> server_hosts_;
   bool decided_to_serve_ = false;
   std::vector<job::Address> endpoint_, places_;
   size_t at_ = 0;
@@ -63,7 +71,7 @@ class RendezvousSearch {
   LastRound last_{};
   std::optional<double> serves_at_;  ///< monotonic seconds: when this machine's turn comes
   std::optional<job::Address> lost_, own_;
-  bool server_is_gone_ = false, succeeded_ = false;
+  bool server_is_gone_ = false, server_leaves_ = false, succeeded_ = false;
 };
 
 }  // namespace lockstep::launcher

@@ -57,8 +57,8 @@ void RendezvousServer::log(const std::string& text) {
     logged_ = 0;
   }
   if (++logged_ > kMostLines) return;
-  const std::string line = "lockrun: rendezvous: " + text +
-                           (logged_ == kMostLines ? "; no more such lines for a minute" : "") + "\n";
+  const std::string line = fmt::format("lockrun: rendezvous: {}{}\n", text,
+                                       logged_ == kMostLines ? "; no more such lines for a minute" : "");
   std::fputs(line.c_str(), stderr);
 }
 
@@ -106,6 +106,10 @@ bool RendezvousServer::accept_one() {
   make_room_for_a_stranger();
   UniqueFd fd(::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!fd.valid()) return false;
+  // One socket listens at all addresses where there are several.
+  const std::string at = job::local_address(fd.get()).host();
+  if (!settings_.hosts.empty() && std::find(settings_.hosts.begin(), settings_.hosts.end(), at) == settings_.hosts.end())
+    return true;
   const std::string name = job::peer_address(fd.get()).host();
   const double now = monotonic_seconds();
   peers_.emplace(next_number_++,
@@ -141,7 +145,7 @@ void RendezvousServer::handle(int number) {
 void RendezvousServer::drop(int number, const std::string& why) {
   const auto found = peers_.find(number);
   const bool known = found->second.wire.authenticated();
-  if (!why.empty()) log((known ? "dropped " : "refused ") + found->second.name + ": " + why);
+  if (!why.empty()) log(fmt::format("{}{}: {}", known ? "dropped " : "refused ", found->second.name, why));
   if (known) found->second.wire.send(to_text(message::Dropped{why}));
   peers_.erase(found);
   const bool closed = why.empty();
@@ -169,8 +173,8 @@ void RendezvousServer::watch(double now) {
 
 void RendezvousServer::go_home() {
   home_.reset();
-
-  rendezvous_.move(fmt::format("the one at {}:{} answers again", settings_.home, settings_.home_port));
+  rendezvous_.move(fmt::format("the one at {}:{} answers again", settings_.home, settings_.home_port), false,
+                   monotonic_seconds());
 }
 
 void RendezvousServer::deliver() {

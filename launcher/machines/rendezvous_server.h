@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "launcher/machines/home_watch.h"
 #include "launcher/machines/rendezvous.h"
@@ -22,6 +23,7 @@ struct ServerSettings {
   int keep_alive_max_attempt = 0;
   std::string home{};  ///< host that is to serve again once it can; empty: this one serves for good
   uint16_t home_port = 0;
+  std::vector<std::string> hosts{};  ///< addresses of this machine to serve at; what comes to others is refused
 };
 
 class RendezvousServer {

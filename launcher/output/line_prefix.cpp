@@ -23,9 +23,9 @@ std::string host_name() {
 
 }  // namespace
 
-Prefix resolve_prefix(Prefix prefix, const LogOptions& logs, int workers, bool terminal) {
+Prefix resolve_prefix(Prefix prefix, const LogOptions& logs, int ranks, bool terminal) {
   if (prefix != Prefix::automatic) return prefix;
-  if (workers == 1 && logs.line_prefix.empty()) return Prefix::off;
+  if (ranks == 1 && logs.line_prefix.empty()) return Prefix::off;
   return terminal && !env::get(env::kNoColor) ? Prefix::color : Prefix::on;
 }
 

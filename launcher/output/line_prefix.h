@@ -8,9 +8,8 @@
 
 namespace lockstep::launcher {
 
-/// `prefix` for a console where `workers` ranks write, which is a terminal or not; automatic is none of the
-/// results.
-Prefix resolve_prefix(Prefix prefix, const LogOptions& logs, int workers, bool terminal);
+/// `prefix` for a console in a job of `ranks`, which is a terminal or not; automatic is none of the results.
+Prefix resolve_prefix(Prefix prefix, const LogOptions& logs, int ranks, bool terminal);
 
 /// The text for a rank; `prefix` as from resolve_prefix().
 std::string line_prefix(Prefix prefix, const LogOptions& logs, int rank, int local_rank);

@@ -54,18 +54,17 @@ bool open_pseudo_terminal(int like, UniqueFd& read_end, UniqueFd& write_end) {
 
 }  // namespace
 
-Output::Output(int workers, Prefix prefix, bool line_buffered, const LogOptions& logs, std::string directory)
+Output::Output(int workers, int ranks, Prefix prefix, bool line_buffered, const LogOptions& logs,
+               std::string directory)
     : out_(1),
       err_(2),
       nowhere_(-1),
       pseudo_terminal_(line_buffered && out_.terminal()),
       shared_(same_target(1, 2)),
-      out_console_(out_,
-                   workers == 1 && resolve_prefix(prefix, logs, workers, out_.terminal()) == Prefix::off),
-      err_console_(err_,
-                   workers == 1 && resolve_prefix(prefix, logs, workers, err_.terminal()) == Prefix::off),
+      out_console_(out_, workers == 1 && resolve_prefix(prefix, logs, ranks, out_.terminal()) == Prefix::off),
+      err_console_(err_, workers == 1 && resolve_prefix(prefix, logs, ranks, err_.terminal()) == Prefix::off),
       hidden_(nowhere_, false),
-      workers_(workers),
+      ranks_(ranks),
       prefix_(prefix),
       logs_(logs),
       directory_(std::move(directory)),
@@ -126,7 +125,7 @@ WorkerOutput Output::add_worker(int rank) {
                       : is_out                                                ? &out_console_
                                                                               : &err_console();
     stream->source.rank = rank;
-    const Prefix prefix = resolve_prefix(prefix_, logs_, workers_, stream->console->sink().terminal());
+    const Prefix prefix = resolve_prefix(prefix_, logs_, ranks_, stream->console->sink().terminal());
     stream->source.prefix = line_prefix(prefix, logs_, rank, workers_so_far);
     stream->source.may_be_live = workers_so_far == 0;
     open_logs(*stream, workers_so_far, is_out);

@@ -23,11 +23,12 @@ struct WorkerOutput {
 
 class Output {
  public:
-  /// `workers`: how many will write, with logs as `logs` says below `directory`, which has a directory for
+  /// `workers`: how many will write, of `ranks` of the job, with logs as `logs` says below `directory`, which has a directory for
   /// each local rank. `line_buffered`: where standard output is a terminal the workers get a pseudo-terminal
   /// for it instead of a pipe, since C's and C++'s libraries keep back what is written to a pipe until 4 KiB
   /// are full. All descriptors that it opens are close-on-exec.
-  Output(int workers, Prefix prefix, bool line_buffered, const LogOptions& logs, std::string directory);
+  Output(int workers, int ranks, Prefix prefix, bool line_buffered, const LogOptions& logs,
+         std::string directory);
 
   /// Makes the channels of the next worker (in the order of ranks).
   WorkerOutput add_worker(int rank);
@@ -82,7 +83,7 @@ class Output {
   bool pseudo_terminal_;
   bool shared_;  ///< standard output and error are the same terminal, pipe or file
   Console out_console_, err_console_, hidden_;
-  int workers_;
+  int ranks_;
   Prefix prefix_;
   const LogOptions& logs_;
   std::string directory_;

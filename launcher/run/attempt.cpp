@@ -3,49 +3,66 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "launcher/machines/agent.h"
 #include "launcher/machines/hosts.h"
 #include "launcher/machines/machine.h"
 #include "launcher/output/log_file.h"
+#include "launcher/process/limits.h"
+#include "launcher/process/oom_watch.h"
 #include "launcher/process/poll_set.h"
 #include "launcher/run/attempt_plan.h"
+#include "launcher/run/replacements.h"
 #include "launcher/watch/hang_report.h"
+#include "launcher/watch/peer_probe.h"
 #include "launcher/watch/stacks.h"
 #include "launcher/watch/workers.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/job/stop_signals.h"
+#include "lockstep/shm/memory_file.h"
 #include "lockstep/shm/segment.h"
 
 namespace lockstep::launcher {
 namespace {
+
+/// On several machines nobody could tell the others.
+bool may_replace(const Job& job) {
+  return job.replacements < job.options.max_replacements && !job.options.nodes.several() &&
+         job.options.nproc_per_node > 1;
+}
 
 class Attempt {
  public:
   Attempt(const Job& job, Signals& signals)
       : job_(job),
         signals_(signals),
-        segment_fd_(shm::create_segment(job.options.nproc_per_node)),
+        segment_fd_(shm::create_segment(job.options.nproc_per_node, 0, "lockstep", may_replace(job))),
         segment_(shm::Segment::map(segment_fd_.get())),
-        output_(job.options.nproc_per_node, job.options.prefix, !job.program.is_python, job.options.logs,
-                make_directories_of(job)),
+        output_(job.options.nproc_per_node, job.environment.world_size, job.options.prefix,
+                !job.program.is_python, job.options.logs, make_directories_of(job)),
         null_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
         hangs_(job.options.hang_timeout, job.options.end_hung, job.environment.rank,
                !job.options.nodes.several(),
                job.options.logs.wanted() ? attempt_directory(job) + "/stacks.txt" : ""),
-        workers_(job.options.nproc_per_node, job.environment.rank) {}
+        workers_(job.options.nproc_per_node, job.environment.rank),
+        replacements_(may_replace(job) ? job.options.max_replacements - job.replacements : 0, segment_) {}
 
   AttemptResult run() {
+    note_substitute_memory();
     AttemptPlan plan = plan_attempt(job_, segment_fd_.get(), null_.get(), signals_.original_mask(),
                                     cgroup_.get(), output_, copies_);
+    plan.guardian.may_replace = replacements_.wanted();
     Guardian guardian(plan.guardian);
     plan.outputs.clear();  // the workers have them now
     plan.inputs.clear();
@@ -57,6 +74,19 @@ class Attempt {
   }
 
  private:
+  /// Once for the whole job.
+  void note_substitute_memory() {
+    static bool is_noted = false;
+    if (is_noted || !shm::is_in_dev_shm(segment_fd_.get())) return;
+    is_noted = true;
+    std::error_code error;
+    const auto space = std::filesystem::space("/dev/shm", error);
+    output_.message(fmt::format(
+        "lockrun: memfd_create is forbidden here, so the ranks share memory by a file without a name in /dev/shm, which has {} MiB "
+        "left; a rank that needs more is killed by SIGBUS",
+        error ? 0 : space.available >> 20));
+  }
+
   static std::string make_directories_of(const Job& job) {
     // Those that are not kept are the guardian's to make, so that it removes them however lockrun ends.
     for (int i = 0; i < job.options.nproc_per_node && job.options.logs.wanted(); ++i) {
@@ -73,6 +103,8 @@ class Attempt {
     };
     if (kill_at_) sooner(std::max(0.0, *kill_at_ - monotonic_seconds()));
     if (workers_.running() > 0) sooner(hangs_.interval());
+    constexpr double kLookForReplaced = 0.02;
+    if (replacements_.any_under_way()) sooner(kLookForReplaced);
     if (job_.agent != nullptr) sooner(job_.agent->tick());
     return wait;
   }
@@ -84,6 +116,7 @@ class Attempt {
     if (!store_started_) polls.add(job_.listener.fd.get(), POLLIN, [this] { start_store(); });
     if (job_.agent != nullptr) polls.add(job_.agent->fd(), POLLIN, [] {});  // handle_peers() reads
     polls.add(hangs_.fd(), POLLIN, [this] { take_stacks(); });
+    polls.add(probe_ ? probe_->fd() : -1, POLLIN, [this] { take_probe(); });
     // A stopped guardian tells of no exit.
     for (UniqueFd& ended : pidfds_) {
       polls.add(ended.get(), POLLIN, [this, &ended] {
@@ -100,13 +133,56 @@ class Attempt {
     polls.wait(next_deadline());
     if (job_.agent != nullptr) handle_peers();  // silence says something too
     if (kill_at_ && monotonic_seconds() >= *kill_at_) kill_the_slow();
+    look_for_replaced();
     if (!kill_at_ && workers_.running() > 0) {
       const bool looked = hangs_.look(segment_, workers_.results(), output_);
       if (looked && job_.agent != nullptr) job_.agent->report_quiet(hangs_.quiet());
     }
   }
 
+  void look_for_replaced() {
+    if (!replacements_.any_under_way()) return;
+    const double now = monotonic_seconds();
+    for (const std::string& line : replacements_.take_done(now)) output_.message("lockrun: " + line);
+    if (kill_at_) return;
+    if (const auto late = replacements_.find_late(now)) {
+      hung_ = *late;
+      output_.message(fmt::format("lockrun: {}; ending all ranks", *late));
+      tell_to_end(SIGTERM, Why::failure);
+    }
+  }
+
+  /// The others go on, and a new process takes the place of the one that has ended.
+  bool replace(const Event& event) {
+    if (!replacements_.wanted() || event.status == 0 || kill_at_ || asks_to_be_resumed(event.status))
+      return false;
+    if (passed_on(event.status)) return false;
+    WorkerResult worker = workers_.of(event);
+    worker.wait_status = event.status;
+    const std::string refusal = replacements_.refusal(event.process, workers_.results());
+    if (!refusal.empty()) {
+      if (!has_refused_) {
+        output_.message(fmt::format("lockrun: rank {} {} and is not replaced: {}", worker.rank,
+                                    how_it_ended(worker), refusal));
+      }
+      has_refused_ = true;
+      return false;
+    }
+    replacements_.begin(worker, event.process, monotonic_seconds());
+    ::unlink(error_file(job_, event.process).c_str());
+    workers_.start_again(event.process);
+    segment_.replace(event.process);
+    guardian_->send({Command::replace_worker, 0, event.process});
+    hangs_.forgive(monotonic_seconds());
+    return true;
+  }
+
   void start_store() {
+    // Ranks meet at the first machine. At the others it is a machine that tries whether it reaches this one.
+    if (job_.environment.group_rank != 0) {
+      const UniqueFd visitor(::accept4(job_.listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      return;
+    }
     store_started_ = true;
     guardian_->send({Command::start_store, 0});
   }
@@ -127,12 +203,34 @@ class Attempt {
   void handle_peers() {
     const auto reason = job_.agent->take_end_request();
     const auto hang = job_.agent->take_hang();
-    if (kill_at_ || workers_.running() == 0) return;
+    if (workers_.running() == 0) return;
+    if (kill_at_) {
+      if (reason && saves_for_peers_ && job_.agent->interrupts_saving()) stop_saving(*reason);
+      return;
+    }
     if (hang) tell_of_hang(*hang);
+    if (const auto targets = job_.agent->take_probe()) probe_.emplace(*targets);
     if (!reason) return;
     ended_by_peers_ = true;
-    output_.message(fmt::format("lockrun: {}; ending the ranks here", *reason));
-    tell_to_end(SIGTERM, job_.agent->ends_to_resume() ? Why::resume : Why::failure);
+    saves_for_peers_ = job_.agent->ends_to_resume();
+    output_.message(saves_for_peers_ ? fmt::format("lockrun: {}; the ranks here have {:g} s to save and end",
+                                                   *reason, job_.options.shutdown_timeout)
+                                     : fmt::format("lockrun: {}; ending the ranks here", *reason));
+    tell_to_end(SIGTERM, saves_for_peers_ ? Why::resume : Why::failure);
+  }
+
+  void take_probe() {
+    if (!probe_->read_some()) return;
+    job_.agent->report_probed(probe_->unreached());
+    probe_.reset();
+  }
+
+  /// What the ranks here wait for while they save does not come any more.
+  void stop_saving(const std::string& reason) {
+    saves_for_peers_ = false;
+    why_ = Why::failure;
+    output_.message(fmt::format("lockrun: {}; the ranks here end without saving", reason));
+    guardian_->send({Command::signal_workers, SIGTERM, job::kPeerHasFailed});
   }
 
   /// A hang of ranks of several machines. Where one console shows what all say, only one says it.
@@ -172,8 +270,12 @@ class Attempt {
         pidfds_.push_back(job::open_pidfd(event.pid));
         break;
       case Event::start_failed:
-        fail(fmt::format("cannot execute {}: {}{}", job_.program.path, std::strerror(event.status),
-                         (event.status == ENOEXEC ? "; a script needs a first line like #!/bin/sh" : "")));
+        fail(event.pid < 0
+                 ? fmt::format("rank {} could not be started: {}", workers_.of(event).rank,
+                               describe_fork_failure(event.status))
+                 : fmt::format(
+                       "cannot execute {}: {}{}", job_.program.path, std::strerror(event.status),
+                       (event.status == ENOEXEC ? "; a script needs a first line like #!/bin/sh" : "")));
         workers_.not_started();
         finish_if_none_runs();
         break;
@@ -197,6 +299,10 @@ class Attempt {
   }
 
   void handle_exit(const Event& event) {
+    const bool may_be_the_kernel =
+        WIFSIGNALED(event.status) && WTERMSIG(event.status) == SIGKILL && !kill_at_;
+    workers_.set_killed_for(event, may_be_the_kernel ? oom_.reason(event.pid) : "");
+    if (replace(event)) return;
     segment_.mark_exited(event.process, event.status);
     const bool asked = kill_at_ && event.monotonic > told_at_;
     const bool consequence = asked && !(why_ == Why::resume && ended_by_itself(event.status, SIGTERM));
@@ -246,8 +352,8 @@ class Attempt {
   void handle_store(const Event& event) {
     if (event.kind == Event::started) return;
     fail(event.kind == Event::start_failed
-             ? "cannot start " + job_.store_path +
-                   ", which serves MASTER_PORT: " + std::strerror(event.status)
+             ? fmt::format("cannot start {}, which serves MASTER_PORT: {}", job_.store_path,
+                           std::strerror(event.status))
              : "lockstep-store, which serves MASTER_PORT, " + shm::describe_wait_status(event.status));
   }
 
@@ -302,6 +408,10 @@ class Attempt {
     output_.message(fmt::format("lockrun: {} received and passed on; the ranks have {:g} s to end{}",
                                 signal_name(signal), job_.options.shutdown_timeout,
                                 signal == SIGINT ? " (Ctrl-C again kills them)" : ""));
+    if (job_.agent != nullptr) {
+      job_.agent->announce_leave(signal);
+      saves_for_peers_ = true;
+    }
     tell_to_end(signal, Why::request);
   }
 
@@ -351,7 +461,7 @@ class Attempt {
 
   /// At once: what follows here must not look like the reason there.
   void tell_the_others(const std::string& failure) {
-    if (job_.agent != nullptr) job_.agent->report_failure("on " + host_name() + ": " + failure, 1);
+    if (job_.agent != nullptr) job_.agent->report_failure(fmt::format("on {}: {}", host_name(), failure), 1);
   }
 
   void fail(const std::string& error) {
@@ -373,12 +483,16 @@ class Attempt {
     const auto first = first_failure(workers_.results());
     AttemptResult result{workers_.take_results(), interrupted_by_, ended_by_peers_, hung_, error_};
     if (!ending_signals_.empty()) result.asked_to_end = ending_signals_.front();
+    for (size_t i = 0; i < result.workers.size(); ++i) {
+      result.workers[i].last_operation = segment_.rank_info(static_cast<int>(i)).last_operation;
+    }
+    result.replacements = replacements_.count();
+    result.replaced = replacements_.summary();
     if (!first) return result;
     WorkerResult& culprit = result.workers[*first];
     const int local_rank = static_cast<int>(*first);
     const ErrorFile error = error_file_of(local_rank);
     if (is_reported(error)) return result;
-    culprit.last_operation = segment_.rank_info(local_rank).last_operation;
     culprit.stderr_tail = output_.stderr_tail(local_rank);
     culprit.error_message = error.message;
     if (!error.message.empty() && job_.options.logs.wanted())
@@ -397,7 +511,11 @@ class Attempt {
   StdinCopies copies_;
   UniqueFd null_;
   HangReport hangs_;
+  std::optional<PeerProbe> probe_;
   Workers workers_;
+  Replacements replacements_;
+  OomWatch oom_;
+  bool has_refused_ = false;
   Guardian* guardian_ = nullptr;
   std::optional<double> kill_at_;  ///< set once the workers have been told to end
   double told_at_ = 0;
@@ -411,6 +529,7 @@ class Attempt {
   bool store_started_ = false;
   bool finished_ = false;
   bool ended_by_peers_ = false;
+  bool saves_for_peers_ = false;  ///< until another machine fails
   std::optional<int> interrupted_by_;
   std::string jobs_hang_;  ///< of ranks of several machines, as the rendezvous has told it
   std::string hung_;       ///< why --hang-action end has ended the ranks

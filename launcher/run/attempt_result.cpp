@@ -1,6 +1,7 @@
 #include "launcher/run/attempt_result.h"
 
 #include <fmt/format.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <csignal>
@@ -52,6 +53,20 @@ bool looks_like_wrong_usage(const AttemptResult& result) {
          std::all_of(result.workers.begin(), result.workers.end(), [&](const WorkerResult& worker) {
            return refused(worker) || (worker.told_to_end && worker.last_operation.empty());
          });
+}
+
+bool untouched(const AttemptResult& result) {
+  return result.error.empty() && result.hung.empty() &&
+         std::all_of(result.workers.begin(), result.workers.end(), [](const WorkerResult& worker) {
+           return worker.last_operation.empty() && worker.wait_status != 0;
+         });
+}
+
+bool saved_nothing(const AttemptResult& result) {
+  return std::any_of(result.workers.begin(), result.workers.end(), [](const WorkerResult& worker) {
+    return worker.ended && worker.told_to_end && WIFSIGNALED(worker.wait_status) &&
+           WTERMSIG(worker.wait_status) != SIGKILL;
+  });
 }
 
 std::string attempt_reason(const AttemptResult& result) {

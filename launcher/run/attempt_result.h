@@ -17,6 +17,8 @@ struct AttemptResult {
   std::string error{};                  ///< lockrun's own failure, as one line; empty when there is none
   std::string report{};                 ///< about the rank that failed first; empty when none did
   std::optional<int> asked_to_end{};    ///< signal that came at any time: no restart follows
+  int replacements = 0;                 ///< of ranks, while the others went on
+  std::string replaced{};               ///< about those that succeeded, as one line; empty: none
 };
 
 /// Exit code of an attempt as if it were the job's only one, on one machine: 1 for an error of lockrun's own
@@ -28,6 +30,12 @@ int attempt_exit_code(const AttemptResult& result);
 /// Did the ranks refuse their command line? Then all that ended by themselves ended with exit code 2, within a minute of the
 /// start and before any collective, and the next attempt would end in the same way.
 bool looks_like_wrong_usage(const AttemptResult& result);
+
+/// Has no rank taken part in a collective?
+bool untouched(const AttemptResult& result);
+
+/// Did the request to save and stop end some of the ranks at once? Then the program has no handler for it.
+bool saved_nothing(const AttemptResult& result);
 
 /// Why an attempt failed, in a few words.
 std::string attempt_reason(const AttemptResult& result);

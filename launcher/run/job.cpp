@@ -13,6 +13,7 @@
 #include "launcher/machines/hosts.h"
 #include "launcher/machines/machine.h"
 #include "launcher/output/log_file.h"
+#include "launcher/process/limits.h"
 #include "launcher/process/poll_set.h"
 #include "launcher/process/restart_policy.h"
 #include "launcher/process/scratch.h"
@@ -102,8 +103,9 @@ class JobRun {
       return 0;
     }
     if (!options_.assigned && options_.nproc_per_node > 1 && !env::get(env::kOmpNumThreads)) {
-      say(fmt::format("{}={} for each rank, its share of {} cores; set it to choose", env::kOmpNumThreads,
-                      environment.threads, machine_.cores));
+      say(fmt::format("{} per rank ({} cores, {} ranks). Set {} to change it.",
+                      environment.threads == 1 ? "1 thread" : fmt::format("{} threads", environment.threads),
+                      machine_.cores, options_.nproc_per_node, env::kOmpNumThreads));
     }
     const RunDirectory directory(options_.logs, run_id);
     if (directory.kept()) say(fmt::format("logs are in {}", directory.path()));
@@ -113,7 +115,7 @@ class JobRun {
     job.environment.timeline_parts = timeline.folder().string();
     const int code = options_.nodes.several() ? run_on_several(job) : run_alone(job);
     if (!reasons_.empty() && !options_.assigned) {
-      std::string list = reasons_.size() == 1 ? "1 restart:" : std::to_string(reasons_.size()) + " restarts:";
+      std::string list = reasons_.size() == 1 ? "1 restart:" : fmt::format("{} restarts:", reasons_.size());
       for (const std::string& reason : reasons_) list += "\n  " + reason;
       say(list);
     }
@@ -140,6 +142,8 @@ class JobRun {
     if (hosts_ != nullptr) hosts_->drain();
     AttemptResult result = run_attempt(job, signals_);
     if (!result.report.empty()) std::fprintf(stderr, "%s\n", result.report.c_str());
+    if (!result.replaced.empty()) say(result.replaced);
+    job.replacements += result.replacements;
     if (!result.error.empty()) say(fmt::format("error: {}", result.error));
     ++job.attempt;
     return result;
@@ -150,7 +154,7 @@ class JobRun {
     try {
       return attempt(job);
     } catch (const std::exception& error) {
-      job.agent->report_failure("on " + host_name() + ": " + error.what(), 1);
+      job.agent->report_failure(fmt::format("on {}: {}", host_name(), error.what()), 1);
       throw;
     }
   }
@@ -243,7 +247,9 @@ class JobRun {
         note(fmt::format("machine {} of {}, {} of {}, on {}", place->group_rank, place->groups,
                          range_of_ranks(place->first_rank, options_.nproc_per_node), place->world_size,
                          agent.address().host()));
+        if (!place->warning.empty()) note(fmt::format("warning: {}", place->warning));
         const AttemptResult result = attempt_of_several(job);
+        agent.set_last_end({saved_nothing(result), looks_like_wrong_usage(result), untouched(result)});
         if (result.interrupted_by) {
           const int code = attempt_exit_code(result);
           agent.leave(code != 0 ? code : 128 + *result.interrupted_by);
@@ -255,11 +261,13 @@ class JobRun {
         const bool succeeded = code == 0 && !result.ended_by_peers;
         const Verdict verdict = agent.conclude(succeeded, signals_);
         if (!verdict.again) {
-          const bool resume = verdict.code == kResumeCode;
+          const bool resume = verdict.code == kResumeCode || verdict.asked;
           if (!verdict.reason.empty())
             note((resume ? "the job has ended: " : "the job has failed: ") + verdict.reason);
-          // A rank here that failed while it was to save: there may be nothing to resume from.
-          return resume && first_failure(result.workers) ? code : verdict.code;
+          // A rank here that failed while it was to save: there may be nothing to resume from. Nor is there where the program
+          // does not save.
+          const bool no_resume = verdict.asked && verdict.code == kResumeCode && code == 128 + SIGTERM;
+          return (resume && first_failure(result.workers)) || no_resume ? code : verdict.code;
         }
         if (result.asked_to_end) {
           agent.leave(code != 0 ? code : 128 + *result.asked_to_end);
@@ -289,6 +297,8 @@ class JobRun {
 }  // namespace
 
 int run_job(const Options& options, const Machine& machine) {
+  check_proc();
+  raise_open_files();
   Signals signals(options.signals);
   if (options.nodes.hosts.empty() || options.dry_run) return JobRun(options, machine, signals, nullptr).run();
   return run_on_hosts(options, signals, [&](const Options& here, Hosts& hosts) {

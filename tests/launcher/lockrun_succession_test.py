@@ -12,7 +12,7 @@ class SuccessionTest(OnHosts):
     def elastic(self, host, nnodes, *flags):
         conf = self.token + ",keep_alive_interval=0.5,keep_alive_max_attempt=6"
         return self.on(host, "--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29400", "--rdzv-conf", conf,
-                       *(flags or ["--max-restarts", 1]), "sh", "-c", LOOP)
+                       "--prefix", "off", *(flags or ["--max-restarts", 1]), "sh", "-c", LOOP)
 
     def wait_for_ranks(self, count):
         for rank in range(count):

@@ -71,6 +71,7 @@ class AgentsTest(NodesTest):
 
     def setUp(self):
         super().setUp()
+        self.environment["PET_PREFIX"] = "off"
         self.port = free_port()
 
     def static(self, node_rank, script, *flags, nnodes=2, conf=None):

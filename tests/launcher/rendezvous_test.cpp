@@ -171,7 +171,7 @@ TEST(RendezvousTest, ElasticStartsAtTheMaximumOrAfterTheLastCall) {
   EXPECT_EQ(heard[2].front()["group_rank"], 1);
   EXPECT_EQ(heard[2].front()["restarts"], 0);
   meeting.join(3);  // one too many waits
-  EXPECT_TRUE(meeting.heard().empty());
+  EXPECT_EQ(meeting.types(), (Types{{3, "spare"}}));
   meeting.tell(2, {{"type", "leave"}, {"code", 143}});
   EXPECT_EQ(meeting.types(), (Types{{1, "end"}}));
   meeting.join(1);
@@ -357,7 +357,7 @@ TEST(RendezvousTest, TheJobMovesToARendezvousThatAnswersYes) {
   meeting.join(1);
   other.ask(9, meeting.rendezvous);
   EXPECT_EQ(other.types(), (Types{{9, "yes"}}));
-  meeting.rendezvous.move("there is another one");
+  meeting.rendezvous.move("there is another one", false, meeting.now);
   EXPECT_EQ(meeting.types(), (Types{{1, "moved"}}));
   EXPECT_TRUE(meeting.rendezvous.over());
   meeting.join(2);
@@ -381,10 +381,191 @@ TEST(RendezvousTest, AMachineThatGoesToTheOtherOneIsNotLost) {
   meeting.join(1);
   meeting.join(2);
   meeting.heard();
-  meeting.rendezvous.move("there is another one");
-  meeting.heard();
+  meeting.rendezvous.move("there is another one", false, meeting.now);
+  EXPECT_EQ(meeting.types(), (Types{{1, "end"}, {2, "end"}})) << "before its ranks have saved";
+  meeting.join(1);
+  EXPECT_EQ(meeting.types(), Types{});
+  meeting.join(2);
+  EXPECT_EQ(meeting.types(), (Types{{1, "moved"}, {2, "moved"}}));
   meeting.rendezvous.lost(1, "its connection was closed", true, meeting.now);
   EXPECT_EQ(meeting.types(), Types{});
+}
+
+TEST(RendezvousTest, NothingBeginsWhereAnotherOneIsAboutToBringTheJob) {
+  RendezvousRules rules = elastic(1, 3);
+  rules.instance = "another";
+  rules.last_call_timeout = 5;
+  Meeting away(elastic(1, 3)), home(rules);
+  home.join(1);
+  home.ask(9, away.rendezvous);
+  EXPECT_EQ(home.types(), (Types{{9, "yes"}}));
+  home.rendezvous.tick(home.now += 20);
+  EXPECT_EQ(home.types(), Types{}) << "the last call is over, but the ranks there still save";
+  home.past = {{"round", 1}, {"machines", 2}};
+  home.join(2);
+  home.join(3);
+  EXPECT_EQ(home.types(), (Types{{1, "start"}, {2, "start"}, {3, "start"}}));
+
+  Meeting alone(rules);
+  alone.join(1);
+  alone.ask(9, away.rendezvous);
+  alone.heard();
+  EXPECT_EQ(alone.rendezvous.tick(alone.now + 10), 20);
+  alone.rendezvous.tick(alone.now + 30);
+  EXPECT_EQ(alone.types(), (Types{{1, "start"}})) << "nobody has come";
+}
+
+TEST(RendezvousTest, AMachineThatLeavesLetsAllSaveFirst) {
+  Meeting meeting(elastic(1, 3));
+  for (const int peer : {1, 2, 3}) meeting.join(peer);
+  meeting.heard();
+  meeting.tell(2, {{"type", "leaving"}, {"signal", 15}});
+  auto heard = meeting.heard();
+  for (const int peer : {1, 2, 3}) {
+    EXPECT_EQ(heard[peer].front()["type"], "end");
+    EXPECT_EQ(heard[peer].front()["saves"], true);
+    EXPECT_EQ(heard[peer].front()["reason"], "host2 leaves the job");
+  }
+  meeting.join(1);
+  meeting.join(3);
+  meeting.rendezvous.tick(meeting.now += 10);
+  EXPECT_EQ(meeting.types(), Types{}) << "its ranks still run";
+  meeting.tell(2, {{"type", "leave"}, {"code", 75}});
+  heard = meeting.heard();
+  EXPECT_EQ(heard[1].front()["world_size"], 4);
+  EXPECT_EQ(heard[1].front()["restarts"], 0);
+  EXPECT_FALSE(heard.contains(2));
+}
+
+TEST(RendezvousTest, TooFewWithoutTheOneThatLeavesEndsTheJobToBeResumed) {
+  Meeting meeting(elastic(2, 3)), numbered(fixed(2)), by_hand(fixed(2));
+  for (const int peer : {1, 2}) {
+    meeting.join(peer);
+    numbered.join(peer, peer - 1);
+    by_hand.join(peer, peer - 1);
+  }
+  meeting.rendezvous.tick(meeting.now + 30);
+  for (auto [job, signal] : {std::pair(&meeting, 15), {&numbered, 15}, {&by_hand, 2}}) {
+    EXPECT_EQ(job->types(), (Types{{1, "start"}, {2, "start"}}));
+    job->tell(1, {{"type", "leaving"}, {"signal", signal}});
+    auto heard = job->heard();
+    EXPECT_EQ(heard[2].front()["type"], "over");
+    EXPECT_EQ(heard[2].front()["code"], signal == 2 ? 130 : 75);
+    EXPECT_EQ(heard[2].front()["asked"], true);
+    EXPECT_EQ(heard[2].front()["reason"], "host1 was told to leave the job");
+  }
+}
+
+TEST(RendezvousTest, AllThatAreToldToLeaveAtOnceEndTheJob) {
+  Meeting meeting(elastic(1, 2));
+  for (const int peer : {1, 2}) meeting.join(peer);
+  meeting.heard();
+  meeting.tell(1, {{"type", "leaving"}, {"signal", 15}});
+  EXPECT_EQ(meeting.types(), (Types{{1, "end"}, {2, "end"}}));
+  meeting.tell(2, {{"type", "leaving"}, {"signal", 15}});
+  EXPECT_EQ(meeting.heard()[2].front()["code"], 75);
+}
+
+TEST(RendezvousTest, ASpareTakesThePlaceOfALostMachine) {
+  Meeting meeting(elastic(2, 2, 3));
+  meeting.past = {{"serves", true}};
+  meeting.join(1, -1, 2, "one");
+  meeting.join(2, -1, 2, "two");
+  meeting.heard();
+  meeting.join(3, -1, 2, "three");
+  meeting.join(4, -1, 2, "four");
+  auto heard = meeting.heard();
+  EXPECT_EQ(heard[3].front()["type"], "spare");
+  EXPECT_EQ(heard[3].front()["heirs"],
+            (json{{{"id", "one"}, {"address", "10.0.0.1"}}, {{"id", "two"}, {"address", "10.0.0.2"}}}));
+  // A failure without a loss is for the same machines, although two spares are enough for a round.
+  meeting.tell(1, {{"type", "failed"}, {"what", "rank 0"}, {"code", 9}});
+  EXPECT_EQ(meeting.types(), (Types{{1, "end"}, {2, "end"}}));
+  meeting.join(2, -1, 2, "two");
+  meeting.rendezvous.tick(meeting.now += 1);
+  EXPECT_EQ(meeting.types(), Types{}) << "ranks of machine 1 may still run";
+  meeting.join(1, -1, 2, "one");
+  EXPECT_EQ(meeting.types(), (Types{{1, "start"}, {2, "start"}, {3, "spare"}, {4, "spare"}}));
+  meeting.rendezvous.lost(1, "no heartbeat for 15.0 s", false, meeting.now);
+  EXPECT_EQ(meeting.types(), (Types{{2, "end"}}));
+  meeting.join(2, -1, 2, "two");
+  heard = meeting.heard();
+  EXPECT_EQ(heard[2].front()["group_rank"], 0);
+  EXPECT_EQ(heard[3].front()["type"], "start");
+  EXPECT_EQ(heard[3].front()["group_rank"], 1);
+  EXPECT_EQ(heard[4].front()["type"], "spare");
+  for (const int peer : {2, 3}) meeting.tell(peer, {{"type", "succeeded"}});
+  heard = meeting.heard();
+  EXPECT_EQ(heard[4].front()["type"], "over");
+  EXPECT_EQ(heard[4].front()["code"], 0);
+}
+
+TEST(RendezvousTest, AFailureWhileRanksSaveCountsUnlessTheProgramDoesNotSave) {
+  for (const bool saves : {true, false}) {
+    Meeting meeting(elastic(1, 3));
+    for (const int peer : {1, 2}) meeting.join(peer);
+    meeting.rendezvous.tick(meeting.now + 30);
+    meeting.join(3);
+    meeting.heard();
+    meeting.tell(1, {{"type", "failed"}, {"what", "rank 0 ended with exit code 4"}, {"code", 4}});
+    EXPECT_EQ(meeting.types(), Types{}) << "the others still save";
+    meeting.join(1);
+    meeting.past = {{"saved_nothing", !saves}};
+    meeting.join(2);
+    auto heard = meeting.heard();
+    EXPECT_EQ(heard[3].front()["type"], saves ? "over" : "start");
+    if (saves) EXPECT_EQ(heard[3].front()["code"], 4);
+  }
+}
+
+TEST(RendezvousTest, AMachineThatIsLostWhileRanksSaveInterruptsThem) {
+  Meeting meeting(elastic(1, 3, 1));
+  for (const int peer : {1, 2}) meeting.join(peer);
+  meeting.rendezvous.tick(meeting.now + 30);
+  meeting.join(3);
+  EXPECT_EQ(meeting.heard()[1].back()["saves"], true);
+  meeting.rendezvous.lost(2, "its connection was closed", true, meeting.now);
+  auto heard = meeting.heard();
+  EXPECT_EQ(heard[1].front()["saves"], false);
+  EXPECT_EQ(heard[1].front()["restarts"], 1);
+  meeting.join(1);
+  EXPECT_EQ(meeting.types(), (Types{{1, "start"}, {3, "start"}}));
+}
+
+TEST(RendezvousTest, AMachineThatComesAndGoesIsLimited) {
+  Meeting meeting(elastic(1, 2));
+  meeting.join(1);
+  meeting.rendezvous.tick(meeting.now + 30);
+  meeting.heard();
+  const auto come = [&] { meeting.join(2); };
+  const auto go = [&] {
+    meeting.join(1);
+    EXPECT_EQ(meeting.types(), (Types{{1, "start"}, {2, "start"}}));
+    meeting.tell(2, {{"type", "leaving"}, {"signal", 15}});
+    meeting.heard();
+    meeting.tell(2, {{"type", "leave"}, {"code", 75}});
+    meeting.join(1);
+    EXPECT_EQ(meeting.types(), (Types{{1, "start"}}));
+  };
+  for (int time = 0; time < 3; ++time) {
+    come();
+    EXPECT_EQ(meeting.types(), (Types{{1, "end"}}));
+    go();
+  }
+  come();
+  EXPECT_EQ(
+      meeting.heard()[2].front()["reason"],
+      "host2 has left or was lost 3 times within 10 min, so it may not interrupt the others for 30 s; until then it waits as "
+      "a spare");
+  EXPECT_EQ(meeting.rendezvous.tick(meeting.now), 30);
+  meeting.rendezvous.tick(meeting.now += 30);
+  EXPECT_EQ(meeting.types(), (Types{{1, "end"}}));
+  go();
+  meeting.now += 1;
+  come();
+  EXPECT_EQ(meeting.rendezvous.tick(meeting.now), 59);
+  meeting.tell(1, {{"type", "failed"}, {"what", "rank 0"}, {"code", 9}});
+  EXPECT_EQ(meeting.heard()[1].front()["type"], "over");
 }
 
 TEST(RendezvousTest, TheMachineThatServesLeaves) {
@@ -394,9 +575,14 @@ TEST(RendezvousTest, TheMachineThatServesLeaves) {
   meeting.past = {{"serves", true}};
   meeting.join(2);
   meeting.heard();
+  meeting.tell(1, {{"type", "leaving"}, {"signal", 15}});
+  EXPECT_EQ(meeting.types(), (Types{{1, "end"}, {2, "end"}}));
+  meeting.join(2);
+  EXPECT_EQ(meeting.types(), Types{});
   meeting.tell(1, {{"type", "leave"}, {"code", 143}});
-  EXPECT_EQ(meeting.heard()[2].front(),
-            (json{{"type", "moved"}, {"reason", "host1, which serves it, leaves the job"}}));
+  EXPECT_EQ(
+      meeting.heard()[2].front(),
+      (json{{"type", "moved"}, {"reason", "host1, which serves it, leaves the job"}, {"leaves", true}}));
 }
 
 TEST(RendezvousTest, TheSecondFailureInQuickSuccessionDelaysTheNextRound) {
@@ -466,6 +652,47 @@ TEST(RendezvousTest, RanksThatWaitForOthersElsewhereHang) {
   EXPECT_EQ(meeting.types(), Types{});
   meeting.tell(2, quiet(61, {rank_at(3, true), rank_at(3, true)}));
   EXPECT_EQ(meeting.types(), (Types{{1, "hang"}, {2, "hang"}, {3, "hang"}})) << "another one";
+}
+
+TEST(RendezvousTest, MachinesThatDoNotReachEachOtherAreNamed) {
+  Meeting meeting(fixed(3));
+  for (const int peer : {1, 2, 3}) meeting.join(peer, peer - 1, 1);
+  meeting.heard();
+  for (const int peer : {1, 2, 3}) meeting.tell(peer, quiet(61, {rank_at(3, true)}));
+  auto asked = meeting.heard();
+  ASSERT_EQ(asked[2].front()["type"], "probe");
+  EXPECT_EQ(asked[2].front()["machines"].size(), 2);
+  EXPECT_EQ(asked[2].front()["machines"][1]["machine"], 2);
+  const auto reaches = [](const std::vector<int>& unreached) {
+    json list = json::array();
+    for (const int machine : unreached) list.push_back({{"machine", machine}});
+    return json{{"type", "probed"}, {"unreached", list}};
+  };
+  meeting.tell(1, reaches({}));
+  meeting.tell(2, reaches({2}));
+  EXPECT_EQ(meeting.types(), Types{}) << "the third still tries";
+  meeting.tell(3, reaches({1}));
+  const std::string text = meeting.heard()[1].front()["text"];
+  EXPECT_TRUE(text.starts_with("the machine host2 (")) << text;
+  EXPECT_NE(text.find("and the machine host3 ("), text.npos) << text;
+  EXPECT_NE(
+      text.find(
+          " do not reach each other, so the ranks wait for messages that do not come; no collective was started for 61 s"),
+      text.npos)
+      << text;
+}
+
+TEST(RendezvousTest, AHangIsToldWithoutAnAnswerOfWhoIsReached) {
+  Meeting meeting(fixed(2));
+  for (const int peer : {1, 2}) meeting.join(peer, peer - 1, 1);
+  meeting.heard();
+  for (const int peer : {1, 2}) meeting.tell(peer, quiet(61, {rank_at(3, true)}));
+  meeting.heard();
+  meeting.tell(1, {{"type", "probed"}, {"unreached", {{{"machine", 1}}}}});
+  meeting.now += 6;
+  meeting.rendezvous.tick(meeting.now);
+  const std::string text = meeting.heard()[1].front()["text"];
+  EXPECT_NE(text.find(" does not reach the machine host2 ("), text.npos) << text;
 }
 
 TEST(RendezvousTest, AMachineThatHasEndedDoesNotHang) {

@@ -1,0 +1,175 @@
+"""Planned changes lose nothing: machines join and leave, and the ranks save first. Spare machines wait until they are needed."""
+
+import os
+import pathlib
+import re
+import signal
+import unittest
+
+from lockrun_support import wait_until
+from nodes_support import LOOP, AgentsTest
+
+# Ranks that count steps until there is a file `release`. Asked to stop, each saves where it is and exits with 75; a new one
+# goes on from the last that was saved. A SIGTERM after a failure (SI_QUEUE) ends it at once.
+COUNTS = """
+import os, pathlib, signal, time
+rank, size, node = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "GROUP_RANK"))
+saved = pathlib.Path("step")
+step = int(saved.read_text()) if saved.exists() else 0
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+print(f"rank {rank} of {size} from {step}", flush=True)
+pathlib.Path(f"up{rank}.{size}").touch()
+while not pathlib.Path("release").exists():
+    step += 1
+    asked = signal.sigtimedwait([signal.SIGTERM], 0.02)
+    if asked and asked.si_code == -1:
+        raise SystemExit("a failure")
+    if asked:
+        time.sleep(float(os.environ.get("SAVING", "0")))
+        if rank == "0":
+            saved.with_suffix(".new").write_text(str(step))
+            saved.with_suffix(".new").rename(saved)
+        print(f"rank {rank} saved {step}", flush=True)
+        raise SystemExit(75)
+"""
+
+
+class PlannedTest(AgentsTest):
+    def setUp(self):
+        super().setUp()
+        (self.directory / "counts.py").write_text(COUNTS)
+
+    def machine(self, nnodes, *flags, conf=""):
+        conf = f"{self.token},last_call_timeout=0.5,keep_alive_interval=0.2{conf}"
+        return self.start("--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
+                          "--rdzv-conf", conf, "--prefix", "off", *flags, "counts.py")
+
+    def up(self, ranks):
+        for rank in range(ranks):
+            self.wait_for_file(f"up{rank}.{ranks}")
+            (self.directory / f"up{rank}.{ranks}").unlink()
+
+    def release(self, *processes):
+        (self.directory / "release").touch()
+        results = self.finish(*processes)
+        self.assertEqual([code for code, _, _ in results], [0] * len(processes), results)
+        return results
+
+    def check_that_no_step_was_lost(self, output):
+        """Each world begins where the one before has saved."""
+        saved = 0
+        for what, number in re.findall(r"rank 0 (?:of \d+ )?(from|saved) (\d+)", output):
+            if what == "saved":
+                saved = int(number)
+            else:
+                self.assertEqual(int(number), saved, output)
+        return saved
+
+    def test_machines_join_and_leave_and_no_step_is_lost(self):
+        first = self.machine("1:2")
+        self.up(1)
+        second = self.machine("1:2", conf=",join_timeout=5")
+        self.up(2)
+        second.send_signal(signal.SIGTERM)
+        ((code, out_b, err_b),) = self.finish(second)
+        self.assertEqual(code, 75, err_b)
+        self.assertIn("rank 1 saved", out_b)
+        self.up(1)
+        ((_, out, err),) = self.release(first)
+        self.assertGreater(self.check_that_no_step_was_lost(out), 1)
+        self.assertEqual(len(re.findall(" of . from", out)), 3, out)
+        self.assertRegex(err, r"joins the job; the ranks here have 30 s to save and end\n(.*\n)*.*leaves the job; the ranks here have")
+        self.assertNotIn("fail", err)
+
+    def test_the_newcomer_waits_while_the_others_save(self):
+        self.environment["SAVING"] = "3"
+        first = self.machine("1:2")
+        self.up(1)
+        second = self.machine("1:2", conf=",join_timeout=1")
+        self.up(2)
+        self.release(first, second)
+
+    def test_a_numbered_machine_that_is_told_to_leave_ends_the_job_with_75(self):
+        machines = [self.start("--nnodes", 2, "--node-rank", rank, "--master-port", self.port, "--rdzv-conf", self.token,
+                               "--max-restarts", 3, "counts.py") for rank in range(2)]
+        self.up(2)
+        machines[1].send_signal(signal.SIGTERM)
+        for rank, (code, out, err) in enumerate(self.finish(*machines)):
+            self.assertEqual(code, 75, err)
+            self.assertIn(f"rank {rank} saved", out)
+
+    def test_too_few_machines_are_left(self):
+        machines = [self.machine("2:3") for _ in range(2)]
+        self.up(2)
+        machines[0].send_signal(signal.SIGTERM)
+        for code, out, err in self.finish(*machines):
+            self.assertEqual(code, 75, err)
+            self.assertIn("saved", out)
+
+    def test_ranks_that_do_not_save_give_the_signals_code(self):
+        machines = [self.static(rank, LOOP) for rank in range(2)]
+        for rank in range(2):
+            self.wait_for_file(f"up{rank}.2")
+        machines[0].send_signal(signal.SIGTERM)
+        self.assertEqual([code for code, _, _ in self.finish(*machines)], [143, 143])
+
+    def test_ranks_that_refuse_their_command_line_are_not_started_again(self):
+        machines = [self.static(rank, "echo bad flag; exit 2", "--max-restarts", 3) for rank in range(2)]
+        for code, out, err in self.finish(*machines):
+            self.assertEqual((code, out), (2, "bad flag\n"), err)
+            self.assertIn("they are not started again", err)
+
+    def test_machines_that_start_different_programs_are_told_so(self):
+        first = self.static(0, "echo one", "--prefix", "auto")
+        second = self.static(1, "echo two", "--prefix", "auto")
+        for (code, out, err), rank in zip(self.finish(first, second), range(2)):
+            self.assertEqual((code, out), (0, f"[rank {rank}]: {('one', 'two')[rank]}\n"), err)
+            self.assertRegex(err, r"start different programs: \S+ starts `sh -c echo one`, and \S+ starts `sh -c echo two`; if .*"
+                                  "--rdzv-id")
+
+    def test_ranks_that_do_not_end_are_killed(self):
+        self.environment["SAVING"] = "60"
+        first = self.machine("1:2", "--shutdown-timeout", 1)
+        self.up(1)
+        second = self.machine("1:2", "--shutdown-timeout", 1)
+        self.up(2)
+        _, (_, _, err) = self.release(second, first)
+        self.assertIn("not ended within 1 s, so killed: rank 0", err)
+
+    def test_a_spare_takes_the_place_of_a_machine_that_leaves_and_of_one_that_is_lost(self):
+        members = [self.machine("2", "--max-restarts", 1) for _ in range(2)]
+        self.up(2)
+        spares = [self.machine("2", "--max-restarts", 1, conf=",join_timeout=1") for _ in range(3)]
+        # The one that serves must live on: it has the server as a child.
+        (server,) = self.called("lockrun-rdzv", self.processes())
+        with open(f"/proc/{server}/stat") as stat:
+            parent = int(stat.read().rsplit(")", 1)[1].split()[1])
+        members.sort(key=lambda process: process.pid != parent)
+        self.wait_for_spares(spares)
+        members[1].send_signal(signal.SIGTERM)
+        self.assertEqual(self.finish(members.pop(1))[0][0], 75)
+        self.up(2)
+        (self.directory / "step").unlink()
+        lost = next(process for process in spares if self.has_ranks(process))
+        spares.remove(lost)
+        lost.kill()
+        lost.communicate()
+        self.up(2)
+        results = self.release(members[0], *spares)
+        self.assertEqual(sum("waits as a spare" in err for _, _, err in results), 2, results)
+        self.assertIn("was lost", results[0][2])
+
+    def wait_for_spares(self, spares):
+        """Until all of them are connected: a spare has no rank, so there is nothing else to see."""
+        def is_connected(process):
+            return self.those([process.pid], lambda pid: any("socket:" in os.readlink(fd)
+                                                             for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir()))
+        self.assertTrue(wait_until(lambda: all(is_connected(process) for process in spares)))
+
+    def has_ranks(self, process):
+        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        return bool(self.called("lockrun-guard", children))
+
+
+if __name__ == "__main__":
+    unittest.main()
