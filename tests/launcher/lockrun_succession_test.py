@@ -1,11 +1,33 @@
 """The machine that serves the rendezvous is lost: another one serves, and the job goes on."""
 
 import os
+import pathlib
+import random
 import signal
+import time
 import unittest
 
 from nodes_support import LOOP, OnHosts
 from two_hosts import ThreeHosts, TwoHosts, become_root
+
+# Rank 0 of a world holds a lock as long as it lives: two of them are two worlds at once.
+WORLD = """
+import fcntl, os, pathlib, time
+rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+if rank == "0":
+    lock = open("world.lock", "w")
+    for attempt in range(100):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            time.sleep(0.01)
+    else:
+        pathlib.Path("world.split").touch()
+pathlib.Path(f"up{rank}.{size}").touch()
+while not pathlib.Path("release").exists():
+    time.sleep(0.02)
+"""
 
 
 class SuccessionTest(OnHosts):
@@ -78,6 +100,44 @@ class SuccessionTest(OnHosts):
         self.assertEqual(sorted([*out_b[1:], *out_c[1:]]), ["0 of 2 in 0", "1 of 2 in 0"])
         for err in errs:
             self.assertIn("a, which serves it, leaves the job", err)
+
+    def test_killed_in_any_phase(self):
+        """A long random run by scripts/soak succession: LOCKSTEP_TEST_RUNS, LOCKSTEP_TEST_SEED."""
+        draw = random.Random(int(os.environ.get("LOCKSTEP_TEST_SEED", "1")))
+        self.hosts(ThreeHosts)
+        phases = []
+        for number in range(int(os.environ.get("LOCKSTEP_TEST_RUNS", "3"))):
+            phases.append(draw.choice(["meeting", "running", "restarting"]) if number else "restarting")
+            with self.subTest(number=number, phase=phases[-1]):
+                self.kill_the_one_that_serves(draw, phases[-1])
+        print("survived:", ", ".join(f"{phases.count(phase)} {phase}" for phase in sorted(set(phases))))
+
+    def kill_the_one_that_serves(self, draw, phase):
+        for file in [*self.directory.glob("up*"), *self.directory.glob("release"), *self.directory.glob("world*")]:
+            file.unlink()
+        (self.directory / "world.py").write_text(WORLD)
+        conf = self.token + ",keep_alive_interval=0.5,keep_alive_max_attempt=6,last_call_timeout=3"
+        flags = ["--nnodes", "1:3", "--rdzv-backend", "c10d", "--rdzv-endpoint", "10.77.0.1:29400", "--rdzv-conf", conf, "--max-restarts", 9,
+                 "--restart-delay", 0, "world.py"]
+        machines = {host: self.on(host, *flags) for host in "abc"}
+        if phase != "meeting":
+            self.wait_for_ranks(3)
+        if phase == "restarting":
+            # Its ranks die, and while all start again the one that serves does.
+            for pid in self.those(self.processes_of("b"), lambda pid: b"world.py" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+                                  and not self.called("lockrun", [pid])):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(draw.uniform(0, 0.4))
+        self.signal_lockrun("a", signal.SIGKILL)
+        machines["a"].communicate()
+        if phase != "meeting":
+            self.wait_for_ranks(2)
+        machines["a"] = self.on("a", *flags)
+        self.wait_for_ranks(3)
+        (self.directory / "release").touch()
+        results = self.finish(*machines.values())
+        self.assertEqual([code for code, _, _ in results], [0, 0, 0], results)
+        self.assertEqual(list(self.directory.glob("world.split*")), [], "two worlds at once")
 
     def test_only_the_larger_part_of_a_cut_network_goes_on(self):
         self.hosts(ThreeHosts)
