@@ -167,7 +167,7 @@ TEST(AddedTokenMatcher, TakesTheLeftmostThenTheLongest) {
     std::string result;
     matcher.split(
         text, [&](std::string_view part) { result += "(" + std::string(part) + ")"; },
-        [&](int32_t id) { result += std::to_string(id); });
+        [&](int32_t id, std::string_view) { result += std::to_string(id); });
     return result;
   };
   EXPECT_EQ(parts(""), "");

@@ -25,7 +25,7 @@ class AddedTokenMatcher {
   void add(std::string pattern, const AddedToken& token);
   bool empty() const { return patterns_.empty(); }
 
-  /// Calls on_text(std::string_view) and on_token(int32_t id) for the parts of `text` in order.
+  /// Calls on_text(std::string_view) and on_token(int32_t id, std::string_view) for the parts of `text` in order.
   template <class OnText, class OnToken>
   void split(std::string_view text, const OnText& on_text, const OnToken& on_token) const {
     size_t done = 0;
@@ -33,7 +33,7 @@ class AddedTokenMatcher {
       const Match match = find(text, from, done);
       if (match.pattern == nullptr) break;
       if (match.begin > done) on_text(text.substr(done, match.begin - done));
-      on_token(match.pattern->id);
+      on_token(match.pattern->id, text.substr(match.begin, match.end - match.begin));
       done = match.end;
       from = match.resume;
     }

@@ -1,5 +1,7 @@
 #include "lockstep/zoo/text/bert_tokenizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <unordered_map>
 
@@ -7,6 +9,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/zoo/text/added_tokens.h"
 #include "lockstep/zoo/text/char_walk.h"
+#include "lockstep/zoo/text/placed_words.h"
 #include "lockstep/zoo/text/tokenizer_spec.h"
 #include "lockstep/zoo/text/truncation.h"
 #include "lockstep/zoo/text/word_piece.h"
@@ -93,8 +96,9 @@ SpecialIds special_ids(const TokenizerSpec& spec) {
   const auto required = [&](const std::string& token, const char* name) {
     const auto found = ids.find(token);
     if (found != ids.end()) return found->second;
-    throw FileError(spec.source.string() + " has no " + token + " (" + name +
-                    "), which BERT's tokenizer needs; is it the vocabulary of a BERT model?");
+    throw FileError(
+        fmt::format("{} has no {} ({}), which BERT's tokenizer needs; is it the vocabulary of a BERT model?",
+                    spec.source.string(), token, name));
   };
   const int32_t unk = required(spec.unk_token, "unk_token");
   for (const auto& token : spec.added_tokens) ids.emplace(token.content, token.id);
@@ -102,11 +106,20 @@ SpecialIds special_ids(const TokenizerSpec& spec) {
           required(spec.pad_token, "pad_token")};
 }
 
-void check_utf8(std::string_view text, const char* name) {
+void check_utf8(std::string_view text, std::string_view name) {
   const size_t at = find_invalid_utf8(text);
   if (at == std::string_view::npos) return;
-  throw ValueError(std::string(name) + " is not UTF-8: byte " + std::to_string(at) +
-                   " breaks it; convert it first");
+  throw ValueError(fmt::format("{} is not UTF-8: byte {} breaks it; convert it first", name, at));
+}
+
+/// How many tokens of texts fit beside the special ones. Throws ValueError if these alone are too many.
+size_t room_of(size_t max_length, size_t special_count, const char* what) {
+  if (max_length == 0) return kNoLimit;
+  if (max_length < special_count) {
+    throw ValueError(fmt::format("max_length is {}, but the special tokens of {} alone are {}", max_length,
+                                 what, special_count));
+  }
+  return max_length - special_count;
 }
 
 }  // namespace
@@ -132,7 +145,7 @@ struct BertTokenizer::Impl {
   /// Appends the ids of one text; it may stop when `ids` holds `limit`.
   void append_ids(std::string_view text, size_t limit, std::vector<int64_t>& ids) const {
     WordEncoder words(model, spec.max_input_chars_per_word, limit, ids);
-    const auto append_token = [&](int32_t id) { ids.push_back(id); };
+    const auto append_token = [&](int32_t id, std::string_view) { ids.push_back(id); };
     const auto append_words = [&](const CharTable& table, std::string_view part) {
       walk_characters(table, part, words);
       words.end_word();
@@ -146,6 +159,36 @@ struct BertTokenizer::Impl {
               [&](std::string_view rest) { append_words(normalized_characters, rest); }, append_token);
         },
         append_token);
+  }
+
+  /// As append_ids() without a limit, with places.
+  PlacedTokens place_tokens(std::string_view text) const {
+    PlacedTokens tokens;
+    const auto place_words = [&](const CharTable& table, std::string_view part, const Origins& origins) {
+      PlacedWordEncoder words(model, spec.max_input_chars_per_word, origins, tokens);
+      walk_characters(table, part, words);
+      words.end_word();
+    };
+    const auto place_token = [&](const Origins& origins) {
+      return [&tokens, &origins](int32_t id, std::string_view part) {
+        tokens.add(id, origins.span(part.data(), part.data() + part.size()));
+      };
+    };
+    const Origins in_text(text);
+    literal_tokens.split(
+        text,
+        [&](std::string_view part) {
+          if (normalized_tokens.empty()) return place_words(characters, part, in_text);
+          PlacedTextWriter writer(in_text);
+          walk_characters(characters, part, writer);
+          const Origins in_normalized(writer.text(), writer.spans());
+          normalized_tokens.split(
+              writer.text(),
+              [&](std::string_view rest) { place_words(normalized_characters, rest, in_normalized); },
+              place_token(in_normalized));
+        },
+        place_token(in_text));
+    return tokens;
   }
 
   TokenizerSpec spec;
@@ -183,13 +226,8 @@ BertTokenizer BertTokenizer::from_directory(const std::filesystem::path& directo
 
 Encoding BertTokenizer::encode(std::string_view text, std::optional<std::string_view> text_pair,
                                size_t max_length) const {
-  const size_t special_count = text_pair ? 3 : 2;
-  if (max_length != 0 && max_length < special_count) {
-    throw ValueError("max_length is " + std::to_string(max_length) + ", but the special tokens of a " +
-                     (text_pair ? "pair" : "text") + " alone are " + std::to_string(special_count));
-  }
+  const size_t room = text_pair ? room_of(max_length, 3, "a pair") : room_of(max_length, 2, "a text");
   check_utf8(text, "text");
-  const size_t room = max_length == 0 ? kNoLimit : max_length - special_count;
 
   Encoding encoding;
   auto& ids = encoding.input_ids;
@@ -216,14 +254,52 @@ Encoding BertTokenizer::encode(std::string_view text, std::optional<std::string_
   return encoding;
 }
 
+TextTokens BertTokenizer::tokenize(std::string_view text) const {
+  check_utf8(text, "text");
+  PlacedTokens placed = impl_->place_tokens(text);
+  TextTokens tokens{.ids = std::move(placed.ids)};
+  // How many characters begin before each byte.
+  std::vector<int64_t> before(text.size() + 1);
+  for (size_t byte = 0; byte < text.size(); ++byte) {
+    before[byte + 1] = before[byte] + ((static_cast<unsigned char>(text[byte]) & 0xC0) != 0x80 ? 1 : 0);
+  }
+  for (const ByteSpan& span : placed.spans)
+    tokens.spans.push_back({.begin = before[span.begin], .end = before[span.end]});
+  return tokens;
+}
+
+WordsEncoding BertTokenizer::encode_words(std::span<const std::string> words, size_t max_length) const {
+  const size_t room = room_of(max_length, 2, "a text");
+  WordsEncoding encoding;
+  auto& ids = encoding.encoding.input_ids;
+  const auto add_special = [&](int32_t id) {
+    ids.push_back(id);
+    encoding.word_ids.push_back(WordsEncoding::kNoWord);
+  };
+  add_special(impl_->special.cls);
+  const size_t limit = room == kNoLimit ? kNoLimit : room + 1;
+  for (size_t word = 0; word < words.size() && ids.size() < limit; ++word) {
+    check_utf8(words[word], fmt::format("word {}", word));
+    impl_->append_ids(words[word], limit, ids);
+    ids.resize(std::min(ids.size(), limit));
+    encoding.word_ids.resize(ids.size(), static_cast<int64_t>(word));
+  }
+  add_special(impl_->special.sep);
+  encoding.encoding.token_type_ids.assign(ids.size(), 0);
+  return encoding;
+}
+
 int64_t BertTokenizer::vocab_size() const { return impl_->vocab_size; }
 
 int64_t BertTokenizer::pad_token_id() const { return impl_->special.pad; }
+int64_t BertTokenizer::cls_token_id() const { return impl_->special.cls; }
+int64_t BertTokenizer::sep_token_id() const { return impl_->special.sep; }
 
 void BertTokenizer::save(const std::filesystem::path& directory) const {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) throw FileError("cannot create directory " + directory.string() + ": " + error.message());
+  if (error)
+    throw FileError(fmt::format("cannot create directory {}: {}", directory.string(), error.message()));
   for (const auto& [name, text] : files()) write_file_atomically(directory / name, text);
 }
 

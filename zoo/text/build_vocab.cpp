@@ -1,5 +1,7 @@
 #include "lockstep/zoo/text/build_vocab.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <utility>
@@ -62,8 +64,7 @@ std::vector<std::string> build_vocab(const std::vector<std::string_view>& texts,
   Counter counter;
   for (size_t i = 0; i < texts.size(); ++i) {
     if (const size_t at = find_invalid_utf8(texts[i]); at != std::string_view::npos) {
-      throw ValueError("text " + std::to_string(i) + " is not UTF-8: byte " + std::to_string(at) +
-                       " breaks it; convert it first");
+      throw ValueError(fmt::format("text {} is not UTF-8: byte {} breaks it; convert it first", i, at));
     }
     walk_characters(table, texts[i], counter);
     counter.end_word();

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "lockstep/zoo/text/char_table.h"
@@ -17,23 +16,38 @@ namespace lockstep::text {
 ///   void space(char32_t)         ends the current word
 ///   void punctuation(char32_t)   ends the current word and is one
 ///   bool full() const            nothing more is wanted
+/// and may have
+///   void made_from(const char* begin, const char* end)  which bytes of `text` the next character is made from
 template <class Sink>
 void walk_characters(const CharTable& table, std::string_view text, Sink& sink) {
+  const auto made_from = [&](const char* begin, const char* end) {
+    if constexpr (requires { sink.made_from(begin, end); }) sink.made_from(begin, end);
+  };
   // Marks since the last starter, with their classes; empty but for scripts newer than the peer's tables.
-  std::vector<std::pair<int, char32_t>> marks;
+  struct Mark {
+    int combining_class;
+    char32_t code;
+  };
+  struct Origin {
+    const char *begin, *end;
+  };
+  std::vector<Mark> marks;
+  std::vector<Origin>
+      origins;  // of the marks, in the text's order: sorting moves characters only, as in the peer
   const auto end_marks = [&] {
     if (marks.empty()) return;
-    std::stable_sort(marks.begin(), marks.end(), [](auto& a, auto& b) { return a.first < b.first; });
-    for (const auto& mark : marks) sink.word_char(mark.second);
-    marks.clear();
-  };
-  const auto word_char_or_mark = [&](char32_t code) {
-    if (const int combining_class = mark_class(code)) {
-      marks.emplace_back(combining_class, code);
-    } else {
-      end_marks();
-      sink.word_char(code);
+    std::stable_sort(marks.begin(), marks.end(),
+                     [](auto& a, auto& b) { return a.combining_class < b.combining_class; });
+    for (size_t i = 0; i < marks.size(); ++i) {
+      made_from(origins[i].begin, origins[i].end);
+      sink.word_char(marks[i].code);
     }
+    marks.clear();
+    origins.clear();
+  };
+  const auto add_mark = [&](int combining_class, char32_t code, const char* begin, const char* end) {
+    marks.push_back({combining_class, code});
+    origins.push_back({begin, end});
   };
 
   const char* at = text.data();
@@ -47,13 +61,15 @@ void walk_characters(const CharTable& table, std::string_view text, Sink& sink) 
       at = ascii;
       continue;
     }
+    const char* const begin = at;
     const CharEntry entry = table[next_code_point(at)];
     if (entry.kind == CharKind::drop) continue;
     if (entry.kind == CharKind::mark) {
-      marks.emplace_back(mark_class(entry.code), entry.code);
+      add_mark(mark_class(entry.code), entry.code, begin, at);
       continue;
     }
     end_marks();
+    made_from(begin, at);
     switch (entry.kind) {
       case CharKind::word:
         sink.word_char(entry.code);
@@ -78,7 +94,15 @@ void walk_characters(const CharTable& table, std::string_view text, Sink& sink) 
         break;
       }
       case CharKind::sequence:
-        for (const char32_t code : table.sequence(entry.code)) word_char_or_mark(code);
+        for (const char32_t code : table.sequence(entry.code)) {
+          if (const int combining_class = mark_class(code)) {
+            add_mark(combining_class, code, begin, at);
+          } else {
+            end_marks();
+            made_from(begin, at);
+            sink.word_char(code);
+          }
+        }
         break;
       case CharKind::drop_starter:
       case CharKind::drop:

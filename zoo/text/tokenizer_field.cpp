@@ -1,5 +1,7 @@
 #include "lockstep/zoo/text/tokenizer_field.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -15,7 +17,7 @@ constexpr int64_t kMaxId = 16'777'215;  // vocab.txt has a line for every id
 }  // namespace
 
 void JsonField::fail(const std::string& what) const {
-  throw FileError(path_.string() + ": " + (name_.empty() ? "the file" : name_) + " " + what);
+  throw FileError(fmt::format("{}: {} {}", path_.string(), name_.empty() ? "the file" : name_, what));
 }
 
 bool JsonField::has(const char* key) const {
@@ -23,12 +25,12 @@ bool JsonField::has(const char* key) const {
 }
 
 JsonField JsonField::operator[](const std::string& key) const {
-  if (!json_.is_object() || !json_.contains(key)) fail("has no \"" + key + "\"");
-  return {path_, json_[key], name_.empty() ? key : name_ + "." + key};
+  if (!json_.is_object() || !json_.contains(key)) fail(fmt::format("has no \"{}\"", key));
+  return {path_, json_[key], name_.empty() ? key : fmt::format("{}.{}", name_, key)};
 }
 
 JsonField JsonField::operator[](size_t index) const {
-  return {path_, json_[index], name_ + "[" + std::to_string(index) + "]"};
+  return {path_, json_[index], fmt::format("{}[{}]", name_, index)};
 }
 
 size_t JsonField::size() const {
@@ -56,24 +58,25 @@ std::optional<bool> JsonField::optional_boolean() const {
 
 int32_t JsonField::id() const {
   if (!json_.is_number_integer() || json_.get<int64_t>() < 0 || json_.get<int64_t>() > kMaxId) {
-    fail("is not a token's id (0 to " + std::to_string(kMaxId) + ")");
+    fail(fmt::format("is not a token's id (0 to {})", kMaxId));
   }
   return json_.get<int32_t>();
 }
 
 void JsonField::expect_type(const char* type, const char* tokenizer) const {
   if (!has("type") || !(*this)["type"].is(type)) {
-    fail(std::string("is not a ") + type + ", which " + tokenizer + " has");
+    fail(fmt::format("is not a {}, which {} has", type, tokenizer));
   }
 }
 
 nlohmann::json parse_json_file(const std::filesystem::path& path) {
   const std::string content = read_file(path);
-  if (find_invalid_utf8(content) != std::string::npos) throw FileError(path.string() + " is not UTF-8");
+  if (find_invalid_utf8(content) != std::string::npos)
+    throw FileError(fmt::format("{} is not UTF-8", path.string()));
   try {
     return nlohmann::json::parse(content);
   } catch (const nlohmann::json::parse_error& error) {
-    throw FileError(path.string() + " is not JSON: " + error.what());
+    throw FileError(fmt::format("{} is not JSON: {}", path.string(), error.what()));
   }
 }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "lockstep/base/error.h"
+
+#include <fmt/format.h>
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/log.h"
@@ -24,12 +26,10 @@ void merge_added_token(TokenizerSpec& spec, const AddedToken& token, const JsonF
   }
   for (const auto& [content, id] : spec.vocab) {
     if (content == token.content && id != token.id) {
-      field.fail("gives " + content + " the id " + std::to_string(token.id) + ", but the vocabulary " +
-                 std::to_string(id));
+      field.fail(fmt::format("gives {} the id {}, but the vocabulary {}", content, token.id, id));
     }
     if (content != token.content && id == token.id) {
-      field.fail("gives " + token.content + " the id " + std::to_string(id) + " of the vocabulary's " +
-                 content);
+      field.fail(fmt::format("gives {} the id {} of the vocabulary's {}", token.content, id, content));
     }
   }
   spec.added_tokens.push_back(token);
@@ -51,7 +51,8 @@ void read_model(const JsonField& model, TokenizerSpec& spec) {
 std::string template_part(const JsonField& part) {
   const bool special = part.has("SpecialToken");
   const JsonField piece = part[special ? "SpecialToken" : "Sequence"];
-  return (special ? "special " : "text ") + piece["id"].string() + " " + dump_json(piece["type_id"].json());
+  return fmt::format("{} {} {}", special ? "special" : "text", piece["id"].string(),
+                     dump_json(piece["type_id"].json()));
 }
 
 void read_post_processor(const JsonField& processor, TokenizerSpec& spec) {
@@ -207,7 +208,7 @@ int32_t token_id(const TokenizerSpec& spec, const std::string& token) {
   for (const auto& added : spec.added_tokens) {
     if (added.content == token) return added.id;
   }
-  throw FileError(spec.source.string() + " has no " + token);
+  throw FileError(fmt::format("{} has no {}", spec.source.string(), token));
 }
 
 Json post_processor_json(const TokenizerSpec& spec) {
@@ -319,7 +320,7 @@ TokenizerSpec read_tokenizer_directory(const std::filesystem::path& directory) {
   const auto config_path = directory / "tokenizer_config.json";
   const bool has_tokenizer = std::filesystem::exists(tokenizer);
   if (!has_tokenizer && !std::filesystem::exists(vocab)) {
-    throw FileError(directory.string() + " has neither tokenizer.json nor vocab.txt");
+    throw FileError(fmt::format("{} has neither tokenizer.json nor vocab.txt", directory.string()));
   }
   TokenizerSpec spec;
   if (has_tokenizer) {
@@ -338,8 +339,8 @@ TokenizerSpec read_tokenizer_directory(const std::filesystem::path& directory) {
         tokenizer_class == "PreTrainedTokenizerFast" || tokenizer_class == "TokenizersBackend";
     const std::string changed = read_config(config, !(has_tokenizer && generic), spec);
     if (has_tokenizer && !changed.empty()) {
-      log::warning(config_path.string() +
-                   " contradicts tokenizer.json and wins, as for transformers: " + changed);
+      log::warning(fmt::format("{} contradicts tokenizer.json and wins, as for transformers: {}",
+                               config_path.string(), changed));
     }
     read_config_added_tokens(config, spec);
     names_added_tokens = config.has("added_tokens_decoder");

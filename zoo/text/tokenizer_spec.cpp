@@ -1,5 +1,7 @@
 #include "lockstep/zoo/text/tokenizer_spec.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
@@ -12,7 +14,7 @@ namespace lockstep::text {
 
 void read_vocab_txt(const std::filesystem::path& path, TokenizerSpec& spec) {
   const std::string content = read_text_file(path);
-  if (content.empty()) throw FileError(path.string() + " is empty; expected one token a line");
+  if (content.empty()) throw FileError(fmt::format("{} is empty; expected one token a line", path.string()));
   std::unordered_map<std::string_view, int32_t> ids;
   std::string_view rest = content;
   for (int32_t id = 0; !rest.empty(); ++id) {
@@ -20,7 +22,7 @@ void read_vocab_txt(const std::filesystem::path& path, TokenizerSpec& spec) {
     const std::string_view line = rest.substr(0, end);
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (find_invalid_utf8(line) != std::string_view::npos) {
-      throw FileError(path.string() + ":" + std::to_string(id + 1) + ": the line is not UTF-8");
+      throw FileError(fmt::format("{}:{}: the line is not UTF-8", path.string(), id + 1));
     }
     ids.insert_or_assign(line.substr(0, trailing_space(line)), id);
   }

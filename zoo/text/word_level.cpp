@@ -1,5 +1,7 @@
 #include "lockstep/zoo/text/word_level.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <unordered_map>
@@ -26,7 +28,7 @@ using StringMap = std::unordered_map<std::string, Value, StringHash, std::equal_
 void check_is_utf8(std::string_view text, const std::string& name) {
   const size_t at = find_invalid_utf8(text);
   if (at == std::string_view::npos) return;
-  throw ValueError(name + " is not UTF-8: byte " + std::to_string(at) + " breaks it; convert it first");
+  throw ValueError(fmt::format("{} is not UTF-8: byte {} breaks it; convert it first", name, at));
 }
 
 void check_options(const TrainWordLevelOptions& options) {
@@ -35,22 +37,23 @@ void check_options(const TrainWordLevelOptions& options) {
     if (token->empty()) throw ValueError("a special token of the tokenizer is empty");
     check_is_utf8(*token, "a special token");
     if (std::find(special.begin(), token, *token) != token) {
-      throw ValueError("the special token " + *token + " is named twice");
+      throw ValueError(fmt::format("the special token {} is named twice", *token));
     }
   }
   if (std::find(special.begin(), special.end(), options.unk_token) == special.end()) {
-    throw ValueError("the unk_token " + options.unk_token + " is none of the special tokens; add it to them");
+    throw ValueError(
+        fmt::format("the unk_token {} is none of the special tokens; add it to them", options.unk_token));
   }
   if (options.vocab_size < special.size()) {
-    throw ValueError("vocab_size is " + std::to_string(options.vocab_size) + ", but there are " +
-                     std::to_string(special.size()) + " special tokens");
+    throw ValueError(
+        fmt::format("vocab_size is {}, but there are {} special tokens", options.vocab_size, special.size()));
   }
 }
 
 StringMap<size_t> count_words(std::span<const std::string> texts) {
   StringMap<size_t> counts;
   for (size_t i = 0; i < texts.size(); ++i) {
-    check_is_utf8(texts[i], "text " + std::to_string(i));
+    check_is_utf8(texts[i], fmt::format("text {}", i));
     for_each_word(texts[i], [&](std::string_view word) {
       const auto found = counts.find(word);
       if (found == counts.end()) {
@@ -145,7 +148,7 @@ WordLevelTokenizer WordLevelTokenizer::from_file(const std::filesystem::path& pa
 std::vector<int64_t> WordLevelTokenizer::encode(std::string_view text) const {
   check_is_utf8(text, "text");
   std::vector<int64_t> ids;
-  const auto append_token = [&](int32_t id) { ids.push_back(id); };
+  const auto append_token = [&](int32_t id, std::string_view) { ids.push_back(id); };
   const auto append_words = [&](std::string_view part) {
     for_each_word(part, [&](std::string_view word) {
       const auto found = impl_->words.find(word);
@@ -187,7 +190,8 @@ void WordLevelTokenizer::save(const std::filesystem::path& path) const {
   std::error_code error;
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
   if (error)
-    throw FileError("cannot create directory " + path.parent_path().string() + ": " + error.message());
+    throw FileError(
+        fmt::format("cannot create directory {}: {}", path.parent_path().string(), error.message()));
   write_file_atomically(path, word_level_json(impl_->spec));
 }
 

@@ -1,5 +1,7 @@
 #include "lockstep/zoo/text/word_level_json.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -43,7 +45,8 @@ WordLevelSpec read_word_level_json(const std::filesystem::path& path) {
                                     [&](const auto& entry) { return entry.first == token; });
     return found == spec.vocab.end() ? -1 : found->second;
   };
-  if (id_of(spec.unk_token) < 0) model["unk_token"].fail("is not in the vocabulary: " + spec.unk_token);
+  if (id_of(spec.unk_token) < 0)
+    model["unk_token"].fail(fmt::format("is not in the vocabulary: {}", spec.unk_token));
 
   for (const char* key : {"truncation", "padding", "normalizer", "post_processor", "decoder"}) {
     if (file.has(key)) file[key].fail("is set, which lockstep's WordLevelTokenizer does not support");
@@ -57,9 +60,9 @@ WordLevelSpec read_word_level_json(const std::filesystem::path& path) {
                                       [&](const auto& entry) { return entry.second == token.id; });
     const int32_t known = id_of(token.content);
     if (known >= 0 ? known != token.id : same_id != spec.vocab.end()) {
-      added[i].fail("gives " + token.content + " the id " + std::to_string(token.id) +
-                    (known >= 0 ? ", but the vocabulary " + std::to_string(known)
-                                : " of the vocabulary's " + same_id->first));
+      added[i].fail(fmt::format("gives {} the id {}{}", token.content, token.id,
+                                known >= 0 ? fmt::format(", but the vocabulary {}", known)
+                                           : fmt::format(" of the vocabulary's {}", same_id->first)));
     }
     spec.added_tokens.push_back(token);
   }

@@ -24,20 +24,38 @@ WordPiece::WordPiece(const Vocab& vocab, int32_t unk_id, const std::string& cont
       continuing_(pieces_after(vocab, continuing_subword_prefix)),
       unk_id_(unk_id) {}
 
-void WordPiece::append_ids(std::string_view word, std::vector<int64_t>& ids) const {
-  const size_t before = ids.size();
+template <class OnPiece>
+bool WordPiece::split(std::string_view word, const OnPiece& on_piece) const {
   const DoubleArray* pieces = &starting_;
-  while (!word.empty()) {
-    const auto match = pieces->longest_prefix(word);
-    if (match.length == 0) {
-      ids.resize(before);
-      ids.push_back(unk_id_);
-      return;
-    }
-    ids.push_back(match.value);
-    word.remove_prefix(match.length);
+  for (size_t end = 0; end < word.size();) {
+    const auto match = pieces->longest_prefix(word.substr(end));
+    if (match.length == 0) return false;
+    end += match.length;
+    on_piece(match.value, end);
     pieces = &continuing_;
   }
+  return true;
+}
+
+void WordPiece::append_ids(std::string_view word, std::vector<int64_t>& ids) const {
+  const size_t before = ids.size();
+  if (split(word, [&](int32_t id, size_t) { ids.push_back(id); })) return;
+  ids.resize(before);
+  ids.push_back(unk_id_);
+}
+
+void WordPiece::append_pieces(std::string_view word, std::vector<int64_t>& ids,
+                              std::vector<size_t>& ends) const {
+  const size_t ids_before = ids.size(), ends_before = ends.size();
+  const bool is_known = split(word, [&](int32_t id, size_t end) {
+    ids.push_back(id);
+    ends.push_back(end);
+  });
+  if (is_known) return;
+  ids.resize(ids_before);
+  ends.resize(ends_before);
+  ids.push_back(unk_id_);
+  ends.push_back(word.size());
 }
 
 }  // namespace lockstep::text

@@ -23,9 +23,16 @@ class WordPiece {
   /// none.
   void append_ids(std::string_view word, std::vector<int64_t>& ids) const;
 
+  /// append_ids() that also appends the offset in `word` at which each piece ends.
+  void append_pieces(std::string_view word, std::vector<int64_t>& ids, std::vector<size_t>& ends) const;
+
   int32_t unk_id() const { return unk_id_; }
 
  private:
+  /// Calls on_piece(id, end) for each; whether all of the word is made of pieces.
+  template <class OnPiece>
+  bool split(std::string_view word, const OnPiece& on_piece) const;
+
   DoubleArray starting_;
   DoubleArray continuing_;
   int32_t unk_id_;

@@ -1,5 +1,7 @@
 #include "lockstep/zoo/text/metrics/squad_scores.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <vector>
@@ -54,8 +56,8 @@ double word_f1(const std::string& prediction, const std::string& answer, SquadVe
 void check_utf8(const char* what, std::string_view bytes) {
   const size_t at = find_invalid_utf8(bytes);
   if (at == std::string_view::npos) return;
-  throw ValueError("score_answer: the " + std::string(what) + " is not UTF-8: byte " + std::to_string(at) +
-                   " breaks it; convert it first");
+  throw ValueError(
+      fmt::format("score_answer: the {} is not UTF-8: byte {} breaks it; convert it first", what, at));
 }
 
 }  // namespace

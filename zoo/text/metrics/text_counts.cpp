@@ -1,5 +1,7 @@
 #include "lockstep/zoo/text/metrics/text_counts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -75,7 +77,7 @@ std::function<Units(std::string_view)> splitter(const std::string& score, const 
   if (tokenize == "intl") return [](std::string_view text) { return words_of(tokenize_intl(text)); };
   if (tokenize == "char") return [](std::string_view text) { return Units(split_characters(text), " "); };
   if (tokenize == "none") return words_of;
-  throw ValueError(score + ": tokenize is \"" + tokenize + "\"; it may be 13a, intl, char or none");
+  throw ValueError(fmt::format("{}: tokenize is \"{}\"; it may be 13a, intl, char or none", score, tokenize));
 }
 
 std::function<void(std::string_view, std::string_view, Counts&)> add_tokenized_words(
@@ -233,8 +235,7 @@ Score chrf_score(const ChrfOptions& options) {
                          ? options.name
                          : "chrf2" + std::string(std::clamp<int64_t>(options.word_order, 0, 2), '+');
   if (options.word_order < 0) {
-    throw ValueError(name + ": word_order is " + std::to_string(options.word_order) +
-                     "; it must be 0 or more");
+    throw ValueError(fmt::format("{}: word_order is {}; it must be 0 or more", name, options.word_order));
   }
   const auto orders = static_cast<size_t>(options.word_order);
   auto add = [orders, lowercase = options.lowercase](std::string_view hypothesis, std::string_view reference,
@@ -256,8 +257,8 @@ void add_pair(const Score& score, std::string_view hypothesis, std::string_view 
   const auto check = [&](const char* what, std::string_view bytes) {
     const size_t at = text::find_invalid_utf8(bytes);
     if (at == std::string_view::npos) return;
-    throw ValueError(score.name + ": the " + what + " is not UTF-8: byte " + std::to_string(at) +
-                     " breaks it; convert it first");
+    throw ValueError(
+        fmt::format("{}: the {} is not UTF-8: byte {} breaks it; convert it first", score.name, what, at));
   };
   check("hypothesis", hypothesis);
   check("reference", reference);
@@ -266,8 +267,9 @@ void add_pair(const Score& score, std::string_view hypothesis, std::string_view 
 
 void check_sizes(const std::string& score, size_t hypotheses, size_t references) {
   if (hypotheses == references) return;
-  throw ValueError(score + ": there are " + std::to_string(hypotheses) + " hypotheses and " +
-                   std::to_string(references) + " references; each hypothesis needs its reference");
+  throw ValueError(
+      fmt::format("{}: there are {} hypotheses and {} references; each hypothesis needs its reference", score,
+                  hypotheses, references));
 }
 
 }  // namespace lockstep::text::text_counts
