@@ -1,6 +1,7 @@
 // Runs our models on tensors from a file, for comparison with transformers:
 //   bert_runner logits|gradients|train|toy MODEL_DIR INPUTS OUTPUTS [--bf16]   (safetensors files)
-//   bert_runner resave FROM_DIR TO_DIR
+//   bert_runner tokens|answers MODEL_DIR INPUTS OUTPUTS         logits, loss and gradients of the other heads
+//   bert_runner resave|resave_tokens|resave_answers FROM_DIR TO_DIR
 // INPUTS: input_ids, token_type_ids, attention_mask (for train with a leading dimension of steps) and labels.
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/mse_loss.h>
@@ -76,6 +77,30 @@ void run_bert(const std::string& mode, const std::string& directory, const Tenso
   add_gradients(*model, outputs);
 }
 
+/// INPUTS: labels [batch, length] with -100 for what does not count.
+void run_tokens(const std::string& directory, const Tensors& inputs, Tensors& outputs) {
+  auto model = models::load_bert<models::BertForTokenClassification>(directory);
+  const at::Tensor logits = model(batch_of(inputs));
+  const at::Tensor loss = at::cross_entropy_loss(logits.flatten(0, 1), inputs.at("labels").flatten());
+  loss.backward();
+  outputs["logits"] = logits.detach();
+  outputs["loss"] = loss.detach();
+  add_gradients(*model, outputs);
+}
+
+/// INPUTS: start_positions and end_positions [batch].
+void run_answers(const std::string& directory, const Tensors& inputs, Tensors& outputs) {
+  auto model = models::load_bert<models::BertForQuestionAnswering>(directory);
+  const at::Tensor logits = model(batch_of(inputs));
+  const at::Tensor loss = (at::cross_entropy_loss(logits.select(2, 0), inputs.at("start_positions")) +
+                           at::cross_entropy_loss(logits.select(2, 1), inputs.at("end_positions"))) /
+                          2;
+  loss.backward();
+  outputs["logits"] = logits.detach();
+  outputs["loss"] = loss.detach();
+  add_gradients(*model, outputs);
+}
+
 void run_toy(const Tensors& inputs, Tensors& outputs) {
   models::ToyModel model;
   const at::NoGradGuard no_grad;
@@ -96,11 +121,23 @@ int main(int argc, char** argv) {
       models::save_bert_classifier(models::load_bert_classifier(argv[2]), argv[3]);
       return 0;
     }
+    if (mode == "resave_tokens" && argc == 4) {
+      models::save_bert(*models::load_bert<models::BertForTokenClassification>(argv[2]), argv[3]);
+      return 0;
+    }
+    if (mode == "resave_answers" && argc == 4) {
+      models::save_bert(*models::load_bert<models::BertForQuestionAnswering>(argv[2]), argv[3]);
+      return 0;
+    }
     if (argc < 5) throw ValueError("usage: bert_runner MODE MODEL_DIR INPUTS OUTPUTS [--bf16]");
     const Tensors inputs = checkpoint::load_safetensors(argv[3]).tensors;
     Tensors outputs;
     if (mode == "toy") {
       run_toy(inputs, outputs);
+    } else if (mode == "tokens") {
+      run_tokens(argv[2], inputs, outputs);
+    } else if (mode == "answers") {
+      run_answers(argv[2], inputs, outputs);
     } else {
       run_bert(mode, argv[2], inputs, argc > 5, outputs);
     }

@@ -43,6 +43,13 @@ class Fields {
     value = object_[field].get<std::string>();
   }
 
+  /// The first of "architectures", or "".
+  std::string architecture() const {
+    if (!present("architectures")) return "";
+    const json& names = object_["architectures"];
+    return names.is_array() && !names.empty() && names[0].is_string() ? names[0].get<std::string>() : "";
+  }
+
   /// id2label, else num_labels names, else nothing.
   std::optional<std::vector<std::string>> labels() const {
     if (present("id2label")) return from_id2label(object_["id2label"]);
@@ -131,6 +138,7 @@ BertConfig BertConfig::from_file(const std::filesystem::path& config_json) {
   if (object.contains("pad_token_id") && object["pad_token_id"].is_null()) config.pad_token_id = -1;
   fields.take("pad_token_id", config.pad_token_id);
   if (auto labels = fields.labels()) config.labels = std::move(*labels);
+  config.architecture = fields.architecture();
   fields.take("problem_type", config.problem_type);
   if (!is_problem_type(config.problem_type)) {
     fields.fail("problem_type",
@@ -191,7 +199,6 @@ std::string BertConfig::to_json() const {
     label2id[labels[id]] = id;
   }
   json object = {
-      {"architectures", {"BertForSequenceClassification"}},
       {"model_type", "bert"},
       {"vocab_size", vocab_size},
       {"hidden_size", hidden_size},
@@ -210,6 +217,7 @@ std::string BertConfig::to_json() const {
       {"id2label", id2label},
       {"label2id", label2id},
   };
+  if (!architecture.empty()) object["architectures"] = json::array({architecture});
   if (!problem_type.empty()) object["problem_type"] = problem_type;
   return dump_json(object, {.indent = 2}) + "\n";
 }

@@ -25,6 +25,8 @@ struct BertConfig {
   double layer_norm_eps = 1e-12;
   int64_t pad_token_id = 0;                                  ///< negative: null in config.json
   std::vector<std::string> labels = {"LABEL_0", "LABEL_1"};  ///< id2label, by id
+  /// The first of "architectures": transformers' name of the model's class; empty: not known.
+  std::string architecture = "BertForSequenceClassification";
   /// As transformers has it: single_label_classification, multi_label_classification or regression; empty: null.
   std::string problem_type{};
 

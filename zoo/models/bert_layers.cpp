@@ -33,6 +33,18 @@ at::Tensor add_table(Module& parent, const char* name, int64_t rows, int64_t wid
   return add_scope(parent, name)->register_parameter("weight", at::empty({rows, width}));
 }
 
+TokenLayout layout_of(const BertBatch& batch, const BertConfig& config, bool with_padding) {
+  const at::Tensor& ids = batch.input_ids;
+  if (!ids.defined() || ids.dim() != 2) throw ValueError("input_ids must be [batch, length]");
+  if (ids.size(1) < 1 || ids.size(1) > config.max_position_embeddings) {
+    throw ValueError(
+        fmt::format("sequences of {} tokens, the model has positions for 1 to {}: lower the "
+                    "maximum sequence length",
+                    ids.size(1), config.max_position_embeddings));
+  }
+  return make_token_layout(batch.attention_mask, ids.sizes(), ids.device(), with_padding);
+}
+
 }  // namespace
 
 WeightAndBias::WeightAndBias(at::IntArrayRef weight_shape, int64_t bias_size)
@@ -102,33 +114,40 @@ at::Tensor BertLayerImpl::forward(const at::Tensor& hidden, const TokenLayout& l
                                 output_norm_->bias, config.layer_norm_eps);
 }
 
-BertModelImpl::BertModelImpl(const BertConfig& config) {
+BertModelImpl::BertModelImpl(const BertConfig& config, bool has_pooler) {
   embeddings_ = register_module("embeddings", std::make_shared<BertEmbeddingsImpl>(config));
   const auto layers = add_scope(*add_scope(*this, "encoder"), "layer");
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     layers_.push_back(layers->register_module(std::to_string(i), std::make_shared<BertLayerImpl>(config)));
   }
-  pooler_ = add_linear(*add_scope(*this, "pooler"), "dense", config.hidden_size, config.hidden_size);
+  if (has_pooler)
+    pooler_ = add_linear(*add_scope(*this, "pooler"), "dense", config.hidden_size, config.hidden_size);
 }
 
 at::Tensor BertModelImpl::forward(const BertBatch& batch, const BertConfig& config) {
-  const at::Tensor& ids = batch.input_ids;
-  if (!ids.defined() || ids.dim() != 2) throw ValueError("input_ids must be [batch, length]");
-  if (ids.size(1) < 1 || ids.size(1) > config.max_position_embeddings) {
-    throw ValueError(
-        fmt::format("sequences of {} tokens, the model has positions for 1 to {}: lower the "
-                    "maximum sequence length",
-                    ids.size(1), config.max_position_embeddings));
-  }
-  const TokenLayout layout = make_token_layout(batch.attention_mask, ids.sizes(), ids.device());
-  at::Tensor x = embeddings_->forward(batch, layout, config);
-  for (const auto& layer : layers_) {
-    const auto run = [&layer = *layer, layout, config, is_last = layer == layers_.back()](
-                         const at::Tensor& hidden) { return layer.forward(hidden, layout, config, is_last); };
-    x = gradient_checkpointing && is_training() ? activation_checkpoint(run, x) : run(x);
-  }
+  const TokenLayout layout = layout_of(batch, config, /*with_padding=*/false);
+  at::Tensor x = run_layers(batch, layout, config, /*first_only=*/true);
   if (layers_.empty()) x = take_rows(x, layout.first);
   return at::tanh(linear(*pooler_, x));
+}
+
+EncodedTokens BertModelImpl::encode(const BertBatch& batch, const BertConfig& config, bool with_padding) {
+  TokenLayout layout = layout_of(batch, config, with_padding);
+  at::Tensor rows = run_layers(batch, layout, config, /*first_only=*/false);
+  return {.rows = std::move(rows), .layout = std::move(layout)};
+}
+
+at::Tensor BertModelImpl::run_layers(const BertBatch& batch, const TokenLayout& layout,
+                                     const BertConfig& config, bool first_only) {
+  at::Tensor x = embeddings_->forward(batch, layout, config);
+  for (const auto& layer : layers_) {
+    const bool is_last = first_only && layer == layers_.back();
+    const auto run = [&layer = *layer, layout, config, is_last](const at::Tensor& hidden) {
+      return layer.forward(hidden, layout, config, is_last);
+    };
+    x = gradient_checkpointing && is_training() ? activation_checkpoint(run, x) : run(x);
+  }
+  return x;
 }
 
 }  // namespace lockstep::models

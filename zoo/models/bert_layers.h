@@ -51,16 +51,26 @@ class BertLayerImpl : public torch::nn::Module {
   std::shared_ptr<WeightAndBias> output_, output_norm_;
 };
 
+/// What the encoder makes of a batch.
+struct EncodedTokens {
+  at::Tensor rows;  ///< [layout.tokens, hidden]
+  TokenLayout layout;
+};
+
 class BertModelImpl : public torch::nn::Module, public GradientCheckpointing {
  public:
-  explicit BertModelImpl(const BertConfig& config);
-  /// The pooled first position, float [batch, hidden].
+  BertModelImpl(const BertConfig& config, bool has_pooler);
+  /// The pooled first position, float [batch, hidden]; of a model with a pooler.
   at::Tensor forward(const BertBatch& batch, const BertConfig& config);
+  /// All positions. `with_padding`: padding too.
+  EncodedTokens encode(const BertBatch& batch, const BertConfig& config, bool with_padding);
 
  private:
+  at::Tensor run_layers(const BertBatch& batch, const TokenLayout& layout, const BertConfig& config,
+                        bool first_only);
   std::shared_ptr<BertEmbeddingsImpl> embeddings_;
   std::vector<std::shared_ptr<BertLayerImpl>> layers_;
-  std::shared_ptr<WeightAndBias> pooler_;
+  std::shared_ptr<WeightAndBias> pooler_;  // null: none
 };
 
 }  // namespace lockstep::models

@@ -31,7 +31,8 @@ struct TakeRowsBackward : torch::autograd::Node {
 
 }  // namespace
 
-TokenLayout make_token_layout(const at::Tensor& attention_mask, at::IntArrayRef sizes, at::Device device) {
+TokenLayout make_token_layout(const at::Tensor& attention_mask, at::IntArrayRef sizes, at::Device device,
+                              bool with_padding) {
   TokenLayout layout;
   layout.batch = sizes[0];
   layout.length = sizes[1];
@@ -69,7 +70,7 @@ TokenLayout make_token_layout(const at::Tensor& attention_mask, at::IntArrayRef 
     if (is_token[position] != 0) row[taken++] = position;
   }
   layout.bias = layout.bias.to(device);
-  if (all_begin_with_a_token) {
+  if (all_begin_with_a_token && !with_padding) {
     layout.tokens = count;
     layout.rows = rows.to(device);
     layout.first = first.to(device);

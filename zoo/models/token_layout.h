@@ -17,8 +17,9 @@ struct TokenLayout {
   at::Tensor bias;     ///< float32 [batch, 1, 1, length], for dot_product_attention(); undefined: no padding
 };
 
-/// `attention_mask`: int64 [batch, length], 1 = token; undefined: no padding.
-TokenLayout make_token_layout(const at::Tensor& attention_mask, at::IntArrayRef sizes, at::Device device);
+/// `attention_mask`: int64 [batch, length], 1 = token; undefined: no padding. `with_padding`: the rows are all positions.
+TokenLayout make_token_layout(const at::Tensor& attention_mask, at::IntArrayRef sizes, at::Device device,
+                              bool with_padding = false);
 
 /// Rows `index` of `x`: [n, width] -> [index.size(0), width]. No index may stand twice. Differentiable.
 at::Tensor take_rows(const at::Tensor& x, const at::Tensor& index);
