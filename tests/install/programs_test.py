@@ -1,6 +1,7 @@
 """Installed programs run where neither the checkout nor its .venv is, with LibTorch and Arrow from another place."""
 
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -46,7 +47,9 @@ class InstalledProgramsTest(InstalledTest):
             "lockstep": ("--help",),
             "bert_by_hand": ("--help",),
             "bert_classify": ("--help",),
+            "bert_ner": ("--help",),
             "bert_nli": ("--help",),
+            "bert_qa": ("--help",),
             "resnet_ddp": ("--help",),
             "translate": ("--help",),
             "toy_ddp": (),
@@ -72,6 +75,14 @@ class InstalledProgramsTest(InstalledTest):
             self.assertEqual(sorted(out.splitlines()), ["rank 0 of 2 sum 3.0 attempt 0", "rank 1 of 2 sum 3.0 attempt 0"])
         with self.subTest("programs that lockstep starts"):
             self.run_well("lockstep", "bench", "all-reduce", "--nproc-per-node", 2, "--sizes", "64")
+
+    def test_env_names_the_libtorch_that_programs_find(self):
+        out = self.run_well("lockstep", "env")
+        self.assertRegex(out, r"(?m)^libtorch headers +2\.13\.\d+$")
+        self.assertRegex(out, rf"(?m)^libtorch at run time +2\.13\.\d+, {re.escape(str(self.torch))}/lib/libtorch_cpu\.so$")
+        result = self.start(self.prefix / "bin/lockstep", "env")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stdout, r"(?m)^libtorch at run time +LibTorch 2\.13 was not found \(.*pip install torch==2\.13")
 
     def test_data_sets_are_made_without_the_checkout(self):
         """By the commands that `lockstep data` prints, with the system's Python."""
@@ -130,7 +141,7 @@ class InstalledProgramsTest(InstalledTest):
         other = other_libtorch(self.work / "other")
         code, error = self.outcome(LD_LIBRARY_PATH=other / "lib")
         self.assertEqual(code, 1)
-        self.assertIn(f"; not used: LibTorch 2.9.0 in {other}/lib", error)
+        self.assertIn(f"; not used: LibTorch 2.9.0 in {other}/lib. To use another LibTorch, build Lockstep with it: ", error)
         self.assertEqual(self.outcome(LD_LIBRARY_PATH=other / "lib", VIRTUAL_ENV=self.venv), self.RUNS)
 
 

@@ -59,6 +59,7 @@ class NliTest(unittest.TestCase):
         result = json.loads(file.read_text())
         self.assertEqual(result["strategy"], strategy)
         self.assertIn(f"{result['accuracy']:.4f}", done.stdout)
+        self.assertIn("precision {precision:.4f}, recall {recall:.4f}, macro F1 {macro_f1:.4f}".format(**result), done.stdout)
         return [int(step) for step, _ in losses], [float(loss) for _, loss in losses], result
 
     def test_the_strategies_do_the_same(self):
@@ -75,6 +76,8 @@ class NliTest(unittest.TestCase):
                     self.assertAlmostEqual(ours, their, delta=1e-3)
                 self.assertAlmostEqual(result["accuracy"] * 45, round(result["accuracy"] * 45), places=6)
                 self.assertAlmostEqual(result["accuracy"], alone["accuracy"], delta=1 / 45 + 1e-9)
+                for score in ("precision", "recall", "macro_f1"):
+                    self.assertAlmostEqual(result[score], alone[score], delta=.05)
                 self.assertEqual(result["parts"], ranks or changes["replicas"])
                 if strategy == "ddp" and ranks == 2:  # 23 and 22 pairs: the mean of the ranks' means counts them alike
                     self.assertAlmostEqual(result["mean_of_ranks"], result["accuracy"], delta=0.03)

@@ -91,7 +91,7 @@ class RecipeResumeTest(unittest.TestCase):
 
     def test_the_page_is_what_the_recipes_say(self):
         page = DOCS.read_text()
-        for recipe in ("bert_classify", "resnet_ddp", "translate"):
+        for recipe in ("bert_classify", "bert_ner", "bert_qa", "resnet_ddp", "translate"):
             self.assertIn(f"## {recipe}\n\n{show_effects(recipe)}", page)
 
     def test_bert_classify(self):
@@ -164,6 +164,89 @@ class RecipeResumeTest(unittest.TestCase):
         self.assertRegex(done.stderr, r'odd\.csv:41: label "7" in column label is unknown; expected one of LABEL_0, LABEL_1, LABEL_2 or a '
                                       r"number from 0 to 2.*A resume cannot add labels")
         self.assertEqual(before, after)
+
+    def other_bert(self, model, name):
+        """The model with another configuration, that configuration alone, and a vocabulary in another order."""
+        other = shutil.copytree(model, self.dir / f"other_{name}")
+        config = json.loads((model / "config.json").read_text())
+        for path in (other / "config.json", self.dir / f"{name}.json"):
+            path.write_text(json.dumps({**config, "layer_norm_eps": 1e-9}))
+        vocabulary = (model / "vocab.txt").read_text().split()
+        (self.dir / f"{name}.txt").write_text("\n".join(vocabulary[:5] + vocabulary[:4:-1]) + "\n")
+        return other, self.dir / f"{name}.json", self.dir / f"{name}.txt"
+
+    BERT_ENTRIES = {"--hidden-dropout": "model_config.hidden_dropout_prob", "--attention-dropout": "model_config.attention_probs_dropout_prob",
+                    "--tokenizer-name": "tokenizer.hash", "--model-name-or-path": "model_config.layer_norm_eps"}
+
+    def test_bert_ner(self):
+        draw = random.Random(5)
+
+        def write(name):
+            rows = [{"tokens": draw.choices(tiny.WORDS, k=5), "ner_tags": [draw.choice(["O", "B-X"]) for _ in range(5)]} for _ in range(30)]
+            rows[0]["ner_tags"] = ["B-X", "O"] * 2 + ["O"]
+            rows = [{**row, "words": row["tokens"][::-1], "tags": row["ner_tags"][::-1]} for row in rows]
+            (self.dir / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+            return self.dir / name
+
+        model = tiny.make_model(self.dir / "ner_model")
+        train, validation = write("ner.jsonl"), write("ner_validation.jsonl")
+        words = {"--model-name-or-path": model, "--train-file": train, "--validation-file": validation, "--max-seq-length": 32}
+        recipe = Recipe(self, "bert_ner", words)
+        other, config, vocabulary = self.other_bert(model, "ner")
+        recipe.refuses({"--text-column-name": "words", "--label-column-name": "tags", "--max-seq-length": 16, "--label-all-tokens": True},
+                       {"--text-column-name": "text_column_name", "--label-column-name": "label_column_name", "--max-seq-length": "max_seq_length",
+                        "--label-all-tokens": "label_all_tokens"})
+        recipe.refuses({"--train-file": write("ner_other.jsonl"), "--validation-file": write("ner_more.jsonl"), "--hidden-dropout": .3,
+                        "--attention-dropout": .3, "--tokenizer-name": vocabulary, "--model-name-or-path": other},
+                       {"--train-file": "train_data.hash", "--validation-file": "validation_data.hash", **self.BERT_ENTRIES})
+        recipe.refuses({"--model-name-or-path": None, "--model-config": config, "--tokenizer-name": model},
+                       {"--model-config": "model_config.layer_norm_eps"})
+        bad = self.dir / "ner_bad.jsonl"
+        bad.write_text(train.read_text().partition("\n")[2] + '{"tokens": 5}\n')
+        recipe.refuses({"--train-file": bad, "--skip-bad-rows": True}, {"--skip-bad-rows": "train_data.rows"})
+        recipe.goes_on({"--test-file": validation, "--do-predict": True, "--pad-to-max-length": True, "--return-entity-level-metrics": True,
+                        "--log-sample-ids": self.dir / "ner_ids.jsonl", "--validation-file": None},
+                       "new", ["--test-file", "--do-predict", "--pad-to-max-length", "--return-entity-level-metrics", "--log-sample-ids"])
+        recipe.goes_on({"--ignore-mismatched-sizes": True}, "kept", ["--ignore-mismatched-sizes"])
+        recipe.check_all_tested()
+        odd = self.dir / "ner_odd.jsonl"
+        odd.write_text(train.read_text().replace("B-X", "B-Y", 1))
+        done, before, after = recipe.resume({"--train-file": odd})
+        self.assertRegex(done.stderr, r'ner_odd\.jsonl:1: label "B-Y" is unknown; expected one of B-X, O.*A resume cannot add labels')
+        self.assertEqual(before, after)
+
+    def test_bert_qa(self):
+        draw = random.Random(6)
+
+        def write(name, count=20, more=()):
+            rows = [{"id": str(row), "question": "who is " + draw.choice(tiny.WORDS), "context": " ".join(draw.choices(tiny.WORDS, k=30)),
+                     "answers": {"text": [], "answer_start": []}} for row in range(count)]
+            for row in rows:
+                row["answers"] = {"text": [row["context"].split()[0]], "answer_start": [0]}
+            (self.dir / name).write_text(json.dumps({"data": [*rows, *more]}))
+            return self.dir / name
+
+        model = tiny.make_model(self.dir / "qa_model")
+        train, validation = write("qa.json"), write("qa_validation.json")
+        words = {"--model-name-or-path": model, "--train-file": train, "--validation-file": validation, "--max-seq-length": 32, "--doc-stride": 8}
+        recipe = Recipe(self, "bert_qa", words)
+        other, config, vocabulary = self.other_bert(model, "qa")
+        recipe.refuses({"--max-seq-length": 24, "--doc-stride": 4, "--no-pad-to-max-length": True, "--version-2-with-negative": True},
+                       {"--max-seq-length": "max_seq_length", "--doc-stride": "doc_stride", "--no-pad-to-max-length": "no_pad_to_max_length",
+                        "--version-2-with-negative": "version_2_with_negative"})
+        recipe.refuses({"--train-file": write("qa_other.json"), "--validation-file": write("qa_more.json"), "--hidden-dropout": .3,
+                        "--attention-dropout": .3, "--tokenizer-name": vocabulary, "--model-name-or-path": other},
+                       {"--train-file": "train_data.hash", "--validation-file": "validation_data.hash", **self.BERT_ENTRIES})
+        recipe.refuses({"--model-name-or-path": None, "--model-config": config, "--tokenizer-name": model},
+                       {"--model-config": "model_config.layer_norm_eps"})
+        recipe.refuses({"--train-file": write("qa_bad.json", 19, [{"id": "bad", "context": "x"}]), "--skip-bad-rows": True},
+                       {"--skip-bad-rows": "train_data.rows"})
+        recipe.goes_on({"--test-file": validation, "--do-predict": True, "--n-best-size": 3, "--max-answer-length": 4,
+                        "--log-sample-ids": self.dir / "qa_ids.jsonl", "--validation-file": None},
+                       "new", ["--test-file", "--do-predict", "--n-best-size", "--max-answer-length", "--log-sample-ids"])
+        self.assertEqual(recipe.rows["--null-score-diff-threshold"][0], "new")  # of version 2 only
+        recipe.tested.add("--null-score-diff-threshold")
+        recipe.check_all_tested()
 
     def test_resnet_ddp(self):
         from PIL import Image
@@ -255,14 +338,50 @@ class RecipeResumeTest(unittest.TestCase):
             recipe.tested.add(flag)
         recipe.check_all_tested()
 
+    def test_a_checkpoint_of_another_recipe_is_refused(self):
+        folder = self.dir / "of_another_recipe"
+        train = tiny.write_csv(self.dir / "another.csv", tiny.make_rows(20, seed=1, labels=(0, 1)))
+        done = tiny.run({"--model-name-or-path": tiny.prepared_model(), "--train-file": train, "--max-steps": 1, "--output-dir": folder})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        (self.dir / "pairs.en").write_text("one two\n" * 9)
+        (self.dir / "pairs.it").write_text("uno due\n" * 9)
+        command = [tiny.BIN / "translate", "--source-file", self.dir / "pairs.en", "--target-file", self.dir / "pairs.it", "--lang-src", "en",
+                   "--lang-tgt", "it", "--output-dir", self.dir / "new", "--resume-from-checkpoint", folder / "checkpoint-1"]
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("checkpoint-1 has no translation.json: it is no model of translate", done.stderr)
+        self.assertFalse((self.dir / "new").exists())
+
+    def test_seeds_that_are_not_given_are_the_checkpoints(self):
+        pairs = [("one two", "uno due"), ("two three", "due tre"), ("three", "tre"), ("four one", "quattro uno")] * 5
+        data = self.dir / "seeds"
+        data.mkdir()
+        for i, language in enumerate(("en", "it")):
+            (data / f"train.{language}").write_text("".join(f"{pair[i]} {number % 7}\n" for number, pair in enumerate(pairs)))
+        words = {"--data-dir": data, "--lang-src": "en", "--lang-tgt": "it", "--d-model": 16, "--num-layers": 1, "--num-heads": 2,
+                 "--d-ff": 24, "--seq-len": 12, "--min-frequency": 1, "--validation-split": .2}  # which --seed chooses
+        recipe = Recipe(self, "translate", words)
+        first = recipe.begin({**words, "--seed": 7})
+        whole = self.dir / "whole"
+        self.assertEqual(recipe.run(whole, {**words, "--seed": 7}).returncode, 0)
+        done, _, after = recipe.resume({}, first)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("seed 7 as the checkpoint's run, since the flag is not given", done.stderr)
+        weights, = (text for path, (_, text) in after.items() if path.name == "model.safetensors" and path.parent.name == "again")
+        self.assertEqual(weights, (whole / "model.safetensors").read_bytes())
+        done, before, after = recipe.resume({"--seed": 42}, first)
+        self.assertIn("seed: 7 in the checkpoint, now 42", done.stderr)
+        self.assertEqual(before, after)
+
     def test_an_unknown_metric_lists_the_known_ones(self):
         train = tiny.write_csv(self.dir / "metric.csv", tiny.make_rows(20, seed=1, labels=(0, 1)))
         done = tiny.run({"--model-name-or-path": tiny.make_model(self.dir / "metric"), "--train-file": train, "--validation-file": train,
                          "--max-steps": 2, "--eval-strategy": "steps", "--eval-steps": 1, "--save-steps": 1, "--output-dir": self.dir / "m",
-                         "--load-best-model-at-end": True, "--metric-for-best-model": "recall"})
+                         "--load-best-model-at-end": True, "--metric-for-best-model": "beauty"})
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("metric_for_best_model is eval_recall, which the evaluation does not give; it gives eval_accuracy, eval_f1, eval_loss",
-                      done.stderr)
+        self.assertIn("metric_for_best_model is eval_beauty, which the evaluation does not give; it gives eval_accuracy, eval_f1, eval_loss, "
+                      "eval_macro_f1, eval_precision, eval_recall", done.stderr)
+        self.assertFalse((self.dir / "m").exists())  # at the start, not after the first evaluation
 
     def test_a_vocabulary_is_the_checkpoints(self):
         """A run from scratch makes it of the training texts; a resume with more of them keeps the numbers of its words."""

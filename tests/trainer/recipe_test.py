@@ -45,7 +45,7 @@ class RecipeTest(unittest.TestCase):
 
     def assert_same_history(self, left, right, tolerance=1e-4, leave_out=()):
         keys = {"loss", "grad_norm", "learning_rate", "epoch", "step", "eval_loss", "eval_accuracy", "eval_f1",
-                "train_loss"} - set(leave_out)
+                "eval_precision", "eval_recall", "eval_macro_f1", "train_loss"} - set(leave_out)
         self.assertEqual(len(left), len(right))
         for a, b in zip(left, right):
             self.assertEqual(set(a), set(b))
@@ -68,9 +68,11 @@ class RecipeTest(unittest.TestCase):
 
         def metrics(prediction):
             guess, truth = prediction.predictions.argmax(-1), prediction.label_ids
-            both = ((guess == 1) & (truth == 1)).sum()
-            return {"accuracy": float((guess == truth).mean()),
-                    "f1": float(2 * both / ((guess == 1).sum() + (truth == 1).sum()))}
+            right = [float(((guess == label) & (truth == label)).sum()) for label in (0, 1)]
+            guessed, true = ([float((labels == label).sum()) for label in (0, 1)] for labels in (guess, truth))
+            f1 = [2 * both / (some + all_) for both, some, all_ in zip(right, guessed, true)]
+            return {"accuracy": float((guess == truth).mean()), "precision": right[1] / guessed[1] if guessed[1] else 0.0,
+                    "recall": right[1] / true[1], "f1": f1[1], "macro_f1": sum(f1) / 2}
 
         arguments = transformers.TrainingArguments(
             output_dir=str(self.dir / "theirs"), per_device_train_batch_size=16, learning_rate=1e-3,
@@ -127,9 +129,9 @@ class RecipeTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertGreaterEqual(len(re.findall(r"^step \d+/57 .*loss ", done.stderr, re.M)), 10)
         self.assertRegex(done.stdout, r"\n57 steps, 3 epochs in 0:\d\d\n"
-                                      r" +loss  accuracy +f1  samples/s\n"
+                                      r" +loss  accuracy +f1 +macro_f1 +precision +recall  samples/s\n"
                                       r"  train  \d\.\d{4} +\d+\.\d\n"
-                                      r"  eval   \d\.\d{4} +\d\.\d{4}  \d\.\d{4} +\d+\.\d\n"
+                                      r"  eval   \d\.\d{4}( +\d\.\d{4}){5} +\d+\.\d\n"
                                       r"model saved in \S+\n$")
 
         done = tiny.run({**flags, "--logging-steps": 500, "--overwrite-output-dir": True})
@@ -238,7 +240,7 @@ class RecipeTest(unittest.TestCase):
             self.assertEqual((a["index"], a["label"]), (b["index"], b["label"]))
             for x, y in zip(a["logits"], b["logits"]):
                 self.assertAlmostEqual(x, y, places=5)
-        for key in ("test_accuracy", "test_f1", "test_loss"):
+        for key in ("test_accuracy", "test_precision", "test_recall", "test_f1", "test_macro_f1", "test_loss"):
             self.assertAlmostEqual(found[0][1][key], found[1][1][key], places=5)
         right = sum(line["label"] == label for line, (_, label) in zip(found[0][0], tiny.make_rows(41, seed=2)))
         self.assertAlmostEqual(found[0][1]["test_accuracy"], right / 41)

@@ -52,7 +52,7 @@ class ResNetDdp(unittest.TestCase):
         self.assertIn("6 steps of 10 samples", text)  # 27 samples: 3 steps an epoch
         for epoch in (1, 2):
             self.assertRegex(text, rf"epoch {epoch}: [0-9.]+ s on rank 0, [0-9.]+ s on rank 1, [0-9]+ images/s")
-        self.assertRegex(text, r"loss +accuracy +samples/s")
+        self.assertRegex(text, r"loss +accuracy +f1 +macro_f1 +precision +recall +samples/s")
         self.assertRegex(text, r"eval +\d+\.\d+ +0\.\d+ +\d+")
         self.assertEqual({path.name for path in output.glob("checkpoint-*")}, {"checkpoint-3", "checkpoint-6"})
         self.assertEqual(len([entry for entry in log_of(output) if "eval_accuracy" in entry]), 2)  # each epoch

@@ -3,14 +3,16 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "lockstep/comm/all_ranks.h"
-#include "lockstep/metrics/classification.h"
+#include "lockstep/trainer/best_metric.h"
 #include "lockstep/trainer/opened_run.h"
 #include "lockstep/zoo/tasks/bert_source.h"
+#include "lockstep/zoo/tasks/class_metrics.h"
 #include "lockstep/zoo/tasks/predictions.h"
 #include "lockstep/zoo/tasks/recipe.h"
 #include "lockstep/zoo/tasks/record_entries.h"
@@ -44,9 +46,13 @@ void add_flags(tasks::RecipeFlags& flags, Arguments& args) {
   args.files.add_flags(flags);
 }
 
-void check(const Arguments& args) {
+tasks::BertSource::Use use_of(const Arguments& args) {
   using Use = tasks::BertSource::Use;
-  args.source.check(args.files.train_file.empty() ? Use::prediction : Use::training);
+  return args.files.train_file.empty() ? Use::prediction : Use::training;
+}
+
+void check(const Arguments& args) {
+  args.source.check(use_of(args));
   args.files.check(args.training);
 }
 
@@ -69,7 +75,7 @@ Model load(const Arguments& args, const tasks::TextTables& tables, const OpenedR
   auto tokenizer = args.source.load_tokenizer(vocabulary);
   auto classifier = run != nullptr && run->checkpoint()
                         ? args.source.make_model(tables.labels.names, tokenizer, vocabulary)
-                        : args.source.load_model(tables.labels, tokenizer, vocabulary);
+                        : args.source.load_model(tables.labels, tokenizer, vocabulary, use_of(args));
   return {std::move(tokenizer), std::move(classifier)};
 }
 
@@ -83,6 +89,10 @@ checkpoint::RunRecord make_record(const tasks::RecipeRun& recipe, const Argument
   tasks::record_model_config(record, config.to_json(),
                              {"architectures", "id2label", "label2id", "problem_type"});
   return record;
+}
+
+std::vector<std::shared_ptr<Metric>> metrics_of(const tasks::TextTables& tables) {
+  return tasks::classification_metrics(static_cast<int64_t>(tables.labels.names.size()));
 }
 
 TrainerOptions<models::BertForSequenceClassification> trainer_options(const Model& model,
@@ -100,7 +110,7 @@ TrainerOptions<models::BertForSequenceClassification> trainer_options(const Mode
   return {.train_dataset = data.train,
           .eval_dataset = data.validation,
           .forward = forward,
-          .metrics = {accuracy(), f1({.average = tables.labels.names.size() == 2 ? "binary" : "macro"})},
+          .metrics = metrics_of(tables),
           .model_files = model_files};
 }
 
@@ -129,6 +139,7 @@ int run(int argc, char** argv) {
   const tasks::TextTables tables = on_all_ranks(world, [&] {
     return args.files.read(resumes ? tasks::labels_of(*run->checkpoint()) : args.source.known_labels());
   });
+  on_all_ranks(world, [&] { check_best_metric(args.training, metrics_of(tables)); });
   const auto write_output_dir = [&] {
     tasks::make_output_dir(*recipe, args.training, tables.train_size(), [&] {
       if (!resumes) write_vocabulary(args, tables);

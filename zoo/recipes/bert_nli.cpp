@@ -231,24 +231,37 @@ Strategy make_strategy(const Options& o, models::BertForSequenceClassification& 
   return strategy;
 }
 
-struct Accuracy {
-  double exact = 0, mean_of_means = 0;
+struct Scores {
+  double accuracy = 0, mean_of_means = 0, precision = 0, recall = 0, macro_f1 = 0;
 };
 
-/// Each pair is on exactly one rank; the exact accuracy adds up what the ranks count. The mean of the ranks'
+/// Each pair is on exactly one rank; the exact scores add up what the ranks count. The mean of the ranks'
 /// accuracies, which many programs print, differs where ranks have different numbers of pairs.
-Accuracy evaluate(const Strategy& strategy, models::BertForSequenceClassification& model,
-                  const Dataset& pairs, const Options& o, const World& world) {
+Scores evaluate(const Strategy& strategy, models::BertForSequenceClassification& model, const Dataset& pairs,
+                const Options& o, const World& world) {
   const at::NoGradGuard no_grad;
   model->eval();
-  const auto metric = accuracy();
+  const auto metrics = tasks::classification_metrics(static_cast<int64_t>(model->config().labels.size()));
   DataLoader loader(pairs, evaluation_indices(pairs.size, world.size(), world.rank()),
                     {.batch_size = o.batch_size / world.size(), .num_workers = 1});
-  for (const Batch& batch : loader) metric->update(strategy.predict(inputs(batch)), batch["labels"]);
+  for (const Batch& batch : loader) {
+    const at::Tensor logits = strategy.predict(inputs(batch));
+    for (const auto& metric : metrics) metric->update(logits, batch["labels"]);
+  }
   model->train();
-  at::Tensor mean = at::scalar_tensor(metric->compute(), at::kDouble);
+  at::Tensor mean = at::scalar_tensor(metrics.front()->compute(), at::kDouble);
   world.all_reduce(mean, {.op = ReduceOp::AVG});
-  return {metric->compute(world), mean.item<double>()};
+  const auto values = compute(metrics, world);
+  const auto value = [&](const char* name) {
+    const auto found = std::find_if(metrics.begin(), metrics.end(),
+                                    [&](const auto& metric) { return metric->name() == name; });
+    return values.at(static_cast<size_t>(found - metrics.begin()));
+  };
+  return {.accuracy = value("accuracy"),
+          .mean_of_means = mean.item<double>(),
+          .precision = value("precision"),
+          .recall = value("recall"),
+          .macro_f1 = value("macro_f1")};
 }
 
 /// Proportional set size, in bytes: pages that processes share count once over all of them.
@@ -272,7 +285,7 @@ DataParallelTimes difference(DataParallelTimes times, const DataParallelTimes& b
 }
 
 void report(const Options& o, const World& world, int64_t steps, Seconds time, double memory,
-            const Accuracy& accuracy, const DataParallelTimes& times) {
+            const Scores& scores, const DataParallelTimes& times) {
   const int parts = o.strategy == "ddp" ? world.size() : o.strategy == "single" ? 1 : o.replicas;
   const double seconds = time.count(), speed = static_cast<double>(std::max<int64_t>(steps - 1, 1)) / seconds;
   const auto share = [&](std::chrono::nanoseconds part) { return 100 * Seconds(part).count() / seconds; };
@@ -280,7 +293,9 @@ void report(const Options& o, const World& world, int64_t steps, Seconds time, d
              "it/s", "samples/s", "PSS MiB", "accuracy", "mean of ranks");
   fmt::print("{:9}{:>6}{:>7}{:>9.1f}s{:>8.2f}{:>11.1f}{:>10.0f}{:>10.4f}{:>15.4f}\n", o.strategy, parts,
              steps, seconds, speed, speed * static_cast<double>(o.batch_size), memory / (1 << 20),
-             accuracy.exact, accuracy.mean_of_means);
+             scores.accuracy, scores.mean_of_means);
+  fmt::print("precision {:.4f}, recall {:.4f}, macro F1 {:.4f}\n", scores.precision, scores.recall,
+             scores.macro_f1);
   const bool replicated = times.forwards > 0;
   if (replicated) {
     fmt::print(
@@ -291,12 +306,13 @@ void report(const Options& o, const World& world, int64_t steps, Seconds time, d
   std::ofstream file(o.result_file);
   file << fmt::format(
       R"({{"strategy": "{}", "parts": {}, "steps": {}, "batch_size": {}, "seconds": {}, "samples_per_second": {}, )"
-      R"("pss_bytes": {:.0f}, "accuracy": {}, "mean_of_ranks": {}, "replicate_percent": {}, "scatter_percent": {}, )"
+      R"("pss_bytes": {:.0f}, "accuracy": {}, "mean_of_ranks": {}, "precision": {}, "recall": {}, "macro_f1": {}, )"
+      R"("replicate_percent": {}, "scatter_percent": {}, )"
       R"("gather_percent": {}, "reduce_percent": {}}})"
       "\n",
       o.strategy, parts, steps, o.batch_size, seconds, speed * static_cast<double>(o.batch_size), memory,
-      accuracy.exact, accuracy.mean_of_means, share(times.replicate), share(times.scatter),
-      share(times.gather), share(times.reduce));
+      scores.accuracy, scores.mean_of_means, scores.precision, scores.recall, scores.macro_f1,
+      share(times.replicate), share(times.scatter), share(times.gather), share(times.reduce));
   if (!file.flush()) throw FileError(fmt::format("cannot write {}", o.result_file.string()));
 }
 
@@ -335,8 +351,8 @@ void train(models::BertForSequenceClassification& model, const Data& data, const
   const Seconds time = std::chrono::steady_clock::now() - start;
   const DataParallelTimes times = difference(strategy.times(), before);
   const double memory = memory_of_job(world);
-  const Accuracy accuracy = evaluate(strategy, model, data.validation, o, world);
-  if (world.rank() == 0) report(o, world, step, time, memory, accuracy, times);
+  const Scores scores = evaluate(strategy, model, data.validation, o, world);
+  if (world.rank() == 0) report(o, world, step, time, memory, scores, times);
 }
 
 int run(int argc, char** argv) {

@@ -18,11 +18,12 @@
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/comm/all_ranks.h"
-#include "lockstep/metrics/classification.h"
 #include "lockstep/parallel/sync_batch_norm.h"
+#include "lockstep/trainer/best_metric.h"
 #include "lockstep/trainer/opened_run.h"
 #include "lockstep/trainer/output/training_log.h"
 #include "lockstep/zoo/models/resnet.h"
+#include "lockstep/zoo/tasks/class_metrics.h"
 #include "lockstep/zoo/tasks/epoch_times.h"
 #include "lockstep/zoo/tasks/model_weights.h"
 #include "lockstep/zoo/tasks/picture_files.h"
@@ -145,8 +146,12 @@ void add_flags(tasks::RecipeFlags& flags, Arguments& args) {
       .with_default();
   flags
       .add_option(
-          "--random-seed", [&](const std::string& text) { training.seed = parse_seed(text); }, "As --seed",
-          OnResume::refuses(RecordKind::seed, ""))
+          "--random-seed",
+          [&](const std::string& text) {
+            training.seed = parse_seed(text);
+            training.not_given.erase("seed");
+          },
+          "As --seed", OnResume::refuses(RecordKind::seed, "Not given: the checkpoint's"))
       .type_name("N")
       .default_text(std::to_string(training.seed));
   flags.add_option("--model-dir", training.output_dir, "As --output-dir", as("--output-dir"))
@@ -410,7 +415,7 @@ TrainerOptions<models::ResNet> trainer_options(const Arguments& args, const Data
       .train_dataset = sets.train,
       .eval_dataset = sets.validation,
       .forward = [](auto& net, const Batch& batch) { return net(batch["image"]); },
-      .metrics = {accuracy()},
+      .metrics = tasks::classification_metrics(data.model.num_classes),
       .callbacks = {tasks::epoch_times(std::move(epoch))},
       // As torch.optim.SGD(model.parameters(), weight_decay=...): biases and normalisations too.
       .parameter_rules = {{.pattern = ".", .weight_decay = args.training.weight_decay}},
@@ -442,6 +447,9 @@ int run(int argc, char** argv) {
   if (beginning.replaces_output) args.training.overwrite_output_dir = true;
   OpenedRun run = open_run(args.training, world);
   Data data = on_all_ranks(world, [&] { return read(args, std::move(beginning), run); });
+  on_all_ranks(world, [&] {
+    check_best_metric(args.training, tasks::classification_metrics(data.model.num_classes));
+  });
   auto record = on_all_ranks(world, [&] { return make_record(*recipe, data, run); });
   check_record(run, record, args.training, world);
   const int64_t train_size = data.pictures.train->size();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
@@ -20,7 +21,7 @@ KnownLabels labels_of(const checkpoint::Checkpoint& checkpoint) {
               path, path)};
 }
 
-void BertSource::add_flags(RecipeFlags& flags) {
+void BertSource::add_flags(RecipeFlags& flags, Head head) {
   using checkpoint::RecordKind;
   flags.begin_group("Model");
   flags
@@ -46,6 +47,7 @@ void BertSource::add_flags(RecipeFlags& flags) {
       .add_option("--attention-dropout", attention_dropout, "Dropout of attention",
                   OnResume::refuses(RecordKind::model, ""))
       .default_text("the model's attention_probs_dropout_prob");
+  if (head == Head::fixed) return;
   flags.add_flag("--ignore-mismatched-sizes", ignore_mismatched_sizes,
                  "Train a new head if the model's head does not fit the labels.",
                  OnResume::keeps("the head is the checkpoint's"));
@@ -73,16 +75,24 @@ void BertSource::check(Use use) const {
   }
 }
 
-KnownLabels BertSource::known_labels() const {
+void BertSource::check_directory() const {
   if (!model_name_or_path.empty()) models::check_model_directory(model_name_or_path);
+}
+
+template <class Model>
+KnownLabels BertSource::known_labels() const {
+  check_directory();
   if (!model_config.empty()) return {};
-  KnownLabels known{.names = models::BertConfig::from_file(model_name_or_path / "config.json").labels,
+  const auto config = models::BertConfig::from_file(model_name_or_path / "config.json");
+  const bool is_other =
+      !config.architecture.empty() && config.architecture != Model::Impl::kParts.architecture;
+  KnownLabels known{.names = config.labels,
                     .may_replace_head = ignore_mismatched_sizes,
                     .advice = fmt::format(", for which the head in {} was trained; "
                                           "--ignore-mismatched-sizes makes a new head",
                                           model_name_or_path.string())};
   const auto file = model_name_or_path / "model.safetensors";
-  if (!std::filesystem::exists(file)) return known;  // load_model() says what is missing
+  if (is_other || !std::filesystem::exists(file)) return known;  // load_model() says what is missing
   const checkpoint::SafetensorsReader reader(file);
   known.has_classifier = std::any_of(reader.entries().begin(), reader.entries().end(),
                                      [](const auto& entry) { return entry.name == "classifier.weight"; });
@@ -100,13 +110,16 @@ text::BertTokenizer BertSource::load_tokenizer(const std::filesystem::path& voca
                                              : text::BertTokenizer::from_file(path);
 }
 
+template <class Model>
 models::BertConfig BertSource::new_config(const std::vector<std::string>& labels,
                                           const text::BertTokenizer& tokenizer) const {
   auto config =
       model_config == "small" ? models::BertConfig::small() : models::BertConfig::from_file(model_config);
   if (model_config == "small") config.vocab_size = tokenizer.vocab_size();
-  config.labels = labels;
-  if (!config.is_single_label(/*has_head=*/false)) {
+  if (!labels.empty()) config.labels = labels;
+  if (!std::is_same_v<Model, models::BertForSequenceClassification>) {
+    config.problem_type.clear();
+  } else if (!config.is_single_label(/*has_head=*/false)) {
     throw ValueError(fmt::format(
         "{}: problem_type is \"{}\"; this program trains single_label_classification: change it or take it out",
         model_config, config.problem_type));
@@ -114,37 +127,59 @@ models::BertConfig BertSource::new_config(const std::vector<std::string>& labels
   return config;
 }
 
-void BertSource::finish(models::BertForSequenceClassification& model, const text::BertTokenizer& tokenizer,
+void BertSource::finish(models::BertWithHeadImpl& model, const text::BertTokenizer& tokenizer,
                         const std::filesystem::path& vocabulary) const {
-  const auto& config = model->config();
+  const auto& config = model.config();
   models::check_vocab_fits(config, tokenizer.vocab_size(), tokenizer_path(vocabulary));
-  model->set_dropout(hidden_dropout < 0 ? config.hidden_dropout_prob : hidden_dropout,
-                     attention_dropout < 0 ? config.attention_probs_dropout_prob : attention_dropout);
+  model.set_dropout(hidden_dropout < 0 ? config.hidden_dropout_prob : hidden_dropout,
+                    attention_dropout < 0 ? config.attention_probs_dropout_prob : attention_dropout);
 }
 
-models::BertForSequenceClassification BertSource::load_model(const ChosenLabels& labels,
-                                                             const text::BertTokenizer& tokenizer,
-                                                             const std::filesystem::path& vocabulary) const {
+template <class Model>
+Model BertSource::load_model(const ChosenLabels& labels, const text::BertTokenizer& tokenizer,
+                             const std::filesystem::path& vocabulary, Use use) const {
   auto model = model_config.empty()
-                   ? models::load_bert_classifier(
-                         model_name_or_path, labels.names,
-                         {.ignore_mismatched_sizes = ignore_mismatched_sizes, .new_head = labels.new_head})
-                   : models::BertForSequenceClassification(new_config(labels.names, tokenizer));
-  finish(model, tokenizer, vocabulary);
+                   ? models::load_bert<Model>(model_name_or_path, labels.names,
+                                              {.ignore_mismatched_sizes = ignore_mismatched_sizes,
+                                               .new_head = labels.new_head,
+                                               .needs_head = use == Use::prediction})
+                   : Model(new_config<Model>(labels.names, tokenizer));
+  finish(*model, tokenizer, vocabulary);
   return model;
 }
 
-models::BertForSequenceClassification BertSource::make_model(const std::vector<std::string>& labels,
-                                                             const text::BertTokenizer& tokenizer,
-                                                             const std::filesystem::path& vocabulary) const {
+template <class Model>
+Model BertSource::make_model(const std::vector<std::string>& labels, const text::BertTokenizer& tokenizer,
+                             const std::filesystem::path& vocabulary) const {
   auto config = model_config.empty()
-                    ? models::load_bert_config(model_name_or_path, labels,
-                                               {.ignore_mismatched_sizes = ignore_mismatched_sizes})
-                    : new_config(labels, tokenizer);
-  models::BertForSequenceClassification model(std::move(config),
-                                              models::BertForSequenceClassificationImpl::Uninitialized{});
-  finish(model, tokenizer, vocabulary);
+                    ? models::load_bert_config<Model>(model_name_or_path, labels,
+                                                      {.ignore_mismatched_sizes = ignore_mismatched_sizes})
+                    : new_config<Model>(labels, tokenizer);
+  Model model(std::move(config), typename Model::Impl::Uninitialized{});
+  finish(*model, tokenizer, vocabulary);
   return model;
 }
+
+template KnownLabels BertSource::known_labels<models::BertForSequenceClassification>() const;
+template KnownLabels BertSource::known_labels<models::BertForTokenClassification>() const;
+template models::BertForSequenceClassification BertSource::load_model(const ChosenLabels&,
+                                                                      const text::BertTokenizer&,
+                                                                      const std::filesystem::path&,
+                                                                      Use) const;
+template models::BertForTokenClassification BertSource::load_model(const ChosenLabels&,
+                                                                   const text::BertTokenizer&,
+                                                                   const std::filesystem::path&, Use) const;
+template models::BertForQuestionAnswering BertSource::load_model(const ChosenLabels&,
+                                                                 const text::BertTokenizer&,
+                                                                 const std::filesystem::path&, Use) const;
+template models::BertForSequenceClassification BertSource::make_model(const std::vector<std::string>&,
+                                                                      const text::BertTokenizer&,
+                                                                      const std::filesystem::path&) const;
+template models::BertForTokenClassification BertSource::make_model(const std::vector<std::string>&,
+                                                                   const text::BertTokenizer&,
+                                                                   const std::filesystem::path&) const;
+template models::BertForQuestionAnswering BertSource::make_model(const std::vector<std::string>&,
+                                                                 const text::BertTokenizer&,
+                                                                 const std::filesystem::path&) const;
 
 }  // namespace lockstep::tasks

@@ -1,4 +1,4 @@
-// Where a BERT classifier comes from: its flags, its vocabulary, its weights.
+// Where a BERT comes from: its flags, its vocabulary, its weights.
 #pragma once
 
 #include <filesystem>
@@ -26,34 +26,42 @@ struct BertSource {
   bool ignore_mismatched_sizes =
       false;  ///< a head that does not fit the labels is made anew; otherwise an error
 
-  /// Adds the flags, which write into the members above.
-  void add_flags(RecipeFlags& flags);
+  /// Whether the head has an output for each label of the data.
+  enum class Head { labels, fixed };
+  /// Adds the flags, which write into the members above; --ignore-mismatched-sizes for a head of labels.
+  void add_flags(RecipeFlags& flags, Head head = Head::labels);
   /// What the model is for.
   enum class Use { training, prediction };
   /// Throws ValueError for flags that do not fit together.
   void check(Use use) const;
 
-  /// The labels of the model, and whether they may be replaced. Throws FileError.
+  /// Throws FileError if --model-name-or-path is no directory.
+  void check_directory() const;
+  /// The labels of the model, and whether they may be replaced. `Model`: a classifier of texts or of tokens; a head of another
+  /// class is none. Throws FileError.
+  template <class Model = models::BertForSequenceClassification>
   KnownLabels known_labels() const;
   /// From --tokenizer-name or the model's directory; where neither is given, `vocabulary`. Throws FileError.
   text::BertTokenizer load_tokenizer(const std::filesystem::path& vocabulary) const;
   /// Whether neither --model-name-or-path nor --tokenizer-name is given, so that a vocabulary must be made.
   bool needs_vocabulary() const { return model_name_or_path.empty() && tokenizer_name.empty(); }
-  /// New weights come from torch's default generator. Throws FileError and ValueError.
-  models::BertForSequenceClassification load_model(const ChosenLabels& labels,
-                                                   const text::BertTokenizer& tokenizer,
-                                                   const std::filesystem::path& vocabulary) const;
+  /// New weights come from torch's default generator. `labels`: none for question answering. Throws FileError and ValueError.
+  /// A model for prediction must have a trained head.
+  template <class Model = models::BertForSequenceClassification>
+  Model load_model(const ChosenLabels& labels, const text::BertTokenizer& tokenizer,
+                   const std::filesystem::path& vocabulary, Use use = Use::training) const;
   /// A model as load_model() makes it, whose weights come from a checkpoint: those here hold arbitrary values. Throws FileError
   /// and ValueError.
-  models::BertForSequenceClassification make_model(const std::vector<std::string>& labels,
-                                                   const text::BertTokenizer& tokenizer,
-                                                   const std::filesystem::path& vocabulary) const;
+  template <class Model = models::BertForSequenceClassification>
+  Model make_model(const std::vector<std::string>& labels, const text::BertTokenizer& tokenizer,
+                   const std::filesystem::path& vocabulary) const;
 
  private:
   std::filesystem::path tokenizer_path(const std::filesystem::path& vocabulary) const;
+  template <class Model>
   models::BertConfig new_config(const std::vector<std::string>& labels,
                                 const text::BertTokenizer& tokenizer) const;
-  void finish(models::BertForSequenceClassification& model, const text::BertTokenizer& tokenizer,
+  void finish(models::BertWithHeadImpl& model, const text::BertTokenizer& tokenizer,
               const std::filesystem::path& vocabulary) const;
 };
 

@@ -39,14 +39,6 @@ std::optional<int64_t> whole_number(std::string_view text) {
   return value;
 }
 
-/// Whether nobody has named the labels: LABEL_0, LABEL_1, ...
-bool has_default_names(const std::vector<std::string>& labels) {
-  for (size_t id = 0; id < labels.size(); ++id) {
-    if (labels[id] != fmt::format("LABEL_{}", id)) return false;
-  }
-  return true;
-}
-
 // The numbers of a model's labels in data that has numbers: the names where they are such, the places of Hugging
 // Face's default names; nothing for other names.
 std::optional<std::set<int64_t>> numbers_of(const std::vector<std::string>& labels) {
@@ -116,6 +108,13 @@ Batch named(const text::PaddedBatch& padded) {
 }
 
 }  // namespace
+
+bool has_default_names(const std::vector<std::string>& labels) {
+  for (size_t id = 0; id < labels.size(); ++id) {
+    if (labels[id] != fmt::format("LABEL_{}", id)) return false;
+  }
+  return true;
+}
 
 std::vector<std::string> infer_labels(const tables::TextTable& table, const std::string& column) {
   if (auto names = table.class_names(column); names.size() > 1) return names;

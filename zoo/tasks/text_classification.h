@@ -24,6 +24,9 @@ std::vector<std::string> infer_labels(const tables::TextTable& table, const std:
 /// letter by letter, or as whole numbers, of which LABEL_0, LABEL_1, ... stand for 0, 1, ...
 bool are_same_labels(const std::vector<std::string>& values, const std::vector<std::string>& known);
 
+/// Whether nobody has named the labels: they are LABEL_0, LABEL_1, ...
+bool has_default_names(const std::vector<std::string>& labels);
+
 /// The labels of a model that a run begins with.
 struct KnownLabels {
   std::vector<std::string> names{};  ///< by id; empty for a new model
