@@ -169,11 +169,11 @@ class RecipeResumeTest(unittest.TestCase):
         """The model with another configuration, that configuration alone, and a vocabulary in another order."""
         other = shutil.copytree(model, self.dir / f"other_{name}")
         config = json.loads((model / "config.json").read_text())
-        for path in (other / "config.json", self.dir / f"{name}.json"):
+        for path in (other / "config.json", self.dir / f"{name}_config.json"):
             path.write_text(json.dumps({**config, "layer_norm_eps": 1e-9}))
         vocabulary = (model / "vocab.txt").read_text().split()
-        (self.dir / f"{name}.txt").write_text("\n".join(vocabulary[:5] + vocabulary[:4:-1]) + "\n")
-        return other, self.dir / f"{name}.json", self.dir / f"{name}.txt"
+        (self.dir / f"{name}_vocab.txt").write_text("\n".join(vocabulary[:5] + vocabulary[:4:-1]) + "\n")
+        return other, self.dir / f"{name}_config.json", self.dir / f"{name}_vocab.txt"
 
     BERT_ENTRIES = {"--hidden-dropout": "model_config.hidden_dropout_prob", "--attention-dropout": "model_config.attention_probs_dropout_prob",
                     "--tokenizer-name": "tokenizer.hash", "--model-name-or-path": "model_config.layer_norm_eps"}
