@@ -11,12 +11,16 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/job/child_process.h"
 
 namespace lockstep::job {
@@ -59,29 +63,6 @@ bool read_all(int fd, void* to, size_t size, double deadline) {
     size -= static_cast<size_t>(got);
   }
   return true;
-}
-
-struct Interface {
-  std::string name;
-  Address address;
-};
-
-/// The addresses of all interfaces.
-std::vector<Interface> interfaces() {
-  std::vector<Interface> found;
-  ifaddrs* raw = nullptr;
-  if (::getifaddrs(&raw) != 0) return found;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(raw, ::freeifaddrs);
-  for (const ifaddrs* entry = raw; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    Address address;
-    address.size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    std::memcpy(&address.storage, entry->ifa_addr, address.size);
-    found.push_back({entry->ifa_name, address});
-  }
-  return found;
 }
 
 template <typename Get>
@@ -195,10 +176,41 @@ Address source_address(const Address& address) {
 Address local_address(int fd) { return address_by(::getsockname, fd); }
 Address peer_address(int fd) { return address_by(::getpeername, fd); }
 
+std::vector<Interface> interfaces() {
+  std::vector<Interface> found;
+  ifaddrs* raw = nullptr;
+  if (::getifaddrs(&raw) != 0) return found;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(raw, ::freeifaddrs);
+  for (const ifaddrs* entry = raw; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    Address address;
+    address.size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&address.storage, entry->ifa_addr, address.size);
+    found.push_back({entry->ifa_name, address});
+  }
+  return found;
+}
+
 std::vector<std::string> local_addresses() {
   std::vector<std::string> hosts;
   for (const Interface& interface : interfaces()) hosts.push_back(interface.address.host());
   return hosts;
+}
+
+std::string boot_id() {
+  try {
+    const std::string text = read_file("/proc/sys/kernel/random/boot_id");
+    return text.substr(0, text.find('\n'));
+  } catch (const FileError&) {
+    return "-";
+  }
+}
+
+std::string network_id() {
+  std::error_code none;
+  return fmt::format("{}/{}", boot_id(), std::filesystem::read_symlink("/proc/self/ns/net", none).string());
 }
 
 bool is_local(const Address& address) { return !interface_of(address).empty(); }

@@ -49,8 +49,21 @@ Address source_address(const Address& address);
 Address local_address(int fd);
 Address peer_address(int fd);
 
+struct Interface {
+  std::string name;
+  Address address;
+};
+
+/// The addresses of all interfaces of this machine.
+std::vector<Interface> interfaces();
+
 /// All addresses of this machine, as numbers.
 std::vector<std::string> local_addresses();
+
+/// Names this start of the kernel. Containers of a machine have the same one.
+std::string boot_id();
+/// Names the network that this process sees: those with the same one reach each other by 127.0.0.1.
+std::string network_id();
 
 /// Whether `address` belongs to an interface of this machine.
 bool is_local(const Address& address);

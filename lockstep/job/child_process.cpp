@@ -81,12 +81,12 @@ StartedProcess start_process(const ProcessSpec& spec, const sigset_t& mask) {
   const std::vector<char*> argv = pointers(spec.argv);
   const std::vector<char*> environment = pointers(spec.environment);
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return {-1, errno};
+  if (::pipe2(ends, O_CLOEXEC) != 0) return {-1, errno, false};
   UniqueFd status_read(ends[0]), status_write(ends[1]);
 
   const pid_t parent = ::getpid();
   const pid_t pid = fork_into(spec.cgroup_fd);
-  if (pid < 0) return {-1, errno};
+  if (pid < 0) return {-1, errno, false};
   if (pid == 0) {
     // In a process with threads only calls that are safe in a signal handler are allowed from here on.
     die_with_parent(parent);

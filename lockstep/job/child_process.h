@@ -30,7 +30,8 @@ struct ProcessSpec {
 
 struct StartedProcess {
   pid_t pid = -1;
-  int error = 0;  ///< errno of the step that failed; then no process is left
+  int error = 0;           ///< errno of the step that failed; then no process is left
+  bool could_fork = true;  ///< false: there was no process at all
 };
 
 /// Starts `spec`. It is killed when the calling thread ends. Signal mask, SIGPIPE and SIGXFSZ are set to

@@ -14,6 +14,8 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/address.h"
+#include "lockstep/job/interface_choice.h"
 #include "lockstep/job/meeting_point.h"
 #include "lockstep/timeline/parts_folder.h"
 
@@ -93,6 +95,7 @@ void read(LaunchEnvironment& launch, const Names& names) {
   }
   check(names.rank, launch.rank, launch.world_size);
   if (names.local_size == kSlurm.local_size) {
+    launch.knows_group_rank = env::get(env::kSlurmNodeId).has_value();
     launch.group_rank = number(env::kSlurmNodeId, 0);
     const auto per_node = env::get(names.local_size);
     launch.local_world_size = per_node ? tasks_on_node(*per_node, launch.group_rank) : launch.world_size;
@@ -131,6 +134,12 @@ class Entries {
   void set(std::string_view name, const std::string& value) {
     remove(name);
     entries_.push_back(fmt::format("{}={}", name, value));
+  }
+  std::string value_of(std::string_view name) const {
+    for (const std::string& entry : entries_) {
+      if (names(entry, name)) return entry.substr(name.size() + 1);
+    }
+    return {};
   }
   void set(std::string_view name, int value) { set(name, std::to_string(value)); }
   void set_default(std::string_view name, const std::string& value) {
@@ -188,6 +197,7 @@ LaunchEnvironment LaunchEnvironment::from_env() {
     // With lockrun --virtual-local-rank every LOCAL_RANK is 0.
     if (const auto local = env::get_int(kVirtualLocalRank)) launch.local_rank = static_cast<int>(*local);
     launch.local_addr = env::get(kLocalAddr).value_or("");
+    launch.knows_group_rank = env::get(kGroupRank).has_value();
     launch.group_rank = number(kGroupRank, 0);
     launch.accept_segment(env::get_int(env::kSegmentFd), env::get(env::kSegmentOwner));
     launch.agent_store = env::get_bool(kAgentStore).value_or(false);
@@ -202,7 +212,6 @@ LaunchEnvironment LaunchEnvironment::from_env() {
   }
   if (env::get(kOpenMpi.rank)) {
     read(launch, kOpenMpi);
-    launch.group_rank = launch.rank / launch.local_world_size;
     meet_at(launch, open_mpi_meeting_point());
   } else if (env::get(kSlurm.size) && env::get(kSlurm.rank)) {
     // SLURM_PROCID alone also stands in a batch script that srun did not start: that is a job of one.
@@ -210,7 +219,6 @@ LaunchEnvironment LaunchEnvironment::from_env() {
     meet_at(launch, slurm_meeting_point());
   } else if (env::get(kPmi.rank)) {
     read(launch, kPmi);
-    launch.group_rank = launch.rank / launch.local_world_size;
   }
   if (!launch.alone) launch.job_key = name_of_job();
   return launch;
@@ -258,6 +266,14 @@ std::vector<std::string> LaunchEnvironment::to_env(const std::vector<std::string
   if (!interface.empty()) {
     for (const char* name : {env::kGlooInterface, "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}) {
       entries.set_default(name, interface);
+    }
+    // Gloo in Python knows names of interfaces only.
+    if (const std::string rule = entries.value_of(env::kGlooInterface); !is_plain_interface_list(rule)) {
+      std::vector<std::string> names;
+      if (!interface.empty()) names.push_back(interface);
+      for (const Interface& one : interfaces()) names.push_back(one.name);
+      const auto allowed = allowed_interfaces(rule, names);
+      if (!allowed.empty()) entries.set(env::kGlooInterface, allowed.front());
     }
   }
   entries.set_or_remove(env::kTerminal, terminal);

@@ -42,7 +42,8 @@ struct LaunchEnvironment {
   // Only from_env() sets these.
   /// Names this job on this node, the same for its ranks and no others: where ranks without a store meet.
   std::string job_key{};
-  bool alone = true;  ///< no launcher: a job of one
+  bool alone = true;              ///< no launcher: a job of one
+  bool knows_group_rank = false;  ///< the launcher has told it; otherwise it is 0 until the ranks agree
 
   /// Reads what lockrun and torchrun set, else what Open MPI's mpirun (OMPI_COMM_WORLD_*), SLURM's srun
   /// (SLURM_PROCID and others of a job step) or MPICH's and Intel's mpirun (PMI_*, MPI_LOCAL*) set. Throws

@@ -5,7 +5,10 @@ import socket
 import subprocess
 import unittest
 
+from namespaces import in_namespaces
+
 CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "ending_cases")
+MACHINE_CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "machine_cases")
 
 
 def run_ranks(case, machines, **variables):
@@ -54,6 +57,51 @@ class MachinesTest(unittest.TestCase):
 
     def test_different_calls_are_quoted_on_all_machines(self):
         self.check(run_ranks("DifferentCalls", [2, 2]), None, "MismatchError")
+
+    def test_another_engine_is_refused(self):
+        for output, code in run_ranks("TenOperationsThenExit", [1, 1], LOCKSTEP_UPLINK="mpi"):
+            self.assertIn("LOCKSTEP_UPLINK=mpi: choose ucx or gloo, or leave it out", output)
+            self.assertNotEqual(code, 0)
+
+    def test_ucx_names_the_dead_or_every_rank_says_why_there_is_none(self):
+        results = run_ranks("TheOthersNameTheDead", [2, 2], TEST_DEAD="2", LOCKSTEP_UPLINK="ucx")
+        if "cannot use UCX" not in results[0][0]:
+            return self.check(results, 2, "PeerLostError of rank 2:")
+        for output, code in results:
+            self.assertIn("LOCKSTEP_UPLINK=ucx, but machine 0 cannot use UCX: ", output)
+            self.assertNotEqual(code, 0)
+
+
+def run_in_containers(*containers):
+    """What ranks of Open MPI print that see no processes of other containers. containers: how many ranks each has."""
+    within = in_namespaces("-p", "-m", "--fork", "--mount-proc", "--kill-child")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCKSTEP_BACKEND": "gloo",
+                   "OMPI_COMM_WORLD_SIZE": str(sum(containers))}
+    processes, first = [], 0
+    for count in containers:
+        ranks = "".join(f"OMPI_COMM_WORLD_RANK={first + i} OMPI_COMM_WORLD_LOCAL_RANK={i} OMPI_COMM_WORLD_LOCAL_SIZE={count} "
+                        f"{MACHINE_CASES} & " for i in range(count))
+        processes.append(subprocess.Popen([*within, "sh", "-c", ranks + "wait"], env=environment, text=True,
+                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+        first += count
+    try:
+        return [process.communicate(timeout=60)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+class UnequalMachinesTest(unittest.TestCase):
+    def test_mpirun_tells_no_machine_so_the_ranks_find_out(self):
+        first, second = run_in_containers(1, 2)
+        self.assertIn("rank 0: machine 0 of 2", first)
+        for rank in 1, 2:
+            self.assertIn(f"rank {rank}: machine 1 of 2", second)
+        self.assertNotIn("FAILED", first + second)
 
 
 if __name__ == "__main__":

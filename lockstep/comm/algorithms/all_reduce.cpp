@@ -110,11 +110,14 @@ class AllReduce {
   }
 
   /// A tree inside each node to its first rank, one over those, and back.
-  void hierarchical(int ranks_per_node) {
+  void hierarchical(const std::vector<int>& nodes) {
     std::vector<int> node, leaders;
-    const int leader = rank_ / ranks_per_node * ranks_per_node;
-    for (int r = leader; r < std::min(leader + ranks_per_node, size_); ++r) node.push_back(r);
-    for (int r = 0; r < size_; r += ranks_per_node) leaders.push_back(r);
+    for (int r = 0; r < size_; ++r) {
+      const int its = nodes[static_cast<size_t>(r)];
+      if (std::find(nodes.begin(), nodes.begin() + r, its) == nodes.begin() + r) leaders.push_back(r);
+      if (its == nodes[static_cast<size_t>(rank_)]) node.push_back(r);
+    }
+    const int leader = node.front();
     const auto scratch = make_scratch(piece());
     for_each_piece([&](Part part) {
       gather_up(node, part, scratch.get());
@@ -255,7 +258,7 @@ class AllReduce {
 }  // namespace
 
 void all_reduce(Transport& transport, AllReduceAlgorithm algorithm, void* data, size_t count, DType dtype,
-                ReduceOp reduction, int ranks_per_node) {
+                ReduceOp reduction, const std::vector<int>& nodes) {
   AllReduce run(transport, data, count, dtype, reduction);
   switch (algorithm) {
     case AllReduceAlgorithm::REDUCE_BROADCAST:
@@ -269,7 +272,7 @@ void all_reduce(Transport& transport, AllReduceAlgorithm algorithm, void* data, 
     case AllReduceAlgorithm::HALVING_DOUBLING:
       return run.halving_doubling();
     case AllReduceAlgorithm::HIERARCHICAL:
-      return run.hierarchical(ranks_per_node);
+      return run.hierarchical(nodes);
     case AllReduceAlgorithm::AUTO:
     case AllReduceAlgorithm::DIRECT:
       break;

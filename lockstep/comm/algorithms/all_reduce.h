@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "lockstep/comm/types.h"
 #include "lockstep/shm/reduce/reduce.h"
@@ -25,9 +26,10 @@ class Transport {
 /// REDUCE_BROADCAST, ALL_TO_ALL and TREE add in the order of shm::reduce and give its bits; HIERARCHICAL does
 /// where nodes hold aligned blocks of a power of two of ranks; RING and HALVING_DOUBLING give the same bits
 /// whenever they are repeated. All but the first two round after every addition: convert half-precision
-/// numbers to fp32 first. algorithm: neither AUTO nor DIRECT. ranks_per_node: of HIERARCHICAL.
+/// numbers to fp32 first. algorithm: neither AUTO nor DIRECT. nodes: the node of each rank, of HIERARCHICAL, the same list
+/// on all ranks.
 void all_reduce(Transport& transport, AllReduceAlgorithm algorithm, void* data, size_t count,
-                shm::DType dtype, ReduceOp reduction, int ranks_per_node);
+                shm::DType dtype, ReduceOp reduction, const std::vector<int>& nodes);
 
 /// What is sent at a time where an algorithm can work in pieces.
 inline constexpr size_t kPieceBytes = 256 * 1024;

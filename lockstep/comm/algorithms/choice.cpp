@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/env.h"
-#include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::algorithms {
@@ -52,11 +51,13 @@ AllReduceAlgorithm of_environment() {
   return algorithm_named(env::get("LOCKSTEP_ALL_REDUCE_ALGORITHM").value_or("auto"));
 }
 
-int ranks_per_node(int ranks) {
+std::vector<int> nodes_of(std::vector<int> machines) {
   const auto given = env::get_int("LOCKSTEP_RANKS_PER_NODE");
-  if (given && *given < 1) throw ValueError("LOCKSTEP_RANKS_PER_NODE must be 1 or more");
-  const int64_t local = given ? *given : env::get_int(env::kLocalWorldSize).value_or(ranks);
-  return static_cast<int>(std::clamp<int64_t>(local, 1, ranks));
+  if (!given) return machines;
+  if (*given < 1) throw ValueError("LOCKSTEP_RANKS_PER_NODE must be 1 or more");
+  for (size_t r = 0; r < machines.size(); ++r)
+    machines[r] = static_cast<int>(static_cast<int64_t>(r) / *given);
+  return machines;
 }
 
 }  // namespace lockstep::algorithms

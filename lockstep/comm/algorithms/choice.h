@@ -33,8 +33,8 @@ inline AllReduceAlgorithm resolve(std::optional<AllReduceAlgorithm> wish) {
   return algorithm == AllReduceAlgorithm::AUTO ? kAutomatic : algorithm;
 }
 
-/// Ranks that HIERARCHICAL takes as one node: LOCKSTEP_RANKS_PER_NODE, else the launcher's LOCAL_WORLD_SIZE,
-/// else all.
-int ranks_per_node(int ranks);
+/// The node of each rank, for HIERARCHICAL: as many neighbours as LOCKSTEP_RANKS_PER_NODE says, else those of a machine
+/// (`machines`: each rank's).
+std::vector<int> nodes_of(std::vector<int> machines);
 
 }  // namespace lockstep::algorithms

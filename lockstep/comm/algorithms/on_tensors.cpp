@@ -55,7 +55,7 @@ class GroupTransport final : public Transport {
 }  // namespace
 
 void all_reduce(ProcessGroup::Impl& group, AllReduceAlgorithm algorithm, const at::Tensor& tensor,
-                ReduceOp op, std::chrono::milliseconds timeout) {
+                ReduceOp op, const std::vector<int>& machines, std::chrono::milliseconds timeout) {
   const bool half = tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
   const bool narrow = op == ReduceOp::AVG && tensor.element_size() < int64_t{sizeof(int64_t)} &&
                       c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false);
@@ -64,7 +64,7 @@ void all_reduce(ProcessGroup::Impl& group, AllReduceAlgorithm algorithm, const a
   const shm::DType dtype = to_shm(work);
   GroupTransport transport(group, timeout);
   all_reduce(transport, algorithm, work.mutable_data_ptr(), static_cast<size_t>(work.numel()), dtype,
-             checked(op, dtype), ranks_per_node(group.size()));
+             checked(op, dtype), nodes_of(machines));
   if (widen) tensor.detach().copy_(work);
 }
 

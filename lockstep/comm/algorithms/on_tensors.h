@@ -7,9 +7,9 @@
 
 namespace lockstep::algorithms {
 
-/// tensor: contiguous. algorithm: neither AUTO nor DIRECT. Blocks. Half-precision tensors are added in fp32
+/// tensor: contiguous. algorithm: neither AUTO nor DIRECT. machines: of each rank of the group. Blocks. Half-precision tensors are added in fp32
 /// and rounded once.
 void all_reduce(ProcessGroup::Impl& group, AllReduceAlgorithm algorithm, const at::Tensor& tensor,
-                ReduceOp op, std::chrono::milliseconds timeout);
+                ReduceOp op, const std::vector<int>& machines, std::chrono::milliseconds timeout);
 
 }  // namespace lockstep::algorithms

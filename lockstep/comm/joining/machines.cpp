@@ -1,70 +1,176 @@
 #include "lockstep/comm/joining/machines.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/random.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <sstream>
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/fd.h"
+#include "lockstep/job/address.h"
 #include "lockstep/job/launch_environment.h"
+#include "lockstep/shm/memory_file.h"
 
 namespace lockstep {
 namespace {
 
-std::string key_of(int rank) { return fmt::format("lockstep/machine_of/{}", rank); }
-
-/// What each rank has said, by rank.
-std::vector<std::string> read_all(c10d::Store& store, int ranks, std::chrono::milliseconds timeout) {
-  std::vector<std::string> keys, answers;
-  for (int r = 0; r < ranks; ++r) keys.push_back(key_of(r));
-  try {
-    store.wait(keys, timeout);
-    for (const std::string& key : keys) {
-      const std::vector<uint8_t> text = store.get(key);
-      answers.emplace_back(text.begin(), text.end());
+/// Memory with a random number in it, by which another process shows that it can open what this one has.
+class Token {
+ public:
+  Token() {
+    try {
+      fd_ = shm::make_memory_file("lockstep-token");
+    } catch (const Error&) {
+      return;  // nobody finds it: this rank is on a machine of its own
     }
-  } catch (const std::exception&) {
-    std::string missing;
-    for (int r = 0; r < ranks; ++r) {
-      try {
-        if (!store.check({key_of(r)})) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
-      } catch (const std::exception&) {  // the store is gone
-      }
+    if (::getrandom(&number_, sizeof number_, 0) != sizeof number_ ||
+        ::pwrite(fd_.get(), &number_, sizeof number_, 0) != sizeof number_) {
+      number_ = 0;
     }
-    throw CommError(fmt::format("not all of the {} ranks have come within {} ms{}{}", ranks, timeout.count(),
-                                missing.empty() ? "" : "; missing: ", missing));
   }
-  return answers;
+  int fd() const { return fd_.get(); }
+  uint64_t number() const { return number_; }
+
+ private:
+  UniqueFd fd_;
+  uint64_t number_ = 0;
+};
+
+/// What a rank tells of its machine.
+struct Told {
+  int group_rank = -1;  ///< by the launcher; -1: not told
+  std::string boot_id{};
+  int pid = 0, fd = -1;
+  uint64_t number = 0;
+};
+
+Told parse(const std::string& text) {
+  Told told;
+  std::istringstream fields(text);
+  fields >> told.group_rank >> told.boot_id >> told.pid >> told.fd >> told.number;
+  return told;
+}
+
+bool can_open(const Told& other) {
+  if (other.number == 0) return false;
+  const UniqueFd fd(::open(fmt::format("/proc/{}/fd/{}", other.pid, other.fd).c_str(), O_RDONLY | O_CLOEXEC));
+  uint64_t found = 0;
+  return fd.valid() && ::pread(fd.get(), &found, sizeof found, 0) == sizeof found && found == other.number;
+}
+
+std::vector<int> numbered(const std::vector<int>& marks) {
+  std::map<int, int> numbers;
+  std::vector<int> machine_of;
+  for (const int mark : marks)
+    machine_of.push_back(numbers.emplace(mark, static_cast<int>(numbers.size())).first->second);
+  return machine_of;
+}
+
+std::vector<int>& map_of_job() {
+  static auto* const map = new std::vector<int>();
+  return *map;
 }
 
 }  // namespace
 
-std::vector<int> agree_on_machines(c10d::Store& store, const job::LaunchEnvironment& launch,
-                                   std::chrono::milliseconds timeout, const std::string& problem) {
-  const std::string own =
-      problem.empty() ? fmt::format("{} {}", launch.group_rank, launch.local_rank) : "cannot " + problem;
-  store.set(key_of(launch.rank), std::vector<uint8_t>(own.begin(), own.end()));
-  const std::vector<std::string> answers = read_all(store, launch.world_size, timeout);
-  std::map<int, int> machines, ranks_on;  // by group rank: its number, and how many ranks it has so far
-  std::vector<int> machine_of;
-  for (size_t r = 0; r < answers.size(); ++r) {
-    if (answers[r].starts_with("cannot ")) {
-      throw CommError(
-          fmt::format("rank {} cannot join the ranks of its machine: {}", r, answers[r].substr(7)));
-    }
-    std::istringstream fields(answers[r]);
-    int group_rank = -1, local_rank = -1;
-    fields >> group_rank >> local_rank;
-    if (local_rank != ranks_on[group_rank]++) {
-      throw ValueError(fmt::format(
-          "rank {} has local rank {} on the machine with group rank {}, expected {}: local ranks must count the ranks of a "
-          "machine in order; LOCKSTEP_BACKEND=gloo does without",
-          r, local_rank, group_rank, ranks_on[group_rank] - 1));
-    }
-    machine_of.push_back(machines.emplace(group_rank, static_cast<int>(machines.size())).first->second);
+std::vector<int> agree_on_machines(const StoreRounds& rounds, const job::LaunchEnvironment& launch) {
+  const int own = launch.knows_group_rank ? launch.group_rank : -1;
+  std::optional<Token> token;
+  if (own < 0) token.emplace();
+  const std::vector<std::string> texts =
+      rounds.tell_all("machine", fmt::format("{} {} {} {} {}", own, job::boot_id(), ::getpid(),
+                                             token ? token->fd() : -1, token ? token->number() : 0));
+  std::vector<Told> ranks;
+  bool all_told = true;
+  for (const std::string& text : texts) {
+    ranks.push_back(parse(text));
+    all_told = all_told && ranks.back().group_rank >= 0;
   }
-  return machine_of;
+  std::vector<int> marks;
+  if (all_told) {
+    for (const Told& rank : ranks) marks.push_back(rank.group_rank);
+    return numbered(marks);
+  }
+  // The lowest rank whose memory this one can open stands for its machine.
+  int first = 0;
+  while (first < rounds.rank) {
+    const Told& other = ranks[static_cast<size_t>(first)];
+    if (other.boot_id == ranks[static_cast<size_t>(rounds.rank)].boot_id && can_open(other)) break;
+    ++first;
+  }
+  // All have tried before this returns, so the token may go.
+  for (const std::string& text : rounds.tell_all("machine_of", std::to_string(first)))
+    marks.push_back(std::stoi(text));
+  // Two ranks that see the same third one share its memory.
+  for (int& mark : marks) mark = marks[static_cast<size_t>(mark)];
+  return numbered(marks);
+}
+
+bool is_as_the_launcher_says(const StoreRounds& rounds, const std::vector<int>& machine_of,
+                             const job::LaunchEnvironment& launch) {
+  std::map<int, int> ranks_on;
+  for (const int machine : machine_of) ++ranks_on[machine];
+  const std::vector<std::string> sizes =
+      rounds.tell_all("local_world_size", std::to_string(launch.local_world_size));
+  for (size_t r = 0; r < sizes.size(); ++r) {
+    if (std::stoi(sizes[r]) != ranks_on[machine_of[r]]) return false;
+  }
+  return true;
+}
+
+void check_local_ranks(const StoreRounds& rounds, const std::vector<int>& machine_of,
+                       const job::LaunchEnvironment& launch) {
+  const std::vector<std::string> locals =
+      rounds.tell_all("local_rank", fmt::format("{} of {}", launch.local_rank, launch.local_world_size));
+  std::map<int, int> all, ranks_on;
+  for (const int machine : machine_of) ++all[machine];
+  for (size_t r = 0; r < locals.size(); ++r) {
+    const int machine = machine_of[r];
+    const std::string expected = fmt::format("{} of {}", ranks_on[machine]++, all[machine]);
+    if (locals[r] == expected) continue;
+    rounds.let_all_read("local_rank");
+    throw ValueError(fmt::format(
+        "rank {} has local rank {} on its machine, expected {}: local ranks must count the ranks of a machine in "
+        "order; LOCKSTEP_BACKEND=gloo does without",
+        r, locals[r], expected));
+  }
+}
+
+void agree_to_go_on(const StoreRounds& rounds, const std::string& problem) {
+  const std::vector<std::string> problems = rounds.tell_all("problem", problem);
+  for (size_t r = 0; r < problems.size(); ++r) {
+    if (problems[r].empty()) continue;
+    rounds.let_all_read("problem");
+    throw CommError(fmt::format("rank {} cannot join the ranks of its machine: {}", r, problems[r]));
+  }
+}
+
+void set_machines_of_job(std::vector<int> machine_of) { map_of_job() = std::move(machine_of); }
+
+std::vector<int> machines_of(const std::vector<int>& ranks) {
+  const std::vector<int>& map = map_of_job();
+  std::vector<int> machines;
+  for (const int rank : ranks) {
+    const auto r = static_cast<size_t>(rank);
+    machines.push_back(r < map.size() ? map[r] : 0);
+  }
+  return machines;
+}
+
+std::vector<std::vector<int>> ranks_by_machine(int world_size) {
+  std::map<int, std::vector<int>> machines;
+  const std::vector<int>& map = map_of_job();
+  for (int r = 0; r < world_size; ++r)
+    machines[static_cast<size_t>(r) < map.size() ? map[static_cast<size_t>(r)] : 0].push_back(r);
+  std::vector<std::vector<int>> ranks;
+  for (auto& [machine, members] : machines) ranks.push_back(std::move(members));
+  return ranks;
 }
 
 }  // namespace lockstep

@@ -1,15 +1,9 @@
-// Which ranks are on which machine, as all ranks of a job agree.
+// Which ranks are on which machine, as all ranks of a job agree. A machine is a set of ranks that share memory.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
-
-#include <chrono>
-#include <string>
 #include <vector>
 
-namespace c10d {
-class Store;
-}
+#include "lockstep/comm/joining/store_round.h"
 
 namespace lockstep::job {
 struct LaunchEnvironment;
@@ -17,10 +11,30 @@ struct LaunchEnvironment;
 
 namespace lockstep {
 
-/// Returns each rank's machine, numbered from 0 in the order of their first ranks: the launcher's group ranks. `problem`: why
-/// this rank cannot take part; empty: it can. Blocks until all ranks of the job have called it. Throws CommError on all
-/// ranks if one cannot, or does not come, and ValueError if the launcher's numbers contradict each other.
-std::vector<int> agree_on_machines(c10d::Store& store, const job::LaunchEnvironment& launch,
-                                   std::chrono::milliseconds timeout, const std::string& problem);
+/// Returns each rank's machine, numbered from 0 in the order of their first ranks: the launcher's group ranks; if it does not
+/// tell them, what the ranks find when they try to open each other's memory. Never from host names. Blocks until all ranks of
+/// the job have called it. Throws CommError on all ranks if one does not come.
+std::vector<int> agree_on_machines(const StoreRounds& rounds, const job::LaunchEnvironment& launch);
+
+/// Whether the launcher has counted the ranks of each machine as `machine_of` has them. The same on all ranks.
+bool is_as_the_launcher_says(const StoreRounds& rounds, const std::vector<int>& machine_of,
+                             const job::LaunchEnvironment& launch);
+
+/// Throws ValueError, on all ranks, if the ranks of a machine are not numbered locally in their order.
+void check_local_ranks(const StoreRounds& rounds, const std::vector<int>& machine_of,
+                       const job::LaunchEnvironment& launch);
+
+/// Every rank says whether it can take part: `problem` says why not; empty: it can. Throws CommError on all ranks if one
+/// cannot.
+void agree_to_go_on(const StoreRounds& rounds, const std::string& problem);
+
+/// The map of the job that this process has joined: each rank's machine.
+void set_machines_of_job(std::vector<int> machine_of);
+
+/// The machines of the job's ranks `ranks`, by their place in the list. One for all where no map was set.
+std::vector<int> machines_of(const std::vector<int>& ranks);
+
+/// The job's ranks on each machine, in order.
+std::vector<std::vector<int>> ranks_by_machine(int world_size);
 
 }  // namespace lockstep

@@ -25,6 +25,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/shm/areas.h"
+#include "lockstep/shm/memory_file.h"
 #include "lockstep/shm/segment.h"
 
 namespace lockstep {
@@ -87,7 +88,6 @@ bool is_free_for(int fd, const job::LaunchEnvironment& launch) {
 /// The memory file `name` with a place for this rank, in any process of this user. A process of another user
 /// cannot be looked into, and is not to be: it could offer memory of its own.
 UniqueFd find_in_processes(const std::string& name, const job::LaunchEnvironment& launch) {
-  const std::string target = fmt::format("/memfd:{} (deleted)", name);
   // A process may end, and a descriptor be closed, while we look.
   std::error_code gone;
   for (fs::directory_iterator process("/proc", gone); process != fs::directory_iterator();
@@ -100,7 +100,7 @@ UniqueFd find_in_processes(const std::string& name, const job::LaunchEnvironment
     }
     for (fs::directory_iterator open_file(process->path() / "fd", gone);
          open_file != fs::directory_iterator(); open_file.increment(gone)) {
-      if (fs::read_symlink(open_file->path(), gone) != target) continue;
+      if (!shm::is_memory_file(fs::read_symlink(open_file->path(), gone), name)) continue;
       UniqueFd fd = open_in_process(std::stoi(pid), std::stoi(open_file->path().filename()));
       if (fd.valid() && is_free_for(fd.get(), launch)) return fd;
     }

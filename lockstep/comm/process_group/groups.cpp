@@ -28,6 +28,16 @@ void check_agreement(const char* what, const std::vector<std::string>& given) {
                   given[0], other - given.begin(), *other));
 }
 
+void check_size_agreement(const std::vector<std::string>& given) {
+  const auto other =
+      std::find_if(given.begin(), given.end(), [&](const auto& text) { return text != given[0]; });
+  if (other == given.end()) return;
+  throw ValueError(fmt::format(
+      "new_subgroups: every rank must give the same size, but rank 0 gave {} and rank {} gave {}; split_group() makes "
+      "groups of unequal sizes, such as the ranks of each machine",
+      given[0], other - given.begin(), *other));
+}
+
 void check_ranks(const char* what, const std::vector<int>& sorted, int size) {
   const std::string start = fmt::format("{} {}: ", what, describe_members(sorted));
   if (sorted.empty()) throw ValueError(start + "a group needs at least one rank");

@@ -15,6 +15,9 @@ std::string describe_members(const std::vector<std::vector<int>>& split_ranks);
 /// `given` holds by rank. The error is the same on all.
 void check_agreement(const char* what, const std::vector<std::string>& given);
 
+/// Throws ValueError, the same on all, unless all ranks gave the same size of subgroups; `given` holds it by rank.
+void check_size_agreement(const std::vector<std::string>& given);
+
 /// Throws ValueError unless `sorted` names ranks of a parent group of `size` ranks, each once.
 void check_ranks(const char* what, const std::vector<int>& sorted, int size);
 

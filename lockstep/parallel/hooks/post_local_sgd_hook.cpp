@@ -7,6 +7,7 @@
 
 #include "lockstep/base/log.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/comm/joining/machines.h"
 #include "lockstep/parallel/hooks/default_hooks.h"
 
 namespace lockstep {
@@ -19,7 +20,7 @@ PostLocalSGDState::PostLocalSGDState(std::optional<ProcessGroup> group, std::opt
       post_local_gradient_allreduce(allreduce) {
   if (!subgroup && post_local_gradient_allreduce) {
     const World& world = default_world();
-    subgroup = world.new_subgroups(world.local_world_size());
+    subgroup = world.split_group(ranks_by_machine(world.size()));
   }
 }
 

@@ -1,0 +1,75 @@
+// Ranks on machines of unequal size: who is where, and what is made from that.
+#include <ATen/ops/full.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/joining/machines.h"
+#include "tests/ranks/rank_test.h"
+
+using namespace lockstep;
+using lockstep::testing::check_throws;
+
+namespace {
+
+/// Ranks by machine, as this rank's launcher could have told it.
+std::vector<std::string> own_machines(const World& world) {
+  return world.all_gather_bytes(std::to_string(world.group_rank()));
+}
+
+TEST(Machines, AreThoseOfTheLauncher) {
+  const World world = lockstep::testing::world();
+  const auto told = own_machines(world);
+  const auto machines = ranks_by_machine(world.size());
+  for (size_t i = 0; i < machines.size(); ++i) {
+    for (const int rank : machines[i]) CHECK_TRUE(told[static_cast<size_t>(rank)] == std::to_string(i));
+  }
+  CHECK_TRUE(machines[static_cast<size_t>(world.group_rank())].size() ==
+             static_cast<size_t>(world.local_world_size()));
+  std::printf("rank %d: machine %d of %zu\n", world.rank(), world.group_rank(), machines.size());
+}
+
+TEST(Machines, AHierarchicalSumIsRight) {
+  const World world = lockstep::testing::world();
+  for (const int64_t count : {int64_t{1}, int64_t{1000}, int64_t{300000}}) {
+    const auto tensor = at::full({count}, world.rank() + 1, at::kInt);
+    world.all_reduce(tensor, {.algorithm = AllReduceAlgorithm::HIERARCHICAL});
+    CHECK_TRUE(tensor.eq(world.size() * (world.size() + 1) / 2).all().item<bool>());
+  }
+}
+
+TEST(Machines, AHierarchicalSumOfSomeRanksIsRight) {
+  const World world = lockstep::testing::world();
+  ONLY_IF(world.size() > 2);
+  std::vector<int> some;
+  for (int r = 1; r < world.size(); ++r) some.push_back(r);
+  const ProcessGroup group = world.new_group(some);
+  if (!group.is_member()) return;
+  const auto tensor = at::full({1000}, world.rank(), at::kInt);
+  group.all_reduce(tensor, {.algorithm = AllReduceAlgorithm::HIERARCHICAL});
+  CHECK_TRUE(tensor.eq(world.size() * (world.size() - 1) / 2).all().item<bool>());
+}
+
+TEST(Machines, GroupsOfTheRanksOfAMachine) {
+  const World world = lockstep::testing::world();
+  const ProcessGroup own = world.split_group(ranks_by_machine(world.size()));
+  CHECK_TRUE(own.size() == world.local_world_size());
+  const auto tensor = at::full({10}, 1, at::kInt);
+  own.all_reduce(tensor);
+  CHECK_TRUE(tensor[0].item<int>() == world.local_world_size());
+}
+
+TEST(Machines, SubgroupsOfUnequalSizesAreOneErrorOnAll) {
+  const World world = lockstep::testing::world();
+  const auto sizes = world.all_gather_bytes(std::to_string(world.local_world_size()));
+  ONLY_IF(sizes.front() != sizes.back());
+  check_throws<ValueError>(
+      [&] { world.new_subgroups(world.local_world_size()); },
+      "new_subgroups: every rank must give the same size, but rank 0 gave " + sizes.front());
+  world.barrier();
+}
+
+}  // namespace
