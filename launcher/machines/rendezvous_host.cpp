@@ -37,12 +37,14 @@ ServerSettings settings_of(const Options& options, const std::string& secret, bo
           nodes.keep_alive_max_attempt,
           in_place ? nodes.host : "",
           nodes.port,
-          hosts};
+          hosts,
+          options.event_log};
 }
 
 /// Whether `host` is meant for this machine alone, or is an address: then whoever gave it knows where it leads.
 bool is_address(const std::string& host) {
-  return host == "localhost" || host.find(':') != host.npos || host.find_first_not_of("0123456789.") == host.npos;
+  return host == "localhost" || host.find(':') != host.npos ||
+         host.find_first_not_of("0123456789.") == host.npos;
 }
 
 /// Those that other machines may reach, if there are any.
@@ -108,7 +110,8 @@ RendezvousListener listen_if_due(const NodeOptions& nodes, const std::vector<job
   if (!must && !may) return {};
   std::vector<job::Address> local = those_of_this_machine(addresses);
   if (local.empty() && !must) return {};
-  const bool is_for_itself = !local.empty() && job::is_loopback(local.front().host()) && !is_address(nodes.host);
+  const bool is_for_itself =
+      !local.empty() && job::is_loopback(local.front().host()) && !is_address(nodes.host);
   if ((local.empty() || is_for_itself) && !nodes.local_addr.empty()) {
     local = {job::resolve(nodes.local_addr, nodes.port, kLookUpTimeout).front()};
   } else if (local.empty()) {

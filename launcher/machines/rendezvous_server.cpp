@@ -40,7 +40,7 @@ constexpr int kMostLines = 20;
 }  // namespace
 
 RendezvousServer::RendezvousServer(int listener, ServerSettings settings)
-    : listener_(listener), settings_(std::move(settings)), rendezvous_(settings_.rules) {
+    : listener_(listener), settings_(std::move(settings)), rendezvous_(settings_.rules), events_(settings_.event_log, settings_.rules.run_id) {
   ::fcntl(listener_, F_SETFL, O_NONBLOCK);
   if (!settings_.home.empty())
     home_.emplace(settings_.home, settings_.home_port, settings_.secret, to_text(rendezvous_.question()));
@@ -108,7 +108,8 @@ bool RendezvousServer::accept_one() {
   if (!fd.valid()) return false;
   // One socket listens at all addresses where there are several.
   const std::string at = job::local_address(fd.get()).host();
-  if (!settings_.hosts.empty() && std::find(settings_.hosts.begin(), settings_.hosts.end(), at) == settings_.hosts.end())
+  if (!settings_.hosts.empty() &&
+      std::find(settings_.hosts.begin(), settings_.hosts.end(), at) == settings_.hosts.end())
     return true;
   const std::string name = job::peer_address(fd.get()).host();
   const double now = monotonic_seconds();
@@ -178,6 +179,7 @@ void RendezvousServer::go_home() {
 }
 
 void RendezvousServer::deliver() {
+  for (const JobEvent& event : rendezvous_.take_events()) events_.write(event);
   for (const int number : rendezvous_.take_replaced()) peers_.erase(number);
   for (const auto& [number, message] : rendezvous_.take_messages()) {
     const auto found = peers_.find(number);

@@ -12,6 +12,7 @@
 #include "launcher/machines/home_watch.h"
 #include "launcher/machines/rendezvous.h"
 #include "launcher/machines/wire.h"
+#include "launcher/output/event_log.h"
 #include "lockstep/base/fd.h"
 
 namespace lockstep::launcher {
@@ -23,7 +24,9 @@ struct ServerSettings {
   int keep_alive_max_attempt = 0;
   std::string home{};  ///< host that is to serve again once it can; empty: this one serves for good
   uint16_t home_port = 0;
-  std::vector<std::string> hosts{};  ///< addresses of this machine to serve at; what comes to others is refused
+  std::vector<std::string>
+      hosts{};  ///< addresses of this machine to serve at; what comes to others is refused
+  std::string event_log{};  ///< a file; empty: none
 };
 
 class RendezvousServer {
@@ -55,6 +58,7 @@ class RendezvousServer {
   ServerSettings settings_;
   Rendezvous rendezvous_;
   std::optional<HomeWatch> home_;
+  EventLog events_;
   std::map<int, Peer> peers_;
   int next_number_ = 0;
   double over_at_ = 0;

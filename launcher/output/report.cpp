@@ -69,6 +69,7 @@ bool ended_by_itself(int wait_status, int signal) {
 
 std::string how_it_ended(const WorkerResult& worker) {
   return shm::describe_wait_status(worker.wait_status) +
+         (worker.killed_for.empty() ? "" : fmt::format(" ({})", worker.killed_for)) +
          (worker.by_passed_signal
               ? ", which lockrun received and passed on; the program has no handler for it"
               : "");

@@ -20,6 +20,7 @@ struct WorkerResult {
   double ended_at = 0;            ///< seconds since 1970
   bool told_to_end = false;       ///< it ended because lockrun had asked it to
   bool by_passed_signal = false;  ///< a signal ended it that lockrun had passed on
+  std::string killed_for{};       ///< why the kernel killed it; empty: it did not
   std::string last_operation{};   ///< its newest collective; empty when it took part in none
   std::string error_message{};    ///< from its error file
   std::string error_file{};       ///< where that is kept; empty: nowhere

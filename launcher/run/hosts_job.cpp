@@ -108,8 +108,8 @@ int run_on_hosts(const Options& given, Signals& signals, const RunHere& run_here
   std::unique_ptr<RendezvousProcess> rendezvous;
   if (nodes.several()) {
     const job::Address address = own_address(nodes);
-    const UniqueFd listener = job::listen_at(address);
-    if (!listener.valid()) {
+    const RendezvousListener listener{job::listen_at(address), {address.host()}};
+    if (!listener.fd.valid()) {
       throw Error(fmt::format("cannot serve the rendezvous at {}:{}: {}", address.host(), nodes.port,
                               std::strerror(errno)));
     }
@@ -117,7 +117,7 @@ int run_on_hosts(const Options& given, Signals& signals, const RunHere& run_here
     if (nodes.secret.empty()) nodes.secret = random_secret();
     rendezvous = std::make_unique<RendezvousProcess>(listener, options, nodes.secret);
     nodes.host = address.host();
-    nodes.port = job::local_address(listener.get()).port();
+    nodes.port = job::local_address(listener.fd.get()).port();
   }
   options.prefix = parse_prefix(prefix_name(options));
   std::vector<std::string> environment;

@@ -16,7 +16,8 @@ using Ranks = std::vector<int>;
 const char* verb(const Ranks& ranks) { return ranks.size() == 1 ? "waits" : "wait"; }
 
 std::string where(const shm::RankInfo& info) {
-  if (info.operations == 0) return "before the first operation";
+  // An operation is counted before its wait begins.
+  if (info.operations == 0) return "in init()";
   return fmt::format("in the {} operation ({})", ordinal(info.operations), info.last_operation);
 }
 

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "launcher/watch/stack_text.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
@@ -50,28 +51,42 @@ void put_threads(int fd, pid_t pid) {
   }
 }
 
-/// Runs a tool with its output on `fd`, 10 s at most. Returns its wait status.
-int run_tool(int fd, const std::vector<std::string>& command) {
+/// Runs a tool, 10 s at most. Returns its wait status; `text`: what it has printed.
+int run_tool(const std::vector<std::string>& command, std::string& text) {
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return 127 << 8;
+  const UniqueFd output(ends[0]);
+  UniqueFd tools_end(ends[1]);
   const pid_t pid = ::fork();
   if (pid < 0) return 127 << 8;
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int null = ::open("/dev/null", O_RDWR);
     ::dup2(null, 0);
-    ::dup2(fd, 1);
+    ::dup2(tools_end.get(), 1);
     ::dup2(null, 2);
     ::execvp(argv[0], argv.data());
     ::_exit(127);
   }
+  tools_end.reset();
+  ::fcntl(output.get(), F_SETFL, O_NONBLOCK);
+  const auto read_some = [&] {
+    char buffer[1 << 14];
+    for (ssize_t size = 0; (size = ::read(output.get(), buffer, sizeof buffer)) > 0;) {
+      if (text.size() < kMostText) text.append(buffer, static_cast<size_t>(size));
+    }
+  };
   int status = 0;
   const double deadline = monotonic_seconds() + kToolTimeout;
   while (::waitpid(pid, &status, WNOHANG) == 0) {
     if (monotonic_seconds() > deadline) ::kill(pid, SIGKILL);
+    read_some();
     ::usleep(5000);
   }
+  read_some();
   return status;
 }
 
@@ -82,7 +97,9 @@ bool put_frames(int fd, pid_t pid) {
   for (const std::vector<std::string>& tool :
        {std::vector<std::string>{"eu-stack", "-p", number},
         std::vector<std::string>{"gdb", "-batch", "-p", number, "-ex", "thread apply all bt"}}) {
-    const int status = run_tool(fd, tool);
+    std::string text;
+    const int status = run_tool(tool, text);
+    put(fd, short_stacks(text));
     // A tool that dies while it looks at a process leaves that one stopped.
     if (WIFSIGNALED(status) && !was_stopped) ::kill(pid, SIGCONT);
     if (WIFEXITED(status) && WEXITSTATUS(status) != 127) return true;

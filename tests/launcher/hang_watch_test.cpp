@@ -51,6 +51,12 @@ TEST(HangWatchTest, IsToldOnceUntilThereIsProgress) {
   EXPECT_TRUE(watch.look({waiting(4), busy(3)}, 363)) << "a new hang after progress";
 }
 
+TEST(HangWatchTest, SeesRanksThatWaitForEachOtherInInit) {
+  EXPECT_EQ(told({waiting(0), waiting(0)}),
+            "no collective was started for 61 s and all ranks wait: ranks 4, 5 in init()");
+  EXPECT_EQ(told({busy(0), busy(0)}), "") << "init() has returned";
+}
+
 TEST(HangWatchTest, NamesRanksThatHaveNotCalledInit) {
   EXPECT_EQ(told({busy(0), kAbsent, kAbsent}),
             "rank 4 waits in init() for ranks 5, 6, which have not called it for 61 s");

@@ -57,6 +57,15 @@ class TwoHosts:
             self.hosts[name].run("ip", "address", "add", f"{address}/24", "dev", device)
             self.hosts[name].run("ip", "link", "set", device, "up")
 
+    def add_cable(self, device, network):
+        """Another one, which has the same name on both."""
+        first, second = self.hosts.values()
+        subprocess.run(["ip", "link", "add", device, "netns", str(first.pid), "type", "veth", "peer", "name", device, "netns", str(second.pid)],
+                       check=True)
+        for number, host in enumerate(self.hosts.values(), 1):
+            host.run("ip", "address", "add", f"{network}.{number}/24", "dev", device)
+            host.run("ip", "link", "set", device, "up")
+
     def cut_the_cable(self):
         self.hosts["b"].run("ip", "link", "set", "lockrun1", "down")
 
