@@ -66,7 +66,7 @@ void remove_scratch(const std::string& directory) {
 class GuardianProcess {
  public:
   GuardianProcess(const GuardianPlan& plan, int socket)
-      : plan_(plan), socket_(socket), pids_(plan.workers.size(), 0) {}
+      : plan_(plan), socket_(socket), pids_(plan.workers.size(), 0), groups_(plan.workers.size(), 0) {}
 
   [[noreturn]] void run() {
     ::setsid();
@@ -108,18 +108,32 @@ class GuardianProcess {
   }
 
   void start_workers() {
-    for (size_t i = 0; i < plan_.workers.size(); ++i) {
-      const job::StartedProcess started = job::start_process(plan_.workers[i], plan_.worker_mask);
-      pids_[i] = started.pid;
-      if (started.pid > 0) deaths_.add(started.pid);
-      const int process = static_cast<int>(i);
-      if (started.error != 0) {
-        report({Event::start_failed, process, 0, started.error, monotonic_seconds()});
-      } else {
-        report({Event::started, process, started.pid, 0, monotonic_seconds()});
-      }
+    for (size_t i = 0; i < plan_.workers.size(); ++i) start_worker(i);
+    // A worker that is started again writes into the same pipes.
+    if (!plan_.may_replace) close_workers_ends();
+  }
+
+  void start_worker(size_t i) {
+    const job::StartedProcess started = job::start_process(plan_.workers[i], plan_.worker_mask);
+    pids_[i] = groups_[i] = started.pid;
+    if (started.pid > 0) deaths_.add(started.pid);
+    const int process = static_cast<int>(i);
+    if (started.error != 0) {
+      report({Event::start_failed, process, 0, started.error, monotonic_seconds()});
+    } else {
+      report({Event::started, process, started.pid, 0, monotonic_seconds()});
     }
-    // Now that the workers have them: the end of a pipe must mean the end of its worker.
+  }
+
+  void replace_worker(size_t i) {
+    if (i >= pids_.size() || pids_[i] > 0) return;
+    // What it had started may still write into the memory that the ranks share.
+    if (groups_[i] > 0) ::kill(-groups_[i], SIGKILL);
+    start_worker(i);
+  }
+
+  /// The workers have them: the end of a pipe must mean the end of its worker.
+  void close_workers_ends() {
     std::set<int> fds;
     for (const job::ProcessSpec& worker : plan_.workers) {
       fds.insert({worker.stdout_fd, worker.stderr_fd});
@@ -146,6 +160,9 @@ class GuardianProcess {
         break;
       case Command::start_store:
         start_store();
+        break;
+      case Command::replace_worker:
+        replace_worker(static_cast<size_t>(command.value));
         break;
       case Command::finish:
         finish();
@@ -210,6 +227,7 @@ class GuardianProcess {
       ::waitpid(store_, nullptr, 0);
     }
     int ended = 0;
+    if (plan_.may_replace) close_workers_ends();
     // Python's helpers clean up after their parent is gone, which takes a moment.
     if (!wait_for_children()) {
       const std::vector<pid_t> left = job::children();
@@ -271,6 +289,7 @@ class GuardianProcess {
   const GuardianPlan& plan_;
   int socket_;
   std::vector<pid_t> pids_;
+  std::vector<pid_t> groups_;  ///< process groups of the workers, also of those that have ended
   DeathOrder deaths_;
   pid_t store_ = -1;
   bool hurries_ = false;  ///< left-over processes have no more time

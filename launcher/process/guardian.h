@@ -30,7 +30,8 @@ struct Command {
   enum Kind : int {
     signal_workers,  ///< `signal` to the process group of every running worker
     start_store,
-    finish,  ///< end what is left over and exit; the second time: at once
+    replace_worker,  ///< kill what is left of worker `value`, which has ended, and start it again
+    finish,          ///< end what is left over and exit; the second time: at once
   };
   Kind kind;
   int signal;
@@ -62,6 +63,7 @@ struct GuardianPlan {
   std::optional<job::ProcessSpec> store;  ///< not startable without
   std::string scratch_directory;          ///< made at the start and removed in the end
   std::vector<std::string> directories;   ///< to be made in it; empty: the job can do without it
+  bool may_replace = false;               ///< Command::replace_worker may come
   double leftover_timeout =
       0;  ///< seconds for left-over processes to end by themselves, and again after SIGTERM
   const JobCgroup* cgroup = nullptr;  ///< that the workers are in, if any; must live as long as the guardian

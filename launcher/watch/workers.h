@@ -22,6 +22,8 @@ class Workers {
 
   void started(const Event& event) { result_of(event).pid = event.pid; }
   void not_started() { --running_; }
+  /// One that has ended, which nobody was told of, is to be started again.
+  void start_again(int local_rank) { results_[static_cast<size_t>(local_rank)].pid = 0; }
   void none_started() { running_ = 0; }
   /// `told_to_end` and `by_passed_signal` as in WorkerResult; `job_started`: in monotonic seconds.
   const WorkerResult& ended(const Event& event, bool told_to_end, bool by_passed_signal, double job_started);

@@ -71,6 +71,19 @@ class PeerLostError : public CommError {
   int rank_;
 };
 
+/// A rank has died and was replaced by a new process (`lockrun --max-replacements`) while this one waited for it.
+/// lockstep::step(recovery, ...) deals with it; elsewhere nothing can.
+class WorldChangedError : public CommError {
+ public:
+  /// `rank`: within the group; -1: not known.
+  explicit WorldChangedError(const std::string& message, int rank = -1) : CommError(message), rank_(rank) {}
+  /// Rank, within the group, that was replaced; -1 where it is not known.
+  int rank() const { return rank_; }
+
+ private:
+  int rank_;
+};
+
 /// Ranks called different operations, or the same one with different dtype, size, root or operator.
 class MismatchError : public CommError {
  public:

@@ -24,6 +24,7 @@
 #include "lockstep/comm/backends/shared_memory.h"
 #include "lockstep/comm/backends/watched_group.h"
 #include "lockstep/comm/debug_level.h"
+#include "lockstep/comm/backends/healable_group.h"
 #include "lockstep/comm/job_timeline.h"
 #include "lockstep/comm/joining/goodbye.h"
 #include "lockstep/comm/joining/join.h"
@@ -67,6 +68,10 @@ void leave_at_exit(int exit_code, void* /*argument*/) {
 
 /// Gloo over the network, for all ranks. Blocks until they have connected.
 std::shared_ptr<ProcessGroup::Impl> make_flat(const job::LaunchEnvironment& launch, const StorePtr& store,
+  // One that fails where it can be replaced leaves nothing: the others wait for the process that takes its place.
+  const auto healable = backends::HealableJob::current();
+  if (exit_code != 0 && healable && healable->record().is_healable.load(std::memory_order_relaxed) != 0)
+    return;
                                               std::chrono::milliseconds timeout) {
   const auto factory = [host = job::own_address(launch)](const StorePtr& where, int rank, int size,
                                                          std::chrono::milliseconds deadline) {
@@ -170,6 +175,7 @@ std::optional<std::string> chosen_backend(const InitOptions& options) {
 /// Shared memory or, where the ranks share none, Gloo. All ranks decide alike: they know how many they are on
 /// a machine, or have compared what they see of each other's memory.
 std::shared_ptr<ProcessGroup::Impl> make_fitting_backend(const job::LaunchEnvironment& launch,
+  if (node->segment().can_heal()) return backends::make_healable(node, options.timeout);
                                                          StorePtr& store, const InitOptions& options) {
   std::string reason;
   if (launch.world_size != launch.local_world_size) {

@@ -36,6 +36,12 @@ class StepMember {
   /// and all else is what it was when the step began, the same on all ranks.
   virtual void fail_step() = 0;
   /// A number that changes, as good as always, when weights are written: of a few of their elements and of their version
+  /// A rank was replaced by a new process (lockstep/recovery/recovery.h), after fail_step(): what this object has agreed on
+  /// with the other ranks since it was made is forgotten, since the new process knows nothing of it. All groups are renewed;
+  /// all ranks call it. Must start nothing collective.
+  virtual void restart() {}
+  /// Why a rank with this object cannot be replaced, such as "PowerSGDState has an error of each rank's own"; empty: it can.
+  virtual std::string heal_problem() const { return {}; }
   /// counters (LibTorch's optimizers leave those alone).
   virtual uint64_t probe_weights() const { return 0; }
   /// Whose ranks have its weights alike; null: it has none.

@@ -1,6 +1,7 @@
 // A number that a failed step leaves as it was.
 #pragma once
 
+#include <string>
 #include <utility>
 
 #include "lockstep/comm/step_members.h"
@@ -28,6 +29,9 @@ class StepValue final : public StepMember {
 
   void begin_step() override { before_ = value_; }
   void fail_step() override { value_ = before_; }
+  std::string heal_problem() const override {
+    return "averages of weights after some steps (model averaging, local SGD)";
+  }
 
  private:
   T value_, before_;

@@ -78,6 +78,7 @@ class ExponentialMovingAverage : private detail::StepMember {
   void begin_step() override { updates_in_step_ = 0; }
   void commit_step() override;
   void fail_step() override { updates_in_step_ = 0; }
+  std::string heal_problem() const override { return "an ExponentialMovingAverage is not handed over"; }
   void refuse_swapped(const char* call) const;
   void follow();
   void take_in();

@@ -2,7 +2,7 @@
 // anything in this file that a running peer could notice raises kLayoutVersion.
 //
 //   SegmentHeader | RankRecord[ranks] | Doorbell[ranks] | FlightRing[ranks] | AreaRecord[kMaxGroups] |
-//   control areas [kMaxGroups] | arenas [ranks]
+//   control areas [kMaxGroups] | set-up logs [ranks] | arenas [ranks]
 //
 // The segment is sparse: what is not touched costs no memory. Every location is an offset from its start,
 // since each process maps it at an address of its own. All fields that two processes touch are atomics with
@@ -13,6 +13,7 @@
 //   segment  the memory that the ranks of a node share
 //   area     what a group has in the segment: posts, slices, channels, staging buffers, windows
 //   arena    the part of the segment from which one rank allocates
+//   set-up log  what one rank got from the others before its first step, for a process that replaces it
 //   window   kWindowBytes through which a buffer outside the segment passes
 //   block    kBlockBytes of a window, or of a message from rank to rank
 //   slice    the part of a reduction that one rank owns
@@ -28,7 +29,7 @@
 namespace lockstep::shm {
 
 inline constexpr uint64_t kMagic = 0x31504554534b4c4cULL;
-inline constexpr uint32_t kLayoutVersion = 9;
+inline constexpr uint32_t kLayoutVersion = 10;
 inline constexpr int kMaxRanks = 256;
 inline constexpr int kMaxGroups = 512;
 /// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
@@ -73,6 +74,14 @@ struct alignas(kLine) RankRecord {
   std::atomic<uint64_t> operations;     ///< operations started so far, over all groups: the launcher's pulse
   std::atomic<uint64_t> last_bytes;     ///< size of the newest operation
   std::atomic<uint64_t> pid_namespace;  ///< in which `pid` names it
+
+  // Where a rank that dies may be replaced (SegmentHeader::can_heal):
+  std::atomic<uint32_t> incarnation;  ///< processes that were this rank before; written by the launcher
+  std::atomic<uint32_t> changed_at;   ///< the epoch that began when the last of them was replaced; by the launcher
+  std::atomic<uint32_t> has_log;      ///< 1: its set-up log is whole, also after its death
+  std::atomic<uint32_t> is_healable;  ///< 1: its process has the job's state and heals when another rank is replaced
+  std::atomic<uint64_t> committed_step;  ///< release: steps that it has ended
+  std::atomic<uint64_t> meeting;         ///< release: epoch << 8 | stage, see WorldChange
 };
 
 /// What a rank's process sleeps on.
@@ -97,8 +106,12 @@ struct alignas(4096) SegmentHeader {
   uint64_t arena_table_offset;
   uint64_t arena_bytes;  ///< distance between the arenas of two ranks
   uint32_t cores;        ///< that all ranks together may use
-  uint32_t reserved;
-  uint64_t nonce;  ///< random; proves that two processes see the same memory
+  uint32_t can_heal;     ///< 1: a rank that dies may be replaced while the others go on
+  uint64_t nonce;        ///< random; proves that two processes see the same memory
+  uint64_t setup_log_offset;
+  uint64_t setup_log_bytes;  ///< distance between the set-up logs of two ranks; 0: there are none
+  /// How often a rank was replaced. Written by the launcher, before RankRecord::changed_at.
+  std::atomic<uint32_t> epoch;
 };
 
 enum class OpKind : uint8_t {
@@ -238,6 +251,7 @@ enum class FailureKind : uint32_t {
   peer_lost,
   mismatch,
   step,  ///< a member's step failed: the group is renewed and goes on
+  world_changed,  ///< a member was replaced: the group is renewed with the new process
 };
 
 /// Some of a group's ranks, one bit each.

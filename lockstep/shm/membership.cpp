@@ -61,7 +61,7 @@ bool Membership::report(FailureKind kind, const std::string& message, int lost_r
 
 void Membership::fail(FailureKind kind, const std::string& message, int lost_rank, const RankSet& missing) {
   const std::string full = fmt::format("[lockstep] rank {}: {}", rank_, message);
-  if (report(kind, full, lost_rank, missing)) print_flight_recorder();
+  if (report(kind, full, lost_rank, missing) && kind != FailureKind::world_changed) print_flight_recorder();
   set_broken(kind, full, lost_rank, missing);
   std::rethrow_exception(broken_);
 }
@@ -97,6 +97,10 @@ void Membership::clear_own_part() {
   progress_[rank_].state.store(MemberState::active, std::memory_order_relaxed);
   if (rank_ != 0) return;
   failure_->state.store(0, std::memory_order_relaxed);
+  // One that died may have left the area on its way, and a new process is in its place.
+  if (area_ != kWorldArea) {
+    segment_.area_record(area_).members_left.store(static_cast<uint32_t>(size()), std::memory_order_relaxed);
+  }
   // What was given up while the group was broken may be handed out again.
   segment_.area_record(area_).generation.fetch_add(1, std::memory_order_release);
 }
@@ -154,6 +158,9 @@ void Membership::set_broken(FailureKind kind, const std::string& message, int lo
     case FailureKind::step:
       broken_ = std::make_exception_ptr(StepFailedError(message));
       return;
+    case FailureKind::world_changed:
+      broken_ = std::make_exception_ptr(WorldChangedError(message, lost_rank));
+      return;
     case FailureKind::mismatch:
     case FailureKind::none:
       broken_ = std::make_exception_ptr(MismatchError(message));
@@ -170,6 +177,15 @@ void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::mill
   for (int m = 0; m < size(); ++m) {
     if (m == rank_ || !awaited.needs(m)) continue;
     std::string how;
+    if (peers_.was_replaced(segment_rank_of(m)) && awaited.needs(m)) {
+      fail(
+          FailureKind::world_changed,
+          fmt::format(
+              "{} lost rank {}, which has died and was replaced; only lockstep::step(recovery, ...) goes on with "
+              "the new process: put what all ranks do together inside of one",
+              awaited.describe(), m),
+          m);
+    }
     // What a rank did just before it ended counts: look again once it is known to have ended.
     if (is_gone(m, how, awaited.sequence()) && awaited.needs(m)) {
       fail(FailureKind::peer_lost,

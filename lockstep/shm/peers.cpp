@@ -19,9 +19,10 @@ bool Peers::is_gone(int rank, std::string& how) {
       how = describe_wait_status(info.wait_status);
       return true;
     case RankState::attached: {
-      if (info.pid_namespace != pid_namespace_) return false;
+      // Where it may be replaced, its launcher says what becomes of it.
+      if (info.pid_namespace != pid_namespace_ || segment_.can_heal()) return false;
       how = "died";
-      const std::lock_guard lock(mutex_);
+      const base::LockGuard lock(mutex_);
       return process_ended(pidfds_[static_cast<size_t>(rank)], info.pid);
     }
   }

@@ -74,6 +74,9 @@ size_t fit_file_size_limit(size_t arena_bytes, size_t ranks, size_t control_byte
 }
 
 /// A mapping whose address is a multiple of kHugePage, or huge pages in the file could not be used by it.
+/// Addresses, not memory: what a rank got in its set-up is seldom more than a copy of its model.
+constexpr size_t kSetupLogBytes = size_t{16} << 30;
+
 void* map_aligned(int fd, size_t bytes) {
   void* const reserved =
       ::mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -89,7 +92,7 @@ void* map_aligned(int fd, size_t bytes) {
 
 }  // namespace
 
-UniqueFd create_segment(int ranks, size_t arena_bytes, const std::string& name) {
+UniqueFd create_segment(int ranks, size_t arena_bytes, const std::string& name, bool can_heal) {
   if (ranks < 1 || ranks > kMaxRanks) {
     throw ValueError(fmt::format("a node can have 1 to {} ranks, not {}", kMaxRanks, ranks));
   }
@@ -105,8 +108,10 @@ UniqueFd create_segment(int ranks, size_t arena_bytes, const std::string& name) 
   header.area_table_offset = header.flight_table_offset + count * sizeof(FlightRing);
   header.group_table_offset = round_up(header.area_table_offset + kMaxGroups * sizeof(AreaRecord), 4096);
   header.group_bytes = GroupLayout(count).total;
-  header.arena_table_offset =
-      round_up(header.group_table_offset + kMaxGroups * header.group_bytes, kHugePage);
+  header.can_heal = can_heal ? 1 : 0;
+  header.setup_log_offset = round_up(header.group_table_offset + kMaxGroups * header.group_bytes, 4096);
+  header.setup_log_bytes = can_heal ? kSetupLogBytes : 0;
+  header.arena_table_offset = round_up(header.setup_log_offset + count * header.setup_log_bytes, kHugePage);
   const size_t asked = round_up(arena_bytes != 0 ? arena_bytes : arena_limit(count), kHugePage);
   const size_t mappable = kMostInAll / count / kHugePage * kHugePage;
   header.arena_bytes = fit_file_size_limit(std::min(asked, mappable), count, header.arena_table_offset);
@@ -194,6 +199,10 @@ std::byte* Segment::arena(int rank) const {
 
 RankInfo Segment::rank_info(int rank) const {
   const RankRecord& record = rank_record(rank);
+std::byte* Segment::setup_log(int rank) const {
+  return base_ + header().setup_log_offset + static_cast<size_t>(rank) * header().setup_log_bytes;
+}
+
   RankInfo info;
   info.state = static_cast<RankState>(record.state.load(std::memory_order_acquire));
   info.pid = record.pid.load(std::memory_order_relaxed);
@@ -241,6 +250,30 @@ void Segment::mark_exited(int rank, int wait_status) const {
 
 std::string describe_wait_status(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
+void Segment::replace(int rank) const {
+  auto& epoch = reinterpret_cast<SegmentHeader*>(base_)->epoch;
+  const uint32_t next = epoch.load(std::memory_order_relaxed) + 1;
+  RankRecord& record = rank_record(rank);
+  record.is_healable.store(0, std::memory_order_relaxed);
+  record.meeting.store(0, std::memory_order_relaxed);
+  record.incarnation.fetch_add(1, std::memory_order_relaxed);
+  record.pid.store(0, std::memory_order_relaxed);
+  record.state.store(static_cast<uint32_t>(RankState::absent), std::memory_order_relaxed);
+  // The process may have ended in its sleep.
+  doorbell(rank).sleeping.store(0, std::memory_order_relaxed);
+  doorbell(rank).waiting.store(0, std::memory_order_relaxed);
+  // Who sees the change of a rank sees the epoch too.
+  epoch.store(next, std::memory_order_release);
+  record.changed_at.store(next, std::memory_order_release);
+  full_fence();
+  for (int r = 0; r < ranks(); ++r) {
+    Doorbell& bell = doorbell(r);
+    if (bell.sleeping.load(std::memory_order_relaxed) == 0) continue;
+    bell.rings.fetch_add(1, std::memory_order_relaxed);
+    futex_wake(bell.rings);
+  }
+}
+
     const char* name = ::sigabbrev_np(WTERMSIG(wait_status));
     return fmt::format("was killed by {}", name != nullptr ? "SIG" + std::string(name)
                                                            : fmt::format("signal {}", WTERMSIG(wait_status)));

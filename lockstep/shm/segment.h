@@ -15,9 +15,10 @@ namespace lockstep::shm {
 /// one rank can allocate (0: LOCKSTEP_ARENA_BYTES, else as much as the machine has memory, with more than
 /// 8 ranks 8 times that in all, and half of `ulimit -v` where there is one; untouched bytes cost nothing). It
 /// is less where all ranks together would need more than 32 TiB of addresses. `name` is what /proc shows of
-/// it. The descriptor is close-on-exec. Throws ValueError for a rank count outside 1..kMaxRanks or a variable
+/// it. `can_heal`: a rank that dies may be replaced. The descriptor is close-on-exec. Throws ValueError for a rank count outside 1..kMaxRanks or a variable
 /// that cannot be, Error when the kernel refuses.
-UniqueFd create_segment(int ranks, size_t arena_bytes = 0, const std::string& name = "lockstep");
+UniqueFd create_segment(int ranks, size_t arena_bytes = 0, const std::string& name = "lockstep",
+                        bool can_heal = false);
 
 /// A snapshot of one rank's record, for reports.
 struct RankInfo {
@@ -48,6 +49,11 @@ class Segment {
   AreaRecord& area_record(int area) const;
   std::byte* group_area(int group) const;
   std::byte* arena(int rank) const;
+  /// setup_log_bytes of the header, all zeros at first.
+  std::byte* setup_log(int rank) const;
+  bool can_heal() const { return header().can_heal != 0; }
+  /// How often a rank was replaced so far.
+  uint32_t epoch() const { return header().epoch.load(std::memory_order_acquire); }
   size_t arena_bytes() const { return header().arena_bytes; }
   std::byte* base() const { return base_; }
 
@@ -59,6 +65,9 @@ class Segment {
   void leave(int rank) const;
   /// Called by the launcher when the process of `rank` has ended; peers that wait for it learn it at once.
   void mark_exited(int rank, int wait_status) const;
+  /// Called by the launcher when the process of `rank` has ended and another one is about to start in its place: waits of
+  /// the others for it end with WorldChangedError. Where can_heal().
+  void replace(int rank) const;
 
  private:
   explicit Segment(std::byte* base, size_t bytes) : base_(base), bytes_(bytes) {}

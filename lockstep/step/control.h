@@ -42,6 +42,8 @@ class StepControl {
   /// Everybody's value, by rank.
   std::vector<nlohmann::json> exchange(const nlohmann::json& own);
   void barrier() const { group_.barrier(); }
+  /// Its group has been renewed, with a new process in the place of a rank: nothing is under way.
+  void restart() { entry_.reset(); }
 
   /// Why the ranks' weights may differ; empty: they do not. A step refuses to begin then.
   std::string& difference() { return difference_; }

@@ -97,6 +97,7 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
   void renew() override {
     const shm::Group& old = group();
     std::vector<int> members;
+  int area() const { return group().area(); }
     for (int m = 0; m < old.size(); ++m) members.push_back(old.segment_rank_of(m));
     state_ = std::make_shared<State>(state_->node, old.area(), std::move(members), old.rank(), old.timeout());
   }
@@ -451,6 +452,8 @@ std::shared_ptr<ProcessGroup::Impl> make_shared_memory(std::shared_ptr<shm::Node
   std::vector<int> everyone(static_cast<size_t>(node->segment().ranks()));
   std::iota(everyone.begin(), everyone.end(), 0);
   const int rank = node->rank();
+int area_of(const ProcessGroup::Impl& group) { return dynamic_cast<const ShmGroup&>(group).area(); }
+
   return make_shared_memory(std::move(node), shm::kWorldArea, std::move(everyone), rank, timeout);
 }
 

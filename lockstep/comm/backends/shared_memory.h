@@ -19,4 +19,7 @@ std::shared_ptr<ProcessGroup::Impl> make_shared_memory(std::shared_ptr<shm::Node
                                                        std::vector<int> members, int rank,
                                                        std::chrono::milliseconds timeout);
 
+/// Where a group of this backend lives in its segment.
+int area_of(const ProcessGroup::Impl& group);
+
 }  // namespace lockstep::backends

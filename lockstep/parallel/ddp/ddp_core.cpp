@@ -163,6 +163,9 @@ class DdpCore::StepPart final : public StepMember {
     }
   }
   const ProcessGroup* replica_group() const override { return &core_.group_; }
+  std::string heal_problem() const override {
+    return core_.options_.backward_passes_per_step > 1 ? "backward_passes_per_step counts over steps" : "";
+  }
   std::vector<ProcessGroup> own_groups() const override { return list_sync_batchnorm_groups(*core_.module_); }
   std::vector<at::Tensor> weights() const override {
     std::vector<at::Tensor> tensors;

@@ -377,3 +377,16 @@ void GradientBuckets::roll_back() {
 }
 
 }  // namespace lockstep
+void GradientBuckets::restart() {
+  before_step_.reset();
+  counts_are_known_ = false;
+  for (Parameter& parameter : parameters_) {
+    parameter.expected = 1;
+    parameter.was_used = false;
+    parameter.gradients = 0;
+  }
+  take_trainable();
+  lay_out({});
+  before_step_.reset();
+}
+

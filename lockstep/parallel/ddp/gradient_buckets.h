@@ -123,6 +123,8 @@ class GradientBuckets {
   void commit() { before_step_.reset(); }
   /// Places, hooks and counts are those of the last commit(), as far as they have changed in a step.
   void roll_back();
+  /// Places and counts are those of a reducer that has seen no pass yet.
+  void restart();
 
  private:
   /// What a step may change and must put back if it fails.

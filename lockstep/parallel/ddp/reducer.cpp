@@ -36,9 +36,10 @@ uint64_t next_order() {
   return count.fetch_add(1, std::memory_order_relaxed);
 }
 
-std::vector<std::string> names_of(const std::vector<NamedTensor>& parameters) {
+template <class Named>
+std::vector<std::string> names_of(const std::vector<Named>& parameters) {
   std::vector<std::string> names;
-  for (const NamedTensor& parameter : parameters) names.push_back(parameter.name);
+  for (const Named& parameter : parameters) names.push_back(parameter.name);
   return names;
 }
 
@@ -193,6 +194,16 @@ class Reducer::StepPart final : public detail::StepMember {
   }
   const ProcessGroup* replica_group() const override { return &reducer_.group_; }
   bool is_interrupted() const override {
+  void restart() override {
+    reducer_.order_ = ReadyOrder(names_of(reducer_.buckets_.parameters()));
+    reducer_.buckets_.restart();
+    commit_step();
+  }
+  std::string heal_problem() const override {
+    if (reducer_.reduction_.has_hook()) return "a communication hook has a state of each rank's own";
+    if (reducer_.logical_ranks_ > 0) return "LogicalRanks are in use";
+    return {};
+  }
     try {
       return reducer_.group_.impl().is_interrupted();
     } catch (const ValueError&) {  // the program has destroyed the group, and uses the wrapper no more
