@@ -39,6 +39,7 @@ if(elsewhere)
 endif()
 
 set(LOCKSTEP_TORCH_SERIES ${lockstep_torch_series})
+set(LOCKSTEP_OLDEST_TORCH ${LOCKSTEP_TORCH_VERSION})
 get_property(LOCKSTEP_ARROW_VERSION GLOBAL PROPERTY LOCKSTEP_ARROW_VERSION)
 get_property(lockstep_modules GLOBAL PROPERTY LOCKSTEP_MODULES)
 set(LOCKSTEP_MODULE_TABLE "set(lockstep_modules ${lockstep_modules})\n")

@@ -48,6 +48,15 @@ if(lockstep_problem)
     "LibTorch ${Torch_VERSION} in ${lockstep_torch_root}, named by ${lockstep_named_by}, cannot be used: \
 ${lockstep_problem}. Name another one with -DCMAKE_PREFIX_PATH=/path/to/libtorch."
   )
+  if(LOCKSTEP_INSTALLED AND Torch_VERSION VERSION_GREATER_EQUAL LOCKSTEP_OLDEST_TORCH)
+    # C++ code fits the series that it was compiled with, and no other.
+    string(
+      APPEND lockstep_problem
+      " Or build Lockstep for this one, in its sources: cmake -S . -B build-other -DCMAKE_BUILD_TYPE=Release \
+-DLOCKSTEP_TESTS=OFF -DCMAKE_PREFIX_PATH=${lockstep_torch_root} && cmake --build build-other && \
+cmake --install build-other --prefix /another/prefix."
+    )
+  endif()
   unset(Torch_DIR CACHE)
   return()
 endif()

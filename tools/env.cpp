@@ -17,6 +17,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 
 #include "git_revision.h"
 #include "lockstep/base/cgroup.h"
@@ -29,6 +30,7 @@
 #include "lockstep/shm/layout.h"
 #include "lockstep/shm/node.h"
 #include "lockstep/tracking/environment.h"
+#include "tools/programs.h"
 #include "tools/subcommands.h"
 
 namespace lockstep::tools {
@@ -170,14 +172,19 @@ std::string cgroup_processes() {
 
 /// What the programs that link LibTorch find when they start: version and file, or the loader's complaint.
 std::string libtorch_at_run_time() {
-  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "lockstep-store";
-  const std::string command = fmt::format("'{}' --libtorch 2>&1", program.string());
+  // The one in bin/ of an installation finds LibTorch first, as all programs do.
+  const auto program = programs_directory() / "lockstep-store";
+  std::string quoted_path;
+  for (const char c : program.string()) quoted_path += c == '\'' ? "'\\''" : std::string(1, c);
+  const std::string command = fmt::format("'{}' --libtorch 2>&1", quoted_path);
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "re"), ::pclose);
   if (!pipe) return "not known";
   std::string text;
   char buffer[4096];
   while (const size_t count = std::fread(buffer, 1, sizeof buffer, pipe.get())) text.append(buffer, count);
-  return text.substr(0, text.find('\n'));
+  text = text.substr(0, text.find('\n'));
+  constexpr std::string_view kTheirName = "lockstep-store: error: ";
+  return text.starts_with(kTheirName) ? text.substr(kTheirName.size()) : text;
 }
 
 Facts all_machine_facts() {

@@ -23,12 +23,12 @@ def run(*command, **options):
     return result.stdout
 
 
-def other_libtorch(directory):
+def other_libtorch(directory, version="2.9.0"):
     """A LibTorch of another version, as far as anybody looks into it before using it."""
     for file in ("lib/libtorch_cpu.so", "lib/libtorch_cuda.so", "lib/libc10.so", "share/cmake/Torch/TorchConfig.cmake"):
         (directory / file).parent.mkdir(parents=True, exist_ok=True)
         (directory / file).touch()
-    (directory / "share/cmake/Torch/TorchConfigVersion.cmake").write_text('set(PACKAGE_VERSION "2.9.0")\n')
+    (directory / "share/cmake/Torch/TorchConfigVersion.cmake").write_text(f'set(PACKAGE_VERSION "{version}")\n')
     return directory
 
 

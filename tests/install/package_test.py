@@ -87,6 +87,15 @@ class PackageTest(InstalledTest):
                 self.assertIn(f"LibTorch 2.9.0 in {other}, named by CMAKE_PREFIX_PATH, cannot be used: {wanted}.",
                               " ".join(result.stderr.split()))
 
+    def test_how_to_build_for_another_libtorch(self):
+        other = other_libtorch(self.work / "newer", "2.99.1")
+        result = self.configure("newer-build", HERE / "app", f"-DCMAKE_PREFIX_PATH={self.prefix};{other}")
+        error = " ".join(result.stderr.split())
+        self.assertIn("this Lockstep was built with LibTorch 2.13.", error)
+        self.assertIn(f"-DCMAKE_PREFIX_PATH={other} && cmake --build build-other", error)
+        config = next(self.prefix.rglob("LockstepConfig.cmake")).read_text()
+        self.assertRegex(config, r"set\(Lockstep_TORCH_VERSION 2\.13\.\d+\)")
+
     def test_the_public_headers_are_what_a_recipe_needs(self):
         installed = {str(path.relative_to(self.prefix / "include")) for path in (self.prefix / "include").rglob("*.h")}
         for recipe in (SOURCE / "zoo/recipes").rglob("*.[ch]*"):

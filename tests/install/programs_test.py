@@ -79,7 +79,7 @@ class InstalledProgramsTest(InstalledTest):
     def test_env_names_the_libtorch_that_programs_find(self):
         out = self.run_well("lockstep", "env")
         self.assertRegex(out, r"(?m)^libtorch headers +2\.13\.\d+$")
-        self.assertRegex(out, rf"(?m)^libtorch at run time +2\.13\.\d+, {re.escape(str(self.torch))}/lib/libtorch_cpu\.so$")
+        self.assertRegex(out, rf"(?m)^libtorch at run time +2\.13\.\d+, {re.escape(str(self.venv))}/.*/torch/lib/libtorch_cpu\.so$")
         result = self.start(self.prefix / "bin/lockstep", "env")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertRegex(result.stdout, r"(?m)^libtorch at run time +LibTorch 2\.13 was not found \(.*pip install torch==2\.13")

@@ -138,11 +138,17 @@ std::optional<fs::path> directory_to_add(const Package& package, const Needs& ne
   pythons.insert(pythons.end(), {"/usr", "/usr/local"});
   if (const auto place = search.in_pythons(pythons)) return place;
   if (search.refused().empty() && ::dlopen(files.front().c_str(), RTLD_LAZY) != nullptr) return std::nullopt;
+  // Code of C++ fits the series that it was compiled with, and no other.
+  const std::string rebuild =
+      search.refused().empty()
+          ? ""
+          : fmt::format(". To use another {}, build Lockstep with it: -DCMAKE_PREFIX_PATH=/path/to/it",
+                        package.name);
   throw FileError(fmt::format(
       "{} was not found ({}): run `pip install {}=={}.*` in a Python environment and activate it, "
-      "or set {} to the directory of {}{}",
-      called, files.front(), package.wheel, package.version, package.variable, package.name,
-      search.refused()));
+      "or set {} to the directory of {}{}{}",
+      called, files.front(), package.wheel, package.version, package.variable, package.name, search.refused(),
+      rebuild));
 }
 
 }  // namespace lockstep::start

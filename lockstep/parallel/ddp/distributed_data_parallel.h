@@ -83,7 +83,7 @@ class DistributedDataParallel {
           std::forward<Args>(args)...);
     });
   }
-  /// The same. With a type it runs a forward that is a template of its result's type: AnyModule and Sequential.
+  /// Does what a call does. With a type it runs a forward that is a template of its result's type: AnyModule and Sequential.
   template <class Result = detail::ModulesResult, class... Args>
   decltype(auto) forward(Args&&... args) {
     if constexpr (std::is_same_v<Result, detail::ModulesResult>) {
