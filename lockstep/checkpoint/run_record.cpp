@@ -36,20 +36,45 @@ std::string to_line(const json& value) { return dump_json(value, {.replace_inval
 
 constexpr size_t kMostCharacters = 160;
 
+/// The place of the character that `at` lies in.
+size_t begin_of_character(const std::string& text, size_t at) {
+  while (at > 0 && at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U) --at;
+  return at;
+}
+
 std::string shorten(std::string text) {
   if (text.size() <= kMostCharacters) return text;
-  size_t end = kMostCharacters;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U)
-    --end;  // not within a character
-  text.resize(end);
+  text.resize(begin_of_character(text, kMostCharacters));
   return text + "...";
 }
 
-/// A list that is too long to be shown whole, by the entry that differs first.
-std::string describe_list(const json& list, size_t at) {
-  const std::string entry =
-      at < list.size() ? fmt::format("entry {} is {}", at, shorten(to_line(list[at]))) : "no more";
-  return fmt::format("{} entries, {}", list.size(), entry);
+/// Both values shortened, so that the first difference is in sight.
+std::pair<std::string, std::string> shorten_both(std::string before, std::string after) {
+  constexpr size_t kContext = 40;
+  const size_t most = std::min(before.size(), after.size());
+  const auto same =
+      std::mismatch(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(most), after.begin());
+  const auto place = static_cast<size_t>(same.first - before.begin());
+  if (std::max(before.size(), after.size()) > kMostCharacters && place + kContext > kMostCharacters) {
+    const size_t begin = begin_of_character(before, place - kContext);
+    for (std::string* const text : {&before, &after}) *text = "..." + text->substr(begin);
+  }
+  return {shorten(std::move(before)), shorten(std::move(after))};
+}
+
+/// Lists that are too long to be shown whole, by the entry that differs first.
+std::pair<std::string, std::string> describe_lists(const json& saved, const json& now) {
+  size_t at = 0;
+  while (at < saved.size() && at < now.size() && saved[at] == now[at]) ++at;
+  const auto line_at = [at](const json& list) {
+    return at < list.size() ? to_line(list[at]) : std::string();
+  };
+  const auto [before, after] = shorten_both(line_at(saved), line_at(now));
+  const auto describe_list = [at](const json& list, const std::string& entry) {
+    return fmt::format("{} entries, {}", list.size(),
+                       at < list.size() ? fmt::format("entry {} is {}", at, entry) : "no more");
+  };
+  return {describe_list(saved, before), describe_list(now, after)};
 }
 
 void compare_values(const std::string& name, RecordKind kind, const json& saved, const json& now,
@@ -69,14 +94,11 @@ void compare_values(const std::string& name, RecordKind kind, const json& saved,
     }
     return;
   }
-  std::string before = to_line(saved), after = to_line(now);
-  if (saved.is_array() && now.is_array() && std::max(before.size(), after.size()) > kMostCharacters) {
-    size_t at = 0;
-    while (at < saved.size() && at < now.size() && saved[at] == now[at]) ++at;
-    before = describe_list(saved, at);
-    after = describe_list(now, at);
-  }
-  found.push_back({name, kind, shorten(before), shorten(after)});
+  const std::string before = to_line(saved), after = to_line(now);
+  const bool are_long_lists =
+      saved.is_array() && now.is_array() && std::max(before.size(), after.size()) > kMostCharacters;
+  auto [old_text, new_text] = are_long_lists ? describe_lists(saved, now) : shorten_both(before, after);
+  found.push_back({name, kind, std::move(old_text), std::move(new_text)});
 }
 
 [[noreturn]] void refuse_file(const std::string& source, const std::string& what) {
@@ -245,15 +267,19 @@ void refuse_changes(const std::vector<RecordDifference>& refused, const std::str
     kinds.insert(each.kind);
     texts.push_back(describe(each));
   }
+  // The first line is what a launcher repeats; all values that do not fit into it stand below.
   constexpr size_t kMost = 12;
-  const size_t more = texts.size() > kMost ? texts.size() - kMost : 0;
-  texts.resize(texts.size() - more);
+  const auto first = texts.begin(), rest = first + static_cast<std::ptrdiff_t>(std::min(texts.size(), kMost));
+  std::string more, below;
+  if (rest != texts.end()) {
+    more = fmt::format("; and {} more, below", texts.end() - rest);
+    below = fmt::format("\n  {}", fmt::join(rest, texts.end(), "\n  "));
+  }
   std::vector<std::string> names;
   for (const auto kind : kinds) names.emplace_back(name_of(kind));
-  throw ValueError(
-      fmt::format("{} is of another run: {}{}; resume with what that run had, or allow the change with {}{}",
-                  place, fmt::join(texts, "; "),
-                  more > 0 ? fmt::format("; and {} more", more) : std::string(), how, fmt::join(names, ",")));
+  throw ValueError(fmt::format(
+      "{} is of another run: {}{}; resume with what that run had, or allow the change with {}{}{}", place,
+      fmt::join(first, rest, "; "), more, how, fmt::join(names, ","), below));
 }
 
 }  // namespace lockstep::checkpoint

@@ -63,21 +63,26 @@ ResumedAnyway describe_resume(int64_t step, const std::vector<RecordDifference>&
 ///     record.set_json("model_config", RecordKind::model, config.to_json());
 class RunRecord {
  public:
+  /// The value of one name.
   struct Entry {
-    RecordKind kind{};
+    RecordKind kind{};   ///< what it gives meaning to
     std::string json{};  ///< in one line, keys sorted
     bool operator==(const Entry&) const = default;
   };
 
   /// Sets an entry; one of that name is replaced. Texts need not be UTF-8: other bytes become U+FFFD.
   void set(const std::string& name, RecordKind kind, std::string_view text);
+  /// Text, as above.
   void set(const std::string& name, RecordKind kind, const char* text) {
     set(name, kind, std::string_view(text));
   }
+  /// Text, as above.
   void set(const std::string& name, RecordKind kind, const std::string& text) {
     set(name, kind, std::string_view(text));
   }
+  /// A number. NaN and infinities are kept as their texts.
   void set(const std::string& name, RecordKind kind, double value);
+  /// A whole number, or true or false.
   template <std::integral T>
   void set(const std::string& name, RecordKind kind, T value) {
     if constexpr (std::same_as<T, bool>) {
@@ -96,12 +101,16 @@ class RunRecord {
   /// Takes an entry out, if it is there.
   void remove(const std::string& name) { entries_.erase(name); }
 
+  /// All entries by name.
   const std::map<std::string, Entry>& entries() const { return entries_; }
+  /// Whether there is an entry of this name.
   bool has(const std::string& name) const { return entries_.contains(name); }
+  /// Whether there is no entry.
   bool empty() const { return entries_.empty(); }
 
   /// Resumes of this run that went on with other entries, the oldest first.
   const std::vector<ResumedAnyway>& resumed_anyway() const { return resumed_anyway_; }
+  /// Notes such a resume.
   void add(ResumedAnyway resumed) { resumed_anyway_.push_back(std::move(resumed)); }
 
   bool operator==(const RunRecord&) const = default;
@@ -128,8 +137,8 @@ struct RecordCheck {
 /// Sorts differences by what a resume does about them. Pure.
 RecordCheck check(std::vector<RecordDifference> differences, const std::set<RecordKind>& anyway);
 
-/// Throws ValueError with every old and new value if something is `refused`. `place`: the checkpoint. `how`: how the user allows
-/// it; the kinds follow: "--resume-anyway ". Pure.
+/// Throws ValueError with every old and new value if something is `refused`: in one line, and where they are many, the rest in
+/// lines below it. `place`: the checkpoint. `how`: how the user allows it; the kinds follow: "--resume-anyway ". Pure.
 void refuse_changes(const std::vector<RecordDifference>& refused, const std::string& place,
                     const std::string& how);
 

@@ -17,6 +17,7 @@
 #include "lockstep/data/sampler.h"
 #include "lockstep/optim/autocast.h"
 #include "lockstep/tracking/progress/progress_bar.h"
+#include "lockstep/trainer/best_metric.h"
 #include "lockstep/trainer/ema_scope.h"
 #include "lockstep/trainer/gather_rows.h"
 #include "lockstep/trainer/output/summary.h"
@@ -198,11 +199,11 @@ void Evaluator::give_names(const Found& found, const std::string& prefix, Evalua
   text = fmt::format("loss {:.4f}", found.loss);
   for (size_t m = 0; m < options_.metrics.size(); ++m) {
     const std::string name = options_.metrics[m]->name();
-    metrics[prefix + "_" + name] = found.metrics[m];
+    metrics[fmt::format("{}_{}", prefix, name)] = found.metrics[m];
     text += fmt::format("  {} {:.4f}", name, found.metrics[m]);
   }
   for (const auto& [name, value] : found.computed) {
-    metrics[name.starts_with(prefix + "_") ? name : prefix + "_" + name] = value;
+    metrics[name.starts_with(prefix + "_") ? name : fmt::format("{}_{}", prefix, name)] = value;
     text += fmt::format("  {} {:.4f}", name, value);
   }
   const int64_t batch =
@@ -233,7 +234,6 @@ Evaluation Evaluator::evaluate(const Dataset& dataset, const EvaluationRequest& 
 
 void Evaluator::check(const Dataset& dataset) {
   const auto& metrics = options_.metrics;
-  const auto& arguments = options_.arguments;
   if (!metrics.empty()) {
     options_.engine.module().eval();
     const at::NoGradGuard no_grad;
@@ -241,17 +241,8 @@ void Evaluator::check(const Dataset& dataset) {
     add_batch(run(dataset.collate({0})), {0}, false, share);
     for (const auto& metric : metrics) metric->reset();
   }
-  if (!arguments.reduces_lr_on_plateau() || options_.compute_metrics) return;
-  std::string names = "eval_loss";
-  bool found = arguments.best_metric() == names;
-  for (const auto& metric : metrics) {
-    found |= arguments.best_metric() == "eval_" + metric->name();
-    names += ", eval_" + metric->name();
-  }
-  if (!found) {
-    throw ValueError(fmt::format("metric_for_best_model is {}; the evaluation has {}",
-                                 arguments.metric_for_best_model, names));
-  }
+  // What compute_metrics gives is known after the first evaluation.
+  if (!options_.compute_metrics) check_best_metric(options_.arguments, metrics);
 }
 
 }  // namespace lockstep

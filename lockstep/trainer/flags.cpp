@@ -25,13 +25,14 @@ std::chrono::seconds parse_seconds(const std::string& flag, const std::string& t
   return std::chrono::seconds(seconds);
 }
 
-/// An option whose text `parse(flag, text)` turns into `value`.
+/// An option whose text `parse(flag, text)` turns into `value`; `flag` as it was typed.
 template <class T, class Parse>
 CommandOption add_parsed(CommandLine program, const ArgumentRow& row, T& value, Parse parse, const char* word,
                          const std::string& preset) {
-  const std::string flag = flag_of(row.name);
   CommandOption option = program.add_option(
-      flag, [&value, flag, parse](const std::string& text) { value = parse(flag, text); }, row.help);
+      flag_of(row.name),
+      [&value, parse](const std::string& typed, const std::string& text) { value = parse(typed, text); },
+      row.help);
   option.type_name(word);
   if (row.preset_text == nullptr) option.default_text(preset);
   return option;
@@ -69,14 +70,25 @@ CommandOption add_option(CommandLine program, const ArgumentRow& row, T& value) 
 }
 
 template <class T>
-void add(CommandLine program, const ArgumentRow& row, T& value) {
+CommandOption add(CommandLine program, const ArgumentRow& row, T& value) {
   CommandOption option = add_option(program, row, value);
   if (*row.word != '\0') option.type_name(row.word);
   if (row.preset_text != nullptr && *row.preset_text != '\0') option.default_text(row.preset_text);
+  return option;
+}
+
+/// An argument as above. A resume takes the checkpoint's seeds, unless their flags are given.
+template <class T>
+void add(CommandLine program, const ArgumentRow& row, T& value, TrainingArguments& arguments) {
+  CommandOption option = add(program, row, value);
+  const std::string name = row.name;
+  if (name != "seed" && name != "data_seed") return;
+  arguments.not_given.insert(name);
+  option.on_given([&arguments, name] { arguments.not_given.erase(name); });
 }
 
 /// What is off is turned on by the flag alone; what is on needs a word to turn it off.
-void add(CommandLine program, const ArgumentRow& row, bool& value) {
+void add(CommandLine program, const ArgumentRow& row, bool& value, TrainingArguments& /*arguments*/) {
   if (value) {
     add_parsed(program, row, value, parse_bool, "BOOL", "true");
   } else {
@@ -90,7 +102,7 @@ void add_training_flags(CommandLine program, TrainingArguments& arguments) {
   const ArgumentRow* row = training_argument_rows().data();
 #define LOCKSTEP_ARGUMENT_GROUP(title) program.begin_group(title);
 #define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help) \
-  add(program, *row++, arguments.name);
+  add(program, *row++, arguments.name, arguments);
 #include "lockstep/trainer/training_arguments.inc"
   for (const auto& [other, name] : other_training_argument_names()) {
     program.add_other_name(flag_of(other), flag_of(name));

@@ -13,6 +13,7 @@
 #include "lockstep/checkpoint/parts.h"
 #include "lockstep/checkpoint/publish.h"
 #include "lockstep/comm/all_ranks.h"
+#include "lockstep/tracking/progress/live_line.h"
 #include "lockstep/trainer/checkpoints/changed_run.h"
 #include "lockstep/trainer/checkpoints/resume.h"
 #include "lockstep/trainer/output/run_lock.h"
@@ -60,7 +61,7 @@ checkpoint::RunRecord OpenedRun::record() const {
   return checkpoint_ ? checkpoint::read_record(*checkpoint_) : checkpoint::RunRecord();
 }
 
-OpenedRun open_run(const TrainingArguments& arguments, const ProcessGroup& group) {
+OpenedRun open_run(TrainingArguments& arguments, const ProcessGroup& group) {
   std::shared_ptr<const void> lock;
   std::string path;
   on_all_ranks(group, [&] {
@@ -70,9 +71,14 @@ OpenedRun open_run(const TrainingArguments& arguments, const ProcessGroup& group
   });
   path = group.broadcast_bytes(path);
   std::optional<checkpoint::Checkpoint> found;
+  std::string taken;
   on_all_ranks(group, [&] {
-    if (!path.empty()) found = checkpoint::open(path, {.verify = false});  // rank 0 has done so
+    if (path.empty()) return;
+    found = checkpoint::open(path, {.verify = false});  // rank 0 has done so
+    if (found->has("training_args.json"))
+      taken = take_seeds(found->read_text("training_args.json"), arguments);
   });
+  if (!taken.empty() && group.rank() == 0) LiveLine::print_above(taken);
   return {std::move(lock), std::move(found)};
 }
 

@@ -32,9 +32,10 @@ class OpenedRun {
 
 /// Locks output_dir on rank 0, until the process ends or no copy of the result and no Trainer with it is left, and finds the
 /// checkpoint of resume_from_checkpoint. Changes no file of an earlier run. For programs that look at the checkpoint before
-/// they make their data and model; otherwise Trainer::train() calls it. Called by all ranks; blocks. Throws ValueError naming
-/// the other job if output_dir is locked, and FileError, as on_all_ranks does.
-OpenedRun open_run(const TrainingArguments& arguments, const ProcessGroup& group);
+/// they make their data and model; otherwise Trainer::train() calls it. Gives seed and data_seed the checkpoint's values if
+/// their flags were not given (TrainingArguments::not_given), and says so on rank 0. Called by all ranks; blocks. Throws
+/// ValueError naming the other job if output_dir is locked, and FileError, as on_all_ranks does.
+OpenedRun open_run(TrainingArguments& arguments, const ProcessGroup& group);
 
 /// Compares those entries that `record` has with the checkpoint's, so that a resume is refused before the program writes
 /// anything; Trainer::train() compares all entries again. Does nothing for a run that begins. Called by all ranks. Throws

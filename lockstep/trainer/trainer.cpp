@@ -77,8 +77,8 @@ std::shared_ptr<torch::optim::Optimizer> Trainer::Impl::begin_optimizer() {
   return parts.optimizer;
 }
 
-Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::string& prefix,
-                                            bool keep_outputs) {
+Trainer::Prediction Trainer::Impl::evaluate(const Dataset& dataset, const std::string& prefix, Keep what) {
+  const bool keep_outputs = what == Keep::outputs;
   const timeline::Uncounted uncounted;
   Evaluation found;
   {
@@ -142,10 +142,10 @@ Trainer::~Trainer() {
 }
 
 // What ends a train() ends its run, whatever the program does with it; other errors only if they end the program.
-void Trainer::Impl::note(const std::exception& error, bool ends) {
+void Trainer::Impl::note(const std::exception& error, Call which) {
   const std::string text = error.what();
   failure = {.exit_code = exit_code(error), .text = text.substr(0, text.find('\n'))};
-  if (ends) end(failure->exit_code, failure->text);
+  if (which == Call::train) end(failure->exit_code, failure->text);
 }
 
 // Another rank's end makes lockrun end this one, which still has to say how it ended.
@@ -158,10 +158,12 @@ void Trainer::Impl::end(int code, const std::string& error) {
   }
 }
 
-void detail::note_failure(Trainer& trainer, const std::exception& error) { trainer.impl_->note(error, true); }
+void detail::note_failure(Trainer& trainer, const std::exception& error) {
+  trainer.impl_->note(error, Trainer::Impl::Call::train);
+}
 
 Metrics Trainer::train() {
-  return impl_->noting_failures(true, [&] { return impl_->train(); });
+  return impl_->noting_failures(Impl::Call::train, [&] { return impl_->train(); });
 }
 
 Metrics Trainer::Impl::train() {
@@ -185,7 +187,7 @@ Metrics Trainer::Impl::train() {
 // The program's, in the first training, if it has opened the run.
 std::optional<ResumePoint> Trainer::Impl::open() {
   OpenedRun run =
-      parts.opened_run ? *std::exchange(parts.opened_run, std::nullopt) : open_run(arguments, group);
+      parts.opened_run ? *std::exchange(parts.opened_run, std::nullopt) : open_run(parts.arguments, group);
   lock = run.lock();
   std::optional<ResumePoint> point;
   if (run.checkpoint()) {
@@ -195,8 +197,8 @@ std::optional<ResumePoint> Trainer::Impl::open() {
 }
 
 Metrics Trainer::evaluate(const Dataset& dataset, const std::string& prefix) {
-  Metrics metrics =
-      impl_->noting_failures(false, [&] { return impl_->evaluate(dataset, prefix, false).metrics; });
+  Metrics metrics = impl_->noting_failures(
+      Impl::Call::other, [&] { return impl_->evaluate(dataset, prefix, Impl::Keep::metrics).metrics; });
   if (!metrics.empty()) metrics["epoch"] = impl_->state.epoch;
   return metrics;
 }
@@ -204,11 +206,12 @@ Metrics Trainer::evaluate(const Dataset& dataset, const std::string& prefix) {
 Metrics Trainer::evaluate() { return evaluate(impl_->parts.eval_dataset); }
 
 Trainer::Prediction Trainer::predict(const Dataset& dataset, const std::string& prefix) {
-  return impl_->noting_failures(false, [&] { return impl_->evaluate(dataset, prefix, true); });
+  return impl_->noting_failures(Impl::Call::other,
+                                [&] { return impl_->evaluate(dataset, prefix, Impl::Keep::outputs); });
 }
 
 void Trainer::save_model(const std::filesystem::path& directory) {
-  impl_->noting_failures(false, [&] { impl_->save_model(directory); });
+  impl_->noting_failures(Impl::Call::other, [&] { impl_->save_model(directory); });
 }
 
 void Trainer::log(Metrics values) { impl_->log(std::move(values)); }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -31,6 +32,10 @@ struct OptimizerArguments {
 struct TrainingArguments {
 #define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help) type name = preset;
 #include "lockstep/trainer/training_arguments.inc"
+
+  /// Names those of "seed" and "data_seed" whose flag the user has not given: a resume takes the checkpoint's value. Filled by
+  /// add_training_flags(); what a program has set without flags must be the checkpoint's.
+  std::set<std::string> not_given{};
 
   /// Throws ValueError naming the argument, its value and what is allowed.
   void validate() const;

@@ -111,5 +111,41 @@ TEST(RunRecord, WhatIsNotAllowedIsRefusedWithEveryValue) {
   }
 }
 
+TEST(RunRecord, ManyDifferencesAreAllShown) {
+  RunRecord saved, now;
+  for (int i = 0; i < 100; ++i) {
+    saved.set("flag" + std::to_string(i), RecordKind::flags, i);
+    now.set("flag" + std::to_string(i), RecordKind::flags, 1000 + i);
+  }
+  try {
+    refuse_changes(compare(saved, now), "out/checkpoint-4", "--resume-anyway ");
+    FAIL();
+  } catch (const ValueError& error) {
+    const std::string text = error.what();
+    for (int i = 0; i < 100; ++i) {
+      const auto difference = "flag" + std::to_string(i) + ": " + std::to_string(i) +
+                              " in the checkpoint, now " + std::to_string(1000 + i);
+      EXPECT_NE(text.find(difference), std::string::npos) << difference;
+    }
+    const std::string line = text.substr(0, text.find('\n'));
+    EXPECT_NE(line.find("; and 88 more, below; resume with"), std::string::npos) << line;
+    EXPECT_TRUE(line.ends_with("--resume-anyway flags")) << line;
+  }
+}
+
+TEST(RunRecord, ALongTextIsShownWhereItDiffers) {
+  const std::string same(1000, 'x');
+  RunRecord saved, now;
+  saved.set("text", RecordKind::flags, same + "old end");
+  now.set("text", RecordKind::flags, same + "new end");
+  saved.set("texts", RecordKind::flags, std::vector<std::string>{same + "old"});
+  now.set("texts", RecordKind::flags, std::vector<std::string>{same + "new", "\xC3\xA9"});
+  const std::string before(40, 'x');
+  EXPECT_EQ(differences_of(saved, now),
+            "flags text: ..." + before + "old end\" in the checkpoint, now ..." + before +
+                "new end\"\nflags texts: 1 entries, entry 0 is ..." + before +
+                "old\" in the checkpoint, now 2 entries, entry 0 is ..." + before + "new\"\n");
+}
+
 }  // namespace
 }  // namespace lockstep::checkpoint

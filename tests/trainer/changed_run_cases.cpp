@@ -228,6 +228,36 @@ TEST(ChangedRun, EachArgumentDoesWhatItsRowSays) {
   }
 }
 
+TEST(ChangedRun, SeedsWhoseFlagsAreNotGivenAreTheCheckpoints) {
+  const SharedFolder folder;
+  auto args = short_run(folder, "first");
+  args.seed = 7;
+  args.data_seed = 11;
+  const auto whole = train(args);
+  args.resume_from_checkpoint = (args.output_dir / "checkpoint-4").string();
+  args.seed = 42;
+  args.data_seed.reset();
+  args.not_given = {"seed", "data_seed"};
+  args.output_dir = folder.path / "neither";
+  const auto again = train(args);
+  EXPECT_TRUE(at::equal(again.weights, whole.weights));
+  EXPECT_EQ(again.arguments.seed, 7U);
+  EXPECT_EQ(again.arguments.data_seed, 11U);
+
+  args.not_given = {"data_seed"};
+  args.seed = 7;
+  args.output_dir = folder.path / "the_same_seed";
+  EXPECT_EQ(train(args).arguments.data_seed, 11U);
+  args.seed = 9;
+  args.output_dir = folder.path / "another_seed";
+  const auto error = error_of([&] { train(args); });
+  EXPECT_NE(error.find("data_seed: 11 in the checkpoint, now 9; seed: 7 in the checkpoint, now 9"),
+            std::string::npos)
+      << error;
+  args.resume_anyway = "seed";
+  EXPECT_EQ(train(args).arguments.sampling_seed(), 9U);
+}
+
 TEST(ChangedRun, AStepOfAsManySamplesMayBeCutOtherwise) {
   const SharedFolder folder;
   auto args = short_run(folder, "first");

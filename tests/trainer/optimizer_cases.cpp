@@ -180,7 +180,8 @@ TEST(Optimizers, TheRateFallsOnAPlateau) {
         .train();
   };
   if (world().size() == 1) {
-    check_throws<ValueError>(run, "metric_for_best_model is beauty; the evaluation has eval_loss");
+    check_throws<ValueError>(
+        run, "metric_for_best_model is eval_beauty, which the evaluation does not give; it gives eval_loss");
   } else {
     check_throws<ReportedError>(run, "");
   }

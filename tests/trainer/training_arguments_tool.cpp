@@ -24,7 +24,7 @@ const char* words_of(lockstep::ResumeEffect effect) {
     case lockstep::ResumeEffect::STEP_SIZE:
       return "refused, unless a step has as many samples";
     case lockstep::ResumeEffect::REFUSED_SEED:
-      return "refused without `--resume-anyway seed`";
+      return "the checkpoint's, if the flag is not given; otherwise refused without `--resume-anyway seed`";
     case lockstep::ResumeEffect::REFUSED_SAMPLING:
       return "refused without `--resume-anyway sampling`";
     case lockstep::ResumeEffect::REFUSED_WITHIN_EPOCH:

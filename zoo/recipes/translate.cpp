@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -24,6 +25,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/comm/all_ranks.h"
+#include "lockstep/trainer/best_metric.h"
 #include "lockstep/trainer/flags.h"
 #include "lockstep/trainer/opened_run.h"
 #include "lockstep/zoo/tasks/recipe.h"
@@ -304,6 +306,12 @@ checkpoint::RunRecord make_record(const tasks::RecipeRun& recipe, const Data& da
 }
 
 /// All that it is given must outlive the Trainer.
+std::vector<std::shared_ptr<Metric>> make_metrics(
+    const std::function<text::Texts(const at::Tensor& translations, const at::Tensor& samples)>& texts) {
+  return {text::metric_of_texts(text::bleu(), texts), text::metric_of_texts(text::char_error_rate(), texts),
+          text::metric_of_texts(text::word_error_rate(), texts)};
+}
+
 TrainerOptions<models::Transformer> trainer_options(const Arguments& args, const Data& data,
                                                     const tasks::Datasets& sets,
                                                     const models::Transformer& model,
@@ -332,9 +340,7 @@ TrainerOptions<models::Transformer> trainer_options(const Arguments& args, const
   return {.train_dataset = sets.train,
           .eval_dataset = sets.validation,
           .compute_loss = compute_loss,
-          .metrics = {text::metric_of_texts(text::bleu(), texts),
-                      text::metric_of_texts(text::char_error_rate(), texts),
-                      text::metric_of_texts(text::word_error_rate(), texts)},
+          .metrics = make_metrics(texts),
           .callbacks = {std::make_shared<EpochReport>(args.options, data, model, translator)},
           .model_files = model_files};
 }
@@ -356,6 +362,7 @@ int train(Arguments& args, int argc, char** argv) {
       on_all_ranks(world, [&] { return make_datasets(data, args.options.tokens_per_batch); });
   if (!data.validation)
     args.training.eval_strategy = IntervalStrategy::NO;  // --validation-split 0 asks for that
+  on_all_ranks(world, [&] { check_best_metric(args.training, make_metrics({})); });
   const auto write_output_dir = [&] {
     tasks::make_output_dir(*recipe, args.training, sets.train.size, [&] {
       if (resumes || !args.options.tokenizer_dir.empty()) return;

@@ -103,6 +103,11 @@ void train_evaluate_predict(const World& world, Trainer& trainer, const Datasets
   }
   if (!summary.empty()) fmt::print("{}\n", summary_table(summary));
   if (trains && writes) fmt::print("model saved in {}\n", args.output_dir.string());
+  // A resume that has done nothing must not look like one that has trained.
+  if (trains && trainer.first_step() > 0 && trainer.state().global_step == trainer.first_step()) {
+    fmt::print("nothing was left to train: the checkpoint is after step {}, and the run has {}\n",
+               trainer.first_step(), trainer.state().max_steps);
+  }
 }
 
 }  // namespace

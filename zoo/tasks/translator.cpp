@@ -41,6 +41,11 @@ TranslationTokenizers TranslationTokenizers::from_files(const std::filesystem::p
 
 TranslationTokenizers TranslationTokenizers::from_directory(const std::filesystem::path& directory) {
   const auto path = directory / "translation.json";
+  if (std::filesystem::is_directory(directory) && !std::filesystem::exists(path)) {
+    throw FileError(
+        fmt::format("{} has no translation.json: it is no model of translate; another recipe has written it",
+                    directory.string()));
+  }
   const auto json = nlohmann::json::parse(read_file(path), nullptr, false);
   const auto language = [&](const char* field) {
     if (!json.is_object() || !json.contains(field) || !json[field].is_string())

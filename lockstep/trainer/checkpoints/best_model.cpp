@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/trainer/best_metric.h"
 
 namespace lockstep {
 
@@ -29,9 +30,7 @@ std::vector<std::string> find_measures(const Metrics& evaluation) {
 bool note_best(TrainerState& state, const TrainingArguments& arguments, const Metrics& evaluation) {
   const auto found = evaluation.find(arguments.best_metric());
   if (found == evaluation.end()) {
-    const bool is_needed = arguments.load_best_model_at_end ||
-                           arguments.save_strategy == SaveStrategy::BEST || arguments.reduces_lr_on_plateau();
-    if (!is_needed) return false;
+    if (!needs_best_metric(arguments)) return false;
     throw ValueError(
         fmt::format("metric_for_best_model is {}, which the evaluation does not give; it gives {}",
                     arguments.best_metric(), fmt::join(find_measures(evaluation), ", ")));

@@ -152,6 +152,28 @@ void keep_arguments(const std::string& saved_arguments, TrainingArguments& argum
 #include "lockstep/trainer/training_arguments.inc"
 }
 
+std::string take_seeds(const std::string& saved_arguments, TrainingArguments& arguments) {
+  const json before = parse_json(saved_arguments);
+  if (!before.is_object()) return {};
+  const auto seed = before.find("seed"), data_seed = before.find("data_seed");
+  if (seed == before.end() || !seed->is_number_unsigned()) return {};
+  std::vector<std::string> taken;
+  if (arguments.not_given.contains("seed") && arguments.seed != seed->get<uint64_t>()) {
+    arguments.seed = seed->get<uint64_t>();
+    taken.push_back(fmt::format("seed {}", arguments.seed));
+  }
+  if (arguments.not_given.contains("data_seed") && arguments.seed == seed->get<uint64_t>() &&
+      data_seed != before.end()) {
+    const auto old =
+        data_seed->is_number_unsigned() ? std::optional(data_seed->get<uint64_t>()) : std::nullopt;
+    if (std::exchange(arguments.data_seed, old) != old) {
+      taken.push_back(old ? fmt::format("data_seed {}", *old) : "no data_seed");
+    }
+  }
+  if (taken.empty()) return {};
+  return fmt::format("{} as the checkpoint's run, since the flag is not given", fmt::join(taken, " and "));
+}
+
 std::string describe_changed_arguments(const ChangedRun& changed) {
   std::string text;
   if (!changed.kept.empty()) {

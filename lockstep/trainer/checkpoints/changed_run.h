@@ -45,6 +45,11 @@ ChangedRun find_changes(const ResumePoint& point, const checkpoint::RunRecord& k
 /// Gives `arguments` the checkpoint's values of those fields that a resume keeps.
 void keep_arguments(const std::string& saved_arguments, TrainingArguments& arguments);
 
+/// Gives seed and data_seed, where the user has not given them (TrainingArguments::not_given), the values of the checkpoint's run.
+/// Who gives another seed and no data_seed gives the seed of the order of samples with it. Returns what it has changed, for the
+/// user; empty: nothing. Pure.
+std::string take_seeds(const std::string& saved_arguments, TrainingArguments& arguments);
+
 /// "warning: other arguments than the checkpoint's run had; the old value takes effect: ...; the new value takes effect:
 /// ..."; empty if nothing differs.
 std::string describe_changed_arguments(const ChangedRun& changed);

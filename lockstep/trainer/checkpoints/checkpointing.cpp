@@ -82,8 +82,8 @@ void Checkpointing::fail() {
   tell_(last_failure_ + "; training goes on");
 }
 
-void Checkpointing::wait(bool gives_up) {
-  gives_up_ = gives_up;
+void Checkpointing::wait(IfFailing how) {
+  gives_up_ = how == IfFailing::give_up;
   while (phase_ != Phase::idle) {
     writer_->wait(kLook);
     CheckpointVotes votes = vote();
@@ -94,7 +94,7 @@ void Checkpointing::wait(bool gives_up) {
 }
 
 checkpoint::Snapshot Checkpointing::snapshot() {
-  wait(true);
+  wait(IfFailing::give_up);
   return writer_->snapshot();
 }
 

@@ -43,14 +43,15 @@ class Checkpointing {
   /// Writes them in the background. `kept`: checkpoints that stay whatever save_total_limit.
   void begin(int64_t step, checkpoint::Snapshot snapshot, std::set<std::string> kept);
   /// Blocks until nothing is in flight. Throws as advance() does.
-  void finish() { wait(false); }
+  void finish() { wait(IfFailing::try_again); }
   /// Why the newest checkpoint could not be saved, on all ranks: "checkpoint-20 could not be saved: ..."; empty: it was, or is being
   /// written.
   const std::string& last_failure() const { return last_failure_; }
 
  private:
   enum class Phase { idle, writing, committing };
-  void wait(bool gives_up);
+  enum class IfFailing : uint8_t { try_again, give_up };
+  void wait(IfFailing how);
   void fail();
 
   ProcessGroup group_;

@@ -137,6 +137,8 @@ RunStart find_start(TrainerParts& parts, std::optional<ResumePoint>& resumed, Tr
   TrainingPosition& position = start.position;
   if (resumed) {
     std::string adapted;
+    const auto taken = take_seeds(resumed->arguments, parts.arguments);
+    if (!taken.empty()) bar.message(taken);
     on_all_ranks(group, [&] {
       start.record.add(make_trainer_record(parts.arguments, parts.train_dataset.size, ranks, threads));
       moves = accept_changes(parts.record, start.record, *resumed, parts.arguments, bar);

@@ -48,7 +48,8 @@ struct Trainer::Impl {
   Metrics train();
   /// Locks output_dir and finds where the training goes on; nothing: at its start.
   std::optional<ResumePoint> open();
-  Prediction evaluate(const Dataset& dataset, const std::string& prefix, bool keep_outputs);
+  enum class Keep : uint8_t { metrics, outputs };  // what evaluate() returns: outputs and labels too, or metrics only
+  Prediction evaluate(const Dataset& dataset, const std::string& prefix, Keep what);
   void log(Metrics values);
   void save_model(const std::filesystem::path& directory);
   /// For a training that begins: a new one, or the user's with the learning rates that it came with.
@@ -64,18 +65,19 @@ struct Trainer::Impl {
   std::optional<Failure> failure{};
   bool is_tracked = false;  // a train() has begun, and nobody was told yet how its run ends
   const int exceptions_before = std::uncaught_exceptions();
-  /// `body`, and if it throws what the run has failed with. `ends`: the run ends with this exception.
+  enum class Call : uint8_t { train, other };  // what the program called: an exception out of train() ends the run
+  /// Runs `body`. If it throws, notes what the run has failed with.
   template <class Body>
-  auto noting_failures(bool ends, const Body& body) {
+  auto noting_failures(Call which, const Body& body) {
     failure.reset();
     try {
       return body();
     } catch (const std::exception& error) {
-      note(error, ends);
+      note(error, which);
       throw;
     }
   }
-  void note(const std::exception& error, bool ends);
+  void note(const std::exception& error, Call which);
   void end(int exit_code, const std::string& error);
 };
 

@@ -142,7 +142,7 @@ void TrainingRun::resume(const ResumePoint& from) {
 Metrics TrainingRun::run() {
   begin();
   if (arguments_.eval_on_start && first_step_ == 0) {
-    trainer_.evaluate(trainer_.parts.eval_dataset, "eval", false);
+    trainer_.evaluate(trainer_.parts.eval_dataset, "eval", Trainer::Impl::Keep::metrics);
     agree();
     module_.train();
   }
@@ -289,6 +289,7 @@ void TrainingRun::note_progress(int64_t samples, double tokens) {
   progress_.samples_done += samples;
   progress_.tokens_done += static_cast<int64_t>(tokens);
   progress_.samples_per_second = static_cast<double>(progress_.samples_done) / seconds;
+  progress_.seconds = monotonic_seconds() - start_;
   progress_.seconds_left = seconds / static_cast<double>(state_.global_step - first_step_) *
                            static_cast<double>(plan_.max_steps - state_.global_step);
 }
@@ -336,8 +337,9 @@ void TrainingRun::log_and_evaluate() {
 }
 
 void TrainingRun::evaluate() {
-  last_evaluation_ = {.metrics = trainer_.evaluate(trainer_.parts.eval_dataset, "eval", false).metrics,
-                      .step = state_.global_step};
+  last_evaluation_ = {
+      .metrics = trainer_.evaluate(trainer_.parts.eval_dataset, "eval", Trainer::Impl::Keep::metrics).metrics,
+      .step = state_.global_step};
   last_evaluation_.metrics["epoch"] = state_.epoch;
   module_.train();
   const bool is_best = note_best(state_, arguments_, last_evaluation_.metrics);
