@@ -237,6 +237,13 @@ inline constexpr auto kFlags = std::to_array<Flag<Options>>({
      .value = "SECONDS",
      .group = group::kWatching,
      .words = "Accepted; lockrun is told of events and does not poll."},
+    {.name = "event-log",
+     .member = &Options::event_log,
+     .value = "FILE",
+     .group = group::kWatching,
+     .words =
+         "Append what happens to the job to FILE, as lines of JSON: machines that join and leave, starts, exits, "
+         "restarts, hangs, the end."},
     {.name = "event-log-handler",
      .preset = "null",
      .value = "NAME",

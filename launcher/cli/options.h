@@ -48,6 +48,7 @@ struct Options {
   double leftover_timeout = 0;  ///< seconds for what ranks leave behind, before SIGTERM and before SIGKILL
   double hang_timeout = 0;      ///< seconds without progress before a warning; 0: never
   bool end_hung = false;
+  std::string event_log{};     ///< --event-log: a file; empty: none
   std::vector<int> signals{};  ///< that are passed on as the request to end
   bool torchrun_exit_code = false;
   Prefix prefix = Prefix::automatic;

@@ -259,8 +259,9 @@ std::optional<std::string> Agent::loss_to_mend() const {
   const bool left = options_.max_restarts > 0 &&
                     (!counts || options_.restart_refill > 0 || news_.restarts < options_.max_restarts);
   const bool may = left || !news_.moved.empty();
-  const bool knows_where = took_part_ || was_spare_ || !news_.moved.empty();
-  if (!knows_where || !may || hosts_ != nullptr || refusal()) return std::nullopt;
+  // One that only waits tries the endpoint again, unless it was sent away.
+  const bool was_there = took_part_ || was_spare_ || news_.dropped.empty();
+  if (!was_there || !may || hosts_ != nullptr || refusal()) return std::nullopt;
   return loss();
 }
 

@@ -159,6 +159,7 @@ void Rendezvous::take_in(int peer, const message::Join& join, double now) {
     member.round = join.round;
     member.command = join.command;
     machines_[peer] = member;
+    note("join", member, "");
   } else {
     known->second.state = State::waiting;
     known->second.told = false;
@@ -243,6 +244,8 @@ void Rendezvous::count_failure(const std::string& reason, int code, double now) 
     return;
   }
   not_before_ = now + *delay;
+  events_.push_back(
+      {.event = "restart", .reason = reason, .round = rounds_, .restarts = restarts_.restarts()});
   end_round(fmt::format("{} (restart {} of {})", reason, restarts_.restarts(), rules_.restarts.most), false,
             now);
 }
@@ -257,6 +260,7 @@ void Rendezvous::lost(int peer, const std::string& how, bool closed, double now)
   machines_.erase(found);
   if (machine.round > 0) returns_.went(key_of(machine), now);
   if (over()) return;
+  note("leave", machine, "lost: " + how);
   if (counts) {
     count_failure(fmt::format("the machine {} ({}, {}) was lost: {}", machine.host, machine.address,
                               range_of_ranks(machine.first_rank, machine.nproc), how),
@@ -369,6 +373,7 @@ void Rendezvous::tell_hang(const Hang& hang) {
     told.text +=
         fmt::format("; {} {} on {}", names_of_ranks(late, 0), late.size() == 1 ? "is" : "are", machine->host);
   }
+  events_.push_back({.event = parted.empty() ? "hang" : "partition", .reason = told.text, .round = rounds_});
   for (const auto& [peer, machine] : members) {
     told.is_culprit = peer == culprit;
     send(peer, told);
@@ -415,6 +420,7 @@ void Rendezvous::left(int peer, const message::Leave& leave, double now) {
   if (leave.saved_nothing) change_.saved_nothing();
   if (machine.round > 0) returns_.went(key_of(machine), now);
   machines_.erase(peer);
+  note("leave", machine, "told to leave");
   if (over()) return;
   if (phase_ == Phase::running && counts && goes_on) {
     end_round(fmt::format("{} leaves the job", machine.host), true, now);
@@ -620,7 +626,11 @@ void Rendezvous::end_round(const std::string& reason, bool saves, double now) {
   last_call_.reset();
   admit_at_.reset();
   change_.end();
-  if (saves) change_.begin(reason);
+  if (saves) {
+    change_.begin(reason);
+    events_.push_back(
+        {.event = "restart", .reason = reason, .round = rounds_, .restarts = restarts_.restarts()});
+  }
   ending_until_ = now + rules_.shutdown_timeout + rules_.last_call_timeout;
   for (auto& [peer, machine] : machines_) {
     if (!in_round(machine) && !(cut_short && machine.state == State::ending)) continue;
@@ -632,6 +642,10 @@ void Rendezvous::end_round(const std::string& reason, bool saves, double now) {
 }
 
 void Rendezvous::finish(const std::string& reason, int code, bool asked) {
+  if (phase_ != Phase::over) {
+    events_.push_back(
+        {.event = "end", .reason = reason, .round = rounds_, .code = code, .restarts = restarts_.restarts()});
+  }
   phase_ = Phase::over;
   change_.end();
   for (const auto& entry : machines_) send(entry.first, message::Over{reason, code, asked});
@@ -666,6 +680,17 @@ void Rendezvous::send_status(double now) {
     if (machine.state == State::waiting) send(peer, status);
   }
 }
+
+void Rendezvous::note(std::string_view event, const Member& machine, const std::string& reason) {
+  events_.push_back({.event = event,
+                     .host = machine.host,
+                     .address = machine.address,
+                     .reason = reason,
+                     .machines = static_cast<int>(machines_.size()),
+                     .ranks = machine.nproc});
+}
+
+std::vector<JobEvent> Rendezvous::take_events() { return std::exchange(events_, {}); }
 
 std::vector<int> Rendezvous::take_replaced() { return std::exchange(replaced_, {}); }
 

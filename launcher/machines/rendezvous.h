@@ -27,6 +27,7 @@
 #include "launcher/machines/messages.h"
 #include "launcher/machines/planned_change.h"
 #include "launcher/machines/return_limit.h"
+#include "launcher/output/event_log.h"
 #include "launcher/process/restart_policy.h"
 #include "launcher/watch/hang_watch.h"
 
@@ -62,6 +63,8 @@ class Rendezvous {
 
   /// Takes the messages to send, in order: peer and message.
   std::vector<std::pair<int, Message>> take_messages();
+  /// Takes what has happened, in order.
+  std::vector<JobEvent> take_events();
   /// Peers that are on another connection now.
   std::vector<int> take_replaced();
   bool moved() const { return !moved_.empty(); }
@@ -132,6 +135,7 @@ class Rendezvous {
   void finish(const std::string& reason, int code, bool asked);
   void count_failure(const std::string& reason, int code, double now);
   void send_status(double now);
+  void note(std::string_view event, const Member& machine, const std::string& reason);
   void send(int peer, Message message) { messages_.emplace_back(peer, std::move(message)); }
 
   RendezvousRules rules_;
@@ -145,6 +149,7 @@ class Rendezvous {
   std::optional<double> last_call_;
   std::optional<double> status_sent_, status_due_;
   std::vector<std::pair<int, Message>> messages_;
+  std::vector<JobEvent> events_;
   std::vector<int> replaced_;
   std::string moved_;                   ///< why; empty: it has not
   std::optional<message::Moved> move_;  ///< what is to be said once all ranks have stopped

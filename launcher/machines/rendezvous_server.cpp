@@ -40,7 +40,10 @@ constexpr int kMostLines = 20;
 }  // namespace
 
 RendezvousServer::RendezvousServer(int listener, ServerSettings settings)
-    : listener_(listener), settings_(std::move(settings)), rendezvous_(settings_.rules), events_(settings_.event_log, settings_.rules.run_id) {
+    : listener_(listener),
+      settings_(std::move(settings)),
+      rendezvous_(settings_.rules),
+      events_(settings_.event_log, settings_.rules.run_id) {
   ::fcntl(listener_, F_SETFL, O_NONBLOCK);
   if (!settings_.home.empty())
     home_.emplace(settings_.home, settings_.home_port, settings_.secret, to_text(rendezvous_.question()));

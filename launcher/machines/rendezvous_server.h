@@ -25,7 +25,7 @@ struct ServerSettings {
   std::string home{};  ///< host that is to serve again once it can; empty: this one serves for good
   uint16_t home_port = 0;
   std::vector<std::string>
-      hosts{};  ///< addresses of this machine to serve at; what comes to others is refused
+      hosts{};              ///< addresses of this machine to serve at; what comes to others is refused
   std::string event_log{};  ///< a file; empty: none
 };
 

@@ -17,6 +17,7 @@
 #include "launcher/machines/agent.h"
 #include "launcher/machines/hosts.h"
 #include "launcher/machines/machine.h"
+#include "launcher/output/event_log.h"
 #include "launcher/output/log_file.h"
 #include "launcher/process/limits.h"
 #include "launcher/process/oom_watch.h"
@@ -67,6 +68,13 @@ class Attempt {
     plan.outputs.clear();  // the workers have them now
     plan.inputs.clear();
     guardian_ = &guardian;
+    const job::LaunchEnvironment& told = job_.environment;
+    job_.events->write({.event = "start",
+                        .host = host_name(),
+                        .first_rank = told.rank,
+                        .ranks = told.local_world_size,
+                        .world_size = told.world_size,
+                        .restarts = told.restart_count});
     while (!finished_) wait_and_handle();
     // The other machines of a job wait for this one, so there it is not for as long as it takes.
     output_.finish(job_.agent == nullptr ? signals_.fd() : -1);
@@ -137,6 +145,9 @@ class Attempt {
     if (!kill_at_ && workers_.running() > 0) {
       const bool looked = hangs_.look(segment_, workers_.results(), output_);
       if (looked && job_.agent != nullptr) job_.agent->report_quiet(hangs_.quiet());
+      if (const std::string hang = hangs_.take_told(); looked && !hang.empty()) {
+        job_.events->write({.event = "hang", .host = host_name(), .reason = hang});
+      }
     }
   }
 
@@ -304,6 +315,13 @@ class Attempt {
     workers_.set_killed_for(event, may_be_the_kernel ? oom_.reason(event.pid) : "");
     if (replace(event)) return;
     segment_.mark_exited(event.process, event.status);
+    const bool is_signal = WIFSIGNALED(event.status);
+    job_.events->write({.event = "exit",
+                        .host = host_name(),
+                        .rank = workers_.of(event).rank,
+                        .pid = event.pid,
+                        .code = is_signal ? std::nullopt : std::optional(WEXITSTATUS(event.status)),
+                        .signal = is_signal ? signal_name(WTERMSIG(event.status)) : ""});
     const bool asked = kill_at_ && event.monotonic > told_at_;
     const bool consequence = asked && !(why_ == Why::resume && ended_by_itself(event.status, SIGTERM));
     const WorkerResult& worker = workers_.ended(event, consequence, passed_on(event.status), job_.started);

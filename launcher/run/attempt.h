@@ -15,6 +15,7 @@
 namespace lockstep::launcher {
 
 class Agent;
+class EventLog;
 class Hosts;
 
 /// What stays the same when ranks are restarted, but for `environment` and `attempt`.
@@ -29,9 +30,11 @@ struct Job {
   std::string scratch_directory{};  ///< made and removed by the guardian; `directory`, unless logs are kept
   std::vector<CpuSet> cores{};      ///< by local rank; empty: not bound
   Agent* agent = nullptr;           ///< the way to the job's other machines; none on one machine
-  Hosts* hosts = nullptr;  ///< the lockruns that this one has started on other machines; none: no list
-  double started = 0;      ///< monotonic seconds
-  int attempt = 0;         ///< starts so far
+  Hosts* hosts = nullptr;      ///< the lockruns that this one has started on other machines; none: no list
+  EventLog* events = nullptr;  ///< never null where ranks are started
+  double started = 0;          ///< monotonic seconds
+  int attempt = 0;             ///< starts so far
+  int replacements = 0;        ///< of single ranks, in the attempts before
 };
 
 /// Starts the workers and blocks until they, and all that they started, are gone. Throws Error when they

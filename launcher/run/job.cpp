@@ -12,6 +12,7 @@
 #include "launcher/machines/agent.h"
 #include "launcher/machines/hosts.h"
 #include "launcher/machines/machine.h"
+#include "launcher/output/event_log.h"
 #include "launcher/output/log_file.h"
 #include "launcher/process/limits.h"
 #include "launcher/process/poll_set.h"
@@ -97,6 +98,8 @@ class JobRun {
     Job job{options_, program_, own_environment(), environment, listener_, store.string()};
     job.cores = cores;
     job.hosts = hosts_;
+    EventLog events(options_.dry_run ? "" : options_.event_log, run_id);
+    job.events = &events;
     job.started = started_;
     if (options_.dry_run) {
       std::puts(dry_run_text(job, machine_).c_str());
@@ -114,6 +117,9 @@ class JobRun {
     const timeline::JobParts timeline(run_id);
     job.environment.timeline_parts = timeline.folder().string();
     const int code = options_.nodes.several() ? run_on_several(job) : run_alone(job);
+    if (!options_.nodes.several()) {
+      events.write({.event = "end", .code = code, .restarts = job.environment.restart_count});
+    }
     if (!reasons_.empty() && !options_.assigned) {
       std::string list = reasons_.size() == 1 ? "1 restart:" : fmt::format("{} restarts:", reasons_.size());
       for (const std::string& reason : reasons_) list += "\n  " + reason;
@@ -202,6 +208,8 @@ class JobRun {
       const auto delay = restarts.after_failure(monotonic_seconds());
       if (!delay) return code;
       job.environment.restart_count = restarts.restarts();
+      job.events->write(
+          {.event = "restart", .reason = attempt_reason(result), .restarts = restarts.restarts()});
       note_restart(attempt_reason(result));
       say(fmt::format("starting all ranks again{} (restart {} of {})",
                       (*delay > 0 ? fmt::format(" in {:g} s", *delay) : ""), restarts.restarts(),

@@ -32,6 +32,7 @@ bool HangReport::look(const shm::Segment& segment, const std::vector<WorkerResul
 
 void HangReport::tell(const std::string& text, bool is_said_here, bool ends_here, const shm::Segment& segment,
                       const std::vector<WorkerResult>& workers, Output& output) {
+  told_ = text;
   if (may_end_ && ends_here) end_reason_ = text;
   if (is_said_here) {
     output.message(

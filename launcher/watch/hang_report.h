@@ -36,6 +36,9 @@ class HangReport {
   /// Nobody had a chance to make progress until `now`.
   void forgive(double now) { watch_.forgive(now); }
 
+  /// The hang that was told since the last call, in words; else empty.
+  std::string take_told() { return std::exchange(told_, ""); }
+
   int fd() const { return stacks_ ? stacks_->fd() : -1; }  ///< to poll for reading
   /// Takes what fd() has; true when all has been told and the job is to end because of it.
   bool take_stacks(Output& output);
@@ -49,7 +52,7 @@ class HangReport {
   std::string stacks_path_;
   double looked_at_ = 0;
   std::optional<StackDump> stacks_;
-  std::string end_reason_;
+  std::string end_reason_, told_;
 };
 
 }  // namespace lockstep::launcher
