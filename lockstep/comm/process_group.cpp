@@ -41,7 +41,11 @@ using WorkPtr = ProcessGroup::WorkPtr;
 using TensorList = ProcessGroup::TensorList;
 using OptionalTimeout = std::optional<std::chrono::milliseconds>;
 
+/// How long a collective that is about to be called may take.
 std::chrono::milliseconds deadline(const ProcessGroup& group, OptionalTimeout given) {
+  // What a thread beside the step's does in a group of its own says nothing about the step.
+  const auto* const step = detail::StepUnderWay::current();
+  if (step != nullptr && !step->is_of_this_thread()) detail::note_use_beside_step(group.impl());
   return std::min(given.value_or(group.timeout()), kLongestTimeout);
 }
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -35,13 +36,13 @@ class StepMember {
   /// It has failed. Nothing is in flight any more and no other rank touches this one's memory: gradients become zero,
   /// and all else is what it was when the step began, the same on all ranks.
   virtual void fail_step() = 0;
-  /// A number that changes, as good as always, when weights are written: of a few of their elements and of their version
   /// A rank was replaced by a new process (lockstep/recovery/recovery.h), after fail_step(): what this object has agreed on
   /// with the other ranks since it was made is forgotten, since the new process knows nothing of it. All groups are renewed;
   /// all ranks call it. Must start nothing collective.
   virtual void restart() {}
   /// Why a rank with this object cannot be replaced, such as "PowerSGDState has an error of each rank's own"; empty: it can.
   virtual std::string heal_problem() const { return {}; }
+  /// A number that changes, as good as always, when weights are written: of a few of their elements and of their version
   /// counters (LibTorch's optimizers leave those alone).
   virtual uint64_t probe_weights() const { return 0; }
   /// Whose ranks have its weights alike; null: it has none.
@@ -97,6 +98,9 @@ class StepUnderWay {
   virtual bool agree() = 0;
   /// Where this rank is, for errors: "in the forward of " and "Net". `place` must live as long as the step.
   virtual void set_place(const char* place, const std::string& name) = 0;
+  /// The thread of the step has waited so long for ranks that come to the same place as itself. If one of them waits for this
+  /// rank elsewhere, the step fails, which ends both waits. Does not block.
+  virtual void look_around(std::chrono::milliseconds waited) = 0;
 
  protected:
   ~StepUnderWay() = default;

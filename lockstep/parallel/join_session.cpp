@@ -1,15 +1,20 @@
 #include "lockstep/parallel/join_session.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/backends/checked_group.h"
+#include "lockstep/comm/step_members.h"
 
 namespace lockstep::detail {
 namespace {
@@ -32,6 +37,38 @@ std::string describe(int64_t code) {
                      (code - kActive) / kPhases);
 }
 
+/// In a step the ranks with inputs look around while they wait: one of them may be in a collective of its own.
+std::vector<at::Tensor> gather(const ProcessGroup& group, const at::Tensor& own) {
+  StepUnderWay* const step = StepUnderWay::current();
+  if (step == nullptr || !step->is_of_this_thread()) return group.all_gather(own);
+  std::vector<at::Tensor> outputs;
+  for (int rank = 0; rank < group.size(); ++rank) outputs.push_back(at::empty_like(own));
+  const auto work = group.all_gather_async(outputs, own);
+  using std::chrono::milliseconds;
+  constexpr milliseconds kFirst{50}, kLongest{500};
+  const milliseconds deadline = group.timeout();
+  milliseconds waited{0};
+  for (milliseconds slice = kFirst;; slice = std::min(2 * slice, kLongest)) {
+    slice = std::min(slice, deadline - waited);
+    try {
+      work->wait(slice);
+      return outputs;
+    } catch (const TimeoutError& error) {  // of a slice: the operation goes on
+      waited += slice;
+      if (waited < deadline) {
+        step->look_around(waited);
+        continue;
+      }
+      const auto& missing = error.missing_ranks();
+      throw TimeoutError(
+          fmt::format("join: {} did not come to the others within {} ms",
+                      missing.empty() ? "some rank" : fmt::format("rank {}", fmt::join(missing, ", ")),
+                      deadline.count()),
+          missing);
+    }
+  }
+}
+
 }  // namespace
 
 JoinSession::JoinSession(ProcessGroup group, bool divide_by_initial_world_size,
@@ -41,6 +78,7 @@ JoinSession::JoinSession(ProcessGroup group, bool divide_by_initial_world_size,
       divide_by_initial_world_size_(divide_by_initial_world_size),
       throw_on_early_termination_(throw_on_early_termination) {
   open_sessions().push_back(&group_.impl());
+  stop_checking(own_group_.impl());  // all ranks call the same
 }
 
 JoinSession::~JoinSession() { std::erase(open_sessions(), &group_.impl()); }
@@ -62,7 +100,7 @@ JoinSession::Answer JoinSession::announce_joined(bool shadowed) const {
 
 JoinSession::Answer JoinSession::exchange(int64_t own) const {
   std::vector<int64_t> codes;
-  for (const at::Tensor& theirs : own_group_.all_gather(at::full({1}, own, at::kLong))) {
+  for (const at::Tensor& theirs : gather(own_group_, at::full({1}, own, at::kLong))) {
     codes.push_back(theirs.item<int64_t>());
   }
   Answer answer;

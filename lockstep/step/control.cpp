@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/backends/checked_group.h"
 #include "lockstep/comm/objects.h"
 #include "lockstep/comm/process_group/impl.h"
 
@@ -35,7 +36,9 @@ std::shared_ptr<StepControl> StepControl::of(const ProcessGroup& group) {
 }
 
 StepControl::StepControl(const ProcessGroup& group)
-    : group_(group.duplicate()), status_(at::zeros({3}, at::kLong)) {}
+    : group_(group.duplicate()), status_(at::zeros({3}, at::kLong)) {
+  stop_checking(group_.impl());
+}
 
 void StepControl::enter() {
   wait_until_all_have_entered();  // the step before
@@ -53,7 +56,10 @@ StepControl::Outcome StepControl::meet(Place place, bool has_failed, const While
   status[0] = has_failed ? 1 : 0;
   status[1] = has_failed ? INT64_MIN : number;
   status[2] = has_failed ? INT64_MIN : -number;
-  while_together([&] { wait(*group_.all_reduce_async(status_, {.op = ReduceOp::MAX}), while_late); });
+  // wait() has the deadline. The operation's own is later: over machines its error would say less.
+  const auto later = group_.timeout() + std::chrono::seconds(2);
+  while_together(
+      [&] { wait(*group_.all_reduce_async(status_, {.op = ReduceOp::MAX, .timeout = later}), while_late); });
   if (status[0] != 0) return Outcome::failed;
   return status[1] == -status[2] ? Outcome::all_well : Outcome::apart;
 }

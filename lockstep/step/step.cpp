@@ -112,6 +112,9 @@ class Step::UnderWay final : public detail::StepUnderWay {
     place_ = place;
     place_name_ = name;
   }
+  void look_around(std::chrono::milliseconds waited) override {
+    if (!is_joined_) look_around(StepControl::Place::agreement, waited);
+  }
 
   bool is_over() const { return is_over_; }
   /// An exception has left the step's body.
@@ -126,7 +129,9 @@ class Step::UnderWay final : public detail::StepUnderWay {
   void note(FailureReport report) noexcept;
   void drop_gradients();
   bool is_interrupted() const;
+  std::optional<int> find_rank_ahead(ProcessGroup::Impl& group, const std::vector<int>& ranks) const;
   std::optional<int> find_rank_ahead(const ProcessGroup& group) const;
+  std::optional<int> find_rank_ahead_elsewhere() const;
   void look_around(StepControl::Place place, std::chrono::milliseconds waited);
   void learn();
   void restore();
@@ -260,25 +265,40 @@ bool Step::UnderWay::is_interrupted() const {
                      [](const auto& group) { return group.impl->is_interrupted(); });
 }
 
-/// A rank of the step that has come to a collective of `group` which this rank has not started.
+/// A rank of the step that has come to a collective of `group`, which has the global `ranks`, that this rank has not started.
+std::optional<int> Step::UnderWay::find_rank_ahead(ProcessGroup::Impl& group,
+                                                   const std::vector<int>& ranks) const {
+  const int found = group.find_rank_ahead();
+  if (found < 0) return std::nullopt;
+  const auto& own = group_.global_ranks();
+  const int global = ranks[static_cast<size_t>(found)];
+  if (std::find(own.begin(), own.end(), global) == own.end()) return std::nullopt;
+  return group_.get_group_rank(global);
+}
+
 std::optional<int> Step::UnderWay::find_rank_ahead(const ProcessGroup& group) const {
   try {
-    const int found = group.impl().find_rank_ahead();
-    if (found < 0) return std::nullopt;
-    const auto& ranks = group_.global_ranks();
-    const int global = group.get_global_rank(found);
-    if (std::find(ranks.begin(), ranks.end(), global) == ranks.end()) return std::nullopt;
-    return group_.get_group_rank(global);
+    return find_rank_ahead(group.impl(), group.global_ranks());
   } catch (const ValueError&) {  // the program has destroyed the group
     return std::nullopt;
   }
 }
 
+/// A rank that waits in any other group of the step's ranks, if this process uses the group in the thread of its steps alone.
+std::optional<int> Step::UnderWay::find_rank_ahead_elsewhere() const {
+  for (const RegisteredGroup& group : detail::groups_within(group_.global_ranks())) {
+    if (group.is_used_beside_steps || group.impl.get() == &control_->group().impl()) continue;
+    if (const auto ahead = find_rank_ahead(*group.impl, group.ranks)) return ahead;
+  }
+  return std::nullopt;
+}
+
 /// Does this rank wait for one that waits for it? Then it has left out what the other one is in.
 void Step::UnderWay::look_around(StepControl::Place place, std::chrono::milliseconds waited) {
   // A rank that does things in another order may still come here, and a thread beside the step's may use its group.
-  constexpr std::chrono::milliseconds kPatience{1000};
-  if (has_failed_ || (place != StepControl::Place::end && waited < kPatience)) return;
+  // In other groups that is what such threads do.
+  constexpr std::chrono::milliseconds kPatience{1000}, kPatienceElsewhere{5000};
+  if (has_failed_ || !control_ || (place != StepControl::Place::end && waited < kPatience)) return;
   std::optional<int> ahead;
   for_each_step_member([&](StepMember& member) {
     for (const ProcessGroup& group : member.own_groups()) {
@@ -289,6 +309,10 @@ void Step::UnderWay::look_around(StepControl::Place place, std::chrono::millisec
   if (!ahead && waited >= kPatience) {
     ahead = find_rank_ahead(group_);
     what = "a collective that this rank has not called";
+  }
+  if (!ahead && waited >= kPatienceElsewhere) {
+    ahead = find_rank_ahead_elsewhere();
+    what = "a collective of another process group that this rank has not called";
   }
   if (!ahead) return;
   note(

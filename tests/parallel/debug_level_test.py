@@ -5,13 +5,13 @@ import subprocess
 import unittest
 
 LOCKRUN = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockrun")
-CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "ddp_by_hand")
+TESTS = os.environ["LOCKSTEP_TEST_BIN_DIR"]
 
 
-def run(level, *cases, backend="lockstep"):
+def run(level, *cases, backend="lockstep", program="ddp_by_hand", suite="DdpDebug"):
     environment = dict(os.environ, LOCKSTEP_BACKEND=backend, TORCH_DISTRIBUTED_DEBUG=level)
-    done = subprocess.run([LOCKRUN, "--standalone", "--prefix", "off", "--nproc-per-node", "2", CASES,
-                           "--gtest_filter=" + ":".join(f"DdpDebug.{case}" for case in cases)],
+    done = subprocess.run([LOCKRUN, "--standalone", "--prefix", "off", "--nproc-per-node", "2", os.path.join(TESTS, program),
+                           "--gtest_filter=" + ":".join(f"{suite}.{case}" for case in cases)],
                           env=environment, capture_output=True, text=True, timeout=100)
     return done.returncode, done.stderr
 
@@ -44,6 +44,12 @@ class DebugLevelTest(unittest.TestCase):
             code, errors = run("DETAIL", "DifferentShapesAreTold", backend=backend)
             self.assertEqual(code, 0, errors)
             code, errors = run("DETAIL", "EveryDifferenceIsTold", backend=backend)
+            self.assertEqual(code, 0, errors)
+
+    def test_detail_does_not_hide_a_rank_that_a_step_waits_for(self):
+        for backend in ("lockstep", "gloo"):
+            code, errors = run("DETAIL", "AnExceptionInTheLoss", "ARankThatMakesFewerBackwardsIsNamed",
+                               "ACollectiveThatOneRankLeavesOutInsideJoinIsNamed", backend=backend, program="step_cases", suite="Steps")
             self.assertEqual(code, 0, errors)
 
     def test_shared_memory_compares_at_every_level(self):

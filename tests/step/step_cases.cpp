@@ -547,6 +547,59 @@ TEST(Steps, InsideJoin) {
   }
 }
 
+TEST(Steps, ACollectiveThatOneRankLeavesOutInsideJoinIsNamed) {
+  const int own = world().rank();
+  Training training;
+  join({training.ddp}, [&] {
+    training.step(0);
+    check_step_fails(
+        0, "waits for it in a collective that this rank has not called",
+        [&] {
+          training.step(1, [&] {
+            if (own != 0) world().barrier();
+          });
+        },
+        /*is_thrown=*/false);
+    training.step(2);
+  });
+  check_same_on_all(*training.model);
+}
+
+TEST(Steps, ACollectiveOfAnotherGroupThatOneRankLeavesOutIsNamed) {
+  ONLY_IF(world().size() == 2);  // it takes 5 s
+  Training training;
+  const ProcessGroup other = world().duplicate();
+  check_step_fails(
+      1, "rank 0 waits for it in a collective of another process group that this rank has not called",
+      [&] {
+        training.step(0, [&] {
+          if (world().rank() != 1) other.barrier();
+        });
+      },
+      /*is_thrown=*/false);
+  other.barrier();
+  training.check_step(1);
+}
+
+TEST(Steps, AGroupOfAnotherThreadSaysNothingAboutTheStep) {
+  ONLY_IF(world().size() == 2);  // it takes 7 s
+  Training training;
+  const ProcessGroup other = world().duplicate();
+  const bool is_slow = world().rank() == 0;
+  training.step(0, [&] { std::thread([&] { other.barrier(); }).join(); });
+  std::thread beside;
+  training.step(1, [&] {
+    beside = std::thread([&] {
+      if (!is_slow) std::this_thread::sleep_for(std::chrono::seconds(7));
+      other.barrier();  // the slow rank is ahead here, and waits
+    });
+    if (is_slow)
+      std::this_thread::sleep_for(std::chrono::milliseconds(6500));  // the other one waits in the step
+  });
+  beside.join();
+  training.check_step(2);
+}
+
 TEST(Steps, OfASubgroup) {
   ONLY_IF(world().size() == 4);
   const ProcessGroup half = world().new_subgroups(2);

@@ -217,14 +217,7 @@ class C10dGroup : public ProcessGroup::Impl {
     try {
       ++engine_->begun;
       TellWaiting tell;
-      if (!collective.is_message()) {
-        tell = [store = store_, key = waiting_key(rank()), number = std::to_string(++collectives_)] {
-          try {
-            store->set(key, std::vector<uint8_t>(number.begin(), number.end()));
-          } catch (const std::exception&) {  // the store is gone, and its rank with it
-          }
-        };
-      }
+      if (!collective.is_message()) tell = tell_waiting(++collectives_);
       return std::make_shared<C10dWorkAdapter>(engine_, begin(collective), name_, what, collective.timeout,
                                                std::move(tell));
     } catch (const ValueError&) {
@@ -237,6 +230,8 @@ class C10dGroup : public ProcessGroup::Impl {
     c10d::BarrierOptions options;
     options.timeout = timeout;
     ++engine_->begun;
+    // It blocks: whoever looks for a rank ahead must see it from the beginning.
+    tell_waiting(++collectives_)();
     try {
       backend_->monitoredBarrier(options, /*waitAllRanks=*/true);
       ++engine_->ended_well;
@@ -316,6 +311,15 @@ class C10dGroup : public ProcessGroup::Impl {
  private:
   static std::string interruption_key(int renewals) {
     return "lockstep/interrupted/" + std::to_string(renewals);
+  }
+  /// Tells the others that this rank waits in its collective of this number.
+  TellWaiting tell_waiting(int64_t number) const {
+    return [store = store_, key = waiting_key(rank()), text = std::to_string(number)] {
+      try {
+        store->set(key, std::vector<uint8_t>(text.begin(), text.end()));
+      } catch (const std::exception&) {  // the store is gone, and its rank with it
+      }
+    };
   }
   std::string waiting_key(int rank) const { return fmt::format("lockstep/waiting/{}/{}", renewals_, rank); }
   void know_interruption() {

@@ -13,4 +13,8 @@ namespace lockstep {
 /// Messages between two ranks are not compared. Collectives no longer overlap with what follows them.
 std::shared_ptr<ProcessGroup::Impl> make_checked(std::shared_ptr<ProcessGroup::Impl> group);
 
+/// From now on `group` compares nothing, if it did: for the group of a step, in which the ranks meet. Comparing would block where
+/// such a meeting only starts, and its ranks look around while they wait.
+void stop_checking(ProcessGroup::Impl& group);
+
 }  // namespace lockstep

@@ -16,6 +16,7 @@ class ForwardingGroup : public ProcessGroup::Impl {
 
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
+  GroupTraits traits() const override { return group_->traits(); }
   const std::string& name() const override { return group_->name(); }
   c10::intrusive_ptr<c10d::Backend> backend() override { return group_->backend(); }
   Timeout timeout() const override { return group_->timeout(); }
@@ -36,6 +37,8 @@ class ForwardingGroup : public ProcessGroup::Impl {
   bool is_interrupted() const override { return group_->is_interrupted(); }
   void clear() override { group_->clear(); }
   void renew() override { group_->renew(); }
+  /// The backend that everything is left to.
+  Impl& inner() const { return *group_; }
 
  protected:
   std::shared_ptr<Impl> group_;
