@@ -62,6 +62,7 @@
 #include "lockstep/parallel/parameters.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/parallel/sync_module_states.h"
+#include "lockstep/recovery/recovery.h"
 #include "lockstep/state/counters.h"
 #include "lockstep/state/random_state.h"
 #include "lockstep/state/state_dict.h"

@@ -31,6 +31,7 @@ MODULES = {
     "comm": "joining a job, process groups, collectives, starting ranks",
     "parallel": "DistributedDataParallel, DataParallel, SyncBatchNorm, communication hooks, join, logical ranks",
     "step": "steps that fail on all ranks or on none, and the check of replicas",
+    "recovery": "ranks that die are replaced, and the others go on",
     "optim": "optimizers, sharded optimizers, schedules, clipping",
     "ops": "layers whose gradients need no copy",
     "data": "samplers, the data loader, splits",

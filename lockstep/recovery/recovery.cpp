@@ -191,7 +191,7 @@ bool Recovery::State::run(const std::function<void()>& body) {
   }
 }
 
-/// The same on every rank, however often the step was begun.
+/// Makes the start of a step what it is on every rank, however often it was begun.
 void Recovery::State::begin() {
   items_.drop_gradients();
   if (job_) items_.keep();

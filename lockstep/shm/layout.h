@@ -77,9 +77,11 @@ struct alignas(kLine) RankRecord {
 
   // Where a rank that dies may be replaced (SegmentHeader::can_heal):
   std::atomic<uint32_t> incarnation;  ///< processes that were this rank before; written by the launcher
-  std::atomic<uint32_t> changed_at;   ///< the epoch that began when the last of them was replaced; by the launcher
-  std::atomic<uint32_t> has_log;      ///< 1: its set-up log is whole, also after its death
-  std::atomic<uint32_t> is_healable;  ///< 1: its process has the job's state and heals when another rank is replaced
+  std::atomic<uint32_t>
+      changed_at;  ///< the epoch that began when the last of them was replaced; by the launcher
+  std::atomic<uint32_t> has_log;  ///< 1: its set-up log is whole, also after its death
+  std::atomic<uint32_t>
+      is_healable;  ///< 1: its process has the job's state and heals when another rank is replaced
   std::atomic<uint64_t> committed_step;  ///< release: steps that it has ended
   std::atomic<uint64_t> meeting;         ///< release: epoch << 8 | stage, see WorldChange
 };
@@ -250,7 +252,7 @@ enum class FailureKind : uint32_t {
   timeout,
   peer_lost,
   mismatch,
-  step,  ///< a member's step failed: the group is renewed and goes on
+  step,           ///< a member's step failed: the group is renewed and goes on
   world_changed,  ///< a member was replaced: the group is renewed with the new process
 };
 
