@@ -119,7 +119,7 @@ class GuardianProcess {
     if (started.pid > 0) deaths_.add(started.pid);
     const int process = static_cast<int>(i);
     if (started.error != 0) {
-      report({Event::start_failed, process, 0, started.error, monotonic_seconds()});
+      report({Event::start_failed, process, started.could_fork ? 0 : -1, started.error, monotonic_seconds()});
     } else {
       report({Event::started, process, started.pid, 0, monotonic_seconds()});
     }

@@ -42,7 +42,7 @@ struct Command {
 struct Event {
   enum Kind : int {
     started,
-    start_failed,  ///< `status` is errno
+    start_failed,  ///< `status` is errno; `pid` is -1 if not even a process could be made
     no_directory,  ///< one in GuardianPlan::directories, so nothing is started; `status` is errno
     exited,        ///< `status` as from waitpid
     stopped,       ///< `status` is the signal

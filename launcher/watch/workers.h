@@ -27,6 +27,8 @@ class Workers {
   void none_started() { running_ = 0; }
   /// `told_to_end` and `by_passed_signal` as in WorkerResult; `job_started`: in monotonic seconds.
   const WorkerResult& ended(const Event& event, bool told_to_end, bool by_passed_signal, double job_started);
+  /// `why`: for which the kernel has killed it; empty: it has not.
+  void set_killed_for(const Event& event, const std::string& why) { result_of(event).killed_for = why; }
   const WorkerResult& of(const Event& event) const { return results_[static_cast<size_t>(event.process)]; }
 
  private:

@@ -1,8 +1,10 @@
 #include "lockstep/comm/init.h"
 
+#include <c10/util/Logging.h>
 #include <fcntl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <cstdlib>
 #include <memory>
@@ -12,6 +14,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
@@ -20,21 +24,24 @@
 #include "lockstep/comm/backends/c10d_group.h"
 #include "lockstep/comm/backends/checked_group.h"
 #include "lockstep/comm/backends/device_group.h"
+#include "lockstep/comm/backends/healable_group.h"
 #include "lockstep/comm/backends/hybrid.h"
 #include "lockstep/comm/backends/shared_memory.h"
 #include "lockstep/comm/backends/watched_group.h"
 #include "lockstep/comm/debug_level.h"
-#include "lockstep/comm/backends/healable_group.h"
 #include "lockstep/comm/job_timeline.h"
 #include "lockstep/comm/joining/goodbye.h"
 #include "lockstep/comm/joining/join.h"
 #include "lockstep/comm/joining/machines.h"
+#include "lockstep/comm/joining/reach.h"
 #include "lockstep/comm/joining/segment_exchange.h"
 #include "lockstep/comm/joining/store.h"
 #include "lockstep/comm/joining/store_part.h"
+#include "lockstep/comm/joining/store_round.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/job/own_address.h"
 #include "lockstep/shm/node.h"
+#include "lockstep/shm/pulse.h"
 
 namespace lockstep {
 namespace {
@@ -61,6 +68,10 @@ const shm::RankProcess& joining_process() {
 
 void leave_at_exit(int exit_code, void* /*argument*/) {
   if (joining_process().is_copy()) return;
+  // One that fails where it can be replaced leaves nothing: the others wait for the process that takes its place.
+  const auto healable = backends::HealableJob::current();
+  if (exit_code != 0 && healable && healable->record().is_healable.load(std::memory_order_relaxed) != 0)
+    return;
   say_goodbye(exit_code);
   destroy();
   close_kept_stores();
@@ -68,13 +79,9 @@ void leave_at_exit(int exit_code, void* /*argument*/) {
 
 /// Gloo over the network, for all ranks. Blocks until they have connected.
 std::shared_ptr<ProcessGroup::Impl> make_flat(const job::LaunchEnvironment& launch, const StorePtr& store,
-  // One that fails where it can be replaced leaves nothing: the others wait for the process that takes its place.
-  const auto healable = backends::HealableJob::current();
-  if (exit_code != 0 && healable && healable->record().is_healable.load(std::memory_order_relaxed) != 0)
-    return;
-                                              std::chrono::milliseconds timeout) {
-  const auto factory = [host = job::own_address(launch)](const StorePtr& where, int rank, int size,
-                                                         std::chrono::milliseconds deadline) {
+                                              const std::string& address, std::chrono::milliseconds timeout) {
+  const auto factory = [host = address](const StorePtr& where, int rank, int size,
+                                        std::chrono::milliseconds deadline) {
     return backends::make_gloo(where, rank, size, deadline, host);
   };
   auto group = backends::wrap_c10d(factory, store, launch.rank, launch.world_size, timeout);
@@ -82,36 +89,93 @@ std::shared_ptr<ProcessGroup::Impl> make_flat(const job::LaunchEnvironment& laun
   return group;
 }
 
+/// As long as one lives, LibTorch prints no warnings, unless TORCH_CPP_LOG_LEVEL asks for them: it has one for each address
+/// without a name, and those of this rank's errors say more.
+class WithoutWarnings {
+ public:
+  WithoutWarnings() : level_(FLAGS_caffe2_log_level) {
+    if (!env::get("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = std::max(level_, c10::GLOG_ERROR);
+  }
+  WithoutWarnings(const WithoutWarnings&) = delete;
+  WithoutWarnings& operator=(const WithoutWarnings&) = delete;
+  ~WithoutWarnings() { FLAGS_caffe2_log_level = level_; }
+
+ private:
+  int level_;
+};
+
+/// As long as one lives, the launcher sees that this rank waits for others in init().
+class WaitingInInit {
+ public:
+  WaitingInInit(const shm::Segment& segment, int rank) : waiting_(segment.doorbell(rank).waiting) {
+    ++waiting_;
+  }
+  WaitingInInit(const WaitingInInit&) = delete;
+  WaitingInInit& operator=(const WaitingInInit&) = delete;
+  ~WaitingInInit() { --waiting_; }
+
+ private:
+  std::atomic<uint32_t>& waiting_;
+};
+
+/// Where the ranks are, as all agree.
+struct AgreedPlaces {
+  std::vector<int> machine_of;
+  std::string address;  ///< of this rank, for those of other machines
+};
+
+/// All ranks agree which of them share a machine, and the machines try that they reach each other. Sets the group rank if
+/// the launcher has not told it. Blocks until all are there.
+AgreedPlaces agree_on_places(job::LaunchEnvironment& launch, const StorePtr& store,
+                             std::chrono::milliseconds timeout) {
+  const StoreRounds rounds{*store, launch.rank, launch.world_size, timeout};
+  AgreedPlaces places{agree_on_machines(rounds, launch), job::own_address(launch)};
+  if (!launch.knows_group_rank && is_as_the_launcher_says(rounds, places.machine_of, launch)) {
+    launch.group_rank = places.machine_of[static_cast<size_t>(launch.rank)];
+  }
+  set_machines_of_job(places.machine_of);
+  const bool has_several = *std::max_element(places.machine_of.begin(), places.machine_of.end()) > 0;
+  if (has_several) places.address = agree_on_addresses(rounds, places.machine_of, places.address);
+  return places;
+}
+
 /// Shared memory on each machine, and an uplink between them.
-std::shared_ptr<ProcessGroup::Impl> make_lockstep_over_machines(const job::LaunchEnvironment& launch,
+std::shared_ptr<ProcessGroup::Impl> make_lockstep_over_machines(job::LaunchEnvironment& launch,
                                                                 StorePtr& store, const InitOptions& options) {
-  if (!store) store = launchers_store(launch, options.timeout);
   std::shared_ptr<shm::Node> node;
+  std::optional<WaitingInInit> waiting;
   std::string problem;
-  try {
-    node = join_node(launch, store, {.timeout = options.timeout, .progress_thread = options.progress_thread});
-  } catch (const Error& error) {
-    problem = error.what();
-  }
-  backends::HybridMember member{.rank = launch.rank,
-                                .machine_of = agree_on_machines(*store, launch, options.timeout, problem),
-                                .host = job::own_address(launch)};
-  member.local = backends::make_shared_memory(std::move(node), options.timeout);
-  member.flat = make_flat(launch, store, options.timeout);
-  if (launch.rank == 0) {
-    const int machines = 1 + *std::max_element(member.machine_of.begin(), member.machine_of.end());
-    log::info(std::to_string(launch.world_size) + " ranks on " + std::to_string(machines) +
-              " machines: shared memory inside, Gloo (tcp, " + member.host + ") between");
-  }
+  const auto join = [&] {
+    try {
+      node =
+          join_node(launch, store, {.timeout = options.timeout, .progress_thread = options.progress_thread});
+      waiting.emplace(node->segment(), launch.local_rank);
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  };
+  // At once, so that the launcher sees this rank while it waits for other machines.
+  if (launch.segment_fd) join();
+  if (!store) store = launchers_store(launch, options.timeout);
+  const StoreRounds rounds{*store, launch.rank, launch.world_size, options.timeout};
+  AgreedPlaces places = agree_on_places(launch, store, options.timeout);
+  check_local_ranks(rounds, places.machine_of, launch);
+  if (!node && problem.empty()) join();
+  agree_to_go_on(rounds, problem);
+  backends::HybridMember member{
+      .rank = launch.rank, .machine_of = std::move(places.machine_of), .host = places.address};
+  member.local = backends::make_shared_memory(node, options.timeout);
+  member.flat = make_flat(launch, store, places.address, options.timeout);
   return backends::make_hybrid(std::move(member), store, options.timeout);
 }
 
-std::shared_ptr<ProcessGroup::Impl> make_lockstep(const job::LaunchEnvironment& launch, StorePtr& store,
+std::shared_ptr<ProcessGroup::Impl> make_lockstep(job::LaunchEnvironment& launch, StorePtr& store,
                                                   const InitOptions& options) {
   if (launch.world_size != launch.local_world_size)
     return make_lockstep_over_machines(launch, store, options);
   auto node =
       join_node(launch, store, {.timeout = options.timeout, .progress_thread = options.progress_thread});
+  if (node->segment().can_heal()) return backends::make_healable(node, options.timeout);
   return backends::make_shared_memory(std::move(node), options.timeout);
 }
 
@@ -127,20 +191,24 @@ std::shared_ptr<shm::Pulse> find_pulse(const job::LaunchEnvironment& launch) {
   }
 }
 
-std::shared_ptr<ProcessGroup::Impl> make_gloo(const job::LaunchEnvironment& launch, StorePtr& store,
+std::shared_ptr<ProcessGroup::Impl> make_gloo(job::LaunchEnvironment& launch, StorePtr& store,
                                               std::chrono::milliseconds timeout) {
   auto pulse = find_pulse(launch);
+  std::optional<shm::Pulse::Waiting> waiting;
+  if (pulse) waiting.emplace(*pulse);
   if (!store) {
     store =
         launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>()) : launchers_store(launch, timeout);
   }
-  auto group = make_flat(launch, store, timeout);
-  return pulse ? make_watched(std::move(group), std::move(pulse)) : group;
+  const std::string address =
+      launch.world_size > 1 ? agree_on_places(launch, store, timeout).address : job::own_address(launch);
+  auto group = make_flat(launch, store, address, timeout);
+  return pulse ? make_watched(std::move(group), pulse) : group;
 }
 
 #ifdef LOCKSTEP_NCCL
 /// NCCL for what lies on a GPU, Gloo for the rest.
-std::shared_ptr<ProcessGroup::Impl> make_nccl(const job::LaunchEnvironment& launch, StorePtr& store,
+std::shared_ptr<ProcessGroup::Impl> make_nccl(job::LaunchEnvironment& launch, StorePtr& store,
                                               std::chrono::milliseconds timeout) {
   auto host = make_gloo(launch, store, timeout);
   auto device =
@@ -150,9 +218,8 @@ std::shared_ptr<ProcessGroup::Impl> make_nccl(const job::LaunchEnvironment& laun
 }
 #endif
 
-std::shared_ptr<ProcessGroup::Impl> make_backend(const std::string& name,
-                                                 const job::LaunchEnvironment& launch, StorePtr& store,
-                                                 const InitOptions& options) {
+std::shared_ptr<ProcessGroup::Impl> make_backend(const std::string& name, job::LaunchEnvironment& launch,
+                                                 StorePtr& store, const InitOptions& options) {
 #ifdef LOCKSTEP_NCCL
   if (name == "nccl") return make_nccl(launch, store, options.timeout);
 #endif
@@ -168,23 +235,23 @@ std::optional<std::string> chosen_backend(const InitOptions& options) {
   const auto available = available_backends();
   if (std::find(available.begin(), available.end(), *name) != available.end()) return name;
   const bool known = *name == "nccl" || *name == "mpi" || *name == "ucc";
-  throw ValueError("there is no backend \"" + *name + "\"" + (known ? " in this build" : "") +
-                   "; choose lockstep (shared memory of one machine) or gloo");
+  throw ValueError(
+      fmt::format("there is no backend \"{}\"{}; choose lockstep (shared memory of one machine) or gloo",
+                  *name, known ? " in this build" : ""));
 }
 
 /// Shared memory or, where the ranks share none, Gloo. All ranks decide alike: they know how many they are on
 /// a machine, or have compared what they see of each other's memory.
-std::shared_ptr<ProcessGroup::Impl> make_fitting_backend(const job::LaunchEnvironment& launch,
-  if (node->segment().can_heal()) return backends::make_healable(node, options.timeout);
-                                                         StorePtr& store, const InitOptions& options) {
+std::shared_ptr<ProcessGroup::Impl> make_fitting_backend(job::LaunchEnvironment& launch, StorePtr& store,
+                                                         const InitOptions& options) {
   std::string reason;
   if (launch.world_size != launch.local_world_size) {
-    reason = "the " + std::to_string(launch.world_size) + " ranks are on several machines";
+    reason = fmt::format("the {} ranks are on several machines", launch.world_size);
   } else {
     try {
       return make_lockstep(launch, store, options);
     } catch (const NoSharedMemory& error) {
-      reason = "the ranks share no memory (" + error.reason() + ")";
+      reason = fmt::format("the ranks share no memory ({})", error.reason());
     }
   }
   if (launch.rank == 0) {
@@ -216,8 +283,8 @@ job::LaunchEnvironment place_of(const InitOptions& options, const StoreAddress& 
     throw ValueError("rank and world_size must be given together, here or as RANK and WORLD_SIZE");
   }
   if (known_size < 1 || known_rank >= known_size) {
-    throw ValueError("rank " + std::to_string(known_rank) + " must be 0 to " +
-                     std::to_string(known_size - 1) + ", since world_size is " + std::to_string(known_size));
+    throw ValueError(fmt::format("rank {} must be 0 to {}, since world_size is {}", known_rank,
+                                 known_size - 1, known_size));
   }
   if (launch.alone || known_rank != launch.rank || known_size != launch.world_size || meets_elsewhere) {
     launch.segment_fd.reset();
@@ -227,6 +294,7 @@ job::LaunchEnvironment place_of(const InitOptions& options, const StoreAddress& 
     launch.local_rank = known_rank;
     launch.local_world_size = known_size;
     launch.group_rank = 0;
+    launch.knows_group_rank = false;
     launch.agent_store = false;
   }
   launch.alone = false;
@@ -241,7 +309,7 @@ std::string next_world_name() {
   return "world" + std::to_string(++worlds);
 }
 
-World join_job(const InitOptions& options, const job::LaunchEnvironment& launch, StorePtr store) {
+World join_job(const InitOptions& options, job::LaunchEnvironment launch, StorePtr store) {
   const auto backend = chosen_backend(options);
   joining_process();
   if (const auto fd = env::get_int(env::kSegmentFd)) {
@@ -250,8 +318,10 @@ World join_job(const InitOptions& options, const job::LaunchEnvironment& launch,
     env::set(env::kSegmentFd, std::nullopt);
     env::set(env::kSegmentOwner, std::nullopt);
   }
-  begin_job_at(store ? root_of(store) : launch.master_addr + ":" + std::to_string(launch.master_port));
+  begin_job_at(store ? root_of(store) : fmt::format("{}:{}", launch.master_addr, launch.master_port));
   if (store) store = part_for_job(store, "");
+  set_machines_of_job({});
+  const WithoutWarnings quiet;
   auto impl =
       backend ? make_backend(*backend, launch, store, options) : make_fitting_backend(launch, store, options);
   if (debug_level() == DebugLevel::DETAIL) impl = make_checked(std::move(impl));

@@ -13,6 +13,7 @@
 #include "lockstep/comm/algorithms/choice.h"
 #include "lockstep/comm/algorithms/on_tensors.h"
 #include "lockstep/comm/group_registry.h"
+#include "lockstep/comm/joining/machines.h"
 #include "lockstep/comm/memory_overlap.h"
 #include "lockstep/comm/parts.h"
 #include "lockstep/comm/process_group/arguments.h"
@@ -79,8 +80,7 @@ void check_sizes(const char* what, at::IntArrayRef sizes) {
 }  // namespace
 
 void needs_shared_memory(const char* what, const std::string& backend) {
-  throw ValueError(
-      fmt::format("{} needs ranks of one machine on the \"lockstep\" backend, not \"{}\"", what, backend));
+  throw ValueError(fmt::format("{} needs the \"lockstep\" backend, not \"{}\"", what, backend));
 }
 
 ProcessGroup::ProcessGroup(std::shared_ptr<Impl> impl, std::vector<int> global_ranks, const std::string& name)
@@ -162,6 +162,8 @@ ProcessGroup ProcessGroup::new_group(std::vector<int> ranks, NewGroupOptions opt
 }
 
 ProcessGroup ProcessGroup::new_subgroups(int group_size, NewGroupOptions options) const {
+  refuse_in_step("new_subgroups");
+  check_size_agreement(all_gather_bytes(std::to_string(group_size)));
   return split_group(split_neighbours(size(), group_size), options);
 }
 
@@ -218,7 +220,8 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options
     return;
   }
   const at::NoGradGuard no_grad;
-  algorithms::all_reduce(impl(), algorithm, prepared.outputs.front(), options.op, timeout);
+  algorithms::all_reduce(impl(), algorithm, prepared.outputs.front(), options.op, machines_of(global_ranks()),
+                         timeout);
   copy_all(prepared.copies);
 }
 
@@ -527,6 +530,19 @@ WorkPtr detail::all_gather_parts_async(const ProcessGroup& group, const at::Tens
                                        const std::vector<std::vector<TensorPart>>& parts,
                                        CollectiveOptions options) {
   return group.impl().start(make_all_gather_parts(caller(group, options.timeout), tensor, parts));
+}
+
+void detail::share_parts(const ProcessGroup& group, const at::Tensor& tensor,
+                         const std::vector<std::vector<TensorPart>>& parts) {
+  Collective collective = make_all_gather_parts(caller(group, std::nullopt), tensor, parts);
+  collective.is_common = true;
+  group.impl().run(collective);
+}
+
+bool detail::is_first_on_machine(const ProcessGroup& group) {
+  const std::vector<int> machines = machines_of(group.global_ranks());
+  const int own = machines[static_cast<size_t>(group.rank())];
+  return std::find(machines.begin(), machines.end(), own) - machines.begin() == group.rank();
 }
 
 at::Tensor detail::empty_common(const ProcessGroup& group, at::IntArrayRef sizes, at::ScalarType dtype) {

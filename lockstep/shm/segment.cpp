@@ -18,6 +18,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "lockstep/shm/memory_file.h"
 #include "lockstep/shm/process.h"
 #include "lockstep/shm/wait.h"
 
@@ -73,10 +74,10 @@ size_t fit_file_size_limit(size_t arena_bytes, size_t ranks, size_t control_byte
   return arena_bytes < room ? arena_bytes : room;
 }
 
-/// A mapping whose address is a multiple of kHugePage, or huge pages in the file could not be used by it.
 /// Addresses, not memory: what a rank got in its set-up is seldom more than a copy of its model.
 constexpr size_t kSetupLogBytes = size_t{16} << 30;
 
+/// A mapping whose address is a multiple of kHugePage, or huge pages in the file could not be used by it.
 void* map_aligned(int fd, size_t bytes) {
   void* const reserved =
       ::mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -118,12 +119,13 @@ UniqueFd create_segment(int ranks, size_t arena_bytes, const std::string& name, 
   header.total_bytes = header.arena_table_offset + count * header.arena_bytes;
   if (::getrandom(&header.nonce, sizeof header.nonce, 0) != sizeof header.nonce) fail("getrandom");
 
-  UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) fail("cannot make shared memory (memfd_create)");
+  UniqueFd fd = make_memory_file(name);
   if (::ftruncate(fd.get(), static_cast<off_t>(header.total_bytes)) != 0) {
     fail(fmt::format("cannot size the shared segment to {} bytes", header.total_bytes));
   }
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+  // Files of /dev/shm cannot be sealed.
+  if (!is_in_dev_shm(fd.get()) &&
+      ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     fail("cannot seal the shared segment");
   }
   // A new file is all zeros, which is the initial state of every other field.
@@ -197,12 +199,12 @@ std::byte* Segment::arena(int rank) const {
   return base_ + header().arena_table_offset + static_cast<size_t>(rank) * header().arena_bytes;
 }
 
-RankInfo Segment::rank_info(int rank) const {
-  const RankRecord& record = rank_record(rank);
 std::byte* Segment::setup_log(int rank) const {
   return base_ + header().setup_log_offset + static_cast<size_t>(rank) * header().setup_log_bytes;
 }
 
+RankInfo Segment::rank_info(int rank) const {
+  const RankRecord& record = rank_record(rank);
   RankInfo info;
   info.state = static_cast<RankState>(record.state.load(std::memory_order_acquire));
   info.pid = record.pid.load(std::memory_order_relaxed);
@@ -248,8 +250,6 @@ void Segment::mark_exited(int rank, int wait_status) const {
   record.state.store(static_cast<uint32_t>(RankState::exited), std::memory_order_release);
 }
 
-std::string describe_wait_status(int wait_status) {
-  if (WIFSIGNALED(wait_status)) {
 void Segment::replace(int rank) const {
   auto& epoch = reinterpret_cast<SegmentHeader*>(base_)->epoch;
   const uint32_t next = epoch.load(std::memory_order_relaxed) + 1;
@@ -274,6 +274,8 @@ void Segment::replace(int rank) const {
   }
 }
 
+std::string describe_wait_status(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
     const char* name = ::sigabbrev_np(WTERMSIG(wait_status));
     return fmt::format("was killed by {}", name != nullptr ? "SIG" + std::string(name)
                                                            : fmt::format("signal {}", WTERMSIG(wait_status)));
