@@ -4,7 +4,8 @@ Usage: declared_packages.py programs DIRECTORY
          fills DIRECTORY with links to the programs on the PATH that the declared packages bring
        declared_packages.py check BUILD_DIRECTORY
          fails, naming the packages, if the build read a file of any other one
-Declared are the lines of deps/apt.txt, deps/apt-zoo.txt and deps/apt-test.txt, what these packages depend on, and what every Debian has.
+Declared are the lines of deps/apt.txt, deps/apt-zoo.txt, deps/apt-test.txt and deps/apt-ucx.txt, what these packages depend on, and
+what every Debian has.
 """
 
 import collections
@@ -15,7 +16,7 @@ import subprocess
 import sys
 
 CHECKOUT = pathlib.Path(__file__).resolve().parent.parent
-LISTS = ("deps/apt.txt", "deps/apt-zoo.txt", "deps/apt-test.txt")
+LISTS = ("deps/apt.txt", "deps/apt-zoo.txt", "deps/apt-test.txt", "deps/apt-ucx.txt")
 DPKG = pathlib.Path("/var/lib/dpkg")
 
 Package = collections.namedtuple("Package", "is_everywhere provides needs")  # needs: a list of alternatives for each need

@@ -8,7 +8,7 @@
 
 #include "lockstep/comm/process_group.h"
 
-// They need the "lockstep" backend (ValueError otherwise). All ranks of the group call each of them.
+// They need a backend that has them (GroupTraits): "lockstep". ValueError otherwise. All ranks of the group call each of them.
 namespace lockstep::detail {
 
 /// Combines the elements that this rank names, of everybody's `tensor`, into its own; its other elements stay as they
@@ -23,8 +23,15 @@ std::shared_ptr<Work> all_gather_parts_async(const ProcessGroup& group, const at
                                              const std::vector<std::vector<TensorPart>>& parts,
                                              CollectiveOptions options = {});
 
-/// One uninitialised tensor for all ranks of the group: what one writes, all see. It starts on a page of its own, and its
-/// memory returns to rank 0 when every rank has dropped its tensor. The arguments are the same on all ranks. Blocks.
+/// Completes a tensor of empty_common(): each rank has written its part, and those of other machines come to this one's.
+/// Afterwards all ranks see all parts. Blocks. Nobody may read the tensor meanwhile.
+void share_parts(const ProcessGroup& group, const at::Tensor& tensor,
+                 const std::vector<std::vector<TensorPart>>& parts);
+
+/// One uninitialised tensor for all ranks of the group on each machine: what one writes, all there see. It starts on a page of
+/// its own, and its memory returns when every rank has dropped its tensor. The arguments are the same on all ranks. Blocks.
 at::Tensor empty_common(const ProcessGroup& group, at::IntArrayRef sizes, at::ScalarType dtype);
+/// Is this the first of the group's ranks on its machine: the one that fills common memory?
+bool is_first_on_machine(const ProcessGroup& group);
 
 }  // namespace lockstep::detail

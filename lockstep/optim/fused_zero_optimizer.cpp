@@ -14,6 +14,7 @@
 #include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/comm/parts.h"
+#include "lockstep/comm/process_group/impl.h"
 #include "lockstep/optim/memory/chunk_norm.h"
 #include "lockstep/optim/memory/parameter_memory.h"
 #include "lockstep/parallel/parameters.h"
@@ -71,9 +72,9 @@ FusedZeroCore::FusedZeroCore(const torch::nn::Module& module, const ParamGroups&
                        groups_once(kName, groups, names_in(module)), std::move(defaults), std::move(make)),
       shares_parameters_(options.shared_parameters),
       slices_(std::make_shared<GradientSlices>()) {
-  if (process_group().backend_name() != "lockstep") {
+  if (!process_group().impl().traits().parts) {
     throw ValueError(
-        fmt::format("{} needs ranks of one machine on the \"lockstep\" backend, not \"{}\"; "
+        fmt::format("{} needs the \"lockstep\" backend, not \"{}\"; "
                     "ZeroRedundancyOptimizer works on any",
                     kName, process_group().backend_name()));
   }
@@ -178,7 +179,8 @@ void FusedZeroCore::move_group(const torch::optim::OptimizerParamGroup& group) {
     std::vector<WriteProtection::Named> names;
     for (size_t p = 0; p < parameters.size(); ++p) {
       const at::Tensor& parameter = parameters[p];
-      move_parameter(parameter, memory.flat, layout.offsets[p], !shares_parameters_ || ranks.rank() == 0);
+      move_parameter(parameter, memory.flat, layout.offsets[p],
+                     !shares_parameters_ || is_first_on_machine(ranks));
       Place& place = places_.at(parameter.unsafeGetTensorImpl());
       place.memory = memory_.size();
       place.offset = layout.offsets[p];
@@ -191,7 +193,7 @@ void FusedZeroCore::move_group(const torch::optim::OptimizerParamGroup& group) {
                        fmt::format("rank {}: parameter {}", default_world().rank(),
                                    names_.at(parameter.unsafeGetTensorImpl()))});
     }
-    // Rank 0's values are there before anybody goes on.
+    // The values are there before anybody goes on.
     if (shares_parameters_) ranks.barrier();
     if (protection_) {
       constexpr size_t kPage = 4096;
@@ -339,8 +341,8 @@ void FusedZeroCore::update() {
     {
       const WritableParameters writable = writable_parameters();
       local().step();
+      for (const Memory& memory : memory_) share_parts(ranks, memory.flat, memory.parts);
     }
-    ranks.barrier();
     return;
   }
   local().step();

@@ -426,7 +426,7 @@ TEST(Groups, LateForMonitoredBarrier) {
 }
 
 TEST(Groups, LateForASum) {
-  ONLY_IF(world().size() == 2 && world().backend_name() == "lockstep");
+  ONLY_IF(world().local_world_size() == 2 && world().size() == 2 && world().backend_name() == "lockstep");
   destroy();  // operations are counted from 1 again
   const World world = lockstep::testing::world();
   world.barrier();

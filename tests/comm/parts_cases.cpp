@@ -78,19 +78,39 @@ TEST(Parts, PartsNeedSharedMemory) {
   ONLY_IF(world().backend_name() == "gloo");
   const World world = lockstep::testing::world();
   const at::Tensor tensor = at::zeros({10});
-  const std::string why = "needs ranks of one machine on the \"lockstep\" backend, not \"gloo\"";
+  const std::string why = "needs the \"lockstep\" backend, not \"gloo\"";
   check_throws<ValueError>([&] { reduce_parts_async(world, tensor, {}); }, why);
   check_throws<ValueError>([&] { all_gather_parts_async(world, tensor, two_runs_each(10, world.size())); },
                            why);
   check_throws<ValueError>([&] { empty_common(world, {3}, at::kFloat); }, why);
 }
 
+TEST(Parts, PartsOfMemoryInCommon) {
+  ONLY_IF(world().backend_name() == "lockstep");
+  const World world = lockstep::testing::world();
+  for (const int64_t count : {20, 5000, 700001}) {
+    const auto parts = two_runs_each(count, world.size());
+    const at::Tensor common = empty_common(world, {count}, at::kFloat);
+    if (is_first_on_machine(world)) common.fill_(-1);
+    at::Tensor expected = at::full({count}, -1, at::kFloat);
+    for (size_t r = 0; r < parts.size(); ++r) {
+      for (const TensorPart& part : parts[r]) {
+        expected.narrow(0, part.first, part.count).fill_(10 + static_cast<int64_t>(r));
+      }
+    }
+    world.barrier();
+    for (const TensorPart& part : parts[static_cast<size_t>(world.rank())]) {
+      common.narrow(0, part.first, part.count).fill_(10 + world.rank());
+    }
+    share_parts(world, common, parts);
+    CHECK_EQUAL(common, expected);
+    world.barrier();
+  }
+}
+
 TEST(Parts, MemoryInCommon) {
   ONLY_IF(world().backend_name() == "lockstep");
-  if (world().local_world_size() < world().size()) {
-    return check_throws<ValueError>([] { static_cast<void>(empty_common(world(), {3}, at::kFloat)); },
-                                    "needs all ranks on one machine");
-  }
+  ONLY_IF(world().local_world_size() == world().size());
   const World world = lockstep::testing::world();
   const int last = world.size() - 1;
   const void* first_place = nullptr;

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <iostream>
 #include <limits>
 #include <mutex>
 #include <random>
@@ -16,6 +17,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/uplink/accumulation.h"
 #include "lockstep/comm/uplink/sum_plan.h"
+#include "lockstep/comm/uplink/ucx.h"
 #include "lockstep/comm/uplink/wire.h"
 #include "lockstep/comm/uplink/wire_reduction.h"
 #include "lockstep/shm/reduce/reduce.h"
@@ -149,7 +151,7 @@ class Ranks final : public MachineData {
   Ranks(const Accumulation& accumulation, const SumPlan& plan, int machine, const std::vector<Bytes>& all)
       : accumulation_(accumulation), plan_(plan), machine_(machine), all_(all), result(all[0].size()) {}
   void gather(size_t /*piece*/) override {}
-  void write_partial(size_t /*piece*/, size_t leaf, Elements elements, std::byte* to) override {
+  Buffer partial(size_t /*piece*/, size_t leaf, Elements elements) override {
     const Leaf& which = plan_.leaves()[plan_.leaves_of(machine_)[leaf]];
     std::vector<Bytes> widened;
     std::vector<const void*> sources;
@@ -160,13 +162,17 @@ class Ranks final : public MachineData {
           elements.count);
     }
     for (const Bytes& copy : widened) sources.push_back(copy.data());
-    void* destination = to;
+    const Buffer sums = make_buffer(elements.count * accumulation_.partial_bytes());
+    void* destination = sums.data();
     shm::reduce(accumulation_.partial_dtype(), accumulation_.partial_op(), sources.data(), sources.size(),
                 &destination, 1, elements.count);
+    return sums;
   }
-  void store(size_t /*piece*/, Elements elements, const std::byte* from) override {
-    std::memcpy(result.data() + elements.first * accumulation_.element_bytes(), from,
-                elements.count * accumulation_.element_bytes());
+  Buffer place(size_t /*piece*/, Elements elements) override {
+    const Buffer all{std::shared_ptr<std::byte[]>(result.data(), [](std::byte* /*kept by result*/) {}),
+                     result.size()};
+    return all.part(elements.first * accumulation_.element_bytes(),
+                    elements.count * accumulation_.element_bytes());
   }
   void finish(size_t /*piece*/) override { ++finished; }
 
@@ -391,6 +397,103 @@ TEST(Wire, SaysWhichMachineIsLost) {
     EXPECT_STREQ(error.what(), "barrier #1 lost the connection to the machine of rank 1: the cable is cut");
   }
   other.join();
+}
+
+/// Addresses between the machines' threads.
+class Meeting {
+ public:
+  explicit Meeting(int machines) : all_(static_cast<size_t>(machines)) {}
+  std::vector<std::string> exchange(int machine, const std::string& own) {
+    std::unique_lock lock(mutex_);
+    all_[static_cast<size_t>(machine)] = own;
+    changed_.notify_all();
+    changed_.wait(lock,
+                  [&] { return std::none_of(all_.begin(), all_.end(), [](auto& a) { return a.empty(); }); });
+    return all_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> all_;
+};
+
+/// Runs `run(wire)` for every machine at once, over UCX on this machine's loopback interface.
+template <class Run>
+void on_machines_with_ucx(const SumPlan& plan, const Run& run) {
+  Meeting meeting(plan.machines());
+  std::vector<std::thread> threads;
+  for (int m = 0; m < plan.machines(); ++m) {
+    threads.emplace_back([&, m] {
+      const auto exchange = [&](const std::string& own) { return meeting.exchange(m, own); };
+      Wire wire(make_ucx_uplink(m, plan.machines(), exchange), ranks_of(plan));
+      run(wire);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+/// Where UCX is not installed its use is refused with a reason, and the cases end.
+bool has_ucx() {
+  const std::string problem = ucx_problem("lo");
+  EXPECT_EQ(problem.empty(), !ucx_version().empty());
+  if (problem.empty()) return true;
+  EXPECT_THROW(make_ucx_uplink(0, 2,
+                               [](const std::string& own) {
+                                 return std::vector{own, own};
+                               }),
+               CommError);
+  std::cerr << "not tried, since there is no UCX: " << problem << "\n";
+  return false;
+}
+
+TEST(Ucx, HasTheBitsOfOneMachine) {
+  if (!has_ucx()) return;
+  for (const std::vector<int>& layout : {std::vector<int>{0, 0, 1, 1}, {0, 1, 2}, {0, 1, 1, 2, 3}}) {
+    const SumPlan plan(layout);
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{300001}, (size_t{3} << 18) + 5}) {
+      const Accumulation accumulation(DType::float32, ReduceOp::AVG, layout.size());
+      std::vector<Bytes> all;
+      for (size_t r = 0; r < layout.size(); ++r)
+        all.push_back(random_elements(DType::float32, count, unsigned(r)));
+      Bytes expected(all[0].size());
+      std::vector<const void*> sources;
+      for (const Bytes& bytes : all) sources.push_back(bytes.data());
+      void* destination = expected.data();
+      shm::reduce(DType::float32, ReduceOp::AVG, sources.data(), sources.size(), &destination, 1, count);
+      const std::vector<Piece> pieces = plan_all_reduce(accumulation, plan, count);
+      on_machines_with_ucx(plan, [&](Wire& wire) {
+        for (int round = 0; round < 3; ++round) {
+          Ranks data(accumulation, plan, wire.machine(), all);
+          reduce_over(wire, {.count = count}, accumulation, plan, pieces, data, Deadline(60s));
+          EXPECT_TRUE(data.result == expected) << plan.machines() << " machines, " << count << " elements";
+        }
+      });
+    }
+  }
+}
+
+TEST(Ucx, EndsWaits) {
+  if (!has_ucx()) return;
+  const SumPlan plan({0, 1});
+  std::atomic<bool> is_over{false};
+  on_machines_with_ucx(plan, [&](Wire& wire) {
+    wire.agree({.text = "barrier"}, {}, Deadline(60s));
+    wire.finish(Deadline(60s));
+    if (wire.machine() == 1) {
+      while (!is_over) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    EXPECT_THROW(wire.agree({.text = "barrier"}, {}, Deadline(100ms)), TimeoutError);
+    std::thread other([&] {
+      std::this_thread::sleep_for(50ms);
+      wire.stop();
+    });
+    EXPECT_THROW(wire.agree({.text = "barrier"}, {}, Deadline(60s)), CommError);
+    other.join();
+    EXPECT_THROW(wire.agree({.text = "barrier"}, {}, Deadline(60s)), CommError);
+    is_over = true;
+  });
 }
 
 }  // namespace

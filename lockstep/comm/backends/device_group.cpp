@@ -15,6 +15,7 @@ class DeviceGroup : public ForwardingGroup {
   DeviceGroup(std::shared_ptr<Impl> host, std::shared_ptr<Impl> device)
       : ForwardingGroup(std::move(host)), device_(std::move(device)) {}
 
+  GroupTraits traits() const override { return device_->traits(); }
   const std::string& name() const override { return device_->name(); }
   c10::intrusive_ptr<c10d::Backend> backend() override { return device_->backend(); }
 

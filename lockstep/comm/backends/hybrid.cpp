@@ -4,10 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <map>
-#include <mutex>
-#include <numeric>
 #include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -15,11 +12,13 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/backends/hybrid_operations.h"
 #include "lockstep/comm/backends/hybrid_state.h"
 #include "lockstep/comm/backends/spare_engines.h"
-#include "lockstep/comm/uplink/gloo.h"
+#include "lockstep/comm/uplink/engine.h"
 #include "lockstep/comm/uplink/sum_plan.h"
 #include "lockstep/comm/uplink/wire.h"
 #include "lockstep/shm/process.h"
@@ -52,34 +51,27 @@ StorePtr part_of(const StorePtr& store, const std::string& name) {
 
 /// Null but on the first rank of a machine. Blocks until all machines are there.
 std::unique_ptr<uplink::Wire> make_wire(const SumPlan& plan, int rank, const StorePtr& store,
-                                        const std::string& host, Timeout timeout) {
+                                        const uplink::Engine& engine, Timeout timeout) {
   const int machine = plan.machine_of(rank);
   if (plan.ranks_of(machine).front() != rank) return nullptr;
   std::vector<std::vector<int>> ranks_of;
   for (int m = 0; m < plan.machines(); ++m) ranks_of.push_back(plan.ranks_of(m));
-  return std::make_unique<uplink::Wire>(
-      uplink::make_gloo_uplink(store, machine, plan.machines(), timeout, host), std::move(ranks_of));
+  return std::make_unique<uplink::Wire>(uplink::make_uplink(engine, store, machine, plan.machines(), timeout),
+                                        std::move(ranks_of));
 }
 
 /// A wait in slices, each of which ends with true once the operation has ended.
 template <class Wait>
-bool wait_in_slices(HybridState& state, OptionalTimeout timeout, const Wait& wait) {
+bool wait_in_slices(HybridHealth& health, OptionalTimeout timeout, const Wait& wait) {
   using Clock = std::chrono::steady_clock;
   const auto end = timeout ? Clock::now() + *timeout : Clock::time_point::max();
   for (bool is_first = true;; is_first = false) {
     const auto left = std::chrono::duration_cast<Timeout>(end - Clock::now());
     if (wait(std::clamp(left, Timeout(1), Timeout(kSlice)))) return true;
     if (Clock::now() >= end) return false;
-    state.look_for_failure();
-    if (is_first) state.tell_waiting();
+    health.look_for_failure();
+    if (is_first) health.tell_waiting();
   }
-}
-
-/// The ranks that the others may be waiting for.
-std::vector<int> find_late(const HybridState& state) {
-  std::vector<int> everyone(static_cast<size_t>(state.plan().ranks()));
-  std::iota(everyone.begin(), everyone.end(), 0);
-  return state.find_not_waiting(everyone);
 }
 
 /// A leader's operation: its queue's thread does it.
@@ -90,10 +82,10 @@ class LeaderWork final : public Work {
     state_->queue().post([state = state_.get(), operation = operation_, ending = ending_] {
       std::exception_ptr failure;
       try {
-        state->check();
+        state->health().check();
         run_as_leader(*state, *operation);
       } catch (...) {
-        failure = state->fail(std::current_exception());
+        failure = state->health().fail(std::current_exception());
       }
       ending->set(failure);
     });
@@ -104,31 +96,32 @@ class LeaderWork final : public Work {
   class Ending {
    public:
     void set(std::exception_ptr failure) {
-      const std::lock_guard lock(mutex_);
+      const base::LockGuard lock(mutex_);
       has_ended_ = true;
       failure_ = std::move(failure);
       changed_.notify_all();
     }
     /// Throws the failure.
     bool wait(Timeout longest) {
-      std::unique_lock lock(mutex_);
-      if (!changed_.wait_for(lock, longest, [this] { return has_ended_; })) return false;
+      base::UniqueLock lock(mutex_);
+      if (!changed_.wait_for(lock, longest, [this]() LOCKSTEP_REQUIRES(mutex_) { return has_ended_; }))
+        return false;
       if (failure_) std::rethrow_exception(failure_);
       return true;
     }
 
    private:
-    std::mutex mutex_;
-    std::condition_variable changed_;
-    bool has_ended_ = false;
-    std::exception_ptr failure_;
+    base::Mutex mutex_;
+    base::ConditionVariable changed_;
+    bool has_ended_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+    std::exception_ptr failure_ LOCKSTEP_GUARDED_BY(mutex_);
   };
 
   void do_wait(OptionalTimeout timeout) override {
     const auto wait = [this](Timeout slice) { return ending_->wait(slice); };
-    if (wait_in_slices(*state_, timeout, wait)) return;
+    if (wait_in_slices(state_->health(), timeout, wait)) return;
     throw TimeoutError(fmt::format("{} has not ended within {} ms", operation_->text, timeout->count()),
-                       find_late(*state_));
+                       state_->health().find_late());
   }
   bool poll() override { return ending_->wait(Timeout(0)); }
 
@@ -154,7 +147,7 @@ class MemberWork final : public Work {
     } catch (const ValueError&) {
       throw;
     } catch (...) {
-      std::rethrow_exception(state_->fail(std::current_exception()));
+      std::rethrow_exception(state_->health().fail(std::current_exception()));
     }
   }
   void do_wait(OptionalTimeout timeout) override {
@@ -163,7 +156,7 @@ class MemberWork final : public Work {
         bool has_ended = false;
         guarded([&] {
           try {
-            state_->translated([&] { part_.works[waited_]->wait(slice); });
+            state_->health().translated([&] { part_.works[waited_]->wait(slice); });
             has_ended = true;
           } catch (const TimeoutError&) {
             if (part_.works[waited_]->exception() != nullptr) throw;
@@ -173,11 +166,12 @@ class MemberWork final : public Work {
       };
       // Without one this rank waits for longer than its leader, whose error says more.
       const auto longest = timeout.value_or(operation_->timeout + 2 * kLeaderFirst);
-      if (wait_in_slices(*state_, longest, wait)) continue;
+      if (wait_in_slices(state_->health(), longest, wait)) continue;
       const std::string text =
           fmt::format("{} has not ended within {} ms", operation_->text, longest.count());
-      const std::exception_ptr error = std::make_exception_ptr(TimeoutError(text, find_late(*state_)));
-      std::rethrow_exception(timeout ? error : state_->fail(error));
+      const std::exception_ptr error =
+          std::make_exception_ptr(TimeoutError(text, state_->health().find_late()));
+      std::rethrow_exception(timeout ? error : state_->health().fail(error));
     }
     finish();
   }
@@ -185,7 +179,7 @@ class MemberWork final : public Work {
     for (; waited_ < part_.works.size(); ++waited_) {
       bool has_ended = false;
       guarded([&] {
-        state_->translated([&] {
+        state_->health().translated([&] {
           const std::shared_ptr<Work>& work = part_.works[waited_];
           has_ended = work->is_completed();
           if (work->exception() != nullptr) std::rethrow_exception(work->exception());
@@ -217,10 +211,10 @@ class MessageWork final : public Work {
  private:
   /// How it ended, for the thread and for the work, whichever lives longer.
   struct Ending {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool has_ended = false;
-    std::exception_ptr failure;
+    base::Mutex mutex;
+    base::ConditionVariable changed;
+    bool has_ended LOCKSTEP_GUARDED_BY(mutex) = false;
+    std::exception_ptr failure LOCKSTEP_GUARDED_BY(mutex);
   };
   void do_wait(OptionalTimeout timeout) override {
     if (ending_ == nullptr && (!timeout || *timeout >= timeout_)) return work_->wait();
@@ -231,8 +225,10 @@ class MessageWork final : public Work {
   bool poll() override { return ends_within(Timeout(0)); }
   bool ends_within(Timeout longest) {
     if (ending_ == nullptr) watch_for_end();
-    std::unique_lock lock(ending_->mutex);
-    if (!ending_->changed.wait_for(lock, longest, [this] { return ending_->has_ended; })) return false;
+    base::UniqueLock lock(ending_->mutex);
+    if (!ending_->changed.wait_for(lock, longest,
+                                   [this]() LOCKSTEP_REQUIRES(ending_->mutex) { return ending_->has_ended; }))
+      return false;
     if (ending_->failure) std::rethrow_exception(ending_->failure);
     return true;
   }
@@ -245,7 +241,7 @@ class MessageWork final : public Work {
       } catch (...) {
         failure = std::current_exception();
       }
-      const std::lock_guard lock(ending->mutex);
+      const base::LockGuard lock(ending->mutex);
       ending->has_ended = true;
       ending->failure = failure;
       ending->changed.notify_all();
@@ -260,13 +256,14 @@ class MessageWork final : public Work {
 /// A message of a rank to itself, in shared memory, where the rank may have another number.
 class OwnMessageWork final : public Work {
  public:
-  OwnMessageWork(std::shared_ptr<Work> work, int rank) : work_(std::move(work)), rank_(rank) {}
+  OwnMessageWork(std::shared_ptr<HybridState> state, std::shared_ptr<Work> work)
+      : state_(std::move(state)), work_(std::move(work)), rank_(state_->rank()) {}
   int source_rank() const override { return work_->source_rank() < 0 ? -1 : rank_; }
 
  private:
   void do_wait(OptionalTimeout timeout) override {
     process_.check(rank_);
-    work_->wait(timeout);
+    state_->health().translated([&] { work_->wait(timeout); });
   }
   bool poll() override {
     process_.check(rank_);
@@ -274,6 +271,7 @@ class OwnMessageWork final : public Work {
     if (work_->exception() != nullptr) std::rethrow_exception(work_->exception());
     return true;
   }
+  std::shared_ptr<HybridState> state_;
   std::shared_ptr<Work> work_;
   int rank_;
   shm::RankProcess process_;
@@ -288,11 +286,15 @@ at::Tensor as_bytes(const at::Tensor& tensor) {
 
 class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_from_this<HybridGroup> {
  public:
-  HybridGroup(std::shared_ptr<HybridState> state, StorePtr store, std::string host, Timeout timeout)
-      : state_(std::move(state)), store_(std::move(store)), host_(std::move(host)), timeout_(timeout) {}
+  HybridGroup(std::shared_ptr<HybridState> state, StorePtr store, uplink::Engine engine, Timeout timeout)
+      : state_(std::move(state)), store_(std::move(store)), engine_(std::move(engine)), timeout_(timeout) {}
 
   int rank() const override { return state_->rank(); }
   int size() const override { return state_->plan().ranks(); }
+  GroupTraits traits() const override {
+    return {
+        .fixed_tree = true, .parts = true, .common_memory = true, .names_late = true, .main_memory = true};
+  }
   const std::string& name() const override {
     static const std::string kName = "lockstep";
     return kName;
@@ -309,10 +311,10 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
 
   WorkPtr start(const Collective& collective) override {
     process_.check(rank());
-    state_->check();
+    state_->health().check();
     check_operation(collective);
     if (is_flat(collective.kind)) return start_flat(collective);
-    state_->begin();
+    state_->health().begin();
     if (state_->is_leader()) return std::make_shared<LeaderWork>(state_, collective);
     return std::make_shared<MemberWork>(state_, collective);
   }
@@ -322,7 +324,7 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
   }
   void progress() override {
     process_.check(rank());
-    state_->check();
+    state_->health().check();
     state_->local().progress();
   }
   void shutdown() override {
@@ -335,10 +337,9 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
     process_.check(rank());
     return state_->local().empty_shared(sizes, dtype);
   }
-  at::Tensor empty_common(at::IntArrayRef /*sizes*/, at::ScalarType /*dtype*/) override {
-    throw ValueError(
-        "empty_common needs all ranks on one machine, but this group has ranks on several; ZeroRedundancyOptimizer works "
-        "there");
+  at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override {
+    process_.check(rank());
+    return state_->local().empty_common(sizes, dtype);
   }
 
   std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override;
@@ -347,17 +348,18 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
     if (const int local = state_->local().find_rank_ahead(); local >= 0) {
       return state_->local_ranks()[static_cast<size_t>(local)];
     }
-    const int ahead = state_->find_rank_ahead();
+    const int ahead = state_->health().find_rank_ahead();
     return ahead >= 0 ? ahead : state_->flat().find_rank_ahead();
   }
   void interrupt(const std::string& why) noexcept override { state_->interrupt(why); }
   bool is_interrupted() const override {
-    return state_->has_failed() || state_->local().is_interrupted() || state_->flat().is_interrupted();
+    return state_->health().has_failed() || state_->local().is_interrupted() ||
+           state_->flat().is_interrupted();
   }
   void clear() override { state_->clear(); }
   void renew() override {
-    const std::string name = fmt::format("renewed/{}", state_->renewals() + 1);
-    state_->renew(make_wire(state_->plan(), rank(), part_of(store_, name), host_, timeout_));
+    const std::string name = fmt::format("renewed/{}", state_->health().renewals() + 1);
+    state_->renew(make_wire(state_->plan(), rank(), part_of(store_, name), engine_, timeout_));
   }
 
  private:
@@ -368,7 +370,7 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
     if (collective.is_message() && collective.root == rank()) {
       Collective own = collective;
       own.root = state_->local_rank_of(rank());
-      return std::make_shared<OwnMessageWork>(state_->local().start(own), rank());
+      return std::make_shared<OwnMessageWork>(state_, state_->local().start(own));
     }
     std::vector<at::Tensor> inputs, outputs;
     for (const at::Tensor& tensor : collective.inputs) inputs.push_back(as_bytes(tensor));
@@ -392,7 +394,7 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
 
   std::shared_ptr<HybridState> state_;
   StorePtr store_;
-  std::string host_;
+  uplink::Engine engine_;
   Timeout timeout_;
   int groups_made_ = 0, rounds_ = 0;  // the same on all ranks, and on all leaders
   std::shared_ptr<SpareWires> spares_ = std::make_shared<SpareWires>();  // of this group's duplicates
@@ -450,11 +452,11 @@ std::shared_ptr<ProcessGroup::Impl> HybridGroup::new_group(const std::vector<int
   int number = groups_made_;
   const bool has_all = members.size() == static_cast<size_t>(size());
   std::unique_ptr<uplink::Wire> wire = has_all && state_->is_leader() ? take_spare_wire(number) : nullptr;
-  if (!wire) wire = make_wire(plan, place, store, host_, timeout);
+  if (!wire) wire = make_wire(plan, place, store, engine_, timeout);
   auto state = std::make_shared<HybridState>(place, std::move(plan), std::move(local), std::move(flat),
                                              std::move(wire), store);
   if (has_all) state->return_wire_to(spares_, number);
-  return std::make_shared<HybridGroup>(std::move(state), store, host_, timeout);
+  return std::make_shared<HybridGroup>(std::move(state), store, engine_, timeout);
 }
 
 /// One that all machines have; null: there is none. `number`: becomes its number.
@@ -487,11 +489,18 @@ std::shared_ptr<ProcessGroup::Impl> make_hybrid(HybridMember member, StorePtr st
                                                 std::chrono::milliseconds timeout) {
   SumPlan plan(std::move(member.machine_of));
   const StorePtr own = part_of(store, "world");
-  auto wire = make_wire(plan, member.rank, own, member.host, timeout);
+  const int machine = plan.machine_of(member.rank);
+  const uplink::Engine engine = uplink::agree_on_engine(
+      *own, machine, plan.machines(), plan.ranks_of(machine).front() == member.rank, member.host, timeout);
+  if (member.rank == 0) {
+    log::info(fmt::format("{} ranks on {} machines: shared memory inside, {} between", plan.ranks(),
+                          plan.machines(), engine.describe()));
+  }
+  auto wire = make_wire(plan, member.rank, own, engine, timeout);
   return std::make_shared<HybridGroup>(
       std::make_shared<HybridState>(member.rank, std::move(plan), std::move(member.local),
                                     std::move(member.flat), std::move(wire), own),
-      own, member.host, timeout);
+      own, engine, timeout);
 }
 
 }  // namespace lockstep::backends

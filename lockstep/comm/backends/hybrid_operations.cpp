@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "lockstep/comm/shm_tensor.h"
@@ -103,7 +104,7 @@ class OnMachine {
 
   size_t started() const { return works_.size(); }
   void wait(size_t number) {
-    state_.translated([&] { works_[number]->wait(); });
+    state_.health().translated([&] { works_[number]->wait(); });
   }
   void wait_for_all() {
     for (size_t number = 0; number < works_.size(); ++number) wait(number);
@@ -114,128 +115,105 @@ class OnMachine {
   void start(Collective collective) {
     if (is_alone()) return;
     collective.timeout = timeout_;
-    state_.translated([&] { works_.push_back(state_.local().start(collective)); });
+    state_.health().translated([&] { works_.push_back(state_.local().start(collective)); });
   }
   HybridState& state_;
   std::chrono::milliseconds timeout_;
   std::vector<WorkPtr> works_;
 };
 
-/// How the ranks of a machine bring together what they have.
-struct Gathering {
-  Gathering(const HybridState& state, const Accumulation& accumulation)
-      : is_reduced(!accumulation.is_widened() && state.plan().leaves_of(state.machine()).size() == 1) {}
-  /// By one reduction in shared memory, in place; otherwise the leader gets everything and adds it up.
+/// A reduction, and what the ranks of this machine have begun for it.
+struct Reduction {
+  at::Tensor tensor;  ///< with the machine's sums, in the end
+  Accumulation accumulation;
+  std::vector<Piece> pieces;
+  /// The ranks of the machine bring together what they have by one reduction in shared memory, in place. Otherwise their leader
+  /// gets everything and adds it up.
   bool is_reduced;
+  size_t first_work;             ///< of the machine's
+  std::vector<Buffer> gathered;  ///< by piece, at a leader of more than one: what each rank has
 };
 
-/// A reduction of `tensor` in the leader's hands.
+/// A reduction in the leader's hands.
 class LeaderData : public uplink::MachineData {
  public:
-  /// `gathered`: what a machine has to have at hand for each piece.
-  LeaderData(HybridState& state, OnMachine& machine, const Accumulation& accumulation,
-             const at::Tensor& tensor, const std::vector<Piece>& pieces)
-      : state_(state),
-        machine_(machine),
-        accumulation_(accumulation),
-        tensor_(tensor),
-        pieces_(pieces),
-        is_reduced_(Gathering(state, accumulation).is_reduced),
-        first_work_(machine.started()),
-        gathered_(pieces.size()) {
-    for (size_t p = 0; p < pieces.size(); ++p) start(p);
+  LeaderData(HybridState& state, OnMachine& machine, Reduction& reduction)
+      : state_(state), machine_(machine), reduction_(reduction) {
+    reduction_.gathered.resize(reduction_.pieces.size());
   }
 
   void gather(size_t piece) override {
-    if (!machine_.is_alone()) machine_.wait(first_work_ + piece);
-    if (is_reduced_) return;
+    if (!machine_.is_alone()) machine_.wait(reduction_.first_work + piece);
+    if (reduction_.is_reduced) return;
     // One rank's elements after another's become one leaf's sums after another's.
-    const size_t count = pieces_[piece].all.count;
+    const size_t bytes = reduction_.pieces[piece].all.count * accumulation().partial_bytes();
     const auto& leaves = state_.plan().leaves_of(state_.machine());
-    const Buffer sums = uplink::make_buffer(leaves.size() * count * accumulation_.partial_bytes());
+    const Buffer sums = state_.wire().take_buffer(leaves.size() * bytes);
     for (size_t leaf = 0; leaf < leaves.size(); ++leaf) {
-      add_up(piece, state_.plan().leaves()[leaves[leaf]],
-             sums.data() + leaf * count * accumulation_.partial_bytes());
+      add_up(piece, state_.plan().leaves()[leaves[leaf]], sums.data() + leaf * bytes);
     }
-    gathered_[piece] = sums;
+    reduction_.gathered[piece] = sums;
   }
-  void write_partial(size_t piece, size_t leaf, Elements elements, std::byte* to) override {
-    const size_t bytes = elements.count * accumulation_.partial_bytes();
-    if (is_reduced_) {
-      std::memcpy(to, data_of(tensor_) + elements.first * accumulation_.partial_bytes(), bytes);
-      return;
-    }
-    const Elements& all = pieces_[piece].all;
-    const size_t offset = leaf * all.count + elements.first - all.first;
-    std::memcpy(to, gathered_[piece].data() + offset * accumulation_.partial_bytes(), bytes);
+  Buffer partial(size_t piece, size_t leaf, Elements elements) override {
+    if (reduction_.is_reduced) return buffer_of(elements);
+    const Elements& all = reduction_.pieces[piece].all;
+    const size_t each = accumulation().partial_bytes();
+    return reduction_.gathered[piece].part((leaf * all.count + elements.first - all.first) * each,
+                                           elements.count * each);
   }
-  void finish(size_t piece) override { gathered_[piece] = {}; }
+  void finish(size_t piece) override { reduction_.gathered[piece] = {}; }
 
  protected:
   OnMachine& machine() { return machine_; }
-  const at::Tensor& tensor() const { return tensor_; }
-  const std::vector<Piece>& pieces() const { return pieces_; }
+  const Reduction& reduction() const { return reduction_; }
+  /// These elements of the tensor, which the buffer keeps.
+  Buffer buffer_of(Elements elements) const {
+    const at::Tensor& tensor = reduction_.tensor;
+    return {std::shared_ptr<std::byte[]>(data_of(tensor) + elements.first * tensor.element_size(),
+                                         [tensor](std::byte* /*the tensor's*/) {}),
+            elements.count * tensor.element_size()};
+  }
 
  private:
-  void start(size_t piece) {
-    const at::Tensor own = view(tensor_, pieces_[piece].all);
-    if (is_reduced_) return machine_.reduce(own, accumulation_.partial_op());
-    if (machine_.is_alone()) return;
-    const size_t bytes = own.nbytes();
-    gathered_[piece] = uplink::make_buffer(state_.local_ranks().size() * bytes);
-    std::vector<at::Tensor> outputs;
-    for (size_t r = 0; r < state_.local_ranks().size(); ++r) {
-      outputs.push_back(
-          view(gathered_[piece], gathered_[piece].data() + r * bytes, count_of(own), own.scalar_type()));
-    }
-    machine_.gather(own, outputs);
-  }
+  const Accumulation& accumulation() const { return reduction_.accumulation; }
   void add_up(size_t piece, const uplink::Leaf& leaf, std::byte* to) const {
-    const Elements& all = pieces_[piece].all;
-    const std::byte* const base = machine_.is_alone()
-                                      ? data_of(tensor_) + all.first * accumulation_.element_bytes()
-                                      : gathered_[piece].data();
+    const Elements& all = reduction_.pieces[piece].all;
+    const size_t bytes = all.count * accumulation().element_bytes();
+    const std::byte* const base =
+        machine_.is_alone() ? data_of(reduction_.tensor) + all.first * accumulation().element_bytes()
+                            : reduction_.gathered[piece].data();
     const auto place = static_cast<size_t>(state_.local_rank_of(leaf.first));
     std::vector<Buffer> widened;
     std::vector<const void*> sources;
     for (size_t r = 0; r < static_cast<size_t>(leaf.count); ++r) {
-      const std::byte* const elements = base + (place + r) * all.count * accumulation_.element_bytes();
-      if (!accumulation_.is_widened()) {
+      const std::byte* const elements = base + (place + r) * bytes;
+      if (!accumulation().is_widened()) {
         sources.push_back(elements);
         continue;
       }
-      widened.push_back(uplink::make_buffer(all.count * accumulation_.partial_bytes()));
-      accumulation_.widen(elements, widened.back().data(), all.count);
+      widened.push_back(state_.wire().take_buffer(all.count * accumulation().partial_bytes()));
+      accumulation().widen(elements, widened.back().data(), all.count);
       sources.push_back(widened.back().data());
     }
     void* destination = to;
-    shm::reduce(accumulation_.partial_dtype(), accumulation_.partial_op(), sources.data(), sources.size(),
+    shm::reduce(accumulation().partial_dtype(), accumulation().partial_op(), sources.data(), sources.size(),
                 &destination, 1, all.count);
   }
 
   HybridState& state_;
   OnMachine& machine_;
-  const Accumulation& accumulation_;
-  at::Tensor tensor_;
-  const std::vector<Piece>& pieces_;
-  bool is_reduced_;
-  size_t first_work_;
-  std::vector<Buffer> gathered_;  // by piece: what each rank has, then each leaf's sums
+  Reduction& reduction_;
 };
 
 /// Its results lie where the elements came from, and the ranks of the machine get them if they are to.
 class InPlaceData final : public LeaderData {
  public:
-  InPlaceData(HybridState& state, OnMachine& machine, const Accumulation& accumulation,
-              const at::Tensor& tensor, const std::vector<Piece>& pieces, bool is_told)
-      : LeaderData(state, machine, accumulation, tensor, pieces), is_told_(is_told) {}
-  void store(size_t /*piece*/, Elements elements, const std::byte* from) override {
-    const size_t element = tensor().element_size();
-    std::memcpy(data_of(tensor()) + elements.first * element, from, elements.count * element);
-  }
+  InPlaceData(HybridState& state, OnMachine& machine, Reduction& reduction, bool is_told)
+      : LeaderData(state, machine, reduction), is_told_(is_told) {}
+  Buffer place(size_t /*piece*/, Elements elements) override { return buffer_of(elements); }
   void finish(size_t piece) override {
     LeaderData::finish(piece);
-    if (is_told_) machine().broadcast(view(tensor(), pieces()[piece].all), 0);
+    if (is_told_) machine().broadcast(view(reduction().tensor, reduction().pieces[piece].all), 0);
   }
 
  private:
@@ -245,13 +223,13 @@ class InPlaceData final : public LeaderData {
 /// Its results are blocks for the ranks of the machine, one after another.
 class BlockData final : public LeaderData {
  public:
-  BlockData(HybridState& state, OnMachine& machine, const Accumulation& accumulation,
-            const at::Tensor& tensor, const std::vector<Piece>& pieces, Buffer blocks)
-      : LeaderData(state, machine, accumulation, tensor, pieces), blocks_(std::move(blocks)) {}
-  void store(size_t /*piece*/, Elements elements, const std::byte* from) override {
-    const size_t bytes = elements.count * tensor().element_size();
-    std::memcpy(blocks_.data() + filled_, from, bytes);
+  BlockData(HybridState& state, OnMachine& machine, Reduction& reduction, Buffer blocks)
+      : LeaderData(state, machine, reduction), blocks_(std::move(blocks)) {}
+  /// Called for one block after another.
+  Buffer place(size_t /*piece*/, Elements elements) override {
+    const size_t bytes = elements.count * reduction().tensor.element_size(), begin = filled_;
     filled_ += bytes;
+    return blocks_.part(begin, bytes);
   }
 
  private:
@@ -274,23 +252,38 @@ class Run {
   int root_machine() const { return plan().machine_of(operation_.root); }
   bool is_on_roots_machine() const { return root_machine() == state_.machine(); }
   size_t local_size() const { return state_.local_ranks().size(); }
-  Accumulation accumulation() const {
-    return {to_shm(input()), operation_.op, static_cast<size_t>(plan().ranks())};
-  }
-  std::vector<Piece> pieces(const Accumulation& accumulation) const {
-    if (operation_.kind == Kind::reduce_scatter) return plan_reduce_scatter(plan(), count_of(output()));
-    if (operation_.kind == Kind::reduce) {
-      return plan_reduce(accumulation, plan(), count_of(input()), root_machine());
-    }
-    return plan_all_reduce(accumulation, plan(), count_of(input()));
-  }
   /// Do the other ranks of this machine get what their leader has?
   bool is_told() const {
     if (operation_.kind != Kind::reduce) return true;
     return is_on_roots_machine() && state_.local_rank_of(operation_.root) != 0;
   }
-  /// What may be overwritten: reduce_parts and reduce_scatter leave their inputs as they are.
-  at::Tensor make_scratch() const { return input().clone(); }
+  Reduction& reduction() { return *reduction_; }
+  const Reduction& reduction() const { return *reduction_; }
+
+  /// What every rank of the machine starts first, its leader too.
+  void begin() {
+    switch (operation_.kind) {
+      case Kind::all_reduce:
+      case Kind::reduce:
+      case Kind::reduce_parts:
+      case Kind::reduce_scatter:
+        return begin_reduction();
+      case Kind::broadcast:
+        if (!is_on_roots_machine()) return;
+        for (const Elements& piece : cut_moved(input())) {
+          machine_.broadcast(view(input(), piece), state_.local_rank_of(operation_.root));
+        }
+        return;
+      case Kind::all_gather:
+        return machine_.all_gather(input(), local_outputs());
+      case Kind::all_gather_parts:
+        // In common memory they are there once all have come.
+        return operation_.is_common ? machine_.barrier() : machine_.all_gather_parts(input(), local_parts());
+      default:
+        return machine_.barrier();
+    }
+  }
+
   void write_own_parts(const at::Tensor& reduced) const {
     for (const TensorPart& part : operation_.parts[0]) {
       const size_t element = input().element_size(), offset = static_cast<size_t>(part.first) * element;
@@ -298,17 +291,18 @@ class Run {
                   static_cast<size_t>(part.count) * element);
     }
   }
-  /// By rank of the machine.
-  std::vector<std::vector<TensorPart>> local_parts() const {
-    std::vector<std::vector<TensorPart>> parts;
-    for (const int rank : state_.local_ranks()) parts.push_back(operation_.parts[static_cast<size_t>(rank)]);
-    return parts;
-  }
   std::vector<at::Tensor> local_outputs() const {
     std::vector<at::Tensor> outputs;
     for (const int rank : state_.local_ranks())
       outputs.push_back(operation_.outputs[static_cast<size_t>(rank)]);
     return outputs;
+  }
+  /// What the ranks of other machines give reaches the leader: then the others.
+  void pass_on_outputs() {
+    for (int rank = 0; rank < plan().ranks(); ++rank) {
+      if (plan().machine_of(rank) == state_.machine()) continue;
+      machine_.broadcast(operation_.outputs[static_cast<size_t>(rank)], 0);
+    }
   }
   size_t count_machine_bytes(int machine) const {
     size_t bytes = 0;
@@ -326,10 +320,66 @@ class Run {
       packed += count_part_bytes(input(), parts);
     }
   }
+  void unpack_parts_of(int machine, const Buffer& packed) const {
+    each_part_of(machine, packed.data(), [](std::byte* in_tensor, const std::byte* from, size_t bytes) {
+      std::memcpy(in_tensor, from, bytes);
+    });
+  }
 
   HybridState& state_;
   const HybridOperation& operation_;
   OnMachine machine_;
+
+ private:
+  std::vector<Piece> cut_pieces(const Accumulation& accumulation) const {
+    if (operation_.kind == Kind::reduce_scatter) return plan_reduce_scatter(plan(), count_of(output()));
+    if (operation_.kind == Kind::reduce) {
+      return plan_reduce(accumulation, plan(), count_of(input()), root_machine());
+    }
+    return plan_all_reduce(accumulation, plan(), count_of(input()));
+  }
+  /// Must the sums not be written over what this rank gives?
+  bool keeps_input(bool is_reduced) const {
+    if (operation_.kind == Kind::reduce_parts) return true;
+    return operation_.kind == Kind::reduce_scatter && is_reduced && !machine_.is_alone();
+  }
+  void begin_reduction() {
+    const Accumulation accumulation(to_shm(input()), operation_.op, static_cast<size_t>(plan().ranks()));
+    const bool is_reduced = !accumulation.is_widened() && plan().leaves_of(state_.machine()).size() == 1;
+    reduction_.emplace(Reduction{.tensor = keeps_input(is_reduced) ? input().clone() : input(),
+                                 .accumulation = accumulation,
+                                 .pieces = cut_pieces(accumulation),
+                                 .is_reduced = is_reduced,
+                                 .first_work = machine_.started(),
+                                 .gathered = {}});
+    for (const Piece& piece : reduction().pieces) {
+      const at::Tensor own = view(reduction().tensor, piece.all);
+      if (is_reduced) {
+        machine_.reduce(own, accumulation.partial_op());
+      } else if (!machine_.is_alone()) {
+        machine_.gather(own, make_gathered(own));
+      }
+    }
+  }
+  /// What the leader gets, by rank of the machine; others get nothing.
+  std::vector<at::Tensor> make_gathered(const at::Tensor& own) {
+    std::vector<at::Tensor> outputs;
+    if (!state_.is_leader()) return outputs;
+    const size_t bytes = own.nbytes();
+    const Buffer& buffer = reduction().gathered.emplace_back(state_.wire().take_buffer(local_size() * bytes));
+    for (size_t r = 0; r < local_size(); ++r) {
+      outputs.push_back(view(buffer, buffer.data() + r * bytes, count_of(own), own.scalar_type()));
+    }
+    return outputs;
+  }
+  /// By rank of the machine.
+  std::vector<std::vector<TensorPart>> local_parts() const {
+    std::vector<std::vector<TensorPart>> parts;
+    for (const int rank : state_.local_ranks()) parts.push_back(operation_.parts[static_cast<size_t>(rank)]);
+    return parts;
+  }
+
+  std::optional<Reduction> reduction_;
 };
 
 class MemberRun : Run {
@@ -337,46 +387,31 @@ class MemberRun : Run {
   using Run::Run;
 
   MemberPart start() {
+    begin();
     std::function<void()> finish;
     switch (operation_.kind) {
       case Kind::all_reduce:
       case Kind::reduce:
-        reduce(input());
+        take_sums();
         break;
-      case Kind::reduce_parts: {
-        const at::Tensor scratch = make_scratch();
-        reduce(scratch);
-        finish = [*this, scratch] { write_own_parts(scratch); };
+      case Kind::reduce_parts:
+        take_sums();
+        finish = [*this] { write_own_parts(reduction().tensor); };
         break;
-      }
-      case Kind::reduce_scatter: {
-        const Accumulation accumulation = this->accumulation();
-        if (Gathering(state_, accumulation).is_reduced) {
-          machine_.reduce(make_scratch(), accumulation.partial_op());
-        } else {
-          machine_.gather(input(), {});
-        }
+      case Kind::reduce_scatter:
         machine_.scatter({}, output());
         break;
-      }
       case Kind::broadcast:
-        for (const Elements& piece : cut_moved(input())) {
-          machine_.broadcast(view(input(), piece),
-                             is_on_roots_machine() ? state_.local_rank_of(operation_.root) : 0);
-        }
+        if (is_on_roots_machine()) break;
+        for (const Elements& piece : cut_moved(input())) machine_.broadcast(view(input(), piece), 0);
         break;
       case Kind::all_gather:
-        machine_.all_gather(input(), local_outputs());
-        for (int rank = 0; rank < plan().ranks(); ++rank) {
-          if (plan().machine_of(rank) == state_.machine()) continue;
-          machine_.broadcast(operation_.outputs[static_cast<size_t>(rank)], 0);
-        }
+        pass_on_outputs();
         break;
       case Kind::all_gather_parts:
-        finish = all_gather_parts();
+        finish = take_parts();
         break;
       default:  // a barrier
-        machine_.barrier();
         machine_.barrier();
         break;
     }
@@ -384,22 +419,15 @@ class MemberRun : Run {
   }
 
  private:
-  void reduce(const at::Tensor& tensor) {
-    const Accumulation accumulation = this->accumulation();
-    const bool is_reduced = Gathering(state_, accumulation).is_reduced;
-    const std::vector<Piece> pieces = this->pieces(accumulation);
-    for (const Piece& piece : pieces) {
-      if (is_reduced) {
-        machine_.reduce(view(tensor, piece.all), accumulation.partial_op());
-      } else {
-        machine_.gather(view(tensor, piece.all), {});
-      }
-    }
+  void take_sums() {
     if (!is_told()) return;
-    for (const Piece& piece : pieces) machine_.broadcast(view(tensor, piece.all), 0);
+    for (const Piece& piece : reduction().pieces) machine_.broadcast(view(reduction().tensor, piece.all), 0);
   }
-  std::function<void()> all_gather_parts() {
-    machine_.all_gather_parts(input(), local_parts());
+  std::function<void()> take_parts() {
+    if (operation_.is_common) {
+      machine_.barrier();
+      return {};
+    }
     std::vector<Buffer> packed(static_cast<size_t>(machines()));
     for (int m = 0; m < machines(); ++m) {
       if (m == state_.machine()) continue;
@@ -408,11 +436,7 @@ class MemberRun : Run {
     }
     return [*this, packed] {
       for (int m = 0; m < machines(); ++m) {
-        if (m == state_.machine()) continue;
-        each_part_of(m, packed[static_cast<size_t>(m)].data(),
-                     [](std::byte* in_tensor, const std::byte* from, size_t bytes) {
-                       std::memcpy(in_tensor, from, bytes);
-                     });
+        if (m != state_.machine()) unpack_parts_of(m, packed[static_cast<size_t>(m)]);
       }
     };
   }
@@ -424,18 +448,17 @@ class LeaderRun : Run {
       : Run(state, operation, operation.timeout), deadline_(operation.timeout) {}
 
   void run() {
+    begin();
     switch (operation_.kind) {
       case Kind::all_reduce:
       case Kind::reduce:
-        reduce(input());
+        reduce();
         break;
-      case Kind::reduce_parts: {
-        const at::Tensor scratch = make_scratch();
-        reduce(scratch);
+      case Kind::reduce_parts:
+        reduce();
         machine_.wait_for_all();
-        write_own_parts(scratch);
+        write_own_parts(reduction().tensor);
         break;
-      }
       case Kind::reduce_scatter:
         reduce_scatter();
         break;
@@ -449,13 +472,12 @@ class LeaderRun : Run {
         all_gather_parts();
         break;
       default:
-        machine_.barrier();
         machine_.wait_for_all();
         agree();
-        wire().finish(deadline_);
         machine_.barrier();
         break;
     }
+    wire().finish(deadline_);
     machine_.wait_for_all();
   }
 
@@ -477,23 +499,34 @@ class LeaderRun : Run {
     return call;
   }
   void agree() { wire().agree(call(), {}, deadline_); }
+  /// What each other machine sends next, of so many bytes.
+  struct Arriving {
+    std::vector<Buffer> buffers;  // by machine
+    std::vector<size_t> numbers;
+  };
+  template <class CountBytes>
+  Arriving receive_from_others(const CountBytes& count_bytes) {
+    Arriving arriving{std::vector<Buffer>(static_cast<size_t>(machines())),
+                      std::vector<size_t>(static_cast<size_t>(machines()))};
+    each_other([&](int m) {
+      const auto at = static_cast<size_t>(m);
+      arriving.buffers[at] = wire().take_buffer(count_bytes(m));
+      arriving.numbers[at] = wire().recv(m, arriving.buffers[at]);
+    });
+    return arriving;
+  }
 
-  void reduce(const at::Tensor& tensor) {
-    const Accumulation accumulation = this->accumulation();
-    const std::vector<Piece> pieces = this->pieces(accumulation);
-    InPlaceData data(state_, machine_, accumulation, tensor, pieces, is_told());
-    reduce_over(wire(), call(), accumulation, plan(), pieces, data, deadline_);
+  void reduce() {
+    InPlaceData data(state_, machine_, reduction(), is_told());
+    reduce_with(data);
+  }
+  void reduce_with(uplink::MachineData& data) {
+    reduce_over(wire(), call(), reduction().accumulation, plan(), reduction().pieces, data, deadline_);
   }
   void reduce_scatter() {
-    const Accumulation accumulation = this->accumulation();
-    const std::vector<Piece> pieces = this->pieces(accumulation);
     const Buffer blocks = uplink::make_buffer(local_size() * output().nbytes());
-    {
-      // The ranks' sum lies in the tensor, which is not to change.
-      const bool is_changed = Gathering(state_, accumulation).is_reduced && !machine_.is_alone();
-      BlockData data(state_, machine_, accumulation, is_changed ? make_scratch() : input(), pieces, blocks);
-      reduce_over(wire(), call(), accumulation, plan(), pieces, data, deadline_);
-    }
+    BlockData data(state_, machine_, reduction(), blocks);
+    reduce_with(data);
     if (machine_.is_alone()) {
       std::memcpy(data_of(output()), blocks.data(), blocks.bytes);
       return;
@@ -508,95 +541,69 @@ class LeaderRun : Run {
   void broadcast() {
     const std::vector<Elements> pieces = cut_moved(input());
     const size_t element = input().element_size();
+    agree();
     if (is_on_roots_machine()) {
-      const size_t first = machine_.started();
-      for (const Elements& piece : pieces)
-        machine_.broadcast(view(input(), piece), state_.local_rank_of(operation_.root));
-      agree();
       for (size_t p = 0; p < pieces.size(); ++p) {
-        if (!machine_.is_alone() && state_.local_rank_of(operation_.root) != 0) machine_.wait(first + p);
-        const Buffer buffer = uplink::make_buffer(pieces[p].count * element);
+        if (!machine_.is_alone() && state_.local_rank_of(operation_.root) != 0) machine_.wait(p);
+        const Buffer buffer = wire().take_buffer(pieces[p].count * element);
         std::memcpy(buffer.data(), data_of(input()) + pieces[p].first * element, buffer.bytes);
         each_other([&](int m) { wire().send(m, buffer); });
       }
-    } else {
-      agree();
-      std::vector<std::pair<size_t, Buffer>> arriving;
-      for (const Elements& piece : pieces) {
-        const Buffer buffer = uplink::make_buffer(piece.count * element);
-        arriving.emplace_back(wire().recv(root_machine(), buffer), buffer);
-      }
-      for (size_t p = 0; p < pieces.size(); ++p) {
-        wire().await(arriving[p].first, deadline_);
-        std::memcpy(data_of(input()) + pieces[p].first * element, arriving[p].second.data(),
-                    arriving[p].second.bytes);
-        arriving[p].second = {};
-        machine_.broadcast(view(input(), pieces[p]), 0);
-      }
+      return;
     }
-    wire().finish(deadline_);
+    std::vector<std::pair<size_t, Buffer>> arriving;
+    for (const Elements& piece : pieces) {
+      const Buffer buffer = wire().take_buffer(piece.count * element);
+      arriving.emplace_back(wire().recv(root_machine(), buffer), buffer);
+    }
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      wire().await(arriving[p].first, deadline_);
+      std::memcpy(data_of(input()) + pieces[p].first * element, arriving[p].second.data(),
+                  arriving[p].second.bytes);
+      arriving[p].second = {};
+      machine_.broadcast(view(input(), pieces[p]), 0);
+    }
   }
   /// What the ranks of this machine give, one after another, goes to all others.
   void all_gather() {
     const size_t bytes = input().nbytes();
-    machine_.all_gather(input(), local_outputs());
     if (machine_.is_alone()) {
       // In place the input lies where its output is.
       std::memmove(data_of(local_outputs()[0]), data_of(input()), bytes);
     }
     agree();
-    std::vector<Buffer> arriving(static_cast<size_t>(machines()));
-    std::vector<size_t> numbers(arriving.size());
-    each_other([&](int m) {
-      const auto at = static_cast<size_t>(m);
-      arriving[at] = uplink::make_buffer(plan().ranks_of(m).size() * bytes);
-      numbers[at] = wire().recv(m, arriving[at]);
-    });
+    const Arriving arriving = receive_from_others([&](int m) { return plan().ranks_of(m).size() * bytes; });
     machine_.wait_for_all();
-    const Buffer own = uplink::make_buffer(local_size() * bytes);
+    const Buffer own = wire().take_buffer(local_size() * bytes);
     for (size_t r = 0; r < local_size(); ++r)
       std::memcpy(own.data() + r * bytes, data_of(local_outputs()[r]), bytes);
     each_other([&](int m) { wire().send(m, own); });
     each_other([&](int m) {
       const auto at = static_cast<size_t>(m);
-      wire().await(numbers[at], deadline_);
+      wire().await(arriving.numbers[at], deadline_);
       for (size_t r = 0; r < plan().ranks_of(m).size(); ++r) {
         const auto rank = static_cast<size_t>(plan().ranks_of(m)[r]);
-        std::memcpy(data_of(operation_.outputs[rank]), arriving[at].data() + r * bytes, bytes);
+        std::memcpy(data_of(operation_.outputs[rank]), arriving.buffers[at].data() + r * bytes, bytes);
       }
     });
-    // In the members' order.
-    for (int rank = 0; rank < plan().ranks(); ++rank) {
-      if (plan().machine_of(rank) == state_.machine()) continue;
-      machine_.broadcast(operation_.outputs[static_cast<size_t>(rank)], 0);
-    }
-    wire().finish(deadline_);
+    pass_on_outputs();
   }
   void all_gather_parts() {
-    machine_.all_gather_parts(input(), local_parts());
     agree();
-    std::vector<Buffer> arriving(static_cast<size_t>(machines()));
-    std::vector<size_t> numbers(arriving.size());
-    each_other([&](int m) {
-      const auto at = static_cast<size_t>(m);
-      arriving[at] = uplink::make_buffer(count_machine_bytes(m));
-      numbers[at] = wire().recv(m, arriving[at]);
-    });
+    const Arriving arriving = receive_from_others([&](int m) { return count_machine_bytes(m); });
     machine_.wait_for_all();
-    const Buffer own = uplink::make_buffer(count_machine_bytes(state_.machine()));
+    const Buffer own = wire().take_buffer(count_machine_bytes(state_.machine()));
     each_part_of(state_.machine(), own.data(), [](const std::byte* from, std::byte* packed, size_t bytes) {
       std::memcpy(packed, from, bytes);
     });
     each_other([&](int m) { wire().send(m, own); });
     each_other([&](int m) {
       const auto at = static_cast<size_t>(m);
-      wire().await(numbers[at], deadline_);
-      each_part_of(m, arriving[at].data(), [](std::byte* in_tensor, const std::byte* from, size_t bytes) {
-        std::memcpy(in_tensor, from, bytes);
-      });
-      machine_.broadcast(view(arriving[at]), 0);
+      wire().await(arriving.numbers[at], deadline_);
+      unpack_parts_of(m, arriving.buffers[at]);
+      if (!operation_.is_common) machine_.broadcast(view(arriving.buffers[at]), 0);
     });
-    wire().finish(deadline_);
+    if (operation_.is_common) machine_.barrier();
   }
 
   Deadline deadline_;
@@ -611,6 +618,7 @@ HybridOperation::HybridOperation(const Collective& collective)
       op(collective.op),
       root(collective.root),
       parts(collective.parts.begin(), collective.parts.end()),
+      is_common(collective.is_common),
       timeout(collective.timeout),
       text(describe(collective)) {}
 

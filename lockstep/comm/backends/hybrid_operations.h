@@ -20,6 +20,7 @@ struct HybridOperation {
   ReduceOp op;
   int root;
   std::vector<std::vector<TensorPart>> parts;
+  bool is_common;
   std::chrono::milliseconds timeout;
   std::string text;  ///< describe()
 };

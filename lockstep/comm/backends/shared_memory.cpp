@@ -11,6 +11,8 @@
 #include <span>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/backends/shared_memory_works.h"
@@ -48,6 +50,10 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
 
   int rank() const override { return group().rank(); }
   int size() const override { return group().size(); }
+  GroupTraits traits() const override {
+    return {
+        .fixed_tree = true, .parts = true, .common_memory = true, .names_late = true, .main_memory = true};
+  }
   const std::string& name() const override {
     static const std::string kName = "lockstep";
     return kName;
@@ -92,12 +98,12 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
   int find_rank_ahead() override { return group().find_rank_ahead(); }
   void interrupt(const std::string& why) noexcept override { group().interrupt(why); }
   bool is_interrupted() const override { return group().has_stopped(); }
+  int area() const { return group().area(); }
   void clear() override { group().retire(); }
   /// Works of before keep the old state, which has ended.
   void renew() override {
     const shm::Group& old = group();
     std::vector<int> members;
-  int area() const { return group().area(); }
     for (int m = 0; m < old.size(); ++m) members.push_back(old.segment_rank_of(m));
     state_ = std::make_shared<State>(state_->node, old.area(), std::move(members), old.rank(), old.timeout());
   }
@@ -251,7 +257,7 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
 
 std::shared_ptr<Work> ShmGroup::start(const Collective& collective) {
   using Kind = Collective::Kind;
-  const auto& [kind, inputs, outputs, op, root, tag, output_splits, input_splits, parts, timeout] =
+  const auto& [kind, inputs, outputs, op, root, tag, output_splits, input_splits, parts, is_common, timeout] =
       collective;
   switch (kind) {
     case Kind::all_reduce:
@@ -271,6 +277,7 @@ std::shared_ptr<Work> ShmGroup::start(const Collective& collective) {
     case Kind::all_gather:
       return collect(shm::OpKind::all_gather, 0, inputs[0], outputs, timeout);
     case Kind::all_gather_parts:
+      if (is_common) return work(group().start_barrier(), {}, timeout);
       return start_all_gather_parts(inputs[0], parts, timeout);
     case Kind::all_to_all:
       return start_all_to_all(outputs[0], inputs[0], output_splits, input_splits, timeout);
@@ -368,9 +375,8 @@ std::shared_ptr<Work> ShmGroup::start_all_to_all(const at::Tensor& output, const
       // A rank that disagrees still takes its part, so that the others are not left waiting, and then says
       // so.
       if (sends[self] != expected) {
-        held->disagreement = "all_to_all: rank " + std::to_string(sender) + " sends " +
-                             std::to_string(sends[self]) + " elements to rank " + std::to_string(self) +
-                             ", which expects " + std::to_string(expected);
+        held->disagreement = fmt::format("all_to_all: rank {} sends {} elements to rank {}, which expects {}",
+                                         sender, sends[self], self, expected);
       }
       copies.push_back({static_cast<int>(sender), static_cast<size_t>(offset) * element, to,
                         static_cast<size_t>(std::min(sends[self], expected)) * element});
@@ -447,13 +453,13 @@ std::shared_ptr<ProcessGroup::Impl> ShmGroup::new_group(const std::vector<int>& 
 
 }  // namespace
 
+int area_of(const ProcessGroup::Impl& group) { return dynamic_cast<const ShmGroup&>(group).area(); }
+
 std::shared_ptr<ProcessGroup::Impl> make_shared_memory(std::shared_ptr<shm::Node> node,
                                                        std::chrono::milliseconds timeout) {
   std::vector<int> everyone(static_cast<size_t>(node->segment().ranks()));
   std::iota(everyone.begin(), everyone.end(), 0);
   const int rank = node->rank();
-int area_of(const ProcessGroup::Impl& group) { return dynamic_cast<const ShmGroup&>(group).area(); }
-
   return make_shared_memory(std::move(node), shm::kWorldArea, std::move(everyone), rank, timeout);
 }
 

@@ -46,6 +46,8 @@ struct Collective {
   std::span<const int64_t> output_splits{};
   std::span<const int64_t> input_splits{};
   std::span<const std::vector<TensorPart>> parts{};
+  /// all_gather_parts: the ranks of a machine have the tensor in common (empty_common).
+  bool is_common = false;
   std::chrono::milliseconds timeout{};
 
   bool is_message() const { return kind == Kind::send || kind == Kind::recv; }

@@ -9,12 +9,22 @@
 
 namespace lockstep {
 
+/// What a backend can do that others cannot.
+struct GroupTraits {
+  bool fixed_tree = false;     ///< DIRECT sums have the order of the tree over the ranks, whatever their size
+  bool parts = false;          ///< reduce_parts, all_gather_parts
+  bool common_memory = false;  ///< empty_common
+  bool names_late = false;     ///< the deadlines of all collectives name who did not come
+  bool main_memory = false;    ///< takes tensors in main memory alone
+};
+
 class ProcessGroup::Impl {
  public:
   using Timeout = std::chrono::milliseconds;
   using WorkPtr = std::shared_ptr<Work>;
 
   virtual ~Impl() = default;
+  virtual GroupTraits traits() const { return {}; }
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const std::string& name() const = 0;
@@ -38,7 +48,7 @@ class ProcessGroup::Impl {
   /// destroy(): tells the others, also where works are still held, which go on.
   virtual void shutdown() {}
   virtual at::Tensor empty_shared(at::IntArrayRef sizes, at::ScalarType dtype) = 0;
-  /// Throws ValueError where the ranks share no memory.
+  /// One for the ranks of each machine. Throws ValueError where ranks share no memory.
   virtual at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) = 0;
 
   /// Makes a group of `members`, sorted ranks of this group; all ranks of this group call it, with the same

@@ -63,9 +63,10 @@ void convert(const void* from, void* to, size_t count, const Convert& each) {
 }
 
 template <class T>
-void divide(void* values, size_t count, T by) {
-  auto* const each = static_cast<T*>(values);
-  for (size_t i = 0; i < count; ++i) each[i] = static_cast<T>(each[i] / by);
+void divide(const void* sums, void* quotients, size_t count, T by) {
+  const auto* const each = static_cast<const T*>(sums);
+  auto* const to = static_cast<T*>(quotients);
+  for (size_t i = 0; i < count; ++i) to[i] = static_cast<T>(each[i] / by);
 }
 
 template <class Int>
@@ -113,30 +114,32 @@ void Accumulation::widen(const void* from, void* to, size_t count) const {
   }
 }
 
-void Accumulation::add(void* to, const void* from, size_t count) const {
-  const std::array<const void*, 2> sources{to, from};
+void Accumulation::add(const void* a, const void* b, void* to, size_t count) const {
+  const std::array<const void*, 2> sources{a, b};
   shm::reduce(partial_dtype_, partial_op_, sources.data(), 2, &to, 1, count);
 }
 
 void Accumulation::finish(void* sums, void* results, size_t count) const {
   if (op_ == ReduceOp::AVG) {
+    void* const quotients = is_widened() ? sums : results;
     switch (partial_dtype_) {
       case DType::float32:
-        divide<float>(sums, count, static_cast<float>(ranks_));
+        divide<float>(sums, quotients, count, static_cast<float>(ranks_));
         break;
       case DType::float64:
-        divide<double>(sums, count, static_cast<double>(ranks_));
+        divide<double>(sums, quotients, count, static_cast<double>(ranks_));
         break;
       case DType::uint64:
-        divide<uint64_t>(sums, count, ranks_);
+        divide<uint64_t>(sums, quotients, count, ranks_);
         break;
       default:
-        divide<int64_t>(sums, count, static_cast<int64_t>(ranks_));
+        divide<int64_t>(sums, quotients, count, static_cast<int64_t>(ranks_));
         break;
     }
+    sums = quotients;
   }
   if (!is_widened()) {
-    std::memcpy(results, sums, count * element_bytes());
+    if (results != sums) std::memcpy(results, sums, count * element_bytes());
     return;
   }
   switch (dtype_) {

@@ -24,9 +24,10 @@ class Accumulation {
 
   /// Copies `count` elements of a rank into partial sums.
   void widen(const void* from, void* to, size_t count) const;
-  /// Combines partial sums `from` into `to`: to = to op from.
-  void add(void* to, const void* from, size_t count) const;
-  /// Makes the results out of the sums of all ranks, which are lost: it divides for AVG, and rounds once.
+  /// Combines partial sums: to = a op b. `to` may be one of them.
+  void add(const void* a, const void* b, void* to, size_t count) const;
+  /// Makes the results out of the sums of all ranks, which may be lost: it divides for AVG, and rounds once. `results`: may be
+  /// `sums` where no element is widened.
   void finish(void* sums, void* results, size_t count) const;
 
  private:

@@ -13,6 +13,10 @@ struct Buffer {
   std::shared_ptr<std::byte[]> memory{};
   size_t bytes = 0;
   std::byte* data() const { return memory.get(); }
+  /// A part of it.
+  Buffer part(size_t offset, size_t count) const {
+    return {std::shared_ptr<std::byte[]>(memory, memory.get() + offset), count};
+  }
 };
 /// Uninitialised memory.
 inline Buffer make_buffer(size_t bytes) {
@@ -38,7 +42,9 @@ class Uplink {
   virtual std::shared_ptr<Transfer> send(int to, Buffer buffer) = 0;
   /// Starts to receive a message that has exactly as many bytes as the buffer. Does not block.
   virtual std::shared_ptr<Transfer> recv(int from, Buffer buffer) = 0;
-  /// Every wait here ends with CommError, and waits of the other machines for this one do too. Thread-safe.
+  /// Blocks until what was sent leaves without this process's help. Throws as Transfer::wait() does.
+  virtual void flush(std::chrono::milliseconds timeout) { (void)timeout; }
+  /// Every wait here ends with CommError. Waits of the other machines for this one do too, if the engine tells them. Thread-safe.
   virtual void stop() noexcept = 0;
   /// How many bytes send() was given so far. Thread-safe.
   virtual uint64_t sent_bytes() const = 0;

@@ -92,9 +92,9 @@ std::vector<Buffer> Wire::agree(const Call& call, const std::vector<Buffer>& pay
   for (int m = 0; m < machines(); ++m) {
     if (m == machine()) continue;
     const auto at = static_cast<size_t>(m);
-    frames[at] = make_buffer(kFrameBytes + kFramePayload);
+    frames[at] = take_buffer(kFrameBytes + kFramePayload);
     numbers[at] = recv(m, frames[at]);
-    const Buffer outgoing = make_buffer(kFrameBytes + kFramePayload);
+    const Buffer outgoing = take_buffer(kFrameBytes + kFramePayload);
     std::memset(outgoing.data(), 0, outgoing.bytes);
     std::memcpy(outgoing.data(), &own, sizeof own);
     if (!payloads.empty() && payloads[at].bytes > 0) {
@@ -108,8 +108,7 @@ std::vector<Buffer> Wire::agree(const Call& call, const std::vector<Buffer>& pay
     await(numbers[at], deadline);
     compare(m, frames[at]);
     // What lies behind the frame, in the same memory.
-    const Buffer& frame = frames[at];
-    frames[at] = {std::shared_ptr<std::byte[]>(frame.memory, frame.data() + kFrameBytes), kFramePayload};
+    frames[at] = frames[at].part(kFrameBytes, kFramePayload);
   }
   return frames;
 }
@@ -132,6 +131,14 @@ void Wire::settle(size_t count, const Deadline& deadline) {
 void Wire::finish(const Deadline& deadline) {
   for (Pending& pending : received_) wait(pending, deadline);
   settle(sent(), deadline);
+  try {
+    uplink_->flush(deadline.left());
+  } catch (const TimeoutError&) {
+    throw TimeoutError(fmt::format("{} #{} waited {} ms until its last bytes left", call_.text, calls_,
+                                   deadline.timeout().count()));
+  } catch (const CommError& error) {
+    throw CommError(fmt::format("{} #{} lost a connection: {}", call_.text, calls_, error.what()));
+  }
   received_.clear();
   sent_.clear();
   settled_ = 0;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/uplink/buffer_pool.h"
 #include "lockstep/comm/uplink/uplink.h"
 
 namespace lockstep::uplink {
@@ -66,6 +67,9 @@ class Wire {
   /// Blocks until everything of this call has been sent and received.
   void finish(const Deadline& deadline);
 
+  /// Uninitialised memory for a message, or for as many bytes of anything else.
+  Buffer take_buffer(size_t bytes) { return pool_.take(bytes); }
+
   /// How many calls it has begun.
   uint64_t calls() const { return calls_; }
   void stop() noexcept { uplink_->stop(); }
@@ -82,6 +86,7 @@ class Wire {
 
   std::unique_ptr<Uplink> uplink_;
   std::vector<std::vector<int>> ranks_of_;
+  BufferPool pool_;
   uint64_t calls_ = 0;
   Call call_;
   std::vector<Pending> sent_, received_;

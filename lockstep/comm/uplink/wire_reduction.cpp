@@ -71,13 +71,16 @@ class PieceInFlight {
 
   /// What this machine sends to `other`: its leaves' sums of what that one owns, one after another.
   Buffer make_partials(int other) const {
+    const size_t leaves = plan_.leaves_of(wire_.machine()).size();
+    if (leaves == 1 && owned(other).size() == 1) return data_.partial(number_, 0, owned(other)[0]);
     const Buffer buffer =
-        make_buffer(count_partial_bytes(accumulation_, plan_, piece_, wire_.machine(), other));
+        wire_.take_buffer(count_partial_bytes(accumulation_, plan_, piece_, wire_.machine(), other));
     std::byte* to = buffer.data();
-    for (size_t leaf = 0; leaf < plan_.leaves_of(wire_.machine()).size(); ++leaf) {
+    for (size_t leaf = 0; leaf < leaves; ++leaf) {
       for (const Elements& part : owned(other)) {
-        data_.write_partial(number_, leaf, part, to);
-        to += part.count * accumulation_.partial_bytes();
+        const Buffer partial = data_.partial(number_, leaf, part);
+        std::memcpy(to, partial.data(), partial.bytes);
+        to += partial.bytes;
       }
     }
     return buffer;
@@ -86,11 +89,12 @@ class PieceInFlight {
   void send_partials() {
     each_other([&](int other) {
       Buffer& arriving = partials_[static_cast<size_t>(other)];
-      arriving = make_buffer(count_partial_bytes(accumulation_, plan_, piece_, other, wire_.machine()));
+      arriving = wire_.take_buffer(count_partial_bytes(accumulation_, plan_, piece_, other, wire_.machine()));
       arriving_[static_cast<size_t>(other)] = wire_.recv(other, arriving);
     });
     each_other([&](int other) { wire_.send(other, make_partials(other)); });
     partials_[static_cast<size_t>(wire_.machine())] = make_partials(wire_.machine());
+    sent_ = wire_.sent();
   }
   /// They came in the frames.
   void take_partials(std::vector<Buffer> arrived) {
@@ -105,25 +109,22 @@ class PieceInFlight {
       each_other([&](int other) { wire_.await(arriving_[static_cast<size_t>(other)], deadline); });
     }
     const size_t count = count_elements(owned(wire_.machine()));
-    std::vector<std::byte*> sums;  // by leaf
-    std::vector<size_t> used(partials_.size());
-    for (const Leaf& leaf : plan_.leaves()) {
-      const auto machine = static_cast<size_t>(leaf.machine);
-      sums.push_back(partials_[machine].data() + used[machine]++ * count * accumulation_.partial_bytes());
-    }
-    plan_.add_up([&](size_t to, size_t from) { accumulation_.add(sums[to], sums[from], count); });
-    const Buffer result = make_buffer(count * accumulation_.element_bytes());
-    accumulation_.finish(sums[0], result.data(), count);
+    const bool is_in_place = owned(wire_.machine()).size() == 1;
+    const Buffer result = is_in_place ? data_.place(number_, owned(wire_.machine())[0])
+                                      : wire_.take_buffer(count * accumulation_.element_bytes());
+    // The results may lie where this machine's sums are, which must have left.
+    if (is_in_place) wire_.settle(sent_, deadline);
+    add_up(count, result);
     partials_.clear();
     if (piece_.returns) {
       each_other([&](int other) {
         Buffer& arriving = results_[static_cast<size_t>(other)];
-        arriving = make_buffer(count_elements(owned(other)) * accumulation_.element_bytes());
+        arriving = wire_.take_buffer(count_elements(owned(other)) * accumulation_.element_bytes());
         arriving_[static_cast<size_t>(other)] = wire_.recv(other, arriving);
       });
       each_other([&](int other) { wire_.send(other, result); });
     }
-    store(wire_.machine(), result);
+    if (!is_in_place) store(wire_.machine(), result);
   }
 
   /// Takes what the others have combined.
@@ -146,11 +147,43 @@ class PieceInFlight {
       if (m != wire_.machine()) call(m);
     }
   }
+  /// The sum of all leaves, in the order of the tree. What came from other machines is overwritten; what is this machine's own
+  /// is only read, since it may be on its way.
+  void add_up(size_t count, const Buffer& result) {
+    struct Sum {
+      const std::byte* data;
+      std::byte* room;  // null: this machine's own
+    };
+    std::vector<size_t> used(partials_.size());
+    std::vector<Sum> sums;  // by leaf
+    for (const Leaf& leaf : plan_.leaves()) {
+      const auto machine = static_cast<size_t>(leaf.machine);
+      std::byte* const data =
+          partials_[machine].data() + used[machine]++ * count * accumulation_.partial_bytes();
+      sums.push_back({data, leaf.machine == wire_.machine() ? nullptr : data});
+    }
+    // A sum of two needs no room between: nothing else is read after it.
+    const bool goes_straight = sums.size() == 2 && !accumulation_.is_widened();
+    std::vector<Buffer> more;
+    const auto find_room = [&](const Sum& to, const Sum& from) {
+      if (goes_straight) return result.data();
+      if (to.room != nullptr) return to.room;
+      if (from.room != nullptr) return from.room;
+      return more.emplace_back(wire_.take_buffer(count * accumulation_.partial_bytes())).data();
+    };
+    plan_.add_up([&](size_t to, size_t from) {
+      std::byte* const room = find_room(sums[to], sums[from]);
+      accumulation_.add(sums[to].data, sums[from].data, room, count);
+      sums[to] = {room, room};
+    });
+    accumulation_.finish(sums[0].room, result.data(), count);
+  }
   void store(int owner, const Buffer& results) {
     const std::byte* from = results.data();
     for (const Elements& part : owned(owner)) {
-      data_.store(number_, part, from);
-      from += part.count * accumulation_.element_bytes();
+      const Buffer place = data_.place(number_, part);
+      std::memcpy(place.data(), from, place.bytes);
+      from += place.bytes;
     }
   }
 
@@ -162,6 +195,7 @@ class PieceInFlight {
   MachineData& data_;
   std::vector<Buffer> partials_, results_;  // by machine that sends
   std::vector<size_t> arriving_;            // its message
+  size_t sent_ = 0;                         // messages of the call, with this piece's sums
   bool are_there_ = false;
 };
 

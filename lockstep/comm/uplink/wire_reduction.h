@@ -43,10 +43,11 @@ class MachineData {
   virtual ~MachineData() = default;
   /// Blocks until the ranks of this machine have given what they have of the piece.
   virtual void gather(size_t piece) = 0;
-  /// Writes the partial sums of this machine's `leaf` (an index into SumPlan::leaves_of) of some elements of that piece.
-  virtual void write_partial(size_t piece, size_t leaf, Elements elements, std::byte* to) = 0;
-  /// Takes results.
-  virtual void store(size_t piece, Elements elements, const std::byte* from) = 0;
+  /// The partial sums of this machine's `leaf` (an index into SumPlan::leaves_of) of some elements of that piece. They are only
+  /// read, and it may be that results of these elements are written over them.
+  virtual Buffer partial(size_t piece, size_t leaf, Elements elements) = 0;
+  /// Where the results of these elements go.
+  virtual Buffer place(size_t piece, Elements elements) = 0;
   /// All results that this machine gets of the piece are stored.
   virtual void finish(size_t piece) = 0;
 };

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/process_group/impl.h"
 #include "lockstep/timeline/timeline.h"
 #include "lockstep/timeline/totals.h"
 
@@ -34,7 +35,7 @@ void run_hook(const Pass& pass, const std::function<void()>& call) {
 }  // namespace
 
 AllReduceAlgorithm tree_algorithm(const ProcessGroup& group) {
-  return group.backend_name() == "lockstep" ? AllReduceAlgorithm::DIRECT : AllReduceAlgorithm::TREE;
+  return group.impl().traits().fixed_tree ? AllReduceAlgorithm::DIRECT : AllReduceAlgorithm::TREE;
 }
 
 void BucketReduction::begin_pass(const GradientBuckets& buckets) {

@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/comm/process_group/impl.h"
 #include "lockstep/comm/step_members.h"
 #include "lockstep/parallel/ddp/device_check.h"
 #include "lockstep/parallel/ddp/module_check.h"
@@ -27,8 +28,7 @@ namespace {
 
 size_t cap_bytes(const char* name, double mib) {
   if (!(mib > 0)) {
-    throw ValueError(std::string("DistributedDataParallel: ") + name + " must be greater than 0, not " +
-                     std::to_string(mib));
+    throw ValueError(fmt::format("DistributedDataParallel: {} must be greater than 0, not {}", name, mib));
   }
   // Anything beyond what fits is no limit at all (infinity too).
   return static_cast<size_t>(std::min(mib * (1 << 20), 1e15));
@@ -85,8 +85,9 @@ void check_options(const torch::nn::Module* module, const DistributedDataParalle
         *options.forward_sync_buffers, *options.broadcast_buffers));
   }
   if (options.backward_passes_per_step < 1) {
-    throw ValueError("DistributedDataParallel: backward_passes_per_step must be at least 1, not " +
-                     std::to_string(options.backward_passes_per_step));
+    throw ValueError(
+        fmt::format("DistributedDataParallel: backward_passes_per_step must be at least 1, not {}",
+                    options.backward_passes_per_step));
   }
 }
 
@@ -162,10 +163,10 @@ class DdpCore::StepPart final : public StepMember {
       if (buffers[i].sizes() == buffers_[i].sizes()) buffers[i].variable_data().copy_(buffers_[i]);
     }
   }
-  const ProcessGroup* replica_group() const override { return &core_.group_; }
   std::string heal_problem() const override {
     return core_.options_.backward_passes_per_step > 1 ? "backward_passes_per_step counts over steps" : "";
   }
+  const ProcessGroup* replica_group() const override { return &core_.group_; }
   std::vector<ProcessGroup> own_groups() const override { return list_sync_batchnorm_groups(*core_.module_); }
   std::vector<at::Tensor> weights() const override {
     std::vector<at::Tensor> tensors;
@@ -200,7 +201,7 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, const DistributedDat
   check_ignored_names(*module_, options_);
   tensors_ = collect_tensors(*module_, options_);
   registered_.emplace(module_);
-  input_device_ = check_devices(tensors_.named_parameters, options_, group_.backend_name());
+  input_device_ = check_devices(tensors_.named_parameters, options_, group_.impl().traits().main_memory);
   check_precision(options_, *module_);
   verify_alike(group_, options_, tensors_);
   if (options_.init_sync) broadcast_tensors(group_, tensors_, /*source=*/0, options_.syncs_buffers_at_init());
@@ -293,7 +294,7 @@ void DdpCore::follow_module() {
     buffer_sync_->set_buffers(now.buffers, now.of_buffers);
   } else {
     const auto [here, then] = first_difference(now.of_buffers, tensors_.of_buffers);
-    add("the module has " + here + " but had " + then);
+    add(fmt::format("the module has {} but had {}", here, then));
   }
 }
 
@@ -347,8 +348,10 @@ void DdpCore::forward_failed() {
   } catch (const std::exception& error) {
     cause = error.what();
   }
-  throw Error("DistributedDataParallel: the module is no longer what was wrapped: " + reducer_->changes() +
-              "; its forward ended in an exception: " + cause);
+  throw Error(
+      fmt::format("DistributedDataParallel: the module is no longer what was wrapped: {}; its forward "
+                  "ended in an exception: {}",
+                  reducer_->changes(), cause));
 }
 
 void DdpCore::register_comm_hook(CommHook hook, std::string name) {

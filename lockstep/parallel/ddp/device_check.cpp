@@ -15,7 +15,7 @@ namespace {
 
 std::optional<at::Device> check_devices(const std::vector<NamedTensor>& parameters,
                                         const DistributedDataParallelOptions& options,
-                                        const std::string& backend) {
+                                        bool is_in_main_memory) {
   bool is_one_device = true;
   for (const NamedTensor& parameter : parameters) {
     const NamedTensor& first = parameters.front();
@@ -24,7 +24,7 @@ std::optional<at::Device> check_devices(const std::vector<NamedTensor>& paramete
       refuse(fmt::format("the parameters must be on one type of device, but {} is on {} and {} on {}",
                          first.name, first.tensor.device().str(), parameter.name, device.str()));
     }
-    if (!device.is_cpu() && backend == "lockstep") {
+    if (!device.is_cpu() && is_in_main_memory) {
       refuse(
           fmt::format("parameter {} is on {}, but the lockstep backend averages in main memory; use "
                       "init({{.backend = \"nccl\"}}), or gloo",

@@ -15,6 +15,6 @@ namespace lockstep::detail {
 /// output_device that do not fit, and for a device that the backend does not reach.
 std::optional<at::Device> check_devices(const std::vector<NamedTensor>& parameters,
                                         const DistributedDataParallelOptions& options,
-                                        const std::string& backend);
+                                        bool is_in_main_memory);
 
 }  // namespace lockstep::detail

@@ -1,0 +1,355 @@
+#include "lockstep/comm/uplink/ucx.h"
+
+#include "lockstep/base/error.h"
+
+#ifdef LOCKSTEP_UCX
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <ucp/api/ucp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "lockstep/base/env.h"
+
+namespace lockstep::uplink {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+/// A wait that sleeps looks again after this, should nobody wake it.
+constexpr milliseconds kLongestSleep{1000};
+/// So long an uplink that goes waits until its last messages have left.
+constexpr milliseconds kWaitAtEnd{2000};
+
+#define LOCKSTEP_UCX_FUNCTIONS(X)                                                                          \
+  X(ucp_get_version_string)                                                                                \
+  X(ucp_config_read)                                                                                       \
+  X(ucp_config_modify)                                                                                     \
+  X(ucp_config_release) X(ucp_init_version) X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_worker_query) \
+      X(ucp_worker_release_address) X(ucp_worker_get_efd) X(ucp_worker_arm) X(ucp_worker_progress)         \
+          X(ucp_worker_signal) X(ucp_worker_flush_nbx) X(ucp_ep_create) X(ucp_ep_close_nbx)                \
+              X(ucp_tag_send_nbx) X(ucp_tag_recv_nbx) X(ucp_tag_recv_request_test)                         \
+                  X(ucp_request_check_status) X(ucp_request_free) X(ucs_status_string)
+
+/// The library and its context: one a process, opened once, never closed.
+struct Library {
+#define LOCKSTEP_UCX_POINTER(name) decltype(&::name) name = nullptr;
+  LOCKSTEP_UCX_FUNCTIONS(LOCKSTEP_UCX_POINTER)
+#undef LOCKSTEP_UCX_POINTER
+  ucp_context_h context = nullptr;
+  std::string problem{};
+
+  explicit Library(const std::string& interface) {
+    // It reads them while it is loaded: no hooks in munmap, no handlers of SIGSEGV.
+    set_default("UCX_MEM_EVENTS", "n");
+    set_default("UCX_ERROR_SIGNALS", "");
+    set_default("UCX_LOG_LEVEL", "error");
+    void* const handle = ::dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
+    if (handle == nullptr) {
+      problem = ::dlerror();
+      return;
+    }
+#define LOCKSTEP_UCX_FIND(name)                                    \
+  name = reinterpret_cast<decltype(name)>(::dlsym(handle, #name)); \
+  if (name == nullptr) problem = "libucp.so.0 has no " #name ", so it is too old";
+    LOCKSTEP_UCX_FUNCTIONS(LOCKSTEP_UCX_FIND)
+#undef LOCKSTEP_UCX_FIND
+    if (problem.empty()) open(interface);
+  }
+
+  void check(ucs_status_t status, const char* what) const {
+    if (status != UCS_OK) throw CommError(fmt::format("UCX: {}: {}", what, ucs_status_string(status)));
+  }
+
+ private:
+  static void set_default(const char* name, const char* value) {
+    if (!env::get(name)) env::set(name, value);
+  }
+  void open(const std::string& interface) {
+    ucp_config_t* config = nullptr;
+    try {
+      check(ucp_config_read(nullptr, nullptr, &config), "ucp_config_read");
+      const auto modify = [&](const char* name, const std::string& value) {
+        if (env::get(std::string("UCX_") + name)) return;
+        check(ucp_config_modify(config, name, value.c_str()), name);
+      };
+      modify("TLS", "^sm,posix,sysv,cma,xpmem");  // the others are on other machines
+      modify("RNDV_THRESH", "inf");               // one trip, not three
+      if (!interface.empty()) modify("NET_DEVICES", interface);
+      ucp_params_t params{};
+      params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+      params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
+      params.mt_workers_shared = 1;  // each group has a worker, and a thread
+      check(ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context), "ucp_init");
+    } catch (const CommError& error) {
+      problem = error.what();
+    }
+    if (config != nullptr) ucp_config_release(config);
+  }
+};
+
+/// The first call opens it.
+Library& library(const std::string& interface = "") {
+  static auto* const opened = new Library(interface);
+  return *opened;
+}
+
+uint64_t draw_number() {
+  uint64_t number = 0;
+  if (::getrandom(&number, sizeof number, 0) != sizeof number) throw CommError("UCX: no random numbers");
+  return number;
+}
+
+/// A message on its way, whose memory UCX has.
+struct Request {
+  void* handle = nullptr;  // null: has ended
+  ucs_status_t status = UCS_OK;
+  Buffer buffer{};
+  int peer = -1;
+  bool is_received = false;
+};
+
+/// One thread at a time, but for stop().
+class Worker {
+ public:
+  Worker(int machine, int machines) : machine_(machine), peers_(static_cast<size_t>(machines)) {
+    ucp_worker_params_t params{};
+    params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+    params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+    library().check(library().ucp_worker_create(library().context, &params, &worker_), "ucp_worker_create");
+    library().check(library().ucp_worker_get_efd(worker_, &descriptor_), "ucp_worker_get_efd");
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+  ~Worker() {
+    const bool is_well = !is_stopped_;
+    for (Peer& peer : peers_) close(peer, is_well && peer.status == UCS_OK);
+    // Receives that have not ended end with it, and only so.
+    library().ucp_worker_destroy(worker_);
+  }
+
+  /// A random number, which the other machines' tags carry, and UCX's own address.
+  std::string address() const {
+    ucp_worker_attr_t attributes{};
+    attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS | UCP_WORKER_ATTR_FIELD_ADDRESS_FLAGS;
+    attributes.address_flags = UCP_WORKER_ADDRESS_FLAG_NET_ONLY;
+    library().check(library().ucp_worker_query(worker_, &attributes), "ucp_worker_query");
+    std::string blob(sizeof number_, '\0');
+    std::memcpy(blob.data(), &number_, sizeof number_);
+    blob.append(reinterpret_cast<const char*>(attributes.address), attributes.address_length);
+    library().ucp_worker_release_address(worker_, attributes.address);
+    return blob;
+  }
+  void connect(int machine, const std::string& address) {
+    Peer& peer = peers_[static_cast<size_t>(machine)];
+    std::memcpy(&peer.number, address.data(), std::min(address.size(), sizeof peer.number));
+    ucp_ep_params_t params{};
+    params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                        UCP_EP_PARAM_FIELD_ERR_HANDLER;
+    params.address = reinterpret_cast<const ucp_address_t*>(address.data() + sizeof peer.number);
+    params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    params.err_handler = {[](void* lost, ucp_ep_h /*endpoint*/, ucs_status_t status) {
+                            static_cast<Peer*>(lost)->status = status;
+                          },
+                          &peer};
+    library().check(library().ucp_ep_create(worker_, &params, &peer.endpoint), "ucp_ep_create");
+  }
+
+  Request send(int to, Buffer buffer) {
+    check(to);
+    Peer& peer = peers_[static_cast<size_t>(to)];
+    const ucp_request_param_t params{};
+    void* const handle = library().ucp_tag_send_nbx(peer.endpoint, buffer.data(), buffer.bytes,
+                                                    tag(peer.number, machine_), &params);
+    return started(handle, std::move(buffer), to, /*is_received=*/false);
+  }
+  Request recv(int from, Buffer buffer) {
+    check(from);
+    ucp_request_param_t params{};
+    params.op_attr_mask = UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+    void* const handle = library().ucp_tag_recv_nbx(worker_, buffer.data(), buffer.bytes, tag(number_, from),
+                                                    ~uint64_t{0}, &params);
+    return started(handle, std::move(buffer), from, /*is_received=*/true);
+  }
+  void wait(Request& request, milliseconds timeout) {
+    wait_until([&] { return has_ended(request); }, request.peer, timeout);
+    if (request.status != UCS_OK) throw CommError(library().ucs_status_string(request.status));
+  }
+  /// What was sent has left this process.
+  void flush(milliseconds timeout) {
+    const ucp_request_param_t params{};
+    Request flushed = started(library().ucp_worker_flush_nbx(worker_, &params), {}, -1, false);
+    wait(flushed, timeout);
+  }
+
+  /// Its memory stays until the worker goes.
+  void keep(Request request) { kept_.push_back(std::move(request)); }
+  void stop() noexcept {
+    is_stopped_ = true;
+    library().ucp_worker_signal(worker_);
+  }
+
+ private:
+  struct Peer {
+    ucp_ep_h endpoint = nullptr;
+    uint64_t number = 0;
+    ucs_status_t status = UCS_OK;
+  };
+
+  /// Messages between two machines have one tag, so they stay in order.
+  static uint64_t tag(uint64_t number, int sender) {
+    return (number & ~uint64_t{0xFFFF}) | static_cast<uint64_t>(sender);
+  }
+  void check(int peer) const {
+    if (is_stopped_) throw CommError("the group has stopped");
+    if (peer < 0) return;
+    const ucs_status_t status = peers_[static_cast<size_t>(peer)].status;
+    if (status != UCS_OK) throw CommError(library().ucs_status_string(status));
+  }
+  static Request started(void* handle, Buffer buffer, int peer, bool is_received) {
+    if (UCS_PTR_IS_ERR(handle)) library().check(UCS_PTR_STATUS(handle), "a message");
+    return {.handle = UCS_PTR_IS_PTR(handle) ? handle : nullptr,
+            .buffer = std::move(buffer),
+            .peer = peer,
+            .is_received = is_received};
+  }
+  static bool has_ended(Request& request) {
+    if (request.handle == nullptr) return true;
+    if (request.is_received) {
+      ucp_tag_recv_info_t info{};
+      request.status = library().ucp_tag_recv_request_test(request.handle, &info);
+      if (request.status == UCS_OK && info.length != request.buffer.bytes)
+        request.status = UCS_ERR_MESSAGE_TRUNCATED;
+    } else {
+      request.status = library().ucp_request_check_status(request.handle);
+    }
+    if (request.status == UCS_INPROGRESS) return false;
+    library().ucp_request_free(std::exchange(request.handle, nullptr));
+    return true;
+  }
+  template <class Done>
+  void wait_until(const Done& done, int peer, milliseconds timeout) {
+    const auto end = Clock::now() + timeout;
+    while (!done()) {
+      check(peer);
+      if (library().ucp_worker_progress(worker_) != 0) continue;
+      const ucs_status_t armed = library().ucp_worker_arm(worker_);
+      if (armed == UCS_ERR_BUSY) continue;
+      library().check(armed, "ucp_worker_arm");
+      const auto now = Clock::now();
+      if (now >= end) throw TimeoutError("there is no answer");
+      sleep(end - now);
+    }
+  }
+  void sleep(Clock::duration longest) const {
+    pollfd moved{descriptor_, POLLIN, 0};
+    ::poll(&moved, 1,
+           static_cast<int>(
+               std::chrono::ceil<milliseconds>(std::min<Clock::duration>(longest, kLongestSleep)).count()));
+  }
+  /// `gently`: what is on its way leaves first.
+  void close(Peer& peer, bool gently) {
+    if (peer.endpoint == nullptr) return;
+    ucp_request_param_t params{};
+    params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    params.flags = gently ? 0 : UCP_EP_CLOSE_FLAG_FORCE;
+    void* const handle = library().ucp_ep_close_nbx(std::exchange(peer.endpoint, nullptr), &params);
+    if (!UCS_PTR_IS_PTR(handle)) return;
+    const auto end = Clock::now() + kWaitAtEnd;
+    while (library().ucp_request_check_status(handle) == UCS_INPROGRESS && Clock::now() < end) {
+      library().ucp_worker_progress(worker_);
+    }
+    library().ucp_request_free(handle);
+  }
+
+  int machine_;
+  uint64_t number_ = draw_number();
+  ucp_worker_h worker_ = nullptr;
+  int descriptor_ = -1;
+  std::vector<Peer> peers_;  // by machine
+  std::vector<Request> kept_;
+  std::atomic<bool> is_stopped_{false};
+};
+
+class UcxTransfer final : public Transfer {
+ public:
+  UcxTransfer(std::shared_ptr<Worker> worker, Request request)
+      : worker_(std::move(worker)), request_(std::move(request)) {}
+  UcxTransfer(const UcxTransfer&) = delete;
+  UcxTransfer& operator=(const UcxTransfer&) = delete;
+  ~UcxTransfer() override {
+    if (request_.handle != nullptr) worker_->keep(std::move(request_));
+  }
+  void wait(milliseconds timeout) override { worker_->wait(request_, timeout); }
+
+ private:
+  std::shared_ptr<Worker> worker_;
+  Request request_;
+};
+
+class UcxUplink final : public Uplink {
+ public:
+  UcxUplink(int machine, int machines, const ExchangeAddresses& exchange)
+      : machine_(machine), machines_(machines), worker_(std::make_shared<Worker>(machine, machines)) {
+    const std::vector<std::string> addresses = exchange(worker_->address());
+    for (int m = 0; m < machines; ++m) {
+      if (m != machine) worker_->connect(m, addresses[static_cast<size_t>(m)]);
+    }
+  }
+  int machine() const override { return machine_; }
+  int machines() const override { return machines_; }
+  std::shared_ptr<Transfer> send(int to, Buffer buffer) override {
+    sent_bytes_ += buffer.bytes;
+    return std::make_shared<UcxTransfer>(worker_, worker_->send(to, std::move(buffer)));
+  }
+  std::shared_ptr<Transfer> recv(int from, Buffer buffer) override {
+    return std::make_shared<UcxTransfer>(worker_, worker_->recv(from, std::move(buffer)));
+  }
+  void flush(milliseconds timeout) override { worker_->flush(timeout); }
+  void stop() noexcept override { worker_->stop(); }
+  uint64_t sent_bytes() const override { return sent_bytes_; }
+
+ private:
+  int machine_, machines_;
+  std::shared_ptr<Worker> worker_;
+  std::atomic<uint64_t> sent_bytes_{0};
+};
+
+}  // namespace
+
+std::string ucx_problem(const std::string& interface) { return library(interface).problem; }
+
+std::string ucx_version() { return library().problem.empty() ? library().ucp_get_version_string() : ""; }
+
+std::unique_ptr<Uplink> make_ucx_uplink(int machine, int machines, const ExchangeAddresses& exchange) {
+  if (const std::string& problem = library().problem; !problem.empty()) throw CommError(problem);
+  return std::make_unique<UcxUplink>(machine, machines, exchange);
+}
+
+}  // namespace lockstep::uplink
+
+#else
+
+namespace lockstep::uplink {
+
+std::string ucx_problem(const std::string& /*interface*/) {
+  return "this build has no UCX: its headers (libucx-dev) were not there when Lockstep was built";
+}
+std::string ucx_version() { return ""; }
+std::unique_ptr<Uplink> make_ucx_uplink(int /*machine*/, int /*machines*/,
+                                        const ExchangeAddresses& /*exchange*/) {
+  throw CommError(ucx_problem(""));
+}
+
+}  // namespace lockstep::uplink
+
+#endif
