@@ -99,6 +99,8 @@ std::string failure_report(const std::vector<WorkerResult>& workers, size_t firs
   }
   if (culprit.stderr_tail.empty()) {
     out += "\n  it wrote nothing to standard error";
+  } else if (culprit.stderr_shown) {
+    out += "\n  what it wrote to standard error stands above";
   } else {
     out += "\n  its last lines on standard error:";
     for (const std::string& line : culprit.stderr_tail) out += "\n    " + line;

@@ -25,6 +25,7 @@ struct WorkerResult {
   std::string error_message{};    ///< from its error file
   std::string error_file{};       ///< where that is kept; empty: nowhere
   std::deque<std::string> stderr_tail{};
+  bool stderr_shown = false;  ///< on lockrun's own, so that the report need not repeat it
 };
 
 /// "rank 3", or "ranks 3 to 5".

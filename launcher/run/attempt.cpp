@@ -512,6 +512,7 @@ class Attempt {
     const ErrorFile error = error_file_of(local_rank);
     if (is_reported(error)) return result;
     culprit.stderr_tail = output_.stderr_tail(local_rank);
+    culprit.stderr_shown = output_.shows_errors_of(local_rank);
     culprit.error_message = error.message;
     if (!error.message.empty() && job_.options.logs.wanted())
       culprit.error_file = error_file(job_, local_rank);

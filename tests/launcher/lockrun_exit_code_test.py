@@ -42,6 +42,15 @@ class ExitCodeTest(LockrunTest):
         process.send_signal(signal.SIGINT)
         self.assertEqual(self.end(process)[0], 130)
 
+    def test_the_report_repeats_no_line_that_is_shown(self):
+        script = "echo the reason >&2; exit 3"
+        code, _, err = self.shell(1, script)
+        self.assertEqual((code, err.count("the reason")), (3, 1), err)
+        self.assertIn("what it wrote to standard error stands above", err)
+        code, _, err = self.shell(1, script, "--redirects", 2, "--log-dir", "logs")
+        self.assertEqual((code, err.count("the reason")), (3, 1), err)
+        self.assertIn("its last lines on standard error:\n    the reason\n", err)
+
     def test_resume_without_a_signal(self):
         process = self.start("--nproc-per-node", 2, "--max-restarts", 3, "sh", "-c",
                              "touch started$RANK.$TORCHELASTIC_RESTART_COUNT; [ $RANK = 0 ] && exit 75; exec sleep 60")

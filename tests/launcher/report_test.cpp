@@ -50,6 +50,13 @@ TEST(ReportTest, NamesTheCulpritAndTheOthersFate) {
             "  ranks 2 and 3: killed by SIGTERM after lockrun's request to end");
 }
 
+TEST(ReportTest, DoesNotRepeatWhatStandsAbove) {
+  std::vector<WorkerResult> workers = {result(0, exit_status(1), 2.5)};
+  workers[0].stderr_tail = {"line a"};
+  workers[0].stderr_shown = true;
+  EXPECT_TRUE(failure_report(workers, 0, "n").ends_with("\n  what it wrote to standard error stands above"));
+}
+
 TEST(ReportTest, ARankThatAskedToBeResumedIsNoConsequence) {
   const std::string report =
       failure_report({result(0, exit_status(75), 2.4), result(1, exit_status(4), 2.5)}, 1, "n");
