@@ -17,6 +17,7 @@
 #include "lockstep/job/address.h"
 #include "lockstep/job/interface_choice.h"
 #include "lockstep/job/meeting_point.h"
+#include "lockstep/job/own_address.h"
 #include "lockstep/timeline/parts_folder.h"
 
 namespace lockstep::job {
@@ -267,14 +268,19 @@ std::vector<std::string> LaunchEnvironment::to_env(const std::vector<std::string
     for (const char* name : {env::kGlooInterface, "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}) {
       entries.set_default(name, interface);
     }
-    // Gloo in Python knows names of interfaces only.
-    if (const std::string rule = entries.value_of(env::kGlooInterface); !is_plain_interface_list(rule)) {
-      std::vector<std::string> names;
-      if (!interface.empty()) names.push_back(interface);
-      for (const Interface& one : interfaces()) names.push_back(one.name);
-      const auto allowed = allowed_interfaces(rule, names);
-      if (!allowed.empty()) entries.set(env::kGlooInterface, allowed.front());
+  }
+  // Gloo in Python knows names of interfaces only.
+  if (const std::string rule = entries.value_of(env::kGlooInterface); !is_plain_interface_list(rule)) {
+    std::vector<std::string> names;
+    if (!interface.empty()) names.push_back(interface);
+    // A rule that excludes some others does not mean loopback.
+    for (const bool loopback : {false, true}) {
+      for (const Interface& one : interfaces()) {
+        if (is_loopback(one.address.host()) == loopback) names.push_back(one.name);
+      }
     }
+    const auto allowed = allowed_interfaces(rule, names);
+    if (!allowed.empty()) entries.set(env::kGlooInterface, allowed.front());
   }
   entries.set_or_remove(env::kTerminal, terminal);
   entries.set_or_remove(env::kTerminalColumns, terminal_columns);

@@ -67,11 +67,6 @@ std::string address_by_rule(const std::string& rule, const std::string& preferre
 
 bool is_loopback(const std::string& host) { return host.starts_with("127.") || host == "::1"; }
 
-std::string with_interface(const std::string& host) {
-  const std::string name = interface_named_by(host);
-  return name.empty() ? host : fmt::format("{} ({})", host, name);
-}
-
 std::string own_address(const LaunchEnvironment& launch) {
   const auto rule = env::get(env::kGlooInterface);
   if (!launch.local_addr.empty() && !rule) return launch.local_addr;

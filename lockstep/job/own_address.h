@@ -15,7 +15,4 @@ std::string own_address(const LaunchEnvironment& launch);
 /// Whether only this machine reaches `host`, an address as numbers: 127.0.0.0/8 or ::1.
 bool is_loopback(const std::string& host);
 
-/// "10.1.2.3 (eth0)", for messages.
-std::string with_interface(const std::string& host);
-
 }  // namespace lockstep::job

@@ -96,6 +96,19 @@ TEST(LaunchEnvironmentTest, SeveralMachinesUseTheAgreedInterface) {
   EXPECT_EQ(environment.at("NCCL_SOCKET_IFNAME"), "ib0");
 }
 
+TEST(LaunchEnvironmentTest, GlooGetsANameInPlaceOfARuleThatItDoesNotKnow) {
+  EXPECT_EQ(as_map(second_node().to_env({"GLOO_SOCKET_IFNAME==lo"})).at("GLOO_SOCKET_IFNAME"), "lo");
+  EXPECT_EQ(as_map(second_node().to_env({"GLOO_SOCKET_IFNAME=lo,x"})).at("GLOO_SOCKET_IFNAME"), "lo,x");
+  EXPECT_EQ(as_map(second_node().to_env({"GLOO_SOCKET_IFNAME==none"})).at("GLOO_SOCKET_IFNAME"), "=none")
+      << "an error for the rank";
+  const auto other = as_map(second_node().to_env({"GLOO_SOCKET_IFNAME=^none"})).at("GLOO_SOCKET_IFNAME");
+  EXPECT_NE(other.front(), '^');
+  LaunchEnvironment job = second_node();
+  job.interface = "eth1";
+  EXPECT_EQ(as_map(job.to_env({"GLOO_SOCKET_IFNAME=^lo"})).at("GLOO_SOCKET_IFNAME"), "eth1")
+      << "the one to the rendezvous, if it may be";
+}
+
 /// Sets `entries` in this process for as long as it lives.
 class InEnvironment {
  public:
