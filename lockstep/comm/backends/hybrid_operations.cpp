@@ -237,12 +237,63 @@ class BlockData final : public LeaderData {
   size_t filled_ = 0;
 };
 
+/// The parts of an operation's tensor, by the machine whose ranks have them.
+class MachineParts {
+ public:
+  MachineParts(const HybridOperation& operation, const uplink::SumPlan& plan)
+      : operation_(operation), plan_(plan) {}
+
+  /// By rank of the machine.
+  std::vector<std::vector<TensorPart>> of(int machine) const {
+    std::vector<std::vector<TensorPart>> parts;
+    for (const int rank : plan_.ranks_of(machine))
+      parts.push_back(operation_.parts[static_cast<size_t>(rank)]);
+    return parts;
+  }
+  size_t count_bytes(int machine) const {
+    size_t bytes = 0;
+    for (const auto& parts : of(machine)) bytes += count_part_bytes(tensor(), parts);
+    return bytes;
+  }
+  /// `call` as in each_part(), for all ranks of the machine.
+  template <class Call>
+  void each(int machine, std::byte* packed, const Call& call) const {
+    for (const auto& parts : of(machine)) {
+      each_part(tensor(), parts, packed, call);
+      packed += count_part_bytes(tensor(), parts);
+    }
+  }
+  void unpack(int machine, const Buffer& packed) const {
+    each(machine, packed.data(), [](std::byte* in_tensor, const std::byte* from, size_t bytes) {
+      std::memcpy(in_tensor, from, bytes);
+    });
+  }
+  /// Those that this rank wants of a reduced tensor.
+  void take(const at::Tensor& reduced) const {
+    for (const TensorPart& part : operation_.parts[0]) {
+      const size_t element = tensor().element_size(), offset = static_cast<size_t>(part.first) * element;
+      std::memcpy(data_of(tensor()) + offset, data_of(reduced) + offset,
+                  static_cast<size_t>(part.count) * element);
+    }
+  }
+
+ private:
+  const at::Tensor& tensor() const { return operation_.inputs[0]; }
+  const HybridOperation& operation_;
+  const uplink::SumPlan& plan_;
+};
+
+/// Must the sums not be written over what a rank gives?
+bool keeps_input(Kind kind, bool is_reduced, bool is_alone) {
+  return kind == Kind::reduce_parts || (kind == Kind::reduce_scatter && is_reduced && !is_alone);
+}
+
 /// One rank's part of a collective, as a member or as the leader: they start the same operations on the machine, in the same
 /// order.
 class Run {
  public:
   Run(HybridState& state, const HybridOperation& operation, std::chrono::milliseconds timeout)
-      : state_(state), operation_(operation), machine_(state, timeout) {}
+      : state_(state), operation_(operation), machine_(state, timeout), parts_(operation_, state.plan()) {}
 
  protected:
   const at::Tensor& input() const { return operation_.inputs[0]; }
@@ -278,19 +329,13 @@ class Run {
         return machine_.all_gather(input(), local_outputs());
       case Kind::all_gather_parts:
         // In common memory they are there once all have come.
-        return operation_.is_common ? machine_.barrier() : machine_.all_gather_parts(input(), local_parts());
+        return operation_.is_common ? machine_.barrier()
+                                    : machine_.all_gather_parts(input(), parts_.of(state_.machine()));
       default:
         return machine_.barrier();
     }
   }
 
-  void write_own_parts(const at::Tensor& reduced) const {
-    for (const TensorPart& part : operation_.parts[0]) {
-      const size_t element = input().element_size(), offset = static_cast<size_t>(part.first) * element;
-      std::memcpy(data_of(input()) + offset, data_of(reduced) + offset,
-                  static_cast<size_t>(part.count) * element);
-    }
-  }
   std::vector<at::Tensor> local_outputs() const {
     std::vector<at::Tensor> outputs;
     for (const int rank : state_.local_ranks())
@@ -304,31 +349,10 @@ class Run {
       machine_.broadcast(operation_.outputs[static_cast<size_t>(rank)], 0);
     }
   }
-  size_t count_machine_bytes(int machine) const {
-    size_t bytes = 0;
-    for (const int rank : plan().ranks_of(machine)) {
-      bytes += count_part_bytes(input(), operation_.parts[static_cast<size_t>(rank)]);
-    }
-    return bytes;
-  }
-  /// `call` as in each_part(), for all ranks of a machine.
-  template <class Call>
-  void each_part_of(int machine, std::byte* packed, const Call& call) const {
-    for (const int rank : plan().ranks_of(machine)) {
-      const auto& parts = operation_.parts[static_cast<size_t>(rank)];
-      each_part(input(), parts, packed, call);
-      packed += count_part_bytes(input(), parts);
-    }
-  }
-  void unpack_parts_of(int machine, const Buffer& packed) const {
-    each_part_of(machine, packed.data(), [](std::byte* in_tensor, const std::byte* from, size_t bytes) {
-      std::memcpy(in_tensor, from, bytes);
-    });
-  }
-
   HybridState& state_;
   const HybridOperation& operation_;
   OnMachine machine_;
+  MachineParts parts_;
 
  private:
   std::vector<Piece> cut_pieces(const Accumulation& accumulation) const {
@@ -338,20 +362,16 @@ class Run {
     }
     return plan_all_reduce(accumulation, plan(), count_of(input()));
   }
-  /// Must the sums not be written over what this rank gives?
-  bool keeps_input(bool is_reduced) const {
-    if (operation_.kind == Kind::reduce_parts) return true;
-    return operation_.kind == Kind::reduce_scatter && is_reduced && !machine_.is_alone();
-  }
   void begin_reduction() {
     const Accumulation accumulation(to_shm(input()), operation_.op, static_cast<size_t>(plan().ranks()));
     const bool is_reduced = !accumulation.is_widened() && plan().leaves_of(state_.machine()).size() == 1;
-    reduction_.emplace(Reduction{.tensor = keeps_input(is_reduced) ? input().clone() : input(),
-                                 .accumulation = accumulation,
-                                 .pieces = cut_pieces(accumulation),
-                                 .is_reduced = is_reduced,
-                                 .first_work = machine_.started(),
-                                 .gathered = {}});
+    reduction_.emplace(Reduction{
+        .tensor = keeps_input(operation_.kind, is_reduced, machine_.is_alone()) ? input().clone() : input(),
+        .accumulation = accumulation,
+        .pieces = cut_pieces(accumulation),
+        .is_reduced = is_reduced,
+        .first_work = machine_.started(),
+        .gathered = {}});
     for (const Piece& piece : reduction().pieces) {
       const at::Tensor own = view(reduction().tensor, piece.all);
       if (is_reduced) {
@@ -372,13 +392,6 @@ class Run {
     }
     return outputs;
   }
-  /// By rank of the machine.
-  std::vector<std::vector<TensorPart>> local_parts() const {
-    std::vector<std::vector<TensorPart>> parts;
-    for (const int rank : state_.local_ranks()) parts.push_back(operation_.parts[static_cast<size_t>(rank)]);
-    return parts;
-  }
-
   std::optional<Reduction> reduction_;
 };
 
@@ -396,7 +409,7 @@ class MemberRun : Run {
         break;
       case Kind::reduce_parts:
         take_sums();
-        finish = [*this] { write_own_parts(reduction().tensor); };
+        finish = [*this] { parts_.take(reduction().tensor); };
         break;
       case Kind::reduce_scatter:
         machine_.scatter({}, output());
@@ -431,12 +444,12 @@ class MemberRun : Run {
     std::vector<Buffer> packed(static_cast<size_t>(machines()));
     for (int m = 0; m < machines(); ++m) {
       if (m == state_.machine()) continue;
-      packed[static_cast<size_t>(m)] = uplink::make_buffer(count_machine_bytes(m));
+      packed[static_cast<size_t>(m)] = uplink::make_buffer(parts_.count_bytes(m));
       machine_.broadcast(view(packed[static_cast<size_t>(m)]), 0);
     }
     return [*this, packed] {
       for (int m = 0; m < machines(); ++m) {
-        if (m != state_.machine()) unpack_parts_of(m, packed[static_cast<size_t>(m)]);
+        if (m != state_.machine()) parts_.unpack(m, packed[static_cast<size_t>(m)]);
       }
     };
   }
@@ -457,7 +470,7 @@ class LeaderRun : Run {
       case Kind::reduce_parts:
         reduce();
         machine_.wait_for_all();
-        write_own_parts(reduction().tensor);
+        parts_.take(reduction().tensor);
         break;
       case Kind::reduce_scatter:
         reduce_scatter();
@@ -590,17 +603,17 @@ class LeaderRun : Run {
   }
   void all_gather_parts() {
     agree();
-    const Arriving arriving = receive_from_others([&](int m) { return count_machine_bytes(m); });
+    const Arriving arriving = receive_from_others([&](int m) { return parts_.count_bytes(m); });
     machine_.wait_for_all();
-    const Buffer own = wire().take_buffer(count_machine_bytes(state_.machine()));
-    each_part_of(state_.machine(), own.data(), [](const std::byte* from, std::byte* packed, size_t bytes) {
+    const Buffer own = wire().take_buffer(parts_.count_bytes(state_.machine()));
+    parts_.each(state_.machine(), own.data(), [](const std::byte* from, std::byte* packed, size_t bytes) {
       std::memcpy(packed, from, bytes);
     });
     each_other([&](int m) { wire().send(m, own); });
     each_other([&](int m) {
       const auto at = static_cast<size_t>(m);
       wire().await(arriving.numbers[at], deadline_);
-      unpack_parts_of(m, arriving.buffers[at]);
+      parts_.unpack(m, arriving.buffers[at]);
       if (!operation_.is_common) machine_.broadcast(view(arriving.buffers[at]), 0);
     });
     if (operation_.is_common) machine_.barrier();
