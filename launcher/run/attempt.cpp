@@ -43,6 +43,14 @@ bool may_replace(const Job& job) {
          job.options.nproc_per_node > 1;
 }
 
+std::string make_directories_of(const Job& job) {
+  // Those that are not kept are the guardian's to make, so that it removes them however lockrun ends.
+  for (int i = 0; i < job.options.nproc_per_node && job.options.logs.wanted(); ++i) {
+    make_directories(rank_directory(job, i));
+  }
+  return attempt_directory(job);
+}
+
 class Attempt {
  public:
   Attempt(const Job& job, Signals& signals)
@@ -93,14 +101,6 @@ class Attempt {
         "lockrun: memfd_create is forbidden here, so the ranks share memory by a file without a name in /dev/shm, which has {} MiB "
         "left; a rank that needs more is killed by SIGBUS",
         error ? 0 : space.available >> 20));
-  }
-
-  static std::string make_directories_of(const Job& job) {
-    // Those that are not kept are the guardian's to make, so that it removes them however lockrun ends.
-    for (int i = 0; i < job.options.nproc_per_node && job.options.logs.wanted(); ++i) {
-      make_directories(rank_directory(job, i));
-    }
-    return attempt_directory(job);
   }
 
   /// Seconds until something is to be done without an event, or a negative number.
@@ -216,7 +216,12 @@ class Attempt {
     const auto hang = job_.agent->take_hang();
     if (workers_.running() == 0) return;
     if (kill_at_) {
-      if (reason && saves_for_peers_ && job_.agent->interrupts_saving()) stop_saving(*reason);
+      if (!reason || !saves_for_peers_ || !job_.agent->interrupts_saving()) return;
+      // What the ranks here wait for while they save does not come any more.
+      saves_for_peers_ = false;
+      why_ = Why::failure;
+      output_.message(fmt::format("lockrun: {}; the ranks here end without saving", *reason));
+      guardian_->send({Command::signal_workers, SIGTERM, job::kPeerHasFailed});
       return;
     }
     if (hang) tell_of_hang(*hang);
@@ -234,14 +239,6 @@ class Attempt {
     if (!probe_->read_some()) return;
     job_.agent->report_probed(probe_->unreached());
     probe_.reset();
-  }
-
-  /// What the ranks here wait for while they save does not come any more.
-  void stop_saving(const std::string& reason) {
-    saves_for_peers_ = false;
-    why_ = Why::failure;
-    output_.message(fmt::format("lockrun: {}; the ranks here end without saving", reason));
-    guardian_->send({Command::signal_workers, SIGTERM, job::kPeerHasFailed});
   }
 
   /// A hang of ranks of several machines. Where one console shows what all say, only one says it.
@@ -329,7 +326,7 @@ class Attempt {
     if (event.status == 0 || consequence) return;
     if (asks_to_be_resumed(event.status)) return resume_later(worker);
     if (kill_at_ && why_ != Why::resume) return;
-    if (workers_.running() > 0 && !is_reported(error_file_of(event.process))) {
+    if (workers_.running() > 0 && !is_reported(read_error_file(error_file(job_, event.process)))) {
       output_.message(
           fmt::format("lockrun: rank {} {}; ending the other ranks", worker.rank, how_it_ended(worker)));
     }
@@ -488,8 +485,6 @@ class Attempt {
     tell_to_end(SIGTERM, Why::failure);
   }
 
-  ErrorFile error_file_of(int local_rank) const { return read_error_file(error_file(job_, local_rank)); }
-
   /// Whether the user has read of the error: a rank has printed it for all, where standard error is shown.
   bool is_reported(const ErrorFile& error) const {
     if (!error.reported_by) return false;
@@ -509,7 +504,7 @@ class Attempt {
     if (!first) return result;
     WorkerResult& culprit = result.workers[*first];
     const int local_rank = static_cast<int>(*first);
-    const ErrorFile error = error_file_of(local_rank);
+    const ErrorFile error = read_error_file(error_file(job_, local_rank));
     if (is_reported(error)) return result;
     culprit.stderr_tail = output_.stderr_tail(local_rank);
     culprit.stderr_shown = output_.shows_errors_of(local_rank);
