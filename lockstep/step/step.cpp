@@ -93,6 +93,35 @@ FailureReport report_of(const std::string& place, const std::exception_ptr& caus
   return report;
 }
 
+/// A rank of `step` that has come to a collective of `group`, which has the global `ranks`, that this rank has not started.
+std::optional<int> find_rank_ahead(const ProcessGroup& step, ProcessGroup::Impl& group,
+                                   const std::vector<int>& ranks) {
+  const int found = group.find_rank_ahead();
+  if (found < 0) return std::nullopt;
+  const auto& own = step.global_ranks();
+  const int global = ranks[static_cast<size_t>(found)];
+  if (std::find(own.begin(), own.end(), global) == own.end()) return std::nullopt;
+  return step.get_group_rank(global);
+}
+
+std::optional<int> find_rank_ahead(const ProcessGroup& step, const ProcessGroup& group) {
+  try {
+    return find_rank_ahead(step, group.impl(), group.global_ranks());
+  } catch (const ValueError&) {  // the program has destroyed the group
+    return std::nullopt;
+  }
+}
+
+/// A rank that waits in any other group of the step's ranks but `meeting`, if this process uses the group in the thread of its
+/// steps alone.
+std::optional<int> find_rank_ahead_elsewhere(const ProcessGroup& step, const ProcessGroup& meeting) {
+  for (const RegisteredGroup& group : detail::groups_within(step.global_ranks())) {
+    if (group.is_used_beside_steps || group.impl.get() == &meeting.impl()) continue;
+    if (const auto ahead = find_rank_ahead(step, *group.impl, group.ranks)) return ahead;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 /// What a Step is made of. Between its constructor and its end it is StepUnderWay::current().
@@ -129,9 +158,6 @@ class Step::UnderWay final : public detail::StepUnderWay {
   void note(FailureReport report) noexcept;
   void drop_gradients();
   bool is_interrupted() const;
-  std::optional<int> find_rank_ahead(ProcessGroup::Impl& group, const std::vector<int>& ranks) const;
-  std::optional<int> find_rank_ahead(const ProcessGroup& group) const;
-  std::optional<int> find_rank_ahead_elsewhere() const;
   void look_around(StepControl::Place place, std::chrono::milliseconds waited);
   void learn();
   void restore();
@@ -265,34 +291,6 @@ bool Step::UnderWay::is_interrupted() const {
                      [](const auto& group) { return group.impl->is_interrupted(); });
 }
 
-/// A rank of the step that has come to a collective of `group`, which has the global `ranks`, that this rank has not started.
-std::optional<int> Step::UnderWay::find_rank_ahead(ProcessGroup::Impl& group,
-                                                   const std::vector<int>& ranks) const {
-  const int found = group.find_rank_ahead();
-  if (found < 0) return std::nullopt;
-  const auto& own = group_.global_ranks();
-  const int global = ranks[static_cast<size_t>(found)];
-  if (std::find(own.begin(), own.end(), global) == own.end()) return std::nullopt;
-  return group_.get_group_rank(global);
-}
-
-std::optional<int> Step::UnderWay::find_rank_ahead(const ProcessGroup& group) const {
-  try {
-    return find_rank_ahead(group.impl(), group.global_ranks());
-  } catch (const ValueError&) {  // the program has destroyed the group
-    return std::nullopt;
-  }
-}
-
-/// A rank that waits in any other group of the step's ranks, if this process uses the group in the thread of its steps alone.
-std::optional<int> Step::UnderWay::find_rank_ahead_elsewhere() const {
-  for (const RegisteredGroup& group : detail::groups_within(group_.global_ranks())) {
-    if (group.is_used_beside_steps || group.impl.get() == &control_->group().impl()) continue;
-    if (const auto ahead = find_rank_ahead(*group.impl, group.ranks)) return ahead;
-  }
-  return std::nullopt;
-}
-
 /// Does this rank wait for one that waits for it? Then it has left out what the other one is in.
 void Step::UnderWay::look_around(StepControl::Place place, std::chrono::milliseconds waited) {
   // A rank that does things in another order may still come here, and a thread beside the step's may use its group.
@@ -302,16 +300,16 @@ void Step::UnderWay::look_around(StepControl::Place place, std::chrono::millisec
   std::optional<int> ahead;
   for_each_step_member([&](StepMember& member) {
     for (const ProcessGroup& group : member.own_groups()) {
-      if (!ahead) ahead = find_rank_ahead(group);
+      if (!ahead) ahead = find_rank_ahead(group_, group);
     }
   });
   const char* what = "a forward or backward that this rank has not made";
   if (!ahead && waited >= kPatience) {
-    ahead = find_rank_ahead(group_);
+    ahead = find_rank_ahead(group_, group_);
     what = "a collective that this rank has not called";
   }
   if (!ahead && waited >= kPatienceElsewhere) {
-    ahead = find_rank_ahead_elsewhere();
+    ahead = find_rank_ahead_elsewhere(group_, control_->group());
     what = "a collective of another process group that this rank has not called";
   }
   if (!ahead) return;

@@ -62,6 +62,15 @@ std::string first_line(const std::exception& error) {
 using Interruption = std::shared_ptr<const std::function<std::string()>>;
 /// Tells the others that this rank waits for them.
 using TellWaiting = std::function<void()>;
+/// Tells the others under `key` that this rank waits in its collective of this number.
+TellWaiting tell_waiting(c10::intrusive_ptr<c10d::Store> store, std::string key, int64_t number) {
+  return [store = std::move(store), key = std::move(key), text = std::to_string(number)] {
+    try {
+      store->set(key, std::vector<uint8_t>(text.begin(), text.end()));
+    } catch (const std::exception&) {  // the store is gone, and its rank with it
+    }
+  };
+}
 
 /// The engines tell a late peer and a dead one only by their words; both mean that the group is lost, unless a step's
 /// failure has interrupted it.
@@ -217,7 +226,7 @@ class C10dGroup : public ProcessGroup::Impl {
     try {
       ++engine_->begun;
       TellWaiting tell;
-      if (!collective.is_message()) tell = tell_waiting(++collectives_);
+      if (!collective.is_message()) tell = tell_waiting(store_, waiting_key(rank()), ++collectives_);
       return std::make_shared<C10dWorkAdapter>(engine_, begin(collective), name_, what, collective.timeout,
                                                std::move(tell));
     } catch (const ValueError&) {
@@ -231,7 +240,7 @@ class C10dGroup : public ProcessGroup::Impl {
     options.timeout = timeout;
     ++engine_->begun;
     // It blocks: whoever looks for a rank ahead must see it from the beginning.
-    tell_waiting(++collectives_)();
+    tell_waiting(store_, waiting_key(rank()), ++collectives_)();
     try {
       backend_->monitoredBarrier(options, /*waitAllRanks=*/true);
       ++engine_->ended_well;
@@ -311,15 +320,6 @@ class C10dGroup : public ProcessGroup::Impl {
  private:
   static std::string interruption_key(int renewals) {
     return "lockstep/interrupted/" + std::to_string(renewals);
-  }
-  /// Tells the others that this rank waits in its collective of this number.
-  TellWaiting tell_waiting(int64_t number) const {
-    return [store = store_, key = waiting_key(rank()), text = std::to_string(number)] {
-      try {
-        store->set(key, std::vector<uint8_t>(text.begin(), text.end()));
-      } catch (const std::exception&) {  // the store is gone, and its rank with it
-      }
-    };
   }
   std::string waiting_key(int rank) const { return fmt::format("lockstep/waiting/{}/{}", renewals_, rank); }
   void know_interruption() {
