@@ -41,7 +41,7 @@ class EnvironmentTest(LockrunTest):
         del self.environment["OMP_NUM_THREADS"]
         self.assertEqual(self.ranks(1)[0]["OMP_NUM_THREADS"], str(cores))
         self.assertEqual(self.ranks(cores)[0]["OMP_NUM_THREADS"], "1")
-        line = f"lockrun: OMP_NUM_THREADS=1 for each rank, its share of {cores} cores; set it to choose\n"
+        line = f"lockrun: 1 thread per rank ({cores} cores, {cores} ranks). Set OMP_NUM_THREADS to change it.\n"
         self.assertEqual(self.shell(cores, "exit 0")[2], line if cores > 1 else "")
         self.environment["OMP_NUM_THREADS"] = "5"
         self.assertEqual(self.ranks(1)[0]["OMP_NUM_THREADS"], "5")

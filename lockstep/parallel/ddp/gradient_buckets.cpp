@@ -14,6 +14,8 @@
 #include <cstring>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/comm/step_members.h"
 #include "lockstep/parallel/bucket_view.h"
@@ -216,13 +218,14 @@ bool GradientBuckets::count(size_t index) {
   Parameter& parameter = parameters_[index];
   ++parameter.gradients;
   if (parameter.is_ready) {
-    throw Error("DistributedDataParallel: parameter " + parameter.name + " got gradient number " +
-                std::to_string(parameter.gradients) + " in one backward pass" +
-                (options_.static_graph
-                     ? ", more than in the first one: the graph is not the same in every step, so leave "
-                       "static_graph out"
-                     : ", as activation checkpoints with a backward of their own do; set static_graph if the "
-                       "graph is the same in every step"));
+    throw Error(fmt::format(
+        "DistributedDataParallel: parameter {} got gradient number {} in one backward pass{}", parameter.name,
+        parameter.gradients,
+        options_.static_graph
+            ? ", more than in the first one: the graph is not the same in every step, so leave "
+              "static_graph out"
+            : ", as activation checkpoints with a backward of their own do; set static_graph if the "
+              "graph is the same in every step"));
   }
   return !options_.static_graph || parameter.gradients >= parameter.expected;
 }
@@ -231,13 +234,13 @@ void GradientBuckets::adopt(size_t index) {
   Parameter& parameter = parameters_[index];
   at::Tensor& gradient = parameter.tensor.mutable_grad();
   if (gradient.defined() && gradient.is_sparse() != parameter.is_sparse) {
-    throw ValueError(
-        "DistributedDataParallel: parameter " + parameter.name +
-        (parameter.is_sparse
-             ? " has a dense gradient, but its embedding has sparse=true; a weight that another layer uses "
-               "too needs sparse=false"
-             : " has a sparse gradient; only those of torch::nn::Embedding and EmbeddingBag are averaged, so "
-               "make its layer produce dense ones (sparse=false)"));
+    throw ValueError(fmt::format(
+        "DistributedDataParallel: parameter {}{}", parameter.name,
+        parameter.is_sparse
+            ? " has a dense gradient, but its embedding has sparse=true; a weight that another layer uses "
+              "too needs sparse=false"
+            : " has a sparse gradient; only those of torch::nn::Embedding and EmbeddingBag are averaged, so "
+              "make its layer produce dense ones (sparse=false)"));
   }
   if (!parameter.is_sparse) {
     if (!gradient.defined()) {  // used, but the operation's backward hands out none: nothing to add
@@ -376,7 +379,6 @@ void GradientBuckets::roll_back() {
   if (is_other) lay_out_plan(std::move(before.plan));
 }
 
-}  // namespace lockstep
 void GradientBuckets::restart() {
   before_step_.reset();
   counts_are_known_ = false;
@@ -390,3 +392,4 @@ void GradientBuckets::restart() {
   before_step_.reset();
 }
 
+}  // namespace lockstep

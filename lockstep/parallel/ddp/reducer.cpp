@@ -51,9 +51,11 @@ void check_apart(const Reducer& reducer, const Reducer& other) {
   }
   for (const Parameter& parameter : reducer.buckets().parameters()) {
     if (!parameter.is_trainable || !theirs.count(parameter.tensor.unsafeGetTensorImpl())) continue;
-    throw Error("DistributedDataParallel: parameter " + parameter.name +
-                " belongs to two wrapped modules that take part in one backward pass; wrap only the outer "
-                "module, or name the parameter in parameters_and_buffers_to_ignore of one of them");
+    throw Error(
+        fmt::format("DistributedDataParallel: parameter {} belongs to two wrapped modules that take part "
+                    "in one backward pass; wrap only the outer module, or name the parameter in "
+                    "parameters_and_buffers_to_ignore of one of them",
+                    parameter.name));
   }
 }
 
@@ -192,8 +194,6 @@ class Reducer::StepPart final : public detail::StepMember {
     reducer_.buckets_.roll_back();
     reducer_.order_.roll_back();
   }
-  const ProcessGroup* replica_group() const override { return &reducer_.group_; }
-  bool is_interrupted() const override {
   void restart() override {
     reducer_.order_ = ReadyOrder(names_of(reducer_.buckets_.parameters()));
     reducer_.buckets_.restart();
@@ -204,6 +204,8 @@ class Reducer::StepPart final : public detail::StepMember {
     if (reducer_.logical_ranks_ > 0) return "LogicalRanks are in use";
     return {};
   }
+  const ProcessGroup* replica_group() const override { return &reducer_.group_; }
+  bool is_interrupted() const override {
     try {
       return reducer_.group_.impl().is_interrupted();
     } catch (const ValueError&) {  // the program has destroyed the group, and uses the wrapper no more
@@ -299,8 +301,10 @@ void Reducer::on_output(ArmedForward& forward) {
   if (!pass_.averages()) {
     recover();
     if (forward.failures() != failures_) {
-      throw Error("DistributedDataParallel: backward has reached an output of " + name_ +
-                  " of a step that has failed: run forward again, on all ranks");
+      throw Error(
+          fmt::format("DistributedDataParallel: backward has reached an output of {} of a step that has "
+                      "failed: run forward again, on all ranks",
+                      name_));
     }
     begin();
   }
