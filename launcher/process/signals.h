@@ -10,7 +10,7 @@
 
 namespace lockstep::launcher {
 
-/// What lockrun does with a signal. docs/lockrun.md has the same table.
+/// What lockrun does with a signal. docs/lockrun/ends.md has the same table.
 enum class SignalAction {
   end,      ///< those of --signals-to-handle: passed on, once, as the request to end
   kill,     ///< SIGINT after SIGINT: the ranks are killed

@@ -499,6 +499,7 @@ class Attempt {
     for (size_t i = 0; i < result.workers.size(); ++i) {
       result.workers[i].last_operation = segment_.rank_info(static_cast<int>(i)).last_operation;
     }
+    look_for_replaced();  // of a process that has ended soon after it took another one's place
     result.replacements = replacements_.count();
     result.replaced = replacements_.summary();
     if (!first) return result;

@@ -33,7 +33,7 @@ std::string Replacements::refusal(int local_rank, const std::vector<WorkerResult
     if (r == local_rank) continue;
     const bool is_under_way = std::any_of(under_way_.begin(), under_way_.end(),
                                           [&](const UnderWay& other) { return other.local_rank == r; });
-    const bool is_healable = record.is_healable.load(std::memory_order_acquire) != 0;
+    const bool is_healable = record.is_healable.load(std::memory_order_acquire) == shm::kIsHealable;
     const WorkerResult& worker = workers[static_cast<size_t>(r)];
     if (worker.ended) return fmt::format("rank {} has ended, too", worker.rank);
     if (!is_healable && !is_under_way)

@@ -70,7 +70,8 @@ void leave_at_exit(int exit_code, void* /*argument*/) {
   if (joining_process().is_copy()) return;
   // One that fails where it can be replaced leaves nothing: the others wait for the process that takes its place.
   const auto healable = backends::HealableJob::current();
-  if (exit_code != 0 && healable && healable->record().is_healable.load(std::memory_order_relaxed) != 0)
+  if (exit_code != 0 && healable &&
+      healable->record().is_healable.load(std::memory_order_relaxed) == shm::kIsHealable)
     return;
   say_goodbye(exit_code);
   destroy();

@@ -32,7 +32,7 @@ struct InitOptions {
   int rank = -1;
   int world_size = -1;  ///< number of ranks, likewise
   /// A thread that keeps operations of the "lockstep" backend going while this rank computes, and completes
-  /// the futures of Work::get_future (docs/collectives.md); default: LOCKSTEP_PROGRESS_THREAD, else none.
+  /// the futures of Work::get_future (docs/collectives/asynchronous.md); default: LOCKSTEP_PROGRESS_THREAD, else none.
   std::optional<bool> progress_thread{};
 };
 

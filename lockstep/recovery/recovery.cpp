@@ -131,7 +131,7 @@ Recovery::State::State(const ProcessGroup& group, std::vector<detail::RecoveryIt
     job_ = std::move(job);
     is_new_ = true;
     heal({.is_new = true});
-    job_->record().is_healable.store(1, std::memory_order_release);
+    job_->record().is_healable.store(shm::kIsHealable, std::memory_order_release);
     return;
   }
   if (!job->is_recording()) {
@@ -150,11 +150,12 @@ Recovery::State::State(const ProcessGroup& group, std::vector<detail::RecoveryIt
     return;
   }
   job_ = std::move(job);
-  job_->record().is_healable.store(1, std::memory_order_release);
+  job_->record().is_healable.store(shm::kIsHealable, std::memory_order_release);
 }
 
 Recovery::State::~State() {
-  if (job_) job_->record().is_healable.store(0, std::memory_order_release);
+  // The launcher, which looks now and then, still sees that this process took the place of another one.
+  if (job_) job_->record().is_healable.store(shm::kWasHealable, std::memory_order_release);
 }
 
 bool Recovery::State::run(const std::function<void()>& body) {

@@ -66,6 +66,9 @@ enum class RankState : uint32_t {
   exited,    ///< its process has ended (written by the launcher)
 };
 
+/// Values of RankRecord::is_healable; 0 before.
+inline constexpr uint32_t kIsHealable = 1, kWasHealable = 2;
+
 struct alignas(kLine) RankRecord {
   std::atomic<uint32_t> state;
   std::atomic<int32_t> pid;  ///< 0 -> by the process that joins as this rank: whoever comes first is the rank
@@ -80,8 +83,9 @@ struct alignas(kLine) RankRecord {
   std::atomic<uint32_t>
       changed_at;  ///< the epoch that began when the last of them was replaced; by the launcher
   std::atomic<uint32_t> has_log;  ///< 1: its set-up log is whole, also after its death
-  std::atomic<uint32_t>
-      is_healable;  ///< 1: its process has the job's state and heals when another rank is replaced
+  /// kIsHealable: its process has the job's state and heals when another rank is replaced; kWasHealable: it did, and has
+  /// left its Recovery.
+  std::atomic<uint32_t> is_healable;
   std::atomic<uint64_t> committed_step;  ///< release: steps that it has ended
   std::atomic<uint64_t> meeting;         ///< release: epoch << 8 | stage, see WorldChange
 };

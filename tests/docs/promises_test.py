@@ -1,5 +1,5 @@
-"""Every promise of docs/{ddp,collectives,optimizers,determinism}.md has a test that would fail if it were false: promises.toml
-names it. And the faults of faults.toml, which scripts/plant_faults plants, still fit the sources."""
+"""Every promise of docs/{ddp,collectives,optimizers,determinism}.md, and of the pages in folders of these names, has a test that would
+fail if it were false: promises.toml names it. And the faults of faults.toml, which scripts/plant_faults plants, still fit the sources."""
 
 import re
 import tomllib
@@ -41,6 +41,11 @@ def rows_of(page):
             yield line, sentence, sentence.split("|")[1].strip()
 
 
+def pages_of(name):
+    """A page, and those that its long sections are."""
+    return [f"docs/{name}.md", *sorted(str(path.relative_to(SOURCE)) for path in (SOURCE / "docs" / name).glob("*.md"))]
+
+
 def problems(name, promises, entries, tests):
     """`entries`: by the beginning of a sentence, its tests or "definition: REASON"."""
     found = []
@@ -80,13 +85,13 @@ class PromisesTest(unittest.TestCase):
         self.assertEqual(set(self.table), {*PAGES, ROWS})
         found = []
         for name in PAGES:
-            promises = list(promises_of(f"docs/{name}.md"))
+            promises = [promise for page in pages_of(name) for promise in promises_of(page)]
             self.assertGreater(len(promises), 8, "the sentences are no longer found")
             found += problems(name, promises, self.table[name], self.tests)
         self.assertEqual(found, [], "\n" + "\n".join(found))
 
     def test_every_row_of_ddp_has_a_test(self):
-        rows = list(rows_of("docs/ddp.md"))
+        rows = [row for page in pages_of("ddp") for row in rows_of(page)]
         self.assertGreater(len(rows), 50, "the rows are no longer found")
         found = problems("ddp", rows, self.table[ROWS], self.tests)
         self.assertEqual(found, [], "\n" + "\n".join(found))

@@ -83,14 +83,14 @@ class ClusterTest(unittest.TestCase):
                       (self.directory / "script.out").read_text())
 
     def test_the_recipe_requeues_the_job(self):
-        page = (pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"]) / "docs/lockrun.md").read_text()
-        recipe = page[page.index("    #!/bin/bash\n    #SBATCH"):page.index("SLURM sends SIGTERM")]
+        page = (pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"]) / "docs/lockrun/recipes.md").read_text()
+        recipe = page[page.index("#!/bin/bash\n#SBATCH"):].partition("```")[0]
         program = self.directory / "program"
         program.write_text("#!/bin/sh\n[ $SLURM_RESTART_COUNT ] && { echo resumed $RANK of $WORLD_SIZE; exit; }\n"
                            "trap 'exit 75' TERM; touch up$RANK; while :; do sleep 0.05; done\n")
         program.chmod(0o755)
         script = self.directory / "recipe.sh"
-        lines = "\n".join(line[4:] for line in recipe.splitlines())
+        lines = recipe
         script.write_text(lines.replace("srun lockrun", f"srun {LOCKRUN} --prefix off").replace("--nproc-per-node 4", "--nproc-per-node 2"))
         batch = subprocess.Popen(self.two.hosts["a"].command("env", "-C", self.directory, "sbatch", "--wait", "--job-name=recipe",
                                  "--open-mode=append", "--output=recipe.out", script), env=self.environment)

@@ -99,7 +99,7 @@ class HostsTest(LockrunTest):
         (self.directory / "bin" / "kubectl").write_text(
             "#!/bin/sh\n[ \"$1 $2 $4\" = 'exec -i --' ] || exit 1\nshift 4\n"
             "exec nsenter -t $SSH_PID_B -n -m -i -p -u env -i HOME=/ PATH=/usr/bin:/bin LOCKRUN_TEST_MARKER=$LOCKRUN_TEST_MARKER \"$@\"\n")
-        page = (pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"]) / "docs/lockrun.md").read_text()
+        page = (pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"]) / "docs/lockrun/machines.md").read_text()
         line = page[page.index("exec kubectl"):].partition("`")[0]
         (self.directory / "bin" / "to_pod").write_text(f"#!/bin/sh\n{line}\n")
         for name in ("kubectl", "to_pod"):

@@ -246,7 +246,9 @@ class ExitTest(LockrunTest):
 
     def test_the_page_names_the_defaults_of_the_help(self):
         text = " ".join(self.run_lockrun("--help")[1].split())
-        page = " ".join((pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"]) / "docs/lockrun.md").read_text().split())
+        docs = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"]) / "docs"
+        pages = [docs / "lockrun.md", *sorted((docs / "lockrun").glob("*.md"))]
+        page = " ".join(" ".join(path.read_text() for path in pages).split())
         named = re.findall(r"`--([a-z-]+)` \(([0-9.]+) s\)", page)
         self.assertGreater(len(named), 3)
         for flag, value in named:

@@ -9,7 +9,7 @@ SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 # The names, and the backends. The functions of comm/process_group name the kind that each of them makes.
 NAMES = "lockstep/comm/process_group/collective.h"
 LISTS = {NAMES, "lockstep/comm/backends/shared_memory.cpp", "lockstep/comm/backends/c10d_group.cpp",
-         "lockstep/comm/backends/hybrid_operations.cpp"}
+         "lockstep/comm/backends/hybrid_operations.cpp", "lockstep/comm/backends/healable_group.cpp"}
 
 
 class CollectiveKindsTest(unittest.TestCase):

@@ -30,14 +30,15 @@ constexpr milliseconds kLongestSleep{1000};
 /// So long an uplink that goes waits until its last messages have left.
 constexpr milliseconds kWaitAtEnd{2000};
 
-#define LOCKSTEP_UCX_FUNCTIONS(X)                                                                          \
-  X(ucp_get_version_string)                                                                                \
-  X(ucp_config_read)                                                                                       \
-  X(ucp_config_modify)                                                                                     \
-  X(ucp_config_release) X(ucp_init_version) X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_worker_query) \
-      X(ucp_worker_release_address) X(ucp_worker_get_efd) X(ucp_worker_arm) X(ucp_worker_progress)         \
-          X(ucp_worker_signal) X(ucp_worker_flush_nbx) X(ucp_ep_create) X(ucp_ep_close_nbx)                \
-              X(ucp_tag_send_nbx) X(ucp_tag_recv_nbx) X(ucp_tag_recv_request_test)                         \
+#define LOCKSTEP_UCX_FUNCTIONS(X)                                                                  \
+  X(ucp_get_version_string)                                                                        \
+  X(ucp_config_read)                                                                               \
+  X(ucp_config_modify)                                                                             \
+  X(ucp_config_release)                                                                            \
+  X(ucp_init_version) X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_worker_query)               \
+      X(ucp_worker_release_address) X(ucp_worker_get_efd) X(ucp_worker_arm) X(ucp_worker_progress) \
+          X(ucp_worker_signal) X(ucp_worker_flush_nbx) X(ucp_ep_create) X(ucp_ep_close_nbx)        \
+              X(ucp_tag_send_nbx) X(ucp_tag_recv_nbx) X(ucp_tag_recv_request_test)                 \
                   X(ucp_request_check_status) X(ucp_request_free) X(ucs_status_string)
 
 /// The library and its context: one a process, opened once, never closed.

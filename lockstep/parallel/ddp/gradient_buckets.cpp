@@ -104,6 +104,24 @@ class HeldGradients {
   std::vector<at::Tensor> held_;  // by parameter
 };
 
+BucketPlan make_plan(const std::vector<GradientBuckets::Parameter>& parameters,
+                     const std::vector<size_t>& order, const std::vector<size_t>& caps, size_t alignment) {
+  std::vector<GradientSpec> specs;
+  for (const GradientBuckets::Parameter& parameter : parameters) {
+    const at::Device device = parameter.tensor.device();
+    const int kind =
+        static_cast<int>(parameter.kind.scalar_type()) + 256 * (device.is_cpu() ? 0 : 1 + device.index());
+    specs.push_back({parameter.kind.nbytes(), kind});
+  }
+  BucketPlan plan = plan_buckets(specs, order, caps, alignment);
+  // Sparse gradients alone: an empty bucket waits for them.
+  const bool any =
+      std::any_of(parameters.begin(), parameters.end(),
+                  [](const GradientBuckets::Parameter& parameter) { return parameter.is_trainable; });
+  if (plan.buckets.empty() && any) plan.buckets.emplace_back();
+  return plan;
+}
+
 }  // namespace
 
 GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters, ProcessGroup group,
@@ -150,28 +168,12 @@ void GradientBuckets::take_trainable() {
   counts_are_known_ = false;
 }
 
-BucketPlan GradientBuckets::make_plan(const std::vector<size_t>& order) const {
-  std::vector<GradientSpec> specs;
-  for (const Parameter& parameter : parameters_) {
-    const at::Device device = parameter.tensor.device();
-    const int kind =
-        static_cast<int>(parameter.kind.scalar_type()) + 256 * (device.is_cpu() ? 0 : 1 + device.index());
-    specs.push_back({parameter.kind.nbytes(), kind});
-  }
-  BucketPlan plan = plan_buckets(specs, order, options_.bucket_caps, alignment_);
-  // Sparse gradients alone: an empty bucket waits for them.
-  const bool any = std::any_of(parameters_.begin(), parameters_.end(),
-                               [](const Parameter& parameter) { return parameter.is_trainable; });
-  if (plan.buckets.empty() && any) plan.buckets.emplace_back();
-  return plan;
-}
-
 void GradientBuckets::lay_out(const std::vector<size_t>& known) {
-  lay_out_plan(make_plan(expected_order(known)));
+  lay_out_plan(make_plan(parameters_, expected_order(known), options_.bucket_caps, alignment_));
 }
 
 bool GradientBuckets::follow_order(const std::vector<size_t>& known) {
-  BucketPlan plan = make_plan(expected_order(known));
+  BucketPlan plan = make_plan(parameters_, expected_order(known), options_.bucket_caps, alignment_);
   if (plan == plan_) return false;
   keep_for_step();
   lay_out_plan(std::move(plan));

@@ -135,7 +135,6 @@ class GradientBuckets {
     bool counts_are_known;
   };
   void keep_for_step();
-  BucketPlan make_plan(const std::vector<size_t>& order) const;
   void lay_out_plan(BucketPlan plan);
   ProcessGroup group_;
   ReducerOptions options_;

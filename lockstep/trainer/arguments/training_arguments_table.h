@@ -34,10 +34,10 @@ struct DifferentDefault {
 
 /// What a resume does about a field whose value is not that of the checkpoint's run.
 enum class ResumeEffect : uint8_t {
-  KEPT,          ///< the checkpoint's value takes effect
-  NEW,           ///< the new value takes effect
-  SHOWN_ONLY,    ///< the new value takes effect, and computes the same: it is not mentioned
-  STEP_SIZE,     ///< the new value takes effect if a step has as many samples as before; otherwise refused
+  KEPT,        ///< the checkpoint's value takes effect
+  NEW,         ///< the new value takes effect
+  SHOWN_ONLY,  ///< the new value takes effect, and computes the same: it is not mentioned
+  STEP_SIZE,   ///< the new value takes effect if a step has as many samples as before; otherwise refused
   REFUSED_SEED,  ///< the checkpoint's value if the flag is not given; otherwise refused, but with resume_anyway seed
   REFUSED_SAMPLING,      ///< refused, but with resume_anyway sampling
   REFUSED_WITHIN_EPOCH,  ///< as REFUSED_SAMPLING in the middle of an epoch; at its end the new value takes effect

@@ -48,7 +48,10 @@ struct Trainer::Impl {
   Metrics train();
   /// Locks output_dir and finds where the training goes on; nothing: at its start.
   std::optional<ResumePoint> open();
-  enum class Keep : uint8_t { metrics, outputs };  // what evaluate() returns: outputs and labels too, or metrics only
+  enum class Keep : uint8_t {
+    metrics,
+    outputs
+  };  // what evaluate() returns: outputs and labels too, or metrics only
   Prediction evaluate(const Dataset& dataset, const std::string& prefix, Keep what);
   void log(Metrics values);
   void save_model(const std::filesystem::path& directory);
@@ -65,7 +68,10 @@ struct Trainer::Impl {
   std::optional<Failure> failure{};
   bool is_tracked = false;  // a train() has begun, and nobody was told yet how its run ends
   const int exceptions_before = std::uncaught_exceptions();
-  enum class Call : uint8_t { train, other };  // what the program called: an exception out of train() ends the run
+  enum class Call : uint8_t {
+    train,
+    other
+  };  // what the program called: an exception out of train() ends the run
   /// Runs `body`. If it throws, notes what the run has failed with.
   template <class Body>
   auto noting_failures(Call which, const Body& body) {
