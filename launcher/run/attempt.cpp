@@ -179,6 +179,7 @@ class Attempt {
       has_refused_ = true;
       return false;
     }
+    look_for_replaced();  // this rank may have come back, and died again, since the last look
     replacements_.begin(worker, event.process, monotonic_seconds());
     ::unlink(error_file(job_, event.process).c_str());
     workers_.start_again(event.process);

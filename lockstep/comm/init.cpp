@@ -38,6 +38,7 @@
 #include "lockstep/comm/joining/store.h"
 #include "lockstep/comm/joining/store_part.h"
 #include "lockstep/comm/joining/store_round.h"
+#include "lockstep/comm/uplink/engine.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/job/own_address.h"
 #include "lockstep/shm/node.h"
@@ -155,6 +156,7 @@ std::shared_ptr<ProcessGroup::Impl> make_lockstep_over_machines(job::LaunchEnvir
       problem = error.what();
     }
   };
+  uplink::chosen_engine();  // a wrong name is an error before ranks connect, and on each of them
   // At once, so that the launcher sees this rank while it waits for other machines.
   if (launch.segment_fd) join();
   if (!store) store = launchers_store(launch, options.timeout);

@@ -166,7 +166,7 @@ bool Recovery::State::run(const std::function<void()>& body) {
         "ask Recovery::steps() in its loop, or name the sampler or a counter in Recovery");
   }
   while (true) {
-    HealReport report{.steps = steps_};
+    const auto began_at = steps_;
     bool has_ended = false;
     try {
       begin();
@@ -182,6 +182,7 @@ bool Recovery::State::run(const std::function<void()>& body) {
     } catch (...) {
       if (!has_world_changed()) throw;
     }
+    HealReport report{.steps = began_at};
     if (has_ended) {
       report.holds = HealReport::Holds::after;
     } else if (items_.are_written()) {

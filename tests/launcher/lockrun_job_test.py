@@ -166,7 +166,8 @@ class ExitTest(LockrunTest):
         code, _, err = self.shell(3, "if [ $RANK = 1 ]; then echo why >&2; exit 7; fi; sleep 60")
         self.assertEqual(code, 7)
         self.assertIn("rank 1 failed first: it ended with exit code 7", err)
-        self.assertIn("    why\n", err)
+        self.assertIn("[rank 1]: why\n", err)
+        self.assertIn("  what it wrote to standard error stands above\n", err)
         self.assertIn("ranks 0 and 2: killed by SIGTERM after lockrun's request to end", err)
 
     def test_signals_give_128_plus_their_number(self):

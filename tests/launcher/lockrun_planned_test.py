@@ -114,7 +114,9 @@ class PlannedTest(AgentsTest):
         self.assertEqual([code for code, _, _ in self.finish(*machines)], [143, 143])
 
     def test_ranks_that_refuse_their_command_line_are_not_started_again(self):
-        machines = [self.static(rank, "echo bad flag; exit 2", "--max-restarts", 3) for rank in range(2)]
+        # Both refuse at once: the first one's end does not stop the other one before it has refused, too.
+        refuse = "trap '' TERM; touch here$RANK; until [ -e here0 ] && [ -e here1 ]; do sleep 0.01; done; echo bad flag; exit 2"
+        machines = [self.static(rank, refuse, "--max-restarts", 3) for rank in range(2)]
         for code, out, err in self.finish(*machines):
             self.assertEqual((code, out), (2, "bad flag\n"), err)
             self.assertIn("they are not started again", err)

@@ -77,7 +77,8 @@ class HostsTest(OnHosts):
         (self.directory / "release").touch()
         (code_a, out_a, err_a), (code_b, out_b, err_b) = self.finish(a, b)
         self.assertEqual((code_a, code_b), (0, 0), err_a + err_b)
-        self.assertEqual([out_a, out_b], [f"started {rank} of 2 in 0\nstarted {rank} of 2 in 1\n" for rank in (0, 1)])
+        self.assertEqual([out_a, out_b], [f"[rank {rank}]: started {rank} of 2 in 0\n[rank {rank}]: started {rank} of 2 in 1\n"
+                                          for rank in (0, 1)])
 
     def test_a_machine_that_was_dropped_is_told_why(self):
         conf = self.token + ",keep_alive_interval=0.2,keep_alive_max_attempt=3"

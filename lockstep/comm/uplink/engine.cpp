@@ -52,12 +52,17 @@ std::string Engine::describe() const {
                            : fmt::format("Gloo ({})", where);
 }
 
-Engine agree_on_engine(c10d::Store& store, int machine, int machines, bool speaks, const std::string& host,
-                       std::chrono::milliseconds timeout) {
+std::string chosen_engine() {
   const std::string chosen = env::get("LOCKSTEP_UPLINK").value_or("gloo");
   if (chosen != "ucx" && chosen != "gloo") {
     throw ValueError(fmt::format("LOCKSTEP_UPLINK={}: choose ucx or gloo, or leave it out", chosen));
   }
+  return chosen;
+}
+
+Engine agree_on_engine(c10d::Store& store, int machine, int machines, bool speaks, const std::string& host,
+                       std::chrono::milliseconds timeout) {
+  const std::string chosen = chosen_engine();
   Engine engine{.kind = chosen == "ucx" ? Engine::Kind::ucx : Engine::Kind::gloo,
                 .host = host,
                 .interface = find_interface(host)};

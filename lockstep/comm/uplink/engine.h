@@ -26,6 +26,10 @@ struct Engine {
   std::string describe() const;
 };
 
+/// What LOCKSTEP_UPLINK says, "ucx" or "gloo"; "gloo" if it is not set. Throws ValueError for another name, so ask before the
+/// ranks connect: all of them then end with that error.
+std::string chosen_engine();
+
 /// The engine that LOCKSTEP_UPLINK names, "ucx" or "gloo"; Gloo if it is not set. Each rank asks, and one of each machine
 /// (`speaks`) answers for it in `store`. Blocks until all machines have. Throws ValueError for another name, and CommError, on all
 /// ranks, if one machine cannot use it, or if machines name different ones.

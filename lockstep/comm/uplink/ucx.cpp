@@ -30,19 +30,21 @@ constexpr milliseconds kLongestSleep{1000};
 /// So long an uplink that goes waits until its last messages have left.
 constexpr milliseconds kWaitAtEnd{2000};
 
-#define LOCKSTEP_UCX_FUNCTIONS(X)                                                                  \
-  X(ucp_get_version_string)                                                                        \
-  X(ucp_config_read)                                                                               \
-  X(ucp_config_modify)                                                                             \
-  X(ucp_config_release)                                                                            \
-  X(ucp_init_version) X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_worker_query)               \
-      X(ucp_worker_release_address) X(ucp_worker_get_efd) X(ucp_worker_arm) X(ucp_worker_progress) \
-          X(ucp_worker_signal) X(ucp_worker_flush_nbx) X(ucp_ep_create) X(ucp_ep_close_nbx)        \
-              X(ucp_tag_send_nbx) X(ucp_tag_recv_nbx) X(ucp_tag_recv_request_test)                 \
-                  X(ucp_request_check_status) X(ucp_request_free) X(ucs_status_string)
+// clang-format off
+#define LOCKSTEP_UCX_FUNCTIONS(X) \
+  X(ucp_get_version_string) X(ucp_config_read) X(ucp_config_modify) \
+  X(ucp_config_release) X(ucp_init_version) X(ucp_worker_create) \
+  X(ucp_worker_destroy) X(ucp_worker_query) X(ucp_worker_release_address) \
+  X(ucp_worker_get_efd) X(ucp_worker_arm) X(ucp_worker_progress) \
+  X(ucp_worker_signal) X(ucp_worker_flush_nbx) X(ucp_ep_create) \
+  X(ucp_ep_close_nbx) X(ucp_tag_send_nbx) X(ucp_tag_recv_nbx) \
+  X(ucp_tag_recv_request_test) X(ucp_request_check_status) X(ucp_request_free) \
+  X(ucs_status_string)
+// clang-format on
 
 /// The library and its context: one a process, opened once, never closed.
 struct Library {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): it declares
 #define LOCKSTEP_UCX_POINTER(name) decltype(&::name) name = nullptr;
   LOCKSTEP_UCX_FUNCTIONS(LOCKSTEP_UCX_POINTER)
 #undef LOCKSTEP_UCX_POINTER
@@ -59,6 +61,7 @@ struct Library {
       problem = ::dlerror();
       return;
     }
+// NOLINTNEXTLINE(bugprone-macro-parentheses): it assigns to a member
 #define LOCKSTEP_UCX_FIND(name)                                    \
   name = reinterpret_cast<decltype(name)>(::dlsym(handle, #name)); \
   if (name == nullptr) problem = "libucp.so.0 has no " #name ", so it is too old";
