@@ -166,6 +166,7 @@ bool Recovery::State::run(const std::function<void()>& body) {
         "ask Recovery::steps() in its loop, or name the sampler or a counter in Recovery");
   }
   while (true) {
+    // NOLINTNEXTLINE(clang-analyzer-deadcode.DeadStores): read below, where the world has changed
     const auto began_at = steps_;
     bool has_ended = false;
     try {

@@ -61,12 +61,13 @@ struct Library {
       problem = ::dlerror();
       return;
     }
-// NOLINTNEXTLINE(bugprone-macro-parentheses): it assigns to a member
+// NOLINTBEGIN(bugprone-macro-parentheses): it assigns to a member
 #define LOCKSTEP_UCX_FIND(name)                                    \
   name = reinterpret_cast<decltype(name)>(::dlsym(handle, #name)); \
   if (name == nullptr) problem = "libucp.so.0 has no " #name ", so it is too old";
     LOCKSTEP_UCX_FUNCTIONS(LOCKSTEP_UCX_FIND)
 #undef LOCKSTEP_UCX_FIND
+    // NOLINTEND(bugprone-macro-parentheses)
     if (problem.empty()) open(interface);
   }
 
