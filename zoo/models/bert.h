@@ -59,9 +59,9 @@ class BertWithHeadImpl : public torch::nn::Module {
   /// The probability of dropout before a classifier.
   double classifier_dropout() const;
 
-  BertConfig config_;
-  std::shared_ptr<BertModelImpl> bert_;
-  std::shared_ptr<WeightAndBias> head_;
+  BertConfig config_;                    ///< sizes, dropout, labels
+  std::shared_ptr<BertModelImpl> bert_;  ///< the encoder
+  std::shared_ptr<WeightAndBias> head_;  ///< the layer over it
 };
 
 /// transformers' BertForSequenceClassification (Devlin et al., arXiv 1810.04805): encoder, pooler, dropout and a

@@ -51,8 +51,8 @@ std::map<std::string, double> score_answers(const QuestionWindows& windows,
                                             const std::vector<FoundAnswer>& answers,
                                             const AnswerOptions& options);
 
-/// Writes the texts by question into <prefix>_predictions.json, the n best into <prefix>_nbest_predictions.json and, with
-/// version_2_with_negative, score_diff into <prefix>_null_odds.json, each atomically. Throws FileError.
+/// Writes the texts by question into PREFIX_predictions.json, the n best into PREFIX_nbest_predictions.json and, with
+/// version_2_with_negative, score_diff into PREFIX_null_odds.json, each atomically. Throws FileError.
 void write_answers(const std::filesystem::path& directory, const std::string& prefix,
                    const QuestionWindows& windows, const std::vector<FoundAnswer>& answers);
 
