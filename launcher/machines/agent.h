@@ -56,7 +56,7 @@ class Agent {
   std::optional<std::string> take_end_request();
   /// Whether that is a planned end, of the round or of the job (for a later start): the ranks here are to save.
   bool ends_to_resume() const;
-  /// Whether something has failed elsewhere, so that ranks here which save wait in vain.
+  /// Whether something has failed elsewhere. Ranks here that save would wait for ranks that are gone.
   bool interrupts_saving() const;
   void report_failure(const std::string& what, int code);
   /// That the ranks here are quiet; none: they are not. Sends what is new.

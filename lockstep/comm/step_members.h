@@ -37,7 +37,7 @@ class StepMember {
   /// and all else is what it was when the step began, the same on all ranks.
   virtual void fail_step() = 0;
   /// A rank was replaced by a new process (lockstep/recovery/recovery.h), after fail_step(): what this object has agreed on
-  /// with the other ranks since it was made is forgotten, since the new process knows nothing of it. All groups are renewed;
+  /// with the other ranks since it was made is forgotten: the new process does not have it. All groups are renewed;
   /// all ranks call it. Must start nothing collective.
   virtual void restart() {}
   /// Why a rank with this object cannot be replaced, such as "PowerSGDState has an error of each rank's own"; empty: it can.

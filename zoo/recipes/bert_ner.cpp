@@ -63,25 +63,19 @@ void check(const Arguments& args) {
   args.files.check(args.training);
 }
 
-/// Where a vocabulary that is made of the training texts lies: a resumed run keeps its checkpoint's.
-std::filesystem::path vocabulary_path(const Arguments& args, const OpenedRun* run) {
-  const bool resumes = run != nullptr && run->checkpoint();
-  return (resumes ? run->checkpoint()->path() : args.training.output_dir) / "vocab.txt";
-}
-
 /// For a model that is trained from scratch.
 void write_vocabulary(const Arguments& args, const tasks::TokenSentences& sentences) {
   if (!args.source.needs_vocabulary()) return;
   std::vector<std::string_view> words;
   for (const auto& sentence : sentences.train->sentences)
     words.insert(words.end(), sentence.words.begin(), sentence.words.end());
-  text::write_vocab(vocabulary_path(args, nullptr), text::build_vocab(words));
+  text::write_vocab(tasks::vocabulary_path(args.training.output_dir, nullptr), text::build_vocab(words));
 }
 
 Model load(const Arguments& args, const tasks::TokenSentences& sentences, const OpenedRun* run) {
   using Classifier = models::BertForTokenClassification;
   at::manual_seed(args.training.seed);  // of new weights
-  const auto vocabulary = vocabulary_path(args, run);
+  const auto vocabulary = tasks::vocabulary_path(args.training.output_dir, run);
   auto tokenizer = args.source.load_tokenizer(vocabulary);
   auto classifier =
       run != nullptr && run->checkpoint()

@@ -56,24 +56,18 @@ void check(const Arguments& args) {
   args.files.check(args.training);
 }
 
-/// Where a vocabulary that is made of the training texts lies: a resumed run keeps its checkpoint's.
-std::filesystem::path vocabulary_path(const Arguments& args, const OpenedRun* run) {
-  const bool resumes = run != nullptr && run->checkpoint();
-  return (resumes ? run->checkpoint()->path() : args.training.output_dir) / "vocab.txt";
-}
-
 /// For a model that is trained from scratch.
 void write_vocabulary(const Arguments& args, const tasks::QuestionSets& sets) {
   if (!args.source.needs_vocabulary()) return;
   std::vector<std::string_view> texts(sets.train->contexts.begin(), sets.train->contexts.end());
   for (const auto& question : sets.train->questions) texts.push_back(question.question);
-  text::write_vocab(vocabulary_path(args, nullptr), text::build_vocab(texts));
+  text::write_vocab(tasks::vocabulary_path(args.training.output_dir, nullptr), text::build_vocab(texts));
 }
 
 Model load(const Arguments& args, const OpenedRun* run) {
   using Answerer = models::BertForQuestionAnswering;
   at::manual_seed(args.training.seed);  // of new weights
-  const auto vocabulary = vocabulary_path(args, run);
+  const auto vocabulary = tasks::vocabulary_path(args.training.output_dir, run);
   auto tokenizer = args.source.load_tokenizer(vocabulary);
   auto answerer = run != nullptr && run->checkpoint()
                       ? args.source.make_model<Answerer>({}, tokenizer, vocabulary)

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/trainer/opened_run.h"
 #include "lockstep/zoo/models/model_directory.h"
 
 namespace lockstep::tasks {
@@ -97,6 +98,11 @@ KnownLabels BertSource::known_labels() const {
   known.has_classifier = std::any_of(reader.entries().begin(), reader.entries().end(),
                                      [](const auto& entry) { return entry.name == "classifier.weight"; });
   return known;
+}
+
+std::filesystem::path vocabulary_path(const std::filesystem::path& output_dir, const OpenedRun* run) {
+  const bool resumes = run != nullptr && run->checkpoint();
+  return (resumes ? run->checkpoint()->path() : output_dir) / "vocab.txt";
 }
 
 std::filesystem::path BertSource::tokenizer_path(const std::filesystem::path& vocabulary) const {

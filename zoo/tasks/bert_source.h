@@ -11,10 +11,18 @@
 #include "lockstep/zoo/tasks/text_classification.h"
 #include "lockstep/zoo/text/bert_tokenizer.h"
 
+namespace lockstep {
+class OpenedRun;
+}
+
 namespace lockstep::tasks {
 
 /// The labels of a run that resumes from `checkpoint`, which must stay. Throws FileError.
 KnownLabels labels_of(const checkpoint::Checkpoint& checkpoint);
+
+/// Where a vocabulary that is made of the training texts lies: in output_dir, and in the checkpoint of a run that resumes.
+/// `run`: null before it is opened.
+std::filesystem::path vocabulary_path(const std::filesystem::path& output_dir, const OpenedRun* run);
 
 /// --model-name-or-path, --model-config, --tokenizer-name and the dropouts.
 struct BertSource {
@@ -35,7 +43,7 @@ struct BertSource {
   /// Throws ValueError for flags that do not fit together.
   void check(Use use) const;
 
-  /// Throws FileError if --model-name-or-path is no directory.
+  /// Throws FileError if --model-name-or-path is not a directory.
   void check_directory() const;
   /// The labels of the model, and whether they may be replaced. `Model`: a classifier of texts or of tokens; a head of another
   /// class is none. Throws FileError.

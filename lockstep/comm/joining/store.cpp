@@ -59,7 +59,7 @@ int whole_number(const std::string& url, const std::string& what, const std::str
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 0) {
-    throw ValueError(fmt::format("init_method {}: the {} \"{}\" is no number", url, what, text));
+    throw ValueError(fmt::format("init_method {}: the {} \"{}\" is not a number", url, what, text));
   }
   return value;
 }
