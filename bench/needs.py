@@ -24,7 +24,10 @@ FETCH_MODEL = "scripts/fetch_demo_data"
 MAKE_REVIEWS = "scripts/fetch_demo_data && python3 zoo/datasets/sentiment.py --parts movie --input .data/vader --output-dir .data/sentiment"
 
 # What else installs a package than scripts/setup --test does.
-INSTALLERS = {"sacrebleu": ".venv/bin/python -m pip install -r deps/requirements-record.txt"}
+INSTALLERS = {
+    "sacrebleu": ".venv/bin/python -m pip install -r deps/requirements-record.txt",
+    "torchft": ".venv/bin/python -m pip install torchft==0.2.0",
+}
 TRIED = "BENCHMARK_RUNS_IN_VENV"
 
 

@@ -74,5 +74,5 @@ string(APPEND CPACK_DEBIAN_ZOO_PACKAGE_DEPENDS ", lockstep-tools, liblockstep-de
 set(
   CPACK_DEBIAN_DEV_PACKAGE_DEPENDS
   "g++, cmake (>= 3.25), libspdlog-dev, libfmt-dev, libhwy-dev, libxxhash-dev, \
-libcli11-dev, nlohmann-json3-dev"
+libsodium-dev, libcli11-dev, nlohmann-json3-dev"
 )

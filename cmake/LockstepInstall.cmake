@@ -5,7 +5,8 @@ install(
   CODE
     "set(source \"${PROJECT_SOURCE_DIR}\")
 set(includes \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")
-set(root lockstep/lockstep.h)"
+set(root lockstep/lockstep.h)
+set(other)"
   COMPONENT dev
 )
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/InstallHeaders.cmake COMPONENT dev)
@@ -14,7 +15,8 @@ if(LOCKSTEP_ZOO)
     CODE
       "set(source \"${PROJECT_SOURCE_DIR}\")
 set(includes \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}\")
-set(root lockstep/zoo.h)"
+set(root lockstep/zoo.h lockstep/zoo/tasks/flag_errors.h)
+set(other lockstep/lockstep.h)"
     COMPONENT zoo
   )
   install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/InstallHeaders.cmake COMPONENT zoo)

@@ -11,7 +11,7 @@ endmacro()
 function(lockstep_export target module)
   cmake_parse_arguments(arg "" "" "LIBS" ${ARGN})
   list(TRANSFORM arg_LIBS REPLACE "^(lockstep_|Lockstep::)" "" OUTPUT_VARIABLE links)
-  list(FILTER links EXCLUDE REGEX "::|^utf8proc$") # other people's
+  list(FILTER links EXCLUDE REGEX "::|^(utf8proc|sodium)$") # other people's
   set_property(GLOBAL APPEND PROPERTY LOCKSTEP_MODULES ${module})
   set_property(GLOBAL PROPERTY LOCKSTEP_LINKS_${module} ${links})
   set_property(GLOBAL PROPERTY LOCKSTEP_PACKAGES_${module} ${lockstep_packages})
@@ -39,6 +39,27 @@ function(lockstep_private_headers target)
   foreach(library ${ARGN})
     target_include_directories(${target} SYSTEM PRIVATE $<TARGET_PROPERTY:${library},INTERFACE_INCLUDE_DIRECTORIES>)
   endforeach()
+endfunction()
+
+# lockstep_batch(<target> <size>): compiles so many sources of <target> at a time, or as many as LOCKSTEP_UNITY_BATCH says.
+function(lockstep_batch target size)
+  if(LOCKSTEP_UNITY_BATCH)
+    set(size ${LOCKSTEP_UNITY_BATCH})
+    get_target_property(sources ${target} SOURCES)
+    list(LENGTH sources count)
+    if(count GREATER 0) # batches of one size: 13 sources are 7 and 6, not 12 and 1
+      math(EXPR batches "(${count} + ${size} - 1) / ${size}")
+      math(EXPR size "(${count} + ${batches} - 1) / ${batches}")
+    endif()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE ${size})
+endfunction()
+
+# lockstep_slow_sources(<source> ...): these take long by themselves, so a rebuild of others should not compile them too.
+function(lockstep_slow_sources)
+  if(NOT LOCKSTEP_UNITY_BATCH)
+    set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
 endfunction()
 
 # Flags, precompiled header and unity build of every target. HEADER torch or plain (lockstep/pch). Sources are compiled
@@ -76,11 +97,14 @@ function(lockstep_compile_options target)
   else()
     target_precompile_headers(${target} REUSE_FROM lockstep_${arg_HEADER}_pch${flags})
   endif()
+  if(arg_TEST) # tests have small names that repeat
+    set(LOCKSTEP_UNITY_BATCH "")
+  endif()
   if(arg_HEADER STREQUAL "torch")
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE 3)
+    lockstep_batch(${target} 3)
     target_link_libraries(${target} PRIVATE lockstep_torch_fmt) # LibTorch's headers on the path mean its fmt too
   else()
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE 4)
+    lockstep_batch(${target} 4)
   endif()
 endfunction()
 

@@ -10,15 +10,20 @@
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/comm/backends/c10d_backend.h"
+#include "lockstep/comm/backends/healable_group.h"
+#include "lockstep/comm/backends/hybrid.h"
 #include "lockstep/comm/backends/shared_memory.h"
 #include "lockstep/comm/backends/traced_group.h"
 #include "lockstep/comm/job_timeline.h"
 #include "lockstep/comm/joining/join.h"
+#include "lockstep/comm/joining/machines.h"
 #include "lockstep/comm/joining/segment_exchange.h"
+#include "lockstep/comm/joining/several_machines.h"
 #include "lockstep/comm/joining/store_part.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/shm/node.h"
 #include "lockstep/timeline/timeline.h"
+#include "python/watch.h"
 
 namespace lockstep::python {
 namespace {
@@ -41,7 +46,8 @@ std::optional<job::LaunchEnvironment> launched_as(const StorePtr& store, int ran
   if (!store || env::get_int(env::kRank) != rank || env::get_int(env::kWorldSize) != size)
     return std::nullopt;
   const job::LaunchEnvironment launch = job::LaunchEnvironment::from_env();
-  if (root_of(store) != launch.master_addr + ":" + std::to_string(launch.master_port)) return std::nullopt;
+  if (describe_root(store) != launch.master_addr + ":" + std::to_string(launch.master_port))
+    return std::nullopt;
   return launch;
 }
 
@@ -50,7 +56,7 @@ std::optional<job::LaunchEnvironment> launched_as(const StorePtr& store, int ran
 std::shared_ptr<shm::Node> join_world(const StorePtr& store, job::LaunchEnvironment place,
                                       std::chrono::milliseconds timeout, std::optional<int> segment_fd,
                                       const std::optional<std::string>& segment_owner) {
-  begin_job_at(root_of(store));
+  begin_job_at(describe_root(store));
   const StorePtr below = of_init_method(store);
   auto launch = launched_as(below, place.rank, place.world_size);
   if (launch && launch->local_world_size == place.world_size) {
@@ -60,6 +66,20 @@ std::shared_ptr<shm::Node> join_world(const StorePtr& store, job::LaunchEnvironm
   StorePtr part;
   if (!place.segment_fd) part = launch ? part_for_job(below, launch->attempt()) : part_for_job(store, "");
   return join_node(place, part, {.timeout = timeout});
+}
+
+/// The group of all ranks, if the launcher has started them on several machines; none otherwise.
+std::optional<JoinedMachines> join_several_machines(const StorePtr& store, int rank, int size,
+                                                    std::chrono::milliseconds timeout,
+                                                    std::optional<int> segment_fd,
+                                                    const std::optional<std::string>& segment_owner) {
+  const StorePtr below = of_init_method(store);
+  auto launch = launched_as(below, rank, size);
+  if (!launch || launch->local_world_size == size) return std::nullopt;
+  begin_job_at(describe_root(store));
+  launch->accept_segment(segment_fd, segment_owner);
+  StorePtr part = part_for_job(below, launch->attempt());
+  return join_machines(*launch, part, {.timeout = timeout});
 }
 
 /// The group of all ranks and this process's place in its segment.
@@ -88,15 +108,35 @@ BackendPtr create_backend(const StorePtr& store, int rank, int size, double time
   launch.rank = launch.local_rank = rank;
   launch.world_size = launch.local_world_size = size;
   const bool is_world = global_ranks.empty();
+  if (is_world) hand_over_watch();
   std::shared_ptr<ProcessGroup::Impl> group;
-  if (is_world) {
+  if (auto several = is_world ? join_several_machines(store, rank, size, deadline, segment_fd, segment_owner)
+                              : std::nullopt) {
+    group = several->group;
+    world_place() = {group, several->node};
+    count_calls_in_watch();
+  } else if (is_world) {
     auto node = join_world(store, launch, deadline, segment_fd, segment_owner);
-    group = backends::make_shared_memory(node, deadline);
+    group = node->segment().can_heal() ? backends::make_healable(node, deadline)
+                                       : backends::make_shared_memory(node, deadline);
     world_place() = {group, node};
   } else if (auto world = node_of_world(); world && !world->process().is_copy()) {
-    const int area =
-        exchange_area(*part_for_group(store, global_ranks), world->segment(), rank, size, deadline);
-    group = backends::make_shared_memory(std::move(world), area, global_ranks, rank, deadline);
+    // Its ranks meet in the store, which has forgotten nothing of the rank that died.
+    if (const auto job = backends::HealableJob::current(); job && job->is_recording())
+      job->log().refuse("it has made a process group by new_group()");
+    const StorePtr part = part_for_group(store, global_ranks);
+    const auto make_local = [&](const std::vector<int>& members, int place) {
+      // Those of another machine meet elsewhere.
+      const int machine = machines_of({global_ranks[static_cast<size_t>(rank)]}).front();
+      c10d::PrefixStore here("machine" + std::to_string(machine), part);
+      const int area =
+          exchange_area(here, world->segment(), place, static_cast<int>(members.size()), deadline);
+      return backends::make_shared_memory(world, area, members, place, deadline);
+    };
+    group = backends::make_hybrid_subgroup(*world_place().group.lock(),
+                                           {.members = global_ranks, .make_local = make_local, .store = part},
+                                           deadline);
+    if (!group) group = make_local(global_ranks, rank);
   } else {
     StorePtr part = part_for_group(store, global_ranks);
     group = backends::make_shared_memory(join_node(launch, part, {.timeout = deadline}), deadline);
@@ -108,5 +148,7 @@ BackendPtr create_backend(const StorePtr& store, int rank, int size, double time
   }
   return backends::make_c10d_backend(ProcessGroup(std::move(group)));
 }
+
+std::shared_ptr<ProcessGroup::Impl> find_world() { return world_place().group.lock(); }
 
 }  // namespace lockstep::python

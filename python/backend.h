@@ -4,9 +4,12 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "lockstep/comm/process_group.h"
 
 namespace lockstep::python {
 
@@ -20,5 +23,8 @@ using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 BackendPtr create_backend(const StorePtr& store, int rank, int size, double timeout,
                           const std::vector<int>& global_ranks, std::optional<int> segment_fd,
                           const std::optional<std::string>& segment_owner);
+
+/// The group of all ranks that create_backend() has made; null: there is none.
+std::shared_ptr<ProcessGroup::Impl> find_world();
 
 }  // namespace lockstep::python

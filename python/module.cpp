@@ -5,12 +5,17 @@
 #include <pybind11/stl.h>
 
 #include <exception>
+#include <functional>
+#include <memory>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/job_timeline.h"
+#include "lockstep/job/spare.h"
 #include "python/backend.h"
+#include "python/recovery.h"
+#include "python/watch.h"
 
 PYBIND11_DECLARE_HOLDER_TYPE(T, c10::intrusive_ptr<T>, true)
 
@@ -37,4 +42,34 @@ PYBIND11_MODULE(_C, module) {
   module.def(
       "end_timeline", &lockstep::end_timeline, pybind11::call_guard<pybind11::gil_scoped_release>(),
       "Ends the timeline that LOCKSTEP_TIMELINE asked for; writes the file where this rank is the last one.");
+  using lockstep::python::WaitingForPeers;
+  module.def(
+      "wait_for_place", &lockstep::job::wait_for_place, pybind11::call_guard<pybind11::gil_scoped_release>(),
+      "In a spare: blocks until it takes a rank's place. Returns what has changed in the environment.");
+  module.def("begin_watch", &lockstep::python::begin_watch);
+  pybind11::class_<WaitingForPeers>(module, "WaitingForPeers",
+                                    "While inside, lockrun knows that this process waits for its peers.")
+      .def(pybind11::init())
+      .def("__enter__", &WaitingForPeers::begin)
+      .def("__exit__", [](WaitingForPeers& waiting, const pybind11::args&) { waiting.end(); });
+  using lockstep::python::Healing;
+  using Unlocked = pybind11::call_guard<pybind11::gil_scoped_release>;
+  pybind11::class_<Healing, std::shared_ptr<Healing>>(
+      module, "Healing", "This process's part of a job whose ranks are replaced when they die.")
+      .def("is_new", &Healing::is_new)
+      .def("end_recording", &Healing::end_recording, Unlocked())
+      .def("set_healable",
+           [](Healing& healing, bool value) { healing.set_healable(value ? lockstep::shm::kIsHealable : 0); })
+      .def("keep_own", &Healing::keep_own, Unlocked())
+      .def("begin", &Healing::begin)
+      .def("go_to", &Healing::go_to, Unlocked())
+      .def("commit", &Healing::commit)
+      .def("has_world_changed", &Healing::has_world_changed)
+      .def("stop", &Healing::stop, pybind11::arg("timeout"), Unlocked())
+      .def("go_on", &Healing::go_on, pybind11::arg("timeout"), Unlocked());
+  module.def(
+      "make_healing", [] { return lockstep::python::make_healing(lockstep::python::find_world()); },
+      Unlocked(), "None where ranks are not replaced.");
+  module.def("end_healing", &lockstep::python::end_healing, Unlocked());
+  module.def("seed_of_step", &lockstep::python::seed_of_step);
 }

@@ -6,7 +6,7 @@ from setuptools import Distribution, setup
 
 HERE = pathlib.Path(__file__).parent / "lockstep"
 # What every Linux with the tag's glibc has, what torch's wheel brings, and what lies in this wheel.
-ALLOWED = re.compile(r"^(libc|libm|libpthread|libdl|librt|libstdc\+\+|libgcc_s|ld-linux-x86-64|libtorch\w*|libc10|libhwy)\.so")
+ALLOWED = re.compile(r"^(libc|libm|libpthread|libdl|librt|libstdc\+\+|libgcc_s|ld-linux-x86-64|libtorch\w*|libc10|libhwy|libsodium)\.so")
 
 
 class Platform(Distribution):

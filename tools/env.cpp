@@ -27,6 +27,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
+#include "lockstep/comm/uplink/ucx.h"
 #include "lockstep/shm/layout.h"
 #include "lockstep/shm/node.h"
 #include "lockstep/tracking/environment.h"
@@ -43,7 +44,7 @@ constexpr const char* kCompiler = "g++ " __VERSION__;
 #endif
 
 /// First line of a file that may not exist.
-std::string line_of(const char* path, const char* otherwise) {
+std::string read_line(const char* path, const char* otherwise) {
   try {
     const std::string text = read_file(path);
     return text.substr(0, text.find('\n'));
@@ -54,7 +55,7 @@ std::string line_of(const char* path, const char* otherwise) {
 
 /// The word in brackets in a line of possible ones.
 std::string chosen(const char* path) {
-  const std::string line = line_of(path, "not known");
+  const std::string line = read_line(path, "not known");
   const size_t from = line.find('['), to = line.find(']');
   return from == line.npos || to == line.npos ? line : line.substr(from + 1, to - from - 1);
 }
@@ -187,6 +188,15 @@ std::string libtorch_at_run_time() {
   return text.starts_with(kTheirName) ? text.substr(kTheirName.size()) : text;
 }
 
+/// What carries bytes between machines, if all have it.
+std::string describe_ucx() {
+  const std::string problem = uplink::ucx_problem("");
+  if (!problem.empty()) return "none: " + problem;
+  return fmt::format("{}, devices {}, transports {}", uplink::ucx_version(),
+                     env::get(uplink::kUcxDevices).value_or("as Gloo's"),
+                     env::get("UCX_TLS").value_or("all but shared memory"));
+}
+
 Facts all_machine_facts() {
   Facts facts = {{"lockstep", LOCKSTEP_VERSION},
                  {"segment layout", std::to_string(shm::kLayoutVersion)},
@@ -205,9 +215,10 @@ Facts all_machine_facts() {
        fmt::format("{}, shared memory {}", chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
                    chosen("/sys/kernel/mm/transparent_hugepage/shmem_enabled"))},
       {"huge pages granted", huge_pages_in_arena()},
-      {"nvidia driver", line_of("/proc/driver/nvidia/version", "none")},
+      {"nvidia driver", read_line("/proc/driver/nvidia/version", "none")},
       {"interfaces", interfaces()},
-      {"ptrace_scope", line_of("/proc/sys/kernel/yama/ptrace_scope", "none (no Yama)")},
+      {"ucx", describe_ucx()},
+      {"ptrace_scope", read_line("/proc/sys/kernel/yama/ptrace_scope", "none (no Yama)")},
       {"open files", limit_of(RLIMIT_NOFILE)},
       {"locked memory", fmt::format("{} bytes", limit_of(RLIMIT_MEMLOCK))}};
   facts.insert(facts.end(), more.begin(), more.end());

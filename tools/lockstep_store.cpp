@@ -32,7 +32,7 @@ struct Place {
 };
 
 /// Where the socket listens.
-Place place_of(int fd) {
+Place find_place(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   char host[INET6_ADDRSTRLEN] = {};
@@ -134,7 +134,7 @@ int serve(int argc, char** argv) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
   const Log log;
   c10d::TCPStoreOptions options;
-  const Place place = place_of(fd);
+  const Place place = find_place(fd);
   options.port = place.port;
   options.isServer = true;
   options.waitWorkers = false;

@@ -16,6 +16,7 @@
 #include "lockstep/zoo/tables/table_reader.h"
 #include "lockstep/zoo/tables/text_table.h"
 #include "lockstep/zoo/tasks/answers.h"
+#include "lockstep/zoo/tasks/bert_run.h"
 #include "lockstep/zoo/tasks/bert_source.h"
 #include "lockstep/zoo/tasks/class_metrics.h"
 #include "lockstep/zoo/tasks/epoch_times.h"

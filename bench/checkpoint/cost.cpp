@@ -49,7 +49,7 @@ double processor_seconds() {
 }
 
 /// As a BERT has them: many of a few megabytes.
-std::map<std::string, at::Tensor> tensors_of(int64_t megabytes) {
+std::map<std::string, at::Tensor> make_tensors(int64_t megabytes) {
   std::map<std::string, at::Tensor> tensors;
   constexpr int64_t kEach = 4;
   for (int64_t i = 0; i < megabytes / kEach; ++i) {
@@ -83,7 +83,7 @@ int run(int argc, char** argv) {
   const std::filesystem::path folder = argv[1];
   const int64_t megabytes = argc > 2 ? std::atoi(argv[2]) : 1300;
   const int rounds = argc > 3 ? std::atoi(argv[3]) : 5;
-  const auto tensors = tensors_of(megabytes);
+  const auto tensors = make_tensors(megabytes);
   size_t bytes = 0;
   for (const auto& [name, tensor] : tensors) bytes += tensor.nbytes();
 

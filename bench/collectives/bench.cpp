@@ -14,6 +14,7 @@
 #include "bench/collectives/limit.h"
 #include "bench/collectives/open_mpi.h"
 #include "bench/collectives/report.h"
+#include "bench/network/machines.h"
 #include "bench/rank_threads.h"
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
@@ -36,6 +37,8 @@ struct Options {
   std::vector<std::string> against;
   std::vector<std::string> algorithms;
   bool unregistered = false;
+  std::vector<std::string> machines, rtt, uplink;
+  std::string rate;
   int rounds = 0;
   bool json = false;
   std::filesystem::path plot;
@@ -70,6 +73,25 @@ constexpr auto kBenchFlags = std::to_array<Flag<Options>>({
     {.name = "unregistered",
      .member = &Options::unregistered,
      .words = "Ordinary tensors instead of tensors in shared memory"},
+    {.name = "machines",
+     .member = &Options::machines,
+     .words =
+         "All-reduce over several machines, which this one simulates with network namespaces: 2x3 (2 machines of 3 ranks), 2+3 "
+         "(machines of 2 and of 3), with commas between; prints cable bytes and processor time too",
+     .has_commas = true},
+    {.name = "rate",
+     .member = &Options::rate,
+     .words = "With --machines: of each cable, such as 1gbit; nothing: no limit"},
+    {.name = "rtt",
+     .member = &Options::rtt,
+     .preset = "0",
+     .words = "With --machines: milliseconds there and back, one or more: 0,1,20",
+     .has_commas = true},
+    {.name = "uplink",
+     .member = &Options::uplink,
+     .preset = "gloo",
+     .words = "With --machines: what carries the bytes between them, one or more: gloo, ucx",
+     .has_commas = true},
     {.name = "rounds",
      .member = &Options::rounds,
      .preset = "10",
@@ -323,7 +345,33 @@ void expand_algorithms(Options& options) {
   if (options.algorithms == std::vector<std::string>{"all"}) options.algorithms = algorithms::names();
 }
 
+/// Several machines, which this one plays.
+int run_on_machines(const Options& options) {
+  if (collective_named(options.collective) != Collective::all_reduce)
+    throw ValueError(fmt::format("--machines times all-reduce, not {}", options.collective));
+  if (options.backend != "lockstep" || options.dtype != "float32" || options.unregistered ||
+      !options.plot.empty() || options.algorithms != std::vector<std::string>{"auto"}) {
+    throw ValueError(
+        "--machines goes with --sizes, --rate, --rtt, --uplink, --against gloo, --rounds and --json only");
+  }
+  MachinesOptions machines{.layouts = options.machines,
+                           .rtts = options.rtt,
+                           .uplinks = options.uplink,
+                           .rate = options.rate,
+                           .rounds = options.rounds,
+                           .json = options.json};
+  for (const std::string& size : options.sizes)
+    machines.sizes.push_back(parse_size(size) / sizeof(float) * sizeof(float));
+  for (const std::string& peer : options.against) {
+    if (peer != "gloo") throw ValueError(fmt::format("--against {}: with --machines choose gloo", peer));
+    machines.is_against_gloo = true;
+  }
+  return run_machines(machines);
+}
+
 int run_bench(Options options) {
+  if (!options.machines.empty()) return run_on_machines(options);
+  if (!options.rate.empty()) throw ValueError("--rate is for --machines");
   expand_algorithms(options);
   set_rank_threads(options.nproc_per_node);
   const Result result = Benchmark(options).run();

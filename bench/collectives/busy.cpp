@@ -20,7 +20,7 @@ struct Ticks {
   int cores = 0;
 };
 
-Ticks ticks_of(std::string_view stat) {
+Ticks parse_ticks(std::string_view stat) {
   Ticks ticks;
   std::istringstream lines{std::string(stat)};
   for (std::string line; std::getline(lines, line);) {
@@ -43,7 +43,7 @@ Ticks ticks_of(std::string_view stat) {
 }  // namespace
 
 double busy_cores(std::string_view before, std::string_view after) {
-  const Ticks first = ticks_of(before), last = ticks_of(after);
+  const Ticks first = parse_ticks(before), last = parse_ticks(after);
   const double all = last.all - first.all, idle = last.idle - first.idle;
   return all > 0 ? std::max(0.0, 1 - idle / all) * last.cores : 0;
 }

@@ -106,7 +106,7 @@ class LimitEngine final : public Engine {
     return result;
   }
   void call() override {
-    for (int r = worker_; r < ranks_; r += workers_) work_of(r);
+    for (int r = worker_; r < ranks_; r += workers_) do_work(r);
   }
 
  private:
@@ -121,7 +121,7 @@ class LimitEngine final : public Engine {
     if (bytes >= (size_t{2} << 20)) ::madvise(data, rounded, MADV_COLLAPSE);
   }
 
-  void work_of(int rank) const {
+  void do_work(int rank) const {
     const size_t part = command_.bytes / static_cast<size_t>(ranks_);
     const bool is_root = rank == 0;
     switch (command_.collective) {

@@ -13,7 +13,7 @@
 namespace lockstep::bench {
 namespace {
 
-std::string first_line_of(const char* command) {
+std::string read_first_line(const char* command) {
   const auto close = [](std::FILE* pipe) { ::pclose(pipe); };
   const std::unique_ptr<std::FILE, decltype(close)> pipe(::popen(command, "re"), close);
   std::array<char, 512> line{};
@@ -30,7 +30,7 @@ void check_open_mpi(const std::filesystem::path& program) {
         "--against mpi: this build has no MPI program; install libopenmpi-dev and openmpi-bin, then run "
         "scripts/build again");
   }
-  if (first_line_of("command -v mpirun").empty()) {
+  if (read_first_line("command -v mpirun").empty()) {
     throw ValueError("--against mpi: there is no mpirun on the PATH; install openmpi-bin");
   }
 }
@@ -45,9 +45,9 @@ std::vector<std::string> open_mpi_command(const std::filesystem::path& program, 
 }
 
 std::string describe_open_mpi() {
-  const std::string version = first_line_of("mpirun --version 2>/dev/null");
-  const std::string setting =
-      first_line_of("ompi_info --all --parsable 2>/dev/null | grep 'btl_vader_single_copy_mechanism:value:'");
+  const std::string version = read_first_line("mpirun --version 2>/dev/null");
+  const std::string setting = read_first_line(
+      "ompi_info --all --parsable 2>/dev/null | grep 'btl_vader_single_copy_mechanism:value:'");
   return fmt::format("{}, single copy by {}", version, setting.substr(setting.rfind(':') + 1));
 }
 

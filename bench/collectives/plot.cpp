@@ -22,7 +22,7 @@ struct Line {
   std::vector<Point> points;
 };
 
-std::vector<Line> lines_of(const Result& result) {
+std::vector<Line> make_lines(const Result& result) {
   std::vector<Line> lines;
   for (const Row& row : result.rows) {
     const std::string name = row.backend + (row.algorithm.empty() ? "" : " " + row.algorithm);
@@ -75,7 +75,7 @@ std::string time_mark(double us) {
 }  // namespace
 
 std::string svg(const Result& result) {
-  const auto lines = lines_of(result);
+  const auto lines = make_lines(result);
   double least_bytes = std::numeric_limits<double>::max(), most_bytes = 1;
   double least_us = std::numeric_limits<double>::max(), most_us = 1e-3;
   for (const Line& line : lines) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "bench/collectives/rank_loop.h"
+#include "bench/network/machine_rank.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/comm/algorithms/choice.h"
@@ -103,6 +104,12 @@ class GroupEngine final : public bench::Engine {
 };
 
 int run(int argc, char** argv) {
+  if (argc > 3 && std::strcmp(argv[1], "--machines") == 0) {
+    const at::NoGradGuard no_grad;
+    bench::run_machine_rank(argv[2], {argv + 3, argv + argc});
+    destroy();
+    return 0;
+  }
   if (argc != 3) throw ValueError("expected a backend and its number; started by `lockstep bench`");
   const std::string backend = argv[1];
   const at::NoGradGuard no_grad;

@@ -22,7 +22,7 @@ std::string shown_peer(const std::string& backend) {
 }
 
 /// The peers of any row, in the order of their columns.
-std::set<std::string> peers_of(const Result& result) {
+std::set<std::string> collect_peers(const Result& result) {
   std::set<std::string> peers;
   for (const Row& row : result.rows) {
     for (const auto& [peer, spread] : row.faster_than) peers.insert(peer);
@@ -84,7 +84,7 @@ std::string table(const Result& result) {
   for (const auto& note : result.notes) text += note + "\n";
   std::string heads;
   std::vector<std::pair<std::string, size_t>> columns;  // a peer, and the width of its column
-  for (const std::string& peer : peers_of(result)) {
+  for (const std::string& peer : collect_peers(result)) {
     const std::string head = fmt::format("speedup over {}: median (min to max)", shown_peer(peer));
     heads += "  " + head;
     columns.emplace_back(peer, head.size());

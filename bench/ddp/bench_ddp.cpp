@@ -8,6 +8,7 @@
 #include "bench/collectives/busy.h"
 #include "bench/collectives/in_turn.h"
 #include "bench/ddp/contestants.h"
+#include "bench/ddp/machines.h"
 #include "bench/ddp/report.h"
 #include "bench/rank_threads.h"
 #include "lockstep/base/error.h"
@@ -17,6 +18,12 @@ namespace lockstep::tools {
 namespace {
 
 int run_bench_ddp(bench_ddp::Options options) {
+  if (!options.machines.empty()) {
+    if (options.steps == 0) options.steps = options.model == "toy" ? 400 : 12;
+    return bench_ddp::run_on_machines(options);
+  }
+  if (!options.rate.empty() || !options.against.empty())
+    throw ValueError("--rate and --against are for --machines");
   const auto fewest = static_cast<int>(4 * bench::block_of(options.model));
   if (options.steps == 0) options.steps = options.model == "toy" ? 4000 : 24;
   if (options.steps < fewest) {
@@ -44,8 +51,10 @@ constexpr auto kDdpFlags = std::to_array<Flag<bench_ddp::Options>>({
     {.name = "model",
      .member = &bench_ddp::Options::model,
      .preset = kHeldValue,
-     .check = FlagCheck::one_of("toy resnet18 bert"),
-     .words = "What is trained: resnet18 with 64 x 3x32x32, bert with 4 x 256 and 16 x 64 tokens"},
+     .check = FlagCheck::one_of("toy mlp resnet18 bert"),
+     .words =
+         "What is trained: mlp with 26 MB and 64 rows, resnet18 with 64 x 3x32x32, bert with 4 x 256 and 16 x "
+         "64 tokens"},
     {.name = "nproc-per-node",
      .member = &bench_ddp::Options::nproc_per_node,
      .preset = kHeldValue,
@@ -82,6 +91,28 @@ constexpr auto kDdpFlags = std::to_array<Flag<bench_ddp::Options>>({
      .member = &bench_ddp::Options::launch_prefix,
      .words =
          "A command, words between spaces, that is put before lockrun's: one that simulates a network, for instance (bench/network/slow_network)"},
+    {.name = "machines",
+     .member = &bench_ddp::Options::machines,
+     .words =
+         "Steps over several machines, which this one simulates with network namespaces: 2x3 (2 machines of 3 ranks), 2+3 (machines of 2 and of 3), with commas between",
+     .has_commas = true},
+    {.name = "rate",
+     .member = &bench_ddp::Options::rate,
+     .words = "With --machines: of each cable, such as 1gbit; nothing: no limit"},
+    {.name = "rtt",
+     .member = &bench_ddp::Options::rtt,
+     .preset = "0",
+     .words = "With --machines: milliseconds there and back, one or more: 0,1,20",
+     .has_commas = true},
+    {.name = "uplink",
+     .member = &bench_ddp::Options::uplink,
+     .preset = "gloo",
+     .words = "With --machines: what carries the bytes between them, one or more: gloo, ucx",
+     .has_commas = true},
+    {.name = "against",
+     .member = &bench_ddp::Options::against,
+     .words = "With --machines: peers in the same run: gloo, which is flat there",
+     .has_commas = true},
     {.name = "timeline",
      .member = &bench_ddp::Options::timeline,
      .words =
@@ -99,6 +130,8 @@ void add_bench_ddp(CommandLine bench, Action& action) {
       "ddp", "Times training steps under DistributedDataParallel, without it, and in Python, in one run");
   command.add_example("A step of ResNet-18, beside Python's DDP",
                       "lockstep bench ddp --model resnet18 --python .venv/bin/python");
+  command.add_example("A step over two machines of two ranks, on a slow network",
+                      "lockstep bench ddp --model resnet18 --machines 2x2 --rate 1gbit --against gloo");
   command.add_table<bench_ddp::Options>(kDdpFlags, *options);
   command.callback([options, &action] { action = [options] { return run_bench_ddp(*options); }; });
 }

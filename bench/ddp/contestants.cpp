@@ -19,6 +19,7 @@
 #include <sstream>
 
 #include "bench/collectives/spread.h"
+#include "bench/ddp/leftovers.h"
 #include "lockstep/base/env.h"
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
@@ -44,55 +45,11 @@ std::string name_of(Mode mode) {
   return {};
 }
 
-/// A folder that goes away with it.
-class Scratch {
- public:
-  Scratch() {
-    std::string name = (fs::temp_directory_path() / "lockstep-bench-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) {
-      throw Error(fmt::format("cannot make a folder in {}: {}", fs::temp_directory_path().string(),
-                              std::strerror(errno)));
-    }
-    path_ = name;
-  }
-  Scratch(const Scratch&) = delete;
-  ~Scratch() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
 std::string words_of(const std::vector<std::string>& command) {
   std::string text;
   for (const std::string& argument : command) text += (text.empty() ? "" : " ") + argument;
   return text;
 }
-
-/// While it lives, signals that ask to end wait to be taken: the folder and the processes go before this one.
-class HeldSignals {
- public:
-  HeldSignals() {
-    ::sigemptyset(&asked_);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&asked_, signal);
-    ::sigprocmask(SIG_BLOCK, &asked_, &before_);
-  }
-  HeldSignals(const HeldSignals&) = delete;
-  ~HeldSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  /// In a child, before it executes something else.
-  void release() const { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  /// The one that came within `milliseconds`, or 0.
-  int take(int milliseconds) const {
-    const timespec limit{0, milliseconds * 1'000'000L};
-    return std::max(::sigtimedwait(&asked_, nullptr, &limit), 0);
-  }
-
- private:
-  sigset_t asked_, before_;
-};
 
 void run_command(const std::vector<std::string>& command, const HeldSignals& signals,
                  const std::optional<std::string>& timeline) {
@@ -131,25 +88,6 @@ void run_command(const std::vector<std::string>& command, const HeldSignals& sig
   }
 }
 
-Sample read_sample(const fs::path& folder, int ranks, bool is_traced) {
-  Sample sample;
-  std::vector<double>& slowest = sample.slowest;
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::ifstream file(folder / std::to_string(rank));
-    double pss = 0;
-    if (!(file >> pss >> sample.gradients)) throw Error(fmt::format("rank {} wrote no times", rank));
-    sample.pss = std::max(sample.pss, pss);
-    if (is_traced) file >> sample.recorded >> sample.span_seconds;
-    size_t step = 0;
-    for (double seconds = 0; file >> seconds; ++step) {
-      if (step == slowest.size()) slowest.push_back(0);
-      slowest[step] = std::max(slowest[step], seconds);
-    }
-  }
-  sample.step = bench::spread_of(slowest).median;
-  return sample;
-}
-
 /// `text` as one word of a shell.
 std::string quoted(const std::string& text) {
   std::string word = "'";
@@ -173,7 +111,6 @@ std::optional<std::string> missing_packages(const std::string& python, const std
   return missing;
 }
 
-constexpr const char* kRankProgram = "lockstep-bench-ddp-rank";
 constexpr const char* kPeerProgram = "lockstep-bench-ddp-peer.py";
 
 }  // namespace
@@ -197,6 +134,25 @@ void check_parts(const Options& options) {
         "interpreter that has it ({3})",
         options.python, *missing, options.model, clone));
   }
+}
+
+Sample read_sample(const std::filesystem::path& folder, int ranks, bool is_traced) {
+  Sample sample;
+  std::vector<double>& slowest = sample.slowest;
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::ifstream file(folder / std::to_string(rank));
+    double pss = 0;
+    if (!(file >> pss >> sample.gradients)) throw Error(fmt::format("rank {} wrote no times", rank));
+    sample.pss = std::max(sample.pss, pss);
+    if (is_traced) file >> sample.recorded >> sample.span_seconds;
+    size_t step = 0;
+    for (double seconds = 0; file >> seconds; ++step) {
+      if (step == slowest.size()) slowest.push_back(0);
+      slowest[step] = std::max(slowest[step], seconds);
+    }
+  }
+  sample.step = bench::spread_of(slowest).median;
+  return sample;
 }
 
 std::vector<Contestant> contestants_of(const Options& options) {

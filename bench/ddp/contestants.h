@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,8 @@ struct Options {
   double bucket_cap_mb = 25;
   std::vector<std::string> hooks;
   std::string python, launch_prefix;
+  std::vector<std::string> machines, rtt, uplink, against;
+  std::string rate;
   bool torch_layers = false;
   bool timeline = false;
   bool json = false;
@@ -43,6 +46,12 @@ struct Sample {
   std::vector<double> slowest{};          // seconds of each step
   double recorded = 0, span_seconds = 0;  // of a timeline: events a step, and what an empty span takes
 };
+
+/// Reads what the ranks have written down in `folder`. Throws Error where one has not.
+Sample read_sample(const std::filesystem::path& folder, int ranks, bool is_traced);
+
+/// The program of the ranks: MODEL MODE STEPS FOLDER BUCKET_CAP_MB [HOOK].
+inline constexpr const char* kRankProgram = "lockstep-bench-ddp-rank";
 
 /// Throws FileError or ValueError, in one line with the command to run, if a program or a package of Python that
 /// the contestants need is missing. Starts the interpreter once.

@@ -55,6 +55,11 @@ def training(name):
     if name == "toy":
         model, x, y = ToyModel(), torch.randn(20, 10), torch.randn(20, 5)
         return model, torch.optim.SGD(model.parameters(), 0.001, fused=True), lambda f: nn.functional.mse_loss(f(x), y)
+    if name == "mlp":
+        model = nn.Sequential(nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 64))
+        x, y = torch.randn(64, 1024), torch.randint(64, (64,))
+        optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=True)
+        return model, optimizer, lambda f: nn.functional.cross_entropy(f(x), y)
     if name == "resnet18":
         model, x, y = resnet18(), torch.randn(64, 3, 32, 32), torch.randint(1000, (64,))
         optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, fused=True)

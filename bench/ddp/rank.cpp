@@ -7,7 +7,9 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
 #include <fmt/format.h>
+#include <torch/nn/modules/linear.h>
 
 #include <chrono>
 #include <fstream>
@@ -47,6 +49,15 @@ int64_t proportional_set_size() {
   }
   throw Error("/proc/self/smaps_rollup has no Pss");
 }
+
+/// 26 MB of weights that little is computed with: it shows what averaging costs.
+struct MlpImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return third(at::relu(second(at::relu(first(x))))); }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(1024, 2048));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(2048, 2048));
+  torch::nn::Linear third = register_module("third", torch::nn::Linear(2048, 64));
+};
+TORCH_MODULE(Mlp);
 
 struct Training {
   std::function<void()> step;
@@ -109,6 +120,15 @@ Training training_named(const std::string& name, const Wrapping& wrapping) {
   }
   if (name == "resnet18") return picture_training(models::ResNet18(1000), wrapping);
   if (name == "resnet18-torch") return picture_training(bench_ddp::TorchResNet(1000), wrapping);
+  if (name == "mlp") {
+    Mlp model;
+    auto optimizer =
+        std::make_unique<FusedSGD>(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+    return make_training(model, std::move(optimizer), wrapping,
+                         [x = at::randn({64, 1024}), y = at::randint(64, {64}, at::kLong)](auto& call) {
+                           return at::cross_entropy_loss(call(x), y);
+                         });
+  }
   if (name == "bert") {
     models::BertConfig config;
     config.hidden_size = 256;
@@ -126,7 +146,8 @@ Training training_named(const std::string& name, const Wrapping& wrapping) {
                            return at::cross_entropy_loss(call(batch), y);
                          });
   }
-  throw ValueError(fmt::format("there is no model {}; choose toy, resnet18, resnet18-torch or bert", name));
+  throw ValueError(
+      fmt::format("there is no model {}; choose toy, mlp, resnet18, resnet18-torch or bert", name));
 }
 
 /// Seconds that a span takes which holds nothing.

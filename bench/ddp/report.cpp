@@ -43,7 +43,7 @@ bench::Added added(const Options& options, const std::vector<Sample>& samples) {
   return bench::added_in_turn(steps, bench::block_of(options.model));
 }
 
-Figures figures_of(const Options& options, const Samples& samples) {
+Figures compute_figures(const Options& options, const Samples& samples) {
   Figures figures;
   const auto& ddp = samples.at("Lockstep, DDP");
   const auto by_ddp = [](const Sample& own, const Sample& base) { return base.step / own.step; };
@@ -104,7 +104,7 @@ nlohmann::json json(const bench::Added& added) {
 }  // namespace
 
 std::string text_of(const Options& options, const Samples& samples) {
-  const Figures figures = figures_of(options, samples);
+  const Figures figures = compute_figures(options, samples);
   std::string all = fmt::format(
       "{}, {} ranks with one thread each, {} rounds of {} steps: median (min to max) over rounds\n",
       options.model, options.nproc_per_node, options.rounds, options.steps);
@@ -133,7 +133,7 @@ std::string text_of(const Options& options, const Samples& samples) {
 }
 
 std::string json_of(const Options& options, const Samples& samples) {
-  const Figures figures = figures_of(options, samples);
+  const Figures figures = compute_figures(options, samples);
   std::string lines;
   const auto add = [&](nlohmann::json line) {
     line["model"] = options.model;

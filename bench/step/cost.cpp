@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "bench/measured_models.h"
+#include "bench/toy_step.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/main.h"
 #include "lockstep/base/memory.h"
@@ -44,26 +45,9 @@ namespace {
 
 using namespace lockstep;
 using benchmarks::ResNet18;
+using benchmarks::timed;
+using benchmarks::Toy;
 using Clock = std::chrono::steady_clock;
-
-/// PyTorch's toy model.
-struct ToyImpl : torch::nn::Module {
-  torch::nn::Linear net1 = register_module("net1", torch::nn::Linear(10, 10));
-  torch::nn::Linear net2 = register_module("net2", torch::nn::Linear(10, 5));
-  at::Tensor forward(const at::Tensor& x) { return net2(at::relu(net1(x))); }
-};
-TORCH_MODULE(Toy);
-
-/// Seconds per step of the slowest rank.
-double timed(const ProcessGroup& world, int steps, const std::function<void()>& step) {
-  world.barrier();
-  const auto start = Clock::now();
-  for (int s = 0; s < steps; ++s) step();
-  const std::chrono::duration<double> mine = Clock::now() - start;
-  const at::Tensor slowest = at::tensor({mine.count() / steps}, at::kDouble);
-  world.all_reduce(slowest, {.op = ReduceOp::MAX});
-  return slowest.item<double>();
-}
 
 /// Seconds per call of `part` in a loop, after a tenth as many.
 double looped(int calls, const std::function<void()>& part) {

@@ -30,7 +30,7 @@ models::BertBatch inputs(const Batch& batch) {
   return {batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]};
 }
 
-Dataset dataset_of(const Samples& samples) {
+Dataset make_dataset(const Samples& samples) {
   return {.size = static_cast<int64_t>(samples.texts.size()),
           .collate = [&](const std::vector<int64_t>& indices) {
             const text::PaddedBatch padded = text::pad_batch(samples.texts, samples.labels, indices);
@@ -73,7 +73,7 @@ double with_trainer(models::BertForSequenceClassification& model, const Samples&
                     int64_t steps) {
   const auto clock = std::make_shared<StepClock>();
   Trainer trainer(model, arguments(steps), world,
-                  {.train_dataset = dataset_of(samples),
+                  {.train_dataset = make_dataset(samples),
                    .forward = [](auto& net, const Batch& batch) { return net(inputs(batch)); },
                    .callbacks = {clock}});
   trainer.train();
@@ -87,7 +87,7 @@ double by_hand(models::BertForSequenceClassification& model, const Samples& samp
   FusedAdamW optimizer(
       parameter_groups(*model, torch::optim::AdamWOptions(args.learning_rate).weight_decay(0)));
   LRScheduler scheduler(optimizer, {.type = SchedulerType::linear, .num_training_steps = steps});
-  const Dataset data = dataset_of(samples);
+  const Dataset data = make_dataset(samples);
   TrainSampler sampler(data.size, {.batch_size = kBatch, .seed = args.seed});
   DataLoader loader(data, sampler.indices(), {.batch_size = kBatch, .num_workers = 1});
   const auto parameters = model->parameters();

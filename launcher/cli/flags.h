@@ -54,8 +54,17 @@ inline constexpr auto kFlags = std::to_array<Flag<Options>>({
      .value = "N",
      .group = group::kJob,
      .words =
-         "How often a single rank that dies is replaced while the others go on, on one machine, where the program uses "
-         "lockstep::Recovery. Otherwise the job ends or restarts as without it."},
+         "How often a rank that dies is replaced by a new process, for which the others wait. The program must use the Trainer "
+         "or lockstep::Recovery; otherwise the job ends or restarts."},
+    {.name = "spares",
+     .member = &Options::spares,
+     .preset = "0",
+     .check = FlagCheck::at_least(0, "a number, 0 or more"),
+     .value = "M",
+     .group = group::kJob,
+     .words =
+         "With --max-replacements: processes that run the program up to lockstep::init() and wait there. If a rank dies, one "
+         "of them takes its place at once, and lockrun starts another one. Until then RANK is \"spare\"."},
     {.name = "restart-delay",
      .preset = "1",
      .value = "SECONDS",
@@ -135,7 +144,7 @@ inline constexpr auto kFlags = std::to_array<Flag<Options>>({
      .check = FlagCheck::one_of("spawn fork forkserver"),
      .value = "NAME",
      .group = group::kProgram,
-     .words = "Accepted; a fresh process is executed in any case."},
+     .words = "Accepted, without effect: lockrun always executes a new process."},
     {.name = "stdin",
      .preset = "0",
      .value = "WHO",
@@ -236,7 +245,7 @@ inline constexpr auto kFlags = std::to_array<Flag<Options>>({
      .check = FlagCheck::at_least(0, "a number of seconds"),
      .value = "SECONDS",
      .group = group::kWatching,
-     .words = "Accepted; lockrun is told of events and does not poll."},
+     .words = "Accepted, without effect: lockrun does not poll."},
     {.name = "event-log",
      .member = &Options::event_log,
      .value = "FILE",

@@ -34,23 +34,22 @@ struct Section {
 };
 constexpr Section kSections[] = {
     {"Environment",
-     "Ranks find the environment that torchrun gives (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, "
-     "MASTER_PORT, "
-     "TORCHELASTIC_*...), OMP_NUM_THREADS = their share of the cores unless it is set, and "
-     "LOCKSTEP_TERMINAL and LOCKSTEP_TERMINAL_COLUMNS: the file and, at the start, the width of the terminal "
-     "that shows their standard error, which itself is a pipe; unset when it is no terminal. "
-     "PET_<FLAG> (PET_NPROC_PER_NODE) sets a flag's default. Under SLURM "
-     "(srun, one lockrun per node) and in Kubernetes' PyTorchJob the machines are found without flags."},
+     "Ranks get torchrun's variables: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, "
+     "TORCHELASTIC_* and so on. OMP_NUM_THREADS is their share of the cores, unless you set it. Their standard "
+     "error is a pipe. If a terminal shows it, LOCKSTEP_TERMINAL is the terminal's file, and "
+     "LOCKSTEP_TERMINAL_COLUMNS its width at the start. PET_<FLAG> (PET_NPROC_PER_NODE) sets a flag's default. "
+     "Under SLURM (srun, one lockrun per node) and in Kubernetes' PyTorchJob lockrun finds the machines without "
+     "flags."},
     {"Signals",
      "Ctrl-C asks the ranks to end, a second one kills them; Ctrl-Z and fg suspend and continue all of them. "
      "SIGUSR1 and SIGUSR2 are passed on, so that a program can save its state."},
     {"Exit code",
-     "That of the rank that failed first (128 plus the number of the signal that ended it), 0 when all "
-     "succeed, 2 "
-     "for flags that cannot work. Whatever ends lockrun, kill -9 included, ends everything that it started."},
+     "0: all ranks succeeded. 2: flags that cannot work. 75: the ranks saved their state and stopped, as they were "
+     "asked to. Otherwise that of the rank that failed first, which is 128 plus the number of the signal if a signal "
+     "ended it. Whatever ends lockrun, also kill -9, ends everything that it started."},
 };
 
-HelpEntry entry_of(const Flag<Options>& flag) {
+HelpEntry make_entry(const Flag<Options>& flag) {
   HelpEntry entry;
   if (!flag.letters.empty()) entry.head = "-" + std::string(flag.letters) + ", ";
   entry.head += "--" + std::string(flag.name);
@@ -174,7 +173,7 @@ std::string help_text(size_t columns) {
   for (const std::string_view group : flag_groups()) {
     help.groups.push_back({std::string(group), {}});
     for (const auto& flag : flags()) {
-      if (flag.group == group) help.groups.back().entries.push_back(entry_of(flag));
+      if (flag.group == group) help.groups.back().entries.push_back(make_entry(flag));
     }
   }
   for (const Section& section : kSections) {
@@ -192,7 +191,7 @@ std::string man_page(const std::string& version) {
     out += ".SS \"" + std::string(group) + "\"\n";
     for (const auto& flag : flags()) {
       if (flag.group != group) continue;
-      const HelpEntry entry = with_value(entry_of(flag), kManColumns);
+      const HelpEntry entry = with_value(make_entry(flag), kManColumns);
       out += ".TP\n.B " + escaped(entry.head) + "\n" + escaped(entry.text) + "\n";
     }
   }

@@ -167,6 +167,31 @@ void refuse_contradictions(const Arguments& line) {
   }
 }
 
+/// A spare learns its rank when it has been running for a while.
+void check_spares(const Arguments& line, const Options& options) {
+  if (options.spares == 0) return;
+  const std::string said = said_value(line.source("spares"), line.text("spares"));
+  if (options.max_replacements == 0) {
+    throw ValueError(
+        fmt::format("{}: spares take the place of ranks that die, so give --max-replacements N, too", said));
+  }
+  const bool has_macro =
+      std::any_of(options.command.begin(), options.command.end(),
+                  [](const std::string& word) { return word.find("${local_rank}") != word.npos; });
+  if (options.pass_local_rank || has_macro) {
+    throw ValueError(fmt::format("{}: a spare has no local rank when it starts, so {} cannot be passed to it",
+                                 said, has_macro ? "${local_rank}" : "--local-rank"));
+  }
+}
+
+void warn_of_replacements(const Arguments& line, Options& options) {
+  if (options.max_replacements == 0 || options.nodes.several() || options.nproc_per_node > 1) return;
+  options.warnings.push_back(fmt::format(
+      "{} has no effect on a single rank, whose state no other one has: when a rank dies, all ranks start again, as often as "
+      "--max-restarts {} allows",
+      said_value(line.source("max-replacements"), line.text("max-replacements")), options.max_restarts));
+}
+
 }  // namespace
 
 Prefix parse_prefix(const std::string& text) {
@@ -213,6 +238,8 @@ Options parse_options(int argc, const char* const* argv, const Machine& machine)
     throw ValueError(
         "no program given; use: lockrun --nproc-per-node N program args... (see lockrun --help)");
   }
+  check_spares(line, options);
+  warn_of_replacements(line, options);
   return options;
 }
 

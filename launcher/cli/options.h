@@ -39,6 +39,7 @@ struct Options {
   uint16_t master_port = 0;  ///< on one machine; 0: any free port
   int max_restarts = 0;
   int max_replacements = 0;
+  int spares = 0;
   double restart_delay = 0;   ///< seconds; 0: never wait
   double restart_refill = 0;  ///< seconds; 0: none
   std::string role{};

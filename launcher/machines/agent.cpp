@@ -61,6 +61,9 @@ Agent::Agent(const Options& options, Hosts* hosts, Say say)
       host_(host_name()),
       id_(random_id()),
       search_(options, secret_) {
+  if (hosts_ != nullptr) {
+    for (const auto& host : options.nodes.hosts) news_.names.push_back(host.name);
+  }
   if (secret_.empty()) {
     say_(fmt::format(
         "no secret is set: whoever reaches port {} can join the job (--rdzv-conf token_file=FILE)",
@@ -94,7 +97,7 @@ bool Agent::connect(Signals& signals) {
     // What the loss counts as is told to those that did not see it.
     const bool lost_in_round = news_.place && !news_.end_reason && news_.moved.empty();
     restarts_ = std::max(restarts_, news_.restarts + (lost_in_round ? 1 : 0));
-    search_.begin_anew(last_, id_, address_, news_.server_leaves);
+    search_.begin_anew(last_, id_, address_, {news_.moved_to, news_.server_leaves});
   }
   wire_.reset();
   news_.begin_anew();
@@ -186,8 +189,9 @@ std::optional<message::Start> Agent::meet(Signals& signals, uint16_t store_port)
   const double started = monotonic_seconds();
   // The ranks of machines that took part before may still be ending, and a restart may have to wait.
   const RestartRules rules{options_.max_restarts, options_.restart_delay, options_.restart_refill};
-  const double patience =
-      nodes.join_timeout + (took_part_ ? options_.shutdown_timeout + rules.longest_delay() : 0);
+  // One of a list of hosts leaves it to the lockrun that was started by hand, which knows the names.
+  const double patience = nodes.join_timeout + (options_.assigned ? kPassingOn : 0) +
+                          (took_part_ ? options_.shutdown_timeout + rules.longest_delay() : 0);
   double next_line = started + kFirstLine, failed_at = 0;
   while (!news_.place && !news_.over) {
     wait(0.5, signals);
@@ -267,7 +271,14 @@ std::optional<std::string> Agent::loss_to_mend() const {
 
 std::optional<std::string> Agent::trouble() const {
   const auto refused = refusal();
-  return refused ? refused : loss();
+  if (refused) return refused;
+  auto lost = loss();
+  // Otherwise this machine would come back.
+  const bool would_come_back = took_part_ && hosts_ == nullptr && options_.max_restarts > 0;
+  if (lost && would_come_back && !loss_to_mend())
+    *lost += options_.max_restarts == 1 ? "; the only restart is used"
+                                        : fmt::format("; all {} restarts are used", options_.max_restarts);
+  return lost;
 }
 
 void Agent::check_server() const {
@@ -286,7 +297,7 @@ void Agent::wait(double seconds, Signals& signals) {
 void Agent::handle_signals(Signals& signals) {
   while (const auto signal = signals.receive()) {
     const auto& ending = options_.signals;
-    if (std::find(ending.begin(), ending.end(), *signal) != ending.end()) interrupted_by_ = *signal;
+    if (std::find(ending.begin(), ending.end(), *signal) != ending.end()) interrupted_by_ = signal;
     if (hosts_ != nullptr) hosts_->pass_on(*signal);
     if (*signal != SIGTSTP) continue;
     suspended();

@@ -65,6 +65,14 @@ class Agent {
   std::optional<message::Hang> take_hang() { return std::exchange(news_.hang, std::nullopt); }
   /// The machines that this one is asked to try, once; then report_probed(). To call after take_end_request().
   std::optional<std::vector<ProbeTarget>> take_probe();
+  /// A rank of the job has died here: the answer is take_replace() or take_kept(), or the round's end.
+  void ask_to_replace(int rank) { send(message::Died{rank}); }
+  /// The process in its place has the job's state.
+  void report_back(int rank) { send(message::CameBack{rank}); }
+  /// A rank, of this machine or another one, is replaced, once. To call after take_end_request().
+  std::optional<message::Replace> take_replace() { return std::exchange(news_.replace, std::nullopt); }
+  /// A rank of this machine is not replaced, once. To call after take_end_request().
+  std::optional<message::Kept> take_kept() { return std::exchange(news_.kept, std::nullopt); }
   void report_probed(const std::vector<int>& unreached) { send(message::Probed{unreached}); }
   /// A rank here has ended with kResumeCode: the job ends, to be resumed later.
   void report_resume();

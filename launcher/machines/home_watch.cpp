@@ -48,17 +48,30 @@ bool answers(const std::string& host, uint16_t port, const std::string& secret, 
 
 }  // namespace
 
-HomeWatch::HomeWatch(const std::string& host, uint16_t port, const std::string& secret,
+HomeWatch::HomeWatch(const std::vector<std::string>& hosts, uint16_t port, const std::string& secret,
                      const std::string& question)
-    : pid_(job::fork_helper("lockrun-home")) {
+    : hosts_(hosts), pid_(job::fork_helper("lockrun-home")) {
   if (pid_ == 0) {
-    while (!answers(host, port, secret, question)) ::sleep(1);
-    ::_exit(0);
+    while (true) {
+      for (size_t i = 0; i < hosts.size(); ++i) {
+        if (answers(hosts[i], port, secret, question)) ::_exit(static_cast<int>(i));
+      }
+      ::sleep(1);
+    }
   }
   ended_ = job::open_pidfd(pid_);
 }
 
+std::string HomeWatch::take_answer() {
+  int status = 0;
+  if (::waitpid(pid_, &status, 0) != pid_) return {};
+  pid_ = -1;
+  const size_t answered = WIFEXITED(status) ? static_cast<size_t>(WEXITSTATUS(status)) : hosts_.size();
+  return answered < hosts_.size() ? hosts_[answered] : "";
+}
+
 HomeWatch::~HomeWatch() {
+  if (pid_ <= 0) return;
   ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
 }

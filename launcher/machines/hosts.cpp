@@ -139,9 +139,9 @@ void Hosts::take_lines(Remote& remote, bool is_error, const Show& show) const {
       remote.greeted = true;
       remote.to_send += remote.assignment;
     } else if (!remote.greeted) {
-      // What the login prints, or ssh's complaint.
-      remote.last_words = line;
-      if (is_error) shown += fmt::format("{}: {}\n", remote.name, line);
+      // What the login prints, or ssh's complaint, which ends with a carriage return.
+      remote.last_words = line.substr(0, line.find_last_not_of('\r') + 1);
+      if (is_error) shown += fmt::format("{}: {}\n", remote.name, remote.last_words);
     } else if (is_error && line.starts_with(own)) {
       shown += fmt::format("lockrun on {}: {}\n", remote.name, line.substr(own.size()));
     } else {

@@ -157,6 +157,30 @@ void describe(message::Quiet& quiet, IO& io) {
   });
 }
 
+constexpr int kMostRanks = 1 << 30;
+
+template <class IO>
+void describe(message::Died& died, IO& io) {
+  io.number("rank", died.rank, 0, kMostRanks);
+}
+
+template <class IO>
+void describe(message::CameBack& back, IO& io) {
+  io.number("rank", back.rank, 0, kMostRanks);
+}
+
+template <class IO>
+void describe(message::Replace& replace, IO& io) {
+  io.number("rank", replace.rank, 0, kMostRanks);
+  io.number("epoch", replace.epoch, uint32_t{0}, uint32_t{1} << 30U);
+}
+
+template <class IO>
+void describe(message::Kept& kept, IO& io) {
+  io.number("rank", kept.rank, 0, kMostRanks);
+  io.text("reason", kept.reason, kReason);
+}
+
 template <class IO>
 void describe(message::Probed& probed, IO& io) {
   io.list("unreached", probed.unreached,
@@ -248,6 +272,7 @@ template <class IO>
 void describe(message::Moved& moved, IO& io) {
   describe_reason(moved.reason, io);
   io.flag("leaves", moved.leaves);
+  io.text("to", moved.to, kHost);
 }
 
 template <class Empty, class IO>

@@ -87,6 +87,19 @@ struct Progress {
   static constexpr std::string_view kType = "progress";
 };
 
+/// A rank there has died: may it be replaced while the others go on? The answer is Replace to all machines of the round, or
+/// Kept to this one.
+struct Died {
+  static constexpr std::string_view kType = "died";
+  int rank = 0;  ///< of the job
+};
+
+/// The process in that rank's place has the job's state.
+struct CameBack {
+  static constexpr std::string_view kType = "came_back";
+  int rank = 0;  ///< of the job
+};
+
 /// The answer to Probe.
 struct Probed {
   static constexpr std::string_view kType = "probed";
@@ -176,6 +189,20 @@ struct Hang {
   bool is_culprit = false;  ///< this machine has the first of the late ranks; where all wait, rank 0
 };
 
+/// A rank is replaced, here or elsewhere: an epoch begins on all machines.
+struct Replace {
+  static constexpr std::string_view kType = "replace";
+  int rank = 0;        ///< of the job
+  uint32_t epoch = 0;  ///< counted from 1 in each round
+};
+
+/// A rank of this machine that has died is not replaced.
+struct Kept {
+  static constexpr std::string_view kType = "kept";
+  int rank = 0;  ///< of the job
+  std::string reason{};
+};
+
 /// This machine may not take part.
 struct Refused {
   static constexpr std::string_view kType = "refused";
@@ -193,6 +220,7 @@ struct Moved {
   static constexpr std::string_view kType = "moved";
   std::string reason{};
   bool leaves = false;  ///< the machine that served so far leaves for good
+  std::string to{};     ///< the host that serves, where it is known
 };
 
 struct Yes {
@@ -203,12 +231,12 @@ struct Yes {
 
 namespace lockstep::launcher {
 
-using Message =
-    std::variant<message::Join, message::Ask, message::Failed, message::Resume, message::Succeeded,
-                 message::Leaving, message::Leave, message::Quiet, message::Progress, message::Probed,
-                 message::Pause, message::Beat, message::Status, message::Start, message::Spare, message::End,
-                 message::Over, message::Probe, message::Hang, message::Refused, message::Dropped,
-                 message::Moved, message::Yes>;
+using Message = std::variant<message::Join, message::Ask, message::Failed, message::Resume,
+                             message::Succeeded, message::Leaving, message::Leave, message::Quiet,
+                             message::Progress, message::Died, message::CameBack, message::Probed,
+                             message::Pause, message::Beat, message::Status, message::Start, message::Spare,
+                             message::End, message::Over, message::Probe, message::Hang, message::Replace,
+                             message::Kept, message::Refused, message::Dropped, message::Moved, message::Yes>;
 
 std::string to_text(const Message& message);
 /// None where `text` is no message.

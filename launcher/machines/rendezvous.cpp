@@ -39,6 +39,10 @@ bool Rendezvous::receive(int peer, const Message& said, double now) {
   if (!machines_.contains(peer)) return false;
   if (const auto* failure = std::get_if<message::Failed>(&said)) {
     failed(peer, *failure, now);
+  } else if (const auto* death = std::get_if<message::Died>(&said)) {
+    died(peer, death->rank);
+  } else if (const auto* back = std::get_if<message::CameBack>(&said)) {
+    replacements_.came_back(back->rank);
   } else if (std::holds_alternative<message::Resume>(said)) {
     resume(peer);
   } else if (std::holds_alternative<message::Succeeded>(said)) {
@@ -89,16 +93,17 @@ void Rendezvous::replace(int peer, const std::string& id, double now) {
 message::Ask Rendezvous::question() const { return {rules_.run_id, rules_.instance}; }
 
 void Rendezvous::answer(int peer, const message::Ask& ask, double now) {
-  if (ask.run_id != rules_.run_id || ask.instance == rules_.instance || over()) return;
+  // One that moves is about to be closed: two of them would send their machines to each other.
+  if (ask.run_id != rules_.run_id || ask.instance == rules_.instance || over() || move_) return;
   send(peer, message::Yes());
   // Its ranks stop now. Until its machines come nothing begins here, or there would be two worlds.
   held_until_ = now + rules_.shutdown_timeout + kHandOver;
 }
 
-void Rendezvous::move(const std::string& reason, bool leaves, double now) {
+void Rendezvous::move(const message::Moved& move, double now) {
   if (over() || move_) return;
-  move_ = message::Moved{reason, leaves};
-  if (phase_ == Phase::running) end_round(reason, true, now);
+  move_ = move;
+  if (phase_ == Phase::running) end_round(move.reason, true, now);
   gather(now);
 }
 
@@ -136,7 +141,7 @@ void Rendezvous::join(int peer, const message::Join& join, double now) {
 
 void Rendezvous::take_in(int peer, const message::Join& join, double now) {
   if (!moved_.empty()) {
-    send(peer, message::Moved{moved_, move_->leaves});
+    send(peer, *move_);
     return;
   }
   replace(peer, join.id, now);
@@ -223,6 +228,21 @@ bool Rendezvous::is_saving(int peer) const {
 void Rendezvous::failed(int peer, const message::Failed& failure, double now) {
   if (takes_part(peer)) count_failure(failure.what, failure.code, now);
   if (is_saving(peer)) change_.failed({failure.what, failure.code});
+}
+
+/// The others go on with a new process in that rank's place, if they may.
+void Rendezvous::died(int peer, int rank) {
+  const auto keep = [&](const std::string& reason) { send(peer, message::Kept{rank, reason}); };
+  if (!takes_part(peer)) return keep("the ranks are ending");
+  for (const auto& [other, machine] : machines_) {
+    if (machine.state == State::succeeded)
+      return keep(fmt::format("the ranks on {} have ended", machine.host));
+  }
+  const ReplacementGrants::Answer answer = replacements_.ask(rank);
+  if (answer.epoch == 0) return keep(answer.refusal);
+  for (const auto& [other, machine] : machines_) {
+    if (in_round(machine)) send(other, message::Replace{rank, answer.epoch});
+  }
 }
 
 void Rendezvous::resume(int peer) {
@@ -408,7 +428,7 @@ void Rendezvous::pass_on_service(int peer, double now) {
     return entry.first != peer && entry.second.serves && !entry.second.leaves;
   };
   if (std::none_of(machines_.begin(), machines_.end(), serves)) return;
-  move(fmt::format("{}, which serves it, leaves the job", machines_[peer].host), true, now);
+  move({fmt::format("{}, which serves it, leaves the job", machines_[peer].host), true}, now);
 }
 
 void Rendezvous::left(int peer, const message::Leave& leave, double now) {
@@ -583,6 +603,7 @@ void Rendezvous::start_round(double now) {
   hang_told_ = false;
   probing_until_.reset();
   change_.end();
+  replacements_.begin_round();
   ++rounds_;
   inherited_ = false;
   members_ = members.size();

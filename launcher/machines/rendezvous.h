@@ -9,6 +9,9 @@
 // asked to save and stop, and what they do then ends the round. A machine that comes when enough take part is a spare: it waits, and
 // takes the place of one that goes.
 //
+// A rank that dies may be replaced while all others go on (--max-replacements): its machine asks, and all machines of the round
+// are told that an epoch begins.
+//
 // Where no machine's ranks make progress and none has found a hang among its own, all of them together are
 // looked at for one.
 //
@@ -26,6 +29,7 @@
 
 #include "launcher/machines/messages.h"
 #include "launcher/machines/planned_change.h"
+#include "launcher/machines/replacement_grants.h"
 #include "launcher/machines/return_limit.h"
 #include "launcher/output/event_log.h"
 #include "launcher/process/restart_policy.h"
@@ -41,11 +45,13 @@ struct RendezvousRules {
   double last_call_timeout = 0;  ///< seconds
   std::string instance{};        ///< random, of this rendezvous
   double shutdown_timeout = 0;   ///< seconds that ranks have to end
+  int max_replacements = 0;      ///< of single ranks that die
 };
 
 class Rendezvous {
  public:
-  explicit Rendezvous(RendezvousRules rules) : rules_(std::move(rules)), restarts_(rules_.restarts) {}
+  explicit Rendezvous(RendezvousRules rules)
+      : rules_(std::move(rules)), restarts_(rules_.restarts), replacements_(rules_.max_replacements) {}
 
   /// A message of machine `peer` (a number that the caller gives). False when it makes no sense: then the
   /// peer is to be dropped, as by lost(). Beat and Pause are for whoever watches the connections.
@@ -55,9 +61,8 @@ class Rendezvous {
   void lost(int peer, const std::string& how, bool closed, double now);
   /// What to ask another rendezvous: whether it is one for this job. It answers Yes or nothing.
   message::Ask question() const;
-  /// Another rendezvous goes on with the job: all machines are sent there, once their ranks have saved and stopped. `leaves`:
-  /// the machine that serves here does not come along.
-  void move(const std::string& reason, bool leaves, double now);
+  /// Another rendezvous goes on with the job: all machines are sent there, once their ranks have saved and stopped.
+  void move(const message::Moved& move, double now);
   /// Lets time pass; returns seconds until it wants to be called again, or a negative number.
   double tick(double now);
 
@@ -104,6 +109,7 @@ class Rendezvous {
   void answer(int peer, const message::Ask& ask, double now);
   void replace(int peer, const std::string& id, double now);
   void failed(int peer, const message::Failed& failure, double now);
+  void died(int peer, int rank);
   void resume(int peer);
   void succeeded(int peer);
   void leaving(int peer, int signal, double now);
@@ -142,6 +148,7 @@ class Rendezvous {
   Phase phase_ = Phase::gathering;
   std::map<int, Member> machines_;
   RestartPolicy restarts_;
+  ReplacementGrants replacements_;
   bool hang_told_ = false;               ///< since the last progress
   std::optional<double> probing_until_;  ///< machines try whether they reach each other
   double not_before_ = 0;                ///< no round starts

@@ -21,8 +21,8 @@ namespace {
 
 constexpr double kLookUpTimeout = 2;
 
-ServerSettings settings_of(const Options& options, const std::string& secret, bool in_place,
-                           const std::vector<std::string>& hosts) {
+ServerSettings make_settings(const Options& options, const std::string& secret,
+                             const std::vector<std::string>& homes, const std::vector<std::string>& hosts) {
   const NodeOptions& nodes = options.nodes;
   return {{options.rdzv_id,
            nodes.min,
@@ -31,11 +31,12 @@ ServerSettings settings_of(const Options& options, const std::string& secret, bo
            {options.max_restarts, options.restart_delay, options.restart_refill},
            nodes.last_call_timeout,
            random_id(),
-           options.shutdown_timeout},
+           options.shutdown_timeout,
+           options.max_replacements},
           secret,
           nodes.keep_alive_interval,
           nodes.keep_alive_max_attempt,
-          in_place ? nodes.host : "",
+          homes,
           nodes.port,
           hosts,
           options.event_log};
@@ -138,8 +139,8 @@ RendezvousListener listen_if_due(const NodeOptions& nodes, const std::vector<job
 }
 
 RendezvousProcess::RendezvousProcess(const RendezvousListener& listener, const Options& options,
-                                     const std::string& secret, bool in_place)
-    : pid_(start_rendezvous_server(listener.fd, settings_of(options, secret, in_place, listener.hosts))) {}
+                                     const std::string& secret, const std::vector<std::string>& homes)
+    : pid_(start_rendezvous_server(listener.fd, make_settings(options, secret, homes, listener.hosts))) {}
 
 bool RendezvousProcess::has_ended() { return ::waitpid(pid_, nullptr, WNOHANG) != 0; }
 

@@ -34,10 +34,10 @@ RendezvousListener listen_if_due(const NodeOptions& nodes, const std::vector<job
 /// The process that serves.
 class RendezvousProcess {
  public:
-  /// Starts it. `in_place`: it takes the place of a lost one, until the endpoint answers again. The calling
-  /// process must have a single thread. Throws Error.
+  /// Starts it. `homes`: it takes the place of a lost one, until a rendezvous answers at one of these hosts. The
+  /// calling process must have a single thread. Throws Error.
   RendezvousProcess(const RendezvousListener& listener, const Options& options, const std::string& secret,
-                    bool in_place = false);
+                    const std::vector<std::string>& homes = {});
   RendezvousProcess(const RendezvousProcess&) = delete;
   RendezvousProcess& operator=(const RendezvousProcess&) = delete;
   /// It ends by itself once everybody knows that the job is over: waits for that as long as

@@ -3,15 +3,28 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <charconv>
+
 namespace lockstep::launcher {
 namespace {
 
-std::string status_text(const message::Status& status) {
+/// How the user calls the machine with that --node-rank.
+std::string name_of(const std::string& number, const std::vector<std::string>& names) {
+  size_t index = names.size();
+  std::from_chars(number.data(), number.data() + number.size(), index);
+  return index < names.size() ? names[index] : number;
+}
+
+std::string status_text(const message::Status& status, const std::vector<std::string>& names) {
   const auto& [here, least, most, count, missing, ending] = status;
   const std::string wanted = least == most ? std::to_string(least) : fmt::format("{} to {}", least, most);
   const char* const more = here.size() < static_cast<size_t>(count) ? ", ..." : "";
   std::string text = fmt::format("{} of {} here ({}{})", count, wanted, fmt::join(here, ", "), more);
-  if (!missing.empty()) text += fmt::format("; missing: --node-rank {}", fmt::join(missing, ", "));
+  if (!missing.empty()) {
+    std::vector<std::string> called;
+    for (const std::string& number : missing) called.push_back(name_of(number, names));
+    text += fmt::format("; missing: {}{}", names.empty() ? "--node-rank " : "", fmt::join(called, ", "));
+  }
   if (ending > 0) text += fmt::format("; on {} of them ranks of the last round are still ending", ending);
   return text;
 }
@@ -44,6 +57,10 @@ void News::take(std::string_view text) {
     hang = *found;
   } else if (const auto* asked = std::get_if<message::Probe>(&*message)) {
     probe = *asked;
+  } else if (const auto* change = std::get_if<message::Replace>(&*message)) {
+    replace = *change;
+  } else if (const auto* answer = std::get_if<message::Kept>(&*message)) {
+    kept = *answer;
   } else if (const auto* refused = std::get_if<message::Refused>(&*message)) {
     refusal = refused->reason;
   } else if (const auto* drop = std::get_if<message::Dropped>(&*message)) {
@@ -51,8 +68,9 @@ void News::take(std::string_view text) {
   } else if (const auto* move = std::get_if<message::Moved>(&*message)) {
     moved = move->reason;
     server_leaves = move->leaves;
+    moved_to = move->to;
   } else if (const auto* waiting = std::get_if<message::Status>(&*message)) {
-    status = status_text(*waiting);
+    status = status_text(*waiting, names);
     some_end = waiting->ending > 0;
   }
 }
@@ -64,9 +82,12 @@ void News::begin_anew() {
   spare.reset();
   hang.reset();
   probe.reset();
+  replace.reset();
+  kept.reset();
   dropped.clear();
   moved.clear();
   server_leaves = false;
+  moved_to.clear();
 }
 
 }  // namespace lockstep::launcher

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -14,6 +15,8 @@ namespace {
 constexpr double kTryTimeout = 2;
 /// Between the turns of two machines to serve.
 constexpr double kTurn = 2;
+/// So many places are remembered where one served.
+constexpr size_t kMostFormer = 4;
 
 /// What has to be so for the rendezvous to be reachable.
 const char* where_to_look(const Options& options) {
@@ -24,7 +27,7 @@ const char* where_to_look(const Options& options) {
 }  // namespace
 
 void RendezvousSearch::begin_anew(const LastRound& last, const std::string& own_id, const job::Address& own,
-                                  bool server_leaves) {
+                                  const Farewell& farewell) {
   if (server_ && server_->has_ended()) server_.reset();
   decided_to_serve_ = server_.has_value();
   last_ = last;
@@ -34,7 +37,9 @@ void RendezvousSearch::begin_anew(const LastRound& last, const std::string& own_
   at_ = 0;
   places_.clear();
   server_is_gone_ = false;
-  server_leaves_ = server_leaves;
+  farewell_ = farewell;
+  if (lost_) remember(lost_->host());
+  if (!farewell.moved_to.empty()) remember(farewell.moved_to);
   const auto turn = std::find_if(last.heirs.begin(), last.heirs.end(),
                                  [&](const message::Heir& heir) { return heir.id == own_id; });
   serves_at_.reset();
@@ -93,19 +98,28 @@ void RendezvousSearch::list_places(std::string& why) {
   }
   put_ipv4_first(endpoint_);
   if (!endpoint_.empty()) serve_at_endpoint();
+  const auto add_host = [&](const std::string& host) {
+    try {
+      add(job::resolve(host, nodes.port, kTryTimeout).front());
+    } catch (const Error&) {
+      return;  // somebody has said something that is no address
+    }
+  };
+  if (!farewell_.moved_to.empty()) add_host(farewell_.moved_to);
   // It may listen where the name does not lead from here.
   for (const std::string& host : server_hosts_) {
     if (server_ && !server_->has_ended()) add(job::look_up(host, nodes.port).front());
   }
   for (const job::Address& address : endpoint_) add(address);
   if (lost_) add(*lost_);
-  for (const message::Heir& heir : last_.heirs) {
-    try {
-      add(job::resolve(heir.address, nodes.port, kTryTimeout).front());
-    } catch (const Error&) {
-      continue;  // it said something that is no address
-    }
-  }
+  for (const message::Heir& heir : last_.heirs) add_host(heir.address);
+  for (const std::string& host : former_) add_host(host);
+}
+
+void RendezvousSearch::remember(const std::string& host) {
+  std::erase(former_, host);
+  former_.push_back(host);
+  if (former_.size() > kMostFormer) former_.erase(former_.begin());
 }
 
 void RendezvousSearch::serve_at_endpoint() {
@@ -130,7 +144,14 @@ void RendezvousSearch::serve_in_turn() {
 
 void RendezvousSearch::serve(const RendezvousListener& listener, bool in_place) {
   server_.reset();
-  server_.emplace(listener, options_, secret_, in_place);
+  std::vector<std::string> homes;
+  if (in_place) {
+    homes.push_back(options_.nodes.host);
+    std::copy_if(former_.rbegin(), former_.rend(), std::back_inserter(homes), [&](const std::string& host) {
+      return host != options_.nodes.host && host != own_->host();
+    });
+  }
+  server_.emplace(listener, options_, secret_, homes);
   server_hosts_ = listener.hosts;
 }
 

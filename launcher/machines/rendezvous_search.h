@@ -24,10 +24,14 @@ class RendezvousSearch {
  public:
   RendezvousSearch(const Options& options, const std::string& secret) : options_(options), secret_(secret) {}
 
-  /// The rendezvous is to be searched anew. `own`: this machine's address for the others. `server_leaves`: the machine that
-  /// served has said that it does not any more.
+  /// What the machine that served has said when it gave the job away.
+  struct Farewell {
+    std::string moved_to{};      ///< the host that serves now; empty: it is not known
+    bool server_leaves = false;  ///< it does not serve any more
+  };
+  /// The rendezvous is to be searched anew. `own`: this machine's address for the others.
   void begin_anew(const LastRound& last, const std::string& own_id, const job::Address& own,
-                  bool server_leaves);
+                  const Farewell& farewell);
   /// A connection to the next place where it may be; invalid, with the reason in `why`, when there is no
   /// further place: then it is worth another try, from the first one. Blocks for a few seconds at most.
   /// Serves the rendezvous here where that is due. Throws Error when this machine has to and cannot.
@@ -36,7 +40,7 @@ class RendezvousSearch {
   /// "HOST:PORT" of the last connection.
   const std::string& where() const { return where_; }
   /// Whether nobody serves any more where the rendezvous was: that machine answers, and refuses.
-  bool server_is_gone() const { return server_is_gone_ || server_leaves_; }
+  bool server_is_gone() const { return server_is_gone_ || farewell_.server_leaves; }
   /// Whether the last connection is to the machine that served before the loss.
   bool is_where_it_was() const { return lost_ && found_ && lost_->host() == found_->host(); }
   /// Whether this machine has begun to serve in the place of a lost one; said once.
@@ -56,6 +60,7 @@ class RendezvousSearch {
   void serve_at_endpoint();
   void serve_in_turn();
   void serve(const RendezvousListener& listener, bool in_place);
+  void remember(const std::string& host);
   std::string name_of(const job::Address& place) const;
 
   const Options& options_;
@@ -71,7 +76,10 @@ class RendezvousSearch {
   LastRound last_{};
   std::optional<double> serves_at_;  ///< monotonic seconds: when this machine's turn comes
   std::optional<job::Address> lost_, own_;
-  bool server_is_gone_ = false, server_leaves_ = false, succeeded_ = false;
+  /// Where one served, the newest last: it may be there still, with others, and merely unreachable from here for a while.
+  std::vector<std::string> former_;
+  Farewell farewell_{};
+  bool server_is_gone_ = false, succeeded_ = false;
 };
 
 }  // namespace lockstep::launcher

@@ -45,8 +45,8 @@ RendezvousServer::RendezvousServer(int listener, ServerSettings settings)
       rendezvous_(settings_.rules),
       events_(settings_.event_log, settings_.rules.run_id) {
   ::fcntl(listener_, F_SETFL, O_NONBLOCK);
-  if (!settings_.home.empty())
-    home_.emplace(settings_.home, settings_.home_port, settings_.secret, to_text(rendezvous_.question()));
+  if (!settings_.homes.empty())
+    home_.emplace(settings_.homes, settings_.home_port, settings_.secret, to_text(rendezvous_.question()));
 }
 
 bool RendezvousServer::done() const {
@@ -176,8 +176,10 @@ void RendezvousServer::watch(double now) {
 }
 
 void RendezvousServer::go_home() {
+  const std::string host = home_->take_answer();
   home_.reset();
-  rendezvous_.move(fmt::format("the one at {}:{} answers again", settings_.home, settings_.home_port), false,
+  if (host.empty()) return;  // the process was killed
+  rendezvous_.move({fmt::format("the one at {}:{} answers again", host, settings_.home_port), false, host},
                    monotonic_seconds());
 }
 

@@ -22,7 +22,8 @@ struct ServerSettings {
   std::string secret{};
   double keep_alive_interval = 0;  ///< seconds
   int keep_alive_max_attempt = 0;
-  std::string home{};  ///< host that is to serve again once it can; empty: this one serves for good
+  std::vector<std::string>
+      homes{};  ///< hosts one of which is to serve again once it can; empty: this one serves for good
   uint16_t home_port = 0;
   std::vector<std::string>
       hosts{};              ///< addresses of this machine to serve at; what comes to others is refused

@@ -35,10 +35,13 @@ std::string to_json(const JobEvent& event, double time, const std::string& run_i
   number("ranks", event.ranks);
   number("world_size", event.world_size);
   number("rank", event.rank);
+  number("spare", event.spare);
   number("pid", event.pid);
   number("code", event.code);
   text("signal", event.signal);
   number("restarts", event.restarts);
+  if (event.step) line["step"] = *event.step;
+  if (event.seconds) line["seconds"] = std::round(*event.seconds * 1000) / 1000;
   text("reason", event.reason);
   return line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
 }

@@ -1,6 +1,7 @@
 // --event-log: what happens to a job, as lines of JSON for programs to read. docs/lockrun.md describes the fields.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,7 +12,7 @@ namespace lockstep::launcher {
 
 /// A field that is empty or has no value is not written.
 struct JobEvent {
-  std::string_view event{};  ///< join, leave, start, exit, restart, hang, partition or end
+  std::string_view event{};  ///< join, leave, start, exit, spare, replace, restart, hang, partition or end
   std::string host{};        ///< the machine that it is about
   std::string address{};
   std::string reason{};
@@ -21,9 +22,12 @@ struct JobEvent {
   std::optional<int> ranks{};       ///< on the machine
   std::optional<int> world_size{};
   std::optional<int> rank{}, pid{};  ///< that has ended
+  std::optional<int> spare{};        ///< that waits, has ended or has taken a rank's place
   std::optional<int> code{};         ///< exit code
   std::string signal{};              ///< that has ended the rank: SIGKILL
   std::optional<int> restarts{};     ///< so far
+  std::optional<uint64_t> step{};    ///< that had ended where a rank was replaced
+  std::optional<double> seconds{};   ///< that it took
 };
 
 /// One line, without its end.

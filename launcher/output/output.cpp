@@ -112,26 +112,42 @@ WorkerOutput Output::add_worker(int rank) {
   const int workers_so_far = static_cast<int>(streams_.size()) / 2;
   for (UniqueFd* write_end : {&ends.out, &ends.err}) {
     const bool is_out = write_end == &ends.out;
-    auto stream = std::make_unique<Stream>();
-    if (!(is_out && pseudo_terminal_ ? open_pseudo_terminal(1, stream->fd, *write_end)
-                                     : open_pipe(stream->fd, *write_end))) {
-      throw Error(
-          fmt::format("cannot open the output of rank {}: {}; fewer ranks, or a higher limit of open files "
-                      "(ulimit -n), would help",
-                      rank, std::strerror(errno)));
-    }
-    ::fcntl(stream->fd.get(), F_SETFL, O_NONBLOCK);
-    stream->console = !on_console(workers_so_far, is_out ? kStdout : kStderr) ? &hidden_
-                      : is_out                                                ? &out_console_
-                                                                              : &err_console();
-    stream->source.rank = rank;
-    const Prefix prefix = resolve_prefix(prefix_, logs_, ranks_, stream->console->sink().terminal());
-    stream->source.prefix = line_prefix(prefix, logs_, rank, workers_so_far);
-    stream->source.may_be_live = workers_so_far == 0;
-    open_logs(*stream, workers_so_far, is_out);
-    streams_.push_back(std::move(stream));
+    Stream& stream = add_stream(is_out, *write_end, fmt::format("rank {}", rank));
+    if (!on_console(workers_so_far, is_out ? kStdout : kStderr)) stream.console = &hidden_;
+    stream.source.rank = rank;
+    const Prefix prefix = resolve_prefix(prefix_, logs_, ranks_, stream.console->sink().terminal());
+    stream.source.prefix = line_prefix(prefix, logs_, rank, workers_so_far);
+    stream.source.may_be_live = workers_so_far == 0;
+    open_logs(stream, workers_so_far, is_out);
   }
   return ends;
+}
+
+WorkerOutput Output::add_spare(int number) {
+  WorkerOutput ends;
+  for (UniqueFd* write_end : {&ends.out, &ends.err}) {
+    Stream& stream = add_stream(write_end == &ends.out, *write_end, fmt::format("spare {}", number));
+    stream.source.rank = -1;
+    const bool is_off =
+        resolve_prefix(prefix_, logs_, ranks_, stream.console->sink().terminal()) == Prefix::off;
+    stream.source.prefix = is_off ? "" : fmt::format("[spare {}]: ", number);
+  }
+  return ends;
+}
+
+Output::Stream& Output::add_stream(bool is_out, UniqueFd& write_end, const std::string& whose) {
+  auto stream = std::make_unique<Stream>();
+  if (!(is_out && pseudo_terminal_ ? open_pseudo_terminal(1, stream->fd, write_end)
+                                   : open_pipe(stream->fd, write_end))) {
+    throw Error(
+        fmt::format("cannot open the output of {}: {}; fewer ranks, or a higher limit of open files "
+                    "(ulimit -n), would help",
+                    whose, std::strerror(errno)));
+  }
+  ::fcntl(stream->fd.get(), F_SETFL, O_NONBLOCK);
+  stream->console = is_out ? &out_console_ : &err_console();
+  streams_.push_back(std::move(stream));
+  return *streams_.back();
 }
 
 std::vector<int> Output::read_ends() const {

@@ -32,6 +32,8 @@ class Output {
 
   /// Makes the channels of the next worker (in the order of ranks).
   WorkerOutput add_worker(int rank);
+  /// Those of a spare, for what it says before it is a rank: always on the console, never in a log. After the workers.
+  WorkerOutput add_spare(int number);
   std::vector<int> read_ends() const;
 
   /// Adds what it waits for.
@@ -72,6 +74,8 @@ class Output {
     std::unique_ptr<LogFile> file{};
     void take(int rank, std::string_view line) const;
   };
+  /// Opens the next channel; `whose`: for errors.
+  Stream& add_stream(bool is_out, UniqueFd& write_end, const std::string& whose);
   void open_logs(Stream& stream, int local_rank, bool is_out);
   bool on_console(int local_rank, int stream) const;
   void warn_of(LogFile& log);

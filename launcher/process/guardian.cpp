@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -12,14 +13,18 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
+#include <string>
+#include <utility>
 
 #include "launcher/process/scratch.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/job/spare.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -62,11 +67,28 @@ void remove_scratch(const std::string& directory) {
   std::filesystem::remove_all(directory, ignored);
 }
 
+/// All threads that a running process has. One that has ended meanwhile is no error.
+void bind_process(pid_t pid, const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(core, &set);
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", error)) {
+    ::sched_setaffinity(std::atoi(entry.path().filename().c_str()), sizeof set, &set);
+  }
+}
+
 /// The guardian's side; lives in the guardian's process only.
 class GuardianProcess {
  public:
   GuardianProcess(const GuardianPlan& plan, int socket)
-      : plan_(plan), socket_(socket), pids_(plan.workers.size(), 0), groups_(plan.workers.size(), 0) {}
+      : plan_(plan),
+        socket_(socket),
+        pids_(plan.workers.size(), 0),
+        groups_(plan.workers.size(), 0),
+        given_(plan.workers.size()),
+        spares_(plan.spares.size()) {}
 
   [[noreturn]] void run() {
     ::setsid();
@@ -83,12 +105,16 @@ class GuardianProcess {
     if (make_directories()) start_workers();
     sweep_scratch(std::filesystem::path(plan_.scratch_directory).parent_path().string());
     while (true) {
-      pollfd waits[] = {{socket_, POLLIN, 0}, {signals, POLLIN, 0}};
-      ::poll(waits, 2, -1);
+      std::vector<pollfd> waits{{socket_, POLLIN, 0}, {signals, POLLIN, 0}};
+      for (const Spare& spare : spares_) {
+        if (spare.is_open) waits.push_back({spare.socket.get(), POLLIN, 0});
+      }
+      ::poll(waits.data(), waits.size(), -1);
       signalfd_siginfo info;
       while (::read(signals, &info, sizeof info) > 0) {
       }
       reap();
+      listen_to_spares();
       if (waits[0].revents != 0) obey();
     }
   }
@@ -113,6 +139,67 @@ class GuardianProcess {
     if (!plan_.may_replace) close_workers_ends();
   }
 
+  struct Spare {
+    pid_t pid = 0;         // 0: none in this slot
+    UniqueFd socket{};     // the guardian's end
+    bool is_open = false;  // it may say something
+    std::vector<std::string> environment{};
+  };
+
+  void start_spare(size_t slot) {
+    if (slot >= spares_.size() || spares_[slot].pid > 0) return;
+    int ends[2];
+    job::ProcessSpec spec = plan_.spares[slot];
+    job::StartedProcess started;
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0) {
+      Spare spare{.socket = UniqueFd(ends[0]), .is_open = true};
+      const UniqueFd theirs(ends[1]);
+      spec.environment = job::make_spare_environment(std::move(spec.environment), theirs.get());
+      spec.inherited_fds.push_back(theirs.get());
+      started = job::start_process(spec, plan_.worker_mask);
+      spare.pid = std::max(started.pid, 0);
+      spare.environment = std::move(spec.environment);
+      if (started.error == 0) spares_[slot] = std::move(spare);
+    } else {
+      started = {-1, errno, false};
+    }
+    if (started.error == 0) deaths_.add(started.pid);
+    report({started.error != 0 ? Event::start_failed : Event::started, kSpareProcess, started.pid,
+            started.error, monotonic_seconds(), static_cast<int>(slot)});
+  }
+
+  void listen_to_spares() {
+    for (size_t slot = 0; slot < spares_.size(); ++slot) {
+      Spare& spare = spares_[slot];
+      if (!spare.is_open || !job::receive_waits(spare.socket.get(), spare.is_open)) continue;
+      report({Event::spare_waits, kSpareProcess, spare.pid, 0, monotonic_seconds(), static_cast<int>(slot)});
+    }
+  }
+
+  /// False: no process is in the slot that could.
+  bool give_place(size_t i, int slot) {
+    if (slot < 0 || static_cast<size_t>(slot) >= spares_.size()) return false;
+    Spare spare = std::exchange(spares_[static_cast<size_t>(slot)], {});
+    const job::ProcessSpec& rank = plan_.workers[i];
+    if (spare.pid <= 0) return false;
+    const auto stream = [](int fd, int otherwise) { return fd >= 0 ? fd : otherwise; };
+    job::Place place{.environment = job::find_changes(spare.environment, rank.environment)};
+    place.streams[0] = stream(rank.stdin_fd, 0);
+    place.streams[1] = stream(rank.stdout_fd, 1);
+    place.streams[2] = stream(rank.stderr_fd, 2);
+    if (!rank.cores.empty()) bind_process(spare.pid, rank.cores);
+    if (!job::send_place(spare.socket.get(), place)) {
+      // It dies just now, or has closed its socket: it may not stay where nobody counts it.
+      ::kill(-spare.pid, SIGKILL);
+      return false;
+    }
+    // An end that is closed with something unread would be an error for the spare.
+    given_[i] = std::move(spare.socket);
+    pids_[i] = groups_[i] = spare.pid;
+    report({Event::started, static_cast<int>(i), spare.pid, 0, monotonic_seconds(), slot});
+    return true;
+  }
+
   void start_worker(size_t i) {
     const job::StartedProcess started = job::start_process(plan_.workers[i], plan_.worker_mask);
     pids_[i] = groups_[i] = started.pid;
@@ -125,16 +212,17 @@ class GuardianProcess {
     }
   }
 
-  void replace_worker(size_t i) {
+  void replace_worker(size_t i, int spare) {
     if (i >= pids_.size() || pids_[i] > 0) return;
     // What it had started may still write into the memory that the ranks share.
     if (groups_[i] > 0) ::kill(-groups_[i], SIGKILL);
-    start_worker(i);
+    if (!give_place(i, spare)) start_worker(i);
   }
 
   /// The workers have them: the end of a pipe must mean the end of its worker.
   void close_workers_ends() {
     std::set<int> fds;
+    for (const job::ProcessSpec& spare : plan_.spares) fds.insert({spare.stdout_fd, spare.stderr_fd});
     for (const job::ProcessSpec& worker : plan_.workers) {
       fds.insert({worker.stdout_fd, worker.stderr_fd});
       // What is /dev/null for a worker is the store's too, which starts later.
@@ -157,12 +245,21 @@ class GuardianProcess {
           if (command.value != 0) ::sigqueue(pid, command.signal, {.sival_int = command.value});
           signal_group(pid, command.signal);
         }
+        // Other signals are for what a spare does not do yet, and finish() ends it.
+        if (command.signal == SIGSTOP || command.signal == SIGCONT) {
+          for (const Spare& spare : spares_) {
+            if (spare.pid > 0) ::kill(-spare.pid, command.signal);
+          }
+        }
         break;
       case Command::start_store:
         start_store();
         break;
       case Command::replace_worker:
-        replace_worker(static_cast<size_t>(command.value));
+        replace_worker(static_cast<size_t>(command.value), command.spare);
+        break;
+      case Command::start_spare:
+        start_spare(static_cast<size_t>(command.spare));
         break;
       case Command::finish:
         finish();
@@ -196,9 +293,9 @@ class GuardianProcess {
   }
 
   void pass_on(pid_t pid, int status) {
-    const int process = process_of(pid);
+    const int process = find_process(pid);
     if (process == kUnknown) return;
-    Event event{Event::exited, process, pid, status, monotonic_seconds()};
+    Event event{Event::exited, process, pid, status, monotonic_seconds(), find_spare(pid)};
     if (WIFSTOPPED(status)) {
       event.kind = Event::stopped;
       event.status = WSTOPSIG(status);
@@ -206,6 +303,8 @@ class GuardianProcess {
       event.kind = Event::continued;
     } else if (process == kStore) {
       store_ = -1;
+    } else if (process == kSpareProcess) {
+      spares_[static_cast<size_t>(event.spare)] = {};
     } else {
       pids_[static_cast<size_t>(process)] = 0;
     }
@@ -213,18 +312,29 @@ class GuardianProcess {
   }
 
   static constexpr int kUnknown = -2;
-  int process_of(pid_t pid) const {
+  int find_process(pid_t pid) const {
     if (pid == store_) return kStore;
     for (size_t i = 0; i < pids_.size(); ++i) {
       if (pids_[i] == pid) return static_cast<int>(i);
     }
-    return kUnknown;
+    return find_spare(pid) != kNoSpare ? kSpareProcess : kUnknown;
+  }
+
+  int find_spare(pid_t pid) const {
+    const auto found =
+        std::find_if(spares_.begin(), spares_.end(), [&](const Spare& spare) { return spare.pid == pid; });
+    return found == spares_.end() ? kNoSpare : static_cast<int>(found - spares_.begin());
   }
 
   [[noreturn]] void finish() {
     if (store_ > 0) {
       ::kill(store_, SIGKILL);
       ::waitpid(store_, nullptr, 0);
+    }
+    for (const Spare& spare : spares_) {
+      if (spare.pid <= 0) continue;
+      ::kill(-spare.pid, SIGKILL);
+      ::waitpid(spare.pid, nullptr, 0);
     }
     int ended = 0;
     if (plan_.may_replace) close_workers_ends();
@@ -291,6 +401,8 @@ class GuardianProcess {
   std::vector<pid_t> pids_;
   std::vector<pid_t> groups_;  ///< process groups of the workers, also of those that have ended
   DeathOrder deaths_;
+  std::vector<UniqueFd> given_;  ///< sockets of the spares that have become workers
+  std::vector<Spare> spares_;    ///< by slot
   pid_t store_ = -1;
   bool hurries_ = false;  ///< left-over processes have no more time
   UniqueFd scratch_;      ///< locked, so that others see that it is in use

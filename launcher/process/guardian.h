@@ -31,35 +31,43 @@ struct Command {
     signal_workers,  ///< `signal` to the process group of every running worker
     start_store,
     replace_worker,  ///< kill what is left of worker `value`, which has ended, and start it again
+    start_spare,     ///< in slot `spare`
     finish,          ///< end what is left over and exit; the second time: at once
   };
   Kind kind;
   int signal;
   int value = 0;  ///< that the signal carries to the workers themselves; 0: none
+  /// replace_worker: the slot of the spare that takes the place, if it lives; kNoSpare: a new process does.
+  int spare = -1;
 };
+
+inline constexpr int kNoSpare = -1;
 
 /// From the guardian to lockrun.
 struct Event {
   enum Kind : int {
-    started,
+    started,       ///< of a worker with `spare`: that one has taken its place
     start_failed,  ///< `status` is errno; `pid` is -1 if not even a process could be made
     no_directory,  ///< one in GuardianPlan::directories, so nothing is started; `status` is errno
     exited,        ///< `status` as from waitpid
     stopped,       ///< `status` is the signal
     continued,
-    finished,  ///< all are gone; `status` is the number of left-over processes that were ended
+    spare_waits,  ///< a spare has run the program up to init()
+    finished,     ///< all are gone; `status` is the number of left-over processes that were ended
   };
   Kind kind;
-  int process;  ///< local rank, or kStore
+  int process;  ///< local rank, kStore, or kSpareProcess
   pid_t pid;
   int status;
-  double monotonic;  ///< when the guardian saw it
+  double monotonic;      ///< when the guardian saw it
+  int spare = kNoSpare;  ///< its slot
 };
 
-inline constexpr int kStore = -1;
+inline constexpr int kStore = -1, kSpareProcess = -3;
 
 struct GuardianPlan {
   std::vector<job::ProcessSpec> workers;  ///< by local rank
+  std::vector<job::ProcessSpec> spares;   ///< by slot; with the environment of a rank
   std::optional<job::ProcessSpec> store;  ///< not startable without
   std::string scratch_directory;          ///< made at the start and removed in the end
   std::vector<std::string> directories;   ///< to be made in it; empty: the job can do without it

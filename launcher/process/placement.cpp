@@ -44,7 +44,7 @@ hwloc_obj_type_t last_cache(hwloc_topology_t topology) {
 }
 
 /// `cpus` by physical cores.
-CoreGroup group_of(hwloc_topology_t topology, hwloc_const_bitmap_t cpus) {
+CoreGroup make_group(hwloc_topology_t topology, hwloc_const_bitmap_t cpus) {
   CoreGroup group;
   const hwloc_obj_type_t type =
       ::hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
@@ -59,19 +59,19 @@ CoreGroup group_of(hwloc_topology_t topology, hwloc_const_bitmap_t cpus) {
   return group;
 }
 
-std::vector<CoreGroup> groups_of(hwloc_topology_t topology, hwloc_obj_type_t type) {
+std::vector<CoreGroup> find_groups(hwloc_topology_t topology, hwloc_obj_type_t type) {
   std::vector<CoreGroup> groups;
   hwloc_const_bitmap_t allowed = ::hwloc_topology_get_allowed_cpuset(topology);
   for (hwloc_obj_t object = ::hwloc_get_next_obj_by_type(topology, type, nullptr); object != nullptr;
        object = ::hwloc_get_next_obj_by_type(topology, type, object)) {
     hwloc_bitmap_t cpus = ::hwloc_bitmap_alloc();
     ::hwloc_bitmap_and(cpus, object->cpuset, allowed);
-    CoreGroup group = group_of(topology, cpus);
+    CoreGroup group = make_group(topology, cpus);
     ::hwloc_bitmap_free(cpus);
     if (!group.cores.empty()) groups.push_back(std::move(group));
   }
   // A machine whose firmware names no sockets or caches is one group.
-  if (groups.empty()) groups.push_back(group_of(topology, allowed));
+  if (groups.empty()) groups.push_back(make_group(topology, allowed));
   return groups;
 }
 
@@ -168,7 +168,7 @@ std::vector<CpuSet> place_ranks(Binding binding, int ranks) {
   hwloc_obj_type_t type = HWLOC_OBJ_NUMANODE;
   if (binding == Binding::socket) type = HWLOC_OBJ_PACKAGE;
   if (binding == Binding::core_complex) type = last_cache(topology.get());
-  const auto groups = groups_of(topology.get(), type);
+  const auto groups = find_groups(topology.get(), type);
   const auto near = cores_near_gpus(topology.get(), ranks);
   return deal_cores(groups, near.empty() ? spread(groups.size(), ranks) : nearest(groups, near),
                     binding == Binding::exclusive);

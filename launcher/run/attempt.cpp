@@ -24,6 +24,7 @@
 #include "launcher/process/poll_set.h"
 #include "launcher/run/attempt_plan.h"
 #include "launcher/run/replacements.h"
+#include "launcher/run/spares.h"
 #include "launcher/watch/hang_report.h"
 #include "launcher/watch/peer_probe.h"
 #include "launcher/watch/stacks.h"
@@ -37,11 +38,20 @@
 namespace lockstep::launcher {
 namespace {
 
-/// On several machines nobody could tell the others.
 bool may_replace(const Job& job) {
-  return job.replacements < job.options.max_replacements && !job.options.nodes.several() &&
-         job.options.nproc_per_node > 1;
+  // On several machines the rendezvous counts those of all.
+  if (job.options.nodes.several()) return job.options.max_replacements > 0 && job.environment.world_size > 1;
+  return job.replacements < job.options.max_replacements && job.options.nproc_per_node > 1;
 }
+
+/// So many more, as far as is known here.
+int most_replacements(const Job& job) {
+  if (!may_replace(job)) return 0;
+  return job.options.max_replacements - (job.options.nodes.several() ? 0 : job.replacements);
+}
+
+/// The rendezvous answers at once, if it answers.
+constexpr double kLongestAnswer = 5;
 
 std::string make_directories_of(const Job& job) {
   // Those that are not kept are the guardian's to make, so that it removes them however lockrun ends.
@@ -49,6 +59,68 @@ std::string make_directories_of(const Job& job) {
     make_directories(rank_directory(job, i));
   }
   return attempt_directory(job);
+}
+
+/// Once for the whole job.
+void note_substitute_memory(int segment_fd, Output& output) {
+  static bool is_noted = false;
+  if (is_noted || !shm::is_in_dev_shm(segment_fd)) return;
+  is_noted = true;
+  std::error_code error;
+  const auto space = std::filesystem::space("/dev/shm", error);
+  output.message(fmt::format(
+      "lockrun: memfd_create is forbidden here, so the ranks share memory by a file without a name in /dev/shm, which has {} MiB "
+      "left; a rank that needs more is killed by SIGBUS",
+      error ? 0 : space.available >> 20));
+}
+
+/// Not before all ranks are there and each could be replaced: their own start goes first, and a spare that nobody can need
+/// is not started.
+void start_missing(Spares& spares, const Replacements& replacements, Guardian& guardian) {
+  while (spares.has_missing(replacements.left()) && replacements.are_all_healable()) {
+    guardian.send({Command::start_spare, 0, 0, spares.take_missing()});
+  }
+}
+
+void take_in(const Event& event, Spares& spares, Output& output, EventLog& events) {
+  JobEvent told{.event = "spare", .host = host_name(), .pid = event.pid, .spare = event.spare};
+  std::string line;
+  if (event.kind == Event::started) return spares.started(event.spare, event.pid, event.monotonic);
+  if (event.kind == Event::spare_waits) {
+    spares.waits(event.spare);
+  } else if (event.kind == Event::exited) {
+    const bool is_signal = WIFSIGNALED(event.status);
+    told.event = "exit";
+    told.code = is_signal ? std::nullopt : std::optional(WEXITSTATUS(event.status));
+    told.signal = is_signal ? signal_name(WTERMSIG(event.status)) : "";
+    line = spares.ended(event.spare, shm::describe_wait_status(event.status));
+  } else if (event.kind == Event::start_failed) {
+    told.event = "exit";
+    told.pid.reset();
+    told.reason = fmt::format("could not be started: {}", std::strerror(event.status));
+    line = spares.ended(event.spare, told.reason);
+  } else {
+    return;
+  }
+  events.write(told);
+  if (!line.empty()) output.message("lockrun: " + line);
+}
+
+std::string on_this_machine(const std::string& failure) {
+  return fmt::format("on {}: {}", host_name(), failure);
+}
+
+/// Whether the signal that ended a rank is one of these, which lockrun has passed on to all.
+bool was_ended_by_one_of(const std::vector<int>& signals, int wait_status) {
+  return WIFSIGNALED(wait_status) &&
+         std::find(signals.begin(), signals.end(), WTERMSIG(wait_status)) != signals.end();
+}
+
+/// Whether the user has read of the error: a rank has printed it for all, where standard error is shown.
+bool is_reported(const ErrorFile& error, const Job& job, const Output& output) {
+  if (!error.reported_by) return false;
+  const int local_rank = *error.reported_by - job.environment.rank;
+  return local_rank < 0 || local_rank >= job.options.nproc_per_node || output.shows_errors_of(local_rank);
 }
 
 class Attempt {
@@ -65,12 +137,13 @@ class Attempt {
                !job.options.nodes.several(),
                job.options.logs.wanted() ? attempt_directory(job) + "/stacks.txt" : ""),
         workers_(job.options.nproc_per_node, job.environment.rank),
-        replacements_(may_replace(job) ? job.options.max_replacements - job.replacements : 0, segment_) {}
+        replacements_(most_replacements(job), segment_, job.options.nodes.several()),
+        spares_(may_replace(job) ? job.options.spares : 0, replacements_.start_seconds()) {}
 
   AttemptResult run() {
-    note_substitute_memory();
+    note_substitute_memory(segment_fd_.get(), output_);
     AttemptPlan plan = plan_attempt(job_, segment_fd_.get(), null_.get(), signals_.original_mask(),
-                                    cgroup_.get(), output_, copies_);
+                                    cgroup_.get(), output_, copies_, spares_.count());
     plan.guardian.may_replace = replacements_.wanted();
     Guardian guardian(plan.guardian);
     plan.outputs.clear();  // the workers have them now
@@ -90,19 +163,6 @@ class Attempt {
   }
 
  private:
-  /// Once for the whole job.
-  void note_substitute_memory() {
-    static bool is_noted = false;
-    if (is_noted || !shm::is_in_dev_shm(segment_fd_.get())) return;
-    is_noted = true;
-    std::error_code error;
-    const auto space = std::filesystem::space("/dev/shm", error);
-    output_.message(fmt::format(
-        "lockrun: memfd_create is forbidden here, so the ranks share memory by a file without a name in /dev/shm, which has {} MiB "
-        "left; a rank that needs more is killed by SIGBUS",
-        error ? 0 : space.available >> 20));
-  }
-
   /// Seconds until something is to be done without an event, or a negative number.
   double next_deadline() {
     double wait = output_.tick();
@@ -112,7 +172,9 @@ class Attempt {
     if (kill_at_) sooner(std::max(0.0, *kill_at_ - monotonic_seconds()));
     if (workers_.running() > 0) sooner(hangs_.interval());
     constexpr double kLookForReplaced = 0.02;
-    if (replacements_.any_under_way()) sooner(kLookForReplaced);
+    if (replacements_.any_under_way() || asked_) sooner(kLookForReplaced);
+    constexpr double kLookForSpares = 0.1;
+    if (!kill_at_ && spares_.has_missing(replacements_.left())) sooner(kLookForSpares);
     if (job_.agent != nullptr) sooner(job_.agent->tick());
     return wait;
   }
@@ -124,7 +186,11 @@ class Attempt {
     if (!store_started_) polls.add(job_.listener.fd.get(), POLLIN, [this] { start_store(); });
     if (job_.agent != nullptr) polls.add(job_.agent->fd(), POLLIN, [] {});  // handle_peers() reads
     polls.add(hangs_.fd(), POLLIN, [this] { take_stacks(); });
-    polls.add(probe_ ? probe_->fd() : -1, POLLIN, [this] { take_probe(); });
+    polls.add(probe_ ? probe_->fd() : -1, POLLIN, [this] {
+      if (!probe_->read_some()) return;
+      job_.agent->report_probed(probe_->unreached());
+      probe_.reset();
+    });
     // A stopped guardian tells of no exit.
     for (UniqueFd& ended : pidfds_) {
       polls.add(ended.get(), POLLIN, [this, &ended] {
@@ -139,10 +205,14 @@ class Attempt {
     copies_.add_polls(polls);
     output_.add_polls(polls);
     polls.wait(next_deadline());
-    if (job_.agent != nullptr) handle_peers();  // silence says something too
+    if (job_.agent != nullptr) {
+      handle_peers();  // silence says something too
+      handle_changes();
+    }
     if (kill_at_ && monotonic_seconds() >= *kill_at_) kill_the_slow();
     look_for_replaced();
     if (!kill_at_ && workers_.running() > 0) {
+      start_missing(spares_, replacements_, *guardian_);
       const bool looked = hangs_.look(segment_, workers_.results(), output_);
       if (looked && job_.agent != nullptr) job_.agent->report_quiet(hangs_.quiet());
       if (const std::string hang = hangs_.take_told(); looked && !hang.empty()) {
@@ -154,10 +224,23 @@ class Attempt {
   void look_for_replaced() {
     if (!replacements_.any_under_way()) return;
     const double now = monotonic_seconds();
-    for (const std::string& line : replacements_.take_done(now)) output_.message("lockrun: " + line);
+    for (const Replaced& rank : replacements_.take_done(now)) {
+      output_.message("lockrun: " + rank.line());
+      const WorkerResult& worker = workers_.results()[static_cast<size_t>(rank.local_rank)];
+      job_.events->write({.event = "replace",
+                          .host = host_name(),
+                          .reason = rank.what,
+                          .rank = worker.rank,
+                          .pid = worker.pid,
+                          .spare = rank.spare,
+                          .step = rank.step,
+                          .seconds = rank.seconds});
+      if (job_.agent != nullptr) job_.agent->report_back(worker.rank);
+    }
     if (kill_at_) return;
     if (const auto late = replacements_.find_late(now)) {
       hung_ = *late;
+      tell_the_others(hung_);
       output_.message(fmt::format("lockrun: {}; ending all ranks", *late));
       tell_to_end(SIGTERM, Why::failure);
     }
@@ -167,26 +250,74 @@ class Attempt {
   bool replace(const Event& event) {
     if (!replacements_.wanted() || event.status == 0 || kill_at_ || asks_to_be_resumed(event.status))
       return false;
-    if (passed_on(event.status)) return false;
+    if (was_ended_by_one_of(passed_on_, event.status)) return false;
     WorkerResult worker = workers_.of(event);
     worker.wait_status = event.status;
-    const std::string refusal = replacements_.refusal(event.process, workers_.results());
+    const std::string refusal = asked_ ? fmt::format("rank {} has ended, too", workers_.of(*asked_).rank)
+                                       : replacements_.refusal(event.process, workers_.results());
     if (!refusal.empty()) {
-      if (!has_refused_) {
-        output_.message(fmt::format("lockrun: rank {} {} and is not replaced: {}", worker.rank,
-                                    how_it_ended(worker), refusal));
-      }
-      has_refused_ = true;
+      tell_refusal(worker, refusal);
       return false;
     }
     look_for_replaced();  // this rank may have come back, and died again, since the last look
+    if (job_.agent == nullptr) {
+      start_again(event, 0);
+      return true;
+    }
+    asked_ = event;
+    asked_at_ = monotonic_seconds();
+    job_.agent->ask_to_replace(worker.rank);
+    return true;
+  }
+
+  void tell_refusal(const WorkerResult& worker, const std::string& refusal) {
+    if (std::exchange(has_refused_, true)) return;
+    output_.message(fmt::format("lockrun: rank {} {} and is not replaced: {}", worker.rank,
+                                how_it_ended(worker), refusal));
+  }
+
+  /// On several machines: what the rendezvous says of ranks that have died.
+  void handle_changes() {
+    const auto kept = job_.agent->take_kept();
+    const auto change = job_.agent->take_replace();
+    if (!kill_at_ && change) {
+      hangs_.forgive(monotonic_seconds());
+      job_.agent->report_quiet(std::nullopt);
+      if (asked_ && workers_.of(*asked_).rank == change->rank) {
+        start_again(*std::exchange(asked_, std::nullopt), change->epoch);
+      } else if (const std::string problem = replacements_.problem_here(workers_.results());
+                 problem.empty()) {
+        segment_.begin_epoch(change->epoch);
+      } else {
+        hung_ = fmt::format("rank {} has died and is not replaced: {}", change->rank, problem);
+        tell_the_others(hung_);
+        output_.message(fmt::format("lockrun: {}; ending all ranks", hung_));
+        tell_to_end(SIGTERM, Why::failure);
+      }
+    }
+    if (!asked_) return;
+    const bool is_late = monotonic_seconds() - asked_at_ > kLongestAnswer;
+    if (!kept && !kill_at_ && !is_late) return;
+    const Event event = *std::exchange(asked_, std::nullopt);
+    if (!kill_at_) {
+      WorkerResult worker = workers_.of(event);
+      worker.wait_status = event.status;
+      tell_refusal(worker, kept ? kept->reason : "the rendezvous does not answer");
+    }
+    conclude_exit(event);
+  }
+
+  /// `epoch`: the one that begins on all machines; 0: there is one machine.
+  void start_again(const Event& event, uint32_t epoch) {
+    WorkerResult worker = workers_.of(event);
+    worker.wait_status = event.status;
     replacements_.begin(worker, event.process, monotonic_seconds());
     ::unlink(error_file(job_, event.process).c_str());
     workers_.start_again(event.process);
-    segment_.replace(event.process);
-    guardian_->send({Command::replace_worker, 0, event.process});
+    segment_.replace(event.process, epoch);
+    const auto spare = spares_.take(monotonic_seconds());
+    guardian_->send({Command::replace_worker, 0, event.process, spare.value_or(kNoSpare)});
     hangs_.forgive(monotonic_seconds());
-    return true;
   }
 
   void start_store() {
@@ -222,6 +353,7 @@ class Attempt {
       saves_for_peers_ = false;
       why_ = Why::failure;
       output_.message(fmt::format("lockrun: {}; the ranks here end without saving", *reason));
+      told_.push_back(*reason);
       guardian_->send({Command::signal_workers, SIGTERM, job::kPeerHasFailed});
       return;
     }
@@ -233,13 +365,8 @@ class Attempt {
     output_.message(saves_for_peers_ ? fmt::format("lockrun: {}; the ranks here have {:g} s to save and end",
                                                    *reason, job_.options.shutdown_timeout)
                                      : fmt::format("lockrun: {}; ending the ranks here", *reason));
+    told_.push_back(*reason);
     tell_to_end(SIGTERM, saves_for_peers_ ? Why::resume : Why::failure);
-  }
-
-  void take_probe() {
-    if (!probe_->read_some()) return;
-    job_.agent->report_probed(probe_->unreached());
-    probe_.reset();
   }
 
   /// A hang of ranks of several machines. Where one console shows what all say, only one says it.
@@ -254,6 +381,8 @@ class Attempt {
     while (const auto event = guardian_->receive()) {
       if (event->process == kStore) {
         handle_store(*event);
+      } else if (event->process == kSpareProcess) {
+        take_in(*event, spares_, output_, *job_.events);
       } else {
         handle_worker(*event);
       }
@@ -276,6 +405,7 @@ class Attempt {
     switch (event.kind) {
       case Event::started:
         workers_.started(event);
+        if (event.spare != kNoSpare) replacements_.note_spare(event.process, event.spare);
         pidfds_.push_back(job::open_pidfd(event.pid));
         break;
       case Event::start_failed:
@@ -302,6 +432,7 @@ class Attempt {
         warn_of_stops();
         break;
       case Event::continued:
+      case Event::spare_waits:
       case Event::finished:
         break;
     }
@@ -311,8 +442,6 @@ class Attempt {
     const bool may_be_the_kernel =
         WIFSIGNALED(event.status) && WTERMSIG(event.status) == SIGKILL && !kill_at_;
     workers_.set_killed_for(event, may_be_the_kernel ? oom_.reason(event.pid) : "");
-    if (replace(event)) return;
-    segment_.mark_exited(event.process, event.status);
     const bool is_signal = WIFSIGNALED(event.status);
     job_.events->write({.event = "exit",
                         .host = host_name(),
@@ -320,30 +449,30 @@ class Attempt {
                         .pid = event.pid,
                         .code = is_signal ? std::nullopt : std::optional(WEXITSTATUS(event.status)),
                         .signal = is_signal ? signal_name(WTERMSIG(event.status)) : ""});
+    if (!replace(event)) conclude_exit(event);
+  }
+
+  /// A rank has ended, and nobody takes its place.
+  void conclude_exit(const Event& event) {
+    segment_.mark_exited(event.process, event.status);
     const bool asked = kill_at_ && event.monotonic > told_at_;
     const bool consequence = asked && !(why_ == Why::resume && ended_by_itself(event.status, SIGTERM));
-    const WorkerResult& worker = workers_.ended(event, consequence, passed_on(event.status), job_.started);
+    const WorkerResult& worker =
+        workers_.ended(event, consequence, was_ended_by_one_of(passed_on_, event.status), job_.started);
     finish_if_none_runs();
     if (event.status == 0 || consequence) return;
     if (asks_to_be_resumed(event.status)) return resume_later(worker);
     if (kill_at_ && why_ != Why::resume) return;
-    if (workers_.running() > 0 && !is_reported(read_error_file(error_file(job_, event.process)))) {
+    const std::string what = fmt::format("rank {} on {} {}", worker.rank, host_name(), how_it_ended(worker));
+    if ((workers_.running() > 0 || job_.agent != nullptr) &&
+        !is_reported(read_error_file(error_file(job_, event.process)), job_, output_)) {
       output_.message(
           fmt::format("lockrun: rank {} {}; ending the other ranks", worker.rank, how_it_ended(worker)));
+      told_.push_back(what);
     }
-    if (job_.agent != nullptr) {
-      job_.agent->report_failure(
-          fmt::format("rank {} on {} {}", worker.rank, host_name(), how_it_ended(worker)),
-          exit_code(event.status));
-    }
+    if (job_.agent != nullptr) job_.agent->report_failure(what, exit_code(event.status));
     why_ = Why::failure;
     tell_to_end(SIGTERM, Why::failure);
-  }
-
-  /// Whether the signal that ended a rank is one that lockrun has passed on to all.
-  bool passed_on(int wait_status) const {
-    return WIFSIGNALED(wait_status) &&
-           std::find(passed_on_.begin(), passed_on_.end(), WTERMSIG(wait_status)) != passed_on_.end();
   }
 
   void resume_later(const WorkerResult& worker) {
@@ -414,6 +543,7 @@ class Attempt {
   }
 
   void end_by(int signal) {
+    was_incomplete_ = replacements_.any_under_way();
     interrupted_by_ = signal;  // no restart follows, even if it comes when all have ended
     if (workers_.running() == 0) {
       if (signal != SIGINT) return;
@@ -477,7 +607,7 @@ class Attempt {
 
   /// At once: what follows here must not look like the reason there.
   void tell_the_others(const std::string& failure) {
-    if (job_.agent != nullptr) job_.agent->report_failure(fmt::format("on {}: {}", host_name(), failure), 1);
+    if (job_.agent != nullptr) job_.agent->report_failure(on_this_machine(failure), 1);
   }
 
   void fail(const std::string& error) {
@@ -486,28 +616,27 @@ class Attempt {
     tell_to_end(SIGTERM, Why::failure);
   }
 
-  /// Whether the user has read of the error: a rank has printed it for all, where standard error is shown.
-  bool is_reported(const ErrorFile& error) const {
-    if (!error.reported_by) return false;
-    const int local_rank = *error.reported_by - job_.environment.rank;
-    return local_rank < 0 || local_rank >= job_.options.nproc_per_node || output_.shows_errors_of(local_rank);
-  }
-
   AttemptResult result() {
     const auto first = first_failure(workers_.results());
     AttemptResult result{workers_.take_results(), interrupted_by_, ended_by_peers_, hung_, error_};
+    result.told = told_;
+    if (!hung_.empty())
+      result.told.insert(result.told.end(), {hung_, on_this_machine(hung_)});  // the warning
+    if (!error_.empty()) result.told.push_back(on_this_machine(error_));
     if (!ending_signals_.empty()) result.asked_to_end = ending_signals_.front();
     for (size_t i = 0; i < result.workers.size(); ++i) {
       result.workers[i].last_operation = segment_.rank_info(static_cast<int>(i)).last_operation;
     }
     look_for_replaced();  // of a process that has ended soon after it took another one's place
+    result.was_incomplete = was_incomplete_;
     result.replacements = replacements_.count();
     result.replaced = replacements_.summary();
+    if (!first && error_.empty() && ending_signals_.empty()) result.complaint = spares_.find_complaint();
     if (!first) return result;
     WorkerResult& culprit = result.workers[*first];
     const int local_rank = static_cast<int>(*first);
     const ErrorFile error = read_error_file(error_file(job_, local_rank));
-    if (is_reported(error)) return result;
+    if (is_reported(error, job_, output_)) return result;
     culprit.stderr_tail = output_.stderr_tail(local_rank);
     culprit.stderr_shown = output_.shows_errors_of(local_rank);
     culprit.error_message = error.message;
@@ -530,8 +659,12 @@ class Attempt {
   std::optional<PeerProbe> probe_;
   Workers workers_;
   Replacements replacements_;
+  Spares spares_;
   OomWatch oom_;
+  std::optional<Event> asked_;  ///< of a rank that has died, until the rendezvous answers
+  double asked_at_ = 0;
   bool has_refused_ = false;
+  bool was_incomplete_ = false;
   Guardian* guardian_ = nullptr;
   std::optional<double> kill_at_;  ///< set once the workers have been told to end
   double told_at_ = 0;
@@ -550,6 +683,7 @@ class Attempt {
   std::string jobs_hang_;  ///< of ranks of several machines, as the rendezvous has told it
   std::string hung_;       ///< why --hang-action end has ended the ranks
   std::string error_;
+  std::vector<std::string> told_;  ///< as in AttemptResult
 };
 
 }  // namespace

@@ -7,7 +7,9 @@
 #include <string_view>
 
 #include "launcher/machines/hosts.h"
+#include "launcher/machines/rendezvous_host.h"
 #include "launcher/process/scratch.h"
+#include "lockstep/job/wire.h"
 
 namespace lockstep::launcher {
 namespace {
@@ -34,6 +36,13 @@ job::ProcessSpec plan_store(const Job& job, int null_fd) {
                           {listener}};
 }
 
+/// What the ranks of several machines show each other. The file may be gone when the job restarts.
+std::string secret_for_ranks(const Job& job) {
+  if (job.agent == nullptr) return {};
+  static const std::string secret = read_secret(job.options.nodes);
+  return job::derive_secret(secret, job.environment.attempt());
+}
+
 }  // namespace
 
 std::string attempt_directory(const Job& job) {
@@ -49,7 +58,7 @@ std::string error_file(const Job& job, int local_rank) {
 }
 
 AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigset_t& worker_mask,
-                         const JobCgroup* cgroup, Output& output, StdinCopies& copies) {
+                         const JobCgroup* cgroup, Output& output, StdinCopies& copies, int spares) {
   AttemptPlan plan;
   job::LaunchEnvironment environment = job.environment;
   environment.segment_fd = segment_fd;
@@ -57,14 +66,18 @@ AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigs
     environment.terminal_columns = columns;
     environment.terminal = output.terminal_name();
   }
+  const std::string secret = secret_for_ranks(job);
   for (int local_rank = 0; local_rank < environment.local_world_size; ++local_rank) {
     job::LaunchEnvironment told = environment.of_local_rank(local_rank);
     told.error_file = error_file(job, local_rank);
     plan.outputs.push_back(output.add_worker(told.rank));
     job::ProcessSpec spec{job.program.path, job.program.argv, told.to_env(job.inherited_environment)};
-    std::erase_if(spec.environment,
-                  [](const std::string& entry) { return entry.starts_with(scratch_mark("")); });
+    const std::string secret_mark = std::string(job::kSecretVariable) + "=";
+    std::erase_if(spec.environment, [&](const std::string& entry) {
+      return entry.starts_with(scratch_mark("")) || entry.starts_with(secret_mark);
+    });
     spec.environment.push_back(scratch_mark(job.scratch_directory));
+    if (!secret.empty()) spec.environment.push_back(secret_mark + secret);
     for (size_t i = 1; i < spec.argv.size(); ++i) put_local_rank(spec.argv[i], local_rank);
     if (job.options.pass_local_rank) {
       spec.argv.insert(spec.argv.begin() + static_cast<std::ptrdiff_t>(job.program.first_argument),
@@ -86,6 +99,15 @@ AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigs
     if (cgroup != nullptr) spec.cgroup_fd = cgroup->fd();
     if (!job.cores.empty()) spec.cores = job.cores[static_cast<size_t>(local_rank)];
     plan.guardian.workers.push_back(std::move(spec));
+  }
+  for (int slot = 0; slot < spares; ++slot) {
+    job::ProcessSpec spec = plan.guardian.workers.front();
+    plan.outputs.push_back(output.add_spare(slot));
+    spec.stdin_fd = null_fd;
+    spec.stdout_fd = plan.outputs.back().out.get();
+    spec.stderr_fd = plan.outputs.back().err.get();
+    spec.cores.clear();
+    plan.guardian.spares.push_back(std::move(spec));
   }
   if (job.listener.fd.valid()) plan.guardian.store = plan_store(job, null_fd);
   plan.guardian.scratch_directory = job.scratch_directory;

@@ -15,9 +15,10 @@ struct AttemptPlan {
   std::vector<UniqueFd> inputs{};
 };
 
-/// `segment_fd`: of the memory that the ranks share; `null_fd`: /dev/null; `cgroup`: for the ranks, or null.
+/// `segment_fd`: of the memory that the ranks share; `null_fd`: /dev/null; `cgroup`: for the ranks, or null; `spares`: so many
+/// may wait at once.
 AttemptPlan plan_attempt(const Job& job, int segment_fd, int null_fd, const sigset_t& worker_mask,
-                         const JobCgroup* cgroup, Output& output, StdinCopies& copies);
+                         const JobCgroup* cgroup, Output& output, StdinCopies& copies, int spares);
 
 /// The directory of the present attempt, where its local ranks have theirs.
 std::string attempt_directory(const Job& job);

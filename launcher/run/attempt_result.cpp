@@ -33,7 +33,8 @@ int attempt_exit_code(const AttemptResult& result) {
   bool resume = false;
   for (const WorkerResult& worker : result.workers) {
     resume = resume || asks_to_be_resumed(worker.wait_status);
-    if (result.ended_by_peers || !ended_by_itself(worker.wait_status, asked_by)) continue;
+    if (result.ended_by_peers || result.was_incomplete || !ended_by_itself(worker.wait_status, asked_by))
+      continue;
     if (own == nullptr || worker.ended_after < own->ended_after) own = &worker;
   }
   if (own != nullptr) return exit_code(own->wait_status);

@@ -17,8 +17,13 @@ struct AttemptResult {
   std::string error{};                  ///< lockrun's own failure, as one line; empty when there is none
   std::string report{};                 ///< about the rank that failed first; empty when none did
   std::optional<int> asked_to_end{};    ///< signal that came at any time: no restart follows
-  int replacements = 0;                 ///< of ranks, while the others went on
-  std::string replaced{};               ///< about those that succeeded, as one line; empty: none
+  /// It came while a rank was being replaced: what the others made of the loss of that one, too, was not their own.
+  bool was_incomplete = false;
+  int replacements = 0;     ///< of ranks, while the others went on
+  std::string replaced{};   ///< about those that succeeded, as one line; empty: none
+  std::string complaint{};  ///< why no spare was started, as one line; empty: one was, or none was wanted
+  std::vector<std::string>
+      told{};  ///< failures of the job that were told here while they happened, as other machines tell them
 };
 
 /// Exit code of an attempt as if it were the job's only one, on one machine: 1 for an error of lockrun's own

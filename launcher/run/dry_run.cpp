@@ -64,6 +64,7 @@ std::string dry_run_text(const Job& job, const Machine& machine) {
     out += fmt::format("logs:       below {}\n",
                        options.logs.directory.empty() ? "a new directory in TMPDIR" : options.logs.directory);
   }
+  if (options.spares > 0) out += fmt::format("spares:     {}\n", options.spares);
   out += fmt::format("restarts:   {}", options.max_restarts);
   return out;
 }

@@ -144,11 +144,23 @@ class JobRun {
     if (!options_.assigned) say(text);
   }
 
+  static void print_report(const AttemptResult& result) {
+    if (!result.report.empty()) std::fprintf(stderr, "%s\n", result.report.c_str());
+  }
+
+  /// How the job has ended, without what was said while it happened.
+  void note_verdict(const Verdict& verdict, bool resume, const std::vector<std::string>& told) const {
+    if (verdict.reason.empty()) return;
+    const bool is_told = std::find(told.begin(), told.end(), verdict.reason) != told.end();
+    note(fmt::format("the job has {}{}", resume ? "ended" : "failed", is_told ? "" : ": " + verdict.reason));
+  }
+
   AttemptResult attempt(Job& job) {
     if (hosts_ != nullptr) hosts_->drain();
     AttemptResult result = run_attempt(job, signals_);
-    if (!result.report.empty()) std::fprintf(stderr, "%s\n", result.report.c_str());
+    if (job.agent == nullptr) print_report(result);
     if (!result.replaced.empty()) say(result.replaced);
+    if (!result.complaint.empty()) say(fmt::format("warning: {}", result.complaint));
     job.replacements += result.replacements;
     if (!result.error.empty()) say(fmt::format("error: {}", result.error));
     ++job.attempt;
@@ -161,6 +173,16 @@ class JobRun {
       return attempt(job);
     } catch (const std::exception& error) {
       job.agent->report_failure(fmt::format("on {}: {}", host_name(), error.what()), 1);
+      throw;
+    }
+  }
+
+  /// The report follows what becomes of the job.
+  Verdict conclude(Agent& agent, bool succeeded, const AttemptResult& result) {
+    try {
+      return agent.conclude(succeeded, signals_);
+    } catch (const std::exception&) {
+      print_report(result);
       throw;
     }
   }
@@ -257,6 +279,7 @@ class JobRun {
                          agent.address().host()));
         if (!place->warning.empty()) note(fmt::format("warning: {}", place->warning));
         const AttemptResult result = attempt_of_several(job);
+        if (result.interrupted_by) print_report(result);
         agent.set_last_end({saved_nothing(result), looks_like_wrong_usage(result), untouched(result)});
         if (result.interrupted_by) {
           const int code = attempt_exit_code(result);
@@ -267,21 +290,23 @@ class JobRun {
         if (code != 0 && code != kResumeCode && !result.ended_by_peers)
           agent.report_failure(attempt_reason(result), code);
         const bool succeeded = code == 0 && !result.ended_by_peers;
-        const Verdict verdict = agent.conclude(succeeded, signals_);
+        const Verdict verdict = conclude(agent, succeeded, result);
         if (!verdict.again) {
           const bool resume = verdict.code == kResumeCode || verdict.asked;
-          if (!verdict.reason.empty())
-            note((resume ? "the job has ended: " : "the job has failed: ") + verdict.reason);
+          note_verdict(verdict, resume, result.told);
+          print_report(result);
           // A rank here that failed while it was to save: there may be nothing to resume from. Nor is there where the program
           // does not save.
           const bool no_resume = verdict.asked && verdict.code == kResumeCode && code == 128 + SIGTERM;
           return (resume && first_failure(result.workers)) || no_resume ? code : verdict.code;
         }
         if (result.asked_to_end) {
+          print_report(result);
           agent.leave(code != 0 ? code : 128 + *result.asked_to_end);
           say(fmt::format("{} received; this machine leaves the job", signal_name(*result.asked_to_end)));
           return code;
         }
+        print_report(result);
         note_restart(verdict.reason);
         note(fmt::format("starting all ranks again: {}", verdict.reason));
       } else {

@@ -4,15 +4,45 @@
 
 #include <algorithm>
 
+#include "lockstep/base/env.h"
+#include "lockstep/base/error.h"
+
 namespace lockstep::launcher {
 namespace {
 
-constexpr double kStartSeconds = 30;
+/// A new process has so long until init().
+constexpr int64_t kStartSeconds = 30;
 constexpr int kMostWithoutProgress = 3;
+
+double read_start_seconds() {
+  const int64_t seconds = env::get_int("LOCKSTEP_REPLACEMENT_TIMEOUT").value_or(kStartSeconds);
+  if (seconds < 1 || seconds > 86400) {
+    throw ValueError(
+        fmt::format("LOCKSTEP_REPLACEMENT_TIMEOUT={}: give 1 to 86400 seconds, or leave it out", seconds));
+  }
+  return static_cast<double>(seconds);
+}
 
 }  // namespace
 
-Replacements::Replacements(int most, const shm::Segment& segment) : most_(most), segment_(segment) {}
+Replacements::Replacements(int most, const shm::Segment& segment, bool several_machines)
+    : most_(most),
+      start_seconds_(read_start_seconds()),
+      segment_(segment),
+      several_machines_(several_machines) {}
+
+bool Replacements::hands_over(int local_rank) const {
+  return segment_.rank_record(local_rank).is_healable.load(std::memory_order_acquire) == shm::kIsHealable;
+}
+
+std::string Replacements::problem_here(const std::vector<WorkerResult>& workers) const {
+  for (int r = 0; r < segment_.ranks(); ++r) {
+    const WorkerResult& worker = workers[static_cast<size_t>(r)];
+    if (worker.ended) return fmt::format("rank {} has ended, too", worker.rank);
+    if (!hands_over(r)) return fmt::format("rank {} does not hand its state over", worker.rank);
+  }
+  return {};
+}
 
 uint64_t Replacements::farthest_step() const {
   uint64_t farthest = 0;
@@ -28,19 +58,28 @@ std::string Replacements::refusal(int local_rank, const std::vector<WorkerResult
   for (int r = 0; r < segment_.ranks(); ++r) {
     const shm::RankRecord& record = segment_.rank_record(r);
     if (record.has_log.load(std::memory_order_acquire) == 0) {
-      return "the program has not reached lockstep::Recovery, has none, or cannot hand its state over (a warning says why)";
+      return std::string(
+                 "the program has not reached lockstep::Recovery, has none, or cannot hand its state over (a warning "
+                 "says why)") +
+             (several_machines_
+                  ? "; on several machines it must be in C++ and on the backend lockstep, and every "
+                    "lockrun needs --max-replacements"
+                  : "");
     }
     if (r == local_rank) continue;
     const bool is_under_way = std::any_of(under_way_.begin(), under_way_.end(),
                                           [&](const UnderWay& other) { return other.local_rank == r; });
-    const bool is_healable = record.is_healable.load(std::memory_order_acquire) == shm::kIsHealable;
+    const bool is_healable = hands_over(r);
     const WorkerResult& worker = workers[static_cast<size_t>(r)];
     if (worker.ended) return fmt::format("rank {} has ended, too", worker.rank);
     if (!is_healable && !is_under_way)
       return fmt::format("rank {} no longer hands its state over", worker.rank);
     has_survivor = has_survivor || is_healable;
   }
-  if (!has_survivor) return "no rank is left that has the job's state";
+  if (several_machines_ && !hands_over(local_rank)) {
+    return "it died before it had the job's state, or after it had given it up";
+  }
+  if (!has_survivor && !several_machines_) return "no rank is left that has the job's state";
   if (farthest_step() == step_ && count_ > 0 && without_progress_ >= kMostWithoutProgress) {
     return fmt::format("ranks have died {} times since step {} has ended", without_progress_ + 1, step_);
   }
@@ -54,37 +93,57 @@ void Replacements::begin(const WorkerResult& worker, int local_rank, double now)
   ++count_;
   // One that dies before it has come back has taken no step of its own.
   std::erase_if(under_way_, [&](const UnderWay& other) { return other.local_rank == local_rank; });
-  under_way_.push_back(
-      {local_rank,
-       fmt::format("rank {} (pid {}) {} at step {}", worker.rank, worker.pid, how_it_ended(worker), step),
-       now});
+  under_way_.push_back({local_rank,
+                        fmt::format("rank {} (pid {}) {}", worker.rank, worker.pid, how_it_ended(worker)),
+                        step, now});
 }
 
-std::vector<std::string> Replacements::take_done(double now) {
-  std::vector<std::string> lines;
+void Replacements::note_spare(int local_rank, int spare) {
+  for (UnderWay& rank : under_way_) {
+    if (rank.local_rank == local_rank) rank.spare = spare;
+  }
+}
+
+bool Replacements::are_all_healable() const {
+  for (int r = 0; r < segment_.ranks(); ++r) {
+    if (!hands_over(r)) return false;
+  }
+  return true;
+}
+
+std::string Replaced::line() const {
+  const std::string by = spare ? fmt::format("by spare {} ", *spare) : "";
+  return fmt::format("{} at step {}; replaced {}in {:.{}f} s, no step lost", what, step, by, seconds,
+                     spare ? 2 : 1);
+}
+
+std::vector<Replaced> Replacements::take_done(double now) {
+  std::vector<Replaced> done;
   std::erase_if(under_way_, [&](const UnderWay& rank) {
     if (segment_.rank_record(rank.local_rank).is_healable.load(std::memory_order_acquire) == 0) return false;
-    lines.push_back(fmt::format("{}; replaced in {:.1f} s, no step lost", rank.what, now - rank.since));
-    done_.push_back(lines.back());
+    done.push_back({rank.local_rank, rank.what, rank.step, now - rank.since, rank.spare});
+    by_spares_ += rank.spare ? 1 : 0;
     return true;
   });
-  return lines;
+  done_ += static_cast<int>(done.size());
+  return done;
 }
 
 std::optional<std::string> Replacements::find_late(double now) const {
   for (const UnderWay& rank : under_way_) {
     const bool has_joined = segment_.rank_info(rank.local_rank).state != shm::RankState::absent;
-    if (!has_joined && now - rank.since > kStartSeconds) {
-      return fmt::format("{}, and the process in its place has not reached init() within {:g} s", rank.what,
-                         kStartSeconds);
+    if (!has_joined && now - rank.since > start_seconds_) {
+      return fmt::format("{} at step {}, and the process in its place has not reached init() within {:g} s",
+                         rank.what, rank.step, start_seconds_);
     }
   }
   return std::nullopt;
 }
 
 std::string Replacements::summary() const {
-  if (done_.empty()) return {};
-  return fmt::format("{} rank{} replaced, no step lost", done_.size(), done_.size() == 1 ? " was" : "s were");
+  if (done_ == 0) return {};
+  return fmt::format("{} rank{} replaced{}, no step lost", done_, done_ == 1 ? " was" : "s were",
+                     by_spares_ > 0 ? fmt::format(" ({} by spares)", by_spares_) : "");
 }
 
 }  // namespace lockstep::launcher

@@ -11,43 +11,69 @@
 
 namespace lockstep::launcher {
 
+/// A rank that has come back.
+struct Replaced {
+  int local_rank = 0;
+  std::string what{};          ///< "rank 2 (pid 4711) was killed by SIGKILL"
+  uint64_t step = 0;           ///< that had ended then
+  double seconds = 0;          ///< from its end until the new process has taken its place
+  std::optional<int> spare{};  ///< that has taken it; none: a new process
+  std::string line() const;
+};
+
 /// Decides; lockrun acts. Of one attempt.
 class Replacements {
  public:
-  /// `most`: --max-replacements, less those of attempts before; 0: none. `segment`: of the ranks.
-  Replacements(int most, const shm::Segment& segment);
+  /// `most`: --max-replacements, less those of attempts before; 0: none. `segment`: of the ranks. `several_machines`: others
+  /// have ranks, too.
+  Replacements(int most, const shm::Segment& segment, bool several_machines = false);
 
   bool wanted() const { return most_ > 0; }
+  /// A new process has so long until init().
+  double start_seconds() const { return start_seconds_; }
   /// Why a rank that has ended cannot be replaced; empty: it can. `workers`: by local rank, with its end.
   std::string refusal(int local_rank, const std::vector<WorkerResult>& workers);
+  /// Why the ranks here could not go on if one of another machine were replaced; empty: they could.
+  std::string problem_here(const std::vector<WorkerResult>& workers) const;
   /// The rank's process is about to be started again.
   void begin(const WorkerResult& worker, int local_rank, double now);
+  /// A spare has taken its place.
+  void note_spare(int local_rank, int spare);
+  /// So many more are allowed.
+  int left() const { return most_ - count_; }
+  /// Could each rank be replaced now?
+  bool are_all_healable() const;
   /// Are there ranks that have not come back yet?
   bool any_under_way() const { return !under_way_.empty(); }
-  /// A line for each rank that has come back since.
-  std::vector<std::string> take_done(double now);
+  /// The ranks that have come back since.
+  std::vector<Replaced> take_done(double now);
   /// The rank whose new process has not joined the others in time: a line that says so.
   std::optional<std::string> find_late(double now) const;
   /// So far.
   int count() const { return count_; }
-  /// For the job's end: "2 ranks were replaced: ..."; empty: none.
+  /// For the job's end: "2 ranks were replaced, no step lost"; empty: none.
   std::string summary() const;
 
  private:
   struct UnderWay {
     int local_rank;
-    std::string what;  ///< "rank 2 (pid 4711) was killed by SIGKILL at step 118"
+    std::string what;  ///< "rank 2 (pid 4711) was killed by SIGKILL"
+    uint64_t step;
     double since;
+    std::optional<int> spare{};
   };
   uint64_t farthest_step() const;
+  bool hands_over(int local_rank) const;
 
   int most_;
+  double start_seconds_;
   const shm::Segment& segment_;
+  bool several_machines_;
   int count_ = 0;
   int without_progress_ = 0;  ///< replacements since a step has ended last
   uint64_t step_ = 0;         ///< the farthest that had ended when a rank was replaced last
   std::vector<UnderWay> under_way_;
-  std::vector<std::string> done_;
+  int done_ = 0, by_spares_ = 0;
 };
 
 }  // namespace lockstep::launcher

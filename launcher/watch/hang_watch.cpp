@@ -92,7 +92,11 @@ std::optional<Hang> find_hang(const std::vector<shm::RankInfo>& ranks, int first
   const auto info = [&](const Ranks& group) -> const shm::RankInfo& {
     return ranks[static_cast<size_t>(group.front())];
   };
-  if (!absent.empty()) {  // init() returns nowhere before all have called it
+  // Where one is beyond init(), those that have not joined are not watched: Python ranks that do not import our package.
+  const bool is_in_init =
+      std::none_of(ranks.begin(), ranks.end(), [](const shm::RankInfo& rank) { return rank.operations > 0; });
+  if (!absent.empty() && !is_in_init) is_all = false;
+  if (!absent.empty() && is_in_init) {  // init() returns nowhere before all have called it
     Ranks there = waiting;
     there.insert(there.end(), busy.begin(), busy.end());
     if (there.empty()) return std::nullopt;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <optional>
 #include <string>
 
 namespace lockstep::launcher {
@@ -51,12 +52,36 @@ std::string_view behind_address(std::string_view frame) {
 }
 
 /// gdb: " at reduce.cpp:12" of a frame with debug information.
-std::string place_of(std::string_view frame) {
+std::string find_place(std::string_view frame) {
   const size_t at = frame.rfind(" at ");
   if (at == frame.npos || frame.find(':', at) == frame.npos) return {};
   const std::string_view path = frame.substr(at + 4);
   const size_t slash = path.rfind('/');
   return fmt::format(" at {}", slash == path.npos ? path : path.substr(slash + 1));
+}
+
+/// A line of faulthandler, `File "train.py", line 12 in step`.
+struct PythonFrame {
+  std::string_view path, line, function;
+};
+
+std::optional<PythonFrame> parse_python_frame(std::string_view text) {
+  static constexpr std::string_view kFile = "File \"", kLine = "\", line ", kIn = " in ";
+  if (!text.starts_with(kFile)) return std::nullopt;
+  text.remove_prefix(kFile.size());
+  const size_t line = text.rfind(kLine);
+  if (line == text.npos) return std::nullopt;
+  const size_t in = text.find(kIn, line);
+  if (in == text.npos) return std::nullopt;
+  const size_t number = line + kLine.size();
+  return PythonFrame{text.substr(0, line), text.substr(number, in - number), text.substr(in + kIn.size())};
+}
+
+bool is_users(std::string_view path) {
+  for (const std::string_view folder : {"/site-packages/", "/dist-packages/", "/lib/python", "<frozen "}) {
+    if (path.find(folder) != path.npos) return false;
+  }
+  return true;
 }
 
 bool is_frame(std::string_view line) {
@@ -82,6 +107,31 @@ std::string short_function(std::string_view name) {
   return text.empty() ? "?" : text;
 }
 
+std::string short_python_stacks(std::string_view text) {
+  std::string out;
+  int frames = 0, shown = 0;
+  const auto end_thread = [&] {
+    if (shown > kMostFrames) out += fmt::format("    ... and {} more\n", shown - kMostFrames);
+    frames = shown = 0;
+  };
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = trimmed(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (const auto frame = parse_python_frame(line)) {
+      const bool is_innermost = frames++ == 0;
+      if (!is_innermost && !is_users(frame->path)) continue;
+      if (++shown <= kMostFrames)
+        out += fmt::format("    {} at {}:{}\n", frame->function, frame->path, frame->line);
+    } else if (line.starts_with("Thread ") || line.starts_with("Current thread ")) {
+      end_thread();
+      out += line.starts_with("C") ? "  Python, the current thread:\n" : "  Python, another thread:\n";
+    }
+  }
+  end_thread();
+  return out;
+}
+
 std::string short_stacks(std::string_view text) {
   std::string out;
   int frames = 0;
@@ -96,7 +146,7 @@ std::string short_stacks(std::string_view text) {
     if (is_frame(line)) {
       if (++frames > kMostFrames) continue;
       std::string_view frame = behind_address(line);
-      const std::string place = place_of(frame);
+      const std::string place = find_place(frame);
       if (!place.empty()) frame = frame.substr(0, frame.rfind(" at "));
       if (const size_t from = frame.rfind(" from "); from != frame.npos) frame = frame.substr(0, from);
       out += fmt::format("    {}{}\n", short_function(frame), place);

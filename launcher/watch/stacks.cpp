@@ -2,13 +2,19 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -107,11 +113,69 @@ bool put_frames(int fd, pid_t pid) {
   return false;
 }
 
+/// The signal at which a Python rank writes the lines that it is at, and the file for them: python/lockstep/watch.py.
+struct PythonStacks {
+  int signal;
+  std::string path;
+};
+
+std::optional<PythonStacks> find_python_stacks(pid_t pid) {
+  static constexpr std::string_view kName = "/memfd:lockstep_python_stacks.";
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", pid), error)) {
+    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+    if (!target.starts_with(kName)) continue;
+    const int signal = std::atoi(target.c_str() + kName.size());
+    if (signal >= SIGRTMIN && signal <= SIGRTMAX) return PythonStacks{signal, entry.path().string()};
+  }
+  return std::nullopt;
+}
+
+/// Whether the process has a handler for that signal, which ends it otherwise.
+bool catches(pid_t pid, int signal) {
+  std::string status;
+  try {
+    status = read_file(fmt::format("/proc/{}/status", pid));
+  } catch (const FileError&) {
+    return false;
+  }
+  static constexpr std::string_view kField = "\nSigCgt:\t";
+  const size_t at = status.find(kField);
+  if (at == status.npos) return false;
+  return (std::strtoull(status.c_str() + at + kField.size(), nullptr, 16) >> (signal - 1) & 1) != 0;
+}
+
+/// What a Python rank that has imported our package writes about itself. Needs no tool, and no lock of the interpreter.
+void put_python_lines(int fd, pid_t pid) {
+  const auto stacks = find_python_stacks(pid);
+  if (!stacks || !catches(pid, stacks->signal)) return;
+  const UniqueFd file(::open(stacks->path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat before {
+  }, now{};
+  if (file.get() < 0 || ::fstat(file.get(), &before) != 0) return;
+  if (is_stopped(pid) || ::kill(pid, stacks->signal) != 0) return;
+  constexpr double kLongest = 1, kQuiet = 0.1;  // it writes line by line
+  const double begin = monotonic_seconds();
+  double changed = begin;
+  now = before;
+  for (double moment = begin; moment < begin + kLongest; moment = monotonic_seconds()) {
+    const off_t size = now.st_size;
+    if (::fstat(file.get(), &now) != 0) return;
+    if (now.st_size != size) changed = moment;
+    if (now.st_size != before.st_size && moment > changed + kQuiet) break;
+    ::usleep(5000);
+  }
+  std::string text(std::min(static_cast<size_t>(now.st_size - before.st_size), kMostText), '\0');
+  const ssize_t size = ::pread(file.get(), text.data(), text.size(), before.st_size);
+  if (size > 0) put(fd, short_python_stacks(std::string_view(text).substr(0, static_cast<size_t>(size))));
+}
+
 void put_stacks(int fd, const std::vector<StackTarget>& targets) {
   for (const StackTarget& target : targets) {
     const std::string pid = std::to_string(target.pid);
     put(fd, fmt::format("rank {} (pid {})\n", target.rank, pid));
     put_threads(fd, target.pid);
+    put_python_lines(fd, target.pid);
     if (!put_frames(fd, target.pid)) {
       put(fd, "  (its own frames: install elfutils, for eu-stack, or gdb)\n");
     }

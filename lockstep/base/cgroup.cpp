@@ -29,7 +29,7 @@ std::string path_in_hierarchy(const std::string& listing, std::string_view contr
 }
 
 /// The number behind `name` in lines of "name number" or "name:  number kB".
-size_t number_of(const std::string& text, const std::string& name) {
+size_t find_number(const std::string& text, const std::string& name) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     if (line.size() <= name.size() || line.compare(0, name.size(), name) != 0) continue;
@@ -69,7 +69,7 @@ std::optional<size_t> room_in_cgroup(const std::string& limit, const std::string
   // In v1 the total_ values count the groups below, as the usage does.
   const std::string prefix = stat.find("total_inactive_file ") != std::string::npos ? "total_" : "";
   const size_t droppable =
-      number_of(stat, prefix + "inactive_file") + number_of(stat, prefix + "active_file");
+      find_number(stat, prefix + "inactive_file") + find_number(stat, prefix + "active_file");
   const size_t taken = std::strtoull(used.c_str(), nullptr, 10);
   return most - std::min(most, taken - std::min(taken, droppable));
 }
@@ -77,7 +77,7 @@ std::optional<size_t> room_in_cgroup(const std::string& limit, const std::string
 std::optional<size_t> free_memory() {
   const std::string machine = read_if_there("/proc/meminfo");
   if (machine.find("MemAvailable:") == std::string::npos) return std::nullopt;
-  size_t least = number_of(machine, "MemAvailable");
+  size_t least = find_number(machine, "MemAvailable");
   const auto take = [&](const fs::path& group, const char* limit, const char* used) {
     const auto room = room_in_cgroup(read_if_there(group / limit), read_if_there(group / used),
                                      read_if_there(group / "memory.stat"));
@@ -88,7 +88,7 @@ std::optional<size_t> free_memory() {
   for_each_cgroup("/sys/fs/cgroup/memory", "memory", [&](const fs::path& group) {
     take(group, "memory.limit_in_bytes", "memory.usage_in_bytes");
   });
-  return least + number_of(machine, "SwapFree");
+  return least + find_number(machine, "SwapFree");
 }
 
 }  // namespace lockstep

@@ -23,6 +23,9 @@ inline constexpr const char* kSegmentOwner = "LOCKSTEP_SEGMENT_OWNER";  // whose
 inline constexpr const char* kTerminal = "LOCKSTEP_TERMINAL";           // its file
 inline constexpr const char* kTerminalColumns = "LOCKSTEP_TERMINAL_COLUMNS";
 
+// What a spare is told (job/spare.h).
+inline constexpr const char* kSpareFd = "LOCKSTEP_SPARE_FD";
+
 // What other launchers tell.
 inline constexpr const char* kOpenMpiRank = "OMPI_COMM_WORLD_RANK";
 inline constexpr const char* kOpenMpiSize = "OMPI_COMM_WORLD_SIZE";

@@ -31,6 +31,8 @@
 #define LOCKSTEP_ACQUIRE(...) LOCKSTEP_THREAD_ATTRIBUTE(acquire_capability(__VA_ARGS__))
 #define LOCKSTEP_RELEASE(...) LOCKSTEP_THREAD_ATTRIBUTE(release_capability(__VA_ARGS__))
 #define LOCKSTEP_TRY_ACQUIRE(...) LOCKSTEP_THREAD_ATTRIBUTE(try_acquire_capability(__VA_ARGS__))
+/// A function after which the compiler takes the mutex as held: for code that is called with it, by whoever cannot say so.
+#define LOCKSTEP_ASSERT_CAPABILITY(...) LOCKSTEP_THREAD_ATTRIBUTE(assert_capability(__VA_ARGS__))
 /// A function that returns the mutex.
 #define LOCKSTEP_RETURN_CAPABILITY(mutex) LOCKSTEP_THREAD_ATTRIBUTE(lock_returned(mutex))
 /// A function whose lock the compiler cannot follow; its comment says why it is right.

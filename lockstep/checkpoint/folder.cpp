@@ -30,7 +30,7 @@ fs::path hidden(const fs::path& folder, int64_t step, std::string_view end) {
 /// The step in ".checkpoint-<step>`end`".
 std::optional<int64_t> step_of_hidden(std::string_view name, std::string_view end) {
   if (!name.starts_with('.') || !name.ends_with(end)) return std::nullopt;
-  return step_of(name.substr(1, name.size() - 1 - end.size()));
+  return parse_step(name.substr(1, name.size() - 1 - end.size()));
 }
 
 bool is_probe(std::string_view name) {
@@ -61,7 +61,7 @@ std::string refusal(const fs::path& path, int64_t step) {
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{}", kNameStart, step); }
 
-std::optional<int64_t> step_of(std::string_view name) {
+std::optional<int64_t> parse_step(std::string_view name) {
   if (!name.starts_with(kNameStart)) return std::nullopt;
   const std::string_view digits = name.substr(kNameStart.size());
   int64_t step = 0;
@@ -117,7 +117,7 @@ void prune(Files& files, const fs::path& folder, int64_t step, int limit, const 
   if (limit <= 0) return;
   std::vector<int64_t> steps;  // the first is the first to go
   for (const auto& entry : files.list(folder)) {
-    if (const auto found = step_of(entry.name)) steps.push_back(*found);
+    if (const auto found = parse_step(entry.name)) steps.push_back(*found);
   }
   std::sort(steps.begin(), steps.end(),
             [&](int64_t a, int64_t b) { return (a > step) != (b > step) ? a > step : a < b; });
@@ -150,7 +150,7 @@ std::vector<Candidate> candidates(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) return {};
   for (const auto& entry : posix_files()->list(folder)) {
-    if (const auto step = step_of(entry.name)) named.push_back({folder / entry.name, *step});
+    if (const auto step = parse_step(entry.name)) named.push_back({folder / entry.name, *step});
     if (const auto step = step_of_hidden(entry.name, kReplacedEnd)) {
       replaced.push_back({folder / entry.name, *step});
     }

@@ -14,7 +14,7 @@ namespace lockstep::checkpoint {
 /// "checkpoint-<step>", as transformers names them.
 std::string checkpoint_name(int64_t step);
 /// The step of such a name; nullopt for any other name.
-std::optional<int64_t> step_of(std::string_view name);
+std::optional<int64_t> parse_step(std::string_view name);
 
 /// The file in the folder that names the newest checkpoint.
 inline constexpr const char* kLatestName = "latest";

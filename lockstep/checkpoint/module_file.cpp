@@ -52,7 +52,7 @@ std::vector<NamedTensor> with_all_names(const std::map<std::string, at::Tensor>&
 }
 
 /// Throws Error, which begins with `who`, if the parameters have low precision now.
-std::vector<NamedTensor> tensors_of(const char* who, const torch::nn::Module& module) {
+std::vector<NamedTensor> collect_tensors(const char* who, const torch::nn::Module& module) {
   detail::verify_full_precision(who, module.parameters());
   std::map<std::string, at::Tensor> all;
   for (const auto& item : module.named_parameters()) all.emplace(item.key(), item.value());
@@ -95,7 +95,7 @@ std::string misfit(const SafetensorsEntry& entry, const at::Tensor& tensor) {
 }  // namespace
 
 checkpoint::TensorsOfFile checkpoint::module_tensors(const torch::nn::Module& module) {
-  return each_once(tensors_of("save_module", module));
+  return each_once(collect_tensors("save_module", module));
 }
 
 checkpoint::TensorsOfFile checkpoint::tensors_once(const std::map<std::string, at::Tensor>& tensors) {
@@ -128,7 +128,7 @@ LoadResult load_module(torch::nn::Module& module, const std::vector<std::filesys
   LoadResult result;
   std::vector<std::string> problems;
   std::vector<std::pair<Place, at::Tensor>> found;
-  for (const auto& [names, tensor] : tensors_of("load_module", module)) {
+  for (const auto& [names, tensor] : collect_tensors("load_module", module)) {
     const size_t found_before = found.size();
     for (const auto& name : names) {
       const auto entry = entries.find(name);

@@ -48,7 +48,7 @@ void throw_on_all(const Place& place, const std::string& error) {
 }
 
 /// What `work` throws, as a text.
-std::string error_of(const std::function<void()>& work) {
+std::string catch_error(const std::function<void()>& work) {
   try {
     work();
     return {};
@@ -136,7 +136,7 @@ void Part::load_from(const Checkpoint& checkpoint, int rank, int world_size) con
 
 void save(const std::filesystem::path& directory, const std::vector<Part>& parts, SaveOptions options) {
   const std::string name = directory.filename().string();
-  const auto step = step_of(name);
+  const auto step = parse_step(name);
   if (!step) {
     throw ValueError(fmt::format("{} is no name of a checkpoint; expected one such as {}/checkpoint-100",
                                  directory.string(), directory.parent_path().string()));
@@ -144,14 +144,14 @@ void save(const std::filesystem::path& directory, const std::vector<Part>& parts
   const auto folder = directory.has_parent_path() ? directory.parent_path() : std::filesystem::path(".");
   const Place place = place_in(options.process_group);
   std::optional<Writer> writer;
-  throw_on_all(place, error_of([&] {
+  throw_on_all(place, catch_error([&] {
                  writer.emplace(folder, place.rank, place.world_size,
                                 WriterOptions{.save_total_limit = options.save_total_limit,
                                               .max_shard_bytes = options.max_shard_bytes,
                                               .files = options.files});
                }));
   // What fails from here on is removed by the Writer's destructor.
-  throw_on_all(place, error_of([&] {
+  throw_on_all(place, catch_error([&] {
                  Snapshot snapshot = writer->snapshot();
                  for (const Part& part : parts) part.add_to(snapshot, place.rank, place.world_size);
                  if (place.rank == 0 && options.record != RunRecord())
@@ -159,7 +159,7 @@ void save(const std::filesystem::path& directory, const std::vector<Part>& parts
                  writer->begin(*step, std::move(snapshot));
                  wait_for(*writer, options.timeout);
                }));
-  throw_on_all(place, error_of([&] {
+  throw_on_all(place, catch_error([&] {
                  writer->commit(options.kept);
                  wait_for(*writer, options.timeout);
                }));
@@ -170,7 +170,7 @@ void check_shared_folder(const std::filesystem::path& folder, const ProcessGroup
   const Place place = place_in(group);
   const std::shared_ptr<Files> files = posix_files();
   std::string probe;
-  throw_on_all(place, error_of([&] {
+  throw_on_all(place, catch_error([&] {
                  make_directories(*files, folder);
                  if (place.rank != 0) return;
                  // Its name is new, so that no cache of a network file system knows that it is not there.

@@ -55,7 +55,7 @@ at::ScalarType scalar_type(const std::string& dtype) {
 }
 
 /// nullptr: the format has no such type.
-const char* word_of(at::ScalarType type) {
+const char* read_word(at::ScalarType type) {
   for (const auto& [word, its_type] : kScalarTypes) {
     if (type == its_type) return word;
   }
@@ -68,7 +68,7 @@ SafetensorsEntry describe(const std::string& name, const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided) {
     throw ValueError(fmt::format("tensor {} is not dense, so a safetensors file cannot hold it", name));
   }
-  if (const char* const word = word_of(tensor.scalar_type())) return {name, word, tensor.sizes().vec()};
+  if (const char* const word = read_word(tensor.scalar_type())) return {name, word, tensor.sizes().vec()};
   throw ValueError(fmt::format("tensor {} has type {}, which a safetensors file cannot hold", name,
                                c10::toString(tensor.scalar_type())));
 }
@@ -105,7 +105,7 @@ std::string safetensors_head(std::vector<SafetensorsEntry>& entries,
 }
 
 std::string dtype_of(const at::Tensor& tensor) {
-  if (const char* const word = word_of(tensor.scalar_type())) return word;
+  if (const char* const word = read_word(tensor.scalar_type())) return word;
   throw ValueError(
       fmt::format("type {} is none that a safetensors file can hold", c10::toString(tensor.scalar_type())));
 }

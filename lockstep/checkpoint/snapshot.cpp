@@ -25,8 +25,8 @@ constexpr size_t kHugePage = 2 << 20;
 
 /// Which tensors, by name, go into each file: one after the other, as transformers divides them. One that is
 /// larger than the limit has a file of its own.
-std::vector<std::vector<std::string>> shards_of(const std::map<std::string, at::Tensor>& tensors,
-                                                uint64_t limit) {
+std::vector<std::vector<std::string>> split_into_shards(const std::map<std::string, at::Tensor>& tensors,
+                                                        uint64_t limit) {
   std::vector<std::vector<std::string>> shards;
   std::vector<std::string> open;
   uint64_t bytes = 0;
@@ -160,7 +160,7 @@ void Snapshot::add_tensors(const std::string& file, const std::map<std::string, 
   }
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : tensors) check_can_be_saved(name, tensor);
-  const auto shards = shards_of(tensors, options_.max_shard_bytes);
+  const auto shards = split_into_shards(tensors, options_.max_shard_bytes);
   const std::string stem = file.substr(0, file.size() - kTensorsSuffix.size());
   nlohmann::json weight_map = nlohmann::json::object();
   std::vector<Copy> copies;

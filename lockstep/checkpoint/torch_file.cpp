@@ -93,17 +93,17 @@ class TensorMaker {
 
   at::Tensor make(const PickleValue& value) {
     const PickleValue& storage = *value.items[0];
-    const at::ScalarType type = type_of(storage, value.items.size() > 4 ? value.items[4] : nullptr);
+    const at::ScalarType type = find_type(storage, value.items.size() > 4 ? value.items[4] : nullptr);
     const auto sizes = numbers(*value.items[2]), strides = numbers(*value.items[3]);
     const int64_t offset = value.items[1]->integer;
     const uint64_t item = c10::elementSize(type);
-    const uint64_t bytes = bytes_of(storage, type);
+    const uint64_t bytes = count_bytes(storage, type);
     const int64_t held = static_cast<int64_t>(bytes / item);
     const int64_t count = check_extent(sizes, strides, offset, held);
     const auto options = at::TensorOptions().dtype(type);
     if (count == 0) return at::empty(sizes, options);
     at::Tensor tensor = at::empty({0}, options);
-    tensor.set_(memory_of(storage.items[2]->text, bytes), offset, sizes, strides);
+    tensor.set_(find_memory(storage.items[2]->text, bytes), offset, sizes, strides);
     if (type == at::kBool) check_truth(storage.items[2]->text);
     if ((value.integer & 1) != 0) tensor = at::conj_physical(tensor);
     if ((value.integer & 2) != 0) tensor = at::neg(tensor);
@@ -117,7 +117,7 @@ class TensorMaker {
     bool is_checked = false;
   };
 
-  static at::ScalarType type_of(const PickleValue& storage, const PickleValue* dtype) {
+  static at::ScalarType find_type(const PickleValue& storage, const PickleValue* dtype) {
     const std::string& of_storage = storage.items[1]->text;
     for (const auto& [name, dtype_name, type] : kTorchTypes) {
       if (dtype != nullptr ? dtype->text == dtype_name : of_storage == name) return type;
@@ -137,7 +137,7 @@ class TensorMaker {
   }
 
   /// Elements of the storage are counted in those of its own class; bytes, where it is untyped.
-  static uint64_t bytes_of(const PickleValue& storage, at::ScalarType type) {
+  static uint64_t count_bytes(const PickleValue& storage, at::ScalarType type) {
     const int64_t elements = storage.items[4]->integer;
     const bool is_untyped = storage.items[1]->text == "torch.storage.UntypedStorage";
     uint64_t bytes = 0;
@@ -171,7 +171,7 @@ class TensorMaker {
     return count;
   }
 
-  at::Storage memory_of(const std::string& key, uint64_t bytes) {
+  at::Storage find_memory(const std::string& key, uint64_t bytes) {
     auto found = memory_.find(key);
     if (found == memory_.end()) {
       const std::string record = "data/" + key;
@@ -202,7 +202,7 @@ class TensorMaker {
   std::map<std::string, Memory> memory_{};
 };
 
-const PickleValue* entry_of(const PickleValue& dict, const std::string& key) {
+const PickleValue* find_entry(const PickleValue& dict, const std::string& key) {
   const PickleValue* found = nullptr;
   for (size_t i = 0; i + 1 < dict.items.size(); i += 2) {
     if (dict.items[i]->kind == Kind::text && dict.items[i]->text == key) found = dict.items[i + 1];
@@ -232,7 +232,7 @@ const PickleValue& state_dict_in(const PickleValue& root, const std::string& key
                     name_of(root.kind)));
   }
   if (key.empty()) return root;
-  const PickleValue* const found = entry_of(root, key);
+  const PickleValue* const found = find_entry(root, key);
   if (found == nullptr || found->kind != Kind::dict) {
     throw ValueError(fmt::format("{} has no dict {}; it has: {}", file, quoted_name(key), dicts_in(root)));
   }

@@ -71,7 +71,7 @@ std::string place_of(const CommandRow& row) {
   return row.is_required ? place : "[" + place + "]";
 }
 
-HelpEntry entry_of(const CommandRow& row) {
+HelpEntry make_entry(const CommandRow& row) {
   HelpEntry entry;
   if (!row.letters.empty()) entry.head = fmt::format("-{}, ", row.letters);
   entry.head += row.name;
@@ -88,7 +88,7 @@ HelpEntry entry_of(const CommandRow& row) {
 }
 
 /// Makes --help as lockrun's is.
-std::string help_of(const Command& command) {
+std::string make_help(const Command& command) {
   Help help{.usage = command.path};
   if (!command.subcommands.empty()) {
     help.usage += command.has_places() ? " [subcommand]" : " subcommand";
@@ -108,7 +108,7 @@ std::string help_of(const Command& command) {
     auto group =
         std::find_if(help.groups.begin(), help.groups.end(), [&](const auto& g) { return g.title == title; });
     if (group == help.groups.end()) group = help.groups.insert(help.groups.end(), HelpGroup{title, {}});
-    group->entries.push_back(entry_of(row));
+    group->entries.push_back(make_entry(row));
   }
   help.groups.push_back({"Other", {{"-h, --help", "Print this text."}}});
   help.more = "Flags may be written with underscores.";
@@ -120,7 +120,7 @@ std::string help_of(const Command& command) {
 std::string see_help(const Command& command) { return fmt::format("see {} --help", command.path); }
 
 [[noreturn]] void refuse_flag(const Command& command, const std::string& typed) {
-  std::vector<std::string> names;
+  std::vector<std::string> names = {"help"};
   for (const CommandRow& row : command.rows) {
     if (!row.is_hidden && !row.is_place()) names.push_back(row.name.substr(2));
   }
@@ -322,6 +322,51 @@ void refuse_missing(const Command& command) {
   }
 }
 
+bool is_in_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-'; }
+
+/// Every `name` in `text` that is not a part of a longer word or path becomes `typed`.
+void replace_name(std::string& text, std::string_view name, const std::string& typed) {
+  constexpr std::string_view kPartOfMore = "./\"'`";
+  const auto ends_at = [&](size_t at) {
+    if (at >= text.size()) return true;
+    const bool is_path =
+        (text[at] == '.' || text[at] == '/') && at + 1 < text.size() && is_in_name(text[at + 1]);
+    return !is_in_name(text[at]) && !is_path;
+  };
+  for (size_t at = text.find(name); at != text.npos; at = text.find(name, at)) {
+    const bool begins =
+        at == 0 || (!is_in_name(text[at - 1]) && kPartOfMore.find(text[at - 1]) == kPartOfMore.npos);
+    if (begins && ends_at(at + name.size())) {
+      text.replace(at, name.size(), typed);
+      at += typed.size();
+    } else {
+      at += name.size();
+    }
+  }
+}
+
+/// A text about flags, as the user wrote them. What checks arguments that a program may also set without flags calls them
+/// save_steps.
+std::string with_typed_flags(std::string text, const Command& command) {
+  for (const Command* at = &command; at != nullptr; at = at->parent) {
+    for (const CommandRow& row : at->rows) {
+      if (row.is_place() || row.is_hidden) continue;
+      const std::string typed = row.typed.empty() ? row.name : row.typed.back();
+      std::string argument = row.name.substr(2);
+      std::replace(argument.begin(), argument.end(), '-', '_');
+      const bool is_word =
+          argument.find('_') == argument.npos;  // it may stand for itself, but for the beginning
+      if (!is_word) {
+        replace_name(text, argument, typed);
+      } else if (text.starts_with(argument + " is ")) {
+        text.replace(0, argument.size(), typed);
+      }
+      if (typed != row.name) replace_name(text, row.name, typed);
+    }
+  }
+  return text;
+}
+
 /// False when --help was asked for.
 bool parse(Command& program, int argc, const char* const* argv) {
   std::vector<std::string> words = Words(program, argc, argv).result();
@@ -332,7 +377,8 @@ bool parse(Command& program, int argc, const char* const* argv) {
   try {
     app.parse(words);
   } catch (const CLI::CallForHelp&) {
-    if (env::get_int(env::kRank).value_or(0) == 0) std::fputs(help_of(command).c_str(), stdout);
+    if (!env::get(env::kSpareFd) && env::get_int(env::kRank).value_or(0) == 0)
+      std::fputs(make_help(command).c_str(), stdout);
     return false;
   } catch (const CLI::RequiredError&) {  // named below
   } catch (const CLI::ExtrasError&) {
@@ -344,8 +390,12 @@ bool parse(Command& program, int argc, const char* const* argv) {
     take_environment(*at);
     refuse_missing(*at);
   }
-  for (Command* at = &command; at != nullptr; at = at->parent) {
-    if (at->callback) at->callback();
+  try {
+    for (Command* at = &command; at != nullptr; at = at->parent) {
+      if (at->callback) at->callback();
+    }
+  } catch (const ValueError& error) {
+    throw ValueError(with_typed_flags(error.what(), command));
   }
   return true;
 }
@@ -449,7 +499,9 @@ void CommandLine::add_row(const Flag<None>& row, FlagTarget target) {
     const std::vector<std::string> preset = {std::string(row.preset)};
     set_flag(target, "", row.has_commas ? split_commas(preset) : preset, {});
   }
-  const std::string preset = is_switch(target) || row.preset.empty() ? std::string() : describe_value(target);
+  const std::string preset = !row.default_words.empty()                ? std::string(row.default_words)
+                             : is_switch(target) || row.preset.empty() ? std::string()
+                                                                       : describe_value(target);
   command_->rows.push_back({.name = (row.is_place ? "" : "--") + std::string(row.name),
                             .target = std::move(target),
                             .words = std::string(row.words),

@@ -5,9 +5,11 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/cli/flag.h"
@@ -77,6 +79,7 @@ class CommandLine {
     for (const auto& row : table) {
       add_row(Flag<None>{.name = row.name,
                          .preset = row.preset,
+                         .default_words = row.default_words,
                          .check = row.check,
                          .value = row.value,
                          .group = row.group,
@@ -86,7 +89,7 @@ class CommandLine {
                          .is_required = row.is_required,
                          .is_place = row.is_place,
                          .has_commas = row.has_commas},
-              flag_target(row.member, values));
+              flag_target(row, values));
     }
   }
   /// What other programs call `flag`: refused with the advice to use that one.
@@ -98,7 +101,8 @@ class CommandLine {
   /// An example for --help: what it does, and the words to type.
   void add_example(const std::string& meaning, const std::string& command);
 
-  /// Runs when this command was chosen and its options are known.
+  /// Runs when this command was chosen and its options are known: the place for checks of flags together. A ValueError of it
+  /// names flags as they were typed: "--batch_size" for "--batch-size", and "--batch-size" for the argument batch_size.
   void callback(std::function<void()> chosen);
 
  private:
@@ -113,6 +117,18 @@ class CommandLine {
 /// that is wrong and, for an unknown flag, the nearest one.
 bool parse_command_line(const std::string& name, const std::string& description,
                         const std::function<void(CommandLine)>& add, int argc, const char* const* argv);
+
+/// parse_command_line() of a program whose flags are the rows of one table. Returns what they set in a new `Values`; nothing if
+/// --help was asked for.
+template <class Values>
+std::optional<Values> parse_table(const std::string& name, const std::string& description,
+                                  std::span<const Flag<std::type_identity_t<Values>>> table, int argc,
+                                  const char* const* argv) {
+  Values values;
+  const auto add = [&](CommandLine program) { program.add_table<Values>(table, values); };
+  if (!parse_command_line(name, description, add, argc, argv)) return std::nullopt;
+  return values;
+}
 
 /// A chosen subcommand's work; returns the exit code.
 using Action = std::function<int()>;

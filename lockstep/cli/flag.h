@@ -80,18 +80,20 @@ inline constexpr std::string_view kHeldValue = "=";
 /// A row of the table of a program whose flags set `Values`. Rows are written with designated initializers.
 template <class Values>
 struct Flag {
-  std::string_view name;        ///< "hang-timeout": without dashes, words joined by '-'
-  FlagMember<Values> member{};  ///< what it sets; none: the program asks for its text
-  std::string_view preset{};    ///< default as text; empty: what the member holds, and none is shown
-  FlagCheck check{};            ///< what is allowed
-  std::string_view value{};     ///< name of its value in --help; empty: by type, and none for a switch
-  std::string_view group{};     ///< heading in --help
-  std::string_view words{};     ///< what it is for
-  std::string_view letters{};   ///< short form without its dash ("m", "np")
-  std::string_view variable{};  ///< environment variable that sets the default
-  bool is_required = false;     ///< there is no default
-  bool is_place = false;        ///< it stands by its place, without a name: "RANKS"
-  bool has_commas = false;      ///< a word may hold several values with commas between
+  std::string_view name;                    ///< "hang-timeout": without dashes, words joined by '-'
+  FlagMember<Values> member{};              ///< what it sets; none: the program asks for its text
+  FlagTarget (*target)(Values&) = nullptr;  ///< in place of a member: member_of(), taken_by()
+  std::string_view preset{};         ///< default as text; empty: what the member holds, and none is shown
+  std::string_view default_words{};  ///< what --help shows as the default, where that is no value
+  FlagCheck check{};                 ///< what is allowed
+  std::string_view value{};          ///< name of its value in --help; empty: by type, and none for a switch
+  std::string_view group{};          ///< heading in --help
+  std::string_view words{};          ///< what it is for
+  std::string_view letters{};        ///< short form without its dash ("m", "np")
+  std::string_view variable{};       ///< environment variable that sets the default
+  bool is_required = false;          ///< there is no default
+  bool is_place = false;             ///< it stands by its place, without a name: "RANKS"
+  bool has_commas = false;           ///< a word may hold several values with commas between
 };
 
 /// Where `member` of `values` is; `values` must live as long as the result.
@@ -106,6 +108,26 @@ FlagTarget flag_target(const FlagMember<Values>& member, Values& values) {
         }
       },
       member);
+}
+
+/// As a row's target: a member of a member, member_of<&Arguments::training, &TrainingArguments::seed>.
+template <auto kOuter, auto kInner, class Values>
+FlagTarget member_of(Values& values) {
+  return &((values.*kOuter).*kInner);
+}
+
+/// As a row's target: a function that reads the text, void (Values&, const std::string& flag, const std::string& text).
+/// It gets the flag as it was typed, and may throw ValueError.
+template <auto kTake, class Values>
+FlagTarget taken_by(Values& values) {
+  return TakeNamedText(
+      [&values](const std::string& flag, const std::string& text) { kTake(values, flag, text); });
+}
+
+/// Where the value of `row` goes; `values` must live as long as the result.
+template <class Values>
+FlagTarget flag_target(const Flag<Values>& row, Values& values) {
+  return row.target == nullptr ? flag_target(row.member, values) : row.target(values);
 }
 
 }  // namespace lockstep

@@ -80,7 +80,7 @@ std::string expected_number(std::errc error) {
 }
 
 template <class Number>
-Number number_of(std::string_view source, const std::string& text) {
+Number parse_number(std::string_view source, const std::string& text) {
   Number value{};
   std::errc error = parse(text, value);
   if constexpr (std::is_floating_point_v<Number>) {
@@ -113,10 +113,10 @@ void set_flag(const FlagTarget& target, std::string_view source, const std::vect
   for (const std::string& text : texts) check_text(check, source, text);
   const std::string last = texts.empty() ? std::string() : texts.back();
   const auto set_number = [&](auto& number) {
-    number = number_of<std::remove_reference_t<decltype(number)>>(source, last);
+    number = parse_number<std::remove_reference_t<decltype(number)>>(source, last);
   };
   const auto set_optional = [&](auto& number) {
-    number = number_of<typename std::remove_reference_t<decltype(number)>::value_type>(source, last);
+    number = parse_number<typename std::remove_reference_t<decltype(number)>::value_type>(source, last);
   };
   std::visit(Overloaded{[](std::monostate) {},  //
                         [&](bool* value) { *value = texts.empty() || truth_of(source, last); },
@@ -134,7 +134,7 @@ void set_flag(const FlagTarget& target, std::string_view source, const std::vect
                           std::vector<int> numbers;
                           numbers.reserve(texts.size());
                           for (const std::string& text : texts)
-                            numbers.push_back(number_of<int>(source, text));
+                            numbers.push_back(parse_number<int>(source, text));
                           *values = std::move(numbers);
                         },
                         [&](const TakeText& take) { take(last); },

@@ -14,7 +14,7 @@ namespace lockstep {
 namespace {
 
 /// What a rank tells the others: nothing if all is well, else its exit code as one byte and its message.
-std::string outcome_of(const std::exception_ptr& failure) {
+std::string describe_outcome(const std::exception_ptr& failure) {
   if (!failure) return {};
   try {
     std::rethrow_exception(failure);
@@ -47,7 +47,7 @@ void on_all_ranks(const ProcessGroup& group, const std::function<void()>& body) 
     failure = std::current_exception();
   }
 
-  const auto outcomes = group.all_gather_bytes(outcome_of(failure));
+  const auto outcomes = group.all_gather_bytes(describe_outcome(failure));
   const auto first = std::find_if(outcomes.begin(), outcomes.end(),
                                   [](const std::string& outcome) { return !outcome.empty(); });
   if (first == outcomes.end()) return;

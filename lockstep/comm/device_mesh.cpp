@@ -23,7 +23,7 @@ int64_t product(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-std::vector<int64_t> coordinate_of(int64_t rank, const std::vector<int64_t>& shape) {
+std::vector<int64_t> compute_coordinate(int64_t rank, const std::vector<int64_t>& shape) {
   std::vector<int64_t> coordinate(shape.size());
   for (size_t d = shape.size(); d-- > 0;) {
     coordinate[d] = rank % shape[d];
@@ -46,11 +46,11 @@ DeviceMesh::DeviceMesh(const ProcessGroup& group, std::vector<int64_t> shape,
     throw ValueError(fmt::format("a mesh of {} dimensions needs as many mesh_dim_names, not {}",
                                  shape_.size(), names_.size()));
   }
-  coordinate_ = coordinate_of(group.rank(), shape_);
+  coordinate_ = compute_coordinate(group.rank(), shape_);
   for (size_t d = 0; d < shape_.size(); ++d) {
     std::vector<std::vector<int>> lines;
     for (int first = 0; first < group.size(); ++first) {
-      std::vector<int64_t> at = coordinate_of(first, shape_);
+      std::vector<int64_t> at = compute_coordinate(first, shape_);
       if (at[d] != 0) continue;
       lines.emplace_back();
       for (at[d] = 0; at[d] < shape_[d]; ++at[d]) lines.back().push_back(rank_at(at));

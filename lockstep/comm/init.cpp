@@ -25,7 +25,6 @@
 #include "lockstep/comm/backends/checked_group.h"
 #include "lockstep/comm/backends/device_group.h"
 #include "lockstep/comm/backends/healable_group.h"
-#include "lockstep/comm/backends/hybrid.h"
 #include "lockstep/comm/backends/shared_memory.h"
 #include "lockstep/comm/backends/watched_group.h"
 #include "lockstep/comm/debug_level.h"
@@ -33,14 +32,14 @@
 #include "lockstep/comm/joining/goodbye.h"
 #include "lockstep/comm/joining/join.h"
 #include "lockstep/comm/joining/machines.h"
-#include "lockstep/comm/joining/reach.h"
 #include "lockstep/comm/joining/segment_exchange.h"
+#include "lockstep/comm/joining/several_machines.h"
 #include "lockstep/comm/joining/store.h"
 #include "lockstep/comm/joining/store_part.h"
-#include "lockstep/comm/joining/store_round.h"
-#include "lockstep/comm/uplink/engine.h"
+#include "lockstep/comm/wire_dtype.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/job/own_address.h"
+#include "lockstep/job/spare.h"
 #include "lockstep/shm/node.h"
 #include "lockstep/shm/pulse.h"
 
@@ -79,18 +78,6 @@ void leave_at_exit(int exit_code, void* /*argument*/) {
   close_kept_stores();
 }
 
-/// Gloo over the network, for all ranks. Blocks until they have connected.
-std::shared_ptr<ProcessGroup::Impl> make_flat(const job::LaunchEnvironment& launch, const StorePtr& store,
-                                              const std::string& address, std::chrono::milliseconds timeout) {
-  const auto factory = [host = address](const StorePtr& where, int rank, int size,
-                                        std::chrono::milliseconds deadline) {
-    return backends::make_gloo(where, rank, size, deadline, host);
-  };
-  auto group = backends::wrap_c10d(factory, store, launch.rank, launch.world_size, timeout);
-  expect_goodbye(store, launch.rank, launch.world_size);
-  return group;
-}
-
 /// As long as one lives, LibTorch prints no warnings, unless TORCH_CPP_LOG_LEVEL asks for them: it has one for each address
 /// without a name, and those of this rank's errors say more.
 class WithoutWarnings {
@@ -106,86 +93,24 @@ class WithoutWarnings {
   int level_;
 };
 
-/// As long as one lives, the launcher sees that this rank waits for others in init().
-class WaitingInInit {
- public:
-  WaitingInInit(const shm::Segment& segment, int rank) : waiting_(segment.doorbell(rank).waiting) {
-    ++waiting_;
-  }
-  WaitingInInit(const WaitingInInit&) = delete;
-  WaitingInInit& operator=(const WaitingInInit&) = delete;
-  ~WaitingInInit() { --waiting_; }
-
- private:
-  std::atomic<uint32_t>& waiting_;
-};
-
-/// Where the ranks are, as all agree.
-struct AgreedPlaces {
-  std::vector<int> machine_of;
-  std::string address;  ///< of this rank, for those of other machines
-};
-
-/// All ranks agree which of them share a machine, and the machines try that they reach each other. Sets the group rank if
-/// the launcher has not told it. Blocks until all are there.
-AgreedPlaces agree_on_places(job::LaunchEnvironment& launch, const StorePtr& store,
-                             std::chrono::milliseconds timeout) {
-  const StoreRounds rounds{*store, launch.rank, launch.world_size, timeout};
-  AgreedPlaces places{agree_on_machines(rounds, launch), job::own_address(launch)};
-  if (!launch.knows_group_rank && is_as_the_launcher_says(rounds, places.machine_of, launch)) {
-    launch.group_rank = places.machine_of[static_cast<size_t>(launch.rank)];
-  }
-  set_machines_of_job(places.machine_of);
-  const bool has_several = *std::max_element(places.machine_of.begin(), places.machine_of.end()) > 0;
-  if (has_several) places.address = agree_on_addresses(rounds, places.machine_of, places.address);
-  return places;
-}
-
-/// Shared memory on each machine, and an uplink between them.
-std::shared_ptr<ProcessGroup::Impl> make_lockstep_over_machines(job::LaunchEnvironment& launch,
-                                                                StorePtr& store, const InitOptions& options) {
-  std::shared_ptr<shm::Node> node;
-  std::optional<WaitingInInit> waiting;
-  std::string problem;
-  const auto join = [&] {
-    try {
-      node =
-          join_node(launch, store, {.timeout = options.timeout, .progress_thread = options.progress_thread});
-      waiting.emplace(node->segment(), launch.local_rank);
-    } catch (const Error& error) {
-      problem = error.what();
-    }
-  };
-  uplink::chosen_engine();  // a wrong name is an error before ranks connect, and on each of them
-  // At once, so that the launcher sees this rank while it waits for other machines.
-  if (launch.segment_fd) join();
-  if (!store) store = launchers_store(launch, options.timeout);
-  const StoreRounds rounds{*store, launch.rank, launch.world_size, options.timeout};
-  AgreedPlaces places = agree_on_places(launch, store, options.timeout);
-  check_local_ranks(rounds, places.machine_of, launch);
-  if (!node && problem.empty()) join();
-  agree_to_go_on(rounds, problem);
-  backends::HybridMember member{
-      .rank = launch.rank, .machine_of = std::move(places.machine_of), .host = places.address};
-  member.local = backends::make_shared_memory(node, options.timeout);
-  member.flat = make_flat(launch, store, places.address, options.timeout);
-  return backends::make_hybrid(std::move(member), store, options.timeout);
-}
-
 std::shared_ptr<ProcessGroup::Impl> make_lockstep(job::LaunchEnvironment& launch, StorePtr& store,
                                                   const InitOptions& options) {
-  if (launch.world_size != launch.local_world_size)
-    return make_lockstep_over_machines(launch, store, options);
   auto node =
       join_node(launch, store, {.timeout = options.timeout, .progress_thread = options.progress_thread});
   if (node->segment().can_heal()) return backends::make_healable(node, options.timeout);
   return backends::make_shared_memory(std::move(node), options.timeout);
 }
 
-/// Where the launcher looks for this rank's signs of life; none where no launcher of ours does.
-std::shared_ptr<shm::Pulse> find_pulse(const job::LaunchEnvironment& launch) {
+/// Where the launcher looks for this rank's signs of life; none where no launcher of ours does. `node`: the rank's, if it has
+/// joined the launcher's segment.
+std::shared_ptr<shm::Pulse> find_pulse(const job::LaunchEnvironment& launch,
+                                       const std::shared_ptr<shm::Node>& node = nullptr) {
   if (!launch.segment_fd) return nullptr;
   try {
+    if (node) {
+      const std::shared_ptr<const shm::Segment> segment(node, &node->segment());
+      return std::make_shared<shm::Pulse>(segment, launch.local_rank);
+    }
     const UniqueFd segment = inherited_segment(*launch.segment_fd);
     return std::make_shared<shm::Pulse>(segment.get(), launch.local_rank);
   } catch (const Error& error) {
@@ -194,8 +119,27 @@ std::shared_ptr<shm::Pulse> find_pulse(const job::LaunchEnvironment& launch) {
   }
 }
 
+/// All ranks decide alike: they have compared what they see of each other's memory.
+void tell_why_gloo(const job::LaunchEnvironment& launch, const std::string& reason) {
+  if (launch.rank == 0)
+    log::warning(reason + ", so the backend is gloo; LOCKSTEP_BACKEND=gloo chooses it without this line");
+}
+
+/// Shared memory on each machine, and an uplink between them.
+std::shared_ptr<ProcessGroup::Impl> make_several_machines(job::LaunchEnvironment& launch, StorePtr& store,
+                                                          const InitOptions& options,
+                                                          WithoutMemory without_memory) {
+  JoinedMachines joined =
+      join_machines(launch, store, {.timeout = options.timeout, .progress_thread = options.progress_thread},
+                    without_memory, /*heals=*/true);
+  if (!joined.why_flat.empty()) tell_why_gloo(launch, joined.why_flat);
+  auto pulse = find_pulse(launch, joined.node);
+  return pulse ? make_watched(std::move(joined.group), std::move(pulse)) : joined.group;
+}
+
 std::shared_ptr<ProcessGroup::Impl> make_gloo(job::LaunchEnvironment& launch, StorePtr& store,
                                               std::chrono::milliseconds timeout) {
+  warn_of_exact_sums(launch.rank);
   auto pulse = find_pulse(launch);
   std::optional<shm::Pulse::Waiting> waiting;
   if (pulse) waiting.emplace(*pulse);
@@ -203,8 +147,8 @@ std::shared_ptr<ProcessGroup::Impl> make_gloo(job::LaunchEnvironment& launch, St
     store =
         launch.alone ? StorePtr(c10::make_intrusive<c10d::HashStore>()) : launchers_store(launch, timeout);
   }
-  const std::string address =
-      launch.world_size > 1 ? agree_on_places(launch, store, timeout).address : job::own_address(launch);
+  const std::string address = launch.world_size > 1 ? agree_on_places(launch, store, timeout, "gloo").address
+                                                    : job::own_address(launch);
   auto group = make_flat(launch, store, address, timeout);
   return pulse ? make_watched(std::move(group), pulse) : group;
 }
@@ -227,6 +171,8 @@ std::shared_ptr<ProcessGroup::Impl> make_backend(const std::string& name, job::L
   if (name == "nccl") return make_nccl(launch, store, options.timeout);
 #endif
   if (name == "gloo") return make_gloo(launch, store, options.timeout);
+  if (launch.world_size != launch.local_world_size)
+    return make_several_machines(launch, store, options, WithoutMemory::throws);
   return make_lockstep(launch, store, options);
 }
 
@@ -239,33 +185,26 @@ std::optional<std::string> chosen_backend(const InitOptions& options) {
   if (std::find(available.begin(), available.end(), *name) != available.end()) return name;
   const bool known = *name == "nccl" || *name == "mpi" || *name == "ucc";
   throw ValueError(
-      fmt::format("there is no backend \"{}\"{}; choose lockstep (shared memory of one machine) or gloo",
+      fmt::format("there is no backend \"{}\"{}; choose lockstep (shared memory of each machine) or gloo",
                   *name, known ? " in this build" : ""));
 }
 
-/// Shared memory or, where the ranks share none, Gloo. All ranks decide alike: they know how many they are on
-/// a machine, or have compared what they see of each other's memory.
+/// Shared memory, of each machine where they are several; where ranks of one machine share none, Gloo.
 std::shared_ptr<ProcessGroup::Impl> make_fitting_backend(job::LaunchEnvironment& launch, StorePtr& store,
                                                          const InitOptions& options) {
-  std::string reason;
-  if (launch.world_size != launch.local_world_size) {
-    reason = fmt::format("the {} ranks are on several machines", launch.world_size);
-  } else {
-    try {
-      return make_lockstep(launch, store, options);
-    } catch (const NoSharedMemory& error) {
-      reason = fmt::format("the ranks share no memory ({})", error.reason());
-    }
-  }
-  if (launch.rank == 0) {
-    log::warning(reason + ", so the backend is gloo; LOCKSTEP_BACKEND=gloo chooses it without this line");
+  if (launch.world_size != launch.local_world_size)
+    return make_several_machines(launch, store, options, WithoutMemory::is_flat);
+  try {
+    return make_lockstep(launch, store, options);
+  } catch (const NoSharedMemory& error) {
+    tell_why_gloo(launch, fmt::format("the ranks share no memory ({})", error.reason()));
   }
   return make_gloo(launch, store, options.timeout);
 }
 
 /// Where options or the init_method tell this process's place, the environment need not.
-job::LaunchEnvironment place_of(const InitOptions& options, const StoreAddress& address,
-                                bool meets_elsewhere) {
+job::LaunchEnvironment find_place(const InitOptions& options, const StoreAddress& address,
+                                  bool meets_elsewhere) {
   job::LaunchEnvironment launch = job::LaunchEnvironment::from_env();
   if (address.scheme == "tcp") launch.master_addr = address.host;
   const int rank = options.rank >= 0 ? options.rank : address.rank;
@@ -321,7 +260,7 @@ World join_job(const InitOptions& options, job::LaunchEnvironment launch, StoreP
     env::set(env::kSegmentFd, std::nullopt);
     env::set(env::kSegmentOwner, std::nullopt);
   }
-  begin_job_at(store ? root_of(store) : fmt::format("{}:{}", launch.master_addr, launch.master_port));
+  begin_job_at(store ? describe_root(store) : fmt::format("{}:{}", launch.master_addr, launch.master_port));
   if (store) store = part_for_job(store, "");
   set_machines_of_job({});
   const WithoutWarnings quiet;
@@ -361,11 +300,12 @@ void World::destroy() const {
 
 World init(InitOptions options) {
   check_first();
+  job::wait_for_place();
   options.timeout = std::min(options.timeout, kLongestTimeout);
   const StoreAddress address =
       StoreAddress::parse(options.init_method.empty() ? "env://" : options.init_method);
   const bool meets_elsewhere = address.scheme != "env";
-  const job::LaunchEnvironment launch = place_of(options, address, meets_elsewhere);
+  const job::LaunchEnvironment launch = find_place(options, address, meets_elsewhere);
   chosen_backend(options);  // before the ranks meet
   debug_level();
   StorePtr store;
@@ -375,13 +315,14 @@ World init(InitOptions options) {
 
 World init(const c10::intrusive_ptr<c10d::Store>& store, InitOptions options) {
   check_first();
+  job::wait_for_place();
   options.timeout = std::min(options.timeout, kLongestTimeout);
   if (!store) throw ValueError("init() was given no store: make one, or leave it out");
   if (!options.init_method.empty()) throw ValueError("init() takes a store or an init_method, not both");
-  return join_job(options, place_of(options, StoreAddress{}, /*meets_elsewhere=*/true), store);
+  return join_job(options, find_place(options, StoreAddress{}, /*meets_elsewhere=*/true), store);
 }
 
-bool is_launched() { return !job::LaunchEnvironment::from_env().alone; }
+bool is_launched() { return job::is_spare() || !job::LaunchEnvironment::from_env().alone; }
 
 std::vector<std::string> available_backends() {
 #ifdef LOCKSTEP_NCCL

@@ -19,8 +19,8 @@ namespace lockstep {
 /// Options of init().
 struct InitOptions {
   /// "lockstep", "gloo", "nccl" (GPU tensors by NCCL, others by Gloo; docs/gpu.md), or "" for
-  /// LOCKSTEP_BACKEND. Where that is unset too: lockstep or, where the ranks share no memory, gloo; rank 0
-  /// then says so in one line of standard error. See available_backends().
+  /// LOCKSTEP_BACKEND. Where that is unset too: lockstep or, where ranks of one machine share no memory, gloo;
+  /// rank 0 then says so in one line of standard error. See available_backends().
   std::string backend{};
   /// Deadline of every operation of the group that names none itself, and of init() itself.
   std::chrono::milliseconds timeout = kDefaultTimeout;
@@ -54,8 +54,8 @@ class World : public ProcessGroup {
 /// Joins the job described by the launcher's environment (lockrun, torchrun, Open MPI's and MPICH's mpirun,
 /// srun) or by the init_method; alone when there is neither. Blocks until all ranks are there. The result is
 /// also the default group of everything that takes a group. Throws ValueError on a contradictory environment,
-/// TimeoutError naming the ranks that did not come, CommError when the lockstep backend was chosen and the
-/// ranks do not share memory.
+/// TimeoutError naming the ranks that did not come, CommError when the lockstep backend was chosen and ranks of
+/// one machine do not share memory.
 World init(InitOptions options = {});
 /// Works like init(options), but ranks meet in `store` (c10d's TCPStore, FileStore, HashStore, PrefixStore);
 /// options.rank and options.world_size are needed unless the environment tells them.

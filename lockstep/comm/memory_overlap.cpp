@@ -23,7 +23,7 @@ struct Extent {
 };
 
 /// Empty if the tensor has no elements, or no memory of its own to speak of.
-Extent extent_of(const at::Tensor& tensor) {
+Extent compute_extent(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.numel() == 0) return {};
   int64_t last = 0;
   for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
@@ -95,7 +95,7 @@ struct Steps {
   }
 };
 
-Steps steps_of(const at::Tensor& tensor) {
+Steps compute_steps(const at::Tensor& tensor) {
   Steps steps{{}, static_cast<int64_t>(tensor.element_size())};
   for (int64_t d = 0; d < tensor.dim(); ++d) {
     if (tensor.size(d) > 1) steps.dimensions.push_back({tensor.stride(d) * steps.element, tensor.size(d)});
@@ -186,16 +186,18 @@ bool overlaps_itself(const at::Tensor& tensor) {
     is_nested = is_nested && stride > reach;
     reach += (size - 1) * stride;
   }
-  return !is_nested && !Places(extent_of(tensor), tensor.element_size()).take(tensor);
+  return !is_nested && !Places(compute_extent(tensor), tensor.element_size()).take(tensor);
 }
 
 bool lie_apart(const at::Tensor& a, const at::Tensor& b) {
-  const Extent of_a = extent_of(a), of_b = extent_of(b);
+  const Extent of_a = compute_extent(a), of_b = compute_extent(b);
   if (!of_a.meets(of_b)) return true;
-  return are_disjoint(steps_of(a), steps_of(b), static_cast<int64_t>(of_b.begin - of_a.begin));
+  return are_disjoint(compute_steps(a), compute_steps(b), static_cast<int64_t>(of_b.begin - of_a.begin));
 }
 
-bool may_overlap(const at::Tensor& a, const at::Tensor& b) { return extent_of(a).meets(extent_of(b)); }
+bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
+  return compute_extent(a).meets(compute_extent(b));
+}
 
 std::string describe_layout(const at::Tensor& tensor) {
   std::ostringstream text;
@@ -212,7 +214,7 @@ void check_apart(const char* what, const Tensors& outputs) {
   if (outputs.size() < 2) return;
   std::vector<Output> sorted;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const Extent extent = extent_of(outputs[i]);
+    const Extent extent = compute_extent(outputs[i]);
     if (extent.begin < extent.end) sorted.push_back({extent, i});
   }
   std::sort(sorted.begin(), sorted.end(),
@@ -245,11 +247,11 @@ at::Tensor apart_from(const at::Tensor& input, const Tensors& outputs, int own) 
 Tensors apart_from_others(const Tensors& inputs, const std::vector<Tensors>& outputs) {
   std::vector<std::pair<Extent, size_t>> written;  // with the operation's number
   for (size_t i = 0; i < outputs.size(); ++i) {
-    for (const at::Tensor& output : outputs[i]) written.emplace_back(extent_of(output), i);
+    for (const at::Tensor& output : outputs[i]) written.emplace_back(compute_extent(output), i);
   }
   Tensors apart;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const Extent read = extent_of(inputs[i]);
+    const Extent read = compute_extent(inputs[i]);
     const bool is_overwritten = std::any_of(written.begin(), written.end(), [&](const auto& output) {
       return output.second != i && output.first.meets(read);
     });

@@ -24,6 +24,7 @@
 #include "lockstep/comm/process_group/prepared.h"
 #include "lockstep/comm/process_group/reduce.h"
 #include "lockstep/comm/step_members.h"
+#include "lockstep/comm/wire_dtype.h"
 
 namespace lockstep {
 namespace {
@@ -209,9 +210,10 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options
   const auto timeout = deadline(*this, options.timeout);
   const auto algorithm = algorithms::resolve(options.algorithm);
   const bool is_direct = algorithm == AllReduceAlgorithm::DIRECT;
+  if (options.wire_dtype) check_wire_dtype(impl(), tensor, options, algorithm);
   // The usual case, in which every handle that is made or copied would show: 64 bytes take 0.4 us.
   if (is_direct && is_reducible_as_it_lies(tensor, options.op)) {
-    impl().run(make_all_reduce(tensor, options.op, timeout));
+    impl().run(make_all_reduce(tensor, options.op, options.wire_dtype, timeout));
     return;
   }
   const PreparedCollective prepared = prepare_all_reduce({rank(), size(), timeout}, tensor, options);
@@ -226,7 +228,9 @@ void ProcessGroup::all_reduce(const at::Tensor& tensor, AllReduceOptions options
 }
 
 WorkPtr ProcessGroup::all_reduce_async(const at::Tensor& tensor, AllReduceOptions options) const {
-  if (algorithms::resolve(options.algorithm) != AllReduceAlgorithm::DIRECT) {
+  const auto algorithm = algorithms::resolve(options.algorithm);
+  if (options.wire_dtype) check_wire_dtype(impl(), tensor, options, algorithm);
+  if (algorithm != AllReduceAlgorithm::DIRECT) {
     all_reduce(tensor, options);
     WorkPtr done = all_of({});
     done->set_result({tensor});
@@ -234,7 +238,8 @@ WorkPtr ProcessGroup::all_reduce_async(const at::Tensor& tensor, AllReduceOption
   }
   if (is_reducible_as_it_lies(tensor, options.op)) {
     // The way of every gradient bucket.
-    WorkPtr work = impl().start(make_all_reduce(tensor, options.op, deadline(*this, options.timeout)));
+    WorkPtr work = impl().start(
+        make_all_reduce(tensor, options.op, options.wire_dtype, deadline(*this, options.timeout)));
     work->set_result({tensor});
     return work;
   }

@@ -26,6 +26,10 @@ struct AllReduceOptions {
   double premul_factor = 1.0;                          ///< of PREMUL_SUM: this rank's
   /// All ranks must choose the same one. Default: LOCKSTEP_ALL_REDUCE_ALGORITHM (such as "ring"), else AUTO.
   std::optional<AllReduceAlgorithm> algorithm{};
+  /// All ranks must choose the same one. BFLOAT16 is for SUM, AVG and PREMUL_SUM of float32, float16 and bfloat16, by the
+  /// algorithm DIRECT of the backend "lockstep"; otherwise a ValueError. Default: that of LOCKSTEP_WIRE_DTYPE (such as "bf16")
+  /// where it has a meaning, else EXACT.
+  std::optional<WireDtype> wire_dtype{};
 };
 
 /// Options of reduce.

@@ -64,7 +64,7 @@ std::map<std::string, SpawnFunction>& spawnables() {
 }
 
 /// An unnamed file that the children read, each from its start.
-UniqueFd file_of(const std::string& content) {
+UniqueFd write_memory_file(const std::string& content) {
   UniqueFd fd(::memfd_create("lockstep-spawn", MFD_CLOEXEC));
   if (!fd.valid() ||
       ::pwrite(fd.get(), content.data(), content.size(), 0) != static_cast<ssize_t>(content.size())) {
@@ -110,7 +110,7 @@ void check_ends_are_told() {
 Child start_child(const job::LaunchEnvironment& launch, int task_fd) {
   Child child;
   child.rank = launch.rank;
-  child.error = file_of("");
+  child.error = write_memory_file("");
   std::vector<std::string> inherited;
   for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
   job::ProcessSpec spec{"/proc/self/exe", {program_invocation_name}, launch.to_env(inherited)};
@@ -293,7 +293,7 @@ SpawnContext start_processes(const Spawnable& function, int nprocs, const json& 
   state->segment_fd = shm::create_segment(nprocs);
   state->segment.emplace(shm::Segment::map(state->segment_fd.get()));
   state->store = serve_store();
-  const UniqueFd task = file_of(to_cbor({{"function", function.name()}, {"arguments", arguments}}));
+  const UniqueFd task = write_memory_file(to_cbor({{"function", function.name()}, {"arguments", arguments}}));
   SpawnContext context(std::move(state));
   job::LaunchEnvironment launch;
   launch.world_size = launch.local_world_size = nprocs;

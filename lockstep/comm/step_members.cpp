@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -54,9 +55,45 @@ void for_each_step_member(const std::function<void(StepMember&)>& call) {
 
 namespace {
 
+/// Never destroyed, as the members.
+std::function<void()>& before_agreement() {
+  static auto* const call = new std::function<void()>();
+  return *call;
+}
+
+/// Never destroyed, either.
+std::function<void()>& after_averaging() {
+  static auto* const call = new std::function<void()>();
+  return *call;
+}
+
+/// Never destroyed, either.
+std::function<bool()>& alone() {
+  static auto* const call = new std::function<bool()>();
+  return *call;
+}
+
 thread_local int updates = 0;  // under way
 
 }  // namespace
+
+void set_before_agreement(std::function<void()> call) { before_agreement() = std::move(call); }
+
+void call_before_agreement() {
+  if (before_agreement()) before_agreement()();
+}
+
+void set_after_averaging(std::function<void()> call) { after_averaging() = std::move(call); }
+
+void call_after_averaging() {
+  if (!after_averaging()) return;
+  after_averaging()();
+  if (auto* const step = StepUnderWay::current()) step->agree();
+}
+
+void set_goes_on_alone(std::function<bool()> call) { alone() = std::move(call); }
+
+bool goes_on_alone() { return alone() && alone()(); }
 
 WeightUpdate::WeightUpdate(const char* name) {
   if (updates == 0) {

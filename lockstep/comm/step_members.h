@@ -40,6 +40,10 @@ class StepMember {
   /// with the other ranks since it was made is forgotten: the new process does not have it. All groups are renewed;
   /// all ranks call it. Must start nothing collective.
   virtual void restart() {}
+  /// What restart() forgets, for load_agreed() of all ranks, the new process too: all of them take a survivor's. Empty: nothing.
+  /// Must not block.
+  virtual std::vector<std::string> agreed() const { return {}; }
+  virtual void load_agreed(const std::vector<std::string>& /*agreed*/) {}
   /// Why a rank with this object cannot be replaced, such as "PowerSGDState has an error of each rank's own"; empty: it can.
   virtual std::string heal_problem() const { return {}; }
   /// A number that changes, as good as always, when weights are written: of a few of their elements and of their version
@@ -55,10 +59,30 @@ class StepMember {
   virtual std::vector<at::Tensor> weights() const { return {}; }
   /// What goes to the other ranks together with weights.
   virtual std::vector<at::Tensor> buffers() const { return {}; }
+  /// Running statistics that are not each rank's own: all ranks have them alike at the end of a step.
+  virtual std::vector<at::Tensor> common_statistics() const { return {}; }
 };
 
 /// Calls `call` with every member of this process, in the order of construction.
 void for_each_step_member(const std::function<void(StepMember&)>& call);
+
+/// What this rank alone has (running statistics of its own batches) is to be kept: an averaging backward is about to agree with
+/// the other ranks that it has ended, and from then on one of them may write weights. `call` comes in the thread of the backward
+/// and may throw. One at a time; empty: nothing is to be kept.
+void set_before_agreement(std::function<void()> call);
+void call_before_agreement();
+
+/// What this rank alone has (the state of a communication hook) is to be kept: an averaging backward has ended here. Ends in an
+/// agreement with the other ranks, where it is set on all of them; no rank writes weights before. `call` comes in the thread of
+/// the backward and may throw. One at a time; empty: nothing is to be kept.
+void set_after_averaging(std::function<void()> call);
+void call_after_averaging();
+
+/// A rank died while the others agreed before an optimizer's step(). `call` tells whether this one goes on alone: it has written
+/// weights in this step and has all gradients, so nobody could go back from there. In the thread of the step; it must not throw.
+/// One at a time; empty: no rank does.
+void set_goes_on_alone(std::function<bool()> call);
+bool goes_on_alone();
 
 /// Before an optimizer writes weights: in a step, waits until all ranks are here. One that calls another's step()
 /// agrees once, for both.

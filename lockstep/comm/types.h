@@ -25,6 +25,12 @@ enum class AllReduceAlgorithm : uint8_t {
   HIERARCHICAL
 };
 
+/// How the sums of an all-reduce travel from machine to machine, on the backend "lockstep". Inside a machine nothing changes.
+enum class WireDtype : uint8_t {
+  EXACT,  ///< with all their bits
+  BFLOAT16  ///< rounded to bfloat16: half the bytes of float32 (docs/howto/several_machines.md says how accurate)
+};
+
 /// A part of a contiguous tensor: elements [first, first + count).
 struct TensorPart {
   int64_t first, count;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/mutex.h"
 #include "lockstep/comm/types.h"
 
 namespace lockstep {
@@ -75,12 +76,48 @@ class AllWork : public Work {
   std::vector<std::shared_ptr<Work>> works_;
 };
 
+/// Gives up a mutex that is held already.
+class LOCKSTEP_SCOPED_CAPABILITY AdoptedLock {
+ public:
+  explicit AdoptedLock(base::Mutex& mutex) LOCKSTEP_REQUIRES(mutex) : mutex_(mutex) {}
+  ~AdoptedLock() LOCKSTEP_RELEASE() { mutex_.unlock(); }
+  AdoptedLock(const AdoptedLock&) = delete;
+  AdoptedLock& operator=(const AdoptedLock&) = delete;
+
+ private:
+  base::Mutex& mutex_;
+};
+
 }  // namespace
+
+/// A future that is to be completed, without the lock: its callbacks may look at the work.
+struct Work::Completion {
+  c10::intrusive_ptr<c10::ivalue::Future> future{};  // null: none
+  std::exception_ptr exception{};
+  std::vector<at::Tensor> result{};
+
+  void tell() const {
+    if (!future) return;
+    if (exception) {
+      future->setError(exception);
+    } else {
+      future->markCompleted(c10::IValue(result));
+    }
+  }
+};
 
 /// What a work shares with the thread that watches it.
 struct Work::Shared {
-  std::mutex mutex;
-  c10::intrusive_ptr<c10::ivalue::Future> future;  // until it is completed
+  explicit Shared(c10::intrusive_ptr<c10::ivalue::Future> future_) : future(std::move(future_)) {}
+
+  /// What is to be told once the lock is given up; nothing before `work` has ended.
+  Completion take_completion(const Work& work) LOCKSTEP_REQUIRES(mutex) {
+    if (!work.done_ || !future) return {};
+    return {.future = std::move(future), .exception = work.exception_, .result = work.result_};
+  }
+
+  base::Mutex mutex;
+  c10::intrusive_ptr<c10::ivalue::Future> future LOCKSTEP_GUARDED_BY(mutex);  // until it is completed
 };
 
 template <class Call>
@@ -95,29 +132,23 @@ bool Work::guarded(const Call& call) {
   return done_;
 }
 
-std::unique_lock<std::mutex> Work::lock() const {
-  return shared_ == nullptr ? std::unique_lock<std::mutex>() : std::unique_lock(shared_->mutex);
-}
-
 template <class Call>
 void Work::exclusively(const Call& call) {
   if (shared_ == nullptr) return call();
-  auto lock = this->lock();
-  call();
-  complete_future(lock);
+  Completion completion;
+  {
+    const base::LockGuard lock(shared_->mutex);
+    call();
+    completion = shared_->take_completion(*this);
+  }
+  completion.tell();
 }
 
-void Work::complete_future(std::unique_lock<std::mutex>& lock) {
-  if (!done_ || !shared_->future) return;
-  const auto future = std::move(shared_->future);
-  const auto exception = exception_;
-  const c10::IValue result(result_);
-  lock.unlock();  // callbacks may look at this work
-  if (exception) {
-    future->setError(exception);
-  } else {
-    future->markCompleted(result);
-  }
+template <class Read>
+auto Work::under_lock(const Read& read) const {
+  if (shared_ == nullptr) return read();
+  const base::LockGuard lock(shared_->mutex);
+  return read();
 }
 
 void Work::wait(OptionalTimeout timeout) {
@@ -144,43 +175,48 @@ bool Work::is_completed() {
 }
 
 bool Work::is_success() const {
-  const auto lock = this->lock();
-  return done_ && !exception_;
+  return under_lock([&] { return done_ && !exception_; });
 }
 
 std::exception_ptr Work::exception() const {
-  const auto lock = this->lock();
-  return exception_;
+  return under_lock([&] { return exception_; });
 }
 
 std::vector<at::Tensor> Work::result() const {
-  const auto lock = this->lock();
-  if (exception_) std::rethrow_exception(exception_);
-  if (!done_) throw Error("the operation has not ended: wait() for it before you ask for its result");
-  return result_;
+  return under_lock([&] {
+    if (exception_) std::rethrow_exception(exception_);
+    if (!done_) throw Error("the operation has not ended: wait() for it before you ask for its result");
+    return result_;
+  });
 }
 
 bool Work::look(OptionalTimeout /*waited*/) { return poll(); }
 
 /// For the thread that watches; true once there is no future left to complete.
 bool Work::look_for_future(OptionalTimeout waited) {
-  std::unique_lock lock(shared_->mutex, std::try_to_lock);
-  if (!lock) return false;  // its user is in a call, which may be a wait
-  if (!shared_->future) return true;
-  if (!guarded([&] { return look(waited); })) return false;
-  complete_future(lock);
+  if (!shared_->mutex.try_lock()) return false;  // its user is in a call, which may be a wait
+  Completion completion;
+  {
+    const AdoptedLock lock(shared_->mutex);
+    if (!shared_->future) return true;
+    if (!guarded([&] { return look(waited); })) return false;
+    completion = shared_->take_completion(*this);
+  }
+  completion.tell();
   return true;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::get_future() {
   using Clock = std::chrono::steady_clock;
-  if (const auto lock = this->lock(); lock && shared_->future) return shared_->future;
+  if (shared_ != nullptr) {
+    const base::LockGuard lock(shared_->mutex);
+    if (shared_->future) return shared_->future;
+  }
   auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   const Watch watch = is_completed() ? Watch() : this->watch();
   const std::shared_ptr<Work> self = weak_from_this().lock();
   if (watch && self) {
-    shared_ = std::make_shared<Shared>();
-    shared_->future = future;
+    shared_ = std::make_shared<Shared>(future);
     watch([self, begin = Clock::now(), checked = Clock::now()]() mutable {
       // A look at the peers is not for every time that something ends.
       constexpr std::chrono::milliseconds kCheckEvery{50};

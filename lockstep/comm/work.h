@@ -8,7 +8,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -72,14 +71,16 @@ class Work : public std::enable_shared_from_this<Work> {
 
  private:
   struct Shared;
+  struct Completion;
   template <class Call>
   bool guarded(const Call& call);
   template <class Call>
   void exclusively(const Call& call);
-  void complete_future(std::unique_lock<std::mutex>& lock);
+  template <class Read>
+  auto under_lock(const Read& read) const;
   bool look_for_future(std::optional<std::chrono::milliseconds> waited);
-  std::unique_lock<std::mutex> lock() const;
   std::shared_ptr<Shared> shared_;  // with the thread that watches; null where none does
+  // Under the lock in `shared_`. The compiler cannot check that: where no thread watches, there is none.
   bool done_ = false;
   std::exception_ptr exception_;
   std::vector<at::Tensor> result_;

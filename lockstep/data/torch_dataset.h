@@ -164,7 +164,7 @@ class DatasetOfThreads {
 
   base::Mutex mutex_{};
   base::ConditionVariable is_idle_{};
-  std::vector<std::unique_ptr<D>> idle_{};
+  std::vector<std::unique_ptr<D>> idle_ LOCKSTEP_GUARDED_BY(mutex_){};
 };
 
 /// Throws ValueError for none.

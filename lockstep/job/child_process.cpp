@@ -33,7 +33,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 }
 
 /// Parent of `pid`, or -1 when it is gone.
-pid_t parent_of(pid_t pid) {
+pid_t read_parent(pid_t pid) {
   const UniqueFd fd(::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
   char text[512];
   const ssize_t size = fd.valid() ? ::read(fd.get(), text, sizeof text - 1) : -1;
@@ -145,7 +145,7 @@ std::vector<pid_t> children() {
     const char* end = entry->d_name + std::strlen(entry->d_name);
     pid_t pid = 0;
     if (std::from_chars(entry->d_name, end, pid).ptr != end) continue;
-    if (parent_of(pid) == self) result.push_back(pid);
+    if (read_parent(pid) == self) result.push_back(pid);
   }
   return result;
 }

@@ -18,6 +18,7 @@
 #include "lockstep/job/interface_choice.h"
 #include "lockstep/job/meeting_point.h"
 #include "lockstep/job/own_address.h"
+#include "lockstep/job/spare.h"
 #include "lockstep/timeline/parts_folder.h"
 
 namespace lockstep::job {
@@ -190,6 +191,7 @@ void meet_at(LaunchEnvironment& launch, const std::optional<MeetingPoint>& point
 }  // namespace
 
 LaunchEnvironment LaunchEnvironment::from_env() {
+  if (is_spare()) throw ValueError("this process is a spare of lockrun's, which has no rank before init()");
   LaunchEnvironment launch;
   launch.master_addr = env::get(env::kMasterAddr).value_or("");
   launch.master_port = number(env::kMasterPort, 0);

@@ -36,8 +36,8 @@ at::Tensor flat_labels(const std::string& metric, const at::Tensor& labels) {
   return labels.detach().to(at::kCPU, at::kLong).reshape({-1});
 }
 
-Scores scores_of(const std::string& metric, const at::Tensor& outputs, const at::Tensor& labels,
-                 int64_t ignore_index) {
+Scores check_scores(const std::string& metric, const at::Tensor& outputs, const at::Tensor& labels,
+                    int64_t ignore_index) {
   if (outputs.dim() != labels.dim() + 1 || outputs.dim() == 0 || outputs.size(-1) < 1 ||
       outputs.sizes().slice(0, static_cast<size_t>(labels.dim())) != labels.sizes()) {
     refuse(metric, outputs, labels, "scores [..., classes] and labels [...]");
@@ -68,7 +68,7 @@ void for_each_decision(const std::string& metric, const at::Tensor& outputs, con
     predicted = flat_labels(metric, outputs);
     truth = flat_labels(metric, labels);
   } else {
-    const Scores scores = scores_of(metric, outputs, labels, ignore_index);
+    const Scores scores = check_scores(metric, outputs, labels, ignore_index);
     predicted = scores.rows.argmax(1);
     truth = scores.labels;
   }
@@ -118,7 +118,7 @@ class TopKAccuracy : public Metric {
   std::string name() const override { return fmt::format("top_{}_accuracy", options_.k); }
   void update(const at::Tensor& outputs, const at::Tensor& labels) override {
     const at::NoGradGuard no_grad;
-    const Scores scores = scores_of(name(), outputs, labels, options_.ignore_index);
+    const Scores scores = check_scores(name(), outputs, labels, options_.ignore_index);
     const at::Tensor rows = scores.rows.to(at::kDouble).contiguous();
     const int64_t classes = rows.size(1);
     double right = 0;
@@ -142,7 +142,7 @@ class TopKAccuracy : public Metric {
 enum class Score { precision, recall, f1 };
 enum class Average { binary, macro, weighted, micro };
 
-Average average_of(const std::string& metric, const std::string& name) {
+Average parse_average(const std::string& metric, const std::string& name) {
   for (const auto& [known, average] :
        {std::pair("binary", Average::binary), std::pair("macro", Average::macro),
         std::pair("weighted", Average::weighted), std::pair("micro", Average::micro)}) {
@@ -174,7 +174,7 @@ class MeanOfNumbers {
 class PrecisionRecall : public Metric {
  public:
   PrecisionRecall(Score score, PrecisionRecallOptions options)
-      : score_(score), options_(std::move(options)), average_(average_of(name(), options_.average)) {
+      : score_(score), options_(std::move(options)), average_(parse_average(name(), options_.average)) {
     if (options_.pos_label != 0 && options_.pos_label != 1) {
       throw ValueError(fmt::format("{}: pos_label is {}; it may be 0 or 1", name(), options_.pos_label));
     }
@@ -211,7 +211,7 @@ class PrecisionRecall : public Metric {
   struct Counts {
     double right = 0, predicted = 0, labelled = 0;
   };
-  static Counts counts_of(const State& state, int64_t wanted) {
+  static Counts read_counts(const State& state, int64_t wanted) {
     const auto at = static_cast<size_t>(3 * wanted);
     if (at + 2 >= state.size()) return {};
     return {state[at], state[at + 1], state[at + 2]};
@@ -231,12 +231,12 @@ class PrecisionRecall : public Metric {
     return 0;
   }
   double value_of(const State& state) const override {
-    if (options_.of_class) return score(counts_of(state, *options_.of_class));
-    if (average_ == Average::binary) return score(counts_of(state, options_.pos_label));
+    if (options_.of_class) return score(read_counts(state, *options_.of_class));
+    if (average_ == Average::binary) return score(read_counts(state, options_.pos_label));
     Counts all;
     MeanOfNumbers mean;
     for (int64_t c = 0; c < static_cast<int64_t>(state.size() / 3); ++c) {
-      const Counts counts = counts_of(state, c);
+      const Counts counts = read_counts(state, c);
       all.right += counts.right;
       all.predicted += counts.predicted;
       all.labelled += counts.labelled;
@@ -259,7 +259,7 @@ class Perplexity : public Metric {
   std::string name() const override { return "perplexity"; }
   void update(const at::Tensor& outputs, const at::Tensor& labels) override {
     const at::NoGradGuard no_grad;
-    const Scores scores = scores_of(name(), outputs, labels, options_.ignore_index);
+    const Scores scores = check_scores(name(), outputs, labels, options_.ignore_index);
     const at::Tensor chances = at::_log_softmax(scores.rows, 1, /*half_to_float=*/false);
     const at::Tensor of_labels = chances.gather(1, scores.labels.unsqueeze(1)).to(at::kDouble);
     merge(state_, {-of_labels.sum().item<double>(), static_cast<double>(scores.labels.numel())});

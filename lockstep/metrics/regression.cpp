@@ -18,8 +18,8 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
-std::pair<at::Tensor, at::Tensor> values_of(const std::string& metric, const at::Tensor& outputs,
-                                            const at::Tensor& labels) {
+std::pair<at::Tensor, at::Tensor> check_values(const std::string& metric, const at::Tensor& outputs,
+                                               const at::Tensor& labels) {
   if (outputs.numel() != labels.numel()) {
     throw ValueError(fmt::format("the metric {} got {} outputs and {} labels; it takes as many of both",
                                  metric, outputs.numel(), labels.numel()));
@@ -39,7 +39,7 @@ class MeanError : public Metric {
   std::string name() const override { return name_; }
   void update(const at::Tensor& outputs, const at::Tensor& labels) override {
     const at::NoGradGuard no_grad;
-    const auto [found, right] = values_of(name_, outputs, labels);
+    const auto [found, right] = check_values(name_, outputs, labels);
     double sum = 0;
     for (int64_t i = 0; i < found.numel(); ++i) {
       sum += error_(found.const_data_ptr<double>()[i] - right.const_data_ptr<double>()[i]);
@@ -65,7 +65,7 @@ class Pearson : public Metric {
   std::string name() const override { return "pearson"; }
   void update(const at::Tensor& outputs, const at::Tensor& labels) override {
     const at::NoGradGuard no_grad;
-    const auto [x, y] = values_of(name(), outputs, labels);
+    const auto [x, y] = check_values(name(), outputs, labels);
     if (x.numel() == 0) return;
     const at::Tensor dx = x - x.mean(), dy = y - y.mean();
     merge(state_, {static_cast<double>(x.numel()), x.mean().item<double>(), y.mean().item<double>(),
@@ -101,7 +101,7 @@ class R2 : public Metric {
   std::string name() const override { return "r2"; }
   void update(const at::Tensor& outputs, const at::Tensor& labels) override {
     const at::NoGradGuard no_grad;
-    const auto [found, right] = values_of(name(), outputs, labels);
+    const auto [found, right] = check_values(name(), outputs, labels);
     if (found.numel() == 0) return;
     const at::Tensor deviations = right - right.mean(), errors = right - found;
     merge(state_, {static_cast<double>(found.numel()), right.mean().item<double>(),
@@ -149,7 +149,7 @@ class Spearman : public Metric {
   std::string name() const override { return "spearman"; }
   void update(const at::Tensor& outputs, const at::Tensor& labels) override {
     const at::NoGradGuard no_grad;
-    const auto [found, right] = values_of(name(), outputs, labels);
+    const auto [found, right] = check_values(name(), outputs, labels);
     for (int64_t i = 0; i < found.numel(); ++i) {
       state_.push_back(found.const_data_ptr<double>()[i]);
       state_.push_back(right.const_data_ptr<double>()[i]);

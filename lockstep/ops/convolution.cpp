@@ -29,8 +29,8 @@ struct ConvolutionShape {
   int64_t weight_row() const { return kernel[0] * kernel[1] * in; }
 };
 
-ConvolutionShape shape_of(const at::Tensor& input, const at::Tensor& weight, std::array<int64_t, 2> stride,
-                          std::array<int64_t, 2> padding) {
+ConvolutionShape find_shape(const at::Tensor& input, const at::Tensor& weight, std::array<int64_t, 2> stride,
+                            std::array<int64_t, 2> padding) {
   ConvolutionShape shape{input.size(0), input.size(1),  input.size(2),
                          input.size(3), weight.size(0), {weight.size(2), weight.size(3)},
                          stride,        padding,        {}};
@@ -220,7 +220,7 @@ at::Tensor Conv2dImpl::forward(const at::Tensor& input) {
       return torch::nn::Conv2dImpl::forward(input);
     }
   }
-  const ConvolutionShape shape = shape_of(input, weight, stride, padding);
+  const ConvolutionShape shape = find_shape(input, weight, stride, padding);
   const bool is_small = shape.result[0] > 0 && shape.result[1] > 0 &&
                         shape.result[0] * shape.result[1] <= kMostPositions && padding[0] < shape.kernel[0] &&
                         padding[1] < shape.kernel[1];

@@ -22,7 +22,7 @@ constexpr int64_t kBlockRows = 64;
 
 /// Sums term(0) to term(n - 1) in 16 parts, which fill vector registers.
 template <class T, class Term>
-T sum_of(int64_t n, const Term& term) {
+T add_terms(int64_t n, const Term& term) {
   constexpr int64_t kParts = 16;
   T parts[kParts] = {};
   int64_t i = 0;
@@ -57,8 +57,8 @@ void normalize(const at::Tensor& x, const at::Tensor& alpha, const at::Tensor& b
     for (int64_t r = begin; r < end; ++r) {
       const T* const from = all + r * width;
       T* const to = out + r * width;
-      const T mean = sum_of<T>(width, [&](int64_t i) { return from[i]; }) / static_cast<T>(width);
-      const T squares = sum_of<T>(width, [&](int64_t i) { return (from[i] - mean) * (from[i] - mean); });
+      const T mean = add_terms<T>(width, [&](int64_t i) { return from[i]; }) / static_cast<T>(width);
+      const T squares = add_terms<T>(width, [&](int64_t i) { return (from[i] - mean) * (from[i] - mean); });
       const T deviation = std::sqrt(squares / static_cast<T>(width - 1));
       const T scale = 1 / (deviation + static_cast<T>(eps));
       kept[r] = {mean, scale, deviation > 0 ? scale * scale / (static_cast<T>(width - 1) * deviation) : T{0}};
@@ -74,9 +74,9 @@ void differentiate_rows(const T* x, const T* gradient, const T* alpha, const Row
   for (int64_t r = 0; r < count; ++r, x += width, gradient += width, of_x += width) {
     const T mean = rows[r].mean, scale = rows[r].scale, fall = rows[r].fall;
     const T mean_gradient =
-        sum_of<T>(width, [&](int64_t i) { return gradient[i] * alpha[i]; }) / static_cast<T>(width);
+        add_terms<T>(width, [&](int64_t i) { return gradient[i] * alpha[i]; }) / static_cast<T>(width);
     const T along =
-        fall * sum_of<T>(width, [&](int64_t i) { return gradient[i] * alpha[i] * (x[i] - mean); });
+        fall * add_terms<T>(width, [&](int64_t i) { return gradient[i] * alpha[i] * (x[i] - mean); });
     for (int64_t i = 0; i < width; ++i) {
       const T centered = x[i] - mean;
       of_alpha[i] += gradient[i] * centered * scale;

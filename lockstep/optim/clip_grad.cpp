@@ -31,7 +31,7 @@ std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& parameters) {
   return grads;
 }
 
-double norm_of(const std::vector<at::Tensor>& grads, double norm_type) {
+double compute_norm(const std::vector<at::Tensor>& grads, double norm_type) {
   std::vector<double> sums;
   std::vector<size_t> chunks;
   for (const auto& grad : grads) {
@@ -47,14 +47,14 @@ double norm_of(const std::vector<at::Tensor>& grads, double norm_type) {
 
 double grad_norm(const std::vector<at::Tensor>& parameters, double norm_type) {
   const at::NoGradGuard no_grad;
-  return norm_of(gradients(parameters), norm_type);
+  return compute_norm(gradients(parameters), norm_type);
 }
 
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
                        bool error_if_nonfinite) {
   const at::NoGradGuard no_grad;
   const auto grads = gradients(parameters);
-  const double norm = norm_of(grads, norm_type);
+  const double norm = compute_norm(grads, norm_type);
   detail::check_norm(norm, error_if_nonfinite);
   const double scale = detail::clip_scale(norm, max_norm);
   if (detail::clips(scale) && !grads.empty()) at::_foreach_mul_(grads, scale);
@@ -64,7 +64,7 @@ double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_nor
 double scale_and_clip_grad_norm_(const std::vector<at::Tensor>& parameters, double scale, double max_norm) {
   const at::NoGradGuard no_grad;
   const auto grads = gradients(parameters);
-  const double norm = std::abs(scale) * norm_of(grads, 2);
+  const double norm = std::abs(scale) * compute_norm(grads, 2);
   if (!std::isfinite(norm)) return norm;
   const double clip = max_norm > 0 ? detail::clip_scale(norm, max_norm) : 1;
   const double factor = detail::clips(clip) ? scale * clip : scale;

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/comm/backends/healable_group.h"
 #include "lockstep/comm/debug_level.h"
 #include "lockstep/comm/init.h"
 #include "lockstep/comm/parts.h"
@@ -168,6 +169,9 @@ void FusedZeroCore::groups_changed() {
 /// Moves a group's parameters into shared memory: each rank's own, or one that they have in common.
 void FusedZeroCore::move_group(const torch::optim::OptimizerParamGroup& group) {
   const ProcessGroup& ranks = own_group();
+  // The others still use what they share with a process that was here before.
+  const auto job = backends::HealableJob::current();
+  const bool is_replacement = job && job->is_replaying();
   std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
   for (const at::Tensor& parameter : group.params()) by_dtype[parameter.scalar_type()].push_back(parameter);
   for (const auto& [dtype, parameters] : by_dtype) {
@@ -180,7 +184,7 @@ void FusedZeroCore::move_group(const torch::optim::OptimizerParamGroup& group) {
     for (size_t p = 0; p < parameters.size(); ++p) {
       const at::Tensor& parameter = parameters[p];
       move_parameter(parameter, memory.flat, layout.offsets[p],
-                     !shares_parameters_ || is_first_on_machine(ranks));
+                     !shares_parameters_ || (is_first_on_machine(ranks) && !is_replacement));
       Place& place = places_.at(parameter.unsafeGetTensorImpl());
       place.memory = memory_.size();
       place.offset = layout.offsets[p];
@@ -338,17 +342,24 @@ void FusedZeroCore::update() {
   if (shares_parameters_) {
     // Nobody computes with the parameters any more.
     ranks.barrier();
-    {
-      const WritableParameters writable = writable_parameters();
-      local().step();
-      for (const Memory& memory : memory_) share_parts(ranks, memory.flat, memory.parts);
-    }
-    return;
+    const WritableParameters writable = writable_parameters();
+    local().step();
+    updated();
+    return share_weights();
   }
   local().step();
+  updated();
+  share_weights();
+}
+
+void FusedZeroCore::share_weights() {
+  if (shares_parameters_) {
+    for (const Memory& memory : memory_) share_parts(own_group(), memory.flat, memory.parts);
+    return;
+  }
   std::vector<std::shared_ptr<Work>> works;
   for (const Memory& memory : memory_) {
-    works.push_back(all_gather_parts_async(ranks, memory.flat, memory.parts));
+    works.push_back(all_gather_parts_async(own_group(), memory.flat, memory.parts));
   }
   const timeline::Counted counted(timeline::Kind::wait);
   for (const std::shared_ptr<Work>& work : works) work->wait();

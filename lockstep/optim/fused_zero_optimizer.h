@@ -62,6 +62,8 @@ class FusedZeroCore : public ShardedOptimizer {
    private:
     WriteProtection* protection_;
   };
+  bool shares_parameters() const { return shares_parameters_; }
+  void share_weights() override;
   WritableParameters writable_parameters() { return WritableParameters(protection_.get()); }
 
   void has_joined() override;

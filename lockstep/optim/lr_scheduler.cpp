@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
+std::vector<double> read_rates(const torch::optim::Optimizer& optimizer) {
   std::vector<double> rates;
   for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
   return rates;
@@ -53,7 +53,7 @@ LRScheduler::LRScheduler(torch::optim::Optimizer& optimizer, LRScheduleOptions o
     : optimizer_(optimizer),
       options_(std::move(options)),
       default_lr_(optimizer.defaults().get_lr()),
-      base_lrs_(rates_of(optimizer)) {
+      base_lrs_(read_rates(optimizer)) {
   check_lr_schedule(options_, default_lr_);
   set_rates();
 }
@@ -74,7 +74,7 @@ void LRScheduler::set_rates() {
   for (size_t g = 0; g < base_lrs_.size(); ++g) set_rate(optimizer_, g, base_lrs_[g] * factor);
 }
 
-std::vector<double> LRScheduler::get_last_lr() const { return rates_of(optimizer_); }
+std::vector<double> LRScheduler::get_last_lr() const { return read_rates(optimizer_); }
 
 StateDict LRScheduler::state_dict() const {
   StateDict state;
@@ -108,7 +108,7 @@ bool ReduceLROnPlateau::is_better(double metric) const {
 
 void ReduceLROnPlateau::step(double metric) {
   if (!before_step_ && detail::StepUnderWay::current() != nullptr) {
-    before_step_ = BeforeStep{.counters = counters_, .rates = rates_of(optimizer_)};
+    before_step_ = BeforeStep{.counters = counters_, .rates = read_rates(optimizer_)};
   }
   ++counters_.last_epoch;
   if (is_better(metric)) {
@@ -135,14 +135,14 @@ void ReduceLROnPlateau::fail_step() {
 }
 
 void ReduceLROnPlateau::reduce() {
-  const std::vector<double> rates = rates_of(optimizer_);
+  const std::vector<double> rates = read_rates(optimizer_);
   for (size_t g = 0; g < rates.size(); ++g) {
     const double reduced = std::max(rates[g] * options_.factor, options_.min_lr);
     if (rates[g] - reduced > options_.eps) set_rate(optimizer_, g, reduced);
   }
 }
 
-std::vector<double> ReduceLROnPlateau::get_last_lr() const { return rates_of(optimizer_); }
+std::vector<double> ReduceLROnPlateau::get_last_lr() const { return read_rates(optimizer_); }
 
 StateDict ReduceLROnPlateau::state_dict() const {
   StateDict state;
@@ -150,7 +150,7 @@ StateDict ReduceLROnPlateau::state_dict() const {
   state.scalars["num_bad_epochs"] = counters_.num_bad_epochs;
   state.scalars["cooldown_counter"] = counters_.cooldown_counter;
   state.scalars["last_epoch"] = counters_.last_epoch;
-  add_rates(state, "last_lr", rates_of(optimizer_));
+  add_rates(state, "last_lr", read_rates(optimizer_));
   return state;
 }
 
@@ -159,7 +159,7 @@ void ReduceLROnPlateau::load_state_dict(const StateDict& state) {
   const auto bad = state.get<int64_t>(kWho, "num_bad_epochs");
   const auto cooldown = state.get<int64_t>(kWho, "cooldown_counter");
   const auto last = state.get<int64_t>(kWho, "last_epoch");
-  const std::vector<double> rates = rates_in(state, kWho, "last_lr", rates_of(optimizer_).size());
+  const std::vector<double> rates = rates_in(state, kWho, "last_lr", read_rates(optimizer_).size());
   counters_.best = state.scalars.contains("best") ? state.get<double>(kWho, "best") : worst(options_.mode);
   counters_.num_bad_epochs = bad;
   counters_.cooldown_counter = cooldown;

@@ -181,6 +181,14 @@ std::vector<StatePiece> ShardedOptimizer::own_state_pieces() const {
   return pieces;
 }
 
+std::vector<at::Tensor> ShardedOptimizer::own_weights() const {
+  std::vector<at::Tensor> weights;
+  for (const std::vector<Piece>& group : own_) {
+    for (const Piece& piece : group) weights.push_back(piece.local.detach());
+  }
+  return weights;
+}
+
 StateDict ShardedOptimizer::shard_state_dict() const {
   StateDict state;
   save_options(param_groups_, state);

@@ -78,6 +78,13 @@ class ShardedOptimizer : public torch::optim::Optimizer, public detail::JoinMemb
 
   const ProcessGroup& process_group() const { return group_; }
 
+  // For Recovery. What step() calls when this rank has updated its part, before the others get it; none: nothing.
+  void call_after_update(std::function<void()> call) { after_update_ = std::move(call); }
+  /// What this rank updates, in an order that is the same in each process of the rank.
+  std::vector<at::Tensor> own_weights() const;
+  /// All ranks get each other's part of the parameters. Called by all ranks; blocks.
+  virtual void share_weights() = 0;
+
   // For join().
   const ProcessGroup& join_group() const override { return group_; }
   void enter_join(std::shared_ptr<detail::JoinSession> session, int index) override;
@@ -103,6 +110,9 @@ class ShardedOptimizer : public torch::optim::Optimizer, public detail::JoinMemb
   /// To be called once by the constructors, when pieces_of works.
   void make_local();
   void sync_options();
+  void updated() const {
+    if (after_update_) after_update_();
+  }
   const torch::optim::Optimizer& consolidated() const;
   torch::optim::Optimizer& local() { return *local_; }
   const std::vector<std::vector<detail::Piece>>& own_pieces() const { return own_; }
@@ -126,6 +136,7 @@ class ShardedOptimizer : public torch::optim::Optimizer, public detail::JoinMemb
   std::unique_ptr<torch::optim::Optimizer> local_;
   std::vector<std::vector<detail::Piece>> own_;
   std::unique_ptr<torch::optim::Optimizer> consolidated_;
+  std::function<void()> after_update_;
   std::shared_ptr<detail::JoinSession> join_;
   int join_index_ = 0;
 };

@@ -115,10 +115,11 @@ void ZeroRedundancyCore::step_share() {
   if (trainable_mask(param_groups_) != trainable_ || has_moved()) build_buckets();
   sync_options();
   local().step();
-  broadcast_parameters();
+  updated();
+  share_weights();
 }
 
-void ZeroRedundancyCore::broadcast_parameters() const {
+void ZeroRedundancyCore::share_weights() {
   const at::NoGradGuard no_grad;
   std::vector<std::shared_ptr<Work>> works;
   for (int rank = 0; rank < process_group().size(); ++rank) {

@@ -27,6 +27,7 @@ class ZeroRedundancyCore : public ShardedOptimizer {
   /// [rank][group]: the parameters that a rank updates.
   using Partition = std::vector<std::vector<std::vector<at::Tensor>>>;
   const Partition& partition_parameters() const { return partition_; }
+  void share_weights() override;
 
  protected:
   ZeroRedundancyCore(const ParamGroups& groups, std::unique_ptr<torch::optim::OptimizerOptions> defaults,
@@ -38,7 +39,6 @@ class ZeroRedundancyCore : public ShardedOptimizer {
   void step_share() override;
   void build_partition();
   void build_buckets();
-  void broadcast_parameters() const;
   bool has_moved() const;
 
   bool parameters_as_bucket_view_;

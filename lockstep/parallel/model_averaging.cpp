@@ -4,6 +4,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/init.h"
+#include "lockstep/comm/joining/machines.h"
 #include "lockstep/parallel/parameters.h"
 
 namespace lockstep {
@@ -19,6 +21,19 @@ namespace {
 int64_t checked_warmup(const char* name, int64_t warmup_steps) {
   if (warmup_steps >= 0) return warmup_steps;
   throw ValueError(fmt::format("{}: warmup_steps must be at least 0, not {}", name, warmup_steps));
+}
+
+/// The group's own ranks on each machine, in the order of their first ones.
+std::vector<std::vector<int>> split_by_machine(const ProcessGroup& group) {
+  std::map<int, size_t> places;
+  std::vector<std::vector<int>> ranks;
+  const std::vector<int> machines = machines_of(group.global_ranks());
+  for (size_t r = 0; r < machines.size(); ++r) {
+    const auto [place, is_new] = places.emplace(machines[r], ranks.size());
+    if (is_new) ranks.emplace_back();
+    ranks[place->second].push_back(static_cast<int>(r));
+  }
+  return ranks;
 }
 
 }  // namespace
@@ -35,7 +50,7 @@ void ModelAverager::average_parameters(const std::vector<at::Tensor>& parameters
   }
   if (flat.empty()) return;
   const at::Tensor all = at::cat(flat);
-  group->all_reduce(all, {.op = ReduceOp::AVG});
+  group->all_reduce(all, {.op = ReduceOp::AVG, .wire_dtype = WireDtype::EXACT});  // they are no gradients
   int64_t at = 0;
   for (const at::Tensor& parameter : averaged) {
     parameter.copy_(all.narrow(0, at, parameter.numel()).view(parameter.sizes()));
@@ -83,9 +98,12 @@ HierarchicalModelAverager::HierarchicalModelAverager(
                       period, least));
     }
     least = period + 1;
+    if (size == kMachine) continue;
     if (size < 1 || all.size() % size != 0) {
-      throw ValueError(fmt::format("HierarchicalModelAverager: {} ranks cannot be divided into groups of {}",
-                                   all.size(), size));
+      throw ValueError(fmt::format(
+          "HierarchicalModelAverager: {} ranks cannot be divided into groups of {}; kMachine takes the "
+          "ranks of each machine, however many they are",
+          all.size(), size));
     }
   }
   if (period_group_size_dict.back().second != all.size()) {
@@ -95,7 +113,11 @@ HierarchicalModelAverager::HierarchicalModelAverager(
                     all.size(), period_group_size_dict.back().second));
   }
   for (const auto& [period, size] : period_group_size_dict) {
-    groups_.emplace_back(period, size == all.size() ? all : all.new_subgroups(size));
+    if (size == kMachine) {
+      groups_.emplace_back(period, all.split_group(split_by_machine(all)));
+    } else {
+      groups_.emplace_back(period, size == all.size() ? all : all.new_subgroups(size));
+    }
   }
 }
 

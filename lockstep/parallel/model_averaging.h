@@ -54,11 +54,16 @@ class PeriodicModelAverager : public ModelAverager {
 ///
 ///     // Blocks of 8 ranks every 4 steps, all 16 every 16 steps.
 ///     lockstep::HierarchicalModelAverager averager({{4, 8}, {16, 16}}, 100);
+///     // The ranks of each machine every 4 steps, however many they are, all 6 every 16 steps.
+///     lockstep::HierarchicalModelAverager averager({{4, HierarchicalModelAverager::kMachine}, {16, 6}}, 100);
 class HierarchicalModelAverager : public ModelAverager {
  public:
+  /// In place of a number of ranks: those that share a machine, as all ranks of the job agree.
+  static constexpr int kMachine = 0;
+
   /// `period_group_size_dict`: (period in steps, ranks of a group), the periods ascending; the last group is
-  /// all of `process_group` (default: all ranks), whose size the others divide. Groups are made here, of
-  /// consecutive ranks: blocks until all ranks are there. Throws ValueError for another list and for
+  /// all of `process_group` (default: all ranks), whose size the others divide, or kMachine. Groups are made here,
+  /// of consecutive ranks: blocks until all ranks are there. Throws ValueError for another list and for
   /// warmup_steps below 0.
   explicit HierarchicalModelAverager(const std::vector<std::pair<int64_t, int>>& period_group_size_dict,
                                      int64_t warmup_steps = 0,

@@ -40,7 +40,7 @@ struct Peers {
   at::Tensor sum(const at::Tensor& own) const {
     if (exchange) return exchange->sum(group, {layer, /*is_backward=*/true}, own);
     at::Tensor sum = own.clone();
-    group.all_reduce(sum);
+    group.all_reduce(sum, {.wire_dtype = WireDtype::EXACT});
     return sum;
   }
 };
@@ -250,7 +250,7 @@ namespace {
 
 /// A synchronised twin of `child` if that is a B, else nothing.
 template <class B>
-std::shared_ptr<SyncBatchNormImpl> twin_of(torch::nn::Module& child, const ProcessGroup& group) {
+std::shared_ptr<SyncBatchNormImpl> make_twin(torch::nn::Module& child, const ProcessGroup& group) {
   const auto* old = child.as<B>();
   if (old == nullptr) return nullptr;
   auto twin = std::make_shared<SyncBatchNormImpl>(old->options, group);
@@ -259,10 +259,10 @@ std::shared_ptr<SyncBatchNormImpl> twin_of(torch::nn::Module& child, const Proce
   return twin;
 }
 
-std::shared_ptr<SyncBatchNormImpl> twin_of(torch::nn::Module& child, const ProcessGroup& group) {
-  if (auto twin = twin_of<torch::nn::BatchNorm1dImpl>(child, group)) return twin;
-  if (auto twin = twin_of<torch::nn::BatchNorm2dImpl>(child, group)) return twin;
-  return twin_of<torch::nn::BatchNorm3dImpl>(child, group);
+std::shared_ptr<SyncBatchNormImpl> make_twin(torch::nn::Module& child, const ProcessGroup& group) {
+  if (auto twin = make_twin<torch::nn::BatchNorm1dImpl>(child, group)) return twin;
+  if (auto twin = make_twin<torch::nn::BatchNorm2dImpl>(child, group)) return twin;
+  return make_twin<torch::nn::BatchNorm3dImpl>(child, group);
 }
 
 [[noreturn]] void refuse(const std::string& name, const std::string& place) {
@@ -283,7 +283,7 @@ void plan_conversion(torch::nn::Module& module, const std::string& prefix, const
     torch::nn::Module& child = *item.value();
     if (auto* own = dynamic_cast<BatchNormImpl*>(&child)) {
       steps.emplace_back([own, group] { own->set_process_group(group); });
-    } else if (auto twin = twin_of(child, group)) {
+    } else if (auto twin = make_twin(child, group)) {
       if (sequential == nullptr)
         refuse(name, fmt::format("a member of {} whose class is fixed", module.name()));
       steps.emplace_back([sequential, index, key = item.key(), twin] {
@@ -301,7 +301,7 @@ void plan_conversion(torch::nn::Module& module, const std::string& prefix, const
 void convert_sync_batchnorm(torch::nn::Module& module, std::optional<ProcessGroup> group) {
   const ProcessGroup target = group ? *group : default_world();
   if (auto* own = dynamic_cast<BatchNormImpl*>(&module)) return own->set_process_group(target);
-  if (twin_of(module, target)) refuse(module.name(), "the module itself");
+  if (make_twin(module, target)) refuse(module.name(), "the module itself");
   std::vector<std::function<void()>> steps;
   plan_conversion(module, "", target, steps);
   for (const auto& step : steps) step();

@@ -22,4 +22,19 @@ HealDecision decide_heal(const std::vector<HealReport>& reports) {
   return decision;
 }
 
+std::optional<LackingGroup> find_lacking_group(const std::vector<std::vector<HealGroup>>& groups) {
+  for (size_t r = 0; r < groups.size(); ++r) {
+    for (const HealGroup& group : groups[r]) {
+      for (const int member : group.ranks) {
+        const auto& of_member = groups.at(static_cast<size_t>(member));
+        if (std::none_of(of_member.begin(), of_member.end(),
+                         [&](const HealGroup& other) { return other.name == group.name; })) {
+          return LackingGroup{member, static_cast<int>(r), group};
+        }
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace lockstep::detail

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,5 +31,20 @@ struct HealDecision {
 /// `reports`: by rank, the same on all of them. The state that is farthest counts, and of those who have it the lowest
 /// rank: nobody could go back from there.
 HealDecision decide_heal(const std::vector<HealReport>& reports);
+
+/// A process group of a rank.
+struct HealGroup {
+  std::string name;        ///< the same on all of its ranks, and no other group's
+  std::vector<int> ranks;  ///< its members
+};
+
+/// Rank `rank` lacks a group that rank `other`, another of the group's members, has.
+struct LackingGroup {
+  int rank = 0, other = 0;
+  HealGroup group{};
+};
+
+/// `groups`: by rank; each may have others, but all members of a group have it. None: nobody lacks one.
+std::optional<LackingGroup> find_lacking_group(const std::vector<std::vector<HealGroup>>& groups);
 
 }  // namespace lockstep::detail

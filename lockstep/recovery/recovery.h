@@ -15,11 +15,27 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
+#include "lockstep/optim/ema.h"
 #include "lockstep/recovery/recovery_items.h"
 #include "lockstep/state/stateful.h"
 #include "lockstep/step/step.h"
 
 namespace lockstep {
+
+class PowerSGDState;
+class Recovery;
+
+namespace detail {
+/// May ranks of this process's job be replaced?
+bool can_replace_ranks();
+/// Has this process taken the place of one that died, and not met the others yet? Then what it gets from collectives is what
+/// its predecessor got, and what that one has done to files is done.
+bool is_replacement();
+/// Runs `body`, which changes no weights and has no step's failures, on all ranks of the Recovery. If a rank dies in it, all
+/// begin it anew after its state of before. Returns whether all ranks have to meet behind it: if it communicates.
+/// Counts as a step.
+void repeat(Recovery& recovery, const std::function<bool()>& body);
+}  // namespace detail
 
 /// Options of Recovery.
 struct RecoveryOptions {
@@ -45,10 +61,12 @@ struct RecoveryOptions {
 /// the state is done inside of step(recovery, ...), evaluation too, if it has collectives. Collectives outside throw
 /// WorldChangedError when a rank has been replaced.
 ///
-/// Without --max-replacements, on other backends and on several machines a step is one of lockstep::step(group, ...) with a
-/// seed, and a rank that dies ends the job. If something in the program cannot be handed over (a communication hook, an
-/// optimizer that is divided among the ranks, running statistics of each rank's own, an average of the weights), a warning
-/// says so once, and it is the same.
+/// Over several machines one rank at a time can be replaced; if another one dies before it has come back, the job fails or
+/// restarts.
+///
+/// Without --max-replacements and on other backends a step is one of lockstep::step(group, ...) with a seed, and a rank that dies
+/// ends the job. If something in the program cannot be handed over (the state of a communication hook of the program's own,
+/// averages of weights), a warning says so once, and it is the same.
 class Recovery {
  public:
   /// Something with a name; it must live as long as the Recovery. Implicitly made of a pair.
@@ -67,11 +85,18 @@ class Recovery {
     /// Options and state of SGD, Adam, AdamW, Adagrad or RMSprop, ours and LibTorch's.
     Item(std::string name, torch::optim::Optimizer& optimizer)
         : item_{.name = std::move(name), .optimizer = &optimizer} {}
+    /// Updated inside of step(recovery, ...).
+    Item(std::string name, ExponentialMovingAverage& average);
+    /// That of powerSGD_hook or batched_powerSGD_hook. Each rank's errors outlive it.
+    Item(std::string name, PowerSGDState& state);
+    Item(std::string name, const std::shared_ptr<PowerSGDState>& state) : Item(std::move(name), *state) {}
+    /// For what the library names itself.
+    explicit Item(detail::RecoveryItem item) : item_(std::move(item)) {}
     /// Anything with state_dict() and load_state_dict() that is the same on all ranks, such as an LRScheduler, a sampler or
     /// Counters. Its state is copied in every step.
     template <Stateful T>
-    requires(!std::derived_from<T, torch::optim::Optimizer> && !std::derived_from<T, torch::nn::Module>)
-        Item(std::string name, T& thing)
+    requires(!std::derived_from<T, torch::optim::Optimizer> && !std::derived_from<T, torch::nn::Module> &&
+             !std::derived_from<T, ExponentialMovingAverage>) Item(std::string name, T& thing)
         : item_{.name = std::move(name),
                 .save = [&thing] { return thing.state_dict(); },
                 .load = [&thing](const StateDict& state) { thing.load_state_dict(state); }} {}
@@ -96,6 +121,7 @@ class Recovery {
  private:
   class State;
   friend bool step(Recovery& recovery, const std::function<void()>& body);
+  friend void detail::repeat(Recovery& recovery, const std::function<bool()>& body);
   std::unique_ptr<State> state_;
 };
 

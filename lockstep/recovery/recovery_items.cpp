@@ -19,9 +19,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/objects.h"
+#include "lockstep/optim/fused_zero_optimizer.h"
 #include "lockstep/optim/optimizer_state.h"
-#include "lockstep/optim/sharded_optimizer.h"
-#include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/parallel/sync_module_states.h"
 #include "lockstep/step/replica_hash.h"
 #include "lockstep/step/replica_items.h"
@@ -38,7 +37,7 @@ size_t bytes_of(const StateDict& state) {
   return bytes;
 }
 
-StateDict copy_of(StateDict state) {
+StateDict copy_state(StateDict state) {
   const at::NoGradGuard no_grad;
   for (auto& [name, tensor] : state.tensors) {
     if (tensor.defined()) tensor = tensor.detach().clone();
@@ -80,18 +79,6 @@ uint64_t probe_of(const torch::optim::OptimizerParamState& state) {
   if (const auto* const rmsprop = dynamic_cast<const torch::optim::RMSpropParamState*>(&state))
     return static_cast<uint64_t>(rmsprop->step());
   return 0;
-}
-
-/// A normalisation that takes statistics of this rank's batches alone; empty: there is none.
-std::string own_statistics_in(const torch::nn::Module& module) {
-  for (const auto& child : module.named_modules("", /*include_self=*/false)) {
-    const auto buffers = child.value()->named_buffers(/*recurse=*/false);
-    if (!buffers.contains("running_mean") || !buffers["running_mean"].defined()) continue;
-    const auto* const norm = child.value()->as<BatchNormImpl>();
-    const bool is_everybodys = norm != nullptr && norm->process_group() && norm->process_group()->size() > 1;
-    if (!is_everybodys) return child.key();
-  }
-  return {};
 }
 
 uint64_t hash_of(const ReplicaItems& items) {
@@ -165,13 +152,111 @@ RecoveryItems::RecoveryItems(std::vector<RecoveryItem> items)
   }
 }
 
+RecoveryItems::~RecoveryItems() {
+  if (own_) set_before_agreement({});
+  if (!own_items_.empty()) set_after_averaging({});
+  for (const auto& shard : shards_) shard->optimizer->call_after_update({});
+}
+
+void RecoveryItems::keep_own(shm::SetupLog& log, bool is_new) {
+  for (const RecoveryItem& item : items_) {
+    auto* const optimizer = dynamic_cast<ShardedOptimizer*>(item.optimizer);
+    if (optimizer == nullptr) continue;
+    shards_.push_back(std::make_unique<Shard>(Shard{optimizer, ShardVault(log, shards_.size())}));
+    for (const auto& group : item.optimizer->param_groups()) {
+      for (const at::Tensor& parameter : group.params()) divided_.insert(parameter.unsafeGetTensorImpl());
+    }
+    Shard& shard = *shards_.back();
+    if (!is_new) write(shard, 0);
+    optimizer->call_after_update([this, &shard] { write(shard, steps_ + 1); });
+  }
+  for (const RecoveryItem& item : items_) {
+    if (!item.is_own) continue;
+    own_items_.push_back(
+        std::make_unique<OwnItem>(OwnItem{&item, ShardVault(log, shards_.size() + own_items_.size())}));
+  }
+  if (!own_items_.empty()) {
+    if (!is_new) write_own_items(0);
+    set_after_averaging([this] { write_own_items(steps_ + 1); });
+  }
+  std::vector<at::Tensor> statistics = own_statistics();
+  if (statistics.empty()) return;
+  own_ = std::make_unique<OwnStatistics>(std::move(statistics), log, shards_.size() + own_items_.size());
+  if (!is_new) own_->commit(0);
+  set_before_agreement([this] { own_->keep(steps_ + 1); });
+}
+
+void RecoveryItems::end_step() {
+  if (own_) own_->keep(steps_ + 1, /*is_end=*/true);
+}
+
+void RecoveryItems::commit(int64_t steps) {
+  if (own_) own_->commit(steps);
+}
+
+void RecoveryItems::write(Shard& shard, int64_t steps) {
+  StateDict state;
+  state.add("optimizer", shard.optimizer->shard_state_dict());
+  const auto weights = shard.optimizer->own_weights();
+  for (size_t i = 0; i < weights.size(); ++i) state.tensors[fmt::format("weights.{}", i)] = weights[i];
+  shard.vault.write(steps, state);
+}
+
+void RecoveryItems::write_own_items(int64_t steps) {
+  for (const auto& own : own_items_) own->vault.write(steps, own->item->save());
+}
+
+/// Without those that are common to all.
+std::vector<at::Tensor> RecoveryItems::own_statistics() const {
+  std::unordered_set<const at::TensorImpl*> common;
+  for_each_step_member([&](StepMember& member) {
+    for (const at::Tensor& statistic : member.common_statistics())
+      common.insert(statistic.unsafeGetTensorImpl());
+  });
+  std::vector<at::Tensor> own;
+  for (const RecoveryItem& item : items_) {
+    if (item.module == nullptr) continue;
+    for (const at::Tensor& statistic : list_own_statistics(*item.module)) {
+      if (common.insert(statistic.unsafeGetTensorImpl()).second) own.push_back(statistic);
+    }
+  }
+  return own;
+}
+
+void RecoveryItems::go_to(int64_t steps, const ProcessGroup& group, int donor) {
+  const at::NoGradGuard no_grad;
+  const auto writable = make_writable();
+  for (const auto& shard : shards_) {
+    // Options change between an optimizer's steps, too.
+    StateDict options;
+    for (const auto& [name, value] : shard->optimizer->shard_state_dict().scalars) {
+      if (name.starts_with("param_groups.")) options.scalars[name] = value;
+    }
+    options = broadcast_state(group, options, donor);
+    const StateDict state = shard->vault.read(steps);
+    StateDict part = state.part("optimizer");
+    for (const auto& [name, value] : options.scalars) part.scalars[name] = value;
+    shard->optimizer->load_shards({part});
+    auto weights = shard->optimizer->own_weights();
+    for (size_t i = 0; i < weights.size(); ++i)
+      weights[i].copy_(state.tensors.at(fmt::format("weights.{}", i)));
+    shard->optimizer->share_weights();
+  }
+}
+
 std::string RecoveryItems::problem() const {
   std::unordered_set<const at::TensorImpl*> optimized;
   for (const RecoveryItem& item : items_) {
     if (item.optimizer != nullptr) {
-      if (dynamic_cast<const ShardedOptimizer*>(item.optimizer) != nullptr) {
-        return fmt::format("{} is divided among the ranks, and the part of a rank that dies is lost",
-                           item.name);
+      if (const auto* const sharded = dynamic_cast<const ShardedOptimizer*>(item.optimizer)) {
+        // Weights and at most three tensors of their size, as AdamW with amsgrad has them from its first step on.
+        constexpr size_t kTensors = 4;
+        size_t bytes = 0;
+        for (const at::Tensor& weight : sharded->own_weights()) bytes += kTensors * weight.nbytes();
+        if (bytes > ShardVault::kMostBytes) {
+          return fmt::format("a rank's part of {} may have {} bytes, and at most {} outlive the rank",
+                             item.name, bytes, ShardVault::kMostBytes);
+        }
       }
       try {
         optimizer_state_dict(*item.optimizer);
@@ -182,14 +267,24 @@ std::string RecoveryItems::problem() const {
         for (const at::Tensor& parameter : group.params()) optimized.insert(parameter.unsafeGetTensorImpl());
       }
     } else if (item.module != nullptr) {
-      const std::string own = own_statistics_in(*item.module);
-      if (!own.empty()) {
+      const auto own = list_own_statistics(*item.module);
+      if (std::any_of(own.begin(), own.end(), [](const at::Tensor& statistic) {
+            return !statistic.is_cpu() || !statistic.is_contiguous();
+          })) {
         return fmt::format(
-            "{}: {} has running statistics of each rank's own batches, which are lost with the rank (convert_sync_batchnorm "
-            "makes them common to all)",
-            item.name, own);
+            "{} has running statistics of each rank's own batches that are not contiguous memory of the CPU",
+            item.name);
       }
-    } else if (const size_t bytes = bytes_of(item.save()); bytes > kMostKept) {
+    } else if (item.is_own) {
+      // Gradients, and matrices that make of them.
+      constexpr size_t kTensors = 2;
+      size_t bytes = 0;
+      for (const at::Tensor& parameter : parameters_) bytes += kTensors * parameter.nbytes();
+      if (bytes > ShardVault::kMostBytes) {
+        return fmt::format("what a rank alone has of {} may have {} bytes, and at most {} outlive the rank",
+                           item.name, bytes, ShardVault::kMostBytes);
+      }
+    } else if (const size_t bytes = item.keep ? 0 : bytes_of(item.save()); bytes > kMostKept) {
       return fmt::format("{} has a state of {} bytes, and at most {} are copied in every step", item.name,
                          bytes, kMostKept);
     }
@@ -207,7 +302,7 @@ std::string RecoveryItems::problem() const {
 
 bool RecoveryItems::has_position() const {
   return std::any_of(items_.begin(), items_.end(),
-                     [](const RecoveryItem& item) { return item.save != nullptr; });
+                     [](const RecoveryItem& item) { return item.save != nullptr && item.member == nullptr; });
 }
 
 bool RecoveryItems::have_all(const std::vector<at::Tensor>& weights) const {
@@ -231,29 +326,51 @@ std::vector<torch::optim::Optimizer*> RecoveryItems::optimizers() const {
   return optimizers;
 }
 
+bool RecoveryItems::has(const StepMember& member) const {
+  return std::any_of(items_.begin(), items_.end(),
+                     [object = dynamic_cast<const void*>(&member)](const RecoveryItem& item) {
+                       return item.member == object;
+                     });
+}
+
+int64_t RecoveryItems::shown_steps(int64_t steps) const {
+  for (const RecoveryItem& item : items_) {
+    if (item.shown_steps) return item.shown_steps();
+  }
+  return steps;
+}
+
 void RecoveryItems::drop_gradients() const {
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
   for (torch::optim::Optimizer* const optimizer : optimizers()) optimizer->zero_grad();
 }
 
-uint64_t RecoveryItems::probe() const {
-  uint64_t probe = 0;
+RecoveryItems::Probe RecoveryItems::probe() const {
+  Probe probe;
   for (const at::Tensor& parameter : parameters_) {
-    if (parameter.requires_grad()) probe = mix(probe, probe_of(parameter));
+    if (!parameter.requires_grad()) continue;
+    uint64_t& sort = divided_.contains(parameter.unsafeGetTensorImpl()) ? probe.divided : probe.whole;
+    sort = mix(sort, probe_of(parameter));
   }
   for (const RecoveryItem& item : items_) {
     if (item.optimizer == nullptr) continue;
     // A sum: the state is in no order.
     uint64_t sum = item.optimizer->state().size();
     for (const auto& [parameter, state] : item.optimizer->state()) sum += state ? probe_of(*state) : 0;
-    probe = mix(probe, sum);
+    uint64_t& sort =
+        dynamic_cast<const ShardedOptimizer*>(item.optimizer) != nullptr ? probe.divided : probe.whole;
+    sort = mix(sort, sum);
   }
   return probe;
 }
 
 void RecoveryItems::keep() {
   for (size_t i = 0; i < items_.size(); ++i) {
-    if (items_[i].save) kept_[i].state = copy_of(items_[i].save());
+    if (items_[i].keep) {
+      items_[i].keep();
+    } else if (items_[i].save) {
+      kept_[i].state = copy_state(items_[i].save());
+    }
     if (items_[i].optimizer == nullptr) continue;
     kept_[i].options.clear();
     for (const auto& group : items_[i].optimizer->param_groups())
@@ -264,7 +381,11 @@ void RecoveryItems::keep() {
 
 void RecoveryItems::restore() {
   for (size_t i = 0; i < items_.size(); ++i) {
-    if (items_[i].load) items_[i].load(kept_[i].state);
+    if (items_[i].restore) {
+      items_[i].restore();
+    } else if (items_[i].load) {
+      items_[i].load(kept_[i].state);
+    }
     if (items_[i].optimizer == nullptr) continue;
     auto& groups = items_[i].optimizer->param_groups();
     for (size_t g = 0; g < std::min(groups.size(), kept_[i].options.size()); ++g)
@@ -277,22 +398,58 @@ std::vector<uint64_t> RecoveryItems::hashes() const {
   for (const RecoveryItem& item : items_) {
     ReplicaItems items;
     if (item.module != nullptr) items.add_module(*item.module, {}, /*compare_buffers=*/true);
-    if (item.optimizer != nullptr) items.add_optimizer(*item.optimizer);
-    hashes.push_back(item.save ? hash_of(item.save()) : hash_of(items));
+    const bool is_divided = dynamic_cast<const ShardedOptimizer*>(item.optimizer) != nullptr;
+    if (item.optimizer != nullptr && !is_divided) items.add_optimizer(*item.optimizer);
+    hashes.push_back(!item.is_alike ? 0 : item.save ? hash_of(item.save()) : hash_of(items));
   }
   return hashes;
 }
 
-void RecoveryItems::hand_over(const ProcessGroup& group, int donor) {
+/// Parameters that the ranks share may be protected.
+std::vector<std::unique_ptr<FusedZeroCore::WritableParameters>> RecoveryItems::make_writable() const {
+  std::vector<std::unique_ptr<FusedZeroCore::WritableParameters>> writable;
+  for (const RecoveryItem& item : items_) {
+    if (auto* const fused = dynamic_cast<FusedZeroCore*>(item.optimizer)) {
+      // NOLINTNEXTLINE(cppcoreguidelines-owning-memory,modernize-make-unique): it can be neither copied nor moved
+      writable.emplace_back(new FusedZeroCore::WritableParameters(fused->writable_parameters()));
+    }
+  }
+  return writable;
+}
+
+void RecoveryItems::hand_over(int64_t steps, const ProcessGroup& group, int donor) {
+  const auto writable = make_writable();
   for (const RecoveryItem& item : items_) {
     if (item.module != nullptr) {
       sync_module_states(*item.module, {.src = donor, .process_group = group});
+    } else if (dynamic_cast<const ShardedOptimizer*>(item.optimizer) != nullptr) {
+      continue;  // go_to()
+    } else if (item.is_own) {
+      continue;
     } else if (item.optimizer != nullptr) {
       broadcast_optimizer_state(*item.optimizer, {.src = donor, .process_group = group});
     } else {
       const StateDict state = broadcast_state(group, item.save(), donor);
       if (group.rank() != donor) item.load(state);
     }
+  }
+  for (const auto& own : own_items_) {
+    // Ranks that have gone on alone may be ahead of one that died.
+    const auto has = all_gather_object(group, nlohmann::json(own->vault.has(steps)));
+    for (size_t r = 0; r < has.size(); ++r) {
+      if (has[r] == has[static_cast<size_t>(donor)]) continue;
+      throw Error(fmt::format(
+          "Recovery: rank {} died in step {}, which others had ended, before its own part of {} was that of the step",
+          r, steps, own->item->name));
+    }
+    own->item->load(own->vault.read(steps));
+  }
+  if (own_) own_->go_to(steps, group, donor);
+}
+
+void RecoveryItems::tell_healed() const {
+  for (const RecoveryItem& item : items_) {
+    if (item.healed) item.healed();
   }
 }
 

@@ -96,6 +96,20 @@ std::byte* Arena::find(size_t bytes, Shortage& shortage, bool is_for_operation) 
   return nullptr;
 }
 
+void Arena::claim(std::byte* pointer, size_t bytes) {
+  const auto start = static_cast<size_t>(pointer - base_);
+  const base::LockGuard lock(mutex_);
+  auto it = free_.upper_bound(start);
+  if (it == free_.begin() || std::prev(it)->first + std::prev(it)->second < start + bytes) {
+    throw Error(fmt::format("{} at {} of the shared arena are in use", mebibytes(bytes), start));
+  }
+  const auto [offset, available] = *--it;
+  free_.erase(it);
+  if (start > offset) free_[offset] = start - offset;
+  if (offset + available > start + bytes) free_[start + bytes] = offset + available - (start + bytes);
+  used_[start] = {bytes, /*is_of_operation=*/false};
+}
+
 std::string Arena::describe(const Shortage& shortage) const {
   if (shortage.of == Shortage::Of::arena) {
     return fmt::format(

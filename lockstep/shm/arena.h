@@ -35,6 +35,8 @@ class Arena {
   void reclaim();
   /// Does any window or message, of whichever group of this process, hold memory here?
   bool operations_hold_memory();
+  /// Takes what another process of this rank had got by allocate(), and others still use. Throws Error where some of it is taken.
+  void claim(std::byte* pointer, size_t bytes);
   /// Gives back what allocate() returned.
   void release(std::byte* pointer);
 

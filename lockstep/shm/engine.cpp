@@ -118,7 +118,7 @@ void Engine::run_progress_thread() {
     const Sleeper sleeper(*this, /*waits=*/false);
     advance_all_thoroughly();
     look_at_watched();
-    sleeper.wait(kLookEvery);
+    sleep_on(sleeper, kLookEvery);
   }
   progress_thread_runs_ = false;
   has_progress_thread_.store(false, std::memory_order_relaxed);
@@ -213,20 +213,23 @@ void Engine::Sleeper::forget(const Doorbell& bell) {
   }
 }
 
-void Engine::Sleeper::wait(std::chrono::nanoseconds longest) const {
-  if (first_ == nullptr) return;
-  // As they are now: a bell can be forgotten while this thread sleeps.
-  std::vector<FutexWord> words;
-  if (!more_.empty()) words.push_back({&first_->rings, first_rings_});
+std::vector<FutexWord> Engine::Sleeper::words() const {
+  if (first_ == nullptr) return {};
+  std::vector<FutexWord> words{{&first_->rings, first_rings_}};
   for (size_t i = 0; i < more_.size(); ++i) words.push_back({&more_[i]->rings, more_rings_[i]});
-  std::atomic<uint32_t>& only = first_->rings;
-  engine_.mutex_.unlock();
-  if (words.empty()) {
-    futex_wait(only, first_rings_, longest);
+  return words;
+}
+
+void Engine::sleep_on(const Sleeper& sleeper, std::chrono::nanoseconds longest) {
+  const auto words = sleeper.words();
+  if (words.empty()) return;
+  mutex_.unlock();
+  if (words.size() == 1) {
+    futex_wait(*words.front().word, words.front().expected, longest);
   } else {
     futex_wait_any(words, longest);
   }
-  engine_.mutex_.lock();
+  mutex_.lock();
 }
 
 }  // namespace lockstep::shm

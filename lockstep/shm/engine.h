@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -32,6 +33,11 @@ class LOCKSTEP_CAPABILITY("mutex") EngineMutex {
     } else if (state_.exchange(kFree, std::memory_order_release) == kWanted) {
       futex_wake(state_);
     }
+  }
+  /// For code that is called with it held, through a function that does not know this mutex. Ends the process where no thread
+  /// holds it, in a build with assertions.
+  void assert_held() const LOCKSTEP_ASSERT_CAPABILITY(this) {
+    assert(owner_inside_.load(std::memory_order_relaxed) || state_.load(std::memory_order_relaxed) != kFree);
   }
   /// Lets a thread that wants it have it, and takes it again.
   void give_way() LOCKSTEP_REQUIRES(this) {
@@ -64,7 +70,8 @@ class LOCKSTEP_CAPABILITY("mutex") EngineMutex {
   std::atomic<uint32_t> taken_{0};    // how often it has been got there
 };
 
-/// A group, as the engine sees it. Called with the engine's lock held.
+/// A group, as the engine sees it. The engine calls it with its mutex held, which only the group's own declaration can say: this
+/// class does not know the engine.
 class Driven {
  public:
   /// Does what can be done now without blocking; false where nothing is in flight. Failures are kept for
@@ -122,10 +129,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   /// Blocks until `ready()`, which may do work. `check(timed_out)` is called now and then and throws where
   /// there is no hope any more, or no time. The lock is released while this thread sleeps and where another
-  /// wants it. Called with it held, and `ready` and `check` are too.
+  /// wants it. `ready` and `check` are called with it held: they begin with mutex().assert_held().
   template <class Ready, class Check>
   void wait_until(const Driven& self, bool oversubscribed, const Ready& ready, const Check& check,
-                  std::chrono::milliseconds timeout) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
+                  std::chrono::milliseconds timeout) LOCKSTEP_REQUIRES(mutex_) {
     if (ready()) return;
     const Counted waiting(waiting_);
     // Threads that wait together would take the lock from each other.
@@ -159,11 +166,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   /// Says that it sleeps, looks once more and sleeps; true where that look found it ready.
   template <class Ready>
-  bool sleep(const Ready& ready, std::chrono::nanoseconds longest) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
+  bool sleep(const Ready& ready, std::chrono::nanoseconds longest) LOCKSTEP_REQUIRES(mutex_) {
     const Sleeper sleeper(*this, /*waits=*/true);
     advance_all_thoroughly();
     if (ready()) return true;
-    sleeper.wait(longest);
+    sleep_on(sleeper, longest);
     return false;
   }
 
@@ -172,9 +179,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
    public:
     Sleeper(Engine& engine, bool waits) LOCKSTEP_REQUIRES(engine.mutex_);
     Sleeper(const Sleeper&) = delete;
-    ~Sleeper() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;  // with the lock that was there at the beginning
-    /// Releases that lock meanwhile.
-    void wait(std::chrono::nanoseconds longest) const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
+    ~Sleeper();  // with the lock that was there at the beginning: the compiler does not look into destructors
+    /// What it sleeps on, as it is now: a bell can be forgotten while the thread sleeps. Empty: none is left.
+    std::vector<FutexWord> words() const;
     /// This process's rank has left that segment, which may be unmapped soon.
     void forget(const Doorbell& bell);
 
@@ -187,6 +194,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
     uint32_t first_rings_;
   };
 
+  /// Releases the lock meanwhile.
+  void sleep_on(const Sleeper& sleeper, std::chrono::nanoseconds longest) LOCKSTEP_REQUIRES(mutex_);
   [[gnu::cold]] void add_active(Driven& group) LOCKSTEP_REQUIRES(mutex_);
   void advance_active(const Driven& self) LOCKSTEP_REQUIRES(mutex_);
   void advance_all_thoroughly() LOCKSTEP_REQUIRES(mutex_);

@@ -8,7 +8,7 @@
 
 namespace lockstep::shm {
 
-/// Notes what a rank does in one group. No system call. Under the engine's lock.
+/// Notes what a rank does in one group. No system call. It is part of a Membership, with whose lock it is called.
 class FlightRecorder {
  public:
   FlightRecorder(const Segment& segment, int rank, int area)

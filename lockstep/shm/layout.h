@@ -29,7 +29,7 @@
 namespace lockstep::shm {
 
 inline constexpr uint64_t kMagic = 0x31504554534b4c4cULL;
-inline constexpr uint32_t kLayoutVersion = 10;
+inline constexpr uint32_t kLayoutVersion = 11;
 inline constexpr int kMaxRanks = 256;
 inline constexpr int kMaxGroups = 512;
 /// Two cache lines: the unit that x86's adjacent-line prefetcher moves.
@@ -88,6 +88,11 @@ struct alignas(kLine) RankRecord {
   std::atomic<uint32_t> is_healable;
   std::atomic<uint64_t> committed_step;  ///< release: steps that it has ended
   std::atomic<uint64_t> meeting;         ///< release: epoch << 8 | stage, see WorldChange
+
+  // What Pulse counts for a group over several machines, whose calls start several operations here, or none:
+  std::atomic<uint32_t> counts_calls;    ///< 1: a launcher looks at these, not at the operations
+  std::atomic<uint32_t> last_call_kind;  ///< OpKind
+  std::atomic<uint64_t> calls, last_call_bytes;
 };
 
 /// What a rank's process sleeps on.
@@ -116,7 +121,7 @@ struct alignas(4096) SegmentHeader {
   uint64_t nonce;        ///< random; proves that two processes see the same memory
   uint64_t setup_log_offset;
   uint64_t setup_log_bytes;  ///< distance between the set-up logs of two ranks; 0: there are none
-  /// How often a rank was replaced. Written by the launcher, before RankRecord::changed_at.
+  /// How often a rank was replaced, of those on all machines. Written by the launcher, before RankRecord::changed_at.
   std::atomic<uint32_t> epoch;
 };
 

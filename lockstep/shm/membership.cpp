@@ -14,24 +14,21 @@
 namespace lockstep::shm {
 
 Membership::Membership(const Segment& segment, Peers& peers, int area, std::vector<int> members, int rank)
-    : segment_(segment),
+    : Members(segment, area, std::move(members), rank),
       peers_(peers),
-      area_(area),
       generation_(segment.area_record(area).generation.load(std::memory_order_relaxed)),
-      members_(std::move(members)),
-      rank_(rank),
       recorder_(segment, segment_rank(), area),
       failure_(reinterpret_cast<FailureRecord*>(segment.group_area(area))),
       progress_(reinterpret_cast<MemberProgress*>(segment.group_area(area) +
-                                                  GroupLayout(members_.size()).progress)) {}
+                                                  GroupLayout(static_cast<size_t>(size())).progress)) {}
 
 void Membership::ring_sleepers() {
   for (int m = 0; m < size(); ++m) {
-    if (m != rank_) ring(m);
+    if (m != rank()) ring(m);
   }
 }
 
-void Membership::ring(int member) { shm::ring(segment_.doorbell(segment_rank_of(member))); }
+void Membership::ring(int member) { shm::ring(segment().doorbell(segment_rank_of(member))); }
 
 bool Membership::take_failure() {
   if (failure_->kind == FailureKind::step) {
@@ -47,7 +44,7 @@ bool Membership::report(FailureKind kind, const std::string& message, int lost_r
   uint32_t expected = 0;
   if (!failure_->state.compare_exchange_strong(expected, 1, std::memory_order_relaxed)) return false;
   failure_->kind = kind;
-  failure_->reported_by = rank_;
+  failure_->reported_by = rank();
   failure_->lost_rank = lost_rank;
   failure_->missing = missing;
   const size_t length = std::min(message.size(), sizeof failure_->message - 1);
@@ -60,25 +57,25 @@ bool Membership::report(FailureKind kind, const std::string& message, int lost_r
 }
 
 void Membership::fail(FailureKind kind, const std::string& message, int lost_rank, const RankSet& missing) {
-  const std::string full = fmt::format("[lockstep] rank {}: {}", rank_, message);
+  const std::string full = fmt::format("[lockstep] rank {}: {}", rank(), message);
   if (report(kind, full, lost_rank, missing) && kind != FailureKind::world_changed) print_flight_recorder();
   set_broken(kind, full, lost_rank, missing);
   std::rethrow_exception(broken_);
 }
 
 void Membership::interrupt(const std::string& why) {
-  report(FailureKind::step, why, rank_, {});
-  if (!broken_) set_broken(FailureKind::step, why, rank_, {});
+  report(FailureKind::step, why, rank(), {});
+  if (!broken_) set_broken(FailureKind::step, why, rank(), {});
 }
 
 void Membership::clear_own_part() {
   const auto ranks = static_cast<size_t>(size());
-  const auto self = static_cast<size_t>(rank_);
+  const auto self = static_cast<size_t>(rank());
   const GroupLayout layout(ranks);
-  std::byte* const area = segment_.group_area(area_);
-  auto* const posts = reinterpret_cast<Post*>(area + layout.posts);
-  auto* const slices = reinterpret_cast<Slice*>(area + layout.slices);
-  auto* const channels = reinterpret_cast<Channel*>(area + layout.channels);
+  std::byte* const memory = segment().group_area(area());
+  auto* const posts = reinterpret_cast<Post*>(memory + layout.posts);
+  auto* const slices = reinterpret_cast<Slice*>(memory + layout.slices);
+  auto* const channels = reinterpret_cast<Channel*>(memory + layout.channels);
   for (size_t slot = 0; slot < kSlots; ++slot) {
     posts[slot * ranks + self].sequence.store(0, std::memory_order_relaxed);
     Slice& slice = slices[slot * ranks + self];
@@ -92,56 +89,57 @@ void Membership::clear_own_part() {
     channel.taken.store(0, std::memory_order_relaxed);
     for (ChannelEntry& entry : channel.entries) entry.number.store(0, std::memory_order_relaxed);
   }
-  progress_[rank_].consumed.store(0, std::memory_order_relaxed);
-  progress_[rank_].closed.store(0, std::memory_order_relaxed);
-  progress_[rank_].state.store(MemberState::active, std::memory_order_relaxed);
-  if (rank_ != 0) return;
+  progress_[rank()].consumed.store(0, std::memory_order_relaxed);
+  progress_[rank()].closed.store(0, std::memory_order_relaxed);
+  progress_[rank()].state.store(MemberState::active, std::memory_order_relaxed);
+  if (rank() != 0) return;
   failure_->state.store(0, std::memory_order_relaxed);
   // One that died may have left the area on its way, and a new process is in its place.
-  if (area_ != kWorldArea) {
-    segment_.area_record(area_).members_left.store(static_cast<uint32_t>(size()), std::memory_order_relaxed);
+  if (area() != kWorldArea) {
+    segment().area_record(area()).members_left.store(static_cast<uint32_t>(size()),
+                                                     std::memory_order_relaxed);
   }
   // What was given up while the group was broken may be handed out again.
-  segment_.area_record(area_).generation.fetch_add(1, std::memory_order_release);
+  segment().area_record(area()).generation.fetch_add(1, std::memory_order_release);
 }
 
 void Membership::print_flight_recorder() const {
   constexpr uint64_t kShown = 4;
   for (int m = 0; m < size(); ++m) {
     log::error(fmt::format("flight recorder: {}: {}", describe_peer(m),
-                           flight_report(segment_, members_[static_cast<size_t>(m)], kShown)));
+                           flight_report(segment(), segment_rank_of(m), kShown)));
   }
 }
 
 void Membership::close(uint64_t sequence) {
-  progress_[rank_].closed.store(sequence, std::memory_order_release);
+  progress_[rank()].closed.store(sequence, std::memory_order_release);
   full_fence();
   ring_sleepers();
 }
 
 void Membership::leave() {
-  progress_[rank_].state.store(MemberState::left, std::memory_order_release);
+  progress_[rank()].state.store(MemberState::left, std::memory_order_release);
   full_fence();
   ring_sleepers();
-  leave_area(segment_, area_);
+  leave_area(segment(), area());
 }
 
 bool Membership::all_others_have_stopped() {
-  if (process_.is_copy()) return false;
+  if (is_copy()) return false;
   // The area may have been cleared and taken by another group: then all have left this one.
-  if (segment_.area_record(area_).generation.load(std::memory_order_acquire) != generation_) return true;
+  if (segment().area_record(area()).generation.load(std::memory_order_acquire) != generation_) return true;
   std::string how;
   for (int m = 0; m < size(); ++m) {
     // acquire: that rank's last access.
     const bool stopped = progress_[m].state.load(std::memory_order_acquire) != MemberState::active;
-    if (m != rank_ && !stopped && !is_gone(m, how)) return false;
+    if (m != rank() && !stopped && !is_gone(m, how)) return false;
   }
   return true;
 }
 
 void Membership::set_broken(FailureKind kind, const std::string& message, int lost_rank,
                             const RankSet& missing) {
-  progress_[rank_].state.store(MemberState::stopped, std::memory_order_release);
+  progress_[rank()].state.store(MemberState::stopped, std::memory_order_release);
   if (on_broken_) on_broken_();
   switch (kind) {
     case FailureKind::timeout: {
@@ -175,7 +173,7 @@ void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::mill
   std::vector<int> missing_ranks;
   std::string names;
   for (int m = 0; m < size(); ++m) {
-    if (m == rank_ || !awaited.needs(m)) continue;
+    if (m == rank() || !awaited.needs(m)) continue;
     std::string how;
     if (peers_.was_replaced(segment_rank_of(m)) && awaited.needs(m)) {
       fail(
@@ -200,19 +198,19 @@ void Membership::check(const Awaited& awaited, bool timed_out, std::chrono::mill
   const std::string message = fmt::format("{} waited {} ms for {}", awaited.describe(), timeout.count(),
                                           names.empty() ? std::string("its peers") : names);
   if (breaks) fail(FailureKind::timeout, message, -1, missing);
-  throw TimeoutError(fmt::format("[lockstep] rank {}: {}", rank_, message), std::move(missing_ranks));
+  throw TimeoutError(fmt::format("[lockstep] rank {}: {}", rank(), message), std::move(missing_ranks));
 }
 
 bool Membership::all_others_are_gone() {
   std::string how;
   for (int m = 0; m < size(); ++m) {
-    if (m != rank_ && !is_gone(m, how)) return false;
+    if (m != rank() && !is_gone(m, how)) return false;
   }
   return true;
 }
 
 bool Membership::is_gone(int member, std::string& how, uint64_t sequence) {
-  if (peers_.is_gone(members_[static_cast<size_t>(member)], how)) return true;
+  if (peers_.is_gone(segment_rank_of(member), how)) return true;
   const MemberProgress& progress = progress_[member];
   // acquire: what it did before.
   const uint64_t closed = progress.closed.load(std::memory_order_acquire);
@@ -223,8 +221,8 @@ bool Membership::is_gone(int member, std::string& how, uint64_t sequence) {
 }
 
 std::string Membership::describe_peer(int member) const {
-  const RankInfo info = segment_.rank_info(members_[static_cast<size_t>(member)]);
-  const int in_segment = members_[static_cast<size_t>(member)];
+  const int in_segment = segment_rank_of(member);
+  const RankInfo info = segment().rank_info(in_segment);
   const std::string name = fmt::format("rank {}", member);
   if (info.state == RankState::absent) return fmt::format("{} (never started)", name);
   return fmt::format("{}{}pid {}{})", name,

@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/shm/flight_recorder.h"
@@ -29,13 +30,13 @@ class Awaited {
   ~Awaited() = default;
 };
 
-/// Under the engine's lock, but all_others_have_stopped().
-class Membership {
+/// Who the ranks of a group are. It never changes: any thread may ask, without a lock.
+class Members {
  public:
   /// `members`: the group's ranks as ranks of the segment; `rank`: this one's place among them; `area`: the
   /// group's.
-  Membership(const Segment& segment, Peers& peers, int area, std::vector<int> members, int rank);
-  Membership(const Membership&) = delete;
+  Members(const Segment& segment, int area, std::vector<int> members, int rank)
+      : segment_(segment), area_(area), members_(std::move(members)), rank_(rank) {}
 
   const Segment& segment() const { return segment_; }
   int rank() const { return rank_; }
@@ -44,6 +45,26 @@ class Membership {
   int segment_rank_of(int member) const { return members_.at(static_cast<size_t>(member)); }
   /// This rank's number in the segment.
   int segment_rank() const { return members_[static_cast<size_t>(rank_)]; }
+  /// Throws ValueError in a fork of this rank.
+  void check_process() const { process_.check(rank_); }
+  bool is_copy() const { return process_.is_copy(); }
+
+ private:
+  const Segment& segment_;
+  int area_;
+  std::vector<int> members_;
+  int rank_;
+  RankProcess process_;
+};
+
+/// What a rank knows of the others. Group has it and guards it with the engine's mutex, for itself and for what it
+/// lends it to; all_others_have_stopped() needs no lock.
+class Membership : public Members {
+ public:
+  /// As those of Members.
+  Membership(const Segment& segment, Peers& peers, int area, std::vector<int> members, int rank);
+  Membership(const Membership&) = delete;
+
   FlightRecorder& recorder() { return recorder_; }
   /// `stop` is called once, when this rank learns that the group is broken.
   void on_broken(std::function<void()> stop) { on_broken_ = std::move(stop); }
@@ -52,10 +73,6 @@ class Membership {
   /// `awaited` needs is gone. When the time is over, TimeoutError says who is missing; `breaks`: and the
   /// group is broken.
   void check(const Awaited& awaited, bool timed_out, std::chrono::milliseconds timeout, bool breaks);
-  /// Throws ValueError in a fork of this rank.
-  void check_process() const { process_.check(rank_); }
-  bool is_copy() const { return process_.is_copy(); }
-
   /// Wakes the members that sleep. A sequentially consistent fence must stand between what this rank did and
   /// this call, or a peer that falls asleep in between would miss it.
   void ring_sleepers();
@@ -102,13 +119,8 @@ class Membership {
   void set_broken(FailureKind kind, const std::string& message, int lost_rank, const RankSet& missing);
   void print_flight_recorder() const;
 
-  const Segment& segment_;
   Peers& peers_;
-  int area_;
   uint32_t generation_;
-  std::vector<int> members_;
-  int rank_;
-  RankProcess process_;
   FlightRecorder recorder_;
   FailureRecord* failure_;
   MemberProgress* progress_;

@@ -210,12 +210,16 @@ RankInfo Segment::rank_info(int rank) const {
   info.pid = record.pid.load(std::memory_order_relaxed);
   info.pid_namespace = record.pid_namespace.load(std::memory_order_relaxed);
   info.wait_status = record.wait_status.load(std::memory_order_relaxed);
-  info.operations = record.operations.load(std::memory_order_relaxed);
-  info.waits = doorbell(rank).waiting.load(std::memory_order_relaxed) > 0;
+  constexpr auto relaxed = std::memory_order_relaxed;
+  const bool counts_calls = record.counts_calls.load(relaxed) != 0;
+  info.operations = (counts_calls ? record.calls : record.operations).load(relaxed);
+  info.waits = doorbell(rank).waiting.load(relaxed) > 0;
   if (info.operations > 0) {
-    const auto kind = static_cast<OpKind>(record.last_kind.load(std::memory_order_relaxed));
+    const auto kind =
+        static_cast<OpKind>((counts_calls ? record.last_call_kind : record.last_kind).load(relaxed));
     info.last_operation =
-        fmt::format("{} of {} bytes", op_name(kind), record.last_bytes.load(std::memory_order_relaxed));
+        fmt::format("{} of {} bytes", op_name(kind),
+                    (counts_calls ? record.last_call_bytes : record.last_bytes).load(relaxed));
   }
   return info;
 }
@@ -250,9 +254,8 @@ void Segment::mark_exited(int rank, int wait_status) const {
   record.state.store(static_cast<uint32_t>(RankState::exited), std::memory_order_release);
 }
 
-void Segment::replace(int rank) const {
-  auto& epoch = reinterpret_cast<SegmentHeader*>(base_)->epoch;
-  const uint32_t next = epoch.load(std::memory_order_relaxed) + 1;
+void Segment::replace(int rank, uint32_t epoch) const {
+  const uint32_t next = epoch > 0 ? epoch : epoch_word().load(std::memory_order_relaxed) + 1;
   RankRecord& record = rank_record(rank);
   record.is_healable.store(0, std::memory_order_relaxed);
   record.meeting.store(0, std::memory_order_relaxed);
@@ -263,8 +266,18 @@ void Segment::replace(int rank) const {
   doorbell(rank).sleeping.store(0, std::memory_order_relaxed);
   doorbell(rank).waiting.store(0, std::memory_order_relaxed);
   // Who sees the change of a rank sees the epoch too.
-  epoch.store(next, std::memory_order_release);
+  epoch_word().store(next, std::memory_order_release);
   record.changed_at.store(next, std::memory_order_release);
+  wake_all();
+}
+
+void Segment::begin_epoch(uint32_t epoch) const {
+  epoch_word().store(epoch, std::memory_order_release);
+  wake_all();
+}
+
+/// Whoever sleeps looks again.
+void Segment::wake_all() const {
   full_fence();
   for (int r = 0; r < ranks(); ++r) {
     Doorbell& bell = doorbell(r);

@@ -67,10 +67,15 @@ class Segment {
   void mark_exited(int rank, int wait_status) const;
   /// Called by the launcher when the process of `rank` has ended and another one is about to start in its place: waits of
   /// the others for it end with WorldChangedError. Where can_heal().
-  void replace(int rank) const;
+  /// `epoch`: the one that begins with it, where several machines count together; 0: the next of this segment.
+  void replace(int rank, uint32_t epoch = 0) const;
+  /// Called by the launcher when a rank of another machine is replaced: that epoch begins here, too. Where can_heal().
+  void begin_epoch(uint32_t epoch) const;
 
  private:
   explicit Segment(std::byte* base, size_t bytes) : base_(base), bytes_(bytes) {}
+  std::atomic<uint32_t>& epoch_word() const { return reinterpret_cast<SegmentHeader*>(base_)->epoch; }
+  void wake_all() const;
   std::byte* base_ = nullptr;
   size_t bytes_ = 0;
 };

@@ -57,6 +57,22 @@ void SetupLog::append(Entry entry, std::span<const std::span<const std::byte>> p
   head().used.store(used + needed, std::memory_order_release);
 }
 
+std::byte* SetupLog::memory_behind(size_t offset, size_t bytes) {
+  const base::LockGuard lock(mutex_);
+  const size_t start = round_up(kHeadBytes + head().used.load(std::memory_order_acquire), 4096) + offset;
+  if (start + bytes > segment_.header().setup_log_bytes) {
+    throw Error(fmt::format("there is no place for {} bytes that outlive a rank; there is for {} in all",
+                            bytes, segment_.header().setup_log_bytes));
+  }
+  std::byte* const begin = segment_.setup_log(rank_) + start;
+  size_t& populated = populated_[offset];
+  if (bytes > populated) {
+    arena_.populate(begin, bytes);
+    populated = bytes;
+  }
+  return begin;
+}
+
 void SetupLog::refuse(const std::string& why) {
   if (std::exchange(head().has_problem, 1U) != 0) return;
   const size_t length = std::min(why.size(), sizeof head().problem - 1);
@@ -81,6 +97,16 @@ const SetupLog::Entry* SetupLog::find(const Key& key) {
   index_all();
   const auto found = entries_.find(key);
   return found == entries_.end() ? nullptr : found->second;
+}
+
+std::vector<const SetupLog::Entry*> SetupLog::list(uint64_t what) {
+  const base::LockGuard lock(mutex_);
+  index_all();
+  std::vector<const Entry*> found;
+  for (const auto& [key, entry] : entries_) {
+    if (entry->what == what) found.push_back(entry);
+  }
+  return found;
 }
 
 std::span<const std::byte> SetupLog::bytes_of(const Entry& entry) {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "lockstep/base/mutex.h"
 #include "lockstep/shm/arena.h"
@@ -43,8 +44,14 @@ class SetupLog {
   /// Why the rank cannot be replaced; empty: it can.
   std::string problem() const;
 
+  /// `bytes` bytes from `offset` on in what is left of the rank's part when no more is appended; zero at first, and the same in
+  /// a process that takes the rank's place. Throws Error where there is no memory.
+  std::byte* memory_behind(size_t offset, size_t bytes);
+
   /// Null if there is none.
   const Entry* find(const Key& key);
+  /// Those with that `what`.
+  std::vector<const Entry*> list(uint64_t what);
   /// Those of an entry of this log that it holds itself.
   static std::span<const std::byte> bytes_of(const Entry& entry);
 
@@ -57,6 +64,7 @@ class SetupLog {
   Arena& arena_;
   int rank_;
   base::Mutex mutex_;
+  std::map<size_t, size_t> populated_ LOCKSTEP_GUARDED_BY(mutex_);  // bytes behind, by offset
   uint64_t indexed_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   std::map<Key, const Entry*> entries_ LOCKSTEP_GUARDED_BY(mutex_);
 };

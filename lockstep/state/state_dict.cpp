@@ -19,7 +19,7 @@ void add_prefixed(std::string_view prefix, const Map& from, Map& to) {
 }
 
 template <class Map>
-Map part_of(std::string_view prefix, const Map& from) {
+Map select_part(std::string_view prefix, const Map& from) {
   const std::string start = std::string(prefix) + ".";
   Map part;
   for (auto it = from.lower_bound(start); it != from.end() && it->first.starts_with(start); ++it) {
@@ -59,7 +59,7 @@ void StateDict::add(std::string_view prefix, const StateDict& other) {
 }
 
 StateDict StateDict::part(std::string_view prefix) const {
-  return {part_of(prefix, tensors), part_of(prefix, scalars)};
+  return {select_part(prefix, tensors), select_part(prefix, scalars)};
 }
 
 std::string StateDict::scalars_to_json() const {

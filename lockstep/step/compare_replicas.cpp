@@ -18,7 +18,7 @@
 namespace lockstep::detail {
 namespace {
 
-ReplicaRecord record_of(const ReplicaItem& item) {
+ReplicaRecord make_record(const ReplicaItem& item) {
   return {.name = item.name,
           .description = item.description,
           .hash = hash_of_contents(item.contents),
@@ -27,7 +27,7 @@ ReplicaRecord record_of(const ReplicaItem& item) {
 
 /// The text of what `body` throws; empty: it did not throw. A CommError passes through.
 template <class F>
-std::string failure_of(const F& body) {
+std::string catch_failure(const F& body) {
   try {
     body();
     return {};
@@ -88,7 +88,7 @@ std::vector<std::vector<ReplicaRecord>> exchange(const ProcessGroup& group,
   return by_rank;
 }
 
-std::string place_of(const at::Tensor& contents, int64_t element) {
+std::string format_place(const at::Tensor& contents, int64_t element) {
   std::vector<int64_t> place(static_cast<size_t>(contents.dim()));
   for (int64_t d = contents.dim() - 1; d >= 0; --d) {
     place[static_cast<size_t>(d)] = element % contents.size(d);
@@ -98,11 +98,11 @@ std::string place_of(const at::Tensor& contents, int64_t element) {
 }
 
 /// The value of one element, and its bits, of which several may print the same.
-std::pair<std::string, std::string> texts_of(const at::Tensor& element) {
+std::pair<std::string, std::string> format_element(const at::Tensor& element) {
   std::string value, bits = "0x";
   const auto* const bytes = static_cast<const unsigned char*>(element.const_data_ptr());
   for (size_t i = element.element_size(); i-- > 0;) bits += fmt::format("{:02x}", bytes[i]);
-  const std::string failure = failure_of([&] {
+  const std::string failure = catch_failure([&] {
     const at::Scalar scalar = element.item();
     if (scalar.isComplex()) {
       const auto number = scalar.toComplexDouble();
@@ -132,11 +132,11 @@ std::optional<ElementDifference> first_different(const at::Tensor& own, const at
   const at::Tensor other_element = at::empty({1}, own.options());
   std::memcpy(other_element.mutable_data_ptr(), b + static_cast<size_t>(element) * own.element_size(),
               own.element_size());
-  const auto [own_value, own_bits] = texts_of(own_element);
-  const auto [other_value, other_bits] = texts_of(other_element);
+  const auto [own_value, own_bits] = format_element(own_element);
+  const auto [other_value, other_bits] = format_element(other_element);
   const bool shows_bits = own_value == other_value;
   return ElementDifference{
-      .place = place_of(own, element),
+      .place = format_place(own, element),
       .own = shows_bits ? fmt::format("{} ({})", own_value, own_bits) : own_value,
       .other = shows_bits ? fmt::format("{} ({})", other_value, other_bits) : other_value};
 }
@@ -179,9 +179,9 @@ void compare_replicas(const ProcessGroup& group, const ListItems& list, const st
   if (group.size() == 1) return;
   ReplicaItems items;
   std::vector<ReplicaRecord> records;
-  const std::string failure = failure_of([&] {
+  const std::string failure = catch_failure([&] {
     items = list();
-    for (const ReplicaItem& item : items.all()) records.push_back(record_of(item));
+    for (const ReplicaItem& item : items.all()) records.push_back(make_record(item));
   });
   if (are_equal(group, hash_of_records(records), !failure.empty())) return;
   const auto difference = first_difference(exchange(group, records, failure));
@@ -209,7 +209,7 @@ void SpreadComparison::begin_window(int64_t step) {
   records_.clear();
   hashed_.clear();
   int64_t bytes = 0;
-  failure_ = failure_of([&] {
+  failure_ = catch_failure([&] {
     for (const ReplicaItem& item : list_().all()) {
       if (item.contents.defined()) bytes += static_cast<int64_t>(item.contents.nbytes());
     }
@@ -218,7 +218,7 @@ void SpreadComparison::begin_window(int64_t step) {
 }
 
 void SpreadComparison::hash_part(bool is_last) {
-  failure_ = failure_of([&] {
+  failure_ = catch_failure([&] {
     const ReplicaItems items = list_();
     int64_t left = 0;  // bytes
     for (const ReplicaItem& item : items.all()) {
@@ -229,7 +229,7 @@ void SpreadComparison::hash_part(bool is_last) {
     for (const ReplicaItem& item : items.all()) {
       if (part <= 0 && !is_last) break;
       if (!hashed_.insert(item.name).second) continue;
-      records_.push_back(record_of(item));
+      records_.push_back(make_record(item));
       if (item.contents.defined()) part -= static_cast<int64_t>(item.contents.nbytes());
     }
   });

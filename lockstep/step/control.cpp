@@ -32,7 +32,9 @@ auto while_together(const Call& call) {
 std::shared_ptr<StepControl> StepControl::of(const ProcessGroup& group) {
   auto& companion = group.companion();
   if (!companion) companion = std::make_shared<StepControl>(group);
-  return std::static_pointer_cast<StepControl>(companion);
+  auto control = std::static_pointer_cast<StepControl>(companion);
+  if (control->group_.timeout() != group.timeout()) control->group_.set_timeout(group.timeout());
+  return control;
 }
 
 StepControl::StepControl(const ProcessGroup& group)

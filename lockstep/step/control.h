@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -14,6 +15,10 @@
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep::detail {
+
+/// How long a rank waits for the others in a step until it asks whether they wait for it in a group that is no part of the step.
+/// There a thread beside the step's may have reasons to be ahead. Tests shorten it.
+inline std::atomic<std::chrono::milliseconds> patience_with_other_groups{std::chrono::milliseconds(5000)};
 
 /// One thread at a time. Every call blocks and may throw CommError: then the group has lost a rank.
 class StepControl {

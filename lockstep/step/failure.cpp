@@ -11,7 +11,7 @@ namespace {
 
 using Kind = FailureReport::Kind;
 
-std::vector<int> ranks_of(const std::vector<FailureReport>& reports, Kind kind) {
+std::vector<int> find_ranks(const std::vector<FailureReport>& reports, Kind kind) {
   std::vector<int> ranks;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     if (reports[rank].kind == kind) ranks.push_back(static_cast<int>(rank));
@@ -40,7 +40,7 @@ FailureReport FailureReport::from_json(const nlohmann::json& json) {
 FailureVerdict judge(const std::vector<FailureReport>& reports) {
   FailureVerdict verdict;
   for (const Kind kind : {Kind::own, Kind::skipped, Kind::collective}) {
-    verdict.failed_ranks = ranks_of(reports, kind);
+    verdict.failed_ranks = find_ranks(reports, kind);
     verdict.is_skipped = kind == Kind::skipped;
     if (!verdict.failed_ranks.empty()) break;
   }

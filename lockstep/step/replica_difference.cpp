@@ -23,7 +23,7 @@ bool are_alike(const ReplicaRecord* a, const ReplicaRecord* b) {
 }
 
 /// The lowest rank of the largest set of ranks that are alike.
-int reference_of(const OfRanks& records) {
+int find_reference(const OfRanks& records) {
   int reference = 0;
   ptrdiff_t most = 0;
   for (size_t rank = 0; rank < records.size(); ++rank) {
@@ -51,7 +51,7 @@ bool has_contents(const OfRanks& records) {
 }
 
 ReplicaDifference describe_difference(const OfRanks& records, const std::string& name) {
-  ReplicaDifference difference{.name = name, .reference = reference_of(records)};
+  ReplicaDifference difference{.name = name, .reference = find_reference(records)};
   const ReplicaRecord* const reference = records[static_cast<size_t>(difference.reference)];
   for (size_t rank = 0; rank < records.size(); ++rank) {
     if (!are_alike(records[rank], reference)) difference.ranks.push_back(static_cast<int>(rank));

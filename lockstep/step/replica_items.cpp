@@ -43,23 +43,17 @@ bool is_statistic(const std::string& name) {
 /// The buffers that may differ between ranks.
 std::set<const at::TensorImpl*> own_statistics(const torch::nn::Module& module) {
   std::set<const at::TensorImpl*> found;
-  const auto collect = [&](const torch::nn::Module& part) {
-    if (!has_own_statistics(part)) return;
-    for (const auto& item : part.named_buffers(/*recurse=*/false)) {
-      if (is_statistic(item.key())) found.insert(item.value().unsafeGetTensorImpl());
-    }
-  };
-  collect(module);  // by itself: it may be no std::shared_ptr's
-  for (const auto& child : module.modules(/*include_self=*/false)) collect(*child);
+  for (const at::Tensor& statistic : list_own_statistics(module))
+    found.insert(statistic.unsafeGetTensorImpl());
   return found;
 }
 
-std::string text_of(const StateDict::Scalar& scalar) {
+std::string format_value(const StateDict::Scalar& scalar) {
   return std::visit([](const auto& value) { return fmt::format("{}", value); }, scalar);
 }
 
 /// The value of a list, a dictionary or anything else that archives hold.
-std::string text_of(const c10::IValue& value) {
+std::string format_value(const c10::IValue& value) {
   if (value.isDouble()) return fmt::format("{}", value.toDouble());
   if (value.isInt()) return fmt::format("{}", value.toInt());
   if (value.isBool()) return fmt::format("{}", value.toBool());
@@ -82,14 +76,14 @@ void visit_archive(torch::serialize::InputArchive& archive, const std::string& p
     } else if (archive.try_read(key, nested)) {
       visit_archive(nested, fmt::format("{}{}.", prefix, key), take_tensor, take_text);
     } else if (archive.try_read(key, value)) {
-      take_text(prefix + key, text_of(value));
+      take_text(prefix + key, format_value(value));
     }
   }
 }
 
 /// What `thing`, state or options of a class that is not LibTorch's, writes to an archive; nothing if it writes none.
 template <class Thing>
-std::optional<torch::serialize::InputArchive> archive_of(const Thing& thing, bool may_lack) {
+std::optional<torch::serialize::InputArchive> read_archive(const Thing& thing, bool may_lack) {
   torch::serialize::OutputArchive written;
   try {
     thing.serialize(written);
@@ -135,6 +129,21 @@ std::string describe_quantizer(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+std::vector<at::Tensor> list_own_statistics(const torch::nn::Module& module) {
+  std::vector<at::Tensor> found;
+  std::unordered_set<const at::TensorImpl*> seen;
+  const auto collect = [&](const torch::nn::Module& part) {
+    if (!has_own_statistics(part)) return;
+    for (const auto& item : part.named_buffers(/*recurse=*/false)) {
+      if (!is_statistic(item.key()) || !item.value().defined()) continue;
+      if (seen.insert(item.value().unsafeGetTensorImpl()).second) found.push_back(item.value());
+    }
+  };
+  collect(module);  // by itself: it may be no std::shared_ptr's
+  for (const auto& child : module.modules(/*include_self=*/false)) collect(*child);
+  return found;
+}
 
 void ReplicaItems::add_text(std::string name, std::string text) {
   items_.push_back({std::move(name), std::move(text), {}});
@@ -196,13 +205,14 @@ void ReplicaItems::add_options(const torch::optim::OptimizerOptions& options, co
     add_text(fmt::format("optimizer option {}{}", name, suffix), std::move(text));
   };
   if (const auto members = option_members(options)) {
-    for (const auto& [name, value] : members->scalars) take_text(name, text_of(value));
+    for (const auto& [name, value] : members->scalars) take_text(name, format_value(value));
     return;
   }
   const auto take_tensor = [&](const std::string& name, const at::Tensor& tensor) {
     add_tensor(fmt::format("optimizer option {}{}", name, suffix), tensor);
   };
-  if (auto archive = archive_of(options, skips_unknown)) visit_archive(*archive, "", take_tensor, take_text);
+  if (auto archive = read_archive(options, skips_unknown))
+    visit_archive(*archive, "", take_tensor, take_text);
 }
 
 void ReplicaItems::add_state(const torch::optim::OptimizerParamState& state, const std::string& suffix,
@@ -214,11 +224,11 @@ void ReplicaItems::add_state(const torch::optim::OptimizerParamState& state, con
     add_tensor(fmt::format("optimizer state {}{}", name, suffix), tensor);
   };
   if (const auto members = state_members(state)) {
-    for (const auto& [name, value] : members->scalars) take_text(name, text_of(value));
+    for (const auto& [name, value] : members->scalars) take_text(name, format_value(value));
     for (const auto& [name, tensor] : members->tensors) take_tensor(name, tensor);
   } else if (const auto* lbfgs = dynamic_cast<const torch::optim::LBFGSParamState*>(&state)) {
     visit_lbfgs(*lbfgs, take_tensor, take_text);
-  } else if (auto archive = archive_of(state, skips_unknown)) {
+  } else if (auto archive = read_archive(state, skips_unknown)) {
     visit_archive(*archive, "", take_tensor, take_text);
   }
 }
@@ -248,7 +258,7 @@ void ReplicaItems::add_optimizer(const torch::optim::Optimizer& optimizer, bool 
 }
 
 void ReplicaItems::add_average(const StateDict& average) {
-  for (const auto& [name, value] : average.scalars) add_text("average's " + name, text_of(value));
+  for (const auto& [name, value] : average.scalars) add_text("average's " + name, format_value(value));
   for (const auto& [name, tensor] : average.tensors) {
     if (compared_.contains(name)) add_tensor("average of " + name, tensor);
   }

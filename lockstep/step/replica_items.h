@@ -58,6 +58,8 @@ class ReplicaItems {
   int optimizers_ = 0;
 };
 
+/// The running statistics of normalisations over this rank's batches alone, in an order that is the same on all ranks.
+std::vector<at::Tensor> list_own_statistics(const torch::nn::Module& module);
 /// The contents as the ranks compare them: contiguous, on the CPU, bits as they are.
 at::Tensor comparable(const at::Tensor& contents);
 /// Hashes contents; 0 for an undefined tensor.

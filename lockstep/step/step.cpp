@@ -59,7 +59,7 @@ uint64_t count_steps(torch::optim::Optimizer& optimizer) {
   return count;
 }
 
-uint64_t hash_of(const std::vector<at::Tensor>& tensors) {
+uint64_t hash_tensors(const std::vector<at::Tensor>& tensors) {
   uint64_t hash = 0;
   for (const at::Tensor& tensor : tensors) {
     const at::Tensor values = tensor.detach().cpu().contiguous();
@@ -74,7 +74,7 @@ std::string first_line(const char* text) {
 }
 
 /// What `cause` says of this rank's part.
-FailureReport report_of(const std::string& place, const std::exception_ptr& cause) {
+FailureReport describe_failure(const std::string& place, const std::exception_ptr& cause) {
   using Kind = FailureReport::Kind;
   FailureReport report{.kind = Kind::own, .place = place, .what = "an exception"};
   if (!cause) return report;
@@ -249,14 +249,22 @@ bool Step::UnderWay::meet(StepControl::Place place) {
   bool any_interrupted = false;
   for_each_step_member(
       [&](StepMember& member) { any_interrupted = any_interrupted || member.is_interrupted(); });
+  const auto goes_on = [&] { return place == StepControl::Place::agreement && detail::goes_on_alone(); };
   if (any_interrupted) {
+    if (goes_on()) return true;
     note({});
     return false;
   }
   const auto while_late = [this, place](std::chrono::milliseconds waited) { look_around(place, waited); };
   const bool all_have_inputs = detail::joined_ranks() == nullptr && !is_joined_;
-  const Outcome outcome = control_->meet(place, /*has_failed=*/false,
-                                         all_have_inputs ? StepControl::WhileLate(while_late) : nullptr);
+  Outcome outcome{};
+  try {
+    outcome = control_->meet(place, /*has_failed=*/false,
+                             all_have_inputs ? StepControl::WhileLate(while_late) : nullptr);
+  } catch (...) {
+    if (!has_failed_ && goes_on()) return true;
+    throw;
+  }
   if (outcome == Outcome::all_well && !has_failed_) return true;
   others_know_ = true;
   note(outcome == Outcome::failed
@@ -272,7 +280,7 @@ bool Step::UnderWay::meet(StepControl::Place place) {
 void Step::UnderWay::skip() { note({.kind = FailureReport::Kind::skipped, .place = place()}); }
 
 void Step::UnderWay::fail(const std::string& place, std::exception_ptr cause) noexcept {
-  FailureReport report = report_of(place, cause);
+  FailureReport report = describe_failure(place, cause);
   if (!has_failed_) {
     lacks_cause_ = !cause;
     if (lacks_cause_ && is_interrupted()) report.kind = FailureReport::Kind::none;
@@ -294,8 +302,7 @@ bool Step::UnderWay::is_interrupted() const {
 /// Does this rank wait for one that waits for it? Then it has left out what the other one is in.
 void Step::UnderWay::look_around(StepControl::Place place, std::chrono::milliseconds waited) {
   // A rank that does things in another order may still come here, and a thread beside the step's may use its group.
-  // In other groups that is what such threads do.
-  constexpr std::chrono::milliseconds kPatience{1000}, kPatienceElsewhere{5000};
+  constexpr std::chrono::milliseconds kPatience{1000};
   if (has_failed_ || !control_ || (place != StepControl::Place::end && waited < kPatience)) return;
   std::optional<int> ahead;
   for_each_step_member([&](StepMember& member) {
@@ -308,7 +315,7 @@ void Step::UnderWay::look_around(StepControl::Place place, std::chrono::millisec
     ahead = find_rank_ahead(group_, group_);
     what = "a collective that this rank has not called";
   }
-  if (!ahead && waited >= kPatienceElsewhere) {
+  if (!ahead && waited >= detail::patience_with_other_groups.load()) {
     ahead = find_rank_ahead_elsewhere(group_, control_->group());
     what = "a collective of another process group that this rank has not called";
   }
@@ -519,7 +526,7 @@ void Step::UnderWay::refuse_differences() {
   bool are_equal = false;
   if (detail::joined_ranks() == nullptr) {  // otherwise not all ranks are here
     uint64_t own = 0;
-    for_each_replicated([&](StepMember& member) { own = own * 31 + hash_of(member.weights()); });
+    for_each_replicated([&](StepMember& member) { own = own * 31 + hash_tensors(member.weights()); });
     const auto hashes = control_->exchange(own);
     are_equal =
         std::all_of(hashes.begin(), hashes.end(), [&](const auto& hash) { return hash == hashes.front(); });

@@ -45,7 +45,7 @@ class MappedPart {
   const Part* part_ = nullptr;
 };
 
-std::vector<Event> events_of(const Ring& ring, int64_t offset, uint64_t& lost) {
+std::vector<Event> read_events(const Ring& ring, int64_t offset, uint64_t& lost) {
   const uint64_t written = ring.written.load(std::memory_order_acquire);
   uint64_t first = 0;
   if (written > kRingEvents) {
@@ -78,7 +78,7 @@ bool read_part(int fd, ProcessTrace& process) {
   process.finished = header.finished.load(std::memory_order_acquire) != 0;
   process.lost = header.unplaced.load(std::memory_order_relaxed);
   for (const Ring& ring : mapped.get()->rings) {
-    process.threads.push_back(events_of(ring, header.clock_offset, process.lost));
+    process.threads.push_back(read_events(ring, header.clock_offset, process.lost));
   }
   return true;
 }

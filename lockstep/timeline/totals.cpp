@@ -37,7 +37,7 @@ Sums& sums() {
 }
 
 /// Its place in Sums::nanoseconds; -1 for what is not added up.
-int part_of(Kind kind) {
+int choose_part(Kind kind) {
   switch (kind) {
     case Kind::data:
       return 0;
@@ -65,7 +65,7 @@ thread_local TakesTurns::State* own = nullptr;
 int64_t own_now() { return own != nullptr ? now() - own->waited : now(); }
 
 void add(Kind kind, int64_t begin, int64_t end) {
-  const int part = part_of(kind);
+  const int part = choose_part(kind);
   if (part < 0) return;
   Sums& all = sums();
   const base::LockGuard lock(all.mutex);

@@ -24,7 +24,7 @@ void append_field(std::string& out, const std::string& text) {
   out += '"';
 }
 
-std::string header_of(const std::vector<std::string>& columns) {
+std::string make_header(const std::vector<std::string>& columns) {
   std::string header = "step,time";
   for (const auto& name : columns) {
     header += ',';
@@ -90,7 +90,7 @@ void CsvTracker::start(const TrackedRun& run) {
       columns_.assign(header.begin() + 2, header.end());
     }
   }
-  file_ = RecordFile(path_, header_of(columns_) + rows);
+  file_ = RecordFile(path_, make_header(columns_) + rows);
 }
 
 void CsvTracker::log(int64_t step, const TrackedValues& values) {
@@ -123,7 +123,7 @@ void CsvTracker::widen() {
   const std::string file = read_file_or_nothing(path_);
   std::string_view rows = file;
   const size_t missing = columns_.size() + 2 - take_header(rows).size();
-  std::string content = header_of(columns_);
+  std::string content = make_header(columns_);
   const std::string commas(missing, ',');
   while (!rows.empty()) {
     const size_t end = std::min(rows.find('\n'), rows.size() - 1);

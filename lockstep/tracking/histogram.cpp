@@ -12,7 +12,7 @@ namespace lockstep {
 namespace {
 
 template <class T>
-Histogram histogram_of(std::span<const T> values, int bins) {
+Histogram count_values(std::span<const T> values, int bins) {
   if (bins < 1) throw ValueError(fmt::format("a histogram has {} bins; it must have 1 or more", bins));
   Histogram result;
   for (const T each : values) {
@@ -48,7 +48,7 @@ Histogram histogram_of(std::span<const T> values, int bins) {
 
 }  // namespace
 
-Histogram make_histogram(std::span<const float> values, int bins) { return histogram_of(values, bins); }
-Histogram make_histogram(std::span<const double> values, int bins) { return histogram_of(values, bins); }
+Histogram make_histogram(std::span<const float> values, int bins) { return count_values(values, bins); }
+Histogram make_histogram(std::span<const double> values, int bins) { return count_values(values, bins); }
 
 }  // namespace lockstep

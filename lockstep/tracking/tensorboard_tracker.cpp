@@ -57,7 +57,7 @@ struct EventParts {
   std::string_view tag{};  // of the first value
 };
 
-EventParts parts_of(std::string_view bytes) {
+EventParts parse_event(std::string_view bytes) {
   EventParts parts;
   pbf_reader reader(bytes.data(), bytes.size());
   while (reader.next()) {
@@ -169,7 +169,7 @@ void TensorBoardTracker::start(const TrackedRun& run) {
   if (run.resume_step) {
     KeptRecords records(run);
     read_event_records(read_file_or_nothing(path), [&](std::string_view bytes) {
-      const auto [step, tag] = parts_of(bytes);
+      const auto [step, tag] = parse_event(bytes);
       if (tag == kStartTag) session_start_ = bytes;
       const bool ends_or_begins = tag == kStartTag || tag == kEndTag || tag == kSummaryTag;
       if (ends_or_begins || (!tag.empty() && !records.keep(step))) return;

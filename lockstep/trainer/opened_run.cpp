@@ -13,6 +13,7 @@
 #include "lockstep/checkpoint/parts.h"
 #include "lockstep/checkpoint/publish.h"
 #include "lockstep/comm/all_ranks.h"
+#include "lockstep/recovery/recovery.h"
 #include "lockstep/tracking/progress/live_line.h"
 #include "lockstep/trainer/checkpoints/changed_run.h"
 #include "lockstep/trainer/checkpoints/resume.h"
@@ -24,6 +25,7 @@ namespace {
 /// A restarted rank 0 may find the lock of one that died on another machine: its file system needs a while to notice.
 std::chrono::seconds patience() {
   constexpr std::chrono::seconds kOfARestart{120};
+  if (detail::is_replacement()) return std::chrono::seconds(10);  // the dead process may be there still
   return env::get_int(env::kRestartCount).value_or(0) > 0 ? kOfARestart : std::chrono::seconds(0);
 }
 
@@ -67,7 +69,8 @@ OpenedRun open_run(TrainingArguments& arguments, const ProcessGroup& group) {
   on_all_ranks(group, [&] {
     if (group.rank() != 0) return;
     if (arguments.fast_dev_run == 0) lock = lock_run(arguments.output_dir, patience());
-    path = find_checkpoint(arguments);
+    // A new process gets the path that the one before had found.
+    if (!detail::is_replacement()) path = find_checkpoint(arguments);
   });
   path = group.broadcast_bytes(path);
   std::optional<checkpoint::Checkpoint> found;

@@ -28,7 +28,7 @@ void all_reduce_data_ranks(StepEngine& engine, const ProcessGroup& group, const 
   if (const auto* const logical = engine.logical_ranks(); logical != nullptr) {
     logical->all_reduce(tensor);
   } else {
-    group.all_reduce(tensor);
+    group.all_reduce(tensor, {.wire_dtype = WireDtype::EXACT});  // a loss, a count
   }
 }
 

@@ -17,6 +17,7 @@
 #include "lockstep/optim/group_tensors.h"
 #include "lockstep/parallel/activation_checkpoint.h"
 #include "lockstep/parallel/sync_module_states.h"
+#include "lockstep/recovery/recovery.h"
 #include "lockstep/timeline/totals.h"
 #include "lockstep/trainer/ema_scope.h"
 #include "lockstep/trainer/optimizer_choice.h"
@@ -128,6 +129,7 @@ Trainer::Trainer(detail::TrainerParts parts) {
                      (parts.arguments.log_on_each_node && job::LaunchEnvironment::from_env().local_rank == 0);
   impl_.reset(new Impl(std::move(parts), shows, terminal));
   Impl& self = *impl_;
+  if (detail::is_replacement()) self.bar.hold();  // its predecessor has said it
   if (self.group.size() > 1 && self.parts.train_dataset.size == 0) {
     sync_module_states(self.module, {.process_group = self.group});
   }

@@ -33,7 +33,7 @@ bool is_record_kinds(const std::string& list) {
 }
 
 template <class T>
-std::string text_of(const T& value) {
+std::string format_value(const T& value) {
   if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
     return fmt::format("{}", value);
   } else if constexpr (std::is_same_v<T, std::chrono::seconds>) {
@@ -52,12 +52,12 @@ bool is_finite(const T& value) {
 }
 
 void check_fields(const TrainingArguments& a){
-#define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help)              \
-  {                                                                                               \
-    [[maybe_unused]] const auto& value = a.name;                                                  \
-    if (!is_finite(value) || !(ok)) {                                                             \
-      throw ValueError(fmt::format("{} is {}; it must be {}", #name, text_of(a.name), expected)); \
-    }                                                                                             \
+#define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help)                   \
+  {                                                                                                    \
+    [[maybe_unused]] const auto& value = a.name;                                                       \
+    if (!is_finite(value) || !(ok)) {                                                                  \
+      throw ValueError(fmt::format("{} is {}; it must be {}", #name, format_value(a.name), expected)); \
+    }                                                                                                  \
   }
 #include "lockstep/trainer/training_arguments.inc"
 }

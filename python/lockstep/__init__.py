@@ -3,13 +3,16 @@
     import lockstep
     torch.distributed.init_process_group("lockstep")
 
-CPU tensors only. Every rank of a group must run on the same machine.
+CPU tensors only. Ranks of one machine use shared memory; lockrun or torchrun may start them on several machines.
+
+With another backend the import lets lockrun see the ranks, too, and the lines that they are at if they hang.
 """
 
 import atexit
 import datetime
 import functools
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -19,6 +22,29 @@ if torch.__version__.split("+")[0] != "@LOCKSTEP_TORCH_VERSION@":
                       "is installed; install the one that belongs to the other")
 
 from lockstep import _C  # noqa: E402  (needs torch's libraries in the process)
+
+
+def _wait_for_place():
+    """A spare (lockrun --spares) waits here until it takes the place of a rank."""
+    if "LOCKSTEP_SPARE_FD" not in os.environ:
+        return
+    # The constructor of DistributedDataParallel imports it, which takes longer than all the rest of a replacement.
+    import torch._dynamo.utils  # noqa: F401, PLC0415
+    sys.stdout.flush()
+    for change in _C.wait_for_place():
+        name, is_set, value = change.partition("=")
+        if is_set:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
+
+
+_wait_for_place()
+
+from lockstep import watch  # noqa: E402
+from lockstep.recovery import Recovery, step  # noqa: E402
+
+__all__ = ["Recovery", "step"]
 
 __version__ = "@PROJECT_VERSION@"
 
@@ -95,5 +121,6 @@ def _register():
 
 if not hasattr(dist.Backend, "LOCKSTEP"):
     _register()
+    watch.register(_C, _instead_of)
     # DDP's buckets then come from allocateTensor, in shared memory, and are reduced in place.
     os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")

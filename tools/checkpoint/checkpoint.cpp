@@ -42,7 +42,7 @@ uint64_t bytes_of(const Manifest& manifest) {
   return bytes;
 }
 
-std::string time_of(const fs::path& file) {
+std::string format_time(const fs::path& file) {
   struct stat status {};
   if (::stat(file.c_str(), &status) != 0) return "";
   std::tm time{};
@@ -94,7 +94,7 @@ int list(const fs::path& directory) {
       const std::string missing = missing_in(path, manifest);
       fmt::print("{:{}} {:>9} {:>10} {:>6} {:>6}  {:19}  {}\n", name, width, manifest.step,
                  size_text(bytes_of(manifest)), manifest.files.size(), manifest.world_size,
-                 time_of(path / kManifestName),
+                 format_time(path / kManifestName),
                  missing.empty() ? "complete" : fmt::format("damaged: {}", missing));
     } catch (const FileError& error) {
       fmt::print("{:{}} {:>9} {:>10} {:>6} {:>6}  {:19}  {}\n", name, width, "-", "-", "-", "-", "-",
@@ -122,7 +122,7 @@ int verify(const std::vector<std::string>& directories) {
   return all_good ? 0 : 1;
 }
 
-SafetensorsHeader header_of(const fs::path& file) {
+SafetensorsHeader read_header(const fs::path& file) {
   std::ifstream stream(file, std::ios::binary);
   uint64_t length = 0;
   const uint64_t bytes = fs::file_size(file);
@@ -137,7 +137,7 @@ SafetensorsHeader header_of(const fs::path& file) {
 }
 
 void show_tensors(const fs::path& file) {
-  const SafetensorsHeader header = header_of(file);
+  const SafetensorsHeader header = read_header(file);
   fmt::print("\n{}: {} tensors\n", file.filename().string(), header.entries.size());
   for (const auto& entry : header.entries) {
     fmt::print("  {:60} {:8} [{}]\n", entry.name, entry.dtype, fmt::join(entry.shape, ", "));
@@ -164,7 +164,7 @@ int inspect(const fs::path& directory) {
   }
   const Manifest manifest = read_manifest(path);
   fmt::print("{}: step {}, saved by {} rank{} at {}\n\n", path.string(), manifest.step, manifest.world_size,
-             manifest.world_size == 1 ? "" : "s", time_of(path / kManifestName));
+             manifest.world_size == 1 ? "" : "s", format_time(path / kManifestName));
   fmt::print("{:44} {:>14}  {}\n", "file", "bytes", "xxh3");
   for (const auto& [name, entry] : manifest.files) {
     fmt::print("{:44} {:>14}  {}\n", name, entry.bytes, entry.xxh3);

@@ -30,7 +30,7 @@ void append_time(std::string& out, double seconds) {
 }
 
 template <class Values, class Append>
-std::string array_of(const Values& values, const Append& append) {
+std::string format_array(const Values& values, const Append& append) {
   std::string text = "[";
   for (const auto& value : values) {
     if (text.size() > 1) text += ',';
@@ -61,14 +61,14 @@ class Curves {
 
   size_t add_axis(const std::vector<double>& steps, const std::vector<double>& times) {
     if (!axes_.empty()) axes_ += ",\n";
-    axes_ +=
-        "{\"step\":" + array_of(steps, [](std::string& out, double step) { append_number(out, step, 9); });
-    if (!times.empty()) axes_ += ",\"time\":" + array_of(times, append_time);
+    axes_ += "{\"step\":" +
+             format_array(steps, [](std::string& out, double step) { append_number(out, step, 9); });
+    if (!times.empty()) axes_ += ",\"time\":" + format_array(times, append_time);
     axes_ += "}";
     return number_of_axes_++;
   }
 
-  size_t axis_of(const History& history, const Series& series, const std::vector<Bucket>& buckets) {
+  size_t choose_axis(const History& history, const Series& series, const std::vector<Bucket>& buckets) {
     for (const Known& known : known_) {
       if (*known.records == series.records) return known.axis;
     }
@@ -89,10 +89,10 @@ class Curves {
 
   void add_series(const History& history, int rank, const std::string& name, const Series& series) {
     const auto buckets = condense(series.values, limit_);
-    begin_series(name, rank, axis_of(history, series, buckets));
+    begin_series(name, rank, choose_axis(history, series, buckets));
     const auto values_of = [&](double Bucket::*value) {
-      return array_of(buckets,
-                      [&](std::string& out, const Bucket& bucket) { append_number(out, bucket.*value, 5); });
+      return format_array(
+          buckets, [&](std::string& out, const Bucket& bucket) { append_number(out, bucket.*value, 5); });
     };
     series_ += values_of(&Bucket::mean);
     if (buckets.size() < series.values.size()) {
@@ -145,7 +145,7 @@ class Curves {
       values.push_back(rate.per_second);
     }
     begin_series("steps_per_second", 0, add_axis(steps, times));
-    series_ += array_of(values, [](std::string& out, double value) { append_number(out, value, 5); });
+    series_ += format_array(values, [](std::string& out, double value) { append_number(out, value, 5); });
     series_ += ",\"last\":";
     append_number(series_, values.back(), 5);
     series_ += "}";
@@ -159,7 +159,7 @@ class Curves {
   std::string axes_{}, series_{};
 };
 
-std::string object_of(const Texts& texts) {
+std::string format_object(const Texts& texts) {
   std::string text = "{";
   for (const auto& [name, value] : texts) {
     text += (text.size() > 1 ? "," : "") + quoted(name) + ":" + quoted(value);
@@ -173,8 +173,8 @@ std::string number_text(double value) {
   return text;
 }
 
-std::string checkpoints_of(const RunDirectory& run) {
-  return array_of(run.checkpoints, [](std::string& out, const SavedCheckpoint& saved) {
+std::string format_checkpoints(const RunDirectory& run) {
+  return format_array(run.checkpoints, [](std::string& out, const SavedCheckpoint& saved) {
     out += fmt::format("{{\"name\":{},\"step\":{},\"bytes\":{},\"ranks\":{},\"written\":{:.0f},\"best\":{}",
                        quoted(saved.name), saved.step, saved.bytes, saved.world_size, saved.written,
                        saved.is_best);
@@ -183,15 +183,22 @@ std::string checkpoints_of(const RunDirectory& run) {
   });
 }
 
-std::string time_of(const RunDirectory& run) {
-  return array_of(run.time_parts, [](std::string& out, const TimeParts& parts) {
+std::string format_time_parts(const RunDirectory& run) {
+  return format_array(run.time_parts, [](std::string& out, const TimeParts& parts) {
     out += "{\"rank\":" + quoted(parts.rank) + ",\"source\":" + quoted(parts.source) + ",\"parts\":";
-    out += array_of(parts.parts, [](std::string& each, const auto& part) {
+    out += format_array(parts.parts, [](std::string& each, const auto& part) {
       each += "[" + quoted(part.first) + ",";
       append_number(each, part.second, 6);
       each += "]";
     });
     out += "}";
+  });
+}
+
+std::string format_events(const RunDirectory& run) {
+  return format_array(run.events.events, [](std::string& out, const ReportedEvent& event) {
+    out += fmt::format("[{:.3f},{},{},{}]", event.time, quoted(event.name), quoted(event.text),
+                       event.is_trouble ? 1 : 0);
   });
 }
 
@@ -217,9 +224,13 @@ std::string run_json(const RunDirectory& run, size_t limit) {
                      time(run.started), time(run.ended), run.world_size, run.steps, run.points(),
                      run.damaged_lines) +
          "\"axes\":" + curves.axes() + ",\n\"series\":" + curves.series() +
-         ",\n\"arguments\":" + object_of(run.arguments) + ",\n\"environment\":" + object_of(run.environment) +
-         ",\n\"results\":" + numbers + "},\n\"results_text\":" + object_of(results) +
-         ",\n\"checkpoints\":" + checkpoints_of(run) + ",\n\"time\":" + time_of(run) + "}";
+         ",\n\"arguments\":" + format_object(run.arguments) +
+         ",\n\"environment\":" + format_object(run.environment) + ",\n\"results\":" + numbers +
+         "},\n\"results_text\":" + format_object(results) +
+         fmt::format(",\n\"events_left_out\":{},\"damaged_events\":{},\"events\":", run.events.left_out,
+                     run.events.damaged_lines) +
+         format_events(run) + ",\n\"checkpoints\":" + format_checkpoints(run) +
+         ",\n\"time\":" + format_time_parts(run) + "}";
 }
 
 std::string escaped(const std::string& text) {

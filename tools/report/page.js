@@ -467,6 +467,23 @@ function timeParts(node) {
   node.append(card);
 }
 
+/* What lockrun --event-log has written. */
+function jobEvents() {
+  if (!runs.some(run => run.events.length)) return;
+  const damaged = runs.reduce((sum, run) => sum + run.damaged_events, 0);
+  const node = addSection('What happened to the job', 'lockrun --event-log' + (damaged ? `; ${plural(damaged, 'line')} left out because damaged` : ''));
+  const table = make('table', {class: 'facts'});
+  table.append(make('thead', {}, make('tr', {}, many ? make('th', {}, 'Run') : null, make('th', {class: 'number'}, 'After'), make('th', {}, 'Event'), make('th', {}, ''))));
+  const body = make('tbody');
+  runs.forEach((run, r) => run.events.forEach(([time, name, text, trouble], e) => {
+    if (run.events_left_out && e === run.events.length >> 1) body.append(make('tr', {}, make('td', {colspan: many ? 4 : 3}, `${plural(run.events_left_out, 'event')} left out`)));
+    const when = make('td', {class: 'number', title: new Date(time * 1000).toLocaleString()}, duration(time - run.events[0][0]));
+    body.append(make('tr', {}, many ? make('td', {}, dot(r), run.name) : null, when, make('td', {}, make('span', trouble ? {class: 'bad'} : {}, name)), make('td', {}, text)));
+  }));
+  table.append(body);
+  node.append(make('div', {class: 'card scroll'}, table));
+}
+
 function checkpoints() {
   if (!runs.some(run => run.checkpoints.length)) return;
   const node = addSection('Checkpoints');
@@ -484,11 +501,15 @@ function checkpoints() {
 }
 
 function facts(title, field) {
-  const keys = [...new Set(runs.flatMap(run => Object.keys(run[field])))].sort();
+  // Arguments that were given as flags come first.
+  const commands = field === 'arguments' ? runs.map(run => `${run.environment.command ?? ''} `.replaceAll('_', '-')) : [];
+  const isSet = key => commands.some(command => [' ', '='].some(end => command.includes(` --${key.replaceAll('_', '-')}${end}`)));
+  const keys = [...new Set(runs.flatMap(run => Object.keys(run[field])))].sort().sort((a, b) => isSet(b) - isSet(a));
   if (!keys.length) return;
+  const set = keys.filter(isSet).length;
   const differs = key => runs.some(run => run[field][key] !== runs[0][field][key]);
   const different = many ? keys.filter(differs) : [];
-  const node = addSection(title, many ? `${different.length} of ${keys.length} differ` : '');
+  const node = addSection(title, many ? `${different.length} of ${keys.length} differ` : set ? `the ${set} that were set come first` : '');
   const body = make('tbody');
   for (const key of keys) {
     body.append(make('tr', {class: many && differs(key) ? 'differs' : '', 'data-key': key}, make('th', {scope: 'row'}, key), ...runs.map(run => make('td', {}, run[field][key] === undefined ? '–' : run[field][key] === '' ? '""' : run[field][key]))));
@@ -524,6 +545,7 @@ const time = addSection('Where the time goes', 'per rank and step; communication
 timeParts(time);
 if (of('Where the time goes').length) { time.append(make('div', {style: 'height:14px'})); addCharts(time, of('Where the time goes')); }
 if (of('Processor and memory').length) addCharts(addSection('Processor and memory'), of('Processor and memory'));
+jobEvents();
 checkpoints();
 facts('Arguments', 'arguments');
 facts('Results', 'results_text');

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -19,7 +20,7 @@ namespace {
 
 struct ReportOptions {
   std::vector<std::string> directories;
-  std::vector<std::string> timelines;
+  std::vector<std::string> timelines, event_logs;
   std::string output, title;
   int points = 0;
 };
@@ -39,6 +40,11 @@ constexpr auto kReportFlags = std::to_array<Flag<ReportOptions>>({
      .member = &ReportOptions::timelines,
      .value = "FILE...",
      .words = "File of LOCKSTEP_TIMELINE of the first run, the second, ... (default: RUN_DIR/timeline.json)"},
+    {.name = "event-log",
+     .member = &ReportOptions::event_logs,
+     .value = "FILE...",
+     .words =
+         "File of lockrun --event-log of the first run, the second, ... (default: RUN_DIR/events.jsonl)"},
     {.name = "points",
      .member = &ReportOptions::points,
      .preset = "1500",
@@ -58,15 +64,19 @@ std::string file_address(const std::filesystem::path& path) {
 }
 
 int run_report(const ReportOptions& options) {
-  if (options.timelines.size() > options.directories.size()) {
-    throw ValueError(
-        fmt::format("--timeline names {} files for {} runs; name one for each run, in their order",
-                    options.timelines.size(), options.directories.size()));
+  for (const auto& [flag, files] :
+       {std::pair("timeline", &options.timelines), std::pair("event-log", &options.event_logs)}) {
+    if (files->size() <= options.directories.size()) continue;
+    throw ValueError(fmt::format("--{} names {} files for {} runs; name one for each run, in their order",
+                                 flag, files->size(), options.directories.size()));
   }
+  const auto file_of = [](const std::vector<std::string>& files, size_t run) {
+    return run < files.size() ? files[run] : std::string();
+  };
   std::vector<RunDirectory> runs;
   for (size_t r = 0; r < options.directories.size(); ++r) {
-    runs.push_back(read_run_directory(options.directories[r],
-                                      r < options.timelines.size() ? options.timelines[r] : std::string()));
+    runs.push_back(read_run_directory(options.directories[r], file_of(options.timelines, r),
+                                      file_of(options.event_logs, r)));
   }
   std::filesystem::path output = options.output;
   if (output.empty()) output = runs.size() == 1 ? runs[0].path / "report.html" : "report.html";

@@ -27,6 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+constexpr const char* kEventLogName = "events.jsonl";
+
 /// An object, empty where there is no such file or it holds something else: what lies beside the history may be
 /// missing or half of another program's.
 json object_in(const fs::path& path) {
@@ -123,14 +125,17 @@ void read_history(RunDirectory& run) {
     take(read_json_lines(log, tracked_name), log);
   } else if (fs::exists(end)) {
     run.source = kRunEndName;
+  } else if (!run.events.empty()) {
+    run.source = kEventLogName;
   } else {
     throw FileError(
-        fmt::format("{} holds no run: it has none of metrics.jsonl, metrics.csv (--report-to jsonl,csv) and "
-                    "log.jsonl (a Trainer's); give the --output-dir of a run",
-                    run.path.string()));
+        fmt::format("{} holds no run: it has none of metrics.jsonl, metrics.csv (--report-to jsonl,csv), "
+                    "log.jsonl (a Trainer's) and {} (lockrun --event-log); give the --output-dir of a run",
+                    run.path.string(), kEventLogName));
   }
   // A run that has ended before its first entry still has an error and arguments to show.
-  if (run.ranks[0].steps.empty() && !fs::exists(end) && !number_of(current_facts(run.path), "ended")) {
+  const bool has_more = fs::exists(end) || !run.events.empty() || number_of(current_facts(run.path), "ended");
+  if (run.ranks[0].steps.empty() && !has_more) {
     throw FileError(
         fmt::format("{}: nothing has been logged yet; lower --logging-steps, or wait for the first entry",
                     (run.path / run.source).string()));
@@ -328,7 +333,17 @@ void read_status(RunDirectory& run, bool log_has_end) {
     run.detail = fmt::format("{} can be resumed", newest->name);
 }
 
-TimeParts parts_of(const TraceRank& rank) {
+/// What lockrun knows and nobody else has told.
+void add_events(RunDirectory& run) {
+  if (run.events.empty()) return;
+  if (run.status.empty() && run.events.end_code) set_end(run, {.code = *run.events.end_code});
+  if (run.started || run.ended || run.duration) return;
+  run.started = run.events.events.front().time;
+  run.ended = run.events.events.back().time;
+  run.duration = *run.ended - *run.started;
+}
+
+TimeParts compute_parts(const TraceRank& rank) {
   const Intervals blocked = united(rank.of({"wait", "collective"}));
   Intervals known = blocked;
   TimeParts parts{.rank = rank.name, .source = "timeline"};
@@ -371,12 +386,14 @@ size_t RunDirectory::points() const {
   return number;
 }
 
-RunDirectory read_run_directory(const fs::path& path, const fs::path& timeline) {
+RunDirectory read_run_directory(const fs::path& path, const fs::path& timeline, const fs::path& event_log) {
   if (!fs::is_directory(path)) {
     throw FileError(
         fmt::format("{}: there is no such directory; give the --output-dir of a run", path.string()));
   }
   RunDirectory run{.path = path};
+  const fs::path events = event_log.empty() ? path / kEventLogName : event_log;
+  if (!event_log.empty() || fs::exists(events)) run.events = read_job_events(events);
   read_history(run);
   deal_to_ranks(run);
   move_results(run);
@@ -384,9 +401,10 @@ RunDirectory read_run_directory(const fs::path& path, const fs::path& timeline) 
   read_facts(run);
   read_checkpoints(run);
   read_status(run, log_has_end);
+  add_events(run);
   const fs::path trace = timeline.empty() ? path / "timeline.json" : timeline;
   if (!timeline.empty() || fs::exists(trace)) {
-    for (const auto& [pid, rank] : read_trace({trace}).ranks) run.time_parts.push_back(parts_of(rank));
+    for (const auto& [pid, rank] : read_trace({trace}).ranks) run.time_parts.push_back(compute_parts(rank));
   } else {
     add_logged_times(run);
   }

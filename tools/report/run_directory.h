@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/report/job_events.h"
 #include "tools/report/series.h"
 
 namespace lockstep::tools {
@@ -52,6 +53,7 @@ struct RunDirectory {
   Texts arguments{}, environment{};
   std::vector<SavedCheckpoint> checkpoints{};  ///< by step
   std::vector<TimeParts> time_parts{};
+  JobEvents events{};
   size_t damaged_lines = 0;
   /// Values in all series.
   size_t points() const;
@@ -59,8 +61,9 @@ struct RunDirectory {
 
 /// Reads metrics.jsonl, else metrics.csv, else log.jsonl, and what lies beside; a run that ended before it logged
 /// anything has no curves. Of a run that still goes, an unfinished last line is left out. `timeline`: a file of LOCKSTEP_TIMELINE; default: timeline.json there, if any.
+/// `event_log`: of `lockrun --event-log`; default: events.jsonl there, if any, which may be all that there is.
 /// Throws FileError for a directory that holds no run, naming what was looked for.
-RunDirectory read_run_directory(const std::filesystem::path& path,
-                                const std::filesystem::path& timeline = {});
+RunDirectory read_run_directory(const std::filesystem::path& path, const std::filesystem::path& timeline = {},
+                                const std::filesystem::path& event_log = {});
 
 }  // namespace lockstep::tools

@@ -35,7 +35,7 @@ class ElfFile {
     }
     uint64_t strings = 0;
     for (const auto& entry : entries) {
-      if (entry.d_tag == DT_STRTAB) strings = offset_of(entry.d_un.d_ptr);
+      if (entry.d_tag == DT_STRTAB) strings = find_offset(entry.d_un.d_ptr);
     }
     Needs needs;
     for (const auto& entry : entries) {
@@ -68,7 +68,7 @@ class ElfFile {
     return text;
   }
 
-  uint64_t offset_of(uint64_t address) const {
+  uint64_t find_offset(uint64_t address) const {
     for (const auto& segment : segments_) {
       if (segment.p_type == PT_LOAD && address >= segment.p_vaddr &&
           address < segment.p_vaddr + segment.p_filesz) {

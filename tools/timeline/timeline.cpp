@@ -44,14 +44,14 @@ constexpr auto kTimelineFlags = std::to_array<Flag<TimelineOptions>>({
     {.name = "to",
      .member = &TimelineOptions::to,
      .check = FlagCheck::at_least(0),
-     .words = "Draw until then"},
+     .words = "Draw up to this many milliseconds after the beginning"},
     {.name = "output",
      .member = &TimelineOptions::output,
      .value = "FILE",
      .words = "Write several files as one"},
 });
 
-Window window_of(const TimelineOptions& options, const Trace& trace) {
+Window choose_window(const TimelineOptions& options, const Trace& trace) {
   Window window = last_steps(trace, options.steps);
   if (options.from >= 0) window.from = options.from * 1e3;
   if (options.to >= 0) window.to = options.to * 1e3;
@@ -71,7 +71,8 @@ int run_timeline(const TimelineOptions& options) {
   }
   const Trace trace = read_trace(files);
   if (!options.output.empty()) join_traces(files, options.output);
-  if (!options.svg.empty()) write_file_atomically(options.svg, draw_svg(trace, window_of(options, trace)));
+  if (!options.svg.empty())
+    write_file_atomically(options.svg, draw_svg(trace, choose_window(options, trace)));
   fmt::print("{}", summary_text(trace));
   return 0;
 }

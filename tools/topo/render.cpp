@@ -74,7 +74,7 @@ std::vector<std::string> rank_names(const Report& report) {
 }
 
 /// Between ranks and GPUs, numbered in this order.
-std::string link_of(const Report& report, size_t i, size_t j) {
+std::string describe_link(const Report& report, size_t i, size_t j) {
   const size_t ranks = report.ranks.size();
   const auto& gpus = report.topology.gpus;
   if (i < ranks && j < ranks) return link_between(cpu_of(report, i), cpu_of(report, j));
@@ -122,7 +122,7 @@ std::string as_text(const Report& report, int columns) {
   out += '\n';
   line(machine.gpus.empty() ? "How ranks are connected (one per logical core)"
                             : "How ranks (one per logical core) and GPUs are connected");
-  out += matrix_text(names, columns, [&](size_t i, size_t j) { return link_of(report, i, j); });
+  out += matrix_text(names, columns, [&](size_t i, size_t j) { return describe_link(report, i, j); });
   for (size_t i = 0; i < report.ranks.size(); ++i) {
     const Cpu& cpu = cpu_of(report, i);
     line(fmt::format("  rank {}: core {}, NUMA node {}, socket {}", i, cpu.number, cpu.numa_node,

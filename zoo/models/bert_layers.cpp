@@ -33,7 +33,7 @@ at::Tensor add_table(Module& parent, const char* name, int64_t rows, int64_t wid
   return add_scope(parent, name)->register_parameter("weight", at::empty({rows, width}));
 }
 
-TokenLayout layout_of(const BertBatch& batch, const BertConfig& config, bool with_padding) {
+TokenLayout make_layout(const BertBatch& batch, const BertConfig& config, bool with_padding) {
   const at::Tensor& ids = batch.input_ids;
   if (!ids.defined() || ids.dim() != 2) throw ValueError("input_ids must be [batch, length]");
   if (ids.size(1) < 1 || ids.size(1) > config.max_position_embeddings) {
@@ -125,14 +125,14 @@ BertModelImpl::BertModelImpl(const BertConfig& config, bool has_pooler) {
 }
 
 at::Tensor BertModelImpl::forward(const BertBatch& batch, const BertConfig& config) {
-  const TokenLayout layout = layout_of(batch, config, /*with_padding=*/false);
+  const TokenLayout layout = make_layout(batch, config, /*with_padding=*/false);
   at::Tensor x = run_layers(batch, layout, config, /*first_only=*/true);
   if (layers_.empty()) x = take_rows(x, layout.first);
   return at::tanh(linear(*pooler_, x));
 }
 
 EncodedTokens BertModelImpl::encode(const BertBatch& batch, const BertConfig& config, bool with_padding) {
-  TokenLayout layout = layout_of(batch, config, with_padding);
+  TokenLayout layout = make_layout(batch, config, with_padding);
   at::Tensor rows = run_layers(batch, layout, config, /*first_only=*/false);
   return {.rows = std::move(rows), .layout = std::move(layout)};
 }

@@ -4,8 +4,8 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdio>
-#include <optional>
 
 #include "lockstep/cli/command_line.h"
 #include "lockstep/zoo.h"
@@ -23,22 +23,40 @@ struct Options {
   double learning_rate = 5e-5;
 };
 
-/// Nothing if --help was asked for.
-std::optional<Options> parse(int argc, char** argv) {
-  Options o;
-  const auto add_flags = [&](CommandLine program) {
-    program.add_option("--model-name-or-path", o.source.model_name_or_path, "Directory of a BERT").required();
-    program.add_flag("--ignore-mismatched-sizes", o.source.ignore_mismatched_sizes, "Trains a new head");
-    program.add_option("--train-file", o.train_file, "Table with columns text and label").required();
-    program.add_option("--validation-file", o.validation_file, "Evaluated after every epoch").required();
-    program.add_option("--num-train-epochs", o.epochs, "Passes over the training set").with_default();
-    program.add_option("--per-device-train-batch-size", o.batch_size, "Samples per rank").with_default();
-    program.add_option("--learning-rate", o.learning_rate, "Learning rate of Adam").with_default();
-    program.add_option("--logging-steps", o.log_step, "Steps between lines").positive().with_default();
-  };
-  if (!parse_command_line("bert_by_hand", "Trains a classifier by hand", add_flags, argc, argv)) return {};
-  return o;
-}
+constexpr auto kFlags = std::to_array<Flag<Options>>({
+    {.name = "model-name-or-path",
+     .target = member_of<&Options::source, &tasks::BertSource::model_name_or_path>,
+     .words = "Directory of a BERT",
+     .is_required = true},
+    {.name = "ignore-mismatched-sizes",
+     .target = member_of<&Options::source, &tasks::BertSource::ignore_mismatched_sizes>,
+     .words = "Trains a new head"},
+    {.name = "train-file",
+     .member = &Options::train_file,
+     .words = "Table with columns text and label",
+     .is_required = true},
+    {.name = "validation-file",
+     .member = &Options::validation_file,
+     .words = "Evaluated after every epoch",
+     .is_required = true},
+    {.name = "num-train-epochs",
+     .member = &Options::epochs,
+     .preset = kHeldValue,
+     .words = "Passes over the training set"},
+    {.name = "per-device-train-batch-size",
+     .member = &Options::batch_size,
+     .preset = kHeldValue,
+     .words = "Samples per rank"},
+    {.name = "learning-rate",
+     .member = &Options::learning_rate,
+     .preset = kHeldValue,
+     .words = "Learning rate of Adam"},
+    {.name = "logging-steps",
+     .member = &Options::log_step,
+     .preset = kHeldValue,
+     .check = FlagCheck::above(0),
+     .words = "Steps between lines"},
+});
 
 struct Data {
   Dataset train{}, validation{};
@@ -101,7 +119,9 @@ int run(int argc, char** argv) {
   if (world.rank() != 0) log::set_level(log::Level::error);
   if (world.rank() != 0) disable_progress_bars();
   // A mistake is told once, by one rank.
-  const auto o = on_all_ranks(world, [&] { return parse(argc, argv); });
+  const auto o = on_all_ranks(world, [&] {
+    return parse_table<Options>("bert_by_hand", "Trains a classifier by hand", kFlags, argc, argv);
+  });
   if (!o) return 0;  // --help
   const auto tokenizer = on_all_ranks(world, [&] { return o->source.load_tokenizer({}); });
   auto model = on_all_ranks(world, [&] {  // a trained head keeps the order of its labels

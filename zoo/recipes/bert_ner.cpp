@@ -4,37 +4,38 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/log.h"
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/trainer/opened_run.h"
-#include "lockstep/zoo/tasks/bert_source.h"
+#include "lockstep/zoo/tasks/bert_run.h"
 #include "lockstep/zoo/tasks/recipe.h"
-#include "lockstep/zoo/tasks/record_entries.h"
 #include "lockstep/zoo/tasks/token_files.h"
-#include "lockstep/zoo/text/build_vocab.h"
 #include "lockstep/zoo/text/metrics/entity_scores.h"
 
 namespace {
 
 using namespace lockstep;
 
-struct Arguments {
-  tasks::BertSource source{};
-  tasks::TokenFiles files{};
-  TrainingArguments training{};
-};
+using Arguments = tasks::BertArguments<tasks::TokenFiles>;
+using Classifier = models::BertForTokenClassification;
+using Model = tasks::BertModel<Classifier>;
 
-struct Model {
-  text::BertTokenizer tokenizer;
-  models::BertForTokenClassification classifier;
-};
+constexpr tasks::BertRecipe kRecipe{
+    .name = "bert_ner",
+    .description = "Fine-tunes a BERT-type model to label words, evaluates it and labels new sentences",
+    .train_example =
+        "lockrun --nproc-per-node 2 bert_ner --model-name-or-path DIR --train-file train.conll "
+        "--validation-file valid.conll --output-dir out",
+    .predict_does = "Label new sentences with the result",
+    .predict_example =
+        "bert_ner --model-name-or-path out --do-predict --test-file new.conll --output-dir new"};
 
 using Samples = std::shared_ptr<const std::vector<tasks::TokenSample>>;
 
@@ -43,64 +44,11 @@ struct AllSamples {
   Samples train{}, validation{}, test{};
 };
 
-void add_flags(tasks::RecipeFlags& flags, Arguments& args) {
-  flags.add_example("Fine-tune on two ranks and evaluate",
-                    "lockrun --nproc-per-node 2 bert_ner --model-name-or-path DIR --train-file train.conll "
-                    "--validation-file valid.conll --output-dir out");
-  flags.add_example("Label new sentences with the result",
-                    "bert_ner --model-name-or-path out --do-predict --test-file new.conll --output-dir new");
-  args.source.add_flags(flags);
-  args.files.add_flags(flags);
-}
-
-tasks::BertSource::Use use_of(const Arguments& args) {
-  using Use = tasks::BertSource::Use;
-  return args.files.train_file.empty() ? Use::prediction : Use::training;
-}
-
-void check(const Arguments& args) {
-  args.source.check(use_of(args));
-  args.files.check(args.training);
-}
-
-/// For a model that is trained from scratch.
-void write_vocabulary(const Arguments& args, const tasks::TokenSentences& sentences) {
-  if (!args.source.needs_vocabulary()) return;
-  std::vector<std::string_view> words;
-  for (const auto& sentence : sentences.train->sentences)
-    words.insert(words.end(), sentence.words.begin(), sentence.words.end());
-  text::write_vocab(tasks::vocabulary_path(args.training.output_dir, nullptr), text::build_vocab(words));
-}
-
-Model load(const Arguments& args, const tasks::TokenSentences& sentences, const OpenedRun* run) {
-  using Classifier = models::BertForTokenClassification;
-  at::manual_seed(args.training.seed);  // of new weights
-  const auto vocabulary = tasks::vocabulary_path(args.training.output_dir, run);
-  auto tokenizer = args.source.load_tokenizer(vocabulary);
-  auto classifier =
-      run != nullptr && run->checkpoint()
-          ? args.source.make_model<Classifier>(sentences.labels.names, tokenizer, vocabulary)
-          : args.source.load_model<Classifier>(sentences.labels, tokenizer, vocabulary, use_of(args));
-  return {std::move(tokenizer), std::move(classifier)};
-}
-
-/// What gives the weights their meaning.
-checkpoint::RunRecord make_record(const tasks::RecipeRun& recipe, const Arguments& args, const Model& model,
-                                  const tasks::TokenSentences& sentences, const OpenedRun& run) {
-  const auto& config = model.classifier->config();
-  auto record = recipe.flags;
-  record.add(args.files.record(sentences, config.max_position_embeddings, run.record()));
-  tasks::record_tokenizer(record, "tokenizer", model.tokenizer.files(), model.tokenizer.vocab_size());
-  tasks::record_model_config(record, config.to_json(),
-                             {"architectures", "id2label", "label2id", "problem_type"});
-  return record;
-}
-
 AllSamples encode(const Arguments& args, const tasks::TokenSentences& sentences, const Model& model) {
   const auto make = [&](const std::optional<tasks::LabelledSentences>& some) -> Samples {
     if (!some) return nullptr;
-    return std::make_shared<const std::vector<tasks::TokenSample>>(args.files.encode(
-        *some, sentences.labels.names, model.tokenizer, model.classifier->config().max_position_embeddings));
+    return std::make_shared<const std::vector<tasks::TokenSample>>(
+        args.files.encode(*some, sentences.labels.names, model.tokenizer, model.positions()));
   };
   return {
       .train = make(sentences.train), .validation = make(sentences.validation), .test = make(sentences.test)};
@@ -108,9 +56,7 @@ AllSamples encode(const Arguments& args, const tasks::TokenSentences& sentences,
 
 tasks::Datasets datasets(const Arguments& args, const AllSamples& samples, const Model& model) {
   const auto make = [&](const Samples& some) {
-    return some == nullptr ? Dataset{}
-                           : args.files.dataset(some, model.tokenizer,
-                                                model.classifier->config().max_position_embeddings);
+    return some == nullptr ? Dataset{} : args.files.dataset(some, model.tokenizer, model.positions());
   };
   return {.train = make(samples.train), .validation = make(samples.validation), .test = make(samples.test)};
 }
@@ -140,24 +86,6 @@ std::string about(const tasks::TokenSentences& sentences, const AllSamples& samp
   return text;
 }
 
-TrainerOptions<models::BertForTokenClassification> trainer_options(const Arguments& args, const Model& model,
-                                                                   const tasks::Datasets& data) {
-  const auto forward = [](auto& classifier, const Batch& batch) {
-    return classifier(
-        models::BertBatch{batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]});
-  };
-  const auto model_files = [&model] {
-    auto files = model.tokenizer.files();
-    files["config.json"] = model.classifier->config().to_json();
-    return files;
-  };
-  return {.train_dataset = data.train,
-          .eval_dataset = data.validation,
-          .forward = forward,
-          .metrics = args.files.metrics(model.classifier->config().labels),
-          .model_files = model_files};
-}
-
 void warn_of_labels(const std::vector<std::string>& labels) {
   const auto unusual = text::find_unusual_labels(labels);
   if (unusual.empty()) return;
@@ -169,49 +97,44 @@ void warn_of_labels(const std::vector<std::string>& labels) {
 
 int run(int argc, char** argv) {
   Arguments args;
-  const auto recipe = tasks::start_recipe(
-      {.name = "bert_ner",
-       .description = "Fine-tunes a BERT-type model to label words, evaluates it and labels new sentences",
-       .add_flags = [&](tasks::RecipeFlags& flags) { add_flags(flags, args); },
-       .check_flags = [&] { check(args); }},
-      args.training, argc, argv);
+  const auto recipe = tasks::start_bert(kRecipe, args, argc, argv);
   if (!recipe) return 0;
   const World& world = recipe->world;
 
-  std::optional<OpenedRun> run;  // of a training
-  if (!args.files.train_file.empty()) run = open_run(args.training, world);
+  std::optional<OpenedRun> run = tasks::open_bert_run(args, world);
   const bool resumes = run && run->checkpoint();
   const tasks::TokenSentences sentences = on_all_ranks(world, [&] {
-    return args.files.read(resumes ? tasks::labels_of(*run->checkpoint())
-                                   : args.source.known_labels<models::BertForTokenClassification>());
+    return args.files.read(resumes ? tasks::read_labels(*run->checkpoint())
+                                   : args.source.known_labels<Classifier>());
   });
-  const auto write_output_dir = [&] {
-    tasks::make_output_dir(*recipe, args.training, sentences.train_size(), [&] {
-      if (!resumes) write_vocabulary(args, sentences);
-    });
+  const auto words = [&] {
+    std::vector<std::string_view> words;
+    for (const auto& sentence : sentences.train->sentences)
+      words.insert(words.end(), sentence.words.begin(), sentence.words.end());
+    return words;
   };
-  if (!resumes) write_output_dir();
-  const Model model = on_all_ranks(world, [&] { return load(args, sentences, run ? &*run : nullptr); });
-  checkpoint::RunRecord record;
-  if (run) record = on_all_ranks(world, [&] { return make_record(*recipe, args, model, sentences, *run); });
-  if (resumes) {
-    check_record(*run, record, args.training, world);
-    write_output_dir();
-  }
+  const auto record = [&](int64_t positions, const checkpoint::RunRecord& saved) {
+    return args.files.record(sentences, positions, saved);
+  };
+  auto beginning = tasks::begin_bert<Classifier>(
+      *recipe, args, run,
+      {.labels = sentences.labels, .train_size = sentences.train_size(), .words = words, .record = record});
+  const Model& model = beginning.model;
   const AllSamples samples = on_all_ranks(world, [&] { return encode(args, sentences, model); });
   const tasks::Datasets data = datasets(args, samples, model);
 
   if (world.rank() == 0) {
     warn_of_labels(sentences.labels.names);
-    const auto size = tasks::parameters_in_words(*model.classifier);
+    const auto size = tasks::parameters_in_words(*model.net);
     tasks::print_start(*recipe, args.training, data.train.size,
                        fmt::format("{}, {}", size, about(sentences, samples)));
   }
-  auto options = trainer_options(args, model, data);
+  auto options = tasks::bert_options(model, data);
+  options.metrics = args.files.metrics(model.net->config().labels);
   options.on_samples = tasks::log_samples(*recipe);
-  options.record = std::move(record);
+  options.record = std::move(beginning.record);
   options.opened_run = std::move(run);
-  Trainer trainer(model.classifier, args.training, world, std::move(options));
+  Trainer trainer(model.net, args.training, world, std::move(options));
   tasks::train_and_test(*recipe, trainer, data, [&](const Trainer::Prediction& prediction) {
     tasks::write_token_predictions(args.training.output_dir / "predictions.jsonl", *sentences.test,
                                    *samples.test, prediction.outputs, sentences.labels.names);

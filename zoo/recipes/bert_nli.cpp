@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -20,6 +21,7 @@
 
 #include "lockstep/cli/command_line.h"
 #include "lockstep/zoo.h"
+#include "lockstep/zoo/tasks/flag_errors.h"
 
 namespace {
 
@@ -39,69 +41,122 @@ struct Options {
   double learning_rate = 3e-5;
 };
 
+constexpr auto kStrategyFlags = std::to_array<Flag<Options>>({
+    {.name = "strategy",
+     .member = &Options::strategy,
+     .preset = kHeldValue,
+     .words = "single, dp (gathers logits), dp-loss (loss in the replicas) or ddp"},
+    {.name = "replicas",
+     .member = &Options::replicas,
+     .preset = kHeldValue,
+     .check = FlagCheck::above(0),
+     .words = "Replicas of dp and dp-loss"},
+});
+
+constexpr auto kDataFlags = std::to_array<Flag<Options>>({
+    {.name = "train-file",
+     .member = &Options::train_file,
+     .words = "Table with a premise, a hypothesis and a label",
+     .is_required = true},
+    {.name = "validation-file",
+     .member = &Options::validation_file,
+     .words = "Evaluated at the end",
+     .is_required = true},
+    {.name = "premise-column",
+     .member = &Options::premise,
+     .preset = kHeldValue,
+     .words = "Its name; MultiNLI's JSON lines have sentence1"},
+    {.name = "hypothesis-column",
+     .member = &Options::hypothesis,
+     .preset = kHeldValue,
+     .words = "Its name; MultiNLI's JSON lines have sentence2"},
+    {.name = "label-column",
+     .member = &Options::label,
+     .preset = kHeldValue,
+     .words = "entailment, neutral, contradiction, or 0, 1, 2; other rows stay out"},
+    {.name = "no-quotes",
+     .member = &Options::no_quotes,
+     .words = "Quotes in CSV and TSV files are text, as in MultiNLI's TSV files."},
+    {.name = "max-seq-length",
+     .member = &Options::max_length,
+     .preset = kHeldValue,
+     .check = FlagCheck::above(0),
+     .words = "Tokens of a pair at most"},
+});
+
+constexpr auto kTrainingFlags = std::to_array<Flag<Options>>({
+    {.name = "batch-size",
+     .member = &Options::batch_size,
+     .preset = kHeldValue,
+     .check = FlagCheck::above(0),
+     .words = "Pairs a step, over all replicas and ranks"},
+    {.name = "num-train-epochs",
+     .member = &Options::epochs,
+     .preset = kHeldValue,
+     .check = FlagCheck::above(0),
+     .words = "Passes over the training set"},
+    {.name = "max-steps",
+     .member = &Options::max_steps,
+     .preset = kHeldValue,
+     .words = "Ends after that many steps; 0: after the epochs"},
+    {.name = "learning-rate",
+     .member = &Options::learning_rate,
+     .preset = kHeldValue,
+     .words = "Learning rate of AdamW"},
+    {.name = "seed",
+     .member = &Options::seed,
+     .preset = kHeldValue,
+     .words = "Of the order of the pairs, of dropout and of new weights"},
+    {.name = "logging-steps",
+     .member = &Options::log_step,
+     .preset = kHeldValue,
+     .check = FlagCheck::above(0),
+     .words = "Steps between lines"},
+    {.name = "output-dir",
+     .member = &Options::output_dir,
+     .words = "With --model-config: where the vocabulary is written"},
+    {.name = "result-file",
+     .member = &Options::result_file,
+     .words = "Also writes the last line there, as JSON"},
+});
+
 void add_flags(CommandLine program, Options& o) {
-  program
-      .add_option("--strategy", o.strategy,
-                  "single, dp (gathers logits), dp-loss (loss in the replicas) or ddp")
-      .with_default();
-  program.add_option("--replicas", o.replicas, "Replicas of dp and dp-loss").positive().with_default();
+  program.add_table<Options>(kStrategyFlags, o);
   tasks::RecipeFlags source_flags(program);
   o.source.add_flags(source_flags);
   program.begin_group("Data");
-  program.add_option("--train-file", o.train_file, "Table with a premise, a hypothesis and a label")
-      .required();
-  program.add_option("--validation-file", o.validation_file, "Evaluated at the end").required();
-  program.add_option("--premise-column", o.premise, "Its name; MultiNLI's JSON lines have sentence1")
-      .with_default();
-  program.add_option("--hypothesis-column", o.hypothesis, "Its name; MultiNLI's JSON lines have sentence2")
-      .with_default();
-  program
-      .add_option("--label-column", o.label,
-                  "entailment, neutral, contradiction, or 0, 1, 2; other rows stay out")
-      .with_default();
-  program.add_flag("--no-quotes", o.no_quotes,
-                   "Quotes in CSV and TSV files are text, as in MultiNLI's TSV files.");
-  program.add_option("--max-seq-length", o.max_length, "Tokens of a pair at most").positive().with_default();
+  program.add_table<Options>(kDataFlags, o);
   program.begin_group("Training");
-  program.add_option("--batch-size", o.batch_size, "Pairs a step, over all replicas and ranks")
-      .positive()
-      .with_default();
-  program.add_option("--num-train-epochs", o.epochs, "Passes over the training set")
-      .positive()
-      .with_default();
-  program.add_option("--max-steps", o.max_steps, "Ends after that many steps; 0: after the epochs")
-      .with_default();
-  program.add_option("--learning-rate", o.learning_rate, "Learning rate of AdamW").with_default();
-  program.add_option("--seed", o.seed, "Of the order of the pairs, of dropout and of new weights")
-      .with_default();
-  program.add_option("--logging-steps", o.log_step, "Steps between lines").positive().with_default();
-  program.add_option("--output-dir", o.output_dir, "With --model-config: where the vocabulary is written");
-  program.add_option("--result-file", o.result_file, "Also writes the last line there, as JSON");
+  program.add_table<Options>(kTrainingFlags, o);
 }
 
+using Errors = tasks::FlagErrors<kStrategyFlags, kDataFlags, kTrainingFlags, tasks::kBertSourceFlags>;
+
 void check(const Options& o, const World& world) {
-  const auto refuse = [](const std::string& why) { throw ValueError(fmt::format("bert_nli: {}", why)); };
   o.source.check(tasks::BertSource::Use::training);
   if (o.strategy != "single" && o.strategy != "dp" && o.strategy != "dp-loss" && o.strategy != "ddp") {
-    refuse(fmt::format("--strategy is {}; it must be single, dp, dp-loss or ddp", o.strategy));
+    Errors::refuse("bert_nli: --strategy is {}; it must be single, dp, dp-loss or ddp", o.strategy);
   }
   if (o.strategy != "ddp" && world.size() > 1) {
-    refuse(
-        fmt::format("--strategy {} runs in one process: start it without lockrun, or take ddp", o.strategy));
+    Errors::refuse("bert_nli: --strategy {} runs in one process: start it without lockrun, or take ddp",
+                   o.strategy);
   }
   if (o.batch_size % world.size() != 0) {
-    refuse(fmt::format("--batch-size {} does not divide among {} ranks", o.batch_size, world.size()));
+    Errors::refuse("bert_nli: --batch-size {} does not divide among {} ranks", o.batch_size, world.size());
   }
-  if (o.source.needs_vocabulary() && o.output_dir.empty()) refuse("--model-config needs --output-dir");
+  if (o.source.needs_vocabulary() && o.output_dir.empty())
+    Errors::refuse("bert_nli: --model-config needs --output-dir");
 }
 
 /// Nothing if --help was asked for.
 std::optional<Options> parse(int argc, char** argv, const World& world) {
   Options o;
-  const auto flags = [&](CommandLine program) { add_flags(program, o); };
+  const auto flags = [&](CommandLine program) {
+    add_flags(program, o);
+    program.callback([&] { check(o, world); });
+  };
   if (!parse_command_line("bert_nli", "Classifies pairs of texts, on replicas or ranks", flags, argc, argv))
     return {};
-  check(o, world);
   return o;
 }
 
@@ -178,8 +233,8 @@ Data encode(const Options& o, const Tables& tables, const Model& model) {
   };
   Data data{.train = encode_pairs(tables.train), .validation = encode_pairs(tables.validation)};
   if (data.train.size < o.batch_size) {
-    throw ValueError(fmt::format("bert_nli: {} has {} pairs, fewer than --batch-size {}",
-                                 o.train_file.string(), data.train.size, o.batch_size));
+    Errors::refuse("bert_nli: {} has {} pairs, fewer than --batch-size {}", o.train_file.string(),
+                   data.train.size, o.batch_size);
   }
   return data;
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,78 +12,27 @@
 
 #include "lockstep/comm/all_ranks.h"
 #include "lockstep/trainer/opened_run.h"
-#include "lockstep/zoo/tasks/bert_source.h"
+#include "lockstep/zoo/tasks/bert_run.h"
 #include "lockstep/zoo/tasks/question_files.h"
 #include "lockstep/zoo/tasks/recipe.h"
-#include "lockstep/zoo/tasks/record_entries.h"
-#include "lockstep/zoo/text/build_vocab.h"
 
 namespace {
 
 using namespace lockstep;
 
-struct Arguments {
-  tasks::BertSource source{};
-  tasks::QuestionFiles files{};
-  TrainingArguments training{};
-};
+using Arguments = tasks::BertArguments<tasks::QuestionFiles>;
+using Answerer = models::BertForQuestionAnswering;
+using Model = tasks::BertModel<Answerer>;
 
-struct Model {
-  text::BertTokenizer tokenizer;
-  models::BertForQuestionAnswering answerer;
-  int64_t positions() const { return answerer->config().max_position_embeddings; }
-};
-
-void add_flags(tasks::RecipeFlags& flags, Arguments& args) {
-  flags.add_example(
-      "Fine-tune on two ranks and evaluate",
-      "lockrun --nproc-per-node 2 bert_qa --model-name-or-path DIR --train-file train-v1.1.json "
-      "--validation-file dev-v1.1.json --output-dir out");
-  flags.add_example("Answer new questions with the result",
-                    "bert_qa --model-name-or-path out --do-predict --test-file new.json --output-dir new");
-  args.source.add_flags(flags, tasks::BertSource::Head::fixed);
-  args.files.add_flags(flags);
-}
-
-tasks::BertSource::Use use_of(const Arguments& args) {
-  using Use = tasks::BertSource::Use;
-  return args.files.train_file.empty() ? Use::prediction : Use::training;
-}
-
-void check(const Arguments& args) {
-  args.source.check(use_of(args));
-  args.files.check(args.training);
-}
-
-/// For a model that is trained from scratch.
-void write_vocabulary(const Arguments& args, const tasks::QuestionSets& sets) {
-  if (!args.source.needs_vocabulary()) return;
-  std::vector<std::string_view> texts(sets.train->contexts.begin(), sets.train->contexts.end());
-  for (const auto& question : sets.train->questions) texts.push_back(question.question);
-  text::write_vocab(tasks::vocabulary_path(args.training.output_dir, nullptr), text::build_vocab(texts));
-}
-
-Model load(const Arguments& args, const OpenedRun* run) {
-  using Answerer = models::BertForQuestionAnswering;
-  at::manual_seed(args.training.seed);  // of new weights
-  const auto vocabulary = tasks::vocabulary_path(args.training.output_dir, run);
-  auto tokenizer = args.source.load_tokenizer(vocabulary);
-  auto answerer = run != nullptr && run->checkpoint()
-                      ? args.source.make_model<Answerer>({}, tokenizer, vocabulary)
-                      : args.source.load_model<Answerer>({}, tokenizer, vocabulary, use_of(args));
-  return {std::move(tokenizer), std::move(answerer)};
-}
-
-/// What gives the weights their meaning.
-checkpoint::RunRecord make_record(const tasks::RecipeRun& recipe, const Arguments& args, const Model& model,
-                                  const tasks::QuestionSets& sets, const OpenedRun& run) {
-  auto record = recipe.flags;
-  record.add(args.files.record(sets, model.positions(), run.record()));
-  tasks::record_tokenizer(record, "tokenizer", model.tokenizer.files(), model.tokenizer.vocab_size());
-  tasks::record_model_config(record, model.answerer->config().to_json(),
-                             {"architectures", "id2label", "label2id", "problem_type"});
-  return record;
-}
+constexpr tasks::BertRecipe kRecipe{
+    .name = "bert_qa",
+    .description = "Fine-tunes a BERT-type model to answer questions about texts, and evaluates it",
+    .train_example =
+        "lockrun --nproc-per-node 2 bert_qa --model-name-or-path DIR --train-file train-v1.1.json "
+        "--validation-file dev-v1.1.json --output-dir out",
+    .predict_does = "Answer new questions with the result",
+    .predict_example = "bert_qa --model-name-or-path out --do-predict --test-file new.json --output-dir new",
+    .head = tasks::BertSource::Head::fixed};
 
 tasks::Datasets datasets(const Arguments& args, const tasks::WindowSets& windows, const Model& model) {
   const auto options = args.files.window_options(model.positions());
@@ -149,28 +97,16 @@ Metrics measure(const Arguments& args, const tasks::WindowSets& windows, const a
   return metrics;
 }
 
-TrainerOptions<models::BertForQuestionAnswering> trainer_options(const Arguments& args, const Model& model,
-                                                                 const tasks::WindowSets& windows,
-                                                                 const tasks::Datasets& data) {
-  const auto forward = [](auto& answerer, const Batch& batch) {
-    return answerer(models::BertBatch{batch["input_ids"], batch["token_type_ids"], batch["attention_mask"]});
+TrainerOptions<Answerer> trainer_options(const Arguments& args, const Model& model,
+                                         const tasks::WindowSets& windows, const tasks::Datasets& data) {
+  auto options = tasks::bert_options(model, data);
+  options.compute_loss = [smoothing = args.training.label_smoothing_factor](auto& net, const Batch& batch) {
+    return loss_of(tasks::forward_bert(net, batch), batch, smoothing);
   };
-  const auto model_files = [&model] {
-    auto files = model.tokenizer.files();
-    files["config.json"] = model.answerer->config().to_json();
-    return files;
+  options.compute_metrics = [&args, &windows](const at::Tensor& outputs, const at::Tensor& labels) {
+    return measure(args, windows, outputs, labels);
   };
-  return {
-      .train_dataset = data.train,
-      .eval_dataset = data.validation,
-      .compute_loss = [forward, smoothing = args.training.label_smoothing_factor](
-                          auto& answerer,
-                          const Batch& batch) { return loss_of(forward(answerer, batch), batch, smoothing); },
-      .forward = forward,
-      .compute_metrics = [&args, &windows](
-                             const at::Tensor& outputs,
-                             const at::Tensor& labels) { return measure(args, windows, outputs, labels); },
-      .model_files = model_files};
+  return options;
 }
 
 void write_predictions(const Arguments& args, const tasks::QuestionWindows& windows,
@@ -183,50 +119,41 @@ void write_predictions(const Arguments& args, const tasks::QuestionWindows& wind
 
 int run(int argc, char** argv) {
   Arguments args;
-  const auto recipe = tasks::start_recipe(
-      {.name = "bert_qa",
-       .description = "Fine-tunes a BERT-type model to answer questions about texts, and evaluates it",
-       .add_flags = [&](tasks::RecipeFlags& flags) { add_flags(flags, args); },
-       .check_flags = [&] { check(args); }},
-      args.training, argc, argv);
+  const auto recipe = tasks::start_bert(kRecipe, args, argc, argv);
   if (!recipe) return 0;
   const World& world = recipe->world;
 
-  std::optional<OpenedRun> run;  // of a training
-  if (!args.files.train_file.empty()) run = open_run(args.training, world);
-  const bool resumes = run && run->checkpoint();
+  std::optional<OpenedRun> run = tasks::open_bert_run(args, world);
   tasks::QuestionSets sets = on_all_ranks(world, [&] {
     args.source.check_directory();
     return args.files.read();
   });
-  // Windows are not known yet; there is one for each question at least.
-  const int64_t train_size = sets.train ? sets.train->size() : 0;
-  const auto write_output_dir = [&] {
-    tasks::make_output_dir(*recipe, args.training, train_size, [&] {
-      if (!resumes) write_vocabulary(args, sets);
-    });
+  const auto words = [&] {
+    std::vector<std::string_view> texts(sets.train->contexts.begin(), sets.train->contexts.end());
+    for (const auto& question : sets.train->questions) texts.push_back(question.question);
+    return texts;
   };
-  if (!resumes) write_output_dir();
-  const Model model = on_all_ranks(world, [&] { return load(args, run ? &*run : nullptr); });
-  checkpoint::RunRecord record;
-  if (run) record = on_all_ranks(world, [&] { return make_record(*recipe, args, model, sets, *run); });
-  if (resumes) {
-    check_record(*run, record, args.training, world);
-    write_output_dir();
-  }
+  const auto record = [&](int64_t positions, const checkpoint::RunRecord& saved) {
+    return args.files.record(sets, positions, saved);
+  };
+  // Windows are not known yet; there is one for each question at least.
+  auto beginning = tasks::begin_bert<Answerer>(
+      *recipe, args, run,
+      {.labels = {}, .train_size = sets.train ? sets.train->size() : 0, .words = words, .record = record});
+  const Model& model = beginning.model;
   const tasks::WindowSets windows = on_all_ranks(
       world, [&] { return args.files.windows(std::move(sets), model.tokenizer, model.positions()); });
   const tasks::Datasets data = datasets(args, windows, model);
 
   if (world.rank() == 0) {
-    const auto size = tasks::parameters_in_words(*model.answerer);
+    const auto size = tasks::parameters_in_words(*model.net);
     tasks::print_start(*recipe, args.training, data.train.size, fmt::format("{}, {}", size, about(windows)));
   }
   auto options = trainer_options(args, model, windows, data);
   options.on_samples = tasks::log_samples(*recipe);
-  options.record = std::move(record);
+  options.record = std::move(beginning.record);
   options.opened_run = std::move(run);
-  Trainer trainer(model.answerer, args.training, world, std::move(options));
+  Trainer trainer(model.net, args.training, world, std::move(options));
   tasks::train_and_test(*recipe, trainer, data, [&](const Trainer::Prediction& prediction) {
     write_predictions(args, *windows.test, prediction.outputs);
   });

@@ -7,6 +7,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -22,7 +23,7 @@ namespace {
 
 using lockstep::ProcessGroup;
 
-std::string text_of(const at::Tensor& tensor) {
+std::string format_values(const at::Tensor& tensor) {
   std::string text;
   for (int64_t i = 0; i < tensor.numel(); ++i) {
     char number[32];
@@ -34,7 +35,7 @@ std::string text_of(const at::Tensor& tensor) {
 
 /// Prints every rank's line, in rank order, from rank 0.
 void show(const ProcessGroup& group, const char* when, const at::Tensor& tensor) {
-  const auto lines = group.gather_bytes(text_of(tensor));
+  const auto lines = group.gather_bytes(format_values(tensor));
   for (size_t r = 0; r < lines.size(); ++r) std::printf("  %-6s rank %zu  %s\n", when, r, lines[r].c_str());
   std::fflush(stdout);
 }
@@ -114,14 +115,25 @@ void run(int /*rank*/, const nlohmann::json& /*arguments*/) {
 }
 const lockstep::Spawnable kRun("messages", run);
 
-int start(int argc, char** argv) {
+struct Options {
   int ranks = 4;
+};
+
+constexpr auto kFlags = std::to_array<lockstep::Flag<Options>>({
+    {.name = "RANKS",
+     .member = &Options::ranks,
+     .preset = lockstep::kHeldValue,
+     .check = lockstep::FlagCheck::between(1, 256),
+     .words = "Ranks to start; under a launcher it has no effect",
+     .is_place = true},
+});
+
+int start(int argc, char** argv) {
+  Options options;
   const auto add_flags = [&](lockstep::CommandLine program) {
     program.add_example("Start four ranks itself", "messages 4");
     program.add_example("Be the ranks that a launcher starts", "lockrun --nproc-per-node 4 messages");
-    program.add_option("RANKS", ranks, "Ranks to start; under a launcher it has no effect")
-        .in_range(1, 256)
-        .with_default();
+    program.add_table<Options>(kFlags, options);
   };
   if (!lockstep::parse_command_line(
           "messages", "Shows what every rank holds before and after each message and collective", add_flags,
@@ -131,7 +143,7 @@ int start(int argc, char** argv) {
   if (lockstep::is_launched()) {
     run(0, {});
   } else {
-    lockstep::spawn(kRun, ranks);
+    lockstep::spawn(kRun, options.ranks);
   }
   return 0;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -25,6 +26,7 @@
 #include "lockstep/zoo/models/resnet.h"
 #include "lockstep/zoo/tasks/class_metrics.h"
 #include "lockstep/zoo/tasks/epoch_times.h"
+#include "lockstep/zoo/tasks/flag_errors.h"
 #include "lockstep/zoo/tasks/model_weights.h"
 #include "lockstep/zoo/tasks/picture_files.h"
 #include "lockstep/zoo/tasks/recipe.h"
@@ -115,103 +117,125 @@ struct Arguments {
   }
 };
 
-uint64_t parse_seed(const std::string& text) {
+void read_seed(Arguments& args, const std::string& flag, const std::string& text) {
   size_t end = 0;
   try {
     const uint64_t seed = std::stoull(text, &end);
-    if (end == text.size() && text[0] != '-') return seed;
+    if (end == text.size() && text[0] != '-') {
+      args.training.seed = seed;
+      args.training.not_given.erase("seed");
+      return;
+    }
   } catch (const std::exception&) {
   }
-  throw ValueError(fmt::format("--random-seed {}: expected a whole number of 0 or more", text));
+  throw ValueError(fmt::format("{} {}: expected a whole number of 0 or more", flag, text));
 }
 
+using checkpoint::RecordKind;
+using tasks::OnResume;
+
+/// A member of the TrainingArguments, which the lab's script calls otherwise.
+template <auto kMember>
+constexpr auto kTraining = member_of<&Arguments::training, kMember, Arguments>;
+
+constexpr auto kScriptFlags = std::to_array<tasks::RecipeFlag<Arguments>>({
+    {{.name = "num-epochs",
+      .target = kTraining<&TrainingArguments::num_train_epochs>,
+      .preset = kHeldValue,
+      .words = "As --num-train-epochs"},
+     OnResume::takes_new("as `--num-train-epochs`")},
+    {{.name = "batch-size",
+      .target = kTraining<&TrainingArguments::per_device_train_batch_size>,
+      .preset = kHeldValue,
+      .words = "As --per-device-train-batch-size"},
+     OnResume::takes_new("as `--per-device-train-batch-size`")},
+    {{.name = "random-seed",
+      .target = taken_by<read_seed>,
+      .default_words = "0",
+      .value = "N",
+      .words = "As --seed"},
+     OnResume::refuses(RecordKind::seed, "Not given: the checkpoint's")},
+    {{.name = "model-dir",
+      .target = kTraining<&TrainingArguments::output_dir>,
+      .preset = kHeldValue,
+      .value = "DIR",
+      .words = "As --output-dir"},
+     OnResume::takes_new("as `--output-dir`")},
+    {{.name = "model-filename",
+      .member = &Arguments::model_filename,
+      .default_words = kModelFilename,
+      .value = "FILE",
+      .words =
+          "File in MODEL_DIR for the weights, as torch.save() writes them or, if it ends so, .safetensors"},
+     OnResume::takes_new()},
+    {{.name = "resume",
+      .member = &Arguments::resume,
+      .words = "Go on from the newest checkpoint in MODEL_DIR or, where there is none or --model-filename is "
+               "given, begin with the weights in that file, with or without \"module.\" in their names."},
+     OnResume::takes_new()},
+    {{.name = "local-rank",
+      .member = &Arguments::local_rank,
+      .words = "Accepted for torch.distributed.launch; the launcher's environment counts"},
+     OnResume::takes_new("without effect")},
+});
+
+constexpr auto kModelFlags = std::to_array<tasks::RecipeFlag<Arguments>>({
+    {{.name = "stem",
+      .member = &Arguments::stem,
+      .default_words =
+          "by the pictures: cifar below 24 pixels, stride2 up to 64, imagenet; or that of the weights",
+      .check = FlagCheck::one_of("auto imagenet cifar stride2"),
+      .words = "First layers: imagenet (7x7, stride 2, pooling), cifar (3x3), or stride2 (3x3, stride 2)"},
+     OnResume::refuses(RecordKind::model, "without the flag the checkpoint's is kept")},
+    {{.name = "depth", .member = &Arguments::depth, .preset = kHeldValue, .words = "Layers: 18 or 34"},
+     OnResume::refuses(RecordKind::model, "")},
+    {{.name = "width",
+      .member = &Arguments::width,
+      .preset = kHeldValue,
+      .words = "Channels of the first layer"},
+     OnResume::refuses(RecordKind::model, "")},
+    {{.name = "num-classes",
+      .member = &Arguments::num_classes,
+      .default_words = "the pictures' classes",
+      .check = FlagCheck::at_least(0),
+      .words = "Outputs of the model"},
+     OnResume::refuses(RecordKind::model, "without the flag the checkpoint's are kept")},
+    {{.name = "ignore-mismatched-sizes",
+      .member = &Arguments::ignore_mismatched_sizes,
+      .words = "With --resume and a file of weights: train a new head if theirs does not fit the classes."},
+     OnResume::keeps("the head is the checkpoint's")},
+    {{.name = "sync-bn",
+      .member = &Arguments::sync_bn,
+      .words = "Batch normalisation over the pictures of all ranks."},
+     OnResume::refuses()},
+});
+
+using Errors = tasks::FlagErrors<kScriptFlags, kModelFlags, tasks::kTrainingFlags>;
+
 void add_flags(tasks::RecipeFlags& flags, Arguments& args) {
-  using checkpoint::RecordKind;
-  using tasks::OnResume;
-  const auto as = [](const char* flag) { return OnResume::takes_new(fmt::format("as `{}`", flag)); };
-  TrainingArguments& training = args.training;
   flags.add_example(
       "Train on two ranks",
       "lockrun --nproc-per-node 2 resnet_ddp --data-dir cifar-10-batches-bin --model-dir saved_models");
   flags.add_example(
       "Go on where that stopped",
       "lockrun --nproc-per-node 2 resnet_ddp --data-dir cifar-10-batches-bin --model-dir saved_models --resume");
-  flags
-      .add_option("--num-epochs", training.num_train_epochs, "As --num-train-epochs",
-                  as("--num-train-epochs"))
-      .with_default();
-  flags
-      .add_option("--batch-size", training.per_device_train_batch_size, "As --per-device-train-batch-size",
-                  as("--per-device-train-batch-size"))
-      .with_default();
-  flags
-      .add_option(
-          "--random-seed",
-          [&](const std::string& text) {
-            training.seed = parse_seed(text);
-            training.not_given.erase("seed");
-          },
-          "As --seed", OnResume::refuses(RecordKind::seed, "Not given: the checkpoint's"))
-      .type_name("N")
-      .default_text(std::to_string(training.seed));
-  flags.add_option("--model-dir", training.output_dir, "As --output-dir", as("--output-dir"))
-      .type_name("DIR")
-      .with_default();
-  flags
-      .add_option(
-          "--model-filename", args.model_filename,
-          "File in MODEL_DIR for the weights, as torch.save() writes them or, if it ends so, .safetensors",
-          OnResume::takes_new())
-      .type_name("FILE")
-      .default_text(kModelFilename);
-  flags.add_flag(
-      "--resume", args.resume,
-      "Go on from the newest checkpoint in MODEL_DIR or, where there is none or --model-filename is "
-      "given, begin with the weights in that file, with or without \"module.\" in their names.",
-      OnResume::takes_new());
-  flags.add_option("--local-rank", args.local_rank,
-                   "Accepted for torch.distributed.launch; the launcher's environment counts",
-                   OnResume::takes_new("without effect"));
+  flags.add_table<Arguments>(kScriptFlags, args);
   args.files.add_flags(flags);
   flags.begin_group("Model");
-  flags
-      .add_option("--stem", args.stem,
-                  "First layers: imagenet (7x7, stride 2, pooling), cifar (3x3), or stride2 (3x3, stride 2)",
-                  OnResume::refuses(RecordKind::model, "without the flag the checkpoint's is kept"))
-      .one_of({"auto", "imagenet", "cifar", "stride2"})
-      .default_text(
-          "by the pictures: cifar below 24 pixels, stride2 up to 64, imagenet; or that of the weights");
-  flags.add_option("--depth", args.depth, "Layers: 18 or 34", OnResume::refuses(RecordKind::model, ""))
-      .with_default();
-  flags
-      .add_option("--width", args.width, "Channels of the first layer",
-                  OnResume::refuses(RecordKind::model, ""))
-      .with_default();
-  flags
-      .add_option("--num-classes", args.num_classes, "Outputs of the model",
-                  OnResume::refuses(RecordKind::model, "without the flag the checkpoint's are kept"))
-      .not_negative()
-      .default_text("the pictures' classes");
-  flags.add_flag("--ignore-mismatched-sizes", args.ignore_mismatched_sizes,
-                 "With --resume and a file of weights: train a new head if theirs does not fit the classes.",
-                 OnResume::keeps("the head is the checkpoint's"));
-  flags.add_flag("--sync-bn", args.sync_bn, "Batch normalisation over the pictures of all ranks.",
-                 OnResume::refuses());
+  flags.add_table<Arguments>(kModelFlags, args);
 }
 
 void check(const Arguments& args) {
   args.files.check();
-  if (args.depth != 18 && args.depth != 34)
-    throw ValueError(fmt::format("--depth is {}; expected 18 or 34", args.depth));
+  if (args.depth != 18 && args.depth != 34) Errors::refuse("--depth is {}; expected 18 or 34", args.depth);
   if (args.resume && !args.training.resume_from_checkpoint.empty())
-    throw ValueError("--resume and --resume-from-checkpoint exclude each other");
+    Errors::refuse("--resume and --resume-from-checkpoint exclude each other");
 }
 
 void check_model_file(const fs::path& file) {
   std::error_code ignored;
   if (file.lexically_normal().has_filename() && !fs::is_directory(file, ignored)) return;
-  throw ValueError(
-      fmt::format("--model-filename: {} is a directory; expected the name of a file", file.string()));
+  Errors::refuse("--model-filename: {} is a directory; expected the name of a file", file.string());
 }
 
 /// What training begins with.
@@ -231,8 +255,8 @@ Beginning find_beginning(const Arguments& args) {
   const fs::path file = args.model_file();
   std::error_code ignored;
   if (!fs::exists(file, ignored)) {
-    throw ValueError(fmt::format("--resume: {} has neither a checkpoint nor {}", directory.string(),
-                                 file.filename().string()));
+    Errors::refuse("--resume: {} has neither a checkpoint nor {}", directory.string(),
+                   file.filename().string());
   }
   // What the run that wrote them has left besides is replaced, as it would be by going on from its checkpoint.
   return {.weights_file = file, .weights = tasks::read_weights(file), .replaces_output = !has_checkpoint};
@@ -261,10 +285,11 @@ Head find_head(const Arguments& args, const tasks::Pictures& pictures, const Beg
   head.fits = head.outputs == outputs && !has_other_classes;
   if (head.fits || args.ignore_mismatched_sizes) return head;
   const auto width = weight->second.size(1);
-  const std::string how = fmt::format("; --ignore-mismatched-sizes makes a new head{}",
-                                      head.outputs > outputs && !has_other_classes
-                                          ? fmt::format(", --num-classes {} keeps this one", head.outputs)
-                                          : std::string());
+  const std::string how =
+      Errors::format("; --ignore-mismatched-sizes makes a new head{}",
+                     head.outputs > outputs && !has_other_classes
+                         ? Errors::format(", --num-classes {} keeps this one", head.outputs)
+                         : std::string());
   if (has_other_classes && head.outputs == outputs) {
     throw ValueError(fmt::format("{} was trained for the classes {}, the pictures in {} have {}{}",
                                  from.weights_file.string(), theirs.dump(), pictures.directory.string(),
@@ -292,9 +317,8 @@ std::optional<Stem> resumed_stem(const Arguments& args, const OpenedRun& run) {
   if (args.stem == "auto") return stem_named(name);
   // The record is compared with all the rest; a checkpoint of an earlier version has none.
   if (name == args.stem || !run.record().empty()) return std::nullopt;
-  throw ValueError(
-      fmt::format("--stem {}: the run that is resumed has the stem {}; leave --stem out, or begin anew",
-                  args.stem, name));
+  Errors::refuse("--stem {}: the run that is resumed has the stem {}; leave --stem out, or begin anew",
+                 args.stem, name);
 }
 
 int64_t find_outputs(const Arguments& args, int64_t classes, const Head& head, const OpenedRun& run) {
@@ -383,7 +407,7 @@ void warn_of_small_last_batch(const Arguments& args, int64_t train_size, int64_t
   if (last == 0 || last == train_size || last >= kFew * ranks) return;
   if (batch_size <= kFew) return;  // as chosen
   if (args.sync_bn || args.training.dataloader_drop_last) return;
-  log::warning(fmt::format(
+  log::warning(Errors::format(
       "the last batch of each epoch has {} picture{} for {} rank{}: batch normalisation over so few harms "
       "training; --dataloader-drop-last leaves it out",
       last, last == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s"));

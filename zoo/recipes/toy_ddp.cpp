@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -49,14 +50,25 @@ void train(int /*rank*/, const nlohmann::json& /*arguments*/) {
 }
 const lockstep::Spawnable kTrain("train", train);
 
-int run(int argc, char** argv) {
+struct Options {
   std::optional<size_t> ranks;
+};
+
+constexpr auto kFlags = std::to_array<lockstep::Flag<Options>>({
+    {.name = "RANKS",
+     .member = &Options::ranks,
+     .default_words = "2",
+     .check = lockstep::FlagCheck::between(1, 256),
+     .words = "Ranks to start; not under a launcher",
+     .is_place = true},
+});
+
+int run(int argc, char** argv) {
+  Options options;
   const auto add_flags = [&](lockstep::CommandLine program) {
     program.add_example("Start two ranks itself", "toy_ddp 2");
     program.add_example("Be the ranks that a launcher starts", "lockrun --nproc-per-node 2 toy_ddp");
-    program.add_option("RANKS", ranks, "Ranks to start; not under a launcher")
-        .in_range(1, 256)
-        .default_text("2");
+    program.add_table<Options>(kFlags, options);
   };
   if (!lockstep::parse_command_line(
           "toy_ddp", "Trains PyTorch's tutorial model for ten steps with DistributedDataParallel", add_flags,
@@ -64,17 +76,17 @@ int run(int argc, char** argv) {
     return 0;
   }
   if (!lockstep::is_launched()) {
-    lockstep::spawn(kTrain, static_cast<int>(ranks.value_or(2)));
+    lockstep::spawn(kTrain, static_cast<int>(options.ranks.value_or(2)));
     return 0;
   }
-  if (ranks) {
+  if (options.ranks) {
     // Each rank of the launcher's would start RANKS more.
     lockstep::on_all_ranks(lockstep::init(), [&] {
       throw lockstep::ValueError(
           fmt::format("this process is already one of the ranks that a launcher (lockrun, torchrun, mpirun, "
                       "srun) started; it would start {} more of its own, and so would each of the others. "
                       "Leave RANKS out here, or start toy_ddp without a launcher",
-                      *ranks));
+                      *options.ranks));
     });
   }
   train(0, {});  // the rank is init()'s to find out

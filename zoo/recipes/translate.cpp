@@ -28,6 +28,7 @@
 #include "lockstep/trainer/best_metric.h"
 #include "lockstep/trainer/flags.h"
 #include "lockstep/trainer/opened_run.h"
+#include "lockstep/zoo/tasks/flag_errors.h"
 #include "lockstep/zoo/tasks/recipe.h"
 #include "lockstep/zoo/tasks/record_entries.h"
 #include "lockstep/zoo/tasks/sentence_pairs.h"
@@ -172,6 +173,8 @@ void add_flags(tasks::RecipeFlags& flags, tasks::TranslationOptions& options) {
   options.add_translation_flags(flags);
 }
 
+using Errors = tasks::FlagErrors<tasks::kNamedTranslationFlags, tasks::kTrainingFlags>;
+
 /// Completes the arguments: what one flag says about another, and what is in the directories that they name.
 void complete(Arguments& args) {
   args.options.check(args.training);
@@ -276,7 +279,7 @@ at::Tensor translate_batch(CurrentTranslator& translator, const models::Transfor
 }
 
 /// The translations of translate_batch() as texts, and what they should be.
-text::Texts texts_of(const Data& data, const at::Tensor& translations, const at::Tensor& samples) {
+text::Texts decode_texts(const Data& data, const at::Tensor& translations, const at::Tensor& samples) {
   text::Texts texts;
   for (int64_t i = 0; i < samples.size(0); ++i) {
     const at::Tensor row = translations[i].masked_select(translations[i].ge(0));
@@ -329,7 +332,7 @@ TrainerOptions<models::Transformer> trainer_options(const Arguments& args, const
     return loss;
   };
   const auto texts = [&data](const at::Tensor& translations, const at::Tensor& samples) {
-    return texts_of(data, translations, samples);
+    return decode_texts(data, translations, samples);
   };
   // Read now: they may lie in a checkpoint that this run removes.
   const auto model_files = [files = data.tokenizers.files(), model] {
@@ -392,7 +395,7 @@ int train(Arguments& args, int argc, char** argv) {
   return 0;
 }
 
-std::vector<std::string> lines_of(std::istream& stream) {
+std::vector<std::string> read_lines(std::istream& stream) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(stream, line);) {
     lines.emplace_back(lines.empty() ? skip_byte_order_mark(line) : line);
@@ -403,11 +406,11 @@ std::vector<std::string> lines_of(std::istream& stream) {
 int translate_lines(tasks::Translator& translator, const tasks::TranslationOptions& o) {
   std::vector<std::string> lines;
   if (o.input == "-") {
-    lines = lines_of(std::cin);
+    lines = read_lines(std::cin);
   } else {
     std::ifstream file(o.input);
     if (!file) throw FileError(fmt::format("cannot read {}: {}", o.input.string(), std::strerror(errno)));
-    lines = lines_of(file);
+    lines = read_lines(file);
     if (file.bad())  // a directory
       throw FileError(fmt::format("cannot read {}: {}", o.input.string(), std::strerror(errno)));
   }
@@ -422,11 +425,12 @@ int translate_lines(tasks::Translator& translator, const tasks::TranslationOptio
   if (std::fflush(stdout) != 0)
     throw FileError(fmt::format("cannot write the translations: {}", std::strerror(errno)));
   if (!translations.overlong.empty()) {
-    fmt::print(
-        stderr, "translate: {} of {} lines of {} {}; the first: {}. {}\n", translations.overlong.size(),
-        lines.size(), name, o.overlong == "cut" ? "were cut" : "are too long, and their translations empty",
-        translations.first_overlong,
-        o.overlong == "cut" ? "Cut long lines into sentences" : "--overlong cut translates their beginnings");
+    fmt::print(stderr, "translate: {} of {} lines of {} {}; the first: {}. {}\n",
+               translations.overlong.size(), lines.size(), name,
+               o.overlong == "cut" ? "were cut" : "are too long, and their translations empty",
+               translations.first_overlong,
+               o.overlong == "cut" ? "Cut long lines into sentences"
+                                   : Errors::format("--overlong cut translates their beginnings"));
   }
   return 0;
 }
@@ -467,21 +471,21 @@ int translate(Arguments& args, int argc, char** argv) {
   };
   if (!parse_command_line("translate", "Translates with a trained model", add_flags, argc, argv)) return 0;
   if (o.interactive && !o.input.empty())
-    throw ValueError("--interactive and --input exclude each other; give one");
+    Errors::refuse("--interactive and --input exclude each other; give one");
   const auto& directory = o.model_dir.empty() ? args.training.output_dir : o.model_dir;
   auto translator = tasks::Translator::from_directory(directory);
   return o.interactive ? translate_by_hand(translator, o) : translate_lines(translator, o);
 }
 
 /// The value of `--flag VALUE` or `--flag=VALUE`, "" without one; nullptr where the flag is not given.
-const char* given(int argc, char** argv, std::string flag) {
+const char* given(int argc, char** argv, Errors::Name flag) {
   for (int i = 1; i < argc; ++i) {
     std::string_view word = argv[i];
     const size_t equals = std::min(word.find('='), word.size());
     std::string name(word.substr(0, equals));
     std::replace(name.begin() + std::min<ptrdiff_t>(2, static_cast<ptrdiff_t>(name.size())), name.end(), '_',
                  '-');
-    if (name != flag) continue;
+    if (name != std::string_view(flag)) continue;
     if (equals < word.size()) return argv[i] + equals + 1;
     return i + 1 < argc ? argv[i + 1] : "";
   }
@@ -490,7 +494,7 @@ const char* given(int argc, char** argv, std::string flag) {
 
 int run(int argc, char** argv) {
   Arguments args;
-  const auto has = [&](const char* flag) { return given(argc, argv, flag) != nullptr; };
+  const auto has = [&](Errors::Name flag) { return given(argc, argv, flag) != nullptr; };
   const bool translates = has("--interactive") || has("--input");
   if (!translates) tasks::set_translation_defaults(args.training);
   // What the configuration says is a default for the flags, so it is read before them.

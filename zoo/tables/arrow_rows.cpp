@@ -102,7 +102,7 @@ bool is_clean(const arrow::StringArray& array) {
   return true;
 }
 
-std::string text_of(const arrow::Array& array, int64_t row) {
+std::string format_value(const arrow::Array& array, int64_t row) {
   std::string text;
   const bool is_number = with_numbers(array, [&](const auto& numbers) {
     const auto value = numbers.Value(row);
@@ -160,7 +160,7 @@ std::shared_ptr<arrow::Array> as_texts(const std::shared_ptr<arrow::Array>& arra
       done(builder.Append(""));
       continue;
     }
-    std::string text = text_of(values, at);
+    std::string text = format_value(values, at);
     if (is_class) text = text_of_class(std::move(text), class_names);
     const bool bad = check_text && valid_utf8_prefix(text) < text.size();
     if (bad) on_bad(row, "the text is not UTF-8");
@@ -317,7 +317,7 @@ std::shared_ptr<arrow::Array> converted(const std::shared_ptr<arrow::Array>& arr
   return array;
 }
 
-std::optional<double> number_of(std::string_view text) {
+std::optional<double> parse_number(std::string_view text) {
   double value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
   if (result.ptr != text.data() + text.size()) return std::nullopt;
@@ -333,7 +333,7 @@ std::shared_ptr<arrow::Array> parsed(const arrow::Array& texts, ColumnType as, c
   if (as == ColumnType::INT64) {
     return parsed_numbers<arrow::Int64Builder>(texts, whole_number_of, "a whole number of 64 bits", on_bad);
   }
-  return parsed_numbers<arrow::DoubleBuilder>(texts, number_of, "a number", on_bad);
+  return parsed_numbers<arrow::DoubleBuilder>(texts, parse_number, "a number", on_bad);
 }
 
 std::shared_ptr<arrow::Array> text_array(const std::vector<std::string_view>& texts) {

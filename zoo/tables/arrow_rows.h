@@ -48,7 +48,7 @@ std::shared_ptr<arrow::Array> converted(const std::shared_ptr<arrow::Array>& arr
                                         const std::vector<std::string>& class_names, const OnBad& on_bad);
 
 /// `text` as a number; 0 for one that is nearer to 0 than any other double. Nothing where it is none or too large.
-std::optional<double> number_of(std::string_view text);
+std::optional<double> parse_number(std::string_view text);
 
 /// Numbers from texts, as CSV has them: blanks around them are left out.
 std::shared_ptr<arrow::Array> parsed(const arrow::Array& texts, ColumnType as, const OnBad& on_bad);

@@ -61,10 +61,10 @@ void add_names(const arrow::FieldVector& fields, const std::string& prefix, std:
 }
 
 // The names of a ClassLabel among the features of `datasets`, or of the elements of a list of them.
-std::vector<std::string> class_names_of(const nlohmann::json& feature) {
-  if (feature.is_array() && feature.size() == 1) return class_names_of(feature[0]);
+std::vector<std::string> read_class_names(const nlohmann::json& feature) {
+  if (feature.is_array() && feature.size() == 1) return read_class_names(feature[0]);
   if (!feature.is_object()) return {};
-  if (feature.contains("feature")) return class_names_of(feature["feature"]);
+  if (feature.contains("feature")) return read_class_names(feature["feature"]);
   if (feature.value("_type", nlohmann::json()) != "ClassLabel" || !feature.contains("names")) return {};
   std::vector<std::string> names;
   for (const auto& name : feature["names"]) {
@@ -77,7 +77,7 @@ std::vector<std::string> class_names_of(const nlohmann::json& feature) {
 std::vector<std::string> find_class_names(const nlohmann::json& features, std::string_view column) {
   if (!features.is_object()) return {};
   for (const auto& [name, feature] : features.items()) {
-    if (name == column) return class_names_of(feature);
+    if (name == column) return read_class_names(feature);
   }
   for (const auto& [name, feature] : features.items()) {
     if (!column.starts_with(name + ".")) continue;

@@ -102,7 +102,7 @@ class JsonColumn {
     const bool is_whole = value.kind == JsonKind::INTEGER;
     const bool is_number = is_whole || value.kind == JsonKind::FLOAT;
     if (column_.type == ColumnType::INT64 ? is_whole && int64_of(value.text).has_value()
-                                          : is_number && number_of(value.text).has_value())
+                                          : is_number && parse_number(value.text).has_value())
       return {};
     return fmt::format("{} is not {}", shown(value.text),
                        column_.type == ColumnType::INT64 ? "a whole number of 64 bits" : "a number");
@@ -114,7 +114,7 @@ class JsonColumn {
       case ColumnType::INT64:
         return check_built(whole_.Append(int64_of(value.text).value_or(0)));
       case ColumnType::FLOAT64:
-        return check_built(numbers_.Append(number_of(value.text).value_or(0)));
+        return check_built(numbers_.Append(parse_number(value.text).value_or(0)));
       case ColumnType::STRING:
         return append_text(value);
       case ColumnType::STRING_LIST:

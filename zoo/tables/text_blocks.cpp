@@ -33,7 +33,7 @@ UniqueFd open_text(const std::filesystem::path& path) {
   return fd;
 }
 
-arrow::Compression::type codec_of(TableCompression compression) {
+arrow::Compression::type choose_codec(TableCompression compression) {
   switch (compression) {
     case TableCompression::GZIP:
       return arrow::Compression::GZIP;
@@ -76,7 +76,7 @@ class CompressedInput : public Base {
  public:
   CompressedInput(UniqueFd fd, TableCompression compression, std::filesystem::path path)
       : path_(path), compression_(compression), packed_(std::move(fd), std::move(path)) {
-    codec_ = value_or_throw(arrow::util::Codec::Create(codec_of(compression)), path_, kCannotBeUnpacked);
+    codec_ = value_or_throw(arrow::util::Codec::Create(choose_codec(compression)), path_, kCannotBeUnpacked);
     decompressor_ = value_or_throw(codec_->MakeDecompressor(), path_, kCannotBeUnpacked);
   }
   size_t read(char* to, size_t size) override {

@@ -39,8 +39,8 @@ std::shared_ptr<arrow::Array> whole_numbers(const std::vector<int64_t>& values) 
                                              arrow::Buffer::FromVector(std::vector<int64_t>(values)));
 }
 
-std::shared_ptr<arrow::RecordBatch> places_of(const TableRows& rows, const std::vector<int64_t>& records,
-                                              const std::vector<int64_t>& lines) {
+std::shared_ptr<arrow::RecordBatch> make_places(const TableRows& rows, const std::vector<int64_t>& records,
+                                                const std::vector<int64_t>& lines) {
   arrow::FieldVector fields = {arrow::field("record", arrow::int64(), false)};
   arrow::ArrayVector arrays = {whole_numbers(records)};
   if (!lines.empty()) {
@@ -114,7 +114,7 @@ TextTable::TextTable(std::filesystem::path source, std::vector<std::string> name
 }
 
 void TextTable::add(const TableRows& rows) {
-  chunks_->push_back({rows_of(*chunks_), rows.batch_, places_of(rows, rows.records_, rows.lines_)});
+  chunks_->push_back({rows_of(*chunks_), rows.batch_, make_places(rows, rows.records_, rows.lines_)});
 }
 
 DataFingerprint TextTable::fingerprint() const {
@@ -225,7 +225,7 @@ void keep(const std::filesystem::path& path, const TableReaderOptions& options,
         records[i] = rows->record(i);
         if (!lines.empty()) lines[i] = rows->line(i);
       }
-      const auto places = places_of(*rows, records, lines);
+      const auto places = make_places(*rows, records, lines);
       fields.insert(fields.end(), places->schema()->fields().begin(), places->schema()->fields().end());
       arrays.insert(arrays.end(), places->columns().begin(), places->columns().end());
       const auto batch =

@@ -29,7 +29,7 @@ struct Scores {
   std::vector<float> starts, ends;
 };
 
-Scores scores_of(const at::Tensor& row) {
+Scores count_scores(const at::Tensor& row) {
   const auto* value = row.const_data_ptr<float>();
   Scores scores;
   for (int64_t i = 0; i < row.size(0); ++i) {
@@ -165,7 +165,7 @@ std::vector<FoundAnswer> find_answers(const QuestionWindows& windows, const std:
     std::vector<Candidate> candidates;
     std::optional<Candidate> null;  // of the window that is the least sure that there is none
     for (const int64_t row : of_question) {
-      const Scores scores = scores_of(rows[row]);
+      const Scores scores = count_scores(rows[row]);
       if (const auto other = null_candidate(scores); !null || other.score < null->score) null = other;
       add_candidates(windows, windows.windows[static_cast<size_t>(samples[static_cast<size_t>(row)])], scores,
                      options, candidates);

@@ -3,75 +3,106 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <type_traits>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/trainer/opened_run.h"
 #include "lockstep/zoo/models/model_directory.h"
+#include "lockstep/zoo/tasks/flag_errors.h"
 
 namespace lockstep::tasks {
 
-KnownLabels labels_of(const checkpoint::Checkpoint& checkpoint) {
+namespace {
+
+using checkpoint::RecordKind;
+
+constexpr auto kBertFlags = std::to_array<RecipeFlag<BertSource>>({
+    {{.name = "model-name-or-path",
+      .member = &BertSource::model_name_or_path,
+      .value = "DIR",
+      .words = "Directory with config.json, model.safetensors and a vocabulary"},
+     OnResume::refuses(RecordKind::model,
+                       "if configuration or tokenizer differ; the weights are the checkpoint's")},
+    {{.name = "model-config",
+      .member = &BertSource::model_config,
+      .value = "WHAT",
+      .words = "Train from scratch instead: small, or the path of a config.json"},
+     OnResume::refuses(RecordKind::model, "if the configuration differs")},
+    {{.name = "tokenizer-name",
+      .member = &BertSource::tokenizer_name,
+      .default_words = "--model-name-or-path",
+      .words = "Directory, vocab.txt or tokenizer.json"},
+     OnResume::refuses(RecordKind::model, "if the tokenizer differs")},
+    {{.name = "hidden-dropout",
+      .member = &BertSource::hidden_dropout,
+      .default_words = "the model's hidden_dropout_prob",
+      .words = "Dropout of hidden layers"},
+     OnResume::refuses(RecordKind::model, "")},
+    {{.name = "attention-dropout",
+      .member = &BertSource::attention_dropout,
+      .default_words = "the model's attention_probs_dropout_prob",
+      .words = "Dropout of attention"},
+     OnResume::refuses(RecordKind::model, "")},
+});
+
+constexpr auto kHeadFlags = std::to_array<RecipeFlag<BertSource>>({
+    {{.name = "ignore-mismatched-sizes",
+      .member = &BertSource::ignore_mismatched_sizes,
+      .words = "Train a new head if the model's head does not fit the labels."},
+     OnResume::keeps("the head is the checkpoint's")},
+});
+
+/// Flags of the recipes that have a BertSource, which its errors name.
+constexpr auto kTheirFlags = std::to_array<std::string_view>({"train-file"});
+
+using BertErrors = FlagErrors<kBertFlags, kHeadFlags, kTheirFlags>;
+static_assert(BertErrors::has_all(kBertSourceFlags));
+
+}  // namespace
+
+KnownLabels read_labels(const checkpoint::Checkpoint& checkpoint) {
   const std::string path = checkpoint.path().string();
   return {.names = models::BertConfig::from_file(checkpoint.path() / "config.json").labels,
           .has_classifier = true,
-          .advice = fmt::format(
+          .advice = BertErrors::format(
               ", with which {} was trained. A resume cannot add labels; to begin a new run with its weights: "
               "--model-name-or-path {} --ignore-mismatched-sizes",
               path, path)};
 }
 
 void BertSource::add_flags(RecipeFlags& flags, Head head) {
-  using checkpoint::RecordKind;
   flags.begin_group("Model");
-  flags
-      .add_option("--model-name-or-path", model_name_or_path,
-                  "Directory with config.json, model.safetensors and a vocabulary",
-                  OnResume::refuses(RecordKind::model,
-                                    "if configuration or tokenizer differ; the weights are the checkpoint's"))
-      .type_name("DIR");
-  flags
-      .add_option("--model-config", model_config,
-                  "Train from scratch instead: small, or the path of a config.json",
-                  OnResume::refuses(RecordKind::model, "if the configuration differs"))
-      .type_name("WHAT");
-  flags
-      .add_option("--tokenizer-name", tokenizer_name, "Directory, vocab.txt or tokenizer.json",
-                  OnResume::refuses(RecordKind::model, "if the tokenizer differs"))
-      .default_text("--model-name-or-path");
-  flags
-      .add_option("--hidden-dropout", hidden_dropout, "Dropout of hidden layers",
-                  OnResume::refuses(RecordKind::model, ""))
-      .default_text("the model's hidden_dropout_prob");
-  flags
-      .add_option("--attention-dropout", attention_dropout, "Dropout of attention",
-                  OnResume::refuses(RecordKind::model, ""))
-      .default_text("the model's attention_probs_dropout_prob");
-  if (head == Head::fixed) return;
-  flags.add_flag("--ignore-mismatched-sizes", ignore_mismatched_sizes,
-                 "Train a new head if the model's head does not fit the labels.",
-                 OnResume::keeps("the head is the checkpoint's"));
+  flags.add_table<BertSource>(kBertFlags, *this);
+  if (head == Head::labels) flags.add_table<BertSource>(kHeadFlags, *this);
 }
 
 void BertSource::check(Use use) const {
   if (model_name_or_path.empty() && model_config.empty()) {
-    throw ValueError(
+    BertErrors::refuse(
         "no model: give --model-name-or-path DIR, or --model-config small to train from scratch");
   }
   if (!model_name_or_path.empty() && !model_config.empty()) {
-    throw ValueError("--model-name-or-path and --model-config exclude each other; give one");
+    BertErrors::refuse("--model-name-or-path and --model-config exclude each other; give one");
   }
   if (!model_config.empty() && use == Use::prediction) {
-    throw ValueError("--model-config makes a model that knows nothing; give --train-file");
+    BertErrors::refuse("--model-config makes an untrained model; give --train-file");
   }
   if (ignore_mismatched_sizes && use == Use::prediction) {
-    throw ValueError("--ignore-mismatched-sizes makes a head that knows nothing; give --train-file");
+    BertErrors::refuse("--ignore-mismatched-sizes makes an untrained head; give --train-file");
   }
-  for (const auto& [flag, value] :
-       {std::pair{"--hidden-dropout", hidden_dropout}, std::pair{"--attention-dropout", attention_dropout}}) {
+  struct Dropout {
+    BertErrors::Name flag;
+    double value;
+  };
+  const Dropout dropouts[] = {{"--hidden-dropout", hidden_dropout},
+                              {"--attention-dropout", attention_dropout}};
+  for (const auto& [flag, value] : dropouts) {
     if (value != -1 && !(value >= 0 && value < 1)) {
-      throw ValueError(fmt::format("{} is {}; it must be in [0, 1)", flag, value));
+      BertErrors::refuse("{} is {}; it must be in [0, 1)", std::string_view(flag), value);
     }
   }
 }
@@ -89,9 +120,9 @@ KnownLabels BertSource::known_labels() const {
       !config.architecture.empty() && config.architecture != Model::Impl::kParts.architecture;
   KnownLabels known{.names = config.labels,
                     .may_replace_head = ignore_mismatched_sizes,
-                    .advice = fmt::format(", for which the head in {} was trained; "
-                                          "--ignore-mismatched-sizes makes a new head",
-                                          model_name_or_path.string())};
+                    .advice = BertErrors::format(", for which the head in {} was trained; "
+                                                 "--ignore-mismatched-sizes makes a new head",
+                                                 model_name_or_path.string())};
   const auto file = model_name_or_path / "model.safetensors";
   if (is_other || !std::filesystem::exists(file)) return known;  // load_model() says what is missing
   const checkpoint::SafetensorsReader reader(file);

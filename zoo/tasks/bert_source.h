@@ -1,8 +1,10 @@
 // Where a BERT comes from: its flags, its vocabulary, its weights.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lockstep/checkpoint/checkpoint.h"
@@ -17,8 +19,11 @@ class OpenedRun;
 
 namespace lockstep::tasks {
 
+/// Flags of a BertSource that errors of recipes name (flag_errors.h).
+inline constexpr std::array<std::string_view, 1> kBertSourceFlags = {"model-config"};
+
 /// The labels of a run that resumes from `checkpoint`, which must stay. Throws FileError.
-KnownLabels labels_of(const checkpoint::Checkpoint& checkpoint);
+KnownLabels read_labels(const checkpoint::Checkpoint& checkpoint);
 
 /// Where a vocabulary that is made of the training texts lies: in output_dir, and in the checkpoint of a run that resumes.
 /// `run`: null before it is opened.

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r\v\f";
 
-std::vector<std::string_view> fields_of(std::string_view line) {
+std::vector<std::string_view> split_fields(std::string_view line) {
   std::vector<std::string_view> fields;
   for (size_t at = 0; (at = line.find_first_not_of(kBlanks, at)) != std::string_view::npos;) {
     const size_t end = std::min(line.find_first_of(kBlanks, at), line.size());
@@ -62,7 +62,7 @@ class ConllReader {
   void read_line(std::string_view line) {
     const size_t good = tables::valid_utf8_prefix(line);
     if (good != line.size()) fail(fmt::format("byte {} is not UTF-8; convert the file", good + 1));
-    const auto fields = fields_of(line);
+    const auto fields = split_fields(line);
     if (fields.empty() || fields.front() == "-DOCSTART-") return end_sentence();
     if (fields_ == 0) {
       fields_ = fields.size();

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/zoo/tasks/flag_errors.h"
 #include "lockstep/zoo/tasks/record_entries.h"
 
 namespace lockstep::tasks {
@@ -89,72 +90,105 @@ int64_t size_of_first(const vision::PictureSet& pictures) {
 
 }  // namespace
 
+namespace {
+
+using checkpoint::RecordKind;
+using vision::PictureTransforms;
+
+template <auto kMember>
+constexpr auto kTransform = member_of<&PictureFiles::transforms, kMember, PictureFiles>;
+template <auto kMember>
+constexpr auto kMixing = member_of<&PictureFiles::mixing, kMember, PictureFiles>;
+
+constexpr auto kPictureFlags = std::to_array<RecipeFlag<PictureFiles>>({
+    {{.name = "data-dir",
+      .member = &PictureFiles::data_dir,
+      .default_words = ".data/cifar10, else .data/icons32",
+      .value = "DIR",
+      .words =
+          "CIFAR-10, CIFAR-100, MNIST, or folders train and test with a folder of PNG or JPEG files per class"},
+     OnResume::refuses(RecordKind::data, "if pictures differ; for other classes `labels` too")},
+    {{.name = "image-size",
+      .member = &PictureFiles::image_size,
+      .default_words = "the first picture's",
+      .check = FlagCheck::at_least(0),
+      .words = "Pictures of another size are resized to N x N pixels"},
+     OnResume::refuses(RecordKind::model, "")},
+    {{.name = "crop-padding",
+      .member = &PictureFiles::crop_padding,
+      .default_words = "4 for CIFAR, else 2",
+      .words = "Random crop after padding by so many pixels; 0: none"},
+     OnResume::refuses(RecordKind::flags, "")},
+    {{.name = "crop-padding-mode",
+      .member = &PictureFiles::padding_mode,
+      .preset = kHeldValue,
+      .check = FlagCheck::one_of("constant edge reflect symmetric"),
+      .words =
+          "The added pixels, as torchvision's padding_mode: constant (--crop-fill), edge, reflect or symmetric"},
+     OnResume::refuses()},
+    {{.name = "crop-fill",
+      .member = &PictureFiles::crop_fill,
+      .default_words = "0: black",
+      .value = "COLOUR",
+      .words = "Colour that --crop-padding-mode constant adds: one number from 0 to 255, or R,G,B",
+      .has_commas = true},
+     OnResume::refuses()},
+    {{.name = "flip-probability",
+      .member = &PictureFiles::flip_probability,
+      .default_words = "0.5 for CIFAR, else 0",
+      .words = "Share of pictures that are mirrored"},
+     OnResume::refuses(RecordKind::flags, "")},
+    {{.name = "rotation",
+      .target = kTransform<&PictureTransforms::rotation_degrees>,
+      .preset = kHeldValue,
+      .words = "Random rotation of up to so many degrees"},
+     OnResume::refuses()},
+    {{.name = "brightness",
+      .target = kTransform<&PictureTransforms::brightness>,
+      .preset = kHeldValue,
+      .words = "Random brightness, as torchvision's ColorJitter"},
+     OnResume::refuses()},
+    {{.name = "contrast",
+      .target = kTransform<&PictureTransforms::contrast>,
+      .preset = kHeldValue,
+      .words = "Random contrast, likewise"},
+     OnResume::refuses()},
+    {{.name = "saturation",
+      .target = kTransform<&PictureTransforms::saturation>,
+      .preset = kHeldValue,
+      .words = "Random saturation, likewise"},
+     OnResume::refuses()},
+    {{.name = "hue",
+      .target = kTransform<&PictureTransforms::hue>,
+      .preset = kHeldValue,
+      .words = "Random hue, likewise"},
+     OnResume::refuses()},
+    {{.name = "mixup-alpha",
+      .target = kMixing<&vision::Mixing::mixup_alpha>,
+      .preset = kHeldValue,
+      .words =
+          "Mixes pictures and labels, as torchvision's MixUp; with --cutmix-alpha one of the two by batch"},
+     OnResume::refuses()},
+    {{.name = "cutmix-alpha",
+      .target = kMixing<&vision::Mixing::cutmix_alpha>,
+      .preset = kHeldValue,
+      .words = "Puts a part of another picture into each, as torchvision's CutMix"},
+     OnResume::refuses()},
+});
+
+using PictureErrors = FlagErrors<kPictureFlags>;
+
+}  // namespace
+
 void PictureFiles::add_flags(RecipeFlags& flags) {
-  using checkpoint::RecordKind;
   flags.begin_group("Pictures");
-  flags
-      .add_option(
-          "--data-dir", data_dir,
-          "CIFAR-10, CIFAR-100, MNIST, or folders train and test with a folder of PNG or JPEG files per class",
-          OnResume::refuses(RecordKind::data, "if pictures differ; for other classes `labels` too"))
-      .type_name("DIR")
-      .default_text(".data/cifar10, else .data/icons32");
-  flags
-      .add_option("--image-size", image_size, "Pictures of another size are resized to N x N pixels",
-                  OnResume::refuses(RecordKind::model, ""))
-      .not_negative()
-      .default_text("the first picture's");
-  flags
-      .add_option("--crop-padding", crop_padding, "Random crop after padding by so many pixels; 0: none",
-                  OnResume::refuses(RecordKind::flags, ""))
-      .default_text("4 for CIFAR, else 2");
-  flags
-      .add_option(
-          "--crop-padding-mode", padding_mode,
-          "The added pixels, as torchvision's padding_mode: constant (--crop-fill), edge, reflect or symmetric",
-          OnResume::refuses())
-      .one_of(kPaddingModes)
-      .with_default();
-  flags
-      .add_option("--crop-fill", crop_fill,
-                  "Colour that --crop-padding-mode constant adds: one number from 0 to 255, or R,G,B",
-                  OnResume::refuses())
-      .with_commas()
-      .type_name("COLOUR")
-      .default_text("0: black");
-  flags
-      .add_option("--flip-probability", flip_probability, "Share of pictures that are mirrored",
-                  OnResume::refuses(RecordKind::flags, ""))
-      .default_text("0.5 for CIFAR, else 0");
-  flags
-      .add_option("--rotation", transforms.rotation_degrees, "Random rotation of up to so many degrees",
-                  OnResume::refuses())
-      .with_default();
-  flags
-      .add_option("--brightness", transforms.brightness, "Random brightness, as torchvision's ColorJitter",
-                  OnResume::refuses())
-      .with_default();
-  flags.add_option("--contrast", transforms.contrast, "Random contrast, likewise", OnResume::refuses())
-      .with_default();
-  flags.add_option("--saturation", transforms.saturation, "Random saturation, likewise", OnResume::refuses())
-      .with_default();
-  flags.add_option("--hue", transforms.hue, "Random hue, likewise", OnResume::refuses()).with_default();
-  flags
-      .add_option(
-          "--mixup-alpha", mixing.mixup_alpha,
-          "Mixes pictures and labels, as torchvision's MixUp; with --cutmix-alpha one of the two by batch",
-          OnResume::refuses())
-      .with_default();
-  flags
-      .add_option("--cutmix-alpha", mixing.cutmix_alpha,
-                  "Puts a part of another picture into each, as torchvision's CutMix", OnResume::refuses())
-      .with_default();
+  flags.add_table<PictureFiles>(kPictureFlags, *this);
 }
 
 void PictureFiles::check() const {
   if (!crop_fill.empty() && padding_mode != kPaddingModes[0]) {
-    throw ValueError(fmt::format(
-        "--crop-fill is for --crop-padding-mode constant, which is {}; give that too", padding_mode));
+    PictureErrors::refuse("--crop-fill is for --crop-padding-mode constant, which is {}; give that too",
+                          padding_mode);
   }
   vision::check_transforms(wanted_transforms(*this));
   vision::check_mixing(mixing);

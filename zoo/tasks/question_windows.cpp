@@ -39,8 +39,8 @@ void label(QuestionWindow& window, const QuestionWindows& all) {
   window.end_position = static_cast<int64_t>(found->second) + shift;
 }
 
-text::Encoding encoding_of(const QuestionWindows& all, const QuestionWindow& window,
-                           const text::BertTokenizer& tokenizer) {
+text::Encoding encode_window(const QuestionWindows& all, const QuestionWindow& window,
+                             const text::BertTokenizer& tokenizer) {
   const auto& question = all.questions[window.question];
   const auto& context = all.contexts[all.file.questions[window.question].context].ids;
   text::Encoding encoding;
@@ -122,7 +122,7 @@ Dataset window_dataset(std::shared_ptr<const QuestionWindows> windows, const tex
     for (const int64_t index : indices) {
       const auto& window = windows->windows.at(static_cast<size_t>(index));
       places.push_back(static_cast<int64_t>(encodings.size()));
-      encodings.push_back(encoding_of(*windows, window, tokenizer));
+      encodings.push_back(encode_window(*windows, window, tokenizer));
       for (const int64_t value : {window.start_position, window.end_position, windows->first_sample + index})
         *label++ = value;
     }

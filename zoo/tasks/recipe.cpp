@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -110,6 +111,25 @@ void train_evaluate_predict(const World& world, Trainer& trainer, const Datasets
   }
 }
 
+/// Flags that all recipes have.
+struct CommonFlags {
+  std::filesystem::path log_sample_ids{};
+  bool show_resume_effects = false;
+};
+
+constexpr auto kCommonFlags = std::to_array<RecipeFlag<CommonFlags>>({
+    {{.name = "log-sample-ids",
+      .member = &CommonFlags::log_sample_ids,
+      .words = "Write the samples of every step and rank to this file"},
+     OnResume::takes_new()},
+});
+
+constexpr auto kHelpFlags = std::to_array<Flag<CommonFlags>>({
+    {.name = "show-resume-effects",
+     .member = &CommonFlags::show_resume_effects,
+     .words = "Print what a resume does if one of these flags changes, and end."},
+});
+
 }  // namespace
 
 int run_recipe(const char* name, const std::function<int()>& body) {
@@ -120,8 +140,7 @@ int run_recipe(const char* name, const std::function<int()>& body) {
 
 std::optional<RecipeRun> start_recipe(const RecipeProgram& program, TrainingArguments& args, int argc,
                                       char** argv) {
-  std::filesystem::path log_sample_ids;
-  bool shows_effects = false;
+  CommonFlags common;
   checkpoint::RunRecord record;
   // Every rank finds the same mistake in the flags; it is reported once the ranks can agree who speaks.
   std::optional<ValueError> mistake;
@@ -130,21 +149,20 @@ std::optional<RecipeRun> start_recipe(const RecipeProgram& program, TrainingArgu
     const auto add_flags = [&](CommandLine command_line) {
       flags.emplace(command_line);
       if (program.add_flags) program.add_flags(*flags);
-      flags
-          ->add_option("--log-sample-ids", log_sample_ids,
-                       "Write the samples of every step and rank to this file", OnResume::takes_new())
-          .type_name("FILE");
-      command_line.add_flag("--show-resume-effects", shows_effects,
-                            "Print what a resume does if one of these flags changes, and end.");
+      flags->add_table<CommonFlags>(kCommonFlags, common);
+      command_line.add_table<CommonFlags>(kHelpFlags, common);
       add_training_flags(command_line, args);
+      command_line.callback([&] {
+        if (common.show_resume_effects) return;
+        args.validate();
+        if (program.check_flags) program.check_flags();
+      });
     };
     if (!parse_command_line(program.name, program.description, add_flags, argc, argv)) return std::nullopt;
-    if (shows_effects) {
+    if (common.show_resume_effects) {
       if (env::get_int(env::kRank).value_or(0) == 0) fmt::print("{}", describe_resume(flags->rows()));
       return std::nullopt;
     }
-    args.validate();
-    if (program.check_flags) program.check_flags();
     record = flags->record();
   } catch (const ValueError& error) {
     mistake = error;
@@ -157,8 +175,9 @@ std::optional<RecipeRun> start_recipe(const RecipeProgram& program, TrainingArgu
   on_all_ranks(world, [&] {
     if (mistake) throw *mistake;
   });
-  return RecipeRun{
-      .world = std::move(world), .log_sample_ids = std::move(log_sample_ids), .flags = std::move(record)};
+  return RecipeRun{.world = std::move(world),
+                   .log_sample_ids = std::move(common.log_sample_ids),
+                   .flags = std::move(record)};
 }
 
 void make_output_dir(const RecipeRun& run, const TrainingArguments& args, int64_t train_size,

@@ -1,8 +1,14 @@
 #include "lockstep/zoo/tasks/recipe_flags.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
 
 #include "lockstep/base/error.h"
 
@@ -30,36 +36,51 @@ const char* describe_effect(OnResume::Effect effect) {
   return "";
 }
 
+template <class T>
+void set_entry(RunRecord& record, const std::string& entry, const T& value) {
+  record.set(entry, checkpoint::RecordKind::flags, value);
+}
+
+template <class T>
+void set_entry(RunRecord& record, const std::string& entry, const std::optional<T>& value) {
+  if (value)
+    set_entry(record, entry, *value);
+  else
+    record.set_json(entry, checkpoint::RecordKind::flags, "null");
+}
+
+void set_entry(RunRecord& record, const std::string& entry, const std::vector<int>& values) {
+  record.set_json(entry, checkpoint::RecordKind::flags, fmt::format("[{}]", fmt::join(values, ", ")));
+}
+
+template <class Target>
+constexpr bool kIsRecordable = std::is_pointer_v<Target> && !std::is_same_v<Target, std::filesystem::path*>;
+
+bool is_recordable(const FlagTarget& target) {
+  return std::visit([](const auto& to) { return kIsRecordable<std::decay_t<decltype(to)>>; }, target);
+}
+
 }  // namespace
 
-CommandOption RecipeFlags::add_option(const std::string& name, std::function<void(const std::string&)> take,
-                                      const std::string& description, OnResume on_resume) {
-  if (on_resume.is_recorded)
-    throw ValueError(fmt::format("{} is read by a function: the recipe must record its value", name));
-  add_row(name, std::move(on_resume), {});
-  return program_.add_option(name, std::move(take), description);
-}
-
-void RecipeFlags::add_flag(const std::string& name, bool& value, const std::string& description,
-                           OnResume on_resume) {
-  add_row(name, std::move(on_resume),
-          [&value](const std::string& entry, RunRecord& record) { set_entry(record, entry, value); });
-  program_.add_flag(name, value, description);
-}
-
-void RecipeFlags::add_row(const std::string& name, OnResume on_resume, Record record) {
-  rows_.push_back({.flag = name, .on_resume = std::move(on_resume)});
-  records_.push_back(std::move(record));
-}
-
-void RecipeFlags::set_entry(RunRecord&, const std::string& entry, const std::filesystem::path&) {
-  throw ValueError(fmt::format("{} is a path, which cannot be recorded: folders may move", entry));
+void RecipeFlags::note(std::string_view name, const OnResume& on_resume, FlagTarget target) {
+  if (on_resume.is_recorded && !is_recordable(target)) {
+    throw ValueError(fmt::format(
+        "--{} cannot be recorded: it is a path, which may move, or text that a function reads; record what it leads to",
+        name));
+  }
+  rows_.push_back({.flag = fmt::format("--{}", name), .on_resume = on_resume});
+  targets_.push_back(std::move(target));
 }
 
 RunRecord RecipeFlags::record() const {
   RunRecord record;
   for (size_t row = 0; row < rows_.size(); ++row) {
-    if (rows_[row].on_resume.is_recorded) records_[row](entry_of(rows_[row].flag), record);
+    if (!rows_[row].on_resume.is_recorded) continue;
+    const auto set = [&](const auto& to) {
+      if constexpr (kIsRecordable<std::decay_t<decltype(to)>>)
+        set_entry(record, entry_of(rows_[row].flag), *to);
+    };
+    std::visit(set, targets_[row]);
   }
   return record;
 }

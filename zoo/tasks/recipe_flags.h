@@ -1,13 +1,11 @@
 // The flags of a recipe. Each says what a resume does if its value is not that of the checkpoint's run.
 #pragma once
 
-#include <concepts>
 #include <cstdint>
-#include <filesystem>
-#include <functional>
-#include <optional>
+#include <span>
 #include <string>
-#include <utility>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/checkpoint/run_record.h"
@@ -27,29 +25,39 @@ struct OnResume {
   checkpoint::RecordKind kind = checkpoint::RecordKind::flags;  ///< of a refused flag
   /// Whether RecipeFlags records the flag's value. Otherwise the recipe records what the flag leads to, such as the data.
   bool is_recorded = false;
-  std::string note{};  ///< for the table; may be empty
+  std::string_view note{};  ///< for the table; may be empty
 
   /// The checkpoint's value takes effect.
-  static OnResume keeps(std::string note) { return {.effect = Effect::kept, .note = std::move(note)}; }
+  static constexpr OnResume keeps(std::string_view note) { return {.effect = Effect::kept, .note = note}; }
   /// The new value takes effect.
-  static OnResume takes_new(std::string note = {}) {
-    return {.effect = Effect::new_value, .note = std::move(note)};
+  static constexpr OnResume takes_new(std::string_view note = {}) {
+    return {.effect = Effect::new_value, .note = note};
   }
   /// Another value is an error; the value is recorded.
-  static OnResume refuses(std::string note = {}) {
-    return {.effect = Effect::refused, .is_recorded = true, .note = std::move(note)};
+  static constexpr OnResume refuses(std::string_view note = {}) {
+    return {.effect = Effect::refused, .is_recorded = true, .note = note};
   }
   /// It is an error if the flag changes what the recipe records as `kind`.
-  static OnResume refuses(checkpoint::RecordKind kind, std::string note) {
-    return {.effect = Effect::refused, .kind = kind, .note = std::move(note)};
+  static constexpr OnResume refuses(checkpoint::RecordKind kind, std::string_view note) {
+    return {.effect = Effect::refused, .kind = kind, .note = note};
   }
 };
 
-/// A CommandLine whose flags have an OnResume. Flags are added as there; what they write into must live until record() has
-/// been called. One thread.
+/// A row of a recipe's table: a flag that sets a member of `Values`, and what a resume does about it.
+template <class Values>
+struct RecipeFlag {
+  Flag<Values> flag{};   ///< as programs without a resume have it
+  OnResume on_resume{};  ///< see there
+};
+
+/// A CommandLine whose flags have an OnResume. They are rows of constant tables; what they write into must live until record()
+/// has been called. One thread.
 ///
+///     constexpr auto kFlags = std::to_array<RecipeFlag<Data>>({
+///         {{.name = "max-seq-length", .member = &Data::length, .preset = kHeldValue, .words = "Longer texts are cut"},
+///          OnResume::refuses()}});
 ///     flags.begin_group("Data");
-///     flags.add_option("--max-seq-length", length, "Longer texts are cut", OnResume::refuses()).with_default();
+///     flags.add_table<Data>(kFlags, data);
 class RecipeFlags {
  public:
   /// Adds to `program`.
@@ -63,20 +71,15 @@ class RecipeFlags {
   void add_example(const std::string& meaning, const std::string& command) {
     program_.add_example(meaning, command);
   }
-  /// CommandLine::add_option() for a variable that it takes; a path cannot be recorded, because folders may move.
-  template <class T>
-  requires(!std::invocable<T&, const std::string&>) CommandOption
-      add_option(const std::string& name, T& value, const std::string& description, OnResume on_resume) {
-    add_row(name, std::move(on_resume), [&value](const std::string& entry, checkpoint::RunRecord& record) {
-      set_entry(record, entry, value);
-    });
-    return program_.add_option(name, value, description);
+  /// CommandLine::add_table(). Throws ValueError for a row that is to be recorded and sets a path, because folders may move, or
+  /// has a function that reads it: the recipe records what it leads to.
+  template <class Values>
+  void add_table(std::span<const RecipeFlag<std::type_identity_t<Values>>> table, Values& values) {
+    for (const auto& row : table) {
+      note(row.flag.name, row.on_resume, flag_target(row.flag, values));
+      program_.add_table<Values>(std::span(&row.flag, 1), values);
+    }
   }
-  /// Adds a flag that a function reads. Throws ValueError if it is to be recorded: the recipe does so.
-  CommandOption add_option(const std::string& name, std::function<void(const std::string&)> take,
-                           const std::string& description, OnResume on_resume);
-  /// CommandLine::add_flag().
-  void add_flag(const std::string& name, bool& value, const std::string& description, OnResume on_resume);
 
   /// The values of the flags that are to be recorded, under their names: "max_seq_length". Call it after parsing.
   checkpoint::RunRecord record() const;
@@ -84,33 +87,17 @@ class RecipeFlags {
   /// A flag and what a resume does about it.
   struct Row {
     std::string flag;    ///< "--max-seq-length"
-    OnResume on_resume;  ///< as it was added
+    OnResume on_resume;  ///< as its table says
   };
   /// In the order in which they were added.
   const std::vector<Row>& rows() const { return rows_; }
 
  private:
-  using Record = std::function<void(const std::string& entry, checkpoint::RunRecord& record)>;
-  void add_row(const std::string& name, OnResume on_resume, Record record);
-
-  static void set_entry(checkpoint::RunRecord& record, const std::string& entry,
-                        const std::filesystem::path&);
-  template <class T>
-  static void set_entry(checkpoint::RunRecord& record, const std::string& entry, const T& value) {
-    record.set(entry, checkpoint::RecordKind::flags, value);
-  }
-  template <class T>
-  static void set_entry(checkpoint::RunRecord& record, const std::string& entry,
-                        const std::optional<T>& value) {
-    if (value)
-      set_entry(record, entry, *value);
-    else
-      record.set_json(entry, checkpoint::RecordKind::flags, "null");
-  }
+  void note(std::string_view name, const OnResume& on_resume, FlagTarget target);
 
   CommandLine program_;
   std::vector<Row> rows_{};
-  std::vector<Record> records_{};  // one a row
+  std::vector<FlagTarget> targets_{};  // one a row
 };
 
 /// A Markdown table of the rows: the flag, what a resume does, the kind that --resume-anyway takes, the note.

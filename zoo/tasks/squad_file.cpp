@@ -136,7 +136,7 @@ class SquadReader {
         .id = string_at(row, "id"), .question = string_at(row, "question"), .context = context};
     if (ids_.contains(question.id)) throw BadQuestion{"another question has this id; each needs its own"};
     const bool has_answers = row.contains("answers");
-    if (has_answers) question.answers = answers_of(row["answers"], all_.contexts[context]);
+    if (has_answers) question.answers = read_answers(row["answers"], all_.contexts[context]);
     if (!has_answers && options_.needs_answers) throw BadQuestion{"has no \"answers\""};
     const bool is_impossible = row.value("is_impossible", json(false)) == json(true);
     if (is_impossible && !question.answers.empty())
@@ -149,7 +149,7 @@ class SquadReader {
   }
 
   /// SQuAD's [{"text", "answer_start"}], or {"text": [...], "answer_start": [...]} as `datasets` stores it.
-  static std::vector<SquadAnswer> answers_of(const json& value, const std::string& context) {
+  static std::vector<SquadAnswer> read_answers(const json& value, const std::string& context) {
     std::vector<SquadAnswer> answers;
     const auto add = [&](const json& text, const json& start) {
       if (!text.is_string() || !start.is_number_integer())

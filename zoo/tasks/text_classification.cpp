@@ -41,7 +41,7 @@ std::optional<int64_t> whole_number(std::string_view text) {
 
 // The numbers of a model's labels in data that has numbers: the names where they are such, the places of Hugging
 // Face's default names; nothing for other names.
-std::optional<std::set<int64_t>> numbers_of(const std::vector<std::string>& labels) {
+std::optional<std::set<int64_t>> parse_numbers(const std::vector<std::string>& labels) {
   std::set<int64_t> numbers, places;
   for (size_t id = 0; id < labels.size(); ++id) {
     if (const auto number = whole_number(labels[id])) numbers.insert(*number);
@@ -161,7 +161,7 @@ bool are_same_labels(const std::vector<std::string>& values, const std::vector<s
     if (!number) return false;
     numbers.insert(*number);
   }
-  return numbers_of(known) == numbers;
+  return parse_numbers(known) == numbers;
 }
 
 ChosenLabels choose_labels(const std::vector<std::string>& given, const KnownLabels& known,

@@ -4,18 +4,23 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/zoo/tasks/flag_errors.h"
 #include "lockstep/zoo/tasks/record_entries.h"
 
 namespace lockstep::tasks {
 
 namespace {
 
+using checkpoint::RecordKind;
+
 // "0.1": a share; "500": so many.
-SplitSize split_size(const std::string& text) {
+SplitSize split_size(const std::string& flag, const std::string& text) {
   const char* const end = text.data() + text.size();
   int64_t count = 0;
   if (const auto parsed = std::from_chars(text.data(), end, count);
@@ -26,9 +31,96 @@ SplitSize split_size(const std::string& text) {
     const auto number = std::from_chars(text.data(), end, share);
     if (number.ec == std::errc() && number.ptr == end && share > 0 && share < 1) return share;
   }
-  throw ValueError(
-      fmt::format("--validation-split is {}; expected a share between 0 and 1 or a number of rows", text));
+  throw ValueError(fmt::format("{} is {}; expected a share between 0 and 1 or a number of rows", flag, text));
 }
+
+constexpr const char* kOtherRows = "if it changes the training rows";
+
+void read_split_size(TextFiles& files, const std::string& flag, const std::string& text) {
+  files.validation_split = split_size(flag, text);
+}
+
+constexpr auto kTextFlags = std::to_array<RecipeFlag<TextFiles>>({
+    {{.name = "train-file",
+      .member = &TextFiles::train_file,
+      .words = "CSV or TSV with a header line, JSON lines (.jsonl), Parquet or Arrow"},
+     OnResume::refuses(RecordKind::data, "if rows or their texts differ; the path may change")},
+    {{.name = "validation-file",
+      .member = &TextFiles::validation_file,
+      .words = "Evaluated after training, and during it as --eval-strategy says"},
+     OnResume::refuses(RecordKind::data, "if rows or their texts differ; adding or leaving it out is new")},
+    {{.name = "validation-split",
+      .target = taken_by<read_split_size>,
+      .value = "SIZE",
+      .words =
+          "Instead of a --validation-file: this share of the training file, as 0.1, or so many of its rows"},
+     OnResume::refuses(RecordKind::data, kOtherRows)},
+    {{.name = "split-seed",
+      .member = &TextFiles::split_seed,
+      .default_words = "42",
+      .words = "Seed of --validation-split"},
+     OnResume::refuses(RecordKind::data, kOtherRows)},
+    {{.name = "test-file", .member = &TextFiles::test_file, .words = "Labelled with --do-predict"},
+     OnResume::takes_new()},
+    {{.name = "do-predict",
+      .member = &TextFiles::do_predict,
+      .words = "Write OUTPUT_DIR/predictions.jsonl for --test-file."},
+     OnResume::takes_new()},
+    {{.name = "text-column",
+      .member = &TextFiles::text_column,
+      .preset = kHeldValue,
+      .words = "Column of the text"},
+     OnResume::refuses()},
+    {{.name = "text-pair-column",
+      .member = &TextFiles::text_pair_column,
+      .words = "Column of the second text of a pair"},
+     OnResume::refuses()},
+    {{.name = "label-column",
+      .member = &TextFiles::label_column,
+      .preset = kHeldValue,
+      .words = "Column of the label: numbers or names"},
+     OnResume::refuses()},
+    {{.name = "label-names",
+      .member = &TextFiles::label_names,
+      .words = "Names of the labels by number, with commas between",
+      .has_commas = true},
+     OnResume::refuses(RecordKind::labels, "without the flag the checkpoint's are kept")},
+    {{.name = "keep-labels",
+      .member = &TextFiles::keep_labels,
+      .words =
+          "Leave out rows with other labels, but for --test-file. A new classifier has these, in this order",
+      .has_commas = true},
+     OnResume::refuses(RecordKind::data, kOtherRows)},
+    {{.name = "max-seq-length",
+      .member = &TextFiles::max_seq_length,
+      .default_words = "128, or what the model takes",
+      .words = "Longer texts are cut to this many tokens"},
+     OnResume::refuses(RecordKind::flags, "")},
+    {{.name = "skip-bad-rows",
+      .member = &TextFiles::skip_bad_rows,
+      .words = "Leave out rows that cannot be read, and count them."},
+     OnResume::refuses(RecordKind::data, kOtherRows)},
+    {{.name = "no-quotes",
+      .member = &TextFiles::no_quotes,
+      .words = "Quotes in CSV and TSV files are text, as in GLUE and MultiNLI."},
+     OnResume::refuses(RecordKind::data, kOtherRows)},
+    {{.name = "quotes",
+      .member = &TextFiles::quotes,
+      .words = "Quoted fields of TSV files may hold tabs and line ends."},
+     OnResume::refuses(RecordKind::data, kOtherRows)},
+    {{.name = "data-cache-dir",
+      .member = &TextFiles::data_cache_dir,
+      .default_words = "tables are in memory",
+      .value = "DIR",
+      .words = "Keep the tables there as Arrow files that all ranks map: for data larger than memory"},
+     OnResume::takes_new()},
+    {{.name = "pad-to-max-length",
+      .member = &TextFiles::pad_to_max_length,
+      .words = "Pad every batch to --max-seq-length, not to its longest text."},
+     OnResume::takes_new("results differ by rounding")},
+});
+
+using TextErrors = FlagErrors<kTextFlags, kTrainingFlags>;
 
 /// Whether a table may lack labels.
 enum class LabelColumn { required, if_there };
@@ -55,77 +147,15 @@ SplitTable split_table(const tables::TextTable& table, SplitSize size, size_t se
     const auto rows = train_test_split(static_cast<int64_t>(table.size()), size, seed);
     return {.train = table.select(rows.train), .validation = table.select(rows.test)};
   } catch (const ValueError& error) {
-    throw ValueError(fmt::format("--validation-split of {}: {}", table.source().string(), error.what()));
+    TextErrors::refuse("--validation-split of {}: {}", table.source().string(), error.what());
   }
 }
 
 }  // namespace
 
 void TextFiles::add_flags(RecipeFlags& flags) {
-  using checkpoint::RecordKind;
-  const char* const other_rows = "if it changes the training rows";
   flags.begin_group("Data");
-  flags
-      .add_option("--train-file", train_file,
-                  "CSV or TSV with a header line, JSON lines (.jsonl), Parquet or Arrow",
-                  OnResume::refuses(RecordKind::data, "if rows or their texts differ; the path may change"))
-      .type_name("FILE");
-  flags
-      .add_option("--validation-file", validation_file,
-                  "Evaluated after training, and during it as --eval-strategy says",
-                  OnResume::refuses(RecordKind::data,
-                                    "if rows or their texts differ; adding or leaving it out is new"))
-      .type_name("FILE");
-  flags
-      .add_option(
-          "--validation-split", [this](const std::string& text) { validation_split = split_size(text); },
-          "Instead of a --validation-file: this share of the training file, as 0.1, or so many of its rows",
-          OnResume::refuses(RecordKind::data, other_rows))
-      .type_name("SIZE");
-  flags
-      .add_option("--split-seed", split_seed, "Seed of --validation-split",
-                  OnResume::refuses(RecordKind::data, other_rows))
-      .default_text("42");
-  flags.add_option("--test-file", test_file, "Labelled with --do-predict", OnResume::takes_new())
-      .type_name("FILE");
-  flags.add_flag("--do-predict", do_predict, "Write OUTPUT_DIR/predictions.jsonl for --test-file.",
-                 OnResume::takes_new());
-  flags.add_option("--text-column", text_column, "Column of the text", OnResume::refuses()).with_default();
-  flags.add_option("--text-pair-column", text_pair_column, "Column of the second text of a pair",
-                   OnResume::refuses());
-  flags
-      .add_option("--label-column", label_column, "Column of the label: numbers or names",
-                  OnResume::refuses())
-      .with_default();
-  flags
-      .add_option("--label-names", label_names, "Names of the labels by number, with commas between",
-                  OnResume::refuses(RecordKind::labels, "without the flag the checkpoint's are kept"))
-      .with_commas();
-  flags
-      .add_option(
-          "--keep-labels", keep_labels,
-          "Leave out rows with other labels, but for --test-file. A new classifier has these, in this order",
-          OnResume::refuses(RecordKind::data, other_rows))
-      .with_commas();
-  flags
-      .add_option("--max-seq-length", max_seq_length, "Longer texts are cut to this many tokens",
-                  OnResume::refuses(RecordKind::flags, ""))
-      .default_text("128, or what the model takes");
-  flags.add_flag("--skip-bad-rows", skip_bad_rows, "Leave out rows that cannot be read, and count them.",
-                 OnResume::refuses(RecordKind::data, other_rows));
-  flags.add_flag("--no-quotes", no_quotes, "Quotes in CSV and TSV files are text, as in GLUE and MultiNLI.",
-                 OnResume::refuses(RecordKind::data, other_rows));
-  flags.add_flag("--quotes", quotes, "Quoted fields of TSV files may hold tabs and line ends.",
-                 OnResume::refuses(RecordKind::data, other_rows));
-  flags
-      .add_option("--data-cache-dir", data_cache_dir,
-                  "Keep the tables there as Arrow files that all ranks map: for data larger than memory",
-                  OnResume::takes_new())
-      .type_name("DIR")
-      .default_text("tables are in memory");
-  flags.add_flag("--pad-to-max-length", pad_to_max_length,
-                 "Pad every batch to --max-seq-length, not to its longest text.",
-                 OnResume::takes_new("results differ by rounding"));
+  flags.add_table<TextFiles>(kTextFlags, *this);
 }
 
 tables::Quoting TextFiles::quoting() const {
@@ -133,38 +163,44 @@ tables::Quoting TextFiles::quoting() const {
 }
 
 void TextFiles::check(const TrainingArguments& args) const {
-  if (quotes && no_quotes) throw ValueError("--quotes and --no-quotes exclude each other; give one");
+  if (quotes && no_quotes) TextErrors::refuse("--quotes and --no-quotes exclude each other; give one");
   if (train_file.empty() && validation_file.empty() && test_file.empty()) {
-    throw ValueError("nothing to do: give --train-file, --validation-file, or --do-predict with --test-file");
+    TextErrors::refuse(
+        "nothing to do: give --train-file, --validation-file, or --do-predict with --test-file");
   }
   if (do_predict == test_file.empty()) {
-    throw ValueError("--do-predict and --test-file belong together; give both or neither");
+    TextErrors::refuse("--do-predict and --test-file belong together; give both or neither");
   }
   if (args.eval_strategy != IntervalStrategy::NO && validation_file.empty() && !validation_split) {
-    throw ValueError("--eval-strategy needs a --validation-file or a --validation-split");
+    TextErrors::refuse("--eval-strategy needs a --validation-file or a --validation-split");
   }
-  const std::pair<const char*, const std::string*> columns[] = {{"--text-column", &text_column},
-                                                                {"--text-pair-column", &text_pair_column},
-                                                                {"--label-column", &label_column}};
+  struct Column {
+    TextErrors::Name flag;
+    const std::string* name;
+  };
+  const Column columns[] = {{"--text-column", &text_column},
+                            {"--text-pair-column", &text_pair_column},
+                            {"--label-column", &label_column}};
   for (const auto& [flag, name] : columns) {
     for (const auto& [other_flag, other_name] : columns) {
-      if (flag == other_flag) break;
+      if (name == other_name) break;
       if (!name->empty() && *name == *other_name)
-        throw ValueError(fmt::format("{} and {} are both {}; give each its own", other_flag, flag, *name));
+        TextErrors::refuse("{} and {} are both {}; give each its own", std::string_view(other_flag),
+                           std::string_view(flag), *name);
     }
   }
-  if (max_seq_length == 0) throw ValueError("--max-seq-length is 0; expected a number of tokens");
+  if (max_seq_length == 0) TextErrors::refuse("--max-seq-length is 0; expected a number of tokens");
   if (validation_split && (train_file.empty() || !validation_file.empty())) {
-    throw ValueError(
+    TextErrors::refuse(
         "--validation-split divides the --train-file and takes the place of a --validation-file");
   }
-  if (split_seed && !validation_split) throw ValueError("--split-seed is for --validation-split; give both");
+  if (split_seed && !validation_split)
+    TextErrors::refuse("--split-seed is for --validation-split; give both");
   if (!keep_labels.empty() && !label_names.empty()) {
-    throw ValueError("--keep-labels and --label-names both name the labels; give one of them");
+    TextErrors::refuse("--keep-labels and --label-names both name the labels; give one of them");
   }
   if (keep_labels.size() == 1) {
-    throw ValueError(
-        fmt::format("--keep-labels keeps {} only; a classifier needs two labels or more", keep_labels[0]));
+    TextErrors::refuse("--keep-labels keeps {} only; a classifier needs two labels or more", keep_labels[0]);
   }
 }
 
@@ -209,8 +245,7 @@ std::string TextFiles::about(const TextTables& all) const {
 
 int64_t TextFiles::longest_sample(int64_t positions) const {
   if (max_seq_length && *max_seq_length > static_cast<size_t>(positions)) {
-    throw ValueError(
-        fmt::format("--max-seq-length is {}; the model has {} positions", *max_seq_length, positions));
+    TextErrors::refuse("--max-seq-length is {}; the model has {} positions", *max_seq_length, positions);
   }
   return max_seq_length ? static_cast<int64_t>(*max_seq_length) : std::min<int64_t>(128, positions);
 }

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
@@ -15,6 +16,7 @@
 #include "lockstep/base/json.h"
 #include "lockstep/metrics/classification.h"
 #include "lockstep/tracking/progress/progress_bar.h"
+#include "lockstep/zoo/tasks/flag_errors.h"
 #include "lockstep/zoo/tasks/record_entries.h"
 #include "lockstep/zoo/text/metrics/entity_scores.h"
 #include "lockstep/zoo/text/pad_batch.h"
@@ -28,7 +30,7 @@ constexpr int64_t kNoToken = -1;
 constexpr size_t kMaxTokenLabels = 10000;
 
 /// The labels' ids by name. Throws ValueError for a name that stands twice.
-std::unordered_map<std::string_view, int64_t> ids_of(const std::vector<std::string>& labels) {
+std::unordered_map<std::string_view, int64_t> number_labels(const std::vector<std::string>& labels) {
   std::unordered_map<std::string_view, int64_t> ids;
   for (size_t id = 0; id < labels.size(); ++id) {
     if (!ids.emplace(labels[id], static_cast<int64_t>(id)).second)
@@ -48,7 +50,7 @@ std::string listed(const std::vector<std::string>& labels) {
 /// Throws ValueError for the first label of `sentences` that is not one of `labels`.
 void check_labels(const LabelledSentences& sentences, const std::vector<std::string>& labels,
                   const std::string& advice) {
-  const auto ids = ids_of(labels);
+  const auto ids = number_labels(labels);
   for (size_t i = 0; i < sentences.sentences.size(); ++i) {
     for (const auto& label : sentences.sentences[i].labels) {
       if (ids.contains(label)) continue;
@@ -60,7 +62,7 @@ void check_labels(const LabelledSentences& sentences, const std::vector<std::str
 
 bool knows_all(const LabelledSentences& sentences, const std::vector<std::string>& labels) {
   const auto found = sentences.labels();
-  const auto ids = ids_of(labels);
+  const auto ids = number_labels(labels);
   return std::all_of(found.begin(), found.end(), [&](const auto& label) { return ids.contains(label); });
 }
 
@@ -130,68 +132,87 @@ std::vector<int64_t> inside_labels(const std::vector<std::string>& labels) {
   return inside;
 }
 
+namespace {
+
+using checkpoint::RecordKind;
+
+constexpr auto kTokenFlags = std::to_array<RecipeFlag<TokenFiles>>({
+    {{.name = "train-file",
+      .member = &TokenFiles::train_file,
+      .words = "A word and its label a line as in CoNLL-2003, or JSON lines, Parquet or Arrow with lists"},
+     OnResume::refuses(RecordKind::data, "if words or labels differ; the path may change")},
+    {{.name = "validation-file",
+      .member = &TokenFiles::validation_file,
+      .words = "Evaluated after training, and during it as --eval-strategy says"},
+     OnResume::refuses(RecordKind::data, "if words or labels differ; adding or leaving it out is new")},
+    {{.name = "test-file",
+      .member = &TokenFiles::test_file,
+      .words = "Labelled with --do-predict; it may lack labels"},
+     OnResume::takes_new()},
+    {{.name = "do-predict",
+      .member = &TokenFiles::do_predict,
+      .words = "Write OUTPUT_DIR/predictions.jsonl for --test-file."},
+     OnResume::takes_new()},
+    {{.name = "text-column-name",
+      .member = &TokenFiles::text_column_name,
+      .preset = kHeldValue,
+      .words = "Column of a table with the lists of words"},
+     OnResume::refuses()},
+    {{.name = "label-column-name",
+      .member = &TokenFiles::label_column_name,
+      .preset = kHeldValue,
+      .words = "Column of a table with the lists of labels"},
+     OnResume::refuses()},
+    {{.name = "max-seq-length",
+      .member = &TokenFiles::max_seq_length,
+      .default_words = "what the model takes",
+      .words = "Longer sentences are cut to this many tokens"},
+     OnResume::refuses(RecordKind::flags, "")},
+    {{.name = "pad-to-max-length",
+      .member = &TokenFiles::pad_to_max_length,
+      .words = "Pad every batch to --max-seq-length, not to its longest sentence."},
+     OnResume::takes_new("results differ by rounding")},
+    {{.name = "label-all-tokens",
+      .member = &TokenFiles::label_all_tokens,
+      .words = "Label all tokens of a word, those behind the first one with I- for B-."},
+     OnResume::refuses()},
+    {{.name = "return-entity-level-metrics",
+      .member = &TokenFiles::return_entity_level_metrics,
+      .words = "Measure each type of entity too."},
+     OnResume::takes_new()},
+    {{.name = "skip-bad-rows",
+      .member = &TokenFiles::skip_bad_rows,
+      .words = "Leave out rows of tables that cannot be read, and count them."},
+     OnResume::refuses(RecordKind::data, "if it changes the training rows")},
+});
+
+using TokenErrors = FlagErrors<kTokenFlags, kTrainingFlags>;
+
+}  // namespace
+
 void TokenFiles::add_flags(RecipeFlags& flags) {
-  using checkpoint::RecordKind;
   flags.begin_group("Data");
-  flags
-      .add_option("--train-file", train_file,
-                  "A word and its label a line as in CoNLL-2003, or JSON lines, Parquet or Arrow with lists",
-                  OnResume::refuses(RecordKind::data, "if words or labels differ; the path may change"))
-      .type_name("FILE");
-  flags
-      .add_option(
-          "--validation-file", validation_file,
-          "Evaluated after training, and during it as --eval-strategy says",
-          OnResume::refuses(RecordKind::data, "if words or labels differ; adding or leaving it out is new"))
-      .type_name("FILE");
-  flags
-      .add_option("--test-file", test_file, "Labelled with --do-predict; it may lack labels",
-                  OnResume::takes_new())
-      .type_name("FILE");
-  flags.add_flag("--do-predict", do_predict, "Write OUTPUT_DIR/predictions.jsonl for --test-file.",
-                 OnResume::takes_new());
-  flags
-      .add_option("--text-column-name", text_column_name, "Column of a table with the lists of words",
-                  OnResume::refuses())
-      .with_default();
-  flags
-      .add_option("--label-column-name", label_column_name, "Column of a table with the lists of labels",
-                  OnResume::refuses())
-      .with_default();
-  flags
-      .add_option("--max-seq-length", max_seq_length, "Longer sentences are cut to this many tokens",
-                  OnResume::refuses(RecordKind::flags, ""))
-      .default_text("what the model takes");
-  flags.add_flag("--pad-to-max-length", pad_to_max_length,
-                 "Pad every batch to --max-seq-length, not to its longest sentence.",
-                 OnResume::takes_new("results differ by rounding"));
-  flags.add_flag("--label-all-tokens", label_all_tokens,
-                 "Label all tokens of a word, those behind the first one with I- for B-.",
-                 OnResume::refuses());
-  flags.add_flag("--return-entity-level-metrics", return_entity_level_metrics,
-                 "Measure each type of entity too.", OnResume::takes_new());
-  flags.add_flag("--skip-bad-rows", skip_bad_rows,
-                 "Leave out rows of tables that cannot be read, and count them.",
-                 OnResume::refuses(RecordKind::data, "if it changes the training rows"));
+  flags.add_table<TokenFiles>(kTokenFlags, *this);
 }
 
 void TokenFiles::check(const TrainingArguments& args) const {
   if (train_file.empty() && validation_file.empty() && test_file.empty()) {
-    throw ValueError("nothing to do: give --train-file, --validation-file, or --do-predict with --test-file");
+    TokenErrors::refuse(
+        "nothing to do: give --train-file, --validation-file, or --do-predict with --test-file");
   }
   if (do_predict == test_file.empty()) {
-    throw ValueError("--do-predict and --test-file belong together; give both or neither");
+    TokenErrors::refuse("--do-predict and --test-file belong together; give both or neither");
   }
   if (args.eval_strategy != IntervalStrategy::NO && validation_file.empty()) {
-    throw ValueError("--eval-strategy needs a --validation-file");
+    TokenErrors::refuse("--eval-strategy needs a --validation-file");
   }
   if (text_column_name == label_column_name) {
-    throw ValueError(fmt::format("--text-column-name and --label-column-name are both {}; give each its own",
-                                 text_column_name));
+    TokenErrors::refuse("--text-column-name and --label-column-name are both {}; give each its own",
+                        text_column_name);
   }
   if (max_seq_length && *max_seq_length < 3) {
-    throw ValueError(
-        fmt::format("--max-seq-length is {}; expected at least 3: [CLS], a token, [SEP]", *max_seq_length));
+    TokenErrors::refuse("--max-seq-length is {}; expected at least 3: [CLS], a token, [SEP]",
+                        *max_seq_length);
   }
 }
 
@@ -214,8 +235,7 @@ TokenSentences TokenFiles::read(const KnownLabels& known) const {
 
 int64_t TokenFiles::longest_sample(int64_t positions) const {
   if (max_seq_length && *max_seq_length > static_cast<size_t>(positions)) {
-    throw ValueError(
-        fmt::format("--max-seq-length is {}; the model has {} positions", *max_seq_length, positions));
+    TokenErrors::refuse("--max-seq-length is {}; the model has {} positions", *max_seq_length, positions);
   }
   return max_seq_length ? static_cast<int64_t>(*max_seq_length) : positions;
 }
@@ -252,7 +272,7 @@ std::vector<std::shared_ptr<Metric>> TokenFiles::metrics(const std::vector<std::
 std::vector<TokenSample> TokenFiles::encode(const LabelledSentences& sentences,
                                             const std::vector<std::string>& labels,
                                             const text::BertTokenizer& tokenizer, int64_t positions) const {
-  const auto ids = ids_of(labels);
+  const auto ids = number_labels(labels);
   const auto inside = inside_labels(labels);
   const bool is_labelled = sentences.have_labels && knows_all(sentences, labels);
   std::vector<TokenSample> samples;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <functional>
 #include <map>
@@ -14,6 +15,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/zoo/tasks/flag_errors.h"
 
 namespace lockstep::tasks {
 namespace {
@@ -21,7 +23,7 @@ namespace {
 constexpr int64_t kSentencesPerBatch = 4;
 const std::vector<std::string> kOverlong{"skip", "cut", "error"};  // by enumerator
 
-std::optional<int64_t> number_of(const std::string& text) {
+std::optional<int64_t> parse_number(const std::string& text) {
   int64_t value = 0;
   const char* const last = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), last, value);
@@ -45,7 +47,7 @@ std::map<int64_t, std::filesystem::path> epochs_in(const std::filesystem::path& 
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(basename)) continue;
-    const auto epoch = number_of(name.substr(basename.size()));
+    const auto epoch = parse_number(name.substr(basename.size()));
     if (epoch && std::filesystem::is_directory(entry.path())) epochs[*epoch] = entry.path();
   }
   return epochs;
@@ -58,134 +60,204 @@ TranslationOptions::TranslationOptions() {
   generate.max_new_tokens = 0;
 }
 
+namespace {
+
+using checkpoint::RecordKind;
+
+constexpr auto kOtherPairs = OnResume::refuses(RecordKind::data, "if sentences differ; the path may change");
+constexpr auto kOtherValidation =
+    OnResume::refuses(RecordKind::data, "if sentences differ; adding or leaving it out is new");
+
+template <auto kMember>
+constexpr auto kModel = member_of<&TranslationOptions::model, kMember, TranslationOptions>;
+template <auto kMember>
+constexpr auto kGenerate = member_of<&TranslationOptions::generate, kMember, TranslationOptions>;
+
+/// The configuration is read before the flags, whose defaults it sets.
+void ignore_text(TranslationOptions&, const std::string&, const std::string&) {}
+
+constexpr auto kTranslationTrainingFlags = std::to_array<RecipeFlag<TranslationOptions>>({
+    {{.name = "config",
+      .target = taken_by<ignore_text>,
+      .value = "FILE",
+      .words = "JSON file with keys of the original program (batch_size, lr, seq_len, ...); flags win"},
+     OnResume::takes_new("sets defaults of the other flags")},
+    {{.name = "data-dir",
+      .member = &TranslationOptions::data_dir,
+      .value = "DIR",
+      .words = "Directory with train.<language> and, if there are, validation.<language>"},
+     kOtherPairs},
+    {{.name = "lang-src",
+      .member = &TranslationOptions::lang_src,
+      .preset = kHeldValue,
+      .value = "LANGUAGE",
+      .words = "Language to translate from"},
+     OnResume::refuses()},
+    {{.name = "lang-tgt",
+      .member = &TranslationOptions::lang_tgt,
+      .preset = kHeldValue,
+      .value = "LANGUAGE",
+      .words = "Language to translate into"},
+     OnResume::refuses()},
+    {{.name = "source-file",
+      .member = &TranslationOptions::source_file,
+      .words = "Sentences to train on, one a line"},
+     kOtherPairs},
+    {{.name = "target-file",
+      .member = &TranslationOptions::target_file,
+      .words = "Their translations, line by line"},
+     kOtherPairs},
+    {{.name = "validation-source-file",
+      .member = &TranslationOptions::validation_source_file,
+      .words = "Sentences to validate on"},
+     kOtherValidation},
+    {{.name = "validation-target-file",
+      .member = &TranslationOptions::validation_target_file,
+      .words = "Their translations"},
+     kOtherValidation},
+    {{.name = "validation-split",
+      .member = &TranslationOptions::validation_split,
+      .preset = kHeldValue,
+      .words = "Without validation files: this share of the pairs, chosen by --seed"},
+     OnResume::refuses(RecordKind::data, "if it changes the training pairs")},
+    {{.name = "drop-overlong",
+      .member = &TranslationOptions::drop_overlong,
+      .words = "Leave out and count pairs that are longer than --seq-len, in place of an error"},
+     OnResume::refuses()},
+    {{.name = "tokens-per-batch",
+      .member = &TranslationOptions::tokens_per_batch,
+      .preset = kHeldValue,
+      .check = FlagCheck::at_least(0),
+      .words = "Tokens per rank and micro-batch, padding included; 0: --per-device-train-batch-size pairs"},
+     OnResume::refuses()},
+    {{.name = "tokenizer-dir",
+      .member = &TranslationOptions::tokenizer_dir,
+      .default_words = "trained on the training set",
+      .value = "DIR",
+      .group = "Tokenizers",
+      .words = "Directory with tokenizer_<language>.json of both languages"},
+     OnResume::refuses(RecordKind::model,
+                       "if a tokenizer differs; without the flag the checkpoint's are kept")},
+    {{.name = "vocab-size",
+      .member = &TranslationOptions::vocab_size,
+      .preset = kHeldValue,
+      .group = "Tokenizers",
+      .words = "Most words per language"},
+     OnResume::refuses()},
+    {{.name = "min-frequency",
+      .member = &TranslationOptions::min_frequency,
+      .preset = kHeldValue,
+      .group = "Tokenizers",
+      .words = "Rarer words are unknown"},
+     OnResume::refuses()},
+    {{.name = "seq-len",
+      .target = kModel<&models::TransformerConfig::seq_len>,
+      .preset = kHeldValue,
+      .group = "Model",
+      .words = "Positions: the longest sentence and its start and end"},
+     OnResume::refuses(RecordKind::model, "")},
+    {{.name = "d-model",
+      .target = kModel<&models::TransformerConfig::d_model>,
+      .preset = kHeldValue,
+      .group = "Model",
+      .words = "Width"},
+     OnResume::refuses(RecordKind::model, "")},
+    {{.name = "num-layers",
+      .target = kModel<&models::TransformerConfig::num_layers>,
+      .preset = kHeldValue,
+      .group = "Model",
+      .words = "Layers of the encoder, and of the decoder"},
+     OnResume::refuses(RecordKind::model, "")},
+    {{.name = "num-heads",
+      .target = kModel<&models::TransformerConfig::num_heads>,
+      .preset = kHeldValue,
+      .group = "Model",
+      .words = "Heads of an attention"},
+     OnResume::refuses(RecordKind::model, "")},
+    {{.name = "d-ff",
+      .target = kModel<&models::TransformerConfig::d_ff>,
+      .preset = kHeldValue,
+      .group = "Model",
+      .words = "Inner width of the feed-forward blocks"},
+     OnResume::refuses(RecordKind::model, "")},
+    {{.name = "dropout",
+      .target = kModel<&models::TransformerConfig::dropout>,
+      .preset = kHeldValue,
+      .group = "Model",
+      .words = "Probability of dropout"},
+     OnResume::refuses(RecordKind::model, "")},
+    {{.name = "preload",
+      .member = &TranslationOptions::preload,
+      .value = "WHICH",
+      .group = "Model",
+      .words = "Continue from tmodel_N in --output-dir, or from the latest: N or latest"},
+     OnResume::takes_new()},
+    {{.name = "validation-examples",
+      .member = &TranslationOptions::validation_examples,
+      .preset = kHeldValue,
+      .check = FlagCheck::at_least(0),
+      .group = "Model",
+      .words = "Translations to print after an evaluation"},
+     OnResume::takes_new()},
+});
+
+constexpr auto kTranslationFlags = std::to_array<RecipeFlag<TranslationOptions>>({
+    {{.name = "interactive",
+      .member = &TranslationOptions::interactive,
+      .words = "Translate lines that you type"},
+     OnResume::takes_new("translates, and trains nothing")},
+    {{.name = "input",
+      .member = &TranslationOptions::input,
+      .words = "Translate the lines of this file; - is standard input"},
+     OnResume::takes_new("translates, and trains nothing")},
+    {{.name = "model-dir",
+      .member = &TranslationOptions::model_dir,
+      .default_words = "--output-dir",
+      .value = "DIR",
+      .words = "What a training has saved"},
+     OnResume::takes_new()},
+    {{.name = "num-beams",
+      .target = kGenerate<&models::GenerateOptions::num_beams>,
+      .preset = kHeldValue,
+      .words = "Beams; 1: greedy. Also for validation"},
+     OnResume::takes_new()},
+    {{.name = "length-penalty",
+      .target = kGenerate<&models::GenerateOptions::length_penalty>,
+      .preset = kHeldValue,
+      .words = "Beams compare by score / length^X"},
+     OnResume::takes_new()},
+    {{.name = "max-new-tokens",
+      .target = kGenerate<&models::GenerateOptions::max_new_tokens>,
+      .preset = kHeldValue,
+      .check = FlagCheck::at_least(0),
+      .words = "Longest translation, its end included; 0: by the sentence"},
+     OnResume::takes_new()},
+    {{.name = "translate-batch-size",
+      .member = &TranslationOptions::translate_batch_size,
+      .preset = kHeldValue,
+      .words = "Sentences at a time"},
+     OnResume::takes_new()},
+    {{.name = "overlong",
+      .member = &TranslationOptions::overlong,
+      .preset = kHeldValue,
+      .check = FlagCheck::one_of("skip cut error"),
+      .words = "Lines that are longer than the model takes: skip (an empty line), cut, or error for all"},
+     OnResume::takes_new()},
+});
+
+using TranslationErrors = FlagErrors<kTranslationTrainingFlags, kTranslationFlags, kTrainingFlags>;
+static_assert(TranslationErrors::has_all(kNamedTranslationFlags));
+
+}  // namespace
+
 void TranslationOptions::add_training_flags(RecipeFlags& flags) {
-  using checkpoint::RecordKind;
-  const auto other_pairs = OnResume::refuses(RecordKind::data, "if sentences differ; the path may change");
-  const auto other_validation =
-      OnResume::refuses(RecordKind::data, "if sentences differ; adding or leaving it out is new");
   flags.begin_group("Data");
-  flags
-      .add_option(
-          "--config", [](const std::string&) {},
-          "JSON file with keys of the original program (batch_size, lr, seq_len, ...); flags win",
-          OnResume::takes_new("sets defaults of the other flags"))
-      .type_name("FILE");
-  flags
-      .add_option("--data-dir", data_dir,
-                  "Directory with train.<language> and, if there are, validation.<language>", other_pairs)
-      .type_name("DIR");
-  flags.add_option("--lang-src", lang_src, "Language to translate from", OnResume::refuses())
-      .with_default()
-      .type_name("LANGUAGE");
-  flags.add_option("--lang-tgt", lang_tgt, "Language to translate into", OnResume::refuses())
-      .with_default()
-      .type_name("LANGUAGE");
-  flags.add_option("--source-file", source_file, "Sentences to train on, one a line", other_pairs)
-      .type_name("FILE");
-  flags.add_option("--target-file", target_file, "Their translations, line by line", other_pairs)
-      .type_name("FILE");
-  flags
-      .add_option("--validation-source-file", validation_source_file, "Sentences to validate on",
-                  other_validation)
-      .type_name("FILE");
-  flags.add_option("--validation-target-file", validation_target_file, "Their translations", other_validation)
-      .type_name("FILE");
-  flags
-      .add_option("--validation-split", validation_split,
-                  "Without validation files: this share of the pairs, chosen by --seed",
-                  OnResume::refuses(RecordKind::data, "if it changes the training pairs"))
-      .with_default();
-  flags.add_flag("--drop-overlong", drop_overlong,
-                 "Leave out and count pairs that are longer than --seq-len, in place of an error",
-                 OnResume::refuses());
-  flags
-      .add_option("--tokens-per-batch", tokens_per_batch,
-                  "Tokens per rank and micro-batch, padding included; 0: --per-device-train-batch-size pairs",
-                  OnResume::refuses())
-      .not_negative()
-      .with_default();
-
-  flags.begin_group("Tokenizers");
-  flags
-      .add_option("--tokenizer-dir", tokenizer_dir,
-                  "Directory with tokenizer_<language>.json of both languages",
-                  OnResume::refuses(RecordKind::model,
-                                    "if a tokenizer differs; without the flag the checkpoint's are kept"))
-      .type_name("DIR")
-      .default_text("trained on the training set");
-  flags.add_option("--vocab-size", vocab_size, "Most words per language", OnResume::refuses()).with_default();
-  flags.add_option("--min-frequency", min_frequency, "Rarer words are unknown", OnResume::refuses())
-      .with_default();
-
-  flags.begin_group("Model");
-  flags
-      .add_option("--seq-len", model.seq_len, "Positions: the longest sentence and its start and end",
-                  OnResume::refuses(RecordKind::model, ""))
-      .with_default();
-  flags.add_option("--d-model", model.d_model, "Width", OnResume::refuses(RecordKind::model, ""))
-      .with_default();
-  flags
-      .add_option("--num-layers", model.num_layers, "Layers of the encoder, and of the decoder",
-                  OnResume::refuses(RecordKind::model, ""))
-      .with_default();
-  flags
-      .add_option("--num-heads", model.num_heads, "Heads of an attention",
-                  OnResume::refuses(RecordKind::model, ""))
-      .with_default();
-  flags
-      .add_option("--d-ff", model.d_ff, "Inner width of the feed-forward blocks",
-                  OnResume::refuses(RecordKind::model, ""))
-      .with_default();
-  flags
-      .add_option("--dropout", model.dropout, "Probability of dropout",
-                  OnResume::refuses(RecordKind::model, ""))
-      .with_default();
-  flags
-      .add_option("--preload", preload,
-                  "Continue from tmodel_N in --output-dir, or from the latest: N or latest",
-                  OnResume::takes_new())
-      .type_name("WHICH");
-  flags
-      .add_option("--validation-examples", validation_examples, "Translations to print after an evaluation",
-                  OnResume::takes_new())
-      .not_negative()
-      .with_default();
+  flags.add_table<TranslationOptions>(kTranslationTrainingFlags, *this);
 }
 
 void TranslationOptions::add_translation_flags(RecipeFlags& flags) {
   flags.begin_group("Translate with a trained model");
-  flags.add_flag("--interactive", interactive, "Translate lines that you type",
-                 OnResume::takes_new("translates, and trains nothing"));
-  flags
-      .add_option("--input", input, "Translate the lines of this file; - is standard input",
-                  OnResume::takes_new("translates, and trains nothing"))
-      .type_name("FILE");
-  flags.add_option("--model-dir", model_dir, "What a training has saved", OnResume::takes_new())
-      .type_name("DIR")
-      .default_text("--output-dir");
-  flags
-      .add_option("--num-beams", generate.num_beams, "Beams; 1: greedy. Also for validation",
-                  OnResume::takes_new())
-      .with_default();
-  flags
-      .add_option("--length-penalty", generate.length_penalty, "Beams compare by score / length^X",
-                  OnResume::takes_new())
-      .with_default();
-  flags
-      .add_option("--max-new-tokens", generate.max_new_tokens,
-                  "Longest translation, its end included; 0: by the sentence", OnResume::takes_new())
-      .not_negative()
-      .with_default();
-  flags
-      .add_option("--translate-batch-size", translate_batch_size, "Sentences at a time",
-                  OnResume::takes_new())
-      .with_default();
-  flags
-      .add_option("--overlong", overlong,
-                  "Lines that are longer than the model takes: skip (an empty line), cut, or error for all",
-                  OnResume::takes_new())
-      .one_of(kOverlong)
-      .with_default();
+  flags.add_table<TranslationOptions>(kTranslationFlags, *this);
 }
 
 void TranslationOptions::read_config(const std::filesystem::path& path, TrainingArguments& args) {
@@ -282,20 +354,22 @@ void TranslationOptions::check(TrainingArguments& args) {
     }
   }
   if (source_file.empty() || target_file.empty()) {
-    throw ValueError(
+    TranslationErrors::refuse(
         "no data: give --data-dir DIR, or --source-file and --target-file; to translate, --interactive or --input FILE");
   }
   if (validation_source_file.empty() != validation_target_file.empty())
-    throw ValueError("--validation-source-file and --validation-target-file belong together; give both");
+    TranslationErrors::refuse(
+        "--validation-source-file and --validation-target-file belong together; give both");
   if (lang_src == lang_tgt)
-    throw ValueError(
-        fmt::format("--lang-src and --lang-tgt are both {}; the tokenizers are named after them", lang_src));
-  if (!preload.empty() && preload != "latest" && !number_of(preload))
-    throw ValueError(fmt::format("--preload is {}; expected latest or the number of an epoch", preload));
+    TranslationErrors::refuse("--lang-src and --lang-tgt are both {}; the tokenizers are named after them",
+                              lang_src);
+  if (!preload.empty() && preload != "latest" && !parse_number(preload))
+    TranslationErrors::refuse("--preload is {}; expected latest or the number of an epoch", preload);
   if (!preload.empty() && !args.resume_from_checkpoint.empty())
-    throw ValueError("--preload and --resume-from-checkpoint exclude each other; give one");
+    TranslationErrors::refuse("--preload and --resume-from-checkpoint exclude each other; give one");
   if (tokens_per_batch > 0 && batch_size_given)
-    throw ValueError("--tokens-per-batch and --per-device-train-batch-size exclude each other; give one");
+    TranslationErrors::refuse(
+        "--tokens-per-batch and --per-device-train-batch-size exclude each other; give one");
   if (tokens_per_batch > 0) args.per_device_train_batch_size = 1;  // a sample is a whole batch
   // Positions are the same everywhere; logical ranks want the buffers of the first one all the same.
   if (args.deterministic_world == 0) args.ddp_broadcast_buffers = false;
@@ -335,14 +409,14 @@ std::filesystem::path find_preload(const std::filesystem::path& folder, const st
   if (preload == "latest") {
     return epochs.empty() ? std::filesystem::path() : std::filesystem::canonical(epochs.rbegin()->second);
   }
-  const auto found = epochs.find(number_of(preload).value_or(-1));
+  const auto found = epochs.find(parse_number(preload).value_or(-1));
   if (found != epochs.end()) return std::filesystem::canonical(found->second);
   std::vector<std::string> names;
   for (const auto& [epoch, path] : epochs) names.push_back(path.filename().string());
-  throw ValueError(fmt::format("--preload {}: {} has no {}; {}", preload, folder.string(),
-                               epoch_name(basename, number_of(preload).value_or(0)),
-                               names.empty() ? "it has no checkpoint of an epoch"
-                                             : fmt::format("there are {}", fmt::join(names, ", "))));
+  TranslationErrors::refuse("--preload {}: {} has no {}; {}", preload, folder.string(),
+                            epoch_name(basename, parse_number(preload).value_or(0)),
+                            names.empty() ? "it has no checkpoint of an epoch"
+                                          : fmt::format("there are {}", fmt::join(names, ", ")));
 }
 
 }  // namespace lockstep::tasks

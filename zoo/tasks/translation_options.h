@@ -1,9 +1,11 @@
 // What the translate recipe is told: its flags, and the JSON configuration of the original program.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "lockstep/trainer/training_arguments.h"
 #include "lockstep/zoo/models/transformer/generator.h"
@@ -12,6 +14,10 @@
 #include "lockstep/zoo/tasks/translator.h"
 
 namespace lockstep::tasks {
+
+/// Flags of TranslationOptions that the recipe and its errors name (flag_errors.h).
+inline constexpr std::array<std::string_view, 5> kNamedTranslationFlags = {"config", "input", "interactive",
+                                                                           "overlong", "tokens-per-batch"};
 
 /// The flags of the translate recipe beside the TrainingArguments.
 struct TranslationOptions {

@@ -113,7 +113,7 @@ void check_utf8(std::string_view text, std::string_view name) {
 }
 
 /// How many tokens of texts fit beside the special ones. Throws ValueError if these alone are too many.
-size_t room_of(size_t max_length, size_t special_count, const char* what) {
+size_t compute_room(size_t max_length, size_t special_count, const char* what) {
   if (max_length == 0) return kNoLimit;
   if (max_length < special_count) {
     throw ValueError(fmt::format("max_length is {}, but the special tokens of {} alone are {}", max_length,
@@ -226,7 +226,8 @@ BertTokenizer BertTokenizer::from_directory(const std::filesystem::path& directo
 
 Encoding BertTokenizer::encode(std::string_view text, std::optional<std::string_view> text_pair,
                                size_t max_length) const {
-  const size_t room = text_pair ? room_of(max_length, 3, "a pair") : room_of(max_length, 2, "a text");
+  const size_t room =
+      text_pair ? compute_room(max_length, 3, "a pair") : compute_room(max_length, 2, "a text");
   check_utf8(text, "text");
 
   Encoding encoding;
@@ -269,7 +270,7 @@ TextTokens BertTokenizer::tokenize(std::string_view text) const {
 }
 
 WordsEncoding BertTokenizer::encode_words(std::span<const std::string> words, size_t max_length) const {
-  const size_t room = room_of(max_length, 2, "a text");
+  const size_t room = compute_room(max_length, 2, "a text");
   WordsEncoding encoding;
   auto& ids = encoding.encoding.input_ids;
   const auto add_special = [&](int32_t id) {

@@ -13,8 +13,8 @@ namespace lockstep::text {
 namespace {
 
 // The longest sample's length, all arguments checked.
-int64_t longest_of(const std::vector<Encoding>& dataset, const std::vector<int64_t>& labels,
-                   const std::vector<int64_t>& indices) {
+int64_t find_longest(const std::vector<Encoding>& dataset, const std::vector<int64_t>& labels,
+                     const std::vector<int64_t>& indices) {
   if (indices.empty()) throw ValueError("cannot pad a batch of 0 samples");
   if (!labels.empty() && labels.size() != dataset.size()) {
     throw ValueError(fmt::format("{} labels for {} samples", labels.size(), dataset.size()));
@@ -41,7 +41,7 @@ PaddedBatch pad_batch(const std::vector<Encoding>& dataset, const std::vector<in
   const int64_t multiple = options.pad_to_multiple_of;
   if (multiple < 1) throw ValueError(fmt::format("pad_to_multiple_of is {}; expected at least 1", multiple));
   const auto rows = static_cast<int64_t>(indices.size());
-  const int64_t columns = (longest_of(dataset, labels, indices) + multiple - 1) / multiple * multiple;
+  const int64_t columns = (find_longest(dataset, labels, indices) + multiple - 1) / multiple * multiple;
 
   const auto int64 = at::TensorOptions(at::kLong);
   PaddedBatch batch{.input_ids = at::full({rows, columns}, options.pad_token_id, int64),

@@ -30,7 +30,7 @@ struct Entry {
 };
 
 // ImageFolder's order: the folders of a class sorted by their paths, in each the files by their names.
-std::vector<fs::path> pictures_of(const fs::path& folder) {
+std::vector<fs::path> find_pictures(const fs::path& folder) {
   std::vector<std::pair<std::string, std::string>> found;
   for (const auto& entry :
        fs::recursive_directory_iterator(folder, fs::directory_options::follow_directory_symlink)) {
@@ -111,7 +111,7 @@ class PictureFolder : public PictureSet {
 
  private:
   void add_class(const fs::path& folder, size_t label) {
-    const auto paths = pictures_of(folder);
+    const auto paths = find_pictures(folder);
     if (paths.empty()) {
       throw FileError(fmt::format("the class folder {} has no pictures; expected .png, .jpg or .jpeg files",
                                   folder.string()));

@@ -51,7 +51,7 @@ AllReduceAlgorithm of_environment() {
   return algorithm_named(env::get("LOCKSTEP_ALL_REDUCE_ALGORITHM").value_or("auto"));
 }
 
-std::vector<int> nodes_of(std::vector<int> machines) {
+std::vector<int> choose_nodes(std::vector<int> machines) {
   const auto given = env::get_int("LOCKSTEP_RANKS_PER_NODE");
   if (!given) return machines;
   if (*given < 1) throw ValueError("LOCKSTEP_RANKS_PER_NODE must be 1 or more");

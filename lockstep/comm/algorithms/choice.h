@@ -35,6 +35,6 @@ inline AllReduceAlgorithm resolve(std::optional<AllReduceAlgorithm> wish) {
 
 /// The node of each rank, for HIERARCHICAL: as many neighbours as LOCKSTEP_RANKS_PER_NODE says, else those of a machine
 /// (`machines`: each rank's).
-std::vector<int> nodes_of(std::vector<int> machines);
+std::vector<int> choose_nodes(std::vector<int> machines);
 
 }  // namespace lockstep::algorithms

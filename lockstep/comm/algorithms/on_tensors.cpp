@@ -64,7 +64,7 @@ void all_reduce(ProcessGroup::Impl& group, AllReduceAlgorithm algorithm, const a
   const shm::DType dtype = to_shm(work);
   GroupTransport transport(group, timeout);
   all_reduce(transport, algorithm, work.mutable_data_ptr(), static_cast<size_t>(work.numel()), dtype,
-             checked(op, dtype), nodes_of(machines));
+             checked(op, dtype), choose_nodes(machines));
   if (widen) tensor.detach().copy_(work);
 }
 

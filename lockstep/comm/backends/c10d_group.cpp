@@ -181,6 +181,8 @@ bool is_average_of_integers(const Collective& collective) {
   return c10::isIntegralType(dtype, /*includeBool=*/false) && dtype != at::kUInt64;
 }
 
+std::string interruption_key(int renewals) { return "lockstep/interrupted/" + std::to_string(renewals); }
+
 class C10dGroup : public ProcessGroup::Impl {
  public:
   C10dGroup(BackendFactory factory, c10::intrusive_ptr<c10d::Store> store, std::shared_ptr<Engine> engine,
@@ -299,6 +301,7 @@ class C10dGroup : public ProcessGroup::Impl {
     }
   }
   bool is_interrupted() const override { return engine_->has_failed; }
+  void share_engine() { ++engine_->begun; }
   void clear() override {
     engine_->has_failed = false;
     collectives_ = 0;  // the ranks may have come to different numbers
@@ -318,9 +321,6 @@ class C10dGroup : public ProcessGroup::Impl {
   }
 
  private:
-  static std::string interruption_key(int renewals) {
-    return "lockstep/interrupted/" + std::to_string(renewals);
-  }
   std::string waiting_key(int rank) const { return fmt::format("lockstep/waiting/{}/{}", renewals_, rank); }
   void know_interruption() {
     const auto look = [store = store_, key = interruption_key(renewals_)]() -> std::string {
@@ -399,7 +399,7 @@ std::shared_ptr<Work> C10dGroup::start_average_of_integers(const Collective& col
 }
 
 template <class Options>
-Options options_of(const Collective& collective) {
+Options make_options(const Collective& collective) {
   Options options;
   options.timeout = collective.timeout;
   if constexpr (requires { options.rootRank; }) options.rootRank = collective.root;
@@ -416,33 +416,33 @@ c10::intrusive_ptr<c10d::Work> C10dGroup::begin(const Collective& collective) {
   std::vector<std::vector<at::Tensor>> lists;
   switch (collective.kind) {
     case Collective::Kind::all_reduce:
-      return backend_->allreduce(inputs, options_of<c10d::AllreduceOptions>(collective));
+      return backend_->allreduce(inputs, make_options<c10d::AllreduceOptions>(collective));
     case Collective::Kind::reduce:
-      return backend_->reduce(inputs, options_of<c10d::ReduceOptions>(collective));
+      return backend_->reduce(inputs, make_options<c10d::ReduceOptions>(collective));
     case Collective::Kind::reduce_scatter: {
       at::Tensor to = outputs.front().view({-1}), from = inputs.front().view({-1});
-      return backend_->_reduce_scatter_base(to, from, options_of<c10d::ReduceScatterOptions>(collective));
+      return backend_->_reduce_scatter_base(to, from, make_options<c10d::ReduceScatterOptions>(collective));
     }
     case Collective::Kind::broadcast:
-      return backend_->broadcast(inputs, options_of<c10d::BroadcastOptions>(collective));
+      return backend_->broadcast(inputs, make_options<c10d::BroadcastOptions>(collective));
     case Collective::Kind::scatter:
       for (at::Tensor& input : inputs) input = input.contiguous();
       if (rank() == collective.root) lists.push_back(std::move(inputs));
-      return backend_->scatter(outputs, lists, options_of<c10d::ScatterOptions>(collective));
+      return backend_->scatter(outputs, lists, make_options<c10d::ScatterOptions>(collective));
     case Collective::Kind::gather:
       if (rank() == collective.root) lists.push_back(std::move(outputs));
-      return backend_->gather(lists, inputs, options_of<c10d::GatherOptions>(collective));
+      return backend_->gather(lists, inputs, make_options<c10d::GatherOptions>(collective));
     case Collective::Kind::all_gather:
       lists.push_back(std::move(outputs));
-      return backend_->allgather(lists, inputs, options_of<c10d::AllgatherOptions>(collective));
+      return backend_->allgather(lists, inputs, make_options<c10d::AllgatherOptions>(collective));
     case Collective::Kind::all_to_all: {
       std::vector<int64_t> to_splits(collective.output_splits.begin(), collective.output_splits.end());
       std::vector<int64_t> from_splits(collective.input_splits.begin(), collective.input_splits.end());
       return backend_->alltoall_base(outputs.front(), inputs.front(), to_splits, from_splits,
-                                     options_of<c10d::AllToAllOptions>(collective));
+                                     make_options<c10d::AllToAllOptions>(collective));
     }
     case Collective::Kind::barrier:
-      return backend_->barrier(options_of<c10d::BarrierOptions>(collective));
+      return backend_->barrier(make_options<c10d::BarrierOptions>(collective));
     case Collective::Kind::send:
       return backend_->send(inputs, collective.root, collective.tag);
     case Collective::Kind::recv:
@@ -455,6 +455,8 @@ c10::intrusive_ptr<c10d::Work> C10dGroup::begin(const Collective& collective) {
 }
 
 }  // namespace
+
+void share_engine(ProcessGroup::Impl& group) { dynamic_cast<C10dGroup&>(group).share_engine(); }
 
 std::shared_ptr<ProcessGroup::Impl> wrap_c10d(BackendFactory factory, c10::intrusive_ptr<c10d::Store> store,
                                               int rank, int size, std::chrono::milliseconds timeout) {

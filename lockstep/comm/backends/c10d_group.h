@@ -34,6 +34,9 @@ class Interruptible {
 std::shared_ptr<ProcessGroup::Impl> wrap_c10d(BackendFactory factory, c10::intrusive_ptr<c10d::Store> store,
                                               int rank, int size, std::chrono::milliseconds timeout);
 
+/// From now on others use the engine of `group` too: no later group takes it over.
+void share_engine(ProcessGroup::Impl& group);
+
 /// Gloo over TCP. `host`: the address of this machine that its peers reach. Blocks until all ranks have
 /// connected.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,

@@ -18,9 +18,10 @@ namespace lockstep::backends {
 namespace {
 
 /// One thread and one listening socket for all groups of the process.
-std::shared_ptr<::gloo::transport::Device> device_of(const std::string& host) {
-  static auto* const devices = new std::map<std::string, std::shared_ptr<::gloo::transport::Device>>();
+std::shared_ptr<::gloo::transport::Device> find_device(const std::string& host) {
   static base::Mutex mutex;
+  static auto* const devices LOCKSTEP_PT_GUARDED_BY(mutex) =
+      new std::map<std::string, std::shared_ptr<::gloo::transport::Device>>();
   const base::LockGuard lock(mutex);
   auto& device = (*devices)[host];
   if (!device) device = c10d::ProcessGroupGloo::createDeviceForHostname(host);
@@ -80,7 +81,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store
   const BlockedSigpipe blocked;  // in Gloo's threads
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   try {
-    options->devices.push_back(device_of(host));
+    options->devices.push_back(find_device(host));
     return c10::make_intrusive<RenewableGloo>(store, rank, size, options);
   } catch (const std::exception& error) {
     throw CommError(fmt::format("rank {}: Gloo could not connect the {} ranks from {}: {}", rank, size, host,

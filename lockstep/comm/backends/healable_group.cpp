@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <c10/core/CPUAllocator.h>
 #include <fmt/format.h>
 
@@ -10,11 +11,13 @@
 #include <cstring>
 #include <numeric>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backends/c10d_backend.h"
 #include "lockstep/comm/backends/forwarding_group.h"
+#include "lockstep/comm/backends/hybrid.h"
 #include "lockstep/comm/backends/shared_memory.h"
 
 namespace lockstep::backends {
@@ -22,6 +25,8 @@ namespace {
 
 using Key = shm::SetupLog::Key;
 using Entry = shm::SetupLog::Entry;
+
+constexpr const char* kCommonMemory = "empty_common";
 
 /// One copy of what all ranks get is enough, from this size on.
 constexpr size_t kShared = 4096;
@@ -33,28 +38,44 @@ uint64_t hash_of(const std::string& text) {
   return hash;
 }
 
+int place_in(const std::vector<int>& members, int rank) {
+  return static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
+}
+
 /// Where a group lives, and what it calls next.
 struct Place {
-  uint32_t area = 0, generation = 0;
-  std::vector<int> members{};  ///< ranks of the segment, by group rank
+  uint64_t id = 0;  ///< the same on all of its ranks, and no other group's; 0: the group of all ranks
+  int area = 0;     ///< of this machine's segment
+  std::vector<int> members{};  ///< ranks of the job, by group rank
+  std::vector<int> here{};     ///< those on this machine: ranks of the segment, in the same order
   int rank = 0;
   uint64_t collectives = 0, messages = 0;
 
   Key next(bool is_message = false) {
     // Not all ranks of a group take part in a message.
     constexpr uint64_t kMessage = uint64_t{1} << 63U;
-    return {area, generation, is_message ? kMessage | messages++ : collectives++};
+    return {static_cast<uint32_t>(id >> 32U), static_cast<uint32_t>(id & 0xffffffff),
+            is_message ? kMessage | messages++ : collectives++};
   }
 };
 
-std::vector<int> ranks_of(const Place& parent, const std::vector<int>& members) {
-  std::vector<int> in_segment;
-  for (const int member : members) in_segment.push_back(parent.members.at(static_cast<size_t>(member)));
-  return in_segment;
+Place make_place(const HealableMachines& machines, std::vector<int> members) {
+  Place place{.members = std::move(members)};
+  for (const int member : place.members) {
+    if (const int here = machines.place_here(member); here >= 0) place.here.push_back(here);
+  }
+  place.rank = place_in(place.members, machines.rank());
+  return place;
 }
 
-int place_in(const std::vector<int>& members, int rank) {
-  return static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
+/// A group of `members`, ranks of `parent`, which makes it as its call `key`.
+Place make_place(const HealableMachines& machines, const Place& parent, const Key& key,
+                 const std::vector<int>& members) {
+  std::vector<int> of_job;
+  for (const int member : members) of_job.push_back(parent.members.at(static_cast<size_t>(member)));
+  Place place = make_place(machines, std::move(of_job));
+  place.id = hash_of(fmt::format("{:x} {}", parent.id, key.index));
+  return place;
 }
 
 std::string describe_new_group(const std::vector<int>& members) {
@@ -63,18 +84,17 @@ std::string describe_new_group(const std::vector<int>& members) {
   return text;
 }
 
-/// The rank of the group whose result all of them have; -1: each has its own.
-int holder_of(const Collective& collective, size_t bytes) {
+/// Do all ranks have the same result, which is large? One of each machine notes it then.
+bool is_shared(const Collective& collective, size_t bytes) {
   using Kind = Collective::Kind;
-  if (bytes < kShared) return -1;
+  if (bytes < kShared) return false;
   switch (collective.kind) {
     case Kind::broadcast:
-      return collective.root;
     case Kind::all_reduce:
     case Kind::all_gather:
-      return 0;
+      return true;
     default:
-      return -1;
+      return false;
   }
 }
 
@@ -104,8 +124,12 @@ class ReplayedGroup final : public ProcessGroup::Impl, public std::enable_shared
   int rank() const override { return place_.rank; }
   int size() const override { return static_cast<int>(place_.members.size()); }
   GroupTraits traits() const override {
-    return {
-        .fixed_tree = true, .parts = true, .common_memory = true, .names_late = true, .main_memory = true};
+    return {.fixed_tree = true,
+            .parts = true,
+            .common_memory = true,
+            .names_late = true,
+            .main_memory = true,
+            .wire_dtype = true};
   }
   const std::string& name() const override {
     static const std::string kName = "lockstep";
@@ -137,16 +161,17 @@ class ReplayedGroup final : public ProcessGroup::Impl, public std::enable_shared
         .resizeable_storage()
         .make_tensor();
   }
-  at::Tensor empty_common(at::IntArrayRef /*sizes*/, at::ScalarType /*dtype*/) override {
-    throw Error("memory that all ranks share cannot be made again by a process that replaces a rank");
+  at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override {
+    const Entry& entry = find(place_.next(), kCommonMemory);
+    return map_common(job_->shared_node(), entry.value, sizes, dtype,
+                      place_.here.front() == job_->node().rank());
   }
   std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
-    const Entry& entry = find(place_.next(), describe_new_group(members));
+    const Key key = place_.next();
+    const Entry& entry = find(key, describe_new_group(members));
     if (entry.value < 0) return nullptr;
-    Place made{.area = static_cast<uint32_t>(entry.value >> 32U),
-               .generation = static_cast<uint32_t>(entry.value & 0xffffffff),
-               .members = ranks_of(place_, members),
-               .rank = place_in(members, rank())};
+    Place made = make_place(job_->machines(), place_, key, members);
+    made.area = static_cast<int>(entry.value);
     return std::make_shared<ReplayedGroup>(job_, std::move(made), timeout);
   }
 
@@ -156,10 +181,10 @@ class ReplayedGroup final : public ProcessGroup::Impl, public std::enable_shared
   void clear() override {}
   void renew() override {}
 
-  /// What the others have, for this process.
+  /// What the others of this machine have, for this process.
   std::shared_ptr<Impl> attached() const {
-    return make_shared_memory(job_->shared_node(), static_cast<int>(place_.area), place_.members, place_.rank,
-                              timeout_);
+    const int own = place_in(place_.here, job_->node().rank());
+    return make_shared_memory(job_->shared_node(), place_.area, place_.here, own, timeout_);
   }
   const Place& place() const { return place_; }
 
@@ -212,70 +237,104 @@ std::weak_ptr<HealableJob>& current_job() {
 class RecordingGroup final : public ForwardingGroup, public std::enable_shared_from_this<RecordingGroup> {
  public:
   RecordingGroup(std::shared_ptr<Impl> group, std::shared_ptr<HealableJob> job, Place place)
-      : ForwardingGroup(std::move(group)), job_(std::move(job)), place_(std::move(place)) {}
+      : ForwardingGroup(std::move(group)),
+        job_(std::move(job)),
+        place_(std::move(place)),
+        is_late_(!job_->is_recording() && !job_->is_replaying()),
+        connected_at_(job_->machines().connected_at()) {}
 
   c10::intrusive_ptr<c10d::Backend> backend() override {
     return make_c10d_backend(ProcessGroup(shared_from_this()));
   }
   WorkPtr start(const Collective& collective) override {
-    if (!job_->is_recording()) return group_->start(collective);
+    if (!job_->is_recording()) {
+      job_->will_start();
+      return group_->start(collective);
+    }
     const Key key = place_.next(collective.is_message());
     WorkPtr work = group_->start(collective);
     auto note = [this, self = shared_from_this(), key, call = describe(collective),
                  outputs = std::vector<at::Tensor>(collective.outputs.begin(), collective.outputs.end()),
-                 holder = holder_of(collective, bytes_of(collective.outputs)),
+                 holder = find_holder(collective),
                  inner = work.get()] { record(key, call, outputs, holder, inner->source_rank()); };
     return then(std::move(work), std::move(note));
   }
   int run(const Collective& collective) override {
-    if (!job_->is_recording()) return group_->run(collective);
+    if (!job_->is_recording()) {
+      job_->will_start();
+      return group_->run(collective);
+    }
     const Key key = place_.next(collective.is_message());
     const int source = group_->run(collective);
-    record(key, describe(collective), collective.outputs, holder_of(collective, bytes_of(collective.outputs)),
-           source);
+    record(key, describe(collective), collective.outputs, find_holder(collective), source);
     return source;
   }
   void monitored_barrier(Timeout timeout) override {
     const Key key = place_.next();
+    if (!job_->is_recording()) job_->will_start();
     group_->monitored_barrier(timeout);
     if (job_->is_recording()) record(key, "monitored_barrier", {}, -1, -1);
   }
   at::Tensor empty_common(at::IntArrayRef sizes, at::ScalarType dtype) override {
-    if (job_->is_recording())
-      job_->log().refuse("it has memory in common with the other ranks (shared_parameters)");
-    return group_->empty_common(sizes, dtype);
+    if (!job_->is_recording()) return group_->empty_common(sizes, dtype);
+    if (job_->machines().are_several())
+      job_->log().refuse(
+          "on several machines: it has memory in common with the other ranks (shared_parameters)");
+    const Key key = place_.next();
+    at::Tensor memory = group_->empty_common(sizes, dtype);
+    const auto* const begin = static_cast<const std::byte*>(memory.const_data_ptr());
+    const at::Tensor bytes = at::full({1}, static_cast<int64_t>(bytes_of_common(sizes, dtype)), at::kLong);
+    record(key, kCommonMemory, {&bytes, 1}, -1, begin - job_->node().segment().base());
+    return memory;
   }
   std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override {
     const Key key = place_.next();
     auto made = group_->new_group(members, timeout);
-    Place place{.members = ranks_of(place_, members), .rank = place_in(members, rank())};
+    Place place;
     if (made && job_->is_replaying()) {
       place = static_cast<const ReplayedGroup&>(*made).place();
     } else if (made) {
-      place.area = static_cast<uint32_t>(area_of(*made));
-      place.generation =
-          job_->node().segment().area_record(area_of(*made)).generation.load(std::memory_order_acquire);
+      place = make_place(job_->machines(), place_, key, members);
+      place.area = area_of(*part_on_machine(made));
     }
-    if (job_->is_recording()) {
-      const int64_t where = made ? static_cast<int64_t>(place.area) << 32U | place.generation : -1;
-      record(key, describe_new_group(members), {}, -1, where);
-    }
+    if (job_->is_recording()) record(key, describe_new_group(members), {}, -1, made ? place.area : -1);
     if (!made) return nullptr;
     auto group = std::make_shared<RecordingGroup>(std::move(made), job_, std::move(place));
     job_->add(group);
     return group;
   }
 
+  /// After a rank was replaced, the machines' connections are made anew, too.
+  void renew() override {
+    const HealableMachines& machines = job_->machines();
+    if (machines.connected_at() == connected_at_ || !machines.span(place_.members)) return group_->renew();
+    if (is_late_) {
+      throw Error(
+          "Recovery: a new process has taken the place of a rank, which cannot join a process group that was made after "
+          "Recovery: make it before, and in every run");
+    }
+    auto local = part_on_machine(group_);
+    local->renew();
+    group_ =
+        remake_hybrid({.name = fmt::format("{:x}", place_.id), .members = place_.members, .local = local},
+                      machines.links(), group_->timeout());
+    connected_at_ = machines.connected_at();
+  }
+
   void end_replay() { group_ = static_cast<const ReplayedGroup&>(*group_).attached(); }
 
  private:
-  /// `holder`: of the group; -1: this rank.
+  /// Who notes the outputs for all ranks of this machine; -1: each of them.
+  int find_holder(const Collective& collective) const {
+    return is_shared(collective, bytes_of(collective.outputs)) ? place_.here.front() : -1;
+  }
+  /// `holder`: a rank of the segment; -1: this one.
   void record(const Key& key, const std::string& call, std::span<const at::Tensor> outputs, int holder,
               int64_t value) {
     Entry entry{.key = key, .what = hash_of(call), .value = value, .holder = job_->node().rank()};
     std::vector<std::span<const std::byte>> pieces;
-    if (holder >= 0 && holder != rank()) {
-      entry.holder = place_.members.at(static_cast<size_t>(holder));
+    if (holder >= 0 && holder != entry.holder) {
+      entry.holder = holder;
     } else {
       for (const at::Tensor& output : outputs)
         pieces.emplace_back(static_cast<const std::byte*>(output.const_data_ptr()), output.nbytes());
@@ -285,17 +344,49 @@ class RecordingGroup final : public ForwardingGroup, public std::enable_shared_f
 
   std::shared_ptr<HealableJob> job_;
   Place place_;
+  bool is_late_;           // made when the set-up was over
+  uint32_t connected_at_;  // as of HealableMachines
 };
 
-HealableJob::HealableJob(std::shared_ptr<shm::Node> node)
+HealableJob::HealableJob(std::shared_ptr<shm::Node> node, HealableMachines machines)
     : node_(std::move(node)),
+      machines_(std::move(machines)),
       change_(*node_),
       log_(node_->segment(), node_->arena(), node_->rank()),
       is_replaying_(change_.is_replacement()),
       is_recording_(!is_replaying_),
-      others_(static_cast<size_t>(node_->segment().ranks())) {}
+      others_(static_cast<size_t>(node_->segment().ranks())) {
+  if (!is_replaying_) return;
+  // What the ranks have in common stays where it is; this process must not give it to anybody else.
+  for (const Entry* const entry : log_.list(hash_of(kCommonMemory))) {
+    int64_t bytes = 0;
+    std::memcpy(&bytes, shm::SetupLog::bytes_of(*entry).data(), sizeof bytes);
+    std::byte* const memory = node_->segment().base() + entry->value;
+    if (node_->arena().contains(memory, static_cast<size_t>(bytes)))
+      node_->arena().claim(memory, static_cast<size_t>(bytes));
+  }
+}
 
 std::shared_ptr<HealableJob> HealableJob::current() { return current_job().lock(); }
+
+bool HealableJob::meet(uint32_t epoch, shm::WorldChange::Stage stage, std::chrono::milliseconds timeout) {
+  if (!change_.meet(epoch, stage, timeout)) return false;
+  if (!machines_.are_several()) return true;
+  const auto is_over = [&] { return change_.epoch() != epoch; };
+  return machines_.meet(epoch, static_cast<int>(stage), node_->rank() == 0, is_over, timeout);
+}
+
+bool HealableJob::has_changed_since(uint32_t epoch, bool looks_like_death) const {
+  constexpr std::chrono::seconds kLongestNews{5};
+  const auto deadline = std::chrono::steady_clock::now() + kLongestNews;
+  while (change_.epoch() == epoch) {
+    // A connection that ends is seen before the launchers have told each other why.
+    const bool may_come = looks_like_death && machines_.are_several();
+    if (!may_come || std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
 
 std::string HealableJob::end_recording() {
   if (std::exchange(is_recording_, false)) {
@@ -326,26 +417,56 @@ void HealableJob::add(const std::shared_ptr<RecordingGroup>& group) {
   groups_.push_back(group);
 }
 
-std::shared_ptr<ProcessGroup::Impl> make_healable(const std::shared_ptr<shm::Node>& node,
+namespace {
+
+std::vector<int> all_ranks(const HealableMachines& machines) {
+  std::vector<int> ranks(static_cast<size_t>(machines.ranks()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+/// The group of all ranks. `made`: what this process has of it, if it takes nobody's place.
+std::shared_ptr<ProcessGroup::Impl> make_healable(const std::shared_ptr<HealableJob>& job,
+                                                  std::shared_ptr<ProcessGroup::Impl> made,
                                                   std::chrono::milliseconds timeout) {
-  auto job = std::make_shared<HealableJob>(node);
   current_job() = job;
-  Place place{.members = std::vector<int>(static_cast<size_t>(node->segment().ranks())),
-              .rank = node->rank()};
-  std::iota(place.members.begin(), place.members.end(), 0);
-  std::shared_ptr<ProcessGroup::Impl> inner;
+  Place place = make_place(job->machines(), all_ranks(job->machines()));
   if (job->is_replaying()) {
     // Until then the others may write where the arena of this rank is.
-    auto& change = job->world_change();
-    while (!change.meet(change.epoch(), shm::WorldChange::Stage::stopped, timeout)) {
+    while (!job->meet(job->world_change().epoch(), shm::WorldChange::Stage::stopped, timeout)) {
     }
-    inner = std::make_shared<ReplayedGroup>(job, place, timeout);
-  } else {
-    inner = make_shared_memory(node, timeout);
+    made = std::make_shared<ReplayedGroup>(job, place, timeout);
   }
-  auto group = std::make_shared<RecordingGroup>(std::move(inner), job, std::move(place));
+  auto group = std::make_shared<RecordingGroup>(std::move(made), job, std::move(place));
   job->add(group);
   return group;
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup::Impl> make_healable(const std::shared_ptr<shm::Node>& node,
+                                                  std::chrono::milliseconds timeout) {
+  auto job = std::make_shared<HealableJob>(node, HealableMachines(node->rank(), node->segment().ranks()));
+  return make_healable(job, job->is_replaying() ? nullptr : make_shared_memory(node, timeout), timeout);
+}
+
+std::shared_ptr<ProcessGroup::Impl> make_healable(const std::shared_ptr<shm::Node>& node,
+                                                  const c10::intrusive_ptr<c10d::Store>& store,
+                                                  HealableMachines::Places places,
+                                                  std::shared_ptr<ProcessGroup::Impl> made,
+                                                  std::chrono::milliseconds timeout) {
+  const auto job = std::make_shared<HealableJob>(node, HealableMachines(std::move(places), store));
+  job->machines().note(job->log());
+  return make_healable(job, std::move(made), timeout);
+}
+
+std::shared_ptr<ProcessGroup::Impl> take_place(const std::shared_ptr<shm::Node>& node, int rank,
+                                               const c10::intrusive_ptr<c10d::Store>& store,
+                                               std::chrono::milliseconds timeout) {
+  shm::SetupLog log(node->segment(), node->arena(), node->rank());
+  auto places = HealableMachines::noted(rank, log);
+  return make_healable(std::make_shared<HealableJob>(node, HealableMachines(std::move(places), store)),
+                       nullptr, timeout);
 }
 
 }  // namespace lockstep::backends

@@ -6,11 +6,14 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/mutex.h"
+#include "lockstep/comm/backends/healable_machines.h"
 #include "lockstep/comm/process_group/impl.h"
 #include "lockstep/shm/node.h"
 #include "lockstep/shm/setup_log.h"
@@ -23,13 +26,23 @@ class RecordingGroup;
 /// This process's part of such a job: one a process, as long as it has a group.
 class HealableJob {
  public:
-  explicit HealableJob(std::shared_ptr<shm::Node> node);
+  HealableJob(std::shared_ptr<shm::Node> node, HealableMachines machines);
   HealableJob(const HealableJob&) = delete;
   /// Null in every other job.
   static std::shared_ptr<HealableJob> current();
 
   shm::Node& node() const { return *node_; }
+  const HealableMachines& machines() const { return machines_; }
   shm::WorldChange& world_change() { return change_; }
+  /// WorldChange::meet() of all machines. Throws CommError, too.
+  bool meet(uint32_t epoch, shm::WorldChange::Stage stage, std::chrono::milliseconds timeout);
+  /// Has a rank been replaced since that epoch began? `looks_like_death`: something has failed as if one had died; then, over
+  /// machines, this waits a little for the news.
+  bool has_changed_since(uint32_t epoch, bool looks_like_death) const;
+  /// All have met, and over machines they connect anew: groups are renewed with these connections. Blocks until all are there.
+  void connect(uint32_t epoch, std::chrono::milliseconds timeout) {
+    if (machines_.are_several()) machines_.connect(epoch, timeout);
+  }
   shm::RankRecord& record() const { return node_->segment().rank_record(node_->rank()); }
 
   /// Is what this process calls answered from the notes of its predecessor?
@@ -40,6 +53,12 @@ class HealableJob {
   std::string end_recording();
   /// The groups of a new process become those that the others have. Nobody touches them.
   void end_replay();
+  /// What a rank calls before each collective of its groups, in the calling thread, once notes are over: when the collective has
+  /// ended, others may go on without this rank. It may throw. Empty: nothing.
+  void set_before_collective(std::function<void()> call) { before_collective_ = std::move(call); }
+  void will_start() const {
+    if (before_collective_) before_collective_();
+  }
 
   shm::SetupLog& log() { return log_; }
   /// That of another rank of the segment.
@@ -49,10 +68,12 @@ class HealableJob {
 
  private:
   std::shared_ptr<shm::Node> node_;
+  HealableMachines machines_;
   shm::WorldChange change_;
   shm::SetupLog log_;
   bool is_replaying_;
   bool is_recording_;
+  std::function<void()> before_collective_{};
   base::Mutex mutex_;
   std::vector<std::weak_ptr<RecordingGroup>> groups_ LOCKSTEP_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<shm::SetupLog>> others_ LOCKSTEP_GUARDED_BY(mutex_);
@@ -62,5 +83,16 @@ class HealableJob {
 /// others have stopped.
 std::shared_ptr<ProcessGroup::Impl> make_healable(const std::shared_ptr<shm::Node>& node,
                                                   std::chrono::milliseconds timeout);
+
+/// ... over several machines, which meet in `store`, around the group `made`.
+std::shared_ptr<ProcessGroup::Impl> make_healable(const std::shared_ptr<shm::Node>& node,
+                                                  const c10::intrusive_ptr<c10d::Store>& store,
+                                                  HealableMachines::Places places,
+                                                  std::shared_ptr<ProcessGroup::Impl> made,
+                                                  std::chrono::milliseconds timeout);
+/// The group of a process that takes the place of `rank`. Blocks until the others have stopped.
+std::shared_ptr<ProcessGroup::Impl> take_place(const std::shared_ptr<shm::Node>& node, int rank,
+                                               const c10::intrusive_ptr<c10d::Store>& store,
+                                               std::chrono::milliseconds timeout);
 
 }  // namespace lockstep::backends

@@ -1,26 +1,33 @@
 #include "lockstep/comm/backends/hybrid.h"
 
-#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <optional>
-#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
+#include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/comm/backends/c10d_backend.h"
+#include "lockstep/comm/backends/c10d_group.h"
+#include "lockstep/comm/backends/hybrid_failure.h"
 #include "lockstep/comm/backends/hybrid_operations.h"
 #include "lockstep/comm/backends/hybrid_state.h"
 #include "lockstep/comm/backends/spare_engines.h"
 #include "lockstep/comm/uplink/engine.h"
 #include "lockstep/comm/uplink/sum_plan.h"
+#include "lockstep/comm/uplink/trial.h"
 #include "lockstep/comm/uplink/wire.h"
+#include "lockstep/job/wire.h"
 #include "lockstep/shm/process.h"
 
 namespace lockstep::backends {
@@ -49,15 +56,66 @@ StorePtr part_of(const StorePtr& store, const std::string& name) {
   return c10::make_intrusive<c10d::PrefixStore>("lockstep/machines/" + name, store);
 }
 
-/// Null but on the first rank of a machine. Blocks until all machines are there.
-std::unique_ptr<uplink::Wire> make_wire(const SumPlan& plan, int rank, const StorePtr& store,
-                                        const uplink::Engine& engine, Timeout timeout) {
-  const int machine = plan.machine_of(rank);
-  if (plan.ranks_of(machine).front() != rank) return nullptr;
+std::vector<std::vector<int>> ranks_by_machine(const SumPlan& plan) {
   std::vector<std::vector<int>> ranks_of;
   for (int m = 0; m < plan.machines(); ++m) ranks_of.push_back(plan.ranks_of(m));
-  return std::make_unique<uplink::Wire>(uplink::make_uplink(engine, store, machine, plan.machines(), timeout),
-                                        std::move(ranks_of));
+  return ranks_of;
+}
+
+/// Null but on the first rank of a machine. Blocks until all machines are there.
+std::unique_ptr<uplink::Wire> make_wire(const SumPlan& plan, int rank, const StorePtr& store,
+                                        const uplink::Engine& engine, const HybridControl& control,
+                                        int renewals, Timeout timeout) {
+  const int machine = plan.machine_of(rank);
+  if (plan.ranks_of(machine).front() != rank) return nullptr;
+  // Who has not seen these connections cannot send anything that is received.
+  const auto exchange =
+      uplink::exchange_by(control.control, fmt::format("{}/{}/address", control.group, renewals), machine,
+                          plan.machines(), timeout);
+  return std::make_unique<uplink::Wire>(
+      uplink::make_uplink(engine, store, {machine, plan.machines(), timeout}, exchange),
+      ranks_by_machine(plan));
+}
+
+/// The first one of a job, whose engine is tried: an engine that nobody has chosen and that does not work is replaced.
+std::unique_ptr<uplink::Wire> make_first_wire(const SumPlan& plan, int rank, const StorePtr& store,
+                                              uplink::Engine& engine, const HybridControl& control,
+                                              Timeout timeout) {
+  // Gloo connects all machines at once, or throws.
+  if (engine.kind == uplink::Engine::Kind::gloo)
+    return make_wire(plan, rank, store, engine, control, 0, timeout);
+  const int machine = plan.machine_of(rank);
+  uplink::TriedUplink tried = uplink::try_uplink(
+      control.control,
+      {.name = control.group,
+       .machine = machine,
+       .speaks = plan.ranks_of(machine).front() == rank,
+       .machines = engine.machines,
+       .timeout = timeout},
+      [&](const uplink::ExchangeAddresses& exchange) {
+        return uplink::make_uplink(engine, store, {machine, plan.machines(), timeout}, exchange);
+      });
+  if (tried.problem.empty()) {
+    return tried.uplink ? std::make_unique<uplink::Wire>(std::move(tried.uplink), ranks_by_machine(plan))
+                        : nullptr;
+  }
+  if (engine.is_chosen) {
+    throw CommError(fmt::format("LOCKSTEP_UPLINK=ucx, but UCX does not carry messages {}", tried.problem));
+  }
+  if (rank == 0) {
+    log::warning(fmt::format(
+        "UCX does not carry messages {}; so Gloo does, as LOCKSTEP_UPLINK=gloo chooses without this line",
+        tried.problem));
+  }
+  engine.kind = uplink::Engine::Kind::gloo;
+  return make_wire(plan, rank, store, engine, control, 0, timeout);
+}
+
+/// The job's, as its launcher has told it.
+std::string take_secret() {
+  static const std::string secret = env::get(job::kSecretVariable).value_or("");
+  env::set(job::kSecretVariable, std::nullopt);  // the programs that this one starts are no ranks
+  return secret;
 }
 
 /// A wait in slices, each of which ends with true once the operation has ended.
@@ -79,13 +137,16 @@ class LeaderWork final : public Work {
  public:
   LeaderWork(std::shared_ptr<HybridState> state, const Collective& collective)
       : state_(std::move(state)), operation_(std::make_shared<HybridOperation>(collective)) {
+    state_->health().begin(operation_->text);
     state_->queue().post([state = state_.get(), operation = operation_, ending = ending_] {
       std::exception_ptr failure;
       try {
         state->health().check();
         run_as_leader(*state, *operation);
+      } catch (const ValueError&) {  // what it was asked for, on this rank alone
+        failure = std::current_exception();
       } catch (...) {
-        failure = state->health().fail(std::current_exception());
+        failure = state->health().fail(quote_call(std::current_exception(), state->rank(), operation->text));
       }
       ending->set(failure);
     });
@@ -135,6 +196,7 @@ class MemberWork final : public Work {
  public:
   MemberWork(std::shared_ptr<HybridState> state, const Collective& collective)
       : state_(std::move(state)), operation_(std::make_shared<HybridOperation>(collective)) {
+    state_->health().begin(operation_->text);
     guarded([&] { part_ = start_as_member(*state_, *operation_); });
   }
 
@@ -147,7 +209,8 @@ class MemberWork final : public Work {
     } catch (const ValueError&) {
       throw;
     } catch (...) {
-      std::rethrow_exception(state_->health().fail(std::current_exception()));
+      std::rethrow_exception(
+          state_->health().fail(quote_call(std::current_exception(), state_->rank(), operation_->text)));
     }
   }
   void do_wait(OptionalTimeout timeout) override {
@@ -166,7 +229,10 @@ class MemberWork final : public Work {
       };
       // Without one this rank waits for longer than its leader, whose error says more.
       const auto longest = timeout.value_or(operation_->timeout + 2 * kLeaderFirst);
-      if (wait_in_slices(state_->health(), longest, wait)) continue;
+      if (wait_in_slices(state_->health(), longest, wait)) {
+        if (part_.ended) part_.ended(waited_);
+        continue;
+      }
       const std::string text =
           fmt::format("{} has not ended within {} ms", operation_->text, longest.count());
       const std::exception_ptr error =
@@ -186,6 +252,7 @@ class MemberWork final : public Work {
         });
       });
       if (!has_ended) return false;
+      if (part_.ended) part_.ended(waited_);
     }
     finish();
     return true;
@@ -201,89 +268,6 @@ class MemberWork final : public Work {
   size_t waited_ = 0;  // of its works
 };
 
-/// A message of Gloo's. A wait of Gloo's that ends before the message does ends the group: shorter ones wait for a thread
-/// that waits for the message.
-class MessageWork final : public Work {
- public:
-  MessageWork(std::shared_ptr<Work> work, Timeout timeout) : work_(std::move(work)), timeout_(timeout) {}
-  int source_rank() const override { return work_->source_rank(); }
-
- private:
-  /// How it ended, for the thread and for the work, whichever lives longer.
-  struct Ending {
-    base::Mutex mutex;
-    base::ConditionVariable changed;
-    bool has_ended LOCKSTEP_GUARDED_BY(mutex) = false;
-    std::exception_ptr failure LOCKSTEP_GUARDED_BY(mutex);
-  };
-  void do_wait(OptionalTimeout timeout) override {
-    if (ending_ == nullptr && (!timeout || *timeout >= timeout_)) return work_->wait();
-    if (ends_within(timeout.value_or(timeout_ + kSlice))) return;
-    throw TimeoutError(
-        fmt::format("the message has not ended within {} ms", timeout.value_or(timeout_).count()));
-  }
-  bool poll() override { return ends_within(Timeout(0)); }
-  bool ends_within(Timeout longest) {
-    if (ending_ == nullptr) watch_for_end();
-    base::UniqueLock lock(ending_->mutex);
-    if (!ending_->changed.wait_for(lock, longest,
-                                   [this]() LOCKSTEP_REQUIRES(ending_->mutex) { return ending_->has_ended; }))
-      return false;
-    if (ending_->failure) std::rethrow_exception(ending_->failure);
-    return true;
-  }
-  void watch_for_end() {
-    ending_ = std::make_shared<Ending>();
-    std::thread([ending = ending_, work = work_] {
-      std::exception_ptr failure;
-      try {
-        work->wait();
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      const base::LockGuard lock(ending->mutex);
-      ending->has_ended = true;
-      ending->failure = failure;
-      ending->changed.notify_all();
-    }).detach();
-  }
-
-  std::shared_ptr<Work> work_;
-  Timeout timeout_;
-  std::shared_ptr<Ending> ending_;  // null: nobody has asked yet without waiting for the end
-};
-
-/// A message of a rank to itself, in shared memory, where the rank may have another number.
-class OwnMessageWork final : public Work {
- public:
-  OwnMessageWork(std::shared_ptr<HybridState> state, std::shared_ptr<Work> work)
-      : state_(std::move(state)), work_(std::move(work)), rank_(state_->rank()) {}
-  int source_rank() const override { return work_->source_rank() < 0 ? -1 : rank_; }
-
- private:
-  void do_wait(OptionalTimeout timeout) override {
-    process_.check(rank_);
-    state_->health().translated([&] { work_->wait(timeout); });
-  }
-  bool poll() override {
-    process_.check(rank_);
-    if (!work_->is_completed()) return false;
-    if (work_->exception() != nullptr) std::rethrow_exception(work_->exception());
-    return true;
-  }
-  std::shared_ptr<HybridState> state_;
-  std::shared_ptr<Work> work_;
-  int rank_;
-  shm::RankProcess process_;
-};
-
-/// Bytes, so that the network moves every dtype.
-at::Tensor as_bytes(const at::Tensor& tensor) {
-  return at::from_blob(
-      tensor.mutable_data_ptr(), {static_cast<int64_t>(tensor.nbytes())}, [tensor](void* /*data*/) {},
-      at::TensorOptions().dtype(at::kByte));
-}
-
 class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_from_this<HybridGroup> {
  public:
   HybridGroup(std::shared_ptr<HybridState> state, StorePtr store, uplink::Engine engine, Timeout timeout)
@@ -292,8 +276,12 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
   int rank() const override { return state_->rank(); }
   int size() const override { return state_->plan().ranks(); }
   GroupTraits traits() const override {
-    return {
-        .fixed_tree = true, .parts = true, .common_memory = true, .names_late = true, .main_memory = true};
+    return {.fixed_tree = true,
+            .parts = true,
+            .common_memory = true,
+            .names_late = true,
+            .main_memory = true,
+            .wire_dtype = true};
   }
   const std::string& name() const override {
     static const std::string kName = "lockstep";
@@ -313,8 +301,7 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
     process_.check(rank());
     state_->health().check();
     check_operation(collective);
-    if (is_flat(collective.kind)) return start_flat(collective);
-    state_->health().begin();
+    if (collective.is_message()) return state_->messages().start(state_, collective);
     if (state_->is_leader()) return std::make_shared<LeaderWork>(state_, collective);
     return std::make_shared<MemberWork>(state_, collective);
   }
@@ -326,6 +313,7 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
     process_.check(rank());
     state_->health().check();
     state_->local().progress();
+    state_->messages().match();
   }
   void shutdown() override {
     state_->flat().shutdown();
@@ -343,6 +331,8 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
   }
 
   std::shared_ptr<Impl> new_group(const std::vector<int>& members, Timeout timeout) override;
+  /// One that only its members make.
+  std::shared_ptr<Impl> make_subgroup(const HybridSubgroup& subgroup, Timeout timeout);
 
   int find_rank_ahead() override {
     if (const int local = state_->local().find_rank_ahead(); local >= 0) {
@@ -357,46 +347,24 @@ class HybridGroup final : public ProcessGroup::Impl, public std::enable_shared_f
            state_->flat().is_interrupted();
   }
   void clear() override { state_->clear(); }
+  std::shared_ptr<Impl> part_on_machine() const { return state_->shared_local(); }
+  const uplink::Engine& engine() const { return engine_; }
   void renew() override {
-    const std::string name = fmt::format("renewed/{}", state_->health().renewals() + 1);
-    state_->renew(make_wire(state_->plan(), rank(), part_of(store_, name), engine_, timeout_));
+    const int renewals = state_->health().renewals() + 1;
+    state_->renew(make_wire(state_->plan(), rank(), part_of(store_, fmt::format("renewed/{}", renewals)),
+                            engine_, state_->health().control(), renewals, timeout_));
   }
 
  private:
   std::unique_ptr<uplink::Wire> take_spare_wire(int& number);
   void agree_on_memory(c10d::Store& store, const std::string& problem);
-  /// Each byte crosses the network once anyway, or a message may come from any rank: Gloo's own.
-  WorkPtr start_flat(const Collective& collective) {
-    if (collective.is_message() && collective.root == rank()) {
-      Collective own = collective;
-      own.root = state_->local_rank_of(rank());
-      return std::make_shared<OwnMessageWork>(state_, state_->local().start(own));
-    }
-    std::vector<at::Tensor> inputs, outputs;
-    for (const at::Tensor& tensor : collective.inputs) inputs.push_back(as_bytes(tensor));
-    for (const at::Tensor& tensor : collective.outputs) outputs.push_back(as_bytes(tensor));
-    const auto in_bytes = [&](std::span<const int64_t> splits) {
-      std::vector<int64_t> bytes(splits.begin(), splits.end());
-      for (int64_t& split : bytes) split *= static_cast<int64_t>(collective.inputs[0].element_size());
-      return bytes;
-    };
-    const std::vector<int64_t> output_splits = in_bytes(collective.output_splits);
-    const std::vector<int64_t> input_splits = in_bytes(collective.input_splits);
-    Collective flat = collective;
-    flat.inputs = inputs;
-    flat.outputs = outputs;
-    flat.output_splits = output_splits;
-    flat.input_splits = input_splits;
-    WorkPtr work = state_->flat().start(flat);
-    if (!collective.is_message()) return work;
-    return std::make_shared<MessageWork>(std::move(work), collective.timeout);
-  }
 
   std::shared_ptr<HybridState> state_;
   StorePtr store_;
   uplink::Engine engine_;
   Timeout timeout_;
-  int groups_made_ = 0, rounds_ = 0;  // the same on all ranks, and on all leaders
+  std::map<std::string, int> subgroups_made_;  // by their members
+  int groups_made_ = 0, rounds_ = 0;           // the same on all ranks, and on all leaders
   std::shared_ptr<SpareWires> spares_ = std::make_shared<SpareWires>();  // of this group's duplicates
   shm::RankProcess process_;
 };
@@ -452,11 +420,48 @@ std::shared_ptr<ProcessGroup::Impl> HybridGroup::new_group(const std::vector<int
   int number = groups_made_;
   const bool has_all = members.size() == static_cast<size_t>(size());
   std::unique_ptr<uplink::Wire> wire = has_all && state_->is_leader() ? take_spare_wire(number) : nullptr;
-  if (!wire) wire = make_wire(plan, place, store, engine_, timeout);
+  HybridControl control = state_->health().control();
+  control.group += fmt::format("/{}", groups_made_);
+  if (!wire) wire = make_wire(plan, place, store, engine_, control, 0, timeout);
+  std::vector<int> ranks_of_job;
+  for (const int member : members)
+    ranks_of_job.push_back(state_->ranks_of_job()[static_cast<size_t>(member)]);
   auto state = std::make_shared<HybridState>(place, std::move(plan), std::move(local), std::move(flat),
-                                             std::move(wire), store);
+                                             std::move(wire), std::move(control), std::move(ranks_of_job));
   if (has_all) state->return_wire_to(spares_, number);
   return std::make_shared<HybridGroup>(std::move(state), store, engine_, timeout);
+}
+
+std::shared_ptr<ProcessGroup::Impl> HybridGroup::make_subgroup(const HybridSubgroup& subgroup,
+                                                               Timeout timeout) {
+  const std::vector<int>& members = subgroup.members;
+  std::vector<int> on_machine, machine_of;
+  for (int r = 0; r < size(); ++r) machine_of.push_back(state_->plan().machine_of(r));
+  for (const int member : members) {
+    if (machine_of[static_cast<size_t>(member)] == state_->machine())
+      on_machine.push_back(state_->local_rank_of(member));
+  }
+  const int own = state_->local_rank_of(rank());
+  const int place_here =
+      static_cast<int>(std::find(on_machine.begin(), on_machine.end(), own) - on_machine.begin());
+  std::shared_ptr<Impl> local = subgroup.make_local(on_machine, place_here);
+  SumPlan plan(number_machines(machine_of, members));
+  if (plan.machines() == 1) return local;
+  const int place = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  const auto factory = [host = engine_.host](const StorePtr& where, int its_rank, int its_size,
+                                             Timeout deadline) {
+    return make_gloo(where, its_rank, its_size, deadline, host);
+  };
+  auto flat =
+      wrap_c10d(factory, part_of(subgroup.store, "flat"), place, static_cast<int>(members.size()), timeout);
+  // The members count the groups that they have made together: others have made others.
+  const std::string who = fmt::format("{}", fmt::join(members, ","));
+  HybridControl control = state_->health().control();
+  control.group += fmt::format("/of {}/{}", who, ++subgroups_made_[who]);
+  auto wire = make_wire(plan, place, part_of(subgroup.store, "wire"), engine_, control, 0, timeout);
+  auto state = std::make_shared<HybridState>(place, std::move(plan), std::move(local), std::move(flat),
+                                             std::move(wire), std::move(control), members);
+  return std::make_shared<HybridGroup>(std::move(state), part_of(subgroup.store, "group"), engine_, timeout);
 }
 
 /// One that all machines have; null: there is none. `number`: becomes its number.
@@ -483,24 +488,118 @@ std::unique_ptr<uplink::Wire> HybridGroup::take_spare_wire(int& number) {
   return spares_->take(spare);
 }
 
+using MakeWire = std::function<std::unique_ptr<uplink::Wire>(const SumPlan&, int rank, const HybridControl&)>;
+
+/// The group of which a rank has all parts. `store`: in which its machines meet. `make`: makes its wire.
+std::shared_ptr<ProcessGroup::Impl> join_parts(HybridParts parts, std::shared_ptr<ProcessGroup::Impl> flat,
+                                               const HybridLinks& links, const StorePtr& store,
+                                               Timeout timeout, const MakeWire& make) {
+  SumPlan plan(number_machines(links.machine_of, parts.members));
+  const auto own = std::find(parts.members.begin(), parts.members.end(), links.rank);
+  const int place = static_cast<int>(own - parts.members.begin());
+  HybridControl control = links.control;
+  control.group = parts.name;
+  auto wire = make(plan, place, control);
+  auto state = std::make_shared<HybridState>(place, std::move(plan), std::move(parts.local), std::move(flat),
+                                             std::move(wire), std::move(control), std::move(parts.members));
+  return std::make_shared<HybridGroup>(std::move(state), store, links.engine, timeout);
+}
+
+void tell_engine(const SumPlan& plan, const uplink::Engine& engine) {
+  if (engine.is_mixed) {
+    log::warning(
+        fmt::format("Gloo carries the bytes between machines, since not all can use UCX: {}", engine.remark));
+  }
+  const std::string remark =
+      engine.remark.empty() || engine.is_mixed ? "" : fmt::format(" (UCX is not used: {})", engine.remark);
+  log::info(fmt::format("{} ranks on {} machines: shared memory inside, {} between{}", plan.ranks(),
+                        plan.machines(), engine.describe(), remark));
+}
+
+/// A process that ends well leaves the job, also where nobody has destroyed its groups: then the others do not take it for lost.
+void leave_at_exit(const std::shared_ptr<uplink::Control>& control) {
+  static auto* const last = new std::weak_ptr<uplink::Control>();
+  static const shm::RankProcess process;
+  static const bool is_registered = ::on_exit(
+                                        [](int exit_code, void* /*argument*/) {
+                                          if (exit_code != 0 || process.is_copy()) return;
+                                          if (const auto joined = last->lock()) joined->leave();
+                                        },
+                                        nullptr) == 0;
+  (void)is_registered;
+  *last = control;
+}
+
 }  // namespace
 
-std::shared_ptr<ProcessGroup::Impl> make_hybrid(HybridMember member, StorePtr store,
-                                                std::chrono::milliseconds timeout) {
-  SumPlan plan(std::move(member.machine_of));
-  const StorePtr own = part_of(store, "world");
+std::shared_ptr<ProcessGroup::Impl> make_hybrid_subgroup(ProcessGroup::Impl& world, HybridSubgroup subgroup,
+                                                         std::chrono::milliseconds timeout) {
+  auto* const group = dynamic_cast<HybridGroup*>(&world);
+  return group == nullptr ? nullptr : group->make_subgroup(subgroup, timeout);
+}
+
+HybridLinks connect_machines(HybridLinks links, const StorePtr& store, const std::string& part,
+                             Timeout timeout) {
+  const SumPlan plan(links.machine_of);
+  links.store = part_of(store, part);
+  uplink::ControlPlace place{
+      .rank = links.rank, .machine_of = links.machine_of, .host = links.engine.host, .secret = take_secret()};
+  const auto exchange = [&](const std::string* address) {
+    return uplink::exchange(*links.store, "control", plan.machine_of(links.rank), plan.machines(), address,
+                            timeout);
+  };
+  links.control = {.control = std::make_shared<uplink::Control>(std::move(place), exchange, timeout)};
+  leave_at_exit(links.control.control);
+  return links;
+}
+
+std::shared_ptr<ProcessGroup::Impl> make_hybrid(HybridMember member, StorePtr store, Timeout timeout) {
+  const SumPlan plan(member.machine_of);
   const int machine = plan.machine_of(member.rank);
-  const uplink::Engine engine = uplink::agree_on_engine(
-      *own, machine, plan.machines(), plan.ranks_of(machine).front() == member.rank, member.host, timeout);
-  if (member.rank == 0) {
-    log::info(fmt::format("{} ranks on {} machines: shared memory inside, {} between", plan.ranks(),
-                          plan.machines(), engine.describe()));
-  }
-  auto wire = make_wire(plan, member.rank, own, engine, timeout);
-  return std::make_shared<HybridGroup>(
-      std::make_shared<HybridState>(member.rank, std::move(plan), std::move(member.local),
-                                    std::move(member.flat), std::move(wire), own),
-      own, engine, timeout);
+  const bool is_leader = plan.ranks_of(machine).front() == member.rank;
+  uplink::Engine engine = uplink::agree_on_engine(*part_of(store, "world"), machine, plan.machines(),
+                                                  is_leader, member.host, timeout);
+  HybridLinks links =
+      connect_machines({.rank = member.rank, .machine_of = std::move(member.machine_of), .engine = engine},
+                       store, "world", timeout);
+  std::vector<int> everyone(links.machine_of.size());
+  std::iota(everyone.begin(), everyone.end(), 0);
+  const auto make = [&](const SumPlan& own, int rank, const HybridControl& control) {
+    return make_first_wire(own, rank, links.store, links.engine, control, timeout);
+  };
+  auto group = join_parts({.name = "world", .members = std::move(everyone), .local = std::move(member.local)},
+                          std::move(member.flat), links, links.store, timeout, make);
+  if (member.rank == 0) tell_engine(plan, links.engine);
+  return group;
+}
+
+std::shared_ptr<ProcessGroup::Impl> remake_hybrid(HybridParts parts, const HybridLinks& links,
+                                                  Timeout timeout) {
+  const auto factory = [host = links.engine.host](const StorePtr& where, int rank, int size,
+                                                  Timeout deadline) {
+    return make_gloo(where, rank, size, deadline, host);
+  };
+  const auto own = std::find(parts.members.begin(), parts.members.end(), links.rank);
+  const StorePtr store = c10::make_intrusive<c10d::PrefixStore>("group " + parts.name, links.store);
+  auto flat = wrap_c10d(factory, part_of(store, "flat"), static_cast<int>(own - parts.members.begin()),
+                        static_cast<int>(parts.members.size()), timeout);
+  const auto make = [&](const SumPlan& plan, int rank, const HybridControl& control) {
+    return make_wire(plan, rank, store, links.engine, control, 0, timeout);
+  };
+  return join_parts(std::move(parts), std::move(flat), links, store, timeout, make);
+}
+
+uplink::Engine engine_of(const ProcessGroup::Impl& group) {
+  return dynamic_cast<const HybridGroup&>(group).engine();
+}
+
+std::shared_ptr<ProcessGroup::Impl> part_on_machine(const std::shared_ptr<ProcessGroup::Impl>& group) {
+  const auto* const hybrid = dynamic_cast<const HybridGroup*>(group.get());
+  return hybrid == nullptr ? group : hybrid->part_on_machine();
+}
+
+std::shared_ptr<ProcessGroup::Impl> wrap_hybrid(std::shared_ptr<HybridState> state, Timeout timeout) {
+  return std::make_shared<HybridGroup>(std::move(state), nullptr, uplink::Engine{}, timeout);
 }
 
 }  // namespace lockstep::backends

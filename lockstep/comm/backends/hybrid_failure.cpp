@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::string_view kMark = "lockstep-failure ";
 
-enum class Kind : char { step = 'S', timeout = 'T', lost = 'L', mismatch = 'M', other = 'C' };
+enum class Sort : char { step = 'S', timeout = 'T', lost = 'L', mismatch = 'M', other = 'C' };
 
-std::string encode(Kind kind, const std::vector<int>& ranks, const std::string& text) {
+std::string encode(Sort kind, const std::vector<int>& ranks, const std::string& text) {
   return fmt::format("{}{} {} {} {}", kMark, static_cast<char>(kind), ranks.size(), fmt::join(ranks, " "),
                      text);
 }
@@ -36,15 +36,15 @@ std::string encode_failure(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const StepFailedError& error) {
-    return encode(Kind::step, {}, error.what());
+    return encode(Sort::step, {}, error.what());
   } catch (const TimeoutError& error) {
-    return encode(Kind::timeout, error.missing_ranks(), error.what());
+    return encode(Sort::timeout, error.missing_ranks(), error.what());
   } catch (const PeerLostError& error) {
-    return encode(Kind::lost, {error.rank()}, error.what());
+    return encode(Sort::lost, {error.rank()}, error.what());
   } catch (const MismatchError& error) {
-    return encode(Kind::mismatch, {}, error.what());
+    return encode(Sort::mismatch, {}, error.what());
   } catch (const std::exception& error) {
-    return encode(Kind::other, {}, error.what());
+    return encode(Sort::other, {}, error.what());
   }
 }
 
@@ -60,16 +60,16 @@ std::exception_ptr decode_failure(const std::string& text) {
   if (count == 0) fields.get();  // two spaces with no ranks between
   std::string message;
   std::getline(fields, message, '\0');
-  switch (static_cast<Kind>(kind)) {
-    case Kind::step:
+  switch (static_cast<Sort>(kind)) {
+    case Sort::step:
       return std::make_exception_ptr(StepFailedError(message));
-    case Kind::timeout:
+    case Sort::timeout:
       return std::make_exception_ptr(TimeoutError(message, std::move(ranks)));
-    case Kind::lost:
+    case Sort::lost:
       return std::make_exception_ptr(PeerLostError(message, ranks.empty() ? -1 : ranks.front()));
-    case Kind::mismatch:
+    case Sort::mismatch:
       return std::make_exception_ptr(MismatchError(message));
-    case Kind::other:
+    case Sort::other:
       break;
   }
   return std::make_exception_ptr(CommError(message));
@@ -92,6 +92,18 @@ std::exception_ptr translate_failure(const std::exception_ptr& failure, const st
     return std::make_exception_ptr(PeerLostError(explain(error.what(), ranks), rank_of(error.rank())));
   } catch (const MismatchError& error) {
     return std::make_exception_ptr(MismatchError(explain(error.what(), ranks)));
+  } catch (...) {
+    return failure;
+  }
+}
+
+std::exception_ptr quote_call(const std::exception_ptr& failure, int rank, const std::string& call) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const MismatchError& error) {
+    const std::string text = error.what();
+    if (text.find(call) != std::string::npos) return failure;
+    return std::make_exception_ptr(MismatchError(fmt::format("{}; rank {} has called {}", text, rank, call)));
   } catch (...) {
     return failure;
   }

@@ -16,4 +16,8 @@ std::exception_ptr decode_failure(const std::string& text);
 /// numbers there.
 std::exception_ptr translate_failure(const std::exception_ptr& failure, const std::vector<int>& ranks);
 
+/// `failure`; if it is a MismatchError of what ranks of one machine have called as parts of something, it also says what
+/// `rank` has called.
+std::exception_ptr quote_call(const std::exception_ptr& failure, int rank, const std::string& call);
+
 }  // namespace lockstep::backends

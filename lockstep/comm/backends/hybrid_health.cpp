@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <numeric>
 #include <thread>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 
+#include "lockstep/base/log.h"
 #include "lockstep/comm/backends/hybrid_failure.h"
 
 namespace lockstep::backends {
@@ -17,8 +18,6 @@ using namespace std::chrono_literals;
 
 /// A machine that has lost its connection waits so long for another one's reason.
 constexpr auto kWaitForReason = 300ms;
-
-std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
 /// Such an error does not say why the other machine has gone.
 bool is_lost_connection(const std::exception_ptr& cause) {
@@ -36,12 +35,15 @@ bool is_lost_connection(const std::exception_ptr& cause) {
 
 }  // namespace
 
-HybridHealth::HybridHealth(HybridRanks ranks, std::shared_ptr<Impl> local,
-                           c10::intrusive_ptr<c10d::Store> store, std::function<void()> stop_wire)
+HybridHealth::HybridHealth(HybridRanks ranks, std::shared_ptr<Impl> local, HybridControl control,
+                           std::function<void()> stop_wire)
     : ranks_(std::move(ranks)),
       local_(std::move(local)),
-      store_(std::move(store)),
-      stop_wire_(std::move(stop_wire)) {}
+      control_(std::move(control)),
+      stop_wire_(std::move(stop_wire)),
+      watch_(std::make_unique<uplink::Control::Watch>(control_.control, [this] { take_news(); })) {
+  take_news();  // that came before
+}
 
 void HybridHealth::check() const {
   const base::LockGuard lock(mutex_);
@@ -58,17 +60,15 @@ void HybridHealth::rethrow_translated() const {
 }
 
 std::string HybridHealth::key(const std::string& name) const {
-  return fmt::format("lockstep/machines/{}/{}", name, renewals_);
+  return fmt::format("{}/{}/{}", control_.group, renewals_.load(), name);
 }
 
-std::string HybridHealth::read(const std::string& key) const {
-  try {
-    if (!store_->check({key})) return {};
-    const std::vector<uint8_t> text = store_->get(key);
-    return {text.begin(), text.end()};
-  } catch (const std::exception&) {  // the store is gone, and its rank with it
-    return {};
-  }
+std::string HybridHealth::read(const std::string& key) const { return control_.control->get(key); }
+
+void HybridHealth::begin(const std::string& text) {
+  ++collectives_;
+  const base::LockGuard lock(mutex_);
+  last_ = text;
 }
 
 /// A leader knows which machine is late; those of its ranks that wait have said so.
@@ -86,18 +86,33 @@ std::exception_ptr HybridHealth::without_waiting(const std::exception_ptr& cause
 }
 
 void HybridHealth::publish(const std::string& failure) const {
-  try {
-    if (!store_->check({key("failure")})) store_->set(key("failure"), to_bytes(failure));
-  } catch (const std::exception&) {  // the others lose their connections
-  }
+  if (control_.control->get(key("failure")).empty()) control_.control->set(key("failure"), failure);
 }
 
-std::exception_ptr HybridHealth::find_published(Timeout longest) const {
-  const auto end = std::chrono::steady_clock::now() + longest;
+std::exception_ptr HybridHealth::find_told() const { return decode_failure(read(key("failure"))); }
+
+std::exception_ptr HybridHealth::find_loss() const {
+  const auto loss = control_.control->find_loss(ranks_.of_job);
+  if (!loss) return nullptr;
+  const auto lost = std::find(ranks_.of_job.begin(), ranks_.of_job.end(), loss->rank);
+  std::string during;
+  {
+    const base::LockGuard lock(mutex_);
+    if (!last_.empty())
+      during = fmt::format("; rank {} has called {} #{}", ranks_.own, last_, collectives_.load());
+  }
+  return std::make_exception_ptr(
+      PeerLostError(loss->text + during, static_cast<int>(lost - ranks_.of_job.begin())));
+}
+
+/// A lost connection is a sign of a reason, which comes by another way.
+std::exception_ptr HybridHealth::find_reason() const {
+  const auto end = std::chrono::steady_clock::now() + kWaitForReason;
   while (true) {
-    if (auto found = decode_failure(read(key("failure")))) return found;
+    if (auto told = find_told()) return told;
+    if (auto loss = find_loss()) return loss;
     if (std::chrono::steady_clock::now() >= end) return nullptr;
-    std::this_thread::sleep_for(10ms);
+    std::this_thread::sleep_for(5ms);
   }
 }
 
@@ -108,8 +123,12 @@ std::exception_ptr HybridHealth::fail(const std::exception_ptr& cause) {
   }
   std::exception_ptr failure = without_waiting(cause);
   if (is_lost_connection(failure)) {
-    if (auto reason = find_published(kWaitForReason)) failure = reason;
+    if (auto reason = find_reason()) failure = reason;
   }
+  return settle(failure);
+}
+
+std::exception_ptr HybridHealth::settle(const std::exception_ptr& failure) {
   {
     const base::LockGuard lock(mutex_);
     if (failure_) return failure_;
@@ -122,6 +141,20 @@ std::exception_ptr HybridHealth::fail(const std::exception_ptr& cause) {
   return failure;
 }
 
+/// From the thread of the control connections: ends this rank's waits, which then throw what has been told.
+void HybridHealth::take_news() noexcept {
+  try {
+    if (has_failed()) return;
+    if (auto told = find_told()) {
+      settle(told);
+    } else if (auto loss = find_loss()) {
+      settle(loss);
+    }
+  } catch (const std::exception& error) {
+    log::debug(std::string("a group over several machines that has lost a rank: ") + error.what());
+  }
+}
+
 void HybridHealth::look_for_failure() {
   check();
   if (local_->is_interrupted()) {
@@ -131,14 +164,10 @@ void HybridHealth::look_for_failure() {
       std::rethrow_exception(fail(std::current_exception()));
     }
   }
-  if (auto published = find_published(0ms)) std::rethrow_exception(fail(published));
 }
 
 void HybridHealth::tell_waiting() {
-  try {
-    store_->set(key(fmt::format("waiting/{}", ranks_.own)), to_bytes(std::to_string(collectives_)));
-  } catch (const std::exception&) {  // the store is gone, and its rank with it
-  }
+  control_.control->set(key(fmt::format("waiting/{}", ranks_.own)), std::to_string(collectives_));
 }
 
 std::vector<int> HybridHealth::find_not_waiting(const std::vector<int>& ranks) const {
@@ -168,9 +197,13 @@ int HybridHealth::find_rank_ahead() const {
 
 void HybridHealth::renew() {
   collectives_ = 0;
-  const base::LockGuard lock(mutex_);
-  ++renewals_;
-  failure_ = nullptr;
+  {
+    const base::LockGuard lock(mutex_);
+    ++renewals_;
+    failure_ = nullptr;
+    last_.clear();
+  }
+  take_news();  // of those that have renewed it earlier
 }
 
 }  // namespace lockstep::backends

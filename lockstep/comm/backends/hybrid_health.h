@@ -1,8 +1,6 @@
 // What a rank of a group over several machines knows of the others: the first failure, and who waits.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
-
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -14,10 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/mutex.h"
 #include "lockstep/comm/process_group/impl.h"
-
-namespace c10d {
-class Store;
-}
+#include "lockstep/comm/uplink/control.h"
 
 namespace lockstep::backends {
 
@@ -25,18 +20,29 @@ namespace lockstep::backends {
 struct HybridRanks {
   int own = 0, all = 1;
   std::vector<int> on_machine{};  ///< by their place on this rank's machine
+  std::vector<int> of_job{};      ///< the numbers of all in the job
 };
 
-/// One rank's. A failure that one rank meets becomes that of all, by way of a store and of the machines' shared memory.
+/// By which way they tell each other, and under which name.
+struct HybridControl {
+  std::shared_ptr<uplink::Control> control{};
+  std::string group{};  ///< the same on all of its ranks, and of no other group of the job
+};
+
+/// One rank's. A failure that one rank meets becomes that of all, by way of control connections and of the machines' shared
+/// memory; so does the loss of a rank or a machine.
 class HybridHealth {
  public:
   using Timeout = std::chrono::milliseconds;
   using Impl = ProcessGroup::Impl;
 
   /// `local`: the ranks of this machine. `stop_wire`: ends this rank's waits for other machines; from any thread.
-  HybridHealth(HybridRanks ranks, std::shared_ptr<Impl> local, c10::intrusive_ptr<c10d::Store> store,
+  HybridHealth(HybridRanks ranks, std::shared_ptr<Impl> local, HybridControl control,
                std::function<void()> stop_wire);
   HybridHealth(const HybridHealth&) = delete;
+  /// From now on hears nothing of the others: what is to be stopped goes.
+  void ignore_news() { watch_.reset(); }
+  const HybridControl& control() const { return control_; }
 
   /// Throws the first failure, once there is one that this rank has met.
   void check() const;
@@ -55,11 +61,11 @@ class HybridHealth {
   /// What `cause`, caught from an operation, means for the group: the first failure, which now ends all waits of the
   /// group on all ranks.
   std::exception_ptr fail(const std::exception_ptr& cause);
-  /// Has another rank reported a failure? Then it is this rank's too, and thrown. Costs a look into the store.
+  /// Has another rank reported a failure? Then it is this rank's too, and thrown.
   void look_for_failure();
 
-  /// A collective of this rank begins.
-  void begin() { ++collectives_; }
+  /// A collective of this rank begins. `text`: what it is.
+  void begin(const std::string& text);
   /// Tells the others how many collectives this rank has started, since it waits for longer.
   void tell_waiting();
   /// Those of `ranks` that are not known to wait in the collective that this rank has started last: late, or at work.
@@ -79,17 +85,23 @@ class HybridHealth {
   std::string key(const std::string& name) const;
   std::string read(const std::string& key) const;
   std::exception_ptr without_waiting(const std::exception_ptr& cause) const;
-  std::exception_ptr find_published(Timeout longest) const;
+  std::exception_ptr find_told() const;
+  std::exception_ptr find_loss() const;
+  std::exception_ptr find_reason() const;
   void publish(const std::string& failure) const;
+  std::exception_ptr settle(const std::exception_ptr& failure);
+  void take_news() noexcept;
 
   HybridRanks ranks_;
   std::shared_ptr<Impl> local_;
-  c10::intrusive_ptr<c10d::Store> store_;
+  HybridControl control_;
   std::function<void()> stop_wire_;
   mutable base::Mutex mutex_;
   std::exception_ptr failure_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::string last_ LOCKSTEP_GUARDED_BY(mutex_);  // collective
   std::atomic<int64_t> collectives_{0};
-  int renewals_ = 0;
+  std::atomic<int> renewals_{0};
+  std::unique_ptr<uplink::Control::Watch> watch_;  // goes first: it uses the others
 };
 
 }  // namespace lockstep::backends

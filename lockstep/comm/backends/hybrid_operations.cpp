@@ -9,9 +9,12 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/comm/backends/hybrid_exchange.h"
+#include "lockstep/comm/backends/on_machine.h"
 #include "lockstep/comm/shm_tensor.h"
 #include "lockstep/comm/uplink/accumulation.h"
 #include "lockstep/comm/uplink/wire_reduction.h"
+#include "lockstep/comm/wire_dtype.h"
 #include "lockstep/shm/reduce/reduce.h"
 
 namespace lockstep::backends {
@@ -30,29 +33,12 @@ constexpr size_t kMovedBytes = size_t{512} << 10;
 /// A rank waits longer than its leader, whose error says more.
 constexpr auto kSlack = std::chrono::seconds(2);
 
-std::byte* data_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.mutable_data_ptr()); }
-size_t count_of(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
-
-/// A tensor of `count` elements at `data`, which keeps `owner`: what has been started in shared memory goes on, also where
-/// nobody waits for it any more.
-template <class Owner>
-at::Tensor view(Owner owner, std::byte* data, size_t count, at::ScalarType dtype) {
-  return at::from_blob(
-      data, {static_cast<int64_t>(count)}, [owner = std::move(owner)](void* /*data*/) {},
-      at::TensorOptions().dtype(dtype));
-}
-at::Tensor view(const at::Tensor& tensor, Elements elements) {
-  return view(tensor, data_of(tensor) + elements.first * tensor.element_size(), elements.count,
-              tensor.scalar_type());
-}
-at::Tensor view(const Buffer& buffer) { return view(buffer, buffer.data(), buffer.bytes, at::kByte); }
-
 /// `tensor` in pieces.
 std::vector<Elements> cut_moved(const at::Tensor& tensor) {
   const size_t most = std::max<size_t>(1, kMovedBytes / tensor.element_size());
   std::vector<Elements> pieces;
-  for (size_t first = 0; first < count_of(tensor); first += most) {
-    pieces.push_back({first, std::min(most, count_of(tensor) - first)});
+  for (size_t first = 0; first < count_elements(tensor); first += most) {
+    pieces.push_back({first, std::min(most, count_elements(tensor) - first)});
   }
   return pieces;
 }
@@ -69,58 +55,10 @@ void each_part(const at::Tensor& tensor, const std::vector<TensorPart>& parts, s
                const Call& call) {
   for (const TensorPart& part : parts) {
     const size_t bytes = static_cast<size_t>(part.count) * tensor.element_size();
-    call(data_of(tensor) + static_cast<size_t>(part.first) * tensor.element_size(), packed, bytes);
+    call(get_data(tensor) + static_cast<size_t>(part.first) * tensor.element_size(), packed, bytes);
     packed += bytes;
   }
 }
-
-/// Collectives in the shared memory of the machine. Nothing is started where a rank is alone.
-class OnMachine {
- public:
-  OnMachine(HybridState& state, std::chrono::milliseconds timeout) : state_(state), timeout_(timeout) {}
-
-  bool is_alone() const { return state_.is_alone(); }
-  void broadcast(const at::Tensor& tensor, int root) {
-    start({.kind = Kind::broadcast, .inputs = {&tensor, 1}, .outputs = {&tensor, 1}, .root = root});
-  }
-  void reduce(const at::Tensor& tensor, ReduceOp op) {
-    start({.kind = Kind::reduce, .inputs = {&tensor, 1}, .outputs = {&tensor, 1}, .op = op, .root = 0});
-  }
-  /// `outputs`: empty but on the leader.
-  void gather(const at::Tensor& tensor, const std::vector<at::Tensor>& outputs) {
-    start({.kind = Kind::gather, .inputs = {&tensor, 1}, .outputs = outputs, .root = 0});
-  }
-  /// `inputs`: empty but on the leader.
-  void scatter(const std::vector<at::Tensor>& inputs, const at::Tensor& output) {
-    start({.kind = Kind::scatter, .inputs = inputs, .outputs = {&output, 1}, .root = 0});
-  }
-  void all_gather(const at::Tensor& tensor, const std::vector<at::Tensor>& outputs) {
-    start({.kind = Kind::all_gather, .inputs = {&tensor, 1}, .outputs = outputs});
-  }
-  void all_gather_parts(const at::Tensor& tensor, const std::vector<std::vector<TensorPart>>& parts) {
-    start({.kind = Kind::all_gather_parts, .inputs = {&tensor, 1}, .outputs = {&tensor, 1}, .parts = parts});
-  }
-  void barrier() { start({.kind = Kind::barrier}); }
-
-  size_t started() const { return works_.size(); }
-  void wait(size_t number) {
-    state_.health().translated([&] { works_[number]->wait(); });
-  }
-  void wait_for_all() {
-    for (size_t number = 0; number < works_.size(); ++number) wait(number);
-  }
-  std::vector<WorkPtr> take() { return std::move(works_); }
-
- private:
-  void start(Collective collective) {
-    if (is_alone()) return;
-    collective.timeout = timeout_;
-    state_.health().translated([&] { works_.push_back(state_.local().start(collective)); });
-  }
-  HybridState& state_;
-  std::chrono::milliseconds timeout_;
-  std::vector<WorkPtr> works_;
-};
 
 /// A reduction, and what the ranks of this machine have begun for it.
 struct Reduction {
@@ -169,7 +107,7 @@ class LeaderData : public uplink::MachineData {
   /// These elements of the tensor, which the buffer keeps.
   Buffer buffer_of(Elements elements) const {
     const at::Tensor& tensor = reduction_.tensor;
-    return {std::shared_ptr<std::byte[]>(data_of(tensor) + elements.first * tensor.element_size(),
+    return {std::shared_ptr<std::byte[]>(get_data(tensor) + elements.first * tensor.element_size(),
                                          [tensor](std::byte* /*the tensor's*/) {}),
             elements.count * tensor.element_size()};
   }
@@ -180,7 +118,7 @@ class LeaderData : public uplink::MachineData {
     const Elements& all = reduction_.pieces[piece].all;
     const size_t bytes = all.count * accumulation().element_bytes();
     const std::byte* const base =
-        machine_.is_alone() ? data_of(reduction_.tensor) + all.first * accumulation().element_bytes()
+        machine_.is_alone() ? get_data(reduction_.tensor) + all.first * accumulation().element_bytes()
                             : reduction_.gathered[piece].data();
     const auto place = static_cast<size_t>(state_.local_rank_of(leaf.first));
     std::vector<Buffer> widened;
@@ -213,7 +151,7 @@ class InPlaceData final : public LeaderData {
   Buffer place(size_t /*piece*/, Elements elements) override { return buffer_of(elements); }
   void finish(size_t piece) override {
     LeaderData::finish(piece);
-    if (is_told_) machine().broadcast(view(reduction().tensor, reduction().pieces[piece].all), 0);
+    if (is_told_) machine().broadcast(make_view(reduction().tensor, reduction().pieces[piece].all), 0);
   }
 
  private:
@@ -272,7 +210,7 @@ class MachineParts {
   void take(const at::Tensor& reduced) const {
     for (const TensorPart& part : operation_.parts[0]) {
       const size_t element = tensor().element_size(), offset = static_cast<size_t>(part.first) * element;
-      std::memcpy(data_of(tensor()) + offset, data_of(reduced) + offset,
+      std::memcpy(get_data(tensor()) + offset, get_data(reduced) + offset,
                   static_cast<size_t>(part.count) * element);
     }
   }
@@ -322,7 +260,7 @@ class Run {
       case Kind::broadcast:
         if (!is_on_roots_machine()) return;
         for (const Elements& piece : cut_moved(input())) {
-          machine_.broadcast(view(input(), piece), state_.local_rank_of(operation_.root));
+          machine_.broadcast(make_view(input(), piece), state_.local_rank_of(operation_.root));
         }
         return;
       case Kind::all_gather:
@@ -356,14 +294,17 @@ class Run {
 
  private:
   std::vector<Piece> cut_pieces(const Accumulation& accumulation) const {
-    if (operation_.kind == Kind::reduce_scatter) return plan_reduce_scatter(plan(), count_of(output()));
+    if (operation_.kind == Kind::reduce_scatter) return plan_reduce_scatter(plan(), count_elements(output()));
     if (operation_.kind == Kind::reduce) {
-      return plan_reduce(accumulation, plan(), count_of(input()), root_machine());
+      return plan_reduce(accumulation, plan(), count_elements(input()), root_machine());
     }
-    return plan_all_reduce(accumulation, plan(), count_of(input()));
+    return plan_all_reduce(accumulation, plan(), count_elements(input()));
   }
   void begin_reduction() {
-    const Accumulation accumulation(to_shm(input()), operation_.op, static_cast<size_t>(plan().ranks()));
+    const Accumulation accumulation(to_shm(input()), operation_.op, static_cast<size_t>(plan().ranks()),
+                                    operation_.form);
+    // Ranks of this machine that ask for another form start something else: the error quotes this.
+    if (accumulation.is_narrowed()) machine_.broadcast(at::empty({0}, at::kBFloat16), 0);
     const bool is_reduced = !accumulation.is_widened() && plan().leaves_of(state_.machine()).size() == 1;
     reduction_.emplace(Reduction{
         .tensor = keeps_input(operation_.kind, is_reduced, machine_.is_alone()) ? input().clone() : input(),
@@ -373,7 +314,7 @@ class Run {
         .first_work = machine_.started(),
         .gathered = {}});
     for (const Piece& piece : reduction().pieces) {
-      const at::Tensor own = view(reduction().tensor, piece.all);
+      const at::Tensor own = make_view(reduction().tensor, piece.all);
       if (is_reduced) {
         machine_.reduce(own, accumulation.partial_op());
       } else if (!machine_.is_alone()) {
@@ -388,12 +329,25 @@ class Run {
     const size_t bytes = own.nbytes();
     const Buffer& buffer = reduction().gathered.emplace_back(state_.wire().take_buffer(local_size() * bytes));
     for (size_t r = 0; r < local_size(); ++r) {
-      outputs.push_back(view(buffer, buffer.data() + r * bytes, count_of(own), own.scalar_type()));
+      outputs.push_back(make_view(buffer, buffer.data() + r * bytes, count_elements(own), own.scalar_type()));
     }
     return outputs;
   }
   std::optional<Reduction> reduction_;
 };
+
+uplink::WireForm choose_form(const Collective& collective) {
+  static const WireDtype otherwise = find_wire_dtype();
+  const bool rounds = collective.kind == Kind::all_reduce &&
+                      collective.wire_dtype.value_or(otherwise) == WireDtype::BFLOAT16 &&
+                      Accumulation::can_narrow(to_shm(collective.inputs[0]), collective.op);
+  return rounds ? uplink::WireForm::bfloat16 : uplink::WireForm::exact;
+}
+
+std::string describe_with(Collective collective, uplink::WireForm form) {
+  collective.wire_dtype = form == uplink::WireForm::bfloat16 ? WireDtype::BFLOAT16 : WireDtype::EXACT;
+  return describe(collective);
+}
 
 class MemberRun : Run {
  public:
@@ -416,7 +370,7 @@ class MemberRun : Run {
         break;
       case Kind::broadcast:
         if (is_on_roots_machine()) break;
-        for (const Elements& piece : cut_moved(input())) machine_.broadcast(view(input(), piece), 0);
+        for (const Elements& piece : cut_moved(input())) machine_.broadcast(make_view(input(), piece), 0);
         break;
       case Kind::all_gather:
         pass_on_outputs();
@@ -428,13 +382,14 @@ class MemberRun : Run {
         machine_.barrier();
         break;
     }
-    return {machine_.take(), std::move(finish)};
+    return {.works = machine_.take(), .finish = std::move(finish)};
   }
 
  private:
   void take_sums() {
     if (!is_told()) return;
-    for (const Piece& piece : reduction().pieces) machine_.broadcast(view(reduction().tensor, piece.all), 0);
+    for (const Piece& piece : reduction().pieces)
+      machine_.broadcast(make_view(reduction().tensor, piece.all), 0);
   }
   std::function<void()> take_parts() {
     if (operation_.is_common) {
@@ -445,7 +400,7 @@ class MemberRun : Run {
     for (int m = 0; m < machines(); ++m) {
       if (m == state_.machine()) continue;
       packed[static_cast<size_t>(m)] = uplink::make_buffer(parts_.count_bytes(m));
-      machine_.broadcast(view(packed[static_cast<size_t>(m)]), 0);
+      machine_.broadcast(make_view(packed[static_cast<size_t>(m)]), 0);
     }
     return [*this, packed] {
       for (int m = 0; m < machines(); ++m) {
@@ -486,7 +441,8 @@ class LeaderRun : Run {
         break;
       default:
         machine_.wait_for_all();
-        agree();
+        wire().begin(call());
+        wire().agree(deadline_);
         machine_.barrier();
         break;
     }
@@ -507,11 +463,10 @@ class LeaderRun : Run {
         .kind = static_cast<uint32_t>(operation_.kind), .root = operation_.root, .text = operation_.text};
     if (operation_.kind == Kind::barrier) return call;
     call.dtype = static_cast<uint32_t>(to_shm(input()));
-    call.op = static_cast<uint32_t>(operation_.op);
-    call.count = count_of(input());
+    call.op = static_cast<uint32_t>(operation_.op) | static_cast<uint32_t>(operation_.form) << 16;
+    call.count = count_elements(input());
     return call;
   }
-  void agree() { wire().agree(call(), {}, deadline_); }
   /// What each other machine sends next, of so many bytes.
   struct Arriving {
     std::vector<Buffer> buffers;  // by machine
@@ -541,25 +496,25 @@ class LeaderRun : Run {
     BlockData data(state_, machine_, reduction(), blocks);
     reduce_with(data);
     if (machine_.is_alone()) {
-      std::memcpy(data_of(output()), blocks.data(), blocks.bytes);
+      std::memcpy(get_data(output()), blocks.data(), blocks.bytes);
       return;
     }
     std::vector<at::Tensor> inputs;
     for (size_t r = 0; r < local_size(); ++r) {
-      inputs.push_back(
-          view(blocks, blocks.data() + r * output().nbytes(), count_of(output()), output().scalar_type()));
+      inputs.push_back(make_view(blocks, blocks.data() + r * output().nbytes(), count_elements(output()),
+                                 output().scalar_type()));
     }
     machine_.scatter(inputs, output());
   }
   void broadcast() {
     const std::vector<Elements> pieces = cut_moved(input());
     const size_t element = input().element_size();
-    agree();
+    wire().begin(call());
     if (is_on_roots_machine()) {
       for (size_t p = 0; p < pieces.size(); ++p) {
         if (!machine_.is_alone() && state_.local_rank_of(operation_.root) != 0) machine_.wait(p);
         const Buffer buffer = wire().take_buffer(pieces[p].count * element);
-        std::memcpy(buffer.data(), data_of(input()) + pieces[p].first * element, buffer.bytes);
+        std::memcpy(buffer.data(), get_data(input()) + pieces[p].first * element, buffer.bytes);
         each_other([&](int m) { wire().send(m, buffer); });
       }
       return;
@@ -571,10 +526,10 @@ class LeaderRun : Run {
     }
     for (size_t p = 0; p < pieces.size(); ++p) {
       wire().await(arriving[p].first, deadline_);
-      std::memcpy(data_of(input()) + pieces[p].first * element, arriving[p].second.data(),
+      std::memcpy(get_data(input()) + pieces[p].first * element, arriving[p].second.data(),
                   arriving[p].second.bytes);
       arriving[p].second = {};
-      machine_.broadcast(view(input(), pieces[p]), 0);
+      machine_.broadcast(make_view(input(), pieces[p]), 0);
     }
   }
   /// What the ranks of this machine give, one after another, goes to all others.
@@ -582,27 +537,27 @@ class LeaderRun : Run {
     const size_t bytes = input().nbytes();
     if (machine_.is_alone()) {
       // In place the input lies where its output is.
-      std::memmove(data_of(local_outputs()[0]), data_of(input()), bytes);
+      std::memmove(get_data(local_outputs()[0]), get_data(input()), bytes);
     }
-    agree();
+    wire().begin(call());
     const Arriving arriving = receive_from_others([&](int m) { return plan().ranks_of(m).size() * bytes; });
     machine_.wait_for_all();
     const Buffer own = wire().take_buffer(local_size() * bytes);
     for (size_t r = 0; r < local_size(); ++r)
-      std::memcpy(own.data() + r * bytes, data_of(local_outputs()[r]), bytes);
+      std::memcpy(own.data() + r * bytes, get_data(local_outputs()[r]), bytes);
     each_other([&](int m) { wire().send(m, own); });
     each_other([&](int m) {
       const auto at = static_cast<size_t>(m);
       wire().await(arriving.numbers[at], deadline_);
       for (size_t r = 0; r < plan().ranks_of(m).size(); ++r) {
         const auto rank = static_cast<size_t>(plan().ranks_of(m)[r]);
-        std::memcpy(data_of(operation_.outputs[rank]), arriving.buffers[at].data() + r * bytes, bytes);
+        std::memcpy(get_data(operation_.outputs[rank]), arriving.buffers[at].data() + r * bytes, bytes);
       }
     });
     pass_on_outputs();
   }
   void all_gather_parts() {
-    agree();
+    wire().begin(call());
     const Arriving arriving = receive_from_others([&](int m) { return parts_.count_bytes(m); });
     machine_.wait_for_all();
     const Buffer own = wire().take_buffer(parts_.count_bytes(state_.machine()));
@@ -614,7 +569,7 @@ class LeaderRun : Run {
       const auto at = static_cast<size_t>(m);
       wire().await(arriving.numbers[at], deadline_);
       parts_.unpack(m, arriving.buffers[at]);
-      if (!operation_.is_common) machine_.broadcast(view(arriving.buffers[at]), 0);
+      if (!operation_.is_common) machine_.broadcast(make_view(arriving.buffers[at]), 0);
     });
     if (operation_.is_common) machine_.barrier();
   }
@@ -630,30 +585,23 @@ HybridOperation::HybridOperation(const Collective& collective)
       outputs(collective.outputs.begin(), collective.outputs.end()),
       op(collective.op),
       root(collective.root),
+      output_splits(collective.output_splits.begin(), collective.output_splits.end()),
+      input_splits(collective.input_splits.begin(), collective.input_splits.end()),
       parts(collective.parts.begin(), collective.parts.end()),
       is_common(collective.is_common),
+      form(choose_form(collective)),
       timeout(collective.timeout),
-      text(describe(collective)) {}
+      text(describe_with(collective, form)) {}
 
 MemberPart start_as_member(HybridState& state, const HybridOperation& operation) {
-  return MemberRun(state, operation, operation.timeout + kSlack).start();
+  const auto timeout = operation.timeout + kSlack;
+  if (is_exchange(operation.kind)) return start_exchange(state, operation, timeout);
+  return MemberRun(state, operation, timeout).start();
 }
 
 void run_as_leader(HybridState& state, const HybridOperation& operation) {
+  if (is_exchange(operation.kind)) return run_exchange(state, operation);
   LeaderRun(state, operation).run();
-}
-
-bool is_flat(Kind kind) {
-  switch (kind) {
-    case Kind::scatter:
-    case Kind::gather:
-    case Kind::all_to_all:
-    case Kind::send:
-    case Kind::recv:
-      return true;
-    default:
-      return false;
-  }
 }
 
 void check_operation(const Collective& collective) {

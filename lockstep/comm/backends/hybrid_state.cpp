@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -14,22 +13,32 @@ namespace {
 
 /// A group that goes waits so long for what nobody waits for any more.
 constexpr auto kWaitAtEnd = std::chrono::seconds(2);
+/// A failed step, for an operation that has been told to end.
+constexpr auto kWaitToClear = std::chrono::seconds(30);
 
 }  // namespace
 
 HybridState::HybridState(int rank, uplink::SumPlan plan, std::shared_ptr<Impl> local,
                          std::shared_ptr<Impl> flat, std::unique_ptr<uplink::Wire> wire,
-                         const c10::intrusive_ptr<c10d::Store>& store)
+                         HybridControl control, std::vector<int> ranks_of_job)
     : rank_(rank),
       plan_(std::move(plan)),
+      ranks_of_job_(std::move(ranks_of_job)),
       local_(std::move(local)),
       flat_(std::move(flat)),
       wire_(std::move(wire)),
-      health_({.own = rank, .all = plan_.ranks(), .on_machine = local_ranks()}, local_, store, [this] {
-        if (wire_) wire_->stop();
-      }) {}
+      messages_(rank, plan_, local_, flat_),
+      health_({.own = rank, .all = plan_.ranks(), .on_machine = local_ranks(), .of_job = ranks_of_job_},
+              local_, std::move(control), [this] { stop_wire(); }) {}
+
+void HybridState::stop_wire() {
+  messages_.stop();
+  const base::LockGuard lock(stopping_);
+  if (wire_) wire_->stop();
+}
 
 HybridState::~HybridState() {
+  health_.ignore_news();
   if (queue_.drain(kWaitAtEnd)) {
     // How many calls each machine has made since a renewal is not comparable.
     if (wire_ && home_ && !health_.has_failed() && health_.renewals() == 0)
@@ -63,7 +72,11 @@ void HybridState::interrupt(const std::string& why) noexcept {
 }
 
 void HybridState::clear() {
-  queue_.drain(kWaitAtEnd);
+  // What it runs works in memory that is about to have other uses; all of its waits have ended.
+  if (!queue_.drain(kWaitToClear)) {
+    throw CommError(fmt::format("rank {}: an operation that was interrupted has not ended within {} s", rank_,
+                                kWaitToClear.count()));
+  }
   local_->clear();
   flat_->clear();
 }
@@ -71,7 +84,11 @@ void HybridState::clear() {
 void HybridState::renew(std::unique_ptr<uplink::Wire> wire) {
   local_->renew();
   flat_->renew();
-  wire_ = std::move(wire);
+  {
+    const base::LockGuard lock(stopping_);
+    wire_ = std::move(wire);
+  }
+  messages_.renew();
   health_.renew();
 }
 

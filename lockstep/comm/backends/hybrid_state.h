@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/mutex.h"
 #include "lockstep/comm/backends/hybrid_health.h"
+#include "lockstep/comm/backends/hybrid_messages.h"
 #include "lockstep/comm/backends/operation_queue.h"
 #include "lockstep/comm/backends/spare_wires.h"
 #include "lockstep/comm/process_group/impl.h"
@@ -24,7 +26,7 @@ class HybridState {
   /// `local`: the ranks of this machine; `flat`: all ranks, over the network; `wire`: null but on the first rank of each
   /// machine, its leader.
   HybridState(int rank, uplink::SumPlan plan, std::shared_ptr<Impl> local, std::shared_ptr<Impl> flat,
-              std::unique_ptr<uplink::Wire> wire, const c10::intrusive_ptr<c10d::Store>& store);
+              std::unique_ptr<uplink::Wire> wire, HybridControl control, std::vector<int> ranks_of_job);
   HybridState(const HybridState&) = delete;
   /// Waits a little for what is in flight.
   ~HybridState();
@@ -36,11 +38,15 @@ class HybridState {
   const std::vector<int>& local_ranks() const { return plan_.ranks_of(machine()); }
   bool is_alone() const { return local_ranks().size() == 1; }
   bool is_leader() const { return wire_ != nullptr; }
+  /// By rank, its number in the job.
+  const std::vector<int>& ranks_of_job() const { return ranks_of_job_; }
   /// The place of any rank on its machine.
   int local_rank_of(int rank) const;
   Impl& local() const { return *local_; }
+  const std::shared_ptr<Impl>& shared_local() const { return local_; }
   Impl& flat() const { return *flat_; }
   uplink::Wire& wire() const { return *wire_; }
+  HybridMessages& messages() { return messages_; }
   HybridHealth& health() { return health_; }
   const HybridHealth& health() const { return health_; }
 
@@ -63,10 +69,15 @@ class HybridState {
   void renew(std::unique_ptr<uplink::Wire> wire);
 
  private:
+  void stop_wire();
+
   int rank_;
   uplink::SumPlan plan_;
+  std::vector<int> ranks_of_job_;
   std::shared_ptr<Impl> local_, flat_;
+  base::Mutex stopping_;  // the wire, which another thread may do: held while it is replaced
   std::unique_ptr<uplink::Wire> wire_;
+  HybridMessages messages_;
   HybridHealth health_;
   std::shared_ptr<SpareWires> home_;  // null: nowhere
   int number_ = 0;                    // of the wire there

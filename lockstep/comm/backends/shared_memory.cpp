@@ -24,6 +24,10 @@
 namespace lockstep::backends {
 namespace {
 
+/// Tensors that all ranks have in common have them.
+constexpr size_t kPage = 4096;
+using Users = std::atomic<uint32_t>;
+
 using Sequence = shm::Group::Sequence;
 using Timeout = std::chrono::milliseconds;
 
@@ -51,8 +55,12 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
   int rank() const override { return group().rank(); }
   int size() const override { return group().size(); }
   GroupTraits traits() const override {
-    return {
-        .fixed_tree = true, .parts = true, .common_memory = true, .names_late = true, .main_memory = true};
+    return {.fixed_tree = true,
+            .parts = true,
+            .common_memory = true,
+            .names_late = true,
+            .main_memory = true,
+            .wire_dtype = true};
   }
   const std::string& name() const override {
     static const std::string kName = "lockstep";
@@ -99,6 +107,9 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
   void interrupt(const std::string& why) noexcept override { group().interrupt(why); }
   bool is_interrupted() const override { return group().has_stopped(); }
   int area() const { return group().area(); }
+  int find_sender(int source, int tag) const {
+    return group().find_sender(source, static_cast<uint64_t>(tag));
+  }
   void clear() override { group().retire(); }
   /// Works of before keep the old state, which has ended.
   void renew() override {
@@ -207,7 +218,7 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
     const Sequence sequence = group().start_exchange(exchange);
     return collective_work(state_, sequence, std::move(held), timeout);
   }
-  static shm::PointToPoint::Request request_of(bool is_send, const at::Tensor& tensor, int peer, int tag) {
+  static shm::PointToPoint::Request make_request(bool is_send, const at::Tensor& tensor, int peer, int tag) {
     check_memory(tensor);
     return {.is_send = is_send,
             .peer = peer,
@@ -217,7 +228,7 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
   }
   /// Returns the other rank.
   int run_message(bool is_send, const at::Tensor& tensor, int peer, int tag, Timeout timeout) {
-    auto request = request_of(is_send, tensor, peer, tag);
+    auto request = make_request(is_send, tensor, peer, tag);
     try {
       group().start(request);
       group().wait(request, timeout);
@@ -229,7 +240,7 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
   }
   WorkPtr start_message(bool is_send, const at::Tensor& tensor, int peer, int tag, Timeout timeout) {
     auto message = std::make_shared<Message>();
-    message->request = request_of(is_send, tensor, peer, tag);
+    message->request = make_request(is_send, tensor, peer, tag);
     message->tensor = tensor;
     group().start(message->request);
     return message_work(state_, std::move(message), timeout);
@@ -257,8 +268,8 @@ class ShmGroup : public ProcessGroup::Impl, public std::enable_shared_from_this<
 
 std::shared_ptr<Work> ShmGroup::start(const Collective& collective) {
   using Kind = Collective::Kind;
-  const auto& [kind, inputs, outputs, op, root, tag, output_splits, input_splits, parts, is_common, timeout] =
-      collective;
+  const auto& [kind, inputs, outputs, op, root, tag, output_splits, input_splits, parts, is_common,
+               wire_dtype, timeout] = collective;
   switch (kind) {
     case Kind::all_reduce:
       return reduction_work(state_, start_all_reduce(inputs[0], op), inputs[0], timeout);
@@ -398,18 +409,14 @@ std::shared_ptr<Work> ShmGroup::start_all_to_all(const at::Tensor& output, const
 /// In rank 0's arena: the elements on pages of their own, behind them the number of ranks that still use
 /// them.
 at::Tensor ShmGroup::empty_common(at::IntArrayRef sizes, at::ScalarType dtype) {
-  constexpr size_t kPage = 4096;
-  using Users = std::atomic<uint32_t>;
-  int64_t count = 1;
-  for (const int64_t dimension : sizes) count *= dimension;
-  const size_t data_bytes = shm::round_up(static_cast<size_t>(count) * c10::elementSize(dtype), kPage);
+  const size_t bytes = bytes_of_common(sizes, dtype);
   std::byte* const base = state_->node->segment().base();
   int64_t offset = -1;
   std::string error = "rank 0 found no memory for a tensor of all ranks; its message says why";
   if (rank() == 0) {
     try {
-      std::byte* const memory = group().allocate(data_bytes + kPage);
-      new (memory + data_bytes) Users(static_cast<uint32_t>(size()));
+      std::byte* const memory = group().allocate(bytes);
+      new (memory + bytes - kPage) Users(static_cast<uint32_t>(size()));
       offset = memory - base;
     } catch (const Error& reason) {
       error = reason.what();
@@ -417,16 +424,7 @@ at::Tensor ShmGroup::empty_common(at::IntArrayRef sizes, at::ScalarType dtype) {
   }
   shm::broadcast(group(), &offset, 1, shm::DType::int64, 0, timeout());
   if (offset < 0) throw Error(error);
-  auto* const users = reinterpret_cast<Users*>(base + offset + data_bytes);
-  const auto release = [node = state_->node, users, is_owner = rank() == 0](void* memory) {
-    if (node->process().is_copy()) return;
-    // release: what this rank did with the memory lies before its next use.
-    users->fetch_sub(1, std::memory_order_acq_rel);
-    if (!is_owner) return;
-    node->arena().release_later(static_cast<std::byte*>(memory),
-                                [users] { return users->load(std::memory_order_acquire) == 0; });
-  };
-  return at::from_blob(base + offset, sizes, release, at::TensorOptions().dtype(dtype));
+  return map_common(state_->node, offset, sizes, dtype, rank() == 0);
 }
 
 std::shared_ptr<ProcessGroup::Impl> ShmGroup::new_group(const std::vector<int>& members, Timeout timeout) {
@@ -452,6 +450,31 @@ std::shared_ptr<ProcessGroup::Impl> ShmGroup::new_group(const std::vector<int>& 
 }
 
 }  // namespace
+
+size_t bytes_of_common(at::IntArrayRef sizes, at::ScalarType dtype) {
+  int64_t count = 1;
+  for (const int64_t dimension : sizes) count *= dimension;
+  return shm::round_up(static_cast<size_t>(count) * c10::elementSize(dtype), kPage) + kPage;
+}
+
+at::Tensor map_common(const std::shared_ptr<shm::Node>& node, int64_t offset, at::IntArrayRef sizes,
+                      at::ScalarType dtype, bool is_owner) {
+  std::byte* const base = node->segment().base();
+  auto* const users = reinterpret_cast<Users*>(base + offset + bytes_of_common(sizes, dtype) - kPage);
+  const auto release = [node, users, is_owner](void* memory) {
+    if (node->process().is_copy()) return;
+    // release: what this rank did with the memory lies before its next use.
+    users->fetch_sub(1, std::memory_order_acq_rel);
+    if (!is_owner) return;
+    node->arena().release_later(static_cast<std::byte*>(memory),
+                                [users] { return users->load(std::memory_order_acquire) == 0; });
+  };
+  return at::from_blob(base + offset, sizes, release, at::TensorOptions().dtype(dtype));
+}
+
+int find_sender(const ProcessGroup::Impl& group, int source, int tag) {
+  return dynamic_cast<const ShmGroup&>(group).find_sender(source, tag);
+}
 
 int area_of(const ProcessGroup::Impl& group) { return dynamic_cast<const ShmGroup&>(group).area(); }
 

@@ -19,7 +19,17 @@ std::shared_ptr<ProcessGroup::Impl> make_shared_memory(std::shared_ptr<shm::Node
                                                        std::vector<int> members, int rank,
                                                        std::chrono::milliseconds timeout);
 
+/// A rank of a group of this backend that has sent this one a message of the tag which no receive has found; -1: none.
+/// `source`: the only one to look at; -1: all. Does not block.
+int find_sender(const ProcessGroup::Impl& group, int source, int tag);
+
 /// Where a group of this backend lives in its segment.
 int area_of(const ProcessGroup::Impl& group);
+
+/// What empty_common() of a group takes in the arena of its rank 0, the owner.
+size_t bytes_of_common(at::IntArrayRef sizes, at::ScalarType dtype);
+/// Such a tensor, at `offset` in the segment, for one of the ranks that it counts.
+at::Tensor map_common(const std::shared_ptr<shm::Node>& node, int64_t offset, at::IntArrayRef sizes,
+                      at::ScalarType dtype, bool is_owner);
 
 }  // namespace lockstep::backends

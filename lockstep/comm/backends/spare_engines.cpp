@@ -9,8 +9,9 @@
 namespace lockstep::backends {
 
 void keep_for_ever(c10::intrusive_ptr<c10d::Backend> backend) {
-  static auto* const kept = new std::vector<c10::intrusive_ptr<c10d::Backend>>();
   static base::Mutex mutex;
+  static auto* const kept LOCKSTEP_PT_GUARDED_BY(mutex) =
+      new std::vector<c10::intrusive_ptr<c10d::Backend>>();
   const base::LockGuard lock(mutex);
   kept->push_back(std::move(backend));
 }

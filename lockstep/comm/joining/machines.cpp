@@ -124,31 +124,32 @@ bool is_as_the_launcher_says(const StoreRounds& rounds, const std::vector<int>& 
   return true;
 }
 
-void check_local_ranks(const StoreRounds& rounds, const std::vector<int>& machine_of,
-                       const job::LaunchEnvironment& launch) {
+std::string agree_on_local_ranks(const StoreRounds& rounds, const std::vector<int>& machine_of,
+                                 const job::LaunchEnvironment& launch) {
   const std::vector<std::string> locals =
-      rounds.tell_all("local_rank", fmt::format("{} of {}", launch.local_rank, launch.local_world_size));
+      rounds.tell_all(kLocalRankRound, fmt::format("{} of {}", launch.local_rank, launch.local_world_size));
   std::map<int, int> all, ranks_on;
   for (const int machine : machine_of) ++all[machine];
   for (size_t r = 0; r < locals.size(); ++r) {
     const int machine = machine_of[r];
     const std::string expected = fmt::format("{} of {}", ranks_on[machine]++, all[machine]);
-    if (locals[r] == expected) continue;
-    rounds.let_all_read("local_rank");
-    throw ValueError(fmt::format(
-        "rank {} has local rank {} on its machine, expected {}: local ranks must count the ranks of a machine in "
-        "order; LOCKSTEP_BACKEND=gloo does without",
-        r, locals[r], expected));
+    if (locals[r] != expected) {
+      return fmt::format(
+          "rank {} has local rank {} on its machine, expected {}: local ranks must count the ranks "
+          "of a machine in order",
+          r, locals[r], expected);
+    }
   }
+  return "";
 }
 
-void agree_to_go_on(const StoreRounds& rounds, const std::string& problem) {
-  const std::vector<std::string> problems = rounds.tell_all("problem", problem);
+std::string agree_on_memory(const StoreRounds& rounds, const std::string& problem) {
+  const std::vector<std::string> problems = rounds.tell_all(kMemoryRound, problem);
   for (size_t r = 0; r < problems.size(); ++r) {
-    if (problems[r].empty()) continue;
-    rounds.let_all_read("problem");
-    throw CommError(fmt::format("rank {} cannot join the ranks of its machine: {}", r, problems[r]));
+    if (!problems[r].empty())
+      return fmt::format("rank {} cannot join the ranks of its machine: {}", r, problems[r]);
   }
+  return "";
 }
 
 void set_machines_of_job(std::vector<int> machine_of) { map_of_job() = std::move(machine_of); }

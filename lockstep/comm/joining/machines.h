@@ -20,13 +20,17 @@ std::vector<int> agree_on_machines(const StoreRounds& rounds, const job::LaunchE
 bool is_as_the_launcher_says(const StoreRounds& rounds, const std::vector<int>& machine_of,
                              const job::LaunchEnvironment& launch);
 
-/// Throws ValueError, on all ranks, if the ranks of a machine are not numbered locally in their order.
-void check_local_ranks(const StoreRounds& rounds, const std::vector<int>& machine_of,
-                       const job::LaunchEnvironment& launch);
+/// What agree_on_local_ranks() and agree_on_memory() tell each other about in the store.
+inline const char* const kLocalRankRound = "local_rank";
+inline const char* const kMemoryRound = "problem";
 
-/// Every rank says whether it can take part: `problem` says why not; empty: it can. Throws CommError on all ranks if one
-/// cannot.
-void agree_to_go_on(const StoreRounds& rounds, const std::string& problem);
+/// Returns, on all ranks, which rank of a machine is not numbered locally in their order; empty: all are.
+std::string agree_on_local_ranks(const StoreRounds& rounds, const std::vector<int>& machine_of,
+                                 const job::LaunchEnvironment& launch);
+
+/// Every rank says whether it shares the memory of its machine: `problem` says why not; empty: it does. Returns, on all ranks,
+/// which does not, and why; empty: all do.
+std::string agree_on_memory(const StoreRounds& rounds, const std::string& problem);
 
 /// The map of the job that this process has joined: each rank's machine.
 void set_machines_of_job(std::vector<int> machine_of);

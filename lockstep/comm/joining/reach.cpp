@@ -32,7 +32,7 @@ constexpr double kFirstLine = 5;
 constexpr double kRetry = 0.2;
 constexpr size_t kMostNamed = 8;  ///< pairs in a message
 
-std::vector<std::string> fields_of(const std::string& text) {
+std::vector<std::string> split_fields(const std::string& text) {
   std::vector<std::string> fields(1);
   for (const char c : text) {
     if (c == '|') {
@@ -295,8 +295,8 @@ std::string agree_on_addresses(const StoreRounds& rounds, const std::vector<int>
   std::vector<std::string> elsewhere;
   bool has_ipv4 = false, all_may_ipv4 = true;
   for (const std::string& text : told) {
-    const auto fields = fields_of(text);
-    if (fields[0] != fields_of(told[self])[0]) elsewhere.push_back(fields[1]);
+    const auto fields = split_fields(text);
+    if (fields[0] != split_fields(told[self])[0]) elsewhere.push_back(fields[1]);
     has_ipv4 = has_ipv4 || !is_ipv6(fields[1]);
     all_may_ipv4 = all_may_ipv4 && !fields[2].empty();
   }
@@ -338,7 +338,7 @@ std::string agree_on_addresses(const StoreRounds& rounds, const std::vector<int>
   Peer here;
   std::string problems;
   for (size_t r = 0; r < places.size(); ++r) {
-    const auto fields = fields_of(places[r]);
+    const auto fields = split_fields(places[r]);
     if (!fields[3].empty()) problems += (problems.empty() ? "" : "; ") + fields[3];
     const auto first = std::find(machine_of.begin(), machine_of.end(), machine_of[r]);
     if (first - machine_of.begin() != static_cast<std::ptrdiff_t>(r)) continue;

@@ -23,6 +23,7 @@
 #include "lockstep/base/env_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/comm/joining/store_round.h"
 #include "lockstep/job/launch_environment.h"
 #include "lockstep/shm/areas.h"
 #include "lockstep/shm/memory_file.h"
@@ -32,8 +33,6 @@ namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
 /// The store may be the program's own.
 class TimeoutRestored {
@@ -178,7 +177,7 @@ UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& laun
         const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
             deadline - std::chrono::steady_clock::now());
         store.setTimeout(std::max(left, std::chrono::milliseconds(1)));
-        const std::string answer = to_text(store.get(opened_key(r)));
+        const std::string answer = stored_text(store.get(opened_key(r)));
         present.push_back(r);
         if (answer != kFine && verdict == kFine) verdict = std::string(kApart) + answer;
       } catch (const std::exception&) {
@@ -197,11 +196,11 @@ UniqueFd exchange_segment(c10d::Store& store, const job::LaunchEnvironment& laun
   UniqueFd fd;
   std::string place, verdict;
   try {
-    place = to_text(store.get(key));
+    place = stored_text(store.get(key));
     if (!place.starts_with(kNone)) {
       const std::string problem = open_published(place, launch, fd);
       store.set(opened_key(launch.local_rank), problem.empty() ? std::string(kFine) : problem);
-      verdict = to_text(store.get(key + "/verdict"));
+      verdict = stored_text(store.get(key + "/verdict"));
     }
   } catch (const std::exception& error) {
     const std::string text = error.what();
@@ -233,7 +232,7 @@ int exchange_area(c10d::Store& store, const shm::Segment& segment, int rank, int
   }
   std::string answer;
   try {
-    answer = to_text(store.get(kKey));
+    answer = stored_text(store.get(kKey));
   } catch (const std::exception& error) {
     const std::string text = error.what();
     throw CommError(fmt::format("rank {}: rank 0 of the new group did not answer in the store: {}", rank,

@@ -39,7 +39,7 @@ StorePtr with_prefix(const std::string& prefix, const StorePtr& store) {
 
 }  // namespace
 
-std::string root_of(const StorePtr& store) {
+std::string describe_root(const StorePtr& store) {
   StorePtr root = store;
   while (auto* const prefixed = dynamic_cast<c10d::PrefixStore*>(root.get()))
     root = prefixed->getUnderlyingStore();
@@ -54,7 +54,7 @@ std::string root_of(const StorePtr& store) {
 void begin_job_at(const std::string& root) { ++jobs_begun()[root]; }
 
 StorePtr part_for_job(const StorePtr& store, const std::string& attempt) {
-  const int earlier = earlier_jobs_at(root_of(store));
+  const int earlier = earlier_jobs_at(describe_root(store));
   return with_prefix(earlier == 0 ? "" : "again/" + std::to_string(earlier),
                      with_prefix(attempt.empty() ? "" : "lockstep/" + attempt, store));
 }
@@ -66,7 +66,7 @@ StorePtr part_for_group(const StorePtr& store, const std::vector<int>& members) 
     path = fmt::format("{}/{}", Prefix::of(*prefixed), path);
     inner = prefixed->getUnderlyingStore();
   }
-  const std::string root = root_of(inner);
+  const std::string root = describe_root(inner);
   const std::string job = std::to_string(earlier_jobs_at(root));
   // Groups of other members have counted on other ranks.
   std::string who;

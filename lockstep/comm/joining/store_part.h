@@ -17,7 +17,7 @@ namespace lockstep {
 // it has joined a job there. A process is one rank. Not thread-safe.
 
 /// Names the server or the file behind `store`, whatever prefixes it has.
-std::string root_of(const c10::intrusive_ptr<c10d::Store>& store);
+std::string describe_root(const c10::intrusive_ptr<c10d::Store>& store);
 
 /// This process joins another job that meets at `root`; "host:port" where the store is not open yet.
 void begin_job_at(const std::string& root);

@@ -14,9 +14,9 @@ namespace {
 
 std::string readers_key(const std::string& name) { return fmt::format("lockstep/{}/read", name); }
 
-std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
-
 }  // namespace
+
+std::string stored_text(const std::vector<uint8_t>& value) { return {value.begin(), value.end()}; }
 
 std::string StoreRounds::key_of(const std::string& name, int rank) {
   return fmt::format("lockstep/{}/{}", name, rank);
@@ -37,9 +37,9 @@ std::vector<std::string> StoreRounds::tell_all(const std::string& name, const st
     store.set(keys[static_cast<size_t>(rank)], std::vector<uint8_t>(text.begin(), text.end()));
     store.wait(keys, timeout);
     if (store.hasExtendedApi()) {
-      for (const auto& bytes : store.multiGet(keys)) answers.push_back(to_text(bytes));
+      for (const auto& bytes : store.multiGet(keys)) answers.push_back(stored_text(bytes));
     } else {
-      for (const std::string& key : keys) answers.push_back(to_text(store.get(key)));
+      for (const std::string& key : keys) answers.push_back(stored_text(store.get(key)));
     }
     return answers;
   } catch (const std::exception&) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@ class Store;
 }
 
 namespace lockstep {
+
+/// What the store returns for a key, as the text that set() was given.
+std::string stored_text(const std::vector<uint8_t>& value);
 
 /// A rank's place among those that meet in `store`, and how long it waits for the others.
 struct StoreRounds {

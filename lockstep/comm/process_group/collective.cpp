@@ -30,7 +30,10 @@ const at::Tensor* Collective::tensor() const {
 
 std::string describe(const Collective& collective) {
   const auto [name, core] = names_of(collective.kind);
-  return shm::describe(name, core, elements_of(collective), collective.op, collective.root);
+  std::string text = shm::describe(name, core, elements_of(collective), collective.op, collective.root);
+  if (collective.wire_dtype == WireDtype::BFLOAT16)
+    text.insert(text.size() - 1, ", bfloat16 between machines");
+  return text;
 }
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ struct Collective {
   std::span<const std::vector<TensorPart>> parts{};
   /// all_gather_parts: the ranks of a machine have the tensor in common (empty_common).
   bool is_common = false;
+  /// An all_reduce may ask for one; none: the environment's.
+  std::optional<WireDtype> wire_dtype{};
   std::chrono::milliseconds timeout{};
 
   bool is_message() const { return kind == Kind::send || kind == Kind::recv; }

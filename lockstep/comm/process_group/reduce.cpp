@@ -41,8 +41,10 @@ void combine_in_place(PreparedCollective& prepared, double premul_factor) {
 PreparedCollective prepare_all_reduce(const Caller& caller, const at::Tensor& tensor,
                                       const AllReduceOptions& options) {
   const at::NoGradGuard no_grad;
-  PreparedCollective prepared{
-      {.kind = Collective::Kind::all_reduce, .op = options.op, .timeout = caller.timeout}};
+  PreparedCollective prepared{{.kind = Collective::Kind::all_reduce,
+                               .op = options.op,
+                               .wire_dtype = options.wire_dtype,
+                               .timeout = caller.timeout}};
   write_to(prepared, "all_reduce", {tensor}, {.is_read = true});
   combine_in_place(prepared, options.premul_factor);
   return prepared;

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
+#include <optional>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -21,8 +22,11 @@ inline bool is_reducible_as_it_lies(const at::Tensor& tensor, ReduceOp op) {
   return lies_plainly(tensor) && !tensor.is_complex() && op != ReduceOp::PREMUL_SUM;
 }
 /// tensor: is_reducible_as_it_lies().
-inline Collective make_all_reduce(const at::Tensor& tensor, ReduceOp op, std::chrono::milliseconds timeout) {
-  return in_place(Collective::Kind::all_reduce, tensor, op, -1, timeout);
+inline Collective make_all_reduce(const at::Tensor& tensor, ReduceOp op, std::optional<WireDtype> wire_dtype,
+                                  std::chrono::milliseconds timeout) {
+  Collective collective = in_place(Collective::Kind::all_reduce, tensor, op, -1, timeout);
+  collective.wire_dtype = wire_dtype;
+  return collective;
 }
 PreparedCollective prepare_all_reduce(const Caller& caller, const at::Tensor& tensor,
                                       const AllReduceOptions& options);

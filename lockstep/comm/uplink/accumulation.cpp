@@ -80,12 +80,17 @@ void widen_as(const void* from, void* to, size_t count) {
 
 }  // namespace
 
-Accumulation::Accumulation(DType dtype, ReduceOp op, size_t ranks)
+bool Accumulation::can_narrow(DType dtype, ReduceOp op) {
+  return adds(op) && (is_half(dtype) || dtype == DType::float32);
+}
+
+Accumulation::Accumulation(DType dtype, ReduceOp op, size_t ranks, WireForm form)
     : dtype_(dtype),
       partial_dtype_(choose_partial(dtype, op)),
       op_(op),
       partial_op_(adds(op) ? ReduceOp::SUM : op),
-      ranks_(ranks) {}
+      ranks_(ranks),
+      form_(form) {}
 
 void Accumulation::widen(const void* from, void* to, size_t count) const {
   if (!is_widened()) {
@@ -112,6 +117,16 @@ void Accumulation::widen(const void* from, void* to, size_t count) const {
     default:
       return;  // no other dtype is widened
   }
+}
+
+void Accumulation::pack(const void* from, void* to, size_t count) const {
+  if (is_narrowed()) return convert<float, uint16_t>(from, to, count, to_bfloat16);
+  std::memcpy(to, from, count * partial_bytes());
+}
+
+void Accumulation::unpack(const void* from, void* to, size_t count) const {
+  if (is_narrowed()) return convert<uint16_t, float>(from, to, count, from_bfloat16);
+  std::memcpy(to, from, count * partial_bytes());
 }
 
 void Accumulation::add(const void* a, const void* b, void* to, size_t count) const {

@@ -14,10 +14,15 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <set>
+#include <thread>
 #include <utility>
 
 #include "lockstep/base/env.h"
+#include "lockstep/base/mutex.h"
+#include "lockstep/shm/process.h"
 
 namespace lockstep::uplink {
 namespace {
@@ -55,7 +60,7 @@ struct Library {
     // It reads them while it is loaded: no hooks in munmap, no handlers of SIGSEGV.
     set_default("UCX_MEM_EVENTS", "n");
     set_default("UCX_ERROR_SIGNALS", "");
-    set_default("UCX_LOG_LEVEL", "error");
+    set_default("UCX_LOG_LEVEL", "fatal");  // it writes to standard output
     void* const handle = ::dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) {
       problem = ::dlerror();
@@ -96,7 +101,8 @@ struct Library {
       params.mt_workers_shared = 1;  // each group has a worker, and a thread
       check(ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context), "ucp_init");
     } catch (const CommError& error) {
-      problem = error.what();
+      problem = fmt::format("{}{} (UCX_LOG_LEVEL=warn says more)", error.what(),
+                            interface.empty() ? "" : ", with " + interface);
     }
     if (config != nullptr) ucp_config_release(config);
   }
@@ -123,24 +129,13 @@ struct Request {
   bool is_received = false;
 };
 
-/// One thread at a time, but for stop().
+/// One thread at a time, but for stop() and end().
 class Worker {
  public:
-  Worker(int machine, int machines) : machine_(machine), peers_(static_cast<size_t>(machines)) {
-    ucp_worker_params_t params{};
-    params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-    params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-    library().check(library().ucp_worker_create(library().context, &params, &worker_), "ucp_worker_create");
-    library().check(library().ucp_worker_get_efd(worker_, &descriptor_), "ucp_worker_get_efd");
-  }
+  Worker(int machine, int machines);
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
-  ~Worker() {
-    const bool is_well = !is_stopped_;
-    for (Peer& peer : peers_) close(peer, is_well && peer.status == UCS_OK);
-    // Receives that have not ended end with it, and only so.
-    library().ucp_worker_destroy(worker_);
-  }
+  ~Worker();
 
   /// A random number, which the other machines' tags carry, and UCX's own address.
   std::string address() const {
@@ -154,9 +149,14 @@ class Worker {
     library().ucp_worker_release_address(worker_, attributes.address);
     return blob;
   }
+  /// If that machine cannot be reached, the first message to or from it fails.
   void connect(int machine, const std::string& address) {
     Peer& peer = peers_[static_cast<size_t>(machine)];
-    std::memcpy(&peer.number, address.data(), std::min(address.size(), sizeof peer.number));
+    if (address.size() <= sizeof peer.number) {
+      peer.status = UCS_ERR_UNREACHABLE;
+      return;
+    }
+    std::memcpy(&peer.number, address.data(), sizeof peer.number);
     ucp_ep_params_t params{};
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                         UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -166,41 +166,63 @@ class Worker {
                             static_cast<Peer*>(lost)->status = status;
                           },
                           &peer};
-    library().check(library().ucp_ep_create(worker_, &params, &peer.endpoint), "ucp_ep_create");
+    const ucs_status_t status = library().ucp_ep_create(worker_, &params, &peer.endpoint);
+    if (status == UCS_OK) return;
+    peer.status = status;
+    peer.endpoint = nullptr;
   }
 
-  Request send(int to, Buffer buffer) {
+  Request send(int to, int tag, Buffer buffer) {
+    const base::LockGuard lock(using_);
     check(to);
     Peer& peer = peers_[static_cast<size_t>(to)];
     const ucp_request_param_t params{};
     void* const handle = library().ucp_tag_send_nbx(peer.endpoint, buffer.data(), buffer.bytes,
-                                                    tag(peer.number, machine_), &params);
+                                                    make_tag(peer.number, tag, machine_), &params);
     return started(handle, std::move(buffer), to, /*is_received=*/false);
   }
-  Request recv(int from, Buffer buffer) {
+  Request recv(int from, int tag, Buffer buffer) {
+    const base::LockGuard lock(using_);
     check(from);
     ucp_request_param_t params{};
     params.op_attr_mask = UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-    void* const handle = library().ucp_tag_recv_nbx(worker_, buffer.data(), buffer.bytes, tag(number_, from),
-                                                    ~uint64_t{0}, &params);
+    void* const handle = library().ucp_tag_recv_nbx(worker_, buffer.data(), buffer.bytes,
+                                                    make_tag(number_, tag, from), ~uint64_t{0}, &params);
     return started(handle, std::move(buffer), from, /*is_received=*/true);
   }
   void wait(Request& request, milliseconds timeout) {
-    wait_until([&] { return has_ended(request); }, request.peer, timeout);
-    if (request.status != UCS_OK) throw CommError(library().ucs_status_string(request.status));
+    const base::LockGuard lock(using_);
+    wait_for(request, timeout);
   }
   /// What was sent has left this process.
   void flush(milliseconds timeout) {
+    const base::LockGuard lock(using_);
+    check(-1);
     const ucp_request_param_t params{};
     Request flushed = started(library().ucp_worker_flush_nbx(worker_, &params), {}, -1, false);
-    wait(flushed, timeout);
+    wait_for(flushed, timeout);
   }
 
   /// Its memory stays until the worker goes.
-  void keep(Request request) { kept_.push_back(std::move(request)); }
+  void keep(Request request) {
+    const base::LockGuard lock(using_);
+    kept_.push_back(std::move(request));
+  }
   void stop() noexcept {
     is_stopped_ = true;
-    library().ucp_worker_signal(worker_);
+    const base::LockGuard lock(signalling_);
+    if (worker_ != nullptr) library().ucp_worker_signal(worker_);
+  }
+  /// The process ends: what uses the worker is stopped, and it goes, unless its user does not give it back in time.
+  void end() noexcept {
+    stop();
+    const auto end = Clock::now() + kWaitAtEnd;
+    while (!using_.try_lock()) {
+      if (Clock::now() >= end) return;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    destroy();
+    using_.unlock();
   }
 
  private:
@@ -210,12 +232,14 @@ class Worker {
     ucs_status_t status = UCS_OK;
   };
 
-  /// Messages between two machines have one tag, so they stay in order.
-  static uint64_t tag(uint64_t number, int sender) {
-    return (number & ~uint64_t{0xFFFF}) | static_cast<uint64_t>(sender);
+  /// UCX's. Messages of one tag stay in order.
+  static uint64_t make_tag(uint64_t number, int tag, int sender) {
+    const uint64_t mixed = number ^ (static_cast<uint64_t>(tag) << 16);
+    return (mixed & ~uint64_t{0xFFFF}) | static_cast<uint64_t>(sender);
   }
   void check(int peer) const {
     if (is_stopped_) throw CommError("the group has stopped");
+    if (worker_ == nullptr) throw CommError("the process ends");
     if (peer < 0) return;
     const ucs_status_t status = peers_[static_cast<size_t>(peer)].status;
     if (status != UCS_OK) throw CommError(library().ucs_status_string(status));
@@ -241,11 +265,10 @@ class Worker {
     library().ucp_request_free(std::exchange(request.handle, nullptr));
     return true;
   }
-  template <class Done>
-  void wait_until(const Done& done, int peer, milliseconds timeout) {
+  void wait_for(Request& request, milliseconds timeout) LOCKSTEP_REQUIRES(using_) {
     const auto end = Clock::now() + timeout;
-    while (!done()) {
-      check(peer);
+    while (worker_ == nullptr || !has_ended(request)) {
+      check(request.peer);
       if (library().ucp_worker_progress(worker_) != 0) continue;
       const ucs_status_t armed = library().ucp_worker_arm(worker_);
       if (armed == UCS_ERR_BUSY) continue;
@@ -254,6 +277,7 @@ class Worker {
       if (now >= end) throw TimeoutError("there is no answer");
       sleep(end - now);
     }
+    if (request.status != UCS_OK) throw CommError(library().ucs_status_string(request.status));
   }
   void sleep(Clock::duration longest) const {
     pollfd moved{descriptor_, POLLIN, 0};
@@ -275,15 +299,80 @@ class Worker {
     }
     library().ucp_request_free(handle);
   }
+  void destroy() LOCKSTEP_REQUIRES(using_) {
+    ucp_worker_h worker = nullptr;
+    {
+      const base::LockGuard lock(signalling_);
+      worker = worker_;
+    }
+    if (worker == nullptr) return;
+    const bool is_well = !is_stopped_;
+    for (Peer& peer : peers_) close(peer, is_well && peer.status == UCS_OK);
+    {
+      const base::LockGuard lock(signalling_);
+      worker_ = nullptr;
+    }
+    // Receives that have not ended end with it, and only so.
+    library().ucp_worker_destroy(worker);
+  }
 
   int machine_;
   uint64_t number_ = draw_number();
+  base::Mutex using_;       // held while UCX works, also in waits
+  base::Mutex signalling_;  // held while the worker is woken, or goes
   ucp_worker_h worker_ = nullptr;
   int descriptor_ = -1;
   std::vector<Peer> peers_;  // by machine
   std::vector<Request> kept_;
   std::atomic<bool> is_stopped_{false};
 };
+
+/// Those that there are. A thread of UCX's own serves them, and must not meet the end of the library's memory: a process may end
+/// while it has groups.
+class Workers {
+ public:
+  static Workers& of_process() {
+    static auto* const workers = [] {
+      auto* const made = new Workers();
+      std::atexit([] { of_process().end_all(); });
+      return made;
+    }();
+    return *workers;
+  }
+  void add(Worker* worker) {
+    const base::LockGuard lock(mutex_);
+    all_.insert(worker);
+  }
+  void remove(Worker* worker) {
+    const base::LockGuard lock(mutex_);
+    all_.erase(worker);
+  }
+
+ private:
+  void end_all() noexcept {
+    if (process_.is_copy()) return;
+    const base::LockGuard lock(mutex_);
+    for (Worker* const worker : all_) worker->end();
+  }
+  shm::RankProcess process_;
+  base::Mutex mutex_;
+  std::set<Worker*> all_ LOCKSTEP_GUARDED_BY(mutex_);
+};
+
+Worker::Worker(int machine, int machines) : machine_(machine), peers_(static_cast<size_t>(machines)) {
+  ucp_worker_params_t params{};
+  params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  library().check(library().ucp_worker_create(library().context, &params, &worker_), "ucp_worker_create");
+  library().check(library().ucp_worker_get_efd(worker_, &descriptor_), "ucp_worker_get_efd");
+  Workers::of_process().add(this);
+}
+
+Worker::~Worker() {
+  Workers::of_process().remove(this);
+  const base::LockGuard lock(using_);
+  destroy();
+}
 
 class UcxTransfer final : public Transfer {
  public:
@@ -312,12 +401,12 @@ class UcxUplink final : public Uplink {
   }
   int machine() const override { return machine_; }
   int machines() const override { return machines_; }
-  std::shared_ptr<Transfer> send(int to, Buffer buffer) override {
+  std::shared_ptr<Transfer> send(int to, int tag, Buffer buffer) override {
     sent_bytes_ += buffer.bytes;
-    return std::make_shared<UcxTransfer>(worker_, worker_->send(to, std::move(buffer)));
+    return std::make_shared<UcxTransfer>(worker_, worker_->send(to, tag, std::move(buffer)));
   }
-  std::shared_ptr<Transfer> recv(int from, Buffer buffer) override {
-    return std::make_shared<UcxTransfer>(worker_, worker_->recv(from, std::move(buffer)));
+  std::shared_ptr<Transfer> recv(int from, int tag, Buffer buffer) override {
+    return std::make_shared<UcxTransfer>(worker_, worker_->recv(from, tag, std::move(buffer)));
   }
   void flush(milliseconds timeout) override { worker_->flush(timeout); }
   void stop() noexcept override { worker_->stop(); }

@@ -4,7 +4,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace lockstep::uplink {
 
@@ -23,6 +26,9 @@ inline Buffer make_buffer(size_t bytes) {
   return {std::shared_ptr<std::byte[]>(new std::byte[bytes == 0 ? 1 : bytes]), bytes};
 }
 
+/// Tells the other machines this one's address, and returns everybody's, by machine. May block, and throw.
+using ExchangeAddresses = std::function<std::vector<std::string>(const std::string& own)>;
+
 /// A message on its way.
 class Transfer {
  public:
@@ -38,10 +44,12 @@ class Uplink {
   virtual ~Uplink() = default;
   virtual int machine() const = 0;   ///< this one's number
   virtual int machines() const = 0;  ///< how many there are
-  /// Starts to send the buffer to another machine, where messages arrive in the order of their sends. Does not block.
-  virtual std::shared_ptr<Transfer> send(int to, Buffer buffer) = 0;
-  /// Starts to receive a message that has exactly as many bytes as the buffer. Does not block.
-  virtual std::shared_ptr<Transfer> recv(int from, Buffer buffer) = 0;
+  /// Starts to send the buffer to another machine, where messages of one tag arrive in the order of their sends. Does not
+  /// block. `tag`: 0 or more.
+  virtual std::shared_ptr<Transfer> send(int to, int tag, Buffer buffer) = 0;
+  /// Starts to receive a message of that tag that has exactly as many bytes as the buffer. Does not block. One of another size
+  /// may end the process.
+  virtual std::shared_ptr<Transfer> recv(int from, int tag, Buffer buffer) = 0;
   /// Blocks until what was sent leaves without this process's help. Throws as Transfer::wait() does.
   virtual void flush(std::chrono::milliseconds timeout) { (void)timeout; }
   /// Every wait here ends with CommError. Waits of the other machines for this one do too, if the engine tells them. Thread-safe.

@@ -1,10 +1,13 @@
 #include "lockstep/comm/uplink/wire.h"
 
+#define XXH_INLINE_ALL
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -28,6 +31,16 @@ Frame make_frame(const Call& call, uint64_t number) {
   const size_t length = std::min(call.text.size(), frame.text.size() - 1);
   std::memcpy(frame.text.data(), call.text.data(), length);
   return frame;
+}
+
+/// The tag of frames; a call's bytes have others.
+constexpr int kFrameTag = 0;
+
+/// A number that machines have in common if they make the same call, and hardly otherwise: bytes that are sent before they
+/// have compared their calls must not meet a buffer for another one, which may have another size.
+int make_tag(const Frame& frame) {
+  const auto hash = XXH3_64bits(&frame, offsetof(Frame, text));
+  return static_cast<int>(hash & 0x7FFFFFFFU) | 1;
 }
 
 bool is_alike(const Frame& a, const Frame& b) {
@@ -82,53 +95,67 @@ void Wire::compare(int machine, const Buffer& frame) const {
                                   name(is_here ? machine : this->machine())));
 }
 
-std::vector<Buffer> Wire::agree(const Call& call, const std::vector<Buffer>& payloads,
-                                const Deadline& deadline) {
+void Wire::begin(const Call& call, const std::vector<Buffer>& payloads) {
   call_ = call;
   ++calls_;
+  has_begun_ = true;
+  has_agreed_ = false;
   const Frame own = make_frame(call, calls_);
-  std::vector<Buffer> frames(static_cast<size_t>(machines()));
-  std::vector<size_t> numbers(frames.size());
+  tag_ = make_tag(own);
+  frames_.assign(static_cast<size_t>(machines()), {});
+  frame_numbers_.assign(frames_.size(), 0);
   for (int m = 0; m < machines(); ++m) {
     if (m == machine()) continue;
     const auto at = static_cast<size_t>(m);
-    frames[at] = take_buffer(kFrameBytes + kFramePayload);
-    numbers[at] = recv(m, frames[at]);
+    frames_[at] = take_buffer(kFrameBytes + kFramePayload);
+    frame_numbers_[at] = received_.size();
+    received_.push_back({m, uplink_->recv(m, kFrameTag, frames_[at])});
     const Buffer outgoing = take_buffer(kFrameBytes + kFramePayload);
     std::memset(outgoing.data(), 0, outgoing.bytes);
     std::memcpy(outgoing.data(), &own, sizeof own);
     if (!payloads.empty() && payloads[at].bytes > 0) {
       std::memcpy(outgoing.data() + kFrameBytes, payloads[at].data(), payloads[at].bytes);
     }
-    send(m, outgoing);
+    sent_.push_back({m, uplink_->send(m, kFrameTag, outgoing)});
   }
+}
+
+const std::vector<Buffer>& Wire::agree(const Deadline& deadline) {
+  if (has_agreed_) return frames_;
   for (int m = 0; m < machines(); ++m) {
     if (m == machine()) continue;
     const auto at = static_cast<size_t>(m);
-    await(numbers[at], deadline);
-    compare(m, frames[at]);
+    wait(received_[frame_numbers_[at]], deadline);
+    compare(m, frames_[at]);
     // What lies behind the frame, in the same memory.
-    frames[at] = frames[at].part(kFrameBytes, kFramePayload);
+    frames_[at] = frames_[at].part(kFrameBytes, kFramePayload);
   }
-  return frames;
+  has_agreed_ = true;
+  return frames_;
 }
 
 void Wire::send(int to, Buffer buffer) {
-  if (buffer.bytes > 0) sent_.push_back({to, uplink_->send(to, std::move(buffer))});
+  if (buffer.bytes > 0) sent_.push_back({to, uplink_->send(to, tag_, std::move(buffer))});
 }
 
 size_t Wire::recv(int from, Buffer buffer) {
-  received_.push_back({from, buffer.bytes == 0 ? nullptr : uplink_->recv(from, std::move(buffer))});
+  received_.push_back({from, buffer.bytes == 0 ? nullptr : uplink_->recv(from, tag_, std::move(buffer))});
   return received_.size() - 1;
 }
 
-void Wire::await(size_t received, const Deadline& deadline) { wait(received_[received], deadline); }
+/// What another machine has sent for another call is never taken for this one's.
+void Wire::await(size_t received, const Deadline& deadline) {
+  agree(deadline);
+  wait(received_[received], deadline);
+}
 
 void Wire::settle(size_t count, const Deadline& deadline) {
   for (; settled_ < count; ++settled_) wait(sent_[settled_], deadline);
 }
 
 void Wire::finish(const Deadline& deadline) {
+  if (!has_begun_) return;
+  agree(deadline);
   for (Pending& pending : received_) wait(pending, deadline);
   settle(sent(), deadline);
   try {
@@ -139,6 +166,8 @@ void Wire::finish(const Deadline& deadline) {
   } catch (const CommError& error) {
     throw CommError(fmt::format("{} #{} lost a connection: {}", call_.text, calls_, error.what()));
   }
+  has_begun_ = false;
+  frames_.clear();
   received_.clear();
   sent_.clear();
   settled_ = 0;

@@ -49,22 +49,25 @@ class Wire {
   int machine() const { return uplink_->machine(); }
   int machines() const { return uplink_->machines(); }
 
-  /// Begins the next call: tells all other machines what it is, and learns what they call. `payloads`: by machine, what
-  /// goes along, at most kFramePayload each; empty: nothing. Blocks until all are there. Returns what came, by machine:
-  /// kFramePayload bytes each, of which the caller knows how many count.
-  std::vector<Buffer> agree(const Call& call, const std::vector<Buffer>& payloads, const Deadline& deadline);
+  /// Begins the next call: tells all other machines what it is. `payloads`: by machine, what goes along, at most
+  /// kFramePayload each; empty: nothing. Does not block: the call's bytes leave at once, not a trip later.
+  void begin(const Call& call, const std::vector<Buffer>& payloads = {});
+  /// Learns what the other machines call, if it does not know yet. Blocks until all are there. Returns what came along, by
+  /// machine: kFramePayload bytes each, of which the caller knows how many count.
+  const std::vector<Buffer>& agree(const Deadline& deadline);
 
-  /// After agree(). The transfers of a pair of machines are in the order of these calls.
+  /// After begin(). The transfers of a pair of machines are in the order of these calls. Nothing is received from a machine
+  /// that makes another call.
   void send(int to, Buffer buffer);
   /// Returns a number for await().
   size_t recv(int from, Buffer buffer);
-  /// Blocks until that message is there.
+  /// Blocks until that message is there. Before that the machines agree.
   void await(size_t received, const Deadline& deadline);
   /// How many messages of this call have been given to send().
   size_t sent() const { return sent_.size(); }
   /// Blocks until the first `count` of them have left their memory, which is free then.
   void settle(size_t count, const Deadline& deadline);
-  /// Blocks until everything of this call has been sent and received.
+  /// Blocks until everything of this call has been sent and received. Nothing to do if no call has begun.
   void finish(const Deadline& deadline);
 
   /// Uninitialised memory for a message, or for as many bytes of anything else.
@@ -89,6 +92,10 @@ class Wire {
   BufferPool pool_;
   uint64_t calls_ = 0;
   Call call_;
+  int tag_ = 0;
+  std::vector<Buffer> frames_;  // by machine; after agree() what came along
+  std::vector<size_t> frame_numbers_;
+  bool has_begun_ = false, has_agreed_ = false;
   std::vector<Pending> sent_, received_;
   size_t settled_ = 0;  // of sent_
 };

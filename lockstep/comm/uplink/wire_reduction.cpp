@@ -39,7 +39,7 @@ std::vector<Elements> cut_pieces(const Accumulation& accumulation, size_t count)
 size_t count_partial_bytes(const Accumulation& accumulation, const SumPlan& plan, const Piece& piece,
                            int machine, int other) {
   return plan.leaves_of(machine).size() * count_elements(piece.owned[static_cast<size_t>(other)]) *
-         accumulation.partial_bytes();
+         accumulation.packed_bytes();
 }
 
 /// Do all partial sums of the only piece travel in the frames? The answer is the same on all machines.
@@ -72,15 +72,15 @@ class PieceInFlight {
   /// What this machine sends to `other`: its leaves' sums of what that one owns, one after another.
   Buffer make_partials(int other) const {
     const size_t leaves = plan_.leaves_of(wire_.machine()).size();
-    if (leaves == 1 && owned(other).size() == 1) return data_.partial(number_, 0, owned(other)[0]);
+    const bool lies_so = leaves == 1 && owned(other).size() == 1 && !accumulation_.is_narrowed();
+    if (lies_so) return data_.partial(number_, 0, owned(other)[0]);
     const Buffer buffer =
         wire_.take_buffer(count_partial_bytes(accumulation_, plan_, piece_, wire_.machine(), other));
     std::byte* to = buffer.data();
     for (size_t leaf = 0; leaf < leaves; ++leaf) {
       for (const Elements& part : owned(other)) {
-        const Buffer partial = data_.partial(number_, leaf, part);
-        std::memcpy(to, partial.data(), partial.bytes);
-        to += partial.bytes;
+        accumulation_.pack(data_.partial(number_, leaf, part).data(), to, part.count);
+        to += part.count * accumulation_.packed_bytes();
       }
     }
     return buffer;
@@ -114,15 +114,22 @@ class PieceInFlight {
                                       : wire_.take_buffer(count * accumulation_.element_bytes());
     // The results may lie where this machine's sums are, which must have left.
     if (is_in_place) wire_.settle(sent_, deadline);
+    if (accumulation_.is_narrowed()) unpack_partials();
     add_up(count, result);
     partials_.clear();
+    Buffer packed = result;
+    if (rounds_results()) {
+      packed = wire_.take_buffer(count * accumulation_.packed_result_bytes());
+      accumulation_.pack(result.data(), packed.data(), count);
+      accumulation_.unpack(packed.data(), result.data(), count);
+    }
     if (piece_.returns) {
       each_other([&](int other) {
         Buffer& arriving = results_[static_cast<size_t>(other)];
-        arriving = wire_.take_buffer(count_elements(owned(other)) * accumulation_.element_bytes());
+        arriving = wire_.take_buffer(count_elements(owned(other)) * accumulation_.packed_result_bytes());
         arriving_[static_cast<size_t>(other)] = wire_.recv(other, arriving);
       });
-      each_other([&](int other) { wire_.send(other, result); });
+      each_other([&](int other) { wire_.send(other, packed); });
     }
     if (!is_in_place) store(wire_.machine(), result);
   }
@@ -132,7 +139,7 @@ class PieceInFlight {
     if (piece_.returns) {
       each_other([&](int other) {
         wire_.await(arriving_[static_cast<size_t>(other)], deadline);
-        store(other, results_[static_cast<size_t>(other)]);
+        store(other, unpack_results(other));
       });
       results_.clear();
     }
@@ -145,6 +152,28 @@ class PieceInFlight {
   void each_other(const Call& call) const {
     for (int m = 0; m < plan_.machines(); ++m) {
       if (m != wire_.machine()) call(m);
+    }
+  }
+  /// Between two machines nothing is sent back. Between more ones results are rounded whether they are sent or not: how many
+  /// elements a call has makes no difference.
+  bool rounds_results() const { return plan_.machines() > 2 && accumulation_.narrows_results(); }
+  Buffer unpack_results(int owner) const {
+    const Buffer& arrived = results_[static_cast<size_t>(owner)];
+    if (!rounds_results()) return arrived;
+    const size_t count = count_elements(owned(owner));
+    const Buffer results = wire_.take_buffer(count * accumulation_.element_bytes());
+    accumulation_.unpack(arrived.data(), results.data(), count);
+    return results;
+  }
+  /// This machine's own, too: then all machines add the same numbers.
+  void unpack_partials() {
+    const size_t count = count_elements(owned(wire_.machine()));
+    for (int m = 0; m < plan_.machines(); ++m) {
+      Buffer& packed = partials_[static_cast<size_t>(m)];
+      const size_t sums = plan_.leaves_of(m).size() * count;
+      const Buffer partials = wire_.take_buffer(sums * accumulation_.partial_bytes());
+      accumulation_.unpack(packed.data(), partials.data(), sums);
+      packed = partials;
     }
   }
   /// The sum of all leaves, in the order of the tree. What came from other machines is overwritten; what is this machine's own
@@ -247,8 +276,8 @@ uint64_t count_sent_bytes(const Accumulation& accumulation, const SumPlan& plan,
         bytes += count_partial_bytes(accumulation, plan, piece, machine, other);
     }
     if (piece.returns) {
-      bytes +=
-          others * count_elements(piece.owned[static_cast<size_t>(machine)]) * accumulation.element_bytes();
+      bytes += others * count_elements(piece.owned[static_cast<size_t>(machine)]) *
+               accumulation.packed_result_bytes();
     }
   }
   return bytes;
@@ -266,13 +295,14 @@ void reduce_over(Wire& wire, const Call& call, const Accumulation& accumulation,
     for (int m = 0; m < plan.machines(); ++m) {
       if (m != wire.machine()) payloads[static_cast<size_t>(m)] = flights[0].make_partials(m);
     }
-    flights[0].take_partials(wire.agree(call, payloads, deadline));
+    wire.begin(call, payloads);
+    flights[0].take_partials(wire.agree(deadline));
     flights[0].combine(deadline);
     flights[0].finish(deadline);
     wire.finish(deadline);
     return;
   }
-  wire.agree(call, {}, deadline);
+  wire.begin(call);
   // Piece p is sent, p - kWindow is combined, p - 2 kWindow comes back: on all machines in this order, which is that of the
   // messages between two of them.
   const size_t count = flights.size();

@@ -149,7 +149,7 @@ class DataParallel {
     });
     std::vector<std::shared_ptr<torch::nn::Module>> modules;
     for (const M& replica : replicas_) modules.push_back(detail::module_pointer(replica));
-    set_ = std::make_shared<detail::ReplicaSet>(std::move(modules), options, detail::places_of(options));
+    set_ = std::make_shared<detail::ReplicaSet>(std::move(modules), options, detail::choose_places(options));
   }
 
   template <class Output, class Call, class... Args>

@@ -43,8 +43,8 @@ at::Tensor mean_loss(const Shards& shards, const std::vector<at::Tensor>& losses
 }
 
 /// The part of a concatenated output's gradient that is replica `part`'s.
-at::Tensor slice_of(const at::Tensor& gradient, const std::vector<FoundTensors>& outputs, size_t part,
-                    size_t t, int64_t dim) {
+at::Tensor take_slice(const at::Tensor& gradient, const std::vector<FoundTensors>& outputs, size_t part,
+                      size_t t, int64_t dim) {
   const at::Tensor& output = outputs[part].tensors[t];
   if (output.dim() == 0) return gradient.select(0, static_cast<int64_t>(part));
   int64_t begin = 0;
@@ -103,7 +103,7 @@ JoinedOutputs join_outputs(const ReplicaPass& pass, int64_t dim, const ReplicaPl
 
 at::Tensor divide_gradient(const ReplicaPass& pass, const at::Tensor& gradient, size_t replica, size_t t,
                            int64_t dim) {
-  if (pass.join == Join::concatenate) return slice_of(gradient, pass.outputs, replica, t, dim);
+  if (pass.join == Join::concatenate) return take_slice(gradient, pass.outputs, replica, t, dim);
   return times_weight(gradient, find_weight(pass.shards, replica))
       .reshape(pass.outputs[replica].tensors[t].sizes());
 }

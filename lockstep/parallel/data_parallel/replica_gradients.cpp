@@ -21,16 +21,16 @@
 namespace lockstep {
 namespace {
 
-at::Tensor tree_sum_of(std::span<const at::Tensor> tensors) {
+at::Tensor add_in_tree(std::span<const at::Tensor> tensors) {
   if (tensors.size() == 1) return tensors.front();
   size_t left = 1;
   while (left * 2 < tensors.size()) left *= 2;
-  return at::add(tree_sum_of(tensors.first(left)), tree_sum_of(tensors.subspan(left)));
+  return at::add(add_in_tree(tensors.first(left)), add_in_tree(tensors.subspan(left)));
 }
 
 }  // namespace
 
-at::Tensor tree_sum(const std::vector<at::Tensor>& tensors) { return tree_sum_of(tensors); }
+at::Tensor tree_sum(const std::vector<at::Tensor>& tensors) { return add_in_tree(tensors); }
 
 std::vector<BucketSlotHook*> hooks_for_sums(const at::Tensor& parameter) {
   std::vector<BucketSlotHook*> found;

@@ -64,14 +64,14 @@ DataParallelOptions checked(DataParallelOptions options, const torch::nn::Module
   if (!options.device_ids.empty()) options.replicas = static_cast<int>(options.device_ids.size());
   if (options.replicas < 1) refuse_option("replicas is {}; at least 1 is needed", options.replicas);
   if (options.replicas > 1 || !options.device_ids.empty()) {
-    const at::Device first = places_of(options).devices.front();
+    const at::Device first = choose_places(options).devices.front();
     check_lies("parameter", module.named_parameters(), first);
     check_lies("buffer", module.named_buffers(), first);
   }
   return options;
 }
 
-ReplicaPlaces places_of(const DataParallelOptions& options) {
+ReplicaPlaces choose_places(const DataParallelOptions& options) {
   if (options.device_ids.empty()) {
     return {.devices = std::vector<at::Device>(static_cast<size_t>(options.replicas), at::Device(at::kCPU)),
             .output = at::Device(at::kCPU)};

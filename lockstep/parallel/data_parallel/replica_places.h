@@ -44,7 +44,7 @@ struct ReplicaPlaces {
 /// process does not see or that are named twice, a module that lies elsewhere than the options say.
 DataParallelOptions checked(DataParallelOptions options, const torch::nn::Module& module);
 /// Returns the places of the replicas; `options` must come from checked().
-ReplicaPlaces places_of(const DataParallelOptions& options);
+ReplicaPlaces choose_places(const DataParallelOptions& options);
 
 /// `tensor` on `device`, where it may be already; autograd follows. Undefined ones stay so.
 at::Tensor brought_to(const at::Device& device, const at::Tensor& tensor);

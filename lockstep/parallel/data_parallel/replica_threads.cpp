@@ -13,7 +13,7 @@ namespace {
 /// The threads that this one serves, to refuse a wait for itself.
 thread_local const ReplicaThreads* serving = nullptr;
 
-std::string words_of(const std::exception_ptr& error) {
+std::string describe_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const c10::Error& e) {
@@ -103,7 +103,7 @@ void ReplicaThreads::run(int count, const char* what, const std::function<void(i
   for (size_t i = 0; i < errors.size(); ++i) {
     if (!errors[i]) continue;
     throw ReplicaError(
-        fmt::format("DataParallel: replica {} of {} in {}: {}", i, size(), what, words_of(errors[i])),
+        fmt::format("DataParallel: replica {} of {} in {}: {}", i, size(), what, describe_error(errors[i])),
         static_cast<int>(i), errors[i]);
   }
 }

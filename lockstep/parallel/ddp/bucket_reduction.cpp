@@ -70,9 +70,9 @@ void BucketReduction::start_average(const at::Tensor& flat, Flight& flight, cons
   const bool by_size = pass.divisor == 0 || pass.divisor == group_.size();
   const at::ScalarType dtype = flat.scalar_type();
   if (!by_size && (dtype == at::kBFloat16 || dtype == at::kHalf)) flight.wide = flat.to(at::kFloat);
-  flight.work =
-      group_.all_reduce_async(flight.wide.defined() ? flight.wide : flat,
-                              {.op = by_size ? ReduceOp::AVG : ReduceOp::SUM, .algorithm = algorithm_});
+  flight.work = group_.all_reduce_async(
+      flight.wide.defined() ? flight.wide : flat,
+      {.op = by_size ? ReduceOp::AVG : ReduceOp::SUM, .algorithm = algorithm_, .wire_dtype = wire_dtype_});
 }
 
 void BucketReduction::start_hook(const GradientBuckets& buckets, size_t index) {

@@ -22,7 +22,8 @@ AllReduceAlgorithm tree_algorithm(const ProcessGroup& group);
 /// or with what the hook says. The order of operations is the same on all ranks. One thread at a time.
 class BucketReduction {
  public:
-  explicit BucketReduction(ProcessGroup group) : group_(std::move(group)) {}
+  BucketReduction(ProcessGroup group, std::optional<WireDtype> wire_dtype)
+      : group_(std::move(group)), wire_dtype_(wire_dtype) {}
 
   /// `hook` takes the place of averaging in every bucket.
   void set_hook(CommHook hook) { hook_ = std::move(hook); }
@@ -61,6 +62,7 @@ class BucketReduction {
   static void take_result(const GradientBuckets::Bucket& bucket, size_t number, const at::Tensor& value);
 
   ProcessGroup group_;
+  std::optional<WireDtype> wire_dtype_;
   CommHook hook_{};
   std::optional<AllReduceAlgorithm> algorithm_{};  // none: the group's
   std::vector<Flight> flights_{};                  // by bucket

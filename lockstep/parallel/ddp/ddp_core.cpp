@@ -16,6 +16,7 @@
 #include "lockstep/comm/init.h"
 #include "lockstep/comm/process_group/impl.h"
 #include "lockstep/comm/step_members.h"
+#include "lockstep/comm/wire_dtype.h"
 #include "lockstep/parallel/ddp/device_check.h"
 #include "lockstep/parallel/ddp/module_check.h"
 #include "lockstep/parallel/ddp/reducer.h"
@@ -47,6 +48,7 @@ ReducerOptions reducer_options(const DistributedDataParallelOptions& options, st
   result.find_unused_parameters = options.find_unused_parameters;
   result.gradient_as_bucket_view = options.gradient_as_bucket_view;
   result.static_graph = options.static_graph;
+  result.wire_dtype = options.wire_dtype;
   result.module_name = std::move(module_name);
   return result;
 }
@@ -63,6 +65,10 @@ std::string describe_options(const DistributedDataParallelOptions& options, cons
       options.find_unused_parameters, options.static_graph, options.backward_passes_per_step);
   if (options.init_sync && !options.syncs_buffers_at_init()) {
     text += "option broadcast_buffers false instead of forward_sync_buffers false\n";
+  }
+  if (options.wire_dtype) {
+    text += fmt::format("option wire_dtype {}\n",
+                        *options.wire_dtype == WireDtype::BFLOAT16 ? "BFLOAT16" : "EXACT");
   }
   if (const auto& precision = options.mixed_precision) {
     text += fmt::format("option mixed_precision with param_dtype {}, reduce_dtype {}, buffer_dtype {}\n",
@@ -115,6 +121,26 @@ std::optional<at::ScalarType> find_low_reduction(const DistributedDataParallelOp
   return converts ? dtype : std::nullopt;
 }
 
+void check_wire(const DistributedDataParallelOptions& options, const ModuleTensors& tensors,
+                const ProcessGroup& group) {
+  if (options.wire_dtype != WireDtype::BFLOAT16) return;
+  if (!group.impl().traits().wire_dtype) {
+    throw ValueError(
+        fmt::format("DistributedDataParallel: wire_dtype BFLOAT16 needs the backend \"lockstep\", not \"{}\"",
+                    group.backend_name()));
+  }
+  const auto reduced = find_low_reduction(options, tensors);
+  for (const NamedTensor& parameter : tensors.named_parameters) {
+    const at::Tensor& tensor = parameter.tensor;
+    const at::ScalarType dtype = reduced && tensor.is_floating_point() ? *reduced : tensor.scalar_type();
+    if (!tensor.requires_grad() || has_roundable_sums(dtype, ReduceOp::AVG)) continue;
+    throw ValueError(fmt::format(
+        "DistributedDataParallel: wire_dtype BFLOAT16 is for gradients of float32, float16 and bfloat16; "
+        "those of the parameter {} are {}",
+        parameter.name, c10::toString(dtype)));
+  }
+}
+
 void verify_alike(const ProcessGroup& group, const DistributedDataParallelOptions& options,
                   const ModuleTensors& tensors) {
   verify_same_on_all_ranks(group, "DistributedDataParallel",
@@ -164,6 +190,18 @@ class DdpCore::StepPart final : public StepMember {
     }
   }
   std::string heal_problem() const override {
+    // Those that keep nothing from one step to the next.
+    static const std::set<std::string> kStateless{"",
+                                                  "reduce_own_slices",
+                                                  "allreduce_hook",
+                                                  "fp16_compress_hook",
+                                                  "bf16_compress_hook",
+                                                  "powerSGD_hook",  // its PowerSGDState speaks for itself
+                                                  "batched_powerSGD_hook",
+                                                  "_reducer_allreduce_and_upcast_hook"};
+    const std::string hook = core_.logging_data().comm_hook;
+    if (!kStateless.contains(hook))
+      return fmt::format("the communication hook {} may have a state of each rank's own", hook);
     return core_.options_.backward_passes_per_step > 1 ? "backward_passes_per_step counts over steps" : "";
   }
   const ProcessGroup* replica_group() const override { return &core_.group_; }
@@ -182,6 +220,10 @@ class DdpCore::StepPart final : public StepMember {
       if (buffer.value().defined() && !is_own) tensors.push_back(buffer.value());
     }
     return tensors;
+  }
+  std::vector<at::Tensor> common_statistics() const override {
+    // Those of logical rank 0.
+    return core_.has_logical_ranks_ ? core_.tensors_.buffers : std::vector<at::Tensor>();
   }
 
  private:
@@ -204,11 +246,14 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, const DistributedDat
   input_device_ = check_devices(tensors_.named_parameters, options_, group_.impl().traits().main_memory);
   check_precision(options_, *module_);
   verify_alike(group_, options_, tensors_);
+  check_wire(options_, tensors_, group_);
   if (options_.init_sync) broadcast_tensors(group_, tensors_, /*source=*/0, options_.syncs_buffers_at_init());
   set_up_reducer();
   low_precision_ = make_low_precision(options_, tensors_);
   if (const auto dtype = find_low_reduction(options_, tensors_)) {
-    const auto hook = [dtype = *dtype](GradBucket& bucket) { return reduce_in(dtype, bucket); };
+    const auto hook = [dtype = *dtype, wire_dtype = options_.wire_dtype](GradBucket& bucket) {
+      return reduce_in(dtype, wire_dtype, bucket);
+    };
     register_comm_hook(hook, "_reducer_allreduce_and_upcast_hook");
   }
   if (debug_level() >= DebugLevel::INFO) tell_construction(logging_data());

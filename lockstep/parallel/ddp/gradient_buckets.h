@@ -23,6 +23,7 @@ struct ReducerOptions {
   bool find_unused_parameters = false;
   bool gradient_as_bucket_view = true;
   bool static_graph = false;
+  std::optional<WireDtype> wire_dtype{};   // of the buckets' sums; none: the environment's
   std::string module_name = "the module";  ///< for errors
 
   bool allows_missing() const { return find_unused_parameters || static_graph; }

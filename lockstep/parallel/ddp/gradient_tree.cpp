@@ -9,7 +9,7 @@ namespace lockstep {
 namespace {
 
 /// left + right, in the memory of one of them. Zeros are added, too: -0 + 0 is 0.
-at::Tensor sum_of(at::Tensor left, at::Tensor right) {
+at::Tensor add_in_tree(at::Tensor left, at::Tensor right) {
   if (!left.defined() && !right.defined()) return {};
   if (!right.defined()) return left.add_(0);
   if (!left.defined()) return right.add_(0);
@@ -27,7 +27,7 @@ void GradientTree::push(std::vector<at::Tensor> gradients) {
     Sum& left = sums_.back();
     left.leaves *= 2;
     for (size_t p = 0; p < left.gradients.size(); ++p) {
-      left.gradients[p] = sum_of(std::move(left.gradients[p]), std::move(right.gradients[p]));
+      left.gradients[p] = add_in_tree(std::move(left.gradients[p]), std::move(right.gradients[p]));
     }
   }
 }

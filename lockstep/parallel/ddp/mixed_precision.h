@@ -82,7 +82,7 @@ void verify_full_precision(const char* who, const std::vector<at::Tensor>& tenso
 bool is_any_in_low_precision();
 
 /// Averages a bucket in `dtype`.
-Future reduce_in(at::ScalarType dtype, GradBucket& bucket);
+Future reduce_in(at::ScalarType dtype, std::optional<WireDtype> wire_dtype, GradBucket& bucket);
 
 }  // namespace detail
 }  // namespace lockstep

@@ -91,6 +91,13 @@ std::vector<std::string> ReadyOrder::names() {
   return names;
 }
 
+std::vector<std::string> ReadyOrder::known_names() const {
+  std::vector<std::string> names;
+  if (state_ != State::agreed && state_ != State::laid_out) return names;
+  for (const size_t p : order_) names.push_back(names_[p]);
+  return names;
+}
+
 void ReadyOrder::commit() {
   if (!std::exchange(has_changed_, false)) return;
   committed_order_ = order_;

@@ -44,6 +44,8 @@ class ReadyOrder {
   const std::vector<size_t>& parameters() const { return order_; }
   /// Returns the names of the parameters in this order. Blocks as receive().
   std::vector<std::string> names();
+  /// Those, where the order is rank 0's and has come; else none. Does not block.
+  std::vector<std::string> known_names() const;
 
   /// What is known now is what roll_back() returns to. Nothing is on its way.
   void commit();

@@ -151,7 +151,7 @@ class Reducer::Backward {
 namespace {
 
 /// Three of its elements, where that waits for no device, and its version.
-uint64_t probe_of(const at::Tensor& weight) {
+uint64_t probe_weight(const at::Tensor& weight) {
   uint64_t probe = weight._version();
   if (!weight.is_cpu() || weight.numel() == 0 || !weight.is_non_overlapping_and_dense()) return probe;
   const auto* const begin = static_cast<const std::byte*>(weight.const_data_ptr());
@@ -173,9 +173,13 @@ class Reducer::StepPart final : public detail::StepMember {
   explicit StepPart(Reducer& reducer) : reducer_(reducer) {}
   void begin_step() override {
     reducer_.order_.receive();
+    reducer_.bare_.begin_step();
     commit_step();
   }
-  void complete_step() override { reducer_.order_.receive(); }
+  void complete_step() override {
+    reducer_.order_.receive();
+    reducer_.bare_.check_step();
+  }
   void commit_step() override {
     reducer_.order_.commit();
     reducer_.buckets_.commit();
@@ -199,10 +203,11 @@ class Reducer::StepPart final : public detail::StepMember {
     reducer_.buckets_.restart();
     commit_step();
   }
-  std::string heal_problem() const override {
-    if (reducer_.reduction_.has_hook()) return "a communication hook has a state of each rank's own";
-    if (reducer_.logical_ranks_ > 0) return "LogicalRanks are in use";
-    return {};
+  std::vector<std::string> agreed() const override { return reducer_.order_.known_names(); }
+  void load_agreed(const std::vector<std::string>& agreed) override {
+    if (agreed.empty()) return;
+    reducer_.order_.load(agreed);
+    commit_step();
   }
   const ProcessGroup* replica_group() const override { return &reducer_.group_; }
   bool is_interrupted() const override {
@@ -216,7 +221,7 @@ class Reducer::StepPart final : public detail::StepMember {
   uint64_t probe_weights() const override {
     uint64_t probe = 0;
     for (const Parameter& parameter : reducer_.buckets_.parameters()) {
-      if (parameter.is_trainable) probe = (probe ^ probe_of(parameter.tensor)) * 0x9E3779B97F4A7C15ULL;
+      if (parameter.is_trainable) probe = (probe ^ probe_weight(parameter.tensor)) * 0x9E3779B97F4A7C15ULL;
     }
     return probe;
   }
@@ -232,9 +237,10 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, ProcessGroup group, Reduce
       buckets_(parameters, group_, options,
                [this](size_t p) { return std::make_unique<ParameterHook>(weak_from_this(), p); }),
       order_(names_of(parameters)),
-      reduction_(group_),
+      reduction_(group_, options.wire_dtype),
       missing_(group_, allows_missing_),
       name_(options.module_name),
+      bare_(options.module_name),
       in_step_(std::make_unique<StepPart>(*this)) {}
 
 std::shared_ptr<Reducer> Reducer::create(std::vector<NamedTensor> parameters, ProcessGroup group,
@@ -268,12 +274,14 @@ void Reducer::register_comm_hook(CommHook hook) {
 void Reducer::prepare() {
   // In the middle of a pass (a checkpoint that runs its forward again) everything stays where it is.
   if (pass_.averages()) return;
+  // First of all, so that this rank says what has changed on it: all else fails too where the other ranks go on differently.
+  const bool has_other_trainable = has_changed_trainable(buckets_);
+  if (has_other_trainable) verify_trainable(group_, buckets_);
   order_.receive();
   std::string changes = describe_changed_kinds(buckets_);
   if (!changes.empty() && !additions_.empty()) changes += ", ";
   missing_.set_changes(changes + additions_);
-  if (has_changed_trainable(buckets_)) {
-    verify_trainable(group_, buckets_);
+  if (has_other_trainable) {
     buckets_.take_trainable();
     buckets_.lay_out(order_.parameters());
     order_.start_over();
@@ -285,6 +293,7 @@ void Reducer::prepare() {
 
 void Reducer::arm(const std::vector<at::Tensor>& outputs) {
   pass_.take(PassEvent::synchronised_forward);
+  bare_.note_forward();
   thread_ = std::this_thread::get_id();
   std::shared_ptr<ArmedForward> forward;
   // A rank on which no parameter gets a gradient takes part too: backward reaches an output first.
@@ -311,9 +320,18 @@ void Reducer::on_output(ArmedForward& forward) {
   forward.reach();
 }
 
+void Reducer::disarm() {
+  pass_.take(PassEvent::local_forward);
+  if (at::GradMode::is_enabled()) bare_.note_forward();
+}
+
 void Reducer::on_gradient(size_t parameter) {
   buckets_.note_use(parameter);
-  if (!pass_.leads_to_pass(PassEvent::gradient) || pass_.is_torn()) return;
+  if (!pass_.leads_to_pass(PassEvent::gradient) || pass_.is_torn()) {
+    if (bare_.may_be_bare() && group_.size() > 1 && logical_ranks_ == 0)
+      bare_.note_gradient(buckets_.parameters()[parameter].name);
+    return;
+  }
   if (pass_.state != PassState::open) {
     recover();
     begin();
@@ -419,7 +437,9 @@ void Reducer::end() {
   pass_.take(pass_.has_been_cut() ? PassEvent::recovery : PassEvent::end);
   if (pass_.state == PassState::open) pass_.state = PassState::idle;
   try {
+    detail::call_before_agreement();
     finish();
+    detail::call_after_averaging();
   } catch (const CommError&) {
     rethrow_in_pass(statistics_.passes);  // the group is broken: nothing goes on
   } catch (const StepFailedError&) {

@@ -25,6 +25,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/step_members.h"
 #include "lockstep/parallel/ddp/armed_forward.h"
+#include "lockstep/parallel/ddp/bare_backwards.h"
 #include "lockstep/parallel/ddp/bucket_reduction.h"
 #include "lockstep/parallel/ddp/gradient_buckets.h"
 #include "lockstep/parallel/ddp/missing_gradients.h"
@@ -57,7 +58,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   /// A backward pass through `outputs` of a synchronised forward averages gradients.
   void arm(const std::vector<at::Tensor>& outputs);
   /// Gradients that follow, of a forward that is not synchronised, accumulate on this rank alone.
-  void disarm() { pass_.take(PassEvent::local_forward); }
+  void disarm();
   /// What the program has added to the module since it was wrapped, for an error; empty: nothing. Every pass ends in that
   /// error on all ranks. Before prepare().
   void refuse(std::string additions) { additions_ = std::move(additions); }
@@ -137,6 +138,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::thread::id thread_{};  // of the last synchronised forward
   int failures_ = 0;          // here: outputs of forwards before the last one are of no use
   int logical_ranks_ = 0;     // 0: a rank is a process
+  detail::BareBackwards bare_;
   std::unique_ptr<detail::StepMember> in_step_;
 };
 

@@ -117,6 +117,7 @@ class PowerSGDState final : public detail::PowerSGDValues, private detail::StepM
  private:
   void commit_step() override { before_step_.reset(); }
   void fail_step() override;
+  std::string heal_problem() const override { return "a PowerSGDState is not named in Recovery"; }
 
   std::unique_ptr<PowerSGDValues> before_step_{};  // of the step under way, once a pass has begun in it
 };

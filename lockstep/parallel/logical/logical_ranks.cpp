@@ -262,7 +262,8 @@ double tree_sum(std::span<const double> values) {
 }
 
 void LogicalRanks::all_reduce(const at::Tensor& tensor) const {
-  core_->group().all_reduce(tensor, {.algorithm = tree_algorithm(core_->group())});
+  core_->group().all_reduce(tensor,
+                            {.algorithm = tree_algorithm(core_->group()), .wire_dtype = WireDtype::EXACT});
 }
 
 }  // namespace lockstep

@@ -170,7 +170,7 @@ std::vector<at::Tensor> Turns::gather(const ProcessGroup& group, Place place, co
 at::Tensor Turns::sum(const ProcessGroup& group, Place place, const at::Tensor& own) {
   const auto combine = [&](const std::vector<at::Tensor>& parts) -> std::vector<at::Tensor> {
     const at::Tensor sum = folded(parts);
-    group.all_reduce(sum, {.algorithm = tree_algorithm(group)});
+    group.all_reduce(sum, {.algorithm = tree_algorithm(group), .wire_dtype = WireDtype::EXACT});
     return {sum};
   };
   return own_.size() == 1 ? combine({own}).front() : meet(place, own, combine).front();

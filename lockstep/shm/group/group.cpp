@@ -31,13 +31,21 @@ class Group::AwaitedOperation final : public Awaited {
   uint64_t sequence() const override { return sequence_; }
 
  private:
-  const OperationMemory& operations() const { return group_.operations_; }
+  // Whoever waits holds the engine's lock.
+  const OperationMemory& operations() const {
+    group_.engine_.mutex().assert_held();
+    return group_.operations_;
+  }
+  const Board& board() const {
+    group_.engine_.mutex().assert_held();
+    return group_.board_;
+  }
   std::string describe(Sequence sequence) const {
     return shm::describe(operations().find(sequence).what, sequence);
   }
   bool is_needed_for(Sequence posted, int member) const {
     const Operation& operation = operations()[posted];
-    return !group_.board_.has_posted(operation, member) || paths::needs(group_.board_, operation, member);
+    return !board().has_posted(operation, member) || paths::needs(board(), operation, member);
   }
   bool has_incomplete() const { return operations().completed() < operations().issued(); }
   Sequence oldest() const { return operations().completed() + 1; }
@@ -45,7 +53,7 @@ class Group::AwaitedOperation final : public Awaited {
   /// It may have given all that it has to give.
   bool holds_slot_back(int member) const {
     if (operations().issued() < kSlots || operations().completed() < slot_before()) return false;
-    return !group_.board_.has_consumed(member, slot_before());
+    return !board().has_consumed(member, slot_before());
   }
   Sequence slot_before() const { return operations().issued() + 1 - kSlots; }
   /// What must end before the first that is queued is posted; 0 if nothing must.
@@ -65,6 +73,7 @@ class Group::AwaitedMessage final : public Awaited {
  public:
   AwaitedMessage(Group& group, const PointToPoint::Request& request) : group_(group), request_(request) {}
   bool needs(int member) const override {
+    group_.engine_.mutex().assert_held();  // by whoever waits
     const bool could_come_from_it = request_.peer == PointToPoint::kAnySource
                                         ? group_.members_->all_others_are_gone()
                                         : request_.peer == member;
@@ -78,6 +87,7 @@ class Group::AwaitedMessage final : public Awaited {
     what.kind = request_.is_send ? OpKind::send : OpKind::recv;
     what.root = static_cast<uint32_t>(request_.peer);
     what.count = request_.bytes;
+    group_.engine_.mutex().assert_held();
     const std::string own =
         group_.messages_.lacks_own_send(request_) ? ", which this rank has not sent itself," : "";
     return shm::describe(what, request_.tag) + own;
@@ -91,23 +101,26 @@ class Group::AwaitedMessage final : public Awaited {
 Group::Group(Node& node, int area, std::vector<int> members, int rank, std::chrono::milliseconds timeout)
     : engine_(node.engine()),
       oversubscribed_(node.segment().header().ranks > node.segment().header().cores),
-      members_(std::make_shared<Membership>(node.segment(), node.peers(), area, std::move(members), rank)),
+      shared_members_(
+          std::make_shared<Membership>(node.segment(), node.peers(), area, std::move(members), rank)),
+      members_(shared_members_.get()),
+      ranks_(*members_),
       board_(*members_),
       arena_(node.arena()),
       messages_(*members_, engine_, arena_,
                 node.segment().group_area(area) + GroupLayout(static_cast<size_t>(size())).channels),
-      operations_(members_, arena_, messages_),
+      operations_(shared_members_, arena_, messages_),
       timeout_(timeout) {
   members_->on_broken([this]() LOCKSTEP_REQUIRES(engine_.mutex()) {
     operations_.give_up();
     engine_.wake_own_threads();
   });
-  const auto lock = enter();
+  const Entered lock(*this);
   engine_.attach(*this);
 }
 
 void Group::close() {
-  if (members_->is_copy()) return;
+  if (ranks_.is_copy()) return;
   const Engine::Lock lock(engine_.mutex());
   if (!left_) members_->close(operations_.started() + 1);
 }
@@ -118,7 +131,7 @@ void Group::retire() { end_with(&Membership::clear_own_part); }
 
 /// What is in flight ends, and `last` is what this rank does to the area.
 void Group::end_with(void (Membership::*last)()) {
-  if (members_->is_copy()) return;
+  if (ranks_.is_copy()) return;
   {
     const Engine::Lock lock(engine_.mutex());
     if (!std::exchange(left_, true)) {
@@ -133,7 +146,7 @@ void Group::end_with(void (Membership::*last)()) {
 }
 
 void Group::interrupt(const std::string& why) {
-  if (members_->is_copy()) return;
+  if (ranks_.is_copy()) return;
   const Engine::Lock lock(engine_.mutex());
   if (left_) return;
   members_->interrupt(why);
@@ -149,9 +162,9 @@ void Group::wait_for_waiting() {
   while (!nobody_waits()) std::this_thread::sleep_for(std::chrono::microseconds(100));
 }
 
-Engine::Lock Group::enter() const {
-  members_->check_process();
-  return Engine::Lock(engine_.mutex());
+Group::Entered::Entered(const Group& group) : mutex_(group.engine_.mutex()) {
+  group.ranks_.check_process();
+  mutex_.lock();
 }
 
 void Group::check_usable() {
@@ -163,7 +176,7 @@ void Group::check_usable() {
 }
 
 int Group::find_rank_ahead() const {
-  const auto lock = enter();
+  const Entered lock(*this);
   const Sequence next = operations_.started() + 1;
   for (int m = 0; m < size(); ++m) {
     if (m != rank() && board_.post_of(next, m).sequence.load(std::memory_order_acquire) >= next) return m;
@@ -172,29 +185,29 @@ int Group::find_rank_ahead() const {
 }
 
 bool Group::has_stopped() const {
-  const auto lock = enter();
+  const Entered lock(*this);
   return left_ || members_->is_broken();
 }
 
 std::byte* Group::allocate(size_t bytes) {
-  const auto lock = enter();
+  const Entered lock(*this);
   return operations_.allocate(bytes);
 }
 
 Group::Sequence Group::start_all_reduce(void* data, size_t count, DType dtype, ReduceOp reduction) {
-  const auto lock = enter();
+  const Entered lock(*this);
   return start(begin_reduction(OpKind::all_reduce, data, count, dtype, reduction));
 }
 
 void Group::all_reduce(void* data, size_t count, DType dtype, ReduceOp reduction,
                        std::chrono::milliseconds timeout) {
-  const auto lock = enter();
+  const Entered lock(*this);
   wait_for_end(start(begin_reduction(OpKind::all_reduce, data, count, dtype, reduction)), timeout,
                AfterTimeout::broken);
 }
 
 Group::Sequence Group::start_reduce(void* data, size_t count, DType dtype, ReduceOp reduction, int root) {
-  const auto lock = enter();
+  const Entered lock(*this);
   Operation& operation = begin_reduction(OpKind::reduce, data, count, dtype, reduction);
   operation.what.root = static_cast<uint32_t>(root);
   return start(operation);
@@ -202,7 +215,7 @@ Group::Sequence Group::start_reduce(void* data, size_t count, DType dtype, Reduc
 
 Group::Sequence Group::start_reduce_scatter(const void* input, void* output, size_t count, DType dtype,
                                             ReduceOp reduction) {
-  const auto lock = enter();
+  const Entered lock(*this);
   Operation& operation = begin_reduction(OpKind::reduce_scatter, const_cast<void*>(input),
                                          count * static_cast<size_t>(size()), dtype, reduction);
   operation.output = static_cast<std::byte*>(output);
@@ -211,7 +224,7 @@ Group::Sequence Group::start_reduce_scatter(const void* input, void* output, siz
 
 Group::Sequence Group::start_reduce_parts(void* data, size_t count, DType dtype, ReduceOp reduction,
                                           const Part* parts, size_t part_count) {
-  const auto lock = enter();
+  const Entered lock(*this);
   Operation& operation = begin_reduction(OpKind::reduce_scatter, data, count, dtype, reduction);
   operation.what.root = 1;  // so that it matches no reduce_scatter of blocks
   operation.parts = parts;
@@ -220,34 +233,34 @@ Group::Sequence Group::start_reduce_parts(void* data, size_t count, DType dtype,
 }
 
 Group::Sequence Group::start_exchange(const Exchange& exchange) {
-  const auto lock = enter();
+  const Entered lock(*this);
   return start(begin_exchange(exchange));
 }
 
 void Group::exchange(const Exchange& exchange, std::chrono::milliseconds timeout) {
-  const auto lock = enter();
+  const Entered lock(*this);
   wait_for_end(start(begin_exchange(exchange)), timeout, AfterTimeout::broken);
 }
 
 Group::Sequence Group::start_barrier() {
-  const auto lock = enter();
+  const Entered lock(*this);
   return start(begin(OpKind::barrier));
 }
 
 void Group::barrier(std::chrono::milliseconds timeout) {
-  const auto lock = enter();
+  const Entered lock(*this);
   wait_for_end(start(begin(OpKind::barrier)), timeout, AfterTimeout::broken);
 }
 
 void Group::progress() {
-  const auto lock = enter();
+  const Entered lock(*this);
   check_usable();
   advance_all(/*help=*/false);
   engine_.advance_others(*this);
 }
 
 bool Group::has_ended(Sequence sequence) const {
-  const auto lock = enter();
+  const Entered lock(*this);
   return operations_.has_ended(sequence);
 }
 
@@ -259,7 +272,7 @@ bool Group::is_complete(Sequence sequence) {
 }
 
 void Group::wait(Sequence sequence, std::chrono::milliseconds timeout, AfterTimeout after) {
-  const auto lock = enter();
+  const Entered lock(*this);
   wait_for_end(sequence, timeout, after);
 }
 
@@ -267,7 +280,8 @@ void Group::wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, A
   if (operations_.has_ended(sequence)) return;
   check_usable();
   wait_until(
-      [&]() LOCKSTEP_REQUIRES(engine_.mutex()) {
+      [&] {
+        engine_.mutex().assert_held();
         if (operations_.has_ended(sequence)) return true;
         // Most waits are for one operation that somebody has not reached yet: then looking costs one load.
         const Operation& target = operations_[sequence];
@@ -281,7 +295,7 @@ void Group::wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, A
 }
 
 void Group::start(PointToPoint::Request& request) {
-  const auto lock = enter();
+  const Entered lock(*this);
   check_usable();
   Announcement what{};
   what.kind = request.is_send ? OpKind::send : OpKind::recv;
@@ -293,7 +307,7 @@ void Group::start(PointToPoint::Request& request) {
 }
 
 bool Group::has_ended(const PointToPoint::Request& request) const {
-  const auto lock = enter();
+  const Entered lock(*this);
   return request.complete;
 }
 
@@ -304,19 +318,26 @@ bool Group::is_complete(const PointToPoint::Request& request) {
 }
 
 void Group::cancel(const PointToPoint::Request& request) {
-  if (members_->is_copy()) return;
+  if (ranks_.is_copy()) return;
   const Engine::Lock lock(engine_.mutex());
   messages_.cancel(request);
 }
 
+int Group::find_sender(int source, uint64_t tag) {
+  const Entered lock(*this);
+  check_usable();
+  return messages_.find_sender(source, tag);
+}
+
 void Group::wait(PointToPoint::Request& request, std::chrono::milliseconds timeout, AfterTimeout after) {
-  const auto lock = enter();
+  const Entered lock(*this);
   if (request.complete) return;
   check_usable();
   // A wait with a timeout of its own ends anyway, and may be repeated.
   if (after == AfterTimeout::broken) refuse_without_own_send(request);
   wait_until(
-      [&]() LOCKSTEP_REQUIRES(engine_.mutex()) {
+      [&] {
+        engine_.mutex().assert_held();
         if (!request.complete) advance_all(/*help=*/true);
         return request.complete;
       },
@@ -337,7 +358,7 @@ void Group::refuse_without_own_send(PointToPoint::Request& request) {
 }
 
 bool Group::look(Sequence sequence, std::chrono::milliseconds waited, std::chrono::milliseconds timeout) {
-  const auto lock = enter();
+  const Entered lock(*this);
   if (operations_.has_ended(sequence)) return true;
   check_usable();
   members_->check(AwaitedOperation(*this, sequence), waited >= timeout, timeout, /*breaks=*/true);
@@ -346,7 +367,7 @@ bool Group::look(Sequence sequence, std::chrono::milliseconds waited, std::chron
 
 bool Group::look(const PointToPoint::Request& request, std::chrono::milliseconds waited,
                  std::chrono::milliseconds timeout) {
-  const auto lock = enter();
+  const Entered lock(*this);
   if (request.complete) return true;
   check_usable();
   members_->check(AwaitedMessage(*this, request), waited >= timeout, timeout, /*breaks=*/true);
@@ -365,11 +386,13 @@ void Group::wait_until(const Ready& ready, const Awaited& awaited, std::chrono::
   const Inside inside(waiting_);
   engine_.wait_until(
       *this, oversubscribed_,
-      [&]() LOCKSTEP_REQUIRES(engine_.mutex()) {
+      [&] {
+        engine_.mutex().assert_held();
         if (left_ || members_->is_broken()) check_usable();  // another thread has left it, or seen it fail
         return ready();
       },
       [&](bool timed_out) {
+        engine_.mutex().assert_held();
         members_->check(awaited, timed_out, timeout, /*breaks=*/after == AfterTimeout::broken);
       },
       timeout);
@@ -548,6 +571,7 @@ void Group::compare(const Operation& operation) {
     if (same(board_.post_of(operation.sequence, m).what, operation.what)) continue;
     // Every rank tells the same story, whichever it is: rank 0's call beside the first that differs from it.
     const auto call = [&](int member) {
+      engine_.mutex().assert_held();
       return fmt::format("rank {} called {}", member,
                          describe(board_.post_of(operation.sequence, member).what, operation.sequence));
     };

@@ -61,12 +61,12 @@ class Group final : private Driven {
   /// same members. They all call it while none of them touches the group, and make the new one once all have.
   void retire();
 
-  int rank() const { return members_->rank(); }
-  int size() const { return members_->size(); }
+  int rank() const { return ranks_.rank(); }
+  int size() const { return ranks_.size(); }
   std::chrono::milliseconds timeout() const { return timeout_.load(std::memory_order_relaxed); }
   void set_timeout(std::chrono::milliseconds timeout) { timeout_.store(timeout, std::memory_order_relaxed); }
-  int segment_rank_of(int member) const { return members_->segment_rank_of(member); }
-  int area() const { return members_->area(); }
+  int segment_rank_of(int member) const { return ranks_.segment_rank_of(member); }
+  int area() const { return ranks_.area(); }
   /// A member that has posted a collective which this rank has not started; -1: none.
   int find_rank_ahead() const;
   /// Will nothing that is in flight go on any more?
@@ -130,6 +130,8 @@ class Group final : private Driven {
   bool has_ended(const PointToPoint::Request& request) const;
   /// Ends a request that nobody will wait for.
   void cancel(const PointToPoint::Request& request);
+  /// A rank that has sent this one a message which no receive has found, or -1; see PointToPoint. Does not block.
+  int find_sender(int source, uint64_t tag);
 
   /// Does what can be done without blocking for the operations in flight, of every group of this process.
   void progress();
@@ -152,8 +154,17 @@ class Group final : private Driven {
   void release(std::byte* pointer) { arena_.release(pointer); }
 
  private:
-  /// Takes the engine's lock; throws in a fork of this rank.
-  Engine::Lock enter() const LOCKSTEP_ACQUIRE(engine_.mutex()) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
+  /// Holds the engine's lock; throws in a fork of this rank.
+  class LOCKSTEP_SCOPED_CAPABILITY Entered {
+   public:
+    explicit Entered(const Group& group) LOCKSTEP_ACQUIRE(group.engine_.mutex());
+    ~Entered() LOCKSTEP_RELEASE() { mutex_.unlock(); }
+    Entered(const Entered&) = delete;
+    Entered& operator=(const Entered&) = delete;
+
+   private:
+    EngineMutex& mutex_;
+  };
   void check_usable() LOCKSTEP_REQUIRES(engine_.mutex());
   void wait_for_end(Sequence sequence, std::chrono::milliseconds timeout, AfterTimeout after)
       LOCKSTEP_REQUIRES(engine_.mutex());
@@ -184,8 +195,7 @@ class Group final : private Driven {
   void refuse_without_own_send(PointToPoint::Request& request) LOCKSTEP_REQUIRES(engine_.mutex());
   template <class Ready>
   void wait_until(const Ready& ready, const Awaited& awaited, std::chrono::milliseconds timeout,
-                  AfterTimeout after = AfterTimeout::broken)
-      LOCKSTEP_REQUIRES(engine_.mutex()) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
+                  AfterTimeout after = AfterTimeout::broken) LOCKSTEP_REQUIRES(engine_.mutex());
   class AwaitedOperation;
   class AwaitedMessage;
   /// The next slot is free once everyone has finished with what was in it before.
@@ -201,11 +211,13 @@ class Group final : private Driven {
   void end_with(void (Membership::*last)());
   bool left_ LOCKSTEP_GUARDED_BY(engine_.mutex()) = false;
   int waiting_ LOCKSTEP_GUARDED_BY(engine_.mutex()) = 0;  // threads in wait_until()
-  std::shared_ptr<Membership> members_;                   // shared with memory that is released later
-  Board board_;
+  const std::shared_ptr<Membership> shared_members_;      // with memory that is released later
+  Membership* const members_ LOCKSTEP_PT_GUARDED_BY(engine_.mutex());
+  const Members& ranks_;  // the part of it that never changes
+  Board board_ LOCKSTEP_GUARDED_BY(engine_.mutex());
   Arena& arena_;
-  PointToPoint messages_;
-  OperationMemory operations_;
+  PointToPoint messages_ LOCKSTEP_GUARDED_BY(engine_.mutex());
+  OperationMemory operations_ LOCKSTEP_GUARDED_BY(engine_.mutex());
   std::atomic<std::chrono::milliseconds> timeout_;  // read and changed without the engine's lock
 };
 

@@ -15,7 +15,7 @@
 
 namespace lockstep::shm {
 
-/// One rank's. Under the engine's lock; used by Group, which does the waiting.
+/// One rank's. Group has it, guards it with the engine's mutex and does the waiting.
 class OperationMemory {
  public:
   /// Number of an operation of the group, counted from 1.

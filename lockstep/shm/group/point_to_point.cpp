@@ -68,6 +68,23 @@ bool PointToPoint::lacks_own_send(const Request& request) const {
                       [&](const Request* send) { return send->tag == request.tag; });
 }
 
+int PointToPoint::find_sender(int source, uint64_t tag) {
+  progress();  // receives that were started have the first choice
+  for (int sender = 0; sender < members_.size(); ++sender) {
+    if (source != kAnySource && source != sender) continue;
+    look(sender);
+    const Incoming& incoming = incoming_[static_cast<size_t>(sender)];
+    const auto has_tag = [tag](const auto& message) { return message.tag == tag; };
+    if (std::any_of(incoming.unexpected.begin(), incoming.unexpected.end(), has_tag)) return sender;
+    const Channel& from = channel(sender, members_.rank());
+    for (uint64_t number = incoming.head; number <= incoming.seen; ++number) {
+      const bool is_taken = (incoming.taken >> (number - incoming.head) & 1) != 0;
+      if (!is_taken && has_tag(from.entries[number % kChannelDepth])) return sender;
+    }
+  }
+  return -1;
+}
+
 void PointToPoint::give_up(Request& request) {
   cancel(request);
   complete(request);
@@ -311,6 +328,7 @@ bool PointToPoint::copy_message(Request& request) {
 }
 
 void PointToPoint::complete(Request& request) {
+  engine_.mutex().assert_held();  // as that of the group around this
   request.complete = true;
   members_.recorder().finish(request.flight_number);
   engine_.wake_own_threads();

@@ -15,7 +15,6 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/base/mutex.h"
 #include "lockstep/shm/arena.h"
 #include "lockstep/shm/engine.h"
 #include "lockstep/shm/layout.h"
@@ -23,7 +22,7 @@
 
 namespace lockstep::shm {
 
-/// A rank's messages in one group. Under the engine's lock; used by Group, which does the waiting.
+/// A rank's messages in one group. Group has it, guards it with the engine's mutex and does the waiting.
 class PointToPoint {
  public:
   static constexpr int kAnySource = -1;
@@ -60,6 +59,9 @@ class PointToPoint {
   /// Is it a receive from this rank itself for which this rank has sent nothing? Then it ends only if another
   /// call of this rank sends.
   bool lacks_own_send(const Request& request) const;
+  /// A rank that has sent a message of this tag which no receive has found; -1: none, as far as can be seen now. `source`: the
+  /// only one to look at, or kAnySource.
+  int find_sender(int source, uint64_t tag);
   /// cancel(), and the request counts as complete.
   void give_up(Request& request);
   /// Advances what can be advanced without blocking.
@@ -111,8 +113,7 @@ class PointToPoint {
   bool reserve(Request& request, bool may_wait_for_memory);
   static MessageFlow& flow_of(const Request& request);
   void release_taken(int peer);
-  /// The lock is the engine's, which the compiler does not know as that of the group around this.
-  void complete(Request& request) LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS;
+  void complete(Request& request);
 
   Membership& members_;
   Engine& engine_;

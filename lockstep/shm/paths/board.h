@@ -14,7 +14,7 @@
 
 namespace lockstep::shm {
 
-/// Under the engine's lock.
+/// Group has it and guards it with the engine's mutex.
 class Board {
  public:
   /// `members` must outlive it.

@@ -25,7 +25,7 @@ void add_name(std::string& out, std::string_view name) {
 }
 
 /// Nothing if it is no whole line of a step.
-std::optional<int64_t> step_of(std::string_view line) {
+std::optional<int64_t> parse_step(std::string_view line) {
   if (!line.starts_with(kStep) || !line.ends_with('}')) return std::nullopt;
   int64_t step = 0;
   const auto [end, error] = std::from_chars(line.data() + kStep.size(), line.data() + line.size(), step);
@@ -76,7 +76,7 @@ std::string kept_json_lines(std::string_view lines, KeptRecords records,
     const size_t end = lines.find('\n');
     if (end == std::string_view::npos) return kept;  // what follows is no whole line
     const std::string_view line = lines.substr(0, end);
-    const auto step = step_of(line);
+    const auto step = parse_step(line);
     if (step) last_is_kept = records.keep(*step);
     if (step ? last_is_kept : keep_other(line, last_is_kept)) kept += lines.substr(0, end + 1);
     lines.remove_prefix(end + 1);

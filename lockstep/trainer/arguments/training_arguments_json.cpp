@@ -31,7 +31,7 @@ bool is_object(std::string_view name) { return name == "lr_scheduler_kwargs"; }
 /// A text with commas that is a list in the file.
 bool is_list(std::string_view name) { return name == "report_to" || name == "resume_anyway"; }
 
-json list_of(std::string_view text) {
+json split_list(std::string_view text) {
   json list = json::array();
   while (true) {
     const size_t comma = text.find(',');
@@ -47,7 +47,7 @@ bool is_none(std::string_view name, double value) {
 }
 
 template <class T>
-json value_of(std::string_view name, const T& value) {
+json to_value(std::string_view name, const T& value) {
   if constexpr (std::is_arithmetic_v<T>) {
     if (is_none(name, static_cast<double>(value))) return {};
   }
@@ -55,7 +55,7 @@ json value_of(std::string_view name, const T& value) {
     return value ? json(*value) : json();
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (value.empty() && is_nullable(name)) return {};
-    if (is_list(name) && value != "none" && value != "all") return list_of(value);
+    if (is_list(name) && value != "none" && value != "all") return split_list(value);
     const json object = is_object(name) ? parse_json(value) : json();
     return object.is_object() ? object : json(value);
   } else if constexpr (std::is_same_v<T, std::filesystem::path>) {
@@ -196,7 +196,7 @@ std::string to_json(const TrainingArguments& arguments) {
                         dump_json(value, {.replace_invalid_utf8 = true}));  // the name of a directory
   };
 #define LOCKSTEP_ARGUMENT(type, name, preset, preset_text, ok, expected, word, help) \
-  add(#name, value_of(#name, arguments.name));
+  add(#name, to_value(#name, arguments.name));
 #include "lockstep/trainer/training_arguments.inc"
   return text + "\n}";
 }

@@ -50,12 +50,14 @@ void BestModel::complete_save() {
   if (unsaved_) complete_ = *std::exchange(unsaved_, std::nullopt);
 }
 
+void BestModel::tell(TrainerState& state) const {
+  state.best_metric = complete_.metric;
+  state.best_global_step = complete_.step;
+  state.best_model_checkpoint = complete_.checkpoint;
+}
+
 void BestModel::forget_save(TrainerState& state) {
-  if (unsaved_ && state.best_global_step == unsaved_->step) {
-    state.best_metric = complete_.metric;
-    state.best_global_step = complete_.step;
-    state.best_model_checkpoint = complete_.checkpoint;
-  }
+  if (unsaved_ && state.best_global_step == unsaved_->step) tell(state);
   unsaved_.reset();
 }
 

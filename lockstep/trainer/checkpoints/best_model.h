@@ -28,6 +28,8 @@ class BestModel {
   void complete_save();
   /// What was being saved has failed: `state` gets the one before.
   void forget_save(TrainerState& state);
+  /// Into the three fields of `state` that name it: BestModel(state) is this one again.
+  void tell(TrainerState& state) const;
 
  private:
   struct Best {

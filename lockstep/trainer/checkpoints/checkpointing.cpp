@@ -7,6 +7,7 @@
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/parts.h"
 #include "lockstep/comm/all_ranks.h"
+#include "lockstep/recovery/recovery.h"
 #include "lockstep/trainer/sums.h"
 
 namespace lockstep {
@@ -33,7 +34,8 @@ Checkpointing::Checkpointing(const TrainingArguments& arguments, const ProcessGr
   on_all_ranks(group, [&] {
     if (group.rank() != 0) make();
   });
-  if (group.size() > 1) {
+  // Where ranks are replaced they are on one machine, and what a new one tries here was tried by the one before.
+  if (group.size() > 1 && !detail::can_replace_ranks()) {
     on_all_ranks(group, [&] { checkpoint::check_shared_folder(arguments.output_dir, group); });
   }
 }
@@ -90,6 +92,12 @@ void Checkpointing::wait(IfFailing how) {
     group_.all_reduce(as_tensor(votes));
     advance(votes);
   }
+  gives_up_ = false;
+}
+
+void Checkpointing::drop() {
+  writer_->discard();
+  phase_ = Phase::idle;
   gives_up_ = false;
 }
 

@@ -44,6 +44,11 @@ class Checkpointing {
   void begin(int64_t step, checkpoint::Snapshot snapshot, std::set<std::string> kept);
   /// Blocks until nothing is in flight. Throws as advance() does.
   void finish() { wait(IfFailing::try_again); }
+  /// Blocks until it is complete or given up, whatever save_failure says. Throws as advance() does.
+  void complete() { wait(IfFailing::give_up); }
+  /// Gives up what is in flight, on this rank alone: a rank has died, and all save again. All have done so before any
+  /// begins. Blocks.
+  void drop();
   /// Why the newest checkpoint could not be saved, on all ranks: "checkpoint-20 could not be saved: ..."; empty: it was, or is being
   /// written.
   const std::string& last_failure() const { return last_failure_; }

@@ -18,7 +18,7 @@ std::string prefix_of(size_t callback, const std::vector<std::shared_ptr<Trainer
 }
 
 /// What an average is of: the parameters, and the buffers of floating point.
-StateDict weights_of(const torch::nn::Module& module) {
+StateDict collect_weights(const torch::nn::Module& module) {
   StateDict weights;
   for (const auto& item : module.named_parameters()) weights.tensors[item.key()] = item.value().detach();
   for (const auto& item : module.named_buffers())
@@ -27,7 +27,7 @@ StateDict weights_of(const torch::nn::Module& module) {
   return weights;
 }
 
-StateDict buffers_of(const torch::nn::Module& module) {
+StateDict collect_buffers(const torch::nn::Module& module) {
   StateDict buffers;
   for (const auto& item : module.named_buffers()) buffers.tensors[item.key()] = item.value();
   return buffers;
@@ -82,7 +82,7 @@ StateDict training_state(const CheckpointedTraining& training, const TrainingPos
   }
   if (training.ema != nullptr) {
     state.scalars["ema.num_updates"] = training.ema->num_updates();
-    state.add("weights", weights_of(training.module));
+    state.add("weights", collect_weights(training.module));
   }
   return state;
 }
@@ -92,17 +92,17 @@ void load_average(const CheckpointedTraining& training, const ResumePoint& from)
   if (weights.tensors.empty()) {
     if (training.ema == nullptr) return;
     // The checkpoint's run had no average: this one begins with its weights, not with those of before load_model().
-    StateDict average = weights_of(training.module);
+    StateDict average = collect_weights(training.module);
     average.scalars["num_updates"] = int64_t{0};
     training.ema->load_state_dict(average);
     return;
   }
   if (training.ema != nullptr) {
-    StateDict average = weights_of(training.module);  // as load_model() has left it
+    StateDict average = collect_weights(training.module);  // as load_model() has left it
     average.scalars["num_updates"] = from.training.get<int64_t>("the checkpoint", "ema.num_updates");
     training.ema->load_state_dict(average);
   }
-  copy_tensors(weights, weights_of(training.module));
+  copy_tensors(weights, collect_weights(training.module));
 }
 
 }  // namespace
@@ -130,7 +130,8 @@ void add_files(const CheckpointedTraining& training, const TrainerState& state,
     snapshot.add_state("optimizer", optimizer_state_dict(training.optimizer));
   }
   // Each rank's own: without ddp_broadcast_buffers they stay so.
-  if (auto buffers = buffers_of(training.module); training.group.size() > 1 && !buffers.tensors.empty()) {
+  if (auto buffers = collect_buffers(training.module);
+      training.group.size() > 1 && !buffers.tensors.empty()) {
     add_averages_of_buffers(training, buffers);
     snapshot.add_state(of_rank("buffers", rank), buffers);
   }
@@ -143,7 +144,7 @@ void load_files(const CheckpointedTraining& training, const ResumePoint& from) {
   if (const auto own = of_rank("buffers", training.group.rank());
       checkpoint.world_size() == training.group.size() && checkpoint.has_tensors(own)) {
     const StateDict buffers = checkpoint.read_state(own);
-    copy_tensors(buffers, buffers_of(training.module));
+    copy_tensors(buffers, collect_buffers(training.module));
     load_averages_of_buffers(training, buffers);
   }
 

@@ -43,7 +43,7 @@ struct Source {
 };
 
 /// The state as it was before it was divided among ranks.
-StateDict optimizer_of(const Checkpoint& checkpoint) {
+StateDict read_optimizer(const Checkpoint& checkpoint) {
   if (checkpoint.has_tensors("optimizer")) return checkpoint.read_state("optimizer");
   StateDict all;
   for (int rank = 0; rank < checkpoint.world_size(); ++rank) {
@@ -65,7 +65,7 @@ Source read_source(const Checkpoint& checkpoint) {
   }
   Source source{.checkpoint = checkpoint,
                 .arguments = parse_json(checkpoint.read_text("training_args.json")),
-                .optimizer = optimizer_of(checkpoint),
+                .optimizer = read_optimizer(checkpoint),
                 .scheduler = {}};
   source.scheduler.scalars = StateDict::scalars_from_json(checkpoint.read_text("scheduler.json"));
   if (const size_t groups = source.groups(); groups == 0 || groups > 2) {

@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/folder.h"
 #include "lockstep/checkpoint/publish.h"
+#include "lockstep/recovery/recovery.h"
 #include "lockstep/tracking/report_to.h"
 #include "lockstep/trainer/checkpoints/resume.h"
 #include "lockstep/trainer/output/training_log.h"
@@ -64,7 +65,7 @@ bool is_of_a_tracker(std::string_view name) {
 
 void check_output_dir(const TrainingArguments& arguments) {
   if (arguments.overwrite_output_dir || is_resumed_here(arguments)) return;
-  if (env::get_int(env::kRestartCount).value_or(0) > 0) return;
+  if (env::get_int(env::kRestartCount).value_or(0) > 0 || detail::is_replacement()) return;
   const auto& directory = arguments.output_dir;
   const auto refuse = [&](const std::string& name, const std::string& third) {
     throw ValueError(

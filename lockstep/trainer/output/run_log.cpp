@@ -1,5 +1,6 @@
 #include "lockstep/trainer/output/run_log.h"
 
+#include <fmt/format.h>
 #include <torch/version.h>
 
 #include <nlohmann/json.hpp>
@@ -38,6 +39,31 @@ void RunLog::begin(const TrainingArguments& arguments, const std::vector<LogEntr
   file_ = RecordFile(output_dir_ / "log.jsonl", lines);
   unwritten_.clear();
   has_warned_ = false;
+}
+
+void RunLog::go_on(const std::vector<LogEntry>& history) {
+  if (!writes_) return;
+  is_own_ = true;
+  const auto path = output_dir_ / "log.jsonl";
+  try {
+    const std::string written = read_file_or_nothing(path);
+    std::string lines;
+    size_t at = 0;
+    for (const LogEntry& entry : history) {
+      const size_t end = at < written.size() ? written.find('\n', at) : std::string::npos;
+      if (end == std::string::npos) {
+        at = written.size();
+        lines += to_json_line(entry) + "\n";
+      } else {
+        lines.append(written, at, end + 1 - at);
+        at = end + 1;
+      }
+    }
+    file_ = RecordFile(path, lines);
+    unwritten_.clear();
+  } catch (const FileError& error) {
+    log::warning(fmt::format("{}; {} may have a line twice, or lack one", error.what(), path.string()));
+  }
 }
 
 void RunLog::end(const End& end) {

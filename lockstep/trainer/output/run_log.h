@@ -22,6 +22,9 @@ class RunLog {
   /// removes what an earlier one left, writes training_args.json and environment.json. With `resumed`, the log of the run that goes on,
   /// log.jsonl has those entries and no later ones. Throws FileError.
   void begin(const TrainingArguments& arguments, const std::vector<LogEntry>* resumed = nullptr);
+  /// log.jsonl has a line for each of `history` and no more: its own first ones where it has them, since times in them are
+  /// each rank's own. After a rank was replaced.
+  void go_on(const std::vector<LogEntry>& history);
   /// A line in log.jsonl. Where it cannot be written, on a full disk for one, that is told once, and it is written with
   /// the next.
   void append(const LogEntry& entry);

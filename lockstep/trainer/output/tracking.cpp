@@ -24,7 +24,7 @@
 namespace lockstep {
 namespace {
 
-TrackedSettings settings_of(const CallbackContext& context) {
+TrackedSettings collect_settings(const CallbackContext& context) {
   TrackedSettings settings;
   const nlohmann::json arguments = parse_json(to_json(context.args));
   for (const auto& [name, value] : arguments.items()) {
@@ -69,7 +69,7 @@ std::string default_name(const TrainingArguments& arguments) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-class Tracking : public TrainerCallback, public detail::KnowsTheEnd {
+class Tracking : public TrainerCallback, public detail::KnowsTheEnd, public detail::KnowsTheLog {
  public:
   /// Without `trackers` those that report_to names.
   Tracking(std::optional<std::vector<std::shared_ptr<Tracker>>> trackers, TrackingOptions options)
@@ -82,7 +82,7 @@ class Tracking : public TrainerCallback, public detail::KnowsTheEnd {
     const bool all = options_.all_ranks && context.group.size() > 1;
     const bool tracks = all || context.group.rank() == 0;
     if (given_ && !tracks) return;
-    const TrackedRun run = tracks ? run_of(context, all) : TrackedRun{};
+    const TrackedRun run = tracks ? describe_run(context, all) : TrackedRun{};
     const auto start = [&] {
       if (tracks) start_trackers(context, run);
     };
@@ -92,6 +92,18 @@ class Tracking : public TrainerCallback, public detail::KnowsTheEnd {
     } else {
       on_all_ranks(context.group, start);
     }
+    if (all) usage_.emplace();
+  }
+
+  void go_on(CallbackContext& context) override {
+    if (context.args.fast_dev_run > 0) return;
+    const bool all = options_.all_ranks && context.group.size() > 1;
+    if (!all && context.group.rank() != 0) return;
+    // Those that are the user's take up their run again.
+    if (trackers_) trackers_->finish(0);
+    TrackedRun run = make_run(context, all, read_run_id(context.args.output_dir / "run_id"));
+    resume_at(run, context.state);
+    start_trackers(context, run);
     if (all) usage_.emplace();
   }
 
@@ -117,22 +129,30 @@ class Tracking : public TrainerCallback, public detail::KnowsTheEnd {
   }
 
  private:
-  static TrackedRun run_of(const CallbackContext& context, bool all) {
-    const int rank = context.group.rank(), size = context.group.size();
-    const int64_t step = context.state.global_step;
-    TrackedRun run;
-    if (rank == 0) run.id = choose_run_id(context.args, step > 0);
-    if (all) run.id = broadcast_object(context.group, run.id).get<std::string>();
-    run.name = default_name(context.args);
-    run.world_size = size;
-    if (all) run = run_of_rank(run, rank, size);
-    if (step > 0) {
-      run.resume_step = step;
-      const auto& history = context.state.log_history;
-      run.resume_step_records = std::count_if(history.begin(), history.end(),
-                                              [&](const LogEntry& entry) { return entry.step == step; });
-    }
+  static TrackedRun describe_run(const CallbackContext& context, bool all) {
+    std::string id;
+    if (context.group.rank() == 0) id = choose_run_id(context.args, context.state.global_step > 0);
+    if (all) id = broadcast_object(context.group, id).get<std::string>();
+    TrackedRun run = make_run(context, all, std::move(id));
+    if (context.state.global_step > 0) resume_at(run, context.state);
     return run;
+  }
+
+  /// `id`: empty on ranks that do not track.
+  static TrackedRun make_run(const CallbackContext& context, bool all, std::string id) {
+    TrackedRun run;
+    if (!id.empty()) run.id = std::move(id);
+    run.name = default_name(context.args);
+    run.world_size = context.group.size();
+    return all ? run_of_rank(run, context.group.rank(), context.group.size()) : run;
+  }
+
+  static void resume_at(TrackedRun& run, const TrainerState& state) {
+    const int64_t step = state.global_step;
+    run.resume_step = step;
+    const auto& history = state.log_history;
+    run.resume_step_records = std::count_if(history.begin(), history.end(),
+                                            [&](const LogEntry& entry) { return entry.step == step; });
   }
 
   void start_trackers(const CallbackContext& context, const TrackedRun& run) {
@@ -143,7 +163,7 @@ class Tracking : public TrainerCallback, public detail::KnowsTheEnd {
       trackers_.reset();  // those behind the one that failed have not begun
       throw;
     }
-    trackers_->config(settings_of(context));
+    trackers_->config(collect_settings(context));
   }
 
   static std::vector<std::shared_ptr<Tracker>> make_trackers(const TrainingArguments& arguments,

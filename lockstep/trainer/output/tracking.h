@@ -39,6 +39,15 @@ class KnowsTheEnd {
   virtual void end(int exit_code) = 0;
 };
 
+/// A callback that writes a log and can take back what of it does not count.
+class KnowsTheLog {
+ public:
+  virtual ~KnowsTheLog() = default;
+  /// A rank was replaced, this one or another: the log is that of the context's state. In a new process in the place of
+  /// on_train_begin(). Starts nothing collective.
+  virtual void go_on(CallbackContext& context) = 0;
+};
+
 /// The user's callbacks, and behind them those that report_performance and report_to ask for.
 std::vector<std::shared_ptr<TrainerCallback>> with_tracking(
     std::vector<std::shared_ptr<TrainerCallback>> callbacks, const TrainingArguments& arguments);

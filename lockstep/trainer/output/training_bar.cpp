@@ -1,6 +1,8 @@
 #include "lockstep/trainer/output/training_bar.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 namespace lockstep {
 namespace {
@@ -24,8 +26,19 @@ void TrainingBar::update(const Progress& progress) {
   draw(progress);
 }
 
+void TrainingBar::release() {
+  is_held_ = false;
+  for (const auto& write : std::exchange(held_, {})) write();
+}
+
+void TrainingBar::drop() {
+  is_held_ = false;
+  held_.clear();
+}
+
 void TrainingBar::log(const Progress& progress) {
   if (!enabled_) return;
+  if (is_held_) return held_.push_back([this, progress] { log(progress); });
   if (line_.can_be_live()) {
     draw(progress);
   } else if (is_line_due(progress)) {
@@ -46,7 +59,9 @@ bool TrainingBar::is_line_due(const Progress& progress) {
 }
 
 void TrainingBar::message(std::string_view text) {
-  if (enabled_) LiveLine::print_above(text);
+  if (!enabled_) return;
+  if (is_held_) return held_.push_back([this, line = std::string(text)] { message(line); });
+  LiveLine::print_above(text);
 }
 
 }  // namespace lockstep

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/tracking/progress/live_line.h"
 #include "lockstep/trainer/output/progress_line.h"
@@ -21,6 +23,10 @@ class TrainingBar {
   void log(const Progress& progress);
   /// Writes a line that stays, above the bar.
   void message(std::string_view text);
+  /// From here on lines and bars wait for release(), which writes them, or drop(), which does not.
+  void hold() { is_held_ = true; }
+  void release();
+  void drop();
   /// Leaves the bar as it is and goes to the next line.
   void finish() { line_.finish(); }
 
@@ -28,6 +34,8 @@ class TrainingBar {
   void draw(const Progress& progress);
 
   bool enabled_;
+  bool is_held_ = false;
+  std::vector<std::function<void()>> held_{};
   LiveLine line_;
   bool is_line_due(const Progress& progress);
   std::chrono::steady_clock::time_point last_drawn_{}, first_line_{}, last_line_{};

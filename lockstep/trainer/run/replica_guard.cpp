@@ -18,8 +18,9 @@ ReplicaGuard::ReplicaGuard(const TrainingArguments& arguments, ProcessGroup grou
     spread_.emplace(group_, list_, arguments.replica_check_steps);
 }
 
-void ReplicaGuard::after_step(int64_t step) {
+bool ReplicaGuard::after_step(int64_t step) {
   if (spread_) report([&] { spread_->after_step(step); });
+  return spread_.has_value();
 }
 
 void ReplicaGuard::check(int64_t step) {

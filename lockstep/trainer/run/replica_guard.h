@@ -18,8 +18,8 @@ class ReplicaGuard {
  public:
   /// `list`: what a replica consists of, at the time of the call.
   ReplicaGuard(const TrainingArguments& arguments, ProcessGroup group, ListItems list);
-  /// After each step.
-  void after_step(int64_t step);
+  /// After each step. Returns whether it communicates.
+  bool after_step(int64_t step);
   /// Compares everything now, unless that was done at this step: before a checkpoint, and at the end.
   void check(int64_t step);
 

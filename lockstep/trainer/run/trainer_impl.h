@@ -91,6 +91,8 @@ namespace detail {
 /// Runs `body` as one step of all ranks of `group`, or as a part of the one that goes on: what one of them throws ends it on
 /// all. That rank gets its own error, the others a StepFailedError. Blocks.
 void as_one_step(const ProcessGroup& group, const std::function<void()>& body);
+/// Calls `step`, which runs a step: what a rank has thrown in it is what it throws, and the others a StepFailedError.
+void as_one_step(const std::function<void()>& step);
 }  // namespace detail
 
 /// For Impl::call(): LOCKSTEP_EVENT(on_step_end).

@@ -4,18 +4,20 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "lockstep/data/train_sampler.h"
 #include "lockstep/optim/ema.h"
-#include "lockstep/trainer/checkpoints/best_model.h"
 #include "lockstep/trainer/checkpoints/checkpointing.h"
 #include "lockstep/trainer/checkpoints/resume.h"
 #include "lockstep/trainer/checkpoints/training_files.h"
 #include "lockstep/trainer/run/epoch_data.h"
 #include "lockstep/trainer/run/replica_guard.h"
+#include "lockstep/trainer/run/run_progress.h"
+#include "lockstep/trainer/run/run_recovery.h"
 #include "lockstep/trainer/run/run_start.h"
 #include "lockstep/trainer/run/schedule.h"
 #include "lockstep/trainer/run/step_sums.h"
@@ -49,32 +51,29 @@ class TrainingRun {
   const std::string& save_failure() const { return save_failure_; }
   Metrics last_evaluation() const;
   /// Time that an evaluation has taken is no time of training.
-  void add_evaluation_time(double seconds) { seconds_evaluating_ += seconds; }
+  void add_evaluation_time(double seconds) { now_.seconds_evaluating += seconds; }
   /// run() has failed: drops the checkpoint that is being written, before another training writes its own.
   void drop_checkpoint() { checkpoints_.reset(); }
 
  private:
-  struct DatedMetrics {
-    Metrics metrics{};
-    int64_t step = -1;
-  };
   TrainingRun(Trainer::Impl& trainer, RunStart start, std::optional<ResumePoint>&& resumed);
 
   // Before the first step.
   void begin_files();
-  void begin();
-  void resume(const ResumePoint& from);
+  bool begin();
 
   // Epochs and steps.
-  void run_epoch();
-  void run_step(EpochData& data);
+  void run_part();
+  EpochData& data();
+  void run_step();
+  void end_step(const StepSums& sums);
+  bool end_epoch();
   StepSums accumulate(std::vector<RankStep> steps, int64_t step_samples);
   void step_optimizer(const StepSums& sums, int64_t step_samples);
-  void note_progress(int64_t samples, double tokens);
 
   // What is due behind a step or an epoch.
-  void agree();
-  void log_and_evaluate();
+  bool agree();
+  bool log_and_evaluate();
   void evaluate();
   void save_checkpoint();
   CheckpointedTraining checkpointed();
@@ -92,7 +91,7 @@ class TrainingRun {
   TrainerState& state_;  // the Trainer's: callers hold references to it, over many trainings
   const TrainingPlan plan_;
   const checkpoint::RunRecord record_;
-  TrainingPosition position_;
+  RunProgress now_;
   TrainSampler sampler_;
   std::vector<at::Tensor> parameters_;
   std::vector<std::shared_ptr<TrainerCallback>> callbacks_;
@@ -102,16 +101,11 @@ class TrainingRun {
   std::optional<ReplicaGuard> guard_{};
   std::optional<Checkpointing> checkpoints_{};
   std::string save_failure_{};
-  BestModel best_;
-  TrainerControl control_{};
-  bool is_out_of_time_ = false;  // max_time has passed
-  Progress progress_{};
-  DatedMetrics last_evaluation_{};
   const int64_t first_step_;
-  int64_t last_saved_step_;
-  double seconds_evaluating_ = 0;
-  double start_ = 0;                    // by monotonic_seconds()
+  std::optional<EpochData> data_{};  // of the epoch that runs, behind its steps that have ended
+  const bool is_resumed_;
   std::optional<ResumePoint> resumed_;  // until the callbacks have theirs
+  std::optional<RunRecovery> recovery_{};
 };
 
 }  // namespace lockstep::detail

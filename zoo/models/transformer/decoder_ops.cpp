@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kLanes = 16;
 
 template <class Term>
-float sum_of(int64_t size, const Term& term) {
+float add_terms(int64_t size, const Term& term) {
   std::array<float, kLanes> sums{};
   int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
@@ -42,7 +42,7 @@ void attend_one(const float* query, const float* keys, const float* values, cons
   const float scale = 1 / std::sqrt(static_cast<float>(size));
   float most = -std::numeric_limits<float>::infinity();
   for (int64_t j = 0; j < count; ++j) {
-    scores[j] = scale * sum_of(size, [&](int64_t i) { return query[i] * keys[j * size + i]; });
+    scores[j] = scale * add_terms(size, [&](int64_t i) { return query[i] * keys[j * size + i]; });
     if (bias != nullptr) scores[j] += bias[j];
     most = std::max(most, scores[j]);
   }
@@ -114,8 +114,8 @@ at::Tensor infer_std_layer_norm(const at::Tensor& x, const at::Tensor& alpha, co
   for (int64_t r = 0; r < rows; ++r) {
     const float* const from = x.const_data_ptr<float>() + r * width;
     float* const to = out.mutable_data_ptr<float>() + r * width;
-    const float mean = sum_of(width, [&](int64_t i) { return from[i]; }) / static_cast<float>(width);
-    const float squares = sum_of(width, [&](int64_t i) { return (from[i] - mean) * (from[i] - mean); });
+    const float mean = add_terms(width, [&](int64_t i) { return from[i]; }) / static_cast<float>(width);
+    const float squares = add_terms(width, [&](int64_t i) { return (from[i] - mean) * (from[i] - mean); });
     const float deviation = std::sqrt(squares / static_cast<float>(width - 1));
     const float factor = 1 / (deviation + static_cast<float>(eps));
     for (int64_t i = 0; i < width; ++i) to[i] = (from[i] - mean) * factor * scale[i] + shift[i];

@@ -20,8 +20,8 @@ namespace {
 using namespace transformer;
 
 // Which positions hold tokens. Throws for what the arithmetic below cannot work with.
-TokenLayout layout_of(const at::Tensor& ids, const char* side, int64_t vocab_size,
-                      const TransformerConfig& config) {
+TokenLayout make_layout(const at::Tensor& ids, const char* side, int64_t vocab_size,
+                        const TransformerConfig& config) {
   if (!ids.defined() || ids.dim() != 2 || ids.scalar_type() != at::kLong) {
     throw ValueError(fmt::format("{} ids must be int64 [batch, length]", side));
   }
@@ -110,7 +110,7 @@ at::Tensor TransformerImpl::embed(const at::Tensor& ids, const TokenLayout& layo
 }
 
 EncodedSource TransformerImpl::encode(const at::Tensor& source_ids) {
-  TokenLayout layout = layout_of(source_ids, "source", config_.source_vocab_size, config_);
+  TokenLayout layout = make_layout(source_ids, "source", config_.source_vocab_size, config_);
   at::Tensor x = embed(source_ids, layout, parts_.source_embedding, parts_.source_positions);
   for (const auto& layer : parts_.encoder->layers) x = (*layer)(x, layout, config_, dropout_now());
   return {.rows = (*parts_.encoder->norm)(x), .layout = std::move(layout)};
@@ -121,7 +121,7 @@ at::Tensor TransformerImpl::decode(const at::Tensor& target_ids, const EncodedSo
     throw ValueError(
         fmt::format("{} target sentences for {} source sentences", target_ids.size(0), source.layout.batch));
   }
-  const TokenLayout layout = layout_of(target_ids, "target", config_.target_vocab_size, config_);
+  const TokenLayout layout = make_layout(target_ids, "target", config_.target_vocab_size, config_);
   at::Tensor x = embed(target_ids, layout, parts_.target_embedding, parts_.target_positions);
   for (const auto& layer : parts_.decoder->layers) {
     x = (*layer)(x, layout, source.rows, source.layout, config_, dropout_now());

@@ -96,7 +96,7 @@ void add_plain_words(std::string_view hypothesis, std::string_view reference, Co
   add_words(words_of(hypothesis), words_of(reference), counts);
 }
 
-double sacrebleu_of(const Counts& counts, bool effective_order) {
+double compute_sacrebleu(const Counts& counts, bool effective_order) {
   if (counts.empty()) return 0;
   const double words = counts[0], reference_words = counts[1];
   double sum = 0, smoothing = 1;
@@ -119,10 +119,10 @@ double sacrebleu_of(const Counts& counts, bool effective_order) {
   return brevity * std::exp(sum / static_cast<double>(orders));
 }
 
-double corpus_bleu_of(const Counts& counts) { return sacrebleu_of(counts, false); }
-double sentence_bleu_of(const Counts& counts) { return sacrebleu_of(counts, true); }
+double corpus_bleu_of(const Counts& counts) { return compute_sacrebleu(counts, false); }
+double sentence_bleu_of(const Counts& counts) { return compute_sacrebleu(counts, true); }
 
-double torchmetrics_bleu_of(const Counts& counts) {
+double compute_torchmetrics_bleu(const Counts& counts) {
   if (counts.empty()) return 0;
   double sum = 0;
   for (size_t order = 1; order <= kWordOrders; ++order) {
@@ -155,7 +155,7 @@ void add_chrf_sequences(std::string_view hypothesis, std::string_view reference,
                 word_orders, 3 * kCharacterOrders, counts);
 }
 
-double chrf_of(const Counts& counts) {
+double compute_chrf(const Counts& counts) {
   constexpr double kBetaSquared = 4;
   double precision = 0, recall = 0, orders = 0;
   for (size_t at = 0; at < counts.size(); at += 3) {
@@ -210,7 +210,7 @@ void add_word_edits(std::string_view hypothesis, std::string_view reference, Cou
   add_edits(split_words(hypothesis), split_words(reference), counts);
 }
 
-double error_rate_of(const Counts& counts) {
+double compute_error_rate(const Counts& counts) {
   if (counts.empty()) return 0;
   if (counts[1] == 0) return counts[0] == 0 ? 0 : 1;
   return counts[0] / counts[1];
@@ -246,12 +246,12 @@ Score chrf_score(const ChrfOptions& options) {
       add_chrf_sequences(hypothesis, reference, orders, counts);
     }
   };
-  return {std::move(name), std::move(add), chrf_of};
+  return {std::move(name), std::move(add), compute_chrf};
 }
 
-Score torchmetrics_bleu_score() { return {"torchmetrics_bleu", add_plain_words, torchmetrics_bleu_of}; }
-Score character_error_score() { return {"cer", add_character_edits, error_rate_of}; }
-Score word_error_score() { return {"wer", add_word_edits, error_rate_of}; }
+Score torchmetrics_bleu_score() { return {"torchmetrics_bleu", add_plain_words, compute_torchmetrics_bleu}; }
+Score character_error_score() { return {"cer", add_character_edits, compute_error_rate}; }
+Score word_error_score() { return {"wer", add_word_edits, compute_error_rate}; }
 
 void add_pair(const Score& score, std::string_view hypothesis, std::string_view reference, Counts& counts) {
   const auto check = [&](const char* what, std::string_view bytes) {

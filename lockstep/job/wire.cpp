@@ -1,4 +1,4 @@
-#include "launcher/machines/wire.h"
+#include "lockstep/job/wire.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -12,7 +12,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::launcher {
+namespace lockstep::job {
 namespace {
 
 constexpr std::string_view kName = "LOCKRUN1";
@@ -26,6 +26,16 @@ void update(crypto_auth_hmacsha256_state& state, std::string_view bytes) {
 }
 
 }  // namespace
+
+std::string derive_secret(std::string_view secret, std::string_view attempt) {
+  if (secret.empty()) return {};
+  if (::sodium_init() < 0) throw Error("libsodium cannot be started");
+  const std::string text = "lockstep ranks\n" + std::string(attempt) + "\n" + std::string(secret);
+  std::array<unsigned char, crypto_hash_sha256_BYTES> hash{};
+  crypto_hash_sha256(hash.data(), reinterpret_cast<const unsigned char*>(text.data()), text.size());
+  std::array<char, 2 * crypto_hash_sha256_BYTES + 1> hex{};
+  return ::sodium_bin2hex(hex.data(), hex.size(), hash.data(), hash.size());
+}
 
 Wire::Wire(UniqueFd fd, Side side, std::string_view secret) : fd_(std::move(fd)), side_(side) {
   if (::sodium_init() < 0) throw Error("libsodium cannot be started");
@@ -148,4 +158,4 @@ std::vector<std::string> Wire::receive() {
   return messages;
 }
 
-}  // namespace lockstep::launcher
+}  // namespace lockstep::job

@@ -1,0 +1,105 @@
+// What it costs that ranks which die can be replaced, in turns in one job under lockrun --max-replacements.
+//
+//   recovery_cost MODEL ROUNDS STEPS     MODEL: toy, resnet18; rank 0 prints JSON: seconds of a step by round
+//
+// "step": step(world, ...); "seeded": step(recovery, ...) of a Recovery that replaces nobody, as without --max-replacements;
+// "healable": that of one that does.
+#include <ATen/Context.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/measured_models.h"
+#include "bench/toy_step.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/main.h"
+#include "lockstep/base/memory.h"
+#include "lockstep/comm/init.h"
+#include "lockstep/optim/sgd.h"
+#include "lockstep/parallel/ddp/distributed_data_parallel.h"
+#include "lockstep/recovery/recovery.h"
+#include "lockstep/step/step.h"
+
+namespace {
+
+using namespace lockstep;
+using benchmarks::ResNet18;
+using benchmarks::timed;
+using benchmarks::Toy;
+
+template <class Model, class Loss>
+void run(const World& world, Model model, const Loss& loss, const torch::optim::SGDOptions& options,
+         int rounds, int steps) {
+  DistributedDataParallel ddp(model);
+  FusedSGD optimizer(model->parameters(), options);
+  const auto body = [&] {
+    optimizer.zero_grad();
+    loss(ddp).backward();
+    optimizer.step();
+  };
+  if (!lockstep::detail::can_replace_ranks())
+    throw Error("recovery_cost: start it with lockrun --max-replacements 1");
+  // Only the first one of a program replaces ranks.
+  Recovery healable(world, {{"model", *model}, {"optimizer", optimizer}});
+  Recovery seeded(world, {{"model", *model}, {"optimizer", optimizer}});
+  const std::vector<std::pair<std::string, std::function<void()>>> kinds{
+      {"step", [&] { lockstep::step(world, body); }},
+      {"seeded", [&] { lockstep::step(seeded, body); }},
+      {"healable", [&] { lockstep::step(healable, body); }}};
+  std::map<std::string, std::vector<double>> times;
+  for (const auto& [name, step] : kinds) timed(world, std::max(steps / 10, 2), step);
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < kinds.size(); ++i) {  // who comes first changes from round to round
+      const auto& [name, step] = kinds[(i + static_cast<size_t>(round)) % kinds.size()];
+      times[name].push_back(timed(world, steps, step));
+    }
+  }
+  if (world.rank() != 0) return;
+  std::string text;
+  for (const auto& [name, seconds] : times)
+    text += fmt::format("{}\"{}\": [{}]", text.empty() ? "" : ", ", name, fmt::join(seconds, ", "));
+  fmt::print("{{{}}}\n", text);
+}
+
+void run(const std::string& model, int rounds, int steps) {
+  const World world = init();
+  at::manual_seed(1);
+  if (model == "toy") {
+    const at::Tensor x = at::randn({20, 10}), y = at::randn({20, 5});
+    return run(
+        world, Toy(), [&](auto& call) { return at::mse_loss(call(x), y); }, torch::optim::SGDOptions(0.001),
+        rounds, steps);
+  }
+  if (model != "resnet18")
+    throw ValueError("recovery_cost: the model " + model + " is unknown; there are toy and resnet18");
+  const auto inputs = ResNet18::inputs(16);
+  const at::Tensor labels = at::randint(2, {16}, at::kLong);
+  run(
+      world, ResNet18::make(), [&](auto& call) { return at::cross_entropy_loss(call(inputs), labels); },
+      torch::optim::SGDOptions(0.001).momentum(0.9), rounds, steps);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  keep_freed_memory();
+  return run_main("recovery_cost", [&] {
+    if (argc != 4) throw ValueError("usage: recovery_cost MODEL ROUNDS STEPS");
+    run(argv[1], std::stoi(argv[2]), std::stoi(argv[3]));
+    return 0;
+  });
+}

@@ -1,0 +1,112 @@
+#include "lockstep/comm/backends/healable_machines.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <span>
+#include <sstream>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/uplink/ucx.h"
+
+namespace lockstep::backends {
+namespace {
+
+/// No group has it.
+constexpr shm::SetupLog::Key kPlaces{.area = UINT32_MAX, .generation = UINT32_MAX, .index = 0};
+
+}  // namespace
+
+void HealableMachines::note(shm::SetupLog& log) const {
+  const uplink::Engine& engine = places_.engine;
+  const bool is_ucx = engine.kind == uplink::Engine::Kind::ucx;
+  const std::string text =
+      fmt::format("{} {} {} {} {}", places_.machine_of.size(), fmt::join(places_.machine_of, " "),
+                  is_ucx ? "ucx" : "gloo", engine.host, engine.interface);
+  const std::span<const std::byte> piece = std::as_bytes(std::span(text));
+  log.append({.key = kPlaces}, {&piece, 1});
+}
+
+HealableMachines::Places HealableMachines::noted(int rank, shm::SetupLog& log) {
+  const shm::SetupLog::Entry* const entry = log.find(kPlaces);
+  if (entry == nullptr) throw Error("the rank that died has not noted which rank is on which machine");
+  const auto bytes = shm::SetupLog::bytes_of(*entry);
+  std::istringstream fields(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  Places places{.rank = rank};
+  size_t count = 0;
+  fields >> count;
+  places.machine_of.resize(count);
+  for (int& machine : places.machine_of) fields >> machine;
+  std::string kind;
+  fields >> kind >> places.engine.host >> places.engine.interface;
+  if (kind != "ucx") return places;
+  places.engine.kind = uplink::Engine::Kind::ucx;
+  if (const std::string problem = uplink::ucx_problem(places.engine.interface); !problem.empty())
+    throw CommError("the rank that died has used UCX, and this process cannot: " + problem);
+  return places;
+}
+
+HealableMachines::HealableMachines(int rank, int ranks)
+    : places_{.rank = rank, .machine_of = std::vector<int>(static_cast<size_t>(ranks))} {}
+
+HealableMachines::HealableMachines(Places places, c10::intrusive_ptr<c10d::Store> store)
+    : places_(std::move(places)), store_(std::move(store)) {}
+
+int HealableMachines::place_here(int rank) const {
+  const auto& machine_of = places_.machine_of;
+  const int machine = machine_of.at(static_cast<size_t>(rank));
+  if (machine != machine_of[static_cast<size_t>(places_.rank)]) return -1;
+  return static_cast<int>(std::count(machine_of.begin(), machine_of.begin() + rank, machine));
+}
+
+bool HealableMachines::span(const std::vector<int>& ranks) const {
+  return std::any_of(ranks.begin(), ranks.end(), [&](int rank) {
+    return places_.machine_of.at(static_cast<size_t>(rank)) !=
+           places_.machine_of.at(static_cast<size_t>(ranks.front()));
+  });
+}
+
+bool HealableMachines::meet(uint32_t epoch, int stage, bool speaks, const std::function<bool()>& is_over,
+                            Timeout timeout) const {
+  const auto key = [&](int machine) {
+    return fmt::format("lockstep/healing/{}/{}/{}", epoch, stage, machine);
+  };
+  const int own = places_.machine_of[static_cast<size_t>(places_.rank)];
+  const int machines = *std::max_element(places_.machine_of.begin(), places_.machine_of.end()) + 1;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  std::vector<std::string> missing;
+  for (int m = 0; m < machines; ++m) missing.push_back(key(m));
+  try {
+    if (speaks) store_->set(key(own), std::vector<uint8_t>{'1'});
+    while (true) {
+      std::erase_if(missing, [&](const std::string& each) { return store_->check({each}); });
+      if (is_over()) return false;
+      if (missing.empty()) return true;
+      if (std::chrono::steady_clock::now() >= deadline) break;
+      // Once per death, and while a process starts.
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    throw CommError(fmt::format("rank {}: a rank was replaced, and the job's store does not answer: {}",
+                                places_.rank, text.substr(0, text.find('\n'))));
+  }
+  for (std::string& each : missing) each.erase(0, each.rfind('/') + 1);
+  throw TimeoutError(
+      fmt::format("rank {}: a rank was replaced, and the ranks of machine {} did not come to hand over the "
+                  "job's state within {} ms",
+                  places_.rank, fmt::join(missing, ", "), timeout.count()));
+}
+
+void HealableMachines::connect(uint32_t epoch, Timeout timeout) {
+  links_ =
+      connect_machines({.rank = places_.rank, .machine_of = places_.machine_of, .engine = places_.engine},
+                       store_, fmt::format("healed/{}", epoch), timeout);
+  connected_at_ = epoch;
+}
+
+}  // namespace lockstep::backends

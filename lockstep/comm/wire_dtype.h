@@ -1,0 +1,28 @@
+// In which form the sums of an all-reduce travel between machines: what may be asked for, and what the environment says.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/comm/joining/store_round.h"
+#include "lockstep/comm/process_group.h"
+#include "lockstep/comm/process_group/impl.h"
+
+namespace lockstep {
+
+/// LOCKSTEP_WIRE_DTYPE's; EXACT: it is not set. Throws ValueError for another name than "bf16", "bfloat16" and "exact".
+WireDtype find_wire_dtype();
+
+/// The backend Gloo sends all bits, whatever the environment asks for: rank 0 says so. Throws as find_wire_dtype().
+void warn_of_exact_sums(int rank);
+
+/// Throws CommError, on all ranks, unless the environment says the same on each. Blocks until all have called it.
+void agree_on_wire_dtype(const StoreRounds& rounds);
+
+/// Are there sums that may be rounded? For BFLOAT16.
+bool has_roundable_sums(at::ScalarType dtype, ReduceOp op);
+
+/// Throws ValueError if `options` ask for what `group` cannot do with such a tensor.
+void check_wire_dtype(const ProcessGroup::Impl& group, const at::Tensor& tensor,
+                      const AllReduceOptions& options, AllReduceAlgorithm algorithm);
+
+}  // namespace lockstep

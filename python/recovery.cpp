@@ -1,0 +1,89 @@
+#include "python/recovery.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <chrono>
+#include <utility>
+
+#include "lockstep/base/random_key.h"
+
+namespace lockstep::python {
+namespace {
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
+}
+
+std::shared_ptr<Healing>& kept() {
+  static auto* const kept = new std::shared_ptr<Healing>();
+  return *kept;
+}
+
+}  // namespace
+
+void Healing::keep_own(const std::vector<std::pair<uintptr_t, size_t>>& statistics) {
+  if (statistics.empty()) return;
+  std::vector<at::Tensor> tensors;
+  for (const auto& [address, bytes] : statistics) {
+    tensors.push_back(at::from_blob(reinterpret_cast<void*>(address), {static_cast<int64_t>(bytes)},
+                                    at::TensorOptions(at::kByte)));
+  }
+  own_ = std::make_unique<detail::OwnStatistics>(std::move(tensors), job_->log(), /*number=*/0);
+  if (!is_new()) own_->commit(0);
+}
+
+void Healing::begin(int64_t steps) {
+  if (own_) job_->set_before_collective([this, steps] { own_->keep(steps + 1); });
+}
+
+void Healing::go_to(int64_t steps, int donor) {
+  if (own_) own_->go_to(steps, ProcessGroup(world_), donor);
+}
+
+void Healing::commit(int64_t steps) {
+  job_->set_before_collective({});
+  if (own_) own_->commit(steps);
+  job_->record().committed_step.store(static_cast<uint64_t>(steps), std::memory_order_release);
+}
+
+bool Healing::stop(double timeout) {
+  job_->set_before_collective({});
+  auto& change = job_->world_change();
+  epoch_ = change.epoch();
+  if (!has_renewed_) world_->renew();  // what this rank had cleared may have been used since
+  world_->interrupt("a rank has died and is being replaced");
+  if (!change.meet(epoch_, shm::WorldChange::Stage::stopped, milliseconds(timeout))) return false;
+  if (!change.meet(epoch_, shm::WorldChange::Stage::arrived, milliseconds(timeout))) return false;
+  job_->end_replay();
+  has_renewed_ = false;
+  world_->clear();
+  return true;
+}
+
+bool Healing::go_on(double timeout) {
+  auto& change = job_->world_change();
+  if (!change.meet(epoch_, shm::WorldChange::Stage::cleared, milliseconds(timeout))) return false;
+  world_->renew();
+  has_renewed_ = true;
+  change.have_met(epoch_);
+  return true;
+}
+
+std::shared_ptr<Healing> make_healing(std::shared_ptr<ProcessGroup::Impl> world) {
+  auto job = backends::HealableJob::current();
+  if (!job || !world || world->size() < 2) return nullptr;
+  if (!job->is_replaying() && !job->is_recording()) return nullptr;
+  auto healing = std::make_shared<Healing>(std::move(job), std::move(world));
+  kept() = healing;
+  return healing;
+}
+
+void end_healing(const std::shared_ptr<Healing>& healing) {
+  if (kept() != healing) return;
+  healing->set_healable(shm::kWasHealable);
+  kept().reset();
+}
+
+uint64_t seed_of_step(uint64_t seed, uint64_t rank, uint64_t step) { return random_key({seed, rank, step}); }
+
+}  // namespace lockstep::python
