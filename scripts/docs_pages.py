@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 # Files at the top of the checkout, and their pages.
 TOP = {"CONTRIBUTING.md": "project/contributing.md", "SECURITY.md": "project/security.md", "CHANGELOG.md": "project/changelog.md"}
-PROGRAMS = ["lockrun", "lockstep", "bert_classify", "bert_by_hand", "bert_ner", "bert_qa", "bert_nli", "resnet_ddp", "translate", "toy_ddp", "messages"]
+PROGRAMS = ["lockrun", "lockstep", "bert_classify", "bert_by_hand", "bert_ner", "bert_qa", "bert_recovery", "bert_nli", "resnet_ddp", "translate", "toy_ddp", "messages"]
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
 ITEM = re.compile(r" {0,3}([-*]|\d+\.) ")
 

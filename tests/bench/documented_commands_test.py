@@ -58,6 +58,8 @@ README_TEST = Elsewhere("tests/install/package_test.py", '"README.md"')
 DEMO = Elsewhere("scripts/bare-machine", "scripts/demo")
 BENCH_DDP = Elsewhere("tests/tools/bench_ddp_test.py", '"ddp", "--model", "toy", "--steps", "200", "--rounds", "1", "--python", sys.executable, "--timeline"')
 
+BENCH_MACHINES = Elsewhere("tests/tools/bench_machines_test.py", '"--machines", "2x2,2+3,3x1", "--sizes", "1M,8M", "--against", "gloo"')
+BENCH_DDP_MACHINES = Elsewhere("tests/tools/bench_machines_test.py", '"--machines", "2x1,1+2", "--model", "toy", "--steps", "40", "--against", "gloo"')
 ALL_REDUCE = Run("{bin}/lockstep bench all-reduce --nproc-per-node 3 --sizes 64,1M --rounds 1 --against gloo,mpi")
 RESNET = ranks_of("resnet18", "resnet18-torch")
 BERT = ranks_of("bert")
@@ -93,6 +95,16 @@ COMMANDS = {
     "lockstep env": Run("{bin}/lockstep env"),
     "lockstep bench": ALL_REDUCE,
     "lockstep bench ddp": BENCH_DDP,
+    "lockstep bench all-reduce --machines 2x2 --rate 1gbit --sizes 4K,64K,1M,8M,25M --uplink gloo,ucx --against gloo --rounds 3":
+        BENCH_MACHINES,
+    "lockstep bench all-reduce --machines 4x2,2+3 --rate 1gbit --sizes 4K,1M,8M --uplink gloo,ucx --against gloo --rounds 3":
+        BENCH_MACHINES,
+    "lockstep bench all-reduce --machines 2x2 --rate 1gbit --rtt 1,20 --sizes 4K,1M,8M --uplink gloo,ucx --against gloo --rounds 3":
+        BENCH_MACHINES,
+    "lockstep bench ddp --model toy --machines 2x2 --rate 1gbit --uplink gloo,ucx --against gloo --rounds 3 --steps 400":
+        BENCH_DDP_MACHINES,
+    "lockstep bench ddp --model resnet18 --machines 2x2 --rate 1gbit --uplink gloo,ucx --against gloo --rounds 3 --steps 6":
+        BENCH_DDP_MACHINES,
     "lockstep bench all-reduce --nproc-per-node 2 --sizes 64,4K,64K,1M,25M,100M --against gloo,mpi": ALL_REDUCE,
     "lockstep bench all-reduce --nproc-per-node 8 --sizes 64,4K,1M,25M --against gloo,mpi": ALL_REDUCE,
     "lockstep bench all-reduce --nproc-per-node 2 --sizes 64 --against gloo --rounds 3": ALL_REDUCE,
@@ -143,6 +155,8 @@ COMMANDS = {
     ".venv/bin/python bench/python/run --rounds 5 --json": PYTHON,
     "scripts/build release lockrun messages": PREPARES,
     ".venv/bin/python bench/launch/run --rounds 3": Run("{python} bench/launch/run --rounds 1 --only 1 6"),
+    "scripts/build release lockrun": PREPARES,
+    ".venv/bin/python bench/launch/membership --rounds 1": Run("{python} bench/launch/membership --rounds 1 --only 5 --launchers lockrun"),
     "scripts/build release vision_batches": PREPARES,
     "python3 zoo/datasets/icons32.py --output-dir .data/icons32": Elsewhere("tests/zoo_datasets/icons32_test.py", "icons32"),
     ".venv/bin/python bench/vision/run --rounds 5": Run("{python} bench/vision/run --rounds 1 --batch-size 4 --data-dir {pictures}"),
@@ -262,6 +276,8 @@ def tried(command):
     def test(self):
         if "slow_network" in command:
             namespaces.in_namespaces("--net")
+        if "membership" in command:
+            namespaces.in_namespaces("-n", "-m", "-i", "-p", "-u", "--fork", "--mount-proc")
         if "mpi" in command and not (BIN / "lockstep-bench-mpi").exists():
             self.skipTest("this build has no MPI program")
         for one in command.format(**self.places).split(" && "):

@@ -174,6 +174,83 @@ TEST(CommandLine, TakesATable) {
   env::set("COLUMNS", std::nullopt);
 }
 
+struct Nested {
+  Measured inner{};
+  std::string day{};
+};
+void read_day(Nested& values, const std::string& flag, const std::string& text) {
+  if (text.size() > 3) throw ValueError(flag + " is " + text + "; it must be a day");
+  values.day = text;
+}
+constexpr auto kNestedTable = std::to_array<Flag<Nested>>({
+    {.name = "save-steps",
+     .target = member_of<&Nested::inner, &Measured::rounds>,
+     .preset = kHeldValue,
+     .default_words = "what seems right",
+     .check = FlagCheck::at_least(0),
+     .words = "How often"},
+    {.name = "seed", .target = taken_by<read_day>, .words = "When"},
+});
+
+TEST(CommandLine, OneTableMakesAWholeCommandLine) {
+  const auto parse = [](const std::vector<const char*>& argv) {
+    return parse_table<Nested>("program", "Does it", kNestedTable, static_cast<int>(argv.size()),
+                               argv.data());
+  };
+  const auto values = parse({"program", "--save-steps", "3"});
+  ASSERT_TRUE(values.has_value());
+  EXPECT_EQ(values->inner.rounds, 3);
+  EXPECT_THROW(parse({"program", "--save-step", "3"}), ValueError);
+  testing::internal::CaptureStdout();
+  EXPECT_FALSE(parse({"program", "--help"}).has_value());
+  EXPECT_NE(testing::internal::GetCapturedStdout().find("How often"), std::string::npos);
+}
+
+std::string with_checks(const std::vector<const char*>& words, Nested& into, const std::string& mistake) {
+  std::vector<const char*> argv = {"program"};
+  argv.insert(argv.end(), words.begin(), words.end());
+  const auto add = [&](CommandLine program) {
+    program.add_table<Nested>(kNestedTable, into);
+    program.callback([&] {
+      if (!mistake.empty()) throw ValueError(mistake);
+    });
+  };
+  testing::internal::CaptureStdout();
+  std::string told;
+  try {
+    parse_command_line("program", "Does it", add, static_cast<int>(argv.size()), argv.data());
+  } catch (const ValueError& error) {
+    told = error.what();
+  }
+  return testing::internal::GetCapturedStdout() + told;
+}
+
+TEST(CommandLine, ARowMaySetAMemberOfAMemberOrCallAFunction) {
+  Nested values;
+  EXPECT_EQ(with_checks({"--save_steps", "4", "--seed", "mon"}, values, ""), "");
+  EXPECT_EQ(values.inner.rounds, 4);
+  EXPECT_EQ(values.day, "mon");
+  EXPECT_EQ(with_checks({"--save-steps", "-1"}, values, ""), "--save-steps -1: expected 0 or more");
+  EXPECT_EQ(with_checks({"--seed=monday"}, values, ""), "--seed is monday; it must be a day");
+  const std::string help = with_checks({"--help"}, values, "");
+  EXPECT_NE(help.find("How often. Default: what seems right.\n"), std::string::npos) << help;
+}
+
+TEST(CommandLine, ErrorsOfChecksNameFlagsAsTheyWereTyped) {
+  Nested values;
+  const auto told = [&](const std::vector<const char*>& words, const std::string& mistake) {
+    return with_checks(words, values, mistake);
+  };
+  EXPECT_EQ(told({"--save_steps=3"}, "--save-steps is 3; see --save-steps-of"),
+            "--save_steps is 3; see --save-steps-of");
+  EXPECT_EQ(told({"--save_steps=3"}, "save_steps is 3; it must be 4"), "--save_steps is 3; it must be 4");
+  EXPECT_EQ(told({}, "save_steps is 3 without seed"), "--save-steps is 3 without seed");
+  EXPECT_EQ(told({"--seed", "x"}, "seed is x; a seed of 1"), "--seed is x; a seed of 1");
+  EXPECT_EQ(
+      told({"--save_steps=3"}, "data/save_steps and save_steps.csv and \"save_steps\" have no --save-steps."),
+      "data/save_steps and save_steps.csv and \"save_steps\" have no --save_steps.");
+}
+
 TEST(Help, FollowsTheWindowsWidth) {
   env::set("COLUMNS", "120");
   EXPECT_EQ(help_columns(), 120u);
@@ -188,6 +265,7 @@ TEST(Help, FollowsTheWindowsWidth) {
 
 TEST(CommandLine, AnUnknownFlagNamesTheNearest) {
   EXPECT_EQ(message({"--learning-rat", "1"}), "unknown flag --learning-rat; did you mean --learning-rate?");
+  EXPECT_EQ(message({"--hlp"}), "unknown flag --hlp; did you mean --help?");
   EXPECT_EQ(message({"--nosuch=1"}), "unknown flag --nosuch; see program --help");
 }
 

@@ -19,9 +19,11 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <limits>
+#include <thread>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/parts.h"
+#include "tests/comm/numbers.h"
 #include "tests/ranks/rank_test.h"
 
 using namespace lockstep;
@@ -34,7 +36,10 @@ namespace {
 at::Tensor input(int rank, at::IntArrayRef sizes, at::ScalarType dtype) {
   int64_t count = 1;
   for (const int64_t size : sizes) count *= size;
-  return (at::arange(count, at::kLong).mul_(rank + 3).remainder(17) + rank).to(dtype).view(sizes);
+  return lockstep::testing::periodic(
+             count, 17,
+             [&](const at::Tensor& index) { return (index * (rank + 3)).remainder(17).add(rank).to(dtype); })
+      .view(sizes);
 }
 
 at::Tensor reduced(const World& world, at::IntArrayRef sizes, at::ScalarType dtype, ReduceOp op) {
@@ -109,10 +114,10 @@ TEST(Collectives, AveragesOfIntegers) {
       return a.scalar_type() == b.scalar_type() && a.to(at::kLong).equal(b.to(at::kLong));
     };
     const auto of = [&](int rank, int64_t count) {
-      const at::Tensor values = at::arange(count, at::kLong).mul(rank + 3).remainder(117).add(10);
-      return (is_signed ? values.mul(at::arange(count, at::kLong).remainder(2).mul(2).sub(1))
-                        : values.add(120))
-          .to(dtype);
+      return lockstep::testing::periodic(count, 234, [&](const at::Tensor& index) {
+        const at::Tensor values = index.mul(rank + 3).remainder(117).add(10);
+        return (is_signed ? values.mul(index.remainder(2).mul(2).sub(1)) : values.add(120)).to(dtype);
+      });
     };
     const auto average = [&](int64_t count) {
       at::Tensor sum = at::zeros({count}, at::kLong);
@@ -510,8 +515,7 @@ TEST(Collectives, SharedTensors) {
     const at::Tensor tensor = world.empty_shared({300, 1000}, at::kFloat);
     tensor.copy_(own);
     const auto work = world.all_reduce_async(tensor, {.op = ReduceOp::MAX});
-    while (!work->is_completed()) {
-    }
+    while (!work->is_completed()) std::this_thread::yield();
     CHECK_EQUAL(tensor, expected);
   }
 }

@@ -67,6 +67,24 @@ TEST(Ending, TheOthersNameTheDead) {
   ::_exit(0);
 }
 
+/// All ranks go on until one or a machine is lost, and say when they have noticed that.
+TEST(Ending, UntilOneIsLost) {
+  const World world = lockstep::testing::world();
+  const at::Tensor tensor = world.empty_shared({std::atoi(std::getenv("TEST_COUNT"))}, at::kFloat).fill_(0);
+  world.barrier();
+  std::printf("rank %d is ready\n", world.rank());
+  std::fflush(stdout);
+  try {
+    while (true) world.all_reduce(tensor);
+  } catch (const PeerLostError& error) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    std::printf("%.3f %d %s\n", std::chrono::duration<double>(now).count(), error.rank(), error.what());
+  }
+  std::fflush(stdout);
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // rank 0 serves the store
+  ::_exit(0);
+}
+
 /// Rank TEST_DEAD does not come: the others' error names it, or the ranks of its machine.
 TEST(Ending, TheOthersNameTheLate) {
   const World world = lockstep::testing::world();

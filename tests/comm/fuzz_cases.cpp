@@ -2,15 +2,18 @@
 // future or are left to themselves, and objects in between. Every rank derives the same program from a seed
 // and ends its operations in an order of its own.
 //
-// LOCKSTEP_FUZZ_SEED: the first program's seed. LOCKSTEP_FUZZ_PROGRAMS: how many.
+// LOCKSTEP_FUZZ_SEED: the first program's seed. LOCKSTEP_FUZZ_PROGRAMS: how many. LOCKSTEP_FUZZ_RESULTS: a folder in which each
+// rank writes what its sums of floating-point numbers came to (fuzz_bits_test.py).
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -203,6 +206,139 @@ TEST(Fuzz, Programs) {
   const auto first = static_cast<uint64_t>(env::get_int("LOCKSTEP_FUZZ_SEED").value_or(1));
   const auto programs = static_cast<uint64_t>(env::get_int("LOCKSTEP_FUZZ_PROGRAMS").value_or(4));
   for (uint64_t seed = first; seed < first + programs; ++seed) Program(seed).run(60);
+}
+
+/// Floating-point numbers in random collectives of random groups. Every rank keeps all bits of its results.
+class Sums {
+ public:
+  explicit Sums(uint64_t seed) : world_(lockstep::testing::world()), random_(seed) {}
+
+  /// Returns the results of all steps, one after another.
+  std::string run(int steps) {
+    groups_ = {world_};
+    for (int n = 0; n < 3; ++n) {
+      std::vector<int> some(static_cast<size_t>(world_.size()));
+      std::iota(some.begin(), some.end(), 0);
+      std::shuffle(some.begin(), some.end(), random_);
+      some.resize(1 + pick(random_, some.size()));
+      groups_.push_back(world_.new_group(some));
+    }
+    for (int step = 0; step < steps; ++step) start(groups_[pick(random_, groups_.size())]);
+    for (const auto& [work, result] : started_) {
+      work->wait();
+      const auto* const bytes = static_cast<const char*>(result.const_data_ptr());
+      bits_.append(bytes, result.nbytes());
+    }
+    return bits_;
+  }
+
+ private:
+  at::Tensor draw(int rank, int64_t count, at::ScalarType dtype) const {
+    const at::Tensor at = at::arange(count, at::kDouble);
+    return ((at * 1.7 + rank * 0.3 + static_cast<double>(number_)).sin() * (at.remainder(9) - 4).exp())
+        .to(dtype);
+  }
+  /// Makes the same choices on all ranks, members or not.
+  void start(const ProcessGroup& group) {
+    ++number_;
+    constexpr int64_t kCounts[] = {0, 1, 3, 17, 1025, 5003, 70001, 300000};
+    constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16};
+    constexpr ReduceOp kOps[] = {ReduceOp::SUM, ReduceOp::AVG, ReduceOp::PRODUCT, ReduceOp::MIN,
+                                 ReduceOp::MAX};
+    const size_t kind = pick(random_, 8);
+    const int64_t count = kCounts[pick(random_, std::size(kCounts))];
+    const at::ScalarType dtype = kDtypes[pick(random_, std::size(kDtypes))];
+    const ReduceOp op = kOps[pick(random_, std::size(kOps))];
+    const int ranks = group.size(), root = static_cast<int>(pick(random_, static_cast<size_t>(ranks)));
+    const int64_t salt = static_cast<int64_t>(pick(random_, 5));
+    if (!group.is_member()) return;
+    const int own = group.rank();
+    const at::Tensor mine = draw(world_.rank(), count, dtype);
+    const auto add = [&](std::shared_ptr<Work> work, const at::Tensor& result) {
+      started_.emplace_back(std::move(work), result);
+    };
+    switch (kind) {
+      case 0:
+      case 1:
+        return add(group.all_reduce_async(mine, {.op = op}), mine);
+      case 2: {
+        const auto work = group.reduce_async(mine, {.dst = root, .op = op});
+        return add(work, own == root ? mine : at::empty({0}));
+      }
+      case 3: {
+        const at::Tensor output = at::empty({count}, dtype);
+        given_.push_back(draw(world_.rank(), count * ranks, dtype));
+        return add(group.reduce_scatter_tensor_async(output, given_.back(), {.op = op}), output);
+      }
+      case 4: {
+        std::vector<at::Tensor> outputs;
+        const at::Tensor all = at::empty({ranks, count}, dtype);
+        for (int r = 0; own == root && r < ranks; ++r) outputs.push_back(all[r]);
+        given_.push_back(mine);
+        return add(group.gather_async(outputs, mine, {.dst = root}), own == root ? all : at::empty({0}));
+      }
+      case 5: {
+        std::vector<at::Tensor> inputs;
+        for (int r = 0; own == root && r < ranks; ++r) inputs.push_back(draw(r + 7, count, dtype));
+        const at::Tensor output = at::empty({count}, dtype);
+        return add(group.scatter_async(output, inputs, {.src = root}), output);
+      }
+      case 6: {
+        std::vector<at::Tensor> inputs, outputs;
+        int64_t received = 0;
+        for (int r = 0; r < ranks; ++r) {
+          inputs.push_back(draw(world_.rank() + r, count * ((own + 2 * r + salt) % 3), dtype));
+          received += count * ((r + 2 * own + salt) % 3);
+        }
+        const at::Tensor output = at::empty({received}, dtype);
+        std::vector<int64_t> out, in;
+        for (int r = 0; r < ranks; ++r) {
+          out.push_back(count * ((r + 2 * own + salt) % 3));
+          in.push_back(inputs[static_cast<size_t>(r)].numel());
+        }
+        given_.push_back(at::cat(inputs));
+        return add(group.all_to_all_single_async(output, given_.back(), out, in), output);
+      }
+      default: {
+        // From the neighbour, or from whoever it is.
+        const int next = (own + 1) % ranks, previous = (own + ranks - 1) % ranks;
+        const at::Tensor received = at::empty({count}, dtype);
+        const int tag = static_cast<int>(number_ % 1000) + 10;
+        given_.push_back(mine);
+        sends_.push_back(group.isend(mine, next, {.tag = tag}));
+        const auto source = salt % 2 == 0 ? std::optional<int>(previous) : std::nullopt;
+        return add(group.irecv(received, source, {.tag = tag}), received);
+      }
+    }
+  }
+
+  const World world_;
+  Random random_;
+  uint64_t number_ = 0;
+  std::vector<ProcessGroup> groups_;
+  std::vector<std::pair<std::shared_ptr<Work>, at::Tensor>> started_;
+  std::vector<std::shared_ptr<Work>> sends_;
+  std::vector<at::Tensor> given_;
+  std::string bits_;
+};
+
+TEST(Fuzz, BitsOfFloatingPointNumbers) {
+  ONLY_IF(lockstep::testing::world().backend_name() == "lockstep");
+  const auto first = static_cast<uint64_t>(env::get_int("LOCKSTEP_FUZZ_SEED").value_or(1));
+  const auto programs = static_cast<uint64_t>(env::get_int("LOCKSTEP_FUZZ_PROGRAMS").value_or(2));
+  std::string bits;
+  for (uint64_t seed = first; seed < first + programs; ++seed) {
+    const std::string result = Sums(seed).run(40);
+    CHECK_TRUE(!result.empty());
+    CHECK_TRUE(Sums(seed).run(40) == result);  // again, at other moments
+    bits += result;
+  }
+  if (const auto folder = env::get("LOCKSTEP_FUZZ_RESULTS")) {
+    std::ofstream file(*folder + "/" + std::to_string(lockstep::testing::world().rank()), std::ios::binary);
+    file << bits;
+    CHECK_TRUE(file.flush().good());
+  }
+  lockstep::testing::world().barrier();
 }
 
 }  // namespace

@@ -133,8 +133,7 @@ TEST(Groups, Works) {
   const at::Tensor tensor = of(world.rank(), 1000);
   const auto work = world.all_reduce_async(tensor);
   if (!work->is_success()) check_throws<Error>([&] { work->result(); }, "wait() for it");
-  while (!work->is_completed()) {
-  }
+  while (!work->is_completed()) std::this_thread::yield();
   CHECK_TRUE(work->is_success());
   CHECK_TRUE(work->exception() == nullptr);
   CHECK_TRUE(work->source_rank() == -1);
@@ -160,8 +159,7 @@ TEST(Groups, Works) {
     group.destroy();
     check_throws<ValueError>([&] { group.barrier(); }, "was destroyed");
     of_shared->wait();
-    while (!of_strided->is_completed()) {
-    }
+    while (!of_strided->is_completed()) std::this_thread::yield();
     CHECK_EQUAL(shared, sum_of(everyone, 300000));
     CHECK_EQUAL(strided.t().reshape({-1}), sum_of(everyone, 90000));
     of_strided->wait();

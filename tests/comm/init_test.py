@@ -8,18 +8,13 @@ import time
 import unittest
 
 from namespaces import in_namespaces
+from ports import free_port
 
 CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "collective_cases")
 ENDING_CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "ending_cases")
 LOCKRUN = os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockrun")
 CLEAN = {name: value for name, value in os.environ.items()
          if not name.startswith(("OMPI", "PMI", "SLURM", "MPI_")) and name not in ("RANK", "WORLD_SIZE")}
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def run(environments, *cases, within=()):

@@ -1,29 +1,29 @@
 """Machines that fail, played by processes of this one: ranks without a launcher, with shared memory for each machine."""
 
 import os
-import socket
 import subprocess
 import unittest
 
 from namespaces import in_namespaces
+from ports import free_port
 
 CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "ending_cases")
+COLLECTIVES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "collective_cases")
 MACHINE_CASES = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "machine_cases")
 
 
-def run_ranks(case, machines, **variables):
-    """What each rank prints, and its exit code. machines: how many ranks each has."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def run_ranks(case, machines, program=CASES, within=(), **variables):
+    """What each rank prints, and its exit code. machines: how many ranks each has. within: a command that each rank runs in.
+    variables: of each rank's environment; a list has a value for each machine, None for none."""
+    port = free_port()
     ranks = [(group, local) for group, count in enumerate(machines) for local in range(count)]
     processes = []
     for rank, (group, local) in enumerate(ranks):
         place = {"RANK": rank, "WORLD_SIZE": len(ranks), "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": machines[group],
                  "GROUP_RANK": group, "GROUP_WORLD_SIZE": len(machines), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = {**os.environ, "LOCKSTEP_BACKEND": "lockstep", **variables,
-                       **{name: str(value) for name, value in place.items()}}
-        processes.append(subprocess.Popen([CASES, f"--gtest_filter=Ending.{case}"], env=environment, text=True,
+        own = {name: value[group] if isinstance(value, list) else value for name, value in variables.items()}
+        environment = {**os.environ, **{name: value for name, value in own.items() if value is not None}, **{name: str(value) for name, value in place.items()}}
+        processes.append(subprocess.Popen([*within, program, f"--gtest_filter={case}"], env=environment, text=True,
                                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
     try:
         return [(process.communicate(timeout=60)[0], process.returncode) for process in processes]
@@ -31,6 +31,46 @@ def run_ranks(case, machines, **variables):
         for process in processes:
             process.kill()
             process.wait()
+
+
+class DefaultTest(unittest.TestCase):
+    """Nobody chooses a backend."""
+
+    def place_ranks(self, backend, machines, **options):
+        """Each rank finds itself on that backend. Returns what they print."""
+        results = run_ranks("Joining.Place:Collectives.AllReduce", machines, program=COLLECTIVES, LOCKSTEP_LOG_LEVEL="info", **options)
+        places = [(group, local) for group, count in enumerate(machines) for local in range(count)]
+        for rank, ((output, code), (group, local)) in enumerate(zip(results, places)):
+            self.assertEqual(code, 0, output)
+            self.assertIn(f"rank {rank} of {len(places)}, local {local} of {machines[group]}, node {group}, {backend}\n", output)
+        return [output for output, _ in results]
+
+    def test_ranks_share_the_memory_of_their_machine(self):
+        for uplink in ({}, {"LOCKSTEP_UPLINK": "gloo"}):
+            with self.subTest(uplink):
+                outputs = self.place_ranks("lockstep", [2, 1], **uplink)
+                for rank, output in enumerate(outputs):
+                    said = "3 ranks on 2 machines: shared memory inside, " + ("Gloo (" if uplink else "")
+                    self.assertEqual(output.count(said), 1 if rank == 0 else 0, output)
+
+    def test_ranks_of_a_machine_that_share_no_memory_take_gloo_on_all_machines(self):
+        apart = in_namespaces("-p", "-m", "--fork", "--mount-proc", "--kill-child")
+        for rank, output in enumerate(self.place_ranks("gloo", [1, 2], within=apart)):
+            self.assertEqual(output.count("so the backend is gloo; LOCKSTEP_BACKEND=gloo chooses it without this line"), 1 if rank == 0 else 0, output)
+            if rank == 0:
+                self.assertRegex(output, r"rank [12] cannot join the ranks of its machine: ")
+        for output, code in run_ranks("Joining.Place", [1, 2], program=COLLECTIVES, within=apart, LOCKSTEP_BACKEND="lockstep"):
+            self.assertNotEqual(code, 0)
+            self.assertRegex(output, r"rank [12] cannot join the ranks of its machine: ")
+
+    def test_machines_that_choose_other_backends_get_an_error(self):
+        for output, code in run_ranks("Joining.Place", [1, 2], program=COLLECTIVES, LOCKSTEP_BACKEND=["gloo", None]):
+            self.assertNotEqual(code, 0)
+            self.assertIn("the backend is gloo on rank 0 and lockstep on rank 1: set LOCKSTEP_BACKEND", output)
+
+    def test_flat_gloo_can_be_chosen(self):
+        for output in self.place_ranks("gloo", [2, 1], LOCKSTEP_BACKEND="gloo"):
+            self.assertNotIn("the backend is gloo", output)
 
 
 class MachinesTest(unittest.TestCase):
@@ -44,27 +84,27 @@ class MachinesTest(unittest.TestCase):
     def test_every_rank_names_a_rank_that_died(self):
         for dead in (1, 2, 3):  # beside a leader, a leader, beside the leader of the other machine
             with self.subTest(dead=dead):
-                self.check(run_ranks("TheOthersNameTheDead", [2, 2], TEST_DEAD=str(dead)), dead,
+                self.check(run_ranks("Ending.TheOthersNameTheDead", [2, 2], TEST_DEAD=str(dead)), dead,
                            f"PeerLostError of rank {dead}:")
 
     def test_a_machine_that_died_is_named_by_its_rank(self):
-        self.check(run_ranks("TheOthersNameTheDead", [2, 1], TEST_DEAD="2"), 2,
-                   "lost the connection to the machine of rank 2")
+        self.check(run_ranks("Ending.TheOthersNameTheDead", [2, 1], TEST_DEAD="2"), 2,
+                   "PeerLostError of rank 2: rank 2 on machine 1 (127.0.0.1, rank 2) has ended: ")
 
     def test_every_rank_names_the_ranks_that_are_late(self):
-        self.check(run_ranks("TheOthersNameTheLate", [2, 1], TEST_DEAD="2"), 2,
+        self.check(run_ranks("Ending.TheOthersNameTheLate", [2, 1], TEST_DEAD="2"), 2,
                    "TimeoutError of rank 2: all_reduce (float32[10], SUM) #2 waited 700 ms for the machine of rank 2")
 
     def test_different_calls_are_quoted_on_all_machines(self):
-        self.check(run_ranks("DifferentCalls", [2, 2]), None, "MismatchError")
+        self.check(run_ranks("Ending.DifferentCalls", [2, 2]), None, "MismatchError")
 
     def test_another_engine_is_refused(self):
-        for output, code in run_ranks("TenOperationsThenExit", [1, 1], LOCKSTEP_UPLINK="mpi"):
+        for output, code in run_ranks("Ending.TenOperationsThenExit", [1, 1], LOCKSTEP_UPLINK="mpi"):
             self.assertIn("LOCKSTEP_UPLINK=mpi: choose ucx or gloo, or leave it out", output)
             self.assertNotEqual(code, 0)
 
     def test_ucx_names_the_dead_or_every_rank_says_why_there_is_none(self):
-        results = run_ranks("TheOthersNameTheDead", [2, 2], TEST_DEAD="2", LOCKSTEP_UPLINK="ucx")
+        results = run_ranks("Ending.TheOthersNameTheDead", [2, 2], TEST_DEAD="2", LOCKSTEP_UPLINK="ucx")
         if "cannot use UCX" not in results[0][0]:
             return self.check(results, 2, "PeerLostError of rank 2:")
         for output, code in results:
@@ -75,15 +115,13 @@ class MachinesTest(unittest.TestCase):
 def run_in_containers(*containers):
     """What ranks of Open MPI print that see no processes of other containers. containers: how many ranks each has."""
     within = in_namespaces("-p", "-m", "--fork", "--mount-proc", "--kill-child")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCKSTEP_BACKEND": "gloo",
                    "OMPI_COMM_WORLD_SIZE": str(sum(containers))}
     processes, first = [], 0
     for count in containers:
         ranks = "".join(f"OMPI_COMM_WORLD_RANK={first + i} OMPI_COMM_WORLD_LOCAL_RANK={i} OMPI_COMM_WORLD_LOCAL_SIZE={count} "
-                        f"{MACHINE_CASES} & " for i in range(count))
+                        f"{MACHINE_CASES} --gtest_filter='Machines.*' & " for i in range(count))
         processes.append(subprocess.Popen([*within, "sh", "-c", ranks + "wait"], env=environment, text=True,
                                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
         first += count

@@ -5,12 +5,22 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace lockstep::testing {
 
+/// `value` of the indices 0 to count - 1, as one tensor of whole numbers. It repeats itself after `period` elements, so that a
+/// large tensor needs no division for each of its elements.
+template <class Value>
+at::Tensor periodic(int64_t count, int64_t period, const Value& value) {
+  const at::Tensor first = value(at::arange(std::min(count, period), at::kLong));
+  return count <= period ? first : first.repeat({count / period + 1}).narrow(0, 0, count);
+}
+
 inline at::Tensor of(int rank, int64_t count) {
-  return at::arange(count, at::kFloat).remainder(31).add(rank * 100);
+  return periodic(
+      count, 31, [&](const at::Tensor& index) { return index.remainder(31).to(at::kFloat).add(rank * 100); });
 }
 
 /// Sum of of() over `ranks`.

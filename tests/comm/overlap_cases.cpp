@@ -14,6 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/memory_overlap.h"
+#include "tests/comm/numbers.h"
 #include "tests/ranks/rank_test.h"
 
 using namespace lockstep;
@@ -26,7 +27,8 @@ using Tensors = std::vector<at::Tensor>;
 
 /// What `rank` gives: the same on every rank that computes it.
 at::Tensor numbers(int rank, int64_t count, at::ScalarType dtype) {
-  return (at::arange(count, at::kLong) * 7 + rank * 13).remainder(101).to(dtype);
+  return lockstep::testing::periodic(
+      count, 101, [&](const at::Tensor& index) { return (index * 7 + rank * 13).remainder(101).to(dtype); });
 }
 
 at::Tensor block(const at::Tensor& whole, int64_t index, int64_t count) {

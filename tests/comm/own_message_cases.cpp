@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "tests/comm/numbers.h"
 #include "tests/ranks/rank_test.h"
 
 using namespace lockstep;
@@ -21,9 +22,7 @@ using lockstep::testing::world;
 
 namespace {
 
-at::Tensor numbers_of(int rank, int64_t count) {
-  return at::arange(count, at::kFloat).remainder(31).add(rank);
-}
+at::Tensor numbers_of(int rank, int64_t count) { return lockstep::testing::of(0, count).add(rank); }
 
 // A wait for a message that only this rank could send, and has not sent, ends at once.
 TEST(OwnMessages, AreRefusedBeforeTheyAreSent) {

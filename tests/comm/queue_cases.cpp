@@ -17,6 +17,7 @@
 
 #include "lockstep/base/env.h"
 #include "lockstep/base/error.h"
+#include "tests/comm/numbers.h"
 #include "tests/ranks/rank_test.h"
 
 using namespace lockstep;
@@ -31,7 +32,9 @@ size_t pick(Random& random, size_t below) { return random() % below; }
 
 /// What `rank` gives to operation `number`: whole numbers, small enough that their sums are exact.
 at::Tensor given(int number, int rank, int64_t count) {
-  return at::arange(count, at::kLong).mul(rank + 1).add(number * 7 + rank).remainder(1009).to(at::kFloat);
+  return lockstep::testing::periodic(count, 1009, [&](const at::Tensor& index) {
+    return index.mul(rank + 1).add(number * 7 + rank).remainder(1009).to(at::kFloat);
+  });
 }
 
 at::Tensor sum_of(int number, int ranks, int64_t count) {

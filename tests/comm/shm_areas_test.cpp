@@ -83,7 +83,7 @@ TEST(ShmAreasTest, RanksAsThreads) {
           CommError);
     }
     self.group.barrier(kTimeout);
-    for (int n = 0; n < 1000 && self.node.arena().bytes_in_use() > 0; ++n) std::this_thread::sleep_for(1ms);
+    for (int n = 0; n < 10'000 && self.node.arena().bytes_in_use() > 0; ++n) std::this_thread::sleep_for(1ms);
     EXPECT_EQ(self.node.arena().bytes_in_use(), 0u);
   });
 }

@@ -98,6 +98,23 @@ TEST(ArenaTest, ReusesWhatIsReleased) {
   EXPECT_EQ(arena.allocate(8 << 20), first);
 }
 
+TEST(ArenaTest, LeavesWhatWasClaimed) {
+  const UniqueFd fd = create_segment(1, 8 << 20);
+  const Segment segment = Segment::map(fd.get());
+  Arena before(segment.arena(0), segment.arena_bytes());
+  before.allocate(1 << 20);
+  std::byte* const common = before.allocate(2 << 20);
+  *common = std::byte{7};
+  Arena arena(segment.arena(0), segment.arena_bytes());  // of the next process
+  arena.claim(common, 2 << 20);
+  EXPECT_THROW(arena.claim(common + 4096, 4096), Error);
+  EXPECT_EQ(arena.allocate(2 << 20), common + (2 << 20));
+  EXPECT_EQ(arena.allocate(1 << 20), common - (1 << 20));
+  EXPECT_EQ(*common, std::byte{7});
+  arena.release(common);
+  EXPECT_EQ(arena.allocate(2 << 20), common);
+}
+
 TEST(ArenaTest, AlignsToCacheLinesAndPages) {
   const UniqueFd fd = create_segment(1, 8 << 20);
   const Segment segment = Segment::map(fd.get());

@@ -7,7 +7,6 @@
 #include <bit>
 #include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <iostream>
 #include <limits>
 #include <mutex>
@@ -21,81 +20,15 @@
 #include "lockstep/comm/uplink/wire.h"
 #include "lockstep/comm/uplink/wire_reduction.h"
 #include "lockstep/shm/reduce/reduce.h"
+#include "tests/comm/fake_uplink.h"
 
 namespace lockstep::uplink {
 namespace {
 
 using namespace std::chrono_literals;
 using shm::DType;
-
-/// Messages between threads, in order.
-class Cables {
- public:
-  explicit Cables(int machines) : machines_(machines), messages_(static_cast<size_t>(machines * machines)) {}
-  int machines() const { return machines_; }
-  void put(int from, int to, const Buffer& buffer) {
-    const std::lock_guard lock(mutex_);
-    messages_[at(from, to)].emplace_back(buffer.data(), buffer.data() + buffer.bytes);
-    changed_.notify_all();
-  }
-  void take(int from, int to, const Buffer& buffer, std::chrono::milliseconds timeout) {
-    std::unique_lock lock(mutex_);
-    auto& waiting = messages_[at(from, to)];
-    if (!changed_.wait_for(lock, timeout, [&] { return is_cut_ || !waiting.empty(); })) {
-      throw TimeoutError("no message");
-    }
-    if (waiting.empty()) throw CommError("the cable is cut");
-    ASSERT_EQ(waiting.front().size(), buffer.bytes);
-    std::memcpy(buffer.data(), waiting.front().data(), buffer.bytes);
-    waiting.pop_front();
-  }
-  void cut() {
-    const std::lock_guard lock(mutex_);
-    is_cut_ = true;
-    changed_.notify_all();
-  }
-
- private:
-  size_t at(int from, int to) const { return static_cast<size_t>(from * machines_ + to); }
-  int machines_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_cut_ = false;
-  std::vector<std::deque<std::vector<std::byte>>> messages_;
-};
-
-class FakeUplink final : public Uplink {
- public:
-  FakeUplink(Cables& cables, int machine) : cables_(cables), machine_(machine) {}
-  int machine() const override { return machine_; }
-  int machines() const override { return cables_.machines(); }
-  std::shared_ptr<Transfer> send(int to, Buffer buffer) override {
-    sent_bytes_ += buffer.bytes;
-    cables_.put(machine_, to, buffer);
-    return std::make_shared<Sent>();
-  }
-  std::shared_ptr<Transfer> recv(int from, Buffer buffer) override {
-    return std::make_shared<Received>(cables_, from, machine_, std::move(buffer));
-  }
-  void stop() noexcept override { cables_.cut(); }
-  uint64_t sent_bytes() const override { return sent_bytes_; }
-
- private:
-  struct Sent final : Transfer {
-    void wait(std::chrono::milliseconds /*timeout*/) override {}
-  };
-  struct Received final : Transfer {
-    Received(Cables& cables_, int from_, int to_, Buffer buffer_)
-        : cables(cables_), from(from_), to(to_), buffer(std::move(buffer_)) {}
-    void wait(std::chrono::milliseconds timeout) override { cables.take(from, to, buffer, timeout); }
-    Cables& cables;
-    int from, to;
-    Buffer buffer;
-  };
-  Cables& cables_;
-  int machine_;
-  std::atomic<uint64_t> sent_bytes_{0};
-};
+using testing::Cables;
+using testing::FakeUplink;
 
 using Bytes = std::vector<std::byte>;
 
@@ -282,6 +215,84 @@ TEST(WireReduction, HasTheBitsOfOneMachineAndSendsWhatItSays) {
   }
 }
 
+/// What `all` come to with bfloat16 between machines: the sum of each leaf is rounded, and between more than two machines
+/// the result is.
+std::vector<float> round_between_machines(const Accumulation& accumulation, const SumPlan& plan, ReduceOp op,
+                                          const std::vector<std::vector<float>>& all) {
+  const auto rounded = [](float value) {
+    const auto bits = std::bit_cast<uint32_t>(value);
+    return std::bit_cast<float>((bits + 0x7FFFU + (bits >> 16 & 1U)) & 0xFFFF0000U);
+  };
+  const size_t count = all[0].size();
+  std::vector<std::vector<float>> sums;
+  for (const Leaf& leaf : plan.leaves()) {
+    std::vector<const void*> sources;
+    for (int r = leaf.first; r < leaf.first + leaf.count; ++r)
+      sources.push_back(all[static_cast<size_t>(r)].data());
+    std::vector<float>& sum = sums.emplace_back(count);
+    void* destination = sum.data();
+    shm::reduce(DType::float32, ReduceOp::SUM, sources.data(), sources.size(), &destination, 1, count);
+    for (float& each : sum) each = rounded(each);
+  }
+  plan.add_up([&](size_t to, size_t from) {
+    for (size_t i = 0; i < count; ++i) sums[to][i] += sums[from][i];
+  });
+  for (float& result : sums[0]) {
+    if (op == ReduceOp::AVG) result /= static_cast<float>(plan.ranks());
+    if (plan.machines() > 2 && accumulation.narrows_results()) result = rounded(result);
+  }
+  return sums[0];
+}
+
+TEST(WireReduction, RoundsAlikeOnAllMachinesAndSendsHalf) {
+  unsigned seed = 0;
+  for (const auto& layout : layouts()) {
+    const SumPlan plan(layout);
+    const auto ranks = static_cast<size_t>(plan.ranks());
+    for (const ReduceOp op : {ReduceOp::SUM, ReduceOp::AVG}) {
+      for (const size_t count : {size_t{0}, size_t{1}, size_t{3001}, size_t{140007}}) {
+        if (count > 5000 && op == ReduceOp::AVG) continue;
+        const Accumulation accumulation(DType::float32, op, ranks, WireForm::bfloat16);
+        std::vector<Bytes> all;
+        std::vector<std::vector<float>> numbers;
+        for (size_t r = 0; r < ranks; ++r) {
+          all.push_back(random_elements(DType::float32, count, ++seed));
+          numbers.emplace_back(count);
+          if (count > 0) std::memcpy(numbers.back().data(), all.back().data(), all.back().size());
+        }
+        const std::vector<float> expected = round_between_machines(accumulation, plan, op, numbers);
+        const std::vector<Piece> pieces = plan_all_reduce(accumulation, plan, count);
+        on_machines(plan, [&](Wire& wire) {
+          Ranks data(accumulation, plan, wire.machine(), all);
+          reduce_over(wire, {.count = count}, accumulation, plan, pieces, data, Deadline(60s));
+          EXPECT_TRUE(count == 0 || std::memcmp(data.result.data(), expected.data(), data.result.size()) == 0)
+              << plan.ranks() << " ranks on " << plan.machines() << " machines, " << count << " elements";
+          EXPECT_EQ(wire.sent_bytes(), count_sent_bytes(accumulation, plan, pieces, wire.machine()));
+        });
+      }
+    }
+    const size_t large = size_t{1} << 20;
+    const Accumulation exact(DType::float32, ReduceOp::SUM, ranks);
+    const Accumulation half(DType::float32, ReduceOp::SUM, ranks, WireForm::bfloat16);
+    for (int m = 0; m < plan.machines(); ++m) {
+      const auto sent = [&](const Accumulation& how) {
+        return static_cast<double>(count_sent_bytes(how, plan, plan_all_reduce(how, plan, large), m));
+      };
+      EXPECT_LE(sent(half), 0.5 * sent(exact) + (kFrameBytes + kFramePayload) * plan.machines());
+    }
+  }
+}
+
+TEST(Accumulation, RoundsOnlySumsOfFloats) {
+  EXPECT_TRUE(Accumulation::can_narrow(DType::float32, ReduceOp::SUM));
+  EXPECT_TRUE(Accumulation::can_narrow(DType::bfloat16, ReduceOp::AVG));
+  EXPECT_TRUE(Accumulation::can_narrow(DType::float16, ReduceOp::PREMUL_SUM));
+  for (const ReduceOp op : {ReduceOp::MAX, ReduceOp::PRODUCT, ReduceOp::BXOR})
+    EXPECT_FALSE(Accumulation::can_narrow(DType::float32, op));
+  for (const DType dtype : {DType::float64, DType::int32, DType::int64, DType::boolean})
+    EXPECT_FALSE(Accumulation::can_narrow(dtype, ReduceOp::SUM));
+}
+
 TEST(WireReduction, SendsLargeTensorsInPieces) {
   for (const std::vector<int>& layout : {std::vector<int>{0, 0, 1, 1}, {0, 1, 2}, {0, 1, 1, 2}}) {
     const SumPlan plan(layout);
@@ -355,13 +366,48 @@ TEST(WireReduction, ScattersBlocksAndReducesToOne) {
   });
 }
 
+/// With distance only trips count: what a machine sends in the first one leaves before it has heard anything.
+TEST(WireReduction, TakesOneTripBetweenTwoMachinesAndForFewBytes) {
+  struct Case {
+    std::vector<int> layout;
+    size_t count;
+  };
+  for (const auto& [layout, count] :
+       {Case{{0, 0, 1, 1}, 1}, Case{{0, 1}, 1024}, Case{{0, 0, 1, 1}, 1025}, Case{{0, 1}, size_t{1} << 19},
+        Case{{0, 1, 1, 1}, 40000}, Case{{0, 1, 2}, 1024}, Case{{0, 0, 1, 1, 2, 2}, 2048},
+        Case{{0, 1, 2, 3, 4}, 1024}}) {
+    const SumPlan plan(layout);
+    const Accumulation accumulation(DType::float32, ReduceOp::SUM, layout.size());
+    std::vector<Bytes> all;
+    for (size_t r = 0; r < layout.size(); ++r)
+      all.push_back(random_elements(DType::float32, count, unsigned(r)));
+    const std::vector<Piece> pieces = plan_all_reduce(accumulation, plan, count);
+    for (int m = 0; m < plan.machines(); ++m) {
+      Cables cables(plan.machines());
+      Wire wire(std::make_unique<FakeUplink>(cables, m), ranks_of(plan));
+      Ranks data(accumulation, plan, m, all);
+      EXPECT_THROW(reduce_over(wire, {.count = count}, accumulation, plan, pieces, data, Deadline(1ms)),
+                   TimeoutError);
+      EXPECT_EQ(wire.sent_bytes(), count_sent_bytes(accumulation, plan, pieces, m))
+          << layout.size() << " ranks, " << count << " elements";
+      EXPECT_EQ(data.finished, 0U);
+    }
+  }
+}
+
+/// Begins a call and waits for the other machines.
+void agree(Wire& wire, const Call& call, std::chrono::milliseconds timeout) {
+  wire.begin(call);
+  wire.agree(Deadline(timeout));
+}
+
 TEST(Wire, QuotesBothCallsWhereTheyDiffer) {
   const SumPlan plan({0, 1});
   on_machines(plan, [&](Wire& wire) {
     const uint64_t count = wire.machine() == 0 ? 4 : 5;
     const Call call{.count = count, .text = "all_reduce (float32[" + std::to_string(count) + "], SUM)"};
     try {
-      wire.agree(call, {}, Deadline(10s));
+      agree(wire, call, 10s);
       ADD_FAILURE() << "no error";
     } catch (const MismatchError& error) {
       EXPECT_STREQ(
@@ -372,12 +418,27 @@ TEST(Wire, QuotesBothCallsWhereTheyDiffer) {
   });
 }
 
+/// The bytes of the other machine's call are there before the frames are compared.
+TEST(Wire, TakesNoBytesOfAnotherCall) {
+  const SumPlan plan({0, 1});
+  on_machines(plan, [&](Wire& wire) {
+    wire.begin({.kind = wire.machine() == 0 ? 1U : 2U, .text = "a call"});
+    const Buffer own = make_buffer(8), other = make_buffer(8);
+    std::memset(own.data(), 1, 8);
+    std::memset(other.data(), 0, 8);
+    const size_t number = wire.recv(1 - wire.machine(), other);
+    wire.send(1 - wire.machine(), own);
+    EXPECT_THROW(wire.await(number, Deadline(10s)), MismatchError);
+    EXPECT_EQ(other.data()[0], std::byte{0});
+  });
+}
+
 TEST(Wire, NamesTheRanksThatDoNotCome) {
   const SumPlan plan({0, 1, 1, 2});
   Cables cables(3);
   Wire wire(std::make_unique<FakeUplink>(cables, 0), ranks_of(plan));
   try {
-    wire.agree({.text = "barrier"}, {}, Deadline(20ms));
+    agree(wire, {.text = "barrier"}, 20ms);
     ADD_FAILURE() << "no error";
   } catch (const TimeoutError& error) {
     EXPECT_STREQ(error.what(), "barrier #1 waited 20 ms for the machine of ranks 1, 2");
@@ -391,7 +452,7 @@ TEST(Wire, SaysWhichMachineIsLost) {
   Wire wire(std::make_unique<FakeUplink>(cables, 0), ranks_of(plan));
   std::thread other([&] { cables.cut(); });
   try {
-    wire.agree({.text = "barrier"}, {}, Deadline(10s));
+    agree(wire, {.text = "barrier"}, 10s);
     ADD_FAILURE() << "no error";
   } catch (const CommError& error) {
     EXPECT_STREQ(error.what(), "barrier #1 lost the connection to the machine of rank 1: the cable is cut");
@@ -478,20 +539,20 @@ TEST(Ucx, EndsWaits) {
   const SumPlan plan({0, 1});
   std::atomic<bool> is_over{false};
   on_machines_with_ucx(plan, [&](Wire& wire) {
-    wire.agree({.text = "barrier"}, {}, Deadline(60s));
+    agree(wire, {.text = "barrier"}, 60s);
     wire.finish(Deadline(60s));
     if (wire.machine() == 1) {
       while (!is_over) std::this_thread::sleep_for(1ms);
       return;
     }
-    EXPECT_THROW(wire.agree({.text = "barrier"}, {}, Deadline(100ms)), TimeoutError);
+    EXPECT_THROW(agree(wire, {.text = "barrier"}, 100ms), TimeoutError);
     std::thread other([&] {
       std::this_thread::sleep_for(50ms);
       wire.stop();
     });
-    EXPECT_THROW(wire.agree({.text = "barrier"}, {}, Deadline(60s)), CommError);
+    EXPECT_THROW(agree(wire, {.text = "barrier"}, 60s), CommError);
     other.join();
-    EXPECT_THROW(wire.agree({.text = "barrier"}, {}, Deadline(60s)), CommError);
+    EXPECT_THROW(agree(wire, {.text = "barrier"}, 60s), CommError);
     is_over = true;
   });
 }

@@ -16,7 +16,7 @@ PAGES = ("ddp", "collectives", "optimizers", "determinism")
 WORD = re.compile(r"(?<![\w-])(all|every|never|same)(?![\w-])", re.I)
 ROWS = "ddp_rows"  # the other rows of docs/ddp.md's tables
 MOST_DEFINITIONS = 14  # sentences that use the words and promise nothing
-MOST_UNTESTED = 7  # rows
+MOST_UNTESTED = 0  # rows
 FEWEST_FAULTS = 20
 
 

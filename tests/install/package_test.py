@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import unittest
 
@@ -50,6 +51,18 @@ class PackageTest(InstalledTest):
         expected, = re.findall(r"^It prints `(.*)`", text, re.M)
         self.assertIn(expected, output)
         self.assertTrue((folder / "spirals.safetensors").exists())
+
+    def test_no_file_is_in_two_packages(self):
+        """dpkg refuses such a package beside the other. Each component is one."""
+        packages = {}
+        for component in "tools", "dev", "zoo":
+            folder = self.work / f"only-{component}"
+            run(CMAKE, "--install", BUILD, "--component", component, "--prefix", folder, "--strip")
+            packages[component] = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+            self.assertNotEqual(packages[component], set(), component)
+            shutil.rmtree(folder)
+        for one, other in ("tools", "dev"), ("tools", "zoo"), ("dev", "zoo"):
+            self.assertEqual(packages[one] & packages[other], set(), f"{one} and {other}")
 
     def test_components_need_neither_arrow_nor_cli11(self):
         app = self.build("parts", "-DCMAKE_DISABLE_FIND_PACKAGE_Arrow=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_CLI11=ON",

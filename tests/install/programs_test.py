@@ -50,6 +50,7 @@ class InstalledProgramsTest(InstalledTest):
             "bert_ner": ("--help",),
             "bert_nli": ("--help",),
             "bert_qa": ("--help",),
+            "bert_recovery": ("--help",),
             "resnet_ddp": ("--help",),
             "translate": ("--help",),
             "toy_ddp": (),

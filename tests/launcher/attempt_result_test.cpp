@@ -67,6 +67,18 @@ TEST(AttemptResultTest, ACodeOfARanksOwnIsTheJobs) {
   EXPECT_EQ(attempt_exit_code(asked(SIGINT, {exited(75), 0})), 75);
 }
 
+TEST(AttemptResultTest, WhatRanksMakeOfAReplacementThatWasBrokenOffIsNotTheirOwn) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    AttemptResult result = asked(signal, {exited(1), signal});
+    EXPECT_EQ(attempt_exit_code(result), 1);
+    result.was_incomplete = true;
+    EXPECT_EQ(attempt_exit_code(result), 128 + signal);
+  }
+  AttemptResult saved = asked(SIGTERM, {exited(75), exited(1)});
+  saved.was_incomplete = true;
+  EXPECT_EQ(attempt_exit_code(saved), 75);
+}
+
 TEST(AttemptResultTest, ARankThatAsksToBeResumedIsNoFailure) {
   AttemptResult result = asked(std::nullopt, {exited(75), SIGTERM});
   result.workers[0].told_to_end = false;

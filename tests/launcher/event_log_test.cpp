@@ -14,6 +14,10 @@ TEST(EventLogTest, WritesWhatAnEventHas) {
       R"({"time":1764180000.123,"run_id":"none","event":"join","host":"a","address":"10.0.0.1","machines":2,"ranks":4})");
   EXPECT_EQ(to_json({.event = "exit", .host = "a", .rank = 1, .pid = 7, .signal = "SIGKILL"}, 0, "r"),
             R"({"time":0.0,"run_id":"r","event":"exit","host":"a","rank":1,"pid":7,"signal":"SIGKILL"})");
+  EXPECT_EQ(
+      to_json({.event = "replace", .reason = "it died", .rank = 1, .pid = 8, .step = 118, .seconds = 0.91234},
+              0, "r"),
+      R"({"time":0.0,"run_id":"r","event":"replace","rank":1,"pid":8,"step":118,"seconds":0.912,"reason":"it died"})");
 }
 
 TEST(EventLogTest, AnyTextIsOneLine) {

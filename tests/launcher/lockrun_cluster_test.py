@@ -48,18 +48,18 @@ class ClusterTest(unittest.TestCase):
         self.check(2, self.mpirun, "-np", 2, "--oversubscribe", RANK)
 
     def test_mpirun_program_on_two_hosts(self):
-        self.check(4, "salloc", "-N2", "--ntasks-per-node=2", self.mpirun, RANK, LOCKSTEP_BACKEND="gloo")
+        self.check(4, "salloc", "-N2", "--ntasks-per-node=2", self.mpirun, RANK)
 
     def test_mpirun_lockrun_on_two_hosts(self):
         err = self.check(4, "salloc", "-N2", "--ntasks-per-node=1", self.mpirun, LOCKRUN, "--prefix", "off",
-                         "--nproc-per-node", 2, RANK, LOCKSTEP_BACKEND="gloo")
+                         "--nproc-per-node", 2, RANK)
         self.assertIn("ranks 2 to 3 of 4, on 10.77.0.2", err)
 
     def test_srun_program(self):
         self.check(2, "srun", "-N1", "-n2", RANK)
 
     def test_srun_program_on_two_hosts(self):
-        self.check(4, "srun", "-N2", "--ntasks-per-node=2", RANK, LOCKSTEP_BACKEND="gloo")
+        self.check(4, "srun", "-N2", "--ntasks-per-node=2", RANK)
 
     def test_ranks_by_hand_on_two_hosts(self):
         # No launcher says how many ranks a host has: what the pods of a PyTorchJob find, too.
@@ -70,8 +70,7 @@ class ClusterTest(unittest.TestCase):
         self.check(2, "srun", "-N1", "-n1", LOCKRUN, "--prefix", "off", "--nproc-per-node", 2, RANK)
 
     def test_srun_lockrun_on_two_hosts(self):
-        err = self.check(4, "srun", "-N2", "--ntasks-per-node=1", LOCKRUN, "--prefix", "off", "--nproc-per-node", 2, RANK,
-                         LOCKSTEP_BACKEND="gloo")
+        err = self.check(4, "srun", "-N2", "--ntasks-per-node=1", LOCKRUN, "--prefix", "off", "--nproc-per-node", 2, RANK)
         self.assertIn("ranks 2 to 3 of 4, on 10.77.0.2", err)
 
     def test_sbatch_without_srun_is_noticed(self):
@@ -101,14 +100,14 @@ class ClusterTest(unittest.TestCase):
         out = self.directory / "recipe.out"
         # SLURM starts a requeued job after two minutes at the earliest, unless it is told to.
         resumed = wait_until(lambda: self.run_on_a_beside("sh", "-c", "scontrol update JobId=$(squeue -h -n recipe -o %i) StartTime=now; true") and
-                             out.read_text().count("resumed") == 4, 60)
+                             out.read_text().count("resumed") == 4, 180)
         self.assertTrue(resumed, out.read_text())
         self.assertEqual(batch.wait(TIMEOUT), 0, out.read_text())
 
     def test_a_failure_under_srun_is_the_steps(self):
         code, _, err = self.run_on_a("srun", "-N2", "--ntasks-per-node=1", LOCKRUN, "sh", "-c", "[ $RANK = 0 ] && exec sleep 60; exit 7")
         self.assertEqual(code, 7, err)
-        self.assertIn("the job has failed: rank 1 on b ended with exit code 7", err)
+        self.assertIn("lockrun: rank 1 on b ended with exit code 7; ending the ranks here\n", err)
 
     def test_several_lockruns_on_a_machine_are_refused(self):
         for command in (("srun", "-N1", "-n2"), (self.mpirun, "-np", 2, "--oversubscribe")):
@@ -129,6 +128,55 @@ class ClusterTest(unittest.TestCase):
         out, _ = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 0, out)
         self.assertTrue((self.directory / "warned0").exists() and (self.directory / "warned1").exists())
+
+    def batch(self, name, *flags):
+        """A job of two lockruns with two ranks each, which save when they are told to end; requeued, they end."""
+        program = self.directory / name
+        program.write_text(f"#!/bin/sh\n[ $SLURM_RESTART_COUNT ] && {{ echo resumed $RANK of $WORLD_SIZE; exit; }}\n"
+                           f"trap 'touch {name}.saved$RANK; exit 75' TERM; touch {name}.up$RANK; while :; do sleep 0.05; done\n")
+        program.chmod(0o755)
+        script = self.directory / f"{name}.sh"
+        script.write_text(f"#!/bin/sh\nsrun --ntasks-per-node=1 {LOCKRUN} --prefix off --nproc-per-node 2 ./{name}\n"
+                          "code=$?; echo code $code; [ $code = 75 ] && scontrol requeue $SLURM_JOB_ID\nexit $code\n")
+        job = subprocess.Popen(self.two.hosts["a"].command("env", "-C", self.directory, "sbatch", "--wait", f"--job-name={name}", "-N2",
+                               "--open-mode=append", f"--output={name}.out", *flags, script), env=self.environment,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for rank in range(4):
+            self.assertTrue(wait_until((self.directory / f"{name}.up{rank}").exists), self.output(name))
+        return job
+
+    def output(self, name):
+        file = self.directory / f"{name}.out"
+        return file.read_text() if file.exists() else ""
+
+    def check_that_all_saved(self, name):
+        for rank in range(4):
+            self.assertTrue(wait_until((self.directory / f"{name}.saved{rank}").exists), self.output(name))
+
+    def test_scancel_lets_the_ranks_save(self):
+        job = self.batch("cancelled")
+        self.assertEqual(self.run_on_a_beside("scancel", "--name=cancelled")[0], 0)
+        self.check_that_all_saved("cancelled")
+        job.wait(TIMEOUT)
+        self.assertTrue(wait_until(lambda: not processes_with(self.marker), 20), "processes were left behind")
+        self.assertNotIn("resumed", self.output("cancelled"))
+
+    def test_a_preempted_job_saves_and_is_resumed(self):
+        job = self.batch("preempted", "--requeue", "--exclusive")
+        code, out, err = self.run_on_a_beside("srun", "--partition=urgent", "--exclusive", "-N2", "-n2", "echo", "urgent")
+        self.assertEqual((code, out), (0, "urgent\n" * 2), err + self.output("preempted"))
+        self.check_that_all_saved("preempted")
+        # SLURM starts a requeued job after two minutes at the earliest, unless it is told to.
+        again = "scontrol update JobId=$(squeue -h -n preempted -o %i) StartTime=now"
+        resumed = wait_until(lambda: self.run_on_a_beside("sh", "-c", again) and self.output("preempted").count("resumed") == 4, 60)
+        self.assertTrue(resumed, self.output("preempted"))
+        self.assertEqual(job.wait(TIMEOUT), 0, self.output("preempted"))
+
+    def test_a_heterogeneous_job(self):
+        # Two components with other numbers of tasks and cores; lockrun's ranks are numbered over both.
+        err = self.check(4, "srun", "-N1", "-n1", "-c1", LOCKRUN, "--prefix", "off", RANK,
+                         ":", "-N1", "-n1", "-c3", LOCKRUN, "--prefix", "off", "--nproc-per-node", 3, RANK)
+        self.assertIn("ranks 1 to 3 of 4, on 10.77.0.2", err)
 
     def run_on_a_beside(self, *command):
         process = subprocess.run(self.two.hosts["a"].command(*command), text=True, timeout=TIMEOUT, capture_output=True,

@@ -37,7 +37,7 @@ class KillTest(LockrunTest):
         return next(pid for pid in self.children_of(self.guardian_of(process)) if self.children_of(pid))
 
     def assert_all_gone(self):
-        self.assertTrue(wait_until(lambda: not self.processes(), 10), self.processes())
+        self.assertTrue(wait_until(lambda: not self.processes()), self.processes())
 
     def test_kill_lockrun(self):
         process = self.start_family()
@@ -87,7 +87,7 @@ class KillTest(LockrunTest):
         def left():
             return [group for directory in self.own_groups() for group in directory.glob(f"lockrun-{self.pid}")]
 
-        self.assertTrue(wait_until(lambda: not left(), 10), left())  # another test's lockrun may be at work on it
+        self.assertTrue(wait_until(lambda: not left()), left())  # another test's lockrun may be at work on it
 
     def test_ranks_are_in_a_group_of_their_own_where_that_is_allowed(self):
         # In the second attempt too: what was killed once stays a group in which nothing lives.
@@ -138,8 +138,8 @@ class KillTest(LockrunTest):
         self.assertTrue(wait_until(lambda: len(self.processes()) <= FAMILY_SIZE - RANKS), self.processes())
         process = self.start("--nproc-per-node", 1, "sh", "-c", "touch next; while [ ! -e go ]; do sleep 0.02; done")
         self.wait_for_file("next")
-        self.assertTrue(wait_until(lambda: len(self.processes()) <= 4, 10), self.processes())  # its own, and a sleep
-        self.assertTrue(wait_until(lambda: len(list(self.scratch.iterdir())) == 1, 10))
+        self.assertTrue(wait_until(lambda: len(self.processes()) <= 4), self.processes())  # its own, and a sleep
+        self.assertTrue(wait_until(lambda: len(list(self.scratch.iterdir())) == 1))
         (self.directory / "go").touch()
         self.assertEqual(process.wait(TIMEOUT), 0)
         self.assert_all_gone()
@@ -154,7 +154,7 @@ class KillTest(LockrunTest):
         self.pid = process.pid
         process.kill()
         process.wait()
-        gone = wait_until(lambda: not self.processes(), 10)
+        gone = wait_until(lambda: not self.processes())
         (self.directory / "go").unlink()
         self.assertTrue(gone)
         self.assert_no_groups()

@@ -1,6 +1,7 @@
 """--event-log: what happens to a job, as lines of JSON."""
 
 import json
+import os
 import signal
 import time
 import unittest
@@ -47,6 +48,24 @@ class EventLogTest(AgentsTest):
         leave = next(event for event in events if event["event"] == "leave")
         self.assertEqual((leave["reason"], leave["machines"], leave["address"]), ("told to leave", 1, "127.0.0.1"))
         self.assertEqual({event["world_size"] for event in events if event["event"] == "start"}, {1, 2})
+
+    def test_a_rank_that_was_replaced(self):
+        self.environment.update(HEAL_KILLS="1:4:backward:9", HEAL_DIR=str(self.directory), OMP_NUM_THREADS="1",
+                                LOCKSTEP_TIMELINE=str(self.directory / "timeline.json"))
+        del self.environment["LOCKSTEP_BACKEND"]
+        code, _, err = self.run_lockrun("--standalone", "--nproc-per-node", 2, "--max-replacements", 1, "--event-log", "events.jsonl",
+                                        os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "healed_training"), "--steps", "8")
+        self.assertEqual(code, 0, err)
+        events = self.events()
+        self.assertEqual([event["event"] for event in events], ["start", "exit", "replace", "exit", "exit", "end"], events)
+        killed, replaced = events[1:3]
+        self.assertEqual((killed["rank"], killed["signal"]), (1, "SIGKILL"))
+        self.assertEqual((replaced["rank"], replaced["step"], replaced["host"]), (1, 4, killed["host"]))
+        self.assertEqual(replaced["reason"], f"rank 1 (pid {killed['pid']}) was killed by SIGKILL")
+        self.assertIn(replaced["pid"], [event["pid"] for event in events[3:5]])
+        self.assertIn(f"{replaced['reason']} at step 4; replaced in {replaced['seconds']:.1f} s, no step lost", err)
+        spans = json.loads((self.directory / "timeline.json").read_text())["traceEvents"]
+        self.assertEqual(sorted(span["pid"] for span in spans if span["name"] == "heal"), [0, 1], "the one that lived, and the new process")
 
     def test_a_file_that_cannot_be_opened_is_an_error(self):
         code, _, err = self.shell(1, "true", "--event-log", "nowhere/events.jsonl")

@@ -87,14 +87,22 @@ class ExitCodeTest(LockrunTest):
 
     def test_only_a_second_sigint_kills_ranks_that_are_saving(self):
         # systemd sends SIGTERM and SIGHUP, Kubernetes may send SIGTERM twice.
-        process = self.start_ranks("trap 'touch asked$RANK; sleep 0.7; touch saved$RANK; exit 0' TERM; touch ready$RANK; while true; do sleep 0.02; done")
+        script = ("trap 'touch asked$RANK; while [ ! -e go ]; do sleep 0.02; done; touch saved$RANK; exit 0' TERM;"
+                  "touch ready$RANK; while true; do sleep 0.02; done")
+        said = self.directory / "said"
+        with open(said, "w") as file:
+            process = self.start("--nproc-per-node", 2, "sh", "-c", script, stderr=file)
+        for name in ("ready0", "ready1"):
+            self.wait_for_file(name)
         process.terminate()
         self.wait_for_file("asked0")
         self.wait_for_file("asked1")
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             process.send_signal(number)
             time.sleep(0.05)
-        code, err = self.end(process)
+        self.assertTrue(wait_until(lambda: "SIGHUP received" in said.read_text()), said.read_text())
+        (self.directory / "go").touch()
+        code, err = process.wait(TIMEOUT), said.read_text()
         self.assertEqual(code, 0, err)
         self.assertTrue((self.directory / "saved0").exists() and (self.directory / "saved1").exists())
         self.assertEqual(err.count("SIGHUP received; the ranks are ending"), 1, err)
@@ -133,10 +141,10 @@ class ExitCodeTest(LockrunTest):
         self.assertIn("rank 1 failed first: it was killed by SIGKILL", err)
 
     def test_a_hang_that_ends_the_job_is_its_reason(self):
-        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "0.5", "--hang-action", "end",
+        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "1", "--hang-action", "end",
                                         "--max-restarts", 1, LATE_RANK, "600")
         self.assertEqual(code, 1, err)
-        self.assertRegex(err, r"lockrun: 1 restart:\n  after \d+\.\d s: no collective was started for \d s: rank 0 waits in the "
+        self.assertRegex(err, r"lockrun: 1 restart:\n  after \d+\.\d s: no collective was started for \d+ s: rank 0 waits in the "
                               r"3rd operation \(barrier of 0 bytes\) for rank 1, which has started 2")
 
     def test_restarts_in_quick_succession_wait(self):

@@ -1,7 +1,10 @@
 """Jobs on hosts with their own ideas of addresses, interfaces and ways between them."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import unittest
 
 from nodes_support import ALL_REDUCE_RANK, OnHosts
@@ -65,8 +68,7 @@ class InterfacesTest(NetworkTest):
         self.two = TwoHosts()
         self.addCleanup(self.two.stop)
         self.two.add_cable("second", "10.78.0")
-        del self.environment["LOCKSTEP_BACKEND"]
-        self.environment.update(LOCKSTEP_BACKEND="lockstep", LOCKSTEP_LOG_LEVEL="info")
+        self.environment.update(LOCKSTEP_BACKEND="lockstep", LOCKSTEP_UPLINK="gloo", LOCKSTEP_LOG_LEVEL="info")
 
     def test_the_users_interface_carries_the_bytes(self):
         for rule, taken in ("second", "second"), ("nothing,second", "second"), ("=second", "second"), ("^lockrun,lo", "second"), \
@@ -83,6 +85,46 @@ class InterfacesTest(NetworkTest):
         for code, _, err in self.finish(*self.start_all("ab", ALL_REDUCE_RANK)):
             self.assertNotEqual(code, 0)
         self.assertRegex(err, "GLOO_SOCKET_IFNAME=eth7: no such interface with an address here; this machine has lo, lockrun1, second")
+
+
+class UplinkTest(NetworkTest):
+    """Nobody chooses a backend."""
+
+    def setUp(self):
+        super().setUp()
+        self.two = TwoHosts()
+        self.addCleanup(self.two.stop)
+        for host in self.two.hosts.values():  # UCX looks there; what is mounted shows another network
+            subprocess.run(host.command("mount", "-t", "sysfs", "sysfs", "/sys"), check=False)
+        del self.environment["LOCKSTEP_BACKEND"]
+        self.environment["LOCKSTEP_LOG_LEVEL"] = "info"
+
+    def run_both(self, code, **variables):
+        """Four ranks end with that code; returns what the first machine says."""
+        self.environment.update(variables)
+        results = self.finish(*self.start_all("ab", "--nproc-per-node", 2, ALL_REDUCE_RANK))
+        text = "".join(err for _, _, err in results)
+        for found, out, _ in results:
+            self.assertEqual((found, out.count("of 4 sum 10\n")), (code, 2 if code == 0 else 0), text)
+        return results[0][2]
+
+    def test_it_is_ucx_where_all_machines_have_it(self):
+        err = self.run_both(0)
+        self.assertRegex(err, r"4 ranks on 2 machines: shared memory inside, (UCX [\d.]+ \(lockrun0\) between\n"
+                              r"|Gloo \(lockrun0\) between \(UCX is not used: machine 0 \(10\.77\.0\.1 on lockrun0\): )")
+
+    def test_an_engine_that_carries_nothing_is_replaced_unless_it_was_chosen(self):
+        if "shared memory inside, UCX" not in self.run_both(0):
+            print("\nskipped: no UCX", file=sys.stderr)
+            self.skipTest("no UCX")
+        # Each machine has one of its own.
+        pair = r"UCX does not carry messages between machine [01] \(10\.77\.0\.[12] on lockrun[01]\) and machine [01] \(10\.77\.0\.[12] on lockrun[01]\): "
+        err = self.run_both(0, UCX_NET_DEVICES="lo")
+        self.assertEqual(err.count("UCX does not carry messages"), 1, err)
+        self.assertRegex(err, pair + ".*; so Gloo does, as LOCKSTEP_UPLINK=gloo chooses without this line\n")
+        self.assertIn("4 ranks on 2 machines: shared memory inside, Gloo (lockrun0) between\n", err)
+        err = self.run_both(1, LOCKSTEP_UPLINK="ucx")
+        self.assertRegex(err, "LOCKSTEP_UPLINK=ucx, but " + pair)
 
 
 class WaysTest(NetworkTest):
@@ -112,7 +154,7 @@ class WaysTest(NetworkTest):
         (self.directory / "eu-stack").chmod(0o755)
         self.environment["PATH"] = f"{self.directory}:{os.environ['PATH']}"
         (self.directory / "late").touch()  # rank 1 holds all up, after init()
-        jobs = self.start_all("abc", "--hang-timeout", 1, ALL_REDUCE_RANK)
+        jobs = self.start_all("abc", "--hang-timeout", 3, "--event-log", "events.jsonl", ALL_REDUCE_RANK)
         self.read_until(jobs[0], "for rank 1, which has started none; rank 1 is on b")
         self.part("blackhole")
         (self.directory / "late").unlink()
@@ -123,6 +165,13 @@ class WaysTest(NetworkTest):
         for job in jobs:
             job.send_signal(signal.SIGINT)
         self.finish(*jobs)
+        events = [json.loads(line) for line in (self.directory / "events.jsonl").read_text().splitlines()]
+        (partition,) = (event for event in events if event["event"] == "partition")
+        self.assertEqual((partition["round"], "host" in partition), (1, False), events)
+        self.assertRegex(partition["reason"], r"^the machine b \(10\.77\.0\.2, rank 1\) and the machine c \(10\.77\.0\.3, rank 2\) do not reach each other")
+        done = subprocess.run([os.path.join(os.environ["LOCKSTEP_BIN_DIR"], "lockstep"), "report", self.directory], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("do not reach each other", (self.directory / "report.html").read_text())
 
     def read_until(self, process, text):
         err = ""

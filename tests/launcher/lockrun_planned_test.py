@@ -1,6 +1,5 @@
 """Planned changes lose nothing: machines join and leave, and the ranks save first. Spare machines wait until they are needed."""
 
-import os
 import pathlib
 import re
 import signal
@@ -39,10 +38,10 @@ class PlannedTest(AgentsTest):
         super().setUp()
         (self.directory / "counts.py").write_text(COUNTS)
 
-    def machine(self, nnodes, *flags, conf=""):
+    def machine(self, nnodes, *flags, conf="", **options):
         conf = f"{self.token},last_call_timeout=0.5,keep_alive_interval=0.2{conf}"
         return self.start("--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
-                          "--rdzv-conf", conf, "--prefix", "off", *flags, "counts.py")
+                          "--rdzv-conf", conf, "--prefix", "off", *flags, "counts.py", **options)
 
     def up(self, ranks):
         for rank in range(ranks):
@@ -121,6 +120,22 @@ class PlannedTest(AgentsTest):
             self.assertEqual((code, out), (2, "bad flag\n"), err)
             self.assertIn("they are not started again", err)
 
+    def test_ranks_that_refuse_end_the_job_though_others_are_ended_before_they_do(self):
+        # The first one's end stops the other one, which has not looked at its command line yet.
+        refuse = "touch here$RANK; until [ -e here0 ] && [ -e here1 ]; do sleep 0.01; done; [ $RANK = 0 ] && exec sleep 60; exit 2"
+        machines = [self.static(rank, refuse, "--max-restarts", 3) for rank in range(2)]
+        for code, _, err in self.finish(*machines):
+            self.assertEqual(code, 2, err)
+            self.assertIn("they are not started again", err)
+
+    def test_exit_code_2_on_one_machine_is_a_failure_where_the_other_has_ended_well(self):
+        refuse = ("[ $RANK = 0 ] && { echo $$ >pid; mv pid done; exit 0; };"
+                  "until [ -e done ] && ! kill -0 $(cat done) 2>/dev/null; do sleep 0.01; done; exit 2")
+        machines = [self.static(rank, refuse, "--max-restarts", 1) for rank in range(2)]
+        for code, _, err in self.finish(*machines):
+            self.assertEqual(code, 2, err)
+            self.assertIn("(restart 1 of 1)", err)
+
     def test_machines_that_start_different_programs_are_told_so(self):
         first = self.static(0, "echo one", "--prefix", "auto")
         second = self.static(1, "echo two", "--prefix", "auto")
@@ -141,13 +156,14 @@ class PlannedTest(AgentsTest):
     def test_a_spare_takes_the_place_of_a_machine_that_leaves_and_of_one_that_is_lost(self):
         members = [self.machine("2", "--max-restarts", 1) for _ in range(2)]
         self.up(2)
-        spares = [self.machine("2", "--max-restarts", 1, conf=",join_timeout=1") for _ in range(3)]
+        spares = [self.start_spare(number) for number in range(3)]
         # The one that serves must live on: it has the server as a child.
         (server,) = self.called("lockrun-rdzv", self.processes())
         with open(f"/proc/{server}/stat") as stat:
             parent = int(stat.read().rsplit(")", 1)[1].split()[1])
         members.sort(key=lambda process: process.pid != parent)
-        self.wait_for_spares(spares)
+        for number in range(3):
+            self.assertTrue(wait_until(lambda: "waits as a spare" in self.said_by_spare(number)), self.said_by_spare(number))
         members[1].send_signal(signal.SIGTERM)
         self.assertEqual(self.finish(members.pop(1))[0][0], 75)
         self.up(2)
@@ -158,15 +174,14 @@ class PlannedTest(AgentsTest):
         lost.communicate()
         self.up(2)
         results = self.release(members[0], *spares)
-        self.assertEqual(sum("waits as a spare" in err for _, _, err in results), 2, results)
         self.assertIn("was lost", results[0][2])
 
-    def wait_for_spares(self, spares):
-        """Until all of them are connected: a spare has no rank, so there is nothing else to see."""
-        def is_connected(process):
-            return self.those([process.pid], lambda pid: any("socket:" in os.readlink(fd)
-                                                             for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir()))
-        self.assertTrue(wait_until(lambda: all(is_connected(process) for process in spares)))
+    def start_spare(self, number):
+        with open(self.directory / f"spare{number}", "w") as said:
+            return self.machine("2", "--max-restarts", 1, conf=",join_timeout=1", stderr=said)
+
+    def said_by_spare(self, number):
+        return (self.directory / f"spare{number}").read_text()
 
     def has_ranks(self, process):
         children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

@@ -1,5 +1,6 @@
 """Rounds of a job on several machines: its ranks' numbers, how it ends on all of them, machines that come and go."""
 
+import os
 import pathlib
 import signal
 import socket
@@ -90,8 +91,10 @@ class RoundsTest(AgentsTest):
         second = self.static(1, "while [ ! -e up0.2 ]; do sleep 0.02; done; exit 7")
         (code_a, _, err_a), (code_b, _, err_b) = self.finish(first, second)
         self.assertEqual((code_a, code_b), (7, 7), err_a + err_b)
-        self.assertRegex(err_a, r"the job has failed: rank 1 on \S+ ended with exit code 7\n")
-        self.assertIn("rank 1 failed: it ended with exit code 7", err_b)
+        # Each tells it once while it happens; the report comes last, where the rank was.
+        self.assertRegex(err_a, r"lockrun: rank 1 on \S+ ended with exit code 7; ending the ranks here\nlockrun: the job has failed\n\Z")
+        self.assertRegex(err_b, r"lockrun: rank 1 ended with exit code 7; ending the other ranks\nlockrun: the job has failed\n"
+                                r"lockrun: rank 1 failed: it ended with exit code 7 .*\n  it wrote nothing to standard error\n\Z")
 
     def test_a_failure_restarts_all(self):
         script = ("echo attempt $TORCHELASTIC_RESTART_COUNT; touch said$RANK; [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit;"
@@ -122,6 +125,56 @@ class RoundsTest(AgentsTest):
         self.assertIn("rank 1) was lost: its connection was cut (restart 1 of 1)", err_a)
         self.assertIn("was lost: the connection to it was closed", err_b)
 
+    def up(self):
+        """Until both ranks have started."""
+        for name in ("up0.2", "up1.2"):
+            self.wait_for_file(name)
+            (self.directory / name).unlink()
+
+    def lose(self, first, *flags):
+        """The first machine, which serves, dies; a new one comes in its place. Returns it."""
+        first.kill()
+        first.communicate()
+        again = self.static(0, LOOP, *flags)
+        self.up()
+        return again
+
+    def test_each_loss_of_the_first_machine_counts_until_no_restart_is_left(self):
+        flags = ("--max-restarts", 2)
+        first, second = [self.static(rank, LOOP, *flags) for rank in range(2)]
+        self.up()
+        for _ in range(2):
+            first = self.lose(first, *flags)
+        first.kill()
+        self.assertEqual(first.communicate()[0], "started 0 of 2 in 2\n")
+        ((code, out, err),) = self.finish(second)
+        self.assertEqual((code, out), (1, "".join(f"started 1 of 2 in {restarts}\n" for restarts in range(3))), err)
+        self.assertRegex(err, rf"lockrun: error: the rendezvous at 127\.0\.0\.1:{self.port} was lost: .*; all 2 restarts are used\n")
+
+    def test_a_first_machine_in_place_of_a_lost_one_goes_on_counting(self):
+        flags = ("--max-restarts", 2)
+        fails = LOOP.replace("do ", "do [ -e fail ] && rm fail && exit 5; ")
+        first, second = self.static(0, LOOP, *flags), self.static(1, fails, *flags)
+        self.up()
+        first = self.lose(first, *flags)
+        (self.directory / "fail").touch()  # the second restart, and the last one
+        self.up()
+        (self.directory / "fail").touch()
+        (code_a, out_a, err_a), (code_b, out_b, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (5, 5), err_a + err_b)
+        self.assertEqual(out_a, "started 0 of 2 in 1\nstarted 0 of 2 in 2\n")
+        self.assertEqual(out_b, "".join(f"started 1 of 2 in {restarts}\n" for restarts in range(3)))
+        self.assertIn("ended with exit code 5 (restart 2 of 2)", err_a)
+
+    def test_with_no_restart_the_loss_of_the_first_machine_ends_the_job(self):
+        first, second = [self.static(rank, LOOP) for rank in range(2)]
+        self.up()
+        first.kill()
+        first.communicate()
+        ((code, out, err),) = self.finish(second)
+        self.assertEqual((code, out), (1, "started 1 of 2 in 0\n"), err)
+        self.assertRegex(err, rf"lockrun: error: the rendezvous at 127\.0\.0\.1:{self.port} was lost: .* closed\n")
+
     def test_an_error_on_one_machine_is_the_reason_on_all(self):
         bad = self.directory / "bad"
         bad.write_bytes(b"\0no program")
@@ -132,6 +185,15 @@ class RoundsTest(AgentsTest):
         self.assertEqual((code_a, code_b), (1, 1), err_a + err_b)
         self.assertIn(f"lockrun: on {socket.gethostname()}: cannot execute {bad}: Exec format error", err_a)
 
+    def test_replacements_are_restarts_where_a_program_has_no_recovery(self):
+        script = "[ $RANK.$TORCHELASTIC_RESTART_COUNT = 1.0 ] && kill -9 $$; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 60"
+        machines = [self.static(rank, script, "--nproc-per-node", 2, "--max-restarts", 1, "--max-replacements", 3) for rank in (0, 1)]
+        (code_a, _, err_a), (code_b, _, err_b) = self.finish(*machines)
+        self.assertEqual((code_a, code_b), (0, 0), err_a + err_b)
+        told = "rank 1 was killed by SIGKILL and is not replaced: the program has not reached lockstep::Recovery"
+        self.assertEqual((err_a + err_b).count(told), 1, err_a + err_b)
+        self.assertIn("starting all ranks again", err_a + err_b)
+
     def test_a_lockrun_that_cannot_go_on_says_why_to_all(self):
         # The second attempt finds a file where its logs are to be.
         script = "[ $RANK = 0 ] && exec sleep 60; rm -r logs/*; touch logs/file; rm -r logs; touch logs; exit 5"
@@ -139,7 +201,7 @@ class RoundsTest(AgentsTest):
         second = self.static(1, script, "--max-restarts", 1, "--log-dir", "logs", "--redirects", "3")
         (code_a, _, err_a), (code_b, _, err_b) = self.finish(first, second)
         self.assertEqual((code_a, code_b), (1, 1), err_a + err_b)
-        self.assertRegex(err_a, rf"the job has failed: on {socket.gethostname()}: .*logs")
+        self.assertRegex(err_a, rf"lockrun: (the job has failed: )?on {socket.gethostname()}: .*logs")
         self.assertNotIn("was lost", err_a)
 
     def test_machines_join_and_leave(self):
@@ -156,6 +218,20 @@ class RoundsTest(AgentsTest):
         self.assertEqual((code_a, code_b), (0, 128 + signal.SIGTERM), err_a + err_b)
         self.assertRegex(out, r"(?s)0 of 1 in 0\n.*0 of 2 in 0\n.*0 of 1 in 0\n")
         self.assertRegex(err_a, r"joins the job\n(.*\n)*.*leaves the job")
+
+    def test_a_program_that_ran_alone_goes_on_when_a_machine_joins(self):
+        del self.environment["LOCKSTEP_BACKEND"]  # Nobody chooses.
+        rank = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "growing_rank")
+        first = self.elastic("1:2", f"exec {rank}")
+        self.wait_for_file("up0.1")
+        second = self.elastic("1:2", f"exec {rank}")
+        self.wait_for_file("up0.2")
+        self.wait_for_file("up1.2")
+        (self.directory / "release").touch()
+        (code_a, out_a, err_a), (code_b, out_b, err_b) = self.finish(first, second)
+        self.assertEqual((code_a, code_b), (0, 0), err_a + err_b)
+        self.assertEqual(out_a, "rank 0 of 1 on lockstep\nrank 0 of 2 on lockstep\n")
+        self.assertEqual(out_b, "rank 1 of 2 on lockstep\n")
 
     def test_a_killed_machine_is_replaced_by_another(self):
         first = self.elastic("2:2", LOOP, "--max-restarts", 1)
@@ -175,7 +251,7 @@ class RoundsTest(AgentsTest):
         self.assertRegex(err_a, r"the machine \S+ \(127\.0\.0\.1, rank \d\) was lost: its connection was closed")
 
     def test_a_suspended_machine_is_not_lost(self):
-        conf = self.token + ",keep_alive_interval=0.1,keep_alive_max_attempt=2"
+        conf = self.token + ",keep_alive_interval=0.2,keep_alive_max_attempt=5"
         first = self.static(0, LOOP, conf=conf)
         second = self.static(1, LOOP, conf=conf)
         self.wait_for_file("up0.2")
@@ -183,7 +259,7 @@ class RoundsTest(AgentsTest):
         for process in (second, first):  # the one that serves, too
             process.send_signal(signal.SIGTSTP)
             self.assertTrue(wait_until(lambda: pathlib.Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"))
-            time.sleep(1)
+            time.sleep(2)
             process.send_signal(signal.SIGCONT)
         (self.directory / "release").touch()
         (code, _, err), (code_b, _, err_b) = self.finish(first, second)

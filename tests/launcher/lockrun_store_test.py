@@ -6,6 +6,7 @@ import sys
 import unittest
 
 from lockrun_support import LockrunTest
+from ports import free_port
 
 SCRIPT = pathlib.Path(__file__).with_name("allreduce_script.py")
 
@@ -41,9 +42,7 @@ class StoreTest(LockrunTest):
         self.assertIn("rank 1 failed first: it ended with exit code 5", err)
 
     def test_the_port_is_held_from_the_start_on_loopback_only(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         code, out, err = self.shell(1, "echo $MASTER_PORT; cat /proc/net/tcp", "--master-port", port)
         self.assertEqual(code, 0, err)
         lines = out.splitlines()

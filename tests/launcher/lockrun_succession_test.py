@@ -9,7 +9,7 @@ import time
 import unittest
 
 from nodes_support import LOOP, OnHosts
-from two_hosts import ThreeHosts, TwoHosts, become_root
+from two_hosts import FourHosts, ThreeHosts, TwoHosts, become_root
 
 # Rank 0 of a world holds a lock as long as it lives: two of them are two worlds at once.
 WORLD = """
@@ -157,6 +157,22 @@ class SuccessionTest(OnHosts):
         self.assertEqual([len(out_a), len(out_b), len(out_c)], [2, 3, 3])
         self.assertEqual(sorted([out_b[1], out_c[1]]), ["0 of 2 in 1", "1 of 2 in 1"])
         self.assertEqual(sorted([out_a[1], out_b[2], out_c[2]]), ["0 of 3 in 1", "1 of 3 in 1", "2 of 3 in 1"])
+
+    def test_two_parts_of_a_cut_network_that_no_endpoint_joins_find_each_other(self):
+        """The machine of the endpoint is lost for good, and then the cable of the one that serves in its place is cut for a while."""
+        self.hosts(FourHosts)
+        machines = {host: self.elastic(host, "1:4", "--max-restarts", 3) for host in "abcd"}
+        self.wait_for_ranks(4)
+        self.signal_lockrun("a", signal.SIGKILL)
+        machines.pop("a").communicate()
+        self.wait_for_ranks(3)
+        (successor,) = [host for host in machines if self.called("lockrun-rdzv", self.processes_of(host))]
+        self.two.cut_the_cable_of(successor)
+        self.wait_for_ranks(2)
+        self.two.mend_the_cable_of(successor)
+        self.wait_for_ranks(3)
+        results = self.release(*machines.values())[1]
+        self.assertTrue(any(f"the one at {self.two.address_of(successor)}:29400 answers again" in err for err in results), results)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class LockrunTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.directory)
 
     def tearDown(self):
-        left = wait_until(lambda: not self.processes(), 10)
+        left = wait_until(lambda: not self.processes())
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
         self.assertTrue(left, "processes were left behind")

@@ -76,9 +76,10 @@ class TerminalTest(LockrunTest):
 
     def test_progress_bar_is_live_and_unprefixed(self):
         script = ("[ $RANK = 1 ] && { while [ ! -e bar ]; do sleep 0.02; done; echo from one; exit 0; };"
-                  "printf '\\r 10%%' >&2; touch bar; sleep 1; printf '\\r100%%\\n' >&2")
+                  "printf '\\r 10%%' >&2; touch bar; while [ ! -e seen ]; do sleep 0.02; done; printf '\\r100%%\\n' >&2")
         self.start_on_terminal("--nproc-per-node", 2, "sh", "-c", script)
-        self.read_until(b"\r 10%")
+        self.read_until(b"from one\r\n 10%")
+        (self.directory / "seen").touch()
         self.assertEqual(self.end(), 0)
         self.assertIn(b"\r\x1b[K", self.screen)  # the bar makes room for rank 1's line, and comes back
         self.assertRegex(self.screen, rb"from one\r\n 10%\r100%\r\n")

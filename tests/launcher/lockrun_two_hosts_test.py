@@ -18,8 +18,9 @@ class HostsTest(OnHosts):
         self.two = TwoHosts()
         self.addCleanup(self.two.stop)
 
-    def test_static_all_reduce_in_cpp_shares_no_memory(self):
+    def test_static_all_reduce_in_cpp_shares_memory_inside_each_machine_only(self):
         del self.environment["LOCKSTEP_BACKEND"]  # Nobody chooses.
+        self.environment["LOCKSTEP_LOG_LEVEL"] = "info"
         flags = ["--nnodes", 2, "--nproc-per-node", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", self.token,
                  "--prefix", "off"]
         a = self.on("a", *flags, "--node-rank", 0, ALL_REDUCE_RANK)
@@ -36,7 +37,8 @@ class HostsTest(OnHosts):
         (self.directory / "release").touch()
         for node, (code, _, err) in enumerate(self.finish(a, b)):
             self.assertEqual(code, 0, err)
-            self.assertEqual(err.count("the 4 ranks are on several machines, so the backend is gloo"), 1 - node, err)
+            self.assertEqual(err.count("4 ranks on 2 machines: shared memory inside, "), 1 - node, err)
+            self.assertNotIn("the backend is gloo", err)
             self.assertNotIn("MASTER_PORT had a connection", err)  # these machines have no names
 
     def test_elastic_all_reduce_of_torchruns_script(self):
@@ -47,7 +49,7 @@ class HostsTest(OnHosts):
         self.assertEqual(sorted(out for _, out, _ in results), [f"rank {rank} of 2 sum 3.0 attempt 0\n" for rank in range(2)])
 
     def test_a_cut_cable_ends_a_job_that_needs_both(self):
-        conf = self.token + ",keep_alive_interval=0.2,keep_alive_max_attempt=3"
+        conf = self.token + ",keep_alive_interval=0.2,keep_alive_max_attempt=5"
         flags = ["--nnodes", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", conf]
         a = self.on("a", *flags, "--node-rank", 0, "sh", "-c", LOOP)
         b = self.on("b", *flags, "--node-rank", 1, "sh", "-c", LOOP)
@@ -81,7 +83,7 @@ class HostsTest(OnHosts):
                                           for rank in (0, 1)])
 
     def test_a_machine_that_was_dropped_is_told_why(self):
-        conf = self.token + ",keep_alive_interval=0.2,keep_alive_max_attempt=3"
+        conf = self.token + ",keep_alive_interval=0.2,keep_alive_max_attempt=5"
         flags = ["--nnodes", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", conf]
         a = self.on("a", *flags, "--node-rank", 0, "sh", "-c", LOOP)
         b = self.on("b", *flags, "--node-rank", 1, "sh", "-c", LOOP)
@@ -96,7 +98,7 @@ class HostsTest(OnHosts):
         b.send_signal(signal.SIGCONT)  # nsenter stops with its child
         ((code, _, err),) = self.finish(b)
         self.assertEqual(code, 1, err)
-        self.assertRegex(err, r"dropped from the job by the rendezvous at 10\.77\.0\.1:29500: no heartbeat for 0\.[6-9] s")
+        self.assertRegex(err, r"dropped from the job by the rendezvous at 10\.77\.0\.1:29500: no heartbeat for \d+\.\d s")
         self.assertNotIn("has ended", err)
 
     def test_a_rank_that_asks_to_be_resumed_ends_all_with_its_code(self):

@@ -1,9 +1,9 @@
 """What lockrun notices while ranks run, and what it says in the end."""
 
 import os
+import select
 import signal
 import sys
-import time
 import unittest
 
 from lockrun_support import TIMEOUT, LockrunTest
@@ -44,7 +44,7 @@ class HangTest(LockrunTest):
         (self.directory / "go").touch()
         err += process.communicate(timeout=TIMEOUT)[1]
         self.assertEqual(process.returncode, 0, err)
-        self.assertRegex(err, r"lockrun: warning: no collective was started for \d s: rank 0 waits in the 3rd operation "
+        self.assertRegex(err, r"lockrun: warning: no collective was started for \d+ s: rank 0 waits in the 3rd operation "
                               r"\(barrier of 0 bytes\) for rank 1, which has started 2 \(the last: barrier of 0 bytes\)\n")
         self.assertIn("lockrun: where the ranks are:\nrank 0 (pid", err)
         self.assertRegex(err, r"  thread \d+ \(late_rank\): state S, in the kernel at \S+")
@@ -53,7 +53,7 @@ class HangTest(LockrunTest):
         code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "0.5", "--hang-action", "end",
                                         "sh", "-c", f"[ $RANK = 1 ] && exec sleep 600; exec {LATE_RANK} 0")
         self.assertEqual(code, 1, err)
-        self.assertRegex(err, r"lockrun: warning: rank 0 waits in init\(\) for rank 1, which has not called it for \d s; ending")
+        self.assertRegex(err, r"lockrun: warning: rank 0 waits in init\(\) for rank 1, which has not called it for \d+ s; ending")
         self.assertRegex(err, r"rank 1 \(pid \d+\)\n  thread \d+ \(sleep\): state S")
 
     def test_ranks_on_gloo_are_watched(self):
@@ -66,9 +66,9 @@ class HangTest(LockrunTest):
         for name in "late", "release":
             (self.directory / name).touch()
         self.environment.update(environment)
-        process = self.start("--nproc-per-node", 2, "--hang-timeout", "1", ALL_REDUCE_RANK)
+        process = self.start("--nproc-per-node", 2, "--hang-timeout", "3", ALL_REDUCE_RANK)
         warning = next(line for line in process.stderr if "no collective" in line)
-        self.assertRegex(warning, r"no collective was started for \d s: rank 0 waits in the 1st operation "
+        self.assertRegex(warning, r"no collective was started for \d+ s: rank 0 waits in the 1st operation "
                                   r"\(all_reduce of 4000 bytes\) for rank 1, which has started none\n")
         (self.directory / "late").unlink()
         out, err = process.communicate(timeout=TIMEOUT)
@@ -81,7 +81,7 @@ class HangTest(LockrunTest):
             (self.directory / name).write_text(text)
             (self.directory / name).chmod(0o755)
         self.environment["PATH"] = f"{self.directory}:{os.environ['PATH']}"
-        process = self.start("--nproc-per-node", 2, "--hang-timeout", "0.5", LATE_RANK, "600")
+        process = self.start("--nproc-per-node", 2, "--hang-timeout", "1", LATE_RANK, "600")
         err = ""
         while "\nrank 1 (pid" not in err:
             self.assertTrue(line := process.stderr.readline(), err)
@@ -96,7 +96,7 @@ class HangTest(LockrunTest):
         self.assertNotIn("was stopped", err)
 
     def test_the_job_ends_only_if_asked(self):
-        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "0.5", "--hang-action", "end",
+        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "1", "--hang-action", "end",
                                         "--log-dir", "logs", LATE_RANK, "600")
         self.assertEqual(code, 1, err)
         self.assertIn("ending the job (--hang-action end)", err)
@@ -134,14 +134,13 @@ class ReportTest(LockrunTest):
         self.assertRegex(err, r"lockrun: 2 restarts:\n  after \d+\.\d s: rank 1 ended with exit code 5\n"
                               r"  after \d+\.\d s: rank 1 ended with exit code 6\n\Z")
 
-    def test_a_stopped_worker_is_reported_within_a_second(self):
+    def test_a_stopped_worker_is_reported_while_it_is_stopped(self):
         process = self.start("--nproc-per-node", 1, "sh", "-c", "echo $$ > pid.tmp; mv pid.tmp pid; sleep 60 & wait")
         self.wait_for_file("pid")
         pid = int((self.directory / "pid").read_text())
-        stopped = time.monotonic()
         os.kill(pid, signal.SIGSTOP)
+        self.assertTrue(select.select([process.stderr], [], [], TIMEOUT)[0], "nothing is told")
         self.assertIn("was stopped by SIGSTOP", process.stderr.readline())
-        self.assertLess(time.monotonic() - stopped, 1)
         process.terminate()
         process.wait(TIMEOUT)
 

@@ -22,6 +22,8 @@ TEST(MessagesTest, AreReadAsTheyWereWritten) {
       message::Leave{143},
       message::Quiet{61.5, {info, {}}},
       message::Progress(),
+      message::Died{3},
+      message::CameBack{3},
       message::Probed{{1, 2}},
       message::Pause(),
       message::Beat(),
@@ -32,9 +34,11 @@ TEST(MessagesTest, AreReadAsTheyWereWritten) {
       message::Over{"rank 3", 0},
       message::Probe{{{1, "10.0.0.1", 29500}}},
       message::Hang{"rank 0 waits", true},
+      message::Replace{3, 2},
+      message::Kept{3, "no"},
       message::Refused{"no"},
       message::Dropped{"no"},
-      message::Moved{"there"},
+      message::Moved{"there", true, "10.0.0.1"},
       message::Yes(),
   };
   EXPECT_EQ(all.size(), std::variant_size_v<Message>) << "one of each";

@@ -7,17 +7,12 @@ import subprocess
 import sys
 
 from lockrun_support import LOCKRUN, TIMEOUT, LockrunTest
+from ports import free_port
 
 ALL_REDUCE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_rank")
 LATE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "late_rank")
 # A rank that says who it is, with a file too, and ends when there is a file `release`.
 LOOP = "echo started $RANK of $WORLD_SIZE in $TORCHELASTIC_RESTART_COUNT; touch up$RANK.$WORLD_SIZE; while [ ! -e release ]; do sleep 0.02; done"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class NodesTest(LockrunTest):

@@ -189,6 +189,21 @@ TEST(OptionsTest, FlagsWithoutEffectAreNamed) {
   EXPECT_EQ(options.warnings, (Words{"--node-rank has no effect with --rdzv-backend c10d, as in torchrun"}));
 }
 
+TEST(OptionsTest, ReplacementsThatCannotBeAreNamed) {
+  const std::string restarts =
+      ": when a rank dies, all ranks start again, as often as --max-restarts 2 allows";
+  const auto warnings = [](std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), {"--max-replacements=3", "--max-restarts=2"});
+    arguments.push_back("a");
+    return parse(arguments).warnings;
+  };
+  EXPECT_EQ(warnings({"--nnodes=2", "--node-rank=0", "--nproc-per-node=1"}), Words{});
+  EXPECT_EQ(warnings({"--nproc-per-node=1"}),
+            (Words{"--max-replacements 3 has no effect on a single rank, whose state no other one has" +
+                   restarts}));
+  EXPECT_EQ(warnings({"--nproc-per-node=2"}), Words{});
+}
+
 TEST(OptionsTest, OlderFormsWork) {
   EXPECT_EQ(parse({"-np", "4", "a"}).nproc_per_node, 4);
   EXPECT_TRUE(parse({"--use_env", "a"}).pass_local_rank == false);
@@ -205,7 +220,7 @@ TEST(OptionsTest, OlderFormsWork) {
             (std::tuple{size_t{1}, std::optional<size_t>(), uint16_t{2222}}));
   EXPECT_NE(error_of({"--ssh-port", "22", "x"}).find("is for --hosts"), std::string::npos);
   EXPECT_NE(error_of({"-H", "a", "--nnodes", "2", "x"}).find("contradict"), std::string::npos);
-  EXPECT_NE(error_of({"-np", "9", "-H", "a:1,b:2", "x"}).find("3 slots"), std::string::npos);
+  EXPECT_NE(error_of({"-np", "9", "-H", "a:1,b:2", "x"}).find("slots for 3"), std::string::npos);
   EXPECT_NE(error_of({"-np", "2", "--nproc-per-node", "2", "x"}).find("give one of them"), std::string::npos);
 }
 
@@ -266,6 +281,16 @@ TEST(OptionsTest, RefusesContradictions) {
   EXPECT_NE(error_of({"--logs-specs", "mine", "a"}).find("does not run"), std::string::npos);
   EXPECT_NE(error_of({"--rdzv-conf", "colour=red", "a"}).find("unknown key"), std::string::npos);
   EXPECT_EQ(error_of({"--rdzv-conf", "timeout", "a"}), "--rdzv-conf timeout: expected key=value,key=value");
+}
+
+TEST(OptionsTest, SparesTakeThePlaceOfRanksThatAreReplaced) {
+  EXPECT_EQ(parse({"--max-replacements", "3", "--spares", "2", "a"}).spares, 2);
+  EXPECT_EQ(error_of({"--spares", "2", "a"}),
+            "--spares 2: spares take the place of ranks that die, so give --max-replacements N, too");
+  EXPECT_EQ(error_of({"--spares", "1", "--max-replacements", "1", "--local-rank", "a"}),
+            "--spares 1: a spare has no local rank when it starts, so --local-rank cannot be passed to it");
+  EXPECT_EQ(error_of({"--spares", "1", "--max-replacements", "1", "a", "out/${local_rank}"}),
+            "--spares 1: a spare has no local rank when it starts, so ${local_rank} cannot be passed to it");
 }
 
 TEST(OptionsTest, EnvironmentSetsDefaultsAndTheCommandLineWins) {

@@ -145,6 +145,43 @@ TEST(RendezvousTest, AFailureRestartsAllUntilNoneIsLeft) {
   EXPECT_EQ(heard[2].front()["code"], 9);
 }
 
+/// What two machines come back with after a rank on the second one has ended with exit code 2.
+std::map<int, std::vector<json>> heard_after_refusal(const json& first, const json& second) {
+  Meeting meeting(fixed(2, 3));
+  meeting.join(1, 0);
+  meeting.join(2, 1);
+  meeting.heard();
+  meeting.tell(2, {{"type", "failed"}, {"what", "rank 1 ended with exit code 2"}, {"code", 2}});
+  meeting.heard();
+  meeting.past = second;
+  meeting.join(2, 1);
+  EXPECT_TRUE(meeting.heard().empty()) << "decided without the other";
+  meeting.past = first;
+  meeting.join(1, 0);
+  return meeting.heard();
+}
+
+TEST(RendezvousTest, RanksThatRefuseTheirCommandLineAreNotStartedAgain) {
+  const json back = {{"round", 1}, {"machines", 2}, {"restarts", 1}};
+  const auto with = [&](const json& more) {
+    json all = back;
+    all.update(more);
+    return all;
+  };
+  const json refused = with({{"refused", true}, {"untouched", true}}),
+             untouched = with({{"untouched", true}});
+  for (const json& first : {refused, untouched}) {
+    const auto heard = heard_after_refusal(first, refused);
+    for (const int peer : {1, 2}) {
+      EXPECT_EQ(heard.at(peer).front()["type"], "over");
+      EXPECT_EQ(heard.at(peer).front()["code"], 2);
+    }
+  }
+  // Ranks that have worked on one machine, and a code of 2 that is no refusal.
+  EXPECT_EQ(heard_after_refusal(back, refused).at(1).front()["type"], "start");
+  EXPECT_EQ(heard_after_refusal(untouched, untouched).at(1).front()["type"], "start");
+}
+
 TEST(RendezvousTest, ACheckpointThatCannotBeSavedEndsTheJob) {
   Meeting meeting(fixed(2, 1));
   meeting.join(1, 0);
@@ -357,7 +394,7 @@ TEST(RendezvousTest, TheJobMovesToARendezvousThatAnswersYes) {
   meeting.join(1);
   other.ask(9, meeting.rendezvous);
   EXPECT_EQ(other.types(), (Types{{9, "yes"}}));
-  meeting.rendezvous.move("there is another one", false, meeting.now);
+  meeting.rendezvous.move({"there is another one"}, meeting.now);
   EXPECT_EQ(meeting.types(), (Types{{1, "moved"}}));
   EXPECT_TRUE(meeting.rendezvous.over());
   meeting.join(2);
@@ -381,7 +418,7 @@ TEST(RendezvousTest, AMachineThatGoesToTheOtherOneIsNotLost) {
   meeting.join(1);
   meeting.join(2);
   meeting.heard();
-  meeting.rendezvous.move("there is another one", false, meeting.now);
+  meeting.rendezvous.move({"there is another one"}, meeting.now);
   EXPECT_EQ(meeting.types(), (Types{{1, "end"}, {2, "end"}})) << "before its ranks have saved";
   meeting.join(1);
   EXPECT_EQ(meeting.types(), Types{});
@@ -580,9 +617,10 @@ TEST(RendezvousTest, TheMachineThatServesLeaves) {
   meeting.join(2);
   EXPECT_EQ(meeting.types(), Types{});
   meeting.tell(1, {{"type", "leave"}, {"code", 143}});
-  EXPECT_EQ(
-      meeting.heard()[2].front(),
-      (json{{"type", "moved"}, {"reason", "host1, which serves it, leaves the job"}, {"leaves", true}}));
+  EXPECT_EQ(meeting.heard()[2].front(), (json{{"type", "moved"},
+                                              {"reason", "host1, which serves it, leaves the job"},
+                                              {"leaves", true},
+                                              {"to", ""}}));
 }
 
 TEST(RendezvousTest, TheSecondFailureInQuickSuccessionDelaysTheNextRound) {
@@ -680,6 +718,10 @@ TEST(RendezvousTest, MachinesThatDoNotReachEachOtherAreNamed) {
           " do not reach each other, so the ranks wait for messages that do not come; no collective was started for 61 s"),
       text.npos)
       << text;
+  std::string events;
+  for (const JobEvent& event : meeting.rendezvous.take_events()) events += std::string(event.event) + " ";
+  EXPECT_NE(events.find("partition"), events.npos) << events;
+  EXPECT_EQ(events.find("hang"), events.npos) << events;
 }
 
 TEST(RendezvousTest, AHangIsToldWithoutAnAnswerOfWhoIsReached) {
@@ -772,6 +814,44 @@ TEST(RendezvousTest, AMachineThatMissesTheLastCallTakesNoPart) {
   meeting.tell(1, {{"type", "succeeded"}});
   meeting.tell(2, {{"type", "succeeded"}});
   EXPECT_EQ(meeting.types(), (Types{{1, "over"}, {2, "over"}}));
+}
+
+TEST(RendezvousTest, ARankThatDiesIsReplacedWhereAllMachinesAreTold) {
+  RendezvousRules rules = fixed(2, 1);
+  rules.max_replacements = 2;
+  Meeting meeting(rules);
+  meeting.join(1, 0);
+  meeting.tell(1, {{"type", "died"}, {"rank", 0}});
+  EXPECT_EQ(meeting.heard()[1].front()["reason"], "the ranks are ending") << "none has been started";
+  meeting.join(2, 1);
+  meeting.heard();
+  meeting.tell(2, {{"type", "died"}, {"rank", 3}});
+  auto heard = meeting.heard();
+  for (const int peer : {1, 2})
+    EXPECT_EQ(heard[peer], (std::vector<json>{{{"type", "replace"}, {"rank", 3}, {"epoch", 1}}}));
+  meeting.tell(1, {{"type", "died"}, {"rank", 0}});
+  EXPECT_EQ(meeting.types(), (Types{{1, "kept"}})) << "the other one has not come back";
+  meeting.tell(2, {{"type", "came_back"}, {"rank", 3}});
+  meeting.tell(1, {{"type", "died"}, {"rank", 0}});
+  heard = meeting.heard();
+  for (const int peer : {1, 2}) EXPECT_EQ(heard[peer].front()["epoch"], 2);
+  meeting.tell(1, {{"type", "came_back"}, {"rank", 0}});
+  meeting.tell(1, {{"type", "died"}, {"rank", 1}});
+  EXPECT_EQ(meeting.heard()[1].front()["reason"], "--max-replacements 2 are used up");
+  meeting.tell(1, {{"type", "failed"}, {"what", "rank 1"}, {"code", 9}});
+  EXPECT_EQ(meeting.types(), (Types{{1, "end"}, {2, "end"}}));
+}
+
+TEST(RendezvousTest, NoRankIsReplacedWhereThoseOfAnotherMachineHaveEnded) {
+  RendezvousRules rules = fixed(2);
+  rules.max_replacements = 2;
+  Meeting meeting(rules);
+  meeting.join(1, 0);
+  meeting.join(2, 1);
+  meeting.heard();
+  meeting.tell(1, {{"type", "succeeded"}});
+  meeting.tell(2, {{"type", "died"}, {"rank", 3}});
+  EXPECT_EQ(meeting.heard()[2].front()["reason"], "the ranks on host1 have ended");
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ MpiDefault=none
 ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 SwitchType=switch/none
-SchedulerType=sched/builtin
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 JobAcctGatherType=jobacct_gather/none
@@ -34,7 +35,10 @@ SlurmdParameters=config_overrides
 KillWait=2
 NodeName=a NodeAddr=10.77.0.1 CPUs=8
 NodeName=b NodeAddr=10.77.0.2 CPUs=8
-PartitionName=all Nodes=ALL Default=YES State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=all Nodes=ALL Default=YES State=UP PriorityTier=1 GraceTime=20
+PartitionName=urgent Nodes=ALL State=UP PriorityTier=9
 """
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sinfo")

@@ -33,6 +33,28 @@ TEST(StackTextTest, GdbWithoutItsChatter) {
             "  Thread 2 (Thread 0x7f (LWP 8) \"gloo\"):\n    epoll_wait at epoll_wait.c:30\n    Loop::run\n");
 }
 
+TEST(StackTextTest, LinesOfPython) {
+  const std::string text =
+      "Thread 0x00007f1 (most recent call first):\n"
+      "  File \"/usr/lib/python3.11/threading.py\", line 324 in wait\n"
+      "  File \"/usr/lib/python3.11/threading.py\", line 995 in _bootstrap\n\n"
+      "Current thread 0x00007f2 (most recent call first):\n"
+      "  File \"/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py\", line 2810 in all_reduce\n"
+      "  File \"/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py\", line 81 in wrapper\n"
+      "  File \"my \"train\", line 3.py\", line 12 in step\n"
+      "  File \"train.py\", line 30 in <module>\n";
+  EXPECT_EQ(
+      short_python_stacks(text),
+      "  Python, another thread:\n    wait at /usr/lib/python3.11/threading.py:324\n"
+      "  Python, the current thread:\n"
+      "    all_reduce at /venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:2810\n"
+      "    step at my \"train\", line 3.py:12\n    <module> at train.py:30\n");
+  std::string deep = "Current thread 0x1 (most recent call first):\n";
+  for (int i = 0; i < 20; ++i) deep += "  File \"train.py\", line " + std::to_string(i) + " in f\n";
+  EXPECT_NE(short_python_stacks(deep).find("    f at train.py:7\n    ... and 12 more\n"), std::string::npos);
+  EXPECT_EQ(short_python_stacks("no stack\n  File \"cut"), "");
+}
+
 TEST(StackTextTest, EightFramesAThread) {
   std::string text = "TID 7:\n";
   for (int i = 0; i < 20; ++i) text += "#" + std::to_string(i) + "  0x1 f" + std::to_string(i) + "\n";

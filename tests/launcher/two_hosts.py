@@ -72,6 +72,12 @@ class TwoHosts:
     def mend_the_cable(self):
         self.hosts["b"].run("ip", "link", "set", "lockrun1", "up")
 
+    def cut_the_way_from(self, source):
+        """What it sends goes to a card that nobody has: no error there, and nothing arrives."""
+        (target,) = set(self.hosts) - {source}
+        self.hosts[source].run("ip", "neighbour", "replace", self.ADDRESSES[target], "lladdr", "02:00:00:00:00:99",
+                               "dev", "lockrun0" if source == "a" else "lockrun1", "nud", "permanent")
+
     def stop(self):
         for host in self.hosts.values():
             host.stop()
@@ -80,9 +86,11 @@ class TwoHosts:
 class ThreeHosts:
     """a is 10.77.0.1, b 10.77.0.2 and c 10.77.0.3, joined by a switch."""
 
+    NAMES = "abc"
+
     def __init__(self):
         self.switch = Host("switch")
-        self.hosts = {name: Host(name) for name in "abc"}
+        self.hosts = {name: Host(name) for name in self.NAMES}
         self.switch.run("ip", "link", "add", "bridge", "type", "bridge")
         self.switch.run("ip", "link", "set", "bridge", "up")
         for number, (name, host) in enumerate(self.hosts.items(), 1):
@@ -101,6 +109,30 @@ class ThreeHosts:
     def stop(self):
         for host in [*self.hosts.values(), self.switch]:
             host.stop()
+
+
+class FourHosts(ThreeHosts):
+    """d is 10.77.0.4. Cables can be slow, and cut in one direction."""
+
+    NAMES = "abcd"
+
+    def address_of(self, name):
+        return f"10.77.0.{self.NAMES.index(name) + 1}"
+
+    def cut_the_way(self, source, target):
+        # To a card that nobody has: no error here, and nothing arrives.
+        self.hosts[source].run("ip", "neighbour", "replace", self.address_of(target), "lladdr", "02:00:00:00:00:99", "dev", "cable",
+                               "nud", "permanent")
+
+    def mend_the_way(self, source, target):
+        self.hosts[source].run("ip", "neighbour", "delete", self.address_of(target), "dev", "cable")
+
+    def slow_down(self, name, kbit):
+        """A full packet takes 12 s / kbit: Linux of many containers has no other delay."""
+        self.hosts[name].run("tc", "qdisc", "add", "dev", "cable", "root", "tbf", "rate", f"{kbit}kbit", "burst", "2000", "latency", "3s")
+
+    def speed_up(self, name):
+        self.hosts[name].run("tc", "qdisc", "delete", "dev", "cable", "root")
 
 
 def shared_memory_of(pids):

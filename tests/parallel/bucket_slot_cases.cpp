@@ -13,6 +13,7 @@
 #include "lockstep/ops/embedding.h"
 #include "lockstep/ops/linear.h"
 #include "lockstep/ops/node.h"
+#include "lockstep/parallel/autograd_node.h"
 #include "lockstep/parallel/hooks/default_hooks.h"
 #include "tests/parallel/ddp_models.h"
 
@@ -283,7 +284,7 @@ TEST(ZeroCopyGradients, AnOperationThatHandsOutNoGradient) {
   struct SilentImpl : torch::nn::Module {
     SilentImpl() : weight(register_parameter("weight", at::ones({3}))) {}
     at::Tensor forward(bool is_silent) {
-      auto node = c10::make_intrusive<SilentBackward>();
+      auto node = make_node<SilentBackward>();
       node->is_silent = is_silent;
       at::Tensor output = weight.detach() * 2;
       ops::set_origin(output, std::move(node), weight);

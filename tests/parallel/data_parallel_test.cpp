@@ -377,7 +377,7 @@ TEST(DataParallelTest, ReplicasWithMemoryOfTheirOwn) {
   Net net;
   const auto alone = copy_of(*net);
   const DataParallelOptions options{.replicas = 3};
-  detail::ReplicaPlaces places = detail::places_of(options);
+  detail::ReplicaPlaces places = detail::choose_places(options);
   places.shares_memory = false;
   const std::vector<Net> nets{net, Net(copy_of(*net)), Net(copy_of(*net))};
   const auto set = std::make_shared<detail::ReplicaSet>(

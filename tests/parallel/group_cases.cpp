@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/parallel/autograd_node.h"
 #include "lockstep/parallel/hooks/default_hooks.h"
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/sync_batch_norm.h"
@@ -155,7 +156,7 @@ struct GatherBackward : torch::autograd::Node {
 };
 at::Tensor gather_rows(const at::Tensor& x) {
   at::Tensor all = at::cat(world().all_gather(x.detach()));
-  auto node = c10::make_intrusive<GatherBackward>();
+  auto node = make_node<GatherBackward>();
   node->set_next_edges(torch::autograd::collect_next_edges(x));
   torch::autograd::set_history(all, node);
   return all;

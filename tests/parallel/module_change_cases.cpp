@@ -387,8 +387,10 @@ TEST(ModuleChanges, OneRankMakesFewerPasses) {
       if (own != size - 1) {
         check_throws<CommError>(
             [&] { ddp(change_rows(3, own)).sum().backward(); },
-            "after 3 averaged backward passes of this rank: if the other one has ended or does something "
-            "else, the ranks made different numbers of backward passes");
+            // A machine's word that a rank has left may come before the bytes of the last pass.
+            std::string(size == world().local_world_size() ? "after 3" : "") +
+                " averaged backward passes of this rank: if the other one has ended or does something "
+                "else, the ranks made different numbers of backward passes");
       }
     }
     destroy();

@@ -45,7 +45,7 @@ class ReplicaBackwardTest : public ::testing::Test {
   DataParallelOptions options_{.replicas = 2};
   std::vector<std::shared_ptr<torch::nn::LinearImpl>> modules_{std::make_shared<torch::nn::LinearImpl>(3, 2),
                                                                std::make_shared<torch::nn::LinearImpl>(3, 2)};
-  ReplicaMirror mirror_{{modules_[0], modules_[1]}, places_of(options_)};
+  ReplicaMirror mirror_{{modules_[0], modules_[1]}, choose_places(options_)};
   ReplicaThreads threads_{2, 1};
   at::Tensor input_ = at::arange(12, at::kFloat).reshape({4, 3});
   at::Tensor outputs_[2], joined_;

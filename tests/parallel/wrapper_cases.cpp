@@ -6,12 +6,15 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/serialize.h>
 
+#include <functional>
 #include <sstream>
+#include <string>
 
 #include "lockstep/optim/adamw.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/sync_module_states.h"
+#include "lockstep/step/step.h"
 #include "tests/parallel/ddp_models.h"
 
 namespace lockstep::testing {
@@ -59,6 +62,80 @@ TEST(Wrapper, FeelsLikeTheModule) {
 }
 
 /// Guards as they are written for the micro-batches of a step: in an optional, by a condition, nested.
+/// What `call` writes to standard error.
+std::string errors_of(const std::function<void()>& call) {
+  ::testing::internal::CaptureStderr();
+  call();
+  return ::testing::internal::GetCapturedStderr();
+}
+
+/// `ddp->forward(x)` is the bare module's: its gradients are not averaged, which must not pass without a word.
+TEST(Wrapper, ABareForwardIsTold) {
+  const int own = world().rank();
+  const bool is_told = world().size() > 1;
+  Toy model;
+  DistributedDataParallel ddp(model);
+  const auto run_bare = [&] { ddp->forward(batch_input(0, own)).sum().backward(); };
+  const auto tells = [&](const std::function<void()>& call) {
+    const std::string text = errors_of(call);
+    return text.find("ddp->forward(x) and ddp.module() run the bare module") != std::string::npos;
+  };
+  // The first may be a penalty on the weights, which the forward follows. Then once.
+  CHECK_TRUE(!tells(run_bare));
+  CHECK_TRUE(tells(run_bare) == is_told);
+  CHECK_TRUE(!tells(run_bare));
+  // What a program that uses the wrapper does with the module alone is its own.
+  DistributedDataParallel used(model);
+  CHECK_TRUE(!tells([&] {
+    run_bare();
+    toy_loss(used, 0, own).backward();
+    run_bare();
+    run_bare();
+  }));
+  DistributedDataParallel local(model);
+  CHECK_TRUE(!tells([&] {
+    const auto guard = local.no_sync();
+    toy_loss(local, 0, own).backward();
+    run_bare();
+    run_bare();
+  }));
+}
+
+TEST(Wrapper, ABareForwardFailsItsStep) {
+  const int own = world().rank(), last = world().size() - 1;
+  Toy model;
+  DistributedDataParallel ddp(model);
+  const auto run = [&](bool is_bare) {
+    lockstep::step(world(), [&] {
+      if (is_bare) {
+        ddp->forward(batch_input(0, own)).sum().backward();
+      } else {
+        toy_loss(ddp, 0, own).backward();
+      }
+    });
+  };
+  if (last > 0) {
+    // On all ranks, and on one of them.
+    check_throws<StepFailedError>([&] { run(/*is_bare=*/true); }, "");
+    check_throws<StepFailedError>([&] { run(own == last); }, fmt::format("rank {}", last));
+    for (const at::Tensor& parameter : model->parameters())
+      CHECK_TRUE(!parameter.grad().defined() || parameter.grad().eq(0).all().item<bool>());
+  }
+  // A penalty on the weights, micro-batches on this rank first, and a local backward after the pass.
+  lockstep::step(world(), [&] {
+    at::Tensor late;
+    model->net1->weight.square().sum().backward();
+    {
+      const auto guard = ddp.no_sync();
+      toy_loss(ddp, 0, own).backward();
+      late = toy_loss(ddp, 1, own);
+    }
+    toy_loss(ddp, 2, own).backward();
+    late.backward();
+  });
+  run(/*is_bare=*/false);
+}
+
 TEST(Wrapper, GuardsAgainstAveragingMoveAndNest) {
   const int own = world().rank(), size = world().size();
   const at::Tensor weight = at::zeros({4}).requires_grad_();

@@ -1,5 +1,6 @@
 #include "tests/ranks/check.h"
 
+#include <ATen/ops/equal.h>
 #include <ATen/ops/isclose.h>
 #include <ATen/ops/nonzero.h>
 
@@ -46,6 +47,8 @@ Verdict compare(const at::Tensor& found, const at::Tensor& expected, double rtol
                     : tensor.detach().to(tensor.is_complex() ? at::kComplexDouble : at::kDouble);
   };
   const at::Tensor a = comparable(found), b = comparable(expected);
+  // Nearly always; at::equal() looks at no element of a tensor that it is given twice, which may be NaN.
+  if (is_exact && a.const_data_ptr() != b.const_data_ptr() && at::equal(a, b)) return {true};
   const at::Tensor differs = is_exact ? a.ne(b) : at::isclose(a, b, rtol, atol).logical_not();
   const at::Tensor places = at::nonzero(differs);
   if (places.size(0) == 0) return {true};

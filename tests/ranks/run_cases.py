@@ -9,13 +9,16 @@ scripts/test_summary.py counts its cases.
 
 import argparse
 import os
+import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as xml
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from ports import free_port  # noqa: E402
 
 LOCKRUN = os.path.join(os.environ.get("LOCKSTEP_BIN_DIR", ""), "lockrun")
 
@@ -91,9 +94,7 @@ def launch(options, command):
         return [[LOCKRUN, "--standalone", "--nproc-per-node", str(options.ranks), "--shutdown-timeout", "3", *command]]
     if not options.machines:
         return [command]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     return [[LOCKRUN, "--nnodes", str(len(options.machines)), "--node-rank", str(node), "--master-addr", "127.0.0.1",
              "--master-port", str(port), "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks),
              "--shutdown-timeout", "3", *command] for node, ranks in enumerate(options.machines)]
@@ -166,7 +167,7 @@ def main():
     parser.add_argument("--machines", type=int, nargs="+", default=[], metavar="N",
                         help="ranks by machine, under one lockrun for each")
     parser.add_argument("--environment", nargs="*", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--seconds", type=float, default=240, help="for all cases together (default 240)")
+    parser.add_argument("--seconds", type=float, default=800, help="for all cases together (default 800: a busy machine may need them)")
     parser.add_argument("--cases", metavar="FILTER", help="only these, as --gtest_filter names them")
     parser.add_argument("program")
     options = parser.parse_args()

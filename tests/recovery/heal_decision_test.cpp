@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 namespace {
 
 using lockstep::detail::decide_heal;
+using lockstep::detail::find_lacking_group;
 using lockstep::detail::HealDecision;
+using lockstep::detail::HealGroup;
 using lockstep::detail::HealReport;
 using enum HealReport::Holds;
 
@@ -40,5 +44,14 @@ TEST(HealDecision, NobodyHasWeights) {
 }
 
 TEST(HealDecision, TheFirstStep) { expect({kNew, kNew, {}}, 2, 0); }
+
+TEST(HealDecision, EachRankMayHaveOtherGroups) {
+  const HealGroup world{"world", {0, 1, 2}}, even{"world/1", {0, 2}};
+  EXPECT_FALSE(find_lacking_group({{world, even}, {world}, {even, world}}));
+  const auto lacking = find_lacking_group({{world, even}, {world}, {world}});
+  ASSERT_TRUE(lacking);
+  EXPECT_EQ(std::tuple(lacking->rank, lacking->other, lacking->group.name), std::tuple(2, 0, "world/1"));
+  EXPECT_EQ(find_lacking_group({{world}, {world}, {world, even}})->rank, 0);
+}
 
 }  // namespace

@@ -17,7 +17,7 @@ def soak(*args, build=BUILD):
 
 class Soak(unittest.TestCase):
     def test_steps(self):
-        run = soak("steps", "--rounds", "100", "--seed", "7", "--seconds", "18")
+        run = soak("steps", "--rounds", "100", "--seed", "7", "--seconds", "8")
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         self.assertIn(": right", run.stdout)
 

@@ -23,6 +23,7 @@
 #include "lockstep/parallel/join.h"
 #include "lockstep/parallel/sync_batch_norm.h"
 #include "lockstep/parallel/sync_module_states.h"
+#include "lockstep/step/control.h"
 #include "lockstep/step/step.h"
 #include "tests/parallel/ddp_models.h"
 
@@ -491,16 +492,16 @@ TEST(Steps, AGroupIsNotMadeInAStep) {
 /// It is named, other groups work, and no further step of the group begins.
 TEST(Steps, ARankThatComesTooLate) {
   ProcessGroup group = world().duplicate();
-  group.set_timeout(std::chrono::milliseconds(400));
   lockstep::step(group, [] {});
+  group.set_timeout(std::chrono::milliseconds(1000));
   const std::string name = world().backend_name() == "lockstep" ? "rank 0" : "some rank";
   const auto run = [&] {
     lockstep::step(group, [] {
-      if (world().rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+      if (world().rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
     });
   };
   for (int time = 0; time < 2; ++time) {
-    check_throws<CommError>(run, "step: " + name + " did not come to the others within 400 ms");
+    check_throws<CommError>(run, "step: " + name + " did not come to the others within 1000 ms");
   }
   world().barrier();
   Training training;
@@ -565,8 +566,20 @@ TEST(Steps, ACollectiveThatOneRankLeavesOutInsideJoinIsNamed) {
   check_same_on_all(*training.model);
 }
 
+/// Other groups than the step's are looked at after 1.2 s, in place of 5 s.
+class LessPatience {
+ public:
+  LessPatience() { detail::patience_with_other_groups = std::chrono::milliseconds(1200); }
+  LessPatience(const LessPatience&) = delete;
+  ~LessPatience() { detail::patience_with_other_groups = before_; }
+
+ private:
+  std::chrono::milliseconds before_ = detail::patience_with_other_groups;
+};
+
 TEST(Steps, ACollectiveOfAnotherGroupThatOneRankLeavesOutIsNamed) {
-  ONLY_IF(world().size() == 2);  // it takes 5 s
+  ONLY_IF(world().size() == 2);  // one rank is named
+  const LessPatience less;
   Training training;
   const ProcessGroup other = world().duplicate();
   check_step_fails(
@@ -582,7 +595,8 @@ TEST(Steps, ACollectiveOfAnotherGroupThatOneRankLeavesOutIsNamed) {
 }
 
 TEST(Steps, AGroupOfAnotherThreadSaysNothingAboutTheStep) {
-  ONLY_IF(world().size() == 2);  // it takes 7 s
+  ONLY_IF(world().size() == 2);  // one is slow
+  const LessPatience less;
   Training training;
   const ProcessGroup other = world().duplicate();
   const bool is_slow = world().rank() == 0;
@@ -590,11 +604,11 @@ TEST(Steps, AGroupOfAnotherThreadSaysNothingAboutTheStep) {
   std::thread beside;
   training.step(1, [&] {
     beside = std::thread([&] {
-      if (!is_slow) std::this_thread::sleep_for(std::chrono::seconds(7));
+      if (!is_slow) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
       other.barrier();  // the slow rank is ahead here, and waits
     });
     if (is_slow)
-      std::this_thread::sleep_for(std::chrono::milliseconds(6500));  // the other one waits in the step
+      std::this_thread::sleep_for(std::chrono::milliseconds(2100));  // the other one waits in the step
   });
   beside.join();
   training.check_step(2);

@@ -51,6 +51,16 @@ class Repository:
              "--exceptions", self.root / "exceptions.txt", *arguments], capture_output=True, text=True, timeout=300)
 
 
+class OurClasses(unittest.TestCase):
+    """Of this checkout: it reads all sources."""
+
+    def test_our_classes_keep_the_rule(self):
+        run = subprocess.run([sys.executable, SCRIPT, "--build", BUILD], capture_output=True, text=True, timeout=800)
+        self.assertEqual(0, run.returncode, f"{run.stdout}{run.stderr}")
+        not_read = [line for line in run.stdout.splitlines() if line.startswith("not read") and not line.endswith(NEED_MORE)]
+        self.assertEqual([], not_read)
+
+
 class ClassRuleTest(unittest.TestCase):
     maxDiff = None
 
@@ -66,12 +76,6 @@ class ClassRuleTest(unittest.TestCase):
         head, *lines = run.stdout.splitlines()
         self.assertIn("at most 30 methods, 2 sources", head)
         return lines
-
-    def test_our_classes_keep_the_rule(self):
-        run = subprocess.run([sys.executable, SCRIPT, "--build", BUILD], capture_output=True, text=True, timeout=800)
-        self.assertEqual(0, run.returncode, f"{run.stdout}{run.stderr}")
-        not_read = [line for line in run.stdout.splitlines() if line.startswith("not read") and not line.endswith(NEED_MORE)]
-        self.assertEqual([], not_read)
 
     def test_thirty_methods_are_allowed_and_thirty_one_are_not(self):
         lines = self.listed({"lockstep/a.cpp": f"class A {{\n{methods(30)}}};\n"})

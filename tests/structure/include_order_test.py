@@ -27,26 +27,37 @@ def folder_of(name, order):
     return max(holders, key=len) if holders else None
 
 
-def includes_of(name):
-    """The files that `name` includes, relative to the repository: the zoo's headers are included as lockstep/zoo/..."""
-    return [re.sub("^lockstep/zoo", "zoo", included)
-            for included in re.findall(r'^#include "([^"]+)"', (SOURCE / name).read_text(), re.MULTILINE)]
+def includes_of(text):
+    """The files that a source includes, relative to the repository: the zoo's headers are included as lockstep/zoo/..."""
+    return [re.sub("^lockstep/zoo", "zoo", included) for included in re.findall(r'^#include "([^"]+)"', text, re.MULTILINE)]
+
+
+def wrong_includes(order, texts):
+    """What sources, {name: text}, include from below, a line each."""
+    for name, text in texts.items():
+        folder = folder_of(name, order)
+        if folder is None or name.count("/") == 1:  # a main program, an umbrella header
+            continue
+        for included in includes_of(text):
+            other = folder_of(included, order)
+            if other is not None and order.index(other) > order.index(folder):
+                yield f"{name} includes {included}, but {other}/ stands below {folder}/"
 
 
 class IncludeOrderTest(unittest.TestCase):
     def test_no_folder_includes_one_below_it(self):
         order = folders()
         self.assertIn("lockstep/base", order)
-        wrong = []
-        for name in sources():
-            folder = folder_of(name, order)
-            if folder is None or name.count("/") == 1:  # a main program, an umbrella header
-                continue
-            for included in includes_of(name):
-                other = folder_of(included, order)
-                if other is not None and order.index(other) > order.index(folder):
-                    wrong.append(f"{name} includes {included}, but {other}/ stands below {folder}/")
-        self.assertEqual([], wrong)
+        self.assertEqual([], list(wrong_includes(order, {name: (SOURCE / name).read_text() for name in sources()})))
+
+    def test_a_planted_include_is_found(self):
+        order = ["lockstep/base", "lockstep/comm", "lockstep/comm/backends", "zoo/text"]
+        base, text = '#include <string>\n#include "lockstep/base/error.h"\n', '#include "lockstep/zoo/text/ids.h"\n'
+        self.assertEqual([], list(wrong_includes(order, {"lockstep/comm/init.cpp": base, "zoo/text/ids.cpp": base + text})))
+        wrong = {"lockstep/base/error.cpp": base + '#include "lockstep/comm/init.h"\n', "lockstep/comm/backends/gloo.cpp": base + text}
+        self.assertEqual(["lockstep/base/error.cpp includes lockstep/comm/init.h, but lockstep/comm/ stands below lockstep/base/",
+                          "lockstep/comm/backends/gloo.cpp includes zoo/text/ids.h, but zoo/text/ stands below lockstep/comm/backends/"],
+                         list(wrong_includes(order, wrong)))
 
 
 if __name__ == "__main__":

@@ -16,17 +16,44 @@ LOADER = importlib.machinery.SourceFileLoader("lint", str(SOURCE / "scripts/lint
 lint = importlib.util.module_from_spec(importlib.util.spec_from_loader("lint", LOADER))
 LOADER.exec_module(lint)
 
-# By check: a file with a fault, what it holds, and what lint says of it.
+# By check: a file with faults, what it holds, and what lint says of each.
 PLANTED = {
     "format": ("bad.cpp", "int  f( ){return 1;}\n", r"bad\.cpp"),
     "shell": ("scripts/bad", "#!/usr/bin/env bash\ncd $1\n", r"scripts/bad:2:4: .*SC2086"),
-    "python": ("bad.py", "import os\nx=1\n", r"bad\.py:1:8: .*unused"),
+    "python": ("bad.py", "import os\nx=1\n", r"bad\.py:1:8: .*unused", r"bad\.py:2:2: .*issing whitespace around operator"),
     "cmake": ("CMakeLists.txt", "if( X )\nset(A\n b)\nendif()\n", r"CMakeLists\.txt would be reformatted"),
     "prose": ("bad.md", "# Page\n\n| a | the same |\n", r"bad\.md:3: a cell says"),
     "clang-tidy": ("moved.cpp", "#include <string>\n#include <utility>\nstd::string::size_type f(std::string a) {\n"
-                                "  std::string b = std::move(a);\n  return a.size() + b.size();\n}\n",
-                   r"moved\.cpp:5:10: .*bugprone-use-after-move"),
+                                "  std::string b = std::move(a);\n  return a.size() + b.size();\n}\n"
+                                "int g(int n) {\n  int* p = nullptr;\n  return n > 0 ? *p : 0;\n}\n"
+                                "std::string h(const std::string& a) {\n  std::string b = \"x\" + a;\n"
+                                "  for (auto c : {b, a}) b += c.size();\n  return b;\n}\n",
+                   r"moved\.cpp:5:10: .*bugprone-use-after-move", r"moved\.cpp:9:18: .*clang-analyzer-core.NullDereference",
+                   r"moved\.cpp:13:13: .*performance-for-range-copy"),
 }
+# By rule about pages: a page with one fault, in its first line, and what lint says of it.
+FAULTS_OF_PAGES = (
+    ("word " * 41 + "end.", "a sentence of 42 words; at most 40"),
+    ("Two words. " * 751, "a page of 1502 words; at most 1500"),
+    ("| " + "word " * 26 + "|", "a cell of 26 words; at most 25"),
+    ("| The same |", 'a cell says "the same"'),
+    ("See [data.md](data.md).", "the text of a link is a file name"),
+    ("`x` is no directory.", 'write "is not a ..."'),
+    ("A folder knows no owner.", 'write "has no ..."'),
+    ("It ends, be it by a signal or by itself.", 'write "however", or list the cases'),
+    ("It ends in whatever way.", 'write "however", or list the cases'),
+    ("Some files (a log, for one) stay.", 'write "for example", and a subject'),
+    ("A log, for one, stays.", 'write "for example", and a subject'),
+    ("It fails at its 2. operation.", "an ordinal is 1st, 2nd, 61st"),
+)
+# What is right: a page's name and its text.
+RIGHT_PAGES = (
+    ("docs/page.md", "word " * 39 + "end."),
+    ("docs/page.md", "Two words. " * 750),
+    ("docs/reference/errors.md", "Two words. " * 751),
+    ("CHANGELOG.md", "Two words. " * 751),
+    ("docs/page.md", "There is no directory, which is no longer needed."),
+)
 
 
 class Lint(unittest.TestCase):
@@ -54,29 +81,35 @@ class Lint(unittest.TestCase):
             (folder / ".gitignore").write_text(".venv\nbuild/\n")
             clean = self.run_lint(folder, "shell", "python", "cmake", "prose", "clang-tidy")
             self.assertEqual(clean.returncode, 0, clean.stdout + clean.stderr)
-            for file, text, _ in PLANTED.values():
+            for file, text, *_ in PLANTED.values():
                 (folder / file).write_text(text)
             subprocess.run(["git", "add", "bad.cpp"], cwd=folder, check=True)  # scripts/format looks at tracked files
-            for check, (_, _, expected) in PLANTED.items():
+            for check, (_, _, *expected) in PLANTED.items():
                 with self.subTest(check=check):
                     found = self.run_lint(folder, check)
                     self.assertEqual(found.returncode, 1, found.stdout + found.stderr)
                     self.assertIn(f"{check}: not clean", found.stdout)
-                    self.assertRegex(found.stdout, expected)
+                    for fault in expected:
+                        self.assertRegex(found.stdout, fault)
 
     def test_which_sentences_are_faults(self):
         def numbers(faults):
             return [number for number, _ in faults]
 
+        for text, expected in FAULTS_OF_PAGES:
+            with self.subTest(text[:60]):
+                (number, told), = lint.faults_of_page(text)
+                self.assertEqual(number, 1)
+                self.assertIn(expected, told)
+        self.assertEqual(set(lint.PROSE.values()) - {expected for _, expected in FAULTS_OF_PAGES}, set(), "rules without a fault here")
+        for name, text in RIGHT_PAGES:
+            self.assertEqual([], list(lint.faults_of_page(text, name)))
         self.assertEqual([1], numbers(lint.faults_of_source("/// Of the last step.\nint step;")))
         self.assertEqual([1], numbers(lint.faults_of_source("int step;  ///< The same on all ranks.")))
         self.assertEqual([2], numbers(lint.faults_of_source("int next = 1'000;\n// Likewise.\nint last;")))
         self.assertEqual([], numbers(lint.faults_of_source("// These are the values\n// Of the last step.")))
         self.assertEqual([], numbers(lint.faults_of_source('say("// Of the last step");\nopen("file:///Of x");')))
-        self.assertEqual([1], numbers(lint.faults_of_page("| " + "word " * 26 + "|")))
         self.assertEqual([], numbers(lint.faults_of_page("| `" + "word " * 26 + "` |")))
-        self.assertEqual([1], numbers(lint.faults_of_page("See [data.md](data.md).")))
-        self.assertEqual([1], numbers(lint.faults_of_page("`x` is no directory")))
         self.assertEqual([], numbers(lint.faults_of_page("```\nat its 2. operation\n```")))
 
     def test_the_prose_of_this_checkout_is_clean(self):

@@ -6,6 +6,8 @@ import re
 import subprocess
 import unittest
 
+import yaml
+
 SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 
 
@@ -25,6 +27,21 @@ def steps():
 
 
 class Workflows(unittest.TestCase):
+    def test_each_workflow_can_be_read(self):
+        """What the hosting site would refuse, or run for hours."""
+        for workflow in sorted((SOURCE / ".github/workflows").glob("*.yml")):
+            with self.subTest(workflow=workflow.name):
+                content = yaml.safe_load(workflow.read_text())
+                self.assertLessEqual({"name", True, "permissions", "jobs"}, set(content), "YAML reads `on` as true")
+                self.assertEqual(content["permissions"], {"contents": "read"})
+                for name, job in content["jobs"].items():
+                    self.assertIn("runs-on", job, name)
+                    self.assertIn("timeout-minutes", job, name)
+                    for step in job["steps"]:
+                        self.assertTrue(("run" in step) != ("uses" in step), f"{name}: {step}")
+                        if "uses" in step:  # those of this major version run on a node that is still there
+                            self.assertRegex(step["uses"], r"^actions/(checkout|upload-artifact)@v6$")
+
     def test_each_step_is_a_script(self):
         found = list(steps())
         self.assertGreater(len(found), 10)

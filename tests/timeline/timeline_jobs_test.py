@@ -3,12 +3,13 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree
+
+from ports import free_port
 
 BIN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
 RANK = str(pathlib.Path(os.environ["LOCKSTEP_TEST_BIN_DIR"]) / "timeline_rank")
@@ -22,9 +23,7 @@ class TimelineJobs(unittest.TestCase):
     def setUp(self):
         self.directory = pathlib.Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.directory)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.file = self.directory / "t.json"
 
     def run_job(self, *command, code=0, **variables):

@@ -233,6 +233,31 @@ class ReportCommand(unittest.TestCase):
         (parts,) = data["time"]
         self.assertEqual(dict(parts["parts"]), {"data": 1, "forward": 2, "backward": 3, "optimizer": 0.5, "communication": 1, "other": 0})
 
+    def test_what_happened_to_the_job(self):
+        lines = [{"time": 1790000000.5, "run_id": "none", "event": "start", "host": "a", "first_rank": 0, "ranks": 2, "world_size": 4, "restarts": 0},
+                 {"time": 1790000007, "run_id": "none", "event": "partition", "round": 1, "reason": "the machine a does not reach b </script>"},
+                 {"time": 1790000009, "run_id": "none", "event": "end", "code": 1, "restarts": 0, "reason": "a failed"}]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        run, elsewhere = self.make_run("first", 0.5), self.dir / "elsewhere.jsonl"
+        elsewhere.write_text(text + "damaged\n" + '{"time": 17900')
+        alone = self.dir / "alone"  # a job without a tracker
+        alone.mkdir()
+        (alone / "events.jsonl").write_text(text)
+        expected = [[1790000000.5, "start", "ranks 0 to 1 of 4 started on a", 0], [1790000007, "partition", "the machine a does not reach b </script>", 1],
+                    [1790000009, "end", "the job ended with exit code 1: a failed", 1]]
+        done = report(run, alone, "--event-log", elsewhere, "--output", self.dir / "both.html")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        tracked, bare = self.page_of(self.dir / "both.html")["runs"]
+        self.assertEqual((tracked["events"], tracked["damaged_events"], tracked["status"]), (expected, 1, "finished"))
+        self.assertEqual((bare["events"], bare["damaged_events"]), (expected, 0))
+        self.assertEqual((bare["status"], bare["detail"], bare["duration"], bare["series"]), ("failed", "exit code 1", 8.5, []))
+        self.assertEqual(report(run).returncode, 0)
+        self.assertEqual(self.page_of(run / "report.html")["runs"][0]["events"], [])
+        (alone / "events.jsonl").write_text("")
+        self.assertIn("events.jsonl", report(alone).stderr)
+        self.assertIn("nowhere.jsonl", report(run, "--event-log", "nowhere.jsonl").stderr)
+        self.assertIn("--event-log names 2 files for 1 runs", report(run, "--event-log", elsewhere, elsewhere).stderr)
+
     def test_what_is_no_run_is_refused(self):
         for directory, expected in ((self.dir / "none", "no such directory"), (self.dir, "metrics.jsonl")):
             done = report(directory)

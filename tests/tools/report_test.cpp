@@ -1,4 +1,5 @@
 // What `lockstep report` reads and how it makes a million values few.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -9,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 #include "tools/report/history.h"
+#include "tools/report/job_events.h"
 #include "tools/report/page.h"
 #include "tools/report/series.h"
 
@@ -181,6 +183,79 @@ TEST_F(ReportFiles, RunsOfOneNameAreToldApart) {
   // The Trainer's log has the names that trackers give.
   EXPECT_TRUE(first.ranks.at(0).series.contains("train/loss") &&
               first.ranks.at(0).series.contains("eval/loss"));
+}
+
+std::string told(const char* line) { return describe_event(parse_json(line)).text; }
+
+TEST(JobEventsTest, EachEventIsALine) {
+  EXPECT_EQ(told(R"({"time":1,"event":"join","host":"a","address":"10.0.0.1","ranks":4,"machines":2})"),
+            "a (10.0.0.1) with 4 ranks joined; 2 machines now");
+  EXPECT_EQ(told(R"({"time":1,"event":"leave","host":"a","machines":1,"reason":"told to leave"})"),
+            "a left (told to leave); 1 machine now");
+  EXPECT_EQ(
+      told(R"({"time":1,"event":"start","host":"a","first_rank":4,"ranks":4,"world_size":8,"restarts":1})"),
+      "ranks 4 to 7 of 8 started on a (restart 1)");
+  EXPECT_EQ(told(R"({"time":1,"event":"exit","host":"a","rank":1,"pid":7,"signal":"SIGKILL"})"),
+            "rank 1 (pid 7) on a was killed by SIGKILL");
+  EXPECT_EQ(told(R"({"time":1,"event":"exit","rank":0,"pid":8,"code":3})"),
+            "rank 0 (pid 8) ended with exit code 3");
+  EXPECT_EQ(
+      told(
+          R"({"time":1,"event":"replace","host":"a","rank":1,"pid":9,"step":118,"seconds":0.9,"reason":"rank 1 (pid 7) was killed by SIGKILL"})"),
+      "rank 1 (pid 7) was killed by SIGKILL at step 118; replaced by pid 9 on a in 0.9 s, no step lost");
+  EXPECT_EQ(told(R"({"time":1,"event":"restart","round":2,"restarts":1,"reason":"a was lost"})"),
+            "all ranks start again (restart 1): a was lost");
+  EXPECT_EQ(told(R"({"time":1,"event":"partition","round":2,"reason":"a does not reach b"})"),
+            "a does not reach b");
+  EXPECT_EQ(told(R"({"time":1,"event":"hang","host":"a","reason":"rank 1 is late"})"), "rank 1 is late on a");
+  EXPECT_EQ(told(R"({"time":1,"event":"end","code":0,"restarts":2})"),
+            "the job ended with exit code 0 after 2 restarts");
+}
+
+TEST(JobEventsTest, WhatItDoesNotKnowIsToldAsItStands) {
+  EXPECT_EQ(told(R"({"time":1,"run_id":"r","event":"new","field":[1],"other":"x"})"), "field [1], other x");
+  EXPECT_EQ(told(R"({"time":1,"event":"end","code":0,"later":true})"),
+            "the job ended with exit code 0; later true");
+  EXPECT_EQ(told(R"({"time":1,"event":"exit"})"), "a rank ended");
+  EXPECT_EQ(told(R"({"time":1,"event":"exit","rank":"x","pid":1.5,"code":"y"})"),
+            "rank x ended; code y, pid 1.5");
+}
+
+TEST(JobEventsTest, WhatIsTrouble) {
+  const auto is_trouble = [](const char* line) { return describe_event(parse_json(line)).is_trouble; };
+  for (const char* const line : {R"({"event":"exit","signal":"SIGKILL"})", R"({"event":"exit","code":1})",
+                                 R"({"event":"end","code":75})", R"({"event":"partition"})",
+                                 R"({"event":"hang"})", R"({"event":"replace"})", R"({"event":"restart"})"})
+    EXPECT_TRUE(is_trouble(line)) << line;
+  for (const char* const line : {R"({"event":"exit","code":0})", R"({"event":"end","code":0})",
+                                 R"({"event":"join"})", R"({"event":"start"})", R"({"event":"new"})"})
+    EXPECT_FALSE(is_trouble(line)) << line;
+}
+
+TEST(JobEventsTest, FilesOfAnyLengthAndCondition) {
+  const fs::path path = fs::path(testing::TempDir()) / "events.jsonl";
+  std::ofstream(path) << R"({"time":2,"event":"end","code":7})"
+                      << "\n\nno json\n[1]\n{\"event\":\"end\"}\r\n"
+                      << R"({"time":1,"event":"start"})"
+                      << "\r\n"
+                      << R"({"time":3,"eve)";
+  const JobEvents read = read_job_events(path);
+  ASSERT_EQ(read.events.size(), 2U);
+  EXPECT_EQ(read.events[0].name, "start");
+  EXPECT_EQ(read.end_code, 7);
+  EXPECT_EQ(read.damaged_lines, 3U);
+  std::ofstream many(path);
+  for (int i = 0; i < 25; ++i) many << fmt::format("{{\"time\":{},\"event\":\"start\"}}\n", i);
+  many.close();
+  const JobEvents few = read_job_events(path, 10);
+  ASSERT_EQ(few.events.size(), 10U);
+  EXPECT_EQ(few.left_out, 15U);
+  EXPECT_EQ(few.events[4].time, 4);
+  EXPECT_EQ(few.events[5].time, 20);
+  std::ofstream(path).close();
+  EXPECT_TRUE(read_job_events(path).empty());
+  fs::remove(path);
+  EXPECT_THROW(read_job_events(path), FileError);
 }
 
 }  // namespace

@@ -100,13 +100,13 @@ class BadInputTest(unittest.TestCase):
         self.assertEqual(errors[1:], [""] * (len(codes) - 1))
 
     def test_flags(self):
-        self.check("learning_rate is -1; it must be 0 or more", learning_rate=-1)
-        self.check("ddp_backend is nccl; it must be lockstep or gloo", ddp_backend="nccl")
+        self.check("--learning-rate is -1; it must be 0 or more", learning_rate=-1)
+        self.check("--ddp-backend is nccl; it must be lockstep or gloo", ddp_backend="nccl")
         self.check("unknown flag --no-such-flag; see bert_classify --help", no_such_flag=True)
         self.check("--fp16 is not supported: there is no gradient scaler; use bf16", fp16=True)
         self.check("--save-on-each-node is not supported: all ranks write into one directory", save_on_each_node=True)
-        self.check("save_steps is 1.5; it must be above 0, and whole where it is above 1", save_steps=1.5)
-        self.check("load_best_model_at_end needs evaluations during training; set eval_strategy", load_best_model_at_end=True)
+        self.check("--save-steps is 1.5; it must be above 0, and whole where it is above 1", save_steps=1.5)
+        self.check("--load-best-model-at-end needs evaluations during training; set --eval-strategy", load_best_model_at_end=True)
         self.check("unknown flag --lr; did you mean --learning-rate\\?", lr=0.1)
         self.check("--ddp-broadcast-buffers is perhaps; it must be true or false", ddp_broadcast_buffers="perhaps")
         self.check("--max-steps many: expected a whole number", max_steps="many")

@@ -115,8 +115,8 @@ class DeterministicWorldTest(unittest.TestCase):
 
     def test_what_cannot_be_is_refused(self):
         self.fails("3 processes cannot share 8 logical ranks; start a power of two of processes, at most 8", 3)
-        self.fails("deterministic_world is 6; it must be a power of two, or 0 for off", None, deterministic_world=6)
-        self.fails("deterministic_world keeps the buffers of logical rank 0, but ddp_broadcast_buffers is false", None,
+        self.fails("--deterministic-world is 6; it must be a power of two, or 0 for off", None, deterministic_world=6)
+        self.fails("--deterministic-world keeps the buffers of logical rank 0, but --ddp-broadcast-buffers is false", None,
                    ddp_broadcast_buffers="false")
         self.fails("the training set has 93 samples, fewer than the 128 logical ranks; lower deterministic_world", None,
                    deterministic_world=128)

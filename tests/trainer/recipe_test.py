@@ -7,7 +7,6 @@ import pathlib
 import pty
 import re
 import shutil
-import socket
 import struct
 import subprocess
 import tempfile
@@ -15,6 +14,7 @@ import termios
 import unittest
 
 import tiny
+from ports import free_port
 
 
 class RecipeTest(unittest.TestCase):
@@ -52,7 +52,8 @@ class RecipeTest(unittest.TestCase):
             for key in keys & set(a):
                 self.assertAlmostEqual(a[key], b[key], delta=tolerance * max(1, abs(b[key])), msg=(key, a, b))
 
-    def test_history_equals_that_of_transformers_trainer(self):
+    def history_equals_that_of_transformers_trainer(self):
+        """Run by transformers_test.py."""
         import torch
         import transformers
 
@@ -310,9 +311,7 @@ class RecipeTest(unittest.TestCase):
 
     def test_each_node_shows_progress_on_request(self):
         """Two nodes of one rank each, as a launcher describes them."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         for asked in (False, True):
             flags = self.arguments(f"nodes-{asked}", per_device_train_batch_size=8, ddp_backend="gloo", **({"log_on_each_node": True} if asked else {}))
             ranks = [subprocess.Popen(tiny.command(flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={

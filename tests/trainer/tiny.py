@@ -4,10 +4,11 @@ import json
 import os
 import pathlib
 import random
-import shutil
 import subprocess
+import sys
 import tempfile
 
+import random_bert
 import recorded
 
 BIN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
@@ -16,17 +17,17 @@ WORDS = ("good great fine warm bright clever bad awful dull cold slow poor the a
 
 
 def make_model(directory, vocab_extra=0):
-    """A random 2-layer BERT of transformers with a vocabulary of WORDS; `vocab_extra` more lines in vocab.txt."""
-    shutil.copytree(prepared_model(), directory)
+    """A random 2-layer BERT with a vocabulary of WORDS; `vocab_extra` more lines in vocab.txt."""
+    write_model(directory)
     with open(directory / "vocab.txt", "a") as file:
         file.writelines(f"extra{i}\n" for i in range(vocab_extra))
     return directory
 
 
 def prepared_model():
-    """Made once for these scripts and versions of the packages, as importing transformers takes seconds."""
-    here = pathlib.Path(__file__)
-    prepared = pathlib.Path(os.environ["LOCKSTEP_TEST_BIN_DIR"]) / f"tiny-model-{recorded.hash_of(recorded.pins(), here.read_bytes())}"
+    """One for all tests, which stays."""
+    made_by = recorded.hash_of(*(pathlib.Path(module.__file__).read_bytes() for module in (random_bert, sys.modules[__name__])))
+    prepared = pathlib.Path(os.environ["LOCKSTEP_TEST_BIN_DIR"]) / f"tiny-model-{made_by}"
     if not prepared.exists():
         with tempfile.TemporaryDirectory(dir=prepared.parent) as folder:
             write_model(pathlib.Path(folder) / "model")
@@ -39,19 +40,8 @@ def prepared_model():
 
 
 def write_model(directory):
-    import torch
-    import transformers
-
-    directory.mkdir()
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, ".", ","]
-    torch.manual_seed(0)
-    config = transformers.BertConfig(vocab_size=len(tokens), hidden_size=32, num_hidden_layers=2,
-                                     num_attention_heads=2, intermediate_size=64, max_position_embeddings=64,
-                                     initializer_range=0.2)
-    transformers.BertForSequenceClassification(config).save_pretrained(directory)
-    (directory / "vocab.txt").write_text("".join(token + "\n" for token in tokens))
-    (directory / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True}))
+    random_bert.write(directory, "BertForSequenceClassification", tokens)
 
 
 def make_rows(count, seed, labels=("positive", "negative")):

@@ -9,25 +9,16 @@ import tempfile
 import time
 import unittest
 
+import random_bert
+
 BIN = pathlib.Path(os.environ["LOCKSTEP_BIN_DIR"])
 STARTS = ["anna", "otto", "rome", "oslo", "bank", "union", "met", "saw", "in", "of", "the", "and", "who", "where", "is", "did", "it", "."]
 ENDS = ["##s", "##ville", "##ton", "##a"]
 
 
-def write_model(directory, model_class, positions=64, **config):
-    """Of transformers, with random weights."""
-    import torch
-    import transformers
-
-    directory.mkdir()
+def write_model(directory, model_class):
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *STARTS, *ENDS, *"0123456789", *("##" + c for c in "0123456789")]
-    torch.manual_seed(0)
-    config = transformers.BertConfig(vocab_size=len(tokens), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-                                     max_position_embeddings=positions, initializer_range=0.2, **config)
-    getattr(transformers, model_class)(config).save_pretrained(directory)
-    (directory / "vocab.txt").write_text("".join(token + "\n" for token in tokens))
-    (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True}))
-    return directory
+    return random_bert.write(directory, model_class, tokens)
 
 
 def json_lines(path):

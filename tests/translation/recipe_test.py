@@ -223,7 +223,7 @@ class RecipeTest(unittest.TestCase):
                      "--tokens-per-batch", 100, "--per-device-train-batch-size", 4)
         self.refused("are both en", "--data-dir", self.data, "--lang-tgt", "en")
         self.refused("--preload is first; expected latest or the number of an epoch", "--data-dir", self.data, "--preload", "first")
-        self.refused("must be even and a multiple of num_heads", "--data-dir", self.data, "--d-model", 33)
+        self.refused("--d-model of the transformer is 33; it must be even and a multiple of --num-heads", "--data-dir", self.data, "--d-model", 33)
 
     def test_a_tokenizer_that_does_not_fit(self):
         output = self.path / "small"

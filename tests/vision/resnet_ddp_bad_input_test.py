@@ -97,14 +97,14 @@ class BadInput(unittest.TestCase):
         self.assertIn("cannot create a temporary file to replace", self.refused("--model-filename", "x" * 300 + ".pth"))
 
     def test_flags(self):
-        self.assertIn("--random-seed -1: expected a whole number", self.refused("--random_seed", "-1"))
-        self.assertIn("hue is 0.7; expected 0 to 0.5", self.refused("--hue", 0.7))
+        self.assertIn("--random_seed -1: expected a whole number", self.refused("--random_seed", "-1"))
+        self.assertIn("--hue is 0.7; expected 0 to 0.5", self.refused("--hue", 0.7))
         self.assertIn("--depth is 50; expected 18 or 34", self.refused("--depth", 50))
         self.assertIn("is not a directory", self.refused("--data-dir", "/nowhere"))
         self.assertIn("--num-classes", self.refused("--num-classes", "x"))
         self.assertIn("--num-classes", self.refused("--num-classes", -7, ranks=1))
-        self.assertIn("brightness is inf; expected 0 to 1000000", self.refused("--brightness", "inf", ranks=1))
-        self.assertIn("crop_padding is 4.611686018427388e+18; expected 0 to 1000000",
+        self.assertIn("--brightness is inf; expected 0 to 1000000", self.refused("--brightness", "inf", ranks=1))
+        self.assertIn("--crop-padding is 4.611686018427388e+18; expected 0 to 1000000",
                       self.refused("--crop-padding", 2**62, ranks=1))
         self.assertIn("out/. is a directory; expected the name of a file", self.refused("--model-filename", ".", ranks=1))
 

@@ -1,0 +1,125 @@
+"""A short training on the backend "lockstep" whose ranks die where HEAL_KILLS says: RANK:STEP:PLACE:HOW, with spaces between, each
+once (a file in HEAL_DIR remembers). PLACE: data, forward, backward, before (the optimizer), after (it), between (two steps).
+HOW: a signal's number, or exit, or raise. Words: batch_norm (statistics are sent around), own_batch_norm (each rank keeps its own), a communication
+hook (fp16, built_in, power), loader (a DataLoader with two worker processes),
+twice (another Recovery is made, too), accumulate (two passes a step). Where HEAL_EVENTS names lockrun's event log, a death waits until a spare waits.
+Each rank prints "rank R: steps S hash H began N" in the end."""
+
+import hashlib
+import json
+import os
+import pathlib
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+import lockstep
+
+STEPS = 10
+
+
+def wait_for_spare():
+    deadline = time.monotonic() + 60
+    while log := os.environ.get("HEAL_EVENTS"):
+        events = [json.loads(line) for line in open(log)]
+        ended = [event for event in events if event["event"] == "exit"]
+        if len([event for event in events if event["event"] == "spare"]) > len(ended):
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError("no spare waits")
+        time.sleep(0.002)
+
+
+def die(rank, step, place):
+    for number, death in enumerate(os.environ.get("HEAL_KILLS", "").split()):
+        wanted_rank, wanted_step, wanted_place, how = death.split(":")
+        if (rank, step, place) != (int(wanted_rank), int(wanted_step), wanted_place):
+            continue
+        try:
+            (pathlib.Path(os.environ["HEAL_DIR"]) / f"death{number}").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        wait_for_spare()
+        if how == "exit":
+            sys.exit(3)
+        if how == "raise":
+            raise ValueError("planned")
+        os.kill(os.getpid(), int(how))
+
+
+class Net(torch.nn.Module):
+    def __init__(self, at):
+        super().__init__()
+        self.at = at
+        self.first, self.second = torch.nn.Linear(8, 64), torch.nn.Linear(64, 4)
+        self.norm = torch.nn.BatchNorm1d(64) if {"batch_norm", "own_batch_norm"} & set(sys.argv) else torch.nn.LayerNorm(64)
+        self.dropout = torch.nn.Dropout(0.3)
+
+    def forward(self, x):
+        h = self.dropout(torch.relu(self.norm(self.first(x))))
+        self.at("forward")
+        if h.requires_grad:
+            h.register_hook(lambda gradient: self.at("backward"))
+        return self.second(h)
+
+
+def batch_of(number):
+    return torch.sin(torch.arange(number * 32, (number + 1) * 32, dtype=torch.float32).view(4, 8) * 0.37)
+
+
+def main():
+    dist.init_process_group("lockstep")
+    rank = dist.get_rank()
+    torch.manual_seed(rank)  # rank 0's weights count
+    step = 0
+    net = Net(lambda place: die(rank, step, place))
+    ddp = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.001, broadcast_buffers="own_batch_norm" not in sys.argv)
+    if "fp16" in sys.argv:
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    if "built_in" in sys.argv:
+        ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+    if "power" in sys.argv:
+        ddp.register_comm_hook(powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook.powerSGD_hook)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+    recovery = lockstep.Recovery({"model": ddp, "optimizer": optimizer, "scheduler": scheduler}, seed=3)
+    if "twice" in sys.argv:
+        lockstep.Recovery({"model": ddp, "optimizer": optimizer}).close()
+    began_at = recovery.steps()
+    batches = iter(())
+    if "loader" in sys.argv:
+        rows = [batch_of(number * dist.get_world_size() + rank) for number in range(began_at, STEPS)]
+        batches = iter(torch.utils.data.DataLoader(rows, batch_size=None, num_workers=2))
+    while recovery.steps() < STEPS:
+        step = recovery.steps()
+        die(rank, step, "between")
+        batch = next(batches, None)  # outside of the step, which may be repeated
+
+        def body():
+            nonlocal step
+            step = recovery.steps()
+            die(rank, step, "data")
+            x = batch_of(step * dist.get_world_size() + rank) if batch is None else batch
+            optimizer.zero_grad()
+            if "accumulate" in sys.argv:
+                with ddp.no_sync():
+                    torch.nn.functional.mse_loss(ddp(x * 0.5), torch.cos(x[:, :4])).backward()
+            loss = torch.nn.functional.mse_loss(ddp(x), torch.cos(x[:, :4]))
+            loss.backward()
+            die(rank, step, "before")
+            optimizer.step()
+            die(rank, step, "after")
+            scheduler.step()
+
+        lockstep.step(recovery, body)
+    recovery.close()
+    digest = hashlib.sha256(repr(scheduler.last_epoch).encode())
+    for tensor in net.state_dict().values():
+        digest.update(tensor.numpy().tobytes())
+    print(f"rank {rank}: steps {recovery.steps()} hash {digest.hexdigest()[:16]} began {began_at}", flush=True)
+
+
+main()

@@ -1,0 +1,143 @@
+"""lockrun --max-replacements on several machines, played by lockruns of one: a rank that dies on any of them is replaced, and the weights end
+with the bits of an undisturbed job."""
+
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import unittest
+
+from heal_test import LOCKRUN, TRAINING, hashes
+
+KILL, SEGV = int(signal.SIGKILL), int(signal.SIGSEGV)
+references = {}
+
+
+class Job:
+    """What the lockruns of all machines have said."""
+
+    def __init__(self, machines, kills, flags, optimizer, steps, replacements, models, environment):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        with tempfile.TemporaryDirectory() as folder:
+            token = pathlib.Path(folder) / "token"
+            token.write_text("0123456789abcdef0123456789abcdef\n")
+            token.chmod(0o600)
+            environment = {**os.environ, "LOCKSTEP_BACKEND": "lockstep", **environment, "HEAL_KILLS": kills, "HEAL_DIR": folder,
+                           "OMP_NUM_THREADS": "1"}
+            healing = ["--max-replacements", replacements] if replacements else []
+            processes = []
+            for number, ranks in enumerate(machines):
+                command = [LOCKRUN, "--nnodes", len(machines), "--node-rank", number, "--master-port", port, "--rdzv-conf", f"token_file={token}",
+                           "--nproc-per-node", ranks, "--prefix", "off", *healing, *flags,
+                           TRAINING, "--steps", steps, "--optimizer", optimizer, "--models", models]
+                processes.append(subprocess.Popen([str(word) for word in command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                                  text=True))
+            try:
+                said = [process.communicate(timeout=150) for process in processes]
+            finally:
+                for process in processes:
+                    process.kill()
+                    process.wait()
+        self.returncodes = [process.returncode for process in processes]
+        self.stdout = "".join(out for out, _ in said)
+        self.errors = [err for _, err in said]
+        self.stderr = "".join(self.errors)
+        self.told = f"{machines}, {optimizer}, HEAL_KILLS='{kills}'\n{self.stdout}" + "".join(
+            f"-- machine {number}, code {process.returncode}:\n{err}" for number, (process, (_, err)) in enumerate(zip(processes, said)))
+
+    def replaced(self):
+        return len(re.findall(r"replaced (?:by spare \d+ )?in [\d.]+ s, no step lost", self.stderr))
+
+
+def run(machines, kills="", *flags, optimizer="adam", steps=12, replacements=20, models=1, **environment):
+    return Job(machines, kills, flags, optimizer, steps, replacements, models, environment)
+
+
+class Heal(unittest.TestCase):
+    def reference(self, machines, **options):
+        key = (*machines, *sorted(options.items()))
+        if key not in references:
+            job = run(machines, replacements=0, **options)
+            self.assertEqual(job.returncodes, [0] * len(machines), job.told)
+            self.assertEqual(len({line[2] for line in hashes(job)}), 1, job.told)
+            references[key] = hashes(job)
+        return references[key]
+
+    def heals(self, machines, kills, *flags, deaths=None, environment=None, **options):
+        job = run(machines, kills, *flags, **options, **(environment or {}))
+        self.assertEqual(job.returncodes, [0] * len(machines), job.told)
+        self.assertEqual(hashes(job), self.reference(machines, **options), job.told)
+        self.assertEqual(job.replaced(), len(kills.split()) if deaths is None else deaths, job.told)
+        return job
+
+    def test_without_a_death(self):
+        self.heals([2, 2], "")
+
+    def test_each_rank(self):
+        for rank in range(4):  # leaders and others of their machines
+            place, how = ["data", "forward", "backward", "after"][rank], [KILL, SEGV, "exit", KILL][rank]
+            with self.subTest(rank=rank, place=place, how=how):
+                self.heals([2, 2], f"{rank}:{3 + rank}:{place}:{how}")
+
+    def test_again_and_again(self):
+        self.heals([2, 1], f"2:1:before:{KILL} 0:3:between:{KILL} 1:5:forward:{SEGV} 2:7:backward:{KILL} 0:10:after:exit", optimizer="our_adamw")
+
+    def test_one_rank_a_machine(self):
+        self.heals([1, 1], f"1:4:backward:{KILL} 0:7:data:exit")
+
+    def test_divided_optimizers(self):
+        for optimizer in ("fused_zero", "zero"):
+            with self.subTest(optimizer=optimizer):
+                self.heals([2, 1], f"1:3:backward:{KILL} 2:5:after:{KILL} 0:8:before:{SEGV}", optimizer=optimizer)
+
+    def test_two_models(self):
+        self.heals([2, 2], f"3:2:backward:{KILL} 0:5:before:{KILL}", models=2)
+
+    def test_spares(self):
+        job = self.heals([2, 2], f"2:5:backward:{KILL}", "--spares", 1)
+        self.assertIn("ranks" if "by spare" in job.stderr else "replaced in", job.stderr)
+
+
+class Fallback(unittest.TestCase):
+    def test_used_up_on_another_machine(self):
+        job = run([2, 2], f"1:3:data:{KILL} 3:6:data:{KILL}", replacements=1)
+        self.assertNotIn(0, job.returncodes, job.told)
+        self.assertEqual(job.replaced(), 1, job.told)
+        self.assertIn("rank 3 was killed by SIGKILL and is not replaced: --max-replacements 1 are used up", job.errors[1])
+
+    def test_a_death_while_another_rank_is_replaced_restarts_all(self):
+        job = run([2, 2], f"1:4:backward:{KILL} 1:0:again:{KILL}", "--max-restarts", 1)
+        self.assertEqual(job.returncodes, [0, 0], job.told)
+        self.assertIn("and is not replaced: it died before it had the job's state", job.errors[0])
+        self.assertIn("starting all ranks again", job.stderr)
+        self.assertEqual(len(hashes(job)), 4, job.told)
+
+    def test_two_ranks_at_once_restart_all(self):
+        job = run([2, 2], f"1:4:data:{KILL} 3:4:data:{KILL}", "--max-restarts", 1)
+        self.assertEqual(job.returncodes, [0, 0], job.told)
+        self.assertRegex(job.stderr, r"rank [13] was killed by SIGKILL and is not replaced: rank [13] is being replaced, and on several machines")
+        self.assertEqual(len(hashes(job)), 4, job.told)
+
+    def test_a_death_before_recovery_restarts_all(self):
+        job = run([2, 2], f"3:0:setup:{KILL}", "--max-restarts", 1)
+        self.assertEqual(job.returncodes, [0, 0], job.told)
+        self.assertIn("is not replaced: the program has not reached lockstep::Recovery", job.errors[1])
+
+    def test_another_backend_restarts_all(self):
+        job = run([2, 2], f"2:4:backward:{KILL}", "--max-restarts", 1, LOCKSTEP_BACKEND="gloo")
+        self.assertEqual(job.returncodes, [0, 0], job.told)
+        self.assertIn("and is not replaced: the program", job.errors[1])
+
+    def test_an_exception_in_the_body_is_no_death(self):
+        job = run([2, 1], "1:4:data:throw 2:9:before:throw", HEAL_CATCHES="yes")
+        self.assertEqual(job.returncodes, [0, 0], job.told)
+        self.assertEqual([line[:2] for line in hashes(job)], [("0", "12"), ("1", "12"), ("2", "12")], job.told)
+
+
+if __name__ == "__main__":
+    unittest.main()
