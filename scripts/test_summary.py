@@ -1,13 +1,18 @@
 """Names the tests that did not pass and ends with "N passed, N failed", and how many were skipped; exits 1 if any failed.
 
-Usage: test_summary.py [--no-skips] [--selected] CTEST_JUNIT_XML [CHECK=passed | CHECK=failed ...]
-  --no-skips  a skipped test counts as failed
-  --selected  not all tests were to run
+Usage: test_summary.py [--no-skips] [--selected] [--second-try XML] CTEST_JUNIT_XML [CHECK=passed | CHECK=failed ...]
+       test_summary.py --count-failed CTEST_JUNIT_XML
+  --no-skips      a skipped test counts as failed
+  --selected      not all tests were to run
+  --second-try    what CTest wrote of the tests that failed at first and ran once more: these results count, and those that passed are
+                  named
+  --count-failed  print only how many of CTest's tests failed
 
 A test that runs many cases leaves their verdicts in tests/results/NAME.xml beside CTEST_JUNIT_XML (tests/ranks/run_cases.py):
 each case counts, in the place of the test. A case that every run of its program has left out counts as failed.
 """
 
+import argparse
 import pathlib
 import re
 import sys
@@ -65,35 +70,60 @@ def nowhere(runs):
     return {case: ("failed", "every run of its program leaves it out") for case in left_out - ran}
 
 
-def read_results(path, selected):
-    """{name of a test or case: (outcome, details)} of what CTest and tests with many cases wrote."""
-    try:
-        tests = list(xml.parse(path).getroot().iter("testcase"))
-    except (OSError, xml.ParseError) as error:
-        return {"ctest": ("failed", f"it left no results ({error})")}
+def read_tests(path):
+    """{name: its element} of CTest's tests; throws if there are none."""
+    tests = {test.get("name"): test for test in xml.parse(path).getroot().iter("testcase")}
     if not tests:
-        return {"ctest": ("failed", "no test ran")}
+        raise ValueError("no test ran")
+    return tests
+
+
+def read_results(path, selected, second_try=None):
+    """{name of a test or case: (outcome, details)} of what CTest and tests with many cases wrote, and the names of the tests that
+    passed at the second try only."""
+    try:
+        tests = read_tests(path)
+        again = read_tests(second_try) if second_try else {}
+    except ValueError as error:
+        return {"ctest": ("failed", str(error))}, []
+    except (OSError, xml.ParseError) as error:
+        return {"ctest": ("failed", f"it left no results ({error})")}, []
     runs, results = {}, {}
-    for test in tests:
-        name = test.get("name")
+    for name, test in {**tests, **again}.items():
+        # The second run of a test with many cases has replaced their verdicts too.
         cases = cases_in(pathlib.Path(path).parent / "tests" / "results" / f"{name}.xml")
         results.update(of_cases(name, outcome_of(test), cases))
         runs[name] = cases or {}
-    return {**results, **({} if selected else nowhere(runs))}
+    late = [name for name, test in again.items() if outcome_of(test)[0] == "passed"]
+    return {**results, **({} if selected else nowhere(runs))}, late
 
 
 def main(arguments):
-    skips_fail = "--no-skips" in arguments
-    path, *checks = [argument for argument in arguments if argument not in ("--no-skips", "--selected")]
-    results = read_results(path, selected="--selected" in arguments)
-    for check in checks:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--no-skips", action="store_true")
+    parser.add_argument("--selected", action="store_true")
+    parser.add_argument("--second-try")
+    parser.add_argument("--count-failed", action="store_true")
+    parser.add_argument("path")
+    parser.add_argument("checks", nargs="*")
+    options = parser.parse_args(arguments)
+    if options.count_failed:
+        try:
+            print(sum(outcome_of(test)[0] == "failed" for test in read_tests(options.path).values()))
+        except (OSError, ValueError, xml.ParseError):
+            print(0)  # the summary says what is wrong with the file
+        return 0
+    results, late = read_results(options.path, options.selected, options.second_try)
+    for check in options.checks:
         name, outcome = check.split("=")
         results[name] = (outcome, "")
     count = {"passed": 0, "failed": 0, "skipped": 0}
     for name, (outcome, details) in sorted(results.items()):
-        count["failed" if skips_fail and outcome == "skipped" else outcome] += 1
+        count["failed" if options.no_skips and outcome == "skipped" else outcome] += 1
         if outcome != "passed":
             print(f"{outcome}: {name}" + (f": {details}" if details else ""))
+    for name in sorted(late):
+        print(f"passed at the second try only, alone: {name}")
     skipped = f", {count['skipped']} skipped" if count["skipped"] else ""
     print(f"{count['passed']} passed, {count['failed']} failed{skipped}")
     return 1 if count["failed"] else 0

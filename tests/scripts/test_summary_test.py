@@ -67,6 +67,23 @@ class TestSummary(unittest.TestCase):
                          (1, ["failed: good/A.Two: every run of its program leaves it out", "1 passed, 1 failed"]))
         self.assertEqual(self.summary("good", cases=left_out, options=["--selected"]), (0, ["1 passed, 0 failed"]))
 
+    def test_a_second_try(self):
+        """Of CTest's own --rerun-failed: what passes then counts as passed and is named; what fails again has failed."""
+        tests = {"good": "exit 0", "bad": "exit 1", "late": "[ -f once ] || { touch once; exit 1; }"}
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory)
+            (path / "CTestTestfile.cmake").write_text("\n".join(f'add_test({name} sh -c "{command}")' for name, command in tests.items()))
+            counts = []
+            for options, results in (((), "1.xml"), (("--rerun-failed",), "2.xml")):
+                subprocess.run(["ctest", *options, "--output-junit", results], cwd=path, capture_output=True, timeout=60)
+                run = subprocess.run([sys.executable, SUMMARY, "--count-failed", path / results], capture_output=True, text=True, timeout=60)
+                counts.append(run.stdout)
+            self.assertEqual(counts, ["2\n", "1\n"])
+            run = subprocess.run([sys.executable, SUMMARY, "--second-try", path / "2.xml", path / "1.xml"], capture_output=True,
+                                 text=True, timeout=60)
+        self.assertEqual((run.returncode, run.stdout.splitlines()),
+                         (1, ["failed: bad", "passed at the second try only, alone: late", "2 passed, 1 failed"]))
+
     def test_no_results(self):
         run = subprocess.run([sys.executable, SUMMARY, "/no/such/file", "format=passed"], capture_output=True, text=True, timeout=60)
         self.assertEqual((run.returncode, run.stdout.splitlines()[-1]), (1, "1 passed, 1 failed"))
