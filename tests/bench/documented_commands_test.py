@@ -105,6 +105,12 @@ COMMANDS = {
         BENCH_DDP_MACHINES,
     "lockstep bench ddp --model resnet18 --machines 2x2 --rate 1gbit --uplink gloo,ucx --against gloo --rounds 3 --steps 6":
         BENCH_DDP_MACHINES,
+    "lockstep bench ddp --model mlp --machines 2x1,2x2,2x4 --rate 1gbit --uplink ucx --against gloo --rounds 2 --steps 6":
+        BENCH_DDP_MACHINES,
+    "lockstep bench ddp --model bert --machines 2x1,2x2,2x4 --rate 1gbit --uplink ucx --against gloo --rounds 2 --steps 4":
+        BENCH_DDP_MACHINES,
+    "lockstep bench ddp --model resnet18 --machines 2x1,2x2,2x4 --rate 1gbit --uplink ucx --against gloo --rounds 2 --steps 4":
+        BENCH_DDP_MACHINES,
     "lockstep bench all-reduce --nproc-per-node 2 --sizes 64,4K,64K,1M,25M,100M --against gloo,mpi": ALL_REDUCE,
     "lockstep bench all-reduce --nproc-per-node 8 --sizes 64,4K,1M,25M --against gloo,mpi": ALL_REDUCE,
     "lockstep bench all-reduce --nproc-per-node 2 --sizes 64 --against gloo --rounds 3": ALL_REDUCE,
