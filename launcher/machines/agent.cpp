@@ -29,10 +29,6 @@ constexpr double kPassingOn =
     10;  ///< for others to come back when their ranks have ended, and to be told of a new server
 constexpr double kVerdictTimeout = 3;  ///< for what the rendezvous says of a lockrun that has ended
 
-/// Seconds to wait `elapsed` seconds after the first try: a tenth of that, from 5 ms to 250 ms. So machines
-/// that are started together meet at once, and one that waits for long asks 4 times a second.
-double retry_pause(double elapsed) { return std::clamp(elapsed / 10, 0.005, 0.25); }
-
 /// Why what listens at `where` has not greeted for `seconds`.
 std::string describe_missing_greeting(Wire::State state, const std::string& where, double seconds) {
   if (state == Wire::State::foreign) {
@@ -395,9 +391,15 @@ Verdict Agent::conclude(bool succeeded, Signals& signals) {
   }
   const double started = monotonic_seconds();
   double next_line = started + kNextLine;
+  std::optional<double> announced;
   while (!news_.over && !news_.end_reason) {
     wait(0.5, signals);
-    if (interrupted_by_) {
+    if (interrupted_by_ && !announced) {
+      // The ranks of the others may still work, and are to save what they did.
+      announced = monotonic_seconds();
+      announce_leave(*interrupted_by_);
+    }
+    if (announced && monotonic_seconds() > *announced + kVerdictTimeout) {
       leave(128 + *interrupted_by_);
       return {false, 128 + *interrupted_by_, ""};
     }

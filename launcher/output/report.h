@@ -21,6 +21,7 @@ struct WorkerResult {
   bool told_to_end = false;       ///< it ended because lockrun had asked it to
   bool by_passed_signal = false;  ///< a signal ended it that lockrun had passed on
   std::string killed_for{};       ///< why the kernel killed it; empty: it did not
+  bool joined = false;            ///< it has reached init(), in a world of more than one rank
   std::string last_operation{};   ///< its newest collective; empty when it took part in none
   std::string error_message{};    ///< from its error file
   std::string error_file{};       ///< where that is kept; empty: nowhere

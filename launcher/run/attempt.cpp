@@ -625,7 +625,10 @@ class Attempt {
     if (!error_.empty()) result.told.push_back(on_this_machine(error_));
     if (!ending_signals_.empty()) result.asked_to_end = ending_signals_.front();
     for (size_t i = 0; i < result.workers.size(); ++i) {
-      result.workers[i].last_operation = segment_.rank_info(static_cast<int>(i)).last_operation;
+      const shm::RankInfo info = segment_.rank_info(static_cast<int>(i));
+      // A rank alone does its work without a collective.
+      result.workers[i].joined = info.pid != 0 && job_.environment.world_size > 1;
+      result.workers[i].last_operation = info.last_operation;
     }
     look_for_replaced();  // of a process that has ended soon after it took another one's place
     result.was_incomplete = was_incomplete_;

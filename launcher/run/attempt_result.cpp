@@ -38,10 +38,20 @@ int attempt_exit_code(const AttemptResult& result) {
     if (own == nullptr || worker.ended_after < own->ended_after) own = &worker;
   }
   if (own != nullptr) return exit_code(own->wait_status);
-  if (resume) return kResumeCode;
+  if (resume || had_only_begun(result)) return kResumeCode;
   // Ranks that took the signal as the request to save and leave have succeeded. Ctrl-C ends a shell's loop
   // too.
   return all_succeeded && asked_by != SIGINT ? 0 : 128 + asked_by;
+}
+
+bool has_joined(const AttemptResult& result) {
+  return result.joined_before || std::any_of(result.workers.begin(), result.workers.end(),
+                                             [](const WorkerResult& worker) { return worker.joined; });
+}
+
+bool had_only_begun(const AttemptResult& result) {
+  const bool was_asked = result.asked_to_end ? result.asked_to_end != SIGINT : result.ended_by_peers;
+  return was_asked && !first_failure(result.workers) && untouched(result) && has_joined(result);
 }
 
 bool looks_like_wrong_usage(const AttemptResult& result) {

@@ -158,6 +158,8 @@ class JobRun {
   AttemptResult attempt(Job& job) {
     if (hosts_ != nullptr) hosts_->drain();
     AttemptResult result = run_attempt(job, signals_);
+    result.joined_before = has_joined_;
+    has_joined_ = has_joined(result);
     if (job.agent == nullptr) print_report(result);
     if (!result.replaced.empty()) say(result.replaced);
     if (!result.complaint.empty()) say(fmt::format("warning: {}", result.complaint));
@@ -243,12 +245,22 @@ class JobRun {
     }
   }
 
+  /// For a lockrun that is to leave a job which goes on, or which begins or starts again: what its ranks have saved before
+  /// is resumed later.
+  int code_without_ranks(int signal) const {
+    return has_joined_ && signal != SIGINT ? kResumeCode : 128 + signal;
+  }
+
+  static int leave(Agent& agent, int signal, int code) {
+    agent.leave(code);
+    say(fmt::format("{} received; this machine leaves the job", signal_name(signal)));
+    return code;
+  }
+
   int run_on_several(Job& job) {
     Agent agent(options_, hosts_, say);
     const auto interrupted = [&] {
-      agent.leave(128 + *agent.interrupted_by());
-      say(fmt::format("{} received; this machine leaves the job", signal_name(*agent.interrupted_by())));
-      return 128 + *agent.interrupted_by();
+      return leave(agent, *agent.interrupted_by(), code_without_ranks(*agent.interrupted_by()));
     };
     job.agent = &agent;
     const auto connect = [&] {
@@ -300,11 +312,11 @@ class JobRun {
           const bool no_resume = verdict.asked && verdict.code == kResumeCode && code == 128 + SIGTERM;
           return (resume && first_failure(result.workers)) || no_resume ? code : verdict.code;
         }
-        if (result.asked_to_end) {
+        if (const auto signal = result.asked_to_end ? result.asked_to_end : agent.interrupted_by()) {
           print_report(result);
-          agent.leave(code != 0 ? code : 128 + *result.asked_to_end);
-          say(fmt::format("{} received; this machine leaves the job", signal_name(*result.asked_to_end)));
-          return code;
+          // Where the ranks have ended well, or for the sake of other machines, nothing has failed here.
+          const bool has_failed = first_failure(result.workers) || (code != 0 && !result.ended_by_peers);
+          return leave(agent, *signal, has_failed ? code : code_without_ranks(*signal));
         }
         print_report(result);
         note_restart(verdict.reason);
@@ -325,6 +337,7 @@ class JobRun {
   const Machine& machine_;
   job::Listener listener_;
   std::vector<std::string> reasons_;
+  bool has_joined_ = false;  ///< ranks here have reached init(), in a world of more than one
 };
 
 }  // namespace

@@ -59,6 +59,36 @@ TEST(AttemptResultTest, RanksThatTheSignalEndedGiveItsCode) {
   EXPECT_EQ(attempt_exit_code(asked(SIGINT, {SIGINT, SIGINT})), 130);
 }
 
+TEST(AttemptResultTest, RanksThatTheSignalEndedBeforeTheirFirstCollectiveAreStartedAgainLater) {
+  AttemptResult result = asked(SIGTERM, {SIGTERM, SIGTERM});
+  result.asked_to_end = SIGTERM;
+  EXPECT_EQ(attempt_exit_code(result), 143);  // nobody knows what they are
+  result.joined_before = true;
+  EXPECT_EQ(attempt_exit_code(result), 75);
+  result.joined_before = false;
+  result.workers[1].joined = true;
+  EXPECT_EQ(attempt_exit_code(result), 75);
+  AttemptResult by_hand = asked(SIGINT, {SIGINT, SIGINT});
+  by_hand.asked_to_end = SIGINT;
+  by_hand.joined_before = true;
+  EXPECT_EQ(attempt_exit_code(by_hand), 130);
+  result.workers[0].last_operation = "barrier";
+  EXPECT_EQ(attempt_exit_code(result), 143);
+  result.workers[0].last_operation.clear();
+  result.workers[0].wait_status = exited(3);
+  EXPECT_EQ(attempt_exit_code(result), 3);
+}
+
+TEST(AttemptResultTest, RanksThatHadOnlyBegunAndAreEndedByOthersAreStartedAgainLater) {
+  AttemptResult result = asked(std::nullopt, {SIGTERM});
+  result.workers[0].joined = true;
+  EXPECT_EQ(attempt_exit_code(result), 143);
+  result.ended_by_peers = true;
+  EXPECT_EQ(attempt_exit_code(result), 75);
+  result.workers[0].told_to_end = false;
+  EXPECT_EQ(attempt_exit_code(result), 143);
+}
+
 TEST(AttemptResultTest, ACodeOfARanksOwnIsTheJobs) {
   EXPECT_EQ(attempt_exit_code(asked(SIGTERM, {0, exited(9), exited(8)})), 9);
   EXPECT_EQ(attempt_exit_code(asked(SIGTERM, {exited(75), exited(75)})), 75);

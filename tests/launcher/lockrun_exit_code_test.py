@@ -8,6 +8,7 @@ import unittest
 
 from lockrun_support import TIMEOUT, LockrunTest, wait_until
 
+ALL_REDUCE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_rank")
 LATE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "late_rank")
 SAVES = "trap 'touch asked$RANK; {}' {}; touch ready$RANK; while true; do sleep 0.02; done"
 
@@ -36,6 +37,18 @@ class ExitCodeTest(LockrunTest):
         process.terminate()
         code, err = self.end(process)
         self.assertEqual(code, 75, err)
+
+    def test_resume_after_a_signal_before_the_first_collective(self):
+        # Rank 0 waits in init(), where it has no handler yet.
+        script = f"[ $RANK = 1 ] && exec sleep 600; exec {ALL_REDUCE_RANK}"
+        process = self.start("--nproc-per-node", 2, "--hang-timeout", 1, "sh", "-c", script)
+        said = ""
+        while "rank 0 waits in init() for rank 1" not in said:
+            self.assertTrue(line := process.stderr.readline(), said)
+            said += line
+        process.terminate()
+        code, err = self.end(process)
+        self.assertEqual(code, 75, said + err)
 
     def test_130_after_one_sigint_even_if_all_ranks_end_well(self):
         process = self.start_ranks(SAVES.format("exit 0", "INT"))
@@ -100,7 +113,8 @@ class ExitCodeTest(LockrunTest):
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             process.send_signal(number)
             time.sleep(0.05)
-        self.assertTrue(wait_until(lambda: "SIGHUP received" in said.read_text()), said.read_text())
+        for name in "SIGHUP", "SIGINT":  # which would be the reason of the end if they were seen after it
+            self.assertTrue(wait_until(lambda: f"{name} received; the ranks are ending" in said.read_text()), said.read_text())
         (self.directory / "go").touch()
         code, err = process.wait(TIMEOUT), said.read_text()
         self.assertEqual(code, 0, err)
@@ -141,7 +155,7 @@ class ExitCodeTest(LockrunTest):
         self.assertIn("rank 1 failed first: it was killed by SIGKILL", err)
 
     def test_a_hang_that_ends_the_job_is_its_reason(self):
-        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "1", "--hang-action", "end",
+        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", 4, "--hang-action", "end",
                                         "--max-restarts", 1, LATE_RANK, "600")
         self.assertEqual(code, 1, err)
         self.assertRegex(err, r"lockrun: 1 restart:\n  after \d+\.\d s: no collective was started for \d+ s: rank 0 waits in the "

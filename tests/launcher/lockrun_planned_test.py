@@ -6,7 +6,7 @@ import signal
 import unittest
 
 from lockrun_support import wait_until
-from nodes_support import LOOP, AgentsTest
+from nodes_support import LOOP, PATIENT, AgentsTest
 
 # Ranks that count steps until there is a file `release`. Asked to stop, each saves where it is and exits with 75; a new one
 # goes on from the last that was saved. A SIGTERM after a failure (SI_QUEUE) ends it at once.
@@ -18,6 +18,8 @@ step = int(saved.read_text()) if saved.exists() else 0
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 print(f"rank {rank} of {size} from {step}", flush=True)
 pathlib.Path(f"up{rank}.{size}").touch()
+if os.environ.get("ENDS_AT_ONCE") == rank:
+    raise SystemExit
 while not pathlib.Path("release").exists():
     step += 1
     asked = signal.sigtimedwait([signal.SIGTERM], 0.02)
@@ -39,7 +41,7 @@ class PlannedTest(AgentsTest):
         (self.directory / "counts.py").write_text(COUNTS)
 
     def machine(self, nnodes, *flags, conf="", **options):
-        conf = f"{self.token},last_call_timeout=0.5,keep_alive_interval=0.2{conf}"
+        conf = f"{self.token},last_call_timeout=0.5,{PATIENT}{conf}"
         return self.start("--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
                           "--rdzv-conf", conf, "--prefix", "off", *flags, "counts.py", **options)
 
@@ -67,7 +69,7 @@ class PlannedTest(AgentsTest):
     def test_machines_join_and_leave_and_no_step_is_lost(self):
         first = self.machine("1:2")
         self.up(1)
-        second = self.machine("1:2", conf=",join_timeout=5")
+        second = self.machine("1:2", conf=",join_timeout=10")
         self.up(2)
         second.send_signal(signal.SIGTERM)
         ((code, out_b, err_b),) = self.finish(second)
@@ -81,10 +83,10 @@ class PlannedTest(AgentsTest):
         self.assertNotIn("fail", err)
 
     def test_the_newcomer_waits_while_the_others_save(self):
-        self.environment["SAVING"] = "3"
+        self.environment["SAVING"] = "6"
         first = self.machine("1:2")
         self.up(1)
-        second = self.machine("1:2", conf=",join_timeout=1")
+        second = self.machine("1:2", conf=",join_timeout=4")
         self.up(2)
         self.release(first, second)
 
@@ -96,6 +98,34 @@ class PlannedTest(AgentsTest):
         for rank, (code, out, err) in enumerate(self.finish(*machines)):
             self.assertEqual(code, 75, err)
             self.assertIn(f"rank {rank} saved", out)
+
+    def wait_until_its_ranks_have_ended(self, process):
+        self.assertTrue(wait_until(lambda: not self.has_ranks(process)))
+
+    def test_the_others_save_though_the_ranks_of_the_one_that_leaves_have_ended(self):
+        self.environment["ENDS_AT_ONCE"] = "1"
+        machines = [self.start("--nnodes", 2, "--node-rank", rank, "--master-port", self.port, "--rdzv-conf", self.token,
+                               "counts.py") for rank in range(2)]
+        self.up(2)
+        self.wait_until_its_ranks_have_ended(machines[1])
+        machines[1].send_signal(signal.SIGTERM)
+        results = self.finish(*machines)
+        self.assertEqual([code for code, _, _ in results], [75, 75], results)
+        self.assertIn("rank 0 saved", results[0][1])
+
+    def test_the_others_go_on_though_the_ranks_of_the_one_that_leaves_have_ended(self):
+        self.environment["ENDS_AT_ONCE"] = "1"
+        first = self.machine("1:2")
+        self.up(1)
+        second = self.machine("1:2")
+        self.up(2)
+        self.wait_until_its_ranks_have_ended(second)
+        second.send_signal(signal.SIGTERM)
+        ((code, _, err),) = self.finish(second)
+        self.assertEqual(code, 143, err)  # they do not use Lockstep, so nobody knows whether there is something to resume
+        self.up(1)
+        ((_, out, _),) = self.release(first)
+        self.assertGreater(self.check_that_no_step_was_lost(out), 1)
 
     def test_too_few_machines_are_left(self):
         machines = [self.machine("2:3") for _ in range(2)]
@@ -178,7 +208,7 @@ class PlannedTest(AgentsTest):
 
     def start_spare(self, number):
         with open(self.directory / f"spare{number}", "w") as said:
-            return self.machine("2", "--max-restarts", 1, conf=",join_timeout=1", stderr=said)
+            return self.machine("2", "--max-restarts", 1, conf=",join_timeout=3", stderr=said)
 
     def said_by_spare(self, number):
         return (self.directory / f"spare{number}").read_text()

@@ -13,6 +13,8 @@ ALL_REDUCE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_
 LATE_RANK = os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "late_rank")
 # A rank that says who it is, with a file too, and ends when there is a file `release`.
 LOOP = "echo started $RANK of $WORLD_SIZE in $TORCHELASTIC_RESTART_COUNT; touch up$RANK.$WORLD_SIZE; while [ ! -e release ]; do sleep 0.02; done"
+# Heartbeats soon, but no loss where a lockrun does not run for some seconds, as on a busy machine.
+PATIENT = "keep_alive_interval=0.5,keep_alive_max_attempt=30"
 
 
 class NodesTest(LockrunTest):
@@ -74,7 +76,7 @@ class AgentsTest(NodesTest):
                           conf or self.token, *flags, "sh", "-c", script)
 
     def elastic(self, nnodes, script, *flags):
-        conf = self.token + ",last_call_timeout=0.5,keep_alive_interval=0.2"
+        conf = f"{self.token},last_call_timeout=0.5,{PATIENT}"
         return self.start("--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
                           "--rdzv-conf", conf, *flags, "sh", "-c", script)
 

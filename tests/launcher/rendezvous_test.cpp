@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "launcher/machines/rendezvous_search.h"
+
 namespace lockstep::launcher {
 namespace {
 
@@ -852,6 +854,12 @@ TEST(RendezvousTest, NoRankIsReplacedWhereThoseOfAnotherMachineHaveEnded) {
   meeting.tell(1, {{"type", "succeeded"}});
   meeting.tell(2, {{"type", "died"}, {"rank", 3}});
   EXPECT_EQ(meeting.heard()[2].front()["reason"], "the ranks on host1 have ended");
+}
+
+TEST(RendezvousTest, WhoHasFoundNobodyTriesAgainSoonAtFirst) {
+  EXPECT_EQ(retry_pause(0), 0.005);
+  EXPECT_DOUBLE_EQ(retry_pause(0.15), 0.015);
+  EXPECT_EQ(retry_pause(600), 0.25);
 }
 
 }  // namespace
