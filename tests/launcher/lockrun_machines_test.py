@@ -1,6 +1,8 @@
 """Random faults of four machines: joins, leaves, kills, stops, cut cables, one-way cuts, slow cables. A long run by scripts/soak machines."""
 
 import collections
+import itertools
+import json
 import os
 import pathlib
 import random
@@ -43,8 +45,14 @@ class Ledger:
             worlds.setdefault(line.world, []).append(line)
         return list(worlds.values())
 
-    def has_step_after(self, when, size=None):
-        return any(line.what == "step" and line.when > when and size in (None, line.size) for line in reversed(self.lines()))
+    def newest_world(self):
+        lines = self.lines()
+        return max(lines).world if lines else None
+
+    def has_step_after(self, when, size, other_than=None):
+        """Of a world of `size` ranks, which is not `other_than`."""
+        return any(line.what == "step" and line.when > when and line.size == size and line.world != other_than
+                   for line in reversed(self.lines()))
 
 
 class MachinesTest(OnHosts):
@@ -119,7 +127,7 @@ class MachinesTest(OnHosts):
 
         def ask():
             self.signal(host, ["lockrun"], signal.SIGTERM)
-            self.check_end(host, process, 75)
+            self.check_that_it_left(host, process)
 
         self.plan(ask, len(self.machines))
 
@@ -132,8 +140,10 @@ class MachinesTest(OnHosts):
         self.wait_for_step(time.monotonic(), "a lockrun was killed", len(self.machines))
 
     def kill_a_rank(self, draw):
+        world = self.ledger.newest_world()
         self.signal(draw.choice(sorted(self.machines)), ["soak_rank"], signal.SIGKILL)
-        self.wait_for_step(time.monotonic(), "a rank was killed", len(self.machines))
+        # The others may tell of a last step of that world after it.
+        self.wait_for_step(time.monotonic(), "a rank was killed", len(self.machines), other_than=world)
 
     def stop_a_machine(self, draw):
         host = draw.choice(sorted(self.machines))
@@ -199,8 +209,17 @@ class MachinesTest(OnHosts):
         return self.directory / f"output_{host}"
 
     def check_end(self, host, process, code):
+        self.assertEqual(self.wait_for_end(host, process), code, f"{self.said}: {host}\n{self.output_of(host).read_text()}")
+
+    def check_that_it_left(self, host, process):
+        """lockrun ends with 1 where it was about to end its ranks because they were hung."""
+        code = self.wait_for_end(host, process)
+        expected = (75, 1) if self.has_met_a_failure(self.known_restarts) else (75,)
+        self.assertIn(code, expected, f"{self.said}: {host}\n{self.output_of(host).read_text()}")
+
+    def wait_for_end(self, host, process):
         try:
-            self.assertEqual(process.wait(PATIENCE), code, f"{self.said}: {host}\n{self.output_of(host).read_text()}")
+            return process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.machines[host] = process
             self.give_up(f"{host} does not end")
@@ -216,11 +235,28 @@ class MachinesTest(OnHosts):
             for pid in self.called(name, self.processes_of(host)):
                 self.kill(pid, number)
 
+    def restarts(self):
+        """Why all ranks were started again, so far."""
+        file = self.directory / "events.jsonl"
+        events = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return [event["reason"] for event in events if event["event"] == "restart"]
+
+    def has_met_a_failure(self, known):
+        """On a busy machine ranks or lockruns are silent for so long now and then that they are taken for hung or lost, and all
+        ranks start again. A planned change that comes just then finds none that could save. What fails after it is no excuse."""
+        planned = ("joins the job", "leaves the job")
+        new = itertools.takewhile(lambda reason: not reason.endswith(planned), self.restarts()[known:])
+        return any("no collective was started for" in reason or "no heartbeat for" in reason for reason in new)
+
     def plan(self, change, size):
         """Nothing fails meanwhile, so the old world saves and the new one goes on from there."""
+        known = self.known_restarts
         change()
         self.wait_for_step(time.monotonic(), self.said[-1], size)
-        *_, before, after = self.ledger.worlds()
+        if self.has_met_a_failure(known):
+            return
+        # One that was ended while it began has changed nothing.
+        *_, before, after = [world for world in self.ledger.worlds() if any(line.what != "from" for line in world)]
         saved = [line.step for line in before if line.what == "saved"]
         self.assertEqual(len(saved), before[0].size, f"{self.said}: not all ranks of the world before have saved:\n{before[-12:]}")
         self.assertEqual((set(saved), before[-1].step), ({after[0].step}, after[0].step), f"{self.said}: a step was lost")
@@ -230,10 +266,14 @@ class MachinesTest(OnHosts):
         """Until all machines make steps, and whoever has missed the others has noticed: no planned change meets a loss."""
         self.wait_for_step(time.monotonic() + LOST_AFTER, what, len(self.machines))
 
-    def wait_for_step(self, when, what, size):
-        """Of a world of that many ranks, after a moment."""
+    def wait_for_step(self, when, what, size, other_than=None):
+        """Of a world of that many ranks, after a moment. Then `known_restarts` are those until then."""
         deadline = time.monotonic() + PATIENCE
-        while not self.ledger.has_step_after(when, size):
+        while True:
+            known = len(self.restarts())
+            if self.ledger.has_step_after(when, size, other_than):
+                self.known_restarts = known
+                return
             ended = [host for host, process in self.machines.items() if process.poll() is not None]
             if ended or time.monotonic() > deadline:
                 self.give_up(f"{what}: " + (f"ended: {ended}" if ended else f"no step of {size} ranks within {PATIENCE} s"))
@@ -265,9 +305,11 @@ class MachinesTest(OnHosts):
             self.leave(random.Random(1))
         self.signal(sorted(self.machines)[-1], ["lockrun"], signal.SIGTERM)
         for host, process in self.machines.items():
-            self.check_end(host, process, 75)
+            self.check_that_it_left(host, process)
         step, total = map(int, (self.directory / "state").read_text().split())
-        self.assertEqual((step, total), (self.ledger.worlds()[-1][-1].step, step * (step + 1) // 2), "a step was lost")
+        self.assertEqual(total, step * (step + 1) // 2, "the wrong result")
+        if not self.has_met_a_failure(self.known_restarts):
+            self.assertEqual(step, self.ledger.worlds()[-1][-1].step, "a step was lost")
 
     def check_ledger(self):
         worlds = self.ledger.worlds()

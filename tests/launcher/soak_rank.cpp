@@ -48,6 +48,7 @@ void tell(double when, const std::string& world, int rank, int size, const char*
 int main() {
   return lockstep::run_main("soak_rank", [] {
     auto world = lockstep::init({.timeout = std::chrono::seconds(60)});
+    lockstep::stop_requested(world);  // from here on a request is never missed
     const int rank = world.rank(), size = world.size();
     State state;
     // Rank 0 reads and names the world; the others learn both from it.
@@ -62,7 +63,7 @@ int main() {
     state = {begin[0].item<int64_t>(), begin[1].item<int64_t>()};
     const std::string name = fmt::format("{:x}", begin[2].item<int64_t>());
     tell(lockstep::monotonic_seconds(), name, rank, size, "from", state);
-    if (const int signal = lockstep::stop_requested(world)) {  // from here on a request is never missed
+    if (const int signal = lockstep::stop_requested(world)) {
       tell(lockstep::monotonic_seconds(), name, rank, size, "saved", state);
       return lockstep::stop_exit_code(signal);
     }
