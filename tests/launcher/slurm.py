@@ -41,6 +41,8 @@ PartitionName=all Nodes=ALL Default=YES State=UP PriorityTier=1 GraceTime=20
 PartitionName=urgent Nodes=ALL State=UP PriorityTier=9
 """
 
+LONGEST_START = 120  # seconds, on a busy machine
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "salloc", "sinfo")
 
 
@@ -85,7 +87,7 @@ class Slurm:
         for host in "ab":
             self.start(host, programs["slurmd"], "-D", "-N", host)
         idle = two.hosts["a"].command(programs["sinfo"], "--noheader", "--states=idle", "--format=%D")
-        self.wait_for(lambda: subprocess.run(idle, capture_output=True, text=True, timeout=20,
+        self.wait_for(lambda: subprocess.run(idle, capture_output=True, text=True, timeout=60,
                                              env=dict(os.environ, **self.environment)).stdout.strip() == "2", "slurmd")
 
     def start(self, host, *command):
@@ -95,14 +97,28 @@ class Slurm:
                                                  stdin=subprocess.DEVNULL, env=self.of_daemons))
 
     def wait_for(self, ready, what):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + LONGEST_START
         while not ready():
             if time.monotonic() > deadline:
                 said = "\n".join(file.read_text() for file in self.directory.glob("*.out"))
-                raise RuntimeError(f"{what} is not ready after 30 s:\n{said}")
+                raise RuntimeError(f"{what} is not ready after {LONGEST_START} s:\n{said}")
             time.sleep(0.05)
+
+    def describe(self):
+        """What SLURM knows of its jobs and nodes, and what its daemons have written last; for a test that fails."""
+        parts = []
+        for command in (("squeue", "--long"), ("scontrol", "show", "job"), ("sinfo", "--Node", "--long")):
+            try:
+                said = subprocess.run(self.two.hosts["a"].command(*command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                      timeout=30, env=dict(os.environ, **self.environment)).stdout
+            except subprocess.TimeoutExpired:
+                said = "no answer within 30 s\n"
+            parts.append(f"--- {' '.join(command)}\n{said}")
+        for log in sorted(self.directory.glob("*.log")):
+            parts.append(f"--- the end of {log.name}\n" + "".join(log.read_text(errors="replace").splitlines(True)[-60:]))
+        return "\n" + "".join(parts)
 
     def stop(self):
         """To call after TwoHosts.stop(), with which the daemons end."""
         for daemon in self.daemons:
-            daemon.wait(20)
+            daemon.wait(60)
