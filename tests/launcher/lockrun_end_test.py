@@ -191,11 +191,10 @@ class KillTest(LockrunTest):
         for number in (signal.SIGKILL, signal.SIGINT):
             with self.subTest(number):
                 (self.directory / "left").unlink(missing_ok=True)
-                process = self.start("--leftover-timeout", "600", "sh", "-c", self.LEFT_OVER)
-                self.wait_for_file("left")
-                # The guardian, lockrun, the left-over process and its sleep: no rank.
-                self.assertTrue(wait_until(lambda: len(self.processes()) <= 4))
-                time.sleep(0.2)
+                events = self.directory / f"events{number}"
+                process = self.start("--leftover-timeout", "600", "--event-log", events, "sh", "-c", self.LEFT_OVER)
+                # lockrun knows that there is no rank any more.
+                self.assertTrue(wait_until(lambda: events.exists() and '"exit"' in events.read_text()))
                 process.send_signal(number)
                 self.assertEqual(process.wait(TIMEOUT), -number if number == signal.SIGKILL else 128 + number)
                 self.assert_all_gone()
@@ -254,7 +253,7 @@ class SignalTest(LockrunTest):
     def test_sigint_twice_kills(self):
         process = self.start_ranks("trap '' INT; touch ready$RANK; while true; do sleep 0.02; done")
         process.send_signal(signal.SIGINT)
-        time.sleep(0.2)
+        self.assertIn("SIGINT received and passed on", process.stderr.readline())
         self.assertIsNone(process.poll())
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(TIMEOUT), 128 + signal.SIGINT)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import unittest
 
-from lockrun_support import LOCKRUN, TIMEOUT, LockrunTest, wait_until
+from lockrun_support import LOCKRUN, TIMEOUT, UNHURRIED, LockrunTest, wait_until
 from two_hosts import TwoHosts, become_root
 
 # Enters the host's namespaces as sshd would: a shell there, with little in its environment. Writes down what it was given.
@@ -143,7 +143,7 @@ class HostsTest(LockrunTest):
         stub.write_text("#!/bin/sh\n")
         stub.chmod(0o755)
         (self.directory / "late").touch()
-        code, _, err = self.run_on("a", "-H", f"{A}:1,{B}:1", "--hang-timeout", 3, "--hang-action", "end",
+        code, _, err = self.run_on("a", "-H", f"{A}:1,{B}:1", "--hang-timeout", UNHURRIED, "--hang-action", "end",
                                    os.path.join(os.environ["LOCKSTEP_TEST_BIN_DIR"], "all_reduce_rank"))
         self.assertEqual(code, 1, err)
         self.assertRegex(err, r"lockrun on 10\.77\.0\.2: warning: no collective was started for \d+ s: rank 0 waits .* for rank 1, .*; rank 1 is on b; ending")
@@ -189,7 +189,7 @@ class HostsTest(LockrunTest):
     def test_when_this_lockrun_is_killed_all_of_it_ends(self):
         process = self.start_waiting()
         process.kill()
-        self.assertTrue(wait_until(lambda: not any(self.lockruns().values()) and not self.processes(), 10), self.processes())
+        self.assertTrue(wait_until(lambda: not any(self.lockruns().values()) and not self.processes()), self.processes())
         process.wait(TIMEOUT)
 
     def test_when_ssh_is_killed_all_of_it_ends(self):
@@ -221,7 +221,7 @@ class HostsTest(LockrunTest):
             self.assertTrue((self.directory / f"term{rank}").exists(), err)
 
     def test_all_are_suspended_and_go_on(self):
-        process = self.on("a", "-H", f"{A}:1,{B}:1", "--rdzv-conf", "keep_alive_interval=0.2,keep_alive_max_attempt=5", "sh", "-c",
+        process = self.on("a", "-H", f"{A}:1,{B}:1", "--rdzv-conf", "keep_alive_interval=0.5,keep_alive_max_attempt=6", "sh", "-c",
                           "while [ ! -e release ]; do echo >> ticks$RANK; sleep 0.02; done")
         for rank in range(2):
             self.wait_for_file(f"ticks{rank}")
@@ -231,12 +231,12 @@ class HostsTest(LockrunTest):
         def stopped(pid):
             with open(f"/proc/{pid}/stat") as file:
                 return file.read().rsplit(")", 1)[1].split()[0] == "T"
-        self.assertTrue(wait_until(lambda: stopped(process.pid) and stopped(other), 10))
+        self.assertTrue(wait_until(lambda: stopped(process.pid) and stopped(other)))
         sizes = [(self.directory / f"ticks{rank}").stat().st_size for rank in range(2)]
-        self.assertFalse(wait_until(lambda: not stopped(process.pid) or not stopped(other), 2))  # well above five intervals
+        self.assertFalse(wait_until(lambda: not stopped(process.pid) or not stopped(other), 4.5))  # more than six intervals
         self.assertEqual([(self.directory / f"ticks{rank}").stat().st_size for rank in range(2)], sizes)
         process.send_signal(signal.SIGCONT)
-        self.assertTrue(wait_until(lambda: not stopped(other), 10))
+        self.assertTrue(wait_until(lambda: not stopped(other)))
         os.kill(self.fake_ssh(), signal.SIGCONT)  # nsenter stops itself when what it runs does
         (self.directory / "release").touch()
         _, err = process.communicate(timeout=TIMEOUT)

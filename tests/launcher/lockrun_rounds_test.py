@@ -251,7 +251,7 @@ class RoundsTest(AgentsTest):
         self.assertRegex(err_a, r"the machine \S+ \(127\.0\.0\.1, rank \d\) was lost: its connection was closed")
 
     def test_a_suspended_machine_is_not_lost(self):
-        conf = self.token + ",keep_alive_interval=0.2,keep_alive_max_attempt=5"
+        conf = self.token + ",keep_alive_interval=0.5,keep_alive_max_attempt=6"
         first = self.static(0, LOOP, conf=conf)
         second = self.static(1, LOOP, conf=conf)
         self.wait_for_file("up0.2")
@@ -259,7 +259,7 @@ class RoundsTest(AgentsTest):
         for process in (second, first):  # the one that serves, too
             process.send_signal(signal.SIGTSTP)
             self.assertTrue(wait_until(lambda: pathlib.Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"))
-            time.sleep(2)
+            time.sleep(4.5)  # more than six intervals
             process.send_signal(signal.SIGCONT)
         (self.directory / "release").touch()
         (code, _, err), (code_b, _, err_b) = self.finish(first, second)

@@ -17,7 +17,7 @@ import fcntl, os, pathlib, time
 rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
 if rank == "0":
     lock = open("world.lock", "w")
-    for attempt in range(100):
+    for attempt in range(2000):  # one that was killed may live for a moment, on a busy machine for seconds
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break

@@ -49,7 +49,7 @@ class HostsTest(OnHosts):
         self.assertEqual(sorted(out for _, out, _ in results), [f"rank {rank} of 2 sum 3.0 attempt 0\n" for rank in range(2)])
 
     def test_a_cut_cable_ends_a_job_that_needs_both(self):
-        conf = self.token + ",keep_alive_interval=0.2,keep_alive_max_attempt=5"
+        conf = self.token + ",keep_alive_interval=0.5,keep_alive_max_attempt=6"
         flags = ["--nnodes", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", conf]
         a = self.on("a", *flags, "--node-rank", 0, "sh", "-c", LOOP)
         b = self.on("b", *flags, "--node-rank", 1, "sh", "-c", LOOP)
@@ -83,7 +83,7 @@ class HostsTest(OnHosts):
                                           for rank in (0, 1)])
 
     def test_a_machine_that_was_dropped_is_told_why(self):
-        conf = self.token + ",keep_alive_interval=0.2,keep_alive_max_attempt=5"
+        conf = self.token + ",keep_alive_interval=0.5,keep_alive_max_attempt=6"
         flags = ["--nnodes", 2, "--master-addr", "10.77.0.1", "--rdzv-conf", conf]
         a = self.on("a", *flags, "--node-rank", 0, "sh", "-c", LOOP)
         b = self.on("b", *flags, "--node-rank", 1, "sh", "-c", LOOP)

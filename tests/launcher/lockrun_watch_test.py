@@ -38,7 +38,8 @@ class HangTest(LockrunTest):
     def test_the_rank_that_others_wait_for_is_named(self):
         process = self.start("--nproc-per-node", 2, "--hang-timeout", "1", LATE_RANK, "600")
         err = ""
-        while "rank 1 (pid" not in err:  # the stacks take a tool its time
+        # On a busy machine the ranks may have waited for each other in init(), and been told of. The stacks take a tool its time.
+        while "rank 1 (pid" not in err.partition("no collective was started for")[2]:
             self.assertTrue(line := process.stderr.readline(), err)
             err += line
         (self.directory / "go").touch()
@@ -50,7 +51,7 @@ class HangTest(LockrunTest):
         self.assertRegex(err, r"  thread \d+ \(late_rank\): state S, in the kernel at \S+")
 
     def test_a_rank_that_has_not_called_init_is_named(self):
-        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "0.5", "--hang-action", "end",
+        code, _, err = self.run_lockrun("--nproc-per-node", 2, "--hang-timeout", "1", "--hang-action", "end",
                                         "sh", "-c", f"[ $RANK = 1 ] && exec sleep 600; exec {LATE_RANK} 0")
         self.assertEqual(code, 1, err)
         self.assertRegex(err, r"lockrun: warning: rank 0 waits in init\(\) for rank 1, which has not called it for \d+ s; ending")

@@ -17,7 +17,7 @@ RANK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "jobs_rank.py")
 
 def lockrun(*cases, **environment):
     done = subprocess.run([f"{BIN}/lockrun", "--standalone", "--nproc-per-node", "2", sys.executable, RANK, *cases], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=200,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=400,
                           env={**os.environ, **environment})
     return done.returncode, done.stdout
 

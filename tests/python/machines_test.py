@@ -83,7 +83,7 @@ class Machines(unittest.TestCase):
                                       env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, stdin=subprocess.DEVNULL, text=True,
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for node, ranks in enumerate(machines)]
         try:
-            outputs = [process.communicate(timeout=150)[0] for process in processes]
+            outputs = [process.communicate(timeout=300)[0] for process in processes]
         finally:
             for process in processes:
                 process.terminate()

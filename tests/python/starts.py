@@ -24,7 +24,7 @@ def in_copy(function, *arguments, **environment):
     with tempfile.TemporaryFile() as output:
         process = FORK.Process(target=begin, args=(function, arguments, environment, output.fileno()))
         process.start()
-        process.join(200)
+        process.join(400)
         if process.exitcode is None:
             process.terminate()  # a launcher then ends its ranks
             process.join(20)

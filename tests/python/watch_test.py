@@ -44,7 +44,7 @@ class WatchTest(unittest.TestCase):
         for case in cases:
             operation = rf"{'recv' if case == 'recv' else 'all_reduce'} of {400 if case == 'ddp' else 40} bytes"
             said = self.read_until(job, "rank 1 (pid")
-            self.assertRegex(said, r"no collective was started for \d s: rank 0 waits in the \w+ operation \("
+            self.assertRegex(said, r"no collective was started for \d+ s: rank 0 waits in the \w+ operation \("
                                    rf"{operation}\) for rank 1, which has started \d \(the last: ")
             said += self.read_until(job, "hold_all_up at")
             said += job.stdout.readline()
