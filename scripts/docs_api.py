@@ -249,10 +249,12 @@ class Page:
     def add_fields(self, fields):
         if not fields:
             return
-        rows = ["| field | type | default | |", "|---|---|---|---|"]
+        rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
         for field in fields:
-            initial = tidy(re.sub(r"^=\s*", "", code_of(field.find("initializer"))))
-            rows.append(f"| `{field.findtext('name')}` | `{cell(code_of(field.find('type')))}` | {f'`{cell(initial)}`' if initial else ''} "
+            kind = code_of(field.find("type"))
+            # The type stands beside it: an enumerator's name is enough.
+            initial = tidy(re.sub(r"^=\s*", "", code_of(field.find("initializer")))).removeprefix(kind + "::")
+            rows.append(f"| `{field.findtext('name')}` | `{cell(kind)}` | {f'`{cell(initial)}`' if initial else ''} "
                         f"| {cell(self.words.of(field))} |")
         self.lines.append("\n".join(rows))
 

@@ -27,6 +27,8 @@ def divided(code):
 
 def fitted(cell):
     parts = re.split(r"(<code.*?</code>|<[^>]*>)", cell[0], flags=re.S)
+    parts = [part if part.startswith("<") else re.sub(r"(?<=\w)_(?=\w)", '_<wbr class="narrow">', part) for part in parts]
+    parts = [piece for part in parts for piece in (re.split(r"(<wbr[^>]*>)", part) if not part.startswith("<") else [part])]
     parts = [part if part.startswith("<") else FLAG.sub(WHOLE, WORD.sub(lambda word: re.sub(r",(?=\w)", ",<wbr>", word[0]), part)) for part in parts]
     return CODE.sub(divided, "".join(parts))
 
