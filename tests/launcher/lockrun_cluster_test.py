@@ -174,7 +174,8 @@ class ClusterTest(unittest.TestCase):
 
     def start_soon(self, name, waiting_before):
         """SLURM starts a requeued job after two minutes at the earliest, unless it is told to. In the second in which the job has
-        ended its nodes would refuse it, and SLURM then holds it for ever: so it is told at the second look. Returns what waits."""
+        ended its nodes would refuse it ("already killed"), and SLURM then drops it ("Job credential revoked"): so it is told at
+        the second look. Returns what waits."""
         _, jobs, _ = self.run_on_a_beside("squeue", "--noheader", f"--name={name}", "--states=PENDING", "--format=%i")
         for number in waiting_before.intersection(jobs.split()):
             self.run_on_a_beside("scontrol", "update", f"JobId={number}", "StartTime=now")
